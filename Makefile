@@ -1,0 +1,101 @@
+# Tidecast. `make` lists the targets. Only Python 3.11+ and make are presumed on the machine.
+
+.DEFAULT_GOAL := help
+.ONESHELL:
+.NOTPARALLEL:
+SHELL := /bin/sh
+.SHELLFLAGS := -euc
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTHON ?= python3
+ARGS ?=
+
+FAST := -m "not long"
+KERNEL_SUITES := $(wildcard tests/unit tests/property tests/simulation)
+
+.PHONY: help install up test test-fast test-checked test-long bench lint format clean
+
+help: ## this list
+	@echo "Tidecast: make TARGET [ARGS='...']"
+	sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1|\2/p' Makefile | while IFS='|' read -r name text; do
+		printf '%-14s %s\n' "$$name" "$$text"
+	done
+
+install: $(STAMP) ## make .venv with an editable install: .venv/bin/tidecast
+	@:
+
+up: install ## start Tidecast on this machine (ARGS: options of `tidecast up`)
+	@exec $(BIN)/tidecast up $(ARGS)
+
+test: lint test-fast test-checked ## lint, the fast tests, then the kernels' tests in a checked build
+
+test-fast: install ## the fast tests alone (ARGS: options of pytest)
+	@$(BIN)/python -m pytest $(FAST) $(ARGS)
+
+test-checked: install ## the kernels' tests with every load and store checked
+	@if [ -z "$(KERNEL_SUITES)" ]; then echo "no kernel suites under tests/ yet"; exit 0; fi
+	echo "Checked build: TIDECAST_BOUNDSCHECK=1 over $(KERNEL_SUITES)"
+	TIDECAST_BOUNDSCHECK=1 $(BIN)/python -m pytest $(FAST) $(KERNEL_SUITES) $(ARGS)
+
+test-long: install ## the long tests: soak, fuzzing, big simulations
+	@$(BIN)/python -m pytest -m long --timeout 1800 -o faulthandler_timeout=3600 $(ARGS)
+
+bench: install ## all benchmarks, one JSON object a line (ARGS: options of `tidecast bench`)
+	@exec $(BIN)/tidecast bench all --json $(ARGS)
+
+lint: install ## ruff, mypy --strict, import contracts
+	@$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
+
+format: install ## rewrite sources as `make lint` wants them
+	@$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+clean: ## remove what building and testing left behind (not .venv)
+	@rm -rf dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage benchmarks/out
+	find engine tests benchmarks backend -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+# Done again when the dependencies change, or when a package folder appears that an editable install
+# has to put on the path.
+$(STAMP): pyproject.toml $(wildcard backend/*/__init__.py)
+	@fail() { printf '\nmake install: %s\n' "$$*" >&2; exit 1; }
+	runs() { "$$@" >/dev/null 2>&1; }
+	new_enough='import sys; sys.exit(sys.version_info < (3, 11))'
+	python=
+	for candidate in "$(PYTHON)" python3 python3.14 python3.13 python3.12 python3.11; do
+		if runs "$$candidate" -c "$$new_enough"; then python=$$candidate; break; fi
+	done
+	if ! runs $(BIN)/python -c "$$new_enough"; then
+		rm -rf $(VENV)
+		if [ -n "$$python" ] && runs "$$python" -c 'import ensurepip, venv'; then
+			"$$python" -m venv $(VENV)
+		elif [ -n "$$python" ] && runs "$$python" -c 'import venv'; then
+			"$$python" -m venv --without-pip $(VENV)
+		elif runs uv --version; then
+			uv venv --quiet --python '>=3.11' $(VENV)
+		elif [ -n "$$python" ]; then
+			fail "$$python has no venv module. On Debian or Ubuntu: apt-get install python3-venv"
+		else
+			fail "needs Python 3.11 or newer; found $$(python3 --version 2>/dev/null || echo none)." \
+				"Install one, or name it: make install PYTHON=/path/to/python3.12"
+		fi
+	fi
+	if runs $(BIN)/python -m pip --version; then
+		installer="$(BIN)/python -m pip --disable-pip-version-check install --quiet"
+	elif runs uv --version; then
+		installer="uv pip install --quiet --python $(BIN)/python"
+	elif runs "$$python" -m pip --python $(BIN)/python install pip; then
+		installer="$(BIN)/python -m pip --disable-pip-version-check install --quiet"
+	else
+		fail "$$python cannot put pip into a virtual environment (it lacks ensurepip)." \
+			"On Debian or Ubuntu: apt-get install python3-venv. Elsewhere: install uv."
+	fi
+	echo "Installing Tidecast into $(VENV) (a minute or two the first time) ..."
+	$$installer --editable '.[dev,arrow]' || fail "could not install the dependencies (see above)." \
+		"They come from PyPI: check the network, or the index that pip is set to use."
+	touch $@
+	echo "Done: $(BIN)/tidecast"

@@ -1,0 +1,1 @@
+"""Data structures in shared memory: the packet ring and its writers and readers."""

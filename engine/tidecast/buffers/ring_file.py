@@ -1,0 +1,156 @@
+"""A ring's file as Python sees it: create, open, describe, add and remove consumers."""
+
+from __future__ import annotations
+
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tidecast.errors import Conflict, SharedMemoryError
+from tidecast.layout import packet as wire
+from tidecast.layout import ring as lay
+from tidecast.native.mapped import Bytes, MappedFile
+
+
+@dataclass(frozen=True, slots=True)
+class RingInfo:
+    """What a ring's header says. Sequences are packet sequences."""
+
+    kind: int
+    slots: int
+    slot_bytes: int
+    session: int
+    topic: int
+    node: int
+    channel: int
+    flow: int
+    reliability: int
+    has_network: bool
+    incarnation: int
+    head: int
+    first: int
+    contiguous: int
+    base: int
+    closed: bool
+    node_name: str
+    topic_name: str
+
+
+def create_ring(
+    path: Path,
+    *,
+    kind: int,
+    slots: int,
+    slot_bytes: int,
+    session: int,
+    topic: int,
+    node: int,
+    channel: int,
+    flow: int,
+    reliability: int,
+    has_network: bool,
+    incarnation: int,
+    first: int = 0,
+    node_name: str = "",
+    topic_name: str = "",
+) -> MappedFile:
+    """Create a ring's file. ``slots`` is a power of two; ``first`` the first packet it will hold."""
+    assert slots & (slots - 1) == 0 and lay.SLOTS_MIN <= slots <= lay.SLOTS_MAX, slots
+    assert wire.PACKET_HEADER_BYTES < slot_bytes <= wire.PACKET_BYTES_MAX, slot_bytes
+    mapped = MappedFile.create(path, lay.ring_bytes(slots, slot_bytes))
+    ring = mapped.array
+    put = struct.pack_into
+    put("<III", ring, lay.KIND_AT, kind, slots, slot_bytes)
+    put("<IHHBBBB", ring, lay.SESSION_AT, session, topic, node, channel, flow, reliability,
+        int(has_network))
+    put("<qq", ring, lay.INCARNATION_AT, incarnation, time.time_ns())
+    put("<qq", ring, lay.HEAD_AT, first, first)
+    put("<qq", ring, lay.NETWORK_LIMIT_AT, first + slots // 2, first)
+    put("<qqq", ring, lay.HIGHEST_AT, first, first, first)
+    for at, name in ((lay.NODE_NAME_AT, node_name), (lay.TOPIC_NAME_AT, topic_name)):
+        raw = name.encode()[: wire.NAME_BYTES_MAX]
+        put(f"<B{len(raw)}s", ring, at, len(raw), raw)
+    # An empty slot must not look like packet 0: control words start one lap behind.
+    words = ring[lay.HEADER_BYTES : lay.HEADER_BYTES + slots * 8].view(np.int64)
+    seqs = np.arange(first, first + slots, dtype=np.int64)
+    words[seqs & (slots - 1)] = ((seqs - slots) & lay.SEQ_MASK) << lay.SEQ_SHIFT
+    put("<Q", ring, lay.MAGIC_AT, lay.MAGIC)
+    return mapped
+
+
+def describe(ring: Bytes) -> RingInfo:
+    """Read and check a ring's header. Raises SharedMemoryError when it is not a sound ring."""
+    if ring.size < lay.HEADER_BYTES:
+        raise SharedMemoryError(f"not a ring: {ring.size} bytes")
+    get = struct.unpack_from
+    (magic,) = get("<Q", ring, lay.MAGIC_AT)
+    if magic != lay.MAGIC:
+        raise SharedMemoryError("not a ring of this version: wrong magic number")
+    kind, slots, slot_bytes = get("<III", ring, lay.KIND_AT)
+    session, topic, node, channel, flow, reliability, network = get("<IHHBBBB", ring, lay.SESSION_AT)
+    sound = (
+        lay.SLOTS_MIN <= slots <= lay.SLOTS_MAX
+        and slots & (slots - 1) == 0
+        and wire.PACKET_HEADER_BYTES < slot_bytes <= wire.PACKET_BYTES_MAX
+        and ring.size >= lay.ring_bytes(slots, slot_bytes)
+    )
+    if not sound:
+        raise SharedMemoryError(f"damaged ring: {slots} slots of {slot_bytes} in {ring.size} bytes")
+    head, first = get("<qq", ring, lay.HEAD_AT)
+    _, contiguous, base = get("<qqq", ring, lay.HIGHEST_AT)
+    return RingInfo(
+        kind=kind, slots=slots, slot_bytes=slot_bytes, session=session, topic=topic, node=node,
+        channel=channel, flow=flow, reliability=reliability, has_network=bool(network),
+        incarnation=get("<q", ring, lay.INCARNATION_AT)[0], head=head, first=first,
+        contiguous=contiguous, base=base, closed=bool(get("<q", ring, lay.CLOSED_AT)[0]),
+        node_name=_name(ring, lay.NODE_NAME_AT), topic_name=_name(ring, lay.TOPIC_NAME_AT),
+    )  # fmt: skip
+
+
+def _name(ring: Bytes, at: int) -> str:
+    n = min(int(ring[at]), wire.NAME_BYTES_MAX)
+    return bytes(ring[at + 1 : at + 1 + n]).decode(errors="replace")
+
+
+def add_consumer(
+    ring: Bytes, *, position: int, client: int, doorbell: int, subscription: int, tethered: bool
+) -> int:
+    """Claim a consumer entry (the conductor's work, one thread). Returns its index.
+
+    Raises Conflict when all entries are taken.
+    """
+    for i in range(lay.CONSUMERS_MAX):
+        at = lay.CONSUMERS_AT + i * lay.CONSUMER_BYTES
+        entry = ring[at : at + lay.CONSUMER_BYTES].view(np.int64)
+        if entry[lay.CONSUMER_STATE_AT // 8] != lay.CONSUMER_FREE:
+            continue
+        entry[lay.CONSUMER_POSITION_AT // 8] = position
+        entry[lay.CONSUMER_CLIENT_AT // 8] = client
+        entry[lay.CONSUMER_DOORBELL_AT // 8] = doorbell
+        entry[lay.CONSUMER_SUBSCRIPTION_AT // 8] = subscription
+        entry[lay.CONSUMER_TETHERED_AT // 8] = int(tethered)
+        entry[lay.CONSUMER_STATE_AT // 8] = lay.CONSUMER_ACTIVE
+        return i
+    raise Conflict(f"a ring serves at most {lay.CONSUMERS_MAX} subscriptions on one node")
+
+
+def remove_consumer(ring: Bytes, index: int) -> None:
+    """Free a consumer entry."""
+    at = lay.CONSUMERS_AT + index * lay.CONSUMER_BYTES
+    ring[at : at + lay.CONSUMER_BYTES].view(np.int64)[lay.CONSUMER_STATE_AT // 8] = (
+        lay.CONSUMER_FREE
+    )
+
+
+def consumers(ring: Bytes) -> list[tuple[int, np.ndarray]]:
+    """(index, entry as int64[8]) of every entry that is not free."""
+    found = []
+    for i in range(lay.CONSUMERS_MAX):
+        at = lay.CONSUMERS_AT + i * lay.CONSUMER_BYTES
+        entry = ring[at : at + lay.CONSUMER_BYTES].view(np.int64)
+        if entry[0] != lay.CONSUMER_FREE:
+            found.append((i, entry))
+    return found

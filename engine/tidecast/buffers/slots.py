@@ -1,0 +1,68 @@
+"""Control words of a packet ring and the bells that wake sleepers: shared by writers and readers.
+
+A control word says which packet lies in a slot, in which state, and how many of its bytes are
+committed (see `tidecast.layout.ring`). It is the only thing writer, sender and readers race for.
+"""
+
+from __future__ import annotations
+
+from tidecast.layout import ring as lay
+from tidecast.native.atomics import exchange, fence_seq_cst, fetch_add_i32, load_relaxed
+from tidecast.native.jit import inlined
+from tidecast.native.memory import address_of, load_i64
+from tidecast.native.syscalls import futex_wake
+
+_WAKE_ALL = 1 << 30
+_HEADER_BYTES, _SEQ_MASK, _SEQ_SHIFT = lay.HEADER_BYTES, lay.SEQ_MASK, lay.SEQ_SHIFT
+_STATE_SHIFT = lay.STATE_SHIFT
+
+
+@inlined
+def control_word(seq, state, length):
+    """Pack a control word."""
+    return ((seq & _SEQ_MASK) << _SEQ_SHIFT) | (state << _STATE_SHIFT) | length
+
+
+@inlined
+def control_at(seq, mask):
+    """Offset of the control word of packet ``seq``."""
+    return _HEADER_BYTES + (seq & mask) * 8
+
+
+@inlined
+def holds(word, seq):
+    """Does this control word speak of packet ``seq``?"""
+    return (word >> _SEQ_SHIFT) == (seq & _SEQ_MASK)
+
+
+@inlined
+def packets_ahead(word, seq):
+    """How far the packet in this slot is ahead of ``seq``; 0 when it is not ahead."""
+    ahead = ((word >> _SEQ_SHIFT) - seq) & _SEQ_MASK
+    if ahead >= (1 << 30):
+        return 0
+    return ahead
+
+
+@inlined
+def ring_bell(bells, line):
+    """Ring one line of the doorbell file."""
+    if 0 <= line < lay.DOORBELLS_MAX and (line + 1) * lay.DOORBELL_BYTES <= bells.size:
+        at = line * lay.DOORBELL_BYTES
+        fetch_add_i32(bells, at, 1)
+        futex_wake(address_of(bells) + at, _WAKE_ALL)
+
+
+@inlined
+def wake_armed(ring, bells):
+    """Wake everybody who armed this ring. Call after each commit; costs a fence and a load."""
+    fence_seq_cst()
+    if load_relaxed(ring, lay.ARMED_AT) == 0:
+        return
+    armed = exchange(ring, lay.ARMED_AT, 0)
+    if (armed >> lay.SENDER_ARMED_BIT) & 1:
+        ring_bell(bells, lay.DOORBELL_SENDER)
+    for i in range(lay.CONSUMERS_MAX):
+        if (armed >> i) & 1:
+            entry = lay.CONSUMERS_AT + i * lay.CONSUMER_BYTES
+            ring_bell(bells, load_i64(ring, entry + lay.CONSUMER_DOORBELL_AT))

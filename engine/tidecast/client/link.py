@@ -1,0 +1,103 @@
+"""How a client reaches a node: the one interface behind embedded and engine-process connections.
+
+`EmbeddedLink` (in `tidecast.node.embedded`) calls a node in this process; `SocketLink` speaks to an
+engine process over a unix socket. Messages never pass through here: both sides map rings.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import msgspec
+
+from tidecast.events import Event
+from tidecast.native.mapped import Bytes
+
+
+class PublicationOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a publisher may choose; None = the topic's setting."""
+
+    channel: str = "ordinary"
+    history_bytes: int | None = None
+    linger_us: int | None = None
+    rate_packets_per_s: int | None = None
+    rate_bytes_per_s: int | None = None
+
+
+class SubscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a subscriber may choose. ``start``: latest or earliest (as far as history reaches).
+
+    ``tethered``: None = the topic's flow control decides; False = may be lapped, never holds back.
+    """
+
+    start: str = "latest"
+    receive_bytes: int | None = None
+    tethered: bool | None = None
+
+
+class PublicationGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """A publication that the node made. The client is the only writer of the ring."""
+
+    publication_id: int
+    ring_path: str
+    topic: str
+    session: int
+    reliability: str
+    flow: str
+
+
+class SubscriptionGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """A subscription that the node made; `ImageAvailable` events follow for it.
+
+    ``subscriber_id`` is what a publisher addresses a message to.
+    """
+
+    subscription_id: int
+    subscriber_id: int
+    pattern: str
+
+
+@runtime_checkable
+class Link(Protocol):
+    """A session with a node. Methods are safe to call from any thread and raise TidecastError."""
+
+    client_id: int
+    node_id: int
+    node_name: str
+    incarnation: int
+    bells: Bytes
+    """The node's doorbell file."""
+    doorbell: int
+    """This client's line in it (index; the futex word is at ``doorbell * DOORBELL_BYTES``)."""
+    inline: bool
+    """True: agents run only inside `work`; whoever waits must call it instead of sleeping."""
+
+    def open_publication(self, topic: str, options: PublicationOptions) -> PublicationGrant:
+        """Create a publication. Raises NotFound, ConfigError, SharedMemoryError."""
+
+    def close_publication(self, publication_id: int) -> None:
+        """Give the publication up; the node sends what is left, then removes it."""
+
+    def open_subscription(self, pattern: str, options: SubscriptionOptions) -> SubscriptionGrant:
+        """Subscribe to topics: exact name, or ``*`` one token, ``>`` all tokens that follow."""
+
+    def close_subscription(self, subscription_id: int) -> None:
+        """End a subscription and free its consumer entries."""
+
+    def release_image(self, subscription_id: int, image_id: int) -> None:
+        """The client has drained and unmapped an image that is gone."""
+
+    def take_events(self) -> list[Event]:
+        """Events since the call before; never blocks. The doorbell rings when there are some."""
+
+    def node_id_of(self, name: str) -> int:
+        """Id of a node by name, for unicast. Raises NoResponders when it is not known."""
+
+    def stats(self) -> dict[str, Any]:
+        """Counters by entity, see `tidecast.layout.counters`."""
+
+    def work(self) -> int:
+        """Run the agents once (inline only; else 0). Returns how much was done."""
+
+    def close(self) -> None:
+        """End the session: publications close, subscriptions end. Idempotent."""

@@ -1,0 +1,148 @@
+"""Every error that Tidecast raises, one tree.
+
+    TidecastError
+    ├── ConfigError            a setting, file or argument is wrong (names field, value, allowed)
+    ├── ConnectionLost         the engine is gone or cannot be reached            (retryable)
+    │   └── EngineNotRunning   nothing listens where the engine should be         (retryable)
+    ├── AuthError              the token is missing or wrong, or lacks the right
+    ├── Timeout                the wait ran out                                   (retryable)
+    ├── NoResponders           nobody receives what was addressed to one receiver (retryable)
+    ├── BackPressure           the ring is full: receivers or the network lag     (retryable)
+    │   └── RateLimited        the rate limit is used up; see ``retry_after_s``   (retryable)
+    ├── PayloadTooLarge        a message is larger than half the history
+    ├── GapError               messages were lost for good; see ``lost_range``
+    ├── NotFound               no such topic, transport, file
+    ├── Conflict               it exists already, or is in use
+    ├── Fenced                 a newer incarnation has taken over
+    ├── Closed                 used after close
+    ├── ForkedProcess          used in a child of the process that made it
+    ├── CodecError             a payload cannot be encoded or decoded
+    └── SharedMemoryError      no room for, or damage in, a shared-memory file
+
+Each class has a stable ``code`` and says whether trying again can help (``retryable``).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TidecastError(Exception):
+    """Root of the tree. ``code`` is stable; ``retryable`` says whether trying again can help."""
+
+    code: ClassVar[str] = "error"
+    retryable: ClassVar[bool] = False
+
+
+class ConfigError(TidecastError):
+    """A setting is wrong. ``problems`` lists each as ``field: value: what is allowed``."""
+
+    code = "config"
+
+    def __init__(self, message: str, problems: list[str] | None = None) -> None:
+        super().__init__(message)
+        self.problems = problems or [message]
+
+
+class ConnectionLost(TidecastError):
+    """The engine is gone or cannot be reached."""
+
+    code, retryable = "connection_lost", True
+
+
+class EngineNotRunning(ConnectionLost):
+    """Nothing listens where the engine should be."""
+
+    code = "engine_not_running"
+
+
+class AuthError(TidecastError):
+    """The token is missing or wrong, or lacks the right."""
+
+    code = "auth"
+
+
+class Timeout(TidecastError):
+    """The wait ran out."""
+
+    code, retryable = "timeout", True
+
+
+class NoResponders(TidecastError):
+    """Nobody receives what was addressed to one receiver."""
+
+    code, retryable = "no_responders", True
+
+
+class BackPressure(TidecastError):
+    """The ring is full: receivers or the network lag behind."""
+
+    code, retryable = "back_pressure", True
+
+
+class RateLimited(BackPressure):
+    """The rate limit is used up."""
+
+    code = "rate_limited"
+
+    def __init__(self, message: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class PayloadTooLarge(TidecastError):
+    """A message is larger than half the publication's history."""
+
+    code = "payload_too_large"
+
+
+class GapError(TidecastError):
+    """Messages were lost for good. ``lost_range`` is (first packet, packet behind the last)."""
+
+    code = "gap"
+
+    def __init__(self, message: str, lost_range: tuple[int, int]) -> None:
+        super().__init__(message)
+        self.lost_range = lost_range
+
+
+class NotFound(TidecastError):
+    """No such topic, transport or file."""
+
+    code = "not_found"
+
+
+class Conflict(TidecastError):
+    """It exists already, or is in use."""
+
+    code = "conflict"
+
+
+class Fenced(TidecastError):
+    """A newer incarnation has taken over."""
+
+    code = "fenced"
+
+
+class Closed(TidecastError):
+    """Used after close."""
+
+    code = "closed"
+
+
+class ForkedProcess(TidecastError):
+    """Used in a child of the process that made it: connect again in the child."""
+
+    code = "forked"
+
+
+class CodecError(TidecastError):
+    """A payload cannot be encoded or decoded."""
+
+    code = "codec"
+
+
+class SharedMemoryError(TidecastError):
+    """No room for, or damage in, a shared-memory file."""
+
+    code = "shared_memory"

@@ -1,0 +1,141 @@
+"""What happens besides messages: typed events. Nothing is lost, dropped or evicted without one.
+
+`Connection.events()` yields them; each also is a counter and a flight-recorder record.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Base of all events. ``at_ns``: wall clock, ns since 1970."""
+
+    at_ns: int = 0
+
+
+class ImageAvailable(Event):
+    """A subscription can read a publication: map ``ring_path`` and poll consumer ``consumer``."""
+
+    subscription_id: int
+    image_id: int
+    ring_path: str
+    consumer: int
+    topic: str
+    node: str
+    session: int
+
+
+class ImageGone(Event):
+    """A publication that a subscription reads ended. Reason: closed, timeout, restarted."""
+
+    subscription_id: int
+    image_id: int
+    topic: str
+    node: str
+    session: int
+    reason: str
+
+
+class Gap(Event):
+    """Packets [first, end) of a session are lost for good for this subscription."""
+
+    topic: str
+    node: str
+    session: int
+    first: int
+    end: int
+    reason: str = "history"
+
+
+class PeerJoined(Event):
+    """A node was seen for the first time, or in a new incarnation."""
+
+    node: str
+    node_id: int
+    incarnation: int
+
+
+class PeerTimeout(Event):
+    """Nothing was heard from a node's session for the image time-out."""
+
+    node: str
+    topic: str
+    session: int
+
+
+class ReceiverJoined(Event):
+    """A receiver of one of our publications was seen for the first time."""
+
+    topic: str
+    session: int
+    receiver: int
+    node_id: int
+
+
+class ReceiverTimeout(Event):
+    """A receiver held the publication back, or was silent, too long and was dropped."""
+
+    topic: str
+    session: int
+    receiver: int
+    node_id: int
+    reason: str
+
+
+class SubscriberEvicted(Event):
+    """A local subscriber held a ring back too long, or fell a whole ring behind; it rejoins."""
+
+    topic: str
+    session: int
+    subscription_id: int
+    behind_packets: int
+
+
+class StaleIncarnation(Event):
+    """Packets of an incarnation that was replaced were refused."""
+
+    node_id: int
+    incarnation: int
+
+
+class NodeConflict(Event):
+    """Two living nodes use the same node id."""
+
+    node_id: int
+    names: tuple[str, str]
+
+
+class TopicConflict(Event):
+    """A peer uses this topic id for another topic, or another packet size or reliability."""
+
+    topic: str
+    node: str
+    detail: str
+
+
+class MessagesDropped(Event):
+    """A publisher with ``on_full="drop"`` dropped messages since the event before."""
+
+    topic: str
+    session: int
+    messages: int
+
+
+class EngineLost(Event):
+    """The engine went away; the client reconnects on its own."""
+
+    reason: str
+
+
+class EngineBack(Event):
+    """The client is connected to an engine again; publications and subscriptions are restored."""
+
+    incarnation: int
+
+
+AnyEvent = (
+    ImageAvailable | ImageGone | Gap | PeerJoined | PeerTimeout | ReceiverJoined | ReceiverTimeout
+    | SubscriberEvicted | StaleIncarnation | NodeConflict | TopicConflict | MessagesDropped
+    | EngineLost | EngineBack
+)  # fmt: skip

@@ -1,0 +1,136 @@
+"""Packets on the wire and messages inside them. Little endian. Version 1."""
+
+from __future__ import annotations
+
+from tidecast.layout.fields import Field, Layout
+
+VERSION = 1
+PACKET_HEADER_BYTES = 32
+PACKET_BYTES_MIN, PACKET_BYTES_MAX = 576, 65_000
+
+# --- packet header ------------------------------------------------------------------------------
+VERSION_AT, TYPE_AT, FLAGS_AT, CHANNEL_AT = 0, 1, 2, 3
+SESSION_AT, TOPIC_AT, LENGTH_AT = 4, 8, 10
+RECEIVER_AT, SOURCE_AT, SEQ_AT, TIME_AT = 12, 14, 16, 24
+
+DATA, HEARTBEAT, NAK, STATUS, SETUP, LOST = 1, 2, 3, 4, 5, 6
+TYPE_MAX = LOST
+TYPE_NAMES = {1: "DATA", 2: "HEARTBEAT", 3: "NAK", 4: "STATUS", 5: "SETUP", 6: "LOST"}
+
+FLAG_RETRANSMIT = 1
+"""DATA: sent again because of a NAK."""
+FLAG_END = 2
+"""HEARTBEAT: the session is over; seq is the first packet that will never come."""
+FLAG_WANT_SETUP = 4
+"""STATUS: the receiver does not know this session; send SETUP."""
+FLAG_PROBE = 8
+"""HEARTBEAT: tail-loss probe."""
+FLAG_LEAVE = 16
+"""STATUS: the receiver leaves; forget it."""
+
+CHANNEL_CONTROL, CHANNEL_ORDINARY, CHANNEL_LARGE = 0, 1, 2
+CHANNELS = 3
+CHANNEL_NAMES = ("control", "ordinary", "large")
+CHANNEL_PORT_OFFSET = (1, 0, 2)
+"""UDP port of a channel = the transport's port + this."""
+
+RECEIVER_ALL = 0
+
+PACKET_HEADER = Layout(
+    "packet header",
+    PACKET_HEADER_BYTES,
+    (
+        Field("version", VERSION_AT, 1, f"always {VERSION}"),
+        Field("type", TYPE_AT, 1, "DATA 1, HEARTBEAT 2, NAK 3, STATUS 4, SETUP 5, LOST 6"),
+        Field("flags", FLAGS_AT, 1, "RETRANSMIT 1, END 2, WANT_SETUP 4, PROBE 8, LEAVE 16"),
+        Field("channel", CHANNEL_AT, 1, "control 0, ordinary 1, large 2"),
+        Field("session", SESSION_AT, 4, "random id of the publication, never 0"),
+        Field("topic", TOPIC_AT, 2, "topic id within the transport"),
+        Field("length", LENGTH_AT, 2, "bytes of this packet that count, header included"),
+        Field("receiver", RECEIVER_AT, 2, "node id, or 0 for all"),
+        Field("source", SOURCE_AT, 2, "node id of the sender of this packet"),
+        Field("seq", SEQ_AT, 8, "packet sequence (DATA), next sequence (HEARTBEAT, SETUP)"),
+        Field("time", TIME_AT, 8, "sender's monotonic clock in ns; STATUS echoes it"),
+    ),
+)
+
+# --- message header -----------------------------------------------------------------------------
+MESSAGE_HEADER_BYTES = 4
+MESSAGE_LENGTH_MAX = (1 << 24) - 1
+BEGIN, END, KEY, HEADERS, TIMESTAMP, TO = 1, 2, 4, 8, 16, 32
+WHOLE = BEGIN | END
+FLAGS_KNOWN = 63
+KEY_BYTES_MAX, HEADERS_BYTES_MAX = 0xFFFF, 0xFFFF
+
+MESSAGE_HEADER = Layout(
+    "message header",
+    MESSAGE_HEADER_BYTES,
+    (
+        Field("length", 0, 3, "bytes that follow this header in this packet"),
+        Field(
+            "flags", 3, 1, "BEGIN 1, END 2 (both: whole), KEY 4, HEADERS 8, TIMESTAMP 16, TO 32"
+        ),
+    ),
+)
+"""Behind it, as flagged and in this order: total payload bytes (u64, only BEGIN without END),
+time-stamp (i64, ns since 1970), to (u32, subscriber id), key (u16 length + bytes), headers (u16
+length + MessagePack map), then payload. A fragmented message has its packets to itself."""
+
+# --- bodies of control packets, offsets from the start of the packet ------------------------------
+SETUP_INCARNATION_AT, SETUP_AGE_AT, SETUP_OLDEST_AT = 32, 40, 48
+SETUP_SLOTS_AT, SETUP_PACKET_BYTES_AT, SETUP_RECEIVERS_AT = 56, 60, 62
+SETUP_FLOW_AT, SETUP_RELIABILITY_AT, SETUP_NODE_LEN_AT, SETUP_TOPIC_LEN_AT = 64, 65, 66, 67
+SETUP_NAMES_AT = 72
+NAME_BYTES_MAX = 200
+
+SETUP_BODY = Layout(
+    "SETUP",
+    SETUP_NAMES_AT,
+    (
+        Field("header", 0, 32, "packet header; seq = next sequence"),
+        Field("incarnation", SETUP_INCARNATION_AT, 8, "start of the node, ns since 1970"),
+        Field("age_ns", SETUP_AGE_AT, 8, "how long the publication has existed"),
+        Field("oldest", SETUP_OLDEST_AT, 8, "oldest packet still in history"),
+        Field("slots", SETUP_SLOTS_AT, 4, "packets in the ring"),
+        Field("packet_bytes", SETUP_PACKET_BYTES_AT, 2, "largest packet"),
+        Field("receivers", SETUP_RECEIVERS_AT, 2, "receivers known to the sender"),
+        Field("flow", SETUP_FLOW_AT, 1, "rate 0, min 1, max 2"),
+        Field("reliability", SETUP_RELIABILITY_AT, 1, "reliable 0, unordered 1, unreliable 2"),
+        Field("node_len", SETUP_NODE_LEN_AT, 1, "bytes of the node's name"),
+        Field("topic_len", SETUP_TOPIC_LEN_AT, 1, "bytes of the topic's name"),
+    ),
+)
+"""Names follow: node, then topic, UTF-8."""
+
+STATUS_RECEIVER_AT, STATUS_CONSUMED_AT, STATUS_CONTIGUOUS_AT = 32, 40, 48
+STATUS_WINDOW_AT, STATUS_ECHO_DELAY_AT, STATUS_LOST_AT, STATUS_BYTES = 56, 60, 64, 72
+
+STATUS_BODY = Layout(
+    "STATUS",
+    STATUS_BYTES,
+    (
+        Field("header", 0, 32, "packet header; time = echoed time of the sender's last packet"),
+        Field("receiver", STATUS_RECEIVER_AT, 8, "random id of the image"),
+        Field("consumed", STATUS_CONSUMED_AT, 8, "first packet not yet consumed"),
+        Field("contiguous", STATUS_CONTIGUOUS_AT, 8, "first packet not yet received"),
+        Field("window", STATUS_WINDOW_AT, 4, "packets that may be sent from `consumed` on"),
+        Field("echo_delay_us", STATUS_ECHO_DELAY_AT, 4, "time the echoed packet lay here"),
+        Field("lost", STATUS_LOST_AT, 8, "packets found missing so far"),
+    ),
+)
+
+NAK_RECEIVER_AT, NAK_COUNT_AT, NAK_RANGES_AT, NAK_RANGE_BYTES = 32, 40, 48, 12
+NAK_BODY = Layout(
+    "NAK",
+    NAK_RANGES_AT,
+    (
+        Field("header", 0, 32, "packet header"),
+        Field("receiver", NAK_RECEIVER_AT, 8, "random id of the image"),
+        Field("count", NAK_COUNT_AT, 4, "ranges that follow: {first u64, packets u32}"),
+    ),
+)
+
+LOST_BODY = Layout("LOST", 32, (Field("header", 0, 32, "seq = oldest packet still in history"),))
+CONTROL_BYTES_MAX = 560
+"""No control packet is longer, so that it fits the smallest packet size."""
+NAK_RANGES_MAX = (CONTROL_BYTES_MAX - NAK_RANGES_AT) // NAK_RANGE_BYTES

@@ -1,0 +1,117 @@
+"""The packet ring's shared-memory file: header page, control words, slots. Version 1."""
+
+from __future__ import annotations
+
+from tidecast.layout.fields import Field, Layout
+
+MAGIC = 0x31474E4952434454  # "TDCRING1", little endian
+PAGE_BYTES = 4096
+HEADER_BYTES = PAGE_BYTES
+SLOTS_MIN, SLOTS_MAX = 16, 1 << 20
+CONSUMERS_MAX = 40
+CONSUMERS_AT, CONSUMER_BYTES = 1024, 64
+
+KIND_PUBLICATION, KIND_IMAGE = 1, 2
+RELIABLE, UNORDERED, UNRELIABLE = 0, 1, 2
+RELIABILITY_NAMES = ("reliable", "unordered", "unreliable")
+FLOW_RATE, FLOW_MIN, FLOW_MAX = 0, 1, 2
+FLOW_NAMES = ("rate", "min", "max")
+
+# --- constant after creation --------------------------------------------------------------------
+MAGIC_AT, KIND_AT, SLOTS_AT, SLOT_BYTES_AT = 0, 8, 12, 16
+SESSION_AT, TOPIC_AT, NODE_AT, CHANNEL_AT, FLOW_AT, RELIABILITY_AT = 20, 24, 26, 28, 29, 30
+HAS_NETWORK_AT, INCARNATION_AT, CREATED_AT = 31, 32, 40
+# --- one writer a line --------------------------------------------------------------------------
+HEAD_AT, FIRST_AT = 64, 72
+NETWORK_LIMIT_AT, SENT_AT, NEAR_LIMIT_AT = 128, 136, 144
+HIGHEST_AT, CONTIGUOUS_AT, BASE_AT = 192, 200, 208
+ARMED_AT = 256
+CLOSED_AT, END_SEQ_AT = 320, 328
+RATE_PACKETS_AT, RATE_BYTES_AT, LINGER_AT = 384, 392, 400
+NODE_NAME_AT, TOPIC_NAME_AT = 512, 768
+
+RING_HEADER = Layout(
+    "ring header",
+    CONSUMERS_AT,
+    (
+        Field("magic", MAGIC_AT, 8, '"TDCRING1"'),
+        Field("kind", KIND_AT, 4, "publication 1, image 2"),
+        Field("slots", SLOTS_AT, 4, "N, a power of two"),
+        Field("slot_bytes", SLOT_BYTES_AT, 4, "bytes a slot = largest packet"),
+        Field("session", SESSION_AT, 4, "session id"),
+        Field("topic", TOPIC_AT, 2, "topic id"),
+        Field("node", NODE_AT, 2, "node id of the publisher"),
+        Field("channel", CHANNEL_AT, 1, "control 0, ordinary 1, large 2"),
+        Field("flow", FLOW_AT, 1, "rate 0, min 1, max 2"),
+        Field("reliability", RELIABILITY_AT, 1, "reliable 0, unordered 1, unreliable 2"),
+        Field("has_network", HAS_NETWORK_AT, 1, "1: a sender drains this ring"),
+        Field("incarnation", INCARNATION_AT, 8, "start of the publisher's node, ns since 1970"),
+        Field("created", CREATED_AT, 8, "ns since 1970"),
+        Field("head", HEAD_AT, 8, "next packet the writer opens (publication)"),
+        Field("first", FIRST_AT, 8, "first packet this ring ever held"),
+        Field("network_limit", NETWORK_LIMIT_AT, 8, "packets the network allows to be opened"),
+        Field("sent", SENT_AT, 8, "next packet to send"),
+        Field("near_limit", NEAR_LIMIT_AT, 8, "1: near the rate limit, batch in spite of flush"),
+        Field("highest", HIGHEST_AT, 8, "behind the newest packet seen (image)"),
+        Field("contiguous", CONTIGUOUS_AT, 8, "first packet not yet received (image)"),
+        Field("base", BASE_AT, 8, "first packet of the receive window (image)"),
+        Field("armed", ARMED_AT, 8, "bit i: consumer i sleeps; bit 62: the sender sleeps"),
+        Field("closed", CLOSED_AT, 8, "1: no more packets will be written"),
+        Field("end_seq", END_SEQ_AT, 8, "first packet that will never come, once closed"),
+        Field("rate_packets", RATE_PACKETS_AT, 8, "packets/s, 0 = no limit; may change any time"),
+        Field("rate_bytes", RATE_BYTES_AT, 8, "bytes/s, 0 = no limit; may change any time"),
+        Field("linger_ns", LINGER_AT, 8, "age at which the sender seals an open packet"),
+        Field("node_name", NODE_NAME_AT, 256, "length byte + UTF-8"),
+        Field("topic_name", TOPIC_NAME_AT, 256, "length byte + UTF-8"),
+    ),
+)
+
+# --- consumer entries ---------------------------------------------------------------------------
+CONSUMER_STATE_AT, CONSUMER_POSITION_AT, CONSUMER_CLIENT_AT = 0, 8, 16
+CONSUMER_DOORBELL_AT, CONSUMER_SUBSCRIPTION_AT, CONSUMER_TETHERED_AT = 24, 32, 40
+CONSUMER_FREE, CONSUMER_ACTIVE, CONSUMER_EVICTED, CONSUMER_JOINING = 0, 1, 2, 3
+
+CONSUMER_ENTRY = Layout(
+    "consumer entry",
+    CONSUMER_BYTES,
+    (
+        Field("state", CONSUMER_STATE_AT, 8, "free 0, active 1, evicted 2, joining 3"),
+        Field("position", CONSUMER_POSITION_AT, 8, "lowest packet this consumer still needs"),
+        Field("client", CONSUMER_CLIENT_AT, 8, "client id at the node"),
+        Field("doorbell", CONSUMER_DOORBELL_AT, 8, "line of the doorbell file to ring"),
+        Field("subscription", CONSUMER_SUBSCRIPTION_AT, 8, "subscription id at the node"),
+        Field("tethered", CONSUMER_TETHERED_AT, 8, "1: holds the writer back; 0: may be lapped"),
+    ),
+)
+
+# --- control words ------------------------------------------------------------------------------
+#   63            32 31      24 23                0
+#   +---------------+----------+------------------+
+#   |  seq mod 2^31 |  state   |  length in bytes |
+#   +---------------+----------+------------------+
+EMPTY, OPEN, SEALED, GONE = 0, 1, 2, 3
+"""Slot states. GONE: given up on (unreliable skip, or lost for good): length 0."""
+SEQ_MASK, SEQ_SHIFT, STATE_SHIFT, CONTROL_LENGTH_MASK = (1 << 31) - 1, 32, 24, (1 << 24) - 1
+SENDER_ARMED_BIT = 62
+
+# --- doorbells: one futex word a line, one line a client or agent ---------------------------------
+DOORBELL_BYTES, DOORBELLS_MAX = 64, 1024
+DOORBELL_SENDER, DOORBELL_RECEIVER, DOORBELL_FIRST_CLIENT = 0, 1, 4
+
+
+def ring_bytes(slots: int, slot_bytes: int) -> int:
+    """Size of a ring's file in bytes."""
+    return slots_at(slots) + -(-slots * slot_bytes // PAGE_BYTES) * PAGE_BYTES
+
+
+def slots_at(slots: int) -> int:
+    """Offset of slot 0."""
+    return HEADER_BYTES + -(-slots * 8 // PAGE_BYTES) * PAGE_BYTES
+
+
+def slots_for(history_bytes: int, slot_bytes: int) -> int:
+    """The power of two of slots that best fits ``history_bytes`` (rounded down, at least 16)."""
+    slots = SLOTS_MIN
+    while slots * 2 * slot_bytes <= history_bytes and slots < SLOTS_MAX:
+        slots *= 2
+    return slots

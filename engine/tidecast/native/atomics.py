@@ -1,0 +1,242 @@
+"""Atomic operations on 64- and 32-bit words inside byte arrays; the memory order is in the name.
+
+Offsets must be aligned to the word. `tests/unit/test_atomics_litmus.py` holds the litmus tests
+(message passing, store buffering, lost updates).
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from tidecast.native.jit import BOUNDSCHECK, inlined
+from tidecast.native.memory import address_at, check
+
+_I64, _I32 = ir.IntType(64), ir.IntType(32)
+
+
+def _pointer(context: Any, builder: Any, signature: Any, args: Any, kind: Any) -> Any:
+    pointer = address_at(context, builder, signature.args[0], args[0], args[1])
+    return builder.bitcast(pointer, kind.as_pointer())
+
+
+def _make_load(kind: Any, ordering: str) -> Any:
+    @intrinsic
+    def load(typingctx: Any, array: Any, offset: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = _pointer(context, builder, signature, args, kind)
+            value = builder.load_atomic(pointer, ordering, kind.width // 8)
+            return value if kind.width == 64 else builder.sext(value, _I64)
+
+        return types.int64(array, types.int64), codegen
+
+    return load
+
+
+def _make_store(kind: Any, ordering: str) -> Any:
+    @intrinsic
+    def store(typingctx: Any, array: Any, offset: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = _pointer(context, builder, signature, args, kind)
+            value = args[2] if kind.width == 64 else builder.trunc(args[2], kind)
+            builder.store_atomic(value, pointer, ordering, kind.width // 8)
+            return context.get_dummy_value()
+
+        return types.void(array, types.int64, types.int64), codegen
+
+    return store
+
+
+def _make_rmw(kind: Any, operation: str) -> Any:
+    @intrinsic
+    def rmw(typingctx: Any, array: Any, offset: Any, value: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            pointer = _pointer(context, builder, signature, args, kind)
+            value = args[2] if kind.width == 64 else builder.trunc(args[2], kind)
+            old = builder.atomic_rmw(operation, pointer, value, "seq_cst")
+            return old if kind.width == 64 else builder.sext(old, _I64)
+
+        return types.int64(array, types.int64, types.int64), codegen
+
+    return rmw
+
+
+@intrinsic
+def _compare_and_swap(typingctx: Any, array: Any, offset: Any, old: Any, new: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _pointer(context, builder, signature, args, _I64)
+        pair = builder.cmpxchg(pointer, args[2], args[3], "acq_rel", "acquire")
+        return builder.extract_value(pair, 1)
+
+    return types.boolean(array, types.int64, types.int64, types.int64), codegen
+
+
+@intrinsic
+def _fence(typingctx: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("seq_cst")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def _fence_acquire(typingctx: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("acquire")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def _fence_release(typingctx: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.fence("release")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
+def _pause(typingctx: Any) -> Any:
+    machine = platform.machine()
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        if machine in ("x86_64", "AMD64"):
+            kind = ir.FunctionType(ir.VoidType(), [])
+            builder.call(builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), kind), [])
+        elif machine in ("aarch64", "arm64"):
+            kind = ir.FunctionType(ir.VoidType(), [_I32])
+            hint = builder.module.declare_intrinsic("llvm.aarch64.hint", (), kind)
+            builder.call(hint, [ir.Constant(_I32, 1)])
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+_load_acquire, _store_release = _make_load(_I64, "acquire"), _make_store(_I64, "release")
+_load_relaxed, _store_relaxed = _make_load(_I64, "monotonic"), _make_store(_I64, "monotonic")
+_fetch_add, _fetch_or, _exchange = (
+    _make_rmw(_I64, "add"),
+    _make_rmw(_I64, "or"),
+    _make_rmw(_I64, "xchg"),
+)
+_fetch_and = _make_rmw(_I64, "and")
+_load_acquire_i32, _fetch_add_i32 = _make_load(_I32, "acquire"), _make_rmw(_I32, "add")
+
+
+@inlined
+def load_acquire(array, offset):
+    """64-bit load; later accesses do not move before it."""
+    if BOUNDSCHECK:
+        check(array, offset, 8)
+    return _load_acquire(array, offset)
+
+
+@inlined
+def load_relaxed(array, offset):
+    """64-bit load, indivisible, no order."""
+    if BOUNDSCHECK:
+        check(array, offset, 8)
+    return _load_relaxed(array, offset)
+
+
+@inlined
+def store_release(array, offset, value):
+    """64-bit store; earlier accesses do not move behind it."""
+    if BOUNDSCHECK:
+        check(array, offset, 8)
+    _store_release(array, offset, value)
+
+
+@inlined
+def store_relaxed(array, offset, value):
+    """64-bit store, indivisible, no order."""
+    if BOUNDSCHECK:
+        check(array, offset, 8)
+    _store_relaxed(array, offset, value)
+
+
+@inlined
+def compare_and_swap(array, offset, old, new):
+    """Set the word to ``new`` if it is ``old``; True if done. Acquire and release."""
+    if BOUNDSCHECK:
+        check(array, offset, 8)
+    return _compare_and_swap(array, offset, old, new)
+
+
+@inlined
+def fetch_add(array, offset, value):
+    """Add and return the word as it was. Sequentially consistent."""
+    if BOUNDSCHECK:
+        check(array, offset, 8)
+    return _fetch_add(array, offset, value)
+
+
+@inlined
+def fetch_or(array, offset, value):
+    """Or and return the word as it was. Sequentially consistent."""
+    if BOUNDSCHECK:
+        check(array, offset, 8)
+    return _fetch_or(array, offset, value)
+
+
+@inlined
+def fetch_and(array, offset, value):
+    """And and return the word as it was. Sequentially consistent."""
+    if BOUNDSCHECK:
+        check(array, offset, 8)
+    return _fetch_and(array, offset, value)
+
+
+@inlined
+def exchange(array, offset, value):
+    """Set the word and return what it was. Sequentially consistent."""
+    if BOUNDSCHECK:
+        check(array, offset, 8)
+    return _exchange(array, offset, value)
+
+
+@inlined
+def load_acquire_i32(array, offset):
+    """32-bit load (futex words); later accesses do not move before it."""
+    if BOUNDSCHECK:
+        check(array, offset, 4)
+    return _load_acquire_i32(array, offset)
+
+
+@inlined
+def fetch_add_i32(array, offset, value):
+    """Add to a 32-bit word and return what it was. Sequentially consistent."""
+    if BOUNDSCHECK:
+        check(array, offset, 4)
+    return _fetch_add_i32(array, offset, value)
+
+
+@inlined
+def fence_seq_cst():
+    """Full fence: orders a store before with a load behind it."""
+    _fence()
+
+
+@inlined
+def fence_acquire():
+    """Loads before it stay before all accesses behind it."""
+    _fence_acquire()
+
+
+@inlined
+def fence_release():
+    """All accesses before it stay before stores behind it."""
+    _fence_release()
+
+
+@inlined
+def pause():
+    """Tell the core that this is a spin loop."""
+    _pause()

@@ -1,0 +1,58 @@
+"""What all suites share: Hypothesis settings, the build under test, waiting without sleeping."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+# Kernels compile within the first example, so a deadline an example would only measure the compiler.
+# In CI the examples are the same in every run: a red build is a change's fault.
+hypothesis.settings.register_profile(
+    "tidecast", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI"))
+)
+hypothesis.settings.load_profile("tidecast")
+
+
+def pytest_report_header() -> str:
+    checked = os.environ.get("TIDECAST_BOUNDSCHECK", "0") not in ("", "0")
+    return f"tidecast: {'checked build (TIDECAST_BOUNDSCHECK)' if checked else 'release build'}"
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """An empty directory with a short path: a unix socket's path may have 107 bytes, and
+    `tmp_path` spends most of them on the test's name."""
+    directory = Path(tempfile.mkdtemp(prefix="tc-"))
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+Eventually = Callable[..., None]
+
+
+@pytest.fixture
+def eventually() -> Eventually:
+    """Wait for a condition of another thread or process that offers no event to wait on.
+
+    `eventually(lambda: stats().images == 2, "both images", timeout_s=10.0)` returns as soon as the
+    condition is true, and fails naming what it waited for. Time in the test's own process is
+    injected instead; see STYLE rule 14 in CONTRIBUTING.md.
+    """
+    pause = threading.Event()
+
+    def wait(condition: Callable[[], object], what: str, *, timeout_s: float = 10.0) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() >= deadline:
+                pytest.fail(f"waited {timeout_s:g} s in vain for {what}")
+            pause.wait(0.005)
+
+    return wait
