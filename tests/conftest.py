@@ -13,7 +13,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-# Kernels compile within the first example, so a deadline an example would only measure the compiler.
+# Kernels compile within the first example: a deadline would only measure the compiler.
 # In CI the examples are the same in every run: a red build is a change's fault.
 hypothesis.settings.register_profile(
     "tidecast", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI"))

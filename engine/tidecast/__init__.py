@@ -1,3 +1,86 @@
-"""Tidecast: a messaging platform in Python whose hot paths are compiled by Numba."""
+"""Tidecast: a messaging platform in Python whose hot paths are compiled by Numba.
+
+    import tidecast
+
+    async with tidecast.connect() as client, client.subscribe("logs") as messages:
+        await client.publish("logs", b"hello")
+        async for message in messages:
+            ...
+
+`tidecast.sync` is the same without ``await``. Names are loaded when first used: importing this
+package is quick and loads no Numba.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from tidecast import codecs, errors, events, sync
+    from tidecast.client.aio import Connection, Publisher, Subscription, connect
+    from tidecast.client.message import Batch, Message
+    from tidecast.client.outgoing import BatchResult
+    from tidecast.client.start import Earliest, Latest
+    from tidecast.codecs import Json, MsgPack, Raw
+    from tidecast.errors import (
+        AuthError,
+        BackPressure,
+        Closed,
+        CodecError,
+        ConfigError,
+        Conflict,
+        ConnectionLost,
+        EngineNotRunning,
+        Fenced,
+        ForkedProcess,
+        GapError,
+        NoResponders,
+        NotFound,
+        PayloadTooLarge,
+        RateLimited,
+        SharedMemoryError,
+        TidecastError,
+        Timeout,
+    )
+
+_ERRORS = (
+    "AuthError", "BackPressure", "Closed", "CodecError", "ConfigError", "Conflict",
+    "ConnectionLost", "EngineNotRunning", "Fenced", "ForkedProcess", "GapError", "NoResponders",
+    "NotFound", "PayloadTooLarge", "RateLimited", "SharedMemoryError", "TidecastError", "Timeout",
+)  # fmt: skip
+_HOMES = {
+    **dict.fromkeys(("Connection", "Publisher", "Subscription", "connect"), "client.aio"),
+    **dict.fromkeys(("Batch", "Message"), "client.message"),
+    **dict.fromkeys(("Earliest", "Latest"), "client.start"),
+    **dict.fromkeys(("Json", "MsgPack", "Raw"), "codecs"),
+    **dict.fromkeys(_ERRORS, "errors"),
+    "BatchResult": "client.outgoing",
+}
+_MODULES = ("codecs", "errors", "events", "sync", "testing")
+
+__all__ = [
+    "AuthError", "BackPressure", "Batch", "BatchResult", "Closed", "CodecError", "ConfigError",
+    "Conflict", "Connection", "ConnectionLost", "Earliest", "EngineNotRunning", "Fenced",
+    "ForkedProcess", "GapError", "Json", "Latest", "Message", "MsgPack", "NoResponders",
+    "NotFound", "PayloadTooLarge", "Publisher", "RateLimited", "Raw", "SharedMemoryError",
+    "Subscription", "TidecastError", "Timeout", "codecs", "connect", "errors", "events", "sync",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is not None:
+        value = getattr(importlib.import_module(f"tidecast.{home}"), name)
+    elif name in _MODULES:
+        value = importlib.import_module(f"tidecast.{name}")
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -7,6 +7,7 @@
  * In inline mode the media driver runs in the caller's loop ("invoker"), so that a process is one
  * spinning thread: on two cores nothing else reaches the figures of this mode.
  */
+#include <sched.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -75,6 +76,8 @@ typedef struct bench_config {       /* the same fields, in the same order, in wo
     int32_t batch;                  /* offers, or fragments, between two driver duty cycles */
     int32_t rounds;
     int32_t warmup_rounds;
+    int32_t give_way;               /* 1: yield when idle, for more processes than cores */
+    int32_t unused;
     int64_t warmup_ns;
     int64_t measure_ns;
     int64_t deadline_ns;            /* the whole run, from the call */
@@ -83,7 +86,7 @@ typedef struct bench_config {       /* the same fields, in the same order, in wo
 } bench_config_t;
 
 typedef struct bench_result {
-    int64_t received, elapsed_ns, lost, duplicated, offered, back_pressured, rounds_done;
+    int64_t offered, back_pressured, rounds_done, elapsed_ns;
 } bench_result_t;
 
 typedef struct bench {
@@ -119,8 +122,12 @@ static inline bool running(const bench_t *b) {
     return !*b->config->stop && now_ns() < b->end_ns;
 }
 
-static inline void work(bench_t *b) {
-    if (b->inline_driver) { aeron_driver_main_do_work(b->driver); }
+static inline int work(bench_t *b) {
+    return b->inline_driver ? aeron_driver_main_do_work(b->driver) : 0;
+}
+
+static inline void give_way(const bench_t *b) {
+    if (b->config->give_way) { sched_yield(); }
 }
 
 static inline void housekeeping(bench_t *b) {
@@ -210,6 +217,7 @@ static int publish(bench_t *b) {
     say_ready();
     while (!aeron_exclusive_publication_is_connected(pub) && running(b)) { housekeeping(b); }
     while (running(b)) {
+        bool refused = false;
         for (int32_t i = 0; i < c->batch; i++) {
             memcpy(message, &sequence, sizeof sequence);
             int64_t position =
@@ -218,16 +226,24 @@ static int publish(bench_t *b) {
                 sequence++;
             } else {
                 back_pressured++;
+                refused = true;
                 if (position <= OFFER_CLOSED) { return fail("offer"); }
                 break;
             }
         }
-        work(b);
+        if (work(b) == 0 && refused) { give_way(b); }
         if (++loops % WORK_EVERY == 0) { aeron_main_do_work(b->client); }
     }
     b->result->offered = sequence;
     b->result->back_pressured = back_pressured;
     return 0;
+}
+
+static void say_window(const bench_t *b, int64_t received, int64_t elapsed_ns) {
+    dprintf(STDOUT_FILENO,
+        "{\"event\": \"result\", \"received\": %lld, \"elapsed_ns\": %lld, \"lost\": %lld, "
+        "\"duplicated\": %lld}\n",
+        (long long)received, (long long)elapsed_ns, (long long)b->lost, (long long)b->duplicated);
 }
 
 static int subscribe(bench_t *b) {
@@ -239,8 +255,8 @@ static int subscribe(bench_t *b) {
     if (!sub) { return fail("subscription"); }
     say_ready();
     while (!*c->stop) {
-        aeron_subscription_poll(sub, on_message, b, (size_t)c->batch);
-        work(b);
+        int polled = aeron_subscription_poll(sub, on_message, b, (size_t)c->batch);
+        if (work(b) + polled == 0) { give_way(b); }
         if (++loops % WORK_EVERY == 0) { aeron_main_do_work(b->client); }
         if (loops % 16) { continue; }
         now = now_ns();
@@ -258,10 +274,11 @@ static int subscribe(bench_t *b) {
             break;
         }
     }
-    b->result->received = measuring ? b->received - received_before : 0;
-    b->result->elapsed_ns = measuring ? now - start_ns : 0;
-    b->result->lost = b->lost;
-    b->result->duplicated = b->duplicated;
+    say_window(b, measuring ? b->received - received_before : 0, measuring ? now - start_ns : 0);
+    while (running(b)) { /* whoever leaves early stalls the publisher for the others */
+        aeron_subscription_poll(sub, on_message, b, (size_t)c->batch);
+        housekeeping(b);
+    }
     return 0;
 }
 

@@ -1,7 +1,7 @@
-"""One process of the Aeron C benches: loads the wheel's C library, then runs one role of c/aeron_bench.c.
+"""One process of the Aeron C benches: runs one role of c/aeron_bench.c.
 
-Started as `python aeron_c.py CONFIG_JSON` by the Python that has pyaeron. Ends at its own deadline, or
-when its standard input closes.
+Started as `python aeron_c.py CONFIG_JSON` by the Python that has pyaeron. Ends at its own
+deadline, or when its standard input closes.
 """
 
 import ctypes
@@ -10,9 +10,10 @@ import json
 import os
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 import report
 
 ROLES = {"pub": 0, "sub": 1, "ping": 2, "pong": 3, "driver": 4}
@@ -33,6 +34,8 @@ class BenchConfig(ctypes.Structure):
         ("batch", ctypes.c_int32),
         ("rounds", ctypes.c_int32),
         ("warmup_rounds", ctypes.c_int32),
+        ("give_way", ctypes.c_int32),
+        ("unused", ctypes.c_int32),
         ("warmup_ns", ctypes.c_int64),
         ("measure_ns", ctypes.c_int64),
         ("deadline_ns", ctypes.c_int64),
@@ -46,15 +49,7 @@ class BenchResult(ctypes.Structure):
 
     _fields_ = tuple(
         (name, ctypes.c_int64)
-        for name in (
-            "received",
-            "elapsed_ns",
-            "lost",
-            "duplicated",
-            "offered",
-            "back_pressured",
-            "rounds_done",
-        )
+        for name in ("offered", "back_pressured", "rounds_done", "elapsed_ns")
     )
 
 
@@ -85,6 +80,7 @@ def main() -> int:
         batch=given["batch"],
         rounds=given["rounds"],
         warmup_rounds=given["warmup_rounds"],
+        give_way=int(given["give_way"]),
         warmup_ns=int(given["warmup_s"] * 1e9),
         measure_ns=int(given["seconds"] * 1e9),
         deadline_ns=int(given["deadline_s"] * 1e9),
@@ -95,7 +91,7 @@ def main() -> int:
     report.pin(given["core"])
     result = BenchResult()
     status = int(bench.aeron_bench_run(ctypes.byref(config), ctypes.byref(result)))
-    if status == 0:
+    if status == 0 and given["role"] != "sub":  # a subscriber has said its result
         fields = {name: getattr(result, name) for name, _ in BenchResult._fields_}
         report.result(**fields, **report.percentiles(rtt_ns[: result.rounds_done]))
     return 0 if status == 0 else 1

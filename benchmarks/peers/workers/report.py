@@ -1,10 +1,18 @@
-"""What every Python worker says and does alike: JSON lines out, a closed standard input as the stop sign."""
+"""What every Python worker does alike: JSON lines out, a closed standard input as stop sign."""
 
 import ctypes
 import json
 import os
 import sys
 from collections.abc import Sequence
+
+CYCLE = 4096  # sequence numbers before the publishers start again
+
+
+def cycle_of_messages(message_bytes: int) -> list[bytes]:
+    """CYCLE messages that start with their sequence number."""
+    padding = bytes(message_bytes - 8)
+    return [number.to_bytes(8, "little") + padding for number in range(CYCLE)]
 
 
 def say(**fields: object) -> None:

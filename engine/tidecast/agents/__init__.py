@@ -1,0 +1,1 @@
+"""Agents: one thread, one duty cycle each. They meet clients and each other only in shared memory."""

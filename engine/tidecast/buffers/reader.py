@@ -14,6 +14,7 @@ from tidecast.buffers.slots import control_at, holds, packets_ahead
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.native.atomics import (
+    fence_acquire,
     fence_seq_cst,
     fetch_and,
     fetch_or,
@@ -53,8 +54,9 @@ def reader_state(ring: Bytes, consumer: int, subscriber: int = 0) -> np.ndarray:
     about = describe(ring)
     r = np.zeros(READER_FIELDS, dtype=np.int64)
     entry = lay.CONSUMERS_AT + consumer * lay.CONSUMER_BYTES
-    r[R_SEQ] = ring[entry : entry + lay.CONSUMER_BYTES].view(np.int64)[1]
-    r[R_AT] = _HEADER
+    fields = ring[entry : entry + lay.CONSUMER_BYTES].view(np.int64)
+    r[R_SEQ] = fields[lay.CONSUMER_POSITION_AT // 8]
+    r[R_AT] = max(_HEADER, min(fields[lay.CONSUMER_OFFSET_AT // 8], about.slot_bytes))
     r[R_MASK], r[R_SLOTS] = about.slots - 1, about.slots
     r[R_SLOT_BYTES], r[R_SLOTS_AT] = about.slot_bytes, lay.slots_at(about.slots)
     r[R_ENTRY], r[R_CONSUMER], r[R_KIND] = entry, consumer, about.kind
@@ -116,6 +118,16 @@ def oldest_held(ring, r):
 
 
 @inlined
+def held(ring, r, seq):
+    """Does the ring hold packet ``seq`` still, after bytes of it were read? (A seqlock's check.)
+
+    Only a reader that is untethered or was evicted can lose a packet it reads.
+    """
+    fence_acquire()
+    return holds(load_acquire(ring, control_at(seq, r[R_MASK])), seq)
+
+
+@inlined
 def _note_gap(r, end):
     r[R_GAP_FIRST], r[R_GAP_END] = r[R_SEQ], end
     r[R_GAPS] += 1
@@ -137,6 +149,8 @@ def skip_lost(ring, r, word):
             return GAP
         return 0
     if holds(word, r[R_SEQ]):
+        if (word >> lay.STATE_SHIFT) & 0xFF == lay.EMPTY:
+            return 0
         end = r[R_SEQ] + 1
         while end - r[R_SEQ] < r[R_SLOTS]:
             word = load_acquire(ring, control_at(end, r[R_MASK]))
@@ -188,6 +202,9 @@ def fragment(ring, r, assembly, at, length, flags):
         next_packet(r)
         return 0
     copy(assembly, r[R_FILLED], ring, body, part)
+    if not held(ring, r, r[R_SEQ]):
+        r[R_TOTAL] = 0  # overwritten while we copied: the next look at this slot finds the gap
+        return 0
     r[R_FILLED] += part
     next_packet(r)
     if flags & wire.END:
@@ -206,7 +223,35 @@ def fragment(ring, r, assembly, at, length, flags):
 def poll_into(ring, r, assembly, out, limit):
     """The body of `poll`, for kernels."""
     release(ring, r)
-    n = 0
+    return extend_into(ring, r, assembly, out, 0, limit)
+
+
+@inlined
+def extend_into(ring, r, assembly, out, n, limit):
+    """Add to the ``n`` messages of the last poll, up to ``limit``, without giving any back.
+
+    Returns the count then, or what `poll` returns below zero; GAP takes the ``n`` with it.
+    """
+    before = n
+    n = _walk(ring, r, assembly, out, n, limit)
+    if n <= 0:
+        return n
+    first = load_relaxed(ring, r[R_ENTRY] + lay.CONSUMER_POSITION_AT)
+    if not held(ring, r, first):
+        # Lapped while we looked (untethered or evicted): what was found may be torn, all of it.
+        end = max(oldest_held(ring, r), r[R_SEQ])
+        r[R_SEQ] = first
+        _note_gap(r, end)
+        return GAP
+    r[R_MESSAGES] += n - before
+    for i in range(before, n):
+        r[R_BYTES] += out[i, OUT_LENGTH]
+    return n
+
+
+@inlined
+def _walk(ring, r, assembly, out, n, limit):
+    """Note where the messages from R_SEQ on lie; the count, or what `poll` returns below zero."""
     while n < limit:
         seq = r[R_SEQ]
         word = load_acquire(ring, control_at(seq, r[R_MASK]))
@@ -254,7 +299,6 @@ def poll_into(ring, r, assembly, out, limit):
             out[n, OUT_LENGTH] = size - lead
             out[n, OUT_META_AT] = at + 4
             out[n, OUT_FLAGS] = flags
-            r[R_BYTES] += size - lead
             n += 1
             at += 4 + size
         if at < 0:
@@ -264,7 +308,6 @@ def poll_into(ring, r, assembly, out, limit):
             if state != lay.SEALED:
                 break
             next_packet(r)
-    r[R_MESSAGES] += n
     return n
 
 
@@ -319,5 +362,15 @@ def drained(ring, r):
 
 @held_kernel
 def still_held(ring, r):
-    """After using a batch: True unless this consumer was evicted, so that the batch may be torn."""
-    return load_acquire(ring, r[R_ENTRY] + lay.CONSUMER_STATE_AT) == lay.CONSUMER_ACTIVE
+    """After using a batch: was it whole all the time? False: evicted, or lapped (untethered)."""
+    if load_acquire(ring, r[R_ENTRY] + lay.CONSUMER_STATE_AT) != lay.CONSUMER_ACTIVE:
+        return False
+    return held(ring, r, load_relaxed(ring, r[R_ENTRY] + lay.CONSUMER_POSITION_AT))
+
+
+@held_kernel
+def arm_keeping(ring, r):
+    """Like `arm`, and what the last poll returned stays held."""
+    fetch_or(ring, lay.ARMED_AT, 1 << r[R_CONSUMER])
+    fence_seq_cst()
+    return has_more(ring, r)

@@ -116,7 +116,8 @@ def _name(ring: Bytes, at: int) -> str:
 
 
 def add_consumer(
-    ring: Bytes, *, position: int, client: int, doorbell: int, subscription: int, tethered: bool
+    ring: Bytes, *, position: int, client: int, doorbell: int, subscription: int, tethered: bool,
+    offset: int = 0,
 ) -> int:
     """Claim a consumer entry (the conductor's work, one thread). Returns its index.
 
@@ -132,7 +133,10 @@ def add_consumer(
         entry[lay.CONSUMER_DOORBELL_AT // 8] = doorbell
         entry[lay.CONSUMER_SUBSCRIPTION_AT // 8] = subscription
         entry[lay.CONSUMER_TETHERED_AT // 8] = int(tethered)
+        entry[lay.CONSUMER_OFFSET_AT // 8] = offset
         entry[lay.CONSUMER_STATE_AT // 8] = lay.CONSUMER_ACTIVE
+        used = ring[lay.CONSUMERS_USED_AT : lay.CONSUMERS_USED_AT + 8].view(np.int64)
+        used[0] = max(int(used[0]), i + 1)
         return i
     raise Conflict(f"a ring serves at most {lay.CONSUMERS_MAX} subscriptions on one node")
 

@@ -61,7 +61,7 @@ def wake_armed(ring, bells):
         return
     armed = exchange(ring, lay.ARMED_AT, 0)
     if (armed >> lay.SENDER_ARMED_BIT) & 1:
-        ring_bell(bells, lay.DOORBELL_SENDER)
+        ring_bell(bells, load_i64(ring, lay.SENDER_BELL_AT))
     for i in range(lay.CONSUMERS_MAX):
         if (armed >> i) & 1:
             entry = lay.CONSUMERS_AT + i * lay.CONSUMER_BYTES

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidecast.buffers.slots import control_at, control_word, wake_armed
+from tidecast.buffers.slots import control_at, control_word, holds, wake_armed
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.native.atomics import (
@@ -24,7 +24,7 @@ from tidecast.native.atomics import (
     store_release,
 )
 from tidecast.native.jit import held_kernel, inlined
-from tidecast.native.memory import copy, load_i64, store_i64, store_u32
+from tidecast.native.memory import copy, load_i64, load_u32, store_i64, store_u32
 
 W_SEQ, W_USED, W_COMMITTED, W_LIMIT = 0, 1, 2, 3
 W_MASK, W_SLOT_BYTES, W_SLOTS_AT, W_RECEIVER = 4, 5, 6, 7
@@ -61,7 +61,8 @@ def _limit_within(ring, w, limit):
     slots = w[W_SLOTS]
     if w[W_HAS_NETWORK] != 0:
         limit = min(limit, load_acquire(ring, lay.NETWORK_LIMIT_AT))
-    for i in range(lay.CONSUMERS_MAX):
+    used = min(load_acquire(ring, lay.CONSUMERS_USED_AT), lay.CONSUMERS_MAX)
+    for i in range(used):
         entry = lay.CONSUMERS_AT + i * lay.CONSUMER_BYTES
         if (
             load_acquire(ring, entry + lay.CONSUMER_STATE_AT) == lay.CONSUMER_ACTIVE
@@ -156,7 +157,7 @@ def _append_fragments(ring, w, source, source_at, n, meta, meta_n, flags, receiv
     per_packet = w[W_SLOT_BYTES] - _HEADER - _MESSAGE_HEADER
     total = n + meta_n + 8
     packets = (total + per_packet - 1) // per_packet
-    if packets > (w[W_SLOTS] >> 1):
+    if packets > (w[W_SLOTS] >> 1) or 8 + meta_n > per_packet:
         return TOO_LARGE
     if w[W_USED] != 0:
         seal(ring, w)
@@ -315,3 +316,22 @@ def close_ring(ring, bells, w):
 def head_of(ring):
     """Next packet the writer will open."""
     return load_i64(ring, lay.HEAD_AT)
+
+
+@held_kernel
+def close_abandoned(ring, bells):
+    """Close a ring whose writer died: its committed messages count, the rest never was."""
+    if load_acquire(ring, lay.CLOSED_AT) != 0:
+        return
+    head = load_acquire(ring, lay.HEAD_AT)
+    first = load_i64(ring, lay.FIRST_AT)
+    if head > first:
+        mask = load_u32(ring, lay.SLOTS_AT) - 1
+        at = control_at(head - 1, mask)
+        word = load_acquire(ring, at)
+        if holds(word, head - 1) and (word >> lay.STATE_SHIFT) & 0xFF == lay.OPEN:
+            length = max(word & lay.CONTROL_LENGTH_MASK, _HEADER)
+            compare_and_swap(ring, at, word, control_word(head - 1, lay.SEALED, length))
+    store_i64(ring, lay.END_SEQ_AT, head)
+    store_release(ring, lay.CLOSED_AT, 1)
+    wake_armed(ring, bells)

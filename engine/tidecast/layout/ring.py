@@ -25,7 +25,7 @@ HAS_NETWORK_AT, INCARNATION_AT, CREATED_AT = 31, 32, 40
 HEAD_AT, FIRST_AT = 64, 72
 NETWORK_LIMIT_AT, SENT_AT, NEAR_LIMIT_AT = 128, 136, 144
 HIGHEST_AT, CONTIGUOUS_AT, BASE_AT = 192, 200, 208
-ARMED_AT = 256
+ARMED_AT, SENDER_BELL_AT, CONSUMERS_USED_AT = 256, 264, 272
 CLOSED_AT, END_SEQ_AT = 320, 328
 RATE_PACKETS_AT, RATE_BYTES_AT, LINGER_AT = 384, 392, 400
 NODE_NAME_AT, TOPIC_NAME_AT = 512, 768
@@ -56,6 +56,8 @@ RING_HEADER = Layout(
         Field("contiguous", CONTIGUOUS_AT, 8, "first packet not yet received (image)"),
         Field("base", BASE_AT, 8, "first packet of the receive window (image)"),
         Field("armed", ARMED_AT, 8, "bit i: consumer i sleeps; bit 62: the sender sleeps"),
+        Field("sender_bell", SENDER_BELL_AT, 8, "doorbell line of the sender"),
+        Field("consumers_used", CONSUMERS_USED_AT, 8, "behind the last consumer entry ever used"),
         Field("closed", CLOSED_AT, 8, "1: no more packets will be written"),
         Field("end_seq", END_SEQ_AT, 8, "first packet that will never come, once closed"),
         Field("rate_packets", RATE_PACKETS_AT, 8, "packets/s, 0 = no limit; may change any time"),
@@ -69,6 +71,7 @@ RING_HEADER = Layout(
 # --- consumer entries ---------------------------------------------------------------------------
 CONSUMER_STATE_AT, CONSUMER_POSITION_AT, CONSUMER_CLIENT_AT = 0, 8, 16
 CONSUMER_DOORBELL_AT, CONSUMER_SUBSCRIPTION_AT, CONSUMER_TETHERED_AT = 24, 32, 40
+CONSUMER_OFFSET_AT = 48
 CONSUMER_FREE, CONSUMER_ACTIVE, CONSUMER_EVICTED, CONSUMER_JOINING = 0, 1, 2, 3
 
 CONSUMER_ENTRY = Layout(
@@ -96,7 +99,8 @@ SENDER_ARMED_BIT = 62
 
 # --- doorbells: one futex word a line, one line a client or agent ---------------------------------
 DOORBELL_BYTES, DOORBELLS_MAX = 64, 1024
-DOORBELL_SENDER, DOORBELL_RECEIVER, DOORBELL_FIRST_CLIENT = 0, 1, 4
+DOORBELL_FIRST_CLIENT = 64
+"""Lines before are the agents': transport i has sender 2 i and receiver 2 i + 1."""
 
 
 def ring_bytes(slots: int, slot_bytes: int) -> int:

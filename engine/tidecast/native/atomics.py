@@ -14,7 +14,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from tidecast.native.jit import BOUNDSCHECK, inlined
-from tidecast.native.memory import address_at, check
+from tidecast.native.memory import address_at, check, guarded_load, guarded_store
 
 _I64, _I32 = ir.IntType(64), ir.IntType(32)
 
@@ -119,124 +119,39 @@ def _pause(typingctx: Any) -> Any:
     return types.void(), codegen
 
 
-_load_acquire, _store_release = _make_load(_I64, "acquire"), _make_store(_I64, "release")
-_load_relaxed, _store_relaxed = _make_load(_I64, "monotonic"), _make_store(_I64, "monotonic")
-_fetch_add, _fetch_or, _exchange = (
-    _make_rmw(_I64, "add"),
-    _make_rmw(_I64, "or"),
-    _make_rmw(_I64, "xchg"),
-)
-_fetch_and = _make_rmw(_I64, "and")
-_load_acquire_i32, _fetch_add_i32 = _make_load(_I32, "acquire"), _make_rmw(_I32, "add")
-
-
 @inlined
-def load_acquire(array, offset):
-    """64-bit load; later accesses do not move before it."""
-    if BOUNDSCHECK:
-        check(array, offset, 8)
-    return _load_acquire(array, offset)
-
-
-@inlined
-def load_relaxed(array, offset):
-    """64-bit load, indivisible, no order."""
-    if BOUNDSCHECK:
-        check(array, offset, 8)
-    return _load_relaxed(array, offset)
-
-
-@inlined
-def store_release(array, offset, value):
-    """64-bit store; earlier accesses do not move behind it."""
-    if BOUNDSCHECK:
-        check(array, offset, 8)
-    _store_release(array, offset, value)
-
-
-@inlined
-def store_relaxed(array, offset, value):
-    """64-bit store, indivisible, no order."""
-    if BOUNDSCHECK:
-        check(array, offset, 8)
-    _store_relaxed(array, offset, value)
-
-
-@inlined
-def compare_and_swap(array, offset, old, new):
-    """Set the word to ``new`` if it is ``old``; True if done. Acquire and release."""
-    if BOUNDSCHECK:
-        check(array, offset, 8)
+def _compare_and_swap_checked(array, offset, old, new):
+    check(array, offset, 8)
     return _compare_and_swap(array, offset, old, new)
 
 
-@inlined
-def fetch_add(array, offset, value):
-    """Add and return the word as it was. Sequentially consistent."""
-    if BOUNDSCHECK:
-        check(array, offset, 8)
-    return _fetch_add(array, offset, value)
-
-
-@inlined
-def fetch_or(array, offset, value):
-    """Or and return the word as it was. Sequentially consistent."""
-    if BOUNDSCHECK:
-        check(array, offset, 8)
-    return _fetch_or(array, offset, value)
-
-
-@inlined
-def fetch_and(array, offset, value):
-    """And and return the word as it was. Sequentially consistent."""
-    if BOUNDSCHECK:
-        check(array, offset, 8)
-    return _fetch_and(array, offset, value)
-
-
-@inlined
-def exchange(array, offset, value):
-    """Set the word and return what it was. Sequentially consistent."""
-    if BOUNDSCHECK:
-        check(array, offset, 8)
-    return _exchange(array, offset, value)
-
-
-@inlined
-def load_acquire_i32(array, offset):
-    """32-bit load (futex words); later accesses do not move before it."""
-    if BOUNDSCHECK:
-        check(array, offset, 4)
-    return _load_acquire_i32(array, offset)
-
-
-@inlined
-def fetch_add_i32(array, offset, value):
-    """Add to a 32-bit word and return what it was. Sequentially consistent."""
-    if BOUNDSCHECK:
-        check(array, offset, 4)
-    return _fetch_add_i32(array, offset, value)
-
-
-@inlined
-def fence_seq_cst():
-    """Full fence: orders a store before with a load behind it."""
-    _fence()
-
-
-@inlined
-def fence_acquire():
-    """Loads before it stay before all accesses behind it."""
-    _fence_acquire()
-
-
-@inlined
-def fence_release():
-    """All accesses before it stay before stores behind it."""
-    _fence_release()
-
-
-@inlined
-def pause():
-    """Tell the core that this is a spin loop."""
-    _pause()
+load_acquire = guarded_load(_make_load(_I64, "acquire"), 8)
+"""64-bit load; later accesses do not move before it."""
+load_relaxed = guarded_load(_make_load(_I64, "monotonic"), 8)
+"""64-bit load, indivisible, no order."""
+store_release = guarded_store(_make_store(_I64, "release"), 8)
+"""64-bit store; earlier accesses do not move behind it."""
+store_relaxed = guarded_store(_make_store(_I64, "monotonic"), 8)
+"""64-bit store, indivisible, no order."""
+fetch_add = guarded_store(_make_rmw(_I64, "add"), 8)
+"""Add to a word and return what it was. Sequentially consistent, as all that follow."""
+fetch_or = guarded_store(_make_rmw(_I64, "or"), 8)
+"""Or into a word and return what it was."""
+fetch_and = guarded_store(_make_rmw(_I64, "and"), 8)
+"""And into a word and return what it was."""
+exchange = guarded_store(_make_rmw(_I64, "xchg"), 8)
+"""Set a word and return what it was."""
+load_acquire_i32 = guarded_load(_make_load(_I32, "acquire"), 4)
+"""32-bit load (futex words); later accesses do not move before it."""
+fetch_add_i32 = guarded_store(_make_rmw(_I32, "add"), 4)
+"""Add to a 32-bit word and return what it was."""
+compare_and_swap = _compare_and_swap_checked if BOUNDSCHECK else _compare_and_swap
+"""``compare_and_swap(array, offset, old, new)``: set the word to new if it is old; True if done."""
+fence_seq_cst = _fence
+"""Full fence: orders a store before with a load behind it."""
+fence_acquire = _fence_acquire
+"""Loads before it stay before all accesses behind it."""
+fence_release = _fence_release
+"""All accesses before it stay before stores behind it."""
+pause = _pause
+"""Tell the core that this is a spin loop."""

@@ -19,13 +19,17 @@ BOUNDSCHECK = os.environ.get("TIDECAST_BOUNDSCHECK", "0") not in ("", "0")
 """True in checked builds: every load, store and copy verifies its range and raises IndexError."""
 
 _CACHES_KEPT_MAX = 3
+_KERNEL_FOLDERS = ("native", "layout", "buffers", "protocol", "log", "transport", "agents")
+"""Besides these only modules of the client named ``*kernels.py`` may hold kernels."""
 
 
 def source_digest() -> str:
-    """Digest of all engine sources and of the build flags, 16 hex digits."""
+    """Digest of all sources that hold kernels and of the build flags, 16 hex digits."""
     root = Path(__file__).resolve().parent.parent
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    sources = [p for folder in _KERNEL_FOLDERS for p in (root / folder).rglob("*.py")]
+    sources += list((root / "client").glob("*kernels.py"))
+    for path in sorted(sources):
         digest.update(path.relative_to(root).as_posix().encode())
         digest.update(path.read_bytes())
     digest.update(f"{BOUNDSCHECK}|{platform.machine()}|{platform.python_version()}".encode())
@@ -64,6 +68,9 @@ import numba  # noqa: E402  (its cache directory is read at import)
 if "NUMBA_CACHE_DIR" in os.environ:
     numba.config.CACHE_DIR = os.environ["NUMBA_CACHE_DIR"]
 
+CACHE_DIR = Path(numba.config.CACHE_DIR)
+"""Where this build's compiled kernels lie."""
+
 _OPTIONS: dict[str, Any] = {
     "cache": True,
     "error_model": "numpy",
@@ -84,5 +91,18 @@ def held_kernel(fn: Callable[..., Any]) -> Any:
 def inlined(fn: Callable[..., Any]) -> Any:
     """Compile ``fn`` for use inside kernels only; never entered from Python, so never cached."""
     return numba.extending.register_jitable(
-        nogil=True, error_model="numpy", boundscheck=BOUNDSCHECK
+        nogil=True,
+        error_model="numpy",
+        boundscheck=BOUNDSCHECK,
+        no_cpython_wrapper=True,
+        no_cfunc_wrapper=True,
     )(fn)
+
+
+def closure_kernel(fn: Callable[..., Any]) -> Any:
+    """Compile a closure over a user's function; releases the interpreter lock, never on disk.
+
+    The disk cache would notice an edit of our file, not of the user's, and run his old code.
+    """
+    options = {**_OPTIONS, "cache": False}
+    return numba.njit(nogil=True, **options)(fn)

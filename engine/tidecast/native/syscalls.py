@@ -18,7 +18,7 @@ CLOCK_REALTIME, CLOCK_MONOTONIC = 0, 1
 MSG_DONTWAIT = 0x40
 EPERM, EINTR, EIO, EAGAIN, EINVAL, EMSGSIZE, ENOBUFS, ECONNREFUSED = 1, 4, 5, 11, 22, 90, 105, 111
 SOL_UDP, UDP_SEGMENT, UDP_GRO = 17, 103, 104
-EPOLLIN = 1
+POLLIN, POLLFD_BYTES = 1, 8
 
 IOVEC_BYTES, MSGHDR_BYTES, MMSGHDR_BYTES, SOCKADDR_IN_BYTES = 16, 56, 64, 16
 MSG_NAME_AT, MSG_NAMELEN_AT, MSG_IOV_AT, MSG_IOVLEN_AT = 0, 8, 16, 24
@@ -27,8 +27,6 @@ CMSG_LEN_AT, CMSG_LEVEL_AT, CMSG_TYPE_AT, CMSG_DATA_AT = 0, 8, 12, 16
 
 _SYS_FUTEX = 98 if platform.machine() in ("aarch64", "arm64") else 202
 _FUTEX_WAIT, _FUTEX_WAKE = 0, 1
-_EPOLL_EVENT_BYTES = 12 if platform.machine() in ("x86_64", "AMD64") else 16
-_EPOLL_EVENTS_MAX = 16
 
 _clock_gettime = ExternalFunction("clock_gettime", types.int32(types.int32, types.int64))
 _errno_location = ExternalFunction("__errno_location", types.int64())
@@ -39,9 +37,6 @@ _recvmmsg = ExternalFunction(
     "recvmmsg", types.int32(types.int32, types.int64, types.uint32, types.int32, types.int64)
 )
 _sendmsg = ExternalFunction("sendmsg", types.int64(types.int32, types.int64, types.int32))
-_epoll_wait = ExternalFunction(
-    "epoll_wait", types.int32(types.int32, types.int64, types.int32, types.int32)
-)
 _syscall6 = ExternalFunction(
     "syscall",
     types.int64(
@@ -49,6 +44,9 @@ _syscall6 = ExternalFunction(
     ),
 )
 _nanosleep = ExternalFunction("nanosleep", types.int32(types.int64, types.int64))
+_ppoll = ExternalFunction(
+    "ppoll", types.int32(types.int64, types.int64, types.int64, types.int64)
+)
 _sched_yield = ExternalFunction("sched_yield", types.int32())
 
 
@@ -93,14 +91,11 @@ def recvmmsg(fd, headers_address, n, flags):
 
 
 @inlined
-def epoll_wait(fd, scratch, timeout_ms):
-    """Number of ready descriptors, or ``-errno``. ``scratch``: at least 256 bytes."""
-    done = _epoll_wait(
-        types.int32(fd),
-        address_of(scratch),
-        types.int32(_EPOLL_EVENTS_MAX),
-        types.int32(timeout_ms),
-    )
+def ppoll(pollfds, n, timeout_ns, scratch):
+    """Wait for any of ``n`` descriptors (struct pollfd in a byte array); ready ones or ``-errno``."""
+    store_i64(scratch, 0, timeout_ns // 1_000_000_000)
+    store_i64(scratch, 8, timeout_ns % 1_000_000_000)
+    done = _ppoll(address_of(pollfds), n, address_of(scratch), 0)
     if done < 0:
         return -errno()
     return types.int64(done)

@@ -1,0 +1,1 @@
+"""The node: wiring of agents, admission of clients, the engine process."""

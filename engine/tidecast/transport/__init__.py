@@ -1,0 +1,1 @@
+"""How packets leave and arrive: UDP sockets, in-memory network, fault injection under both."""

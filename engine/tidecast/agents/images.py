@@ -1,0 +1,77 @@
+"""The receiver's state of one image: a record an image, fixed types, no objects."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import numpy as np
+
+from tidecast.protocol.loss import GAP, GAPS_MAX
+
+IMAGES_MAX = 4608
+NEVER = 1 << 62
+
+IMAGE = np.dtype(
+    [
+        ("active", np.int64),  # 0 free, 1 in use
+        ("index", np.int64),  # its own number
+        ("ring_address", np.int64),
+        ("ring_bytes", np.int64),
+        ("slots", np.int64),
+        ("slot_bytes", np.int64),
+        ("slots_at", np.int64),
+        ("session", np.int64),
+        ("topic", np.int64),
+        ("channel", np.int64),
+        ("source", np.int64),  # node id of the publisher
+        ("incarnation", np.int64),
+        ("reliability", np.int64),
+        ("row", np.int64),  # counters row
+        ("receiver", np.int64),  # our random id
+        ("highest", np.int64),  # behind the newest packet seen
+        ("contiguous", np.int64),  # first packet not yet received
+        ("window_end", np.int64),  # first packet that does not fit the ring now
+        ("gaps", np.int64),  # rows used in the gap table
+        ("nak_ns", np.int64),  # when the next gap is due
+        ("status_ns", np.int64),  # next STATUS at the latest
+        ("reported", np.int64),  # consumed as last reported
+        ("rtt_ns", np.int64),  # NAK to repair, smoothed; 0 = not known
+        ("heard_ns", np.int64),  # last packet of the session
+        ("echo_ns", np.int64),  # time in its last packet
+        ("echo_at_ns", np.int64),  # when that came
+        ("lost", np.int64),  # packets found missing
+        ("end_seq", np.int64),  # first packet that never comes; -1 = not known
+        ("closed", np.int64),  # 1: all is here and said so
+        ("address_a", np.int64),  # 16 bytes: where NAK and STATUS go
+        ("address_b", np.int64),
+        ("next", np.int64),  # another image of the same session, or -1
+        ("nak_delay_ns", np.int64),
+        ("nak_retry_ns", np.int64),
+        ("group", np.int64),  # receivers of the session, as its SETUP says
+        ("timeout_ns", np.int64),
+        ("silent", np.int64),  # 1: time-out was reported
+        ("dirty", np.int64),  # 1: readers are to be woken
+    ]
+)
+
+ReceiverState = namedtuple(
+    "ReceiverState",
+    "images gaps index sessions wanted quarantine setups rx0 rx1 rx2 tx faults events attention "
+    "counters recorder bells packet ranges misc seed",
+)
+"""All that a receiver owns: image records, gaps[I, GAPS_MAX], the index of active images, session ->
+image (or SESSION_*), a bit a wanted topic, a bit a quarantined node, SETUP packets for the
+conductor, receiving state a channel, sending state, faults, events and attention words, counters,
+recorder, doorbells, scratch, M_* words, generator state."""
+
+SESSION_IGNORED, SESSION_PENDING, SESSION_ENDED = -1, -2, -3
+SETUPS_KEPT_MAX = 64
+
+M_COUNT, M_CURSOR, M_NODE, M_ROW, M_WANT_ALL, M_WANT_NS, M_SETUPS, M_LAST_SESSION = range(8)
+M_LAST_IMAGE, M_SKIP1, M_SKIP2, M_NEXT_TIMER, M_UNREPORTED = 8, 9, 10, 11, 12
+MISC_FIELDS = 32
+
+
+def image_tables(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Zeroed image records and gap tables for ``n`` images."""
+    return np.zeros(n, dtype=IMAGE), np.zeros((n, GAPS_MAX), dtype=GAP)

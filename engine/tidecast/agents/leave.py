@@ -1,0 +1,14 @@
+"""Leaving a session: one STATUS with LEAVE, sent when nobody here reads it any more."""
+
+from __future__ import annotations
+
+from tidecast.agents.receiving import ring_of, send_status
+from tidecast.layout import packet as wire
+from tidecast.native.jit import held_kernel
+
+
+@held_kernel
+def leave_session(S, i, now_ns):
+    """Tell the publisher of image ``i`` to forget us."""
+    image = S.images[i]
+    send_status(S, image, ring_of(image), wire.FLAG_LEAVE, now_ns)

@@ -1,0 +1,86 @@
+"""The sender's state of one publication: a record a publication, fixed types, no objects."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import numpy as np
+
+from tidecast.protocol.flow_control import RECEIVER, RECEIVERS_MAX
+
+PUBLICATIONS_MAX = 4608
+RESENDS_MAX = 512
+
+PUBLICATION = np.dtype(
+    [
+        ("active", np.int64),  # 0 free, 1 in use
+        ("ring_address", np.int64),  # the ring's mapping
+        ("ring_bytes", np.int64),
+        ("resent_address", np.int64),  # int64[slots]: when each slot was last resent
+        ("slots", np.int64),
+        ("slot_bytes", np.int64),
+        ("slots_at", np.int64),
+        ("session", np.int64),
+        ("topic", np.int64),
+        ("channel", np.int64),
+        ("flow", np.int64),
+        ("reliability", np.int64),
+        ("row", np.int64),  # counters row
+        ("sent", np.int64),  # next packet to send
+        ("open_seq", np.int64),  # open packet seen last, for linger
+        ("open_ns", np.int64),  # when it was first seen with messages
+        ("limit", np.int64),  # flow control: first packet that must not be sent
+        ("lowest", np.int64),  # lowest consumed of all receivers
+        ("tokens_packets", np.float64),
+        ("tokens_bytes", np.float64),
+        ("tokens_ns", np.int64),
+        ("created_ns", np.int64),  # monotonic
+        ("hold_until_ns", np.int64),  # first data waits for receivers to set up
+        ("setup_ns", np.int64),  # next SETUP
+        ("data_ns", np.int64),  # last data sent
+        ("beat_ns", np.int64),  # next heartbeat
+        ("beat_interval_ns", np.int64),  # doubles from probe to heartbeat
+        ("rtt_ns", np.int64),  # smoothed, 0 = not known
+        ("receivers", np.int64),
+        ("check_ns", np.int64),  # next look for silent receivers
+        ("resends", np.int64),  # ranges waiting in the resend table
+        ("ended", np.int64),  # END announced how many times
+        ("index", np.int64),  # its own number
+        ("place", np.int64),  # where it stands in the index
+        ("quiet", np.int64),  # cycles without work
+        ("near_limit", np.int64),
+        ("opened", np.int64),  # `lowest` that the writer's limit was computed from
+        ("error_ns", np.int64),  # last send error that was recorded
+        ("receiver_timeout_ns", np.int64),
+        ("heartbeat_ns", np.int64),
+        ("close_linger_ns", np.int64),  # how long a closed session answers NAKs
+        ("blocked_ns", np.int64),  # since when flow control blocks, 0 = it does not
+    ]
+)
+
+SenderState = namedtuple(
+    "SenderState",
+    "pubs receivers resends setups index sessions tx rx bounce events attention counters recorder "
+    "bells packet misc bucket",
+)
+"""All that a sender owns: publication records, receivers[P, RECEIVERS_MAX], resend ranges
+[P, RESENDS_MAX, 2], prepared SETUP packets[P, CONTROL_BYTES_MAX], the index (busy ones in front),
+session -> publication, sending and receiving state, a bounce buffer for repairs, events and
+attention words, counters, recorder, doorbells, a packet under construction, M_* words, and the
+transport's token bucket {packets, bytes, refilled_ns}."""
+
+M_COUNT, M_BUSY, M_CURSOR, M_NODE, M_ROW, M_INCARNATION, M_POLL_SKIP = 0, 1, 2, 3, 4, 5, 6
+M_RATE_PACKETS, M_RATE_BYTES, M_SENDER_BELL = 7, 8, 9
+MISC_FIELDS = 32
+
+
+def publication_tables(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Zeroed publication records, receivers, resend ranges and SETUP packets for ``n``."""
+    from tidecast.layout.packet import CONTROL_BYTES_MAX
+
+    return (
+        np.zeros(n, dtype=PUBLICATION),
+        np.zeros((n, RECEIVERS_MAX), dtype=RECEIVER),
+        np.zeros((n, RESENDS_MAX, 2), dtype=np.int64),
+        np.zeros((n, CONTROL_BYTES_MAX), dtype=np.uint8),
+    )

@@ -1,0 +1,188 @@
+"""How agents run: their loops with idle strategies, and both inline in one call.
+
+A loop returns to Python only for events and commands (`A_STOP`); parking waits for what can wake
+the agent: its doorbell (new packets, commands) or its sockets, and its next timer at the latest.
+"""
+
+from __future__ import annotations
+
+from tidecast.agents.events import A_EVENTS, A_STOP
+from tidecast.agents.images import M_COUNT as I_COUNT
+from tidecast.agents.images import M_ROW as I_ROW
+from tidecast.agents.images import M_SKIP1, M_SKIP2, M_UNREPORTED
+from tidecast.agents.publications import M_BUSY, M_COUNT, M_POLL_SKIP, M_ROW, M_SENDER_BELL
+from tidecast.agents.receiver import receive_cycle
+from tidecast.agents.sender import make_busy, send_cycle
+from tidecast.buffers.slots import control_at, holds, ring_bell
+from tidecast.layout import packet as wire
+from tidecast.layout import ring as lay
+from tidecast.layout.counters import Counter as C
+from tidecast.native import syscalls as sys
+from tidecast.native.atomics import (
+    fence_seq_cst,
+    fetch_or,
+    load_acquire,
+    load_acquire_i32,
+    load_relaxed,
+    pause,
+)
+from tidecast.native.jit import held_kernel, inlined, kernel
+from tidecast.native.memory import address_of, bytes_at, load_u16
+from tidecast.transport.faults import F_HELD
+
+BUSY, BACKOFF, BLOCK = 0, 1, 2
+IDLE_NAMES = {"busy": BUSY, "backoff": BACKOFF, "block": BLOCK}
+SPINS, YIELDS = 200, 20
+PARK_NS_MAX = 20_000_000
+PARK_NS_PENDING = 50_000
+PARK_NS_UNREPORTED = 500_000
+_ARMED = 1 << lay.SENDER_ARMED_BIT
+
+
+@inlined
+def _note_cycle(counters, row, attention_stop, took_ns):
+    if took_ns > counters[row, C.DUTY_CYCLE_NS_MAX]:
+        counters[row, C.DUTY_CYCLE_NS_MAX] = took_ns
+
+
+@inlined
+def _arm_sender(S, now_ns):
+    """Arm every ring; how long we may sleep then (0: there is work)."""
+    wait = PARK_NS_MAX
+    for k in range(S.misc[M_COUNT]):
+        p = S.index[k]
+        pub = S.pubs[p]
+        ring = bytes_at(pub.ring_address, pub.ring_bytes)
+        if load_relaxed(ring, lay.ARMED_AT) & _ARMED == 0:
+            fetch_or(ring, lay.ARMED_AT, _ARMED)
+        if pub.resends > 0:
+            return 0
+        wait = min(wait, min(pub.beat_ns, min(pub.setup_ns, pub.check_ns)) - now_ns)
+    fence_seq_cst()
+    for k in range(S.misc[M_COUNT]):
+        p = S.index[k]
+        pub = S.pubs[p]
+        ring = bytes_at(pub.ring_address, pub.ring_bytes)
+        word = load_acquire(ring, control_at(pub.sent, pub.slots - 1))
+        if not holds(word, pub.sent):
+            continue
+        if word & lay.CONTROL_LENGTH_MASK > wire.PACKET_HEADER_BYTES or (
+            (word >> lay.STATE_SHIFT) & 0xFF == lay.SEALED
+        ):
+            if pub.blocked_ns == 0 and pub.quiet < 2:
+                return 0
+            make_busy(S, p)
+            wait = min(wait, PARK_NS_PENDING)  # held back by a limit: look again soon
+    return max(wait, 0)
+
+
+@kernel
+def run_sender(S, idle, scratch):
+    """Run the sender until it is asked to stop or has events. Returns 1 for events, 0 for stop."""
+    quiet = 0
+    now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+    while True:
+        work = send_cycle(S, now)
+        if S.attention[A_EVENTS] > 0:
+            return 1
+        if S.attention[A_STOP] != 0:
+            return 0
+        then = now
+        now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+        if work > 0:
+            _note_cycle(S.counters, S.misc[M_ROW], 0, now - then)
+            quiet = 0
+            continue
+        quiet += 1
+        if idle == BUSY or (idle == BACKOFF and quiet < SPINS):
+            pause()
+            continue
+        if idle == BACKOFF and quiet < SPINS + YIELDS:
+            sys.sched_yield()
+            continue
+        bell = S.misc[M_SENDER_BELL] * lay.DOORBELL_BYTES
+        seen = load_acquire_i32(S.bells, bell)
+        wait = _arm_sender(S, now)
+        if wait > 0 and S.attention[A_STOP] == 0:
+            S.counters[S.misc[M_ROW], C.PARKS] += 1
+            sys.futex_wait(address_of(S.bells) + bell, seen, wait, scratch)
+            S.misc[M_POLL_SKIP] = 0
+            now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+
+
+@inlined
+def _receiver_wait_ns(S, now_ns):
+    wait = PARK_NS_MAX
+    if S.misc[M_UNREPORTED] != 0:
+        wait = PARK_NS_UNREPORTED
+    if S.faults.settings[F_HELD] > 0:
+        wait = min(wait, PARK_NS_PENDING)
+    for k in range(S.misc[I_COUNT]):
+        image = S.images[S.index[k]]
+        wait = min(wait, image.status_ns - now_ns)
+        if image.gaps > 0:
+            wait = min(wait, image.nak_ns - now_ns)
+    return max(wait, 0)
+
+
+@kernel
+def run_receiver(S, idle, scratch, pollfds, polled, sender_bell):
+    """Run the receiver until it is asked to stop or has events. Returns 1 for events, 0 for stop.
+
+    ``pollfds``: struct pollfd of the receiving sockets, a wake-up descriptor, and last the sending
+    socket: control packets that come back there are the sender's, so its bell is rung.
+    """
+    quiet = 0
+    now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+    while True:
+        work = receive_cycle(S, now)
+        if S.attention[A_EVENTS] > 0:
+            return 1
+        if S.attention[A_STOP] != 0:
+            return 0
+        then = now
+        now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+        if work > 0:
+            _note_cycle(S.counters, S.misc[I_ROW], 0, now - then)
+            quiet = 0
+            continue
+        quiet += 1
+        if idle == BUSY or (idle == BACKOFF and quiet < SPINS):
+            pause()
+            continue
+        if idle == BACKOFF and quiet < SPINS + YIELDS:
+            sys.sched_yield()
+            continue
+        wait = _receiver_wait_ns(S, now)
+        if wait > 0:
+            S.counters[S.misc[I_ROW], C.PARKS] += 1
+            ready = sys.ppoll(pollfds, polled, wait, scratch)
+            if ready > 0 and load_u16(pollfds, (polled - 1) * sys.POLLFD_BYTES + 6) != 0:
+                ring_bell(S.bells, sender_bell)
+                sys.sched_yield()
+            now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+        S.misc[M_SKIP1] = 0
+        S.misc[M_SKIP2] = 0
+
+
+@kernel
+def inline_cycle(tx_state, rx_state, scratch):
+    """Both agents once, in the caller's thread. Returns how much was done."""
+    now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+    work = send_cycle(tx_state, now)
+    work += receive_cycle(rx_state, now)
+    return work
+
+
+@held_kernel
+def inline_cycle_at(tx_state, rx_state, now_ns):
+    """`inline_cycle` at a given time: for simulated clocks."""
+    work = send_cycle(tx_state, now_ns)
+    work += receive_cycle(rx_state, now_ns)
+    return work
+
+
+@held_kernel
+def ring_bell_line(bells, line):
+    """Ring a doorbell from Python."""
+    ring_bell(bells, line)

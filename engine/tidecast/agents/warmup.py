@@ -1,0 +1,131 @@
+"""Compile every kernel of the engine before traffic: on all cores, with progress, once a build.
+
+Compiled kernels are cached on disk (see `tidecast.native.jit`), so a warm start loads them in well
+under a second. The first start compiles the big ones in processes side by side.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numba import typeof
+
+from tidecast.errors import TidecastError
+from tidecast.layout import counters, recorder
+from tidecast.layout import ring as lay
+from tidecast.native.jit import CACHE_DIR
+
+Progress = Callable[[str, int, int], None]
+Task = tuple[str, list[Callable[[], None]]]
+COMPILE_TIMEOUT_S = 600.0
+_DONE = "complete"
+
+
+def _states() -> tuple[Any, Any, Any]:
+    from tidecast.agents.states import SCRATCH_BYTES, receiver_state, sender_state
+    from tidecast.transport.wire_io import KIND_MEMORY, receive_io, send_io
+
+    shared: Any = {
+        "counters": np.zeros((1, counters.COLUMNS), dtype=np.int64),
+        "recorder": np.zeros(recorder.FILE_BYTES, dtype=np.uint8),
+        "bells": np.zeros(lay.DOORBELLS_MAX * lay.DOORBELL_BYTES, dtype=np.uint8),
+    }
+    tx = send_io(KIND_MEMORY, -1, [], 1400, False)
+    rx = [receive_io(KIND_MEMORY, -1) for _ in range(4)]
+    sender = sender_state(tx, rx[3], **shared)
+    receiver = receiver_state(rx[:3], tx, 1400, seed=1, **shared)
+    return sender, receiver, np.zeros(SCRATCH_BYTES, dtype=np.uint8)
+
+
+def _compile(kernel: Any, *arguments: Any) -> None:
+    kernel.compile(tuple(typeof(a) for a in arguments))
+
+
+def _tasks() -> dict[str, Callable[[], None]]:
+    """What to compile, by name; the slow ones first. Order matters within `_AFTER`."""
+    from tidecast.agents import leave, run
+    from tidecast.buffers import reader, recorder as rec, writer
+
+    tx, rx, scratch = _states()
+    raw = np.zeros(64, dtype=np.uint8)
+    words = np.zeros(8, dtype=np.int64)
+    out = np.zeros((1, 4), dtype=np.int64)
+
+    def sender() -> None:
+        _compile(run.send_cycle, tx, 0)
+        _compile(run.run_sender, tx, 0, scratch)
+
+    def receiver() -> None:
+        _compile(run.receive_cycle, rx, 0)
+        _compile(run.run_receiver, rx, 0, scratch, raw, 0, 0)
+        _compile(leave.leave_session, rx, 0, 0)
+
+    def inline() -> None:
+        _compile(run.inline_cycle, tx, rx, scratch)
+        _compile(run.inline_cycle_at, tx, rx, 0)
+
+    def rings() -> None:
+        _compile(writer.append, raw, raw, words, raw, 0, raw, 0, 0, 0, True)
+        _compile(writer.append_batch, raw, raw, words, raw, words, 0, 0, 0, True, words)
+        _compile(writer.flush_open, raw, raw, words)
+        _compile(writer.close_ring, raw, raw, words)
+        _compile(writer.close_abandoned, raw, raw)
+        _compile(reader.poll, raw, words, raw, out, 0)
+        for each in (reader.arm, reader.disarm, reader.drained, reader.still_held):
+            _compile(each, raw, words)
+        _compile(rec.record_from_python, raw, *([0] * 9))
+        _compile(run.ring_bell_line, raw, 0)
+
+    return {"receiver": receiver, "sender": sender, "rings": rings, "inline": inline}
+
+
+_SIDE_BY_SIDE = ("receiver", "sender", "rings")
+_AFTER = ("inline",)
+
+
+def is_warm() -> bool:
+    """Are all kernels of this build in the cache?"""
+    return (CACHE_DIR / _DONE).exists()
+
+
+def warm_up(progress: Progress = lambda name, done, total: None) -> None:
+    """Compile what is not cached yet. ``progress(name, done, total)`` is called as it goes.
+
+    Raises TidecastError with the compiler's words when a kernel does not compile.
+    """
+    if is_warm():
+        return
+    total = len(_SIDE_BY_SIDE) + len(_AFTER)
+    done = 0
+    progress("compiling", done, total)
+    with ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, len(_SIDE_BY_SIDE)))) as pool:
+        for name in pool.map(_compile_in_process, _SIDE_BY_SIDE):
+            done += 1
+            progress(name, done, total)
+    for name in _AFTER:
+        _compile_in_process(name)
+        done += 1
+        progress(name, done, total)
+    (CACHE_DIR / _DONE).touch()
+
+
+def _compile_in_process(name: str) -> str:
+    environment = dict(os.environ)
+    environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+    done = subprocess.run(
+        [sys.executable, "-m", "tidecast.agents.warmup", name],
+        env=environment, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False,
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise TidecastError(f"kernels {name} do not compile: {done.stderr.strip()[-2000:]}")
+    return name
+
+
+if __name__ == "__main__":
+    _tasks()[sys.argv[1]]()

@@ -1,0 +1,90 @@
+"""The command line. `main` loads a command's module only when that command runs.
+
+Errors of the platform end a command with ``error: ...`` on standard error and exit code 1; a wrong
+command line with exit code 2.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import click
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "up": ("tidecast.cli.engine:up", "Start Tidecast on this machine."),
+    "down": ("tidecast.cli.engine:down", "Stop what `up` or `engine` started."),
+    "engine": ("tidecast.cli.engine:engine", "Run an engine in the foreground."),
+    "topic": ("tidecast.cli.topic:topic", "Create, list, show, edit and delete topics."),
+    "pub": ("tidecast.cli.pub:pub", "Publish a file, standard input or a message."),
+    "sub": ("tidecast.cli.sub:sub", "Subscribe and write what arrives."),
+    "top": ("tidecast.cli.top:top", "Watch rates, repairs, ring fill and laggards."),
+    "recorder": ("tidecast.cli.recorder:recorder", "Read the flight recorder."),
+    "faults": ("tidecast.cli.faults:faults", "Inject faults: loss, delay, reordering ..."),
+    "bench": ("tidecast.bench:cli", "Measure this machine."),
+    "doctor": ("tidecast.cli.doctor:doctor", "Look for what makes multicast fail."),
+}
+"""Name -> (module:attribute, help line)."""
+
+
+class Failure(click.ClickException):
+    """A platform error as the shell sees it: one clear message, exit code 1."""
+
+    def show(self, file: Any = None) -> None:
+        """Write ``error: ...`` to standard error."""
+        click.echo(f"error: {self.format_message()}", err=True, file=file)
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of `COMMANDS`."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import one command."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Help lines without importing anything."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; platform errors become `Failure`."""
+        from tidecast.errors import TidecastError
+
+        try:
+            return super().invoke(ctx)
+        except TidecastError as problem:
+            raise Failure(str(problem)) from problem
+
+
+def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        import tidecast
+
+        click.echo(f"tidecast {tidecast.__version__}")
+        ctx.exit()
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
+    help="Show the version and exit.",
+)  # fmt: skip
+def main() -> None:
+    """Tidecast: reliable multicast topics, from Python and from the shell.
+
+    Every command takes --data-dir (environment: TIDECAST_DATA_DIR), so that several platforms live
+    side by side on one machine.
+    """

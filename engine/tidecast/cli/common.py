@@ -1,0 +1,141 @@
+"""What several commands share: options, output, reaching the engine. Light to import."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tidecast.client.socket_session import EngineControl
+
+    IntParam = click.ParamType[int]
+else:
+    IntParam = click.ParamType
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _data_dir(_ctx: click.Context, _parameter: click.Parameter, value: Path | None) -> Path:
+    if value is not None:
+        return value.expanduser().absolute()
+    from tidecast.config import default_data_dir
+
+    return default_data_dir().absolute()
+
+
+def data_dir_option(command: F) -> F:
+    """``--data-dir``: where a platform keeps its files; passes an absolute Path."""
+    return click.option(
+        "--data-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        envvar="TIDECAST_DATA_DIR",
+        callback=_data_dir,
+        metavar="DIR",
+        help="Where this platform keeps its files [env: TIDECAST_DATA_DIR].",
+    )(command)
+
+
+def json_option(command: F) -> F:
+    """``--json``: output for scripts."""
+    return click.option("--json", "as_json", is_flag=True, help="JSON, for scripts.")(command)
+
+
+def token_option(command: F) -> F:
+    """``--token``: what an engine that was started with a token asks for."""
+    return click.option(
+        "--token", envvar="TIDECAST_TOKEN", metavar="TEXT",
+        help="Token of an engine that wants one [env: TIDECAST_TOKEN].",
+    )(command)  # fmt: skip
+
+
+def control(data_dir: Path, token: str | None = None) -> EngineControl:
+    """A session for administration. Raises EngineNotRunning."""
+    from tidecast.client.socket_session import EngineControl
+
+    return EngineControl(data_dir, "tidecast command", token)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A rich console; plain text when it is not a terminal, and then no line is wrapped."""
+    from rich.console import Console
+
+    one = Console(stderr=stderr, highlight=False, emoji=False)
+    if not one.is_terminal:
+        one = Console(stderr=stderr, highlight=False, emoji=False, width=240)
+    return one
+
+
+def echo_json(value: Any) -> None:
+    """One JSON document on one line."""
+    click.echo(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def dir_hint(data_dir: Path) -> str:
+    """`` --data-dir X`` for commands to copy, when it is not the default."""
+    import shlex
+
+    from tidecast.config import default_data_dir
+
+    if data_dir == default_data_dir().absolute():
+        return ""
+    return f" --data-dir {shlex.quote(str(data_dir))}"
+
+
+class Size(IntParam):
+    """Bytes: ``4MiB``, ``64kB``, ``1000``."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Bytes as int."""
+        from tidecast.config_check import parse_bytes
+        from tidecast.errors import ConfigError
+
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_bytes(value)
+        except ConfigError as problem:
+            self.fail(str(problem), param, ctx)
+
+
+class Duration(IntParam):
+    """Nanoseconds of ``2ms``, ``1.5s``."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Nanoseconds as int."""
+        from tidecast.config_check import parse_duration_ns
+        from tidecast.errors import ConfigError
+
+        if isinstance(value, int):
+            return value
+        try:
+            return parse_duration_ns(value)
+        except ConfigError as problem:
+            self.fail(str(problem), param, ctx)
+
+
+def human_bytes(n: float) -> str:
+    """``4.0 MiB``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(n) < 1024 or unit == "GiB":
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    raise AssertionError
+
+
+def human_count(n: float) -> str:
+    """``1.2 M``."""
+    for unit in ("", " k", " M", " G"):
+        if abs(n) < 1000 or unit == " G":
+            return f"{n:.0f}" if unit == "" else f"{n:.1f}{unit}"
+        n /= 1000
+    raise AssertionError

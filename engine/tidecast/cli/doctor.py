@@ -1,0 +1,44 @@
+"""`tidecast doctor`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from tidecast.cli.common import console, data_dir_option, echo_json, json_option
+
+_MARKS = {
+    "ok": "[green]ok  [/green]",
+    "warn": "[yellow]warn[/yellow]",
+    "fail": "[red]FAIL[/red]",
+}
+
+
+@click.command()
+@data_dir_option
+@json_option
+def doctor(data_dir: Path, as_json: bool) -> None:
+    """Look for what makes multicast fail on this machine, and say how to mend it.
+
+    Exit code 1 when something failed; warnings do not count.
+    """
+    import msgspec
+    from rich.markup import escape
+
+    from tidecast.doctor import FAIL, examine
+
+    findings = examine(data_dir)
+    failed = sum(f.status == FAIL for f in findings)
+    if as_json:
+        echo_json({"failed": failed, "findings": msgspec.to_builtins(findings)})
+    else:
+        out = console()
+        for each in findings:
+            out.print(f"{_MARKS[each.status]}  {escape(each.check)}: {escape(each.detail)}")
+            if each.mend:
+                out.print(f"      mend: {escape(each.mend)}", style="bold")
+        warned = sum(f.status == "warn" for f in findings)
+        out.print(f"{len(findings)} checks, {failed} failed, {warned} warnings")
+    sys.exit(1 if failed else 0)

@@ -1,0 +1,205 @@
+"""`tidecast sub`."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from tidecast.cli.common import data_dir_option, token_option
+from tidecast.cli.pub import url_of
+
+if TYPE_CHECKING:
+    from tidecast.client.blocking import Connection, Subscription
+    from tidecast.client.message import Message
+
+POLL_MESSAGES = 4096
+LOOK_S = 0.1
+Writer = Callable[["Iterable[Message]"], bytes]
+
+
+@click.command()
+@click.argument("topic")
+@click.option("--count", type=click.IntRange(1), default=None, metavar="N", help="Stop after N.")
+@click.option(
+    "--from",
+    "start",
+    type=click.Choice(["latest", "earliest"]),
+    default="latest",
+    show_default=True,
+    help="earliest: as far back as publishers' histories reach.",
+)
+@click.option(
+    "--output",
+    type=click.Choice(["raw", "json", "pretty"]),
+    default=None,
+    help="raw: payloads, byte for byte; json: one object a line; pretty: one message a "
+    "line [default: pretty on a terminal, else raw].",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0, min_open=True),
+    default=None,
+    metavar="SECONDS",
+    help="Fail when nothing came for so long.",
+)
+@click.option(
+    "--on-gap",
+    type=click.Choice(["raise", "event", "skip"]),
+    default="raise",
+    show_default=True,
+    help="What is lost for good: fail, tell on standard error, or go on silently.",
+)
+@click.option("--until-end", is_flag=True, help="Stop when all publishers seen have ended.")
+@click.option("--untethered", is_flag=True, help="Never hold a publisher back; may lose messages.")
+@click.option("--quiet", is_flag=True, help="Nothing on standard error but errors.")
+@data_dir_option
+@token_option
+def sub(
+    topic: str, count: int | None, start: str, output: str | None, timeout_s: float | None,
+    on_gap: str, until_end: bool, untethered: bool, quiet: bool, data_dir: Path,
+    token: str | None,
+) -> None:  # fmt: skip
+    """Subscribe to TOPIC (* for one token, > for all that follow) and write what arrives.
+
+    Ends after --count messages, with --until-end, or at Ctrl-C.
+    """
+    from tidecast.client.start import Earliest, Latest
+    from tidecast.sync import connect
+
+    writer = _WRITERS[output or ("pretty" if sys.stdout.isatty() else "raw")]
+    where = Earliest() if start == "earliest" else Latest()
+    with connect(url_of(data_dir), name="tidecast sub", token=token) as client:
+        tethered = False if untethered else None
+        with client.subscribe(topic, start=where, on_gap=on_gap, tethered=tethered) as messages:
+            if not quiet:
+                click.echo(f"subscribed to {topic}", err=True)
+            flow = _Flow(client, messages, sys.stdout.buffer, writer)
+            try:
+                flow.run(count, timeout_s, until_end=until_end)
+            except KeyboardInterrupt:
+                flow.flush()
+                sys.exit(130)
+            except BrokenPipeError:
+                # Whoever read our output has had enough; nothing may be flushed to it at exit.
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _Flow:
+    """From a subscription to a stream, flushed whenever nothing more is there."""
+
+    def __init__(
+        self, client: Connection, messages: Subscription, out: BinaryIO, writer: Writer
+    ) -> None:
+        self._client, self._messages, self._out, self._writer = client, messages, out, writer
+        self._seen = False
+
+    def run(self, count: int | None, timeout_s: float | None, *, until_end: bool) -> None:
+        """Until ``count`` messages were written, or the publishers ended. Raises Timeout."""
+        from tidecast.errors import Timeout
+
+        left = count
+        last_s = time.monotonic()
+        while left is None or left > 0:
+            n = self._take(left)
+            self._tell_gaps()
+            if n:
+                last_s = time.monotonic()
+                left = None if left is None else left - n
+            elif until_end and self._ended():
+                break
+            elif timeout_s is not None and time.monotonic() - last_s > timeout_s:
+                self.flush()
+                raise Timeout(f"no message on {self._messages.pattern} for {timeout_s:g} s")
+        self.flush()
+
+    def _take(self, left: int | None) -> int:
+        """Write what is there, waiting a little for it. Returns how many messages."""
+        from tidecast.errors import Timeout
+
+        limit = POLL_MESSAGES if left is None else min(left, POLL_MESSAGES)
+        batch = self._messages.poll(limit)
+        if len(batch):
+            self._out.write(self._writer(batch))
+            return len(batch)
+        self.flush()
+        try:
+            one = self._messages.next(timeout=LOOK_S)
+        except Timeout:
+            return 0
+        self._out.write(self._writer((one,)))
+        return 1
+
+    def _ended(self) -> bool:
+        there = bool(self._messages.images())
+        self._seen = self._seen or there or self._messages.stats().get("messages", 0) > 0
+        return self._seen and not there
+
+    def _tell_gaps(self) -> None:
+        from tidecast.events import EngineBack, EngineLost, Gap
+
+        for event in self._client.events(timeout=0.0):
+            if isinstance(event, Gap):
+                click.echo(f"gap: {event.topic}: packets {event.first} to {event.end} of "
+                           f"{event.node} are lost ({event.reason})", err=True)  # fmt: skip
+            elif isinstance(event, EngineLost):
+                click.echo(f"engine lost: {event.reason}; waiting for it", err=True)
+            elif isinstance(event, EngineBack):
+                click.echo("engine is back", err=True)
+
+    def flush(self) -> None:
+        """Nothing more is there for the moment."""
+        self._out.flush()
+
+
+def _raw(messages: Iterable[Message]) -> bytes:
+    payloads = getattr(messages, "payloads", None)
+    if payloads is not None:
+        return b"".join(payloads())
+    return b"".join(bytes(each.data) for each in messages)
+
+
+def _text_or_base64(name: str, data: bytes) -> dict[str, str]:
+    with contextlib.suppress(UnicodeDecodeError):
+        return {name: data.decode()}
+    return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+def _json(messages: Iterable[Message]) -> bytes:
+    import msgspec
+
+    lines = []
+    for each in messages:
+        value: dict[str, Any] = {"topic": each.topic, "node": each.node, "session": each.session}
+        if each.key is not None:
+            value |= _text_or_base64("key", each.key)
+        if each.headers:
+            value["headers"] = each.headers
+        if each.timestamp is not None:
+            value["timestamp_ns"] = each.timestamp
+        value |= _text_or_base64("data", bytes(each.data))
+        lines.append(msgspec.json.encode(value) + b"\n")
+    return b"".join(lines)
+
+
+def _pretty(messages: Iterable[Message]) -> bytes:
+    lines = []
+    for each in messages:
+        text = bytes(each.data).decode("utf-8", "backslashreplace")
+        text = text.removesuffix("\n")
+        # Control characters of a foreign publisher must not drive this terminal.
+        text = "".join(c if c.isprintable() or c in "\t\n" else f"\\x{ord(c):02x}" for c in text)
+        prefix = f"{each.key.decode('utf-8', 'backslashreplace')}: " if each.key else ""
+        lines.append(f"{prefix}{text}\n".encode())
+    return b"".join(lines)
+
+
+_WRITERS: dict[str, Writer] = {"raw": _raw, "json": _json, "pretty": _pretty}

@@ -1,0 +1,307 @@
+"""`tidecast top`: the engine's counters, live. Reads shared memory; costs the engine nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tidecast.cli.common import (
+    console,
+    data_dir_option,
+    echo_json,
+    human_bytes,
+    human_count,
+    json_option,
+)
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from tidecast.buffers.counters import CountersFile
+    from tidecast.client.socket_session import EngineControl
+
+ROWS_SHOWN_MAX = 20
+Snapshot = dict[str, Any]
+
+
+@click.command()
+@click.option(
+    "--interval",
+    "interval_s",
+    type=click.FloatRange(0.1, 3600),
+    default=1.0,
+    metavar="SECONDS",
+    help="Between two views; rates are over this time.",
+)
+@click.option("--once", is_flag=True, help="One view (over one interval), then exit.")
+@data_dir_option
+@json_option
+def top(interval_s: float, once: bool, data_dir: Path, as_json: bool) -> None:
+    """Watch rates, NAKs, retransmits, ring fill, the slowest receivers and loss by source.
+
+    With --json one object a view: totals are counted since the engine started, fields that end in
+    _per_s are rates.
+    """
+    from tidecast.cli.common import control
+
+    engine = control(data_dir)
+    pause = threading.Event()
+    try:
+        counters = _open(engine)
+        before = snapshot(counters, time.monotonic())
+        if as_json:
+            while not pause.wait(interval_s):
+                before = _next(counters, before)
+                echo_json(view(before, _receivers(engine), engine))
+                if once:
+                    return
+        _live(engine, counters, before, interval_s, once)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        engine.close()
+
+
+def _open(engine: EngineControl) -> CountersFile:
+    from tidecast.buffers.counters import CountersFile
+
+    return CountersFile.open(Path(engine.welcome.counters_path))
+
+
+def _receivers(engine: EngineControl) -> list[dict[str, Any]]:
+    from tidecast.errors import TidecastError
+
+    with contextlib.suppress(TidecastError):
+        return engine.overview().receivers
+    return []
+
+
+def _live(
+    engine: EngineControl, counters: CountersFile, before: Snapshot, interval_s: float, once: bool
+) -> None:
+    from rich.live import Live
+
+    out, pause = console(), threading.Event()
+    if once or not out.is_terminal:
+        pause.wait(interval_s)
+        out.print(render(view(_next(counters, before), _receivers(engine), engine)))
+        return
+    with Live(console=out, screen=True, auto_refresh=False) as live:
+        while not pause.wait(interval_s) and engine.connected:
+            before = _next(counters, before)
+            live.update(render(view(before, _receivers(engine), engine)), refresh=True)
+    from tidecast.errors import ConnectionLost
+
+    raise ConnectionLost("the engine stopped")
+
+
+def snapshot(counters: CountersFile, at_s: float) -> Snapshot:
+    """All rows now. ``rates`` is filled by `_next`."""
+    rows = {(r.kind, r.index, r.created_ns): r for r in counters.rows()}
+    return {"at_s": at_s, "rows": rows, "rates": {}}
+
+
+def _next(counters: CountersFile, before: Snapshot) -> Snapshot:
+    now = snapshot(counters, time.monotonic())
+    past_s = max(now["at_s"] - before["at_s"], 1e-9)
+    for key, row in now["rows"].items():
+        old = before["rows"].get(key)
+        base = old.values if old is not None else 0
+        now["rates"][key] = (row.values - base) / past_s
+    return now
+
+
+_PUBLICATION_RATES = {
+    "packets_per_s": "PACKETS_SENT",
+    "bytes_per_s": "BYTES_SENT",
+    "resent_packets_per_s": "PACKETS_RESENT",
+    "naks_received_per_s": "NAKS_RECEIVED",
+}
+_PUBLICATION_TOTALS = (
+    "PACKETS_SENT", "BYTES_SENT", "PACKETS_RESENT", "BYTES_RESENT", "NAKS_RECEIVED",
+    "NAKS_TOO_LATE", "RATE_LIMITED", "FLOW_LIMITED", "RECEIVERS", "RECEIVER_TIMEOUTS", "RTT_NS",
+    "DROPPED_MESSAGES", "HEAD", "SENT", "SLOWEST_CONSUMED", "SLOTS",
+)  # fmt: skip
+_IMAGE_RATES = {
+    "packets_per_s": "PACKETS_RECEIVED",
+    "bytes_per_s": "BYTES_RECEIVED",
+    "naks_sent_per_s": "NAKS_SENT",
+    "losses_per_s": "LOSSES",
+}
+_IMAGE_TOTALS = (
+    "PACKETS_RECEIVED", "BYTES_RECEIVED", "NAKS_SENT", "LOSSES", "RECOVERED", "LOST_FOR_GOOD",
+    "DUPLICATES", "OVERRUNS", "REPAIRS_UNNEEDED", "EVICTIONS", "HIGHEST", "CONTIGUOUS", "CONSUMED",
+    "SLOTS",
+)  # fmt: skip
+
+
+def view(now: Snapshot, receivers: list[dict[str, Any]], engine: Any) -> dict[str, Any]:
+    """What is shown, as plain values: ``publications``, ``images``, ``sources``, ``agents``."""
+    from tidecast.layout.counters import GAUGES, Counter
+
+    found: dict[str, Any] = {
+        "node": engine.welcome.node_name,
+        "publications": [],
+        "images": [],
+        "agents": [],
+        "receivers": receivers,
+    }
+    for key, row in now["rows"].items():
+        rates = now["rates"].get(key)
+        base = {"topic": row.name, "node": row.detail, "session": row.session}
+        if row.kind == "publication":
+            fill = _fill(row.values, Counter.HEAD, Counter.SLOWEST_CONSUMED, Counter.SLOTS)
+            found["publications"].append(
+                base | _rates(rates, _PUBLICATION_RATES) | _totals(row.values, _PUBLICATION_TOTALS)
+                | {"fill": fill}
+            )  # fmt: skip
+        elif row.kind == "image":
+            fill = _fill(row.values, Counter.HIGHEST, Counter.CONSUMED, Counter.SLOTS)
+            found["images"].append(
+                base | _rates(rates, _IMAGE_RATES) | _totals(row.values, _IMAGE_TOTALS)
+                | {"fill": fill}
+            )  # fmt: skip
+        else:
+            counts = {
+                c.name.lower(): int(row.values[c]) for c in Counter if row.values[c] or c in GAUGES
+            }
+            found["agents"].append({"kind": row.kind, "name": row.name} | counts)
+    found["sources"] = _sources(found["images"])
+    found["slowest"] = _slowest(receivers)
+    return found
+
+
+def _rates(rates: Any, names: dict[str, str]) -> dict[str, float]:
+    from tidecast.layout.counters import Counter
+
+    if rates is None:
+        return dict.fromkeys(names, 0.0)
+    return {name: round(float(rates[Counter[counter]]), 3) for name, counter in names.items()}
+
+
+def _totals(values: Any, names: tuple[str, ...]) -> dict[str, int]:
+    from tidecast.layout.counters import Counter
+
+    return {name.lower(): int(values[Counter[name]]) for name in names}
+
+
+def _fill(values: Any, ahead: int, behind: int, slots: int) -> float:
+    """Share of a ring between two positions, 0..1."""
+    size = int(values[slots])
+    if size <= 0:
+        return 0.0
+    return round(min(1.0, max(0.0, int(values[ahead] - values[behind]) / size)), 4)
+
+
+def _sources(images: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Loss by the node it comes from, worst first."""
+    by_node: dict[str, dict[str, Any]] = {}
+    for image in images:
+        one = by_node.setdefault(
+            image["node"],
+            {"node": image["node"], "packets": 0, "losses": 0, "recovered": 0, "lost_for_good": 0},
+        )
+        one["packets"] += image["packets_received"]
+        for name in ("losses", "recovered", "lost_for_good"):
+            one[name] += image[name]
+    for one in by_node.values():
+        one["loss_ratio"] = round(one["losses"] / max(1, one["packets"] + one["losses"]), 6)
+    return sorted(by_node.values(), key=lambda one: -int(one["losses"]))
+
+
+def _slowest(receivers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of each publication the receiver that consumed least."""
+    slowest: dict[Any, dict[str, Any]] = {}
+    for each in receivers:
+        key = (each.get("topic"), each.get("session"))
+        if key not in slowest or each.get("consumed", 0) < slowest[key].get("consumed", 0):
+            slowest[key] = each
+    return list(slowest.values())
+
+
+def render(shown: dict[str, Any]) -> RenderableType:
+    """The view as tables."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [Text(f"node {shown['node']}", style="bold")]
+    parts.append(_publications(shown["publications"], shown["slowest"]))
+    parts.append(_images(shown["images"]))
+    parts.append(_losses(shown["sources"]))
+    parts.append(_agents(shown["agents"]))
+    return Group(*parts)
+
+
+def _table(title: str, columns: list[str], rows: list[list[str]], words: int) -> RenderableType:
+    """A table; the first ``words`` columns are text, the others numbers."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for i, column in enumerate(columns):
+        table.add_column(column, justify="left" if i < words else "right")
+    for row in rows[:ROWS_SHOWN_MAX]:
+        table.add_row(*(escape(cell) for cell in row))
+    if len(rows) > ROWS_SHOWN_MAX:
+        table.add_row(f"and {len(rows) - ROWS_SHOWN_MAX} more")
+    if not rows:
+        table.add_row("none")
+    return table
+
+
+def _publications(found: list[dict[str, Any]], slowest: list[dict[str, Any]]) -> RenderableType:
+    laggard = {(s.get("topic"), s.get("session")): s for s in slowest}
+    rows = []
+    for p in sorted(found, key=lambda p: -float(p["bytes_per_s"])):
+        slow = laggard.get((p["topic"], p["session"]), {})
+        behind = p["sent"] - p["slowest_consumed"]
+        rows.append([
+            p["topic"], f"{p['session']:x}", str(slow.get("node", "")),
+            human_count(p["packets_per_s"]), human_bytes(p["bytes_per_s"]),
+            human_count(p["resent_packets_per_s"]), human_count(p["naks_received"]),
+            f"{p['fill']:.0%}", str(p["receivers"]), human_count(behind),
+        ])  # fmt: skip
+    columns = ["topic", "session", "slowest", "packets/s", "bytes/s", "resent/s", "NAKs", "fill",
+               "receivers", "behind"]  # fmt: skip
+    return _table("Publications", columns, rows, 3)
+
+
+def _images(found: list[dict[str, Any]]) -> RenderableType:
+    rows = [
+        [
+            i["topic"], i["node"], f"{i['session']:x}", human_count(i["packets_per_s"]),
+            human_bytes(i["bytes_per_s"]), human_count(i["naks_sent"]), human_count(i["losses"]),
+            human_count(i["lost_for_good"]), f"{i['fill']:.0%}",
+        ]
+        for i in sorted(found, key=lambda i: -float(i["bytes_per_s"]))
+    ]  # fmt: skip
+    columns = ["topic", "from", "session", "packets/s", "bytes/s", "NAKs", "missing", "lost",
+               "fill"]  # fmt: skip
+    return _table("Images (what is received)", columns, rows, 3)
+
+
+def _losses(found: list[dict[str, Any]]) -> RenderableType:
+    rows = [
+        [s["node"], human_count(s["packets"]), human_count(s["losses"]),
+         human_count(s["recovered"]), human_count(s["lost_for_good"]), f"{s['loss_ratio']:.3%}"]
+        for s in found
+    ]  # fmt: skip
+    columns = ["from", "packets", "missing", "recovered", "lost", "ratio"]
+    return _table("Loss by source", columns, rows, 1)
+
+
+def _agents(found: list[dict[str, Any]]) -> RenderableType:
+    rows = [
+        [a["kind"], a["name"], human_count(a.get("duty_cycles", 0)), human_count(a.get("parks", 0)),
+         f"{a.get('duty_cycle_ns_max', 0) / 1000:.0f} us",
+         human_count(sum(n for k, n in a.items() if k.startswith("invalid")))]
+        for a in found
+        if a["kind"] in ("sender", "receiver")
+    ]  # fmt: skip
+    columns = ["agent", "transport", "cycles", "parks", "longest", "invalid"]
+    return _table("Agents", columns, rows, 2)

@@ -1,0 +1,299 @@
+"""`tidecast topic`: in the running engine when there is one, else in the topology file."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from tidecast.cli.common import (
+    Size,
+    console,
+    control,
+    data_dir_option,
+    dir_hint,
+    echo_json,
+    human_bytes,
+    json_option,
+    token_option,
+)
+
+if TYPE_CHECKING:
+    from tidecast.config import TopicConfig, Topology
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SETTINGS: list[tuple[str, Any, str]] = [
+    ("transport", str, "Transport that carries it [default: the first]."),
+    ("reliability", click.Choice(["reliable", "unordered", "unreliable"]), "What is repaired."),
+    ("flow", click.Choice(["min", "max", "rate"]), "Who may slow the publisher down."),
+    ("history_bytes", Size(), "Ring of a publisher: what can be sent again."),
+    ("receive_bytes", Size(), "Ring of a receiver."),
+    ("large_history_bytes", Size(), "Ring of a publisher on the channel for large messages."),
+    ("linger_us", int, "How long a packet waits for more messages."),
+    ("rate_packets_per_s", int, "Rate limit of a publisher; 0: none."),
+    ("rate_bytes_per_s", Size(), "Rate limit of a publisher; 0: none."),
+    ("on_full", click.Choice(["block", "error", "drop"]), "What publishing does on a full ring."),
+    ("nak_delay_us", int, "How long a gap may be mere reordering."),
+    ("nak_retry_us", int, "When a repair is asked for again."),
+    ("receiver_timeout_s", float, "When a silent or stuck receiver is dropped."),
+    ("close_linger_s", float, "How long a closed publication still repairs."),
+    ("id", int, "Id in packets [default: derived from the name]."),
+    ("description", str, "What it is for."),
+]
+"""Field of TopicConfig, type, help."""
+
+
+def _settings_options(command: F) -> F:
+    for field, kind, text in reversed(_SETTINGS):
+        flag = "--" + field.replace("_", "-")
+        name = "topic_id" if field == "id" else field
+        command = click.option(flag, name, type=kind, default=None, help=text)(command)
+    return click.option(
+        "--label", "labels", multiple=True, metavar="KEY=VALUE", help="A label; may be repeated."
+    )(command)
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    """Settings that were given, under their names in TopicConfig."""
+    labels = values.pop("labels")
+    changes = {k: v for k, v in values.items() if v is not None}
+    if "topic_id" in changes:
+        changes["id"] = changes.pop("topic_id")
+    if labels:
+        pairs = [label.partition("=") for label in labels]
+        if any(not equals or not key for key, equals, _ in pairs):
+            raise click.BadParameter("allowed is KEY=VALUE", param_hint="--label")
+        changes["labels"] = {key: value for key, _, value in pairs}
+    return changes
+
+
+class _File:
+    """Topics of a platform whose engine does not run: in its topology file."""
+
+    def __init__(self, data_dir: Path) -> None:
+        from tidecast.node.process import choose_topology
+
+        self.topology, self.path = choose_topology(data_dir, None)
+
+    def topics(self) -> list[TopicConfig]:
+        return self.topology.topics
+
+    def create_topic(self, topic: TopicConfig) -> TopicConfig:
+        from tidecast.config import add_topic
+
+        self._save(add_topic(self.topology, topic))
+        return self.topology.topics[-1]
+
+    def edit_topic(
+        self, name: str, changes: dict[str, Any], *, recreate: bool = False
+    ) -> TopicConfig:
+        from tidecast.config import change_topic
+
+        del recreate
+        self._save(change_topic(self.topology, name, changes))
+        return _find(self.topology.topics, name)
+
+    def delete_topic(self, name: str) -> None:
+        from tidecast.config import remove_topic
+
+        self._save(remove_topic(self.topology, name))
+
+    def _save(self, topology: Topology) -> None:
+        from tidecast.config import save_topology
+
+        save_topology(topology, self.path)
+        self.topology = topology
+
+    def close(self) -> None:
+        pass
+
+
+def _target(data_dir: Path, token: str | None) -> tuple[Any, str]:
+    """Where topics are changed, and how to call it. The engine when one runs."""
+    from tidecast.node.process import running_pid
+
+    pid = running_pid(data_dir)
+    if pid is not None:
+        return control(data_dir, token), f"in the running engine (pid {pid})"
+    file = _File(data_dir)
+    return file, f"in {file.path} (no engine runs)"
+
+
+def _plain(topic: TopicConfig) -> dict[str, Any]:
+    values = {field: getattr(topic, field) for field in topic.__struct_fields__}
+    return values | {"id": topic.wire_id}
+
+
+def _find(topics: list[TopicConfig], name: str) -> TopicConfig:
+    from tidecast.errors import NotFound
+
+    found = next((t for t in topics if t.name == name), None)
+    if found is None:
+        raise NotFound(f"no topic {name}: `tidecast topic list` shows those there are")
+    return found
+
+
+def _command_for(topic: TopicConfig) -> str:
+    """The `topic create` line that makes this topic again."""
+    import msgspec
+
+    parts = ["tidecast", "topic", "create", topic.name]
+    for field, value in msgspec.to_builtins(topic).items():
+        if field == "labels":
+            parts += [part for k, v in value.items() for part in ("--label", f"{k}={v}")]
+        elif field != "name" and value is not None:
+            parts += ["--" + field.replace("_", "-"), str(value)]
+    return shlex.join(parts)
+
+
+@click.group()
+def topic() -> None:
+    """Create, list, show, edit and delete topics.
+
+    Changes go to the running engine, which also saves them, or else to the topology file.
+    """
+
+
+@topic.command("create")
+@click.argument("name")
+@_settings_options
+@click.option("--if-missing", is_flag=True, help="No error when it exists already.")
+@data_dir_option
+@token_option
+@json_option
+def create(
+    name: str, data_dir: Path, token: str | None, as_json: bool, if_missing: bool, **settings: Any
+) -> None:
+    """Create topic NAME: tokens joined by dots, such as md.eu.bonds."""
+    from tidecast.config import TopicConfig
+    from tidecast.config_check import build, raise_problems
+    from tidecast.errors import Conflict
+
+    problems: list[str] = []
+    wanted = build(TopicConfig, {"name": name, **_given(settings)}, f"topic {name}", problems)
+    raise_problems(problems)
+    assert wanted is not None
+    target, where = _target(data_dir, token)
+    try:
+        made, verb = target.create_topic(wanted), "created"
+    except Conflict:
+        if not if_missing:
+            raise
+        made, verb = _find(target.topics(), name), "exists already:"
+    finally:
+        target.close()
+    if as_json:
+        echo_json(_plain(made))
+    else:
+        click.echo(f"{verb} topic {made.name} (id {made.wire_id}, {made.transport}) {where}")
+
+
+@topic.command("list")
+@click.argument("pattern", default=">")
+@data_dir_option
+@token_option
+@json_option
+def list_topics(pattern: str, data_dir: Path, token: str | None, as_json: bool) -> None:
+    """List topics, or those that match PATTERN (* one token, > all that follow)."""
+    from tidecast.config import check_pattern, matches
+
+    check_pattern(pattern)
+    target, where = _target(data_dir, token)
+    topics = sorted((t for t in target.topics() if matches(pattern, t.name)), key=lambda t: t.name)
+    target.close()
+    if as_json:
+        echo_json([_plain(t) for t in topics])
+        return
+    if not topics:
+        click.echo(f"no topics {where}; make one: tidecast topic create NAME{dir_hint(data_dir)}")
+        return
+    from rich.table import Table
+
+    table = Table("topic", "id", "transport", "reliability", "flow", "history", "receive", "limit",
+                  box=None, pad_edge=False)  # fmt: skip
+    for each in topics:
+        table.add_row(
+            each.name, str(each.wire_id), each.transport, each.reliability, each.flow,
+            human_bytes(each.history_bytes), human_bytes(each.receive_bytes), _limit(each),
+        )  # fmt: skip
+    console().print(table)
+
+
+def _limit(topic: TopicConfig) -> str:
+    parts = []
+    if topic.rate_packets_per_s:
+        parts.append(f"{topic.rate_packets_per_s} packets/s")
+    if topic.rate_bytes_per_s:
+        parts.append(f"{human_bytes(topic.rate_bytes_per_s)}/s")
+    return ", ".join(parts) or "none"
+
+
+@topic.command("show")
+@click.argument("name")
+@data_dir_option
+@token_option
+@json_option
+def show(name: str, data_dir: Path, token: str | None, as_json: bool) -> None:
+    """Show all settings of topic NAME, and the command that makes it again."""
+    target, where = _target(data_dir, token)
+    found = _find(target.topics(), name)
+    target.close()
+    if as_json:
+        echo_json(_plain(found))
+        return
+    import yaml
+
+    click.echo(f"# {where}")
+    click.echo(yaml.safe_dump(_plain(found), sort_keys=False, allow_unicode=True), nl=False)
+    click.echo(f"# {_command_for(found)}{dir_hint(data_dir)}")
+
+
+@topic.command("edit")
+@click.argument("name")
+@_settings_options
+@click.option(
+    "--recreate", is_flag=True,
+    help="Also change what needs the topic made anew: its publications and subscriptions end.",
+)  # fmt: skip
+@data_dir_option
+@token_option
+@json_option
+def edit(
+    name: str, data_dir: Path, token: str | None, as_json: bool, recreate: bool, **settings: Any
+) -> None:
+    """Change settings of topic NAME. Rate limits, linger, labels and description change live."""
+    changes = _given(settings)
+    if not changes:
+        raise click.UsageError("nothing to change: give at least one setting")
+    target, where = _target(data_dir, token)
+    try:
+        made = target.edit_topic(name, changes, recreate=recreate)
+    finally:
+        target.close()
+    if as_json:
+        echo_json(_plain(made))
+    else:
+        what = ", ".join(f"{field}={getattr(made, field)}" for field in changes)
+        click.echo(f"changed topic {name} {where}: {what}")
+
+
+@topic.command("delete")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@data_dir_option
+@token_option
+def delete(name: str, yes: bool, data_dir: Path, token: str | None) -> None:
+    """Delete topic NAME; its publications and subscriptions end."""
+    target, where = _target(data_dir, token)
+    try:
+        _find(target.topics(), name)
+        if not yes:
+            click.confirm(f"delete topic {name} {where}?", abort=True)
+        target.delete_topic(name)
+    finally:
+        target.close()
+    click.echo(f"deleted topic {name} {where}")

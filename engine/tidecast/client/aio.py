@@ -1,0 +1,639 @@
+"""The asyncio client: `tidecast.connect`. The steps are those of the cores; here they are awaited.
+
+Opening and closing ask the node, which takes a moment, and so run in a thread; publishing and
+receiving never block the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from typing import Any, Self
+
+from tidecast import codecs
+from tidecast.client import compiled
+from tidecast.client.connection import CLOSED, DRAINING, ConnectionCore
+from tidecast.client.link import Link
+from tidecast.client.message import Batch, Message
+from tidecast.client.metadata import Headers
+from tidecast.client.opening import open_link
+from tidecast.client.outgoing import BatchResult, runs_of
+from tidecast.client.publisher import CLOSE_TIMEOUT_S, COLLECTED_MAX, PublisherCore
+from tidecast.client.start import Latest, Start
+from tidecast.client.subscriber import (
+    ITERATE_MESSAGES,
+    SubscriptionCore,
+    check_concurrency,
+    check_handler,
+    check_max_messages,
+)
+from tidecast.client.waiting import Backoff, Deadline, InlinePace, LoopWaker
+from tidecast.errors import BackPressure, Closed, TidecastError, Timeout
+from tidecast.events import Event
+
+_NEVER = Deadline(None)
+
+
+class Publisher(PublisherCore):
+    """Publishes to one topic; `tidecast.client.blocking.Publisher` with ``await``."""
+
+    async def publish(
+        self,
+        payload: Any,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        timestamp: bool | int | None = None,
+        to: str | None = None,
+        subscriber: int | None = None,
+        flush: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in the blocking client
+    ) -> None:
+        """Publish one message: bytes, or what the codec encodes.
+
+        ``to``: name of the only node that shall have it; ``subscriber``: id of the only subscriber.
+        ``timestamp``: True = now, or ns since 1970. ``flush``: send at once. ``timeout``: seconds
+        to wait for room. Raises CodecError, ConfigError, PayloadTooLarge, NoResponders, Timeout,
+        BackPressure or RateLimited (``on_full="error"``), ConnectionLost, Closed.
+        """
+        if key is headers is timestamp is to is subscriber is None and not flush:
+            if self.buffering and type(payload) is bytes and len(payload) <= self._small_max:
+                collected = self._collected
+                if len(collected) < COLLECTED_MAX or await self._room(timeout):
+                    collected.append(payload)
+                    if not self.buffering:
+                        await self._finish_collecting(timeout)
+                return
+            self.note_call()
+        message = self.prepare(payload, key, headers, timestamp, to, subscriber, flush)
+        if not self.attempt(message):
+            if not await self._wait(lambda: self.attempt(message), timeout):
+                self.drop(1)
+        elif flush and self._connection.link.inline:
+            self._connection.link.work()
+
+    async def publish_batch(
+        self,
+        messages: Any,
+        *,
+        flush: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in the blocking client
+    ) -> BatchResult:
+        """Publish many messages: a list of bytes, a NumPy array, an Arrow array or column.
+
+        Rows of a two-dimensional array are messages, items of a one-dimensional one. A column's
+        values are not copied on the way into the ring. Returns what became of them: what stops a
+        batch half way (no room, too large) is in the result's ``error``. Other publishers'
+        messages may come between. Raises CodecError before anything is published, Closed.
+        """
+        if self._codec is not None and isinstance(messages, (list, tuple)):
+            messages = [codecs.encode(self._codec, each, self.topic) for each in messages]
+        runs = runs_of(messages, self.topic)
+        requested = sum(run.n for run in runs)
+        appended = 0
+        for run in runs:
+            error: TidecastError | None = None
+            done = False
+            try:
+                done = self.attempt_run(run, flush) or await self._wait(
+                    lambda run=run: self.attempt_run(run, flush), timeout  # type: ignore[misc]
+                )
+            except Closed:
+                raise
+            except TidecastError as problem:
+                error = problem
+            appended += int(run.done[0])
+            if not done:
+                dropped = 0 if error is not None else requested - appended
+                self.drop(dropped)
+                return BatchResult(requested, appended, dropped, error)
+        return BatchResult(requested, appended)
+
+    async def run_compiled(
+        self,
+        fn: Callable[..., Any],
+        state: Any,
+        count: int,
+        *,
+        message_bytes_max: int,
+        flush: bool = True,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in the blocking client
+    ) -> int:
+        """Publish up to ``count`` messages that a compiled function writes in place.
+
+        ``fn(buf: uint8[:], i: int, state) -> int``: write message ``i`` into ``buf`` (at most
+        ``message_bytes_max`` bytes), return its length; 0 stops. It runs in a thread. Returns how
+        many were published. Raises ConfigError, Timeout, Closed.
+        """
+        producer = compiled.Producer(self, fn, state, count, message_bytes_max)
+        while not await asyncio.to_thread(producer.step, self.lock):
+            if not await self._wait(producer.may_go_on, timeout):
+                break
+        if flush:
+            await self.flush(timeout=timeout)
+        return producer.done
+
+    async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Hand over what was collected and send the open packet. Raises Timeout, Closed."""
+        if not self.attempt_hand_over(seal=True):
+            await self._until(lambda: self.attempt_hand_over(seal=True), timeout)
+        if self._connection.link.inline:
+            self._connection.link.work()
+
+    async def close(self, timeout: float | None = CLOSE_TIMEOUT_S) -> None:  # noqa: ASYNC109
+        """Hand over what was collected, then end the publication. Idempotent.
+
+        Raises BackPressure when messages found no room within ``timeout`` seconds.
+        """
+        if self._refusal is not None:
+            return
+        with contextlib.suppress(Timeout):
+            await self.flush(timeout)
+        left = await asyncio.to_thread(self._detach)
+        if left:
+            raise BackPressure(
+                f"topic {self.topic}: {left} messages were not published: the ring stayed full "
+                f"for {timeout} s"
+            )
+
+    async def _room(self, timeout: float | None) -> bool:  # noqa: ASYNC109
+        if self.attempt_hand_over(seal=False):
+            return True
+        if await self._wait(lambda: self.attempt_hand_over(seal=False), timeout):
+            return True
+        self.drop(1)
+        return False
+
+    async def _finish_collecting(self, timeout: float | None) -> None:  # noqa: ASYNC109
+        if not self.attempt_hand_over(seal=False) and not self._lost:
+            await self._until(lambda: self.attempt_hand_over(seal=False), timeout)
+
+    async def _wait(
+        self,
+        attempt: Callable[[], bool],
+        timeout: float | None,  # noqa: ASYNC109
+    ) -> bool:
+        """Repeat ``attempt`` as ``on_full`` says. True: done; False: drop it."""
+        if self._connection.link.inline and self._connection.link.work() > 0 and attempt():
+            return True
+        if self.on_full == "drop":
+            return False
+        if self.on_full == "error":
+            raise self.full_error()
+        await self._until(attempt, timeout)
+        return True
+
+    async def _until(
+        self,
+        attempt: Callable[[], bool],
+        timeout: float | None,  # noqa: ASYNC109
+    ) -> None:
+        deadline, backoff = Deadline(timeout), Backoff(self._connection.link)
+        while not attempt():
+            if deadline.passed:
+                raise self.timeout_error(timeout)
+            await backoff.pause_async(deadline)
+            if self._connection.rung:
+                self._connection.pump()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class Subscription(SubscriptionCore):
+    """Receives what matches one pattern; an async context manager and iterator of messages."""
+
+    _connection: Connection
+
+    async def open(self) -> Self:
+        """Subscribe now; ``async with`` and ``await`` do it too. Granted when this returns."""
+        await asyncio.to_thread(self._open)
+        return self
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self.open().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def __aiter__(self) -> AsyncIterator[Message]:
+        return self.messages()
+
+    async def messages(self) -> AsyncIterator[Message]:
+        """Messages as they come, until closed or drained. Each is valid until the next batch.
+
+        Raises GapError by policy; iterate again to go on behind the gap.
+        """
+        self.check()
+        while True:
+            walk = self.rest()
+            if walk is None:
+                batch = await self._wait_batch(ITERATE_MESSAGES, _NEVER)
+                if batch is None:
+                    return
+                walk = self.start_walk(batch)
+            for message in walk:
+                yield message
+
+    def batches(self, max_messages: int = 256, max_wait: float = 0.01) -> AsyncIterator[Batch]:
+        """Batches as they come, until closed or drained.
+
+        A batch holds up to ``max_messages`` of one publication; one that is not full waits up to
+        ``max_wait`` seconds for more. Raises GapError by policy, ConfigError.
+        """
+        self.check()
+        return self._batches(check_max_messages(max_messages), max_wait)
+
+    async def _batches(self, limit: int, max_wait: float) -> AsyncIterator[Batch]:
+        while (batch := await self._wait_batch(limit, _NEVER)) is not None:
+            if len(batch) < limit:
+                batch = await self._fill(batch, limit, max_wait)
+            yield batch
+
+    async def next(self, timeout: float | None = None) -> Message:  # noqa: ASYNC109
+        """The next message, valid until the call after. Raises Timeout, GapError, Closed."""
+        self.check()
+        walk = self.rest()
+        if walk is None:
+            batch = await self._wait_batch(ITERATE_MESSAGES, Deadline(timeout))
+            if batch is None:
+                self.check()
+                raise Timeout(f"no message on {self.pattern} within {timeout} s")
+            walk = self.start_walk(batch)
+        return next(walk)
+
+    def poll(self, max_messages: int = 256) -> Batch:
+        """What is there now, up to ``max_messages``; an empty batch when nothing is. No await.
+
+        Raises GapError by policy, Closed, ConfigError.
+        """
+        if self.inline:
+            self._connection.link.work()
+        return self._poll(max_messages)
+
+    def run(self, handler: Callable[[Message], Any], concurrency: int = 1) -> Any:
+        """Await it: calls ``handler``, a function or coroutine function, with every message.
+
+        Until closed or drained; returns how many there were. With ``concurrency`` above 1 that
+        many calls of a coroutine function run at a time, each with a copy of its own; plain
+        functions run in threads then. The first exception of a handler ends the run, after those
+        that still run. Raises ConfigError, at the call, for what is not a function of one message.
+        """
+        asynchronous = check_handler(handler)
+        check_concurrency(concurrency)
+        self.check()
+        return self._run_handler(handler, asynchronous, concurrency)
+
+    async def _run_handler(
+        self, handler: Callable[[Message], Any], asynchronous: bool, concurrency: int
+    ) -> int:
+        self.running += 1
+        try:
+            if concurrency > 1:
+                return await self._run_many(handler, asynchronous, concurrency)
+            n = 0
+            async for message in self.messages():
+                n += 1
+                if asynchronous:
+                    await handler(message)
+                else:
+                    handler(message)
+            return n
+        finally:
+            self.running -= 1
+
+    async def _run_many(
+        self, handler: Callable[[Message], Any], asynchronous: bool, concurrency: int
+    ) -> int:
+        n = 0
+        pending: set[asyncio.Task[Any]] = set()
+
+        async def one(message: Message) -> None:
+            if asynchronous:
+                await handler(message)
+            else:
+                await asyncio.to_thread(handler, message)
+
+        try:
+            async for message in self.messages():
+                n += 1
+                pending.add(asyncio.create_task(one(message.copy())))
+                if len(pending) >= concurrency:
+                    done, pending = await asyncio.wait(
+                        pending, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    for each in done:
+                        each.result()
+        finally:
+            results = await asyncio.gather(*pending, return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        return n
+
+    async def run_compiled(
+        self,
+        fn: Callable[..., Any],
+        state: Any,
+        *,
+        max_messages: int | None = None,
+        duration_s: float | None = None,
+        until: Callable[[], bool] | threading.Event | None = None,
+    ) -> int:
+        """Run a compiled function over every message, in place; how many there were.
+
+        ``fn(data: uint8[:], state)`` or ``fn(data, meta, state)`` with ``meta`` a
+        `tidecast.client.compiled.Meta`. It runs in a thread. Ends after ``max_messages``, after
+        ``duration_s`` seconds, when ``until`` says so (asked between batches), when closed or
+        drained. Raises GapError by policy, ConfigError.
+        """
+        self.check()
+        consumer = compiled.Consumer(self, fn, state, max_messages, until)
+        deadline, pace = Deadline(duration_s), InlinePace()
+        self.running += 1
+        try:
+            while not (consumer.ended or self.ended or deadline.passed):
+                if not await asyncio.to_thread(consumer.step):
+                    await self._idle(deadline, pace)
+        finally:
+            self.running -= 1
+        return consumer.done
+
+    async def drain(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Take nothing new: iteration ends behind what is in the rings; then waits for handlers.
+
+        Raises Timeout when handlers run on for longer than ``timeout`` seconds.
+        """
+        self._start_drain()
+        self._connection.bell.ring()
+        deadline, backoff = Deadline(timeout), Backoff(self._connection.link)
+        while self.running:
+            if deadline.passed:
+                raise Timeout(f"handlers of {self.pattern} still run after {timeout} s")
+            await backoff.pause_async(deadline)
+
+    async def close(self) -> None:
+        """End the subscription; whoever waits for it is woken. Idempotent."""
+        if self._opened or self._refusal is None:
+            await asyncio.to_thread(self._shut)
+        if not self._connection.closed:
+            self._connection.bell.ring()
+
+    async def _wait_batch(self, limit: int, deadline: Deadline) -> Batch | None:
+        """The next batch; None when the time is over, or closed or drained."""
+        pace = InlinePace()
+        await asyncio.sleep(0)  # a subscriber that always finds something must not hog the loop
+        while True:
+            batch = self.step(limit)
+            if batch is not None:
+                return batch
+            if self.ended:
+                if self._refusal is not None and not isinstance(self._refusal, Closed):
+                    raise self._refusal
+                return None
+            if deadline.passed:
+                return None
+            await self._idle(deadline, pace)
+
+    async def _idle(
+        self, deadline: Deadline, pace: InlinePace, batch: Batch | None = None
+    ) -> None:
+        connection = self._connection
+        if connection.link.inline:
+            await asyncio.sleep(deadline.left_s(pace.pause_s(connection.link.work())))
+            return
+        await connection.sleep(lambda: self.arm(batch) is not None, deadline)
+
+    async def _fill(self, batch: Batch, limit: int, max_wait: float) -> Batch:
+        deadline, pace = Deadline(max_wait), InlinePace()
+        while len(batch) < limit and not deadline.passed:
+            grown = self.grow(batch, limit)
+            if grown is None:
+                return batch
+            if len(grown) == len(batch):
+                await self._idle(deadline, pace, grown)
+            batch = grown
+        return batch
+
+
+class Connection(ConnectionCore):
+    """A connection to a node, for one event loop. Made by `tidecast.connect`."""
+
+    def __init__(self, link: Link, name: str = "") -> None:
+        super().__init__(link, name)
+        self._kept: dict[str, Publisher] = {}
+        self._opening: dict[str, asyncio.Lock] = {}
+        self._waker: LoopWaker | None = None
+
+    def publisher(
+        self,
+        topic: str,
+        *,
+        channel: str = "ordinary",
+        on_full: str = "block",
+        linger_us: int | None = None,
+        history_bytes: int | None = None,
+        rate_packets_per_s: int | None = None,
+        rate_bytes_per_s: int | None = None,
+        codec: codecs.Codec | str | None = None,
+        buffer: bool = True,
+    ) -> Publisher:
+        """Open a publication of ``topic``. Raises NotFound, ConfigError, SharedMemoryError.
+
+        Asks the node and waits for its answer (no await: it takes about a millisecond, once).
+        ``on_full``: ``block`` waits for room, ``error`` raises BackPressure or RateLimited,
+        ``drop`` counts and tells by a MessagesDropped event. ``linger_us``: how long a packet may
+        wait for more messages. ``buffer=False`` hands over every message by itself.
+        """
+        self.check()
+        options = self._options(
+            channel=channel, linger_us=linger_us, history_bytes=history_bytes,
+            rate_packets_per_s=rate_packets_per_s, rate_bytes_per_s=rate_bytes_per_s,
+        )  # fmt: skip
+        publisher = Publisher(self, topic, options, on_full=on_full, codec=codec, buffer=buffer)
+        self.add_publisher(publisher)
+        return publisher
+
+    async def publish(self, topic: str, payload: Any, **options: Any) -> None:
+        """Publish one message; arguments as `Publisher.publish`. Keeps a publisher a topic."""
+        await (await self._publisher_of(topic)).publish(payload, **options)
+
+    async def publish_batch(self, topic: str, messages: Any, **options: Any) -> BatchResult:
+        """Publish many messages, see `Publisher.publish_batch`. Keeps a publisher a topic."""
+        return await (await self._publisher_of(topic)).publish_batch(messages, **options)
+
+    async def _publisher_of(self, topic: str) -> Publisher:
+        kept = self._kept.get(topic)
+        if kept is None or kept.closed:
+            self.check()
+            async with self._opening.setdefault(topic, asyncio.Lock()):
+                kept = self._kept.get(topic)
+                if kept is None or kept.closed:
+                    kept = await asyncio.to_thread(self.publisher, topic)
+                    self._kept[topic] = kept
+        return kept
+
+    def subscribe(
+        self,
+        pattern: str,
+        *,
+        start: Start = Latest(),  # noqa: B008 - immutable
+        on_gap: str | None = None,
+        tethered: bool | None = None,
+        receive_bytes: int | None = None,
+        codec: codecs.Codec | str | None = None,
+    ) -> Subscription:
+        """Subscribe to topics: a name, or with ``*`` for one token and ``>`` for all that follow.
+
+        Use it with ``async with`` or ``await``: granted when that returns. ``on_gap``: ``raise`` a
+        GapError, put a Gap into the ``event`` stream, or ``skip``; the default is ``raise``, for
+        unreliable topics ``event``. ``tethered=False``: never holds a publisher back and may be
+        lapped. Raises ConfigError.
+        """
+        self.check()
+        return Subscription(
+            self, pattern, start=start, on_gap=on_gap, tethered=tethered,
+            receive_bytes=receive_bytes, codec=codec,
+        )  # fmt: skip
+
+    async def events(self, timeout: float | None = None) -> AsyncIterator[Event]:  # noqa: ASYNC109
+        """Events as they come, until closed, or none came for ``timeout`` seconds."""
+        deadline, pace = Deadline(timeout), InlinePace()
+        while not self.closed:
+            event = self.take_event()
+            if event is not None:
+                yield event
+                deadline = Deadline(timeout)
+            elif deadline.passed:
+                return
+            elif self.link.inline:
+                await asyncio.sleep(deadline.left_s(pace.pause_s(self.link.work())))
+            else:
+                await self.sleep(self._no_events, deadline)
+
+    def _no_events(self) -> bool:
+        self.pump()
+        return not self._events
+
+    async def sleep(self, arm: Callable[[], bool], deadline: Deadline) -> None:
+        """Wait for the doorbell, if ``arm`` says so when everything is prepared for it."""
+        loop = asyncio.get_running_loop()
+        waker = self._waker
+        if waker is None or waker.loop is not loop:
+            if waker is not None:
+                waker.stop()
+            waker = self._waker = LoopWaker(lambda: self.bell, loop)
+        future = waker.enlist()
+        try:
+            if arm():
+                await asyncio.wait((future,), timeout=deadline.left_s(1.0))
+        finally:
+            waker.retire(future)
+            future.cancel()
+
+    def work(self) -> int:
+        """Run an inline node's agents once; how much they did. Elsewhere nothing."""
+        self.check()
+        return self.link.work()
+
+    async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Flush all publishers. Raises Timeout."""
+        self.check()
+        for publisher in self._all_publishers():
+            await publisher.flush(timeout)
+
+    async def drain(self, timeout: float | None = 30.0) -> None:  # noqa: ASYNC109
+        """Send what was published, wait for handlers of what has arrived, then close.
+
+        Raises Timeout, and closes all the same.
+        """
+        self.check()
+        deadline = Deadline(timeout)
+        self.status = DRAINING
+        try:
+            await self.flush(timeout)
+            for subscription in self._all_subscriptions():
+                await subscription.drain(deadline.left_s(1e9))
+            backoff = Backoff(self.link)
+            while any(each.stats().unsent_packets for each in self._all_publishers()):
+                if deadline.passed:
+                    raise Timeout(f"packets are still unsent after {timeout} s")
+                await backoff.pause_async(deadline)
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Close publishers (what was collected is handed over) and subscriptions. Idempotent."""
+        if self.status == CLOSED or os.getpid() != self._pid:
+            return
+        problem: TidecastError | None = None
+        for publisher in self._all_publishers():
+            try:
+                await publisher.close()
+            except TidecastError as raised:
+                problem = raised
+        for subscription in self._all_subscriptions():
+            await subscription.close()
+        if self._waker is not None:
+            await asyncio.to_thread(self._waker.stop)
+        await asyncio.to_thread(self._finish)
+        if problem is not None:
+            raise problem
+
+    def _all_publishers(self) -> Iterator[Publisher]:
+        return iter([each for each in self._publishers if isinstance(each, Publisher)])
+
+    def _all_subscriptions(self) -> Iterator[Subscription]:
+        every = list(self._subscriptions.values())
+        return iter([each for each in every if isinstance(each, Subscription)])
+
+    async def __aenter__(self) -> Self:
+        self.check()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class _Connecting:
+    """What `connect` returns: await it, or use it with ``async with``."""
+
+    def __init__(self, make: Callable[[], Connection]) -> None:
+        self._make = make
+        self._connection: Connection | None = None
+
+    def __await__(self) -> Generator[Any, None, Connection]:
+        return asyncio.to_thread(self._make).__await__()
+
+    async def __aenter__(self) -> Connection:
+        self._connection = await self
+        return self._connection
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._connection is not None
+        await self._connection.close()
+
+
+def connect(
+    url: str = "tidecast://",
+    *,
+    name: str = "",
+    token: str | None = None,
+    link: Link | None = None,
+    **options: Any,
+) -> _Connecting:
+    """Connect to a node: ``async with connect() as client``, or ``client = await connect()``.
+
+    ``tidecast://`` the engine of the default data directory, ``tidecast:///path`` of another one;
+    ``embedded://`` an engine in this process (``topology=`` file or object, ``mode=`` ``threads``
+    or ``inline``). Raises EngineNotRunning, AuthError, ConfigError.
+    """
+    return _Connecting(lambda: Connection(link or open_link(url, name, token, options), name))

@@ -1,0 +1,567 @@
+"""The blocking client: `tidecast.sync`. The steps are those of the cores; here they wait."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from tidecast import codecs
+from tidecast.client import compiled, kernels
+from tidecast.client.connection import CLOSED, DRAINING, ConnectionCore
+from tidecast.client.link import Link
+from tidecast.client.message import Batch, Message
+from tidecast.client.metadata import Headers
+from tidecast.client.opening import open_link
+from tidecast.client.outgoing import BatchResult, reject, runs_of
+from tidecast.client.publisher import CLOSE_TIMEOUT_S, COLLECTED_MAX, PublisherCore
+from tidecast.client.start import Latest, Start
+from tidecast.client.subscriber import (
+    ITERATE_MESSAGES,
+    SubscriptionCore,
+    check_concurrency,
+    check_handler,
+    check_max_messages,
+)
+from tidecast.client.waiting import Backoff, Deadline, InlinePace
+from tidecast.errors import BackPressure, Closed, TidecastError, Timeout
+from tidecast.events import Event
+
+_NEVER = Deadline(None)
+_SPINS = 16
+
+
+class Publisher(PublisherCore):
+    """Publishes to one topic. Safe from several threads; see `tidecast.client.publisher`."""
+
+    def publish(
+        self,
+        payload: Any,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        timestamp: bool | int | None = None,
+        to: str | None = None,
+        subscriber: int | None = None,
+        flush: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Publish one message: bytes, or what the codec encodes.
+
+        ``to``: name of the only node that shall have it; ``subscriber``: id of the only subscriber.
+        ``timestamp``: True = now, or ns since 1970. ``flush``: send at once. ``timeout``: seconds
+        to wait for room. Raises CodecError, ConfigError, PayloadTooLarge, NoResponders, Timeout,
+        BackPressure or RateLimited (``on_full="error"``), ConnectionLost, Closed.
+        """
+        if key is headers is timestamp is to is subscriber is None and not flush:
+            if self.buffering and type(payload) is bytes and len(payload) <= self._small_max:
+                collected = self._collected
+                if len(collected) < COLLECTED_MAX or self._room(timeout):
+                    collected.append(payload)
+                    if not self.buffering:
+                        self._finish_collecting(timeout)
+                return
+            self.note_call()
+        message = self.prepare(payload, key, headers, timestamp, to, subscriber, flush)
+        if not self.attempt(message):
+            if not self._wait(lambda: self.attempt(message), timeout):
+                self.drop(1)
+        elif flush and self._connection.link.inline:
+            self._connection.link.work()
+
+    def publish_batch(
+        self, messages: Any, *, flush: bool = False, timeout: float | None = None
+    ) -> BatchResult:
+        """Publish many messages: a list of bytes, a NumPy array, an Arrow array or column.
+
+        Rows of a two-dimensional array are messages, items of a one-dimensional one. A column's
+        values are not copied on the way into the ring. Returns what became of them: what stops a
+        batch half way (no room, too large) is in the result's ``error``. Other threads' messages
+        may come between. Raises CodecError before anything is published, Closed.
+        """
+        if self._codec is not None and isinstance(messages, (list, tuple)):
+            messages = [codecs.encode(self._codec, each, self.topic) for each in messages]
+        runs = runs_of(messages, self.topic)
+        requested = sum(run.n for run in runs)
+        appended = 0
+        for run in runs:
+            error: TidecastError | None = None
+            done = False
+            try:
+                done = self.attempt_run(run, flush) or self._wait(
+                    lambda run=run: self.attempt_run(run, flush), timeout  # type: ignore[misc]
+                )
+            except Closed:
+                raise
+            except TidecastError as problem:
+                error = problem
+            appended += int(run.done[0])
+            if not done:
+                dropped = 0 if error is not None else requested - appended
+                self.drop(dropped)
+                return BatchResult(requested, appended, dropped, error)
+        return BatchResult(requested, appended)
+
+    def run_compiled(
+        self,
+        fn: Callable[..., Any],
+        state: Any,
+        count: int,
+        *,
+        message_bytes_max: int,
+        flush: bool = True,
+        timeout: float | None = None,
+    ) -> int:
+        """Publish up to ``count`` messages that a compiled function writes in place.
+
+        ``fn(buf: uint8[:], i: int, state) -> int``: write message ``i`` into ``buf`` (at most
+        ``message_bytes_max`` bytes), return its length; 0 stops. Numba compiles it once. One
+        commit a packet. Returns how many were published. Raises ConfigError, Timeout, Closed.
+        """
+        producer = compiled.Producer(self, fn, state, count, message_bytes_max)
+        while not producer.step(self.lock):
+            if not self._wait(producer.may_go_on, timeout):
+                break
+        if flush:
+            self.flush(timeout=timeout)
+        return producer.done
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Hand over what was collected and send the open packet. Raises Timeout, Closed."""
+        if not self.attempt_hand_over(seal=True):
+            self._until(lambda: self.attempt_hand_over(seal=True), timeout)
+        if self._connection.link.inline:
+            self._connection.link.work()
+
+    def close(self, timeout: float | None = CLOSE_TIMEOUT_S) -> None:
+        """Hand over what was collected, then end the publication. Idempotent.
+
+        Raises BackPressure when messages found no room within ``timeout`` seconds.
+        """
+        if self._refusal is not None:
+            return
+        with contextlib.suppress(Timeout):
+            self.flush(timeout)
+        left = self._detach()
+        if left:
+            raise BackPressure(
+                f"topic {self.topic}: {left} messages were not published: the ring stayed full "
+                f"for {timeout} s"
+            )
+
+    def _room(self, timeout: float | None) -> bool:
+        """Room for one more collected message. False: it is to be dropped, and is counted."""
+        if self.attempt_hand_over(seal=False):
+            return True
+        if self._wait(lambda: self.attempt_hand_over(seal=False), timeout):
+            return True
+        self.drop(1)
+        return False
+
+    def _finish_collecting(self, timeout: float | None) -> None:
+        """The burst ended while we collected: nobody else will hand this over."""
+        if not self.attempt_hand_over(seal=False) and not self._lost:
+            self._until(lambda: self.attempt_hand_over(seal=False), timeout)
+
+    def _wait(self, attempt: Callable[[], bool], timeout: float | None) -> bool:
+        """Repeat ``attempt`` as ``on_full`` says. True: done; False: drop it."""
+        if self._connection.link.inline and self._connection.link.work() > 0 and attempt():
+            return True
+        if self.on_full == "drop":
+            return False
+        if self.on_full == "error":
+            raise self.full_error()
+        self._until(attempt, timeout)
+        return True
+
+    def _until(self, attempt: Callable[[], bool], timeout: float | None) -> None:
+        deadline, backoff = Deadline(timeout), Backoff(self._connection.link)
+        while not attempt():
+            if deadline.passed:
+                raise self.timeout_error(timeout)
+            backoff.pause(deadline)
+            if self._connection.rung:
+                self._connection.pump()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Subscription(SubscriptionCore):
+    """Receives what matches one pattern; a context manager and an iterator of messages."""
+
+    def open(self) -> Self:
+        """Subscribe now; `with` does it too. Granted when this returns."""
+        self._open()
+        return self
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Message]:
+        return self.messages()
+
+    def messages(self) -> Iterator[Message]:
+        """Messages as they come, until closed or drained. Each is valid until the next batch.
+
+        Raises GapError by policy; iterate again to go on behind the gap.
+        """
+        self.check()
+        while True:
+            walk = self.rest()
+            if walk is None:
+                batch = self._wait_batch(ITERATE_MESSAGES, _NEVER)
+                if batch is None:
+                    return
+                walk = self.start_walk(batch)
+            yield from walk
+
+    def batches(self, max_messages: int = 256, max_wait: float = 0.01) -> Iterator[Batch]:
+        """Batches as they come, until closed or drained.
+
+        A batch holds up to ``max_messages`` of one publication; one that is not full waits up to
+        ``max_wait`` seconds for more. Raises GapError by policy, ConfigError.
+        """
+        self.check()
+        return self._batches(check_max_messages(max_messages), max_wait)
+
+    def _batches(self, limit: int, max_wait: float) -> Iterator[Batch]:
+        while (batch := self._wait_batch(limit, _NEVER)) is not None:
+            yield batch if len(batch) >= limit else self._fill(batch, limit, max_wait)
+
+    def next(self, timeout: float | None = None) -> Message:
+        """The next message, valid until the call after. Raises Timeout, GapError, Closed."""
+        self.check()
+        walk = self.rest()
+        if walk is None:
+            batch = self._wait_batch(ITERATE_MESSAGES, Deadline(timeout))
+            if batch is None:
+                self.check()
+                raise Timeout(f"no message on {self.pattern} within {timeout} s")
+            walk = self.start_walk(batch)
+        return next(walk)
+
+    def poll(self, max_messages: int = 256) -> Batch:
+        """What is there now, up to ``max_messages``; an empty batch when nothing is.
+
+        Raises GapError by policy, Closed, ConfigError.
+        """
+        if self._connection.link.inline:
+            self._connection.link.work()
+        return self._poll(max_messages)
+
+    def run(self, handler: Callable[[Message], Any], concurrency: int = 1) -> int:
+        """Call ``handler`` with every message until closed or drained; how many there were.
+
+        With ``concurrency`` above 1 that many threads call it, each with a copy of its own. The
+        first exception of a handler ends the run, after those that still run. Raises ConfigError
+        for what is not a function of one message.
+        """
+        if check_handler(handler):
+            raise reject("handler", handler, "is a plain function: this client does not await")
+        check_concurrency(concurrency)
+        self.check()
+        self.running += 1
+        try:
+            if concurrency > 1:
+                return self._run_in_threads(handler, concurrency)
+            n = 0
+            for message in self.messages():
+                handler(message)
+                n += 1
+            return n
+        finally:
+            self.running -= 1
+
+    def _run_in_threads(self, handler: Callable[[Message], Any], concurrency: int) -> int:
+        n = 0
+        pending: set[Future[Any]] = set()
+        with ThreadPoolExecutor(concurrency, thread_name_prefix="tidecast-handler") as pool:
+            for message in self.messages():
+                n += 1
+                pending.add(pool.submit(handler, message.copy()))
+                if len(pending) >= concurrency:
+                    done, pending = wait(pending, return_when=FIRST_COMPLETED)
+                    for each in done:
+                        each.result()
+        for each in pending:
+            each.result()
+        return n
+
+    def run_compiled(
+        self,
+        fn: Callable[..., Any],
+        state: Any,
+        *,
+        max_messages: int | None = None,
+        duration_s: float | None = None,
+        until: Callable[[], bool] | threading.Event | None = None,
+    ) -> int:
+        """Run a compiled function over every message, in place; how many there were.
+
+        ``fn(data: uint8[:], state)`` or ``fn(data, meta, state)`` with ``meta`` a
+        `tidecast.client.compiled.Meta`. Numba compiles it once. Ends after ``max_messages``, after
+        ``duration_s`` seconds, when ``until`` says so (asked between batches), when closed or
+        drained. Raises GapError by policy, ConfigError.
+        """
+        self.check()
+        consumer = compiled.Consumer(self, fn, state, max_messages, until)
+        deadline, pace = Deadline(duration_s), InlinePace()
+        self.running += 1
+        try:
+            while not (consumer.ended or self.ended or deadline.passed):
+                if not consumer.step():
+                    self._idle(deadline, pace)
+        finally:
+            self.running -= 1
+        return consumer.done
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Take nothing new: iteration ends behind what is in the rings; then waits for handlers.
+
+        Raises Timeout when handlers run on for longer than ``timeout`` seconds.
+        """
+        self._start_drain()
+        self._connection.bell.ring()
+        deadline, backoff = Deadline(timeout), Backoff(self._connection.link)
+        while self.running:
+            if deadline.passed:
+                raise Timeout(f"handlers of {self.pattern} still run after {timeout} s")
+            backoff.pause(deadline)
+
+    def close(self) -> None:
+        """End the subscription; whoever waits for it is woken. Idempotent."""
+        self._shut()
+        if not self._connection.closed:
+            self._connection.bell.ring()
+
+    def _wait_batch(self, limit: int, deadline: Deadline) -> Batch | None:
+        """The next batch; None when the time is over, or closed or drained."""
+        pace = InlinePace()
+        spins = 0
+        while True:
+            batch = self.step(limit)
+            if batch is not None:
+                return batch
+            if self.ended:
+                self._raise_unless_closed()
+                return None
+            if deadline.passed:
+                return None
+            spins += 1
+            if spins > _SPINS or self._connection.link.inline:
+                self._idle(deadline, pace)
+
+    def _raise_unless_closed(self) -> None:
+        if self._refusal is not None and not isinstance(self._refusal, Closed):
+            raise self._refusal
+
+    def _idle(self, deadline: Deadline, pace: InlinePace) -> None:
+        link = self._connection.link
+        if link.inline:
+            did = link.work()
+            pause_s = pace.pause_s(did)
+            if pause_s:
+                self._connection.bell.wait(self._connection.bell.word, deadline.left_s(pause_s))
+            return
+        word = self.arm()
+        if word is not None:
+            self._connection.bell.wait(word, deadline.left_s(1.0))
+
+    def _fill(self, batch: Batch, limit: int, max_wait: float) -> Batch:
+        deadline = Deadline(max_wait)
+        bell, link = self._connection.bell, self._connection.link
+        while len(batch) < limit and not deadline.passed:
+            grown = self.grow(batch, limit)
+            if grown is None:
+                return batch
+            if len(grown) == len(batch):
+                if link.inline:
+                    link.work()
+                elif (word := self.arm(batch)) is not None:
+                    bell.wait(word, deadline.left_s(1.0))
+            batch = grown
+        return batch
+
+
+class Connection(ConnectionCore):
+    """A connection to a node; a context manager. Made by `tidecast.sync.connect`."""
+
+    def __init__(self, link: Link, name: str = "") -> None:
+        super().__init__(link, name)
+        self._kept: dict[str, Publisher] = {}
+
+    def publisher(
+        self,
+        topic: str,
+        *,
+        channel: str = "ordinary",
+        on_full: str = "block",
+        linger_us: int | None = None,
+        history_bytes: int | None = None,
+        rate_packets_per_s: int | None = None,
+        rate_bytes_per_s: int | None = None,
+        codec: codecs.Codec | str | None = None,
+        buffer: bool = True,
+    ) -> Publisher:
+        """Open a publication of ``topic``. Raises NotFound, ConfigError, SharedMemoryError.
+
+        ``on_full``: ``block`` waits for room, ``error`` raises BackPressure or RateLimited,
+        ``drop`` counts and tells by a MessagesDropped event. ``linger_us``: how long a packet may
+        wait for more messages. ``buffer=False`` hands over every message by itself.
+        """
+        self.check()
+        options = self._options(
+            channel=channel, linger_us=linger_us, history_bytes=history_bytes,
+            rate_packets_per_s=rate_packets_per_s, rate_bytes_per_s=rate_bytes_per_s,
+        )  # fmt: skip
+        publisher = Publisher(self, topic, options, on_full=on_full, codec=codec, buffer=buffer)
+        self.add_publisher(publisher)
+        return publisher
+
+    def publish(self, topic: str, payload: Any, **options: Any) -> None:
+        """Publish one message; arguments as `Publisher.publish`. Keeps a publisher a topic."""
+        self._publisher_of(topic).publish(payload, **options)
+
+    def publish_batch(self, topic: str, messages: Any, **options: Any) -> BatchResult:
+        """Publish many messages, see `Publisher.publish_batch`. Keeps a publisher a topic."""
+        return self._publisher_of(topic).publish_batch(messages, **options)
+
+    def _publisher_of(self, topic: str) -> Publisher:
+        kept = self._kept.get(topic)
+        if kept is None or kept.closed:
+            self.check()
+            with self._lock:
+                kept = self._kept.get(topic)
+                if kept is None or kept.closed:
+                    kept = self._kept[topic] = self.publisher(topic)
+        return kept
+
+    def subscribe(
+        self,
+        pattern: str,
+        *,
+        start: Start = Latest(),  # noqa: B008 - immutable
+        on_gap: str | None = None,
+        tethered: bool | None = None,
+        receive_bytes: int | None = None,
+        codec: codecs.Codec | str | None = None,
+    ) -> Subscription:
+        """Subscribe to topics: a name, or with ``*`` for one token and ``>`` for all that follow.
+
+        Granted when this returns. ``on_gap``: ``raise`` a GapError, put a Gap into the ``event``
+        stream, or ``skip``; the default is ``raise``, for unreliable topics ``event``.
+        ``tethered=False``: never holds a publisher back and may be lapped. Raises ConfigError.
+        """
+        subscription = Subscription(
+            self, pattern, start=start, on_gap=on_gap, tethered=tethered,
+            receive_bytes=receive_bytes, codec=codec,
+        )  # fmt: skip
+        return subscription.open()
+
+    def events(self, timeout: float | None = 0.0) -> Iterator[Event]:
+        """Events as they come; ends when none came for ``timeout`` seconds (None: when closed)."""
+        deadline = Deadline(timeout)
+        pace = InlinePace()
+        while not self.closed:
+            word = self.bell.word
+            event = self.take_event()
+            if event is not None:
+                yield event
+                deadline = Deadline(timeout)
+            elif deadline.passed:
+                return
+            elif self.link.inline:
+                self.bell.wait(word, deadline.left_s(pace.pause_s(self.link.work())))
+            else:
+                self.bell.wait(word, deadline.left_s(1.0))
+
+    def work(self) -> int:
+        """Run an inline node's agents once; how much they did. Elsewhere nothing."""
+        self.check()
+        return self.link.work()
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Flush all publishers. Raises Timeout."""
+        self.check()
+        for publisher in list(self._publishers):
+            publisher.flush(timeout)  # type: ignore[attr-defined]
+
+    def drain(self, timeout: float | None = 30.0) -> None:
+        """Send what was published, wait for handlers of what has arrived, then close.
+
+        Raises Timeout, and closes all the same.
+        """
+        self.check()
+        deadline = Deadline(timeout)
+        self.status = DRAINING
+        try:
+            self.flush(timeout)
+            for subscription in list(self._subscriptions.values()):
+                subscription.drain(deadline.left_s(1e9))  # type: ignore[attr-defined]
+            backoff = Backoff(self.link)
+            while any(each.stats().unsent_packets for each in list(self._publishers)):
+                if deadline.passed:
+                    raise Timeout(f"packets are still unsent after {timeout} s")
+                backoff.pause(deadline)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Close publishers (what was collected is handed over) and subscriptions. Idempotent."""
+        if self.status == CLOSED or os.getpid() != self._pid:
+            return
+        problem: TidecastError | None = None
+        for publisher in list(self._publishers):
+            try:
+                publisher.close()  # type: ignore[attr-defined]
+            except TidecastError as raised:
+                problem = raised
+        for subscription in list(self._subscriptions.values()):
+            subscription.close()  # type: ignore[attr-defined]
+        self._finish()
+        if problem is not None:
+            raise problem
+
+    def __enter__(self) -> Self:
+        self.check()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def connect(
+    url: str = "tidecast://",
+    *,
+    name: str = "",
+    token: str | None = None,
+    link: Link | None = None,
+    **options: Any,
+) -> Connection:
+    """Connect to a node.
+
+    ``tidecast://`` the engine of the default data directory, ``tidecast:///path`` of another one;
+    ``embedded://`` an engine in this process (``topology=`` file or object, ``mode=`` ``threads``
+    or ``inline``). Raises EngineNotRunning, AuthError, ConfigError.
+    """
+    return Connection(link or open_link(url, name, token, options), name)
+
+
+__all__ = ["Connection", "Publisher", "Subscription", "connect", "kernels", "np"]

@@ -1,0 +1,365 @@
+"""A connection to a node, the part that never waits: who publishes, who subscribes, what happened.
+
+The blocking and the asyncio connection add the waiting. Three helper threads may exist, each
+started when first needed: the flusher (collected messages), the waker (asyncio only) and the keeper
+(engine processes only), which notices that the engine went away and brings everything back.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from tidecast.client.link import Link, PublicationOptions
+from tidecast.client.publisher import PublisherCore
+from tidecast.client.subscriber import SubscriptionCore
+from tidecast.client.waiting import Bell, Flusher
+from tidecast.errors import Closed, ConnectionLost, ForkedProcess, TidecastError
+from tidecast.events import (
+    EngineBack,
+    EngineLost,
+    Event,
+    ImageAvailable,
+    ImageGone,
+    PeerJoined,
+    PeerTimeout,
+)
+
+EVENTS_KEPT_MAX = 10_000
+"""Events that wait for `events()`; older ones go first, counted in ``events_missed``."""
+_EARLY_MAX = 10_000
+_KEEPER_PERIOD_S = 0.25
+_RECONNECT_MIN_S, _RECONNECT_MAX_S = 0.05, 1.0
+
+CONNECTED, RECONNECTING, DRAINING, CLOSED = "connected", "reconnecting", "draining", "closed"
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """How a connection is. ``healthy``: connected, nothing collected waits, nothing was dropped."""
+
+    healthy: bool
+    status: str
+    node: str
+    publishers: int
+    subscriptions: int
+    images: int
+    behind_packets: int
+    collected: int
+    dropped: int
+    gaps: int
+    events_missed: int
+
+
+class ConnectionCore:
+    """One session with a node. Safe for use from any thread."""
+
+    def __init__(self, link: Link, name: str = "") -> None:
+        self.link, self.name = link, name
+        self.bell = Bell(link)
+        self.flusher = Flusher()
+        self.status = CONNECTED
+        self._pid = os.getpid()
+        self._refusal: TidecastError | None = None
+        self._lock = threading.RLock()
+        self._publishers: list[PublisherCore] = []
+        self._subscriptions: dict[int, SubscriptionCore] = {}
+        self._early: dict[int, list[ImageAvailable | ImageGone]] = {}
+        self._events: deque[Event] = deque()
+        self._events_missed = 0
+        self._seen_word = self.bell.word - 1
+        self._dropped_before = 0
+        self._stop = threading.Event()
+        self._keeper: threading.Thread | None = None
+        if hasattr(link, "reconnect"):
+            self._keeper = threading.Thread(target=self._keep, name="tidecast-keeper", daemon=True)
+            self._keeper.start()
+        _open.add(self)
+
+    # --- checks ------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise Closed or ForkedProcess when this connection may not be used."""
+        if self._refusal is not None:
+            raise self._refusal
+        if os.getpid() != self._pid:
+            self.forked()
+            raise ForkedProcess("this connection was made by the parent process: connect again")
+
+    def forked(self) -> None:
+        """This is a child process: refuse everything, touch nothing that is shared."""
+        self._refusal = ForkedProcess(
+            "this connection was made by the parent process: connect again in the child"
+        )
+        self.status = CLOSED
+        self._lock = threading.RLock()
+        for publisher in self._publishers:
+            publisher.forked()
+        for subscription in list(self._subscriptions.values()):
+            subscription.forked()
+        self._publishers, self._subscriptions = [], {}
+        self._events.clear()
+
+    # --- events ------------------------------------------------------------------------------------
+
+    @property
+    def rung(self) -> bool:
+        """The doorbell rang since the last `pump`: there may be events."""
+        return self.bell.word != self._seen_word
+
+    def pump(self) -> None:
+        """Take the node's events and hand each to whom it concerns. Never waits long."""
+        with self._lock:
+            if self._refusal is not None:
+                return
+            self._seen_word = self.bell.word
+            for event in self.link.take_events():
+                self._dispatch(event)
+            for publisher in self._publishers:
+                dropped = publisher.take_dropped()
+                if dropped is not None:
+                    self.emit(dropped)
+
+    def emit(self, event: Event) -> None:
+        """Keep an event for `events`."""
+        if len(self._events) >= EVENTS_KEPT_MAX:
+            self._events.popleft()
+            self._events_missed += 1
+        self._events.append(event)
+
+    def take_event(self) -> Event | None:
+        """The oldest event that nobody took, or None."""
+        if not self._events:
+            self.pump()
+        try:
+            return self._events.popleft()
+        except IndexError:
+            return None
+
+    def _dispatch(self, event: Event) -> None:
+        if not event.at_ns:
+            event = msgspec.structs.replace(event, at_ns=time.time_ns())
+        if isinstance(event, (ImageAvailable, ImageGone)):
+            subscription = self._subscriptions.get(event.subscription_id)
+            if subscription is not None:
+                subscription.notice(event)
+            elif len(self._early) < _EARLY_MAX:
+                # It may come before the grant's answer: kept until its subscription is known.
+                self._early.setdefault(event.subscription_id, []).append(event)
+        elif isinstance(event, EngineLost):
+            self._engine_lost(event.reason)
+        elif isinstance(event, (PeerJoined, PeerTimeout, EngineBack)):
+            for publisher in self._publishers:
+                publisher.forget_nodes()
+        self.emit(event)
+
+    # --- publishers and subscriptions ----------------------------------------------------------------
+
+    def add_publisher(self, publisher: PublisherCore) -> None:
+        """A publisher was opened."""
+        with self._lock:
+            self._publishers.append(publisher)
+
+    def remove_publisher(self, publisher: PublisherCore, *, tell: bool) -> None:
+        """A publisher was closed; ``tell`` the node. A node that is gone needs not to be told."""
+        with self._lock:
+            if publisher in self._publishers:
+                self._publishers.remove(publisher)
+            self._dropped_before += publisher.stats().dropped
+            dropped = publisher.take_dropped()
+            if dropped is not None:
+                self.emit(dropped)
+        if tell:
+            with contextlib.suppress(ConnectionLost, Closed):
+                self.link.close_publication(publisher.publication_id)
+
+    def add_subscription(self, subscription: SubscriptionCore) -> None:
+        """A subscription was granted."""
+        with self._lock:
+            self._subscriptions[subscription.subscription_id] = subscription
+            for event in self._early.pop(subscription.subscription_id, []):
+                subscription.notice(event)
+
+    def remove_subscription(self, subscription: SubscriptionCore) -> None:
+        """A subscription was closed."""
+        with self._lock:
+            known = self._subscriptions.pop(subscription.subscription_id, None)
+        if known is not None and self.status != RECONNECTING:
+            with contextlib.suppress(ConnectionLost, Closed):
+                self.link.close_subscription(subscription.subscription_id)
+
+    def release_image(self, subscription_id: int, image_id: int) -> None:
+        """A ring is drained and unmapped."""
+        with contextlib.suppress(ConnectionLost, Closed):
+            self.link.release_image(subscription_id, image_id)
+
+    # --- losing the engine and finding it again --------------------------------------------------------
+
+    def _engine_lost(self, reason: str) -> None:
+        if self.status in (RECONNECTING, CLOSED):
+            return
+        self.status = RECONNECTING
+        for publisher in self._publishers:
+            publisher.lose()
+        for subscription in self._subscriptions.values():
+            subscription.lose(reason)
+        if self._keeper is None:
+            self._refuse_all(ConnectionLost(f"the engine is lost: {reason}"))
+
+    def _refuse_all(self, problem: TidecastError) -> None:
+        for subscription in self._subscriptions.values():
+            subscription.fail(problem)
+        for publisher in self._publishers:
+            publisher.fail(problem)
+
+    def _keep(self) -> None:
+        """The keeper: looks for events now and then, and restores what a dead engine took along."""
+        while not self._stop.wait(_KEEPER_PERIOD_S):
+            try:
+                self.pump()
+                if self.status == RECONNECTING:
+                    self._restore()
+            except TidecastError:
+                continue  # the next round finds out what it was
+
+    def _restore(self) -> None:
+        pause_s = _RECONNECT_MIN_S
+        while not self._stop.is_set():
+            try:
+                self.link.reconnect()  # type: ignore[attr-defined]
+                self._reopen()
+                return
+            except ConnectionLost:
+                if self._stop.wait(pause_s):
+                    return
+                pause_s = min(pause_s * 2, _RECONNECT_MAX_S)
+            except TidecastError as problem:
+                if not problem.retryable:
+                    with self._lock:
+                        self._refuse_all(problem)
+                    raise
+                self._stop.wait(pause_s)
+
+    def _reopen(self) -> None:
+        with self._lock:
+            self.bell = Bell(self.link)
+            self._seen_word = self.bell.word - 1
+            self._early.clear()
+            subscriptions = list(self._subscriptions.values())
+            for subscription in subscriptions:
+                _retry(subscription.reopen, subscription.fail)
+            self._subscriptions = {each.subscription_id: each for each in subscriptions}
+            for publisher in list(self._publishers):
+                _retry(publisher.reopen, publisher.fail)
+            self.status = CONNECTED
+        self.pump()
+        self.bell.ring()
+
+    # --- what a user may ask -----------------------------------------------------------------------
+
+    def stats(self) -> dict[str, Any]:
+        """The node's counters, and under ``client`` this connection's own. Raises ConnectionLost."""
+        self.check()
+        client = {
+            "publishers": [msgspec.structs.asdict(each.stats()) for each in self._publishers],
+            "subscriptions": [
+                {"pattern": each.pattern, **each.stats()}
+                for each in list(self._subscriptions.values())
+            ],
+        }
+        return {**self.link.stats(), "client": client}
+
+    def health(self) -> Health:
+        """How this connection is; asks nobody, so it also answers while the engine is away."""
+        publishers = [each.stats() for each in list(self._publishers)]
+        subscriptions = list(self._subscriptions.values())
+        dropped = self._dropped_before + sum(each.dropped for each in publishers)
+        gaps = sum(each.stats().get("gaps", 0) for each in subscriptions)
+        return Health(
+            healthy=self.status == CONNECTED and dropped == 0 and gaps == 0,
+            status=self.status,
+            node=self.link.node_name,
+            publishers=len(publishers),
+            subscriptions=len(subscriptions),
+            images=sum(len(each.images()) for each in subscriptions),
+            behind_packets=sum(each.lag() for each in subscriptions),
+            collected=sum(each.collected for each in publishers),
+            dropped=dropped,
+            gaps=gaps,
+            events_missed=self._events_missed,
+        )
+
+    @property
+    def closed(self) -> bool:
+        """It may not be used any more."""
+        return self._refusal is not None
+
+    def _options(self, **given: Any) -> PublicationOptions:
+        return PublicationOptions(**{k: v for k, v in given.items() if v is not None})
+
+    # --- the end -----------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Stop the helpers, end the session. Idempotent; the publishers are closed already."""
+        with self._lock:
+            if self._refusal is not None:
+                return
+            self._refusal = Closed("the connection is closed")
+            self.status = CLOSED
+            subscriptions = list(self._subscriptions.values())
+        _open.discard(self)
+        self._stop.set()
+        self.flusher.stop()
+        for subscription in subscriptions:
+            subscription.fail(Closed("the connection is closed"))
+        if self._keeper is not None and self._keeper is not threading.current_thread():
+            self._keeper.join(1.0)
+        with contextlib.suppress(ValueError, IndexError):
+            self.bell.ring()
+        self.link.close()
+
+    def close_at_exit(self) -> None:
+        """The process ends: hand over what was collected, end the session."""
+        for publisher in list(self._publishers):
+            with contextlib.suppress(TidecastError):
+                publisher.attempt_hand_over(seal=True)
+        if self.link.inline:
+            with contextlib.suppress(TidecastError):
+                self.link.work()
+        self._finish()
+
+
+def _retry(reopen: Any, fail: Any) -> None:
+    """Reopen; a lost engine ends the round, any other problem is that of the one it meets."""
+    try:
+        reopen()
+    except ConnectionLost:
+        raise
+    except TidecastError as problem:
+        fail(problem)
+
+
+_open: set[ConnectionCore] = set()
+"""Connections that were not closed. They live until they are, or the process ends."""
+
+
+def _at_exit() -> None:
+    for connection in list(_open):
+        if connection._pid == os.getpid():  # noqa: SLF001 - of this module
+            connection.close_at_exit()
+
+
+def _in_child() -> None:
+    for connection in list(_open):
+        connection.forked()
+    _open.clear()
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_in_child)

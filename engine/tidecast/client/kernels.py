@@ -1,0 +1,260 @@
+"""The client's kernels: thin doors to `tidecast.buffers` that cost Python as little as may be.
+
+Unboxing one array argument costs about 70 ns and a `bytes` object 20 ns, so a publisher passes
+one ``int64`` array, its *port*: the writer's private state and behind it the raw addresses of ring
+and doorbells. A reader does likewise. Whoever holds a port keeps the mappings alive.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tidecast.buffers import reader as rd
+from tidecast.buffers.slots import ring_bell
+from tidecast.buffers.writer import (
+    WRITER_FIELDS,
+    append,
+    append_batch,
+    close_ring,
+    flush_open,
+    writer_state,
+)
+from tidecast.layout import ring as lay
+from tidecast.native.atomics import load_acquire, load_acquire_i32, load_relaxed
+from tidecast.native.jit import held_kernel, inlined, kernel
+from tidecast.native.mapped import Bytes
+from tidecast.native.memory import address, address_of, bytes_at, copy, load_i64
+from tidecast.native.syscalls import futex_wait
+
+Port = np.ndarray[Any, np.dtype[np.int64]]
+
+P_RING, P_RING_BYTES, P_BELLS, P_BELLS_BYTES = (WRITER_FIELDS + i for i in range(4))
+PORT_FIELDS = WRITER_FIELDS + 4
+
+Q_RING, Q_RING_BYTES, Q_ASSEMBLY, Q_ASSEMBLY_BYTES = (rd.READER_FIELDS + i for i in range(4))
+Q_FLAGS, Q_NODE, Q_SESSION = (rd.READER_FIELDS + 4 + i for i in range(3))
+READ_PORT_FIELDS = rd.READER_FIELDS + 7
+"""A reader's port. Q_FLAGS: all flags of the last batch or-ed. Node id and session."""
+
+NOTHING = -9
+"""`extend`: no more may be added to this batch."""
+
+
+def writer_port(ring: Bytes, bells: Bytes) -> Port:
+    """A publisher's port. The caller keeps ``ring`` and ``bells`` alive."""
+    port = np.zeros(PORT_FIELDS, dtype=np.int64)
+    port[:WRITER_FIELDS] = writer_state(ring)
+    port[P_RING], port[P_RING_BYTES] = address(ring), ring.size
+    port[P_BELLS], port[P_BELLS_BYTES] = address(bells), bells.size
+    return port
+
+
+def reader_port(ring: Bytes, consumer: int, subscriber: int) -> Port:
+    """A reader's port. The caller keeps ``ring`` alive."""
+    port = np.zeros(READ_PORT_FIELDS, dtype=np.int64)
+    port[: rd.READER_FIELDS] = rd.reader_state(ring, consumer, subscriber)
+    port[Q_RING], port[Q_RING_BYTES] = address(ring), ring.size
+    return port
+
+
+@inlined
+def ring_of(port: Port) -> Bytes:
+    """The ring behind a publisher's port."""
+    return bytes_at(port[P_RING], port[P_RING_BYTES])
+
+
+@inlined
+def bells_of(port: Port) -> Bytes:
+    """The doorbells behind a publisher's port."""
+    return bytes_at(port[P_BELLS], port[P_BELLS_BYTES])
+
+
+@inlined
+def read_ring_of(port: Port) -> Bytes:
+    """The ring behind a reader's port."""
+    return bytes_at(port[Q_RING], port[Q_RING_BYTES])
+
+
+@inlined
+def assembly_of(port: Port) -> Bytes:
+    """The assembly buffer behind a reader's port."""
+    return bytes_at(port[Q_ASSEMBLY], port[Q_ASSEMBLY_BYTES])
+
+
+@held_kernel
+def put(port: Port, payload: bytes, meta: bytes, flags: int, receiver: int, flush: int) -> int:
+    """Append one message from two `bytes`. Returns as `append` does."""
+    source = np.frombuffer(payload, dtype=np.uint8)
+    optional = np.frombuffer(meta, dtype=np.uint8)
+    return append(
+        ring_of(port), bells_of(port), port,
+        bytes_at(address_of(source), len(payload)), len(payload),
+        bytes_at(address_of(optional), len(meta)), len(meta), flags, receiver, flush,
+    )  # fmt: skip
+
+
+@held_kernel
+def put_array(port: Port, source: Bytes, meta: bytes, flags: int, receiver: int, flush: int) -> int:
+    """Append one message from a writable ``uint8[::1]``. Returns as `append` does."""
+    optional = np.frombuffer(meta, dtype=np.uint8)
+    return append(
+        ring_of(port), bells_of(port), port,
+        bytes_at(address_of(source), source.size), source.size,
+        bytes_at(address_of(optional), len(meta)), len(meta), flags, receiver, flush,
+    )  # fmt: skip
+
+
+@held_kernel
+def put_many(
+    port: Port, at: int, n_bytes: int, lengths: Port, fixed: int, n: int, receiver: int,
+    flush: int, done: Port,
+) -> int:  # fmt: skip
+    """Append ``n`` messages that lie end to end at raw address ``at``; see `append_batch`."""
+    return append_batch(
+        ring_of(port), bells_of(port), port, bytes_at(at, n_bytes), lengths,
+        fixed, n, receiver, flush, done,
+    )  # fmt: skip
+
+
+@held_kernel
+def seal_open(port: Port) -> None:
+    """Seal the open packet if it holds messages: the sender sends it at once."""
+    flush_open(ring_of(port), bells_of(port), port)
+
+
+@held_kernel
+def finish(port: Port) -> None:
+    """Seal what is open and mark the ring closed."""
+    close_ring(ring_of(port), bells_of(port), port)
+
+
+@inlined
+def _tabulate(port: Port, out: Port, columns: Port, n: int) -> int:
+    """Starts and ends of the batch's payloads as two columns, flags or-ed."""
+    flags = 0
+    for i in range(n):
+        columns[0, i] = out[i, rd.OUT_AT]
+        columns[1, i] = out[i, rd.OUT_AT] + out[i, rd.OUT_LENGTH]
+        flags |= out[i, rd.OUT_FLAGS]
+    port[Q_FLAGS] = flags
+    return n
+
+
+@held_kernel
+def take(port: Port, out: Port, columns: Port, limit: int) -> int:
+    """`poll`, and the payloads' starts and ends in ``columns`` (int64[2, limit])."""
+    n = rd.poll_into(read_ring_of(port), port, assembly_of(port), out, limit)
+    return _tabulate(port, out, columns, n)
+
+
+@held_kernel
+def extend(port: Port, out: Port, columns: Port, n: int, limit: int) -> int:
+    """Add to the ``n`` messages of the last `take` without giving any back; the count then."""
+    ring = read_ring_of(port)
+    more = rd.extend_into(ring, port, assembly_of(port), out, n, limit)
+    if more == n and rd.has_more(ring, port):
+        return NOTHING  # a fragmented message or a gap is next: it comes alone
+    return _tabulate(port, out, columns, more)
+
+
+@held_kernel
+def ready(port: Port) -> bool:
+    """Is there anything to take?"""
+    return rd.has_more(read_ring_of(port), port)
+
+
+@held_kernel
+def arm_reader(port: Port, keep: int) -> bool:
+    """`arm`; with ``keep`` what the last poll returned stays held. True: do not sleep."""
+    ring = read_ring_of(port)
+    if keep:
+        return rd.arm_keeping(ring, port)
+    return rd.arm(ring, port)
+
+
+@held_kernel
+def is_drained(port: Port) -> bool:
+    """Is the ring closed and all of it read?"""
+    return rd.drained(read_ring_of(port), port)
+
+
+@held_kernel
+def is_held(port: Port) -> bool:
+    """Was the last batch whole all the time since it was taken?"""
+    return rd.still_held(read_ring_of(port), port)
+
+
+@held_kernel
+def newest(port: Port) -> int:
+    """The packet behind the newest one in the ring."""
+    ring = read_ring_of(port)
+    if port[rd.R_KIND] == lay.KIND_IMAGE:
+        return load_acquire(ring, lay.HIGHEST_AT)
+    return load_acquire(ring, lay.HEAD_AT)
+
+
+@held_kernel
+def forget(port: Port) -> int:
+    """Note [position, R_SEQ) as lost: the last batch was torn. Returns its first packet."""
+    ring = read_ring_of(port)
+    first = load_relaxed(ring, port[rd.R_ENTRY] + lay.CONSUMER_POSITION_AT)
+    port[rd.R_GAP_FIRST], port[rd.R_GAP_END] = first, port[rd.R_SEQ]
+    port[rd.R_GAPS] += 1
+    port[rd.R_LOST_PACKETS] += port[rd.R_SEQ] - first
+    return first
+
+
+@held_kernel
+def gather(base: int, n_bytes: int, columns: Port, n: int, target: Bytes, offsets: Port) -> int:
+    """Copy the payloads end to end into ``target``; ``offsets``: int64[n + 1]. The bytes copied."""
+    source = bytes_at(base, n_bytes)
+    at = 0
+    offsets[0] = 0
+    for i in range(n):
+        size = columns[1, i] - columns[0, i]
+        copy(target, at, source, columns[0, i], size)
+        at += size
+        offsets[i + 1] = at
+    return at
+
+
+@held_kernel
+def arrow_views(base: int, n_bytes: int, columns: Port, n: int, views: Bytes) -> None:
+    """Arrow's 16-byte string views: length, then 12 bytes inline or {prefix, buffer 0, offset}."""
+    source = bytes_at(base, n_bytes)
+    for i in range(n):
+        size = columns[1, i] - columns[0, i]
+        at = i * 16
+        for j in range(16):
+            views[at + j] = (size >> (8 * j)) & 0xFF if j < 4 else 0
+        if size <= 12:
+            copy(views, at + 4, source, columns[0, i], size)
+        else:
+            copy(views, at + 4, source, columns[0, i], 4)
+            for j in range(4):
+                views[at + 12 + j] = (columns[0, i] >> (8 * j)) & 0xFF
+
+
+@held_kernel
+def ring_line(bells: Bytes, line: int) -> None:
+    """Ring one line of a doorbell file."""
+    ring_bell(bells, line)
+
+
+@kernel
+def wait_line(bells: Bytes, line: int, seen: int, timeout_ns: int, scratch: Bytes) -> int:
+    """Sleep until the line's word is not ``seen`` or the time is over; the word then."""
+    at = line * lay.DOORBELL_BYTES
+    now = load_acquire_i32(bells, at)
+    if now == seen:
+        futex_wait(address_of(bells) + at, seen, timeout_ns, scratch)
+        now = load_acquire_i32(bells, at)
+    return now
+
+
+@held_kernel
+def word_of(ring: Bytes, at: int) -> int:
+    """One 64-bit word of a ring's header."""
+    return load_i64(ring, at)

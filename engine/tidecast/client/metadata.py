@@ -1,0 +1,125 @@
+"""A message's optional fields: time-stamp, addressee, key, headers; in wire order, see the layout."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tidecast.errors import ConfigError
+from tidecast.layout import packet as wire
+
+HeaderValue = bytes | str | int
+Headers = Mapping[str, HeaderValue]
+
+_I64_MIN, _I64_MAX = -(1 << 63), (1 << 63) - 1
+_U32_MAX = (1 << 32) - 1
+_headers = msgspec.msgpack.Decoder(dict[str, Any])
+
+
+def _key_bytes(key: Any) -> bytes:
+    if isinstance(key, str):
+        key = key.encode()
+    if not isinstance(key, (bytes, bytearray, memoryview)):
+        raise ConfigError(f"key: {key!r}: allowed are bytes, or a str (sent as UTF-8)")
+    raw = bytes(key)
+    if len(raw) > wire.KEY_BYTES_MAX:
+        raise ConfigError(f"key: {len(raw)} bytes: at most {wire.KEY_BYTES_MAX}")
+    return raw
+
+
+def _headers_bytes(headers: Any) -> bytes:
+    if not isinstance(headers, Mapping):
+        raise ConfigError(f"headers: {headers!r}: allowed is a mapping of str to bytes, str or int")
+    for name, value in headers.items():
+        whole = isinstance(value, int) and _I64_MIN <= value <= _I64_MAX
+        if not isinstance(name, str) or isinstance(value, bool) or not (
+            whole or isinstance(value, (bytes, str))
+        ):
+            raise ConfigError(
+                f"headers: {name!r}: {value!r}: allowed are names of type str and values of type "
+                "bytes, str or int (64 bit)"
+            )
+    raw = msgspec.msgpack.encode(dict(headers))
+    if len(raw) > wire.HEADERS_BYTES_MAX:
+        raise ConfigError(f"headers: {len(raw)} bytes: at most {wire.HEADERS_BYTES_MAX}")
+    return raw
+
+
+def _timestamp_ns(timestamp: Any) -> int:
+    if timestamp is True:
+        return time.time_ns()
+    if isinstance(timestamp, int) and timestamp is not False and _I64_MIN <= timestamp <= _I64_MAX:
+        return timestamp
+    raise ConfigError(f"timestamp: {timestamp!r}: allowed are True (now) and ns since 1970")
+
+
+def encode(
+    key: bytes | str | None,
+    headers: Headers | None,
+    timestamp: bool | int | None,
+    subscriber: int | None,
+) -> tuple[bytes, int]:
+    """The optional fields in wire order, and their flags. Raises ConfigError."""
+    flags, parts = 0, []
+    if timestamp is not None and timestamp is not False:
+        flags |= wire.TIMESTAMP
+        parts.append(struct.pack("<q", _timestamp_ns(timestamp)))
+    if subscriber is not None:
+        if not isinstance(subscriber, int) or not 0 <= subscriber <= _U32_MAX:
+            raise ConfigError(f"subscriber: {subscriber!r}: allowed is a subscriber's id")
+        flags |= wire.TO
+        parts.append(struct.pack("<I", subscriber))
+    if key is not None:
+        raw = _key_bytes(key)
+        flags |= wire.KEY
+        parts += [struct.pack("<H", len(raw)), raw]
+    if headers:
+        raw = _headers_bytes(headers)
+        flags |= wire.HEADERS
+        parts += [struct.pack("<H", len(raw)), raw]
+    return b"".join(parts), flags
+
+
+class Optional(msgspec.Struct, frozen=True):
+    """Decoded optional fields. ``timestamp``: ns since 1970."""
+
+    timestamp: int | None = None
+    subscriber: int | None = None
+    key: bytes | None = None
+    raw_headers: bytes | None = None
+
+    @property
+    def headers(self) -> dict[str, HeaderValue]:
+        """The headers, decoded; those of a foreign client that are no such map come empty."""
+        if self.raw_headers is None:
+            return {}
+        try:
+            return _headers.decode(self.raw_headers)
+        except msgspec.DecodeError:
+            return {}
+
+
+NONE = Optional()
+
+
+def decode(data: memoryview, at: int, flags: int) -> Optional:
+    """The optional fields that start at ``at``. The kernel has checked that they fit."""
+    timestamp = subscriber = key = headers = None
+    if flags & wire.TIMESTAMP:
+        (timestamp,) = struct.unpack_from("<q", data, at)
+        at += 8
+    if flags & wire.TO:
+        (subscriber,) = struct.unpack_from("<I", data, at)
+        at += 4
+    if flags & wire.KEY:
+        (n,) = struct.unpack_from("<H", data, at)
+        key = bytes(data[at + 2 : at + 2 + n])
+        at += 2 + n
+    if flags & wire.HEADERS:
+        (n,) = struct.unpack_from("<H", data, at)
+        headers = bytes(data[at + 2 : at + 2 + n])
+    return Optional(timestamp, subscriber, key, headers)

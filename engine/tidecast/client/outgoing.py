@@ -1,0 +1,192 @@
+"""What a publisher is given, as bytes that lie end to end: lists, NumPy arrays, Arrow columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tidecast.errors import CodecError, ConfigError, TidecastError
+from tidecast.native.memory import address
+
+Lengths = np.ndarray[Any, np.dtype[np.int64]]
+SAME_LENGTH: Lengths = np.empty(0, dtype=np.int64)
+_ARROW_NARROW = ("binary", "string")
+_ARROW_WIDE = ("large_binary", "large_string")
+
+
+class Run:
+    """Messages that lie end to end in memory, and how many of them are appended already."""
+
+    __slots__ = ("address", "bytes", "done", "fixed", "keep", "lengths", "n")
+
+    def __init__(self, keep: Any, lengths: Lengths, fixed: int, n: int) -> None:
+        """``keep``: a byte array of the messages. All have ``fixed`` bytes if ``lengths`` is empty.
+
+        An address instead of an array keeps the kernel to one signature, read-only or not.
+        """
+        self.keep = keep
+        self.address, self.bytes = address(keep), int(keep.size)
+        self.lengths, self.fixed, self.n = lengths, fixed, n
+        self.done = np.zeros(2, dtype=np.int64)
+
+    def length_of(self, index: int) -> int:
+        """Bytes of one message."""
+        return int(self.lengths[index]) if self.lengths.size else self.fixed
+
+
+class BatchResult(msgspec.Struct, frozen=True):
+    """What became of a batch: items ``[0, appended)`` are in, item ``appended`` met ``error``."""
+
+    requested: int
+    appended: int
+    dropped: int = 0
+    error: TidecastError | None = None
+
+    @property
+    def ok(self) -> bool:
+        """All items are in."""
+        return self.appended == self.requested
+
+    def check(self) -> BatchResult:
+        """Itself. Raises ``error`` if there is one."""
+        if self.error is not None:
+            raise self.error
+        return self
+
+
+def no_text(topic: str, what: str = "payload") -> CodecError:
+    """The error for a str where bytes belong."""
+    return CodecError(
+        f"topic {topic}: {what} is str: encode it (text.encode()), or give the publisher a codec, "
+        "for instance codec=Json()"
+    )
+
+
+def payload_bytes(payload: Any, topic: str) -> bytes:
+    """A payload as bytes: bytes as they are; other buffers of bytes copied. Raises CodecError."""
+    if type(payload) is bytes:
+        return payload
+    if isinstance(payload, str):
+        raise no_text(topic)
+    if isinstance(payload, (bytes, bytearray, memoryview)):
+        return bytes(payload)
+    if isinstance(payload, np.ndarray) and payload.dtype == np.uint8:
+        return payload.tobytes()
+    raise CodecError(
+        f"topic {topic}: payload is {_kind(payload)}: allowed are bytes, bytearray, memoryview, "
+        "a NumPy array of uint8, or anything that the publisher's codec encodes"
+    )
+
+
+def runs_of(messages: Any, topic: str) -> list[Run]:
+    """The messages as runs. Raises CodecError naming what is not allowed."""
+    if isinstance(messages, np.ndarray):
+        return _numpy_runs(messages, topic)
+    if type(messages).__module__.startswith("pyarrow"):
+        return _arrow_runs(messages, topic)
+    if isinstance(messages, str):
+        raise no_text(topic, "messages")
+    if isinstance(messages, (bytes, bytearray, memoryview)):
+        raise CodecError(
+            f"topic {topic}: messages is {_kind(messages)}, one payload: use publish, or give a "
+            "list"
+        )
+    if not isinstance(messages, Sequence):
+        try:
+            messages = list(messages)
+        except TypeError:
+            raise CodecError(
+                f"topic {topic}: messages is {_kind(messages)}: allowed are a list of bytes, a "
+                "NumPy array, an Arrow array"
+            ) from None
+    return [list_run(messages, topic)] if messages else []
+
+
+def list_run(messages: Sequence[Any], topic: str) -> Run:
+    """A list of bytes, joined (20 ns a message). Raises CodecError naming the first that is not."""
+    n = len(messages)
+    try:
+        joined = b"".join(messages)
+        lengths = np.fromiter(map(len, messages), np.int64, n)
+    except TypeError:
+        joined, lengths = b"", SAME_LENGTH
+    if lengths.size != n or int(lengths.sum()) != len(joined):
+        # Not all are bytes: a memoryview of wider items counts items, an array joins as its bytes.
+        payloads = []
+        for index, each in enumerate(messages):
+            try:
+                payloads.append(payload_bytes(each, topic))
+            except CodecError as problem:
+                raise CodecError(f"item {index}: {problem}") from None
+        joined = b"".join(payloads)
+        lengths = np.fromiter(map(len, payloads), np.int64, n)
+    return Run(np.frombuffer(joined, dtype=np.uint8), lengths, 0, n)
+
+
+def _numpy_runs(array: np.ndarray[Any, Any], topic: str) -> list[Run]:
+    if array.dtype.hasobject or array.ndim not in (1, 2):
+        raise CodecError(
+            f"topic {topic}: messages is {_kind(array)}: allowed are two dimensions (a row is a "
+            "message) or one (an item is a message), and no Python objects"
+        )
+    if array.ndim == 1 and array.dtype == np.uint8:
+        raise CodecError(
+            f"topic {topic}: messages is {_kind(array)}, which may be one message or many: use "
+            "publish, or reshape(-1, n) for messages of n bytes"
+        )
+    n = len(array)
+    fixed = array.dtype.itemsize * (array.shape[1] if array.ndim == 2 else 1)
+    if n == 0:
+        return []
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8) if fixed else _no_bytes()
+    return [Run(flat, SAME_LENGTH, fixed, n)]
+
+
+def _no_bytes() -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return np.empty(0, dtype=np.uint8)
+
+
+def _arrow_runs(column: Any, topic: str) -> list[Run]:
+    chunks = column.chunks if hasattr(column, "chunks") else [column]
+    return [_arrow_run(chunk, topic) for chunk in chunks if len(chunk)]
+
+
+def _arrow_run(array: Any, topic: str) -> Run:
+    """One Arrow array without a copy of its values; a slice begins at its offset."""
+    kind = str(getattr(array, "type", ""))
+    narrow, wide = kind in _ARROW_NARROW, kind in _ARROW_WIDE
+    if not (narrow or wide or kind.startswith("fixed_size_binary")):
+        raise CodecError(
+            f"topic {topic}: messages is an Arrow {kind or _kind(array)}: allowed are binary, "
+            "large_binary, fixed_size_binary, string, large_string; cast others"
+        )
+    if array.null_count:
+        first = next(i for i, valid in enumerate(array.is_valid().to_pylist()) if not valid)
+        raise CodecError(
+            f"topic {topic}: item {first} is null ({array.null_count} in all): a message has "
+            "bytes; fill_null or drop them"
+        )
+    n, start = len(array), int(array.offset)
+    buffers = array.buffers()
+    values = np.frombuffer(buffers[-1], dtype=np.uint8) if buffers[-1] else _no_bytes()
+    if not (narrow or wide):
+        fixed = int(array.type.byte_width)
+        return Run(values[start * fixed : (start + n) * fixed], SAME_LENGTH, fixed, n)
+    offsets = np.frombuffer(buffers[1], dtype=np.int32 if narrow else np.int64)
+    offsets = offsets[start : start + n + 1]
+    lengths = np.diff(offsets).astype(np.int64, copy=False)
+    return Run(values[int(offsets[0]) : int(offsets[-1])], lengths, 0, n)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype} with {value.ndim} dimensions"
+    return type(value).__name__
+
+
+def reject(field: str, value: object, allowed: str) -> ConfigError:
+    """The error for a wrong argument: names field, value and what is allowed."""
+    return ConfigError(f"{field}: {value!r}: allowed {allowed}", [f"{field}: {value!r}: {allowed}"])

@@ -1,0 +1,403 @@
+"""Subscribing, the part that never waits: rings come and go, batches are taken in turn.
+
+The blocking and the asyncio subscription add the waiting.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tidecast import codecs
+from tidecast.buffers import reader as rd
+from tidecast.client.images import BATCH_MESSAGES_MAX, Image
+from tidecast.client.link import SubscriptionOptions
+from tidecast.client.message import Batch, EmptyBatch, Message
+from tidecast.client.outgoing import reject
+from tidecast.client.start import Start
+from tidecast.errors import Closed, ForkedProcess, GapError, NotFound, TidecastError
+from tidecast.events import Gap, ImageAvailable, ImageGone
+from tidecast.layout import ring as lay
+
+if TYPE_CHECKING:
+    from tidecast.client.connection import ConnectionCore
+
+ON_GAP = ("raise", "event", "skip")
+ITERATE_MESSAGES = 512
+"""Messages taken at a time by who iterates over messages."""
+_ENGINE_LOST = -1
+
+
+class ImageStats(msgspec.Struct, frozen=True, kw_only=True):
+    """One publication that a subscription reads; counts since it was found."""
+
+    topic: str
+    node: str
+    session: int
+    messages: int
+    bytes: int
+    gaps: int
+    lost_packets: int
+    malformed: int
+    behind_packets: int
+
+
+class SubscriptionCore:
+    """One subscription: all publications that its pattern covers. For one thread at a time.
+
+    Only `close` and `drain` may be called from another thread.
+    """
+
+    def __init__(
+        self,
+        connection: ConnectionCore,
+        pattern: str,
+        *,
+        start: Start,
+        on_gap: str | None = None,
+        tethered: bool | None = None,
+        receive_bytes: int | None = None,
+        codec: codecs.Codec | str | None = None,
+    ) -> None:
+        if on_gap is not None and on_gap not in ON_GAP:
+            raise reject("on_gap", on_gap, f"are {', '.join(ON_GAP)}")
+        if not isinstance(start, Start):
+            raise reject("start", start, "are Latest() and Earliest()")
+        self.pattern, self.on_gap = pattern, on_gap
+        self._connection = connection
+        self._codec = codecs.codec_of(codec)
+        self._options = SubscriptionOptions(
+            start=start.word, receive_bytes=receive_bytes, tethered=tethered
+        )
+        self._images: list[Image] = []
+        self._incoming: deque[ImageAvailable | ImageGone] = deque()
+        self._settling = threading.Lock()
+        self._turn = 0
+        self._rest: tuple[Batch, Iterator[int], Iterator[Message]] | None = None
+        self._refusal: TidecastError | None = None
+        self._targets: dict[int, int] | None = None
+        self._past: dict[str, int] = {}
+        self._opened = False
+        self.subscription_id = self.subscriber_id = 0
+        self.running = 0
+        """Handlers' runs in progress."""
+
+    # --- opening, losing, closing ------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Ask the node; it has granted when this returns. Raises NotFound, ConfigError, Closed."""
+        self._connection.check()
+        if self._refusal is not None:
+            raise self._refusal
+        if self._opened:
+            return
+        grant = self._connection.link.open_subscription(self.pattern, self._options)
+        self.subscription_id, self.subscriber_id = grant.subscription_id, grant.subscriber_id
+        self._opened = True
+        self._connection.add_subscription(self)
+
+    def reopen(self) -> None:
+        """Subscribe anew at the engine that is back. Raises as opening does."""
+        if self._refusal is None and self._opened:
+            grant = self._connection.link.open_subscription(self.pattern, self._options)
+            self.subscription_id, self.subscriber_id = grant.subscription_id, grant.subscriber_id
+
+    def fail(self, problem: TidecastError) -> None:
+        """Nothing can be received any more: the next call raises ``problem``."""
+        if self._refusal is None:
+            self._refusal = problem
+
+    def forked(self) -> None:
+        """This is a child process: refuse everything."""
+        self._refusal = ForkedProcess(
+            f"subscription to {self.pattern}: made by the parent process: connect again in the "
+            "child"
+        )
+        self._rest = None
+
+    def notice(self, event: ImageAvailable | ImageGone) -> None:
+        """From any thread: a publication came or went."""
+        self._incoming.append(event)
+
+    def lose(self, reason: str) -> None:
+        """The engine is gone: what is left in the rings can be read, no more comes."""
+        for image in list(self._images):
+            self._incoming.append(
+                ImageGone(
+                    subscription_id=_ENGINE_LOST, image_id=image.image_id, topic=image.topic,
+                    node=image.node, session=image.session, reason=reason,
+                )
+            )  # fmt: skip
+
+    def _shut(self) -> None:
+        """Give all rings back; idempotent."""
+        opened, self._opened = self._opened, False
+        self.fail(Closed(f"subscription to {self.pattern}: it is closed"))
+        self._rest = None
+        images, self._images = self._images, []
+        if opened:
+            self._connection.remove_subscription(self)
+        for image in images:
+            self._retire(image)
+
+    # --- steps -------------------------------------------------------------------------------------
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more will come: closed, or drained."""
+        if self._refusal is not None:
+            return True
+        return self._targets is not None and not any(map(self._wanted, self._images))
+
+    def check(self) -> None:
+        """Raise what is wrong with this subscription, if something is."""
+        if self._refusal is not None:
+            raise self._refusal
+        if not self._opened:
+            raise Closed(
+                f"subscription to {self.pattern}: it is not open yet: use it in a `with` block"
+            )
+
+    def step(self, limit: int) -> Batch | None:
+        """One look at the rings, in turn: what is there, or None. Raises GapError by policy."""
+        rest = self._take_rest(limit)
+        if rest is not None:
+            return rest
+        if self._connection.rung or self._incoming:
+            self._connection.pump()
+            self._settle()
+        images = self._images
+        for _ in range(len(images)):
+            turn = self._turn if self._turn < len(images) else 0
+            self._turn = turn + 1
+            image = images[turn]
+            if self._targets is not None and not self._wanted(image):
+                continue
+            found = image.take(limit)
+            if found is None:
+                if image.gone is not None and image.finished():
+                    self._drop(image)
+                    return self.step(limit)
+            elif isinstance(found, Gap):
+                self._on_gap(image, found)
+            else:
+                return found
+        return None
+
+    def next_image(self) -> tuple[Image | None, bool]:
+        """A ring that has something, in turn, for a compiled handler; is it the only one?
+
+        The only ring is returned even when nothing is there yet: the kernel looks itself.
+        """
+        if self._connection.rung or self._incoming:
+            self._connection.pump()
+            self._settle()
+        images = self._images
+        if len(images) == 1 and self._targets is None and images[0].gone is None:
+            return images[0], True
+        for _ in range(len(images)):
+            turn = self._turn if self._turn < len(images) else 0
+            self._turn = turn + 1
+            image = images[turn]
+            if image.has_more() and (self._targets is None or self._wanted(image)):
+                return image, False
+        for image in [each for each in images if each.finished()]:
+            self._drop(image)
+        return None, False
+
+    def report(self, image: Image) -> None:
+        """A compiled handler met a gap. Raises GapError by policy."""
+        self._on_gap(image, image.gap("lost" if image.tethered else "lapped"))
+
+    @property
+    def inline(self) -> bool:
+        """Agents run only while this client waits or polls."""
+        return self._connection.link.inline
+
+    def grow(self, batch: Batch, limit: int) -> Batch | None:
+        """``batch`` with more messages behind it, as they are there; None: it must not grow."""
+        image = batch.image
+        if image is None or self._targets is not None or image.gone is not None:
+            return None
+        if any(each is not image and each.has_more() for each in self._images):
+            return None
+        grown = image.extend(batch, limit)
+        if isinstance(grown, Gap):
+            self._on_gap(image, grown)
+            return None
+        return grown
+
+    def arm(self, batch: Batch | None = None) -> int | None:
+        """Prepare to sleep: the doorbell's word to wait on, or None when there is something.
+
+        With ``batch``, what it holds stays held.
+        """
+        word = self._connection.bell.word
+        self._connection.pump()
+        if self._incoming or self._refusal is not None:
+            return None
+        held = None if batch is None else batch.image
+        for image in self._images:
+            if self._targets is not None and not self._wanted(image):
+                continue
+            if image.arm(keep=image is held):
+                return None
+        return word
+
+    def start_walk(self, batch: Batch) -> Iterator[Message]:
+        """Walk over a batch; whoever comes next gets what was not walked over."""
+        rows = iter(range(len(batch)))
+        walk = batch.walk(rows)
+        self._rest = (batch, rows, walk)
+        return walk
+
+    def rest(self) -> Iterator[Message] | None:
+        """The walk that was left unfinished."""
+        if self._rest is None:
+            return None
+        _, rows, walk = self._rest
+        if operator.length_hint(rows) == 0:
+            self._rest = None
+            return None
+        return walk
+
+    def _take_rest(self, limit: int) -> Batch | None:
+        if self._rest is None:
+            return None
+        batch, rows, _ = self._rest
+        left = operator.length_hint(rows)
+        if left == 0:
+            self._rest = None
+            return None
+        tail = batch.tail(len(batch) - left)
+        if left <= limit:
+            self._rest = None
+            return tail
+        rows = iter(range(limit, left))
+        self._rest = (tail, rows, tail.walk_from(limit, rows))
+        return tail.head(limit)
+
+    def _settle(self) -> None:
+        with self._settling:
+            while self._incoming:
+                self._take_in(self._incoming.popleft())
+
+    def _take_in(self, event: ImageAvailable | ImageGone) -> None:
+        if isinstance(event, ImageAvailable):
+            try:
+                self._images.append(Image(event, self.subscriber_id, self._codec))
+            except NotFound:  # it came and went before we looked
+                self._connection.release_image(event.subscription_id, event.image_id)
+            return
+        for image in self._images:
+            lost = event.subscription_id == _ENGINE_LOST
+            if image.image_id == event.image_id and (
+                lost or image.subscription_id == event.subscription_id
+            ):
+                image.gone = event.reason
+                if lost:
+                    image.subscription_id = _ENGINE_LOST  # nobody is left to be told of its end
+
+    def _wanted(self, image: Image) -> bool:
+        assert self._targets is not None
+        return bool(image.port[rd.R_SEQ] < self._targets.get(id(image), 0) and image.has_more())
+
+    def _on_gap(self, image: Image, gap: Gap) -> None:
+        policy = self.on_gap or ("event" if image.reliability == lay.UNRELIABLE else "raise")
+        if policy == "event":
+            self._connection.emit(msgspec.structs.replace(gap, at_ns=time.time_ns()))
+        elif policy == "raise":
+            raise GapError(
+                f"topic {gap.topic}: packets {gap.first} to {gap.end} of {gap.node or 'a node'} "
+                f"are lost for good ({gap.reason})",
+                (gap.first, gap.end),
+            )
+
+    def _drop(self, image: Image) -> None:
+        self._images.remove(image)
+        self._retire(image)
+
+    def _retire(self, image: Image) -> None:
+        for name, n in image.counts().items():
+            self._past[name] = self._past.get(name, 0) + n
+        image.close()
+        if image.subscription_id >= 0 and image.gone is not None:
+            self._connection.release_image(image.subscription_id, image.image_id)
+
+    def _start_drain(self) -> None:
+        """From now on only what is in the rings already is wanted."""
+        if self._targets is None:
+            self._connection.pump()
+            self._settle()
+            self._targets = {id(image): image.newest() for image in self._images}
+
+    # --- what a user may ask -----------------------------------------------------------------------
+
+    def _poll(self, max_messages: int) -> Batch:
+        self.check()
+        limit = check_max_messages(max_messages)
+        return self.step(limit) or EmptyBatch(self.pattern)
+
+    def lag(self) -> int:
+        """Packets that have arrived and are not read yet, over all publications."""
+        return sum(image.behind() for image in list(self._images))
+
+    def images(self) -> list[ImageStats]:
+        """The publications that are being read."""
+        return [
+            ImageStats(
+                topic=image.topic, node=image.node, session=image.session, **image.counts()
+            )
+            for image in list(self._images)
+        ]
+
+    def stats(self) -> dict[str, int]:
+        """Counts over all publications, those that are gone included."""
+        total = dict(self._past)
+        for image in list(self._images):
+            for name, n in image.counts().items():
+                total[name] = total.get(name, 0) + n
+        total["behind_packets"] = self.lag()
+        return total
+
+    @property
+    def closed(self) -> bool:
+        """No more can be received."""
+        return self._refusal is not None
+
+
+def check_max_messages(max_messages: int) -> int:
+    """The limit of a batch. Raises ConfigError."""
+    if not isinstance(max_messages, int) or not 1 <= max_messages <= BATCH_MESSAGES_MAX:
+        raise reject("max_messages", max_messages, f"are 1 to {BATCH_MESSAGES_MAX}")
+    return max_messages
+
+
+def check_concurrency(concurrency: int) -> int:
+    """How many handlers may run at a time. Raises ConfigError."""
+    if not isinstance(concurrency, int) or not 1 <= concurrency <= 10_000:
+        raise reject("concurrency", concurrency, "are 1 to 10000")
+    return concurrency
+
+
+def check_handler(handler: Callable[..., Any]) -> bool:
+    """Can it be called with one message? True: it is asynchronous. Raises ConfigError."""
+    if not callable(handler):
+        raise reject("handler", handler, "is a function of one message")
+    try:
+        inspect.signature(handler).bind(None)
+    except TypeError as problem:
+        raise reject(
+            "handler", handler, f"is a function of one message ({problem})"
+        ) from None
+    except ValueError:  # a builtin without a signature
+        pass
+    inner = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004
+    return inspect.iscoroutinefunction(inner)

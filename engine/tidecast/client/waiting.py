@@ -1,0 +1,246 @@
+"""How a client waits: back-off for room in a ring, the doorbell for messages and events.
+
+Nothing here spins without an end: a little at first, then it sleeps on a futex (rings) or for at
+most a millisecond (room). With an inline link nobody else runs the agents, so waiting runs them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tidecast.client import kernels
+from tidecast.client.link import Link
+from tidecast.layout import ring as lay
+
+if TYPE_CHECKING:
+    from tidecast.client.publisher import PublisherCore
+
+SLICE_NS = 100_000_000
+"""Longest sleep in one kernel call: Ctrl-C is noticed between two of them."""
+_SPINS = 32
+_SLEEP_MIN_S, _SLEEP_MAX_S = 20e-6, 1e-3
+_INLINE_SPIN_S = 1e-3
+_FLUSH_MIN_S, _FLUSH_MAX_S, _FLUSH_DEFAULT_S = 200e-6, 10e-3, 1e-3
+
+
+class Deadline:
+    """A point in time, or never. ``timeout_s``: None = never."""
+
+    __slots__ = ("_at",)
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self._at = None if timeout_s is None else time.monotonic() + timeout_s
+
+    @property
+    def passed(self) -> bool:
+        """The time is over."""
+        return self._at is not None and time.monotonic() >= self._at
+
+    def left_s(self, at_most_s: float) -> float:
+        """Seconds left, at least 0, at most ``at_most_s``."""
+        if self._at is None:
+            return at_most_s
+        return min(max(0.0, self._at - time.monotonic()), at_most_s)
+
+
+class Backoff:
+    """Growing pauses while a ring is full: some spins, then sleeps of 20 us to 1 ms."""
+
+    __slots__ = ("_link", "_sleep_s", "_turn")
+
+    def __init__(self, link: Link) -> None:
+        self._link, self._turn, self._sleep_s = link, 0, _SLEEP_MIN_S
+
+    def next_s(self) -> float:
+        """How long to sleep now; 0: not at all."""
+        self._turn += 1
+        if self._link.inline and self._link.work() > 0:
+            self._turn, self._sleep_s = 0, _SLEEP_MIN_S
+            return 0.0
+        if self._turn <= _SPINS:
+            return 0.0
+        pause_s, self._sleep_s = self._sleep_s, min(self._sleep_s * 1.5, _SLEEP_MAX_S)
+        return pause_s
+
+    def pause(self, deadline: Deadline) -> None:
+        """Sleep for the next pause, not beyond the deadline."""
+        time.sleep(deadline.left_s(self.next_s()))
+
+    async def pause_async(self, deadline: Deadline) -> None:
+        """The same on an event loop."""
+        await asyncio.sleep(deadline.left_s(self.next_s()))
+
+
+class Bell:
+    """This client's line in its node's doorbell file."""
+
+    __slots__ = ("_bells", "_line", "_scratch", "_word")
+
+    def __init__(self, link: Link) -> None:
+        self._bells, self._line = link.bells, link.doorbell
+        at = self._line * lay.DOORBELL_BYTES
+        self._word = memoryview(self._bells)[at : at + 4].cast("i")
+        self._scratch = threading.local()
+
+    @property
+    def word(self) -> int:
+        """The futex word: every ring changes it."""
+        return self._word[0]
+
+    def ring(self) -> None:
+        """Wake whoever waits here."""
+        kernels.ring_line(self._bells, self._line)
+
+    def wait(self, seen: int, timeout_s: float) -> int:
+        """Sleep while the word is ``seen``, one slice at most. The word then."""
+        scratch = getattr(self._scratch, "bytes", None)
+        if scratch is None:
+            scratch = self._scratch.bytes = np.zeros(16, dtype=np.uint8)
+        timeout_ns = min(int(timeout_s * 1e9), SLICE_NS)
+        if timeout_ns <= 0:
+            return self._word[0]
+        return int(kernels.wait_line(self._bells, self._line, seen, timeout_ns, scratch))
+
+
+class InlinePace:
+    """How long to pause between runs of inline agents: not at all, until nothing came for 1 ms."""
+
+    __slots__ = ("_idle_since",)
+
+    def __init__(self) -> None:
+        self._idle_since = time.monotonic()
+
+    def pause_s(self, did: int) -> float:
+        """0 to go on at once, else seconds to sleep. ``did``: what the last run did."""
+        now = time.monotonic()
+        if did > 0:
+            self._idle_since = now
+        idle_s = now - self._idle_since
+        return 0.0 if idle_s < _INLINE_SPIN_S else min(idle_s / 20, _SLEEP_MAX_S)
+
+
+class LoopWaker:
+    """One thread a connection that turns the doorbell into wake-ups of an event loop.
+
+    It is started by the first wait and sleeps on the futex otherwise. `wake` callbacks run in the
+    loop's thread.
+    """
+
+    def __init__(self, bell: Callable[[], Bell], loop: asyncio.AbstractEventLoop) -> None:
+        self._bell, self._loop = bell, loop
+        self._stop = False
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._seen = bell().word
+        self._thread = threading.Thread(target=self._run, name="tidecast-waker", daemon=True)
+        self._thread.start()
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop it wakes."""
+        return self._loop
+
+    def enlist(self) -> asyncio.Future[None]:
+        """A future that the next ring settles. Enlist first, then arm, then wait."""
+        future = self._loop.create_future()
+        self._waiting.add(future)
+        return future
+
+    def retire(self, future: asyncio.Future[None]) -> None:
+        """Done waiting."""
+        self._waiting.discard(future)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop = True
+        self._bell().ring()
+        if self._thread is not threading.current_thread():
+            self._thread.join(1.0)
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _run(self) -> None:
+        while not self._stop:
+            word = self._bell().wait(self._seen, 1.0)
+            if word == self._seen:
+                continue
+            self._seen = word
+            if self._waiting:
+                try:
+                    self._loop.call_soon_threadsafe(self._wake)
+                except RuntimeError:
+                    return  # the loop is closed
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, set()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+
+class Flusher:
+    """One thread a connection that hands over what publishers collected, after their linger time.
+
+    It sleeps on a condition while no publisher collects: a publisher that is called now and then
+    hands every message over by itself.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._busy: set[PublisherCore] = set()
+        self._stop = False
+        self._thread: threading.Thread | None = None
+
+    def add(self, publisher: PublisherCore) -> None:
+        """Look after this publisher until it has nothing to flush for a whole round."""
+        with self._changed:
+            if self._stop:
+                return
+            self._busy.add(publisher)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="tidecast-flusher", daemon=True
+                )
+                self._thread.start()
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """End the thread."""
+        with self._changed:
+            self._stop = True
+            thread = self._thread
+            self._changed.notify()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(1.0)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._busy and not self._stop:
+                    self._changed.wait()
+                if self._stop:
+                    return
+                pause_s = min(each.flush_after_s for each in self._busy)
+                self._changed.wait(pause_s)
+                busy = list(self._busy)
+            for publisher in busy:
+                if not publisher.tick():
+                    self._retire(publisher)
+
+    def _retire(self, publisher: PublisherCore) -> None:
+        with self._changed:
+            if not publisher.buffering:
+                self._busy.discard(publisher)
+
+
+def flush_after_s(linger_ns: int) -> float:
+    """How long messages may be collected, for a ring's linger time; 0: not at all."""
+    if linger_ns <= 0:
+        return _FLUSH_DEFAULT_S
+    return min(max(linger_ns / 1e9, _FLUSH_MIN_S), _FLUSH_MAX_S)

@@ -1,0 +1,190 @@
+"""Turns untyped input into settings Structs and names every problem, not only the first.
+
+The limits are the `msgspec.Meta` annotations of the Structs themselves; this module reads them, so
+that what is checked, what is said and what is documented are one thing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from tidecast.errors import ConfigError
+
+PROBLEMS_SHOWN_MAX = 20
+PROBLEMS_MAX = 500
+VALUE_SHOWN_MAX = 60
+
+_UNITS = {
+    "": 1, "b": 1, "k": 1000, "kb": 1000, "kib": 1 << 10, "m": 1000**2, "mb": 1000**2,
+    "mib": 1 << 20, "g": 1000**3, "gb": 1000**3, "gib": 1 << 30,
+}  # fmt: skip
+_SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*$")
+_DURATIONS_NS = {"ns": 1, "us": 1000, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
+
+StructT = TypeVar("StructT", bound=msgspec.Struct)
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of a size such as ``4MiB``, ``64 kB``, ``1000``. Raises ConfigError."""
+    found = _SIZE.match(text)
+    if found is None or found.group(2).lower() not in _UNITS:
+        raise ConfigError(
+            f"{shown(text)}: not a size: allowed are bytes, kB, KiB, MB, MiB, GB, GiB"
+        )
+    return int(float(found.group(1)) * _UNITS[found.group(2).lower()])
+
+
+def parse_duration_ns(text: str) -> int:
+    """Nanoseconds of a duration such as ``2ms``, ``1.5s``, ``50us``. Raises ConfigError."""
+    found = _SIZE.match(text)
+    if found is None or found.group(2).lower() not in _DURATIONS_NS:
+        raise ConfigError(f"{shown(text)}: not a duration: allowed are ns, us, ms, s, m, h (2ms)")
+    return int(float(found.group(1)) * _DURATIONS_NS[found.group(2).lower()])
+
+
+def shown(value: Any) -> str:
+    """A value as an error shows it: short, on one line."""
+    if isinstance(value, bool):
+        text = str(value).lower()
+    elif isinstance(value, str) and re.fullmatch(r"[\w.:/-]+", value):
+        text = value
+    else:
+        text = repr(value)
+    return text if len(text) <= VALUE_SHOWN_MAX else text[:VALUE_SHOWN_MAX] + "..."
+
+
+def raise_problems(problems: list[str], source: str = "") -> None:
+    """Raise one ConfigError that lists them all; nothing when there are none."""
+    if not problems:
+        return
+    head = f"{source}: " if source else ""
+    if len(problems) == 1:
+        raise ConfigError(head + problems[0], problems)
+    lines = [f"  {p}" for p in problems[:PROBLEMS_SHOWN_MAX]]
+    if len(problems) > PROBLEMS_SHOWN_MAX:
+        lines.append(f"  and {len(problems) - PROBLEMS_SHOWN_MAX} more")
+    raise ConfigError("\n".join([f"{head}{len(problems)} problems", *lines]), problems)
+
+
+def build(kind: type[StructT], raw: Any, at: str, problems: list[str]) -> StructT | None:
+    """Build a Struct from a mapping (or from a Struct of that kind, which is checked anew).
+
+    Adds ``path: value: what is allowed`` to ``problems`` for everything that is wrong; None then.
+    """
+    if isinstance(raw, kind):
+        raw = {name: getattr(raw, name) for name in raw.__struct_fields__}
+    if raw is None:
+        raw = {}
+    if not isinstance(raw, dict):
+        problems.append(f"{at}: {shown(raw)}: allowed is a mapping of settings")
+        return None
+    fields = _settings(kind)
+    before = len(problems)
+    values: dict[str, Any] = {}
+    for key, value in raw.items():
+        if len(problems) >= PROBLEMS_MAX:
+            return None
+        path = f"{at}.{key}" if at else str(key)
+        if key not in fields:
+            problems.append(f"{path}: unknown setting{_meant(key, fields)}")
+            continue
+        values[key] = _value(fields[key], value, path, problems)
+    problems.extend(
+        f"{at}.{name}: missing" if at else f"{name}: missing"
+        for name, setting in fields.items()
+        if setting.field.required and name not in raw
+    )
+    return kind(**values) if len(problems) == before else None
+
+
+def _value(setting: _Setting, value: Any, path: str, problems: list[str]) -> Any:
+    field, hint = setting
+    kind = field.type
+    if isinstance(kind, inspect.ListType) and isinstance(kind.item_type, inspect.StructType):
+        if not isinstance(value, list | tuple):
+            problems.append(f"{path}: {shown(value)}: allowed is a list")
+            return None
+        item = kind.item_type.cls
+        return [build(item, each, f"{path}[{i}]", problems) for i, each in enumerate(value)]
+    if isinstance(kind, inspect.StructType):
+        return build(kind.cls, value, path, problems)
+    if field.name.endswith("_bytes") and isinstance(value, str):
+        try:
+            value = parse_bytes(value)
+        except ConfigError as problem:
+            problems.append(f"{path}: {problem}")
+            return None
+    try:
+        return msgspec.convert(value, type=hint, strict=True)
+    except msgspec.ValidationError:
+        problems.append(f"{path}: {shown(value)}: allowed {allowed(kind)}")
+        return None
+
+
+class _Setting(NamedTuple):
+    field: inspect.Field
+    hint: Any
+
+
+@functools.cache
+def _settings(kind: type[msgspec.Struct]) -> dict[str, _Setting]:
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)
+    hints = [field.type for field in msgspec.structs.fields(kind)]
+    return {f.name: _Setting(f, h) for f, h in zip(info.fields, hints, strict=True)}
+
+
+def _meant(key: Any, fields: dict[str, _Setting]) -> str:
+    close = difflib.get_close_matches(str(key), fields, n=1)
+    if close:
+        return f": did you mean {close[0]}?"
+    return ": allowed " + ", ".join(fields)
+
+
+def allowed(kind: inspect.Type) -> str:
+    """What a type allows, in words made from its annotations."""
+    match kind:
+        case inspect.Metadata():
+            return allowed(kind.type)
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.IntType() | inspect.FloatType():
+            return _allowed_number(kind)
+        case inspect.StrType():
+            return _allowed_text(kind)
+        case inspect.LiteralType():
+            return ", ".join(str(v) for v in kind.values)
+        case inspect.ListType() | inspect.VarTupleType():
+            return f"a list of: {allowed(kind.item_type)}"
+        case inspect.DictType():
+            return "a mapping from text to text"
+        case inspect.UnionType():
+            return " or ".join(
+                allowed(t) for t in kind.types if not isinstance(t, inspect.NoneType)
+            )
+    return "something else"
+
+
+def _allowed_number(kind: inspect.IntType | inspect.FloatType) -> str:
+    noun = "whole number" if isinstance(kind, inspect.IntType) else "number"
+    low = kind.ge if kind.ge is not None else kind.gt
+    over = ">" if kind.gt is not None else ""
+    if low is not None and kind.le is not None:
+        text = f"{over}{low}..{kind.le}"
+    elif low is not None:
+        text = f"{noun}s {over or '>='} {low}"
+    else:
+        text = f"a {noun}"
+    return f"{text}, a multiple of {kind.multiple_of}" if kind.multiple_of else text
+
+
+def _allowed_text(kind: inspect.StrType) -> str:
+    if kind.pattern is not None:
+        return f"text that matches {kind.pattern}"
+    return f"at most {kind.max_length} characters" if kind.max_length is not None else "text"

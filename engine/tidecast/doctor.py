@@ -1,0 +1,464 @@
+"""What makes messages fail on a machine in practice, looked for one by one, each with its mend.
+
+A check returns `Finding`s; it reads the kernel's files below ``root`` ("/" but in tests) and tries
+real sockets. Nothing is changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import platform
+import secrets
+import socket
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from tidecast.config import (
+    Topology,
+    TransportConfig,
+    default_topology,
+    load_topology,
+    shm_dir,
+    topology_path,
+)
+from tidecast.errors import NotFound, TidecastError
+
+OK, WARN, FAIL = "ok", "warn", "fail"
+SHM_FAIL_BYTES, SHM_WARN_BYTES = 64 << 20, 512 << 20
+ROUND_TRIP_TIMEOUT_S = 1.0
+SIOCGIFADDR, SIOCGIFFLAGS, SIOCGIFMTU = 0x8915, 0x8913, 0x8921
+IFF_UP, IFF_LOOPBACK, IFF_MULTICAST = 1, 8, 0x1000
+SOL_UDP, UDP_SEGMENT, UDP_GRO = 17, 103, 104
+IP_UDP_HEADER_BYTES = 28
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What one check found. ``mend``: what to do about it, often a command."""
+
+    check: str
+    status: str
+    detail: str
+    mend: str = ""
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to look."""
+
+    data_dir: Path
+    topology: Topology
+    root: Path = Path("/")
+
+    def read(self, path: str) -> str:
+        """A kernel file's text; "" when it is not there."""
+        try:
+            return (self.root / path).read_text().strip()
+        except OSError:
+            return ""
+
+    def read_int(self, path: str) -> int | None:
+        """A kernel file's number; None when it is not there."""
+        text = self.read(path)
+        return int(text) if text.lstrip("-").isdigit() else None
+
+    def networks(self) -> list[TransportConfig]:
+        """The transports with sockets."""
+        return [t for t in self.topology.transports if t.is_network]
+
+
+class Interface(msgspec.Struct, frozen=True, kw_only=True):
+    """A network interface with an IPv4 address."""
+
+    name: str
+    address: str
+    flags: int
+    mtu: int
+
+
+def interfaces() -> list[Interface]:
+    """Those with an IPv4 address."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode())
+            with contextlib.suppress(OSError):
+                address = fcntl.ioctl(probe, SIOCGIFADDR, request)[20:24]
+                flags = struct.unpack_from("<H", fcntl.ioctl(probe, SIOCGIFFLAGS, request), 16)[0]
+                mtu = struct.unpack_from("<i", fcntl.ioctl(probe, SIOCGIFMTU, request), 16)[0]
+                found.append(
+                    Interface(name=name, address=socket.inet_ntoa(address), flags=flags, mtu=mtu)
+                )
+    return found
+
+
+def interface_of(transport: TransportConfig) -> Interface | None:
+    """The interface a transport uses. Any address of 127.0.0.0/8 is the loopback's."""
+    for each in interfaces():
+        if transport.interface in (each.name, each.address):
+            return each
+        if transport.interface.startswith("127.") and each.flags & IFF_LOOPBACK:
+            return each
+    return None
+
+
+# --- the process, the data directory, shared memory ----------------------------------------------
+
+
+def check_python(_: Place) -> Iterator[Finding]:
+    """Versions, and a kernel cache that can be written."""
+    import numba
+
+    from tidecast.native.jit import cache_root
+
+    versions = f"Python {platform.python_version()}, Numba {numba.__version__}, {sys.platform}"
+    if sys.platform != "linux":
+        yield Finding(check="python", status=FAIL, detail=versions, mend="Tidecast runs on Linux")
+    else:
+        yield Finding(check="python", status=OK, detail=versions)
+    root = cache_root()
+    if os.access(root, os.W_OK):
+        yield Finding(check="kernel cache", status=OK, detail=str(root))
+    else:
+        yield Finding(
+            check="kernel cache", status=WARN, detail=f"{root} cannot be written: every start "
+            "compiles anew", mend="set TIDECAST_CACHE_DIR to a directory of yours",
+        )  # fmt: skip
+
+
+def check_cores(place: Place) -> Iterator[Finding]:
+    """Spinning agents need cores of their own."""
+    cores = len(os.sched_getaffinity(0))
+    busy = [t.name for t in place.topology.transports if t.idle == "busy"]
+    if busy and cores < 3:
+        yield Finding(
+            check="cores", status=WARN, detail=f"{cores} cores, and transport {', '.join(busy)} "
+            "spins: spinning agents starve each other", mend="set idle: backoff in the topology",
+        )  # fmt: skip
+    else:
+        yield Finding(check="cores", status=OK, detail=f"{cores} usable")
+
+
+def check_engine(place: Place) -> Iterator[Finding]:
+    """An engine that runs must answer; none running is no fault."""
+    from tidecast.client.socket_session import EngineControl
+    from tidecast.node.process import read_state, running_pid
+
+    pid = running_pid(place.data_dir)
+    if pid is None:
+        if read_state(place.data_dir) is not None:
+            yield Finding(
+                check="engine", status=WARN, detail=f"none runs on {place.data_dir}; the last one "
+                "did not stop cleanly", mend="tidecast recorder shows its last moments; tidecast "
+                "up starts a new one",
+            )  # fmt: skip
+        else:
+            yield Finding(check="engine", status=OK, detail=f"none runs on {place.data_dir}")
+        return
+    try:
+        with EngineControl(place.data_dir, "doctor") as control:
+            engine, mine = control.welcome.version, _own_version()
+    except TidecastError as problem:
+        yield Finding(
+            check="engine", status=FAIL, detail=f"pid {pid} does not answer: {problem}",
+            mend="tidecast down, then tidecast up",
+        )  # fmt: skip
+        return
+    if engine != mine:
+        yield Finding(
+            check="engine", status=WARN, detail=f"pid {pid} is version {engine}, this is {mine}",
+            mend="restart it: tidecast down, then tidecast up",
+        )  # fmt: skip
+    else:
+        yield Finding(check="engine", status=OK, detail=f"pid {pid} answers, version {engine}")
+
+
+def _own_version() -> str:
+    import tidecast
+
+    return str(tidecast.__version__)
+
+
+def check_data_dir(place: Place) -> Iterator[Finding]:
+    """It must be a directory that we may write."""
+    directory = place.data_dir
+    while not directory.exists() and directory != directory.parent:
+        directory = directory.parent
+    if directory.is_dir() and os.access(directory, os.W_OK | os.X_OK):
+        yield Finding(check="data directory", status=OK, detail=str(place.data_dir))
+    else:
+        yield Finding(
+            check="data directory", status=FAIL, detail=f"{directory} cannot be written",
+            mend="choose another with --data-dir or TIDECAST_DATA_DIR",
+        )  # fmt: skip
+
+
+def check_shared_memory(place: Place) -> Iterator[Finding]:
+    """Rings live there: a container has 64 MiB by default."""
+    directory = shm_dir(place.data_dir)
+    if directory.parent != Path("/dev/shm"):
+        yield Finding(
+            check="shared memory", status=WARN, detail=f"no /dev/shm: rings lie in {directory}, "
+            "on a disk perhaps", mend="mount -t tmpfs tmpfs /dev/shm",
+        )  # fmt: skip
+        return
+    stats = os.statvfs(directory.parent)
+    free_bytes = stats.f_bavail * stats.f_frsize
+    detail = f"/dev/shm has {free_bytes >> 20} MiB free of {stats.f_blocks * stats.f_frsize >> 20}"
+    status = FAIL if free_bytes < SHM_FAIL_BYTES else WARN if free_bytes < SHM_WARN_BYTES else OK
+    yield Finding(
+        check="shared memory", status=status, detail=detail,
+        mend="" if status == OK else "mount -o remount,size=2G /dev/shm; containers: "
+        "docker run --shm-size=2g",
+    )  # fmt: skip
+
+
+def check_clock(place: Place) -> Iterator[Finding]:
+    """A clock that must ask the hypervisor costs a microsecond a reading."""
+    base = "sys/devices/system/clocksource/clocksource0/"
+    source = place.read(base + "current_clocksource")
+    if source in ("hpet", "acpi_pm", "jiffies", "refined-jiffies"):
+        yield Finding(
+            check="clock", status=WARN, detail=f"clock source {source} is slow",
+            mend=f"echo tsc > /{base}current_clocksource (there are: "
+            f"{place.read(base + 'available_clocksource')})",
+        )  # fmt: skip
+    else:
+        yield Finding(check="clock", status=OK, detail=f"clock source {source or 'unknown'}")
+
+
+# --- the network ----------------------------------------------------------------------------------
+
+
+def check_socket_buffers(place: Place) -> Iterator[Finding]:
+    """The kernel cuts socket buffers to its maxima without a word."""
+    for kind in ("rmem_max", "wmem_max"):
+        have = place.read_int(f"proc/sys/net/core/{kind}")
+        want = max((t.socket_buffer_bytes for t in place.networks()), default=0)
+        if have is None or have >= want:
+            detail = "not to be seen here" if have is None else f"{have} bytes, {want} are wanted"
+            yield Finding(check=kind, status=OK, detail=detail)
+        else:
+            yield Finding(
+                check=kind, status=WARN, detail=f"{have} bytes, but the topology wants {want}: "
+                "bursts beyond it are lost (and repaired), unless the engine is root",
+                mend=f"sysctl -w net.core.{kind}={want}",
+            )  # fmt: skip
+
+
+def check_interfaces(place: Place) -> Iterator[Finding]:
+    """Each transport's interface: there, up, able to multicast, packets that fit."""
+    for transport in place.networks():
+        check = f"interface of {transport.name}"
+        found = interface_of(transport)
+        if found is None:
+            known = ", ".join(f"{i.name} ({i.address})" for i in interfaces()) or "none"
+            yield Finding(
+                check=check, status=FAIL, detail=f"{transport.interface}: no such interface with "
+                f"an IPv4 address; there are {known}", mend="set interface in the topology",
+            )  # fmt: skip
+            continue
+        yield _interface_finding(check, transport, found)
+
+
+def _interface_finding(check: str, transport: TransportConfig, found: Interface) -> Finding:
+    detail = f"{found.name} ({found.address}), MTU {found.mtu}"
+    if not found.flags & IFF_UP:
+        return Finding(
+            check=check, status=FAIL, detail=f"{detail}: is down",
+            mend=f"ip link set {found.name} up",
+        )  # fmt: skip
+    can = found.flags & (IFF_MULTICAST | IFF_LOOPBACK)
+    if transport.kind == "udp-multicast" and not can:
+        return Finding(
+            check=check, status=FAIL, detail=f"{detail}: has no MULTICAST flag",
+            mend=f"ip link set {found.name} multicast on",
+        )  # fmt: skip
+    if transport.packet_bytes + IP_UDP_HEADER_BYTES > found.mtu:
+        return Finding(
+            check=check, status=WARN, detail=f"{detail}: packets of {transport.packet_bytes} bytes "
+            "are sent in IP fragments: one lost fragment loses the packet",
+            mend=f"set packet_bytes to {(found.mtu - IP_UDP_HEADER_BYTES) // 8 * 8} or less",
+        )  # fmt: skip
+    return Finding(check=check, status=OK, detail=detail)
+
+
+def check_routes(place: Place) -> Iterator[Finding]:
+    """Packets are sent by interface; without any route some kernels and VPNs still refuse."""
+    routes = _routes(place)
+    for transport in place.networks():
+        if transport.kind != "udp-multicast" or transport.is_loopback:
+            continue
+        group = struct.unpack("=I", socket.inet_aton(transport.group))[0]
+        via = [name for name, to, mask in routes if group & mask == to]
+        found = interface_of(transport)
+        check = f"route of {transport.name}"
+        if found is None or found.name in via:
+            yield Finding(check=check, status=OK, detail=f"{transport.group} by {', '.join(via)}")
+        else:
+            yield Finding(
+                check=check, status=WARN,
+                detail=f"no route to {transport.group} by {found.name} (by {', '.join(via)})"
+                if via else f"no route to {transport.group}",
+                mend=f"ip route add 224.0.0.0/4 dev {found.name}",
+            )  # fmt: skip
+
+
+def _routes(place: Place) -> list[tuple[str, int, int]]:
+    """(interface, destination, mask), as the kernel prints them: in network order."""
+    rows = [line.split() for line in place.read("proc/net/route").splitlines()[1:]]
+    return [(r[0], int(r[1], 16), int(r[7], 16)) for r in rows if len(r) > 7]
+
+
+def check_rp_filter(place: Place) -> Iterator[Finding]:
+    """Strict reverse-path filtering drops packets of sources that are routed another way."""
+    conf = "proc/sys/net/ipv4/conf"
+    for transport in place.networks():
+        found = interface_of(transport)
+        if found is None or found.flags & IFF_LOOPBACK:
+            continue
+        values = [place.read_int(f"{conf}/{name}/rp_filter") for name in ("all", found.name)]
+        mode = max((v for v in values if v is not None), default=0)
+        check = f"rp_filter of {transport.name}"
+        many = sum(1 for i in interfaces() if not i.flags & IFF_LOOPBACK) > 1
+        if mode == 1 and many:
+            yield Finding(
+                check=check, status=WARN, detail=f"strict on {found.name}, and there are several "
+                "interfaces: packets from nodes that are routed another way vanish",
+                mend=f"sysctl -w net.ipv4.conf.all.rp_filter=2 net.ipv4.conf.{found.name}."
+                "rp_filter=2",
+            )  # fmt: skip
+        else:
+            words = {0: "off", 1: "strict, one interface", 2: "loose"}
+            yield Finding(check=check, status=OK, detail=f"{words.get(mode, mode)}")
+
+
+def check_firewall(place: Place) -> Iterator[Finding]:
+    """Rules cannot be read without rights, but one sees whether a firewall is loaded."""
+    outside = [t for t in place.networks() if not t.is_loopback]
+    modules = {line.split()[0] for line in place.read("proc/modules").splitlines() if line.split()}
+    loaded = sorted(modules & {"nf_tables", "ip_tables", "iptable_filter"})
+    if not outside or not loaded:
+        detail = "no packet filter is loaded" if not loaded else "loopback only: does not matter"
+        yield Finding(check="firewall", status=OK, detail=detail)
+        return
+    ports = ", ".join(f"{t.port}-{t.port + 2}" for t in outside)
+    yield Finding(
+        check="firewall", status=WARN, detail=f"a packet filter is loaded ({', '.join(loaded)}); "
+        f"it must let UDP ports {ports} and IGMP pass",
+        mend=f"iptables -I INPUT -p udp --dport {outside[0].port}:{outside[0].port + 2} -j ACCEPT; "
+        "iptables -I INPUT -p igmp -j ACCEPT",
+    )  # fmt: skip
+
+
+def check_round_trip(place: Place) -> Iterator[Finding]:
+    """A real packet to each multicast group, on a port of its own."""
+    for transport in place.networks():
+        found = interface_of(transport)
+        if transport.kind != "udp-multicast" or found is None:
+            continue
+        check = f"multicast on {transport.name}"
+        try:
+            came = _multicast_round_trip(transport, found)
+        except OSError as problem:
+            yield Finding(
+                check=check, status=FAIL, detail=f"{transport.group} on {found.name}: "
+                f"{problem.strerror or problem}",
+                mend=f"ip link set {found.name} multicast on; "
+                f"ip route add 224.0.0.0/4 dev {found.name}",
+            )  # fmt: skip
+            continue
+        if came:
+            yield Finding(
+                check=check, status=OK, detail=f"{transport.group} on {found.name}: sent and came"
+            )
+        else:
+            yield Finding(
+                check=check, status=FAIL, detail=f"{transport.group} on {found.name}: sent, but "
+                "did not come back", mend="look at the firewall, rp_filter and route findings; in "
+                "containers use --network host",
+            )  # fmt: skip
+
+
+def _multicast_round_trip(transport: TransportConfig, interface: Interface) -> bool:
+    local = socket.inet_aton(interface.address)
+    token = secrets.token_bytes(16)
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
+    ):
+        receiver.bind((transport.group, 0))
+        membership = socket.inet_aton(transport.group) + local
+        receiver.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
+        receiver.settimeout(ROUND_TRIP_TIMEOUT_S)
+        sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, local)
+        sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, transport.ttl_hops)
+        sender.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
+        sender.bind((interface.address, 0))
+        sender.sendto(token, (transport.group, receiver.getsockname()[1]))
+        try:
+            return receiver.recv(64) == token
+        except TimeoutError:
+            return False
+
+
+def check_offload(_: Place) -> Iterator[Finding]:
+    """Many packets a system call: the kernel must split and join them."""
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender,
+    ):
+        receiver.bind(("127.0.0.1", 0))
+        receiver.settimeout(ROUND_TRIP_TIMEOUT_S)
+        slow = "works, only slower: packets go one by one; Linux 5.0 or newer has it"
+        try:
+            sender.setsockopt(SOL_UDP, UDP_SEGMENT, 100)
+            sender.sendto(bytes(200), receiver.getsockname())
+            parts = [len(receiver.recv(1000)), len(receiver.recv(1000))]
+        except OSError as problem:
+            yield Finding(check="GSO", status=WARN, detail=f"refused ({problem})", mend=slow)
+        else:
+            status = OK if parts == [100, 100] else WARN
+            yield Finding(check="GSO", status=status, detail=f"200 bytes came as {parts}")
+        try:
+            receiver.setsockopt(SOL_UDP, UDP_GRO, 1)
+        except OSError as problem:
+            yield Finding(check="GRO", status=WARN, detail=f"refused ({problem})", mend=slow)
+        else:
+            yield Finding(check="GRO", status=OK, detail="can be switched on")
+
+
+CHECKS: tuple[Callable[[Place], Iterator[Finding]], ...] = (
+    check_python, check_cores, check_clock, check_data_dir, check_shared_memory, check_engine,
+    check_socket_buffers, check_interfaces, check_routes, check_rp_filter, check_firewall,
+    check_round_trip, check_offload,
+)  # fmt: skip
+
+
+def examine(data_dir: Path, root: Path = Path("/")) -> list[Finding]:
+    """Run all checks; a broken topology file is itself a finding."""
+    findings: list[Finding] = []
+    path = topology_path(data_dir)
+    try:
+        topology = load_topology(path)
+        findings.append(Finding(check="topology", status=OK, detail=str(path)))
+    except NotFound:
+        topology = default_topology()
+        findings.append(Finding(check="topology", status=OK, detail="the default one"))
+    except TidecastError as problem:
+        topology = default_topology()
+        findings.append(
+            Finding(check="topology", status=FAIL, detail=str(problem), mend=f"edit {path}")
+        )
+    place = Place(data_dir=data_dir, topology=topology, root=root)
+    for check in CHECKS:
+        try:
+            findings.extend(check(place))
+        except OSError as problem:
+            name = check.__name__.removeprefix("check_").replace("_", " ")
+            findings.append(Finding(check=name, status=WARN, detail=f"cannot look: {problem}"))
+    return findings

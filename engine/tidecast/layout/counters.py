@@ -1,0 +1,182 @@
+"""Counters in shared memory: one file a node, one row an entity, one documented column a counter.
+
+A row has one writer (an agent), so counting is a plain add. Readers (`tidecast top`, metrics) map
+the file and read whenever they like. The file: header page, `ROWS_MAX` descriptions of
+`ROW_INFO_BYTES`, then `ROWS_MAX` x `COLUMNS` int64.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, unique
+
+from tidecast.layout.fields import Field, Layout
+
+MAGIC = 0x31544E5543434454  # "TDCCUNT1"
+ROWS_MAX, COLUMNS, ROW_INFO_BYTES = 8192, 64, 320
+HEADER_BYTES = 4096
+INFO_AT = HEADER_BYTES
+VALUES_AT = INFO_AT + ROWS_MAX * ROW_INFO_BYTES
+FILE_BYTES = VALUES_AT + ROWS_MAX * COLUMNS * 8
+
+ROW_FREE, ROW_NODE, ROW_SENDER, ROW_RECEIVER, ROW_TRANSPORT, ROW_PUBLICATION, ROW_IMAGE = range(7)
+ROW_KIND_NAMES = ("free", "node", "sender", "receiver", "transport", "publication", "image")
+
+ROW_INFO = Layout(
+    "counter row description",
+    ROW_INFO_BYTES,
+    (
+        Field("kind", 0, 4, "free 0, node 1, sender 2, receiver 3, transport 4, publication 5, "
+              "image 6"),
+        Field("session", 4, 4, "session id"),
+        Field("peer", 8, 4, "node id of the publisher (image)"),
+        Field("channel", 12, 4, "control 0, ordinary 1, large 2"),
+        Field("created_ns", 16, 8, "ns since 1970"),
+        Field("name_len", 24, 4, "bytes of the name"),
+        Field("detail_len", 28, 4, "bytes of the detail"),
+        Field("name", 32, 200, "topic or transport, UTF-8"),
+        Field("detail", 232, 88, "node name, address, UTF-8"),
+    ),
+)  # fmt: skip
+
+
+@unique
+class Counter(IntEnum):
+    """Every counter and gauge. Gauges are marked; all others only grow."""
+
+    PACKETS_SENT = 0
+    """DATA packets sent for the first time."""
+    BYTES_SENT = 1
+    """Bytes of those packets, headers included."""
+    PACKETS_RESENT = 2
+    """DATA packets sent again because of a NAK."""
+    BYTES_RESENT = 3
+    """Bytes of those packets."""
+    NAKS_RECEIVED = 4
+    """NAK packets that reached the publication."""
+    NAK_PACKETS_ASKED = 5
+    """Packets those NAKs named."""
+    NAKS_SUPPRESSED = 6
+    """Named packets not sent again because they were resent a moment ago."""
+    NAKS_TOO_LATE = 7
+    """Named packets that history no longer holds; answered with LOST."""
+    STATUS_RECEIVED = 8
+    """STATUS packets that reached the publication."""
+    HEARTBEATS_SENT = 9
+    """HEARTBEAT packets, tail-loss probes included."""
+    SETUPS_SENT = 10
+    """SETUP packets."""
+    SYSTEM_CALLS_SENT = 11
+    """System calls that sent data."""
+    SHORT_SENDS = 12
+    """Sends that the kernel refused for the moment (socket buffer full)."""
+    SEND_ERRORS = 13
+    """Sends that failed otherwise."""
+    RATE_LIMITED = 14
+    """Times the rate limit held packets back."""
+    FLOW_LIMITED = 15
+    """Times flow control (a receiver's window) held packets back."""
+    RECEIVERS = 16
+    """Gauge: receivers of the publication."""
+    RECEIVERS_REFUSED = 17
+    """STATUS of receivers beyond the table's size."""
+    RECEIVER_TIMEOUTS = 18
+    """Receivers dropped: silent or stuck."""
+    HEAD = 19
+    """Gauge: next packet the publisher opens."""
+    SENT = 20
+    """Gauge: next packet to send."""
+    SLOWEST_CONSUMED = 21
+    """Gauge: what the slowest receiver has consumed."""
+    SLOTS = 22
+    """Gauge: packets the ring holds."""
+    PACKETS_RECEIVED = 23
+    """DATA packets accepted into an image."""
+    BYTES_RECEIVED = 24
+    """Bytes of those packets."""
+    DUPLICATES = 25
+    """DATA packets that were there already."""
+    LATE = 26
+    """DATA packets before the window or given up on."""
+    OVERRUNS = 27
+    """DATA packets beyond the receive window."""
+    LOSSES = 28
+    """Packets found missing."""
+    RECOVERED = 29
+    """Missing packets that came after all."""
+    LOST_FOR_GOOD = 30
+    """Missing packets that nobody holds any more: a typed Gap."""
+    GAP_TABLE_FULL = 31
+    """DATA packets refused because too many gaps were open."""
+    NAKS_SENT = 32
+    """NAK packets sent."""
+    NAK_RANGES_SENT = 33
+    """Ranges in them."""
+    STATUS_SENT = 34
+    """STATUS packets sent."""
+    HEARTBEATS_RECEIVED = 35
+    """HEARTBEAT packets."""
+    SETUPS_RECEIVED = 36
+    """SETUP packets."""
+    HIGHEST = 37
+    """Gauge: behind the newest packet seen."""
+    CONTIGUOUS = 38
+    """Gauge: first packet not yet received."""
+    CONSUMED = 39
+    """Gauge: first packet the slowest local subscriber still needs."""
+    EVICTIONS = 40
+    """Local subscribers evicted."""
+    DATAGRAMS_RECEIVED = 41
+    """Datagrams (GRO bundles count once) read from sockets."""
+    INVALID_SHORT = 42
+    """Packets shorter than their header says, or than any packet."""
+    INVALID_VERSION = 43
+    """Packets of another version, or not ours at all."""
+    INVALID_TYPE = 44
+    """Packets of an unknown type, or of a type that does not belong to this socket."""
+    INVALID_FIELD = 45
+    """Packets with a field outside its range."""
+    FILTERED = 46
+    """Packets of topics or sessions nobody here wants."""
+    UNKNOWN_SESSION = 47
+    """Packets of a wanted topic before their SETUP."""
+    STALE_SESSION = 48
+    """Packets of sessions that ended or of replaced incarnations."""
+    QUARANTINED = 49
+    """Packets of quarantined nodes."""
+    FAULTS_DROPPED = 50
+    """Packets dropped by fault injection."""
+    FAULTS_DROPPED_BYTES = 51
+    """Bytes of DATA packets dropped or spoiled by fault injection."""
+    FAULTS_DUPLICATED = 52
+    """Packets duplicated by fault injection."""
+    FAULTS_DELAYED = 53
+    """Packets delayed or reordered by fault injection."""
+    FAULTS_CORRUPTED = 54
+    """Packets corrupted by fault injection."""
+    DUTY_CYCLES = 55
+    """Duty cycles of the agent."""
+    DUTY_CYCLE_NS_MAX = 56
+    """Gauge: longest duty cycle, ns."""
+    PARKS = 57
+    """Times the agent slept."""
+    EVENTS_LOST = 58
+    """Events that did not fit the agent's event buffer (counted elsewhere all the same)."""
+    RTT_NS = 59
+    """Gauge: smoothed round-trip time, ns."""
+    REPAIRS_UNNEEDED = 60
+    """Retransmissions of packets that were there already."""
+    INVALID_CHECKSUM = 61
+    """Packets whose checksum does not match."""
+    DROPPED_MESSAGES = 62
+    """Messages dropped by publishers with on_full = drop."""
+    MESSAGES_ABANDONED = 63
+    """Messages left in a ring when its session ended."""
+
+
+GAUGES = frozenset(
+    {
+        Counter.RECEIVERS, Counter.HEAD, Counter.SENT, Counter.SLOWEST_CONSUMED, Counter.SLOTS,
+        Counter.HIGHEST, Counter.CONTIGUOUS, Counter.CONSUMED, Counter.DUTY_CYCLE_NS_MAX,
+        Counter.RTT_NS,
+    }
+)  # fmt: skip

@@ -1,0 +1,107 @@
+"""The flight recorder's file: three rings of fixed records an agent, always on, read any time.
+
+Header page, then for each writer (sender, receiver, conductor) an alert, a low-frequency and a
+high-frequency ring of `RECORDS_MAX` records. A record is valid when its sequence, written last,
+matches its place; a reader merges all rings by time.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, unique
+
+from tidecast.layout.fields import Field, Layout
+
+MAGIC = 0x31434552434454  # "TDCREC1"
+HEADER_BYTES, RECORD_BYTES, RECORDS_MAX = 4096, 64, 1024
+ALERT, LOW, HIGH = 0, 1, 2
+SECTION_NAMES = ("alert", "low", "high")
+SECTIONS, WRITERS = 3, 3
+WRITER_SENDER, WRITER_RECEIVER, WRITER_CONDUCTOR = 0, 1, 2
+WRITER_NAMES = ("sender", "receiver", "conductor")
+RING_BYTES = 64 + RECORDS_MAX * RECORD_BYTES
+FILE_BYTES = HEADER_BYTES + WRITERS * SECTIONS * RING_BYTES
+PID_AT, REALTIME_OFFSET_AT = 8, 16
+
+SEQ_AT, TIME_AT, CODE_AT, ENTITY_AT, A_AT, B_AT, C_AT, D_AT = 0, 8, 16, 24, 32, 40, 48, 56
+
+RECORD = Layout(
+    "recorder record",
+    RECORD_BYTES,
+    (
+        Field("seq", SEQ_AT, 8, "1, 2, 3 ... within its ring; written last"),
+        Field("time_ns", TIME_AT, 8, "monotonic clock; header has the offset to wall clock"),
+        Field("code", CODE_AT, 8, "what happened"),
+        Field("entity", ENTITY_AT, 8, "session id, or transport index"),
+        Field("a", A_AT, 8, "first argument"),
+        Field("b", B_AT, 8, "second argument"),
+        Field("c", C_AT, 8, "third argument"),
+        Field("d", D_AT, 8, "fourth argument"),
+    ),
+)
+
+
+def ring_at(writer: int, section: int) -> int:
+    """Offset of a ring: 64 bytes with the count of records written, then the records."""
+    return HEADER_BYTES + (writer * SECTIONS + section) * RING_BYTES
+
+
+@unique
+class Code(IntEnum):
+    """Recorded events: name, section and what a, b, c, d mean stand in `MEANING`."""
+
+    STARTED = 1
+    STOPPED = 2
+    PUBLICATION_ADDED = 3
+    PUBLICATION_REMOVED = 4
+    IMAGE_ADDED = 5
+    IMAGE_REMOVED = 6
+    RECEIVER_JOINED = 7
+    RECEIVER_TIMEOUT = 8
+    NAK_SENT = 9
+    NAK_RECEIVED = 10
+    RESENT = 11
+    LOST_ANSWERED = 12
+    GAP = 13
+    PEER_TIMEOUT = 14
+    EVICTED = 15
+    STALE_INCARNATION = 16
+    SETUP_SEEN = 17
+    PROBE_SENT = 18
+    SEND_ERROR = 19
+    GSO_OFF = 20
+    RECEIVER_LEFT = 21
+    SESSION_ENDED = 22
+    FAULTS_CHANGED = 23
+    NODE_CONFLICT = 24
+    TOPIC_CONFLICT = 25
+    RATE_CHANGED = 26
+
+
+MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
+    Code.STARTED: (LOW, "agent started", ("pid",)),
+    Code.STOPPED: (LOW, "agent stopped", ()),
+    Code.PUBLICATION_ADDED: (LOW, "publication added", ("topic", "slots", "slot_bytes")),
+    Code.PUBLICATION_REMOVED: (LOW, "publication removed", ("sent", "head")),
+    Code.IMAGE_ADDED: (LOW, "image added", ("topic", "join_seq", "slots", "source")),
+    Code.IMAGE_REMOVED: (LOW, "image removed", ("contiguous", "reason")),
+    Code.RECEIVER_JOINED: (LOW, "receiver joined", ("receiver", "node", "consumed")),
+    Code.RECEIVER_TIMEOUT: (ALERT, "receiver dropped", ("receiver", "node", "consumed", "stuck")),
+    Code.NAK_SENT: (HIGH, "NAK sent", ("first", "ranges", "packets")),
+    Code.NAK_RECEIVED: (HIGH, "NAK received", ("receiver", "ranges", "packets")),
+    Code.RESENT: (HIGH, "resent", ("first", "packets", "bytes")),
+    Code.LOST_ANSWERED: (ALERT, "asked for what history lost", ("first", "end", "oldest")),
+    Code.GAP: (ALERT, "packets lost for good", ("first", "end")),
+    Code.PEER_TIMEOUT: (ALERT, "peer silent", ("source", "contiguous")),
+    Code.EVICTED: (ALERT, "local subscriber evicted", ("subscription", "position", "highest")),
+    Code.STALE_INCARNATION: (ALERT, "stale incarnation refused", ("source", "incarnation")),
+    Code.SETUP_SEEN: (LOW, "setup seen", ("source", "topic", "next")),
+    Code.PROBE_SENT: (HIGH, "tail probe", ("seq", "interval_ns")),
+    Code.SEND_ERROR: (ALERT, "send failed", ("errno", "packets")),
+    Code.GSO_OFF: (ALERT, "segmentation offload refused, fell back", ("errno",)),
+    Code.RECEIVER_LEFT: (LOW, "receiver left", ("receiver", "node")),
+    Code.SESSION_ENDED: (LOW, "session ended by its publisher", ("end_seq",)),
+    Code.FAULTS_CHANGED: (ALERT, "fault injection changed", ("drop_ppm", "delay_ns", "seed")),
+    Code.NODE_CONFLICT: (ALERT, "two nodes use one id", ("node", "incarnation")),
+    Code.TOPIC_CONFLICT: (ALERT, "topic id used for something else", ("topic", "source")),
+    Code.RATE_CHANGED: (LOW, "rate limit changed", ("packets_per_s", "bytes_per_s")),
+}

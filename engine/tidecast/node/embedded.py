@@ -1,0 +1,120 @@
+"""A node inside the client's process: `EmbeddedLink` is a `Link` that calls it directly."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tidecast.client.link import (
+    PublicationGrant,
+    PublicationOptions,
+    SubscriptionGrant,
+    SubscriptionOptions,
+)
+from tidecast.config import Topology, with_identity
+from tidecast.events import Event
+from tidecast.node.node import Node
+
+
+class EmbeddedLink:
+    """A session with a node of this process. See `tidecast.client.link.Link`."""
+
+    def __init__(self, node: Node, name: str, *, owns_node: bool) -> None:
+        self.node = node
+        self._owns = owns_node
+        self._directory: Path | None = None
+        self._closed = False
+        self._work_lock = threading.Lock()
+        self.client_id = node.attach(name)
+        self.node_id, self.node_name, self.incarnation = node.id, node.name, node.incarnation
+        self.inline = node.inline
+        self.doorbell = node.doorbell(self.client_id)
+
+    @classmethod
+    def open(
+        cls, topology: Topology, *, name: str = "embedded", inline: bool = False,
+        data_dir: Path | None = None,
+    ) -> EmbeddedLink:
+        """Start a node with ``topology`` in this process and attach to it.
+
+        ``inline``: no threads; the agents run whenever this client polls, publishes or waits.
+        Without ``data_dir`` a temporary directory is used.
+        """
+        directory = None
+        if data_dir is None:
+            directory = data_dir = Path(tempfile.mkdtemp(prefix="tidecast-"))
+        node = Node(with_identity(topology, data_dir), data_dir, inline)
+        try:
+            node.start()
+        except BaseException:
+            if directory is not None:
+                shutil.rmtree(directory, ignore_errors=True)
+            raise
+        link = cls(node, name, owns_node=True)
+        link._directory = directory
+        atexit.register(link.close)
+        return link
+
+    @property
+    def bells(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The doorbell file."""
+        return self.node.bells
+
+    def open_publication(self, topic: str, options: PublicationOptions) -> PublicationGrant:
+        """See `Link`."""
+        return self.node.open_publication(self.client_id, topic, options)
+
+    def close_publication(self, publication_id: int) -> None:
+        """See `Link`."""
+        self.node.close_publication(self.client_id, publication_id)
+
+    def open_subscription(self, pattern: str, options: SubscriptionOptions) -> SubscriptionGrant:
+        """See `Link`."""
+        return self.node.open_subscription(self.client_id, pattern, options)
+
+    def close_subscription(self, subscription_id: int) -> None:
+        """See `Link`."""
+        self.node.close_subscription(self.client_id, subscription_id)
+
+    def release_image(self, subscription_id: int, image_id: int) -> None:
+        """See `Link`."""
+        self.node.release_image(self.client_id, subscription_id, image_id)
+
+    def take_events(self) -> list[Event]:
+        """See `Link`."""
+        return self.node.take_events(self.client_id)
+
+    def node_id_of(self, name: str) -> int:
+        """See `Link`."""
+        return self.node.node_id_of(name)
+
+    def stats(self) -> dict[str, Any]:
+        """See `Link`."""
+        return self.node.stats()
+
+    def work(self) -> int:
+        """See `Link`."""
+        if not self.inline:
+            return 0
+        with self._work_lock:
+            return self.node.work()
+
+    def close(self) -> None:
+        """See `Link`; a node that was opened with this link stops with it."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(Exception):
+            atexit.unregister(self.close)
+        self.node.client_gone(self.client_id)
+        if self._owns:
+            self.node.stop()
+        if self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)

@@ -1,0 +1,633 @@
+"""The node: one object that owns transports, publications, subscriptions, images and events.
+
+Any thread may call it; one lock guards its state. Agents never take that lock: they hand events to
+the conductor (a thread of its own, or the caller when the agents are inline), which may then give
+them commands. Lock order: node lock, then an agent's command queue.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import queue
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tidecast import events as ev
+from tidecast.buffers.counters import CountersFile
+from tidecast.buffers.recorder import create_recorder, record_from_python
+from tidecast.buffers.ring_file import add_consumer, create_ring, describe, remove_consumer
+from tidecast.buffers.writer import close_abandoned
+from tidecast.client.link import (
+    PublicationGrant,
+    PublicationOptions,
+    SubscriptionGrant,
+    SubscriptionOptions,
+)
+from tidecast.config import (
+    FaultSettings,
+    TopicConfig,
+    Topology,
+    check_pattern,
+    check_topic_name,
+    is_pattern,
+    matches,
+    shm_dir,
+)
+from tidecast.errors import (
+    ConfigError,
+    Conflict,
+    ForkedProcess,
+    NoResponders,
+    NotFound,
+    SharedMemoryError,
+    TidecastError,
+)
+from tidecast.layout import counters as cl
+from tidecast.layout import recorder as rec
+from tidecast.layout import ring as lay
+from tidecast.layout.packet import CHANNEL_LARGE, CHANNEL_NAMES
+from tidecast.native.mapped import MappedFile
+from tidecast.node import sessions, tables
+from tidecast.node.state import Client, Image, Peer, Publication, Subscription
+from tidecast.node.transports import Memory, TransportRuntime, ring_bell_line
+from tidecast.transport.faults import apply_faults
+
+TICK_S = 0.1
+CLIENTS_MAX = lay.DOORBELLS_MAX - lay.DOORBELL_FIRST_CLIENT
+DRAIN_PATIENCE_S = 30.0
+STOP_DRAIN_S = 1.0
+
+
+class Node:
+    """See module. ``inline``: no threads; agents and conductor run inside `work`."""
+
+    def __init__(
+        self, topology: Topology, data_dir: Path, inline: bool = False, *,
+        memory: Memory | None = None, seed: int | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.clock_ns = clock_ns
+        self.topology, self.data_dir, self.inline = topology, data_dir, inline
+        self.id, self.name = topology.node.id, topology.node.name
+        self.incarnation = time.time_ns()
+        self.lock = threading.RLock()
+        self.on_events: Callable[[int], None] | None = None
+        self.memory, self._seed, self._pid = memory, seed, os.getpid()
+        self._random = np.random.default_rng(seed) if seed is not None else None
+        base = shm_dir(data_dir)
+        self.directory = base / f"{self.incarnation:x}-{os.getpid()}"
+        self.bells_path = self.directory / "doorbells"
+        self.counters_path = self.directory / "counters"
+        self.recorder_path = data_dir / "recorder"
+        self.runtimes: dict[str, TransportRuntime] = {}
+        self.clients: dict[int, Client] = {}
+        self.pubs: dict[int, Publication] = {}
+        self.subs: dict[int, Subscription] = {}
+        self.images_by_id: dict[int, Image] = {}
+        self.peers: dict[int, Peer] = {}
+        self.resume: dict[int, int] = {}
+        self.topic_by_name: dict[str, TopicConfig] = {t.name: t for t in topology.topics}
+        self.faults: dict[str, FaultSettings] = {}
+        self.ids = itertools.count(1)
+        self.started = False
+        self._inbox: queue.SimpleQueue[tuple[TransportRuntime, list[list[int]]] | None] = (
+            queue.SimpleQueue()
+        )
+        self._conductor: threading.Thread | None = None
+        self._next_tick = 0.0
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Create shared memory, open sockets, start agents: all of it or nothing."""
+        self._clear_leftovers()
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            self._bells = MappedFile.create(
+                self.bells_path, lay.DOORBELLS_MAX * lay.DOORBELL_BYTES
+            )
+            self.counters = CountersFile.create(self.counters_path)
+            self._recorder = create_recorder(self.recorder_path)
+            self.node_row = self.counters.allocate(cl.ROW_NODE, self.name, str(self.id))
+            for index, config in enumerate(self.topology.transports):
+                if config.kind == "ipc":
+                    continue
+                self.runtimes[config.name] = TransportRuntime(
+                    config, index, self.id, self.incarnation, bells=self._bells.array,
+                    counters=self.counters, recorder=self._recorder.array, inline=self.inline,
+                    on_events=self._from_agent, memory=self.memory, seed=self._seed,
+                )
+            for runtime in self.runtimes.values():
+                sessions.set_quarantine(runtime, self.topology.node.quarantined)
+                runtime.start()
+        except BaseException:
+            self._dispose()
+            raise
+        self.started = True
+        self.note(rec.LOW, rec.Code.STARTED, 0, os.getpid())
+        if not self.inline:
+            self._conductor = threading.Thread(
+                target=self._conduct, name="tidecast-node", daemon=True
+            )
+            self._conductor.start()
+
+    def _clear_leftovers(self) -> None:
+        """Remove the shared memory of engines of this data directory that died."""
+        base = shm_dir(self.data_dir)
+        if not base.is_dir():
+            return
+        for each in base.iterdir():
+            pid = each.name.rpartition("-")[2]
+            alive = pid.isdigit() and Path(f"/proc/{pid}").exists()
+            if each.is_dir() and not alive:
+                shutil.rmtree(each, ignore_errors=True)
+
+    def stop(self) -> None:
+        """Close what is open, let the senders announce it, stop agents, remove shared memory."""
+        if not self.started:
+            return
+        self.started = False
+        with self.lock:
+            for client_id in list(self.clients):
+                self.client_gone(client_id)
+        deadline = time.monotonic() + STOP_DRAIN_S
+        pause = threading.Event()
+        while self.pubs and time.monotonic() < deadline:
+            if self.inline:
+                self.work()
+            elif not self._conductor or not self._conductor.is_alive():
+                break
+            else:
+                pause.wait(0.005)
+        if self._conductor is not None:
+            self._inbox.put(None)
+            self._conductor.join(5.0)
+            self._conductor = None
+        self.note(rec.LOW, rec.Code.STOPPED, 0)
+        self._dispose()
+
+    def _dispose(self) -> None:
+        for runtime in self.runtimes.values():
+            runtime.stop()
+        self.runtimes.clear()
+        if os.getpid() == self._pid:
+            shutil.rmtree(self.directory, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                self.directory.parent.rmdir()
+
+    def note(self, section: int, code: int, entity: int, a: int = 0, b: int = 0, c: int = 0,
+             d: int = 0) -> None:
+        """A flight-recorder record of the conductor."""
+        record_from_python(
+            self._recorder.array, rec.WRITER_CONDUCTOR, section, self.clock_ns(), int(code),
+            entity, a, b, c, d,
+        )
+
+    def random_id(self, bits: int) -> int:
+        """A random id above 0."""
+        if self._random is not None:
+            return int(self._random.integers(1, (1 << bits) - 1))
+        return secrets.randbelow((1 << bits) - 1) + 1
+
+    # --- conductor --------------------------------------------------------------------------------
+
+    def _from_agent(self, runtime: TransportRuntime, rows: list[list[int]]) -> None:
+        if self.inline:
+            with self.lock:
+                sessions.handle(self, runtime, rows)
+        else:
+            self._inbox.put((runtime, rows))
+
+    def _conduct(self) -> None:
+        while True:
+            try:
+                item = self._inbox.get(timeout=TICK_S)
+            except queue.Empty:
+                item = ()  # type: ignore[assignment]
+            if item is None:
+                return
+            with self.lock:
+                if item:
+                    sessions.handle(self, *item)
+                self.tick()
+
+    def tick(self) -> None:
+        """Look after what nobody announces: stuck readers, drained rings. At most each TICK_S."""
+        now = self.clock_ns() / 1e9
+        if now < self._next_tick:
+            return
+        self._next_tick = now + TICK_S
+        for publication in list(self.pubs.values()):
+            sessions.look_after_publication(self, publication, now)
+        for image in list(self.images_by_id.values()):
+            sessions.look_after_image(self, image, now)
+
+    def work(self, now_ns: int | None = None) -> int:
+        """Run agents and conductor once (inline nodes)."""
+        done = 0
+        for runtime in list(self.runtimes.values()):
+            done += runtime.work(now_ns)
+        if self.clock_ns() / 1e9 >= self._next_tick:
+            with self.lock:
+                self.tick()
+        return done
+
+    # --- clients ----------------------------------------------------------------------------------
+
+    def attach(self, name: str) -> int:
+        """A new client; its id."""
+        if os.getpid() != self._pid:
+            raise ForkedProcess("this node belongs to the parent process: make one in the child")
+        with self.lock:
+            taken = {c.doorbell for c in self.clients.values()}
+            lines = range(lay.DOORBELL_FIRST_CLIENT, lay.DOORBELLS_MAX)
+            line = next((n for n in lines if n not in taken), None)
+            if line is None:
+                raise Conflict(f"an engine serves at most {CLIENTS_MAX} clients")
+            client = Client(next(self.ids), name, line)
+            self.clients[client.id] = client
+            return client.id
+
+    def _client(self, client_id: int) -> Client:
+        try:
+            return self.clients[client_id]
+        except KeyError:
+            raise NotFound(f"client {client_id} is not attached") from None
+
+    def client_gone(self, client_id: int) -> None:
+        """Close what a client left open. Idempotent."""
+        with self.lock:
+            client = self.clients.get(client_id)
+            if client is None:
+                return
+            for publication_id in list(client.publications):
+                self.close_publication(client_id, publication_id)
+            for subscription_id in list(client.subscriptions):
+                self.close_subscription(client_id, subscription_id)
+            del self.clients[client_id]
+
+    def doorbell(self, client_id: int) -> int:
+        """The client's doorbell line."""
+        return self._client(client_id).doorbell
+
+    @property
+    def bells(self) -> np.ndarray:
+        """The doorbell file's bytes."""
+        return self._bells.array
+
+    def tell(self, client_id: int, event: ev.Event) -> None:
+        """Queue an event for a client and ring its bell."""
+        client = self.clients.get(client_id)
+        if client is None:
+            return
+        if len(client.events) == client.events.maxlen:
+            self.counters.values[self.node_row, cl.Counter.EVENTS_LOST] += 1
+        client.events.append(msgspec.structs.replace(event, at_ns=time.time_ns()))
+        ring_bell_line(self.bells, client.doorbell)
+        if self.on_events is not None:
+            self.on_events(client_id)
+
+    def tell_all(self, event: ev.Event) -> None:
+        """Queue an event for every client."""
+        for client_id in list(self.clients):
+            self.tell(client_id, event)
+
+    def take_events(self, client_id: int) -> list[ev.Event]:
+        """What happened since the call before."""
+        client = self.clients.get(client_id)
+        if client is None:
+            return []
+        taken = []
+        with contextlib.suppress(IndexError):
+            while True:
+                taken.append(client.events.popleft())
+        return taken
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    def topics(self) -> list[TopicConfig]:
+        """All topics, those made on first use included."""
+        with self.lock:
+            return list(self.topic_by_name.values())
+
+    def topic(self, name: str) -> TopicConfig:
+        """A topic by name; made on first use where the topology allows that."""
+        found = self.topic_by_name.get(name)
+        if found is not None:
+            return found
+        check_topic_name(name)
+        if not self.topology.auto_create_topics:
+            raise NotFound(f"no topic {name}: create it (tidecast topic create {name})")
+        made = TopicConfig(name=name, transport=self.topology.transports[0].name)
+        self.create_topic(made)
+        return self.topic_by_name[name]
+
+    def create_topic(self, topic: TopicConfig) -> None:
+        """Add a topic."""
+        with self.lock:
+            if topic.name in self.topic_by_name:
+                raise Conflict(f"topic {topic.name} exists already")
+            transport = self.topology.transport(topic.transport).name
+            topic = msgspec.structs.replace(topic, transport=transport)
+            for other in self.topic_by_name.values():
+                if other.transport == transport and other.wire_id == topic.wire_id:
+                    raise Conflict(
+                        f"topics.id: {topic.wire_id}: used by topic {other.name} on transport "
+                        f"{transport}: give {topic.name} another id"
+                    )
+            self.topic_by_name[topic.name] = topic
+            sessions.update_wanted(self)
+
+    def edit_topic(self, name: str, changes: dict[str, Any]) -> None:
+        """Change a topic; rates and linger hold at once, also for publications that run."""
+        with self.lock:
+            if name not in self.topic_by_name:
+                raise NotFound(f"no topic {name}")
+            topic = msgspec.structs.replace(self.topic_by_name[name], **changes)
+            self.topic_by_name[name] = topic
+            for publication in self.pubs.values():
+                if publication.topic.name == name:
+                    publication.topic = topic
+                    tables.set_live(publication.mapped.array, topic.rate_packets_per_s,
+                                    topic.rate_bytes_per_s, topic.linger_us)
+            self.note(rec.LOW, rec.Code.RATE_CHANGED, topic.wire_id, topic.rate_packets_per_s,
+                      topic.rate_bytes_per_s)
+
+    def delete_topic(self, name: str) -> None:
+        """Remove a topic; its publications and subscriptions by that exact name end."""
+        with self.lock:
+            if name not in self.topic_by_name:
+                raise NotFound(f"no topic {name}")
+            for publication in list(self.pubs.values()):
+                if publication.topic.name == name:
+                    self.close_publication(publication.client, publication.id)
+            for subscription in list(self.subs.values()):
+                if subscription.pattern == name:
+                    self.close_subscription(subscription.client, subscription.id)
+            del self.topic_by_name[name]
+            sessions.update_wanted(self)
+
+    # --- publications -----------------------------------------------------------------------------
+
+    def open_publication(
+        self, client_id: int, topic: str, options: PublicationOptions
+    ) -> PublicationGrant:
+        """Create a publication: a ring, and a place at the sender if the transport has one."""
+        with self.lock:
+            client = self._client(client_id)
+            config = self.topic(topic)
+            if options.channel not in CHANNEL_NAMES:
+                raise ConfigError(
+                    f"channel: {options.channel!r}: allowed {', '.join(CHANNEL_NAMES)}"
+                )
+            channel = CHANNEL_NAMES.index(options.channel)
+            transport = self.topology.transport(config.transport)
+            runtime = self.runtimes.get(transport.name)
+            default = config.large_history_bytes if channel == CHANNEL_LARGE else (
+                config.history_bytes)
+            wanted = options.history_bytes or default
+            slots = lay.slots_for(wanted, transport.packet_bytes)
+            publication_id = next(self.ids)
+            session = self.random_id(31)
+            while any(p.session == session for p in self.pubs.values()):
+                session = self.random_id(31)
+            mapped = create_ring(
+                self.directory / f"pub-{publication_id}", kind=lay.KIND_PUBLICATION, slots=slots,
+                slot_bytes=transport.packet_bytes, session=session, topic=config.wire_id,
+                node=self.id, channel=channel, flow=lay.FLOW_NAMES.index(config.flow),
+                reliability=lay.RELIABILITY_NAMES.index(config.reliability),
+                has_network=runtime is not None, incarnation=self.incarnation,
+                node_name=self.name, topic_name=config.name,
+            )
+            publication = Publication(publication_id, client_id, config, session, mapped, runtime)
+            tables.set_live(
+                mapped.array,
+                _or(options.rate_packets_per_s, config.rate_packets_per_s),
+                _or(options.rate_bytes_per_s, config.rate_bytes_per_s),
+                _or(options.linger_us, config.linger_us),
+            )
+            self.pubs[publication_id] = publication
+            client.publications.add(publication_id)
+            try:
+                if runtime is not None:
+                    tables.add_publication(self, publication, channel)
+                for subscription in self.subs.values():
+                    if matches(subscription.pattern, config.name):
+                        self._read_local(publication, subscription, at_head=False)
+            except BaseException:
+                self._forget_publication(publication)
+                raise
+            return PublicationGrant(
+                publication_id=publication_id, ring_path=str(mapped.path), topic=config.name,
+                session=session, reliability=config.reliability, flow=config.flow,
+            )
+
+    def _read_local(self, publication: Publication, subscription: Subscription, *,
+                    at_head: bool) -> None:
+        """Let a local subscription read a local publication's own ring."""
+        about = describe(publication.mapped.array)
+        position, offset = tables.local_start(
+            publication.mapped.array, about, subscription.options.start, at_head
+        )
+        entry = add_consumer(
+            publication.mapped.array, position=position, offset=offset,
+            client=subscription.client, doorbell=self.clients[subscription.client].doorbell,
+            subscription=subscription.id, tethered=_tethered(subscription, publication.topic),
+        )
+        publication.readers[subscription.id] = entry
+        self.tell(subscription.client, ev.ImageAvailable(
+            subscription_id=subscription.id, image_id=publication.id,
+            ring_path=str(publication.mapped.path), consumer=entry,
+            topic=publication.topic.name, node=self.name, session=publication.session,
+        ))
+
+    def close_publication(self, client_id: int, publication_id: int) -> None:
+        """Close the ring (if its writer did not) and let sender and readers drain it."""
+        with self.lock:
+            client = self.clients.get(client_id)
+            publication = self.pubs.get(publication_id)
+            if publication is None or publication.client != client_id:
+                raise NotFound(f"client {client_id} has no publication {publication_id}")
+            if client is not None:
+                client.publications.discard(publication_id)
+            if publication.closing:
+                return
+            publication.closing, publication.closed_s = True, self.clock_ns() / 1e9
+            close_abandoned(publication.mapped.array, self.bells)
+            for subscription_id in publication.readers:
+                self._tell_gone(subscription_id, publication.id, publication.topic.name,
+                                self.name, publication.session, "closed")
+            if publication.runtime is None:
+                publication.drained = True
+            sessions.look_after_publication(self, publication, self.clock_ns() / 1e9)
+
+    def _forget_publication(self, publication: Publication) -> None:
+        self.pubs.pop(publication.id, None)
+        client = self.clients.get(publication.client)
+        if client is not None:
+            client.publications.discard(publication.id)
+        if publication.slot >= 0:
+            tables.remove_publication(self, publication)
+        publication.mapped.unlink()
+        publication.mapped.close()
+
+    def _tell_gone(self, subscription_id: int, image_id: int, topic: str, node: str,
+                   session: int, reason: str) -> None:
+        subscription = self.subs.get(subscription_id)
+        if subscription is not None:
+            self.tell(subscription.client, ev.ImageGone(
+                subscription_id=subscription_id, image_id=image_id, topic=topic, node=node,
+                session=session, reason=reason,
+            ))
+
+    # --- subscriptions ----------------------------------------------------------------------------
+
+    def open_subscription(
+        self, client_id: int, pattern: str, options: SubscriptionOptions
+    ) -> SubscriptionGrant:
+        """Subscribe. What exists already is connected before this returns."""
+        with self.lock:
+            client = self._client(client_id)
+            check_pattern(pattern)
+            if options.start not in ("latest", "earliest"):
+                raise ConfigError(f"start: {options.start!r}: allowed latest, earliest")
+            if not is_pattern(pattern):
+                self.topic(pattern)
+            subscription = Subscription(
+                next(self.ids), client_id, pattern, options, self.clock_ns()
+            )
+            self.subs[subscription.id] = subscription
+            client.subscriptions.add(subscription.id)
+            try:
+                for publication in self.pubs.values():
+                    if matches(pattern, publication.topic.name) and not publication.closing:
+                        self._read_local(publication, subscription, at_head=True)
+                sessions.join_existing_images(self, subscription)
+                sessions.update_wanted(self)
+            except BaseException:
+                self.close_subscription(client_id, subscription.id)
+                raise
+            return SubscriptionGrant(
+                subscription_id=subscription.id, subscriber_id=subscription.id, pattern=pattern
+            )
+
+    def close_subscription(self, client_id: int, subscription_id: int) -> None:
+        """End a subscription."""
+        with self.lock:
+            subscription = self.subs.get(subscription_id)
+            if subscription is None or subscription.client != client_id:
+                raise NotFound(f"client {client_id} has no subscription {subscription_id}")
+            del self.subs[subscription_id]
+            if client_id in self.clients:
+                self.clients[client_id].subscriptions.discard(subscription_id)
+            for publication in list(self.pubs.values()):
+                self._stop_reading(publication, subscription_id)
+            for image in list(self.images_by_id.values()):
+                self._stop_reading(image, subscription_id)
+            sessions.update_wanted(self)
+
+    def _stop_reading(self, source: Publication | Image, subscription_id: int) -> None:
+        entry = source.readers.pop(subscription_id, None)
+        if entry is None:
+            return
+        remove_consumer(source.mapped.array, entry)
+        source.watch.pop(subscription_id, None)
+        if isinstance(source, Image):
+            sessions.look_after_image(self, source, self.clock_ns() / 1e9)
+        else:
+            sessions.look_after_publication(self, source, self.clock_ns() / 1e9)
+
+    def release_image(self, client_id: int, subscription_id: int, image_id: int) -> None:
+        """A client has drained and unmapped what was gone."""
+        with self.lock:
+            subscription = self.subs.get(subscription_id)
+            if subscription is not None and subscription.client != client_id:
+                raise NotFound(f"client {client_id} has no subscription {subscription_id}")
+            source = self.images_by_id.get(image_id) or self.pubs.get(image_id)
+            if source is not None:
+                self._stop_reading(source, subscription_id)
+
+    # --- the rest ---------------------------------------------------------------------------------
+
+    def node_id_of(self, name: str) -> int:
+        """Id of a node by name."""
+        if name == self.name:
+            return self.id
+        for peer in self.peers.values():
+            if peer.name == name:
+                return peer.id
+        known = ", ".join(sorted(p.name for p in self.peers.values())) or "none"
+        raise NoResponders(f"no node {name!r} was seen: known are {known}")
+
+    def set_faults(self, transport: str, faults: FaultSettings) -> None:
+        """Inject faults into a transport that allows it."""
+        with self.lock:
+            config = self.topology.transport(transport)
+            runtime = self.runtimes.get(config.name)
+            if runtime is None:
+                raise ConfigError(f"transport {config.name}: kind {config.kind} has no packets")
+            if faults.any and not config.allow_faults:
+                raise ConfigError(
+                    f"transport {config.name}: allow_faults is off: set `allow_faults: true` for "
+                    "it in the topology if this is a place for tests"
+                )
+            cut = [self._cut_node(name) for name in faults.partition]
+            delay_ns = int(faults.delay_us * 1000)
+            runtime.on_receiver(lambda: apply_faults(
+                runtime.rx_state.faults, drop=faults.drop, duplicate=faults.duplicate,
+                reorder=faults.reorder, corrupt=faults.corrupt, delay_ns=delay_ns,
+                cut_nodes=[n for n in cut if n != self.id], seed=faults.seed,
+            ))
+            self.faults[config.name] = faults
+            self.note(rec.ALERT, rec.Code.FAULTS_CHANGED, runtime.index,
+                      round(faults.drop * 1e6), delay_ns, faults.seed)
+
+    def _cut_node(self, name: str) -> int:
+        return int(name) if name.isdigit() else self.node_id_of(name)
+
+    def get_faults(self) -> dict[str, FaultSettings]:
+        """Fault injection by transport."""
+        return {name: self.faults.get(name, FaultSettings()) for name in self.runtimes}
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of every entity that has one, by kind and name."""
+        return tables.stats(self.counters)
+
+    def publications(self) -> list[dict[str, Any]]:
+        """One mapping a publication."""
+        with self.lock:
+            return [tables.publication_row(self, p) for p in self.pubs.values()]
+
+    def images(self) -> list[dict[str, Any]]:
+        """One mapping an image."""
+        with self.lock:
+            return [tables.image_row(self, i) for i in self.images_by_id.values()]
+
+    def receivers(self) -> list[dict[str, Any]]:
+        """One mapping a receiver of a publication of this node."""
+        with self.lock:
+            return [r for p in self.pubs.values() for r in tables.receiver_rows(self, p)]
+
+
+def _or(chosen: int | None, default: int) -> int:
+    return default if chosen is None else chosen
+
+
+def _tethered(subscription: Subscription, topic: TopicConfig) -> bool:
+    if subscription.options.tethered is not None:
+        return subscription.options.tethered
+    return topic.flow == "min" and topic.reliability != "unreliable"
+
+
+__all__ = ["Node", "SharedMemoryError", "TidecastError"]

@@ -1,0 +1,476 @@
+"""Sessions of other nodes: SETUP handshake, incarnations, images, time-outs, the end.
+
+Called by the conductor with the node's lock held.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tidecast import events as ev
+from tidecast.agents import events as ae
+from tidecast.agents import images as im
+from tidecast.buffers.ring_file import add_consumer, create_ring, describe
+from tidecast.config import TopicConfig, is_pattern, matches
+from tidecast.errors import Conflict, TidecastError
+from tidecast.layout import counters as cl
+from tidecast.layout import packet as wire
+from tidecast.layout import recorder as rec
+from tidecast.layout import ring as lay
+from tidecast.node import tables
+from tidecast.node.state import Image, Peer, Publication, Subscription
+from tidecast.node.transports import TransportRuntime
+
+if TYPE_CHECKING:
+    from tidecast.node.node import Node
+
+RESUME_KEPT_MAX = 1024
+GONE_PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """A SETUP packet, decoded (the receiver has checked its lengths)."""
+
+    session: int
+    topic_id: int
+    channel: int
+    source: int
+    next_seq: int
+    incarnation: int
+    age_ns: int
+    oldest: int
+    slots: int
+    packet_bytes: int
+    receivers: int
+    flow: int
+    reliability: int
+    node: str
+    topic: str
+    address_words: tuple[int, int]
+
+
+def decode_setup(raw: bytes, address_words: tuple[int, int]) -> Setup:
+    """Decode a checked SETUP packet."""
+    _, _, _, channel, session, topic, _, _, source, seq, _ = struct.unpack_from("<BBBBIHHHHqq", raw)
+    incarnation, age, oldest = struct.unpack_from("<qqq", raw, wire.SETUP_INCARNATION_AT)
+    slots, size, receivers, flow, reliability, node_n, topic_n = struct.unpack_from(
+        "<IHHBBBB", raw, wire.SETUP_SLOTS_AT
+    )
+    names = raw[wire.SETUP_NAMES_AT :]
+    return Setup(
+        session, topic, channel, source, seq, incarnation, age, oldest, slots, size, receivers,
+        flow, reliability, names[:node_n].decode(errors="replace"),
+        names[node_n : node_n + topic_n].decode(errors="replace"), address_words,
+    )
+
+
+# --- agents' events -------------------------------------------------------------------------------
+
+
+def handle(node: Node, runtime: TransportRuntime, rows: list[list[int]]) -> None:
+    """Take what an agent told."""
+    setups: list[Setup] = []
+    for kind, a, b, c, d, e, *_ in rows:
+        if kind == ae.E_SETUP:
+            raw = bytes(runtime.rx_state.setups[b, :c])
+            setups.append(decode_setup(raw, (d, e)))
+        elif kind == ae.E_SESSION_ENDED:
+            _end_images(node, runtime, a, "closed")
+        elif kind == ae.E_PEER_TIMEOUT:
+            _peer_timeout(node, runtime, a, c)
+        elif kind == ae.E_PUBLICATION_DRAINED:
+            _drained(node, a)
+        elif kind in (ae.E_RECEIVER_JOINED, ae.E_RECEIVER_TIMEOUT):
+            _receiver(node, kind, a, b, c, d)
+        elif kind == ae.E_EVICTED:
+            _evicted(node, a, b, c)
+        elif kind == ae.E_GAP:
+            _gap(node, a, b, c)
+    if any(row[0] == ae.E_SETUP for row in rows):
+        def clear() -> None:
+            runtime.rx_state.misc[im.M_SETUPS] = 0
+        runtime.on_receiver(clear)
+    for setup in setups:
+        try:
+            _on_setup(node, runtime, setup)
+        except TidecastError as problem:
+            node.note(rec.ALERT, rec.Code.TOPIC_CONFLICT, setup.session, setup.topic_id,
+                      setup.source)
+            node.tell_all(ev.TopicConflict(topic=setup.topic, node=setup.node,
+                                           detail=str(problem)))
+            _special(node, runtime)[setup.session] = im.SESSION_IGNORED
+    if setups:
+        _rebuild(node, runtime)
+
+
+def _drained(node: Node, session: int) -> None:
+    for publication in node.pubs.values():
+        if publication.session == session:
+            publication.drained = True
+            look_after_publication(node, publication, node.clock_ns() / 1e9)
+            return
+
+
+def _receiver(node: Node, kind: int, session: int, receiver: int, peer: int, last: int) -> None:
+    for publication in node.pubs.values():
+        if publication.session != session:
+            continue
+        topic = publication.topic.name
+        if kind == ae.E_RECEIVER_JOINED:
+            event: ev.Event = ev.ReceiverJoined(topic=topic, session=session, receiver=receiver,
+                                                node_id=peer)
+        else:
+            event = ev.ReceiverTimeout(topic=topic, session=session, receiver=receiver,
+                                       node_id=peer, reason="stuck" if last else "silent")
+        node.tell(publication.client, event)
+
+
+def _evicted(node: Node, session: int, subscription_id: int, behind: int) -> None:
+    subscription = node.subs.get(subscription_id)
+    if subscription is None:
+        return
+    topics = [i.topic.name for i in node.images_by_id.values() if i.session == session]
+    node.tell(subscription.client, ev.SubscriberEvicted(
+        topic=topics[0] if topics else subscription.pattern, session=session,
+        subscription_id=subscription_id, behind_packets=behind,
+    ))
+
+
+def _gap(node: Node, session: int, first: int, end: int) -> None:
+    for image in node.images_by_id.values():
+        if image.session != session:
+            continue
+        clients = {node.subs[s].client for s in image.readers if s in node.subs}
+        for client in clients:
+            node.tell(client, ev.Gap(topic=image.topic.name, node=image.node_name,
+                                     session=session, first=first, end=end))
+
+
+# --- SETUP ----------------------------------------------------------------------------------------
+
+
+def _special(node: Node, runtime: TransportRuntime) -> dict[int, int]:
+    """Sessions of a transport that have no image, and why."""
+    found: dict[int, int] = node.__dict__.setdefault("_special_sessions", {}).setdefault(
+        runtime.config.name, {}
+    )
+    return found
+
+
+def _rebuild(node: Node, runtime: TransportRuntime) -> None:
+    special = _special(node, runtime)
+    while len(special) > 4096:
+        special.pop(next(iter(special)))
+    tables.rebuild_receiver(node, runtime, special)
+
+
+def _on_setup(node: Node, runtime: TransportRuntime, setup: Setup) -> None:
+    special = _special(node, runtime)
+    if not _accept_peer(node, runtime, setup):
+        special[setup.session] = im.SESSION_ENDED
+        return
+    topic = _topic_of(node, runtime, setup)
+    readers = [s for s in node.subs.values() if topic and matches(s.pattern, topic.name)]
+    if topic is None or not readers:
+        special[setup.session] = im.SESSION_IGNORED
+        return
+    special.pop(setup.session, None)
+    for mode in ("latest", "earliest"):
+        group = [s for s in readers if s.options.start == mode]
+        if group:
+            _make_image(node, runtime, setup, topic, mode, group)
+
+
+def _accept_peer(node: Node, runtime: TransportRuntime, setup: Setup) -> bool:
+    """Know the peer; a newer incarnation replaces an older one, never the reverse."""
+    known = node.peers.get(setup.source)
+    now = node.clock_ns() / 1e9
+    if known is not None and setup.incarnation < known.incarnation:
+        node.note(rec.ALERT, rec.Code.STALE_INCARNATION, setup.session, setup.source,
+                  setup.incarnation)
+        node.tell_all(ev.StaleIncarnation(node_id=setup.source, incarnation=setup.incarnation))
+        return False
+    if known is not None and setup.incarnation == known.incarnation:
+        known.heard_s = now
+        return True
+    if known is not None:
+        if known.name != setup.node and _alive(node, known):
+            node.note(rec.ALERT, rec.Code.NODE_CONFLICT, setup.session, setup.source,
+                      setup.incarnation)
+            node.tell_all(ev.NodeConflict(node_id=setup.source, names=(known.name, setup.node)))
+        for image in list(node.images_by_id.values()):
+            if image.node_id == setup.source and image.incarnation < setup.incarnation:
+                _special(node, image.runtime)[image.session] = im.SESSION_ENDED
+                _image_gone(node, image, "restarted")
+    node.peers[setup.source] = Peer(setup.source, setup.node, setup.incarnation, now)
+    node.tell_all(ev.PeerJoined(node=setup.node, node_id=setup.source,
+                                incarnation=setup.incarnation))
+    return True
+
+
+def _alive(node: Node, peer: Peer) -> bool:
+    now = node.clock_ns()
+    for image in node.images_by_id.values():
+        if image.node_id == peer.id and image.slot >= 0:
+            heard = int(image.runtime.rx_state.images[image.slot]["heard_ns"])
+            if now - heard < 1_000_000_000:
+                return True
+    return False
+
+
+def _topic_of(node: Node, runtime: TransportRuntime, setup: Setup) -> TopicConfig | None:
+    """The local topic a session belongs to; None when nobody here could want it."""
+    mine = [t for t in node.topic_by_name.values()
+            if t.transport == runtime.config.name and t.wire_id == setup.topic_id]
+    if mine:
+        if mine[0].name != setup.topic:
+            raise Conflict(
+                f"topic id {setup.topic_id} is {mine[0].name} here and {setup.topic} on node "
+                f"{setup.node}: give one of them another id"
+            )
+        return mine[0]
+    if not any(is_pattern(s.pattern) and matches(s.pattern, setup.topic)
+               for s in node.subs.values()):
+        return None
+    topic = TopicConfig(
+        name=setup.topic, id=setup.topic_id, transport=runtime.config.name,
+        reliability=lay.RELIABILITY_NAMES[setup.reliability],  # type: ignore[arg-type]
+        flow=lay.FLOW_NAMES[setup.flow],  # type: ignore[arg-type]
+    )
+    node.topic_by_name[topic.name] = topic
+    return topic
+
+
+def _join_seq(node: Node, setup: Setup, mode: str, readers: list[Subscription]) -> int:
+    """Where a new image starts, see docs/PROTOCOL.md "Joining"."""
+    if setup.session in node.resume:
+        return min(max(node.resume.pop(setup.session), 0), setup.next_seq)
+    if mode == "earliest":
+        return setup.oldest
+    waited_ns = node.clock_ns() - max(s.created_ns for s in readers)
+    if setup.age_ns < waited_ns:
+        return 0  # we were here before the publication: all of it is ours
+    return setup.next_seq
+
+
+def _make_image(
+    node: Node, runtime: TransportRuntime, setup: Setup, topic: TopicConfig, mode: str,
+    readers: list[Subscription],
+) -> None:
+    join = _join_seq(node, setup, mode, readers)
+    wanted = max((s.options.receive_bytes or topic.receive_bytes) for s in readers)
+    if setup.channel == wire.CHANNEL_LARGE:
+        wanted = max(wanted, topic.large_history_bytes // 4)
+    slots = lay.slots_for(wanted, setup.packet_bytes)
+    image_id = next(node.ids)
+    mapped = create_ring(
+        node.directory / f"image-{image_id}", kind=lay.KIND_IMAGE, slots=slots,
+        slot_bytes=setup.packet_bytes, session=setup.session, topic=setup.topic_id,
+        node=setup.source, channel=setup.channel, flow=setup.flow, reliability=setup.reliability,
+        has_network=False, incarnation=setup.incarnation, first=join, node_name=setup.node,
+        topic_name=topic.name,
+    )
+    row = node.counters.allocate(
+        cl.ROW_IMAGE, topic.name, setup.node, session=setup.session, peer=setup.source,
+        channel=setup.channel,
+    )
+    image = Image(image_id, setup.session, mode, topic, setup.source, setup.node,
+                  setup.incarnation, mapped, runtime, -1, row)
+    for subscription in readers:
+        _connect(node, image, subscription, join)
+    tables.add_image(
+        node, image, join=join, channel=setup.channel, reliability=setup.reliability,
+        group=setup.receivers, address_words=setup.address_words,
+    )
+    node.images_by_id[image_id] = image
+    node.note(rec.LOW, rec.Code.IMAGE_ADDED, setup.session, setup.topic_id, join, slots,
+              setup.source)
+
+
+def _connect(node: Node, image: Image, subscription: Subscription, position: int) -> None:
+    from tidecast.node.node import _tethered
+
+    client = node.clients[subscription.client]
+    entry = add_consumer(
+        image.mapped.array, position=position, client=client.id, doorbell=client.doorbell,
+        subscription=subscription.id, tethered=_tethered(subscription, image.topic),
+    )
+    image.readers[subscription.id] = entry
+    node.tell(client.id, ev.ImageAvailable(
+        subscription_id=subscription.id, image_id=image.id, ring_path=str(image.mapped.path),
+        consumer=entry, topic=image.topic.name, node=image.node_name, session=image.session,
+    ))
+
+
+def join_existing_images(node: Node, subscription: Subscription) -> None:
+    """Connect a new subscription to what this node receives already."""
+    for image in list(node.images_by_id.values()):
+        if image.gone or image.mode != subscription.options.start:
+            continue
+        if not matches(subscription.pattern, image.topic.name):
+            continue
+
+        def connect(image: Image = image) -> None:
+            about = describe(image.mapped.array)
+            position = about.contiguous
+            if image.mode == "earliest":
+                record = image.runtime.rx_state.images[image.slot]
+                held = int(record["highest"]) - about.slots + about.slots // 8
+                position = min(max(about.first, held), about.contiguous)
+            _connect(node, image, subscription, position)
+
+        image.runtime.on_receiver(connect)
+
+
+def update_wanted(node: Node) -> None:
+    """Which topics the receivers care for; sessions that were ignored get another chance."""
+    for name, runtime in node.runtimes.items():
+        bits = np.zeros(1024, dtype=np.uint64)
+        want_all = False
+        for subscription in node.subs.values():
+            want_all = want_all or is_pattern(subscription.pattern)
+            topic = node.topic_by_name.get(subscription.pattern)
+            if topic is not None and topic.transport == name:
+                bits[topic.wire_id >> 6] |= np.uint64(1 << (topic.wire_id & 63))
+        special = _special(node, runtime)
+        for session in [s for s, why in special.items() if why == im.SESSION_IGNORED]:
+            del special[session]
+
+        def put(runtime: TransportRuntime = runtime, bits: np.ndarray = bits,
+                want_all: bool = want_all) -> None:
+            runtime.rx_state.wanted[:] = bits.view(np.int64)
+            runtime.rx_state.misc[im.M_WANT_ALL] = int(want_all)
+
+        runtime.on_receiver(put)
+        _rebuild(node, runtime)
+
+
+def set_quarantine(runtime: TransportRuntime, node_ids: list[int]) -> None:
+    """Refuse all packets of these nodes."""
+    bits = np.zeros(1024, dtype=np.uint64)
+    for each in node_ids:
+        bits[each >> 6] |= np.uint64(1 << (each & 63))
+
+    def put() -> None:
+        runtime.rx_state.quarantine[:] = bits.view(np.int64)
+
+    runtime.on_receiver(put)
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+def _end_images(node: Node, runtime: TransportRuntime, session: int, reason: str) -> None:
+    for image in list(node.images_by_id.values()):
+        if image.session == session and image.runtime is runtime:
+            _image_gone(node, image, reason)
+
+
+def _peer_timeout(node: Node, runtime: TransportRuntime, session: int, contiguous: int) -> None:
+    """Silent too long: its images go; if it comes back they resume where they were."""
+    for image in list(node.images_by_id.values()):
+        if image.session != session or image.runtime is not runtime or image.gone:
+            continue
+        clients = {node.subs[s].client for s in image.readers if s in node.subs}
+        for client in clients:
+            node.tell(client, ev.PeerTimeout(node=image.node_name, topic=image.topic.name,
+                                             session=session))
+        while len(node.resume) >= RESUME_KEPT_MAX:
+            node.resume.pop(next(iter(node.resume)))
+        node.resume[session] = contiguous
+        _image_gone(node, image, "timeout")
+    _special(node, runtime).pop(session, None)
+    _rebuild(node, runtime)
+
+
+def _image_gone(node: Node, image: Image, reason: str) -> None:
+    """No more packets for an image: readers drain it and release it."""
+    if image.gone:
+        return
+    image.gone, image.gone_s = reason, node.clock_ns() / 1e9
+    record = image.runtime.rx_state.images[image.slot]
+    contiguous, closed = int(record["contiguous"]), int(record["closed"])
+    if not closed:
+        struct.pack_into("<q", image.mapped.array, lay.END_SEQ_AT, contiguous)
+        struct.pack_into("<q", image.mapped.array, lay.CLOSED_AT, 1)
+    for subscription_id in image.readers:
+        node._tell_gone(subscription_id, image.id, image.topic.name, image.node_name,
+                        image.session, reason)
+    if reason != "closed":
+        tables.remove_image(node, image)
+        _rebuild(node, image.runtime)
+
+
+def look_after_image(node: Node, image: Image, now_s: float) -> None:
+    """Remove an image that nobody reads, or that was gone long ago; evict stuck readers."""
+    if image.readers and not (image.gone and now_s - image.gone_s > GONE_PATIENCE_S):
+        if not image.gone and image.topic.flow == "min":
+            _evict_stuck(node, image.mapped.array, image, now_s, image.topic.receiver_timeout_s)
+        return
+    if image.gone == "closed" and now_s - image.gone_s < 1.0 and node.started:
+        return  # its END is still being repeated: answer that we have left
+    special = _special(node, image.runtime)
+    special[image.session] = im.SESSION_ENDED if image.gone == "closed" else im.SESSION_IGNORED
+    if image.gone == "timeout":
+        special.pop(image.session, None)
+    _leave(node, image)
+    tables.remove_image(node, image)
+    node.images_by_id.pop(image.id, None)
+    node.note(rec.LOW, rec.Code.IMAGE_REMOVED, image.session)
+    _rebuild(node, image.runtime)
+    image.mapped.unlink()
+    image.mapped.close()
+
+
+def _leave(node: Node, image: Image) -> None:
+    """Tell the publisher that we stop receiving, so that it does not wait for us."""
+    if image.slot < 0 or image.gone:
+        return
+    from tidecast.agents.leave import leave_session
+
+    runtime = image.runtime
+    runtime.on_receiver(
+        lambda: leave_session(runtime.rx_state, image.slot, node.clock_ns())
+    )
+
+
+def _evict_stuck(node: Node, ring: np.ndarray, source: Image | Publication, now_s: float,
+                 timeout_s: float) -> None:
+    """Evict readers that did not move for the time-out although there was something to read."""
+    about = describe(ring)
+    end = about.contiguous if isinstance(source, Image) else about.head
+    for subscription_id, entry in source.readers.items():
+        at = lay.CONSUMERS_AT + entry * lay.CONSUMER_BYTES
+        fields = ring[at : at + lay.CONSUMER_BYTES].view(np.int64)
+        position = int(fields[lay.CONSUMER_POSITION_AT // 8])
+        before, since = source.watch.get(subscription_id, (-1, now_s))
+        full = end - position >= about.slots - max(about.slots // 8, 2)
+        if position != before or not full:
+            source.watch[subscription_id] = (position, now_s)
+            continue
+        if now_s - since > timeout_s and fields[0] == lay.CONSUMER_ACTIVE:
+            struct.pack_into("<q", ring, lay.BASE_AT, max(end - about.slots // 4, position))
+            fields[0] = lay.CONSUMER_EVICTED
+            node.note(rec.ALERT, rec.Code.EVICTED, source.session, subscription_id, position, end)
+            _evicted(node, source.session, subscription_id, end - position)
+
+
+def look_after_publication(node: Node, publication: Publication, now_s: float) -> None:
+    """Remove a publication that is closed, announced and read; evict stuck local readers."""
+    if not publication.closing:
+        if publication.topic.flow == "min":
+            _evict_stuck(node, publication.mapped.array, publication, now_s,
+                         publication.topic.receiver_timeout_s)
+        return
+    late = now_s - publication.closed_s > GONE_PATIENCE_S
+    if (publication.drained or late) and (not publication.readers or late):
+        node._forget_publication(publication)
+
+
+__all__ = ["handle", "time"]

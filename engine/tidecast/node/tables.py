@@ -1,0 +1,317 @@
+"""Filling the agents' records: publications at the sender, images at the receiver; reading them."""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tidecast.agents import images as im
+from tidecast.agents import publications as pu
+from tidecast.agents.sender import CHECK_INTERVAL_NS
+from tidecast.buffers.counters import CountersFile
+from tidecast.buffers.ring_file import RingInfo, consumers, describe
+from tidecast.errors import SharedMemoryError
+from tidecast.layout import counters as cl
+from tidecast.layout import packet as wire
+from tidecast.layout import ring as lay
+from tidecast.native.mapped import Bytes
+from tidecast.native.memory import address
+from tidecast.node.state import Image, Publication
+from tidecast.node.transports import TransportRuntime
+from tidecast.protocol.flow_control import NO_LIMIT
+from tidecast.protocol.session_table import rebuild
+
+if TYPE_CHECKING:
+    from tidecast.node.node import Node
+
+JOIN_HOLD_NS = 50_000_000
+_STATE_SHIFT, _LENGTH = lay.STATE_SHIFT, lay.CONTROL_LENGTH_MASK
+
+
+def set_live(ring: Bytes, rate_packets: int, rate_bytes: int, linger_us: int) -> None:
+    """Set what may change while a publication runs."""
+    struct.pack_into("<qqq", ring, lay.RATE_PACKETS_AT, rate_packets, rate_bytes, linger_us * 1000)
+
+
+def local_start(ring: Bytes, about: RingInfo, start: str, at_head: bool) -> tuple[int, int]:
+    """(packet, offset within it) where a local reader of a publication starts."""
+    if not at_head:
+        return about.first, 0
+    if start == "earliest":
+        held = about.head - about.slots + about.slots // 4
+        return max(about.first, held), 0
+    if about.head == about.first:
+        return about.head, 0
+    last = about.head - 1
+    (word,) = struct.unpack_from("<q", ring, lay.HEADER_BYTES + (last & (about.slots - 1)) * 8)
+    if (word >> _STATE_SHIFT) & 0xFF == lay.OPEN:
+        return last, word & _LENGTH
+    return about.head, 0
+
+
+# --- publications ---------------------------------------------------------------------------------
+
+
+def _setup_packet(node: Node, publication: Publication, channel: int) -> bytes:
+    """The SETUP that announces a publication; the sender fills in what changes."""
+    about = describe(publication.mapped.array)
+    name, topic = node.name.encode()[:64], publication.topic.name.encode()
+    body = bytearray(wire.SETUP_NAMES_AT)
+    struct.pack_into(
+        "<BBBBIHHHHqq", body, 0, wire.VERSION, wire.SETUP, 0, channel, publication.session,
+        about.topic, wire.SETUP_NAMES_AT + len(name) + len(topic), wire.RECEIVER_ALL, node.id, 0, 0,
+    )
+    struct.pack_into("<q", body, wire.SETUP_INCARNATION_AT, node.incarnation)
+    struct.pack_into("<IHH", body, wire.SETUP_SLOTS_AT, about.slots, about.slot_bytes, 0)
+    struct.pack_into("<BBBB", body, wire.SETUP_FLOW_AT, about.flow, about.reliability, len(name),
+                     len(topic))
+    return bytes(body) + name + topic
+
+
+def add_publication(node: Node, publication: Publication, channel: int) -> None:
+    """Give a publication a place at its transport's sender."""
+    runtime = publication.runtime
+    assert runtime is not None
+    ring = publication.mapped.array
+    about = describe(ring)
+    struct.pack_into("<q", ring, lay.SENDER_BELL_AT, runtime.sender_bell)
+    publication.resent = np.zeros(about.slots, dtype=np.int64)
+    publication.row = node.counters.allocate(
+        cl.ROW_PUBLICATION, publication.topic.name, wire.CHANNEL_NAMES[channel],
+        session=publication.session, peer=node.id, channel=channel,
+    )
+    setup = _setup_packet(node, publication, channel)
+
+    def add() -> None:
+        S = runtime.tx_state
+        free = np.flatnonzero(S.pubs["active"] == 0)
+        if free.size == 0:
+            raise SharedMemoryError(f"a transport carries at most {S.pubs.size} publications")
+        p = int(free[0])
+        now = node.clock_ns()
+        record = S.pubs[p]
+        S.pubs[p] = np.zeros((), dtype=pu.PUBLICATION)
+        values: dict[str, Any] = {
+            "ring_address": address(ring), "ring_bytes": ring.size,
+            "resent_address": address(publication.resent), "slots": about.slots,
+            "slot_bytes": about.slot_bytes, "slots_at": lay.slots_at(about.slots),
+            "session": publication.session, "topic": about.topic, "channel": channel,
+            "flow": about.flow, "reliability": about.reliability, "row": publication.row,
+            "sent": about.head, "open_seq": -1, "limit": NO_LIMIT, "lowest": NO_LIMIT,
+            "opened": NO_LIMIT, "tokens_ns": now, "created_ns": now,
+            "hold_until_ns": now + JOIN_HOLD_NS, "setup_ns": now, "data_ns": now, "beat_ns": now,
+            "beat_interval_ns": 10_000_000, "check_ns": now + CHECK_INTERVAL_NS, "index": p,
+            "receiver_timeout_ns": int(publication.topic.receiver_timeout_s * 1e9),
+            "heartbeat_ns": int(node.topology.node.heartbeat_ms * 1e6),
+            "close_linger_ns": int(publication.topic.close_linger_s * 1e9),
+        }
+        for field, value in values.items():
+            record[field] = value
+        S.receivers[p]["id"] = 0
+        S.setups[p, : len(setup)] = np.frombuffer(setup, dtype=np.uint8)
+        count = int(S.misc[pu.M_COUNT])
+        S.index[count] = p
+        record["place"] = count
+        record["active"] = 1
+        S.misc[pu.M_COUNT] = count + 1
+        publication.slot = p
+        _rebuild_sender(runtime, node)
+
+    runtime.on_sender(add)
+
+
+def _rebuild_sender(runtime: TransportRuntime, node: Node) -> None:
+    S = runtime.tx_state
+    active = [int(S.index[k]) for k in range(int(S.misc[pu.M_COUNT]))]
+    rebuild(S.sessions, {int(S.pubs[p]["session"]): p for p in active})
+
+
+def remove_publication(node: Node, publication: Publication) -> None:
+    """Take a publication away from its sender."""
+    runtime = publication.runtime
+    if runtime is None or publication.slot < 0:
+        return
+
+    def remove() -> None:
+        S = runtime.tx_state
+        p = publication.slot
+        place, count = int(S.pubs[p]["place"]), int(S.misc[pu.M_COUNT])
+        busy = int(S.misc[pu.M_BUSY])
+        if place < busy:  # first out of the busy front
+            other = int(S.index[busy - 1])
+            S.index[place], S.index[busy - 1] = other, p
+            S.pubs[other]["place"], place = place, busy - 1
+            S.misc[pu.M_BUSY] = busy - 1
+        other = int(S.index[count - 1])
+        S.index[place] = other
+        S.pubs[other]["place"] = place
+        S.misc[pu.M_COUNT] = count - 1
+        S.pubs[p]["active"] = 0
+        _rebuild_sender(runtime, node)
+
+    runtime.on_sender(remove)
+    publication.slot = -1
+    node.counters.free(publication.row)
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+
+def add_image(
+    node: Node, image: Image, *, join: int, channel: int, reliability: int, group: int,
+    address_words: tuple[int, int],
+) -> None:
+    """Give an image a place at its transport's receiver, starting at packet ``join``."""
+    runtime, ring = image.runtime, image.mapped.array
+    about = describe(ring)
+    topic = image.topic
+
+    def add() -> None:
+        S = runtime.rx_state
+        free = np.flatnonzero(S.images["active"] == 0)
+        if free.size == 0:
+            raise SharedMemoryError(f"a transport receives at most {S.images.size} sessions")
+        i = int(free[0])
+        now = node.clock_ns()
+        S.images[i] = np.zeros((), dtype=im.IMAGE)
+        values: dict[str, Any] = {
+            "index": i, "ring_address": address(ring), "ring_bytes": ring.size,
+            "slots": about.slots, "slot_bytes": about.slot_bytes,
+            "slots_at": lay.slots_at(about.slots), "session": image.session,
+            "topic": about.topic, "channel": channel, "source": image.node_id,
+            "incarnation": image.incarnation, "reliability": reliability, "row": image.row,
+            "receiver": node.random_id(62), "highest": join, "contiguous": join,
+            "window_end": join + about.slots, "nak_ns": im.NEVER, "status_ns": now,
+            "reported": join, "heard_ns": now, "echo_at_ns": now, "end_seq": -1,
+            "address_a": address_words[0], "address_b": address_words[1], "next": -1,
+            "nak_delay_ns": topic.nak_delay_us * 1000,
+            "nak_retry_ns": topic.nak_retry_us * 1000, "group": group,
+            "timeout_ns": int(node.topology.node.image_timeout_s * 1e9),
+        }
+        for field, value in values.items():
+            S.images[i][field] = value
+        S.images[i]["active"] = 1
+        count = int(S.misc[im.M_COUNT])
+        S.index[count] = i
+        S.misc[im.M_COUNT] = count + 1
+        image.slot = i
+
+    runtime.on_receiver(add)
+
+
+def remove_image(node: Node, image: Image) -> None:
+    """Take an image away from its receiver; tell the publisher when it was still alive."""
+    runtime = image.runtime
+
+    def remove() -> None:
+        S = runtime.rx_state
+        count = int(S.misc[im.M_COUNT])
+        kept = [int(S.index[k]) for k in range(count) if int(S.index[k]) != image.slot]
+        S.index[: len(kept)] = kept
+        S.misc[im.M_COUNT] = len(kept)
+        S.images[image.slot]["active"] = 0
+        S.misc[im.M_LAST_SESSION] = 0
+
+    if image.slot >= 0:
+        runtime.on_receiver(remove)
+        image.slot = -1
+        node.counters.free(image.row)
+
+
+def rebuild_receiver(node: Node, runtime: TransportRuntime, special: dict[int, int]) -> None:
+    """Recompute the receiver's session table: images (chained by session) and special sessions."""
+    mine = [i for i in node.images_by_id.values() if i.runtime is runtime and i.slot >= 0]
+
+    def put() -> None:
+        S = runtime.rx_state
+        entries = dict(special)
+        for image in mine:
+            S.images[image.slot]["next"] = -1
+        for image in mine:
+            first = entries.get(image.session, -1)
+            if first >= 0:
+                S.images[image.slot]["next"] = first
+            entries[image.session] = image.slot
+        rebuild(S.sessions, entries)
+        S.misc[im.M_LAST_SESSION] = 0
+
+    runtime.on_receiver(put)
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def stats(counters: CountersFile) -> dict[str, Any]:
+    """Every counter row by kind: name, session, counters that are not 0."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in counters.rows():
+        values = {c.name.lower(): int(row.values[c]) for c in cl.Counter if row.values[c]}
+        found.setdefault(row.kind, []).append(
+            {"name": row.name, "detail": row.detail, "session": row.session, "peer": row.peer,
+             **values}
+        )
+    return found
+
+
+def _local_readers(ring: Bytes) -> list[dict[str, int]]:
+    return [
+        {"subscription_id": int(e[lay.CONSUMER_SUBSCRIPTION_AT // 8]),
+         "position": int(e[lay.CONSUMER_POSITION_AT // 8]),
+         "state": int(e[0]), "tethered": int(e[lay.CONSUMER_TETHERED_AT // 8])}
+        for _, e in consumers(ring)
+    ]  # fmt: skip
+
+
+def publication_row(node: Node, publication: Publication) -> dict[str, Any]:
+    """A publication as `tidecast top` and the dashboard show it."""
+    about = describe(publication.mapped.array)
+    row: dict[str, Any] = {
+        "publication_id": publication.id, "topic": publication.topic.name,
+        "session": publication.session, "channel": wire.CHANNEL_NAMES[about.channel],
+        "transport": publication.topic.transport, "slots": about.slots,
+        "packet_bytes": about.slot_bytes, "head": about.head,
+        "readers": _local_readers(publication.mapped.array), "closing": publication.closing,
+    }
+    if publication.slot >= 0 and publication.runtime is not None:
+        record = publication.runtime.tx_state.pubs[publication.slot]
+        row |= {
+            "sent": int(record["sent"]), "receivers": int(record["receivers"]),
+            "slowest_consumed": min(int(record["lowest"]), int(record["sent"])),
+            "rtt_ns": int(record["rtt_ns"]),
+        }
+    return row
+
+
+def image_row(node: Node, image: Image) -> dict[str, Any]:
+    """An image as `tidecast top` and the dashboard show it."""
+    row: dict[str, Any] = {
+        "image_id": image.id, "topic": image.topic.name, "session": image.session,
+        "node": image.node_name, "transport": image.topic.transport, "mode": image.mode,
+        "readers": _local_readers(image.mapped.array), "gone": image.gone,
+    }
+    if image.slot >= 0:
+        record = image.runtime.rx_state.images[image.slot]
+        row |= {
+            "slots": int(record["slots"]), "highest": int(record["highest"]),
+            "contiguous": int(record["contiguous"]), "consumed": int(record["reported"]),
+            "gaps": int(record["gaps"]), "lost": int(record["lost"]),
+        }
+    return row
+
+
+def receiver_rows(node: Node, publication: Publication) -> list[dict[str, Any]]:
+    """The receivers of a publication."""
+    if publication.slot < 0 or publication.runtime is None:
+        return []
+    table = publication.runtime.tx_state.receivers[publication.slot]
+    names = {p.id: p.name for p in node.peers.values()}
+    return [
+        {"topic": publication.topic.name, "session": publication.session,
+         "receiver": int(r["id"]), "node_id": int(r["node"]),
+         "node": names.get(int(r["node"]), str(int(r["node"]))), "consumed": int(r["consumed"]),
+         "contiguous": int(r["contiguous"]), "window": int(r["window"]), "lost": int(r["lost"]),
+         "excluded": bool(r["excluded"])}
+        for r in table[table["id"] != 0]
+    ]  # fmt: skip

@@ -1,0 +1,95 @@
+"""Is this packet one of ours, and sound? Everything behind this check may trust the lengths."""
+
+from __future__ import annotations
+
+from tidecast.layout import packet as wire
+from tidecast.layout.counters import Counter
+from tidecast.native.jit import inlined
+from tidecast.native.memory import load_i64, load_u8, load_u16, load_u32
+
+_SHORT, _VERSION = int(Counter.INVALID_SHORT), int(Counter.INVALID_VERSION)
+_TYPE, _FIELD = int(Counter.INVALID_TYPE), int(Counter.INVALID_FIELD)
+_SEQ_MAX = 1 << 60
+
+
+@inlined
+def check_packet(buffer, at, n):
+    """0 when the packet of ``n`` bytes at ``at`` is sound, else the counter of what is wrong."""
+    if n < wire.PACKET_HEADER_BYTES:
+        return _SHORT
+    if load_u8(buffer, at + wire.VERSION_AT) != wire.VERSION:
+        return _VERSION
+    kind = load_u8(buffer, at + wire.TYPE_AT)
+    if kind < wire.DATA or kind > wire.TYPE_MAX:
+        return _TYPE
+    length = load_u16(buffer, at + wire.LENGTH_AT)
+    if length < wire.PACKET_HEADER_BYTES or length > n:
+        return _SHORT
+    seq = load_i64(buffer, at + wire.SEQ_AT)
+    if (
+        load_u8(buffer, at + wire.CHANNEL_AT) >= wire.CHANNELS
+        or load_u32(buffer, at + wire.SESSION_AT) == 0
+        or load_u16(buffer, at + wire.SOURCE_AT) == 0
+        or seq < 0
+        or seq > _SEQ_MAX
+    ):
+        return _FIELD
+    if kind == wire.DATA or kind == wire.HEARTBEAT or kind == wire.LOST:
+        return 0
+    return _check_body(buffer, at, kind, length)
+
+
+@inlined
+def _check_body(buffer, at, kind, length):
+    if kind == wire.NAK:
+        if length < wire.NAK_RANGES_AT:
+            return _SHORT
+        count = load_u32(buffer, at + wire.NAK_COUNT_AT)
+        if count > wire.NAK_RANGES_MAX:
+            return _FIELD
+        if length < wire.NAK_RANGES_AT + count * wire.NAK_RANGE_BYTES:
+            return _SHORT
+        for i in range(count):
+            first = load_i64(buffer, at + wire.NAK_RANGES_AT + i * wire.NAK_RANGE_BYTES)
+            if first < 0 or first > _SEQ_MAX:
+                return _FIELD
+        return 0
+    if kind == wire.STATUS:
+        if length < wire.STATUS_BYTES:
+            return _SHORT
+        consumed = load_i64(buffer, at + wire.STATUS_CONSUMED_AT)
+        contiguous = load_i64(buffer, at + wire.STATUS_CONTIGUOUS_AT)
+        if not (0 <= consumed <= contiguous <= _SEQ_MAX):
+            return _FIELD
+        if load_i64(buffer, at + wire.STATUS_RECEIVER_AT) <= 0:
+            return _FIELD
+        return 0
+    return _check_setup(buffer, at, length)
+
+
+@inlined
+def _check_setup(buffer, at, length):
+    if length < wire.SETUP_NAMES_AT:
+        return _SHORT
+    node_n = load_u8(buffer, at + wire.SETUP_NODE_LEN_AT)
+    topic_n = load_u8(buffer, at + wire.SETUP_TOPIC_LEN_AT)
+    if length < wire.SETUP_NAMES_AT + node_n + topic_n:
+        return _SHORT
+    slots = load_u32(buffer, at + wire.SETUP_SLOTS_AT)
+    size = load_u16(buffer, at + wire.SETUP_PACKET_BYTES_AT)
+    oldest = load_i64(buffer, at + wire.SETUP_OLDEST_AT)
+    if (
+        slots == 0
+        or slots & (slots - 1) != 0
+        or slots > (1 << 20)
+        or size < wire.PACKET_BYTES_MIN
+        or size > wire.PACKET_BYTES_MAX
+        or oldest < 0
+        or oldest > load_i64(buffer, at + wire.SEQ_AT)
+        or load_u8(buffer, at + wire.SETUP_FLOW_AT) > 2
+        or load_u8(buffer, at + wire.SETUP_RELIABILITY_AT) > 2
+        or load_i64(buffer, at + wire.SETUP_INCARNATION_AT) <= 0
+        or load_i64(buffer, at + wire.SETUP_AGE_AT) < 0
+    ):
+        return _FIELD
+    return 0

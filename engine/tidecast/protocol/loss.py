@@ -1,0 +1,139 @@
+"""Which packets of one image are missing, and when to ask for them: all gaps at once.
+
+Gaps are kept sorted in a table of records; new ones come at the end, because packets beyond the
+highest are the only ones that open a gap. Each gap carries its own timer: first a grace for
+reordering, then a NAK, then repeats that back off. Source of the idea: Aeron's loss detector and
+aioquic's range set; unlike Aeron's, every gap is active at once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidecast.native.jit import inlined
+from tidecast.protocol.random import random_below
+
+GAPS_MAX = 1024
+GAP = np.dtype(
+    [
+        ("first", np.int64),  # first missing packet
+        ("end", np.int64),  # behind the last missing packet
+        ("due_ns", np.int64),  # when to send the next NAK
+        ("asked_ns", np.int64),  # when the last NAK was sent
+        ("tries", np.int64),  # NAKs sent so far
+    ]
+)
+BACKOFF_DOUBLINGS_MAX = 6
+RETRY_NS_MAX = 100_000_000
+
+
+@inlined
+def find_gap(gaps, n, seq):
+    """Index of the gap that holds ``seq``, or -1. Binary search."""
+    low, high = 0, n
+    while low < high:
+        middle = (low + high) >> 1
+        if gaps[middle].end <= seq:
+            low = middle + 1
+        else:
+            high = middle
+    if low < n and gaps[low].first <= seq:
+        return low
+    return -1
+
+
+@inlined
+def open_gap(gaps, n, first, end, due_ns):
+    """Append the gap [first, end) behind all others. Returns the new count, or -1: table full."""
+    if n >= GAPS_MAX:
+        return -1
+    gaps[n].first = first
+    gaps[n].end = end
+    gaps[n].due_ns = due_ns
+    gaps[n].asked_ns = 0
+    gaps[n].tries = 0
+    return n + 1
+
+
+@inlined
+def _move(gaps, to, source):
+    gaps[to].first = gaps[source].first
+    gaps[to].end = gaps[source].end
+    gaps[to].due_ns = gaps[source].due_ns
+    gaps[to].asked_ns = gaps[source].asked_ns
+    gaps[to].tries = gaps[source].tries
+
+
+@inlined
+def fill_gap(gaps, n, i, seq):
+    """Packet ``seq`` of gap ``i`` has come. Returns the new count, or -1: no room to split."""
+    first, end = gaps[i].first, gaps[i].end
+    if first == seq and end == seq + 1:
+        for k in range(i, n - 1):
+            _move(gaps, k, k + 1)
+        return n - 1
+    if first == seq:
+        gaps[i].first = seq + 1
+        return n
+    if end == seq + 1:
+        gaps[i].end = seq
+        return n
+    if n >= GAPS_MAX:
+        return -1
+    for k in range(n, i, -1):
+        _move(gaps, k, k - 1)
+    gaps[i].end = seq
+    gaps[i + 1].first = seq + 1
+    return n + 1
+
+
+@inlined
+def drop_before(gaps, n, seq):
+    """Forget what is missing before ``seq``. Returns the new count."""
+    gone = 0
+    while gone < n and gaps[gone].end <= seq:
+        gone += 1
+    for k in range(gone, n):
+        _move(gaps, k - gone, k)
+    n -= gone
+    if n > 0 and gaps[0].first < seq:
+        gaps[0].first = seq
+    return n
+
+
+@inlined
+def next_due(gaps, n, none):
+    """When the earliest gap wants a NAK; ``none`` when there is no gap."""
+    due = none
+    for i in range(n):
+        due = min(due, gaps[i].due_ns)
+    return due
+
+
+@inlined
+def retry_delay_ns(base_ns, tries, seed):
+    """Wait before the NAK behind ``tries`` NAKs: doubling, capped, with up to 1/4 jitter."""
+    delay = base_ns << min(tries, BACKOFF_DOUBLINGS_MAX)
+    delay = min(delay, RETRY_NS_MAX)
+    return delay + random_below(seed, (delay >> 2) + 1)
+
+
+@inlined
+def take_due(gaps, n, now_ns, retry_ns, seed, ranges, ranges_max):
+    """Choose the gaps whose NAK is due, at most ``ranges_max``; restart their timers.
+
+    Writes {first, packets} rows to ``ranges``; returns their count.
+    """
+    taken = 0
+    for i in range(n):
+        if gaps[i].due_ns > now_ns:
+            continue
+        if taken == ranges_max:
+            break
+        ranges[taken, 0] = gaps[i].first
+        ranges[taken, 1] = gaps[i].end - gaps[i].first
+        gaps[i].due_ns = now_ns + retry_delay_ns(retry_ns, gaps[i].tries, seed)
+        gaps[i].asked_ns = now_ns
+        gaps[i].tries += 1
+        taken += 1
+    return taken

@@ -1,0 +1,29 @@
+"""The blocking client. The same names as `tidecast`'s, without ``await``.
+
+    import tidecast.sync
+
+    with tidecast.sync.connect() as client:
+        with client.subscribe("logs") as messages:
+            client.publish("logs", b"hello")
+            message = messages.next(timeout=1.0)
+
+Loaded when first used: importing this module is quick.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidecast.client.blocking import Connection, Publisher, Subscription, connect
+
+__all__ = ["Connection", "Publisher", "Subscription", "connect"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from tidecast.client import blocking
+
+    value = globals()[name] = getattr(blocking, name)
+    return value

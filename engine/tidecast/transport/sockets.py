@@ -1,0 +1,163 @@
+"""Sockets of a transport, made in Python once: multicast membership, GRO, buffers, addresses."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import ipaddress
+import socket
+import struct
+from dataclasses import dataclass
+
+from tidecast.errors import ConfigError, Conflict
+from tidecast.layout.packet import CHANNEL_PORT_OFFSET, CHANNELS
+
+_SO_RCVBUFFORCE, _SO_SNDBUFFORCE = 33, 32
+_SOL_UDP, _UDP_GRO = 17, 104
+_SIOCGIFADDR = 0x8915
+_IP_MULTICAST_ALL = 49
+
+
+@dataclass(frozen=True, slots=True)
+class TransportSockets:
+    """One sending socket (control packets come back to it), and one receiving socket a channel."""
+
+    send: socket.socket
+    receive: tuple[socket.socket, ...]
+    targets: tuple[tuple[bytes, ...], ...]
+    """For each target the 16-byte address of each channel."""
+
+    def close(self) -> None:
+        """Close all."""
+        for one in (self.send, *self.receive):
+            one.close()
+
+
+def sockaddr(host: str, port: int) -> bytes:
+    """A ``sockaddr_in`` of 16 bytes."""
+    packed = ipaddress.IPv4Address(host).packed
+    return struct.pack("=H", socket.AF_INET) + struct.pack(">H", port) + packed + bytes(8)
+
+
+def interface_address(interface: str) -> str:
+    """IPv4 address of an interface given by name or address. Raises ConfigError."""
+    try:
+        return str(ipaddress.IPv4Address(interface))
+    except ValueError:
+        pass
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            request = struct.pack("256s", interface[:15].encode())
+            answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+        except OSError as problem:
+            known = ", ".join(name for _, name in socket.if_nameindex())
+            raise ConfigError(
+                f"interface: {interface!r}: no such interface, or it has no IPv4 address; "
+                f"there are: {known}"
+            ) from problem
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _set_buffers(one: socket.socket, size_bytes: int) -> None:
+    for force, plain in (
+        (_SO_RCVBUFFORCE, socket.SO_RCVBUF),
+        (_SO_SNDBUFFORCE, socket.SO_SNDBUF),
+    ):
+        try:
+            one.setsockopt(socket.SOL_SOCKET, force, size_bytes)
+        except OSError:
+            one.setsockopt(socket.SOL_SOCKET, plain, size_bytes)
+
+
+def _udp_socket(buffer_bytes: int, *, gro: bool) -> socket.socket:
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    one.setblocking(False)
+    _set_buffers(one, buffer_bytes)
+    if gro:
+        try:
+            one.setsockopt(_SOL_UDP, _UDP_GRO, 1)
+        except OSError:
+            pass  # an old kernel: packets come one by one
+    return one
+
+
+def _bind(one: socket.socket, host: str, port: int, what: str) -> None:
+    try:
+        one.bind((host, port))
+    except OSError as problem:
+        if problem.errno == errno.EADDRINUSE:
+            raise Conflict(
+                f"{what}: UDP port {port} on {host} is in use by another program: choose another "
+                "port in the topology, or end that program (ss -lunp shows it)"
+            ) from problem
+        if problem.errno == errno.EADDRNOTAVAIL:
+            raise ConfigError(f"{what}: {host}: this host has no such address") from problem
+        raise
+
+
+def open_multicast(
+    *, name: str, group: str, port: int, interface: str, ttl: int, buffer_bytes: int, gro: bool
+) -> TransportSockets:
+    """Sockets of a multicast transport. Raises ConfigError, Conflict with the mend."""
+    local = interface_address(interface)
+    opened: list[socket.socket] = []
+    try:
+        send = _udp_socket(buffer_bytes, gro=False)
+        opened.append(send)
+        send.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
+        send.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
+        send.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(local))
+        _bind(send, local, 0, f"transport {name}")
+        for channel in range(CHANNELS):
+            one = _udp_socket(buffer_bytes, gro=gro)
+            opened.append(one)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _bind(one, group, port + CHANNEL_PORT_OFFSET[channel], f"transport {name}")
+            membership = socket.inet_aton(group) + socket.inet_aton(local)
+            try:
+                one.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, membership)
+                one.setsockopt(socket.IPPROTO_IP, _IP_MULTICAST_ALL, 0)
+            except OSError as problem:
+                raise ConfigError(
+                    f"transport {name}: cannot join {group} on interface {interface} "
+                    f"({problem.strerror}): `tidecast doctor` shows how to mend it "
+                    f"(often: ip route add {group}/32 dev {interface})"
+                ) from problem
+    except BaseException:
+        for one in opened:
+            one.close()
+        raise
+    target = tuple(sockaddr(group, port + CHANNEL_PORT_OFFSET[c]) for c in range(CHANNELS))
+    return TransportSockets(opened[0], tuple(opened[1:]), (target,))
+
+
+def open_unicast(
+    *, name: str, bind: str, port: int, peers: list[str], buffer_bytes: int, gro: bool
+) -> TransportSockets:
+    """Sockets of a unicast transport; ``peers`` are ``host:port`` of the other nodes."""
+    opened: list[socket.socket] = []
+    try:
+        send = _udp_socket(buffer_bytes, gro=False)
+        opened.append(send)
+        _bind(send, bind, 0, f"transport {name}")
+        for channel in range(CHANNELS):
+            one = _udp_socket(buffer_bytes, gro=gro)
+            opened.append(one)
+            _bind(one, bind, port + CHANNEL_PORT_OFFSET[channel], f"transport {name}")
+    except BaseException:
+        for one in opened:
+            one.close()
+        raise
+    targets = []
+    for peer in peers:
+        host, _, peer_port = peer.rpartition(":")
+        try:
+            address = socket.gethostbyname(host)
+        except OSError as problem:
+            raise ConfigError(f"transport {name}: peers: {peer}: cannot resolve") from problem
+        targets.append(
+            tuple(
+                sockaddr(address, int(peer_port) + CHANNEL_PORT_OFFSET[c]) for c in range(CHANNELS)
+            )
+        )
+    return TransportSockets(opened[0], tuple(opened[1:]), tuple(targets))

@@ -1,0 +1,308 @@
+"""Sending runs of packets and receiving bundles of them, for kernels: UDP with GSO and GRO, memory.
+
+A *run* is consecutive packets at equal strides in memory: it leaves in as few system calls as
+possible, by segmentation offload (`UDP_SEGMENT`) where the kernel takes it, else by `sendmmsg`.
+A *bundle* is what one receive brings: a buffer and the size of the packets that GRO put into it.
+"""
+
+from __future__ import annotations
+
+from collections import namedtuple
+
+import numpy as np
+
+from tidecast.layout import packet as wire
+from tidecast.native import syscalls as sys
+from tidecast.native.jit import inlined
+from tidecast.native.memory import (
+    address_of,
+    bytes_at,
+    copy,
+    load_i64,
+    load_u16,
+    load_u32,
+    store_i64,
+    store_u16,
+    store_u32,
+)
+
+KIND_UDP, KIND_MEMORY = 0, 1
+IO_KIND, IO_FD, IO_TARGETS, IO_GSO, IO_SEGMENTS_MAX, IO_ERRNO, IO_SOURCE = 0, 1, 2, 3, 4, 5, 6
+IO_CALLS, IO_SHORT, IO_ERRORS, IO_GSO_REFUSED = 7, 8, 9, 10
+IO_FIELDS = 16
+MESSAGES_MAX = 64
+TARGETS_MAX = 64
+_ADDRESS = sys.SOCKADDR_IN_BYTES
+_CONTROL_BYTES = 64
+SEND_BYTES_MAX = 65_507
+_SEGMENTS_KERNEL_MAX = 64
+
+SendIO = namedtuple("SendIO", "io headers iovecs controls addresses")
+"""What sending needs: int64[IO_FIELDS] settings and counts; scratch for mmsghdr, iovec, cmsg;
+target addresses, one of 16 bytes a (target, channel)."""
+
+RECEIVE_MESSAGES = 8
+RECEIVE_BUFFER_BYTES = 65_536
+ReceiveIO = namedtuple("ReceiveIO", "io headers iovecs controls names buffers")
+"""What receiving needs: settings, scratch, source addresses, and the buffers of one socket."""
+
+INBOX_WRITE_AT, INBOX_READ_AT, INBOX_SLOTS_AT, INBOX_STRIDE_AT, INBOX_DROPPED_AT = 0, 8, 16, 24, 32
+INBOX_HEADER_BYTES, INBOX_SLOT_HEADER_BYTES = 64, 32
+
+
+def send_io(kind: int, fd: int, targets: list[list[bytes]], packet_bytes: int, gso: bool,
+            source: int = 0) -> SendIO:  # fmt: skip
+    """State for sending to ``targets``: for each, three 16-byte addresses, one a channel."""
+    io = np.zeros(IO_FIELDS, dtype=np.int64)
+    io[IO_KIND], io[IO_FD], io[IO_TARGETS], io[IO_GSO] = kind, fd, len(targets), int(gso)
+    io[IO_SEGMENTS_MAX] = max(1, min(SEND_BYTES_MAX // packet_bytes, _SEGMENTS_KERNEL_MAX))
+    io[IO_SOURCE] = source
+    flat = b"".join(b"".join(channels) for channels in targets)
+    return SendIO(
+        io,
+        np.zeros(MESSAGES_MAX * sys.MMSGHDR_BYTES, dtype=np.uint8),
+        np.zeros(MESSAGES_MAX * sys.IOVEC_BYTES, dtype=np.uint8),
+        np.zeros(MESSAGES_MAX * _CONTROL_BYTES, dtype=np.uint8),
+        np.frombuffer(flat or bytes(_ADDRESS * 3), dtype=np.uint8).copy(),
+    )
+
+
+def receive_io(kind: int, fd: int, inbox: int = 0) -> ReceiveIO:
+    """State for receiving from one socket or one in-memory inbox (its address)."""
+    io = np.zeros(IO_FIELDS, dtype=np.int64)
+    io[IO_KIND], io[IO_FD], io[IO_SOURCE] = kind, fd, inbox
+    messages = RECEIVE_MESSAGES
+    return ReceiveIO(
+        io,
+        np.zeros(messages * sys.MMSGHDR_BYTES, dtype=np.uint8),
+        np.zeros(messages * sys.IOVEC_BYTES, dtype=np.uint8),
+        np.zeros(messages * _CONTROL_BYTES, dtype=np.uint8),
+        np.zeros(messages * _ADDRESS, dtype=np.uint8),
+        np.zeros(messages * RECEIVE_BUFFER_BYTES, dtype=np.uint8),
+    )
+
+
+def make_inbox(slots: int, packet_bytes: int) -> np.ndarray:
+    """An in-memory network's inbox of one node: a ring of packets with their source's address."""
+    stride = INBOX_SLOT_HEADER_BYTES + (packet_bytes + 7) // 8 * 8
+    inbox = np.zeros(INBOX_HEADER_BYTES + slots * stride, dtype=np.uint8)
+    fields = inbox[:INBOX_HEADER_BYTES].view(np.int64)
+    fields[INBOX_SLOTS_AT // 8], fields[INBOX_STRIDE_AT // 8] = slots, stride
+    return inbox
+
+
+# --- sending --------------------------------------------------------------------------------------
+
+
+@inlined
+def _set_message(tx, i, name_address, base, n, segment_bytes):
+    """Fill mmsghdr ``i``: one iovec, and a UDP_SEGMENT control message when segment_bytes > 0."""
+    header = i * sys.MMSGHDR_BYTES
+    store_i64(tx.headers, header + sys.MSG_NAME_AT, name_address)
+    store_i64(tx.headers, header + sys.MSG_NAMELEN_AT, _ADDRESS)
+    store_i64(
+        tx.headers, header + sys.MSG_IOV_AT, address_of(tx.iovecs) + i * sys.IOVEC_BYTES
+    )
+    store_i64(tx.headers, header + sys.MSG_IOVLEN_AT, 1)
+    store_i64(tx.iovecs, i * sys.IOVEC_BYTES, base)
+    store_i64(tx.iovecs, i * sys.IOVEC_BYTES + 8, n)
+    store_i64(tx.headers, header + sys.MSG_FLAGS_AT, 0)
+    if segment_bytes > 0:
+        control = i * _CONTROL_BYTES
+        store_i64(tx.controls, control + sys.CMSG_LEN_AT, sys.CMSG_DATA_AT + 2)
+        store_u32(tx.controls, control + sys.CMSG_LEVEL_AT, sys.SOL_UDP)
+        store_u32(tx.controls, control + sys.CMSG_TYPE_AT, sys.UDP_SEGMENT)
+        store_u16(tx.controls, control + sys.CMSG_DATA_AT, segment_bytes)
+        store_i64(tx.headers, header + sys.MSG_CONTROL_AT, address_of(tx.controls) + control)
+        store_i64(tx.headers, header + sys.MSG_CONTROLLEN_AT, 24)
+    else:
+        store_i64(tx.headers, header + sys.MSG_CONTROL_AT, 0)
+        store_i64(tx.headers, header + sys.MSG_CONTROLLEN_AT, 0)
+
+
+@inlined
+def _deliver_to_inbox(name, source, memory, at, n):
+    """Put one packet into an in-memory inbox; a full inbox drops, like a socket buffer."""
+    address = load_i64(name, 0)
+    if address == 0:
+        return
+    head = bytes_at(address, INBOX_HEADER_BYTES)
+    write, read = load_i64(head, INBOX_WRITE_AT), load_i64(head, INBOX_READ_AT)
+    slots, stride = load_i64(head, INBOX_SLOTS_AT), load_i64(head, INBOX_STRIDE_AT)
+    if write - read >= slots or n > stride - INBOX_SLOT_HEADER_BYTES:
+        store_i64(head, INBOX_DROPPED_AT, load_i64(head, INBOX_DROPPED_AT) + 1)
+        return
+    slot = bytes_at(address + INBOX_HEADER_BYTES + (write % slots) * stride, stride)
+    store_i64(slot, 0, n)
+    store_i64(slot, 8, source)
+    copy(slot, INBOX_SLOT_HEADER_BYTES, memory, at, n)
+    store_i64(head, INBOX_WRITE_AT, write + 1)
+
+
+@inlined
+def _send_run_udp(tx, name_address, memory, at, stride, packets, padded):
+    """One system call for a run. Returns packets sent, or ``-errno`` when none were."""
+    io = tx.io
+    base = address_of(memory) + at
+    last = load_u16(memory, at + (packets - 1) * stride + wire.LENGTH_AT)
+    n = 0
+    gso = padded and io[IO_GSO] != 0 and packets > 1 and io[IO_SEGMENTS_MAX] > 1
+    per = io[IO_SEGMENTS_MAX] if gso else 1
+    done = 0
+    while done < packets and n < MESSAGES_MAX:
+        part = min(per, packets - done)
+        tail = stride
+        if done + part == packets:
+            tail = last
+        elif not gso:
+            tail = load_u16(memory, at + done * stride + wire.LENGTH_AT)
+        size = (part - 1) * stride + tail
+        _set_message(tx, n, name_address, base + done * stride, size, stride if part > 1 else 0)
+        n += 1
+        done += part
+    io[IO_CALLS] += 1
+    result = sys.sendmmsg(io[IO_FD], address_of(tx.headers), n, sys.MSG_DONTWAIT)
+    if result < 0:
+        return result
+    if result == n:
+        return done
+    return result * per
+
+
+@inlined
+def send_run(tx, target, channel, memory, at, stride, packets, padded):
+    """Send ``packets`` packets that lie ``stride`` apart in ``memory`` from ``at`` on to a target.
+
+    Each packet's header holds its length. ``padded``: all but the last may go out with ``stride``
+    bytes, which is what segmentation offload needs; else each goes with just its length.
+    Returns packets sent; 0 when the socket is full; ``-errno`` on other errors.
+    """
+    io = tx.io
+    name_at = (target * wire.CHANNELS + channel) * _ADDRESS
+    if io[IO_KIND] == KIND_MEMORY:
+        name = tx.addresses[name_at : name_at + _ADDRESS]
+        for i in range(packets):
+            n = load_u16(memory, at + i * stride + wire.LENGTH_AT)
+            _deliver_to_inbox(name, io[IO_SOURCE], memory, at + i * stride, n)
+        io[IO_CALLS] += 1
+        return packets
+    result = _send_run_udp(tx, address_of(tx.addresses) + name_at, memory, at, stride, packets, padded)
+    if result >= 0:
+        return result
+    if result == -sys.EAGAIN or result == -sys.ENOBUFS:
+        io[IO_SHORT] += 1
+        return 0
+    if result == -sys.EINTR or result == -sys.ECONNREFUSED:
+        return 0  # refused: the error of an earlier datagram to a peer that is not up yet
+    io[IO_ERRNO] = -result
+    if io[IO_GSO] != 0 and packets > 1 and (
+        result == -sys.EINVAL or result == -sys.EIO or result == -sys.EMSGSIZE
+    ):
+        io[IO_GSO] = 0  # the device or kernel refuses segmentation: plain sendmmsg from now on
+        io[IO_GSO_REFUSED] += 1
+        return 0
+    io[IO_ERRORS] += 1
+    return result
+
+
+@inlined
+def send_run_to_all(tx, channel, memory, at, stride, packets, padded):
+    """`send_run` to every target; the first one decides how many packets count as sent.
+
+    What another target's socket refuses is lost for it and repaired by its NAK.
+    """
+    if tx.io[IO_TARGETS] == 0:
+        return packets  # nobody to send to: peers may be added later
+    sent = send_run(tx, 0, channel, memory, at, stride, packets, padded)
+    if sent > 0:
+        for target in range(1, tx.io[IO_TARGETS]):
+            send_run(tx, target, channel, memory, at, stride, sent, padded)
+    return sent
+
+
+@inlined
+def send_to_address(tx, name, memory, n):
+    """Send one packet of ``n`` bytes to a 16-byte address (a NAK or STATUS to its publisher)."""
+    io = tx.io
+    if io[IO_KIND] == KIND_MEMORY:
+        _deliver_to_inbox(name, io[IO_SOURCE], memory, 0, n)
+        return 1
+    _set_message(tx, 0, address_of(name), address_of(memory), n, 0)
+    io[IO_CALLS] += 1
+    result = sys.sendmmsg(io[IO_FD], address_of(tx.headers), 1, sys.MSG_DONTWAIT)
+    if result < 0 and result != -sys.EAGAIN and result != -sys.ECONNREFUSED:
+        io[IO_ERRORS] += 1
+    return result
+
+
+# --- receiving ------------------------------------------------------------------------------------
+
+
+@inlined
+def _receive_memory(rx):
+    """Take packets out of the inbox into the buffers, one a buffer."""
+    head = bytes_at(rx.io[IO_SOURCE], INBOX_HEADER_BYTES)
+    write, read = load_i64(head, INBOX_WRITE_AT), load_i64(head, INBOX_READ_AT)
+    slots, stride = load_i64(head, INBOX_SLOTS_AT), load_i64(head, INBOX_STRIDE_AT)
+    n = min(write - read, RECEIVE_MESSAGES)
+    for i in range(n):
+        slot = bytes_at(
+            rx.io[IO_SOURCE] + INBOX_HEADER_BYTES + ((read + i) % slots) * stride, stride
+        )
+        size = load_i64(slot, 0)
+        store_i64(rx.names, i * _ADDRESS, load_i64(slot, 8))
+        store_i64(rx.names, i * _ADDRESS + 8, 0)
+        copy(rx.buffers, i * RECEIVE_BUFFER_BYTES, slot, INBOX_SLOT_HEADER_BYTES, size)
+        store_u32(rx.headers, i * sys.MMSGHDR_BYTES + sys.MMSG_LEN_AT, size)
+        store_i64(rx.headers, i * sys.MMSGHDR_BYTES + sys.MSG_CONTROLLEN_AT, 0)
+    store_i64(head, INBOX_READ_AT, read + n)
+    return n
+
+
+@inlined
+def receive(rx):
+    """Fill the buffers without waiting. Returns bundles received; 0 none; ``-errno`` on errors."""
+    if rx.io[IO_KIND] == KIND_MEMORY:
+        return _receive_memory(rx)
+    for i in range(RECEIVE_MESSAGES):
+        header = i * sys.MMSGHDR_BYTES
+        store_i64(rx.headers, header + sys.MSG_NAME_AT, address_of(rx.names) + i * _ADDRESS)
+        store_i64(rx.headers, header + sys.MSG_NAMELEN_AT, _ADDRESS)
+        iovec = i * sys.IOVEC_BYTES
+        store_i64(rx.headers, header + sys.MSG_IOV_AT, address_of(rx.iovecs) + iovec)
+        store_i64(rx.headers, header + sys.MSG_IOVLEN_AT, 1)
+        store_i64(rx.iovecs, iovec, address_of(rx.buffers) + i * RECEIVE_BUFFER_BYTES)
+        store_i64(rx.iovecs, iovec + 8, RECEIVE_BUFFER_BYTES)
+        control = address_of(rx.controls) + i * _CONTROL_BYTES
+        store_i64(rx.headers, header + sys.MSG_CONTROL_AT, control)
+        store_i64(rx.headers, header + sys.MSG_CONTROLLEN_AT, _CONTROL_BYTES)
+        store_i64(rx.headers, header + sys.MSG_FLAGS_AT, 0)
+    rx.io[IO_CALLS] += 1
+    done = sys.recvmmsg(rx.io[IO_FD], address_of(rx.headers), RECEIVE_MESSAGES, sys.MSG_DONTWAIT)
+    if done == -sys.EAGAIN or done == -sys.EINTR or done == -sys.ECONNREFUSED:
+        return 0
+    return done
+
+
+@inlined
+def bundle_bytes(rx, i):
+    """Bytes in bundle ``i``."""
+    return min(
+        load_u32(rx.headers, i * sys.MMSGHDR_BYTES + sys.MMSG_LEN_AT), RECEIVE_BUFFER_BYTES
+    )
+
+
+@inlined
+def bundle_segment_bytes(rx, i):
+    """Size of the packets in bundle ``i``: GRO's word, or the whole bundle."""
+    control = i * _CONTROL_BYTES
+    given = load_i64(rx.headers, i * sys.MMSGHDR_BYTES + sys.MSG_CONTROLLEN_AT)
+    if (
+        given >= sys.CMSG_DATA_AT + 2
+        and load_u32(rx.controls, control + sys.CMSG_LEVEL_AT) == sys.SOL_UDP
+        and load_u32(rx.controls, control + sys.CMSG_TYPE_AT) == sys.UDP_GRO
+    ):
+        size = load_u16(rx.controls, control + sys.CMSG_DATA_AT)
+        if size > 0:
+            return size
+    return bundle_bytes(rx, i)

@@ -1,0 +1,1 @@
+"""Tests. A regular package, so that no other distribution's `tests` can come before it."""

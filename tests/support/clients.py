@@ -1,0 +1,32 @@
+"""Clients over a `LoopLink`, for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import tidecast.sync
+from tests.support.loop_link import LoopLink
+
+PARTS = {"slots": 64, "slot_bytes": 1400}
+
+
+@contextlib.contextmanager
+def loop_client(
+    kind: type[LoopLink] = LoopLink, **options: Any
+) -> Iterator[tuple[tidecast.sync.Connection, Any]]:
+    """(client, link). The rings lie in /dev/shm and are gone afterwards."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="tc-") as directory:
+        link = kind(Path(directory), **options)
+        with tidecast.sync.connect(link=link) as client:
+            yield client, link
+
+
+@contextlib.contextmanager
+def loop_link(kind: type[LoopLink] = LoopLink, **options: Any) -> Iterator[Any]:
+    """A link alone."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="tc-") as directory:
+        yield kind(Path(directory), **options)

@@ -1,0 +1,255 @@
+"""The house rules for Markdown as tests: links lead somewhere, examples parse, commands exist."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import itertools
+import re
+import shlex
+from collections.abc import Iterator
+
+import click
+import pytest
+from markdown_it import MarkdownIt
+
+from tests.project import ROOT, Rule, complaints, files, select
+
+
+def _fences(text: str, *languages: str) -> Iterator[tuple[int, str]]:
+    for token in MarkdownIt("commonmark").parse(text):
+        if token.type == "fence" and token.info.strip().split(" ")[0] in languages:
+            yield (token.map or [0])[0] + 2, token.content
+
+
+def _anchors(text: str) -> set[str]:
+    """The anchors GitHub gives to the headings of a page."""
+    anchors: set[str] = set()
+    tokens = MarkdownIt("commonmark").parse(text)
+    for before, token in itertools.pairwise(tokens):
+        if before.type == "heading_open":
+            title = "".join(c.content for c in token.children or [] if c.type != "html_inline")
+            slug = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+            serial = 0
+            while (anchor := f"{slug}-{serial}" if serial else slug) in anchors:
+                serial += 1
+            anchors.add(anchor)
+    return anchors
+
+
+def links_resolve(path: str, text: str) -> list[str]:
+    found = []
+    for block in MarkdownIt("commonmark").parse(text):
+        for token in block.children or []:
+            target = str(token.attrs.get("href") or token.attrs.get("src") or "")
+            if not target or re.match(r"[a-z][a-z0-9+.-]*:", target):
+                continue
+            name, _, anchor = target.partition("#")
+            page = (ROOT / path).parent / name if name else ROOT / path
+            line = (block.map or [0])[0] + 1
+            if not page.exists():
+                found.append(f"{line}: {target} leads nowhere")
+            elif anchor and page.suffix == ".md":
+                there = text if not name else page.read_text("utf-8")
+                if anchor not in _anchors(there):
+                    found.append(f"{line}: {target}: no such heading")
+    return found
+
+
+TOP_LEVEL = re.compile(
+    r"^(?:(?:engine|backend|frontend|tests|benchmarks|docs|docker|\.ci|\.github)/[\w./-]*"
+    r"|[A-Z][A-Z_]+\.md|LICENSE|Makefile|pyproject\.toml|alembic\.ini)$"
+)
+
+
+def named_files_exist(path: str, text: str) -> list[str]:
+    return [
+        f"{(block.map or [0])[0] + 1}: {token.content} does not exist"
+        for block in MarkdownIt("commonmark").parse(text)
+        for token in block.children or []
+        if token.type == "code_inline"
+        and TOP_LEVEL.match(token.content)
+        and not (ROOT / token.content).exists()
+    ]
+
+
+def python_examples_parse(path: str, text: str) -> list[str]:
+    found = []
+    for line, code in _fences(text, "python", "py"):
+        try:
+            compile(code, path, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        except SyntaxError as error:
+            found.append(f"{line + (error.lineno or 1) - 1}: {error.msg}")
+    return found
+
+
+TIDECAST = {"tidecast", ".venv/bin/tidecast"}
+COMMANDS = TIDECAST | {
+    *("make", "pip", ".venv/bin/pip", "python", "python3", ".venv/bin/python", ".venv/bin/ruff"),
+    *("uv", "git", "curl", "docker", "npm", "npx", "spark-submit", "psql"),
+    *("apt-get", "sudo", "sysctl", "ip", "ethtool", "tcpdump", "ss", "mount", "taskset"),
+    *("cd", "export", "source", ".", "cat", "tail", "head", "grep", "seq", "echo", "printf"),
+    *("cmp", "cp", "ls", "mkdir", "kill", "tee", "wc", "yes", "zcat", "journalctl", "jq"),
+}
+
+
+def shell_commands(text: str) -> Iterator[tuple[int, list[str]]]:
+    """(line, words) of each simple command in the ```bash fences of a page."""
+    for start, code in _fences(text, "bash"):
+        without_heredocs = re.sub(
+            r"<<-?\s*['\"]?(\w+)['\"]?(.*?\n)(?:.*?\n)*?\s*\1(?=\n|$)", r"\2", code
+        )
+        rows = without_heredocs.replace("\\\n", "  ").split("\n")
+        for offset, row in enumerate(rows):
+            lexer = shlex.shlex(row, posix=True, punctuation_chars="|&;()<>")
+            lexer.whitespace_split = True
+            words: list[str] = []
+            for word in [*lexer, ";"]:
+                if word and set(word) <= set("|&;()"):
+                    while words and re.match(r"\w+=", words[0]):
+                        words = words[1:]
+                    if words:
+                        yield start + offset, words
+                    words = []
+                else:
+                    words.append(word)
+
+
+def commands_are_known(path: str, text: str) -> list[str]:
+    return [
+        f"{line}: starts with {words[0]!r}"
+        for line, words in shell_commands(text)
+        if words[0] not in COMMANDS
+    ]
+
+
+@functools.cache
+def command_line() -> click.Command | None:
+    """The click command of `tidecast`; None while the engine has no command line."""
+    if not (ROOT / "engine/tidecast/cli/__init__.py").exists():
+        return None
+    main = importlib.import_module("tidecast.cli").main
+    assert isinstance(main, click.Command), "tidecast.cli.main is to be a click command"
+    return main
+
+
+def check_verb(words: list[str], command: click.Command) -> str | None:
+    """What is wrong with `tidecast X ...` as far as verbs and option names go."""
+    context = click.Context(command, info_name="tidecast")
+    options = _options(command)
+    verbs = iter(word for word in words[1:] if word not in ("<", ">", ">>"))
+    for word in verbs:
+        if word.startswith("-") and word != "-":
+            name, _, value = word.partition("=")
+            if name not in options:
+                return f"`{context.command_path}` has no option {name}"
+            if options[name] and not value:
+                next(verbs, None)
+        elif isinstance(command, click.Group):
+            inner = command.get_command(context, word)
+            if inner is None:
+                return f"`{context.command_path}` has no command {word}"
+            command, context = inner, click.Context(inner, parent=context, info_name=word)
+            options |= _options(command)
+    return None
+
+
+def _options(command: click.Command) -> dict[str, bool]:
+    """Option name -> whether a value follows it."""
+    options = {"--help": False}
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            takes = not (parameter.is_flag or parameter.count)
+            options |= dict.fromkeys([*parameter.opts, *parameter.secondary_opts], takes)
+    return options
+
+
+def verbs_exist(path: str, text: str) -> list[str]:
+    command = command_line()
+    if command is None:
+        return []
+    return [
+        f"{line}: {wrong}"
+        for line, words in shell_commands(text)
+        if words[0] in TIDECAST and (wrong := check_verb(words, command))
+    ]
+
+
+DOCS = [(path, text) for path, text in select(".md") if path != "CHANGELOG.md"]
+
+RULES: dict[str, tuple[Rule, list[tuple[str, str]]]] = {
+    "links": (links_resolve, list(select(".md"))),
+    "named files": (named_files_exist, list(select(".md", under=("README.md", "CONTRIBUTING.md")))),
+    "python examples": (python_examples_parse, DOCS),
+    "shell commands": (commands_are_known, DOCS),
+    "tidecast verbs": (verbs_exist, DOCS),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rule(name: str) -> None:
+    rule, chosen = RULES[name]
+    found = complaints(rule, chosen)
+    assert not found, f"{name}:\n{found}"
+
+
+PLANTED: list[tuple[str, str]] = [
+    ("links", "see [it](docs/none-such.md)\n"),
+    ("links", "# Title\n\nsee [it](#other)\n"),
+    ("named files", "see `docs/none-such.md`\n"),
+    ("python examples", "```python\nwith x as y\n```\n"),
+    ("shell commands", "```bash\nmake x && ./configure --now\n```\n"),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), PLANTED)
+def test_each_rule_bites(name: str, text: str) -> None:
+    rule, _ = RULES[name]
+    assert rule("README.md", text)
+
+
+HARMLESS: list[tuple[str, str]] = [
+    ("links", "# A title\n\nsee [it](#a-title), [web](https://x.example), [file](Makefile)\n"),
+    ("python examples", "```python\nasync with a as b:\n    await b.c()\n```\n"),
+    ("shell commands", "```bash\nA=1 make x  # it's\ncat > x <<'E'\nany\nE\nmake y \\\n  z\n```\n"),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), HARMLESS)
+def test_no_rule_bites_at_random(name: str, text: str) -> None:
+    rule, _ = RULES[name]
+    assert not rule("README.md", text)
+
+
+def test_wrong_verbs_are_found() -> None:
+    @click.group()
+    @click.option("--data-dir")
+    def tool() -> None: ...
+
+    @tool.group()
+    def topic() -> None: ...
+
+    @topic.command()
+    @click.option("--mode")
+    @click.option("--force", is_flag=True)
+    @click.argument("name")
+    def create(name: str, mode: str, force: bool) -> None: ...
+
+    def check(line: str) -> str | None:
+        return check_verb(shlex.split(line), tool)
+
+    assert check("tidecast --data-dir x topic create --mode live logs") is None
+    assert check("tidecast topic create --force logs --data-dir=x") is None
+    assert "no command destroy" in (check("tidecast topic destroy logs") or "")
+    assert "no command peek" in (check("tidecast --data-dir x peek") or "")
+    assert "no option --size" in (check("tidecast topic create --size 3 logs") or "")
+
+
+def test_decisions_are_listed() -> None:
+    index = files()["docs/adr/README.md"]
+    for path in files():
+        name = path.removeprefix("docs/adr/")
+        if path.startswith("docs/adr/0") and not name.startswith("0000"):
+            assert f"]({name})" in index, f"{path} is missing in docs/adr/README.md"
+            assert re.search(r"^- Status: \w+", files()[path], re.MULTILINE), f"{path}: no status"

@@ -1,0 +1,320 @@
+"""The command line against an engine whose node has no agents."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from tests.project import ROOT
+from tests.support.fake_node import FakeNode
+
+from tidecast.buffers.counters import CountersFile
+from tidecast.cli import COMMANDS, main
+from tidecast.cli.splitting import splitter_of
+from tidecast.cli.top import ROWS_SHOWN_MAX
+from tidecast.cli.topic import _SETTINGS
+from tidecast.config import TopicConfig, default_topology, load_topology
+from tidecast.errors import ConfigError
+from tidecast.layout import counters as cl
+from tidecast.layout.counters import Counter
+from tidecast.node.process import Engine
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[FakeNode]:
+    engine = Engine(
+        tmp_path,
+        default_topology(),
+        topology_file=tmp_path / "topology.yaml",
+        node_factory=FakeNode,
+    )
+    engine.start()
+    assert isinstance(engine.node, FakeNode)
+    yield engine.node
+    engine.stop()
+
+
+def run(tmp_path: Path, *arguments: str, code: int = 0, stdin: str = "") -> Result:
+    result = CliRunner().invoke(main, [*arguments, "--data-dir", str(tmp_path)], input=stdin)
+    assert result.exit_code == code, (result.output, result.exception)
+    return result
+
+
+# --- the group ------------------------------------------------------------------------------------
+
+
+def test_help_imports_no_command_and_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from tidecast.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'numpy', 'numba', 'rich', 'yaml', 'msgspec', 'asyncio'} & set(sys.modules)\n"
+        "sys.exit(str(heavy) if heavy else 0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(ROOT / "engine")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for name in COMMANDS:
+        assert f"\n  {name} " in done.stdout
+
+
+@pytest.mark.parametrize("name", [n for n in COMMANDS if n != "bench"])
+def test_every_command_explains_itself(name: str) -> None:
+    result = CliRunner().invoke(main, [name, "--help"])
+    assert result.exit_code == 0, result.output
+    assert name in ("topic", "faults") or "--data-dir" in result.output
+
+
+def test_errors_and_usage(tmp_path: Path) -> None:
+    result = run(tmp_path, "faults", "show", code=1)
+    assert result.stderr.startswith("error: no engine runs on ")
+    assert "Traceback" not in result.stderr
+    assert CliRunner().invoke(main, ["nonsense"]).exit_code == 2
+    assert "tidecast 0." in CliRunner().invoke(main, ["--version"]).output
+
+
+def test_down_without_engine(tmp_path: Path) -> None:
+    assert run(tmp_path, "down").output == "nothing was up\n"
+
+
+def test_up_says_that_it_is_up_already(tmp_path: Path, node: FakeNode) -> None:
+    output = run(tmp_path, "up").output
+    assert f"already up: engine pid {os.getpid()}, node {node.name}" in output
+    assert f"already (pid {os.getpid()})" in run(tmp_path, "engine", code=1).stderr
+
+
+# --- topic ----------------------------------------------------------------------------------------
+
+
+def test_the_options_are_those_of_the_topic() -> None:
+    assert {name for name, _, _ in _SETTINGS} | {"name", "labels"} == set(
+        TopicConfig.__struct_fields__
+    )
+
+
+def test_topics_in_the_file(tmp_path: Path) -> None:
+    output = run(tmp_path, "topic", "create", "md.eu", "--history-bytes", "1MiB",
+                 "--label", "team=rates").output  # fmt: skip
+    assert output.startswith("created topic md.eu (id 33203, multicast) in ")
+    assert "(no engine runs)" in output
+    topic = load_topology(tmp_path / "topology.yaml").topics[0]
+    assert (topic.history_bytes, topic.labels) == (1 << 20, {"team": "rates"})
+    assert "exists already" in run(tmp_path, "topic", "create", "md.eu", code=1).stderr
+    run(tmp_path, "topic", "create", "md.eu", "--if-missing")
+    run(tmp_path, "topic", "create", "other")
+    names = [t["name"] for t in json.loads(run(tmp_path, "topic", "list", "--json").output)]
+    assert names == ["md.eu", "other"]
+    assert "other" not in run(tmp_path, "topic", "list", "md.*").output
+    run(tmp_path, "topic", "edit", "md.eu", "--linger-us", "9")
+    shown = json.loads(run(tmp_path, "topic", "show", "md.eu", "--json").output)
+    assert (shown["linger_us"], shown["id"]) == (9, 33203)
+    run(tmp_path, "topic", "delete", "md.eu", code=1, stdin="n\n")
+    run(tmp_path, "topic", "delete", "md.eu", "--yes")
+    assert "no topic md.eu" in run(tmp_path, "topic", "show", "md.eu", code=1).stderr
+
+
+def test_a_shown_topic_can_be_made_again_by_its_line(tmp_path: Path) -> None:
+    run(tmp_path, "topic", "create", "a", "--flow", "rate", "--rate-bytes-per-s", "1MB",
+        "--description", "it's", "--label", "x=y z")  # fmt: skip
+    last = run(tmp_path, "topic", "show", "a").output.splitlines()[-1]
+    before = load_topology(tmp_path / "topology.yaml")
+    run(tmp_path, "topic", "delete", "a", "--yes")
+    result = CliRunner().invoke(main, shlex.split(last.removeprefix("# tidecast ")))
+    assert result.exit_code == 0, result.output
+    assert load_topology(tmp_path / "topology.yaml") == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "code"),
+    [
+        (["create", "a b"], "topics[0].name: 'a b': allowed tokens", 1),
+        (["create", "a", "--linger-us", "-1"], "topic a.linger_us: -1: allowed 0..1000000", 1),
+        (["create", "a", "--transport", "x"], "topics[0].transport: x: allowed ipc", 1),
+        (["create", "a", "--history-bytes", "lots"], "not a size", 2),
+        (["create", "a", "--flow", "x"], "--flow", 2),
+        (["create", "a", "--label", "x"], "KEY=VALUE", 2),
+        (["edit", "a"], "nothing to change", 2),
+        (["edit", "a", "--linger-us", "3"], "no topic a", 1),
+        (["list", "a.>.b"], "topic pattern", 1),
+    ],
+)
+def test_topic_errors(tmp_path: Path, arguments: list[str], said: str, code: int) -> None:
+    assert said in run(tmp_path, "topic", *arguments, code=code).stderr
+
+
+def test_topics_in_the_engine(tmp_path: Path, node: FakeNode) -> None:
+    assert "in the running engine" in run(tmp_path, "topic", "create", "a").output
+    run(tmp_path, "topic", "edit", "a", "--rate-packets-per-s", "100")
+    stderr = run(tmp_path, "topic", "edit", "a", "--receive-bytes", "1MiB", code=1).stderr
+    assert "receive_bytes of topic a cannot change while it runs" in stderr
+    run(tmp_path, "topic", "edit", "a", "--receive-bytes", "1MiB", "--recreate")
+    assert [call[0] for call in node.calls] == [
+        "create_topic", "edit_topic", "delete_topic", "create_topic",
+    ]  # fmt: skip
+    assert load_topology(tmp_path / "topology.yaml").topics == node.topics()
+    run(tmp_path, "topic", "delete", "a", "--yes")
+    assert node.topics() == []
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+def test_faults(tmp_path: Path, node: FakeNode) -> None:
+    run(tmp_path, "faults", "set", "--transport", "multicast", "--drop", "0.05", "--duplicate",
+        "0.02", "--reorder", "0.05", "--delay", "2ms", "--corrupt", "0.001", "--partition", "A,B",
+        "--seed", "7")  # fmt: skip
+    assert msgspec.to_builtins(node.get_faults()["multicast"]) == {
+        "drop": 0.05, "duplicate": 0.02, "reorder": 0.05, "corrupt": 0.001, "delay_us": 2000.0,
+        "partition": ("A", "B"), "seed": 7,
+    }  # fmt: skip
+    shown = json.loads(run(tmp_path, "faults", "show", "--json").output)
+    assert shown["multicast"]["drop"] == 0.05
+    assert "multicast: drop=0.05" in run(tmp_path, "faults", "show").output
+    run(tmp_path, "faults", "clear")
+    assert not node.get_faults()["multicast"].any
+    assert "no transport x" in run(tmp_path, "faults", "set", "--transport", "x", code=1).stderr
+    run(tmp_path, "faults", "set", "--drop", "2", code=2)
+
+
+# --- top ------------------------------------------------------------------------------------------
+
+
+def test_top_once(tmp_path: Path, node: FakeNode) -> None:
+    counters = CountersFile.open(node.counters_path)
+    row = counters.allocate(cl.ROW_PUBLICATION, "md", node.name, session=9)
+    counters.values[row, Counter.HEAD] = 100
+    counters.values[row, Counter.SLOWEST_CONSUMED] = 50
+    counters.values[row, Counter.SLOTS] = 200
+    for source in ("x", "y"):
+        row = counters.allocate(cl.ROW_IMAGE, "md", source, session=10)
+        counters.values[row, Counter.PACKETS_RECEIVED] = 90
+        counters.values[row, Counter.LOSSES] = 10 if source == "y" else 0
+    output = run(tmp_path, "top", "--once", "--json", "--interval", "0.1").output
+    shown = json.loads(output)
+    assert shown["publications"][0]["fill"] == 0.25
+    assert shown["publications"][0]["packets_per_s"] == 0.0
+    assert shown["sources"][0] == {
+        "node": "y", "packets": 90, "losses": 10, "recovered": 0, "lost_for_good": 0,
+        "loss_ratio": 0.1,
+    }  # fmt: skip
+    text = run(tmp_path, "top", "--once", "--interval", "0.1").output
+    assert "Publications" in text
+    assert "25%" in text
+    assert "10.000%" in text
+
+
+def test_top_shows_a_page_of_rows(tmp_path: Path, node: FakeNode) -> None:
+    counters = CountersFile.open(node.counters_path)
+    for i in range(ROWS_SHOWN_MAX + 5):
+        counters.allocate(cl.ROW_IMAGE, f"t{i}", "x", session=i)
+    assert "and 5 more" in run(tmp_path, "top", "--once", "--interval", "0.1").output
+
+
+# --- recorder -------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Noted:
+    writer: int
+    section: int
+    code: int
+    entity: int
+
+
+def test_recorder(tmp_path: Path) -> None:
+    from tidecast.buffers.recorder import create_recorder, record_from_python
+    from tidecast.layout import recorder as rec
+
+    assert "no flight recorder" in run(tmp_path, "recorder", code=1).stderr
+    file = create_recorder(tmp_path / "recorder")
+    assert run(tmp_path, "recorder").output == "nothing was noted\n"
+    for at, one in enumerate([
+        Noted(rec.WRITER_SENDER, rec.LOW, rec.Code.STARTED, 0),
+        Noted(rec.WRITER_RECEIVER, rec.HIGH, rec.Code.NAK_SENT, 17),
+        Noted(rec.WRITER_CONDUCTOR, rec.ALERT, rec.Code.GAP, 17),
+    ]):  # fmt: skip
+        record_from_python(
+            file.array, one.writer, one.section, at, int(one.code), one.entity, 1, 2, 3, 4
+        )
+    texts = run(tmp_path, "recorder").output.splitlines()
+    assert ["agent started" in texts[0], "NAK sent first=1" in texts[1], "lost" in texts[2]] == [
+        True, True, True,
+    ]  # fmt: skip
+    (only,) = run(tmp_path, "recorder", "--section", "alert", "--json").output.splitlines()
+    parsed = json.loads(only)
+    assert (parsed["code"], parsed["entity"], parsed["first"], parsed["end"]) == ("GAP", 17, 1, 2)
+    assert len(run(tmp_path, "recorder", "--entity", "17").output.splitlines()) == 2
+    assert len(run(tmp_path, "recorder", "--last", "1").output.splitlines()) == 1
+    assert run(tmp_path, "recorder", "--entity", "99").output == "no match\n"
+    create_recorder(tmp_path / "recorder")
+    assert len(run(tmp_path, "recorder", "--previous").output.splitlines()) == 3
+    (tmp_path / "other").write_bytes(b"x")
+    result = run(tmp_path, "recorder", "--file", str(tmp_path / "other"), code=1)
+    assert "not a flight recorder" in result.stderr
+
+
+# --- splitting ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("how", "whole", "expected"),
+    [
+        ("lines", b"a\n\nb\r\nc", [b"a\n", b"\n", b"b\r\n", b"c"]),
+        ("lines", b"a\n", [b"a\n"]),
+        ("lines", b"", []),
+        ("none", b"a\nb", [b"a\nb"]),
+        ("none", b"", []),
+        ("bytes:3", b"abcdefgh", [b"abc", b"def", b"gh"]),
+        ("length", b"\x02\0\0\0ab\0\0\0\0\x01\0\0\0c", [b"ab", b"", b"c"]),
+    ],
+)
+def test_splitting_does_not_depend_on_the_chunks(
+    how: str, whole: bytes, expected: list[bytes]
+) -> None:
+    random = np.random.default_rng(1)
+    for _ in range(20):
+        cuts = sorted(random.integers(0, len(whole) + 1, size=3).tolist())
+        splitter = splitter_of(how)
+        found: list[bytes] = []
+        for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+            found += splitter.feed(whole[start:end])
+        found += splitter.end()
+        assert found == expected
+
+
+@pytest.mark.parametrize("how", ["", "words", "bytes", "bytes:0", "bytes:x", "bytes:-1"])
+def test_bad_splits(how: str) -> None:
+    with pytest.raises(ConfigError, match="--split"):
+        splitter_of(how)
+
+
+def test_a_torn_length_prefix() -> None:
+    splitter = splitter_of("length")
+    splitter.feed(b"\x05\0\0\0ab")
+    with pytest.raises(ConfigError, match="ends within a message"):
+        splitter.end()
+    with pytest.raises(ConfigError, match="another format"):
+        splitter_of("length").feed(b"some text")
+
+
+def test_pub_usage(tmp_path: Path) -> None:
+    run(tmp_path, "pub", "t", "-", "--message", "x", code=2)
+    assert "--split" in run(tmp_path, "pub", "t", "-", "--split", "x", code=1).stderr
+    assert "no engine runs" in run(tmp_path, "pub", "t", "-", code=1).stderr
+    assert "no engine runs" in run(tmp_path, "sub", "t", code=1).stderr

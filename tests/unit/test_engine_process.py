@@ -1,0 +1,131 @@
+"""The engine process's files: lock, state, socket; starting, stopping, kill -9."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.project import ROOT
+from tests.support.fake_node import FakeNode
+
+from tidecast.client.socket_session import EngineControl
+from tidecast.config import default_topology, load_topology, topology_path
+from tidecast.errors import ConfigError, Conflict, EngineNotRunning, NotFound
+from tidecast.node.process import Engine, choose_topology, read_state, running_pid, stop_engine
+
+
+@contextlib.contextmanager
+def fake_engine(data_dir: Path) -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.support.fake_node", str(data_dir)],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT / "engine")},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == "ready\n"
+        yield process
+    finally:
+        process.terminate()
+        process.wait(20)
+        process.stdout.close()
+
+
+def engine(data_dir: Path) -> Engine:
+    return Engine(data_dir, default_topology(), node_factory=FakeNode)
+
+
+def test_start_and_stop_leave_nothing(tmp_path: Path) -> None:
+    one = engine(tmp_path)
+    state = one.start()
+    assert state == read_state(tmp_path)
+    assert running_pid(tmp_path) == state.pid == os.getpid()
+    with EngineControl(tmp_path) as control:
+        assert control.welcome.node_name == state.node_name
+    one.stop()
+    one.stop()
+    assert running_pid(tmp_path) is None
+    assert read_state(tmp_path) is None
+    assert not (tmp_path / "engine.sock").exists()
+    one = engine(tmp_path)
+    one.start()
+    one.stop()
+
+
+def test_a_second_engine_is_told_who_runs(tmp_path: Path) -> None:
+    with fake_engine(tmp_path) as process:
+        with pytest.raises(Conflict, match=rf"already \(pid {process.pid}\)"):
+            engine(tmp_path).start()
+        with EngineControl(tmp_path) as control:
+            assert control.topics() == []
+
+
+def test_a_killed_engine_is_replaced(tmp_path: Path) -> None:
+    with fake_engine(tmp_path) as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert (tmp_path / "engine.sock").exists()
+        assert read_state(tmp_path) is not None
+        assert running_pid(tmp_path) is None
+        with pytest.raises(EngineNotRunning):
+            EngineControl(tmp_path)
+        one = engine(tmp_path)
+        one.start()
+        with EngineControl(tmp_path) as control:
+            assert control.topics() == []
+        one.stop()
+
+
+def test_a_failed_start_leaves_nothing(tmp_path: Path) -> None:
+    class Broken(FakeNode):
+        def start(self) -> None:
+            super().start()
+            raise OSError(98, "Address already in use")
+
+    broken = Engine(tmp_path, default_topology(), node_factory=Broken)
+    with pytest.raises(ConfigError, match="cannot start: Address already in use: `tidecast doctor"):
+        broken.start()
+    assert running_pid(tmp_path) is None
+    assert read_state(tmp_path) is None
+    assert not (tmp_path / "shm" / "bells").exists()
+
+
+def test_a_bad_data_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="choose another with --data-dir"):
+        engine(tmp_path / "file").start()
+
+
+def test_stop_engine(tmp_path: Path) -> None:
+    with pytest.raises(EngineNotRunning):
+        stop_engine(tmp_path)
+    with fake_engine(tmp_path) as process:
+        assert stop_engine(tmp_path) == process.pid
+        assert process.stdout is not None
+        assert process.stdout.read() == "stopped\n"
+        assert process.wait(20) == 0
+        assert read_state(tmp_path) is None
+    assert running_pid(tmp_path) is None
+
+
+def test_the_topology_is_found_or_made(tmp_path: Path) -> None:
+    topology, path = choose_topology(tmp_path, None)
+    assert (topology, path) == (default_topology(), topology_path(tmp_path))
+    assert load_topology(path) == topology
+    path.write_text("node: {id: 9}")
+    assert choose_topology(tmp_path, None)[0].node.id == 9
+    with pytest.raises(NotFound):
+        choose_topology(tmp_path, tmp_path / "none.yaml")
+
+
+def test_state_that_is_not_sound(tmp_path: Path) -> None:
+    (tmp_path / "engine.json").write_text("{")
+    assert read_state(tmp_path) is None

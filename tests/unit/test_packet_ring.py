@@ -1,0 +1,282 @@
+"""Writer and reader of a packet ring, one kernel call at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tidecast.buffers import reader as rd
+from tidecast.buffers import writer as wr
+from tidecast.buffers.ring_file import add_consumer, consumers, create_ring, describe
+from tidecast.buffers.slots import control_at, control_word
+from tidecast.errors import SharedMemoryError
+from tidecast.layout import packet as wire
+from tidecast.layout import ring as lay
+from tidecast.native.mapped import MappedFile
+
+SLOTS, SLOT_BYTES = 16, 600
+ROOM = SLOT_BYTES - wire.PACKET_HEADER_BYTES - wire.MESSAGE_HEADER_BYTES
+EMPTY = np.empty(0, dtype=np.uint8)
+
+
+class Ring:
+    """One ring with its writer, and readers as asked for."""
+
+    def __init__(self, directory: Path, *, has_network: bool = False, first: int = 0) -> None:
+        self.mapped = create_ring(
+            directory / "ring", kind=lay.KIND_PUBLICATION, slots=SLOTS, slot_bytes=SLOT_BYTES,
+            session=5, topic=1, node=1, channel=1, flow=0, reliability=0,
+            has_network=has_network, incarnation=1, first=first, topic_name="t", node_name="n",
+        )  # fmt: skip
+        bells_bytes = lay.DOORBELLS_MAX * lay.DOORBELL_BYTES
+        self.bells = MappedFile.create(directory / "bells", bells_bytes).array
+        self.ring = self.mapped.array
+        self.w = wr.writer_state(self.ring)
+        self.first = first
+
+    def word(self, at: int) -> Any:
+        return self.ring[at : at + 8].view(np.int64)
+
+    def reader(self, *, tethered: bool = True, position: int | None = None) -> Reader:
+        at = self.first if position is None else position
+        consumer = add_consumer(
+            self.ring, position=at, client=1, doorbell=4, subscription=1, tethered=tethered
+        )
+        return Reader(self.ring, consumer)
+
+    def append(self, payload: bytes, *, flush: bool = False, receiver: int = 0) -> int:
+        source = np.frombuffer(bytearray(payload), dtype=np.uint8)
+        return int(
+            wr.append(
+                self.ring, self.bells, self.w, source, len(payload), EMPTY, 0, 0, receiver,
+                int(flush),
+            )
+        )  # fmt: skip
+
+    def batch(self, payloads: list[bytes], done: Any = None) -> tuple[int, int]:
+        joined = np.frombuffer(bytearray(b"".join(payloads)), dtype=np.uint8)
+        lengths = np.array([len(each) for each in payloads], dtype=np.int64)
+        done = np.zeros(2, dtype=np.int64) if done is None else done
+        status = wr.append_batch(
+            self.ring, self.bells, self.w, joined, lengths, 0, len(payloads), 0, 0, done
+        )
+        return int(status), int(done[0])
+
+    def seal_as_sender(self) -> bool:
+        """What a sender does with an OPEN packet whose linger time is over."""
+        seq = int(self.word(lay.HEAD_AT)[0]) - 1
+        word = self.word(control_at(seq, SLOTS - 1))
+        length = int(word[0]) & lay.CONTROL_LENGTH_MASK
+        if length <= wire.PACKET_HEADER_BYTES or (int(word[0]) >> lay.STATE_SHIFT) & 0xFF != (
+            lay.OPEN
+        ):
+            return False
+        word[0] = control_word(seq, lay.SEALED, length)
+        return True
+
+
+class Reader:
+    """A reader that assembles fragments and collects payloads."""
+
+    def __init__(self, ring: Any, consumer: int) -> None:
+        self.ring, self.consumer = ring, consumer
+        self.r = rd.reader_state(ring, consumer)
+        self.assembly = np.empty(0, dtype=np.uint8)
+        self.out = np.zeros((64, rd.OUT_FIELDS), dtype=np.int64)
+
+    def poll(self, limit: int = 64) -> list[bytes] | tuple[int, int]:
+        n = rd.poll(self.ring, self.r, self.assembly, self.out, limit)
+        if n == rd.NEED_BUFFER:
+            size = int(self.r[rd.R_TOTAL] + self.r[rd.R_META_N])
+            self.assembly = np.empty(size, dtype=np.uint8)
+            n = rd.poll(self.ring, self.r, self.assembly, self.out, limit)
+        if n == rd.ASSEMBLED:
+            return [self.assembly[: int(self.r[rd.R_TOTAL])].tobytes()]
+        if n == rd.GAP:
+            return int(self.r[rd.R_GAP_FIRST]), int(self.r[rd.R_GAP_END])
+        return [
+            self.ring[at : at + length].tobytes() for at, length, _, _ in self.out[:n].tolist()
+        ]
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Ring:
+    return Ring(tmp_path)
+
+
+def test_messages_come_in_order_and_share_a_packet(ring: Ring) -> None:
+    reader = ring.reader()
+    assert reader.poll() == []
+    assert ring.append(b"one") == 0
+    assert ring.append(b"") == 0
+    assert reader.poll() == [b"one", b""]
+    ring.append(b"three")
+    assert reader.poll() == [b"three"]
+    assert describe(ring.ring).head == 1
+
+
+@pytest.mark.parametrize("size", [ROOM, ROOM + 1, 2 * ROOM, SLOTS // 2 * ROOM - 8])
+def test_sizes_up_to_half_the_ring(ring: Ring, size: int) -> None:
+    reader = ring.reader()
+    payload = bytes(i * 7 & 255 for i in range(size))
+    ring.append(b"before")
+    assert ring.append(payload) >= 0
+    assert ring.append(b"behind") == 0
+    found: list[bytes] = []
+    while got := reader.poll():
+        found += got  # type: ignore[arg-type]
+    assert found == [b"before", payload, b"behind"]
+
+
+def test_larger_than_half_the_ring_is_refused_and_changes_nothing(ring: Ring) -> None:
+    reader = ring.reader()
+    assert ring.append(bytes(SLOTS // 2 * ROOM - 7)) == wr.TOO_LARGE
+    assert reader.poll() == []
+
+
+def test_optional_fields_that_do_not_fit_the_first_fragment_are_refused(ring: Ring) -> None:
+    meta = np.zeros(ROOM - 7, dtype=np.uint8)
+    source = np.zeros(100, dtype=np.uint8)
+    status = wr.append(
+        ring.ring, ring.bells, ring.w, source, 100, meta, meta.size, wire.KEY, 0, 0
+    )
+    assert status == wr.TOO_LARGE
+
+
+def test_tethered_reader_holds_the_writer_back(ring: Ring) -> None:
+    reader = ring.reader()
+    big = bytes(ROOM)
+    for _ in range(SLOTS):
+        assert ring.append(big) == 0
+    assert ring.append(big) == wr.FULL
+    assert len(reader.poll(4)) == 4
+    assert ring.append(big) == wr.FULL, "what was polled is held until the next poll"
+    assert len(reader.poll(1)) == 1
+    assert [ring.append(big) for _ in range(5)] == [0, 0, 0, 0, wr.FULL]
+
+
+def test_untethered_reader_is_lapped_and_told_the_range(ring: Ring) -> None:
+    reader = ring.reader(tethered=False)
+    for i in range(SLOTS * 2):
+        ring.append(bytes([i]) * ROOM)
+    first, end = reader.poll()  # type: ignore[misc]
+    assert first == 0
+    assert SLOTS <= end <= SLOTS * 2
+    assert reader.poll(1) == [bytes([end]) * ROOM]
+
+
+def test_a_torn_batch_is_noticed(ring: Ring) -> None:
+    reader = ring.reader(tethered=False)
+    ring.append(bytes(ROOM))
+    reader.poll()
+    assert rd.still_held(ring.ring, reader.r)
+    for _ in range(SLOTS):
+        ring.append(bytes(ROOM))
+    assert not rd.still_held(ring.ring, reader.r)
+
+
+def test_evicted_reader_rejoins_with_a_gap(ring: Ring) -> None:
+    reader = ring.reader()
+    ring.append(bytes(ROOM))
+    reader.poll()
+    [(_, entry)] = consumers(ring.ring)
+    entry[lay.CONSUMER_STATE_AT // 8] = lay.CONSUMER_EVICTED
+    assert not rd.still_held(ring.ring, reader.r)
+    for _ in range(SLOTS * 2):
+        assert ring.append(bytes(ROOM)) == 0
+    gap = reader.poll()
+    assert isinstance(gap, tuple)
+    assert entry[lay.CONSUMER_STATE_AT // 8] == lay.CONSUMER_ACTIVE
+    assert reader.poll(1) == [bytes(ROOM)]
+
+
+def test_an_empty_slot_is_waited_for_not_skipped(ring: Ring) -> None:
+    reader = ring.reader()
+    ring.word(control_at(0, SLOTS - 1))[0] = control_word(0, lay.EMPTY, 0)
+    assert reader.poll() == []
+
+
+def test_gone_packets_are_one_gap(ring: Ring) -> None:
+    reader = ring.reader()
+    for i in range(5):
+        ring.append(bytes([i]) * ROOM)
+    for seq in (1, 2):
+        ring.word(control_at(seq, SLOTS - 1))[0] = control_word(seq, lay.GONE, 0)
+    assert reader.poll() == [bytes(ROOM)]
+    assert reader.poll() == (1, 3)
+    assert reader.poll() == [b"\3" * ROOM, b"\4" * ROOM]
+
+
+def test_extending_a_batch_holds_all_of_it(ring: Ring) -> None:
+    reader = ring.reader()
+    for _ in range(SLOTS):
+        ring.append(b"b" * ROOM, flush=True)
+    assert reader.poll(1) == [b"b" * ROOM]
+    assert rd.arm_keeping(ring.ring, reader.r)
+    assert ring.append(b"c" * ROOM) == wr.FULL, "what was polled stays held"
+    assert rd.arm(ring.ring, reader.r)
+    assert ring.append(b"c" * ROOM) == 0
+
+
+def test_the_sender_may_seal_between_appends(tmp_path: Path) -> None:
+    ring = Ring(tmp_path, has_network=True)
+    ring.word(lay.NETWORK_LIMIT_AT)[0] = SLOTS
+    reader = ring.reader()
+    ring.append(b"one")
+    assert ring.seal_as_sender()
+    assert not ring.seal_as_sender()
+    ring.append(b"two")
+    status, done = ring.batch([b"three", b"four"])
+    assert (status, done) == (0, 2)
+    assert ring.seal_as_sender()
+    assert ring.batch([b"five"] * 3) == (0, 3)
+    assert reader.poll() == [b"one", b"two", b"three", b"four"] + [b"five"] * 3
+
+
+def test_batches_resume_where_the_ring_was_full(ring: Ring) -> None:
+    reader = ring.reader()
+    payloads = [bytes([i]) * (ROOM // 2) for i in range(64)]
+    done = np.zeros(2, dtype=np.int64)
+    found: list[bytes] = []
+    for _ in range(100):
+        status, _ = ring.batch(payloads, done)
+        while got := reader.poll():
+            found += got  # type: ignore[arg-type]
+        if status == 0:
+            break
+        assert status == wr.FULL
+    assert found == payloads
+
+
+def test_a_message_for_another_receiver_has_its_own_packet(ring: Ring) -> None:
+    ring.append(b"all")
+    ring.append(b"one", receiver=9)
+    ring.append(b"all")
+    assert describe(ring.ring).head == 3
+    receivers = [
+        int(ring.ring[lay.slots_at(SLOTS) + i * SLOT_BYTES :][12:14].view(np.uint16)[0])
+        for i in range(3)
+    ]
+    assert receivers == [0, 9, 0]
+
+
+def test_closed_ring_is_drained(ring: Ring) -> None:
+    reader = ring.reader()
+    ring.append(b"last")
+    wr.close_ring(ring.ring, ring.bells, ring.w)
+    assert not rd.drained(ring.ring, reader.r)
+    assert reader.poll() == [b"last"]
+    assert rd.drained(ring.ring, reader.r)
+
+
+def test_damaged_files_are_refused(ring: Ring) -> None:
+    with pytest.raises(SharedMemoryError, match="not a ring"):
+        describe(np.zeros(100, dtype=np.uint8))
+    with pytest.raises(SharedMemoryError, match="magic"):
+        describe(np.zeros(8192, dtype=np.uint8))
+    ring.ring[lay.SLOTS_AT] = 17
+    with pytest.raises(SharedMemoryError, match="17 slots"):
+        describe(ring.ring)
