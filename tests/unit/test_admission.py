@@ -268,7 +268,7 @@ def test_a_grant_that_comes_too_late_is_given_back(
         return real(*arguments)  # type: ignore[arg-type]
 
     served.node.open_publication = slow  # type: ignore[method-assign, assignment]
-    with pytest.raises(Timeout, match="did not answer OpenPublication within 0.01 s"):
+    with pytest.raises(Timeout, match="did not answer OpenPublication"):
         link.ask(frames.OpenPublication(topic="a", options=PublicationOptions()), 0.01)
     go_on.set()
     closed = ("close_publication", link.client_id, 5)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
-
 import numpy as np
 
+from tidecast.agents.events import EVENT_FIELDS
+from tidecast.layout.counters import COLUMNS
+from tidecast.layout.packet import CONTROL_BYTES_MAX
+from tidecast.native.handles import Kind
 from tidecast.protocol.loss import GAP, GAPS_MAX
+from tidecast.transport.faults import FAULTS
+from tidecast.transport.wire_io import RECEIVE_IO, SEND_IO
 
 IMAGES_MAX = 4608
 NEVER = 1 << 62
@@ -54,18 +58,36 @@ IMAGE = np.dtype(
     ]
 )
 
-ReceiverState = namedtuple(
-    "ReceiverState",
-    "images gaps index sessions wanted quarantine setups rx0 rx1 rx2 tx faults events attention "
-    "counters recorder bells packet ranges misc seed",
+SETUPS_KEPT_MAX = 64
+RECEIVER = Kind(
+    "Receiver",
+    [
+        ("images", IMAGE, ()),
+        ("gaps", GAP, (GAPS_MAX,)),  # by image
+        ("index", np.int64, ()),  # images in use
+        ("sessions", np.int64, (2,)),  # session -> image, or SESSION_*
+        ("wanted", np.int64, ()),  # a bit a topic somebody here reads
+        ("quarantine", np.int64, ()),  # a bit a node that is refused
+        ("setups", np.uint8, (CONTROL_BYTES_MAX,)),  # SETUP packets for the conductor
+        ("rx0", RECEIVE_IO, ()),
+        ("rx1", RECEIVE_IO, ()),
+        ("rx2", RECEIVE_IO, ()),
+        ("tx", SEND_IO, ()),  # for NAK and STATUS
+        ("faults", FAULTS, ()),
+        ("events", np.int64, (EVENT_FIELDS,)),
+        ("attention", np.int64, ()),
+        ("counters", np.int64, (COLUMNS,)),
+        ("recorder", np.uint8, ()),
+        ("bells", np.uint8, ()),
+        ("packet", np.uint8, ()),  # one under construction
+        ("ranges", np.int64, (2,)),  # of a NAK under construction
+        ("misc", np.int64, ()),  # M_*
+        ("seed", np.int64, ()),
+    ],
 )
-"""All that a receiver owns: image records, gaps[I, GAPS_MAX], the index of active images, session ->
-image (or SESSION_*), a bit a wanted topic, a bit a quarantined node, SETUP packets for the
-conductor, receiving state a channel, sending state, faults, events and attention words, counters,
-recorder, doorbells, scratch, M_* words, generator state."""
+"""All that a receiver owns."""
 
 SESSION_IGNORED, SESSION_PENDING, SESSION_ENDED = -1, -2, -3
-SETUPS_KEPT_MAX = 64
 
 M_COUNT, M_CURSOR, M_NODE, M_ROW, M_WANT_ALL, M_WANT_NS, M_SETUPS, M_LAST_SESSION = range(8)
 M_LAST_IMAGE, M_SKIP1, M_SKIP2, M_NEXT_TIMER, M_UNREPORTED = 8, 9, 10, 11, 12

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from tidecast.agents.images import RECEIVER
 from tidecast.agents.receiving import ring_of, send_status
 from tidecast.layout import packet as wire
 from tidecast.native.jit import held_kernel
 
+_receiver_of = RECEIVER.of
+
 
 @held_kernel
-def leave_session(S, i, now_ns):
+def leave_session(words, i, now_ns):
     """Tell the publisher of image ``i`` to forget us."""
+    S = _receiver_of(words)
     image = S.images[i]
     send_status(S, image, ring_of(image), wire.FLAG_LEAVE, now_ns)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
-
 import numpy as np
 
+from tidecast.agents.events import EVENT_FIELDS
+from tidecast.layout.counters import COLUMNS
+from tidecast.layout.packet import CONTROL_BYTES_MAX
+from tidecast.native.handles import Kind
 from tidecast.protocol.flow_control import RECEIVER, RECEIVERS_MAX
+from tidecast.transport.wire_io import RECEIVE_IO, SEND_IO
 
 PUBLICATIONS_MAX = 4608
 RESENDS_MAX = 512
@@ -58,16 +61,30 @@ PUBLICATION = np.dtype(
     ]
 )
 
-SenderState = namedtuple(
-    "SenderState",
-    "pubs receivers resends setups index sessions tx rx bounce events attention counters recorder "
-    "bells packet misc bucket",
+SENDER = Kind(
+    "Sender",
+    [
+        ("pubs", PUBLICATION, ()),
+        ("receivers", RECEIVER, (RECEIVERS_MAX,)),  # by publication
+        ("resends", np.int64, (RESENDS_MAX, 2)),  # ranges to resend, by publication
+        ("setups", np.uint8, (CONTROL_BYTES_MAX,)),  # prepared SETUP packets
+        ("index", np.int64, ()),  # publications in use, busy ones in front
+        ("sessions", np.int64, (2,)),  # session -> publication
+        ("tx", SEND_IO, ()),
+        ("rx", RECEIVE_IO, ()),  # where control packets come back
+        ("bounce", np.uint8, ()),  # repairs, gathered
+        ("events", np.int64, (EVENT_FIELDS,)),
+        ("attention", np.int64, ()),
+        ("counters", np.int64, (COLUMNS,)),
+        ("recorder", np.uint8, ()),
+        ("bells", np.uint8, ()),
+        ("packet", np.uint8, ()),  # one under construction
+        ("misc", np.int64, ()),  # M_*
+        ("bucket", np.float64, ()),  # of the transport: packets, bytes, refilled_ns
+        ("refused", np.int64, ()),  # a bit a node that is quarantined or cut off
+    ],
 )
-"""All that a sender owns: publication records, receivers[P, RECEIVERS_MAX], resend ranges
-[P, RESENDS_MAX, 2], prepared SETUP packets[P, CONTROL_BYTES_MAX], the index (busy ones in front),
-session -> publication, sending and receiving state, a bounce buffer for repairs, events and
-attention words, counters, recorder, doorbells, a packet under construction, M_* words, and the
-transport's token bucket {packets, bytes, refilled_ns}."""
+"""All that a sender owns."""
 
 M_COUNT, M_BUSY, M_CURSOR, M_NODE, M_ROW, M_INCARNATION, M_POLL_SKIP = 0, 1, 2, 3, 4, 5, 6
 M_RATE_PACKETS, M_RATE_BYTES, M_SENDER_BELL = 7, 8, 9
@@ -76,8 +93,6 @@ MISC_FIELDS = 32
 
 def publication_tables(n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Zeroed publication records, receivers, resend ranges and SETUP packets for ``n``."""
-    from tidecast.layout.packet import CONTROL_BYTES_MAX
-
     return (
         np.zeros(n, dtype=PUBLICATION),
         np.zeros((n, RECEIVERS_MAX), dtype=RECEIVER),

@@ -200,8 +200,12 @@ def place_packet(S, image, buffer, at, length, now_ns):
         S.counters[row, C.INVALID_FIELD] += 1
         return 0
     if seq >= image.window_end and not _window_open_for(S, image, ring, seq, now_ns):
-        S.counters[row, C.OVERRUNS] += 1
-        return 0
+        slowest, _ = consumed_by_all(image, ring)
+        if image.reliability != lay.UNRELIABLE or slowest < image.highest:
+            S.counters[row, C.OVERRUNS] += 1
+            return 0
+        # A ring and more was lost, all of it was read and none will be repaired: begin anew here.
+        on_lost(S, image, seq, now_ns)
     if seq < image.highest:
         i = find_gap(S.gaps[image.index], image.gaps, seq)
         if i < 0:
@@ -246,11 +250,14 @@ def on_heartbeat(S, image, buffer, at, now_ns):
     image.echo_ns = load_i64(buffer, at + wire.TIME_AT)
     image.echo_at_ns = now_ns
     S.counters[image.row, C.HEARTBEATS_RECEIVED] += 1
-    if seq > image.highest:
+    known = seq
+    if seq > image.window_end and not _window_open_for(S, image, ring, seq - 1, now_ns):
+        known = image.window_end  # what has no room here is not asked for yet
+    if known > image.highest:
         due = nak_due_ns(S, image, now_ns)
         if image.group <= 1:
             due = now_ns
-        open_gap_up_to(S, image, ring, seq, due, now_ns)
+        open_gap_up_to(S, image, ring, known, due, now_ns)
         advance(S, image, ring)
     if flags & wire.FLAG_END:
         if image.end_seq < 0 and seq >= image.highest:

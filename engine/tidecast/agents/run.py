@@ -9,8 +9,8 @@ from __future__ import annotations
 from tidecast.agents.events import A_EVENTS, A_STOP
 from tidecast.agents.images import M_COUNT as I_COUNT
 from tidecast.agents.images import M_ROW as I_ROW
-from tidecast.agents.images import M_SKIP1, M_SKIP2, M_UNREPORTED
-from tidecast.agents.publications import M_BUSY, M_COUNT, M_POLL_SKIP, M_ROW, M_SENDER_BELL
+from tidecast.agents.images import M_SKIP1, M_SKIP2, M_UNREPORTED, RECEIVER
+from tidecast.agents.publications import M_BUSY, M_COUNT, M_POLL_SKIP, M_ROW, M_SENDER_BELL, SENDER
 from tidecast.agents.receiver import receive_cycle
 from tidecast.agents.sender import make_busy, send_cycle
 from tidecast.buffers.slots import control_at, holds, ring_bell
@@ -36,6 +36,8 @@ SPINS, YIELDS = 200, 20
 PARK_NS_MAX = 20_000_000
 PARK_NS_PENDING = 50_000
 PARK_NS_UNREPORTED = 500_000
+sender_of, receiver_of = SENDER.of, RECEIVER.of
+"""State from its words, inside a kernel."""
 _ARMED = 1 << lay.SENDER_ARMED_BIT
 
 
@@ -77,8 +79,9 @@ def _arm_sender(S, now_ns):
 
 
 @kernel
-def run_sender(S, idle, scratch):
+def run_sender(words, idle, scratch):
     """Run the sender until it is asked to stop or has events. Returns 1 for events, 0 for stop."""
+    S = sender_of(words)
     quiet = 0
     now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
     while True:
@@ -126,12 +129,13 @@ def _receiver_wait_ns(S, now_ns):
 
 
 @kernel
-def run_receiver(S, idle, scratch, pollfds, polled, sender_bell):
+def run_receiver(words, idle, scratch, pollfds, polled, sender_bell):
     """Run the receiver until it is asked to stop or has events. Returns 1 for events, 0 for stop.
 
     ``pollfds``: struct pollfd of the receiving sockets, a wake-up descriptor, and last the sending
     socket: control packets that come back there are the sender's, so its bell is rung.
     """
+    S = receiver_of(words)
     quiet = 0
     now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
     while True:
@@ -166,19 +170,29 @@ def run_receiver(S, idle, scratch, pollfds, polled, sender_bell):
 
 
 @kernel
-def inline_cycle(tx_state, rx_state, scratch):
-    """Both agents once, in the caller's thread. Returns how much was done."""
+def inline_agents(agents):
+    """Both agents once, in the caller's thread. How much was done; -1 when events wait.
+
+    ``agents``: (sender's words, receiver's words, scratch).
+    """
+    sender, receiver, scratch = agents
     now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
-    work = send_cycle(tx_state, now)
-    work += receive_cycle(rx_state, now)
-    return work
+    return _both(sender_of(sender), receiver_of(receiver), now)
 
 
 @held_kernel
-def inline_cycle_at(tx_state, rx_state, now_ns):
-    """`inline_cycle` at a given time: for simulated clocks."""
+def inline_agents_at(agents, now_ns):
+    """`inline_agents` at a given time: for simulated clocks."""
+    sender, receiver, _ = agents
+    return _both(sender_of(sender), receiver_of(receiver), now_ns)
+
+
+@inlined
+def _both(tx_state, rx_state, now_ns):
     work = send_cycle(tx_state, now_ns)
     work += receive_cycle(rx_state, now_ns)
+    if tx_state.attention[A_EVENTS] > 0 or rx_state.attention[A_EVENTS] > 0:
+        return -1
     return work
 
 

@@ -252,7 +252,8 @@ def _queue_resend(S, p, pub, first, end):
 def _on_nak(S, p, pub, ring, now_ns, buffer, at):
     count = load_u32(buffer, at + wire.NAK_COUNT_AT)
     head = load_acquire(ring, lay.HEAD_AT)
-    oldest = max(load_i64(ring, lay.FIRST_AT), head - pub.slots)
+    # The client can write anything into its ring: a NAK walks one history at most all the same.
+    oldest = max(load_i64(ring, lay.FIRST_AT), max(head, pub.sent) - pub.slots)
     resent = bytes_at(pub.resent_address, pub.slots * 8)
     linger_ns = max((pub.rtt_ns * 3) >> 2, RESEND_LINGER_NS_MIN)
     asked = 0
@@ -299,6 +300,10 @@ def _on_control(S, now_ns, buffer, at, n):
     kind = load_u8(buffer, at + wire.TYPE_AT)
     if kind != wire.NAK and kind != wire.STATUS:
         S.counters[S.misc[M_ROW], C.INVALID_TYPE] += 1
+        return
+    source = load_u16(buffer, at + wire.SOURCE_AT)
+    if (S.refused[source >> 6] >> (source & 63)) & 1 != 0:
+        S.counters[S.misc[M_ROW], C.QUARANTINED] += 1
         return
     p = find_session(S.sessions, load_u32(buffer, at + wire.SESSION_AT))
     if p == ABSENT:

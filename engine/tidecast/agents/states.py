@@ -8,39 +8,40 @@ from tidecast.agents import images as im
 from tidecast.agents import publications as pu
 from tidecast.agents.events import ATTENTION_FIELDS, event_ring
 from tidecast.layout.packet import CONTROL_BYTES_MAX
+from tidecast.native.handles import State
 from tidecast.native.mapped import Bytes
 from tidecast.protocol.session_table import session_table
 from tidecast.transport.faults import no_faults
-from tidecast.transport.wire_io import ReceiveIO, SendIO
 
 SCRATCH_BYTES = 512
 _BOUNCE_BYTES, _PACKET_BYTES, _RANGES = 64 * 1024, 2048, 64
 
 
-def sender_state(tx: SendIO, back: ReceiveIO, *, counters: np.ndarray, recorder: Bytes,
-                 bells: Bytes) -> pu.SenderState:
+def sender_state(tx: State, back: State, *, counters: np.ndarray, recorder: Bytes,
+                 bells: Bytes) -> State:
     """State of a sender; ``back`` is where its control packets come back to."""
     pubs, receivers, resends, setups = pu.publication_tables(pu.PUBLICATIONS_MAX)
-    return pu.SenderState(
+    return pu.SENDER.make(
         pubs=pubs, receivers=receivers, resends=resends, setups=setups,
         index=np.zeros(pu.PUBLICATIONS_MAX, dtype=np.int64), sessions=session_table(), tx=tx,
         rx=back, bounce=np.zeros(_BOUNCE_BYTES, dtype=np.uint8), events=event_ring(),
         attention=np.zeros(ATTENTION_FIELDS, dtype=np.int64), counters=counters,
         recorder=recorder, bells=bells, packet=np.zeros(_PACKET_BYTES, dtype=np.uint8),
         misc=np.zeros(pu.MISC_FIELDS, dtype=np.int64), bucket=np.zeros(4, dtype=np.float64),
+        refused=np.zeros(1024, dtype=np.int64),
     )  # fmt: skip
 
 
-def receiver_state(rx: list[ReceiveIO], tx: SendIO, packet_bytes: int, *, counters: np.ndarray,
-                   recorder: Bytes, bells: Bytes, seed: int) -> im.ReceiverState:
+def receiver_state(rx: list[State], tx: State, *, counters: np.ndarray,
+                   recorder: Bytes, bells: Bytes, seed: int) -> State:
     """State of a receiver: ``rx`` one a channel, ``tx`` for NAK and STATUS."""
     images, gaps = im.image_tables(im.IMAGES_MAX)
-    return im.ReceiverState(
+    return im.RECEIVER.make(
         images=images, gaps=gaps, index=np.zeros(im.IMAGES_MAX, dtype=np.int64),
         sessions=session_table(), wanted=np.zeros(1024, dtype=np.int64),
         quarantine=np.zeros(1024, dtype=np.int64),
         setups=np.zeros((im.SETUPS_KEPT_MAX, CONTROL_BYTES_MAX), dtype=np.uint8),
-        rx0=rx[0], rx1=rx[1], rx2=rx[2], tx=tx, faults=no_faults(packet_bytes),
+        rx0=rx[0], rx1=rx[1], rx2=rx[2], tx=tx, faults=no_faults(),
         events=event_ring(), attention=np.zeros(ATTENTION_FIELDS, dtype=np.int64),
         counters=counters, recorder=recorder, bells=bells,
         packet=np.zeros(_PACKET_BYTES, dtype=np.uint8),

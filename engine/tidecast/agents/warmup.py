@@ -25,6 +25,7 @@ Progress = Callable[[str, int, int], None]
 Task = tuple[str, list[Callable[[], None]]]
 COMPILE_TIMEOUT_S = 600.0
 _DONE = "complete"
+_KEPT: list[Any] = []
 
 
 def _states() -> tuple[Any, Any, Any]:
@@ -39,8 +40,9 @@ def _states() -> tuple[Any, Any, Any]:
     tx = send_io(KIND_MEMORY, -1, [], 1400, False)
     rx = [receive_io(KIND_MEMORY, -1) for _ in range(4)]
     sender = sender_state(tx, rx[3], **shared)
-    receiver = receiver_state(rx[:3], tx, 1400, seed=1, **shared)
-    return sender, receiver, np.zeros(SCRATCH_BYTES, dtype=np.uint8)
+    receiver = receiver_state(rx[:3], tx, seed=1, **shared)
+    _KEPT.extend((sender, receiver))
+    return sender.words, receiver.words, np.zeros(SCRATCH_BYTES, dtype=np.uint8)
 
 
 def _compile(kernel: Any, *arguments: Any) -> None:
@@ -58,24 +60,22 @@ def _tasks() -> dict[str, Callable[[], None]]:
     out = np.zeros((1, 4), dtype=np.int64)
 
     def sender() -> None:
-        _compile(run.send_cycle, tx, 0)
         _compile(run.run_sender, tx, 0, scratch)
 
     def receiver() -> None:
-        _compile(run.receive_cycle, rx, 0)
         _compile(run.run_receiver, rx, 0, scratch, raw, 0, 0)
         _compile(leave.leave_session, rx, 0, 0)
 
     def inline() -> None:
-        _compile(run.inline_cycle, tx, rx, scratch)
-        _compile(run.inline_cycle_at, tx, rx, 0)
+        _compile(run.inline_agents, (tx, rx, scratch))
+        _compile(run.inline_agents_at, (tx, rx, scratch), 0)
 
     def rings() -> None:
         _compile(writer.append, raw, raw, words, raw, 0, raw, 0, 0, 0, True)
         _compile(writer.append_batch, raw, raw, words, raw, words, 0, 0, 0, True, words)
         _compile(writer.flush_open, raw, raw, words)
         _compile(writer.close_ring, raw, raw, words)
-        _compile(writer.close_abandoned, raw, raw)
+        _compile(writer.close_abandoned, raw, raw, 0)
         _compile(reader.poll, raw, words, raw, out, 0)
         for each in (reader.arm, reader.disarm, reader.drained, reader.still_held):
             _compile(each, raw, words)

@@ -24,7 +24,7 @@ from tidecast.native.atomics import (
     store_release,
 )
 from tidecast.native.jit import held_kernel, inlined
-from tidecast.native.memory import copy, load_i64, load_u32, store_i64, store_u32
+from tidecast.native.memory import copy, load_i64, store_i64, store_u32
 
 W_SEQ, W_USED, W_COMMITTED, W_LIMIT = 0, 1, 2, 3
 W_MASK, W_SLOT_BYTES, W_SLOTS_AT, W_RECEIVER = 4, 5, 6, 7
@@ -319,15 +319,17 @@ def head_of(ring):
 
 
 @held_kernel
-def close_abandoned(ring, bells):
-    """Close a ring whose writer died: its committed messages count, the rest never was."""
+def close_abandoned(ring, bells, slots):
+    """Close a ring whose writer died: its committed messages count, the rest never was.
+
+    ``slots`` as the ring was made with: its header may say anything by now.
+    """
     if load_acquire(ring, lay.CLOSED_AT) != 0:
         return
     head = load_acquire(ring, lay.HEAD_AT)
     first = load_i64(ring, lay.FIRST_AT)
     if head > first:
-        mask = load_u32(ring, lay.SLOTS_AT) - 1
-        at = control_at(head - 1, mask)
+        at = control_at(head - 1, slots - 1)
         word = load_acquire(ring, at)
         if holds(word, head - 1) and (word >> lay.STATE_SHIFT) & 0xFF == lay.OPEN:
             length = max(word & lay.CONTROL_LENGTH_MASK, _HEADER)

@@ -58,15 +58,17 @@ class Publisher(PublisherCore):
         to wait for room. Raises CodecError, ConfigError, PayloadTooLarge, NoResponders, Timeout,
         BackPressure or RateLimited (``on_full="error"``), ConnectionLost, Closed.
         """
-        if key is headers is timestamp is to is subscriber is None and not flush:
-            if self.buffering and type(payload) is bytes and len(payload) <= self._small_max:
+        if key is headers is timestamp is to is subscriber is None and self._plain is type(payload):
+            if len(payload) <= self._collected_bytes_max and not flush:
                 collected = self._collected
                 if len(collected) < COLLECTED_MAX or self._room(timeout):
                     collected.append(payload)
-                    if not self.buffering:
+                    if self._collected_bytes_max < 0:
                         self._finish_collecting(timeout)
                 return
             self.note_call()
+            if not flush and self.attempt_plain(payload):
+                return
         message = self.prepare(payload, key, headers, timestamp, to, subscriber, flush)
         if not self.attempt(message):
             if not self._wait(lambda: self.attempt(message), timeout):

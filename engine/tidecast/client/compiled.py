@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from tidecast.client.publisher import PublisherCore
     from tidecast.client.subscriber import SubscriptionCore
 
-STOPPED, BAD_LENGTH = -20, -21
+STOPPED, BAD_LENGTH, MORE = -20, -21, -22
+_INLINE_BURST_PACKETS, _INLINE_IDLE_MAX = 48, 20_000
+_ALL_PACKETS = 1 << 40
 _STEP_MESSAGES = 1 << 17
 _BATCH = 512
 _SPINS = 400
@@ -94,15 +96,18 @@ def _parameters(fn: Callable[..., Any], allowed: tuple[int, ...], shape: str) ->
     return n
 
 
-def _make_producer(fn: Callable[..., Any]) -> Any:
+def _make_producer(fn: Callable[..., Any], cycle: Any) -> Any:
     write = _jitable(fn)
 
-    def produce(port, state, first, end, size_max, done):  # type: ignore[no-untyped-def]
+    def produce(  # type: ignore[no-untyped-def]
+        port, state, first, end, size_max, done, packets_max
+    ):
         ring, bells = kernels.ring_of(port), kernels.bells_of(port)
         if port[wr.W_USED] > _HEADER:
             wr.seal(ring, port)  # from here on every packet is ours from its first byte
         i = first
         status = 0
+        opened = 0
         while i < end:
             used = port[wr.W_USED]
             if used + _MESSAGE_HEADER + size_max > port[wr.W_SLOT_BYTES]:
@@ -111,6 +116,10 @@ def _make_producer(fn: Callable[..., Any]) -> Any:
                 done[0] = i
                 used = 0
             if used == 0:
+                opened += 1
+                if opened > packets_max:
+                    status = MORE
+                    break
                 if not wr.room(ring, port, 1):
                     port[wr.W_FULL] += 1
                     status = wr.FULL
@@ -138,10 +147,25 @@ def _make_producer(fn: Callable[..., Any]) -> Any:
         done[0] = i
         return status
 
-    return closure_kernel(produce)
+    plain = closure_kernel(produce)
+    if cycle is None:
+        return plain
+
+    def produce_inline(port, state, end, size_max, done, agents):  # type: ignore[no-untyped-def]
+        idle = 0
+        while True:
+            status = plain(port, state, done[0], end, size_max, done, _INLINE_BURST_PACKETS)
+            work = cycle(agents)
+            if status != MORE and status != wr.FULL:
+                return status
+            idle = 0 if work > 0 else idle + 1
+            if work < 0 or idle > _INLINE_IDLE_MAX:
+                return wr.FULL  # Python looks after events and time-outs
+
+    return closure_kernel(produce_inline)
 
 
-def _make_consumer(fn: Callable[..., Any], with_meta: bool) -> Any:
+def _make_consumer(fn: Callable[..., Any], with_meta: bool, cycle: Any) -> Any:
     handle = _jitable(fn)
 
     def call_plain(memory, at, n, meta, flags, port, state):  # type: ignore[no-untyped-def]
@@ -185,7 +209,23 @@ def _make_consumer(fn: Callable[..., Any], with_meta: bool) -> Any:
                 pause()
         return status
 
-    return closure_kernel(consume)
+    plain = closure_kernel(consume)
+    if cycle is None:
+        return plain
+
+    def consume_inline(port, out, state, limit, done, agents):  # type: ignore[no-untyped-def]
+        idle = 0
+        while done[0] < limit:
+            work = cycle(agents)
+            status = plain(port, out, state, limit, 0, done)
+            if status != 0:
+                return status
+            idle = 0 if work > 0 else idle + 1
+            if work < 0 or idle > _INLINE_IDLE_MAX:
+                return 0  # Python looks after events and time-outs
+        return 0
+
+    return closure_kernel(consume_inline)
 
 
 _kernels: WeakKeyDictionary[Callable[..., Any], dict[str, Any]] = WeakKeyDictionary()
@@ -228,7 +268,10 @@ class Producer:
             )  # fmt: skip
         self._publisher, self._fn, self._state = publisher, fn, state
         self._count, self._size_max = count, message_bytes_max
-        self._kernel = _kernel_of(fn, "produce", lambda: _make_producer(fn))
+        self._agents = publisher.link_agents
+        kind = "produce" if self._agents is None else "produce inline"
+        cycle = None if self._agents is None else self._agents[0]
+        self._kernel = _kernel_of(fn, kind, lambda: _make_producer(fn, cycle))
         self._done = np.zeros(1, dtype=np.int64)
 
     @property
@@ -245,10 +288,16 @@ class Producer:
                     return False
                 first = self.done
                 end = min(self._count, first + _STEP_MESSAGES)
-                status = _run(
-                    self._fn, self._kernel, port, self._state, first, end, self._size_max,
-                    self._done,
-                )  # fmt: skip
+                port[kernels.P_BUSY] = 1
+                tail: tuple[Any, ...] = (end, self._size_max, self._done)
+                if self._agents is None:
+                    tail = (first, *tail, _ALL_PACKETS)
+                else:
+                    tail = (*tail, self._agents[1])
+                try:
+                    status = _run(self._fn, self._kernel, port, self._state, *tail)
+                finally:
+                    port[kernels.P_BUSY] = 0
             if status == BAD_LENGTH:
                 raise ConfigError(
                     f"fn: {self._fn.__name__!r}: returned more than message_bytes_max, "
@@ -280,7 +329,14 @@ class Consumer:
             raise reject("until", until, "is a function without arguments, or an Event")
         self._subscription, self._fn, self._state = subscription, fn, state
         self._limit, self._until = max_messages, until
-        self._kernel = _kernel_of(fn, f"consume{n}", lambda: _make_consumer(fn, n == 3))
+        self._kernel = _kernel_of(fn, f"consume{n}", lambda: _make_consumer(fn, n == 3, None))
+        self._agents = subscription.link_agents
+        self._inline_kernel: Any = None
+        if self._agents is not None:
+            cycle = self._agents[0]
+            self._inline_kernel = _kernel_of(
+                fn, f"consume{n} inline", lambda: _make_consumer(fn, n == 3, cycle)
+            )
         self._out = np.zeros((_BATCH, rd.OUT_FIELDS), dtype=np.int64)
         self._now = np.zeros(1, dtype=np.int64)
         self.done = 0
@@ -302,10 +358,16 @@ class Consumer:
         inline = self._subscription.inline
         self._now[0] = 0
         try:
-            status = _run(
-                self._fn, self._kernel, image.port, self._out, self._state, left,
-                _SPINS if single and not inline else 0, self._now,
-            )  # fmt: skip
+            if self._inline_kernel is not None and single and self._agents is not None:
+                status = _run(
+                    self._fn, self._inline_kernel, image.port, self._out, self._state, left,
+                    self._now, self._agents[1],
+                )  # fmt: skip
+            else:
+                status = _run(
+                    self._fn, self._kernel, image.port, self._out, self._state, left,
+                    _SPINS if single and not inline else 0, self._now,
+                )  # fmt: skip
         finally:
             self.done += int(self._now[0])
         self._settle(image, status)

@@ -30,14 +30,18 @@ from tidecast.native.syscalls import futex_wait
 
 Port = np.ndarray[Any, np.dtype[np.int64]]
 
-P_RING, P_RING_BYTES, P_BELLS, P_BELLS_BYTES = (WRITER_FIELDS + i for i in range(4))
-PORT_FIELDS = WRITER_FIELDS + 4
+P_RING, P_RING_BYTES, P_BELLS, P_BELLS_BYTES, P_BUSY = (WRITER_FIELDS + i for i in range(5))
+PORT_FIELDS = WRITER_FIELDS + 5
+"""A publisher's port. P_BUSY: not 0 while nobody may append without the publisher's lock: a
+compiled producer runs without the interpreter lock, or the ring is gone. The kernels that append
+hold the interpreter lock from the look at P_BUSY to the end, so the look is enough."""
 
 Q_RING, Q_RING_BYTES, Q_ASSEMBLY, Q_ASSEMBLY_BYTES = (rd.READER_FIELDS + i for i in range(4))
 Q_FLAGS, Q_NODE, Q_SESSION = (rd.READER_FIELDS + 4 + i for i in range(3))
 READ_PORT_FIELDS = rd.READER_FIELDS + 7
 """A reader's port. Q_FLAGS: all flags of the last batch or-ed. Node id and session."""
 
+BUSY = -10
 NOTHING = -9
 """`extend`: no more may be added to this batch."""
 
@@ -84,26 +88,34 @@ def assembly_of(port: Port) -> Bytes:
 
 
 @held_kernel
-def put(port: Port, payload: bytes, meta: bytes, flags: int, receiver: int, flush: int) -> int:
-    """Append one message from two `bytes`. Returns as `append` does."""
-    source = np.frombuffer(payload, dtype=np.uint8)
-    optional = np.frombuffer(meta, dtype=np.uint8)
-    return append(
-        ring_of(port), bells_of(port), port,
-        bytes_at(address_of(source), len(payload)), len(payload),
-        bytes_at(address_of(optional), len(meta)), len(meta), flags, receiver, flush,
-    )  # fmt: skip
+def put_plain(port: Port, payload: bytes) -> int:
+    """Append one message that is nothing but a payload. Returns as `append` does, or BUSY."""
+    if port[P_BUSY] != 0:
+        return BUSY
+    n = len(payload)
+    ring = ring_of(port)
+    source = bytes_at(address_of(payload), n)
+    return append(ring, bells_of(port), port, source, n, source, 0, 0, 0, 0)
 
 
 @held_kernel
-def put_array(port: Port, source: Bytes, meta: bytes, flags: int, receiver: int, flush: int) -> int:
-    """Append one message from a writable ``uint8[::1]``. Returns as `append` does."""
-    optional = np.frombuffer(meta, dtype=np.uint8)
+def put(port: Port, payload: bytes, meta: bytes, flags: int, receiver: int, flush: int) -> int:
+    """Append one message from two `bytes`. Returns as `append` does."""
+    n, meta_n = len(payload), len(meta)
+    source, optional = bytes_at(address_of(payload), n), bytes_at(address_of(meta), meta_n)
     return append(
-        ring_of(port), bells_of(port), port,
-        bytes_at(address_of(source), source.size), source.size,
-        bytes_at(address_of(optional), len(meta)), len(meta), flags, receiver, flush,
-    )  # fmt: skip
+        ring_of(port), bells_of(port), port, source, n, optional, meta_n, flags, receiver, flush
+    )
+
+
+@held_kernel
+def put_array(port: Port, source: Bytes) -> int:
+    """Append one message from a writable ``uint8[::1]``. Returns as `append` does, or BUSY."""
+    if port[P_BUSY] != 0:
+        return BUSY
+    return append(
+        ring_of(port), bells_of(port), port, source, source.size, source, 0, 0, 0, 0
+    )
 
 
 @held_kernel

@@ -72,6 +72,9 @@ class Link(Protocol):
     inline: bool
     """True: agents run only inside `work`; whoever waits must call it instead of sleeping."""
 
+    agents: tuple[Any, Any] | None
+    """(kernel, arguments) to run inline agents from compiled code, or None."""
+
     def open_publication(self, topic: str, options: PublicationOptions) -> PublicationGrant:
         """Create a publication. Raises NotFound, ConfigError, SharedMemoryError."""
 

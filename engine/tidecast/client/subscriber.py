@@ -217,6 +217,11 @@ class SubscriptionCore:
         self._on_gap(image, image.gap("lost" if image.tethered else "lapped"))
 
     @property
+    def link_agents(self) -> tuple[Any, Any] | None:
+        """(kernel, arguments) of inline agents, for compiled loops."""
+        return getattr(self._connection.link, "agents", None)
+
+    @property
     def inline(self) -> bool:
         """Agents run only while this client waits or polls."""
         return self._connection.link.inline

@@ -87,7 +87,7 @@ def _copy(typingctx: Any, target: Any, target_at: Any, source: Any, source_at: A
 
 
 @intrinsic
-def _view(typingctx: Any, address: Any, n: Any) -> Any:
+def _bytes_at(typingctx: Any, address: Any, n: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         array = context.make_array(BYTES)(context, builder)
         one = context.get_constant(types.intp, 1)
@@ -107,7 +107,7 @@ def _view(typingctx: Any, address: Any, n: Any) -> Any:
 
 @intrinsic
 def _address(typingctx: Any, array: Any) -> Any:
-    if not isinstance(array, types.Array):
+    if not isinstance(array, types.Buffer):  # arrays, and `bytes`
         return None
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -171,7 +171,7 @@ def _copy_checked(target, target_at, source, source_at, n):
 
 copy = _copy_checked if BOUNDSCHECK else _copy
 """``copy(target, target_at, source, source_at, n)``: n bytes, which must not overlap."""
-bytes_at = _view
+bytes_at = _bytes_at
 """``bytes_at(address, n)``: a byte array over raw memory. The caller keeps the memory alive."""
 address_of = _address
 """``address_of(array)``: raw address of an array's first byte."""

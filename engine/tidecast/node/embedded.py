@@ -18,7 +18,8 @@ from tidecast.client.link import (
     SubscriptionGrant,
     SubscriptionOptions,
 )
-from tidecast.config import Topology, with_identity
+from tidecast.agents.warmup import warm_up
+from tidecast.config import Topology, default_topology, load_topology, with_identity
 from tidecast.events import Event
 from tidecast.node.node import Node
 
@@ -39,18 +40,24 @@ class EmbeddedLink:
 
     @classmethod
     def open(
-        cls, topology: Topology, *, name: str = "embedded", inline: bool = False,
-        data_dir: Path | None = None,
+        cls, topology: Topology | Path | str | None = None, *, mode: str = "threads",
+        name: str = "embedded", data_dir: Path | None = None,
     ) -> EmbeddedLink:
-        """Start a node with ``topology`` in this process and attach to it.
+        """Start a node in this process and attach to it.
 
+        ``topology``: a checked one, a YAML file, or None for the default. ``mode``: ``threads``, or
         ``inline``: no threads; the agents run whenever this client polls, publishes or waits.
-        Without ``data_dir`` a temporary directory is used.
+        Without ``data_dir`` a temporary directory is used. Raises ConfigError, NotFound, Conflict.
         """
+        if topology is None:
+            topology = default_topology()
+        elif isinstance(topology, str | Path):
+            topology = load_topology(Path(topology))
+        warm_up()
         directory = None
         if data_dir is None:
             directory = data_dir = Path(tempfile.mkdtemp(prefix="tidecast-"))
-        node = Node(with_identity(topology, data_dir), data_dir, inline)
+        node = Node(with_identity(topology, data_dir), data_dir, mode == "inline")
         try:
             node.start()
         except BaseException:
@@ -105,6 +112,16 @@ class EmbeddedLink:
             return 0
         with self._work_lock:
             return self.node.work()
+
+    @property
+    def agents(self) -> tuple[Any, Any] | None:
+        """(kernel, arguments) that runs the agents once inside a compiled loop, when inline."""
+        from tidecast.agents.run import inline_agents
+
+        runtimes = list(self.node.runtimes.values())
+        if not self.inline or len(runtimes) != 1:
+            return None
+        return inline_agents, runtimes[0].inline_arguments
 
     def close(self) -> None:
         """See `Link`; a node that was opened with this link stops with it."""

@@ -25,7 +25,7 @@ import numpy as np
 from tidecast import events as ev
 from tidecast.buffers.counters import CountersFile
 from tidecast.buffers.recorder import create_recorder, record_from_python
-from tidecast.buffers.ring_file import add_consumer, create_ring, describe, remove_consumer
+from tidecast.buffers.ring_file import add_consumer, create_ring, remove_consumer
 from tidecast.buffers.writer import close_abandoned
 from tidecast.client.link import (
     PublicationGrant,
@@ -436,7 +436,7 @@ class Node:
     def _read_local(self, publication: Publication, subscription: Subscription, *,
                     at_head: bool) -> None:
         """Let a local subscription read a local publication's own ring."""
-        about = describe(publication.mapped.array)
+        about = publication.about()
         position, offset = tables.local_start(
             publication.mapped.array, about, subscription.options.start, at_head
         )
@@ -464,7 +464,7 @@ class Node:
             if publication.closing:
                 return
             publication.closing, publication.closed_s = True, self.clock_ns() / 1e9
-            close_abandoned(publication.mapped.array, self.bells)
+            close_abandoned(publication.mapped.array, self.bells, publication.about().slots)
             for subscription_id in publication.readers:
                 self._tell_gone(subscription_id, publication.id, publication.topic.name,
                                 self.name, publication.session, "closed")
@@ -589,6 +589,9 @@ class Node:
                 reorder=faults.reorder, corrupt=faults.corrupt, delay_ns=delay_ns,
                 cut_nodes=[n for n in cut if n != self.id], seed=faults.seed,
             ))
+            sessions.set_refused(
+                runtime, [*self.topology.node.quarantined, *(n for n in cut if n != self.id)]
+            )
             self.faults[config.name] = faults
             self.note(rec.ALERT, rec.Code.FAULTS_CHANGED, runtime.index,
                       round(faults.drop * 1e6), delay_ns, faults.seed)

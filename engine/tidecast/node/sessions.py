@@ -15,7 +15,7 @@ import numpy as np
 from tidecast import events as ev
 from tidecast.agents import events as ae
 from tidecast.agents import images as im
-from tidecast.buffers.ring_file import add_consumer, create_ring, describe
+from tidecast.buffers.ring_file import add_consumer, create_ring
 from tidecast.config import TopicConfig, is_pattern, matches
 from tidecast.errors import Conflict, TidecastError
 from tidecast.layout import counters as cl
@@ -282,12 +282,18 @@ def _make_image(
     )
     image = Image(image_id, setup.session, mode, topic, setup.source, setup.node,
                   setup.incarnation, mapped, runtime, -1, row)
+    try:
+        tables.add_image(
+            node, image, join=join, channel=setup.channel, reliability=setup.reliability,
+            group=setup.receivers, address_words=setup.address_words,
+        )
+    except BaseException:
+        node.counters.free(row)
+        mapped.unlink()
+        mapped.close()
+        raise
     for subscription in readers:
         _connect(node, image, subscription, join)
-    tables.add_image(
-        node, image, join=join, channel=setup.channel, reliability=setup.reliability,
-        group=setup.receivers, address_words=setup.address_words,
-    )
     node.images_by_id[image_id] = image
     node.note(rec.LOW, rec.Code.IMAGE_ADDED, setup.session, setup.topic_id, join, slots,
               setup.source)
@@ -317,7 +323,7 @@ def join_existing_images(node: Node, subscription: Subscription) -> None:
             continue
 
         def connect(image: Image = image) -> None:
-            about = describe(image.mapped.array)
+            about = image.about()
             position = about.contiguous
             if image.mode == "earliest":
                 record = image.runtime.rx_state.images[image.slot]
@@ -351,16 +357,32 @@ def update_wanted(node: Node) -> None:
         _rebuild(node, runtime)
 
 
-def set_quarantine(runtime: TransportRuntime, node_ids: list[int]) -> None:
-    """Refuse all packets of these nodes."""
+def _bits(node_ids: list[int]) -> np.ndarray:
     bits = np.zeros(1024, dtype=np.uint64)
     for each in node_ids:
         bits[each >> 6] |= np.uint64(1 << (each & 63))
+    return bits.view(np.int64)
+
+
+def set_quarantine(runtime: TransportRuntime, node_ids: list[int]) -> None:
+    """Refuse all packets of these nodes."""
+    bits = _bits(node_ids)
 
     def put() -> None:
-        runtime.rx_state.quarantine[:] = bits.view(np.int64)
+        runtime.rx_state.quarantine[:] = bits
 
     runtime.on_receiver(put)
+    set_refused(runtime, node_ids)
+
+
+def set_refused(runtime: TransportRuntime, node_ids: list[int]) -> None:
+    """Refuse NAK and STATUS of these nodes: those in quarantine and those cut off by faults."""
+    bits = _bits(node_ids)
+
+    def put() -> None:
+        runtime.tx_state.refused[:] = bits
+
+    runtime.on_sender(put)
 
 
 # --- ends -----------------------------------------------------------------------------------------
@@ -411,7 +433,7 @@ def look_after_image(node: Node, image: Image, now_s: float) -> None:
     """Remove an image that nobody reads, or that was gone long ago; evict stuck readers."""
     if image.readers and not (image.gone and now_s - image.gone_s > GONE_PATIENCE_S):
         if not image.gone and image.topic.flow == "min":
-            _evict_stuck(node, image.mapped.array, image, now_s, image.topic.receiver_timeout_s)
+            _evict_stuck(node, image, now_s, image.topic.receiver_timeout_s)
         return
     if image.gone == "closed" and now_s - image.gone_s < 1.0 and node.started:
         return  # its END is still being repeated: answer that we have left
@@ -436,14 +458,14 @@ def _leave(node: Node, image: Image) -> None:
 
     runtime = image.runtime
     runtime.on_receiver(
-        lambda: leave_session(runtime.rx_state, image.slot, node.clock_ns())
+        lambda: leave_session(runtime.inline_arguments[1], image.slot, node.clock_ns())
     )
 
 
-def _evict_stuck(node: Node, ring: np.ndarray, source: Image | Publication, now_s: float,
+def _evict_stuck(node: Node, source: Image | Publication, now_s: float,
                  timeout_s: float) -> None:
     """Evict readers that did not move for the time-out although there was something to read."""
-    about = describe(ring)
+    ring, about = source.mapped.array, source.about()
     end = about.contiguous if isinstance(source, Image) else about.head
     for subscription_id, entry in source.readers.items():
         at = lay.CONSUMERS_AT + entry * lay.CONSUMER_BYTES
@@ -465,8 +487,7 @@ def look_after_publication(node: Node, publication: Publication, now_s: float) -
     """Remove a publication that is closed, announced and read; evict stuck local readers."""
     if not publication.closing:
         if publication.topic.flow == "min":
-            _evict_stuck(node, publication.mapped.array, publication, now_s,
-                         publication.topic.receiver_timeout_s)
+            _evict_stuck(node, publication, now_s, publication.topic.receiver_timeout_s)
         return
     late = now_s - publication.closed_s > GONE_PATIENCE_S
     if (publication.drained or late) and (not publication.readers or late):

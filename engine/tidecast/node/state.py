@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tidecast.buffers.ring_file import RingInfo, describe
 from tidecast.client.link import SubscriptionOptions
 from tidecast.config import TopicConfig
+from tidecast.errors import SharedMemoryError
 from tidecast.events import Event
+from tidecast.layout.ring import HEAD_AT
 from tidecast.native.mapped import MappedFile
 from tidecast.node.transports import TransportRuntime
 
@@ -28,8 +31,31 @@ class Client:
     subscriptions: set[int] = field(default_factory=set)
 
 
+class OwnRing:
+    """A ring that this node made and clients map: they may write anything into it.
+
+    What is constant in its header is kept here, so that a client that scribbles harms its own
+    messages only.
+    """
+
+    mapped: MappedFile
+    constant: bytes
+
+    def about(self) -> RingInfo:
+        """`describe` with the geometry that the ring was made with."""
+        try:
+            return describe(self.mapped.array)
+        except SharedMemoryError:
+            self.mapped.array[: len(self.constant)] = np.frombuffer(self.constant, dtype=np.uint8)
+            return describe(self.mapped.array)
+
+
+def _constant(mapped: MappedFile) -> bytes:
+    return bytes(mapped.array[:HEAD_AT])
+
+
 @dataclass(slots=True)
-class Publication:
+class Publication(OwnRing):
     """A local publication: its ring, and its place at the sender (-1: no network)."""
 
     id: int
@@ -47,6 +73,10 @@ class Publication:
     readers: dict[int, int] = field(default_factory=dict)
     """Subscription id -> consumer entry."""
     watch: dict[int, tuple[int, float]] = field(default_factory=dict)
+    constant: bytes = b""
+
+    def __post_init__(self) -> None:
+        self.constant = _constant(self.mapped)
 
 
 @dataclass(slots=True)
@@ -61,7 +91,7 @@ class Subscription:
 
 
 @dataclass(slots=True)
-class Image:
+class Image(OwnRing):
     """A remote publication as this node receives it."""
 
     id: int
@@ -79,6 +109,10 @@ class Image:
     gone: str = ""
     gone_s: float = 0.0
     watch: dict[int, tuple[int, float]] = field(default_factory=dict)
+    constant: bytes = b""
+
+    def __post_init__(self) -> None:
+        self.constant = _constant(self.mapped)
 
 
 @dataclass(slots=True)

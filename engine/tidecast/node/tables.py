@@ -266,7 +266,7 @@ def _local_readers(ring: Bytes) -> list[dict[str, int]]:
 
 def publication_row(node: Node, publication: Publication) -> dict[str, Any]:
     """A publication as `tidecast top` and the dashboard show it."""
-    about = describe(publication.mapped.array)
+    about = publication.about()
     row: dict[str, Any] = {
         "publication_id": publication.id, "topic": publication.topic.name,
         "session": publication.session, "channel": wire.CHANNEL_NAMES[about.channel],

@@ -6,6 +6,7 @@ runs in the agent's thread between two duty cycles, or at once when the agents a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 import threading
@@ -21,8 +22,8 @@ from tidecast.agents import publications as pu
 from tidecast.agents.events import A_EVENTS, A_STOP, EVENTS_MAX
 from tidecast.agents.run import (
     IDLE_NAMES,
-    inline_cycle,
-    inline_cycle_at,
+    inline_agents,
+    inline_agents_at,
     ring_bell_line,
     run_receiver,
     run_sender,
@@ -32,7 +33,8 @@ from tidecast.buffers.counters import CountersFile
 from tidecast.config import TransportConfig
 from tidecast.errors import Timeout
 from tidecast.layout import counters as cl
-from tidecast.layout.packet import CHANNELS
+from tidecast.layout.packet import CHANNELS, SOURCE_AT
+from tidecast.native.filters import drop_own_packets
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address
 from tidecast.native.threads import prepare_agent_thread
@@ -186,6 +188,9 @@ class TransportRuntime:
                 name=c.name, bind=c.bind_host, port=c.port, peers=c.peers,
                 buffer_bytes=c.socket_buffer_bytes, gro=c.gso,
             )
+        for one in self.sockets.receive:
+            with contextlib.suppress(OSError):  # no filters here: the receiver drops them itself
+                drop_own_packets(one, SOURCE_AT, self.node_id)
         fds = [s.fileno() for s in self.sockets.receive]
         targets = [list(t) for t in self.sockets.targets]
         return self.sockets.send.fileno(), fds, targets, wire_io.KIND_UDP
@@ -214,12 +219,18 @@ class TransportRuntime:
         self.rx_state = receiver_state(
             [wire_io.receive_io(kind, receive_fds[i], inboxes[i]) for i in range(CHANNELS)],
             wire_io.send_io(kind, control_fd, [], c.packet_bytes, False, source),
-            c.packet_bytes, seed=start, **shared,
+            seed=start, **shared,
         )
         self.rx_state.misc[im.M_NODE], self.rx_state.misc[im.M_ROW] = (
             self.node_id, self.receiver_row)
+        self._take_handles()
         if self.memory is not None:
             self.memory.retarget()
+
+    def _take_handles(self) -> None:
+        self._handles = (
+            self.tx_state.words, self.rx_state.words, self._scratch
+        )
 
     def set_targets(self, targets: list[list[bytes]]) -> None:
         """Replace the addresses to send to (in-memory network: membership changed)."""
@@ -232,7 +243,7 @@ class TransportRuntime:
                 self._kind, -1, targets, self.config.packet_bytes, False,
                 int(tx.io[wire_io.IO_SOURCE]),
             )
-            self.tx_state = self.tx_state._replace(tx=fresh)
+            self.tx_state.replace("tx", fresh)
             return
         tx.addresses[:] = 0
         tx.addresses[: flat.size] = flat
@@ -255,13 +266,13 @@ class TransportRuntime:
         n = len(fds)
         self._sender = AgentThread(
             f"sender-{self.config.name}",
-            lambda: int(run_sender(self.tx_state, idle, self._scratch)),
+            lambda: int(run_sender(self._handles[0], idle, self._scratch)),
             self.tx_state.attention, lambda: self._hand_on(self.tx_state),
             lambda: ring_bell_line(self.bells, self.sender_bell), None,
         )
         self._receiver = AgentThread(
             f"receiver-{self.config.name}",
-            lambda: int(run_receiver(self.rx_state, idle, self._rx_scratch, pollfds, n,
+            lambda: int(run_receiver(self._handles[1], idle, self._rx_scratch, pollfds, n,
                                      self.sender_bell)),
             self.rx_state.attention, lambda: self._hand_on(self.rx_state),
             self._wake_receiver, None,
@@ -288,11 +299,18 @@ class TransportRuntime:
     def work(self, now_ns: int | None = None) -> int:
         """Run both agents once, inline; hand on their events."""
         if now_ns is None:
-            done = int(inline_cycle(self.tx_state, self.rx_state, self._scratch))
+            done = int(inline_agents(self.inline_arguments))
         else:
-            done = int(inline_cycle_at(self.tx_state, self.rx_state, now_ns))
-        self.drain_events()
+            done = int(inline_agents_at(self.inline_arguments, now_ns))
+        if done < 0:
+            self.drain_events()
+            return 1
         return done
+
+    @property
+    def inline_arguments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What `tidecast.agents.run.inline_agents` takes."""
+        return self._handles
 
     def drain_events(self) -> None:
         """Hand on what the inline agents have to tell."""

@@ -49,10 +49,13 @@ def _check_body(buffer, at, kind, length):
             return _FIELD
         if length < wire.NAK_RANGES_AT + count * wire.NAK_RANGE_BYTES:
             return _SHORT
+        end = 0  # ranges ascend and do not overlap, so that one NAK costs at most one history
         for i in range(count):
-            first = load_i64(buffer, at + wire.NAK_RANGES_AT + i * wire.NAK_RANGE_BYTES)
-            if first < 0 or first > _SEQ_MAX:
+            range_at = at + wire.NAK_RANGES_AT + i * wire.NAK_RANGE_BYTES
+            first = load_i64(buffer, range_at)
+            if first < end or first > _SEQ_MAX:
                 return _FIELD
+            end = first + load_u32(buffer, range_at + 8)
         return 0
     if kind == wire.STATUS:
         if length < wire.STATUS_BYTES:

@@ -15,9 +15,9 @@ NEAR_FRACTION = 4
 
 @inlined
 def refill(tokens, rate_per_s, elapsed_ns, burst_min):
-    """Tokens after ``elapsed_ns``, capped."""
+    """Tokens after ``elapsed_ns``, capped; what was spent while there was no limit is forgiven."""
     cap = max(rate_per_s * (BURST_NS / 1e9), burst_min)
-    return min(tokens + rate_per_s * (elapsed_ns / 1e9), cap)
+    return min(max(tokens, 0.0) + rate_per_s * (elapsed_ns / 1e9), cap)
 
 
 @inlined

@@ -7,48 +7,55 @@ or the kernel would drop it, so it is counted apart and dropped here.
 
 from __future__ import annotations
 
-from collections import namedtuple
-
 import numpy as np
 
 from tidecast.layout import packet as wire
 from tidecast.layout.counters import Counter
+from tidecast.native.handles import Kind, State
 from tidecast.native.jit import inlined
 from tidecast.native.memory import copy, load_i64, load_u8, load_u16
 from tidecast.protocol.random import random_below
 
 F_ON, F_DROP, F_DUPLICATE, F_REORDER, F_CORRUPT, F_DELAY_NS, F_HELD, F_SERIAL = 0, 1, 2, 3, 4, 5, 6, 7
 FAULT_FIELDS = 16
-HELD_MAX = 4096
+HELD_MAX, HELD_BYTES_MAX = 2048, 65_024
+HELD_FIELDS = 6
 REORDER_PACKETS_MAX = 3
 REORDER_NS = 20_000
 _MILLION = 1_000_000
 
 DELIVER, DELIVER_TWICE, SWALLOWED = 1, 2, 0
 
-Faults = namedtuple("Faults", "settings seed cut held_bytes held")
-"""int64 settings (rates in parts per million); generator state; bit a node that is cut off;
-packets held back, and for each {due_ns, packets still to pass, length, order of arrival,
-source address (two words)}."""
+FAULTS = Kind(
+    "Faults",
+    [
+        ("settings", np.int64, ()),  # F_*: rates in parts per million, delay, packets held
+        ("seed", np.int64, ()),  # generator state
+        ("cut", np.int64, ()),  # a bit a node that is cut off
+        ("held_bytes", np.uint8, (HELD_BYTES_MAX,)),  # packets held back
+        ("held", np.int64, (HELD_FIELDS,)),
+        # for each: due_ns, packets still to pass, length, order of arrival, source address (2)
+    ],
+)
 
 _DROPPED, _BYTES = int(Counter.FAULTS_DROPPED), int(Counter.FAULTS_DROPPED_BYTES)
 _DUPLICATED, _DELAYED = int(Counter.FAULTS_DUPLICATED), int(Counter.FAULTS_DELAYED)
 _CORRUPTED, _CHECKSUM = int(Counter.FAULTS_CORRUPTED), int(Counter.INVALID_CHECKSUM)
 
 
-def no_faults(packet_bytes: int) -> Faults:
-    """State with nothing injected. Held packets get memory only once faults are set."""
-    return Faults(
-        np.zeros(FAULT_FIELDS, dtype=np.int64),
-        np.full(1, 88172645463325252, dtype=np.int64),
-        np.zeros(1024, dtype=np.int64),
-        np.zeros((HELD_MAX, packet_bytes), dtype=np.uint8),
-        np.zeros((HELD_MAX, 6), dtype=np.int64),
+def no_faults() -> State:
+    """State with nothing injected. Held packets take memory only once there are some."""
+    return FAULTS.make(
+        settings=np.zeros(FAULT_FIELDS, dtype=np.int64),
+        seed=np.full(1, 88172645463325252, dtype=np.int64),
+        cut=np.zeros(1024, dtype=np.int64),
+        held_bytes=np.zeros((HELD_MAX, HELD_BYTES_MAX), dtype=np.uint8),
+        held=np.zeros((HELD_MAX, HELD_FIELDS), dtype=np.int64),
     )
 
 
 def apply_faults(
-    faults: Faults, *, drop: float, duplicate: float, reorder: float, corrupt: float,
+    faults: State, *, drop: float, duplicate: float, reorder: float, corrupt: float,
     delay_ns: int, cut_nodes: list[int], seed: int,
 ) -> None:
     """Change what is injected; the receiving agent must be at its door."""

@@ -7,12 +7,11 @@ A *bundle* is what one receive brings: a buffer and the size of the packets that
 
 from __future__ import annotations
 
-from collections import namedtuple
-
 import numpy as np
 
 from tidecast.layout import packet as wire
 from tidecast.native import syscalls as sys
+from tidecast.native.handles import Kind, State
 from tidecast.native.jit import inlined
 from tidecast.native.memory import (
     address_of,
@@ -37,48 +36,64 @@ _CONTROL_BYTES = 64
 SEND_BYTES_MAX = 65_507
 _SEGMENTS_KERNEL_MAX = 64
 
-SendIO = namedtuple("SendIO", "io headers iovecs controls addresses")
-"""What sending needs: int64[IO_FIELDS] settings and counts; scratch for mmsghdr, iovec, cmsg;
-target addresses, one of 16 bytes a (target, channel)."""
+SEND_IO = Kind(
+    "SendIO",
+    [
+        ("io", np.int64, ()),  # IO_*: settings and counts
+        ("headers", np.uint8, ()),  # struct mmsghdr
+        ("iovecs", np.uint8, ()),
+        ("controls", np.uint8, ()),  # control messages
+        ("addresses", np.uint8, ()),  # of targets: 16 bytes a (target, channel)
+    ],
+)
 
 RECEIVE_MESSAGES = 8
 RECEIVE_BUFFER_BYTES = 65_536
-ReceiveIO = namedtuple("ReceiveIO", "io headers iovecs controls names buffers")
-"""What receiving needs: settings, scratch, source addresses, and the buffers of one socket."""
+RECEIVE_IO = Kind(
+    "ReceiveIO",
+    [
+        ("io", np.int64, ()),
+        ("headers", np.uint8, ()),
+        ("iovecs", np.uint8, ()),
+        ("controls", np.uint8, ()),
+        ("names", np.uint8, ()),  # source addresses, 16 bytes each
+        ("buffers", np.uint8, ()),
+    ],
+)
 
 INBOX_WRITE_AT, INBOX_READ_AT, INBOX_SLOTS_AT, INBOX_STRIDE_AT, INBOX_DROPPED_AT = 0, 8, 16, 24, 32
 INBOX_HEADER_BYTES, INBOX_SLOT_HEADER_BYTES = 64, 32
 
 
 def send_io(kind: int, fd: int, targets: list[list[bytes]], packet_bytes: int, gso: bool,
-            source: int = 0) -> SendIO:  # fmt: skip
+            source: int = 0) -> State:  # fmt: skip
     """State for sending to ``targets``: for each, three 16-byte addresses, one a channel."""
     io = np.zeros(IO_FIELDS, dtype=np.int64)
     io[IO_KIND], io[IO_FD], io[IO_TARGETS], io[IO_GSO] = kind, fd, len(targets), int(gso)
     io[IO_SEGMENTS_MAX] = max(1, min(SEND_BYTES_MAX // packet_bytes, _SEGMENTS_KERNEL_MAX))
     io[IO_SOURCE] = source
     flat = b"".join(b"".join(channels) for channels in targets)
-    return SendIO(
-        io,
-        np.zeros(MESSAGES_MAX * sys.MMSGHDR_BYTES, dtype=np.uint8),
-        np.zeros(MESSAGES_MAX * sys.IOVEC_BYTES, dtype=np.uint8),
-        np.zeros(MESSAGES_MAX * _CONTROL_BYTES, dtype=np.uint8),
-        np.frombuffer(flat or bytes(_ADDRESS * 3), dtype=np.uint8).copy(),
+    return SEND_IO.make(
+        io=io,
+        headers=np.zeros(MESSAGES_MAX * sys.MMSGHDR_BYTES, dtype=np.uint8),
+        iovecs=np.zeros(MESSAGES_MAX * sys.IOVEC_BYTES, dtype=np.uint8),
+        controls=np.zeros(MESSAGES_MAX * _CONTROL_BYTES, dtype=np.uint8),
+        addresses=np.frombuffer(flat or bytes(_ADDRESS * 3), dtype=np.uint8).copy(),
     )
 
 
-def receive_io(kind: int, fd: int, inbox: int = 0) -> ReceiveIO:
+def receive_io(kind: int, fd: int, inbox: int = 0) -> State:
     """State for receiving from one socket or one in-memory inbox (its address)."""
     io = np.zeros(IO_FIELDS, dtype=np.int64)
     io[IO_KIND], io[IO_FD], io[IO_SOURCE] = kind, fd, inbox
     messages = RECEIVE_MESSAGES
-    return ReceiveIO(
-        io,
-        np.zeros(messages * sys.MMSGHDR_BYTES, dtype=np.uint8),
-        np.zeros(messages * sys.IOVEC_BYTES, dtype=np.uint8),
-        np.zeros(messages * _CONTROL_BYTES, dtype=np.uint8),
-        np.zeros(messages * _ADDRESS, dtype=np.uint8),
-        np.zeros(messages * RECEIVE_BUFFER_BYTES, dtype=np.uint8),
+    return RECEIVE_IO.make(
+        io=io,
+        headers=np.zeros(messages * sys.MMSGHDR_BYTES, dtype=np.uint8),
+        iovecs=np.zeros(messages * sys.IOVEC_BYTES, dtype=np.uint8),
+        controls=np.zeros(messages * _CONTROL_BYTES, dtype=np.uint8),
+        names=np.zeros(messages * _ADDRESS, dtype=np.uint8),
+        buffers=np.zeros(messages * RECEIVE_BUFFER_BYTES, dtype=np.uint8),
     )
 
 
@@ -144,7 +159,8 @@ def _send_run_udp(tx, name_address, memory, at, stride, packets, padded):
     """One system call for a run. Returns packets sent, or ``-errno`` when none were."""
     io = tx.io
     base = address_of(memory) + at
-    last = load_u16(memory, at + (packets - 1) * stride + wire.LENGTH_AT)
+    # The ring's client could have changed a length since: never send what lies behind the slot.
+    last = min(load_u16(memory, at + (packets - 1) * stride + wire.LENGTH_AT), stride)
     n = 0
     gso = padded and io[IO_GSO] != 0 and packets > 1 and io[IO_SEGMENTS_MAX] > 1
     per = io[IO_SEGMENTS_MAX] if gso else 1
@@ -155,7 +171,7 @@ def _send_run_udp(tx, name_address, memory, at, stride, packets, padded):
         if done + part == packets:
             tail = last
         elif not gso:
-            tail = load_u16(memory, at + done * stride + wire.LENGTH_AT)
+            tail = min(load_u16(memory, at + done * stride + wire.LENGTH_AT), stride)
         size = (part - 1) * stride + tail
         _set_message(tx, n, name_address, base + done * stride, size, stride if part > 1 else 0)
         n += 1
@@ -182,7 +198,7 @@ def send_run(tx, target, channel, memory, at, stride, packets, padded):
     if io[IO_KIND] == KIND_MEMORY:
         name = tx.addresses[name_at : name_at + _ADDRESS]
         for i in range(packets):
-            n = load_u16(memory, at + i * stride + wire.LENGTH_AT)
+            n = min(load_u16(memory, at + i * stride + wire.LENGTH_AT), stride)
             _deliver_to_inbox(name, io[IO_SOURCE], memory, at + i * stride, n)
         io[IO_CALLS] += 1
         return packets

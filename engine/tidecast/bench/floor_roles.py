@@ -1,0 +1,131 @@
+"""Workers of the floor benches: raw sockets and raw memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tidecast.bench import kernels as k
+from tidecast.bench.worker import ready
+from tidecast.native.handles import State
+from tidecast.native.mapped import MappedFile
+from tidecast.transport.sockets import TransportSockets, open_multicast
+from tidecast.transport.wire_io import KIND_UDP, receive_io, send_io
+
+GROUP = "239.255.84.99"
+MEMORY_BYTES = 4 << 20
+SEGMENT_BYTES_MAX = 65_507
+
+
+def _open(port: int, packet_bytes: int) -> tuple[TransportSockets, State, State]:
+    sockets = open_multicast(
+        name="floor", group=GROUP, port=port, interface="127.0.0.1", ttl=0,
+        buffer_bytes=4 << 20, gro=True,
+    )
+    targets = [list(t) for t in sockets.targets]
+    tx = send_io(KIND_UDP, sockets.send.fileno(), targets, packet_bytes, True)
+    return sockets, tx, receive_io(KIND_UDP, sockets.receive[1].fileno())
+
+
+def flood(port: int, packet_bytes: int, duration_s: float) -> dict[str, Any]:
+    """Send raw packets as fast as the kernel takes them."""
+    sockets, tx, _ = _open(port, packet_bytes)
+    for one in sockets.receive:
+        one.close()
+    packets = MEMORY_BYTES // packet_bytes
+    memory = np.ones(packets * packet_bytes, dtype=np.uint8)
+    scratch = np.zeros(64, dtype=np.uint8)
+    run = max(1, min(64, SEGMENT_BYTES_MAX // packet_bytes))
+    k.flood(tx.words, memory, packet_bytes, packets, run, 0, scratch)
+    ready()
+    sent = k.flood(tx.words, memory, packet_bytes, packets, run, int(duration_s * 1e9), scratch)
+    return {"packets_sent": int(sent)}
+
+
+def soak(port: int, packet_bytes: int, duration_s: float) -> dict[str, Any]:
+    """Receive raw packets."""
+    _sockets, _, rx = _open(port, packet_bytes)
+    scratch, counts = np.zeros(64, dtype=np.uint8), np.zeros(3, dtype=np.int64)
+    k.soak.compile(tuple(__import__("numba").typeof(a) for a in (rx.words, 0, scratch, counts)))
+    ready()
+    k.soak(rx.words, int(duration_s * 1e9), scratch, counts)
+    packets, n_bytes, elapsed_ns = (int(c) for c in counts)
+    return {"packets": packets, "bytes": n_bytes, "elapsed_s": elapsed_ns / 1e9}
+
+
+def ping(port: int, message_bytes: int, rounds: int, save: str) -> dict[str, Any]:
+    """Raw ping; the samples are saved as an array."""
+    _a, tx, _ = _open(port, 1400)
+    _b, _, rx = _open(port + 10, 1400)
+    packet = np.zeros(1400, dtype=np.uint8)
+    packet[10] = message_bytes
+    scratch, samples = np.zeros(64, dtype=np.uint8), np.zeros(rounds, dtype=np.int64)
+    k.ping(tx.words, rx.words, packet, message_bytes, 0, samples, scratch)
+    ready()
+    lost = k.ping(tx.words, rx.words, packet, message_bytes, rounds, samples, scratch)
+    np.save(save, samples)
+    return {"lost": int(lost)}
+
+
+def pong(port: int, message_bytes: int, rounds: int) -> dict[str, Any]:
+    """The other side of `ping`."""
+    _a, _, rx = _open(port, 1400)
+    _b, tx, _ = _open(port + 10, 1400)
+    packet = np.zeros(1400, dtype=np.uint8)
+    packet[10] = message_bytes
+    scratch = np.zeros(64, dtype=np.uint8)
+    k.pong(tx.words, rx.words, packet, message_bytes, 0, scratch)
+    ready()
+    return {"rounds": int(k.pong(tx.words, rx.words, packet, message_bytes, rounds, scratch))}
+
+
+def _shared(path: str) -> MappedFile:
+    try:
+        return MappedFile.create(Path(path), 8 << 20)
+    except FileExistsError:
+        return MappedFile.open(Path(path))
+
+
+def memory_write(path: str, message_bytes: int, duration_s: float) -> dict[str, Any]:
+    """Write messages into plain shared memory."""
+    shared = _shared(path)
+    source = np.ones(message_bytes, dtype=np.uint8)
+    scratch = np.zeros(64, dtype=np.uint8)
+    trial = np.zeros(1 << 20, dtype=np.uint8)
+    k.memory_write(trial, 4096, source, message_bytes, 0, scratch)
+    ready()
+    n = k.memory_write(shared.array, 32768, source, message_bytes, int(duration_s * 1e9), scratch)
+    return {"messages": int(n)}
+
+
+def memory_read(path: str, message_bytes: int) -> dict[str, Any]:
+    """Read messages out of plain shared memory."""
+    shared = _shared(path)
+    scratch, counts = np.zeros(64, dtype=np.uint8), np.zeros(3, dtype=np.int64)
+    trial = np.zeros(1 << 20, dtype=np.uint8)
+    trial[k.MEMORY_STOP_AT] = 1
+    k.memory_read(trial, 4096, message_bytes, counts, scratch)
+    ready()
+    k.memory_read(shared.array, 32768, message_bytes, counts, scratch)
+    return {"messages": int(counts[0]), "elapsed_s": int(counts[2]) / 1e9}
+
+
+def memory_ping(path: str, rounds: int, save: str) -> dict[str, Any]:
+    """Ping over two words of shared memory."""
+    shared = _shared(path)
+    scratch, samples = np.zeros(64, dtype=np.uint8), np.zeros(rounds, dtype=np.int64)
+    k.memory_ping(shared.array, 0, samples, scratch)
+    ready()
+    k.memory_ping(shared.array, rounds, samples, scratch)
+    np.save(save, samples)
+    return {"rounds": rounds}
+
+
+def memory_pong(path: str, rounds: int) -> dict[str, Any]:
+    """The other side of `memory_ping`."""
+    shared = _shared(path)
+    k.memory_pong(shared.array, 0)
+    ready()
+    return {"rounds": int(k.memory_pong(shared.array, rounds))}

@@ -1,0 +1,176 @@
+"""The floor: raw sockets and raw memory, compiled by Numba, no protocol at all."""
+
+from __future__ import annotations
+
+from tidecast.native import syscalls as sys
+from tidecast.native.atomics import load_acquire, pause, store_release
+from tidecast.native.jit import kernel
+from tidecast.native.memory import copy, load_i64, store_i64, store_u16
+from tidecast.transport.wire_io import (
+    RECEIVE_IO,
+    SEND_IO,
+    bundle_bytes,
+    bundle_segment_bytes,
+    receive,
+    send_run,
+)
+
+_send, _receive = SEND_IO.of, RECEIVE_IO.of
+
+
+@kernel
+def flood(tx_words, memory, stride, packets, run, duration_ns, scratch):
+    """Send runs of ``run`` packets out of ``memory`` for a time. Returns packets sent."""
+    tx = _send(tx_words)
+    began = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+    sent = 0
+    at = 0
+    for i in range(packets):
+        store_u16(memory, i * stride + 10, stride)
+    while sys.clock_ns(sys.CLOCK_MONOTONIC, scratch) - began < duration_ns:
+        n = min(run, packets - at)
+        done = send_run(tx, 0, 1, memory, at * stride, stride, n, True)
+        if done > 0:
+            sent += done
+            at += done
+            if at >= packets:
+                at = 0
+    return sent
+
+
+@kernel
+def soak(rx_words, duration_ns, scratch, counts):
+    """Receive for a time, from the first packet on. counts: {packets, bytes, elapsed_ns}."""
+    rx = _receive(rx_words)
+    began = 0
+    quiet_since = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+    while True:
+        now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+        bundles = receive(rx)
+        if bundles > 0:
+            if began == 0:
+                began = now
+            quiet_since = now
+            for i in range(bundles):
+                n = bundle_bytes(rx, i)
+                size = max(bundle_segment_bytes(rx, i), 1)
+                counts[0] += (n + size - 1) // size
+                counts[1] += n
+        elif now - quiet_since > 2_000_000_000:
+            break
+        if began != 0 and now - began >= duration_ns:
+            break
+    counts[2] = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch) - began
+    return 0
+
+
+@kernel
+def ping(tx_words, rx_words, packet, n, rounds, samples, scratch):
+    """Raw ping-pong, spinning: send, wait for the answer, note the round trip in ns."""
+    tx, rx = _send(tx_words), _receive(rx_words)
+    lost = 0
+    for i in range(rounds):
+        began = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+        send_run(tx, 0, 1, packet, 0, n, 1, False)
+        now = began
+        while True:
+            if receive(rx) > 0:
+                break
+            now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+            if now - began > 1_000_000_000:
+                lost += 1
+                break
+        samples[i] = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch) - began
+    return lost
+
+
+@kernel
+def pong(tx_words, rx_words, packet, n, rounds, scratch):
+    """The other side of `ping`; ends after ``rounds`` or two seconds of silence."""
+    tx, rx = _send(tx_words), _receive(rx_words)
+    heard = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+    done = 0
+    while done < rounds:
+        if receive(rx) > 0:
+            send_run(tx, 0, 1, packet, 0, n, 1, False)
+            done += 1
+            heard = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+        elif sys.clock_ns(sys.CLOCK_MONOTONIC, scratch) - heard > 2_000_000_000:
+            break
+    return done
+
+
+MEMORY_RING_AT, MEMORY_HEAD_AT, MEMORY_TAIL_AT, MEMORY_STOP_AT = 4096, 0, 128, 256
+
+
+@kernel
+def memory_write(shared, slots, source, n, duration_ns, scratch):
+    """Copy ``n``-byte messages into a ring, one release store each: the floor of `ipc`."""
+    began = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+    head = 0
+    tail = 0
+    stride = (n + 15) & -8
+    while True:
+        if head - tail >= slots:
+            tail = load_acquire(shared, MEMORY_TAIL_AT)
+            if head - tail >= slots:
+                pause()
+                continue
+        at = MEMORY_RING_AT + (head & (slots - 1)) * stride
+        store_i64(shared, at, n)
+        copy(shared, at + 8, source, 0, n)
+        head += 1
+        store_release(shared, MEMORY_HEAD_AT, head)
+        if head & 4095 == 0 and sys.clock_ns(sys.CLOCK_MONOTONIC, scratch) - began > duration_ns:
+            break
+    store_release(shared, MEMORY_STOP_AT, 1)
+    return head
+
+
+@kernel
+def memory_read(shared, slots, n, counts, scratch):
+    """Read those messages; counts: {messages, sum of first bytes, elapsed_ns}."""
+    tail = 0
+    began = 0
+    total = 0
+    stride = (n + 15) & -8
+    while True:
+        head = load_acquire(shared, MEMORY_HEAD_AT)
+        if head == tail:
+            if load_acquire(shared, MEMORY_STOP_AT) != 0:
+                if load_acquire(shared, MEMORY_HEAD_AT) == tail:
+                    break
+            pause()
+            continue
+        if began == 0:
+            began = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+        while tail < head:
+            at = MEMORY_RING_AT + (tail & (slots - 1)) * stride
+            total += load_i64(shared, at + 8)
+            tail += 1
+        store_release(shared, MEMORY_TAIL_AT, tail)
+    counts[0], counts[1] = tail, total
+    counts[2] = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch) - began
+    return tail
+
+
+@kernel
+def memory_ping(shared, rounds, samples, scratch):
+    """Ping-pong over two words of shared memory."""
+    for i in range(1, rounds + 1):
+        began = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+        store_release(shared, MEMORY_HEAD_AT, i)
+        while load_acquire(shared, MEMORY_TAIL_AT) != i:
+            pause()
+        samples[i - 1] = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch) - began
+    return rounds
+
+
+@kernel
+def memory_pong(shared, rounds):
+    """The other side of `memory_ping`."""
+    for i in range(1, rounds + 1):
+        while load_acquire(shared, MEMORY_HEAD_AT) != i:
+            pause()
+        store_release(shared, MEMORY_TAIL_AT, i)
+    return rounds

@@ -1,0 +1,146 @@
+"""Shared by all benches: workers in processes of their own, percentiles, the result line."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tidecast.errors import TidecastError, Timeout
+
+WORKER_TIMEOUT_S = 180.0
+
+
+class Worker:
+    """A bench role in a process of its own: starts, says ready, goes on when told, gives a result."""
+
+    def __init__(self, role: str, core: int | None = None, **config: Any) -> None:
+        self.role = role
+        command = [sys.executable, "-m", "tidecast.bench.worker", role]
+        command.append(json.dumps({"core": core, **config}))
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+
+    def wait_ready(self) -> None:
+        """Until the worker has set up (and compiled) everything."""
+        self._line("ready")
+
+    def go(self) -> None:
+        """Start measuring."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
+    def result(self) -> dict[str, Any]:
+        """What the worker measured."""
+        found: dict[str, Any] = json.loads(self._line("{"))
+        self.process.wait(WORKER_TIMEOUT_S)
+        return found
+
+    def _line(self, start: str) -> str:
+        assert self.process.stdout is not None
+        while True:
+            line = self.process.stdout.readline()
+            if not line:
+                raise TidecastError(
+                    f"bench worker {self.role} ended early (exit {self.process.wait(5)})"
+                )
+            if line.startswith(start):
+                return line
+
+    def stop(self) -> None:
+        """End the process if it still runs."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(5)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(5)
+
+
+@contextlib.contextmanager
+def workers(*all_of_them: Worker) -> Iterator[tuple[Worker, ...]]:
+    """Run workers; whatever happens, none is left behind."""
+    try:
+        for each in all_of_them:
+            each.wait_ready()
+        yield all_of_them
+    finally:
+        for each in all_of_them:
+            each.stop()
+
+
+def run_together(*all_of_them: Worker) -> list[dict[str, Any]]:
+    """Start measuring in all, in order, and gather the results."""
+    with workers(*all_of_them) as ready:
+        for each in ready:
+            each.go()
+        return [each.result() for each in ready]
+
+
+def percentiles_us(samples_ns: np.ndarray, prefix: str = "rtt") -> dict[str, float]:
+    """p50, p90, p99, p99.9, p99.99 and the maximum, in microseconds."""
+    found = {}
+    for name, q in (("p50", 50), ("p90", 90), ("p99", 99), ("p999", 99.9), ("p9999", 99.99)):
+        found[f"{prefix}_{name}_us"] = round(float(np.percentile(samples_ns, q)) / 1000, 3)
+    found[f"{prefix}_max_us"] = round(float(samples_ns.max()) / 1000, 3)
+    return found
+
+
+def other_load() -> float:
+    """Processes that want a core just now: above 0.3 the figures are too low."""
+    return round(os.getloadavg()[0], 2)
+
+
+@dataclass
+class Result:
+    """One bench's outcome in the shape of the contract."""
+
+    bench: str
+    config: dict[str, Any]
+    metrics: dict[str, Any] = field(default_factory=dict)
+    floor: dict[str, Any] = field(default_factory=dict)
+    ratio: dict[str, Any] = field(default_factory=dict)
+    peers: dict[str, Any] = field(default_factory=dict)
+
+    def compare(self, name: str, short: str | None = None) -> None:
+        """ratio = ours / floor of the figure ``name``."""
+        ours, theirs = self.metrics.get(name), self.floor.get(name)
+        if ours is not None and theirs:
+            self.ratio[short or name] = round(ours / theirs, 4)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON object."""
+        return {
+            "bench": self.bench, "config": self.config, "metrics": self.metrics,
+            "floor": self.floor, "ratio": self.ratio, "peers": self.peers,
+        }  # fmt: skip
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were taken on."""
+    return {
+        "cores": os.cpu_count(), "machine": platform.machine(),
+        "kernel": platform.release(), "python": platform.python_version(),
+        "load": other_load(),
+    }  # fmt: skip
+
+
+def wait_until(condition: Any, timeout_s: float, what: str) -> None:
+    """Poll a condition with short naps. Raises Timeout."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise Timeout(f"{what}: not within {timeout_s:g} s")
+        time.sleep(0.002)

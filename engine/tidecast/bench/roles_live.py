@@ -1,0 +1,156 @@
+"""Workers of the live benches: publishers and subscribers as a user of the client would write them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tidecast import sync
+from tidecast.bench.worker import ready
+from tidecast.config import FaultSettings, topology_from
+from tidecast.native.memory import load_i64, store_i64
+
+TOPIC = "bench"
+SETTLE_S = 20.0
+
+
+def topology(node: int, port: int, **config: Any) -> Any:
+    """A node of a bench: one multicast transport on loopback, one topic."""
+    transport = {
+        "name": "bench", "kind": config.get("kind", "udp-multicast"), "group": "239.255.84.98",
+        "port": port, "packet_bytes": config.get("packet_bytes", 1400), "allow_faults": True,
+        "idle": config.get("idle", "backoff"), "gso": config.get("gso", True),
+        "interface": config.get("interface", "127.0.0.1"),
+    }  # fmt: skip
+    if config.get("peers"):
+        transport |= {"peers": config["peers"], "bind": "127.0.0.1"}
+    topic = {
+        "name": TOPIC, "history_bytes": config.get("history_bytes", 4 << 20),
+        "receive_bytes": config.get("receive_bytes", 4 << 20), "flow": config.get("flow", "min"),
+        "reliability": config.get("reliability", "reliable"),
+        "linger_us": config.get("linger_us", 20),
+    }  # fmt: skip
+    return topology_from(
+        {"node": {"id": node, "name": f"bench-{node}"}, "transports": [transport],
+         "topics": [topic]}
+    )
+
+
+def connect(node: int, config: dict[str, Any]) -> Any:
+    """A connection: to an embedded node, or to the engine process of a data directory."""
+    if config.get("data_dir"):
+        return sync.connect(f"tidecast://{config['data_dir']}", name=f"bench-{node}")
+    mode = config.get("mode", "inline")
+    return sync.connect("embedded://", topology=topology(node, **config), mode=mode)
+
+
+def produce_numbered(buf: Any, i: int, state: Any) -> int:
+    """A message of ``state[0]`` bytes whose first 8 bytes are its number."""
+    store_i64(buf, 0, i)
+    return int(state[0])
+
+
+def check_order(data: Any, state: Any) -> None:
+    """state: {messages, expected next, out of order, lost, duplicated, bytes, first_ns}."""
+    number = load_i64(data, 0)
+    if number == state[1]:
+        state[1] = number + 1
+    elif number > state[1]:
+        state[3] += number - state[1]
+        state[1] = number + 1
+    else:
+        state[4] += 1
+    state[0] += 1
+    state[5] += data.size
+
+
+def publish_compiled(node: int, count: int, message_bytes: int, **config: Any) -> dict[str, Any]:
+    """Publish ``count`` numbered messages from a compiled producer."""
+    with connect(node, config) as c:
+        pub = c.publisher(TOPIC)
+        state = np.full(1, message_bytes, dtype=np.int64)
+        ready()
+        _wait_for_receivers(c, config.get("receivers", 1))
+        began = time.perf_counter()
+        done = pub.run_compiled(produce_numbered, state, count, message_bytes_max=message_bytes,
+                                timeout=60)
+        elapsed = time.perf_counter() - began
+        pub.close()
+        sender = _work_until_read(c, config)
+        return {"published": done, "elapsed_s": elapsed, **sender}
+
+
+def _wait_for_receivers(c: Any, wanted: int) -> None:
+    """Until the publication knows its receivers, as its counters say."""
+    deadline = time.monotonic() + SETTLE_S
+    while time.monotonic() < deadline:
+        c.link.work()
+        rows = c.link.stats().get("publication", [])
+        if rows and rows[0].get("receivers", 0) >= wanted:
+            return
+        time.sleep(0.001)
+
+
+def _work_until_read(c: Any, config: dict[str, Any]) -> dict[str, Any]:
+    """Serve repairs until every receiver has left."""
+    deadline = time.monotonic() + SETTLE_S
+    last: dict[str, Any] = {}
+    while time.monotonic() < deadline:
+        for _ in range(200):
+            c.link.work()
+        rows = c.link.stats().get("publication", [])
+        if rows:
+            last = rows[0]
+        if not rows or last.get("receivers", 0) == 0:
+            break
+        if not c.link.inline:
+            time.sleep(0.01)
+    return {"sender": last}
+
+
+def subscribe_compiled(node: int, count: int, **config: Any) -> dict[str, Any]:
+    """Receive ``count`` numbered messages in a compiled handler that checks their order."""
+    with connect(node, config) as c:
+        if config.get("faults"):
+            c.link.node.set_faults("bench", FaultSettings(**config["faults"]))
+        with c.subscribe(TOPIC, on_gap="event") as sub:
+            state = np.zeros(8, dtype=np.int64)
+            ready()
+            sub.run_compiled(check_order, state, max_messages=1, duration_s=30)
+            began, first = time.perf_counter(), int(state[0])
+            sub.run_compiled(check_order, state, max_messages=count - first,
+                             duration_s=config.get("timeout_s", 60))
+            elapsed = time.perf_counter() - began
+            stats = c.link.stats()
+        return {
+            "received": int(state[0]), "elapsed_s": elapsed, "first": first,
+            "lost": int(state[3]) + max(0, count - int(state[1])), "duplicated": int(state[4]),
+            "bytes": int(state[5]), "image": (stats.get("image") or [{}])[0],
+            "receiver": (stats.get("receiver") or [{}])[0],
+        }
+
+
+def engine(data_dir: str, node: int, **config: Any) -> dict[str, Any]:
+    """An engine process for the benches, until the parent closes its standard input."""
+    import sys
+
+    from tidecast.node.process import Engine
+
+    one = Engine(Path(data_dir), topology(node, **config))
+    one.start()
+    try:
+        ready()
+        sys.stdin.readline()
+    finally:
+        one.stop()
+    return {}
+
+
+ROLES: dict[str, Callable[..., dict[str, Any]]] = {
+    "publish_compiled": publish_compiled, "subscribe_compiled": subscribe_compiled,
+    "engine": engine,
+}  # fmt: skip

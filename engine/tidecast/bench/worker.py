@@ -1,0 +1,32 @@
+"""A bench's process: ``python -m tidecast.bench.worker ROLE '{...}'``. Reports a JSON line."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+
+def ready() -> None:
+    """Tell the parent that everything is set up, and wait for its go."""
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdin.readline()
+
+
+def main() -> None:
+    """Run one role."""
+    from tidecast.bench.roles import ROLES
+
+    config: dict[str, Any] = json.loads(sys.argv[2])
+    core = config.pop("core", None)
+    if core is not None and core < (os.cpu_count() or 1):
+        os.sched_setaffinity(0, {core})
+    outcome = ROLES[sys.argv[1]](**config)
+    sys.stdout.write(json.dumps(outcome) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

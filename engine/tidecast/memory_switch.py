@@ -1,0 +1,262 @@
+"""The switch of a network in memory: takes what nodes send, treats it badly, and delivers it.
+
+A node sends into one inbox of the switch, once for all, as on a multicast network; NAK and STATUS
+go to another, that of the node they are for. `Switch.move` takes everything out, asks the seeded
+generator and whoever looks, and puts each packet into the inboxes of its receivers when it is due.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from tidecast.layout import packet as wire
+from tidecast.native.memory import address
+from tidecast.node.transports import Memory, TransportRuntime
+from tidecast.transport import wire_io as io
+
+REORDER_NS_MIN, REORDER_NS_MAX = 10_000, 40_000
+DUPLICATE_NS_MAX = 50_000
+NEVER_NS = 1 << 62
+_HEADER = struct.Struct("<BBBBIHHHHqq")
+
+
+@dataclass(frozen=True, slots=True)
+class Packet:
+    """A packet on its way to one receiver. ``target``, ``source``: node ids."""
+
+    now_ns: int
+    source: int
+    target: int
+    data: bytes
+
+    @property
+    def type(self) -> int:
+        """DATA, HEARTBEAT, NAK, STATUS, SETUP or LOST of `tidecast.layout.packet`."""
+        return self.data[wire.TYPE_AT]
+
+    @property
+    def flags(self) -> int:
+        """The header's flags."""
+        return self.data[wire.FLAGS_AT]
+
+    @property
+    def channel(self) -> int:
+        """The header's channel."""
+        return self.data[wire.CHANNEL_AT]
+
+    @property
+    def session(self) -> int:
+        """The header's session id."""
+        return int(_HEADER.unpack_from(self.data)[4])
+
+    @property
+    def seq(self) -> int:
+        """The header's sequence."""
+        return int(_HEADER.unpack_from(self.data)[9])
+
+    @property
+    def is_resent(self) -> bool:
+        """A DATA packet that was sent again."""
+        return self.type == wire.DATA and bool(self.flags & wire.FLAG_RETRANSMIT)
+
+
+class Inbox:
+    """One inbox of `wire_io`, from Python."""
+
+    def __init__(self, slots: int, packet_bytes: int) -> None:
+        self.array = io.make_inbox(slots, packet_bytes)
+        self.address = address(self.array)
+        self._bytes = self.array.data
+        self._words = self.array.data[: io.INBOX_HEADER_BYTES].cast("q")
+        self._slots, self._stride = slots, self._words[io.INBOX_STRIDE_AT // 8]
+
+    def put(self, source: int, data: bytes) -> bool:
+        """Add a packet that comes from an address. False: full, or too large; it is dropped."""
+        write, n = self._words[0], len(data)
+        if write - self._words[1] >= self._slots or n > self._stride - io.INBOX_SLOT_HEADER_BYTES:
+            self._words[io.INBOX_DROPPED_AT // 8] += 1
+            return False
+        at = io.INBOX_HEADER_BYTES + (write % self._slots) * self._stride
+        struct.pack_into("<qq", self._bytes, at, n, source)
+        at += io.INBOX_SLOT_HEADER_BYTES
+        self._bytes[at : at + n] = data
+        self._words[0] = write + 1
+        return True
+
+    def take(self) -> Iterator[tuple[int, bytes]]:
+        """Take all packets out: (address of the sender, bytes)."""
+        write, read = self._words[0], self._words[1]
+        while read < write:
+            at = io.INBOX_HEADER_BYTES + (read % self._slots) * self._stride
+            n, source = struct.unpack_from("<qq", self._bytes, at)
+            at += io.INBOX_SLOT_HEADER_BYTES
+            yield source, bytes(self._bytes[at : at + n])
+            read += 1
+        self._words[1] = read
+
+    @property
+    def waiting(self) -> int:
+        """Packets in it."""
+        return self._words[0] - self._words[1]
+
+    @property
+    def dropped(self) -> int:
+        """Packets that found it full."""
+        return self._words[io.INBOX_DROPPED_AT // 8]
+
+
+class Port:
+    """A node at the switch: what it sends, what is sent to it, and its two inboxes."""
+
+    def __init__(self, node_id: int, slots: int, packet_bytes: int) -> None:
+        self.node_id = node_id
+        self.outgoing, self.toward = Inbox(slots, packet_bytes), Inbox(slots, packet_bytes)
+        self.data, self.control = Inbox(slots, packet_bytes), Inbox(slots, packet_bytes)
+
+
+class Switch(Memory):
+    """The `Memory` that `tidecast.testing.Network` gives its nodes. See the module."""
+
+    def __init__(
+        self,
+        packet_bytes: int,
+        inbox_packets: int,
+        *,
+        seed: int,
+        drop: float,
+        duplicate: float,
+        reorder: float,
+        delay_ns: int,
+        trace: bool,
+    ) -> None:
+        super().__init__(packet_bytes, inbox_packets)
+        self.drop, self.duplicate, self.reorder = drop, duplicate, reorder
+        self.delay_ns = delay_ns
+        self.cut: set[frozenset[int]] = set()
+        self.looks: list[Callable[[Packet], bool | None]] = []
+        self.counts: Counter[str] = Counter()
+        """``packets``, ``bytes`` by receiver; ``dropped``, ``dropped_data_bytes``, ``duplicated``,
+        ``reordered``, ``overflowed``."""
+        self.trace: list[tuple[int, int, int, bytes]] | None = [] if trace else None
+        """(time, source, target, bytes) of every packet delivered, in order."""
+        self._random = random.Random(seed)
+        self._ports: dict[int, Port] = {}
+        self._kept: list[Port] = []  # others may still send to what is gone
+        self._flying: list[tuple[int, int, Port, bool, int, bytes]] = []
+        self._serial = 0
+
+    # --- as `Memory` ------------------------------------------------------------------------------
+
+    def join(self, runtime: TransportRuntime, node_id: int) -> None:
+        """Give a node a port."""
+        port = self._ports[node_id] = Port(node_id, self.inbox_packets, self.packet_bytes)
+        self._kept.append(port)
+        self.data[node_id], self.control[node_id] = port.data.array, port.control.array
+        self.members.append(runtime)
+
+    def targets(self, node_id: int) -> list[list[bytes]]:
+        """Every node sends to the switch alone."""
+        own = struct.pack("<qq", self._ports[node_id].outgoing.address, 0)
+        return [[own] * wire.CHANNELS]
+
+    def forget(self, node_id: int) -> None:
+        """A node is gone: nothing is delivered to it any more, nor what it sent last."""
+        self._ports.pop(node_id, None)
+
+    def port(self, node_id: int) -> Port:
+        """A node's port."""
+        return self._ports[node_id]
+
+    # --- moving -----------------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """Packets that were sent and not yet taken by their receivers."""
+        waiting = sum(
+            p.data.waiting + p.control.waiting + p.outgoing.waiting + p.toward.waiting
+            for p in self._ports.values()
+        )
+        return waiting + len(self._flying)
+
+    def waits_for(self, node_id: int) -> bool:
+        """Something has arrived that a node did not take yet."""
+        port = self._ports.get(node_id)
+        return port is not None and port.data.waiting + port.control.waiting > 0
+
+    def next_due_ns(self) -> int:
+        """When the next delayed packet is due."""
+        return self._flying[0][0] if self._flying else NEVER_NS
+
+    def move(self, now_ns: int) -> int:
+        """Take what was sent, deliver what is due. How many packets that were."""
+        moved = 0
+        ports = list(self._ports.values())
+        by_control = {p.control.address: p.node_id for p in ports}
+        for port in ports:
+            for _, data in port.outgoing.take():
+                moved += 1
+                for other in ports:
+                    if other is not port:
+                        self._send(now_ns, port.node_id, port.toward.address, other, data, False)
+        for port in ports:
+            for source, data in port.toward.take():
+                moved += 1
+                sender = by_control.get(source)
+                if sender is not None:
+                    self._send(now_ns, sender, 0, port, data, True)
+        while self._flying and self._flying[0][0] <= now_ns:
+            _, _, to, control, source, data = heapq.heappop(self._flying)
+            moved += 1
+            inbox = to.control if control else to.data
+            if not inbox.put(source, data):
+                self.counts["overflowed"] += 1
+        return moved
+
+    def inject(self, target: int, data: bytes, *, control: bool = False, source: int = 0) -> bool:
+        """Put any bytes into a node's inbox. ``source``: the node that they seem to come from."""
+        origin = self._ports.get(source)
+        port = self._ports[target]
+        inbox = port.control if control else port.data
+        return inbox.put(0 if origin is None else origin.toward.address, data)
+
+    def _send(
+        self, now_ns: int, source: int, source_address: int, to: Port, data: bytes, control: bool
+    ) -> None:
+        self.counts["packets"] += 1
+        self.counts["bytes"] += len(data)
+        if not self._passes(now_ns, source, to.node_id, data):
+            self.counts["dropped"] += 1
+            if data[wire.TYPE_AT] == wire.DATA:
+                self.counts["dropped_data"] += 1
+                self.counts["dropped_data_bytes"] += len(data)
+            return
+        if self.trace is not None:
+            self.trace.append((now_ns, source, to.node_id, data))
+        due_ns = now_ns + self.delay_ns
+        if self.reorder and self._random.random() < self.reorder:
+            self.counts["reordered"] += 1
+            due_ns += self._random.randint(REORDER_NS_MIN, REORDER_NS_MAX)
+        self._fly(due_ns, to, control, source_address, data)
+        if self.duplicate and self._random.random() < self.duplicate:
+            self.counts["duplicated"] += 1
+            later_ns = due_ns + self._random.randint(0, DUPLICATE_NS_MAX)
+            self._fly(later_ns, to, control, source_address, data)
+
+    def _fly(self, due_ns: int, to: Port, control: bool, source: int, data: bytes) -> None:
+        self._serial += 1
+        heapq.heappush(self._flying, (due_ns, self._serial, to, control, source, data))
+
+    def _passes(self, now_ns: int, source: int, target: int, data: bytes) -> bool:
+        if self.cut and frozenset((source, target)) in self.cut:
+            return False
+        if self.looks:
+            packet = Packet(now_ns, source, target, data)
+            verdicts = [look(packet) for look in self.looks]
+            if any(verdict is False for verdict in verdicts):
+                return False
+        return not (self.drop and self._random.random() < self.drop)

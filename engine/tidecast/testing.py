@@ -1,0 +1,538 @@
+"""For tests, yours and ours: whole nodes on a network in memory, in virtual or in real time.
+
+In real time, for the tests of a program that publishes and subscribes:
+
+    import tidecast.testing
+
+    with tidecast.testing.connect() as client, client.subscribe("prices") as prices:
+        client.publish("prices", b"1.25")
+        assert bytes(prices.next(timeout=1.0).data) == b"1.25"
+
+In virtual time, for what networks do to a program; the same seed gives the same run, packet by
+packet, and ten seconds of silence take a millisecond:
+
+    with tidecast.testing.Network(seed=7, drop=0.05, reorder=0.05) as network:
+        a, b = network.node("a", topics=["t"]), network.node("b", topics=["t"])
+        messages = b.connect().subscribe("t")
+        a.connect().publish("t", b"hello")
+        network.settle()
+        assert messages.poll().payloads() == [b"hello"]
+
+Agents, protocol and client are the real ones. Only the sockets are replaced, by inboxes in memory
+with a switch between them: it drops, doubles, delays and cuts, and shows every packet to whoever
+asks (`Network.intercept`). Faults hit data and control packets alike.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from tidecast.agents import images as im
+from tidecast.agents import publications as pu
+from tidecast.client.blocking import Connection, Publisher
+from tidecast.client.link import PublicationGrant, PublicationOptions
+from tidecast.config import (
+    NodeConfig,
+    TopicConfig,
+    Topology,
+    TransportConfig,
+    matches,
+    topology_from,
+)
+from tidecast.errors import ConfigError, ConnectionLost, NotFound
+from tidecast.layout import ring as lay
+from tidecast.layout.counters import Counter
+from tidecast.memory_switch import Packet, Switch
+from tidecast.node.embedded import EmbeddedLink
+from tidecast.node.node import Node
+from tidecast.node.state import Publication
+
+START_NS = 1_000_000_000
+"""Virtual time begins here: positive, so that no timer starts in the past."""
+STEP_US = 10.0
+IDLE_STEP_NS_MAX = 20_000_000
+CYCLES_MAX = 256
+LIMIT_US = 20_000_000.0
+TRANSPORT = "memory"
+
+
+class SimulatedLink(EmbeddedLink):
+    """A session with a node of a `Network`: whoever waits advances the network."""
+
+    def __init__(self, simulated: SimulatedNode, name: str) -> None:
+        self.simulated = simulated
+        super().__init__(simulated.engine, name, owns_node=False)
+
+    def open_publication(self, topic: str, options: PublicationOptions) -> PublicationGrant:
+        """See `Link`."""
+        self._alive()
+        return super().open_publication(topic, options)
+
+    @property
+    def agents(self) -> None:
+        """See `Link`: compiled loops have to wait in `work`, too."""
+        return
+
+    def work(self) -> int:
+        """See `Link`: one step of the whole network, and of its clock."""
+        return self.simulated.network.step_from_client()
+
+    def close_publication(self, publication_id: int) -> None:
+        """See `Link`."""
+        self._alive()
+        super().close_publication(publication_id)
+
+    def close_subscription(self, subscription_id: int) -> None:
+        """See `Link`."""
+        self._alive()
+        super().close_subscription(subscription_id)
+
+    def release_image(self, subscription_id: int, image_id: int) -> None:
+        """See `Link`."""
+        self._alive()
+        super().release_image(subscription_id, image_id)
+
+    def close(self) -> None:
+        """See `Link`; of a node that was killed there is nothing left to close."""
+        if self.simulated.alive:
+            super().close()
+        self.simulated.link_closed(self)
+
+    def _alive(self) -> None:
+        if not self.simulated.alive:
+            raise ConnectionLost(f"node {self.simulated.name} was killed")
+
+
+class SimulatedConnection(Connection):
+    """A blocking connection; in virtual time publishers hand over every message at once."""
+
+    def publisher(self, topic: str, **options: Any) -> Publisher:
+        """See `Connection.publisher`. Collecting messages would depend on the real clock."""
+        link = self.link
+        if isinstance(link, SimulatedLink) and not link.simulated.network.real_time:
+            options.setdefault("buffer", False)
+        return super().publisher(topic, **options)
+
+
+class SimulatedNode:
+    """A node on a `Network`. ``engine`` is the real node; `Network.node` makes it."""
+
+    def __init__(self, network: Network, topology: Topology, data_dir: Path, seed: int) -> None:
+        self.network, self.topology = network, topology
+        self.data_dir, self._seed = data_dir, seed
+        self.name, self.id = topology.node.name, topology.node.id
+        self.alive = True
+        self._links: list[SimulatedLink] = []
+        self._first: SimulatedLink | None = None
+        self.engine = Node(
+            topology, data_dir, inline=True, memory=network.switch, seed=seed,
+            clock_ns=network.clock,
+        )  # fmt: skip
+        if not network.real_time:
+            self.engine.incarnation = network.clock()
+        self.engine.start()
+
+    @property
+    def link(self) -> SimulatedLink:
+        """A session of the node, made when first asked for."""
+        if self._first is None:
+            self._first = self.new_link("test")
+        return self._first
+
+    def new_link(self, name: str) -> SimulatedLink:
+        """One more session."""
+        made = SimulatedLink(self, name)
+        self._links.append(made)
+        return made
+
+    def link_closed(self, link: SimulatedLink) -> None:
+        """A session ended."""
+        if link in self._links:
+            self._links.remove(link)
+        if self._first is link:
+            self._first = None
+        self.network.link_closed(self)
+
+    def connect(self, name: str = "test") -> SimulatedConnection:
+        """A blocking connection to this node, as `tidecast.sync.connect` returns it."""
+        link: Any = self.new_link(name)
+        return SimulatedConnection(link, name)
+
+    def count(self, counter: Counter | str) -> int:
+        """A counter summed over all that this node counts, what is gone included."""
+        column = Counter[counter.upper()] if isinstance(counter, str) else counter
+        return int(self.engine.counters.values[:, column].sum())
+
+    @property
+    def links(self) -> int:
+        """Sessions that are open."""
+        return len(self._links)
+
+    def __repr__(self) -> str:
+        return f"SimulatedNode({self.name!r}, id={self.id}, alive={self.alive})"
+
+
+class Network:
+    """Nodes in one process, joined by packets in memory; a context manager.
+
+    ``drop``, ``duplicate``, ``reorder``: probabilities a packet and receiver. ``delay_us``: one
+    way, besides the step in which a packet is sent. All may be changed while it runs (they are
+    attributes of ``switch``). ``real_time``: the clock is the machine's own; `run` and `settle` are
+    for virtual time only.
+    """
+
+    def __init__(
+        self,
+        seed: int = 0,
+        *,
+        drop: float = 0.0,
+        duplicate: float = 0.0,
+        reorder: float = 0.0,
+        delay_us: float = 0.0,
+        packet_bytes: int = 1400,
+        step_us: float = STEP_US,
+        inbox_packets: int = 8192,
+        real_time: bool = False,
+        trace: bool = False,
+    ) -> None:
+        self.seed, self.packet_bytes, self.real_time = seed, packet_bytes, real_time
+        self.step_ns = max(1, round(step_us * 1000))
+        self.now_ns = START_NS
+        self.switch = Switch(
+            packet_bytes, inbox_packets, seed=seed, drop=drop, duplicate=duplicate,
+            reorder=reorder, delay_ns=round(delay_us * 1000), trace=trace,
+        )  # fmt: skip
+        self.nodes: list[SimulatedNode] = []
+        self._ids = itertools.count(1)
+        self._seeds = itertools.count(seed * 1009 + 1)
+        self._lock = threading.RLock()
+        self._driven = False
+        self._directory = Path(tempfile.mkdtemp(prefix="tidecast-net-"))
+        self._on_empty: Callable[[], None] | None = None
+
+    # --- nodes ------------------------------------------------------------------------------------
+
+    def node(
+        self,
+        name: str = "",
+        topics: Iterable[str | TopicConfig] = (),
+        *,
+        node: dict[str, Any] | None = None,
+        transport: dict[str, Any] | None = None,
+        **topic_settings: Any,
+    ) -> SimulatedNode:
+        """Start a node. ``topic_settings`` hold for the topics that are given by name.
+
+        ``node`` and ``transport``: further settings of `NodeConfig` and `TransportConfig`. Topics
+        that are not named are made on first use, as everywhere. Raises ConfigError.
+        """
+        with self._lock:
+            node_id = next(self._ids)
+            name = name or f"node-{node_id}"
+            if any(each.name == name and each.alive for each in self.nodes):
+                raise ConfigError(f"node {name}: this network has one of that name")
+            made = [
+                t if isinstance(t, TopicConfig) else TopicConfig(name=t, **topic_settings)
+                for t in topics
+            ]
+            carrier = TransportConfig(
+                name=TRANSPORT, kind="memory", packet_bytes=self.packet_bytes, allow_faults=True,
+                **(transport or {}),
+            )  # fmt: skip
+            identity = NodeConfig(**{"id": node_id, "name": name, **(node or {})})
+            topology = topology_from(Topology(node=identity, transports=[carrier], topics=made))
+            started = SimulatedNode(
+                self, topology, self._directory / str(node_id), next(self._seeds)
+            )
+            self.nodes.append(started)
+            return started
+
+    def find(self, name: str | SimulatedNode) -> SimulatedNode:
+        """A living node by name. Raises NotFound."""
+        if isinstance(name, SimulatedNode):
+            return name
+        found = next((n for n in self.nodes if n.name == name and n.alive), None)
+        if found is None:
+            known = ", ".join(n.name for n in self.nodes if n.alive) or "none"
+            raise NotFound(f"no node {name!r} on this network: there are {known}")
+        return found
+
+    def kill(self, name: str | SimulatedNode) -> None:
+        """A node vanishes in the middle of whatever it did, without a goodbye."""
+        node = self.find(name)
+        with self._lock:
+            node.alive = False
+            self.nodes.remove(node)
+            self.switch.forget(node.id)
+            node.engine.started = False
+            node.engine._dispose()  # noqa: SLF001 - what `stop` does after its goodbyes
+
+    def restart(self, name: str | SimulatedNode) -> SimulatedNode:
+        """The same node again, in a new incarnation; kills it first if it still lives.
+
+        Its connections are gone with it.
+        """
+        node = self.find(name)
+        if node.alive:
+            self.kill(node)
+        with self._lock:
+            if not self.real_time:
+                self.now_ns += self.step_ns  # incarnations are times
+            again = SimulatedNode(self, node.topology, node.data_dir, next(self._seeds))
+            self.nodes.append(again)
+            return again
+
+    # --- the network ------------------------------------------------------------------------------
+
+    def partition(self, a: str | SimulatedNode, b: str | SimulatedNode) -> None:
+        """Nothing passes between two nodes any more, either way."""
+        self.switch.cut.add(frozenset((self.find(a).id, self.find(b).id)))
+
+    def heal(self) -> None:
+        """No partitions any more."""
+        self.switch.cut.clear()
+
+    def intercept(self, look: Callable[[Packet], bool | None]) -> None:
+        """Show ``look`` every packet for every receiver; False from it drops the packet."""
+        self.switch.looks.append(look)
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def clock(self) -> int:
+        """Now, ns."""
+        return time.monotonic_ns() if self.real_time else self.now_ns
+
+    def run(
+        self,
+        duration_us: float | None = None,
+        *,
+        until: Callable[[], Any] | None = None,
+        step_us: float | None = None,
+    ) -> bool:
+        """Let time pass: for ``duration_us``, or until a condition holds. True: it does.
+
+        The condition is asked between steps. Nothing waits in it: use `poll` and `try_publish`.
+        """
+        assert not self.real_time, "time passes by itself here"
+        limit_us = duration_us if duration_us is not None else LIMIT_US
+        end_ns = self.now_ns + round(limit_us * 1000)
+        step_ns = self.step_ns if step_us is None else max(1, round(step_us * 1000))
+        self._driven = True
+        try:
+            while True:
+                if until is not None and until():
+                    return True
+                if self.now_ns >= end_ns:
+                    return False
+                idle = self._step() == 0
+                self.now_ns += step_ns
+                if idle:
+                    self.now_ns = max(self.now_ns, min(self._next_timer_ns(), end_ns))
+        finally:
+            self._driven = False
+
+    def settle(self, limit_us: float = LIMIT_US) -> bool:
+        """Run until all that was published has arrived wherever it is wanted. False: it did not."""
+        return self.run(limit_us, until=self.settled)
+
+    def settled(self) -> bool:
+        """Nothing is on its way, unsent, unknown or missing."""
+        return self.switch.in_flight == 0 and all(
+            self._has_arrived(node, publication)
+            for node in self.nodes
+            for publication in node.engine.pubs.values()
+            if publication.slot >= 0
+        )
+
+    def _has_arrived(self, node: SimulatedNode, publication: Publication) -> bool:
+        assert publication.runtime is not None
+        if unsent(publication) > 0:
+            return False
+        sent = int(publication.runtime.tx_state.pubs[publication.slot]["sent"])
+        for other in self.nodes:
+            if other is node:
+                continue
+            engine = other.engine
+            images = [i for i in engine.images_by_id.values() if i.session == publication.session]
+            wanted = any(matches(s.pattern, publication.topic.name) for s in engine.subs.values())
+            if wanted and not images and not publication.closing:
+                return False
+            for image in images:
+                if image.slot < 0:
+                    continue
+                record = image.runtime.rx_state.images[image.slot]
+                if int(record["contiguous"]) < sent:
+                    return False
+        return True
+
+    def step_from_client(self) -> int:
+        """A client waits: one step, unless `run` is driving."""
+        if self._driven:
+            return 0
+        with self._lock:
+            done = self._step()
+            if not self.real_time:
+                self.now_ns += self.step_ns
+            return done
+
+    def _step(self) -> int:
+        """Every node once, then the switch. How much was done."""
+        now = self.clock()
+        done = 0
+        for node in list(self.nodes):
+            # A step stands for many duty cycles: all that has arrived is taken in.
+            for _ in range(CYCLES_MAX):
+                for runtime in node.engine.runtimes.values():
+                    runtime.tx_state.misc[pu.M_POLL_SKIP] = 0
+                done += node.engine.work(now)
+                if not self.switch.waits_for(node.id):
+                    break
+        return done + self.switch.move(now)
+
+    def _next_timer_ns(self) -> int:
+        """Nothing happens before this; now, when something may."""
+        now = self.now_ns
+        due = min(now + IDLE_STEP_NS_MAX, self.switch.next_due_ns())
+        for node in self.nodes:
+            due = min(due, int(node.engine._next_tick * 1e9) + 1)  # noqa: SLF001
+            for runtime in node.engine.runtimes.values():
+                due = min(due, _sender_due(runtime.tx_state), _receiver_due(runtime.rx_state))
+                if due <= now:
+                    return now
+            if any(unsent(p) > 0 for p in node.engine.pubs.values()):
+                return now
+        return int(due)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def link_closed(self, node: SimulatedNode) -> None:
+        """A session ended; the last one ends a network that `connect` made."""
+        if self._on_empty is not None and node.links == 0:
+            with self._lock:
+                if node in self.nodes:
+                    self.kill(node)
+                if not self.nodes:
+                    self._on_empty()
+
+    def when_empty(self, call: Callable[[], None]) -> None:
+        """Nodes end with their last session; ``call`` when the last node has ended."""
+        self._on_empty = call
+
+    def close(self) -> None:
+        """End all nodes and remove their files. Idempotent."""
+        for node in list(self.nodes):
+            self.kill(node)
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def unsent(publication: Publication) -> int:
+    """Packets that were opened and not sent."""
+    if publication.slot < 0 or publication.runtime is None:
+        return 0
+    (head,) = struct.unpack_from("<q", publication.mapped.array.data, lay.HEAD_AT)
+    return int(head - publication.runtime.tx_state.pubs[publication.slot]["sent"])
+
+
+def _least(rows: np.ndarray[Any, Any], fields: tuple[str, ...]) -> int:
+    return min(int(rows[field].min()) for field in fields)
+
+
+def _sender_due(state: Any) -> int:
+    index = state.index[: int(state.misc[pu.M_COUNT])]
+    if index.size == 0:
+        return im.NEVER
+    return _least(state.pubs[index], ("setup_ns", "beat_ns", "check_ns"))
+
+
+def _receiver_due(state: Any) -> int:
+    index = state.index[: int(state.misc[im.M_COUNT])]
+    if index.size == 0:
+        return im.NEVER
+    return _least(state.images[index], ("status_ns", "nak_ns"))
+
+
+# --- real time ------------------------------------------------------------------------------------
+
+_networks: dict[str, Network] = {}
+_networks_lock = threading.Lock()
+
+
+def memory_link(
+    *,
+    name: str = "",
+    network: str | Network = "default",
+    topics: Iterable[str | TopicConfig] = (),
+    **settings: Any,
+) -> SimulatedLink:
+    """A session with a node of its own on a network in memory, in real time.
+
+    Networks are told apart by name; one ends with its last session. ``settings`` of the first
+    connection are those of the network (``seed``, ``drop``, ...). This is what
+    ``tidecast.connect("memory://")`` opens.
+    """
+    if isinstance(network, Network):
+        return network.node(topics=topics).new_link(name)
+    with _networks_lock:
+        found = _networks.get(network)
+        if found is None:
+            numbers: dict[str, Any] = {
+                name: float(value) if isinstance(value, str) else value
+                for name, value in settings.items()
+            }
+            try:
+                found = Network(real_time=True, **numbers)
+            except TypeError as problem:
+                raise ConfigError(f"memory://: {problem}") from None
+
+            def forget(name: str = network, made: Network = found) -> None:
+                _networks.pop(name, None)
+                made.close()
+
+            found.when_empty(forget)
+            _networks[network] = found
+        return found.node(topics=topics).new_link(name)
+
+
+def connect(
+    network: str | Network = "default", *, name: str = "", **settings: Any
+) -> SimulatedConnection:
+    """A blocking connection to a network in memory, in real time; no engine, no sockets.
+
+    What it publishes reaches its own subscribers and those of every other connection to the same
+    ``network`` (a name, or a `Network`), each of which is a node of its own.
+    """
+    link: Any = memory_link(name=name, network=network, **settings)
+    return SimulatedConnection(link, name)
+
+
+__all__ = [
+    "Network",
+    "Packet",
+    "SimulatedConnection",
+    "SimulatedLink",
+    "SimulatedNode",
+    "connect",
+    "memory_link",
+]

@@ -1,0 +1,174 @@
+"""Functions of the user inside the publish and receive loops."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.support.clients import loop_client
+from tests.support.loop_link import LoopLink
+from tidecast.client import compiled
+from tidecast.errors import Closed, ConfigError, GapError, Timeout
+from tidecast.sync import Connection
+
+Pair = tuple[Connection, LoopLink]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    with loop_client() as made:
+        yield made
+
+
+def count_bytes(data: Any, state: Any) -> None:
+    state[0] += 1
+    state[1] += data.size
+    for i in range(data.size):
+        state[2] += data[i]
+
+
+def look_at_meta(data: Any, meta: Any, state: Any) -> None:
+    state[0] += meta.timestamp
+    state[1] += meta.key.size
+    state[2] += meta.headers.size
+    state[3] = meta.node
+    state[4] = meta.session
+    for i in range(meta.key.size):
+        state[5] += meta.key[i]
+
+
+def write_number(buf: Any, i: int, state: Any) -> int:
+    if i == state[0]:
+        return 0
+    for k in range(8):
+        buf[k] = (i >> (8 * k)) & 255
+    return 8 + i % 5
+
+
+def test_handler_sees_every_message_in_place(pair: Pair) -> None:
+    client, _ = pair
+    payloads = [bytes([i & 255]) * (i % 90) for i in range(2000)]
+    payloads[700] = b"\1" * 30_000  # assembled from fragments
+    state = np.zeros(3, dtype=np.int64)
+    with client.subscribe("t") as sub:
+        thread = threading.Thread(target=client.publish_batch, args=("t", payloads))
+        thread.start()
+        assert sub.run_compiled(count_bytes, state, max_messages=2000) == 2000
+        thread.join()
+        assert state.tolist() == [
+            2000, sum(map(len, payloads)), sum(sum(each) for each in payloads)
+        ]  # fmt: skip
+        client.publish_batch("t", [b"a", b"b", b"c"])
+        assert sub.run_compiled(count_bytes, state, max_messages=2) == 2
+        assert bytes(sub.next(1.0).data) == b"c"
+
+
+def test_meta(pair: Pair) -> None:
+    client, _ = pair
+    state = np.zeros(6, dtype=np.int64)
+    with client.subscribe("t") as sub:
+        client.publish("t", b"1", key=b"\1\2", timestamp=40)
+        client.publish("t", bytes(5000), key=b"\4", timestamp=2, headers={"a": 1})
+        client.publish("t", b"3")
+        assert sub.run_compiled(look_at_meta, state, max_messages=3) == 3
+        session = client.stats()["client"]["publishers"][0]["session"]
+        assert state.tolist() == [42, 3, 4, 7, session, 7]
+
+
+def test_ends(pair: Pair) -> None:
+    client, _ = pair
+    state = np.zeros(3, dtype=np.int64)
+    with client.subscribe("t") as sub:
+        assert sub.run_compiled(count_bytes, state, duration_s=0.02) == 0
+        stop = threading.Event()
+        threading.Timer(0.02, stop.set).start()
+        assert sub.run_compiled(count_bytes, state, until=stop) == 0
+        client.publish_batch("t", [b"x"] * 10)
+        assert sub.run_compiled(count_bytes, state, until=lambda: state[0] >= 10) == 10
+        client.publish_batch("t", [b"x"] * 10)
+        sub.drain()
+        assert sub.run_compiled(count_bytes, state) == 10
+
+
+def test_gap_is_told(pair: Pair) -> None:
+    client, _ = pair
+    publisher = client.publisher("t")
+    state = np.zeros(3, dtype=np.int64)
+    with client.subscribe("t", tethered=False) as sub:
+        for _ in range(200):
+            publisher.publish(bytes(1000), flush=True)
+        with pytest.raises(GapError):
+            sub.run_compiled(count_bytes, state, max_messages=10)
+        assert sub.run_compiled(count_bytes, state, max_messages=10) == 10
+
+
+def test_producer_writes_in_place(pair: Pair) -> None:
+    client, _ = pair
+    publisher = client.publisher("t")
+    n = 10_000
+    with client.subscribe("t") as sub:
+        publisher.publish(b"before")
+        found: list[bytes] = []
+
+        def read() -> None:
+            found.extend(bytes(sub.next(10.0).data) for _ in range(n + 2))
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        state = np.array([-1])
+        assert publisher.run_compiled(write_number, state, n, message_bytes_max=12) == n
+        publisher.publish(b"behind")
+        thread.join()
+    assert (found[0], found[-1]) == (b"before", b"behind")
+    assert [int.from_bytes(each[:8], "little") for each in found[1:-1]] == list(range(n))
+    assert [len(each) for each in found[1:-1]] == [8 + i % 5 for i in range(n)]
+    assert publisher.stats().messages == n + 2
+
+
+def test_producer_stops_waits_and_is_checked(pair: Pair) -> None:
+    client, _ = pair
+    publisher = client.publisher("t")
+    with client.subscribe("t"):
+        state = np.array([7])
+        assert publisher.run_compiled(write_number, state, 100, message_bytes_max=12) == 7
+        with pytest.raises(Timeout):
+            publisher.run_compiled(
+                write_number, np.array([-1]), 1 << 30, message_bytes_max=1000, timeout=0.02
+            )
+    with pytest.raises(ConfigError, match="message_bytes_max: 5000.*1 to 1364"):
+        publisher.run_compiled(write_number, state, 1, message_bytes_max=5000)
+    with pytest.raises(ConfigError, match="returned more than message_bytes_max, 8"):
+        publisher.run_compiled(write_number, np.array([-1]), 5, message_bytes_max=8)
+    publisher.close()
+    with pytest.raises(Closed):
+        publisher.run_compiled(write_number, state, 5, message_bytes_max=12)
+
+
+@pytest.mark.parametrize("wrong", [5, None, print, lambda data: None, lambda a, b, c, d: None])
+def test_wrong_functions_are_refused(pair: Pair, wrong: Any) -> None:
+    client, _ = pair
+    with client.subscribe("t") as sub, pytest.raises(ConfigError, match="fn: "):
+        sub.run_compiled(wrong, np.zeros(1))
+    with pytest.raises(ConfigError, match="fn: "):
+        client.publisher("t").run_compiled(wrong, np.zeros(1), 1, message_bytes_max=5)
+
+
+def test_what_does_not_compile_says_so(pair: Pair) -> None:
+    client, _ = pair
+
+    def opens(data: Any, state: Any) -> None:
+        open("file")  # noqa: PTH123, SIM115
+
+    with client.subscribe("t") as sub:
+        client.publish("t", b"x")
+        with pytest.raises(ConfigError, match="'opens': cannot be compiled"):
+            sub.run_compiled(opens, np.zeros(1), max_messages=1)
+
+
+def test_one_kernel_a_function() -> None:
+    first = compiled._kernel_of(count_bytes, "consume2", lambda: object())
+    assert compiled._kernel_of(count_bytes, "consume2", lambda: object()) is first

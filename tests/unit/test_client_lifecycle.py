@@ -1,0 +1,274 @@
+"""Connections: opening, codecs, fork, exit, losing the engine and finding it again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import tidecast.sync
+from tests.conftest import Eventually
+from tests.support.clients import loop_client, loop_link
+from tests.support.loop_link import LoopLink, ReconnectingLoopLink
+from tidecast.client.link import Link
+from tidecast.codecs import Json, MsgPack, Raw
+from tidecast.errors import (
+    Closed,
+    CodecError,
+    ConfigError,
+    ConnectionLost,
+    EngineNotRunning,
+    ForkedProcess,
+    Timeout,
+)
+from tidecast.events import EngineBack, EngineLost
+
+
+def test_the_double_is_a_link(tmp_path: Path) -> None:
+    assert isinstance(LoopLink(tmp_path), Link)
+
+
+def test_importing_is_quick_and_loads_no_numba() -> None:
+    code = (
+        "import sys, tidecast, tidecast.sync\n"
+        "tidecast.Json, tidecast.Latest(), tidecast.TidecastError, dir(tidecast)\n"
+        "loaded = {'numba', 'numpy', 'pyarrow', 'asyncio'} & set(sys.modules)\n"
+        "raise SystemExit(', '.join(loaded) or 0)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    with pytest.raises(AttributeError, match="nothing"):
+        tidecast.nothing  # noqa: B018
+    for name in tidecast.__all__:
+        assert getattr(tidecast, name) is not None
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "match"),
+    [
+        ("http://host", {}, "url: 'http://host'"),
+        ("tidecast://host:7400", {}, "gateway on another host"),
+        ("tidecast:///somewhere?x=1", {}, "x: '1': allowed is no option"),
+        ("embedded://", {"mode": "fast"}, "mode: 'fast'.*threads, inline"),
+        ("embedded://?speed=9", {}, "speed: '9'"),
+    ],
+)
+def test_wrong_urls(url: str, options: dict[str, Any], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
+        tidecast.sync.connect(url, **options)
+
+
+def test_no_engine(tmp_path: Path) -> None:
+    with pytest.raises(EngineNotRunning, match="tidecast up"):
+        tidecast.sync.connect(f"tidecast://{tmp_path}")
+
+
+class Order(msgspec.Struct):
+    id: int
+    side: str
+
+
+@pytest.mark.parametrize("codec", [Json, MsgPack])
+def test_codecs(codec: Any) -> None:
+    with loop_client() as (client, _), client.subscribe("t", codec=codec(Order)) as sub:
+        publisher = client.publisher("t", codec=codec())
+        publisher.publish(Order(1, "buy"), key=b"1")
+        assert publisher.publish_batch([Order(2, "sell"), {"id": 3, "side": "x"}]).ok
+        assert publisher.try_publish(Order(4, "y"))
+        assert sub.next(1.0).value == Order(1, "buy")
+        assert sub.poll().values() == [Order(2, "sell"), Order(3, "x"), Order(4, "y")]
+        publisher.publish({"id": "no number"})
+        wrong = sub.next(1.0)
+        with pytest.raises(CodecError, match=r"topic t: .* cannot decode .* as Order"):
+            _ = wrong.value
+        with pytest.raises(CodecError, match="topic t: .* cannot encode object"):
+            publisher.publish(object())
+        assert bytes(wrong.copy().data) == bytes(wrong.data)
+
+
+def test_raw_and_no_codec() -> None:
+    with loop_client() as (client, _):
+        with client.subscribe("t", codec="raw") as sub:
+            client.publisher("t", codec=Raw()).publish(bytearray(b"x"))
+            assert sub.next(1.0).value == b"x"
+        with client.subscribe("t") as sub:
+            client.publish("t", b"x")
+            message = sub.next(1.0)
+            with pytest.raises(ConfigError, match="no codec"):
+                _ = message.value
+        with pytest.raises(CodecError, match="int is not bytes"):
+            client.publisher("t", codec="raw").publish(5)
+
+    class Wrong:
+        def encode(self, value: Any) -> Any:
+            return "text"
+
+        def decode(self, data: Any) -> Any:
+            return None
+
+    with loop_client() as (client, _), pytest.raises(CodecError, match="returned str"):
+        client.publisher("t", codec=Wrong()).publish(5)
+
+
+def test_closed_connections_refuse() -> None:
+    with loop_client() as (client, link):
+        sub = client.subscribe("t")
+        publisher = client.publisher("t")
+        client.close()
+        client.close()
+        assert link.closed
+        assert client.status == "closed"
+        for call in (
+            lambda: client.publish("t", b"x"),
+            lambda: client.publisher("t"),
+            lambda: client.subscribe("t"),
+            lambda: publisher.publish(b"x"),
+            lambda: sub.poll(),
+            client.stats,
+            client.flush,
+            client.work,
+        ):
+            with pytest.raises(Closed):
+                call()
+        assert not list(client.events())
+
+
+def test_drain_flushes_and_ends_iteration() -> None:
+    with loop_client() as (client, link):
+        publisher = client.publisher("t")
+        with client.subscribe("t") as sub:
+            publisher.buffering = True
+            publisher.publish(b"collected")
+            seen: list[bytes] = []
+            thread = threading.Thread(target=sub.run, args=(lambda m: seen.append(bytes(m.data)),))
+            thread.start()
+            client.drain(10.0)
+            thread.join()
+        assert seen == [b"collected"]
+        assert link.closed
+
+
+def test_drain_gives_up_on_packets_that_are_not_sent() -> None:
+    with loop_client(has_network=True) as (client, link):
+        client.publish("t", b"x")
+        with pytest.raises(Timeout, match="unsent"):
+            client.drain(0.02)
+        assert link.closed
+
+
+def in_child(action: Any) -> int:
+    """Exit status of a forked child that runs ``action``."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = int(action())
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_forked_child_is_refused_and_harms_nobody() -> None:
+    with loop_client() as (client, link), client.subscribe("t") as sub:
+        publisher = client.publisher("t")
+        publisher.buffering = True
+        publisher.publish(b"collected by the parent")
+
+        def child() -> int:
+            calls = [
+                lambda: publisher.publish(b"x"),
+                lambda: publisher.try_publish(b"x"),
+                lambda: client.publish("t", b"x"),
+                lambda: client.publisher("t"),
+                lambda: sub.poll(),
+                lambda: client.stats(),
+            ]
+            for call in calls:
+                try:
+                    call()
+                except ForkedProcess:
+                    continue
+                return 2
+            client.close()
+            return 3 if link.closed else 0
+
+        assert in_child(child) == 0
+        publisher.flush()
+        assert bytes(sub.next(1.0).data) == b"collected by the parent"
+
+
+def test_what_was_collected_is_handed_over_at_exit(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    code = (
+        "import sys\n"
+        "from pathlib import Path\n"
+        "import tidecast.sync\n"
+        "from tests.support.loop_link import LoopLink\n"
+        "link = LoopLink(Path(sys.argv[1]))\n"
+        "link.close = lambda: None\n"
+        "publisher = tidecast.sync.connect(link=link).publisher('t')\n"
+        "publisher.buffering = True\n"
+        "publisher.publish(b'at the last moment')\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=root, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    [ring] = tmp_path.glob("ring-*")
+    assert b"at the last moment" in ring.read_bytes()
+
+
+def test_a_lost_engine_without_a_way_back_is_an_error() -> None:
+    with loop_client() as (client, link), client.subscribe("t") as sub:
+        publisher = client.publisher("t")
+        publisher.publish(b"x")
+        assert bytes(sub.next(1.0).data) == b"x"
+        link.lose()
+        client.pump()
+        with pytest.raises(ConnectionLost):
+            publisher.publish(b"y")
+        with pytest.raises(ConnectionLost):
+            sub.next(1.0)
+        assert [type(each) for each in client.events()][-1] is EngineLost
+        assert client.health().status == "reconnecting"
+        link.lost = False
+
+
+def test_the_engine_comes_back(eventually: Eventually) -> None:
+    with loop_client(ReconnectingLoopLink) as (client, link), client.subscribe("t") as sub:
+        block, error = client.publisher("t"), client.publisher("t", on_full="error")
+        drop = client.publisher("t", on_full="drop")
+        block.publish(b"before")
+        assert bytes(sub.next(1.0).data) == b"before"
+        link.lose()
+        eventually(lambda: client.status == "reconnecting", "the loss")
+        with pytest.raises(ConnectionLost):
+            error.publish(b"lost")
+        drop.publish(b"lost")
+        with pytest.raises(Timeout, match="reconnect"):
+            block.publish(b"late", timeout=0.01)
+        assert not client.health().healthy
+        link.restart()
+        block.publish(b"after", timeout=10.0)
+        error.publish(b"too")
+        found = {bytes(sub.next(10.0).data) for _ in range(2)}
+        assert found == {b"after", b"too"}
+        assert client.status == "connected"
+        kinds = [type(each) for each in client.events()]
+        assert kinds.index(EngineLost) < kinds.index(EngineBack)
+        assert block.stats().messages == 2
+        assert link.incarnation == 2
+
+
+def test_links_are_closed_with_the_connection() -> None:
+    with loop_link() as link:
+        with tidecast.sync.connect(link=link) as client:
+            assert client.health().healthy
+        assert link.closed
