@@ -470,7 +470,10 @@ def _receiver_due(state: Any) -> int:
     index = state.index[: int(state.misc[im.M_COUNT])]
     if index.size == 0:
         return im.NEVER
-    return _least(state.images[index], ("status_ns", "nak_ns"))
+    images = state.images[index]
+    due = int(images["status_ns"].min())
+    missing = images["gaps"] > 0
+    return min(due, int(images["nak_ns"][missing].min())) if missing.any() else due
 
 
 # --- real time ------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ def test_min_flow_holds_the_publisher_back_and_loses_nothing() -> None:
         transfer(net, [stream], [fast, slow], until=stream.push, limit_us=1_000_000)
         assert stream.done < 3 * SLOTS
         assert len(fast.found) <= stream.done
-        assert a.count("flow_limited") > 0
+        assert stream.publisher.stats().full > 0
         slow.paused = False
         assert transfer(net, [stream], [fast, slow])
         assert fast.found == slow.found == stream.messages
@@ -66,6 +66,39 @@ def test_a_stuck_receiver_is_dropped_and_says_so() -> None:
         assert kept[-1] == 1099, "it goes on behind what it lost"
         lost = sum(end - first for first, end in stuck.gaps)
         assert lost + len(kept) >= 1100, "nothing is skipped in silence"
+
+
+@pytest.mark.parametrize("reply", ["positions", "nothing"])
+def test_a_receiver_with_a_larger_ring_cannot_block_for_ever(reply: str) -> None:
+    """Its own node sees no full ring, so the publisher has to notice."""
+    with Network(seed=14) as net:
+        a, b, c = network_of(net, "abc", history_bytes=RING, receive_bytes=8 * RING,
+                             receiver_timeout_s=1.0)  # fmt: skip
+        fast, stuck = Reader(b), Reader(c)
+        net.run(1000)
+        stream = Stream(a, count=400, size=1300)
+        stuck.paused = True
+        if reply == "nothing":
+            transfer(net, [stream], [fast], until=lambda: fast.found)
+            net.kill(c)
+        assert transfer(net, [stream], [fast], limit_us=10_000_000)
+        [dropped] = stream.events(ReceiverTimeout)
+        expected = "stuck" if reply == "positions" else "silent"
+        assert (dropped.reason, dropped.node_id) == (expected, c.id)
+
+
+def test_a_receiver_that_was_idle_for_long_is_not_stuck() -> None:
+    with Network(seed=15) as net:
+        a, b = network_of(net, "ab", history_bytes=RING, receive_bytes=8 * RING,
+                          receiver_timeout_s=1.0)  # fmt: skip
+        reader, stream = Reader(b), Stream(a, count=2, size=1300)
+        assert transfer(net, [stream], [reader])
+        net.run(20_000_000)
+        reader.paused = True
+        stream.count = 60
+        transfer(net, [stream], [], until=lambda: stream.done == 60)
+        net.run(500_000)
+        assert not stream.events(ReceiverTimeout)
 
 
 def test_rate_flow_lets_a_laggard_gap_and_nobody_waits() -> None:
@@ -171,7 +204,7 @@ def test_history_overrun_is_a_gap_with_the_right_range() -> None:
 
 @pytest.mark.parametrize("drop", [0.0, 0.1])
 def test_packet_rate_holds_with_retransmissions(drop: float) -> None:
-    with Network(seed=8, drop=drop, delay_us=20) as net:
+    with Network(seed=8, drop=drop, delay_us=20, step_us=50) as net:
         a, b = network_of(net, "ab")
         reader = Reader(b)
         net.run(1000)
@@ -194,11 +227,11 @@ def test_packet_rate_holds_with_retransmissions(drop: float) -> None:
 
 
 def test_byte_rate_holds_and_changes_at_run_time() -> None:
-    with Network(seed=9) as net:
+    with Network(seed=9, step_us=100) as net:
         a, b = network_of(net, "ab")
         reader = Reader(b)
         net.run(1000)
-        stream = Stream(a, count=20_000, size=1300)
+        stream = Stream(a, count=1 << 30, size=1300)
         census = Census()
         net.intercept(census)
 
@@ -208,6 +241,7 @@ def test_byte_rate_holds_and_changes_at_run_time() -> None:
                      limit_us=duration_us)  # fmt: skip
             return sum(len(p.data) for p in census.packets[before:] if p.type == wire.DATA)
 
+        bytes_in(60_000)
         assert bytes_in(5_000) > 2_000_000, "no limit yet"
         a.engine.edit_topic("t", {"rate_bytes_per_s": 2_000_000})
         bytes_in(50_000)
@@ -223,7 +257,7 @@ def test_byte_rate_holds_and_changes_at_run_time() -> None:
 
 def test_a_limit_set_after_unlimited_traffic_holds_from_its_own_time() -> None:
     """What was sent while there was no limit is no debt: sending goes on at the rate."""
-    with Network(seed=10) as net:
+    with Network(seed=10, step_us=50) as net:
         a, b = network_of(net, "ab")
         reader = Reader(b)
         net.run(1000)
@@ -237,7 +271,7 @@ def test_a_limit_set_after_unlimited_traffic_holds_from_its_own_time() -> None:
 
 
 def test_transport_limit_is_shared_by_its_publications() -> None:
-    with Network(seed=11) as net:
+    with Network(seed=11, step_us=50) as net:
         limits = {"rate_packets_per_s": 5000}
         a = net.node("a", topics=["t", "u"], transport=limits)
         b = net.node("b", topics=["t", "u"])
@@ -258,7 +292,10 @@ def test_a_large_message_with_loss_delays_small_ones_by_no_more_than_a_burst() -
         net.run(1000)
         client = a.connect()
         large = client.publisher("t", channel="large")
-        small = Stream(a, count=0, size=200)
+        small = Stream(a, count=1, size=200)
+        large.publish(b"the first waits for its receivers")
+        assert transfer(net, [small], [reader], until=lambda: len(reader.found) == 2)
+        reader.found.clear()
         census = Census()
         net.intercept(census)
         payload = bytes(bytearray(range(251))) * (4 * 1024 * 1024 // 251)
@@ -271,18 +308,18 @@ def test_a_large_message_with_loss_delays_small_ones_by_no_more_than_a_burst() -
                 small.push()
                 published[small.done - 1] = len(census.packets)
             reader.take()
-            return len(reader.found) == small.count + 1 and small.count == 400
+            return len(reader.found) == 400 and small.count == 400
 
         assert net.run(5_000_000, until=go_on)
         numbers = [m for m in reader.found if len(m) < 1000]
-        assert numbers == small.messages
+        assert numbers == small.messages[1:]
         assert payload in reader.found
         at = reader.found.index(payload)
-        assert at > 50, "small ones overtook it"
+        assert at > 30, "small ones overtook it"
         first_sent: dict[int, int] = {}
         for place, packet in enumerate(census.packets):
             if packet.type == wire.DATA and packet.channel == wire.CHANNEL_ORDINARY:
-                for i in range(400):
+                for i in published:
                     if i not in first_sent and small.message(i)[:8] in packet.data:
                         first_sent[i] = place
         waits = []

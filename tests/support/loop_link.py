@@ -1,4 +1,4 @@
-"""A `Link` without a node: every publication is a ring that matching subscriptions read directly."""
+"""A `Link` without a node: matching subscriptions read each publication's ring directly."""
 
 from __future__ import annotations
 
@@ -66,6 +66,7 @@ class LoopLink:
         topics: set[str] | None = None,
     ) -> None:
         self.directory, self.slots, self.slot_bytes = directory, slots, slot_bytes
+        self.agents: tuple[Any, Any] | None = None
         self.inline, self.has_network, self.reliability = inline, has_network, reliability
         self.topics = topics
         self.client_id, self.node_id, self.node_name, self.incarnation = 1, 7, "loop", 1
@@ -138,7 +139,9 @@ class LoopLink:
         """Write one word of a ring's header."""
         self.publications[publication_id].mapped.array[at : at + 8].view("i8")[0] = value
 
-    def _join(self, publication_id: int, subscription_id: int, *, position: int, offset: int = 0) -> None:
+    def _join(
+        self, publication_id: int, subscription_id: int, *, position: int, offset: int = 0
+    ) -> None:
         publication = self.publications[publication_id]
         options = self.subscriptions[subscription_id].options
         tethered = True if options.tethered is None else options.tethered

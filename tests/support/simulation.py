@@ -25,6 +25,7 @@ class Reader:
         self.gaps: list[tuple[int, int]] = []
         self.seen: list[Event] = []
         self.paused = False
+        self.batch_messages = 4096
 
     def take(self) -> int:
         """Read what is there; how many messages."""
@@ -33,7 +34,7 @@ class Reader:
         before = len(self.found)
         while True:
             try:
-                batch = self.subscription.step(4096)
+                batch = self.subscription.step(self.batch_messages)
             except GapError as gap:
                 self.gaps.append(gap.lost_range)
                 continue

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-
 from tests.support.clients import loop_client
 from tests.support.loop_link import LoopLink
+
 from tidecast.client import compiled
 from tidecast.errors import Closed, ConfigError, GapError, Timeout
 from tidecast.sync import Connection
@@ -139,7 +139,7 @@ def test_producer_stops_waits_and_is_checked(pair: Pair) -> None:
             publisher.run_compiled(
                 write_number, np.array([-1]), 1 << 30, message_bytes_max=1000, timeout=0.02
             )
-    with pytest.raises(ConfigError, match="message_bytes_max: 5000.*1 to 1364"):
+    with pytest.raises(ConfigError, match=r"message_bytes_max: 5000.*1 to 1364"):
         publisher.run_compiled(write_number, state, 1, message_bytes_max=5000)
     with pytest.raises(ConfigError, match="returned more than message_bytes_max, 8"):
         publisher.run_compiled(write_number, np.array([-1]), 5, message_bytes_max=8)

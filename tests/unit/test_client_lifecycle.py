@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 import pytest
-
-import tidecast.sync
 from tests.conftest import Eventually
 from tests.support.clients import loop_client, loop_link
 from tests.support.loop_link import LoopLink, ReconnectingLoopLink
+
+import tidecast.sync
 from tidecast.client.link import Link
 from tidecast.codecs import Json, MsgPack, Raw
 from tidecast.errors import (
@@ -87,7 +87,7 @@ def test_codecs(codec: Any) -> None:
         wrong = sub.next(1.0)
         with pytest.raises(CodecError, match=r"topic t: .* cannot decode .* as Order"):
             _ = wrong.value
-        with pytest.raises(CodecError, match="topic t: .* cannot encode object"):
+        with pytest.raises(CodecError, match=r"topic t: .* cannot encode object"):
             publisher.publish(object())
         assert bytes(wrong.copy().data) == bytes(wrong.data)
 
@@ -139,7 +139,7 @@ def test_closed_connections_refuse() -> None:
         assert not list(client.events())
 
 
-def test_drain_flushes_and_ends_iteration() -> None:
+def test_drain_flushes_and_ends_iteration(eventually: Eventually) -> None:
     with loop_client() as (client, link):
         publisher = client.publisher("t")
         with client.subscribe("t") as sub:
@@ -148,6 +148,7 @@ def test_drain_flushes_and_ends_iteration() -> None:
             seen: list[bytes] = []
             thread = threading.Thread(target=sub.run, args=(lambda m: seen.append(bytes(m.data)),))
             thread.start()
+            eventually(lambda: sub.running, "the handler's run")
             client.drain(10.0)
             thread.join()
         assert seen == [b"collected"]

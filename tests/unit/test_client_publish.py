@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-
 from tests.support.clients import loop_client
 from tests.support.loop_link import LoopLink
+
 from tidecast.client.publisher import COLLECTED_MAX
 from tidecast.errors import (
     BackPressure,
@@ -63,7 +63,7 @@ def test_text_and_other_objects_are_refused_with_the_mend(pair: Pair) -> None:
         publisher.publish(5)
     with pytest.raises(CodecError, match="float64"):
         publisher.publish(np.zeros(3))
-    with pytest.raises(CodecError, match="item 1: .*str"):
+    with pytest.raises(CodecError, match=r"item 1: .*str"):
         publisher.publish_batch([b"a", "b"])
 
 
@@ -151,7 +151,7 @@ def test_lists(pair: Pair) -> None:
         assert client.publish_batch("t", [b"a", b"", bytearray(b"bc")]).ok
         assert client.publish_batch("t", (each for each in [b"g"])).ok
         assert client.publish_batch("t", [memoryview(b"mm"), np.frombuffer(b"n", np.uint8)]).ok
-        assert client.publish_batch("t", [memoryview(wide), b"z"]).ok
+        assert client.publish_batch("t", [wide.data, b"z"]).ok
         assert client.publish_batch("t", []).ok
         assert received(sub, 8) == [b"a", b"", b"bc", b"g", b"mm", b"n", wide.tobytes(), b"z"]
     with pytest.raises(CodecError, match="one payload"):
@@ -280,11 +280,16 @@ def test_collected_messages_of_a_full_ring_are_kept(pair: Pair) -> None:
         n = fill(publisher)
         publisher.buffering = True
         accepted = 0
-        with pytest.raises(BackPressure):
+
+        def publish_on() -> None:
+            nonlocal accepted
             for i in range(10 * COLLECTED_MAX):
                 publisher.buffering = True
                 publisher.publish(b"%06d" % i + bytes(900))
                 accepted += 1
+
+        with pytest.raises(BackPressure):
+            publish_on()
         client.flusher.add(publisher)
         received(sub, n)
         found = received(sub, accepted)
@@ -340,7 +345,7 @@ def test_closed_publishers_refuse(pair: Pair) -> None:
             publisher.publish_batch([b"x"])
         with pytest.raises(Closed):
             publisher.flush()
-        assert sub.poll() == [] or len(sub.poll()) == 0
+        assert len(sub.poll()) == 0
         assert not link.publications, "drained and released"
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-
-import tidecast
 from tests.support.clients import loop_client
 from tests.support.loop_link import LoopLink
+
+import tidecast
 from tidecast.errors import Closed, CodecError, ConfigError, GapError, Timeout
 from tidecast.events import Gap, ImageAvailable, ImageGone
 from tidecast.layout import ring as lay
@@ -49,7 +49,7 @@ def test_poll_is_empty_not_an_error(pair: Pair) -> None:
         batch = sub.poll()
         assert len(batch) == 0
         assert not batch
-        assert batch.payloads() == batch.messages == []
+        assert (batch.payloads(), batch.messages) == ([], [])
         assert batch.to_arrow().to_pylist() == []
         assert batch.to_numpy().shape == (0, 0)
         assert batch.still_valid
@@ -272,7 +272,11 @@ def test_handlers(pair: Pair) -> None:
             client.publish_batch("t", [b"%d" % i for i in range(100)])
             sub.drain()
             seen: list[bytes] = []
-            assert sub.run(lambda m: seen.append(bytes(m.data)), concurrency) == 100
+
+            def note(message: Any, seen: list[bytes] = seen) -> None:
+                seen.append(bytes(message.data))
+
+            assert sub.run(note, concurrency) == 100
             assert sorted(seen) == sorted(b"%d" % i for i in range(100))
             if concurrency == 1:
                 assert seen == [b"%d" % i for i in range(100)]

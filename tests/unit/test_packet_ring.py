@@ -87,7 +87,8 @@ class Reader:
         self.assembly = np.empty(0, dtype=np.uint8)
         self.out = np.zeros((64, rd.OUT_FIELDS), dtype=np.int64)
 
-    def poll(self, limit: int = 64) -> list[bytes] | tuple[int, int]:
+    def poll(self, limit: int = 64) -> Any:
+        """Payloads, or a gap as (first, end)."""
         n = rd.poll(self.ring, self.r, self.assembly, self.out, limit)
         if n == rd.NEED_BUFFER:
             size = int(self.r[rd.R_TOTAL] + self.r[rd.R_META_N])
@@ -97,9 +98,7 @@ class Reader:
             return [self.assembly[: int(self.r[rd.R_TOTAL])].tobytes()]
         if n == rd.GAP:
             return int(self.r[rd.R_GAP_FIRST]), int(self.r[rd.R_GAP_END])
-        return [
-            self.ring[at : at + length].tobytes() for at, length, _, _ in self.out[:n].tolist()
-        ]
+        return [self.ring[at : at + length].tobytes() for at, length, _, _ in self.out[:n].tolist()]
 
 
 @pytest.fixture
@@ -127,7 +126,7 @@ def test_sizes_up_to_half_the_ring(ring: Ring, size: int) -> None:
     assert ring.append(b"behind") == 0
     found: list[bytes] = []
     while got := reader.poll():
-        found += got  # type: ignore[arg-type]
+        found += got
     assert found == [b"before", payload, b"behind"]
 
 
@@ -140,9 +139,7 @@ def test_larger_than_half_the_ring_is_refused_and_changes_nothing(ring: Ring) ->
 def test_optional_fields_that_do_not_fit_the_first_fragment_are_refused(ring: Ring) -> None:
     meta = np.zeros(ROOM - 7, dtype=np.uint8)
     source = np.zeros(100, dtype=np.uint8)
-    status = wr.append(
-        ring.ring, ring.bells, ring.w, source, 100, meta, meta.size, wire.KEY, 0, 0
-    )
+    status = wr.append(ring.ring, ring.bells, ring.w, source, 100, meta, meta.size, wire.KEY, 0, 0)
     assert status == wr.TOO_LARGE
 
 
@@ -162,7 +159,7 @@ def test_untethered_reader_is_lapped_and_told_the_range(ring: Ring) -> None:
     reader = ring.reader(tethered=False)
     for i in range(SLOTS * 2):
         ring.append(bytes([i]) * ROOM)
-    first, end = reader.poll()  # type: ignore[misc]
+    first, end = reader.poll()
     assert first == 0
     assert SLOTS <= end <= SLOTS * 2
     assert reader.poll(1) == [bytes([end]) * ROOM]
@@ -244,7 +241,7 @@ def test_batches_resume_where_the_ring_was_full(ring: Ring) -> None:
     for _ in range(100):
         status, _ = ring.batch(payloads, done)
         while got := reader.poll():
-            found += got  # type: ignore[arg-type]
+            found += got
         if status == 0:
             break
         assert status == wr.FULL

@@ -38,6 +38,7 @@ IMAGE = np.dtype(
         ("gaps", np.int64),  # rows used in the gap table
         ("nak_ns", np.int64),  # when the next gap is due
         ("status_ns", np.int64),  # next STATUS at the latest
+        ("status_interval_ns", np.int64),  # doubles from the first STATUS on
         ("reported", np.int64),  # consumed as last reported
         ("rtt_ns", np.int64),  # NAK to repair, smoothed; 0 = not known
         ("heard_ns", np.int64),  # last packet of the session

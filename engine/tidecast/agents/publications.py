@@ -58,6 +58,7 @@ PUBLICATION = np.dtype(
         ("heartbeat_ns", np.int64),
         ("close_linger_ns", np.int64),  # how long a closed session answers NAKs
         ("blocked_ns", np.int64),  # since when flow control blocks, 0 = it does not
+        ("held_ns", np.int64),  # since when a receiver holds back half the ring, 0 = none does
     ]
 )
 

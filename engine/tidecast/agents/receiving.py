@@ -33,6 +33,7 @@ from tidecast.protocol.random import random_below
 from tidecast.transport.wire_io import send_to_address
 
 STATUS_INTERVAL_NS = 200_000_000
+STATUS_INTERVAL_NS_FIRST = 2_000_000
 UNREPORTED_NS = 2_000_000
 NAK_RETRY_NS_UNKNOWN = 4_000_000
 NAK_GROUP_MAX = 16
@@ -321,7 +322,10 @@ def send_status(S, image, ring, flags, now_ns):
     image.echo_ns = 0
     send_to_address(S.tx, _address(S, image), S.packet, n)
     image.reported = slowest
-    image.status_ns = now_ns + STATUS_INTERVAL_NS
+    # The first ones follow each other quickly: until one arrives the publisher does not know us,
+    # and `min` flow control does not wait for us.
+    image.status_ns = now_ns + image.status_interval_ns
+    image.status_interval_ns = min(image.status_interval_ns * 2, STATUS_INTERVAL_NS)
     S.counters[image.row, C.STATUS_SENT] += 1
     S.counters[image.row, C.CONSUMED] = slowest
 

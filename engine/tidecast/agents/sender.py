@@ -121,9 +121,15 @@ def _heartbeat_due(S, pub, ring, now_ns):
 
 
 @inlined
-def _check_receivers(S, p, pub, now_ns):
+def _check_receivers(S, p, pub, ring, now_ns):
     """Drop silent receivers; exclude those that hold us back without moving."""
     changed = False
+    # The writer stops at the slowest receiver's ring, long before `limit`, and a large message
+    # needs up to half the ring at once: half of it unread holds the publisher back.
+    if pub.receivers > 0 and load_acquire(ring, lay.HEAD_AT) - pub.lowest > pub.slots >> 1:
+        pub.held_ns = now_ns if pub.held_ns == 0 else pub.held_ns
+    else:
+        pub.held_ns = 0
     for i in range(RECEIVERS_MAX):
         r = S.receivers[p, i]
         if r.id == 0:
@@ -132,9 +138,9 @@ def _check_receivers(S, p, pub, now_ns):
         stuck = (
             r.excluded == 0
             and pub.flow == lay.FLOW_MIN
-            and pub.blocked_ns != 0
+            and pub.held_ns != 0
             and r.consumed == pub.lowest
-            and now_ns - max(r.progress_ns, pub.blocked_ns) > pub.receiver_timeout_ns
+            and now_ns - max(r.progress_ns, pub.held_ns) > pub.receiver_timeout_ns
         )
         if not (silent or stuck):
             continue
@@ -161,7 +167,7 @@ def _timers(S, p, pub, ring, now_ns):
     if now_ns >= pub.beat_ns:
         _heartbeat_due(S, pub, ring, now_ns)
     if now_ns >= pub.check_ns:
-        _check_receivers(S, p, pub, now_ns)
+        _check_receivers(S, p, pub, ring, now_ns)
         S.counters[pub.row, C.HEAD] = load_acquire(ring, lay.HEAD_AT)
         S.counters[pub.row, C.SENT] = pub.sent
         S.counters[pub.row, C.RTT_NS] = pub.rtt_ns

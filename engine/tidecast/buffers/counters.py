@@ -58,19 +58,19 @@ class CountersFile:
     def allocate(self, kind: int, name: str, detail: str = "", *, session: int = 0,
                  peer: int = 0, channel: int = 0) -> int:  # fmt: skip
         """Take a free row, zeroed. Raises SharedMemoryError when all are taken."""
-        for index in range(lay.ROWS_MAX):
-            at = lay.INFO_AT + index * lay.ROW_INFO_BYTES
-            if struct.unpack_from("<I", self._info, at)[0] != lay.ROW_FREE:
-                continue
-            self.values[index] = 0
-            raw_name, raw_detail = name.encode()[:200], detail.encode()[:88]
-            struct.pack_into(
-                "<IIIqII200s88s", self._info, at + 4, session, peer, channel, time.time_ns(),
-                len(raw_name), len(raw_detail), raw_name, raw_detail,
-            )  # fmt: skip
-            struct.pack_into("<I", self._info, at, kind)
-            return index
-        raise SharedMemoryError(f"all {lay.ROWS_MAX} counter rows are taken")
+        kinds = self._info[lay.INFO_AT : lay.VALUES_AT].reshape(-1, lay.ROW_INFO_BYTES)[:, 0]
+        index = int(np.argmin(kinds))
+        if kinds[index] != lay.ROW_FREE:
+            raise SharedMemoryError(f"all {lay.ROWS_MAX} counter rows are taken")
+        at = lay.INFO_AT + index * lay.ROW_INFO_BYTES
+        self.values[index] = 0
+        raw_name, raw_detail = name.encode()[:200], detail.encode()[:88]
+        struct.pack_into(
+            "<IIIqII200s88s", self._info, at + 4, session, peer, channel, time.time_ns(),
+            len(raw_name), len(raw_detail), raw_name, raw_detail,
+        )  # fmt: skip
+        struct.pack_into("<I", self._info, at, kind)
+        return index
 
     def free(self, index: int) -> None:
         """Give a row back."""

@@ -10,11 +10,52 @@ from __future__ import annotations
 
 import numpy as np
 
+from tidecast.buffers.reading import (
+    ASSEMBLED,
+    GAP,
+    NEED_BUFFER,
+    OUT_AT,
+    OUT_FIELDS,
+    OUT_FLAGS,
+    OUT_LENGTH,
+    OUT_META_AT,
+    R_AHEAD,
+    R_AHEAD_AT,
+    R_AT,
+    R_BYTES,
+    R_CONSUMER,
+    R_ENTRY,
+    R_FILLED,
+    R_FLAGS,
+    R_GAP_END,
+    R_GAP_FIRST,
+    R_GAPS,
+    R_KIND,
+    R_LOST_PACKETS,
+    R_MALFORMED,
+    R_MASK,
+    R_MESSAGES,
+    R_META_AT,
+    R_META_N,
+    R_SEEN,
+    R_SEQ,
+    R_SLOT_BYTES,
+    R_SLOTS,
+    R_SLOTS_AT,
+    R_SUBSCRIBER,
+    R_TOTAL,
+    READER_FIELDS,
+    fragment,
+    is_fragment,
+    lapped,
+    list_messages,
+    next_packet,
+)
 from tidecast.buffers.slots import control_at, holds, packets_ahead
+from tidecast.buffers.unordered import forget_seen, next_ahead, read_ahead, resume_behind_hole
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.native.atomics import (
-    fence_acquire,
     fence_seq_cst,
     fetch_and,
     fetch_or,
@@ -23,27 +64,58 @@ from tidecast.native.atomics import (
     store_release,
 )
 from tidecast.native.jit import held_kernel, inlined
-from tidecast.native.memory import copy, load_i64, load_u16, load_u32
 from tidecast.native.mapped import Bytes
+from tidecast.native.memory import load_i64, load_u32
 
-R_SEQ, R_AT, R_MASK, R_SLOTS, R_SLOT_BYTES, R_SLOTS_AT = 0, 1, 2, 3, 4, 5
-R_ENTRY, R_CONSUMER, R_KIND, R_ORDERED = 6, 7, 8, 9
-R_GAP_FIRST, R_GAP_END, R_TOTAL, R_FILLED = 10, 11, 12, 13
-R_MESSAGES, R_BYTES, R_MALFORMED, R_GAPS = 14, 15, 16, 17
-R_SUBSCRIBER, R_LOST_PACKETS, R_META_AT, R_META_N, R_FLAGS = 18, 19, 20, 21, 22
-READER_FIELDS = 24
-"""Private reader state: packet and offset within it, geometry, consumer entry, the last gap,
-assembly of a fragmented message (total, filled, where its optional fields lie), counts."""
-
-GAP, NEED_BUFFER, ASSEMBLED = -1, -2, -3
-"""Poll results below zero. GAP: packets [R_GAP_FIRST, R_GAP_END) are lost. NEED_BUFFER: give an
-assembly buffer of R_TOTAL bytes and poll again. ASSEMBLED: the buffer holds one whole message."""
-
-OUT_FIELDS = 4
-OUT_AT, OUT_LENGTH, OUT_META_AT, OUT_FLAGS = 0, 1, 2, 3
-"""Columns of poll's output: payload offset in the ring, payload bytes, offset of the optional
-fields, message flags."""
-
+__all__ = [
+    "ASSEMBLED",
+    "GAP",
+    "NEED_BUFFER",
+    "OUT_AT",
+    "OUT_FIELDS",
+    "OUT_FLAGS",
+    "OUT_LENGTH",
+    "OUT_META_AT",
+    "READER_FIELDS",
+    "R_AHEAD",
+    "R_AHEAD_AT",
+    "R_AT",
+    "R_BYTES",
+    "R_CONSUMER",
+    "R_ENTRY",
+    "R_FILLED",
+    "R_FLAGS",
+    "R_GAPS",
+    "R_GAP_END",
+    "R_GAP_FIRST",
+    "R_KIND",
+    "R_LOST_PACKETS",
+    "R_MALFORMED",
+    "R_MASK",
+    "R_MESSAGES",
+    "R_META_AT",
+    "R_META_N",
+    "R_SEEN",
+    "R_SEQ",
+    "R_SLOTS",
+    "R_SLOTS_AT",
+    "R_SLOT_BYTES",
+    "R_SUBSCRIBER",
+    "R_TOTAL",
+    "arm",
+    "arm_keeping",
+    "disarm",
+    "drained",
+    "extend_into",
+    "has_more",
+    "oldest_held",
+    "poll",
+    "poll_into",
+    "reader_state",
+    "release",
+    "skip_lost",
+    "still_held",
+]
 _HEADER = wire.PACKET_HEADER_BYTES
 
 
@@ -65,47 +137,9 @@ def reader_state(ring: Bytes, consumer: int, subscriber: int = 0) -> np.ndarray:
 
 
 @inlined
-def optional_fields_bytes(ring, at, end, flags):
-    """Bytes of the optional fields that start at ``at``; -1 when they do not fit before ``end``."""
-    start = at
-    if flags & wire.TIMESTAMP:
-        at += 8
-    if flags & wire.TO:
-        at += 4
-    if flags & wire.KEY:
-        if at + 2 > end:
-            return -1
-        at += 2 + load_u16(ring, at)
-    if flags & wire.HEADERS:
-        if at + 2 > end:
-            return -1
-        at += 2 + load_u16(ring, at)
-    if at > end:
-        return -1
-    return at - start
-
-
-@inlined
-def addressed_to_other(ring, at, flags, subscriber):
-    """Is this message for one subscriber, and that is not us?"""
-    if flags & wire.TO == 0:
-        return False
-    if flags & wire.TIMESTAMP:
-        at += 8
-    return load_u32(ring, at) != subscriber
-
-
-@inlined
 def release(ring, r):
     """Give back all packets before R_SEQ."""
     store_release(ring, r[R_ENTRY] + lay.CONSUMER_POSITION_AT, r[R_SEQ])
-
-
-@inlined
-def next_packet(r):
-    """Step to the packet behind the current one."""
-    r[R_SEQ] += 1
-    r[R_AT] = _HEADER
 
 
 @inlined
@@ -118,20 +152,12 @@ def oldest_held(ring, r):
 
 
 @inlined
-def held(ring, r, seq):
-    """Does the ring hold packet ``seq`` still, after bytes of it were read? (A seqlock's check.)
-
-    Only a reader that is untethered or was evicted can lose a packet it reads.
-    """
-    fence_acquire()
-    return holds(load_acquire(ring, control_at(seq, r[R_MASK])), seq)
-
-
-@inlined
 def _note_gap(r, end):
     r[R_GAP_FIRST], r[R_GAP_END] = r[R_SEQ], end
     r[R_GAPS] += 1
     r[R_LOST_PACKETS] += end - r[R_SEQ]
+    if r[R_SEEN] != 0:
+        forget_seen(r, end)
     r[R_SEQ], r[R_AT] = end, _HEADER
     r[R_TOTAL], r[R_FILLED] = 0, 0  # a message that lost a fragment is lost whole
 
@@ -169,57 +195,6 @@ def skip_lost(ring, r, word):
 
 
 @inlined
-def fragment(ring, r, assembly, at, length, flags):
-    """Take one fragment (``length`` bytes behind the message header at ``at``) into ``assembly``.
-
-    Returns 0 to go on, NEED_BUFFER, ASSEMBLED. Advances to the next packet unless NEED_BUFFER.
-    """
-    body, end = at + 4, at + 4 + length
-    if flags & wire.BEGIN:
-        lead = -1
-        if length >= 8:
-            lead = optional_fields_bytes(ring, body + 8, end, flags)
-        total = load_i64(ring, body) if length >= 8 else 0
-        if lead < 0 or total <= 0 or total > r[R_SLOTS] * r[R_SLOT_BYTES]:
-            r[R_MALFORMED] += 1
-            r[R_TOTAL] = 0
-            next_packet(r)
-            return 0
-        if addressed_to_other(ring, body + 8, flags, r[R_SUBSCRIBER]):
-            r[R_TOTAL] = 0
-            next_packet(r)
-            return 0
-        r[R_TOTAL], r[R_FILLED] = total, 0
-        if assembly.size < total + lead:
-            r[R_META_N] = lead
-            return NEED_BUFFER
-        r[R_META_AT], r[R_META_N], r[R_FLAGS] = total, lead, flags
-        copy(assembly, total, ring, body + 8, lead)
-        body += 8 + lead
-    part = end - body
-    if r[R_TOTAL] == 0 or part < 0 or r[R_FILLED] + part > r[R_TOTAL]:
-        r[R_TOTAL] = 0  # joined amid a message, or it was malformed: wait for the next beginning
-        next_packet(r)
-        return 0
-    copy(assembly, r[R_FILLED], ring, body, part)
-    if not held(ring, r, r[R_SEQ]):
-        r[R_TOTAL] = 0  # overwritten while we copied: the next look at this slot finds the gap
-        return 0
-    r[R_FILLED] += part
-    next_packet(r)
-    if flags & wire.END:
-        whole = r[R_FILLED] == r[R_TOTAL]
-        if not whole:
-            r[R_MALFORMED] += 1
-            r[R_TOTAL] = 0
-            return 0
-        r[R_MESSAGES] += 1
-        r[R_BYTES] += r[R_TOTAL]
-        return ASSEMBLED
-    return 0
-
-
-@inlined
 def poll_into(ring, r, assembly, out, limit):
     """The body of `poll`, for kernels."""
     release(ring, r)
@@ -237,7 +212,7 @@ def extend_into(ring, r, assembly, out, n, limit):
     if n <= 0:
         return n
     first = load_relaxed(ring, r[R_ENTRY] + lay.CONSUMER_POSITION_AT)
-    if not held(ring, r, first):
+    if lapped(ring, r, first):
         # Lapped while we looked (untethered or evicted): what was found may be torn, all of it.
         end = max(oldest_held(ring, r), r[R_SEQ])
         r[R_SEQ] = first
@@ -253,12 +228,18 @@ def extend_into(ring, r, assembly, out, n, limit):
 def _walk(ring, r, assembly, out, n, limit):
     """Note where the messages from R_SEQ on lie; the count, or what `poll` returns below zero."""
     while n < limit:
+        if r[R_SEEN] != 0 and resume_behind_hole(r):
+            continue
         seq = r[R_SEQ]
         word = load_acquire(ring, control_at(seq, r[R_MASK]))
         state = (word >> lay.STATE_SHIFT) & 0xFF
         if not holds(word, seq) or state == lay.GONE or state == lay.EMPTY:
             if n > 0:
                 break
+            if r[R_SEEN] != 0 and state != lay.GONE:
+                status = read_ahead(ring, r, assembly, out, limit)
+                if status != 0:
+                    return status
             return skip_lost(ring, r, word)
         length = word & lay.CONTROL_LENGTH_MASK
         if length > r[R_SLOT_BYTES]:
@@ -266,42 +247,16 @@ def _walk(ring, r, assembly, out, n, limit):
             next_packet(r)
             continue
         slot = r[R_SLOTS_AT] + (seq & r[R_MASK]) * r[R_SLOT_BYTES]
-        at = slot + r[R_AT]
         end = slot + length
-        while at + 4 <= end and n < limit:
+        n, at = list_messages(ring, r, out, n, limit, slot + r[R_AT], end)
+        if n < limit and is_fragment(ring, at, end):
+            if n > 0:
+                r[R_AT] = at - slot
+                return n
             head = load_u32(ring, at)
-            size = head & 0xFFFFFF
-            flags = head >> 24
-            if at + 4 + size > end:
-                r[R_MALFORMED] += 1
-                at = end
-                break
-            if flags & wire.WHOLE != wire.WHOLE:
-                if n > 0:
-                    r[R_AT] = at - slot
-                    return n
-                status = fragment(ring, r, assembly, at, size, flags)
-                if status != 0:
-                    return status
-                at = -1
-                break
-            lead = 0
-            if flags != wire.WHOLE:
-                lead = optional_fields_bytes(ring, at + 4, at + 4 + size, flags)
-                if lead < 0:
-                    r[R_MALFORMED] += 1
-                    at += 4 + size
-                    continue
-                if addressed_to_other(ring, at + 4, flags, r[R_SUBSCRIBER]):
-                    at += 4 + size
-                    continue
-            out[n, OUT_AT] = at + 4 + lead
-            out[n, OUT_LENGTH] = size - lead
-            out[n, OUT_META_AT] = at + 4
-            out[n, OUT_FLAGS] = flags
-            n += 1
-            at += 4 + size
-        if at < 0:
+            status = fragment(ring, r, assembly, at, head & 0xFFFFFF, head >> 24)
+            if status != 0:
+                return status
             continue
         r[R_AT] = at - slot
         if at + 4 > end:
@@ -334,6 +289,8 @@ def has_more(ring, r):
         return state != lay.EMPTY
     if load_acquire(ring, r[R_ENTRY] + lay.CONSUMER_STATE_AT) == lay.CONSUMER_EVICTED:
         return True
+    if r[R_SEEN] != 0 and next_ahead(ring, r) >= 0:
+        return True
     return packets_ahead(word, seq) > 0
 
 
@@ -365,7 +322,7 @@ def still_held(ring, r):
     """After using a batch: was it whole all the time? False: evicted, or lapped (untethered)."""
     if load_acquire(ring, r[R_ENTRY] + lay.CONSUMER_STATE_AT) != lay.CONSUMER_ACTIVE:
         return False
-    return held(ring, r, load_relaxed(ring, r[R_ENTRY] + lay.CONSUMER_POSITION_AT))
+    return not lapped(ring, r, load_relaxed(ring, r[R_ENTRY] + lay.CONSUMER_POSITION_AT))
 
 
 @held_kernel

@@ -157,7 +157,7 @@ def _append_fragments(ring, w, source, source_at, n, meta, meta_n, flags, receiv
     per_packet = w[W_SLOT_BYTES] - _HEADER - _MESSAGE_HEADER
     total = n + meta_n + 8
     packets = (total + per_packet - 1) // per_packet
-    if packets > (w[W_SLOTS] >> 1) or 8 + meta_n > per_packet:
+    if packets > (w[W_SLOTS] >> 1) or 8 + meta_n > per_packet or n > wire.MESSAGE_BYTES_MAX:
         return TOO_LARGE
     if w[W_USED] != 0:
         seal(ring, w)

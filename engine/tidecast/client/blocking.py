@@ -10,10 +10,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-
 from tidecast import codecs
-from tidecast.client import compiled, kernels
+from tidecast.client import compiled
 from tidecast.client.connection import CLOSED, DRAINING, ConnectionCore
 from tidecast.client.link import Link
 from tidecast.client.message import Batch, Message
@@ -58,7 +56,8 @@ class Publisher(PublisherCore):
         to wait for room. Raises CodecError, ConfigError, PayloadTooLarge, NoResponders, Timeout,
         BackPressure or RateLimited (``on_full="error"``), ConnectionLost, Closed.
         """
-        if key is headers is timestamp is to is subscriber is None and self._plain is type(payload):
+        plain = key is headers is timestamp is to is subscriber is None  # type: ignore[comparison-overlap]
+        if plain and type(payload) is self._plain:
             if len(payload) <= self._collected_bytes_max and not flush:
                 collected = self._collected
                 if len(collected) < COLLECTED_MAX or self._room(timeout):
@@ -96,7 +95,8 @@ class Publisher(PublisherCore):
             done = False
             try:
                 done = self.attempt_run(run, flush) or self._wait(
-                    lambda run=run: self.attempt_run(run, flush), timeout  # type: ignore[misc]
+                    lambda run=run: self.attempt_run(run, flush),
+                    timeout,  # type: ignore[misc]
                 )
             except Closed:
                 raise
@@ -566,4 +566,4 @@ def connect(
     return Connection(link or open_link(url, name, token, options), name)
 
 
-__all__ = ["Connection", "Publisher", "Subscription", "connect", "kernels", "np"]
+__all__ = ["Connection", "Publisher", "Subscription", "connect"]

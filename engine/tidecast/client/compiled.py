@@ -156,7 +156,7 @@ def _make_producer(fn: Callable[..., Any], cycle: Any) -> Any:
         while True:
             status = plain(port, state, done[0], end, size_max, done, _INLINE_BURST_PACKETS)
             work = cycle(agents)
-            if status != MORE and status != wr.FULL:
+            if status not in (MORE, wr.FULL):
                 return status
             idle = 0 if work > 0 else idle + 1
             if work < 0 or idle > _INLINE_IDLE_MAX:
@@ -168,7 +168,9 @@ def _make_producer(fn: Callable[..., Any], cycle: Any) -> Any:
 def _make_consumer(fn: Callable[..., Any], with_meta: bool, cycle: Any) -> Any:
     handle = _jitable(fn)
 
-    def call_plain(memory, at, n, meta, flags, port, state):  # type: ignore[no-untyped-def]
+    def call_plain(  # type: ignore[no-untyped-def]
+        memory, at, n, _meta, _flags, _port, state
+    ):
         handle(bytes_at(address_of(memory) + at, n), state)
 
     def call_meta(memory, at, n, meta, flags, port, state):  # type: ignore[no-untyped-def]
@@ -185,9 +187,7 @@ def _make_consumer(fn: Callable[..., Any], with_meta: bool, cycle: Any) -> Any:
             n = rd.poll_into(ring, port, assembly, out, min(out.shape[0], limit - done[0]))
             if n > 0:
                 for k in range(n):
-                    call(
-                        ring, out[k, 0], out[k, 1], out[k, 2], out[k, 3], port, state
-                    )
+                    call(ring, out[k, 0], out[k, 1], out[k, 2], out[k, 3], port, state)
                 done[0] += n
                 spun = 0
                 if not rd.still_held(ring, port):
@@ -257,7 +257,7 @@ class Producer:
 
     def __init__(
         self, publisher: PublisherCore, fn: Callable[..., Any], state: Any, count: int,
-        message_bytes_max: int,
+        message_bytes_max: Any,
     ) -> None:  # fmt: skip
         _parameters(fn, (3,), "fn(buf, i, state) -> int")
         room = publisher.packet_room_bytes
@@ -352,8 +352,8 @@ class Consumer:
         image, single = self._subscription.next_image()
         if image is None:
             return False
-        left = _STEP_MESSAGES if self._limit is None else min(
-            _STEP_MESSAGES, self._limit - self.done
+        left = (
+            _STEP_MESSAGES if self._limit is None else min(_STEP_MESSAGES, self._limit - self.done)
         )
         inline = self._subscription.inline
         self._now[0] = 0

@@ -82,7 +82,7 @@ class ConnectionCore:
             self._keeper.start()
         _open.add(self)
 
-    # --- checks ------------------------------------------------------------------------------------
+    # --- checks -----------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Raise Closed or ForkedProcess when this connection may not be used."""
@@ -106,7 +106,7 @@ class ConnectionCore:
         self._publishers, self._subscriptions = [], {}
         self._events.clear()
 
-    # --- events ------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     @property
     def rung(self) -> bool:
@@ -159,7 +159,7 @@ class ConnectionCore:
                 publisher.forget_nodes()
         self.emit(event)
 
-    # --- publishers and subscriptions ----------------------------------------------------------------
+    # --- publishers and subscriptions -------------------------------------------------------------
 
     def add_publisher(self, publisher: PublisherCore) -> None:
         """A publisher was opened."""
@@ -199,7 +199,7 @@ class ConnectionCore:
         with contextlib.suppress(ConnectionLost, Closed):
             self.link.release_image(subscription_id, image_id)
 
-    # --- losing the engine and finding it again --------------------------------------------------------
+    # --- losing the engine and finding it again ---------------------------------------------------
 
     def _engine_lost(self, reason: str) -> None:
         if self.status in (RECONNECTING, CLOSED):
@@ -261,10 +261,10 @@ class ConnectionCore:
         self.pump()
         self.bell.ring()
 
-    # --- what a user may ask -----------------------------------------------------------------------
+    # --- what a user may ask ----------------------------------------------------------------------
 
     def stats(self) -> dict[str, Any]:
-        """The node's counters, and under ``client`` this connection's own. Raises ConnectionLost."""
+        """The node's counters, under ``client`` this connection's own. Raises ConnectionLost."""
         self.check()
         client = {
             "publishers": [msgspec.structs.asdict(each.stats()) for each in self._publishers],
@@ -303,7 +303,7 @@ class ConnectionCore:
     def _options(self, **given: Any) -> PublicationOptions:
         return PublicationOptions(**{k: v for k, v in given.items() if v is not None})
 
-    # --- the end -----------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
     def _finish(self) -> None:
         """Stop the helpers, end the session. Idempotent; the publishers are closed already."""

@@ -29,9 +29,25 @@ class Image:
     """Reads one ring through one consumer entry. For one thread at a time."""
 
     __slots__ = (
-        "_assembly", "_columns", "_gathered", "_mapped", "_out", "_ring", "codec",
-        "generation", "gone", "image_id", "memory", "node", "port", "reliability", "session",
-        "subscription_id", "tethered", "topic",
+        "_assembly",
+        "_columns",
+        "_gathered",
+        "_mapped",
+        "_out",
+        "_ring",
+        "_seen",
+        "codec",
+        "generation",
+        "gone",
+        "image_id",
+        "memory",
+        "node",
+        "port",
+        "reliability",
+        "session",
+        "subscription_id",
+        "tethered",
+        "topic",
     )  # fmt: skip
 
     def __init__(self, event: ImageAvailable, subscriber: int, codec: Codec | None) -> None:
@@ -44,9 +60,12 @@ class Image:
         self.reliability, self.codec = about.reliability, codec
         self.port = kernels.reader_port(self._ring, event.consumer, subscriber)
         self.port[kernels.Q_NODE], self.port[kernels.Q_SESSION] = about.node, about.session
+        self._seen: Bytes = np.zeros(about.slots // 8, dtype=np.uint8)
+        if about.reliability == lay.UNORDERED:
+            self.port[rd.R_SEEN] = address(self._seen)
         entry = int(self.port[rd.R_ENTRY]) + lay.CONSUMER_TETHERED_AT
         self.tethered = bool(self._ring[entry])
-        self.memory = memoryview(self._ring).toreadonly()
+        self.memory = self._ring.data.toreadonly()
         self._assembly: Bytes = np.empty(0, dtype=np.uint8)
         self._gathered: Bytes = np.empty(0, dtype=np.uint8)
         self._out = np.empty((0, rd.OUT_FIELDS), dtype=np.int64)
@@ -178,7 +197,7 @@ class Image:
         rows = np.array(
             [[0, total, int(port[rd.R_META_AT]), int(port[rd.R_FLAGS])]], dtype=np.int64
         )
-        return Batch(self, 1, memoryview(self._assembly).toreadonly(), columns, rows)
+        return Batch(self, 1, self._assembly.data.toreadonly(), columns, rows)
 
     def make_room(self) -> None:
         """Give the kernel the assembly buffer that it asked for."""

@@ -113,9 +113,7 @@ def put_array(port: Port, source: Bytes) -> int:
     """Append one message from a writable ``uint8[::1]``. Returns as `append` does, or BUSY."""
     if port[P_BUSY] != 0:
         return BUSY
-    return append(
-        ring_of(port), bells_of(port), port, source, source.size, source, 0, 0, 0, 0
-    )
+    return append(ring_of(port), bells_of(port), port, source, source.size, source, 0, 0, 0, 0)
 
 
 @held_kernel

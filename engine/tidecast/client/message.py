@@ -244,9 +244,7 @@ class Batch(Origin):
                 "bytes: use to_arrow()"
             )
         views = np.empty(self._n * _VIEW_BYTES, dtype=np.uint8)
-        kernels.arrow_views(
-            memory.ctypes.data, memory.size, self._columns, self._n, views
-        )
+        kernels.arrow_views(memory.ctypes.data, memory.size, self._columns, self._n, views)
         buffers = [None, pa.py_buffer(views), pa.py_buffer(self._memory)]
         return pa.Array.from_buffers(pa.binary_view(), self._n, buffers)
 

@@ -1,4 +1,4 @@
-"""A message's optional fields: time-stamp, addressee, key, headers; in wire order, see the layout."""
+"""A message's optional fields in wire order: time-stamp, addressee, key, headers. See layout."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ def _headers_bytes(headers: Any) -> bytes:
         raise ConfigError(f"headers: {headers!r}: allowed is a mapping of str to bytes, str or int")
     for name, value in headers.items():
         whole = isinstance(value, int) and _I64_MIN <= value <= _I64_MAX
-        if not isinstance(name, str) or isinstance(value, bool) or not (
-            whole or isinstance(value, (bytes, str))
+        if (
+            not isinstance(name, str)
+            or isinstance(value, bool)
+            or not (whole or isinstance(value, (bytes, str)))
         ):
             raise ConfigError(
                 f"headers: {name!r}: {value!r}: allowed are names of type str and values of type "
@@ -61,7 +63,7 @@ def encode(
     key: bytes | str | None,
     headers: Headers | None,
     timestamp: bool | int | None,
-    subscriber: int | None,
+    subscriber: Any,
 ) -> tuple[bytes, int]:
     """The optional fields in wire order, and their flags. Raises ConfigError."""
     flags, parts = 0, []

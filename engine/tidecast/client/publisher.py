@@ -115,7 +115,7 @@ class PublisherCore:
         self._nodes: dict[str, int] = {}
         self._attach(connection.link.open_publication(topic, options))
 
-    # --- opening, losing, reopening --------------------------------------------------------------
+    # --- opening, losing, reopening ---------------------------------------------------------------
 
     def _attach(self, grant: PublicationGrant) -> None:
         mapped = MappedFile.open(Path(grant.ring_path))
@@ -127,7 +127,7 @@ class PublisherCore:
         self.session, self.publication_id = grant.session, grant.publication_id
         per_packet = about.slot_bytes - wire.PACKET_HEADER_BYTES - wire.MESSAGE_HEADER_BYTES
         self._meta_max = per_packet - 8
-        self.payload_bytes_max = about.slots // 2 * per_packet - 8
+        self.payload_bytes_max = min(about.slots // 2 * per_packet - 8, wire.MESSAGE_BYTES_MAX)
         """Longest payload without optional fields: half the history."""
         self.packet_room_bytes = per_packet
         """Longest payload that is not fragmented."""
@@ -187,7 +187,7 @@ class PublisherCore:
     def buffering(self, on: bool) -> None:
         self._collected_bytes_max = self._small_max if on else -1
 
-    # --- steps -----------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     def prepare(
         self,
@@ -208,9 +208,7 @@ class PublisherCore:
         elif type(payload) is not bytes:
             payload = payload_bytes(payload, self.topic)
         meta, flags = b"", 0
-        if key is not None or headers is not None or timestamp is not None or (
-            subscriber is not None
-        ):
+        if not (key is headers is timestamp is subscriber is None):  # type: ignore[comparison-overlap]
             meta, flags = metadata.encode(key, headers, timestamp, subscriber)
         receiver = 0 if to is None else self._node_id(to)
         if len(payload) + len(meta) > self.payload_bytes_max or len(meta) > self._meta_max:
@@ -331,7 +329,7 @@ class PublisherCore:
             )
         )  # fmt: skip
 
-    # --- collecting ------------------------------------------------------------------------------
+    # --- collecting -------------------------------------------------------------------------------
 
     def note_call(self) -> None:
         """A plain message was appended by itself: begin to collect when such calls come fast."""
@@ -366,7 +364,7 @@ class PublisherCore:
             return True
         return False
 
-    # --- full, lost, dropped -----------------------------------------------------------------------
+    # --- full, lost, dropped ----------------------------------------------------------------------
 
     def full_error(self) -> TidecastError:
         """The error for a ring that is full, or an engine that is lost."""

@@ -89,7 +89,7 @@ class SubscriptionCore:
         self.running = 0
         """Handlers' runs in progress."""
 
-    # --- opening, losing, closing ------------------------------------------------------------------
+    # --- opening, losing, closing -----------------------------------------------------------------
 
     def _open(self) -> None:
         """Ask the node; it has granted when this returns. Raises NotFound, ConfigError, Closed."""
@@ -147,7 +147,7 @@ class SubscriptionCore:
         for image in images:
             self._retire(image)
 
-    # --- steps -------------------------------------------------------------------------------------
+    # --- steps ------------------------------------------------------------------------------------
 
     @property
     def ended(self) -> bool:
@@ -343,7 +343,7 @@ class SubscriptionCore:
             self._settle()
             self._targets = {id(image): image.newest() for image in self._images}
 
-    # --- what a user may ask -----------------------------------------------------------------------
+    # --- what a user may ask ----------------------------------------------------------------------
 
     def _poll(self, max_messages: int) -> Batch:
         self.check()
@@ -357,9 +357,7 @@ class SubscriptionCore:
     def images(self) -> list[ImageStats]:
         """The publications that are being read."""
         return [
-            ImageStats(
-                topic=image.topic, node=image.node, session=image.session, **image.counts()
-            )
+            ImageStats(topic=image.topic, node=image.node, session=image.session, **image.counts())
             for image in list(self._images)
         ]
 
@@ -378,14 +376,14 @@ class SubscriptionCore:
         return self._refusal is not None
 
 
-def check_max_messages(max_messages: int) -> int:
+def check_max_messages(max_messages: Any) -> int:
     """The limit of a batch. Raises ConfigError."""
     if not isinstance(max_messages, int) or not 1 <= max_messages <= BATCH_MESSAGES_MAX:
         raise reject("max_messages", max_messages, f"are 1 to {BATCH_MESSAGES_MAX}")
     return max_messages
 
 
-def check_concurrency(concurrency: int) -> int:
+def check_concurrency(concurrency: Any) -> int:
     """How many handlers may run at a time. Raises ConfigError."""
     if not isinstance(concurrency, int) or not 1 <= concurrency <= 10_000:
         raise reject("concurrency", concurrency, "are 1 to 10000")
@@ -399,9 +397,7 @@ def check_handler(handler: Callable[..., Any]) -> bool:
     try:
         inspect.signature(handler).bind(None)
     except TypeError as problem:
-        raise reject(
-            "handler", handler, f"is a function of one message ({problem})"
-        ) from None
+        raise reject("handler", handler, f"is a function of one message ({problem})") from None
     except ValueError:  # a builtin without a signature
         pass
     inner = handler if inspect.isroutine(handler) else getattr(handler, "__call__", handler)  # noqa: B004

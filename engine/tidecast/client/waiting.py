@@ -86,7 +86,7 @@ class Bell:
     def __init__(self, link: Link) -> None:
         self._bells, self._line = link.bells, link.doorbell
         at = self._line * lay.DOORBELL_BYTES
-        self._word = memoryview(self._bells)[at : at + 4].cast("i")
+        self._word = self._bells.data[at : at + 4].cast("i")
         self._scratch = threading.local()
 
     @property

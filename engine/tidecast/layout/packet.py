@@ -60,6 +60,8 @@ MESSAGE_LENGTH_MAX = (1 << 24) - 1
 BEGIN, END, KEY, HEADERS, TIMESTAMP, TO = 1, 2, 4, 8, 16, 32
 WHOLE = BEGIN | END
 FLAGS_KNOWN = 63
+MESSAGE_BYTES_MAX = 1 << 28
+"""Longest payload of a fragmented message, whatever the history holds."""
 KEY_BYTES_MAX, HEADERS_BYTES_MAX = 0xFFFF, 0xFFFF
 
 MESSAGE_HEADER = Layout(

@@ -9,6 +9,7 @@ import numpy as np
 
 from tidecast.agents import images as im
 from tidecast.agents import publications as pu
+from tidecast.agents.receiving import STATUS_INTERVAL_NS_FIRST
 from tidecast.agents.sender import CHECK_INTERVAL_NS
 from tidecast.buffers.counters import CountersFile
 from tidecast.buffers.ring_file import RingInfo, consumers, describe
@@ -21,7 +22,7 @@ from tidecast.native.memory import address
 from tidecast.node.state import Image, Publication
 from tidecast.node.transports import TransportRuntime
 from tidecast.protocol.flow_control import NO_LIMIT
-from tidecast.protocol.session_table import rebuild
+from tidecast.protocol.session_table import insert, rebuild
 
 if TYPE_CHECKING:
     from tidecast.node.node import Node
@@ -117,15 +118,16 @@ def add_publication(node: Node, publication: Publication, channel: int) -> None:
         record["active"] = 1
         S.misc[pu.M_COUNT] = count + 1
         publication.slot = p
-        _rebuild_sender(runtime, node)
+        insert(S.sessions, publication.session, p)
 
     runtime.on_sender(add)
 
 
-def _rebuild_sender(runtime: TransportRuntime, node: Node) -> None:
+def _rebuild_sender(runtime: TransportRuntime) -> None:
     S = runtime.tx_state
-    active = [int(S.index[k]) for k in range(int(S.misc[pu.M_COUNT]))]
-    rebuild(S.sessions, {int(S.pubs[p]["session"]): p for p in active})
+    active = S.index[: int(S.misc[pu.M_COUNT])]
+    sessions = S.pubs["session"][active].tolist()
+    rebuild(S.sessions, dict(zip(sessions, active.tolist(), strict=True)))
 
 
 def remove_publication(node: Node, publication: Publication) -> None:
@@ -149,7 +151,7 @@ def remove_publication(node: Node, publication: Publication) -> None:
         S.pubs[other]["place"] = place
         S.misc[pu.M_COUNT] = count - 1
         S.pubs[p]["active"] = 0
-        _rebuild_sender(runtime, node)
+        _rebuild_sender(runtime)
 
     runtime.on_sender(remove)
     publication.slot = -1
@@ -184,7 +186,7 @@ def add_image(
             "incarnation": image.incarnation, "reliability": reliability, "row": image.row,
             "receiver": node.random_id(62), "highest": join, "contiguous": join,
             "window_end": join + about.slots, "nak_ns": im.NEVER, "status_ns": now,
-            "reported": join, "heard_ns": now, "echo_at_ns": now, "end_seq": -1,
+            "status_interval_ns": STATUS_INTERVAL_NS_FIRST, "reported": join, "heard_ns": now, "echo_at_ns": now, "end_seq": -1,
             "address_a": address_words[0], "address_b": address_words[1], "next": -1,
             "nak_delay_ns": topic.nak_delay_us * 1000,
             "nak_retry_ns": topic.nak_retry_us * 1000, "group": group,

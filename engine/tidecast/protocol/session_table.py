@@ -45,7 +45,12 @@ def rebuild(table: np.ndarray, entries: dict[int, int]) -> None:
     """Replace the content from Python (sessions come and go rarely)."""
     table[:] = 0
     for session, value in entries.items():
-        i = (session * _MIX) & (SESSIONS_MAX - 1)
-        while table[i, 0] != 0:
-            i = (i + 1) & (SESSIONS_MAX - 1)
-        table[i, 0], table[i, 1] = session, value
+        insert(table, session, value)
+
+
+def insert(table: np.ndarray, session: int, value: int) -> None:
+    """`put_session` from Python, for one more session."""
+    i = (session * _MIX) & (SESSIONS_MAX - 1)
+    while table[i, 0] not in (0, session):
+        i = (i + 1) & (SESSIONS_MAX - 1)
+    table[i, 0], table[i, 1] = session, value

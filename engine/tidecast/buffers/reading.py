@@ -1,0 +1,178 @@
+"""What readers of a packet ring share: their private state, and how messages are parsed."""
+
+from __future__ import annotations
+
+from tidecast.buffers.slots import control_at, holds, packets_ahead
+from tidecast.layout import packet as wire
+from tidecast.native.atomics import fence_acquire, load_acquire
+from tidecast.native.jit import inlined
+from tidecast.native.memory import copy, load_i64, load_u16, load_u32
+
+R_SEQ, R_AT, R_MASK, R_SLOTS, R_SLOT_BYTES, R_SLOTS_AT = 0, 1, 2, 3, 4, 5
+R_ENTRY, R_CONSUMER, R_KIND, R_SEEN = 6, 7, 8, 9
+R_GAP_FIRST, R_GAP_END, R_TOTAL, R_FILLED = 10, 11, 12, 13
+R_MESSAGES, R_BYTES, R_MALFORMED, R_GAPS = 14, 15, 16, 17
+R_SUBSCRIBER, R_LOST_PACKETS, R_META_AT, R_META_N, R_FLAGS = 18, 19, 20, 21, 22
+R_AHEAD, R_AHEAD_AT = 23, 24
+READER_FIELDS = 26
+"""Private reader state: packet and offset within it, geometry, consumer entry, the last gap,
+assembly of a fragmented message (total, filled, where its optional fields lie), counts; for
+unordered topics the address of a bitmap of packets read ahead of a hole (0: ordered), and where in
+which such packet reading stopped."""
+
+GAP, NEED_BUFFER, ASSEMBLED = -1, -2, -3
+"""Poll results below zero. GAP: packets [R_GAP_FIRST, R_GAP_END) are lost. NEED_BUFFER: give an
+assembly buffer of R_TOTAL bytes and poll again. ASSEMBLED: the buffer holds one whole message."""
+
+OUT_FIELDS = 4
+OUT_AT, OUT_LENGTH, OUT_META_AT, OUT_FLAGS = 0, 1, 2, 3
+"""Columns of poll's output: payload offset in the ring, payload bytes, offset of the optional
+fields, message flags."""
+
+_HEADER = wire.PACKET_HEADER_BYTES
+
+
+@inlined
+def optional_fields_bytes(ring, at, end, flags):
+    """Bytes of the optional fields that start at ``at``; -1 when they do not fit before ``end``."""
+    start = at
+    if flags & wire.TIMESTAMP:
+        at += 8
+    if flags & wire.TO:
+        at += 4
+    if flags & wire.KEY:
+        if at + 2 > end:
+            return -1
+        at += 2 + load_u16(ring, at)
+    if flags & wire.HEADERS:
+        if at + 2 > end:
+            return -1
+        at += 2 + load_u16(ring, at)
+    if at > end:
+        return -1
+    return at - start
+
+
+@inlined
+def addressed_to_other(ring, at, flags, subscriber):
+    """Is this message for one subscriber, and that is not us?"""
+    if flags & wire.TO == 0:
+        return False
+    if flags & wire.TIMESTAMP:
+        at += 8
+    return load_u32(ring, at) != subscriber
+
+
+@inlined
+def next_packet(r):
+    """Step to the packet behind the current one."""
+    r[R_SEQ] += 1
+    r[R_AT] = _HEADER
+
+
+@inlined
+def list_messages(ring, r, out, n, limit, at, end):
+    """Note the whole messages between ``at`` and ``end`` in ``out``.
+
+    Returns (count, where it stopped): at ``end``, at the limit, or at a fragment.
+    """
+    while at + 4 <= end and n < limit:
+        head = load_u32(ring, at)
+        size = head & 0xFFFFFF
+        flags = head >> 24
+        if at + 4 + size > end:
+            r[R_MALFORMED] += 1
+            return n, end
+        if flags & wire.WHOLE != wire.WHOLE:
+            break
+        lead = 0
+        if flags != wire.WHOLE:
+            lead = optional_fields_bytes(ring, at + 4, at + 4 + size, flags)
+            if lead < 0:
+                r[R_MALFORMED] += 1
+                at += 4 + size
+                continue
+            if addressed_to_other(ring, at + 4, flags, r[R_SUBSCRIBER]):
+                at += 4 + size
+                continue
+        out[n, OUT_AT] = at + 4 + lead
+        out[n, OUT_LENGTH] = size - lead
+        out[n, OUT_META_AT] = at + 4
+        out[n, OUT_FLAGS] = flags
+        n += 1
+        at += 4 + size
+    return n, at
+
+
+@inlined
+def is_fragment(ring, at, end):
+    """Does a fragment of a larger message begin at ``at``?"""
+    return at + 4 <= end and (load_u32(ring, at) >> 24) & wire.WHOLE != wire.WHOLE
+
+
+@inlined
+def held(ring, r, seq):
+    """Does the ring still hold packet ``seq``, after bytes of it were read? A seqlock's check.
+
+    Only a reader that is untethered or was evicted can lose a packet it reads.
+    """
+    fence_acquire()
+    return holds(load_acquire(ring, control_at(seq, r[R_MASK])), seq)
+
+
+@inlined
+def lapped(ring, r, seq):
+    """Has a newer packet taken the place of ``seq``? (It may also not have come yet: a hole.)"""
+    fence_acquire()
+    return packets_ahead(load_acquire(ring, control_at(seq, r[R_MASK])), seq) > 0
+
+
+@inlined
+def fragment(ring, r, assembly, at, length, flags):
+    """Take one fragment (``length`` bytes behind the message header at ``at``) into ``assembly``.
+
+    Returns 0 to go on, NEED_BUFFER, ASSEMBLED. Advances to the next packet unless NEED_BUFFER.
+    """
+    body, end = at + 4, at + 4 + length
+    if flags & wire.BEGIN:
+        lead = -1
+        if length >= 8:
+            lead = optional_fields_bytes(ring, body + 8, end, flags)
+        total = load_i64(ring, body) if length >= 8 else 0
+        if lead < 0 or total <= 0 or total > wire.MESSAGE_BYTES_MAX:
+            r[R_MALFORMED] += 1
+            r[R_TOTAL] = 0
+            next_packet(r)
+            return 0
+        if addressed_to_other(ring, body + 8, flags, r[R_SUBSCRIBER]):
+            r[R_TOTAL] = 0
+            next_packet(r)
+            return 0
+        r[R_TOTAL], r[R_FILLED] = total, 0
+        if assembly.size < total + lead:
+            r[R_META_N] = lead
+            return NEED_BUFFER
+        r[R_META_AT], r[R_META_N], r[R_FLAGS] = total, lead, flags
+        copy(assembly, total, ring, body + 8, lead)
+        body += 8 + lead
+    part = end - body
+    if r[R_TOTAL] == 0 or part < 0 or r[R_FILLED] + part > r[R_TOTAL]:
+        r[R_TOTAL] = 0  # joined amid a message, or it was malformed: wait for the next beginning
+        next_packet(r)
+        return 0
+    copy(assembly, r[R_FILLED], ring, body, part)
+    if not held(ring, r, r[R_SEQ]):
+        r[R_TOTAL] = 0  # overwritten while we copied: the next look at this slot finds the gap
+        return 0
+    r[R_FILLED] += part
+    next_packet(r)
+    if flags & wire.END:
+        whole = r[R_FILLED] == r[R_TOTAL]
+        if not whole:
+            r[R_MALFORMED] += 1
+            r[R_TOTAL] = 0
+            return 0
+        r[R_MESSAGES] += 1
+        r[R_BYTES] += r[R_TOTAL]
+        return ASSEMBLED
+    return 0

@@ -1,0 +1,273 @@
+"""Nodes die, come back, are cut off, are not who they say."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from tests.support.simulation import (
+    Reader,
+    Stream,
+    network_of,
+    settle_and_read,
+    transfer,
+)
+
+from tidecast.errors import NoResponders
+from tidecast.events import (
+    ImageGone,
+    PeerJoined,
+    PeerTimeout,
+    ReceiverTimeout,
+    StaleIncarnation,
+    TopicConflict,
+)
+from tidecast.layout import packet as wire
+from tidecast.memory_switch import Packet
+from tidecast.testing import Network
+
+
+def test_a_publisher_that_restarts_is_a_new_incarnation() -> None:
+    with Network(seed=1, delay_us=20) as net:
+        a, b = network_of(net, "ab")
+        reader, stream = Reader(b), Stream(a, count=200)
+        assert transfer(net, [stream], [reader])
+        a = net.restart("a")
+        again = Stream(a, count=200, name="again")
+        assert transfer(net, [again], [reader], until=lambda: len(reader.found) == 400)
+        assert reader.found == stream.messages + again.messages
+        assert len(reader.events(PeerJoined)) == 2
+        assert [gone.reason for gone in reader.events(ImageGone)] == ["restarted"]
+
+
+def test_what_a_dead_publisher_had_sent_is_read_to_the_end() -> None:
+    with Network(seed=2, delay_us=20) as net:
+        a, b = network_of(net, "ab")
+        reader, stream = Reader(b), Stream(a, count=200)
+        reader.paused = True
+        transfer(net, [stream], [reader], until=stream.push)
+        assert net.settle()
+        net.kill("a")
+        net.run(12_000_000)
+        reader.paused = False
+        reader.take()
+        assert reader.found == stream.messages
+        assert reader.events(PeerTimeout)
+        net.run(500_000, until=lambda: reader.take() < 0)
+        assert not b.engine.images_by_id
+
+
+def test_a_receiver_that_restarts_joins_anew_and_the_other_misses_nothing() -> None:
+    with Network(seed=3, delay_us=20) as net:
+        a, b, c = network_of(net, "abc", receiver_timeout_s=1.0, history_bytes=1 << 17)
+        first, other, stream = Reader(b), Reader(c), Stream(a, count=300, size=1300)
+        assert transfer(net, [stream], [first, other])
+        b = net.restart("b")
+        again = Reader(b)
+        stream.count = 800
+        assert transfer(net, [stream], [other, again], until=lambda: len(other.found) == 800)
+        assert other.found == stream.messages
+        found = settle_and_read(net, again)
+        assert found == stream.messages[-len(found) :]
+        assert len(found) >= 400
+        assert [e.reason for e in stream.events(ReceiverTimeout)] == ["silent"]
+
+
+@pytest.mark.parametrize("flow", ["min", "rate"])
+def test_three_seconds_of_partition(flow: str) -> None:
+    with Network(seed=4, delay_us=20, drop=0.01) as net:
+        a, b = network_of(net, "ab", flow=flow)
+        reader = Reader(b)
+        net.run(1000)
+        stream = Stream(a, count=500)
+        assert transfer(net, [stream], [reader])
+        net.partition("a", "b")
+        stream.count = 1000
+        transfer(net, [stream], [reader], until=stream.push, limit_us=1_000_000)
+        net.run(3_000_000)
+        net.heal()
+        began = net.now_ns
+        assert transfer(net, [stream], [reader])
+        assert reader.found == stream.messages
+        assert not reader.gaps
+        assert net.now_ns - began < 1_000_000_000
+        assert not stream.events(ReceiverTimeout)
+        assert not reader.events(PeerTimeout)
+
+
+def test_a_long_partition_times_out_and_goes_on_where_it_was() -> None:
+    with Network(seed=5, delay_us=20) as net:
+        a, b = network_of(net, "ab", flow="rate")
+        reader = Reader(b)
+        net.run(1000)
+        stream = Stream(a, count=500)
+        assert transfer(net, [stream], [reader])
+        net.partition("a", "b")
+        stream.count = 1000
+        assert transfer(net, [stream], [reader], until=stream.push)
+        net.run(15_000_000)
+        assert len(reader.events(PeerTimeout)) == 1
+        net.heal()
+        assert transfer(net, [stream], [reader])
+        assert reader.found == stream.messages
+        assert not reader.gaps
+
+
+def test_after_a_time_out_what_was_unread_comes_first() -> None:
+    with Network(seed=6, delay_us=20) as net:
+        a, b = network_of(net, "ab", flow="rate")
+        reader = Reader(b)
+        net.run(1000)
+        stream = Stream(a, count=1500)
+        reader.paused = True
+        assert transfer(net, [stream], [reader], until=stream.push)
+        net.run(100_000)
+        net.partition("a", "b")
+        stream.count = 2000
+        assert transfer(net, [stream], [reader], until=stream.push)
+        net.run(15_000_000)
+        net.heal()
+        net.run(2_000_000)
+        reader.paused, reader.batch_messages = False, 10
+        assert transfer(net, [stream], [reader])
+        assert reader.found == stream.messages
+
+
+def test_a_message_that_a_time_out_cut_in_two_arrives_whole() -> None:
+    with Network(seed=14, delay_us=20) as net:
+        a, b = network_of(net, "ab", flow="rate")
+        reader, stream = Reader(b), Stream(a, count=3, size=20_000)
+        net.run(1000)
+        assert transfer(net, [stream], [reader])
+        # the last packets of the fourth message, and all that follows, come after the time-out
+        net.intercept(lambda p: not (p.source == a.id and p.seq >= 50 and net.now_ns < 15e9))
+        stream.count = 6
+        transfer(net, [stream], [reader], limit_us=14_500_000)
+        assert len(reader.found) == 3
+        assert reader.events(PeerTimeout)
+        assert transfer(net, [stream], [reader])
+        assert reader.found == stream.messages
+
+
+def test_one_way_loss_is_healed_as_well() -> None:
+    with Network(seed=7, delay_us=20) as net:
+        a, b = network_of(net, "ab")
+        reader = Reader(b)
+        stream = Stream(a, count=100)
+        assert transfer(net, [stream], [reader])
+        deaf = [True]
+        net.intercept(lambda p: not (deaf[0] and p.type in (wire.NAK, wire.STATUS)))
+        net.switch.drop = 0.05
+        stream.count = 1500
+        transfer(net, [stream], [reader], until=stream.push, limit_us=2_000_000)
+        deaf[0] = False
+        assert transfer(net, [stream], [reader])
+        assert reader.found == stream.messages
+
+
+def forged(packet: Packet, **fields: int) -> bytes:
+    """The same packet with other header fields."""
+    data = bytearray(packet.data)
+    for name, value in fields.items():
+        at, form = {
+            "session": (wire.SESSION_AT, "<I"), "source": (wire.SOURCE_AT, "<H"),
+            "seq": (wire.SEQ_AT, "<q"), "incarnation": (wire.SETUP_INCARNATION_AT, "<q"),
+        }[name]  # fmt: skip
+        struct.pack_into(form, data, at, value)
+    return bytes(data)
+
+
+def test_a_stale_incarnation_cannot_inject() -> None:
+    with Network(seed=8) as net:
+        a, b = network_of(net, "ab")
+        reader, old = Reader(b), Stream(a, count=5)
+        kept: list[Packet] = []
+        net.intercept(lambda p: kept.append(p) if p.source == a.id else None)
+        assert transfer(net, [old], [reader])
+        a = net.restart("a")
+        new = Stream(a, count=5, name="new")
+        assert transfer(net, [new], [reader], until=lambda: len(reader.found) == 10)
+        replayed = [p for p in kept if p.now_ns < net.now_ns and p.source == a.id]
+        before = b.count("stale_session")
+        for packet in replayed:
+            if packet.session == old.publisher.session:
+                net.switch.inject(b.id, packet.data)
+                # under a session that nobody has seen: its SETUP is of an older incarnation
+                net.switch.inject(b.id, forged(packet, session=77))
+        net.run(2_000_000)
+        reader.take()
+        assert reader.found == old.messages + new.messages
+        assert b.count("stale_session") > before
+        assert reader.events(StaleIncarnation)
+        new.count = 50
+        assert transfer(net, [new], [reader], until=lambda: len(reader.found) == 55)
+
+
+def test_a_quarantined_node_cannot_inject_or_hold_back() -> None:
+    with Network(seed=9) as net:
+        a, b = network_of(net, "ab")
+        c = net.node("c", topics=["t"], node={"quarantined": [a.id]})
+        readers = [Reader(b), Reader(c)]
+        stream = Stream(a, count=50)
+        assert transfer(net, [stream], [readers[0]])
+        net.run(200_000)
+        readers[1].take()
+        assert not readers[1].found
+        assert not c.engine.images_by_id
+        assert c.count("quarantined") > 50
+        back = Stream(c, count=50)
+        assert transfer(net, [back], [readers[0]], until=lambda: len(readers[0].found) == 100)
+        listener = Reader(a)
+        back.count = 60
+        transfer(net, [back], [readers[0], listener], until=lambda: len(readers[0].found) == 110)
+        net.run(500_000)
+        assert back.publisher.stats().topic == "t"
+        assert {r["node_id"] for r in c.engine.receivers()} == {b.id}
+
+
+def test_another_topic_under_the_same_id_is_refused_and_told() -> None:
+    with Network(seed=10) as net:
+        from tidecast.config import TopicConfig
+
+        a = net.node("a", topics=[TopicConfig(name="prices", id=9)])
+        b = net.node("b", topics=[TopicConfig(name="orders", id=9)])
+        reader = Reader(b, "orders")
+        stream = Stream(a, "prices", count=10)
+        stream.push()
+        net.run(500_000)
+        reader.take()
+        assert not reader.found
+        [conflict, *_] = reader.events(TopicConflict)
+        assert "topic id 9 is orders here and prices on node a" in conflict.detail
+
+
+def test_unicast_to_a_node_that_nobody_knows() -> None:
+    with Network(seed=11) as net:
+        [a] = network_of(net, "a")
+        stream = Stream(a)
+        with pytest.raises(NoResponders, match="no node 'nobody'"):
+            stream.publisher.publish(b"x", to="nobody")
+
+
+def test_kill_amid_a_stream_leaves_whole_messages_only() -> None:
+    with Network(seed=12, drop=0.1, delay_us=50) as net:
+        a, b = network_of(net, "ab")
+        reader, stream = Reader(b), Stream(a, count=500, size=5000)
+        transfer(net, [stream], [reader], until=lambda: len(reader.found) > 100)
+        net.kill("a")
+        net.run(12_000_000, until=lambda: reader.take() < 0)
+        reader.take()
+        assert reader.found == stream.messages[: len(reader.found)]
+
+
+def test_everybody_restarts_again_and_again() -> None:
+    with Network(seed=13, drop=0.02, delay_us=20) as net:
+        network_of(net, "ab")
+        for turn in range(6):
+            reader = Reader(net.find("b"))
+            stream = Stream(net.find("a"), count=100, name=f"turn{turn}")
+            assert transfer(net, [stream], [reader], limit_us=8_000_000)
+            assert reader.found == stream.messages
+            net.restart("ab"[turn % 2])
+            if turn % 2 == 0:
+                reader.client.close()

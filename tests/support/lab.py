@@ -1,0 +1,249 @@
+"""Engines and commands as real processes, for the system tests. Whatever is started is ended."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+import tidecast.sync
+from tidecast.config import shm_dir
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+COMMAND_TIMEOUT_S = 60.0
+_numbers = itertools.count(1)
+
+Text = subprocess.CompletedProcess[str]
+
+
+def free_port(kind: int = socket.SOCK_DGRAM) -> int:
+    """A UDP port that is free now, with the two behind it; below the range of passing sockets."""
+    while True:
+        port = 20_000 + 4 * secrets.randbelow(2_900)
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            for each in range(port, port + 3):
+                probe = stack.enter_context(socket.socket(socket.AF_INET, kind))
+                probe.bind(("127.0.0.1", each))
+            return port
+
+
+def free_group() -> str:
+    """A multicast group that no other test uses."""
+    number = secrets.randbelow(1 << 16)
+    return f"239.77.{number >> 8}.{number & 255}"
+
+
+def multicast(**settings: Any) -> dict[str, Any]:
+    """A loopback multicast transport of its own."""
+    return {
+        "name": "multicast", "kind": "udp-multicast", "group": free_group(), "port": free_port(),
+        "allow_faults": True,
+    } | settings  # fmt: skip
+
+
+def topology(*transports: dict[str, Any], topics: list[Any] | None = None, **node: Any) -> Any:
+    """A topology as YAML has it; without transports loopback multicast and ipc."""
+    chosen = list(transports) or [multicast(), {"name": "ipc", "kind": "ipc"}]
+    return {"node": node, "transports": chosen, "topics": topics or []}
+
+
+class Process:
+    """A child whose standard output is read line by line."""
+
+    def __init__(self, command: list[str], log: Path, **options: Any) -> None:
+        self.log = log
+        with log.open("ab") as errors:
+            self.popen = subprocess.Popen(
+                command, stderr=errors, cwd=ROOT, text=True,
+                **({"stdin": subprocess.PIPE, "stdout": subprocess.PIPE} | options),
+            )  # fmt: skip
+        self.pid = self.popen.pid
+
+    def line(self) -> str:
+        """The next line it says; fails with its log when it has ended."""
+        out: IO[str] | None = self.popen.stdout
+        assert out is not None
+        line = out.readline()
+        if not line:
+            self.popen.wait(COMMAND_TIMEOUT_S)
+            raise AssertionError(f"it ended, code {self.popen.returncode}:\n{self.log.read_text()}")
+        return line.strip()
+
+    def kill(self) -> None:
+        """SIGKILL, and reap."""
+        self.popen.kill()
+        self.popen.wait(COMMAND_TIMEOUT_S)
+
+    def end(self) -> int:
+        """SIGTERM; the exit code."""
+        self.popen.terminate()
+        return self.popen.wait(COMMAND_TIMEOUT_S)
+
+    def code(self, timeout_s: float = COMMAND_TIMEOUT_S) -> int:
+        """Wait for its end; the exit code."""
+        return self.popen.wait(timeout_s)
+
+    def close(self) -> None:
+        """The end of a test."""
+        if self.popen.poll() is None:
+            self.kill()
+        for stream in (self.popen.stdin, self.popen.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+class Platform:
+    """One data directory: its topology, its engine (when started), commands on it."""
+
+    def __init__(self, lab: Lab, directory: Path, settings: Any) -> None:
+        self.lab, self.directory = lab, directory
+        self.url = f"tidecast://{directory}"
+        self.engine: Process | None = None
+        directory.mkdir()
+        if settings is not None:
+            (directory / "topology.yaml").write_text(yaml.safe_dump(settings))
+
+    def start(self) -> Process:
+        """An engine process of ours; ready when this returns."""
+        self.engine = self.lab.spawn("engine", platform=self)
+        assert "ready" in self.engine.line()
+        return self.engine
+
+    def kill(self) -> None:
+        """kill -9 of the engine."""
+        assert self.engine is not None
+        self.engine.kill()
+
+    def stop(self) -> None:
+        """The engine ends as told, and leaves nothing in shared memory."""
+        assert self.engine is not None
+        assert self.engine.end() == 0
+        assert self.shared() == []
+
+    def shared(self) -> list[Path]:
+        """What lies in shared memory for this data directory, one directory an incarnation."""
+        base = shm_dir(self.directory)
+        return sorted(base.iterdir()) if base.is_dir() else []
+
+    def connect(self, name: str = "test") -> tidecast.sync.Connection:
+        """A client in this process, closed at the end of the test."""
+        return self.lab.connect(self.url, name=name)
+
+    def run(self, *arguments: str, **options: Any) -> Text:
+        """A command on this data directory."""
+        return self.lab.run(*arguments, "--data-dir", str(self.directory), **options)
+
+    def json(self, *arguments: str) -> Any:
+        """The last line a command with --json says."""
+        return json.loads(self.run(*arguments, "--json").stdout.splitlines()[-1])
+
+    def overview(self) -> Any:
+        """Publications, images and receivers, as the engine tells."""
+        from tidecast.client.socket_session import EngineControl
+
+        with EngineControl(self.directory) as control:
+            return control.overview()
+
+    def counters(self, kind: str) -> dict[str, int]:
+        """Counters of all entities of a kind, added up."""
+        from tidecast.client.socket_session import EngineControl
+
+        total: dict[str, int] = {}
+        with EngineControl(self.directory) as control:
+            for row in control.stats().get(kind, []):
+                for name, value in row.items():
+                    if isinstance(value, int):
+                        total[name] = total.get(name, 0) + value
+        return total
+
+
+class Lab:
+    """Makes platforms, processes and clients; ends them all in `close`."""
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="tc-"))
+        self._undo = contextlib.ExitStack()
+        self._undo.callback(shutil.rmtree, self.directory, ignore_errors=True)
+
+    def platform(self, settings: Any = ..., *, start: bool = True) -> Platform:
+        """A data directory with this topology (None: no file), its engine started."""
+        chosen = topology() if settings is ... else settings
+        made = Platform(self, self.directory / f"p{next(_numbers)}", chosen)
+        self._undo.callback(shutil.rmtree, shm_dir(made.directory), ignore_errors=True)
+        self._undo.callback(self._end_detached, made)
+        if start:
+            made.start()
+        return made
+
+    def _end_detached(self, platform: Platform) -> None:
+        from tidecast.node.process import running_pid
+
+        pid = running_pid(platform.directory)
+        if pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def pair(self, **node: Any) -> tuple[Platform, Platform]:
+        """Two engines on one multicast group."""
+        wire = multicast()
+        made = [self.platform(topology(wire, name=name, **node)) for name in ("left", "right")]
+        return made[0], made[1]
+
+    def spawn(self, *arguments: str, platform: Platform, **options: Any) -> Process:
+        """`tidecast ...` in the background."""
+        command = [sys.executable, "-m", "tidecast.cli", *arguments]
+        return self._process([*command, "--data-dir", str(platform.directory)], **options)
+
+    def role(self, name: str, url: str, *arguments: str) -> Process:
+        """A client process, see `tests.support.roles`; it has said "ready"."""
+        command = [sys.executable, "-m", "tests.support.roles", name, url, *arguments]
+        made = self._process(command)
+        assert made.line() == "ready"
+        return made
+
+    def _process(self, command: list[str], **options: Any) -> Process:
+        made = Process(command, self.directory / f"log-{next(_numbers)}", **options)
+        self._undo.callback(made.close)
+        return made
+
+    def run(self, *arguments: str, check: bool = True, **options: Any) -> Text:
+        """A command to its end."""
+        command = [sys.executable, "-m", "tidecast.cli", *arguments]
+        defaults = {"capture_output": True, "text": True, "timeout": COMMAND_TIMEOUT_S}
+        done: Text = subprocess.run(command, check=False, cwd=ROOT, **(defaults | options))
+        assert not check or done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
+        return done
+
+    def connect(self, url: str, **options: Any) -> tidecast.sync.Connection:
+        """A client in this process."""
+        client = tidecast.sync.connect(url, **options)
+        self._undo.callback(client.close)
+        return client
+
+    def close(self) -> None:
+        """End everything, last first."""
+        self._undo.close()
+
+
+@contextlib.contextmanager
+def open_lab() -> Iterator[Lab]:
+    """A lab for one test."""
+    lab = Lab()
+    try:
+        yield lab
+    finally:
+        lab.close()

@@ -1,0 +1,66 @@
+"""Packets made by hand, field by field, for tests: sound ones, and ones that are not."""
+
+from __future__ import annotations
+
+import struct
+
+from tidecast.layout import packet as wire
+
+_HEADER = struct.Struct("<BBBBIHHHHqq")
+
+
+def header(
+    kind: int, length: int, *, version: int = wire.VERSION, flags: int = 0, channel: int = 1,
+    session: int = 5, topic: int = 7, receiver: int = 0, source: int = 3, seq: int = 0,
+    time_ns: int = 0,
+) -> bytes:  # fmt: skip
+    return _HEADER.pack(
+        version, kind, flags, channel, session, topic, length, receiver, source, seq, time_ns
+    )
+
+
+def message(payload: bytes, flags: int = wire.WHOLE, lead: bytes = b"") -> bytes:
+    return struct.pack("<I", len(lead) + len(payload) | flags << 24) + lead + payload
+
+
+def data(*messages: bytes, **fields: int) -> bytes:
+    body = b"".join(messages)
+    return header(wire.DATA, wire.PACKET_HEADER_BYTES + len(body), **fields) + body
+
+
+def heartbeat(**fields: int) -> bytes:
+    return header(wire.HEARTBEAT, wire.PACKET_HEADER_BYTES, **fields)
+
+
+def lost(**fields: int) -> bytes:
+    return header(wire.LOST, wire.PACKET_HEADER_BYTES, **fields)
+
+
+def nak(ranges: list[tuple[int, int]], *, count: int | None = None, **fields: int) -> bytes:
+    body = struct.pack("<qII", 99, len(ranges) if count is None else count, 0)
+    body += b"".join(struct.pack("<qI", *each) for each in ranges)
+    return header(wire.NAK, wire.PACKET_HEADER_BYTES + len(body), **fields) + body
+
+
+def status(
+    *, receiver_id: int = 99, consumed: int = 0, contiguous: int = 0, window: int = 64,
+    echo_delay_us: int = 0, lost_packets: int = 0, **fields: int,
+) -> bytes:  # fmt: skip
+    body = struct.pack(
+        "<qqqIIq", receiver_id, consumed, contiguous, window, echo_delay_us, lost_packets
+    )
+    return header(wire.STATUS, wire.STATUS_BYTES, **fields) + body
+
+
+def setup(
+    node: str = "x", topic: str = "t", *, incarnation: int = 1, age_ns: int = 0, oldest: int = 0,
+    slots: int = 64, packet_bytes: int = 1400, receivers: int = 0, flow: int = 0,
+    reliability: int = 0, node_len: int | None = None, topic_len: int | None = None, **fields: int,
+) -> bytes:  # fmt: skip
+    names = node.encode() + topic.encode()
+    body = struct.pack(
+        "<qqqIHHBBBBI", incarnation, age_ns, oldest, slots, packet_bytes, receivers, flow,
+        reliability, len(node) if node_len is None else node_len,
+        len(topic) if topic_len is None else topic_len, 0,
+    )  # fmt: skip
+    return header(wire.SETUP, wire.SETUP_NAMES_AT + len(names), **fields) + body + names

@@ -1,0 +1,79 @@
+"""Client processes for the system tests: `python -m tests.support.roles ROLE URL ...`.
+
+They say "ready" when they are, and end when they are killed or their input ends.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tidecast.sync
+from tidecast.client.start import Earliest
+
+NUMBER = struct.Struct("<Q")
+
+
+def say(text: str) -> None:
+    """To the test."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def count(url: str, topic: str, progress: str) -> None:
+    """Publish numbers without end; how many calls returned stands in the file ``progress``.
+
+    Each message is handed over by itself, so what the file counts is committed.
+    """
+    with Path(progress).open("r+b") as file:
+        told = mmap.mmap(file.fileno(), NUMBER.size)
+    publisher = tidecast.sync.connect(url).publisher(topic, buffer=False)
+    say("ready")
+    sys.stdin.readline()
+    number = 0
+    while True:
+        publisher.publish(NUMBER.pack(number) + bytes(number % 61))
+        number += 1
+        NUMBER.pack_into(told, 0, number)
+
+
+def hold(url: str, topic: str) -> None:
+    """Subscribe, take one message, and never read on."""
+    subscription = tidecast.sync.connect(url).subscribe(topic)
+    say("ready")
+    subscription.next()
+    say("held")
+    sys.stdin.read()
+
+
+def collect(url: str, topic: str, n: str) -> None:
+    """Take ``n`` messages of numbers; say how many are not the one that was due."""
+    with tidecast.sync.connect(url) as client, client.subscribe(topic) as subscription:
+        say("ready")
+        wrong = 0
+        for due in range(int(n)):
+            message = subscription.next(timeout=60.0)
+            wrong += NUMBER.unpack_from(message.data)[0] != due
+        say(f"wrong {wrong}")
+
+
+def echo(url: str, asked: str, answers: str, n: str) -> None:
+    """Publish ``n`` messages of one topic again on another."""
+    with tidecast.sync.connect(url) as client, client.subscribe(asked, start=Earliest()) as source:
+        with client.publisher(answers) as target:
+            say("ready")
+            for _ in range(int(n)):
+                target.publish(bytes(source.next(timeout=60.0).data), flush=True)
+        sys.stdin.read()
+
+
+ROLES: dict[str, Callable[..., Any]] = {
+    "count": count, "hold": hold, "collect": collect, "echo": echo,
+}  # fmt: skip
+
+if __name__ == "__main__":
+    ROLES[sys.argv[1]](*sys.argv[2:])

@@ -1,0 +1,23 @@
+"""System tests run real processes over real sockets; kernels are compiled before the first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.lab import Lab, open_lab
+from tidecast.agents.warmup import warm_up
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm() -> None:
+    """Kernels are in the cache: no test waits for a compiler."""
+    warm_up()
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    """Engines, commands and clients; all ended afterwards."""
+    with open_lab() as made:
+        yield made

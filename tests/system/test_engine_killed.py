@@ -1,0 +1,139 @@
+"""kill -9 of the engine: clients are told, wait, and go on with the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidecast
+from tests.conftest import Eventually
+from tests.support.lab import Lab, Platform
+from tidecast.errors import ConnectionLost, EngineNotRunning, Timeout
+from tidecast.events import EngineBack, EngineLost
+
+QUICK_S = 2.0
+
+
+def _kinds(events: Any) -> list[str]:
+    return [type(each).__name__ for each in events]
+
+
+def test_blocking_client_outlives_its_engine(lab: Lab, eventually: Eventually) -> None:
+    platform = lab.platform()
+    client, writer = platform.connect(), platform.connect()
+    subscription, publisher = client.subscribe("a"), writer.publisher("a", on_full="error")
+    publisher.publish(b"before", flush=True)
+    assert bytes(subscription.next(timeout=10.0).data) == b"before"
+    dead = platform.shared()
+    platform.kill()
+    began_s = time.monotonic()
+    eventually(lambda: client.health().status == "reconnecting", "EngineLost", timeout_s=QUICK_S)
+    eventually(lambda: writer.health().status == "reconnecting", "EngineLost", timeout_s=QUICK_S)
+    with pytest.raises(ConnectionLost):
+        publisher.publish(b"lost")
+    with pytest.raises(ConnectionLost):
+        client.stats()
+    with pytest.raises(ConnectionLost):
+        client.subscribe("b")
+    with pytest.raises(Timeout):
+        subscription.next(timeout=0.05)
+    with pytest.raises(EngineNotRunning):
+        tidecast.sync.connect(platform.url)
+    assert time.monotonic() - began_s < 2 * QUICK_S
+    assert "EngineLost" in _kinds(client.events())
+
+    platform.start()
+    assert not set(dead) & set(platform.shared())
+    for each in (client, writer):
+        eventually(lambda each=each: each.health().status == "connected", "EngineBack")
+        assert "EngineBack" in _kinds(each.events())
+    eventually(lambda: len(platform.overview().publications[0]["readers"]) == 1, "the reader")
+    publisher.publish(b"after", flush=True)
+    assert bytes(subscription.next(timeout=10.0).data) == b"after"
+    assert publisher.stats().messages == 2
+    assert subscription.stats()["messages"] == 2
+
+
+def test_blocked_publisher_goes_on_with_the_next_engine(lab: Lab, eventually: Eventually) -> None:
+    """`on_full="block"` waits for the engine; a wait with a time-out ends."""
+    platform = lab.platform()
+    writer, reader = platform.connect(), platform.connect()
+    publisher, subscription = writer.publisher("a", buffer=False), reader.subscribe("a")
+    platform.kill()
+    eventually(lambda: writer.health().status == "reconnecting", "EngineLost", timeout_s=QUICK_S)
+    with pytest.raises(Timeout) as raised:
+        publisher.publish(b"x", timeout=0.1)
+    assert isinstance(raised.value.__cause__, ConnectionLost)
+    platform.start()
+    eventually(lambda: reader.health().status == "connected", "EngineBack")
+    publisher.publish(b"y", flush=True)
+    assert bytes(subscription.next(timeout=10.0).data) == b"y"
+
+
+def test_what_was_left_in_the_ring_is_read_after_the_kill(lab: Lab, eventually: Eventually) -> None:
+    platform = lab.platform()
+    client, writer = platform.connect(), platform.connect()
+    subscription, publisher = client.subscribe("a"), writer.publisher("a")
+    publisher.publish_batch([b"%d" % n for n in range(1000)], flush=True).check()
+    eventually(lambda: subscription.poll(1).image is not None, "the first message")
+    platform.kill()
+    eventually(lambda: client.health().status == "reconnecting", "EngineLost", timeout_s=QUICK_S)
+    got = [bytes(subscription.next(timeout=1.0).data) for _ in range(999)]
+    assert got == [b"%d" % n for n in range(1, 1000)]
+
+
+async def _async_life(platform: Platform) -> list[str]:
+    async with await tidecast.connect(platform.url) as client:
+        publisher = await client.publisher("a")
+        async with client.subscribe("a") as subscription:
+            await publisher.publish(b"before", flush=True)
+            assert bytes((await subscription.next(timeout=10.0)).data) == b"before"
+            waiting = asyncio.create_task(subscription.next(timeout=60.0))
+            await asyncio.to_thread(platform.kill)
+            kinds = []
+            async with asyncio.timeout(30.0):
+                async for event in client.events(timeout=None):
+                    kinds.append(type(event).__name__)
+                    if isinstance(event, EngineLost):
+                        with pytest.raises(ConnectionLost):
+                            await client.stats()
+                        await asyncio.to_thread(platform.start)
+                    if isinstance(event, EngineBack):
+                        break
+            await publisher.publish(b"after", flush=True)
+            assert bytes((await waiting).data) == b"after"
+            return kinds
+
+
+def test_asyncio_client_outlives_its_engine(lab: Lab) -> None:
+    kinds = asyncio.run(_async_life(lab.platform()))
+    assert kinds.index("EngineLost") < kinds.index("EngineBack")
+
+
+def test_shared_memory_of_dead_engines_goes_at_the_next_start(lab: Lab) -> None:
+    """Also when their parent has not reaped them, and when their pid is in use again."""
+    platform = lab.platform()
+    platform.engine.popen.send_signal(9)  # type: ignore[union-attr]
+    platform.engine.popen.stdout.read()  # type: ignore[union-attr]
+    (zombie,) = platform.shared()
+    assert Path(f"/proc/{platform.engine.pid}").exists()  # type: ignore[union-attr]
+    platform.start()
+    (living,) = platform.shared()
+    assert living != zombie
+    platform.stop()
+
+
+def test_flight_recorder_outlives_the_engine(lab: Lab) -> None:
+    platform = lab.platform()
+    client = platform.connect()
+    client.publisher("a").publish(b"x", flush=True)
+    platform.kill()
+    records = platform.run("recorder", "--json").stdout.splitlines()
+    assert '"STARTED"' in records[0]
+    platform.start()
+    assert '"STARTED"' in platform.run("recorder", "--previous", "--json").stdout
+    assert '"STARTED"' in platform.run("recorder", "--last", "5").stdout.upper()

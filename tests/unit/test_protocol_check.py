@@ -1,0 +1,130 @@
+"""`check_packet`: sound packets pass, each fault has its cause, nothing is read beyond the end."""
+
+from __future__ import annotations
+
+import struct
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from tests.support import packets as pk
+from tidecast.layout import packet as wire
+from tidecast.layout.counters import Counter
+from tidecast.native.jit import kernel
+from tidecast.protocol.check import check_packet
+from tidecast.protocol.packets import put_nak, put_status
+
+SHORT, VERSION = Counter.INVALID_SHORT, Counter.INVALID_VERSION
+TYPE, FIELD = Counter.INVALID_TYPE, Counter.INVALID_FIELD
+
+
+@kernel
+def checked(buffer, at, n):  # type: ignore[no-untyped-def]
+    return check_packet(buffer, at, n)
+
+
+def cause(packet: bytes, lead: int = 3) -> int:
+    """What is wrong. The packet ends where its array ends: a checked build sees any step beyond."""
+    buffer = np.frombuffer(bytes(lead) + packet, dtype=np.uint8).copy()
+    return int(checked(buffer, lead, len(packet)))
+
+
+SOUND = {
+    "data": pk.data(pk.message(b"hello")),
+    "empty data": pk.data(),
+    "data behind": pk.data(pk.message(b"hello")) + b"padding of a segment",
+    "heartbeat": pk.heartbeat(seq=1 << 60),
+    "lost": pk.lost(seq=3),
+    "nak": pk.nak([(0, 1), (5, 7)]),
+    "nak of nothing": pk.nak([]),
+    "nak of most": pk.nak([(i * 2, 1) for i in range(wire.NAK_RANGES_MAX)]),
+    "status": pk.status(consumed=4, contiguous=9),
+    "setup": pk.setup(),
+    "setup of long names": pk.setup("n" * 64, "t" * 200),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_sound_packets_pass(name: str) -> None:
+    assert cause(SOUND[name]) == 0
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_every_truncation_is_short(name: str) -> None:
+    packet = SOUND[name]
+    length = struct.unpack_from("<H", packet, wire.LENGTH_AT)[0]
+    for n in range(length):
+        assert cause(packet[:n]) == SHORT
+
+
+BROKEN = {
+    "version 2": (VERSION, pk.data(version=2)),
+    "version 0": (VERSION, bytes(64)),
+    "type 0": (TYPE, pk.header(0, 32)),
+    "type 7": (TYPE, pk.header(7, 32)),
+    "length below header": (SHORT, pk.header(wire.DATA, 31)),
+    "length beyond the datagram": (SHORT, pk.header(wire.DATA, 33)),
+    "channel 3": (FIELD, pk.data(channel=3)),
+    "session 0": (FIELD, pk.data(session=0)),
+    "source 0": (FIELD, pk.data(source=0)),
+    "negative sequence": (FIELD, pk.data(seq=-1)),
+    "sequence beyond reason": (FIELD, pk.data(seq=(1 << 60) + 1)),
+    "nak without body": (SHORT, pk.header(wire.NAK, 32)),
+    "nak with more ranges than it holds": (SHORT, pk.nak([(0, 1)], count=2)),
+    "nak with too many ranges": (FIELD, pk.nak([(0, 1)], count=wire.NAK_RANGES_MAX + 1)),
+    "nak with 2^32 - 1 ranges": (FIELD, pk.nak([(0, 1)], count=0xFFFFFFFF)),
+    "nak of negative": (FIELD, pk.nak([(-5, 1)])),
+    "nak out of order": (FIELD, pk.nak([(9, 1), (5, 1)])),
+    "nak that asks twice": (FIELD, pk.nak([(5, 4), (6, 1)])),
+    "status without body": (SHORT, pk.header(wire.STATUS, 32)),
+    "status that consumed more than it has": (FIELD, pk.status(consumed=5, contiguous=4)),
+    "status that consumed -1": (FIELD, pk.status(consumed=-1)),
+    "status of receiver 0": (FIELD, pk.status(receiver_id=0)),
+    "status of receiver -1": (FIELD, pk.status(receiver_id=-1)),
+    "setup without body": (SHORT, pk.header(wire.SETUP, 32)),
+    "setup with a long node name": (SHORT, pk.setup(node_len=200)),
+    "setup with a long topic": (SHORT, pk.setup(topic_len=200)),
+    "setup of 0 slots": (FIELD, pk.setup(slots=0)),
+    "setup of 65 slots": (FIELD, pk.setup(slots=65)),
+    "setup of 2^21 slots": (FIELD, pk.setup(slots=1 << 21)),
+    "setup of small packets": (FIELD, pk.setup(packet_bytes=575)),
+    "setup of large packets": (FIELD, pk.setup(packet_bytes=65_001)),
+    "setup whose oldest is to come": (FIELD, pk.setup(oldest=5, seq=4)),
+    "setup of flow 3": (FIELD, pk.setup(flow=3)),
+    "setup of reliability 3": (FIELD, pk.setup(reliability=3)),
+    "setup of incarnation 0": (FIELD, pk.setup(incarnation=0)),
+    "setup from the future": (FIELD, pk.setup(age_ns=-1)),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_each_fault_has_its_cause(name: str) -> None:
+    expected, packet = BROKEN[name]
+    assert cause(packet) == expected
+
+
+@hypothesis.settings(max_examples=300)
+@hypothesis.given(st.binary(max_size=700))
+def test_any_bytes_are_judged(packet: bytes) -> None:
+    assert cause(packet) in (0, SHORT, VERSION, TYPE, FIELD)
+
+
+@kernel
+def built(out, ranges, count):  # type: ignore[no-untyped-def]
+    n = put_nak(out, 1, 5, 7, 3, 99, ranges, count, 11)
+    m = put_status(out[1000:], 0, 1, 5, 7, 3, 99, 4, 9, 64, 2, 33, 44)
+    return n, m
+
+
+def test_what_we_build_is_what_the_layout_says() -> None:
+    out = np.zeros(2000, dtype=np.uint8)
+    ranges = np.array([[0, 1], [5, 7]], dtype=np.int64)
+    n, m = built(out, ranges, 2)
+    assert out[:n].tobytes() == pk.nak([(0, 1), (5, 7)], time_ns=11)
+    expected = pk.status(
+        consumed=4, contiguous=9, window=64, lost_packets=2, echo_delay_us=44, time_ns=33
+    )
+    assert out[1000 : 1000 + m].tobytes() == expected
+    assert cause(out[:n].tobytes()) == 0
