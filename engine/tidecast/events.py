@@ -14,7 +14,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     at_ns: int = 0
 
 
-class ImageAvailable(Event):
+class ImageAvailable(Event, frozen=True):
     """A subscription can read a publication: map ``ring_path`` and poll consumer ``consumer``."""
 
     subscription_id: int
@@ -26,7 +26,7 @@ class ImageAvailable(Event):
     session: int
 
 
-class ImageGone(Event):
+class ImageGone(Event, frozen=True):
     """A publication that a subscription reads ended. Reason: closed, timeout, restarted."""
 
     subscription_id: int
@@ -37,7 +37,7 @@ class ImageGone(Event):
     reason: str
 
 
-class Gap(Event):
+class Gap(Event, frozen=True):
     """Packets [first, end) of a session are lost for good for this subscription."""
 
     topic: str
@@ -48,7 +48,7 @@ class Gap(Event):
     reason: str = "history"
 
 
-class PeerJoined(Event):
+class PeerJoined(Event, frozen=True):
     """A node was seen for the first time, or in a new incarnation."""
 
     node: str
@@ -56,7 +56,7 @@ class PeerJoined(Event):
     incarnation: int
 
 
-class PeerTimeout(Event):
+class PeerTimeout(Event, frozen=True):
     """Nothing was heard from a node's session for the image time-out."""
 
     node: str
@@ -64,7 +64,7 @@ class PeerTimeout(Event):
     session: int
 
 
-class ReceiverJoined(Event):
+class ReceiverJoined(Event, frozen=True):
     """A receiver of one of our publications was seen for the first time."""
 
     topic: str
@@ -73,7 +73,7 @@ class ReceiverJoined(Event):
     node_id: int
 
 
-class ReceiverTimeout(Event):
+class ReceiverTimeout(Event, frozen=True):
     """A receiver held the publication back, or was silent, too long and was dropped."""
 
     topic: str
@@ -83,7 +83,7 @@ class ReceiverTimeout(Event):
     reason: str
 
 
-class SubscriberEvicted(Event):
+class SubscriberEvicted(Event, frozen=True):
     """A local subscriber held a ring back too long, or fell a whole ring behind; it rejoins."""
 
     topic: str
@@ -92,21 +92,21 @@ class SubscriberEvicted(Event):
     behind_packets: int
 
 
-class StaleIncarnation(Event):
+class StaleIncarnation(Event, frozen=True):
     """Packets of an incarnation that was replaced were refused."""
 
     node_id: int
     incarnation: int
 
 
-class NodeConflict(Event):
+class NodeConflict(Event, frozen=True):
     """Two living nodes use the same node id."""
 
     node_id: int
     names: tuple[str, str]
 
 
-class TopicConflict(Event):
+class TopicConflict(Event, frozen=True):
     """A peer uses this topic id for another topic, or another packet size or reliability."""
 
     topic: str
@@ -114,7 +114,7 @@ class TopicConflict(Event):
     detail: str
 
 
-class MessagesDropped(Event):
+class MessagesDropped(Event, frozen=True):
     """A publisher with ``on_full="drop"`` dropped messages since the event before."""
 
     topic: str
@@ -122,13 +122,13 @@ class MessagesDropped(Event):
     messages: int
 
 
-class EngineLost(Event):
+class EngineLost(Event, frozen=True):
     """The engine went away; the client reconnects on its own."""
 
     reason: str
 
 
-class EngineBack(Event):
+class EngineBack(Event, frozen=True):
     """The client is connected to an engine again; publications and subscriptions are restored."""
 
     incarnation: int

@@ -246,10 +246,9 @@ class Network:
                 t if isinstance(t, TopicConfig) else TopicConfig(name=t, **topic_settings)
                 for t in topics
             ]
-            carrier = TransportConfig(
-                name=TRANSPORT, kind="memory", packet_bytes=self.packet_bytes, allow_faults=True,
-                **(transport or {}),
-            )  # fmt: skip
+            settings: dict[str, Any] = {"packet_bytes": self.packet_bytes, "allow_faults": True}
+            settings |= transport or {}
+            carrier = TransportConfig(name=TRANSPORT, kind="memory", **settings)
             identity = NodeConfig(**{"id": node_id, "name": name, **(node or {})})
             topology = topology_from(Topology(node=identity, transports=[carrier], topics=made))
             started = SimulatedNode(

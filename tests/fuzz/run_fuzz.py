@@ -18,6 +18,7 @@ from typing import Any
 
 from tests.support import packets as pk
 from tests.support.simulation import Reader, Stream
+
 from tidecast.layout import packet as wire
 from tidecast.layout.counters import Counter
 from tidecast.memory_switch import Packet
@@ -50,7 +51,7 @@ def seeds() -> list[bytes]:
         pk.nak([(0, 1)]), pk.nak([(0, 0xFFFFFFFF)]), pk.nak([(i * 2, 1) for i in range(42)]),
         pk.status(), pk.status(flags=wire.FLAG_WANT_SETUP), pk.status(flags=wire.FLAG_LEAVE),
         pk.status(consumed=top, contiguous=top, window=0xFFFFFFFF),
-        pk.setup(), pk.setup(topic="nobody.wants", topic_len=12),
+        pk.setup(), pk.setup(topic_name="nobody.wants"),
         pk.setup(slots=1 << 20, packet_bytes=65_000, oldest=5, seq=9),
     ]  # fmt: skip
 

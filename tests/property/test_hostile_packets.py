@@ -13,10 +13,10 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-
 from tests.fuzz.run_fuzz import Fuzz, load_corpus, run, seeds
 from tests.support import packets as pk
 from tests.support.simulation import Reader, Stream, network_of, transfer
+
 from tidecast.errors import TidecastError
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
@@ -252,7 +252,8 @@ def test_a_client_that_scribbles_harms_only_its_own_ring(part: str, seed: int) -
 
             def go_on() -> bool:
                 good.push()
-                evil.push()
+                if not evil.publisher.closed:
+                    evil.push()
                 for each in (reader, local):
                     try:
                         each.take()

@@ -140,7 +140,7 @@ def test_a_message_that_a_time_out_cut_in_two_arrives_whole() -> None:
         net.run(1000)
         assert transfer(net, [stream], [reader])
         # the last packets of the fourth message, and all that follows, come after the time-out
-        net.intercept(lambda p: not (p.source == a.id and p.seq >= 50 and net.now_ns < 15e9))
+        net.intercept(lambda p: not (p.source == a.id and p.seq >= 50 and net.now_ns < 16e9))
         stream.count = 6
         transfer(net, [stream], [reader], limit_us=14_500_000)
         assert len(reader.found) == 3

@@ -71,8 +71,17 @@ def echo(url: str, asked: str, answers: str, n: str) -> None:
         sys.stdin.read()
 
 
+def embed(topology: str) -> None:
+    """A node in this process; says where its shared memory lies."""
+    client = tidecast.sync.connect("embedded://", topology=topology)
+    say("ready")
+    link: Any = client.link
+    say(str(link.node.directory))
+    sys.stdin.read()
+
+
 ROLES: dict[str, Callable[..., Any]] = {
-    "count": count, "hold": hold, "collect": collect, "echo": echo,
+    "count": count, "hold": hold, "collect": collect, "echo": echo, "embed": embed,
 }  # fmt: skip
 
 if __name__ == "__main__":

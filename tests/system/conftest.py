@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-
 from tests.support.lab import Lab, open_lab
+
 from tidecast.agents.warmup import warm_up
 
 

@@ -6,7 +6,6 @@ import random
 from pathlib import Path
 
 import pytest
-
 from tests.conftest import Eventually
 from tests.support.lab import Lab, Platform, Process
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.conftest import Eventually
 from tests.support.lab import Lab, Platform, Process
 from tests.support.roles import NUMBER
+
 from tidecast.client.blocking import Subscription
 from tidecast.events import Event, ImageGone
 from tidecast.sync import Connection
@@ -85,12 +85,12 @@ def test_publisher_killed_in_a_burst(lab: Lab, eventually: Eventually, where: st
     committed = _committed(progress)
     eventually(lambda: reader.count >= committed, f"all {committed} committed messages")
     gone = _await_event(reading, ImageGone)
-    reader.end()
     assert gone.topic == "burst"
-    assert reader.wrong == ""
-    assert reader.count in (committed, committed + 1)
     eventually(lambda: not left.overview().publications, "the publication's end")
     eventually(lambda: not subscription.images(), "the image's end")
+    reader.end()
+    assert reader.wrong == ""
+    assert reader.count in (committed, committed + 1)
 
     anew = left.connect().publisher("burst")
     anew.publish(NUMBER.pack(77), flush=True)
@@ -123,13 +123,13 @@ def test_subscriber_killed_that_held_the_publisher_back(
     at = _committed(progress)
     holder.kill()
     eventually(lambda: _committed(progress) > at + 10_000, "the publisher to go on")
-    publisher.kill()
-    eventually(lambda: reader.count >= _committed(progress), "the rest")
-    reader.end()
-    assert reader.wrong == ""
     if where == "there":
         eventually(lambda: not right.overview().images, "the image without readers to go")
+    publisher.kill()
+    eventually(lambda: reader.count >= _committed(progress), "the rest")
     eventually(lambda: not left.overview().publications, "the publication's end")
+    reader.end()
+    assert reader.wrong == ""
 
 
 def test_killed_subscribers_consumer_entries_are_free(lab: Lab, eventually: Eventually) -> None:

@@ -8,8 +8,8 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-
 from tests.support import packets as pk
+
 from tidecast.layout import packet as wire
 from tidecast.layout.counters import Counter
 from tidecast.native.jit import kernel

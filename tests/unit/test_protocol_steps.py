@@ -183,7 +183,8 @@ def test_random_numbers_are_even_and_repeatable() -> None:
     assert out.min() == 0
     assert out.max() == 999
     counts = np.bincount(out, minlength=1000)
-    assert 50 < counts.min() and counts.max() < 160
+    assert counts.min() > 50
+    assert counts.max() < 160
     chi2 = float(((counts - 100.0) ** 2 / 100.0).sum())
     assert 800 < chi2 < 1200, "999 degrees of freedom"
     draw(np.full(1, 8, dtype=np.int64), 1000, again)

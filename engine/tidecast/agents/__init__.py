@@ -1,1 +1,1 @@
-"""Agents: one thread, one duty cycle each. They meet clients and each other only in shared memory."""
+"""Agents: one thread, one duty cycle each; they meet others only in shared memory."""

@@ -8,7 +8,6 @@ NAKs, STATUS, silence. Sessions without an image are made known to the conductor
 from __future__ import annotations
 
 from tidecast.agents.events import (
-    A_EVENTS,
     E_PEER_TIMEOUT,
     E_SETUP,
     emit,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidecast.agents.events import E_EVICTED, E_GAP, E_SESSION_ENDED, emit
 from tidecast.agents.images import M_NODE, NEVER
 from tidecast.buffers.recorder import record
-from tidecast.buffers.slots import control_at, control_word, holds
+from tidecast.buffers.slots import control_at, control_word
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay

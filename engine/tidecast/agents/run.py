@@ -10,7 +10,7 @@ from tidecast.agents.events import A_EVENTS, A_STOP
 from tidecast.agents.images import M_COUNT as I_COUNT
 from tidecast.agents.images import M_ROW as I_ROW
 from tidecast.agents.images import M_SKIP1, M_SKIP2, M_UNREPORTED, RECEIVER
-from tidecast.agents.publications import M_BUSY, M_COUNT, M_POLL_SKIP, M_ROW, M_SENDER_BELL, SENDER
+from tidecast.agents.publications import M_COUNT, M_POLL_SKIP, M_ROW, M_SENDER_BELL, SENDER
 from tidecast.agents.receiver import receive_cycle
 from tidecast.agents.sender import make_busy, send_cycle
 from tidecast.buffers.slots import control_at, holds, ring_bell
@@ -59,7 +59,7 @@ def _arm_sender(S, now_ns):
             fetch_or(ring, lay.ARMED_AT, _ARMED)
         if pub.resends > 0:
             return 0
-        wait = min(wait, min(pub.beat_ns, min(pub.setup_ns, pub.check_ns)) - now_ns)
+        wait = min(wait, min(pub.beat_ns, pub.setup_ns, pub.check_ns) - now_ns)
     fence_seq_cst()
     for k in range(S.misc[M_COUNT]):
         p = S.index[k]

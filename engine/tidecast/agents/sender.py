@@ -9,7 +9,6 @@ idle ones cost nothing.
 from __future__ import annotations
 
 from tidecast.agents.events import (
-    A_EVENTS,
     E_PUBLICATION_DRAINED,
     E_RECEIVER_JOINED,
     E_RECEIVER_LEFT,
@@ -20,7 +19,6 @@ from tidecast.agents.publications import (
     M_BUSY,
     M_COUNT,
     M_CURSOR,
-    M_INCARNATION,
     M_NODE,
     M_POLL_SKIP,
     M_ROW,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidecast.agents.publications import M_RATE_BYTES, M_RATE_PACKETS, M_ROW
+from tidecast.agents.publications import M_RATE_BYTES, M_RATE_PACKETS
 from tidecast.buffers.recorder import record
 from tidecast.buffers.slots import control_at, control_word, holds
 from tidecast.layout import packet as wire
@@ -18,7 +18,7 @@ from tidecast.native.atomics import (
     store_release,
 )
 from tidecast.native.jit import inlined
-from tidecast.native.memory import copy, load_i64, store_i64, store_u8, store_u16
+from tidecast.native.memory import copy, store_i64, store_u8, store_u16
 from tidecast.protocol.rate_limit import BURST_PACKETS_MIN, allowed_packets, refill
 from tidecast.transport.wire_io import send_run_to_all
 

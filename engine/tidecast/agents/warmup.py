@@ -52,7 +52,8 @@ def _compile(kernel: Any, *arguments: Any) -> None:
 def _tasks() -> dict[str, Callable[[], None]]:
     """What to compile, by name; the slow ones first. Order matters within `_AFTER`."""
     from tidecast.agents import leave, run
-    from tidecast.buffers import reader, recorder as rec, writer
+    from tidecast.buffers import reader, writer
+    from tidecast.buffers import recorder as rec
 
     tx, rx, scratch = _states()
     raw = np.zeros(64, dtype=np.uint8)
@@ -89,18 +90,23 @@ _SIDE_BY_SIDE = ("receiver", "sender", "rings")
 _AFTER = ("inline",)
 
 
+def _silent(*_: object) -> None:
+    """No progress to show."""
+
+
 def is_warm() -> bool:
     """Are all kernels of this build in the cache?"""
     return (CACHE_DIR / _DONE).exists()
 
 
-def warm_up(progress: Progress = lambda name, done, total: None) -> None:
+def warm_up(progress: Progress | None = None) -> None:
     """Compile what is not cached yet. ``progress(name, done, total)`` is called as it goes.
 
     Raises TidecastError with the compiler's words when a kernel does not compile.
     """
     if is_warm():
         return
+    progress = progress or _silent
     total = len(_SIDE_BY_SIDE) + len(_AFTER)
     done = 0
     progress("compiling", done, total)

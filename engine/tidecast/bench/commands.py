@@ -1,3 +1,129 @@
+"""`tidecast bench NAME [--json] [--shape embedded|engine] [--peers] ...`."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
 import click
+
+from tidecast.cli.common import console, data_dir_option
+
+HELP = {
+    "floor": "Raw sockets, no protocol: what this machine can do at all.",
+    "throughput": "70-byte messages over loopback multicast, two processes, compiled.",
+    "python": "What a Python user sees: one by one and in batches.",
+    "latency": "Ping-pong, embedded inline, beside raw sockets.",
+    "ipc": "Shared memory: throughput and ping-pong.",
+    "fanout": "The sender's cost with 1 to 16 subscribers.",
+    "loss": "Throughput and ping-pong under injected loss.",
+    "idle": "CPU and memory of an engine with nothing to do.",
+}
+PEER_BENCHES = ("throughput", "python", "latency", "ipc", "fanout", "loss")
+
+
 @click.group()
-def cli(): ...
+def cli() -> None:
+    """Measure this machine: Tidecast, its floor, its peers. Needs both cores quiet."""
+
+
+def _run_peers(name: str, note: Callable[[str], None]) -> dict[str, Any]:
+    """Every installed peer's usual configurations of a bench. Empty outside a source checkout."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / "benchmarks" / "peers" / "__init__.py").exists():
+        note("peers: benchmarks/peers is part of the source checkout, not of the package")
+        return {}
+    sys.path.insert(0, str(root))
+    peers = importlib.import_module("benchmarks.peers")
+    found: dict[str, Any] = {}
+    for peer in peers.available():
+        for case in peers.cases(peer, name):
+            note(f"peer {peer} {case}")
+            try:
+                outcome = peers.run(peer, name, **case)
+            except peers.PeerError as problem:
+                outcome = {"error": str(problem), "config": case}
+            found.setdefault(peer, []).append(
+                {k: outcome[k] for k in ("config", "metrics", "error") if k in outcome}
+            )
+    return found
+
+
+def _show(outcome: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table("figure", "tidecast", "floor", "ratio", title=f"bench {outcome['bench']}")
+    for name, value in outcome["metrics"].items():
+        short = name.removeprefix("rtt_").removesuffix("_us")
+        ratio = outcome["ratio"].get(name, outcome["ratio"].get(short, ""))
+        table.add_row(name, f"{value:,}", f"{outcome['floor'].get(name, '')}", f"{ratio}")
+    console().print(table)
+
+
+def _measure(name: str, as_json: bool, with_peers: bool, options: dict[str, Any]) -> dict[str, Any]:
+    from tidecast.agents.warmup import warm_up
+    from tidecast.bench.benches import BENCHES
+
+    screen = console(stderr=True)
+    with screen.status(f"bench {name}") as status:
+        def note(text: str) -> None:
+            status.update(f"bench {name}: {text}")
+
+        warm_up(lambda what, done, total: note(f"compiling {what} {done}/{total}"))
+        result = BENCHES[name](note, **options)
+        if with_peers and name in PEER_BENCHES:
+            result.peers = _run_peers(name, note)
+    outcome = result.as_dict()
+    if as_json:
+        click.echo(json.dumps(outcome))
+    else:
+        _show(outcome)
+    return outcome
+
+
+def _add(name: str) -> None:
+    @cli.command(name, help=HELP[name])
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, last, on a line.")
+    @click.option("--shape", type=click.Choice(["embedded", "engine"]), default="embedded",
+                  show_default=True, help="Agents in the client's process, or engine processes.")
+    @click.option("--peers", is_flag=True, help="Also run the installed peers, in the same run.")
+    @click.option("--messages", type=click.IntRange(1000), help="Messages to send.")
+    @click.option("--packet-bytes", type=click.IntRange(576, 65_000), help="Datagram size.")
+    @click.option("--rounds", type=click.IntRange(100), help="Round trips (latency, ipc).")
+    @click.option("--drop", type=click.FloatRange(0, 0.9), help="Share of packets lost (loss).")
+    @data_dir_option
+    def command(as_json: bool, shape: str, peers: bool, data_dir: Path, **given: Any) -> None:
+        del data_dir  # benches make directories of their own
+        from tidecast.bench.benches import BENCHES, check_shape
+
+        check_shape(name, shape)
+        accepted = BENCHES[name].__kwdefaults__ or {}
+        options = {k: v for k, v in given.items() if v is not None}
+        for option in options:
+            if option not in accepted:
+                raise click.UsageError(f"bench {name} takes no --{option.replace('_', '-')}")
+        if "shape" in accepted:
+            options["shape"] = shape
+        _measure(name, as_json, peers, options)
+
+    del command
+
+
+for _name in HELP:
+    _add(_name)
+
+
+@cli.command("all", help="Every bench in turn; one JSON object each.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line.")
+@click.option("--peers", is_flag=True, help="Also run the installed peers.")
+@data_dir_option
+def run_all(as_json: bool, peers: bool, data_dir: Path) -> None:
+    """Run them all."""
+    del data_dir
+    for name in HELP:
+        _measure(name, as_json, peers, {})
+    _measure("throughput", as_json, False, {"shape": "engine"})

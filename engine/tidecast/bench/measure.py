@@ -21,7 +21,7 @@ WORKER_TIMEOUT_S = 180.0
 
 
 class Worker:
-    """A bench role in a process of its own: starts, says ready, goes on when told, gives a result."""
+    """A bench role in a process of its own: says ready, goes on when told, gives a result."""
 
     def __init__(self, role: str, core: int | None = None, **config: Any) -> None:
         self.role = role
@@ -115,7 +115,7 @@ class Result:
     peers: dict[str, Any] = field(default_factory=dict)
 
     def compare(self, name: str, short: str | None = None) -> None:
-        """ratio = ours / floor of the figure ``name``."""
+        """Ratio = ours / floor of the figure ``name``."""
         ours, theirs = self.metrics.get(name), self.floor.get(name)
         if ours is not None and theirs:
             self.ratio[short or name] = round(ours / theirs, 4)

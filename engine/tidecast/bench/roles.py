@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tidecast.bench import floor_roles as f
-from tidecast.bench import roles_live
+from tidecast.bench import roles_live, roles_more
 
 ROLES: dict[str, Callable[..., dict[str, Any]]] = {
     "flood": f.flood, "soak": f.soak, "ping": f.ping, "pong": f.pong,
     "memory_write": f.memory_write, "memory_read": f.memory_read,
     "memory_ping": f.memory_ping, "memory_pong": f.memory_pong, **roles_live.ROLES,
+    **roles_more.ROLES,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Workers of the live benches: publishers and subscribers as a user of the client would write them."""
+"""Workers of the live benches: publishers and subscribers as a user would write them."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def topology(node: int, port: int, **config: Any) -> Any:
         "reliability": config.get("reliability", "reliable"),
         "linger_us": config.get("linger_us", 20),
     }  # fmt: skip
+    topics = [topic, *({**topic, "name": f"{TOPIC}.{each}"} for each in ("ping", "pong"))]
     return topology_from(
         {"node": {"id": node, "name": f"bench-{node}"}, "transports": [transport],
-         "topics": [topic]}
+         "topics": topics}
     )
 
 
@@ -74,28 +75,28 @@ def publish_compiled(node: int, count: int, message_bytes: int, **config: Any) -
         pub = c.publisher(TOPIC)
         state = np.full(1, message_bytes, dtype=np.int64)
         ready()
-        _wait_for_receivers(c, config.get("receivers", 1))
+        wait_for_receivers(c, config.get("receivers", 1))
         began = time.perf_counter()
         done = pub.run_compiled(produce_numbered, state, count, message_bytes_max=message_bytes,
                                 timeout=60)
         elapsed = time.perf_counter() - began
         pub.close()
-        sender = _work_until_read(c, config)
+        sender = work_until_read(c)
         return {"published": done, "elapsed_s": elapsed, **sender}
 
 
-def _wait_for_receivers(c: Any, wanted: int) -> None:
+def wait_for_receivers(c: Any, wanted: int) -> None:
     """Until the publication knows its receivers, as its counters say."""
     deadline = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline:
         c.link.work()
         rows = c.link.stats().get("publication", [])
-        if rows and rows[0].get("receivers", 0) >= wanted:
+        if (rows and rows[0].get("receivers", 0) >= wanted) or not rows:
             return
         time.sleep(0.001)
 
 
-def _work_until_read(c: Any, config: dict[str, Any]) -> dict[str, Any]:
+def work_until_read(c: Any) -> dict[str, Any]:
     """Serve repairs until every receiver has left."""
     deadline = time.monotonic() + SETTLE_S
     last: dict[str, Any] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 from tidecast.errors import SharedMemoryError
 from tidecast.layout import counters as lay
 from tidecast.native.mapped import Bytes, MappedFile
+from tidecast.native.packing import pack_into, unpack_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class CountersFile:
         """Create the file, replacing an old one."""
         path.unlink(missing_ok=True)
         mapped = MappedFile.create(path, lay.FILE_BYTES)
-        struct.pack_into("<QQ", mapped.array, 0, lay.MAGIC, lay.ROWS_MAX)
+        pack_into("<QQ", mapped.array, 0, lay.MAGIC, lay.ROWS_MAX)
         return cls(mapped)
 
     @classmethod
@@ -51,7 +51,7 @@ class CountersFile:
         """Map an existing file. Raises NotFound, SharedMemoryError."""
         mapped = MappedFile.open(path)
         sound = mapped.size_bytes >= lay.FILE_BYTES
-        if not sound or struct.unpack_from("<Q", mapped.array, 0)[0] != lay.MAGIC:
+        if not sound or unpack_from("<Q", mapped.array, 0)[0] != lay.MAGIC:
             raise SharedMemoryError(f"{path} is not a counters file of this version")
         return cls(mapped)
 
@@ -65,16 +65,16 @@ class CountersFile:
         at = lay.INFO_AT + index * lay.ROW_INFO_BYTES
         self.values[index] = 0
         raw_name, raw_detail = name.encode()[:200], detail.encode()[:88]
-        struct.pack_into(
+        pack_into(
             "<IIIqII200s88s", self._info, at + 4, session, peer, channel, time.time_ns(),
             len(raw_name), len(raw_detail), raw_name, raw_detail,
         )  # fmt: skip
-        struct.pack_into("<I", self._info, at, kind)
+        pack_into("<I", self._info, at, kind)
         return index
 
     def free(self, index: int) -> None:
         """Give a row back."""
-        struct.pack_into(
+        pack_into(
             "<I", self._info, lay.INFO_AT + index * lay.ROW_INFO_BYTES, lay.ROW_FREE
         )
 
@@ -85,7 +85,7 @@ class CountersFile:
         for index in np.flatnonzero(kinds).tolist():
             at = lay.INFO_AT + index * lay.ROW_INFO_BYTES
             kind, session, peer, channel, created, name_n, detail_n, name, detail = (
-                struct.unpack_from("<IIIIqII200s88s", self._info, at)
+                unpack_from("<IIIIqII200s88s", self._info, at)
             )
             if not 0 < kind < len(lay.ROW_KIND_NAMES):
                 continue

@@ -122,7 +122,7 @@ def held(ring, r, seq):
 
 @inlined
 def lapped(ring, r, seq):
-    """Has a newer packet taken the place of ``seq``? (It may also not have come yet: a hole.)"""
+    """True when a newer packet has taken the place of ``seq`` (not so when it is a hole)."""
     fence_acquire()
     return packets_ahead(load_acquire(ring, control_at(seq, r[R_MASK])), seq) > 0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from tidecast.native.atomics import store_release
 from tidecast.native.jit import held_kernel, inlined
 from tidecast.native.mapped import Bytes, MappedFile
 from tidecast.native.memory import load_i64, store_i64
+from tidecast.native.packing import pack_into, unpack_from
 
 
 @inlined
@@ -47,7 +47,7 @@ def create_recorder(path: Path) -> MappedFile:
         path.replace(path.with_suffix(path.suffix + ".previous"))
     mapped = MappedFile.create(path, lay.FILE_BYTES)
     offset = time.time_ns() - time.monotonic_ns()
-    struct.pack_into("<QQq", mapped.array, 0, lay.MAGIC, os.getpid(), offset)
+    pack_into("<QQq", mapped.array, 0, lay.MAGIC, os.getpid(), offset)
     return mapped
 
 
@@ -75,9 +75,9 @@ class Record:
 
 def read_records(file: Bytes) -> list[Record]:
     """All sound records, oldest first. Raises SharedMemoryError when it is not a recorder."""
-    if file.size < lay.FILE_BYTES or struct.unpack_from("<Q", file, 0)[0] != lay.MAGIC:
+    if file.size < lay.FILE_BYTES or unpack_from("<Q", file, 0)[0] != lay.MAGIC:
         raise SharedMemoryError("not a flight recorder of this version")
-    offset = struct.unpack_from("<q", file, lay.REALTIME_OFFSET_AT)[0]
+    offset = unpack_from("<q", file, lay.REALTIME_OFFSET_AT)[0]
     found = [r for w in range(lay.WRITERS) for s in range(lay.SECTIONS)
              for r in _ring_records(file, w, s, offset)]  # fmt: skip
     found.sort(key=lambda r: r.at_ns)
@@ -88,10 +88,10 @@ def _ring_records(file: Bytes, writer: int, section: int, offset: int) -> Iterat
     ring = lay.ring_at(writer, section)
     for i in range(lay.RECORDS_MAX):
         at = ring + 64 + i * lay.RECORD_BYTES
-        seq, when, code, entity, a, b, c, d = struct.unpack_from("<8q", file, at)
+        seq, when, code, entity, a, b, c, d = unpack_from("<8q", file, at)
         if seq <= 0 or seq & (lay.RECORDS_MAX - 1) != i:
             continue
-        again = struct.unpack_from("<q", file, at)[0]
+        again = unpack_from("<q", file, at)[0]
         if again != seq:
             continue
         names = lay.WRITER_NAMES[writer], lay.SECTION_NAMES[section]

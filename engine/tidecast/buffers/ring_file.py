@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from tidecast.errors import Conflict, SharedMemoryError
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.native.mapped import Bytes, MappedFile
+from tidecast.native.packing import pack_into, unpack_from
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +57,12 @@ def create_ring(
     node_name: str = "",
     topic_name: str = "",
 ) -> MappedFile:
-    """Create a ring's file. ``slots`` is a power of two; ``first`` the first packet it will hold."""
+    """Create a ring's file. ``slots``: a power of two; ``first``: first packet it will hold."""
     assert slots & (slots - 1) == 0 and lay.SLOTS_MIN <= slots <= lay.SLOTS_MAX, slots
     assert wire.PACKET_HEADER_BYTES < slot_bytes <= wire.PACKET_BYTES_MAX, slot_bytes
     mapped = MappedFile.create(path, lay.ring_bytes(slots, slot_bytes))
     ring = mapped.array
-    put = struct.pack_into
+    put = pack_into
     put("<III", ring, lay.KIND_AT, kind, slots, slot_bytes)
     put("<IHHBBBB", ring, lay.SESSION_AT, session, topic, node, channel, flow, reliability,
         int(has_network))
@@ -85,12 +85,14 @@ def describe(ring: Bytes) -> RingInfo:
     """Read and check a ring's header. Raises SharedMemoryError when it is not a sound ring."""
     if ring.size < lay.HEADER_BYTES:
         raise SharedMemoryError(f"not a ring: {ring.size} bytes")
-    get = struct.unpack_from
+    get = unpack_from
     (magic,) = get("<Q", ring, lay.MAGIC_AT)
     if magic != lay.MAGIC:
         raise SharedMemoryError("not a ring of this version: wrong magic number")
     kind, slots, slot_bytes = get("<III", ring, lay.KIND_AT)
-    session, topic, node, channel, flow, reliability, network = get("<IHHBBBB", ring, lay.SESSION_AT)
+    session, topic, node, channel, flow, reliability, network = get(
+        "<IHHBBBB", ring, lay.SESSION_AT
+    )
     sound = (
         lay.SLOTS_MIN <= slots <= lay.SLOTS_MAX
         and slots & (slots - 1) == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Self
 
 from tidecast import codecs
@@ -80,8 +81,7 @@ class Publisher(PublisherCore):
             done = False
             try:
                 done = self.attempt_run(run, flush) or await self._wait(
-                    lambda run=run: self.attempt_run(run, flush),
-                    timeout,  # type: ignore[misc]
+                    partial(self.attempt_run, run, flush), timeout
                 )
             except Closed:
                 raise

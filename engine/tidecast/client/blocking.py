@@ -7,6 +7,8 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
+from itertools import chain
 from types import TracebackType
 from typing import Any, Self
 
@@ -95,8 +97,7 @@ class Publisher(PublisherCore):
             done = False
             try:
                 done = self.attempt_run(run, flush) or self._wait(
-                    lambda run=run: self.attempt_run(run, flush),
-                    timeout,  # type: ignore[misc]
+                    partial(self.attempt_run, run, flush), timeout
                 )
             except Closed:
                 raise
@@ -220,6 +221,9 @@ class Subscription(SubscriptionCore):
         Raises GapError by policy; iterate again to go on behind the gap.
         """
         self.check()
+        return chain.from_iterable(self._walks())
+
+    def _walks(self) -> Iterator[Iterator[Message]]:
         while True:
             walk = self.rest()
             if walk is None:
@@ -227,7 +231,7 @@ class Subscription(SubscriptionCore):
                 if batch is None:
                     return
                 walk = self.start_walk(batch)
-            yield from walk
+            yield walk
 
     def batches(self, max_messages: int = 256, max_wait: float = 0.01) -> Iterator[Batch]:
         """Batches as they come, until closed or drained.

@@ -22,7 +22,10 @@ BATCH_MESSAGES_MAX = 4096
 _ASSEMBLY_KEPT_BYTES_MAX = 1 << 20
 _ASSEMBLY_BYTES_MIN = 1 << 12
 
+_ASSEMBLY_FIELDS = (rd.R_TOTAL, rd.R_FILLED, rd.R_META_AT, rd.R_META_N, rd.R_FLAGS)
+
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+Unfinished = tuple[int, list[int], Bytes]
 
 
 class Image:
@@ -36,6 +39,7 @@ class Image:
         "_out",
         "_ring",
         "_seen",
+        "after",
         "codec",
         "generation",
         "gone",
@@ -72,6 +76,8 @@ class Image:
         self._columns = np.empty((2, 0), dtype=np.int64)
         self.generation = 0
         self.gone: str | None = None
+        self.after: Image | None = None
+        """The same session's image from before its publisher was silent for long: read first."""
 
     def take(self, limit: int) -> Batch | Gap | None:
         """What comes next: up to ``limit`` messages in place, or a gap, or None."""
@@ -198,6 +204,24 @@ class Image:
             [[0, total, int(port[rd.R_META_AT]), int(port[rd.R_FLAGS])]], dtype=np.int64
         )
         return Batch(self, 1, self._assembly.data.toreadonly(), columns, rows)
+
+    def unfinished(self) -> Unfinished | None:
+        """The message whose first fragments were read, and the packet where it goes on."""
+        if self.port[rd.R_FILLED] >= self.port[rd.R_TOTAL]:
+            return None
+        fields = [int(self.port[field]) for field in _ASSEMBLY_FIELDS]
+        return int(self.port[rd.R_SEQ]), fields, self._assembly
+
+    def go_on_from(self, unfinished: Unfinished) -> None:
+        """Take over a message that an older image of the session has begun."""
+        seq, fields, assembly = unfinished
+        if seq != self.port[rd.R_SEQ]:
+            return
+        for field, value in zip(_ASSEMBLY_FIELDS, fields, strict=True):
+            self.port[field] = value
+        self._assembly = assembly
+        self.port[kernels.Q_ASSEMBLY] = address(self._assembly)
+        self.port[kernels.Q_ASSEMBLY_BYTES] = self._assembly.size
 
     def make_room(self) -> None:
         """Give the kernel the assembly buffer that it asked for."""

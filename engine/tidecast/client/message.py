@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -131,22 +130,8 @@ class Batch(Origin):
         return self._n > 0
 
     def __iter__(self) -> Iterator[Message]:
-        """The messages, each built when it is asked for (0.15 us)."""
-        return self.walk(iter(range(self._n)))
-
-    def walk(self, rows: Iterator[int]) -> Iterator[Message]:
-        """The messages; ``rows``, an iterator over 0..n-1, tells how far the walk has come."""
-        self._check()
-        starts, ends = self._bounds()
-        return map(
-            Message, map(self._memory.__getitem__, map(slice, starts, ends)), repeat(self), rows
-        )
-
-    def walk_from(self, start: int, rows: Iterator[int]) -> Iterator[Message]:
-        """Like `walk`, from message ``start`` on; ``rows`` over start..n-1."""
-        starts, ends = self._bounds()
-        views = map(self._memory.__getitem__, map(slice, starts[start:], ends[start:]))
-        return map(Message, views, repeat(self), rows)
+        """The messages."""
+        return iter(self.messages)
 
     def head(self, end: int) -> Batch:
         """The same batch, its first ``end`` messages only."""
@@ -169,8 +154,14 @@ class Batch(Origin):
 
     @property
     def messages(self) -> list[Message]:
-        """All messages."""
-        return list(self)
+        """All messages, each a view (0.19 us; a chain of lazy `map`s took 0.22)."""
+        self._check()
+        starts, ends = self._bounds()
+        memory = self._memory
+        return [
+            Message(memory[start:end], self, row)
+            for start, end, row in zip(starts, ends, range(self._n), strict=True)
+        ]
 
     @property
     def nbytes(self) -> int:

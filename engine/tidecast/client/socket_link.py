@@ -34,6 +34,7 @@ class SocketLink(Session):
     bells: Bytes = np.empty(0, dtype=np.uint8)
     doorbell: int = 0
     inline: bool = False
+    agents: tuple[Any, Any] | None = None
 
     def __init__(self, data_dir: Path, name: str, token: str | None = None) -> None:
         super().__init__(data_dir, name, token, attach=True)

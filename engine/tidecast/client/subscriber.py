@@ -17,7 +17,7 @@ import msgspec
 
 from tidecast import codecs
 from tidecast.buffers import reader as rd
-from tidecast.client.images import BATCH_MESSAGES_MAX, Image
+from tidecast.client.images import BATCH_MESSAGES_MAX, Image, Unfinished
 from tidecast.client.link import SubscriptionOptions
 from tidecast.client.message import Batch, EmptyBatch, Message
 from tidecast.client.outgoing import reject
@@ -33,6 +33,8 @@ ON_GAP = ("raise", "event", "skip")
 ITERATE_MESSAGES = 512
 """Messages taken at a time by who iterates over messages."""
 _ENGINE_LOST = -1
+_UNFINISHED_MAX = 64
+"""Messages cut in two by a time-out that are kept until their publishers come back."""
 
 
 class ImageStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,10 +82,11 @@ class SubscriptionCore:
         self._incoming: deque[ImageAvailable | ImageGone] = deque()
         self._settling = threading.Lock()
         self._turn = 0
-        self._rest: tuple[Batch, Iterator[int], Iterator[Message]] | None = None
+        self._rest: tuple[Batch, Iterator[Message]] | None = None
         self._refusal: TidecastError | None = None
         self._targets: dict[int, int] | None = None
         self._past: dict[str, int] = {}
+        self._unfinished: dict[int, Unfinished] = {}
         self._opened = False
         self.subscription_id = self.subscriber_id = 0
         self.running = 0
@@ -178,7 +181,7 @@ class SubscriptionCore:
             turn = self._turn if self._turn < len(images) else 0
             self._turn = turn + 1
             image = images[turn]
-            if self._targets is not None and not self._wanted(image):
+            if image.after is not None or (self._targets is not None and not self._wanted(image)):
                 continue
             found = image.take(limit)
             if found is None:
@@ -206,7 +209,11 @@ class SubscriptionCore:
             turn = self._turn if self._turn < len(images) else 0
             self._turn = turn + 1
             image = images[turn]
-            if image.has_more() and (self._targets is None or self._wanted(image)):
+            if (
+                image.after is None
+                and image.has_more()
+                and (self._targets is None or self._wanted(image))
+            ):
                 return image, False
         for image in [each for each in images if each.finished()]:
             self._drop(image)
@@ -258,17 +265,16 @@ class SubscriptionCore:
 
     def start_walk(self, batch: Batch) -> Iterator[Message]:
         """Walk over a batch; whoever comes next gets what was not walked over."""
-        rows = iter(range(len(batch)))
-        walk = batch.walk(rows)
-        self._rest = (batch, rows, walk)
+        walk = iter(batch)
+        self._rest = (batch, walk)
         return walk
 
     def rest(self) -> Iterator[Message] | None:
         """The walk that was left unfinished."""
         if self._rest is None:
             return None
-        _, rows, walk = self._rest
-        if operator.length_hint(rows) == 0:
+        _, walk = self._rest
+        if operator.length_hint(walk) == 0:
             self._rest = None
             return None
         return walk
@@ -276,17 +282,15 @@ class SubscriptionCore:
     def _take_rest(self, limit: int) -> Batch | None:
         if self._rest is None:
             return None
-        batch, rows, _ = self._rest
-        left = operator.length_hint(rows)
+        batch, walk = self._rest
+        left = operator.length_hint(walk)
+        self._rest = None
         if left == 0:
-            self._rest = None
             return None
         tail = batch.tail(len(batch) - left)
         if left <= limit:
-            self._rest = None
             return tail
-        rows = iter(range(limit, left))
-        self._rest = (tail, rows, tail.walk_from(limit, rows))
+        self.start_walk(tail.tail(limit))
         return tail.head(limit)
 
     def _settle(self) -> None:
@@ -297,7 +301,13 @@ class SubscriptionCore:
     def _take_in(self, event: ImageAvailable | ImageGone) -> None:
         if isinstance(event, ImageAvailable):
             try:
-                self._images.append(Image(event, self.subscriber_id, self._codec))
+                made = Image(event, self.subscriber_id, self._codec)
+                before = [i for i in self._images if i.session == made.session]
+                made.after = before[-1] if before else None
+                unfinished = self._unfinished.pop(made.session, None)
+                if unfinished is not None:
+                    made.go_on_from(unfinished)
+                self._images.append(made)
             except NotFound:  # it came and went before we looked
                 self._connection.release_image(event.subscription_id, event.image_id)
             return
@@ -327,6 +337,17 @@ class SubscriptionCore:
 
     def _drop(self, image: Image) -> None:
         self._images.remove(image)
+        unfinished = image.unfinished() if image.gone == "timeout" else None
+        for later in self._images:
+            if later.after is image:
+                later.after = None
+                if unfinished is not None:
+                    later.go_on_from(unfinished)
+                unfinished = None
+        if unfinished is not None:  # its publisher may come back and go on
+            while len(self._unfinished) >= _UNFINISHED_MAX:
+                self._unfinished.pop(next(iter(self._unfinished)))
+            self._unfinished[image.session] = unfinished
         self._retire(image)
 
     def _retire(self, image: Image) -> None:

@@ -31,7 +31,7 @@ _I64 = ir.IntType(64)
 
 
 class HandleType(types.Type):  # type: ignore[misc]
-    """The Numba type of one kind of handle. ``fields``: (name, array or handle type, dimensions)."""
+    """The Numba type of one kind of handle; ``fields``: (name, type, further dimensions)."""
 
     def __init__(self, name: str, fields: tuple[tuple[str, Any, tuple[int, ...]], ...]) -> None:
         self.fields = {field: (k, kind, tail) for k, (field, kind, tail) in enumerate(fields)}
@@ -65,7 +65,8 @@ def _lower_field(context: Any, builder: Any, handle: Any, value: Any, attribute:
     element = context.get_data_type(kind.dtype)
     itemsize = context.get_abi_sizeof(element)
     extents = [count, *(ir.Constant(_I64, n) for n in tail)]
-    strides, size = [], itemsize
+    strides: list[Any] = []
+    size = itemsize
     for n in (*reversed(tail), 1):
         strides.insert(0, ir.Constant(_I64, size))
         size *= n
@@ -81,12 +82,12 @@ def _lower_field(context: Any, builder: Any, handle: Any, value: Any, attribute:
 
 
 class Kind:
-    """A kind of state: ``Kind("sender", [("pubs", PUBLICATION, ()), ("tx", SEND_IO, ()), ...])``."""
+    """A kind of state: ``Kind("sender", [("pubs", PUBLICATION, ()), ("tx", SEND_IO, ())])``."""
 
     def __init__(self, name: str, fields: Sequence[tuple[str, Any, tuple[int, ...]]]) -> None:
         self.name = name
         self.fields = tuple(fields)
-        self.type = HandleType(
+        self.type: HandleType = HandleType(
             name,
             tuple(
                 (field, kind.type, ())
@@ -103,7 +104,7 @@ class Kind:
 
 
 class State:
-    """Arrays by name, and ``words``, the block that kernels take: ``kind.of(words)`` in a kernel."""
+    """Arrays by name, and ``words``, what kernels take: ``kind.of(words)`` in a kernel."""
 
     def __init__(self, kind: Kind, parts: dict[str, Any]) -> None:
         self.kind = kind

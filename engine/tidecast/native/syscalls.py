@@ -92,7 +92,7 @@ def recvmmsg(fd, headers_address, n, flags):
 
 @inlined
 def ppoll(pollfds, n, timeout_ns, scratch):
-    """Wait for any of ``n`` descriptors (struct pollfd in a byte array); ready ones or ``-errno``."""
+    """Wait for any of ``n`` descriptors (struct pollfd each); ready ones or ``-errno``."""
     store_i64(scratch, 0, timeout_ns // 1_000_000_000)
     store_i64(scratch, 8, timeout_ns % 1_000_000_000)
     done = _ppoll(address_of(pollfds), n, address_of(scratch), 0)

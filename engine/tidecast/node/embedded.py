@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from tidecast.agents.warmup import warm_up
 from tidecast.client.link import (
     PublicationGrant,
     PublicationOptions,
     SubscriptionGrant,
     SubscriptionOptions,
 )
-from tidecast.agents.warmup import warm_up
 from tidecast.config import Topology, default_topology, load_topology, with_identity
 from tidecast.events import Event
 from tidecast.node.node import Node

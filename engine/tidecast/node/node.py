@@ -23,6 +23,7 @@ import msgspec
 import numpy as np
 
 from tidecast import events as ev
+from tidecast.agents.run import ring_bell_line
 from tidecast.buffers.counters import CountersFile
 from tidecast.buffers.recorder import create_recorder, record_from_python
 from tidecast.buffers.ring_file import add_consumer, create_ring, remove_consumer
@@ -47,7 +48,6 @@ from tidecast.errors import (
     ConfigError,
     Conflict,
     ForkedProcess,
-    NoResponders,
     NotFound,
     SharedMemoryError,
     TidecastError,
@@ -58,9 +58,10 @@ from tidecast.layout import ring as lay
 from tidecast.layout.packet import CHANNEL_LARGE, CHANNEL_NAMES
 from tidecast.native.mapped import MappedFile
 from tidecast.node import sessions, tables
+from tidecast.node.leftovers import clear_leftovers, make_directory
 from tidecast.node.state import Client, Image, Peer, Publication, Subscription
-from tidecast.node.transports import Memory, TransportRuntime, ring_bell_line
-from tidecast.transport.faults import apply_faults
+from tidecast.node.transports import Memory, TransportRuntime
+from tidecast.node.views import NodeViews
 
 TICK_S = 0.1
 CLIENTS_MAX = lay.DOORBELLS_MAX - lay.DOORBELL_FIRST_CLIENT
@@ -68,7 +69,7 @@ DRAIN_PATIENCE_S = 30.0
 STOP_DRAIN_S = 1.0
 
 
-class Node:
+class Node(NodeViews):
     """See module. ``inline``: no threads; agents and conductor run inside `work`."""
 
     def __init__(
@@ -110,9 +111,9 @@ class Node:
 
     def start(self) -> None:
         """Create shared memory, open sockets, start agents: all of it or nothing."""
-        self._clear_leftovers()
-        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        clear_leftovers(self.directory.parent)
         self.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._alive = make_directory(self.directory)
         try:
             self._bells = MappedFile.create(
                 self.bells_path, lay.DOORBELLS_MAX * lay.DOORBELL_BYTES
@@ -141,17 +142,6 @@ class Node:
                 target=self._conduct, name="tidecast-node", daemon=True
             )
             self._conductor.start()
-
-    def _clear_leftovers(self) -> None:
-        """Remove the shared memory of engines of this data directory that died."""
-        base = shm_dir(self.data_dir)
-        if not base.is_dir():
-            return
-        for each in base.iterdir():
-            pid = each.name.rpartition("-")[2]
-            alive = pid.isdigit() and Path(f"/proc/{pid}").exists()
-            if each.is_dir() and not alive:
-                shutil.rmtree(each, ignore_errors=True)
 
     def stop(self) -> None:
         """Close what is open, let the senders announce it, stop agents, remove shared memory."""
@@ -183,6 +173,7 @@ class Node:
         self.runtimes.clear()
         if os.getpid() == self._pid:
             shutil.rmtree(self.directory, ignore_errors=True)
+            os.close(self._alive)
             with contextlib.suppress(OSError):
                 self.directory.parent.rmdir()
 
@@ -426,7 +417,7 @@ class Node:
                     if matches(subscription.pattern, config.name):
                         self._read_local(publication, subscription, at_head=False)
             except BaseException:
-                self._forget_publication(publication)
+                self.forget_publication(publication)
                 raise
             return PublicationGrant(
                 publication_id=publication_id, ring_path=str(mapped.path), topic=config.name,
@@ -466,13 +457,14 @@ class Node:
             publication.closing, publication.closed_s = True, self.clock_ns() / 1e9
             close_abandoned(publication.mapped.array, self.bells, publication.about().slots)
             for subscription_id in publication.readers:
-                self._tell_gone(subscription_id, publication.id, publication.topic.name,
+                self.tell_gone(subscription_id, publication.id, publication.topic.name,
                                 self.name, publication.session, "closed")
             if publication.runtime is None:
                 publication.drained = True
             sessions.look_after_publication(self, publication, self.clock_ns() / 1e9)
 
-    def _forget_publication(self, publication: Publication) -> None:
+    def forget_publication(self, publication: Publication) -> None:
+        """Take a publication off its sender and unmap it."""
         self.pubs.pop(publication.id, None)
         client = self.clients.get(publication.client)
         if client is not None:
@@ -482,8 +474,9 @@ class Node:
         publication.mapped.unlink()
         publication.mapped.close()
 
-    def _tell_gone(self, subscription_id: int, image_id: int, topic: str, node: str,
+    def tell_gone(self, subscription_id: int, image_id: int, topic: str, node: str,
                    session: int, reason: str) -> None:
+        """Tell a subscription that a publication it reads has ended."""
         subscription = self.subs.get(subscription_id)
         if subscription is not None:
             self.tell(subscription.client, ev.ImageGone(
@@ -557,70 +550,6 @@ class Node:
             source = self.images_by_id.get(image_id) or self.pubs.get(image_id)
             if source is not None:
                 self._stop_reading(source, subscription_id)
-
-    # --- the rest ---------------------------------------------------------------------------------
-
-    def node_id_of(self, name: str) -> int:
-        """Id of a node by name."""
-        if name == self.name:
-            return self.id
-        for peer in self.peers.values():
-            if peer.name == name:
-                return peer.id
-        known = ", ".join(sorted(p.name for p in self.peers.values())) or "none"
-        raise NoResponders(f"no node {name!r} was seen: known are {known}")
-
-    def set_faults(self, transport: str, faults: FaultSettings) -> None:
-        """Inject faults into a transport that allows it."""
-        with self.lock:
-            config = self.topology.transport(transport)
-            runtime = self.runtimes.get(config.name)
-            if runtime is None:
-                raise ConfigError(f"transport {config.name}: kind {config.kind} has no packets")
-            if faults.any and not config.allow_faults:
-                raise ConfigError(
-                    f"transport {config.name}: allow_faults is off: set `allow_faults: true` for "
-                    "it in the topology if this is a place for tests"
-                )
-            cut = [self._cut_node(name) for name in faults.partition]
-            delay_ns = int(faults.delay_us * 1000)
-            runtime.on_receiver(lambda: apply_faults(
-                runtime.rx_state.faults, drop=faults.drop, duplicate=faults.duplicate,
-                reorder=faults.reorder, corrupt=faults.corrupt, delay_ns=delay_ns,
-                cut_nodes=[n for n in cut if n != self.id], seed=faults.seed,
-            ))
-            sessions.set_refused(
-                runtime, [*self.topology.node.quarantined, *(n for n in cut if n != self.id)]
-            )
-            self.faults[config.name] = faults
-            self.note(rec.ALERT, rec.Code.FAULTS_CHANGED, runtime.index,
-                      round(faults.drop * 1e6), delay_ns, faults.seed)
-
-    def _cut_node(self, name: str) -> int:
-        return int(name) if name.isdigit() else self.node_id_of(name)
-
-    def get_faults(self) -> dict[str, FaultSettings]:
-        """Fault injection by transport."""
-        return {name: self.faults.get(name, FaultSettings()) for name in self.runtimes}
-
-    def stats(self) -> dict[str, Any]:
-        """Counters of every entity that has one, by kind and name."""
-        return tables.stats(self.counters)
-
-    def publications(self) -> list[dict[str, Any]]:
-        """One mapping a publication."""
-        with self.lock:
-            return [tables.publication_row(self, p) for p in self.pubs.values()]
-
-    def images(self) -> list[dict[str, Any]]:
-        """One mapping an image."""
-        with self.lock:
-            return [tables.image_row(self, i) for i in self.images_by_id.values()]
-
-    def receivers(self) -> list[dict[str, Any]]:
-        """One mapping a receiver of a publication of this node."""
-        with self.lock:
-            return [r for p in self.pubs.values() for r in tables.receiver_rows(self, p)]
 
 
 def _or(chosen: int | None, default: int) -> int:

@@ -5,7 +5,6 @@ Called by the conductor with the node's lock held.
 
 from __future__ import annotations
 
-import struct
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,6 +21,7 @@ from tidecast.layout import counters as cl
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
+from tidecast.native.packing import pack_into, unpack_from
 from tidecast.node import tables
 from tidecast.node.state import Image, Peer, Publication, Subscription
 from tidecast.node.transports import TransportRuntime
@@ -57,9 +57,9 @@ class Setup:
 
 def decode_setup(raw: bytes, address_words: tuple[int, int]) -> Setup:
     """Decode a checked SETUP packet."""
-    _, _, _, channel, session, topic, _, _, source, seq, _ = struct.unpack_from("<BBBBIHHHHqq", raw)
-    incarnation, age, oldest = struct.unpack_from("<qqq", raw, wire.SETUP_INCARNATION_AT)
-    slots, size, receivers, flow, reliability, node_n, topic_n = struct.unpack_from(
+    _, _, _, channel, session, topic, _, _, source, seq, _ = unpack_from("<BBBBIHHHHqq", raw)
+    incarnation, age, oldest = unpack_from("<qqq", raw, wire.SETUP_INCARNATION_AT)
+    slots, size, receivers, flow, reliability, node_n, topic_n = unpack_from(
         "<IHHBBBB", raw, wire.SETUP_SLOTS_AT
     )
     names = raw[wire.SETUP_NAMES_AT :]
@@ -172,7 +172,7 @@ def _rebuild(node: Node, runtime: TransportRuntime) -> None:
 
 def _on_setup(node: Node, runtime: TransportRuntime, setup: Setup) -> None:
     special = _special(node, runtime)
-    if not _accept_peer(node, runtime, setup):
+    if not _accept_peer(node, setup):
         special[setup.session] = im.SESSION_ENDED
         return
     topic = _topic_of(node, runtime, setup)
@@ -187,7 +187,7 @@ def _on_setup(node: Node, runtime: TransportRuntime, setup: Setup) -> None:
             _make_image(node, runtime, setup, topic, mode, group)
 
 
-def _accept_peer(node: Node, runtime: TransportRuntime, setup: Setup) -> bool:
+def _accept_peer(node: Node, setup: Setup) -> bool:
     """Know the peer; a newer incarnation replaces an older one, never the reverse."""
     known = node.peers.get(setup.source)
     now = node.clock_ns() / 1e9
@@ -419,10 +419,10 @@ def _image_gone(node: Node, image: Image, reason: str) -> None:
     record = image.runtime.rx_state.images[image.slot]
     contiguous, closed = int(record["contiguous"]), int(record["closed"])
     if not closed:
-        struct.pack_into("<q", image.mapped.array, lay.END_SEQ_AT, contiguous)
-        struct.pack_into("<q", image.mapped.array, lay.CLOSED_AT, 1)
+        pack_into("<q", image.mapped.array, lay.END_SEQ_AT, contiguous)
+        pack_into("<q", image.mapped.array, lay.CLOSED_AT, 1)
     for subscription_id in image.readers:
-        node._tell_gone(subscription_id, image.id, image.topic.name, image.node_name,
+        node.tell_gone(subscription_id, image.id, image.topic.name, image.node_name,
                         image.session, reason)
     if reason != "closed":
         tables.remove_image(node, image)
@@ -441,25 +441,13 @@ def look_after_image(node: Node, image: Image, now_s: float) -> None:
     special[image.session] = im.SESSION_ENDED if image.gone == "closed" else im.SESSION_IGNORED
     if image.gone == "timeout":
         special.pop(image.session, None)
-    _leave(node, image)
-    tables.remove_image(node, image)
+    # Tell the publisher that we stop receiving, so that it does not wait for us.
+    tables.remove_image(node, image, leave=not image.gone)
     node.images_by_id.pop(image.id, None)
     node.note(rec.LOW, rec.Code.IMAGE_REMOVED, image.session)
     _rebuild(node, image.runtime)
     image.mapped.unlink()
     image.mapped.close()
-
-
-def _leave(node: Node, image: Image) -> None:
-    """Tell the publisher that we stop receiving, so that it does not wait for us."""
-    if image.slot < 0 or image.gone:
-        return
-    from tidecast.agents.leave import leave_session
-
-    runtime = image.runtime
-    runtime.on_receiver(
-        lambda: leave_session(runtime.inline_arguments[1], image.slot, node.clock_ns())
-    )
 
 
 def _evict_stuck(node: Node, source: Image | Publication, now_s: float,
@@ -477,7 +465,7 @@ def _evict_stuck(node: Node, source: Image | Publication, now_s: float,
             source.watch[subscription_id] = (position, now_s)
             continue
         if now_s - since > timeout_s and fields[0] == lay.CONSUMER_ACTIVE:
-            struct.pack_into("<q", ring, lay.BASE_AT, max(end - about.slots // 4, position))
+            pack_into("<q", ring, lay.BASE_AT, max(end - about.slots // 4, position))
             fields[0] = lay.CONSUMER_EVICTED
             node.note(rec.ALERT, rec.Code.EVICTED, source.session, subscription_id, position, end)
             _evicted(node, source.session, subscription_id, end - position)
@@ -491,7 +479,7 @@ def look_after_publication(node: Node, publication: Publication, now_s: float) -
         return
     late = now_s - publication.closed_s > GONE_PATIENCE_S
     if (publication.drained or late) and (not publication.readers or late):
-        node._forget_publication(publication)
+        node.forget_publication(publication)
 
 
 __all__ = ["handle", "time"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tidecast.agents import images as im
 from tidecast.agents import publications as pu
+from tidecast.agents.leave import leave_session
 from tidecast.agents.receiving import STATUS_INTERVAL_NS_FIRST
 from tidecast.agents.sender import CHECK_INTERVAL_NS
 from tidecast.buffers.counters import CountersFile
@@ -19,7 +19,8 @@ from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address
-from tidecast.node.state import Image, Publication
+from tidecast.native.packing import pack_into, unpack_from
+from tidecast.node.state import Image, Peer, Publication
 from tidecast.node.transports import TransportRuntime
 from tidecast.protocol.flow_control import NO_LIMIT
 from tidecast.protocol.session_table import insert, rebuild
@@ -28,12 +29,13 @@ if TYPE_CHECKING:
     from tidecast.node.node import Node
 
 JOIN_HOLD_NS = 50_000_000
+LEAVE_REPEATS = 3
 _STATE_SHIFT, _LENGTH = lay.STATE_SHIFT, lay.CONTROL_LENGTH_MASK
 
 
 def set_live(ring: Bytes, rate_packets: int, rate_bytes: int, linger_us: int) -> None:
     """Set what may change while a publication runs."""
-    struct.pack_into("<qqq", ring, lay.RATE_PACKETS_AT, rate_packets, rate_bytes, linger_us * 1000)
+    pack_into("<qqq", ring, lay.RATE_PACKETS_AT, rate_packets, rate_bytes, linger_us * 1000)
 
 
 def local_start(ring: Bytes, about: RingInfo, start: str, at_head: bool) -> tuple[int, int]:
@@ -46,7 +48,7 @@ def local_start(ring: Bytes, about: RingInfo, start: str, at_head: bool) -> tupl
     if about.head == about.first:
         return about.head, 0
     last = about.head - 1
-    (word,) = struct.unpack_from("<q", ring, lay.HEADER_BYTES + (last & (about.slots - 1)) * 8)
+    (word,) = unpack_from("<q", ring, lay.HEADER_BYTES + (last & (about.slots - 1)) * 8)
     if (word >> _STATE_SHIFT) & 0xFF == lay.OPEN:
         return last, word & _LENGTH
     return about.head, 0
@@ -60,13 +62,13 @@ def _setup_packet(node: Node, publication: Publication, channel: int) -> bytes:
     about = describe(publication.mapped.array)
     name, topic = node.name.encode()[:64], publication.topic.name.encode()
     body = bytearray(wire.SETUP_NAMES_AT)
-    struct.pack_into(
+    pack_into(
         "<BBBBIHHHHqq", body, 0, wire.VERSION, wire.SETUP, 0, channel, publication.session,
         about.topic, wire.SETUP_NAMES_AT + len(name) + len(topic), wire.RECEIVER_ALL, node.id, 0, 0,
     )
-    struct.pack_into("<q", body, wire.SETUP_INCARNATION_AT, node.incarnation)
-    struct.pack_into("<IHH", body, wire.SETUP_SLOTS_AT, about.slots, about.slot_bytes, 0)
-    struct.pack_into("<BBBB", body, wire.SETUP_FLOW_AT, about.flow, about.reliability, len(name),
+    pack_into("<q", body, wire.SETUP_INCARNATION_AT, node.incarnation)
+    pack_into("<IHH", body, wire.SETUP_SLOTS_AT, about.slots, about.slot_bytes, 0)
+    pack_into("<BBBB", body, wire.SETUP_FLOW_AT, about.flow, about.reliability, len(name),
                      len(topic))
     return bytes(body) + name + topic
 
@@ -77,8 +79,8 @@ def add_publication(node: Node, publication: Publication, channel: int) -> None:
     assert runtime is not None
     ring = publication.mapped.array
     about = describe(ring)
-    struct.pack_into("<q", ring, lay.SENDER_BELL_AT, runtime.sender_bell)
-    publication.resent = np.zeros(about.slots, dtype=np.int64)
+    pack_into("<q", ring, lay.SENDER_BELL_AT, runtime.sender_bell)
+    resent = publication.resent = np.zeros(about.slots, dtype=np.int64)
     publication.row = node.counters.allocate(
         cl.ROW_PUBLICATION, publication.topic.name, wire.CHANNEL_NAMES[channel],
         session=publication.session, peer=node.id, channel=channel,
@@ -96,7 +98,7 @@ def add_publication(node: Node, publication: Publication, channel: int) -> None:
         S.pubs[p] = np.zeros((), dtype=pu.PUBLICATION)
         values: dict[str, Any] = {
             "ring_address": address(ring), "ring_bytes": ring.size,
-            "resent_address": address(publication.resent), "slots": about.slots,
+            "resent_address": address(resent), "slots": about.slots,
             "slot_bytes": about.slot_bytes, "slots_at": lay.slots_at(about.slots),
             "session": publication.session, "topic": about.topic, "channel": channel,
             "flow": about.flow, "reliability": about.reliability, "row": publication.row,
@@ -186,7 +188,8 @@ def add_image(
             "incarnation": image.incarnation, "reliability": reliability, "row": image.row,
             "receiver": node.random_id(62), "highest": join, "contiguous": join,
             "window_end": join + about.slots, "nak_ns": im.NEVER, "status_ns": now,
-            "status_interval_ns": STATUS_INTERVAL_NS_FIRST, "reported": join, "heard_ns": now, "echo_at_ns": now, "end_seq": -1,
+            "status_interval_ns": STATUS_INTERVAL_NS_FIRST, "reported": join,
+            "heard_ns": now, "echo_at_ns": now, "end_seq": -1,
             "address_a": address_words[0], "address_b": address_words[1], "next": -1,
             "nak_delay_ns": topic.nak_delay_us * 1000,
             "nak_retry_ns": topic.nak_retry_us * 1000, "group": group,
@@ -203,12 +206,18 @@ def add_image(
     runtime.on_receiver(add)
 
 
-def remove_image(node: Node, image: Image) -> None:
-    """Take an image away from its receiver; tell the publisher when it was still alive."""
+def remove_image(node: Node, image: Image, *, leave: bool = False) -> None:
+    """Take an image away from its receiver; with ``leave`` tell the publisher in the same step.
+
+    A duty cycle between the two could send a STATUS that makes us a receiver again: one that never
+    moves. The LEAVE may be lost like any packet, so it is said more than once.
+    """
     runtime = image.runtime
 
     def remove() -> None:
         S = runtime.rx_state
+        for _ in range(LEAVE_REPEATS if leave else 0):
+            leave_session(runtime.inline_arguments[1], image.slot, node.clock_ns())
         count = int(S.misc[im.M_COUNT])
         kept = [int(S.index[k]) for k in range(count) if int(S.index[k]) != image.slot]
         S.index[: len(kept)] = kept
@@ -266,7 +275,7 @@ def _local_readers(ring: Bytes) -> list[dict[str, int]]:
     ]  # fmt: skip
 
 
-def publication_row(node: Node, publication: Publication) -> dict[str, Any]:
+def publication_row(publication: Publication) -> dict[str, Any]:
     """A publication as `tidecast top` and the dashboard show it."""
     about = publication.about()
     row: dict[str, Any] = {
@@ -286,7 +295,7 @@ def publication_row(node: Node, publication: Publication) -> dict[str, Any]:
     return row
 
 
-def image_row(node: Node, image: Image) -> dict[str, Any]:
+def image_row(image: Image) -> dict[str, Any]:
     """An image as `tidecast top` and the dashboard show it."""
     row: dict[str, Any] = {
         "image_id": image.id, "topic": image.topic.name, "session": image.session,
@@ -303,12 +312,12 @@ def image_row(node: Node, image: Image) -> dict[str, Any]:
     return row
 
 
-def receiver_rows(node: Node, publication: Publication) -> list[dict[str, Any]]:
+def receiver_rows(peers: dict[int, Peer], publication: Publication) -> list[dict[str, Any]]:
     """The receivers of a publication."""
     if publication.slot < 0 or publication.runtime is None:
         return []
     table = publication.runtime.tx_state.receivers[publication.slot]
-    names = {p.id: p.name for p in node.peers.values()}
+    names = {p.id: p.name for p in peers.values()}
     return [
         {"topic": publication.topic.name, "session": publication.session,
          "receiver": int(r["id"]), "node_id": int(r["node"]),

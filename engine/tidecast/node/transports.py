@@ -62,7 +62,7 @@ class Memory:
         self.control[node_id] = wire_io.make_inbox(self.inbox_packets, self.packet_bytes)
         self.members.append(runtime)
 
-    def leave(self, runtime: TransportRuntime, node_id: int) -> None:
+    def leave(self, runtime: TransportRuntime) -> None:
         """Take a node off the network. Its inboxes stay mapped for packets on their way."""
         self.members.remove(runtime)
         self.retarget()
@@ -121,7 +121,7 @@ class AgentThread:
         def wrapped() -> None:
             try:
                 outcome[0] = command()
-            except BaseException as problem:
+            except BaseException as problem:  # noqa: BLE001  (raised again in the caller)
                 outcome[1] = problem
             done.set()
 
@@ -136,7 +136,7 @@ class AgentThread:
                 raise Timeout(f"agent {self.thread.name} does not answer ({self.failure})")
         if outcome[1] is not None:
             raise outcome[1]
-        return outcome[0]  # type: ignore[no-any-return]
+        return outcome[0]
 
     def stop(self) -> None:
         """Stop and join."""
@@ -285,10 +285,8 @@ class TransportRuntime:
 
     def _hand_on(self, state: Any) -> None:
         if state is self.rx_state and self._wake_fd >= 0:
-            try:
+            with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake_fd)
-            except BlockingIOError:
-                pass
         n = int(state.attention[A_EVENTS])
         if n == 0:
             return
@@ -334,7 +332,7 @@ class TransportRuntime:
                 agent.stop()
         self._sender = self._receiver = None
         if self.memory is not None and self in self.memory.members:
-            self.memory.leave(self, self.node_id)
+            self.memory.leave(self)
         if self.sockets is not None:
             self.sockets.close()
             self.sockets = None

@@ -33,7 +33,7 @@ def find_session(table, session):
 def put_session(table, session, value):
     """Insert or change. False when the table is nearly full."""
     i = (session * _MIX) & (SESSIONS_MAX - 1)
-    for k in range(SESSIONS_MAX // 2):
+    for _ in range(SESSIONS_MAX // 2):
         if table[i, 0] == session or table[i, 0] == 0:
             table[i, 0], table[i, 1] = session, value
             return True

@@ -16,7 +16,8 @@ from tidecast.native.jit import inlined
 from tidecast.native.memory import copy, load_i64, load_u8, load_u16
 from tidecast.protocol.random import random_below
 
-F_ON, F_DROP, F_DUPLICATE, F_REORDER, F_CORRUPT, F_DELAY_NS, F_HELD, F_SERIAL = 0, 1, 2, 3, 4, 5, 6, 7
+F_ON, F_DROP, F_DUPLICATE, F_REORDER, F_CORRUPT = 0, 1, 2, 3, 4
+F_DELAY_NS, F_HELD, F_SERIAL = 5, 6, 7
 FAULT_FIELDS = 16
 HELD_MAX, HELD_BYTES_MAX = 2048, 65_024
 HELD_FIELDS = 6

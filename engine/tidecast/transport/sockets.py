@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import ipaddress
@@ -74,10 +75,8 @@ def _udp_socket(buffer_bytes: int, *, gro: bool) -> socket.socket:
     one.setblocking(False)
     _set_buffers(one, buffer_bytes)
     if gro:
-        try:
+        with contextlib.suppress(OSError):  # an old kernel: packets come one by one
             one.setsockopt(_SOL_UDP, _UDP_GRO, 1)
-        except OSError:
-            pass  # an old kernel: packets come one by one
     return one
 
 

@@ -202,7 +202,8 @@ def send_run(tx, target, channel, memory, at, stride, packets, padded):
             _deliver_to_inbox(name, io[IO_SOURCE], memory, at + i * stride, n)
         io[IO_CALLS] += 1
         return packets
-    result = _send_run_udp(tx, address_of(tx.addresses) + name_at, memory, at, stride, packets, padded)
+    name_address = address_of(tx.addresses) + name_at
+    result = _send_run_udp(tx, name_address, memory, at, stride, packets, padded)
     if result >= 0:
         return result
     if result == -sys.EAGAIN or result == -sys.ENOBUFS:

@@ -1,0 +1,276 @@
+"""The benches: which workers, beside which floor, and what comes out."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tidecast.bench.measure import Result, Worker, machine, percentiles_us, run_together, workers
+from tidecast.errors import ConfigError
+
+MESSAGE_BYTES = 70
+PORT = 17_400
+LOSS_FAULTS = {"duplicate": 0.02, "reorder": 0.05, "seed": 7}
+Note = Callable[[str], None]
+
+
+def messages_a_packet(packet_bytes: int, message_bytes: int) -> int:
+    """How many messages fit a packet."""
+    return (packet_bytes - 32) // (message_bytes + 4)
+
+
+def floor_throughput(packet_bytes: int, seconds: float, message_bytes: int) -> dict[str, Any]:
+    """Raw multicast on loopback: the same system calls, no protocol; received packets count."""
+    soak, flood = run_together(
+        Worker("soak", 1, port=PORT, packet_bytes=packet_bytes, duration_s=seconds),
+        Worker("flood", 0, port=PORT, packet_bytes=packet_bytes, duration_s=seconds + 0.5),
+    )
+    rate = soak["packets"] / max(soak["elapsed_s"], 1e-9)
+    return {
+        "packets_per_s": round(rate),
+        "msgs_per_s": round(rate * messages_a_packet(packet_bytes, message_bytes)),
+        "delivered_share": round(soak["packets"] / max(flood["packets_sent"], 1), 3),
+    }
+
+
+def _engines(note: Note, **config: Any) -> tuple[list[Worker], list[str], list[Any]]:
+    """Two engine processes with data directories of their own."""
+    folders = [tempfile.TemporaryDirectory(prefix="tidecast-bench-") for _ in range(2)]
+    engines = [
+        Worker("engine", None, data_dir=f.name, node=i + 1, **config)
+        for i, f in enumerate(folders)
+    ]
+    note("two engine processes")
+    return engines, [f.name for f in folders], folders
+
+
+def _transfer(note: Note, shape: str, count: int, **config: Any) -> tuple[Any, Any]:
+    """(subscriber's, publisher's) outcome of ``count`` messages from node 1 to node 2."""
+    if shape == "embedded":
+        subscriber = Worker("subscribe_compiled", 1, node=2, count=count, **config)
+        publisher = Worker("publish_compiled", 0, node=1, count=count,
+                           message_bytes=MESSAGE_BYTES, **config)
+        return tuple(run_together(subscriber, publisher))  # type: ignore[return-value]
+    engines, dirs, _folders = _engines(note, **config)
+    with workers(*engines):
+        subscriber = Worker("subscribe_compiled", None, node=2, count=count, data_dir=dirs[1])
+        publisher = Worker("publish_compiled", None, node=1, count=count, data_dir=dirs[0],
+                           message_bytes=MESSAGE_BYTES)
+        return tuple(run_together(subscriber, publisher))  # type: ignore[return-value]
+
+
+def _rate(received: dict[str, Any]) -> float:
+    return float((received["received"] - received["first"]) / max(received["elapsed_s"], 1e-9))
+
+
+def throughput(note: Note, *, shape: str = "embedded", packet_bytes: int = 1400,
+               messages: int = 100_000_000, seconds: float = 2.0) -> Result:
+    """70-byte messages, reliable, ordered, loopback multicast, two processes, compiled."""
+    if shape == "engine":
+        messages = messages // 4
+    config = {"shape": shape, "packet_bytes": packet_bytes, "messages": messages,
+              "message_bytes": MESSAGE_BYTES, **machine()}
+    result = Result("throughput", config)
+    note(f"floor at {packet_bytes} bytes")
+    result.floor = floor_throughput(packet_bytes, seconds, MESSAGE_BYTES)
+    note(f"{messages} messages, {shape}")
+    received, sent = _transfer(note, shape, messages, port=PORT + 10, packet_bytes=packet_bytes)
+    sender = sent["sender"]
+    result.metrics = {
+        "msgs_per_s": round(_rate(received)), "received": received["received"],
+        "lost": received["lost"], "duplicated": received["duplicated"],
+        "packets_resent": sender.get("packets_resent", 0),
+        "bytes_per_s": round(_rate(received) * MESSAGE_BYTES),
+    }
+    result.compare("msgs_per_s")
+    return result
+
+
+def loss(note: Note, *, drop: float = 0.05, messages: int = 10_000_000,
+         packet_bytes: int = 1400) -> Result:
+    """The same under injected loss, duplicates and reordering, beside the same without loss."""
+    result = Result("loss", {"drop": drop, "messages": messages, "packet_bytes": packet_bytes,
+                             **LOSS_FAULTS, **machine()})
+    rates = {}
+    for share in (0.0, drop):
+        note(f"{messages} messages at {share:.0%} loss")
+        faults = {"drop": share, **LOSS_FAULTS}
+        received, sent = _transfer(
+            note, "embedded", messages, port=PORT + 20, packet_bytes=packet_bytes, faults=faults,
+        )
+        rates[share] = _rate(received)
+    sender, receiver = sent["sender"], received["receiver"]
+    lost_bytes = receiver.get("faults_dropped_bytes", 0)
+    result.metrics = {
+        "msgs_per_s": round(rates[drop]), "msgs_per_s_without_loss": round(rates[0.0]),
+        "throughput_kept": round(rates[drop] / rates[0.0], 4), "lost": received["lost"],
+        "duplicated": received["duplicated"],
+        "resent_bytes": sender.get("bytes_resent", 0), "lost_bytes": lost_bytes,
+        "resent_ratio": round(sender.get("bytes_resent", 0) / max(lost_bytes, 1), 4),
+        "naks_sent": received["image"].get("naks_sent", 0),
+    }
+    note("ping-pong at 1 % loss")
+    result.metrics |= {f"at_1_percent_{k}": v for k, v in _ping_pong(
+        PORT + 30, 20_000, faults={"drop": 0.01, "seed": 11}).items()}
+    return result
+
+
+def _ping_pong(port: int, rounds: int, **config: Any) -> dict[str, float]:
+    with tempfile.TemporaryDirectory() as folder:
+        save = str(Path(folder) / "samples.npy")
+        run_together(
+            Worker("live_pong", 1, node=2, rounds=rounds, message_bytes=MESSAGE_BYTES, port=port,
+                   **config),
+            Worker("live_ping", 0, node=1, rounds=rounds, message_bytes=MESSAGE_BYTES, port=port,
+                   save=save, **config),
+        )
+        samples = np.load(save)
+    return percentiles_us(samples[samples > 0])
+
+
+def latency(note: Note, *, rounds: int = 200_000, save_dir: Path | None = None) -> Result:
+    """Ping-pong of 70 bytes over loopback multicast, embedded inline, both sides spinning."""
+    result = Result("latency", {"rounds": rounds, "message_bytes": MESSAGE_BYTES, **machine()})
+    with tempfile.TemporaryDirectory() as folder:
+        save = str((save_dir or Path(folder)) / "latency-floor.npy")
+        note("raw sockets")
+        run_together(
+            Worker("pong", 1, port=PORT + 40, message_bytes=MESSAGE_BYTES, rounds=rounds),
+            Worker("ping", 0, port=PORT + 40, message_bytes=MESSAGE_BYTES, rounds=rounds,
+                   save=save),
+        )
+        result.floor = percentiles_us(np.load(save))
+    note("Tidecast, embedded inline")
+    result.metrics = _ping_pong(PORT + 60, rounds)
+    for name in ("p50", "p99", "p999"):
+        result.compare(f"rtt_{name}_us", name)
+    return result
+
+
+def ipc(note: Note, *, messages: int = 100_000_000, rounds: int = 200_000,
+        message_bytes: int = 64) -> Result:
+    """Shared memory: two processes, one engine, compiled; beside a plain ring with no protocol."""
+    result = Result("ipc", {"messages": messages, "message_bytes": message_bytes, **machine()})
+    with tempfile.TemporaryDirectory(prefix="tidecast-bench-") as folder:
+        shared = f"/dev/shm/{Path(folder).name}"
+        try:
+            note("plain memory")
+            read, _ = run_together(
+                Worker("memory_read", 1, path=shared, message_bytes=message_bytes),
+                Worker("memory_write", 0, path=shared, message_bytes=message_bytes,
+                       duration_s=1.5),
+            )
+            Path(shared).unlink()
+            save = str(Path(folder) / "memory.npy")
+            run_together(
+                Worker("memory_pong", 1, path=shared, rounds=rounds),
+                Worker("memory_ping", 0, path=shared, rounds=rounds, save=save),
+            )
+        finally:
+            Path(shared).unlink(missing_ok=True)
+        result.floor = {"msgs_per_s": round(read["messages"] / read["elapsed_s"]),
+                        **percentiles_us(np.load(save))}
+        engine = Worker("engine", None, data_dir=folder, node=1, kind="ipc", port=PORT + 80)
+        with workers(engine):
+            note(f"{messages} messages through a ring")
+            received, _sent = run_together(
+                Worker("subscribe_compiled", 1, node=1, count=messages, data_dir=folder),
+                Worker("publish_compiled", 0, node=1, count=messages, data_dir=folder,
+                       message_bytes=message_bytes),
+            )
+            note("ping-pong")
+            save = str(Path(folder) / "ring.npy")
+            run_together(
+                Worker("live_pong", 1, node=1, rounds=rounds, message_bytes=message_bytes,
+                       data_dir=folder),
+                Worker("live_ping", 0, node=1, rounds=rounds, message_bytes=message_bytes,
+                       data_dir=folder, save=save),
+            )
+            samples = np.load(save)
+    result.metrics = {
+        "msgs_per_s": round(_rate(received)), "lost": received["lost"],
+        "duplicated": received["duplicated"], **percentiles_us(samples),
+    }
+    result.compare("msgs_per_s")
+    result.compare("rtt_p50_us", "p50")
+    return result
+
+
+def python(note: Note, *, messages: int = 2_000_000) -> Result:
+    """What a Python user sees: one by one and in batches, over UDP and over ipc."""
+    result = Result("python", {"messages": messages, "message_bytes": MESSAGE_BYTES, **machine()})
+    for how, count in (("one", messages), ("batch", messages * 4)):
+        note(f"multicast, {how}")
+        received, published = run_together(
+            Worker("python_subscribe", 1, node=2, count=count, how=how, port=PORT + 90),
+            Worker("python_publish", 0, node=1, count=count, how=how,
+                   message_bytes=MESSAGE_BYTES, port=PORT + 90),
+        )
+        result.metrics[f"udp_{how}_msgs_per_s"] = round(
+            received["received"] / received["elapsed_s"])
+        result.metrics[f"udp_publish_{how}_msgs_per_s"] = round(
+            published["published"] / published["elapsed_s"])
+        note(f"ipc in one process, {how}")
+        (loop,) = run_together(Worker("python_loop", 0, count=count, how=how,
+                                      message_bytes=MESSAGE_BYTES))
+        result.metrics[f"ipc_loop_{how}_msgs_per_s"] = round(loop["received"] / loop["elapsed_s"])
+    return result
+
+
+def fanout(note: Note, *, messages: int = 400_000,
+           subscribers: tuple[int, ...] = (1, 2, 4, 8, 16)) -> Result:
+    """The sender's cost a message with more and more subscribers, each a node of its own."""
+    result = Result("fanout", {"messages": messages, "message_bytes": MESSAGE_BYTES,
+                               "subscribers": list(subscribers), **machine()})
+    for n in subscribers:
+        note(f"{n} subscribers")
+        received, sent = run_together(
+            Worker("fan_subscribe", 1, count=messages, subscribers=n, port=PORT + 100),
+            Worker("fan_publish", 0, node=1, count=messages, subscribers=n,
+                   message_bytes=MESSAGE_BYTES, port=PORT + 100),
+        )
+        sender = sent["sender"]
+        result.metrics[f"lost_{n}"] = received["lost"]
+        result.metrics[f"packets_sent_{n}"] = sender.get("packets_sent", 0)
+        result.metrics[f"system_calls_{n}"] = sent["system_calls"]
+        result.metrics[f"sender_cpu_ns_per_message_{n}"] = round(sent["cpu_s"] / messages * 1e9, 1)
+    first, last = subscribers[0], subscribers[-1]
+    result.ratio["packets_sent"] = round(
+        result.metrics[f"packets_sent_{last}"] / max(result.metrics[f"packets_sent_{first}"], 1), 4)
+    return result
+
+
+def idle(note: Note, *, seconds: float = 5.0) -> Result:
+    """An engine process with nothing to do: share of a core, resident memory."""
+    result = Result("idle", {"seconds": seconds, **machine()})
+    with tempfile.TemporaryDirectory(prefix="tidecast-bench-") as folder:
+        note(f"idle engine for {seconds:g} s")
+        (found,) = run_together(Worker("idle", None, data_dir=folder, seconds=seconds,
+                                       port=PORT + 110))
+    result.metrics = found
+    return result
+
+
+def floor(note: Note, *, packet_bytes: int = 1400, seconds: float = 2.0) -> Result:
+    """The same system calls with no protocol: the physical limit of this machine."""
+    result = Result("floor", {"packet_bytes": packet_bytes, **machine()})
+    note(f"raw multicast at {packet_bytes} bytes")
+    result.floor = floor_throughput(packet_bytes, seconds, MESSAGE_BYTES)
+    result.metrics = dict(result.floor)
+    return result
+
+
+BENCHES: dict[str, Callable[..., Result]] = {
+    "floor": floor, "throughput": throughput, "python": python, "latency": latency, "ipc": ipc,
+    "fanout": fanout, "loss": loss, "idle": idle,
+}  # fmt: skip
+
+
+def check_shape(name: str, shape: str) -> None:
+    """Raises ConfigError when a bench has no such shape."""
+    if shape == "engine" and name not in ("throughput", "all"):
+        raise ConfigError(f"shape: engine: bench {name} runs embedded only")

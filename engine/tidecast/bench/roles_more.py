@@ -1,0 +1,242 @@
+"""Workers of the latency, ipc, Python, fan-out and idle benches."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tidecast.bench import live_kernels as lk
+from tidecast.bench import roles_live as live
+from tidecast.bench.worker import ready
+from tidecast.config import FaultSettings
+
+PING, PONG = "bench.ping", "bench.pong"
+SETTLE_S = 20.0
+
+
+def _settle(c: Any, sub: Any, pub_topic: str) -> Any:
+    """Until our publication has a receiver and our subscription an image; the image's port."""
+    deadline = time.monotonic() + SETTLE_S
+    while time.monotonic() < deadline:
+        c.link.work()
+        sub.poll(1)
+        image, _ = sub.next_image()
+        rows = [r for r in c.link.stats().get("publication", []) if r["name"] == pub_topic]
+        joined = not rows or rows[0].get("receivers", 0) > 0
+        if image is not None and joined:
+            return image.port
+        if not c.link.inline:
+            time.sleep(0.001)
+    raise TimeoutError(f"no partner on {pub_topic} within {SETTLE_S:g} s")
+
+
+def _ping_setup(node: int, out_topic: str, in_topic: str, config: dict[str, Any]) -> Any:
+    c = live.connect(node, config).__enter__()
+    if config.get("faults"):
+        c.link.node.set_faults("bench", FaultSettings(**config["faults"]))
+    sub = c.subscribe(in_topic, on_gap="event")
+    pub = c.publisher(out_topic, linger_us=0)
+    return c, sub, pub
+
+
+def ping(node: int, rounds: int, message_bytes: int, save: str, **config: Any) -> dict[str, Any]:
+    """Ping through Tidecast; saves the samples."""
+    c, sub, pub = _ping_setup(node, PING, PONG, config)
+    source = np.ones(message_bytes, dtype=np.uint8)
+    out = np.zeros((8, 4), dtype=np.int64)
+    samples, progress = np.zeros(rounds, dtype=np.int64), np.zeros(2, dtype=np.int64)
+    scratch = np.zeros(64, dtype=np.uint8)
+    ready()
+    in_port = _settle(c, sub, PING)
+    out_port = pub.port_for_kernel()
+    status = 1
+    if c.link.inline:
+        agents = c.link.agents[1]
+        while status == 1:
+            status = lk.ping_inline(out_port, in_port, source, message_bytes, out, samples,
+                                    progress, agents, scratch)
+            c.link.node.runtimes["bench"].drain_events()
+    else:
+        status = lk.ping_ring(out_port, in_port, source, message_bytes, out, samples, scratch)
+    np.save(save, samples)
+    c.close()
+    return {"status": int(status)}
+
+
+def pong(node: int, rounds: int, message_bytes: int, **config: Any) -> dict[str, Any]:
+    """The other side of `ping`."""
+    c, sub, pub = _ping_setup(node, PONG, PING, config)
+    source = np.ones(message_bytes, dtype=np.uint8)
+    out, progress = np.zeros((8, 4), dtype=np.int64), np.zeros(2, dtype=np.int64)
+    scratch = np.zeros(64, dtype=np.uint8)
+    ready()
+    in_port = _settle(c, sub, PONG)
+    out_port = pub.port_for_kernel()
+    status = 1
+    if c.link.inline:
+        agents = c.link.agents[1]
+        while status == 1:
+            status = lk.pong_inline(out_port, in_port, source, message_bytes, out, rounds,
+                                    progress, agents, scratch)
+            c.link.node.runtimes["bench"].drain_events()
+        deadline = time.monotonic() + 1.0
+        while time.monotonic() < deadline:
+            c.link.work()  # the last answer may have to be repaired
+    else:
+        status = lk.pong_ring(out_port, in_port, source, message_bytes, out, rounds, scratch)
+    c.close()
+    return {"status": int(status)}
+
+
+def python_publish(node: int, count: int, message_bytes: int, how: str,
+                   **config: Any) -> dict[str, Any]:
+    """Publish from Python: ``one`` by one or in a ``batch`` of 1,000."""
+    payload = b"x" * message_bytes
+    with live.connect(node, config) as c:
+        pub = c.publisher(live.TOPIC)
+        batch = [payload] * 1000
+        ready()
+        live.wait_for_receivers(c, 1)
+        publish = pub.publish
+        began = time.perf_counter()
+        if how == "one":
+            for _ in range(count):
+                publish(payload)
+        else:
+            for _ in range(count // 1000):
+                pub.publish_batch(batch)
+        pub.flush()
+        elapsed = time.perf_counter() - began
+        pub.close()
+        live.work_until_read(c)
+    return {"published": count, "elapsed_s": elapsed}
+
+
+def python_subscribe(node: int, count: int, how: str, **config: Any) -> dict[str, Any]:
+    """Receive in Python: ``one`` by one (iterating messages) or in ``batch``es of payloads."""
+    received, n_bytes = 0, 0
+    with live.connect(node, config) as c, c.subscribe(live.TOPIC, on_gap="event") as sub:
+        ready()
+        began = 0.0
+        if how == "one":
+            for message in sub:
+                if received == 0:
+                    began = time.perf_counter()
+                n_bytes += len(message.data)
+                received += 1
+                if received >= count:
+                    break
+        else:
+            for batch in sub.batches(max_messages=4096, max_wait=0.5):
+                if not len(batch):
+                    if received:
+                        break
+                    continue
+                if received == 0:
+                    began = time.perf_counter()
+                payloads = batch.payloads()
+                received += len(payloads)
+                if received >= count:
+                    break
+        elapsed = time.perf_counter() - began
+    return {"received": received, "bytes": n_bytes, "elapsed_s": elapsed}
+
+
+def python_loop(count: int, message_bytes: int, how: str, **config: Any) -> dict[str, Any]:
+    """One process, one thread: publish 500 over ipc, take 500, and again."""
+    payload = b"x" * message_bytes
+    chosen = {"mode": "inline", "kind": "ipc", **config}
+    with live.connect(1, chosen) as c, c.subscribe(live.TOPIC) as sub:
+        pub = c.publisher(live.TOPIC)
+        publish, chunk = pub.publish, [payload] * 500
+        ready()
+        began, received = time.perf_counter(), 0
+        while received < count:
+            if how == "one":
+                for _ in range(500):
+                    publish(payload)
+            else:
+                pub.publish_batch(chunk)
+            pub.flush()
+            want = received + 500
+            while received < want:
+                batch = sub.poll(4096)
+                if how == "one":
+                    for message in batch:
+                        received += 1 if message.data else 0
+                else:
+                    received += len(batch.payloads())
+        elapsed = time.perf_counter() - began
+    return {"received": received, "elapsed_s": elapsed}
+
+
+def fan_publish(node: int, count: int, message_bytes: int, subscribers: int,
+                **config: Any) -> dict[str, Any]:
+    """Publish at a bounded rate; CPU time a message, and packets sent."""
+    with live.connect(node, config) as c:
+        pub = c.publisher(live.TOPIC, rate_packets_per_s=config.get("rate", 20_000))
+        state = np.full(1, message_bytes, dtype=np.int64)
+        ready()
+        live.wait_for_receivers(c, subscribers)
+        before, cpu = time.perf_counter(), time.process_time()
+        pub.run_compiled(live.produce_numbered, state, 1000, message_bytes_max=message_bytes)
+        before, cpu = time.perf_counter(), time.process_time()
+        pub.run_compiled(live.produce_numbered, state, count, message_bytes_max=message_bytes)
+        elapsed, spent = time.perf_counter() - before, time.process_time() - cpu
+        io = c.link.node.runtimes["bench"].tx_state.tx.io
+        calls = int(io[7])
+        pub.close()
+        sender = live.work_until_read(c)
+    return {"elapsed_s": elapsed, "cpu_s": spent, "system_calls": calls, **sender}
+
+
+def fan_subscribe(count: int, subscribers: int, **config: Any) -> dict[str, Any]:
+    """So many nodes, each with one subscription, in one process, blocking while idle."""
+    connections = [
+        live.connect(10 + i, {**config, "mode": "threads", "idle": "block"}).__enter__()
+        for i in range(subscribers)
+    ]
+    subs = [c.subscribe(live.TOPIC, on_gap="event") for c in connections]
+    states = [np.zeros(8, dtype=np.int64) for _ in subs]
+    ready()
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and any(int(s[1]) < count for s in states):
+        for sub, state in zip(subs, states, strict=True):
+            sub.run_compiled(live.check_order, state, max_messages=1 << 20, duration_s=0.005)
+    for c in connections:
+        c.close()
+    return {
+        "received": [int(s[0]) for s in states],
+        "lost": sum(int(s[3]) + max(0, count - int(s[1])) for s in states),
+    }
+
+
+def idle(data_dir: str, seconds: float, **config: Any) -> dict[str, Any]:
+    """An engine with one publication and one subscription and no traffic: CPU and memory."""
+    import psutil
+
+    from tidecast.node.process import Engine
+
+    one = Engine(Path(data_dir), live.topology(1, **config))
+    one.start()
+    ready()
+    time.sleep(0.5)
+    process = psutil.Process(os.getpid())
+    before, cpu = time.perf_counter(), time.process_time()
+    time.sleep(seconds)
+    share = (time.process_time() - cpu) / (time.perf_counter() - before)
+    resident = process.memory_info().rss
+    one.stop()
+    return {"cpu_percent": round(share * 100, 3), "resident_mb": round(resident / 1e6, 1)}
+
+
+ROLES: dict[str, Callable[..., dict[str, Any]]] = {
+    "live_ping": ping, "live_pong": pong, "python_publish": python_publish,
+    "python_subscribe": python_subscribe, "python_loop": python_loop,
+    "fan_publish": fan_publish, "fan_subscribe": fan_subscribe, "idle": idle,
+}  # fmt: skip
