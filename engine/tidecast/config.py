@@ -23,6 +23,7 @@ from msgspec import Meta
 from tidecast.config_check import build, raise_problems, shown
 from tidecast.errors import ConfigError, Conflict, NotFound
 from tidecast.layout.packet import NAME_BYTES_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN
+from tidecast.layout.ring import SLOTS_MAX
 
 NODE_ID_MAX, TOPIC_ID_MAX = 65_534, 65_535
 TOPICS_MAX = TOPIC_ID_MAX
@@ -120,7 +121,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     rate_bytes_per_s: Count = 0
     on_full: Literal["block", "error", "drop"] = "block"
     nak_delay_us: Annotated[int, Meta(ge=0, le=1_000_000)] = 50
-    nak_retry_us: Annotated[int, Meta(ge=1, le=10_000_000)] = 500
+    nak_retry_us: Annotated[int, Meta(ge=1, le=10_000_000)] = 200
     receiver_timeout_s: Annotated[float, Meta(gt=0, le=3600)] = 5.0
     close_linger_s: Annotated[float, Meta(ge=0, le=3600)] = 5.0
     """How long a closed publication still answers NAKs when receivers have not confirmed all."""
@@ -402,9 +403,31 @@ def _check_topics(topology: Topology, problems: list[str]) -> None:
             problems.append(
                 f"{at}.transport: {shown(transport)}: allowed {', '.join(sorted(transports))}"
             )
+        carrier = next((t for t in topology.transports if t.name == transport), None)
+        if carrier is not None:
+            for field in ("history_bytes", "receive_bytes", "large_history_bytes"):
+                problem = _ring_problem(f"{at}.{field}", getattr(topic, field), carrier)
+                problems += [problem] if problem is not None else []
         owner = ids.setdefault((transport, topic.wire_id), topic.name)
         if owner != topic.name:
             problems.append(_id_collision(at, topic, owner, transport, topology.topics))
+
+
+def _ring_problem(field: str, size_bytes: int, transport: TransportConfig) -> str | None:
+    most = SLOTS_MAX * transport.packet_bytes
+    if size_bytes <= most:
+        return None
+    return (
+        f"{field}: {size_bytes}: allowed at most {most}: {SLOTS_MAX} packets of transport "
+        f"{transport.name} ({transport.packet_bytes} bytes each)"
+    )
+
+
+def check_ring_bytes(field: str, size_bytes: int, transport: TransportConfig) -> None:
+    """Raise ConfigError when no ring can hold that many packets."""
+    problem = _ring_problem(field, size_bytes, transport)
+    if problem is not None:
+        raise ConfigError(problem)
 
 
 def _id_collision(

@@ -12,8 +12,16 @@ from tidecast.agents.warmup import warm_up
 
 @pytest.fixture(scope="session", autouse=True)
 def _warm() -> None:
-    """Kernels are in the cache: no test waits for a compiler."""
+    """Kernels are in the cache, those of the client too: no test waits for a compiler."""
     warm_up()
+    with open_lab() as lab:
+        client = lab.platform().connect()
+        subscription, publisher = client.subscribe("warm"), client.publisher("warm", buffer=False)
+        publisher.publish(b"x")
+        publisher.publish(b"x", key=b"k")
+        publisher.publish_batch([b"x"], flush=True).check()
+        for _ in range(3):
+            subscription.next(timeout=30.0)
 
 
 @pytest.fixture

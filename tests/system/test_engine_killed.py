@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.conftest import Eventually
-from tests.support.lab import Lab, Platform
+from tests.support.lab import Lab, Platform, multicast, topology
 
 import tidecast
 from tidecast.errors import ConnectionLost, EngineNotRunning, Timeout
@@ -139,12 +140,17 @@ def test_shared_memory_of_a_dead_embedded_node_goes_at_anybodys_next_start(lab: 
 
 
 def test_flight_recorder_outlives_the_engine(lab: Lab) -> None:
-    platform = lab.platform()
+    wire = multicast()
+    platform = lab.platform(topology(wire))
     client = platform.connect()
     client.publisher("a").publish(b"x", flush=True)
     platform.kill()
     records = platform.run("recorder", "--json").stdout.splitlines()
     assert '"STARTED"' in records[0]
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:  # a start that fails
+        taken.bind((wire["group"], wire["port"]))
+        assert platform.run("engine", check=False).returncode == 1
+    assert platform.run("recorder", "--json").stdout.splitlines() == records
     platform.start()
     assert '"STARTED"' in platform.run("recorder", "--previous", "--json").stdout
     assert "started" in platform.run("recorder", "--section", "low").stdout

@@ -253,7 +253,7 @@ def _image_timers(S, image, now_ns):
             S.misc[M_UNREPORTED] = 1
     elif image.contiguous != image.reported:
         S.misc[M_UNREPORTED] = 1
-        image.status_ns = min(image.status_ns, now_ns + UNREPORTED_NS * 8)
+        image.status_ns = min(image.status_ns, now_ns + UNREPORTED_NS)
     if now_ns >= image.status_ns:
         leave = wire.FLAG_LEAVE if finish_if_complete(S, image, ring, now_ns) else 0
         send_status(S, image, ring, leave, now_ns)

@@ -34,8 +34,8 @@ from tidecast.transport.wire_io import send_to_address
 
 STATUS_INTERVAL_NS = 200_000_000
 STATUS_INTERVAL_NS_FIRST = 2_000_000
-UNREPORTED_NS = 2_000_000
-NAK_RETRY_NS_UNKNOWN = 4_000_000
+UNREPORTED_NS = 500_000
+NAK_RETRY_NS_UNKNOWN = 2_000_000
 NAK_GROUP_MAX = 16
 _HEADER = wire.PACKET_HEADER_BYTES
 
@@ -335,7 +335,7 @@ def send_naks(S, image, now_ns):
     """Ask for every gap that is due, in one packet. Returns 1 when a NAK was sent."""
     retry_ns = NAK_RETRY_NS_UNKNOWN
     if image.rtt_ns > 0:
-        retry_ns = max(image.nak_retry_ns, image.rtt_ns * 3)
+        retry_ns = max(image.nak_retry_ns, image.rtt_ns * 2)
     count = take_due(
         S.gaps[image.index], image.gaps, now_ns, retry_ns, S.seed, S.ranges, wire.NAK_RANGES_MAX
     )

@@ -207,7 +207,7 @@ def _send_failed(S, pub, result, packets, now_ns):
 
 
 @inlined
-def _copy_for_repair(S, pub, ring, seq, to):
+def _copy_for_repair(S, pub, ring, seq, to, now_ns):
     """Copy a packet to the bounce buffer; its length, or 0 when history no longer holds it."""
     at = control_at(seq, pub.slots - 1)
     word = load_acquire(ring, at)
@@ -223,6 +223,7 @@ def _copy_for_repair(S, pub, ring, seq, to):
         return 0  # the writer has just taken the slot for a newer packet
     store_u8(S.bounce, to + wire.FLAGS_AT, wire.FLAG_RETRANSMIT)
     store_u16(S.bounce, to + wire.LENGTH_AT, length)
+    store_i64(S.bounce, to + wire.TIME_AT, now_ns)  # its echo measures this trip, not the first
     return length
 
 
@@ -240,7 +241,7 @@ def send_repairs(S, p, pub, ring, now_ns):
     done = 0
     while done < pub.resends and n < allowed:
         seq = S.resends[p, done, 0]
-        length = _copy_for_repair(S, pub, ring, seq, n * pub.slot_bytes)
+        length = _copy_for_repair(S, pub, ring, seq, n * pub.slot_bytes, now_ns)
         if length > 0:
             n += 1
             total += length

@@ -14,6 +14,7 @@ from tidecast.errors import ConfigError
 
 MESSAGE_BYTES = 70
 PORT = 17_400
+LOSS_RING_BYTES = 16 << 20
 LOSS_FAULTS = {"duplicate": 0.02, "reorder": 0.05, "seed": 7}
 Note = Callable[[str], None]
 
@@ -94,13 +95,14 @@ def loss(note: Note, *, drop: float = 0.05, messages: int = 10_000_000,
          packet_bytes: int = 1400) -> Result:
     """The same under injected loss, duplicates and reordering, beside the same without loss."""
     result = Result("loss", {"drop": drop, "messages": messages, "packet_bytes": packet_bytes,
-                             **LOSS_FAULTS, **machine()})
+                             "ring_bytes": LOSS_RING_BYTES, **LOSS_FAULTS, **machine()})
     rates = {}
     for share in (0.0, drop):
         note(f"{messages} messages at {share:.0%} loss")
         faults = {"drop": share, **LOSS_FAULTS}
         received, sent = _transfer(
             note, "embedded", messages, port=PORT + 20, packet_bytes=packet_bytes, faults=faults,
+            history_bytes=LOSS_RING_BYTES, receive_bytes=LOSS_RING_BYTES,
         )
         rates[share] = _rate(received)
     sender, receiver = sent["sender"], received["receiver"]

@@ -133,7 +133,8 @@ class Publisher(PublisherCore):
         if self._refusal is not None:
             return
         with contextlib.suppress(Timeout):
-            await self.flush(timeout)
+            if not self.waits_in_vain:
+                await self.flush(timeout)
         left = await asyncio.to_thread(self._detach)
         if left:
             raise BackPressure(

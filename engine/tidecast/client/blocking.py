@@ -149,7 +149,8 @@ class Publisher(PublisherCore):
         if self._refusal is not None:
             return
         with contextlib.suppress(Timeout):
-            self.flush(timeout)
+            if not self.waits_in_vain:
+                self.flush(timeout)
         left = self._detach()
         if left:
             raise BackPressure(

@@ -440,6 +440,11 @@ class PublisherCore:
             self._nodes[name] = found
         return found
 
+    @property
+    def waits_in_vain(self) -> bool:
+        """The engine is lost, and nothing is left that the next one could send."""
+        return self._lost and self._run is None and not self._collected
+
     def forget_nodes(self) -> None:
         """A node came or went: ask for ids anew."""
         self._nodes.clear()

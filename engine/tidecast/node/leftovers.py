@@ -45,6 +45,16 @@ def clear_leftovers(base: Path) -> None:
                 each.rmdir()
 
 
+def adopt_recorder(fresh: Path, path: Path) -> None:
+    """A node has started: its recorder takes its place, the one before is kept once.
+
+    Not earlier: a start that fails must not push out what a crashed engine noted.
+    """
+    if path.exists():
+        path.replace(path.with_suffix(path.suffix + ".previous"))
+    fresh.replace(path)
+
+
 def _remove_if_dead(directory: Path) -> bool:
     if directory.name.startswith("."):
         if _is_process(directory):

@@ -39,6 +39,7 @@ from tidecast.config import (
     TopicConfig,
     Topology,
     check_pattern,
+    check_ring_bytes,
     check_topic_name,
     is_pattern,
     matches,
@@ -58,7 +59,7 @@ from tidecast.layout import ring as lay
 from tidecast.layout.packet import CHANNEL_LARGE, CHANNEL_NAMES
 from tidecast.native.mapped import MappedFile
 from tidecast.node import sessions, tables
-from tidecast.node.leftovers import clear_leftovers, make_directory
+from tidecast.node.leftovers import adopt_recorder, clear_leftovers, make_directory
 from tidecast.node.state import Client, Image, Peer, Publication, Subscription
 from tidecast.node.transports import Memory, TransportRuntime
 from tidecast.node.views import NodeViews
@@ -114,12 +115,14 @@ class Node(NodeViews):
         clear_leftovers(self.directory.parent)
         self.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._alive = make_directory(self.directory)
+        fresh = self.recorder_path.with_suffix(".new")
+        fresh.unlink(missing_ok=True)
         try:
             self._bells = MappedFile.create(
                 self.bells_path, lay.DOORBELLS_MAX * lay.DOORBELL_BYTES
             )
             self.counters = CountersFile.create(self.counters_path)
-            self._recorder = create_recorder(self.recorder_path)
+            self._recorder = create_recorder(fresh)
             self.node_row = self.counters.allocate(cl.ROW_NODE, self.name, str(self.id))
             for index, config in enumerate(self.topology.transports):
                 if config.kind == "ipc":
@@ -132,7 +135,9 @@ class Node(NodeViews):
             for runtime in self.runtimes.values():
                 sessions.set_quarantine(runtime, self.topology.node.quarantined)
                 runtime.start()
+            adopt_recorder(fresh, self.recorder_path)
         except BaseException:
+            fresh.unlink(missing_ok=True)
             self._dispose()
             raise
         self.started = True
@@ -388,6 +393,7 @@ class Node(NodeViews):
             default = config.large_history_bytes if channel == CHANNEL_LARGE else (
                 config.history_bytes)
             wanted = options.history_bytes or default
+            check_ring_bytes("history_bytes", wanted, transport)
             slots = lay.slots_for(wanted, transport.packet_bytes)
             publication_id = next(self.ids)
             session = self.random_id(31)

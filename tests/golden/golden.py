@@ -1,0 +1,167 @@
+"""What the golden files hold: bytes that the code makes, in hex with the layout's field names.
+
+A change here is a change of the wire or of shared memory: it needs a new version number.
+`python -m tests.golden.golden` writes the files anew.
+"""
+
+from __future__ import annotations
+
+import struct
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from tests.support.simulation import Stream
+
+from tidecast.buffers.recorder import create_recorder, record_from_python
+from tidecast.buffers.ring_file import add_consumer, create_ring
+from tidecast.client import metadata
+from tidecast.layout import counters as counters_lay
+from tidecast.layout import packet as wire
+from tidecast.layout import recorder as rec
+from tidecast.layout import ring as lay
+from tidecast.layout.fields import Layout
+from tidecast.memory_switch import Packet
+from tidecast.native.jit import kernel
+from tidecast.protocol.packets import put_nak, put_packet_header, put_status
+from tidecast.testing import Network
+
+FOLDER = Path(__file__).parent / "files"
+WHEN = 1_700_000_000_000_000_000
+
+
+def drawn(layout: Layout, raw: bytes) -> str:
+    """Hex, a line a field; what lies behind or between in lines of 16 bytes."""
+    lines, end = [], 0
+    for field in layout.fields:
+        if raw[end : field.at].strip(b"\0"):
+            lines.append(f"{end:>5} | {raw[end : field.at].hex(' ', 2)} | (unused)")
+        end = field.at + field.width
+        part = raw[field.at : end].rstrip(b"\0") if field.width > 32 else raw[field.at : end]
+        lines.append(f"{field.at:>5} | {part.hex(' ', 2):<39} | {field.name}")
+    rest = range(max(end, layout.size), len(raw), 16)
+    lines += [f"{at:>5} | {raw[at : at + 16].hex(' ', 2):<39} |" for at in rest]
+    return "\n".join(lines) + "\n"
+
+
+@kernel
+def built(out, ranges):  # type: ignore[no-untyped-def]
+    put_packet_header(out, 2, 10, 1, 0xA1B2C3D4, 0x1234, 32, 0x0102, 1 << 40, 1234567890123)
+    put_packet_header(out[100:], 6, 0, 2, 0xA1B2C3D4, 0x1234, 32, 0x0102, 77, 1234567890123)
+    n = put_nak(out[200:], 1, 0xA1B2C3D4, 0x1234, 0x0102, 1 << 61, ranges, 2, 1234567890123)
+    m = put_status(
+        out[300:], 16, 0, 0xA1B2C3D4, 0x1234, 0x0102, 1 << 61, 5, 9, 2048, 3, 1234567890123, 250
+    )
+    return n, m
+
+
+def control_packets() -> dict[str, str]:
+    out = np.zeros(600, dtype=np.uint8)
+    n, m = built(out, np.array([[5, 3], [900, 1]], dtype=np.int64))
+    raw = out.tobytes()
+    return {
+        "packet_heartbeat": drawn(wire.PACKET_HEADER, raw[:32]),
+        "packet_lost": drawn(wire.LOST_BODY, raw[100:132]),
+        "packet_nak": drawn(wire.NAK_BODY, raw[200 : 200 + n]),
+        "packet_status": drawn(wire.STATUS_BODY, raw[300 : 300 + m]),
+    }
+
+
+def sent_packets() -> dict[str, str]:
+    """DATA and SETUP as a whole node sends them."""
+    seen: list[Packet] = []
+    with Network(seed=1) as net:
+        a = net.node("alpha", topics=["md.eu"], node={"id": 258})
+        net.node("beta")
+        net.intercept(seen.append)
+        publisher = Stream(a, "md.eu").publisher
+        publish = publisher.publish
+        publish(b"plain", flush=True)
+        publish(b"key", key="k1", flush=True)
+        publish(b"headers", headers={"a": 1}, flush=True)
+        publish(b"time", timestamp=WHEN, flush=True)
+        publish(b"to", subscriber=7, flush=True)
+        publish(b"all", key="k1", headers={"a": 1}, timestamp=WHEN, subscriber=7, flush=True)
+        publish(bytes(range(256)) * 10, key="k1", flush=True)
+        net.settle()
+    seen = [replace(p, data=p.data[: wire.TIME_AT] + bytes(8) + p.data[32:]) for p in seen]
+    first: dict[int, Packet] = {}
+    for packet in seen:
+        first.setdefault(packet.type, packet)
+    data = [p for p in seen if p.type == wire.DATA]
+    names = ("plain", "key", "headers", "timestamp", "to", "all", "begin", "end")
+    found = {
+        f"packet_data_{name}": drawn(wire.PACKET_HEADER, p.data)
+        for name, p in zip(names, data, strict=True)
+    }
+    found["packet_setup"] = drawn(wire.SETUP_BODY, first[wire.SETUP].data)
+    return found
+
+
+def optional_fields() -> dict[str, str]:
+    meta, flags = metadata.encode(b"\x01key", {"s": "text", "n": -1, "b": b"\0\1"}, WHEN, 42)
+    return {"message_optional_fields": f"flags {flags}\n" + meta.hex(" ", 4) + "\n"}
+
+
+def shared_memory() -> dict[str, str]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        ring = create_ring(
+            Path(directory) / "ring", kind=lay.KIND_IMAGE, slots=16, slot_bytes=1400,
+            session=0xA1B2C3D4, topic=0x1234, node=0x0102, channel=1, flow=1, reliability=2,
+            has_network=True, incarnation=WHEN, first=1 << 33, node_name="alpha",
+            topic_name="md.eu",
+        ).array  # fmt: skip
+        add_consumer(
+            ring, position=7, client=2, doorbell=65, subscription=9, tethered=True, offset=40
+        )
+        struct.pack_into("<q", ring.data, lay.CREATED_AT, 0)
+        raw = ring.tobytes()
+        file = create_recorder(Path(directory) / "recorder").array
+        record_from_python(file, rec.WRITER_RECEIVER, rec.ALERT, 123, rec.Code.GAP, 5, 1, 2, 3, 4)
+        at = rec.ring_at(rec.WRITER_RECEIVER, rec.ALERT)
+        record = file[at + 64 + rec.RECORD_BYTES : at + 64 + 2 * rec.RECORD_BYTES].tobytes()
+    entry = raw[lay.CONSUMERS_AT : lay.CONSUMERS_AT + lay.CONSUMER_BYTES]
+    words = raw[lay.HEADER_BYTES : lay.HEADER_BYTES + 16 * 8]
+    return {
+        "ring_header": drawn(lay.RING_HEADER, raw[: lay.RING_HEADER.size].rstrip(b"\0")),
+        "ring_consumer": drawn(lay.CONSUMER_ENTRY, entry),
+        "ring_control_words": drawn(Layout("control words", 0, ()), words),
+        "recorder_record": drawn(rec.RECORD, record),
+    }
+
+
+def enumerations() -> dict[str, str]:
+    """Numbers that are on the wire or in files: they may be added to, never changed."""
+    counters = [f"{c.value:>3} {c.name}" for c in counters_lay.Counter]
+    codes = [f"{c.value:>3} {c.name}" for c in rec.Code]
+    return {"counters": "\n".join(counters) + "\n", "recorder_codes": "\n".join(codes) + "\n"}
+
+
+def golden() -> dict[str, str]:
+    """Everything: file name -> content."""
+    return control_packets() | sent_packets() | optional_fields() | shared_memory() | enumerations()
+
+
+def parse(text: str) -> bytes:
+    """The bytes of a drawn packet."""
+    raw = bytearray()
+    for line in text.splitlines():
+        at, body = line.split("|")[:2]
+        part = bytes.fromhex(body)
+        raw += bytes(max(0, int(at) - len(raw)))
+        raw[int(at) : int(at) + len(part)] = part
+    n = int.from_bytes(raw[wire.LENGTH_AT : wire.LENGTH_AT + 2], "little")
+    return bytes(raw).ljust(n, b"\0")
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in golden().items():
+        (FOLDER / f"{name}.txt").write_text(text)
+
+
+if __name__ == "__main__":
+    main()
+
+__all__ = ["FOLDER", "golden", "parse"]

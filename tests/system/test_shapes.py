@@ -1,0 +1,188 @@
+"""Every shape of node with every other, over every transport."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+import tidecast.sync
+from tests.conftest import Eventually
+from tests.support.lab import Lab, Platform, free_port, multicast, topology
+from tidecast.config import topology_from
+from tidecast.sync import Connection
+
+
+def _embedded(lab: Lab, wire: dict[str, Any], mode: str) -> Connection:
+    chosen = topology_from(topology(wire, name=f"embedded-{mode}"))
+    return lab.connect("embedded://", topology=chosen, mode=mode)
+
+
+def _take(subscription: Any, n: int) -> list[bytes]:
+    return [bytes(subscription.next(timeout=20.0).data) for _ in range(n)]
+
+
+MESSAGES = [b"%d" % n * (n % 9) for n in range(5_000)]
+
+
+@pytest.mark.parametrize("mode", ["threads", "inline"])
+def test_embedded_and_engine_process(lab: Lab, eventually: Eventually, mode: str) -> None:
+    wire = multicast()
+    engine = lab.platform(topology(wire, name="process")).connect()
+    embedded = _embedded(lab, wire, mode)
+    for source, target in ((engine, embedded), (embedded, engine)):
+        topic = f"to-{target.link.node_name.split('-')[0]}"
+        with target.subscribe(topic) as subscription, source.publisher(topic) as publisher:
+            got: list[bytes] = []
+            reader = threading.Thread(target=lambda s=subscription: got.extend(_take(s, 5_000)))
+            reader.start()
+            for at in range(0, len(MESSAGES), 100):
+                publisher.publish_batch(MESSAGES[at : at + 100]).check()
+            publisher.flush(timeout=20.0)
+            while mode == "inline" and source is embedded and reader.is_alive():
+                embedded.work()
+            reader.join(30.0)
+            assert got == MESSAGES
+
+
+def test_three_subscribers_of_a_node_share_one_image(lab: Lab, eventually: Eventually) -> None:
+    left, right = lab.pair()
+    subscriptions = [right.connect().subscribe("shared") for _ in range(3)]
+    publisher = left.connect().publisher("shared")
+    publisher.publish_batch(MESSAGES, flush=True).check()
+    for each in subscriptions:
+        assert _take(each, len(MESSAGES)) == MESSAGES
+    (image,) = right.overview().images
+    assert len(image["readers"]) == 3
+    (receiver,) = left.overview().receivers
+    assert receiver["node"] == "right" or receiver["node_id"] == right.connect().link.node_id
+
+
+def test_publisher_and_subscriber_of_one_client(lab: Lab) -> None:
+    client = lab.platform().connect()
+    with client.subscribe("own") as subscription, client.publisher("own") as publisher:
+        publisher.publish_batch(MESSAGES, flush=True).check()
+        assert _take(subscription, len(MESSAGES)) == MESSAGES
+
+
+def test_unicast_with_two_peers(lab: Lab, eventually: Eventually) -> None:
+    """Three engines, each with the two others as peers; each hears both."""
+    names = ("one", "two", "three")
+    ports: dict[str, int] = {}
+    while len(set(ports.values())) < 3:
+        ports = {name: free_port() for name in names}
+    clients = {}
+    for name in names:
+        peers = [f"127.0.0.1:{ports[other]}" for other in names if other != name]
+        wire = {"name": "wire", "kind": "udp-unicast", "port": ports[name], "peers": peers}
+        clients[name] = lab.platform(topology(wire, name=name)).connect()
+    subscriptions = {name: client.subscribe("all") for name, client in clients.items()}
+    for name, client in clients.items():
+        client.publisher("all").publish_batch([name.encode()] * 1000, flush=True).check()
+    for each in subscriptions.values():
+        got = _take(each, 3000)
+        assert {name: got.count(name.encode()) for name in names} == dict.fromkeys(names, 1000)
+
+
+def test_ipc_transport(lab: Lab) -> None:
+    topics = [{"name": "near", "transport": "ipc"}]
+    platform = lab.platform(topology(multicast(), {"name": "ipc", "kind": "ipc"}, topics=topics))
+    subscription = platform.connect().subscribe("near")
+    publisher = platform.connect().publisher("near")
+    publisher.publish_batch(MESSAGES, flush=True).check()
+    assert _take(subscription, len(MESSAGES)) == MESSAGES
+    assert platform.overview().publications[0]["transport"] == "ipc"
+    assert platform.counters("publication") == {}
+
+
+def test_large_messages_do_not_delay_small_ones(lab: Lab) -> None:
+    """8 MB at 40 MB/s take 0.2 s: small messages published after it come long before."""
+    left, right = lab.pair()
+    subscription, client = right.connect().subscribe("mixed"), left.connect()
+    small = client.publisher("mixed", buffer=False)
+    control = client.publisher("mixed", channel="control", buffer=False)
+    large = client.publisher("mixed", channel="large", rate_bytes_per_s=40_000_000)
+    for publisher in (small, control):
+        publisher.publish(b"first", flush=True)
+    assert _take(subscription, 2) == [b"first"] * 2
+    payload = bytes(range(256)) * (8 << 12)
+    for _ in range(2):
+        large.publish(payload, flush=True)
+        small.publish(b"small", flush=True)
+        control.publish(b"control", flush=True)
+        assert sorted(_take(subscription, 2)) == [b"control", b"small"]
+        assert _take(subscription, 1) == [payload]
+
+
+def test_without_segmentation_offload(lab: Lab) -> None:
+    wire = multicast(gso=False)
+    left, right = (lab.platform(topology(wire, name=name)) for name in ("left", "right"))
+    subscription, publisher = right.connect().subscribe("a"), left.connect().publisher("a")
+    publisher.publish_batch(MESSAGES * 10, flush=True).check()
+    assert _take(subscription, len(MESSAGES) * 10) == MESSAGES * 10
+
+
+def test_a_chain_of_processes(lab: Lab) -> None:
+    """Publisher here, a process that repeats, a process that checks: over two engines."""
+    left, right = lab.pair()
+    checker = lab.role("collect", left.url, "back", "3000")
+    lab.role("echo", right.url, "out", "back", "3000")
+    publisher = left.connect().publisher("out")
+    for number in range(3000):
+        publisher.publish(number.to_bytes(8, "little"))
+    publisher.flush()
+    assert checker.line() == "wrong 0"
+
+
+def _packets(platform: Platform) -> int:
+    seen = platform.counters("publication")
+    return seen.get("packets_sent", 0) + seen.get("packets_resent", 0)
+
+
+def test_rate_limit_changes_at_run_time(lab: Lab, eventually: Eventually) -> None:
+    import time
+
+    left, right = lab.pair()
+    left.run("topic", "create", "paced")
+    right.connect().subscribe("paced", on_gap="skip", tethered=False)
+    stop = threading.Event()
+    publisher = left.connect().publisher("paced")
+
+    def publish() -> None:
+        while not stop.is_set():
+            publisher.publish_batch([bytes(1300)] * 50, timeout=20.0)
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        eventually(lambda: _packets(left) > 10_000, "packets without a limit")
+        left.run("topic", "edit", "paced", "--rate-packets-per-s", "2000")
+        for _ in range(2):
+            before, began_s = _packets(left), time.monotonic()
+            eventually(lambda before=before: _packets(left) >= before + 2000, "2,000 packets")
+            rate = (_packets(left) - before) / (time.monotonic() - began_s)
+            assert 1500 < rate < 2300
+        left.run("topic", "edit", "paced", "--rate-packets-per-s", "0")
+        before, began_s = _packets(left), time.monotonic()
+        eventually(lambda: _packets(left) >= before + 20_000, "no limit again")
+        assert time.monotonic() - began_s < 5.0
+    finally:
+        stop.set()
+        thread.join(20.0)
+
+
+def test_idle_engine_is_small(lab: Lab) -> None:
+    """Less than 2 % of a core and 250 MB, with topics and a client attached."""
+    import psutil
+
+    platform = lab.platform()
+    client = platform.connect()
+    subscription, publisher = client.subscribe("idle"), client.publisher("idle")
+    publisher.publish(b"x", flush=True)
+    subscription.next(timeout=10.0)
+    assert platform.engine is not None
+    process = psutil.Process(platform.engine.pid)
+    assert process.cpu_percent(interval=5.0) < 2.0
+    assert process.memory_info().rss < 250e6
+    assert isinstance(client, tidecast.sync.Connection)

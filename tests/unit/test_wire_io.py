@@ -1,0 +1,170 @@
+"""Runs and bundles: in memory, and over loopback with and without segmentation offload."""
+
+from __future__ import annotations
+
+import select
+import socket
+
+import numpy as np
+import pytest
+from tests.support import packets as pk
+
+from tidecast.layout import packet as wire
+from tidecast.native.handles import State
+from tidecast.native.jit import kernel
+from tidecast.native.memory import address
+from tidecast.transport import wire_io as io
+from tidecast.transport.sockets import sockaddr
+
+STRIDE = 1400
+send_io_of, receive_io_of = io.SEND_IO.of, io.RECEIVE_IO.of
+
+
+@kernel
+def sent(tx, memory, stride, packets, padded):  # type: ignore[no-untyped-def]
+    return io.send_run_to_all(send_io_of(tx), 1, memory, 0, stride, packets, padded)
+
+
+@kernel
+def sent_to(tx, name, memory, n):  # type: ignore[no-untyped-def]
+    return io.send_to_address(send_io_of(tx), name, memory, n)
+
+
+@kernel
+def received(words, sizes):  # type: ignore[no-untyped-def]
+    rx = receive_io_of(words)
+    n = io.receive(rx)
+    for i in range(max(n, 0)):
+        sizes[i, 0] = io.bundle_bytes(rx, i)
+        sizes[i, 1] = io.bundle_segment_bytes(rx, i)
+    return n
+
+
+def run_of(*packets: bytes) -> np.ndarray:
+    memory = np.zeros(len(packets) * STRIDE, dtype=np.uint8)
+    for i, packet in enumerate(packets):
+        memory[i * STRIDE : i * STRIDE + len(packet)] = np.frombuffer(packet, dtype=np.uint8)
+    return memory
+
+
+def packets_in(rx: State) -> list[bytes]:
+    """Everything that has arrived, each packet as long as its header says."""
+    found: list[bytes] = []
+    while True:
+        sizes = np.zeros((io.RECEIVE_MESSAGES, 2), dtype=np.int64)
+        n = int(received(rx.words, sizes))
+        if n <= 0:
+            return found
+        for i in range(n):
+            total, size = sizes[i].tolist()
+            base = i * io.RECEIVE_BUFFER_BYTES
+            for at in range(0, total, size):
+                head = base + at + wire.LENGTH_AT
+                length = int(rx.buffers[head : head + 2].view("<u2")[0])
+                assert length <= min(size, total - at)
+                found.append(rx.buffers[base + at : base + at + length].tobytes())
+
+
+def memory_pair(slots: int = 8) -> tuple[State, State, np.ndarray]:
+    inbox = io.make_inbox(slots, STRIDE)
+    name = address(inbox).to_bytes(8, "little") + bytes(8)
+    tx = io.send_io(io.KIND_MEMORY, -1, [[name] * 3], STRIDE, False, source=4711)
+    return tx, io.receive_io(io.KIND_MEMORY, -1, address(inbox)), inbox
+
+
+def test_memory_carries_packets_their_order_and_their_source() -> None:
+    tx, rx, _ = memory_pair()
+    packets = [pk.data(pk.message(b"x" * i), seq=i) for i in range(5)]
+    assert sent(tx.words, run_of(*packets), STRIDE, 5, True) == 5
+    assert packets_in(rx) == packets
+    assert int(rx.names[:8].view(np.int64)[0]) == 4711
+    assert packets_in(rx) == []
+
+
+def test_a_full_inbox_drops_and_counts_like_a_socket() -> None:
+    tx, rx, inbox = memory_pair(slots=4)
+    packets = [pk.data(seq=i) for i in range(7)]
+    assert sent(tx.words, run_of(*packets), STRIDE, 7, True) == 7
+    assert packets_in(rx) == packets[:4]
+    assert int(inbox[io.INBOX_DROPPED_AT : io.INBOX_DROPPED_AT + 8].view(np.int64)[0]) == 3
+
+
+def test_a_length_that_a_client_scribbled_sends_no_more_than_its_slot() -> None:
+    tx, rx, _ = memory_pair()
+    memory = run_of(pk.data(), pk.data())
+    memory[STRIDE + wire.LENGTH_AT : STRIDE + wire.LENGTH_AT + 2] = 0xFF
+    assert sent(tx.words, memory, STRIDE, 2, True) == 2
+    sizes = np.zeros((io.RECEIVE_MESSAGES, 2), dtype=np.int64)
+    assert received(rx.words, sizes) == 2
+    assert sizes[1].tolist() == [STRIDE, STRIDE]
+
+
+def test_nobody_to_send_to_counts_as_sent() -> None:
+    tx = io.send_io(io.KIND_MEMORY, -1, [], STRIDE, False)
+    assert sent(tx.words, run_of(pk.data()), STRIDE, 1, True) == 1
+
+
+@pytest.fixture
+def sockets() -> tuple[socket.socket, socket.socket]:
+    pair = tuple(socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
+    for each in pair:
+        each.bind(("127.0.0.1", 0))
+        each.setblocking(False)
+    return pair[0], pair[1]
+
+
+def udp(
+    send: socket.socket, receive: socket.socket, *, gso: bool
+) -> tuple[State, State]:
+    name = sockaddr("127.0.0.1", receive.getsockname()[1])
+    tx = io.send_io(io.KIND_UDP, send.fileno(), [[name] * 3], STRIDE, gso)
+    return tx, io.receive_io(io.KIND_UDP, receive.fileno())
+
+
+@pytest.mark.parametrize("gso", [False, True])
+@pytest.mark.parametrize("gro", [False, True])
+def test_udp_carries_runs_with_and_without_offload(
+    sockets: tuple[socket.socket, socket.socket], gso: bool, gro: bool
+) -> None:
+    send, receive = sockets
+    if gro:
+        receive.setsockopt(17, 104, 1)
+    tx, rx = udp(send, receive, gso=gso)
+    packets = [pk.data(pk.message(bytes([i]) * 1300), seq=i) for i in range(20)]
+    packets.append(pk.data(pk.message(b"short"), seq=20))
+    assert sent(tx.words, run_of(*packets), STRIDE, 21, True) == 21
+    found: list[bytes] = []
+    while len(found) < 21:
+        assert select.select([receive], [], [], 5.0)[0], f"only {len(found)} arrived"
+        found += packets_in(rx)
+    assert found == packets
+    assert tx.io[io.IO_ERRORS] == 0
+    if gso and tx.io[io.IO_GSO_REFUSED] == 0:
+        assert tx.io[io.IO_CALLS] == 1
+
+
+def test_answers_go_to_where_a_packet_came_from(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    send, receive = sockets
+    tx, rx = udp(send, receive, gso=False)
+    sent(tx.words, run_of(pk.data()), STRIDE, 1, False)
+    assert select.select([receive], [], [], 5.0)[0]
+    assert packets_in(rx) == [pk.data()]
+    answer, back = udp(receive, send, gso=False)
+    raw = np.frombuffer(pk.status(), dtype=np.uint8).copy()
+    assert sent_to(answer.words, rx.names[:16], raw, raw.size) == 1
+    assert select.select([send], [], [], 5.0)[0]
+    assert packets_in(back) == [pk.status()]
+
+
+def test_a_closed_socket_is_an_error_that_is_counted(
+    sockets: tuple[socket.socket, socket.socket],
+) -> None:
+    tx, rx = udp(*sockets, gso=False)
+    tx.io[io.IO_FD] = 999_999
+    assert sent(tx.words, run_of(pk.data()), STRIDE, 1, False) == -9
+    assert tx.io[io.IO_ERRORS] == 1
+    assert tx.io[io.IO_ERRNO] == 9
+    rx.io[io.IO_FD] = 999_999
+    assert received(rx.words, np.zeros((io.RECEIVE_MESSAGES, 2), dtype=np.int64)) == -9
