@@ -113,9 +113,7 @@ def sockets() -> tuple[socket.socket, socket.socket]:
     return pair[0], pair[1]
 
 
-def udp(
-    send: socket.socket, receive: socket.socket, *, gso: bool
-) -> tuple[State, State]:
+def udp(send: socket.socket, receive: socket.socket, *, gso: bool) -> tuple[State, State]:
     name = sockaddr("127.0.0.1", receive.getsockname()[1])
     tx = io.send_io(io.KIND_UDP, send.fileno(), [[name] * 3], STRIDE, gso)
     return tx, io.receive_io(io.KIND_UDP, receive.fileno())

@@ -264,7 +264,9 @@ def on_heartbeat(S, image, buffer, at, now_ns):
         if image.end_seq < 0 and seq >= image.highest:
             image.end_seq = seq
         image.status_ns = min(image.status_ns, now_ns)
-    if image.rtt_ns == 0 and flags & wire.FLAG_PROBE:
+    if flags & wire.FLAG_REPORT:
+        image.status_ns = min(image.status_ns, now_ns)
+    elif image.rtt_ns == 0 and flags & wire.FLAG_PROBE:
         image.status_ns = min(image.status_ns, now_ns + UNREPORTED_NS)
 
 

@@ -100,6 +100,8 @@ def _heartbeat_due(S, pub, ring, now_ns):
     if ended:
         flags |= wire.FLAG_END
         pub.ended += 1
+    if pub.flow == lay.FLOW_MIN and pub.lowest < pub.sent:
+        flags |= wire.FLAG_REPORT
     _send_heartbeat(S, pub, flags, now_ns)
     record(S.recorder, rec.WRITER_SENDER, rec.HIGH, now_ns, rec.Code.PROBE_SENT, pub.session,
            pub.sent, pub.beat_interval_ns, 0, 0)  # fmt: skip
