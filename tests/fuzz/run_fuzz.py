@@ -62,8 +62,11 @@ class Fuzz:
     def __init__(self, seed: int, corpus: list[bytes]) -> None:
         self.random = random.Random(seed)
         self.corpus = corpus
-        self.net = Network(seed=seed, packet_bytes=PACKET_BYTES)
-        small: dict[str, Any] = {"history_bytes": 64 << 10, "receive_bytes": 64 << 10}
+        self.net = Network(seed=seed, packet_bytes=PACKET_BYTES, step_us=50)
+        # A receiver that does not exist may hold `min` flow back, until its time-out.
+        small: dict[str, Any] = {
+            "history_bytes": 64 << 10, "receive_bytes": 64 << 10, "receiver_timeout_s": 0.5,
+        }  # fmt: skip
         self.a = self.net.node("a", topics=["t"], **small)
         self.b = self.net.node("b", topics=["t", "unused"], **small)
         self.reader, self.stream = Reader(self.b), Stream(self.a, size=300)

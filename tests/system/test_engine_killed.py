@@ -88,25 +88,28 @@ def test_what_was_left_in_the_ring_is_read_after_the_kill(lab: Lab, eventually: 
 
 
 async def _async_life(platform: Platform) -> list[str]:
-    async with await tidecast.connect(platform.url) as client:
-        async with client.subscribe("a") as subscription, client.publisher("a") as publisher:
-            await publisher.publish(b"before", flush=True)
-            assert bytes((await subscription.next(timeout=10.0)).data) == b"before"
-            waiting = asyncio.create_task(subscription.next(timeout=60.0))
-            await asyncio.to_thread(platform.kill)
-            kinds = []
-            async with asyncio.timeout(30.0):
-                async for event in client.events(timeout=None):
-                    kinds.append(type(event).__name__)
-                    if isinstance(event, EngineLost):
-                        with pytest.raises(ConnectionLost):
-                            await client.stats()
-                        await asyncio.to_thread(platform.start)
-                    if isinstance(event, EngineBack):
-                        break
-            await publisher.publish(b"after", flush=True)
-            assert bytes((await waiting).data) == b"after"
-            return kinds
+    kinds = []
+    async with (
+        await tidecast.connect(platform.url) as client,
+        client.subscribe("a") as subscription,
+        client.publisher("a") as publisher,
+        asyncio.timeout(60.0),
+    ):
+        await publisher.publish(b"before", flush=True)
+        assert bytes((await subscription.next(timeout=10.0)).data) == b"before"
+        waiting = asyncio.create_task(subscription.next(timeout=60.0))
+        await asyncio.to_thread(platform.kill)
+        async for event in client.events(timeout=None):
+            kinds.append(type(event).__name__)
+            if isinstance(event, EngineLost):
+                with pytest.raises(ConnectionLost):
+                    client.stats()
+                await asyncio.to_thread(platform.start)
+            if isinstance(event, EngineBack):
+                break
+        await publisher.publish(b"after", flush=True)
+        assert bytes((await waiting).data) == b"after"
+    return kinds
 
 
 def test_asyncio_client_outlives_its_engine(lab: Lab) -> None:
@@ -118,7 +121,8 @@ def test_shared_memory_of_dead_engines_goes_at_the_next_start(lab: Lab) -> None:
     """Also when their parent has not reaped them, and when their pid is in use again."""
     platform = lab.platform()
     engine = platform.engine
-    assert engine is not None and engine.popen.stdout is not None
+    assert engine is not None
+    assert engine.popen.stdout is not None
     engine.popen.kill()
     engine.popen.stdout.read()  # to its end: it is dead, and not reaped
     (zombie,) = platform.shared()

@@ -17,7 +17,9 @@ def _file(path: Path, size_bytes: int, seed: int = 7) -> int:
     chance = random.Random(seed)
     lines, size = [b"\n", chance.randbytes(1 << 20).replace(b"\n", b"\r") + b"\n"], 1 << 20
     while size < size_bytes:
-        n = chance.choice((0, 0, chance.randrange(80), chance.randrange(80), chance.randrange(9000)))
+        n = chance.choice(
+            (0, 0, chance.randrange(80), chance.randrange(80), chance.randrange(9000))
+        )
         lines.append(chance.randbytes(n).replace(b"\n", b" ") + b"\n")
         size += n + 1
     chance.shuffle(lines)
@@ -27,9 +29,8 @@ def _file(path: Path, size_bytes: int, seed: int = 7) -> int:
 
 def _subscriber(lab: Lab, platform: Platform, n: int, out: Path) -> Process:
     with out.open("wb") as target:
-        made = lab.spawn("sub", "logs", "--output", "raw", "--count", str(n), "--timeout", "60",
+        return lab.spawn("sub", "logs", "--output", "raw", "--count", str(n), "--timeout", "60",
                          platform=platform, stdout=target)  # fmt: skip
-    return made
 
 
 def _subscribed(process: Process) -> bool:
@@ -70,12 +71,14 @@ def test_file_across_two_engines_with_loss(lab: Lab, eventually: Eventually) -> 
     left, right = lab.pair()
     for each in (left, right):
         each.run("faults", "set", *FAULTS)
+    onlooker = right.connect().subscribe("logs", tethered=False)  # keeps the image to look at
     _carry(lab, eventually, left, [right, right, left], 20_000_000)
     seen = right.counters("image")
     assert seen["losses"] > 100
     assert seen["losses"] == seen["recovered"]
     assert "lost_for_good" not in seen
     assert right.counters("receiver")["faults_dropped"] > 100
+    onlooker.close()
     left.stop()
     right.stop()
 

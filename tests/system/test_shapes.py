@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import Any
 
+import psutil
 import pytest
-
-import tidecast.sync
 from tests.conftest import Eventually
 from tests.support.lab import Lab, Platform, free_port, multicast, topology
+
 from tidecast.config import topology_from
 from tidecast.sync import Connection
 
@@ -21,6 +22,10 @@ def _embedded(lab: Lab, wire: dict[str, Any], mode: str) -> Connection:
 
 def _take(subscription: Any, n: int) -> list[bytes]:
     return [bytes(subscription.next(timeout=20.0).data) for _ in range(n)]
+
+
+def _collect(subscription: Any, got: list[bytes]) -> None:
+    got.extend(_take(subscription, len(MESSAGES)))
 
 
 MESSAGES = [b"%d" % n * (n % 9) for n in range(5_000)]
@@ -35,7 +40,7 @@ def test_embedded_and_engine_process(lab: Lab, eventually: Eventually, mode: str
         topic = f"to-{target.link.node_name.split('-')[0]}"
         with target.subscribe(topic) as subscription, source.publisher(topic) as publisher:
             got: list[bytes] = []
-            reader = threading.Thread(target=lambda s=subscription: got.extend(_take(s, 5_000)))
+            reader = threading.Thread(target=_collect, args=(subscription, got))
             reader.start()
             for at in range(0, len(MESSAGES), 100):
                 publisher.publish_batch(MESSAGES[at : at + 100]).check()
@@ -141,8 +146,6 @@ def _packets(platform: Platform) -> int:
 
 
 def test_rate_limit_changes_at_run_time(lab: Lab, eventually: Eventually) -> None:
-    import time
-
     left, right = lab.pair()
     left.run("topic", "create", "paced")
     right.connect().subscribe("paced", on_gap="skip", tethered=False)
@@ -158,14 +161,13 @@ def test_rate_limit_changes_at_run_time(lab: Lab, eventually: Eventually) -> Non
     try:
         eventually(lambda: _packets(left) > 10_000, "packets without a limit")
         left.run("topic", "edit", "paced", "--rate-packets-per-s", "2000")
-        for _ in range(2):
-            before, began_s = _packets(left), time.monotonic()
-            eventually(lambda before=before: _packets(left) >= before + 2000, "2,000 packets")
-            rate = (_packets(left) - before) / (time.monotonic() - began_s)
-            assert 1500 < rate < 2300
-        left.run("topic", "edit", "paced", "--rate-packets-per-s", "0")
         before, began_s = _packets(left), time.monotonic()
-        eventually(lambda: _packets(left) >= before + 20_000, "no limit again")
+        eventually(lambda: _packets(left) >= before + 3000, "3,000 packets")
+        rate = (_packets(left) - before) / (time.monotonic() - began_s)
+        assert 1500 < rate < 2300
+        left.run("topic", "edit", "paced", "--rate-packets-per-s", "0")
+        limited, began_s = _packets(left), time.monotonic()
+        eventually(lambda: _packets(left) >= limited + 20_000, "no limit again")
         assert time.monotonic() - began_s < 5.0
     finally:
         stop.set()
@@ -174,8 +176,6 @@ def test_rate_limit_changes_at_run_time(lab: Lab, eventually: Eventually) -> Non
 
 def test_idle_engine_is_small(lab: Lab) -> None:
     """Less than 2 % of a core and 250 MB, with topics and a client attached."""
-    import psutil
-
     platform = lab.platform()
     client = platform.connect()
     subscription, publisher = client.subscribe("idle"), client.publisher("idle")
@@ -183,6 +183,6 @@ def test_idle_engine_is_small(lab: Lab) -> None:
     subscription.next(timeout=10.0)
     assert platform.engine is not None
     process = psutil.Process(platform.engine.pid)
+    process.cpu_percent(interval=1.0)  # agents spin a while before they park
     assert process.cpu_percent(interval=5.0) < 2.0
     assert process.memory_info().rss < 250e6
-    assert isinstance(client, tidecast.sync.Connection)

@@ -20,7 +20,7 @@ from tidecast.native.atomics import (
 from tidecast.native.jit import inlined
 from tidecast.native.memory import copy, store_i64, store_u8, store_u16
 from tidecast.protocol.rate_limit import BURST_PACKETS_MIN, allowed_packets, refill
-from tidecast.transport.wire_io import send_run_to_all
+from tidecast.transport.wire_io import IO_GSO, IO_SEGMENTS_MAX, send_run_to_all
 
 BURST_PACKETS_MAX = 64
 REPAIR_BURST_MAX = 32
@@ -140,6 +140,8 @@ def send_new_packets(S, p, pub, ring, now_ns):
     if now_ns < pub.hold_until_ns:
         return 0
     wanted = BURST_PACKETS_MAX
+    if S.tx.io[IO_GSO] != 0 and S.tx.io[IO_SEGMENTS_MAX] > 1:
+        wanted = S.tx.io[IO_SEGMENTS_MAX]  # one full bundle: 46 packets cost 9 us, 46 + 2 cost 12.5
     if pub.limit - pub.sent < wanted:
         wanted = pub.limit - pub.sent
         if wanted <= 0:

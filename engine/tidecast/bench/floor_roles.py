@@ -19,9 +19,12 @@ MEMORY_BYTES = 4 << 20
 SEGMENT_BYTES_MAX = 65_507
 
 
-def _open(port: int, packet_bytes: int) -> tuple[TransportSockets, State, State]:
+def _open(
+    port: int, packet_bytes: int, interface: str = "127.0.0.1"
+) -> tuple[TransportSockets, State, State]:
     sockets = open_multicast(
-        name="floor", group=GROUP, port=port, interface="127.0.0.1", ttl=0,
+        name="floor", group=GROUP, port=port, interface=interface,
+        ttl=0 if interface == "127.0.0.1" else 1,
         buffer_bytes=4 << 20, gro=True,
     )
     targets = [list(t) for t in sockets.targets]
@@ -29,9 +32,11 @@ def _open(port: int, packet_bytes: int) -> tuple[TransportSockets, State, State]
     return sockets, tx, receive_io(KIND_UDP, sockets.receive[1].fileno())
 
 
-def flood(port: int, packet_bytes: int, duration_s: float) -> dict[str, Any]:
+def flood(
+    port: int, packet_bytes: int, duration_s: float, interface: str = "127.0.0.1"
+) -> dict[str, Any]:
     """Send raw packets as fast as the kernel takes them."""
-    sockets, tx, _ = _open(port, packet_bytes)
+    sockets, tx, _ = _open(port, packet_bytes, interface)
     for one in sockets.receive:
         one.close()
     packets = MEMORY_BYTES // packet_bytes
@@ -44,9 +49,11 @@ def flood(port: int, packet_bytes: int, duration_s: float) -> dict[str, Any]:
     return {"packets_sent": int(sent)}
 
 
-def soak(port: int, packet_bytes: int, duration_s: float) -> dict[str, Any]:
+def soak(
+    port: int, packet_bytes: int, duration_s: float, interface: str = "127.0.0.1"
+) -> dict[str, Any]:
     """Receive raw packets."""
-    _sockets, _, rx = _open(port, packet_bytes)
+    _sockets, _, rx = _open(port, packet_bytes, interface)
     scratch, counts = np.zeros(64, dtype=np.uint8), np.zeros(3, dtype=np.int64)
     k.soak.compile(tuple(__import__("numba").typeof(a) for a in (rx.words, 0, scratch, counts)))
     ready()

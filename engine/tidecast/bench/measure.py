@@ -23,9 +23,10 @@ WORKER_TIMEOUT_S = 180.0
 class Worker:
     """A bench role in a process of its own: says ready, goes on when told, gives a result."""
 
-    def __init__(self, role: str, core: int | None = None, **config: Any) -> None:
+    def __init__(self, role: str, core: int | None = None, *, prefix: tuple[str, ...] = (),
+                 **config: Any) -> None:
         self.role = role
-        command = [sys.executable, "-m", "tidecast.bench.worker", role]
+        command = [*prefix, sys.executable, "-m", "tidecast.bench.worker", role]
         command.append(json.dumps({"core": core, **config}))
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tidecast.client.subscriber import SubscriptionCore
 
 STOPPED, BAD_LENGTH, MORE = -20, -21, -22
-_INLINE_BURST_PACKETS, _INLINE_IDLE_MAX = 48, 20_000
+_INLINE_BUNDLE_BYTES, _INLINE_IDLE_MAX = 65_507, 20_000
 _ALL_PACKETS = 1 << 40
 _STEP_MESSAGES = 1 << 17
 _BATCH = 512
@@ -153,8 +153,9 @@ def _make_producer(fn: Callable[..., Any], cycle: Any) -> Any:
 
     def produce_inline(port, state, end, size_max, done, agents):  # type: ignore[no-untyped-def]
         idle = 0
+        burst = max(1, min(64, _INLINE_BUNDLE_BYTES // port[wr.W_SLOT_BYTES]))
         while True:
-            status = plain(port, state, done[0], end, size_max, done, _INLINE_BURST_PACKETS)
+            status = plain(port, state, done[0], end, size_max, done, burst)
             work = cycle(agents)
             if status not in (MORE, wr.FULL):
                 return status

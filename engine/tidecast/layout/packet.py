@@ -45,7 +45,10 @@ PACKET_HEADER = Layout(
     (
         Field("version", VERSION_AT, 1, f"always {VERSION}"),
         Field("type", TYPE_AT, 1, "DATA 1, HEARTBEAT 2, NAK 3, STATUS 4, SETUP 5, LOST 6"),
-        Field("flags", FLAGS_AT, 1, "RETRANSMIT 1, END 2, WANT_SETUP 4, PROBE 8, LEAVE 16, REPORT 32"),
+        Field(
+            "flags", FLAGS_AT, 1,
+            "RETRANSMIT 1, END 2, WANT_SETUP 4, PROBE 8, LEAVE 16, REPORT 32",
+        ),
         Field("channel", CHANNEL_AT, 1, "control 0, ordinary 1, large 2"),
         Field("session", SESSION_AT, 4, "random id of the publication, never 0"),
         Field("topic", TOPIC_AT, 2, "topic id within the transport"),

@@ -1,0 +1,1 @@
+"""Benchmarks: peers beside Tidecast, and what was measured."""

@@ -1,0 +1,486 @@
+"""The generated parts of docs/PROTOCOL.md: diagrams, tables and states, made from the code itself.
+
+    python -m tidecast.protocol_document docs/PROTOCOL.md           # write them anew
+    python -m tidecast.protocol_document --check docs/PROTOCOL.md   # exit code 1 when they differ
+
+A part stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``; what is between is
+replaced, the rest of the page is written by hand. This is no part of a running engine, and lies
+outside the folders whose sources name the kernel cache: an edit here compiles nothing anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tidecast.client import socket_frames as frames
+from tidecast.config import NodeConfig, TopicConfig
+from tidecast.layout import counters, packet, recorder, ring
+from tidecast.layout.fields import Field, Layout
+
+MARKED = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+# --- records without a `Layout` of their own, from the constants that the code uses ---------------
+
+DOORBELL = Layout(
+    "doorbell line",
+    ring.DOORBELL_BYTES,
+    (Field("word", 0, 4, "futex word, counts up with every ring; wakes all who wait on it"),),
+)
+COUNTERS_HEADER = Layout(
+    "counters header",
+    64,
+    (
+        Field("magic", 0, 8, '"TDCCUNT1"'),
+        Field("rows", 8, 8, f"rows in the file, {counters.ROWS_MAX}"),
+    ),
+)
+RECORDER_HEADER = Layout(
+    "recorder header",
+    64,
+    (
+        Field("magic", 0, 8, '"TDCREC1"'),
+        Field("pid", recorder.PID_AT, 8, "process that wrote it"),
+        Field(
+            "realtime_offset",
+            recorder.REALTIME_OFFSET_AT,
+            8,
+            "ns since 1970 minus monotonic clock, when the file was made",
+        ),
+    ),
+)
+FRAME = Layout(
+    "socket frame head",
+    frames.HEAD.size,
+    (Field("length", 0, 4, "bytes of MessagePack that follow, at most FRAME_BYTES_MAX"),),
+)
+
+# --- flags, with what they mean; a flag that is missing here fails --------------------------------
+
+PACKET_FLAGS = {
+    "RETRANSMIT": ("DATA", "sent again because of a NAK"),
+    "END": ("HEARTBEAT", "the session is over; `seq` is the first packet that will never come"),
+    "WANT_SETUP": ("STATUS", "the receiver does not know this session; send SETUP"),
+    "PROBE": ("HEARTBEAT", "tail-loss probe"),
+    "LEAVE": ("STATUS", "the receiver leaves; forget it"),
+    "REPORT": ("HEARTBEAT", "not all is confirmed as consumed; answer with STATUS"),
+}
+MESSAGE_FLAGS = {
+    "BEGIN": "the message begins here",
+    "END": "the message ends here; BEGIN and END together: it is whole",
+    "KEY": "a key follows",
+    "HEADERS": "headers follow",
+    "TIMESTAMP": "a time-stamp follows",
+    "TO": "the id of the only subscriber that shall have it follows",
+}
+
+# --- timers and limits: (module or settings, name, meaning) ---------------------------------------
+
+TIMERS: tuple[tuple[str, str, str], ...] = (
+    (
+        "node.tables",
+        "JOIN_HOLD_NS",
+        ("a new publication holds its first DATA back at most so long, for receivers to set up"),
+    ),
+    ("agents.sender", "JOIN_GRACE_NS", "and so long behind the first receiver, for others"),
+    ("agents.sender", "SETUP_EAGER_NS", "SETUP repeats while DATA is held back"),
+    ("agents.sender", "SETUP_INTERVAL_NS", "SETUP repeats after that"),
+    ("agents.sender", "SETUP_THROTTLE_NS", "delay of the SETUP that answers WANT_SETUP"),
+    ("agents.receiver", "WANT_INTERVAL_NS", "at most one WANT_SETUP a transport in this time"),
+    ("topic", "linger_us", "age at which the sender seals an open packet (0: at once)"),
+    ("agents.sending", "NEAR_LIMIT_LINGER_NS", "the least linger while a rate limit holds back"),
+    (
+        "agents.sending",
+        "PROBE_NS_UNKNOWN",
+        ("tail-loss probe behind the last DATA, round trip not known"),
+    ),
+    ("agents.sending", "PROBE_NS_MIN", "round trip known: 1.5 x it, at least"),
+    ("agents.sending", "PROBE_NS_MAX", "and at most; doubles from there to the heartbeat"),
+    ("node", "heartbeat_ms", "heartbeat of a silent publication"),
+    ("topic", "nak_delay_us", "grace for reordering before the first NAK of a gap"),
+    ("topic", "nak_retry_us", "least time between two NAKs of a gap; else 2 x the round trip"),
+    ("agents.receiving", "NAK_RETRY_NS_UNKNOWN", "the same while the round trip is not known"),
+    ("protocol.loss", "RETRY_NS_MAX", "NAKs of a gap back off by doubling up to this"),
+    (
+        "agents.sender",
+        "RESEND_LINGER_NS_MIN",
+        (
+            "a packet is not resent twice within this, or within "
+            "3/4 of the round trip if that is longer"
+        ),
+    ),
+    (
+        "agents.receiving",
+        "STATUS_INTERVAL_NS_FIRST",
+        ("STATUS of a new image; doubles up to the next"),
+    ),
+    ("agents.receiving", "STATUS_INTERVAL_NS", "STATUS at the latest"),
+    (
+        "agents.receiving",
+        "UNREPORTED_NS",
+        ("STATUS behind progress that is not reported yet; at once behind 1/8 of the ring"),
+    ),
+    ("agents.sender", "CHECK_INTERVAL_NS", "the sender looks for silent and stuck receivers"),
+    ("topic", "receiver_timeout_s", "a receiver that is silent or stuck so long is dropped"),
+    ("node", "image_timeout_s", "a publication that is silent so long has timed out"),
+    (
+        "topic",
+        "close_linger_s",
+        ("a closed publication answers NAKs so long while receivers have not left"),
+    ),
+    ("node.sessions", "GONE_PATIENCE_S", "rings that are over are kept so long for their readers"),
+    ("node.node", "TICK_S", "the conductor looks after stuck readers and drained rings"),
+    ("protocol.rate_limit", "BURST_NS", "what a rate limit's bucket holds, or 64 packets if more"),
+)
+LIMITS: tuple[tuple[str, str, str], ...] = (
+    ("layout.packet", "PACKET_BYTES_MIN", "smallest packet size"),
+    ("layout.packet", "PACKET_BYTES_MAX", "largest packet size"),
+    ("layout.packet", "CONTROL_BYTES_MAX", "longest control packet"),
+    ("layout.packet", "NAK_RANGES_MAX", "ranges a NAK"),
+    ("layout.packet", "NAME_BYTES_MAX", "bytes of a topic's name"),
+    ("layout.packet", "MESSAGE_BYTES_MAX", "payload bytes a message, whatever the history holds"),
+    ("layout.packet", "KEY_BYTES_MAX", "bytes of a key"),
+    ("layout.packet", "HEADERS_BYTES_MAX", "bytes of the headers"),
+    ("layout.ring", "SLOTS_MIN", "fewest packets a ring"),
+    ("layout.ring", "SLOTS_MAX", "most packets a ring"),
+    ("layout.ring", "CONSUMERS_MAX", "readers of a ring on one node"),
+    ("layout.ring", "DOORBELLS_MAX", "doorbell lines a node"),
+    ("protocol.loss", "GAPS_MAX", "gaps an image keeps track of"),
+    ("protocol.flow_control", "RECEIVERS_MAX", "receivers a publication keeps track of"),
+    ("protocol.session_table", "SESSIONS_MAX", "places in an agent's table of sessions"),
+    ("agents.publications", "PUBLICATIONS_MAX", "publications a transport sends"),
+    ("agents.publications", "RESENDS_MAX", "ranges to resend a publication"),
+    ("agents.images", "IMAGES_MAX", "images a transport receives"),
+)
+
+# --- states: (from, to, why, where in the code) ---------------------------------------------------
+
+Transition = tuple[str, str, str, str]
+SLOT_STATES: tuple[Transition, ...] = (
+    ("[*]", "EMPTY", "ring made", "buffers.ring_file.create_ring"),
+    ("EMPTY", "OPEN", "writer opens", "buffers.writer.open_packet"),
+    ("OPEN", "OPEN", "writer commits messages", "buffers.writer.commit"),
+    ("OPEN", "SEALED", "writer seals: full, flushed, closed", "buffers.writer.seal"),
+    ("OPEN", "SEALED", "sender seals: lingered", "agents.sending._seal_if_old"),
+    ("OPEN", "SEALED", "node seals: writer died", "buffers.writer.close_abandoned"),
+    ("SEALED", "OPEN", "next lap", "buffers.writer.open_packet"),
+)
+IMAGE_SLOT_STATES: tuple[Transition, ...] = (
+    ("[*]", "EMPTY", "ring made", "buffers.ring_file.create_ring"),
+    ("EMPTY", "SEALED", "packet placed", "agents.receiving.place_packet"),
+    ("EMPTY", "GONE", "given up: lost for good", "agents.receiving._mark_gone"),
+    ("SEALED", "EMPTY", "next lap, packet comes", "agents.receiving.place_packet"),
+    ("SEALED", "GONE", "next lap, given up", "agents.receiving._mark_gone"),
+    ("GONE", "EMPTY", "next lap, packet comes", "agents.receiving.place_packet"),
+)
+IMAGE_STATES: tuple[Transition, ...] = (
+    ("[*]", "Unknown", "packet of a wanted topic: ask for SETUP", "agents.receiver._ask_for_setup"),
+    ("Unknown", "Pending", "SETUP came", "agents.receiver._setup_of_unknown"),
+    ("Pending", "Ended", "incarnation is older than a known one", "node.sessions._accept_peer"),
+    ("Pending", "Ignored", "nobody here subscribes", "node.sessions._on_setup"),
+    ("Ignored", "Unknown", "subscriptions changed", "node.sessions.update_wanted"),
+    ("Pending", "Active", "image made, STATUS sent", "node.sessions._make_image"),
+    ("Active", "Closed", "END known and all is here", "agents.receiving.finish_if_complete"),
+    ("Active", "TimedOut", "silent for image_timeout_s", "node.sessions._peer_timeout"),
+    ("Active", "Restarted", "newer incarnation of its node", "node.sessions._accept_peer"),
+    ("Active", "Ignored", "last reader left: LEAVE sent", "node.sessions.look_after_image"),
+    ("TimedOut", "Unknown", "heard again: resumes", "node.sessions._peer_timeout"),
+    ("Closed", "Ended", "readers have drained it", "node.sessions.look_after_image"),
+    ("Restarted", "Ignored", "readers have drained it", "node.sessions.look_after_image"),
+)
+CONSUMER_STATES: tuple[Transition, ...] = (
+    ("[*]", "ACTIVE", "node adds a reader", "buffers.ring_file.add_consumer"),
+    ("ACTIVE", "EVICTED", "receiver: too far behind", "agents.receiving._evict"),
+    ("ACTIVE", "EVICTED", "node: stuck for receiver_timeout_s", "node.sessions._evict_stuck"),
+    ("EVICTED", "ACTIVE", "reader notices: a gap, starts anew", "buffers.reader.skip_lost"),
+    ("ACTIVE", "FREE", "subscription ends", "buffers.ring_file.remove_consumer"),
+    ("EVICTED", "FREE", "subscription ends", "buffers.ring_file.remove_consumer"),
+)
+MACHINES = {
+    "slot-states": SLOT_STATES,
+    "image-slot-states": IMAGE_SLOT_STATES,
+    "image-life": IMAGE_STATES,
+    "consumer-states": CONSUMER_STATES,
+}
+
+# --- rendering ------------------------------------------------------------------------------------
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> str:
+    """A Markdown table."""
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in row) + " |" for row in lines)
+
+
+def record(layout: Layout) -> str:
+    """A record's diagram and its fields."""
+    return f"```text\n{layout.diagram()}\n```\n\n{layout.table()}"
+
+
+def mermaid(transitions: tuple[Transition, ...]) -> str:
+    """A state diagram, and where each transition is made."""
+    lines = ["```mermaid", "stateDiagram-v2"]
+    lines += [f"    {a} --> {b}: {why.replace(':', ' -')}" for a, b, why, _ in transitions]
+    rows = [(a, b, why, f"`{where}`") for a, b, why, where in transitions if a != "[*]"]
+    return "\n".join([*lines, "```", "", table(("from", "to", "when", "code"), rows)])
+
+
+def find(where: str) -> Any:
+    """What a dotted name below `tidecast` names. Raises AttributeError, ImportError."""
+    module, _, name = where.rpartition(".")
+    return getattr(importlib.import_module(f"tidecast.{module}"), name)
+
+
+def _value(place: str, name: str) -> Any:
+    if place in ("topic", "node"):
+        settings = TopicConfig(name="x") if place == "topic" else NodeConfig()
+        return getattr(settings, name)
+    return find(f"{place}.{name}")
+
+
+def shown_time(name: str, value: float) -> str:
+    """A duration by the unit in its name: ``RETRY_NS_MAX``, 100000000 -> ``100 ms``."""
+    unit = next(word for word in reversed(name.lower().split("_")) if word in _UNITS_NS)
+    nanoseconds = value * _UNITS_NS[unit]
+    for text, size in (("s", 10**9), ("ms", 10**6), ("us", 10**3)):
+        if nanoseconds >= size:
+            return f"{nanoseconds / size:g} {text}"
+    return f"{nanoseconds:g} ns"
+
+
+_UNITS_NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+
+
+def _setting(place: str, name: str) -> str:
+    return f"`{name}` ({place})" if place in ("topic", "node") else f"`{place}.{name}`"
+
+
+def timers() -> str:
+    """Timers with the values that the code has."""
+    return table(
+        ("value", "what", "name"),
+        [(shown_time(n, _value(p, n)), what, _setting(p, n)) for p, n, what in TIMERS],
+    )
+
+
+def limits() -> str:
+    """Limits with the values that the code has."""
+    return table(
+        ("limit", "of", "name"),
+        [(f"{_value(p, n):,}", what, f"`{p}.{n}`") for p, n, what in LIMITS],
+    )
+
+
+def packet_types() -> str:
+    """Numbers and names of packet types."""
+    return table(("type", "name"), sorted(packet.TYPE_NAMES.items()))
+
+
+def packet_flags() -> str:
+    """All FLAG_* of the packet layout. Raises KeyError for one that is not explained."""
+    named = {n[5:]: v for n, v in vars(packet).items() if n.startswith("FLAG_")}
+    rows = [(v, f"`{n}`", *PACKET_FLAGS[n]) for n, v in sorted(named.items(), key=lambda x: x[1])]
+    return table(("value", "flag", "in", "meaning"), rows)
+
+
+def message_flags() -> str:
+    """The flags of messages."""
+    rows = [(getattr(packet, n), f"`{n}`", what) for n, what in MESSAGE_FLAGS.items()]
+    assert sum(value for value, _, _ in rows) == packet.FLAGS_KNOWN
+    return table(("value", "flag", "meaning"), rows)
+
+
+def channels() -> str:
+    """Channels and their ports."""
+    rows = [
+        (i, packet.CHANNEL_NAMES[i], f"`port` + {packet.CHANNEL_PORT_OFFSET[i]}")
+        for i in range(packet.CHANNELS)
+    ]
+    return table(("channel", "name", "UDP port"), rows)
+
+
+def control_word() -> str:
+    """The control word of a slot, and its states."""
+    widths = (("seq", ring.SEQ_SHIFT, 31), ("state", ring.STATE_SHIFT, 8), ("length", 0, 24))
+    assert ring.SEQ_MASK == (1 << 31) - 1
+    assert ring.CONTROL_LENGTH_MASK == (1 << 24) - 1
+    bits = [
+        (f"{at}..{at + n - 1}", f"`{name}`", what)
+        for (name, at, n), what in zip(
+            widths,
+            ("packet sequence modulo 2^31", "EMPTY, OPEN, SEALED, GONE", "bytes committed"),
+            strict=True,
+        )
+    ]
+    picture = (
+        "```text\n"
+        " 63 62                            32 31       24 23                     0\n"
+        "+--+--------------------------------+-----------+------------------------+\n"
+        "|0 |        seq modulo 2^31         |   state   |    length in bytes     |\n"
+        "+--+--------------------------------+-----------+------------------------+\n"
+        "```"
+    )
+    states = [(getattr(ring, name), f"`{name}`", what) for name, what in SLOT_STATE_NAMES.items()]
+    return "\n\n".join(
+        (
+            picture,
+            table(("bits", "field", "meaning"), bits),
+            table(("value", "state", "meaning"), states),
+        )
+    )
+
+
+SLOT_STATE_NAMES = {
+    "EMPTY": "nothing to read: never used, or (image) being filled",
+    "OPEN": "the writer appends; the first `length` bytes may be read",
+    "SEALED": "complete; `length` bytes",
+    "GONE": "given up: this packet will never come; `length` is 0",
+}
+
+
+def ring_map() -> str:
+    """The parts of a ring's file."""
+    assert ring.slots_at(16) == ring.HEADER_BYTES + ring.PAGE_BYTES
+    rows = [
+        (0, ring.CONSUMERS_AT, "ring header"),
+        (ring.CONSUMERS_AT, ring.CONSUMERS_MAX * ring.CONSUMER_BYTES,
+         f"{ring.CONSUMERS_MAX} consumer entries"),
+        (ring.HEADER_BYTES, "8 N, rounded up to a page", "control words, one a slot"),
+        ("behind", "N x slot_bytes, rounded up to a page", "slots: packets with their headers"),
+    ]  # fmt: skip
+    return table(("at", "bytes", "what"), rows)
+
+
+def counters_map() -> str:
+    """The parts of the counters file."""
+    rows = [
+        (0, counters.HEADER_BYTES, "header page"),
+        (counters.INFO_AT, counters.VALUES_AT - counters.INFO_AT,
+         f"{counters.ROWS_MAX} row descriptions of {counters.ROW_INFO_BYTES} bytes"),
+        (counters.VALUES_AT, counters.FILE_BYTES - counters.VALUES_AT,
+         f"{counters.ROWS_MAX} rows of {counters.COLUMNS} i64"),
+    ]  # fmt: skip
+    return table(("at", "bytes", "what"), rows)
+
+
+def enum_docs(kind: Any) -> dict[str, str]:
+    """The docstring below each member of an enumeration, by name."""
+    body = ast.parse(inspect.getsource(kind)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    found, name = {}, ""
+    for each in body.body:
+        if isinstance(each, ast.Assign) and isinstance(each.targets[0], ast.Name):
+            name = each.targets[0].id
+        elif name and isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant):
+            found[name] = " ".join(str(each.value.value).split())
+            name = ""
+    return found
+
+
+def counters_table() -> str:
+    """Every counter."""
+    docs = enum_docs(counters.Counter)
+    rows = [(int(each), f"`{each.name}`", docs[each.name]) for each in counters.Counter]
+    return table(("column", "counter", "meaning"), rows)
+
+
+def recorder_map() -> str:
+    """The parts of the recorder's file."""
+    rows = [(0, recorder.HEADER_BYTES, "header page")]
+    rows += [
+        (recorder.ring_at(w, s), recorder.RING_BYTES, f"{writer}, {section}")
+        for w, writer in enumerate(recorder.WRITER_NAMES)
+        for s, section in enumerate(recorder.SECTION_NAMES)
+    ]
+    return table(("at", "bytes", "what"), rows)
+
+
+def recorder_codes() -> str:
+    """Every code, its ring, and what its arguments mean."""
+    rows = []
+    for code in recorder.Code:
+        section, text, arguments = recorder.MEANING[code]
+        names = ", ".join(f"`{name}`" for name in arguments)
+        rows.append((int(code), f"`{code.name}`", recorder.SECTION_NAMES[section], text, names))
+    return table(("code", "name", "ring", "meaning", "arguments"), rows)
+
+
+def requests() -> str:
+    """What a client may ask over the socket, and what it is answered with."""
+    asked: dict[Any, Any] = {**frames.RESULTS, frames.EventsTaken: "no reply"}
+    rows = []
+    for kind, result in sorted(asked.items(), key=lambda item: item[0].__name__):
+        names = ", ".join(f"`{name}`" for name in kind.__struct_fields__) or "-"
+        answer = getattr(result, "__name__", str(result)) if result is not None else "nil"
+        if "[" in str(result):
+            answer = re.sub(r"[a-z_]+\.(?:[a-z_]+\.)*", "", str(result))
+        rows.append((f"`{kind.__name__}`", names, answer.replace("|", "or")))
+    return table(("request", "fields", "result"), rows)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "packet-header": lambda: record(packet.PACKET_HEADER),
+    "packet-types": packet_types,
+    "packet-flags": packet_flags,
+    "message-header": lambda: record(packet.MESSAGE_HEADER),
+    "message-flags": message_flags,
+    "setup": lambda: record(packet.SETUP_BODY),
+    "status": lambda: record(packet.STATUS_BODY),
+    "nak": lambda: record(packet.NAK_BODY),
+    "lost": lambda: record(packet.LOST_BODY),
+    "channels": channels,
+    "timers": timers,
+    "limits": limits,
+    "ring-map": ring_map,
+    "ring-header": lambda: record(ring.RING_HEADER),
+    "consumer-entry": lambda: record(ring.CONSUMER_ENTRY),
+    "control-word": control_word,
+    "doorbell": lambda: record(DOORBELL),
+    "counters-map": counters_map,
+    "counters-header": lambda: record(COUNTERS_HEADER),
+    "counters-row": lambda: record(counters.ROW_INFO),
+    "counters": counters_table,
+    "recorder-map": recorder_map,
+    "recorder-header": lambda: record(RECORDER_HEADER),
+    "recorder-record": lambda: record(recorder.RECORD),
+    "recorder-codes": recorder_codes,
+    "frame": lambda: record(FRAME),
+    "requests": requests,
+    **{name: (lambda rows=rows: mermaid(rows)) for name, rows in MACHINES.items()},
+}
+"""Name of a part -> what makes it."""
+
+
+def layouts(*modules: ModuleType) -> list[Layout]:
+    """All records that modules describe."""
+    return [value for each in modules for value in vars(each).values() if isinstance(value, Layout)]
+
+
+def generated(text: str) -> str:
+    """The page with all its generated parts made anew. Raises KeyError for an unknown part."""
+    return MARKED.sub(lambda found: f"{found[1]}\n{PARTS[found[2]]()}\n\n{found[3]}", text)
+
+
+def main(arguments: list[str]) -> int:
+    """Write, or with ``--check`` compare. The exit code."""
+    check = "--check" in arguments
+    stale = 0
+    for name in (each for each in arguments if each != "--check"):
+        path = Path(name)
+        text = path.read_text("utf-8")
+        fresh = generated(text)
+        stale += fresh != text
+        if fresh != text and not check:
+            path.write_text(fresh, "utf-8")
+    return int(check and stale > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
