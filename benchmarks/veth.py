@@ -44,8 +44,21 @@ def namespaces() -> Iterator[None]:
         for name in NAMES:
             _run("ip", "netns", "add", name)
         a, b = (f"tc{os.getpid()}{side}" for side in "ab")
-        _run("ip", "link", "add", a, "netns", NAMES[0], "type", "veth", "peer", "name", b,
-             "netns", NAMES[1])
+        _run(
+            "ip",
+            "link",
+            "add",
+            a,
+            "netns",
+            NAMES[0],
+            "type",
+            "veth",
+            "peer",
+            "name",
+            b,
+            "netns",
+            NAMES[1],
+        )
         for name, device, address in zip(NAMES, (a, b), ADDRESSES, strict=True):
             inside = ("ip", "netns", "exec", name)
             _run(*inside, "ip", "address", "add", f"{address}/24", "dev", device)
@@ -70,10 +83,25 @@ def measure(messages: int) -> dict[str, Any]:
             Worker("flood", 0, prefix=inside[0], interface=ADDRESSES[0], duration_s=2.5, **common),
         )
         received, sent = run_together(
-            Worker("subscribe_compiled", 1, prefix=inside[1], node=2, count=messages,
-                   interface=ADDRESSES[1], **common),
-            Worker("publish_compiled", 0, prefix=inside[0], node=1, count=messages,
-                   message_bytes=MESSAGE_BYTES, interface=ADDRESSES[0], **common),
+            Worker(
+                "subscribe_compiled",
+                1,
+                prefix=inside[1],
+                node=2,
+                count=messages,
+                interface=ADDRESSES[1],
+                **common,
+            ),
+            Worker(
+                "publish_compiled",
+                0,
+                prefix=inside[0],
+                node=1,
+                count=messages,
+                message_bytes=MESSAGE_BYTES,
+                interface=ADDRESSES[0],
+                **common,
+            ),
         )
     per_packet = messages_a_packet(PACKET_BYTES, MESSAGE_BYTES)
     floor = round(soak["packets"] / max(soak["elapsed_s"], 1e-9) * per_packet)

@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from tests.conftest import Eventually
 from tests.support.lab import Lab, Platform, free_port, multicast, topology
 
 from tidecast.errors import ConfigError
@@ -173,7 +174,7 @@ def test_commands_without_an_engine(lab: Lab, tmp_path: Path) -> None:
     _nothing_left(platform)
 
 
-def test_wrong_arguments_on_an_engine(lab: Lab) -> None:
+def test_wrong_arguments_on_an_engine(lab: Lab, eventually: Eventually) -> None:
     platform = lab.platform()
     assert "no file" in _refused(platform, "pub", "a", "/nowhere/at/all")
     assert "directory" in _refused(platform, "pub", "a", "/tmp")
@@ -182,7 +183,7 @@ def test_wrong_arguments_on_an_engine(lab: Lab) -> None:
     assert "no message" in _refused(platform, "sub", "a", "--timeout", "0.1", "--quiet")
     assert platform.run("pub", "a", check=False, stdin=-3).returncode == 0  # an empty input
     assert platform.run("topic", "edit", "a", check=False).returncode == 2
-    assert platform.overview().publications == []
+    eventually(lambda: platform.overview().publications == [], "all publications to end")
 
 
 def test_json_output_of_sub_and_until_end(lab: Lab) -> None:

@@ -88,5 +88,5 @@ def test_large_file_both_ways_with_loss(lab: Lab, eventually: Eventually) -> Non
     left, right = lab.pair()
     for each in (left, right):
         each.run("faults", "set", *FAULTS)
-    _carry(lab, eventually, left, [right, right], 200_000_000)
-    _carry(lab, eventually, right, [left, right], 200_000_000)
+    _carry(lab, eventually, left, [right, right], 100_000_000)
+    _carry(lab, eventually, right, [left, right], 100_000_000)

@@ -17,8 +17,9 @@ SCRATCH_BYTES = 512
 _BOUNCE_BYTES, _PACKET_BYTES, _RANGES = 64 * 1024, 2048, 64
 
 
-def sender_state(tx: State, back: State, *, counters: np.ndarray, recorder: Bytes,
-                 bells: Bytes) -> State:
+def sender_state(
+    tx: State, back: State, *, counters: np.ndarray, recorder: Bytes, bells: Bytes
+) -> State:
     """State of a sender; ``back`` is where its control packets come back to."""
     pubs, receivers, resends, setups = pu.publication_tables(pu.PUBLICATIONS_MAX)
     return pu.SENDER.make(
@@ -32,8 +33,9 @@ def sender_state(tx: State, back: State, *, counters: np.ndarray, recorder: Byte
     )  # fmt: skip
 
 
-def receiver_state(rx: list[State], tx: State, *, counters: np.ndarray,
-                   recorder: Bytes, bells: Bytes, seed: int) -> State:
+def receiver_state(
+    rx: list[State], tx: State, *, counters: np.ndarray, recorder: Bytes, bells: Bytes, seed: int
+) -> State:
     """State of a receiver: ``rx`` one a channel, ``tx`` for NAK and STATUS."""
     images, gaps = im.image_tables(im.IMAGES_MAX)
     return im.RECEIVER.make(

@@ -42,8 +42,7 @@ def _engines(note: Note, **config: Any) -> tuple[list[Worker], list[str], list[A
     """Two engine processes with data directories of their own."""
     folders = [tempfile.TemporaryDirectory(prefix="tidecast-bench-") for _ in range(2)]
     engines = [
-        Worker("engine", None, data_dir=f.name, node=i + 1, **config)
-        for i, f in enumerate(folders)
+        Worker("engine", None, data_dir=f.name, node=i + 1, **config) for i, f in enumerate(folders)
     ]
     note("two engine processes")
     return engines, [f.name for f in folders], folders
@@ -53,14 +52,21 @@ def _transfer(note: Note, shape: str, count: int, **config: Any) -> tuple[Any, A
     """(subscriber's, publisher's) outcome of ``count`` messages from node 1 to node 2."""
     if shape == "embedded":
         subscriber = Worker("subscribe_compiled", 1, node=2, count=count, **config)
-        publisher = Worker("publish_compiled", 0, node=1, count=count,
-                           message_bytes=MESSAGE_BYTES, **config)
+        publisher = Worker(
+            "publish_compiled", 0, node=1, count=count, message_bytes=MESSAGE_BYTES, **config
+        )
         return tuple(run_together(subscriber, publisher))  # type: ignore[return-value]
     engines, dirs, _folders = _engines(note, **config)
     with workers(*engines):
         subscriber = Worker("subscribe_compiled", None, node=2, count=count, data_dir=dirs[1])
-        publisher = Worker("publish_compiled", None, node=1, count=count, data_dir=dirs[0],
-                           message_bytes=MESSAGE_BYTES)
+        publisher = Worker(
+            "publish_compiled",
+            None,
+            node=1,
+            count=count,
+            data_dir=dirs[0],
+            message_bytes=MESSAGE_BYTES,
+        )
         return tuple(run_together(subscriber, publisher))  # type: ignore[return-value]
 
 
@@ -68,13 +74,24 @@ def _rate(received: dict[str, Any]) -> float:
     return float((received["received"] - received["first"]) / max(received["elapsed_s"], 1e-9))
 
 
-def throughput(note: Note, *, shape: str = "embedded", packet_bytes: int = 1400,
-               messages: int = 100_000_000, seconds: float = 2.0) -> Result:
+def throughput(
+    note: Note,
+    *,
+    shape: str = "embedded",
+    packet_bytes: int = 1400,
+    messages: int = 100_000_000,
+    seconds: float = 2.0,
+) -> Result:
     """70-byte messages, reliable, ordered, loopback multicast, two processes, compiled."""
     if shape == "engine":
         messages = messages // 4
-    config = {"shape": shape, "packet_bytes": packet_bytes, "messages": messages,
-              "message_bytes": MESSAGE_BYTES, **machine()}
+    config = {
+        "shape": shape,
+        "packet_bytes": packet_bytes,
+        "messages": messages,
+        "message_bytes": MESSAGE_BYTES,
+        **machine(),
+    }
     result = Result("throughput", config)
     note(f"floor at {packet_bytes} bytes")
     result.floor = floor_throughput(packet_bytes, seconds, MESSAGE_BYTES)
@@ -82,8 +99,10 @@ def throughput(note: Note, *, shape: str = "embedded", packet_bytes: int = 1400,
     received, sent = _transfer(note, shape, messages, port=PORT + 10, packet_bytes=packet_bytes)
     sender = sent["sender"]
     result.metrics = {
-        "msgs_per_s": round(_rate(received)), "received": received["received"],
-        "lost": received["lost"], "duplicated": received["duplicated"],
+        "msgs_per_s": round(_rate(received)),
+        "received": received["received"],
+        "lost": received["lost"],
+        "duplicated": received["duplicated"],
         "packets_resent": sender.get("packets_resent", 0),
         "bytes_per_s": round(_rate(received) * MESSAGE_BYTES),
     }
@@ -91,33 +110,54 @@ def throughput(note: Note, *, shape: str = "embedded", packet_bytes: int = 1400,
     return result
 
 
-def loss(note: Note, *, drop: float = 0.05, messages: int = 10_000_000,
-         packet_bytes: int = 1400) -> Result:
+def loss(
+    note: Note, *, drop: float = 0.05, messages: int = 10_000_000, packet_bytes: int = 1400
+) -> Result:
     """The same under injected loss, duplicates and reordering, beside the same without loss."""
-    result = Result("loss", {"drop": drop, "messages": messages, "packet_bytes": packet_bytes,
-                             "ring_bytes": LOSS_RING_BYTES, **LOSS_FAULTS, **machine()})
+    result = Result(
+        "loss",
+        {
+            "drop": drop,
+            "messages": messages,
+            "packet_bytes": packet_bytes,
+            "ring_bytes": LOSS_RING_BYTES,
+            **LOSS_FAULTS,
+            **machine(),
+        },
+    )
     rates = {}
     for share in (0.0, drop):
         note(f"{messages} messages at {share:.0%} loss")
         faults = {"drop": share, **LOSS_FAULTS}
         received, sent = _transfer(
-            note, "embedded", messages, port=PORT + 20, packet_bytes=packet_bytes, faults=faults,
-            history_bytes=LOSS_RING_BYTES, receive_bytes=LOSS_RING_BYTES,
+            note,
+            "embedded",
+            messages,
+            port=PORT + 20,
+            packet_bytes=packet_bytes,
+            faults=faults,
+            history_bytes=LOSS_RING_BYTES,
+            receive_bytes=LOSS_RING_BYTES,
         )
         rates[share] = _rate(received)
     sender, receiver = sent["sender"], received["receiver"]
     lost_bytes = receiver.get("faults_dropped_bytes", 0)
     result.metrics = {
-        "msgs_per_s": round(rates[drop]), "msgs_per_s_without_loss": round(rates[0.0]),
-        "throughput_kept": round(rates[drop] / rates[0.0], 4), "lost": received["lost"],
+        "msgs_per_s": round(rates[drop]),
+        "msgs_per_s_without_loss": round(rates[0.0]),
+        "throughput_kept": round(rates[drop] / rates[0.0], 4),
+        "lost": received["lost"],
         "duplicated": received["duplicated"],
-        "resent_bytes": sender.get("bytes_resent", 0), "lost_bytes": lost_bytes,
+        "resent_bytes": sender.get("bytes_resent", 0),
+        "lost_bytes": lost_bytes,
         "resent_ratio": round(sender.get("bytes_resent", 0) / max(lost_bytes, 1), 4),
         "naks_sent": received["image"].get("naks_sent", 0),
     }
     note("ping-pong at 1 % loss")
-    result.metrics |= {f"at_1_percent_{k}": v for k, v in _ping_pong(
-        PORT + 30, 20_000, faults={"drop": 0.01, "seed": 11}).items()}
+    result.metrics |= {
+        f"at_1_percent_{k}": v
+        for k, v in _ping_pong(PORT + 30, 20_000, faults={"drop": 0.01, "seed": 11}).items()
+    }
     return result
 
 
@@ -125,10 +165,25 @@ def _ping_pong(port: int, rounds: int, **config: Any) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         save = str(Path(folder) / "samples.npy")
         run_together(
-            Worker("live_pong", 1, node=2, rounds=rounds, message_bytes=MESSAGE_BYTES, port=port,
-                   **config),
-            Worker("live_ping", 0, node=1, rounds=rounds, message_bytes=MESSAGE_BYTES, port=port,
-                   save=save, **config),
+            Worker(
+                "live_pong",
+                1,
+                node=2,
+                rounds=rounds,
+                message_bytes=MESSAGE_BYTES,
+                port=port,
+                **config,
+            ),
+            Worker(
+                "live_ping",
+                0,
+                node=1,
+                rounds=rounds,
+                message_bytes=MESSAGE_BYTES,
+                port=port,
+                save=save,
+                **config,
+            ),
         )
         samples = np.load(save)
     return percentiles_us(samples[samples > 0])
@@ -142,8 +197,9 @@ def latency(note: Note, *, rounds: int = 200_000, save_dir: Path | None = None) 
         note("raw sockets")
         run_together(
             Worker("pong", 1, port=PORT + 40, message_bytes=MESSAGE_BYTES, rounds=rounds),
-            Worker("ping", 0, port=PORT + 40, message_bytes=MESSAGE_BYTES, rounds=rounds,
-                   save=save),
+            Worker(
+                "ping", 0, port=PORT + 40, message_bytes=MESSAGE_BYTES, rounds=rounds, save=save
+            ),
         )
         result.floor = percentiles_us(np.load(save))
     note("Tidecast, embedded inline")
@@ -153,8 +209,9 @@ def latency(note: Note, *, rounds: int = 200_000, save_dir: Path | None = None) 
     return result
 
 
-def ipc(note: Note, *, messages: int = 100_000_000, rounds: int = 200_000,
-        message_bytes: int = 64) -> Result:
+def ipc(
+    note: Note, *, messages: int = 100_000_000, rounds: int = 200_000, message_bytes: int = 64
+) -> Result:
     """Shared memory: two processes, one engine, compiled; beside a plain ring with no protocol."""
     result = Result("ipc", {"messages": messages, "message_bytes": message_bytes, **machine()})
     with tempfile.TemporaryDirectory(prefix="tidecast-bench-") as folder:
@@ -163,8 +220,7 @@ def ipc(note: Note, *, messages: int = 100_000_000, rounds: int = 200_000,
             note("plain memory")
             read, _ = run_together(
                 Worker("memory_read", 1, path=shared, message_bytes=message_bytes),
-                Worker("memory_write", 0, path=shared, message_bytes=message_bytes,
-                       duration_s=1.5),
+                Worker("memory_write", 0, path=shared, message_bytes=message_bytes, duration_s=1.5),
             )
             Path(shared).unlink()
             save = str(Path(folder) / "memory.npy")
@@ -174,28 +230,51 @@ def ipc(note: Note, *, messages: int = 100_000_000, rounds: int = 200_000,
             )
         finally:
             Path(shared).unlink(missing_ok=True)
-        result.floor = {"msgs_per_s": round(read["messages"] / read["elapsed_s"]),
-                        **percentiles_us(np.load(save))}
+        result.floor = {
+            "msgs_per_s": round(read["messages"] / read["elapsed_s"]),
+            **percentiles_us(np.load(save)),
+        }
         engine = Worker("engine", None, data_dir=folder, node=1, kind="ipc", port=PORT + 80)
         with workers(engine):
             note(f"{messages} messages through a ring")
             received, _sent = run_together(
                 Worker("subscribe_compiled", 1, node=1, count=messages, data_dir=folder),
-                Worker("publish_compiled", 0, node=1, count=messages, data_dir=folder,
-                       message_bytes=message_bytes),
+                Worker(
+                    "publish_compiled",
+                    0,
+                    node=1,
+                    count=messages,
+                    data_dir=folder,
+                    message_bytes=message_bytes,
+                ),
             )
             note("ping-pong")
             save = str(Path(folder) / "ring.npy")
             run_together(
-                Worker("live_pong", 1, node=1, rounds=rounds, message_bytes=message_bytes,
-                       data_dir=folder),
-                Worker("live_ping", 0, node=1, rounds=rounds, message_bytes=message_bytes,
-                       data_dir=folder, save=save),
+                Worker(
+                    "live_pong",
+                    1,
+                    node=1,
+                    rounds=rounds,
+                    message_bytes=message_bytes,
+                    data_dir=folder,
+                ),
+                Worker(
+                    "live_ping",
+                    0,
+                    node=1,
+                    rounds=rounds,
+                    message_bytes=message_bytes,
+                    data_dir=folder,
+                    save=save,
+                ),
             )
             samples = np.load(save)
     result.metrics = {
-        "msgs_per_s": round(_rate(received)), "lost": received["lost"],
-        "duplicated": received["duplicated"], **percentiles_us(samples),
+        "msgs_per_s": round(_rate(received)),
+        "lost": received["lost"],
+        "duplicated": received["duplicated"],
+        **percentiles_us(samples),
     }
     result.compare("msgs_per_s")
     result.compare("rtt_p50_us", "p50")
@@ -209,31 +288,56 @@ def python(note: Note, *, messages: int = 2_000_000) -> Result:
         note(f"multicast, {how}")
         received, published = run_together(
             Worker("python_subscribe", 1, node=2, count=count, how=how, port=PORT + 90),
-            Worker("python_publish", 0, node=1, count=count, how=how,
-                   message_bytes=MESSAGE_BYTES, port=PORT + 90),
+            Worker(
+                "python_publish",
+                0,
+                node=1,
+                count=count,
+                how=how,
+                message_bytes=MESSAGE_BYTES,
+                port=PORT + 90,
+            ),
         )
         result.metrics[f"udp_{how}_msgs_per_s"] = round(
-            received["received"] / received["elapsed_s"])
+            received["received"] / received["elapsed_s"]
+        )
         result.metrics[f"udp_publish_{how}_msgs_per_s"] = round(
-            published["published"] / published["elapsed_s"])
+            published["published"] / published["elapsed_s"]
+        )
         note(f"ipc in one process, {how}")
-        (loop,) = run_together(Worker("python_loop", 0, count=count, how=how,
-                                      message_bytes=MESSAGE_BYTES))
+        (loop,) = run_together(
+            Worker("python_loop", 0, count=count, how=how, message_bytes=MESSAGE_BYTES)
+        )
         result.metrics[f"ipc_loop_{how}_msgs_per_s"] = round(loop["received"] / loop["elapsed_s"])
     return result
 
 
-def fanout(note: Note, *, messages: int = 400_000,
-           subscribers: tuple[int, ...] = (1, 2, 4, 8, 16)) -> Result:
+def fanout(
+    note: Note, *, messages: int = 400_000, subscribers: tuple[int, ...] = (1, 2, 4, 8, 16)
+) -> Result:
     """The sender's cost a message with more and more subscribers, each a node of its own."""
-    result = Result("fanout", {"messages": messages, "message_bytes": MESSAGE_BYTES,
-                               "subscribers": list(subscribers), **machine()})
+    result = Result(
+        "fanout",
+        {
+            "messages": messages,
+            "message_bytes": MESSAGE_BYTES,
+            "subscribers": list(subscribers),
+            **machine(),
+        },
+    )
     for n in subscribers:
         note(f"{n} subscribers")
         received, sent = run_together(
             Worker("fan_subscribe", 1, count=messages, subscribers=n, port=PORT + 100),
-            Worker("fan_publish", 0, node=1, count=messages, subscribers=n,
-                   message_bytes=MESSAGE_BYTES, port=PORT + 100),
+            Worker(
+                "fan_publish",
+                0,
+                node=1,
+                count=messages,
+                subscribers=n,
+                message_bytes=MESSAGE_BYTES,
+                port=PORT + 100,
+            ),
         )
         sender = sent["sender"]
         result.metrics[f"lost_{n}"] = received["lost"]
@@ -242,7 +346,8 @@ def fanout(note: Note, *, messages: int = 400_000,
         result.metrics[f"sender_cpu_ns_per_message_{n}"] = round(sent["cpu_s"] / messages * 1e9, 1)
     first, last = subscribers[0], subscribers[-1]
     result.ratio["packets_sent"] = round(
-        result.metrics[f"packets_sent_{last}"] / max(result.metrics[f"packets_sent_{first}"], 1), 4)
+        result.metrics[f"packets_sent_{last}"] / max(result.metrics[f"packets_sent_{first}"], 1), 4
+    )
     return result
 
 
@@ -251,8 +356,9 @@ def idle(note: Note, *, seconds: float = 5.0) -> Result:
     result = Result("idle", {"seconds": seconds, **machine()})
     with tempfile.TemporaryDirectory(prefix="tidecast-bench-") as folder:
         note(f"idle engine for {seconds:g} s")
-        (found,) = run_together(Worker("idle", None, data_dir=folder, seconds=seconds,
-                                       port=PORT + 110))
+        (found,) = run_together(
+            Worker("idle", None, data_dir=folder, seconds=seconds, port=PORT + 110)
+        )
     result.metrics = found
     return result
 

@@ -70,6 +70,7 @@ def _measure(name: str, as_json: bool, with_peers: bool, options: dict[str, Any]
 
     screen = console(stderr=True)
     with screen.status(f"bench {name}") as status:
+
         def note(text: str) -> None:
             status.update(f"bench {name}: {text}")
 
@@ -88,8 +89,13 @@ def _measure(name: str, as_json: bool, with_peers: bool, options: dict[str, Any]
 def _add(name: str) -> None:
     @cli.command(name, help=HELP[name])
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, last, on a line.")
-    @click.option("--shape", type=click.Choice(["embedded", "engine"]), default="embedded",
-                  show_default=True, help="Agents in the client's process, or engine processes.")
+    @click.option(
+        "--shape",
+        type=click.Choice(["embedded", "engine"]),
+        default="embedded",
+        show_default=True,
+        help="Agents in the client's process, or engine processes.",
+    )
     @click.option("--peers", is_flag=True, help="Also run the installed peers, in the same run.")
     @click.option("--messages", type=click.IntRange(1000), help="Messages to send.")
     @click.option("--packet-bytes", type=click.IntRange(576, 65_000), help="Datagram size.")

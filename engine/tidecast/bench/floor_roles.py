@@ -23,9 +23,13 @@ def _open(
     port: int, packet_bytes: int, interface: str = "127.0.0.1"
 ) -> tuple[TransportSockets, State, State]:
     sockets = open_multicast(
-        name="floor", group=GROUP, port=port, interface=interface,
+        name="floor",
+        group=GROUP,
+        port=port,
+        interface=interface,
         ttl=0 if interface == "127.0.0.1" else 1,
-        buffer_bytes=4 << 20, gro=True,
+        buffer_bytes=4 << 20,
+        gro=True,
     )
     targets = [list(t) for t in sockets.targets]
     tx = send_io(KIND_UDP, sockets.send.fileno(), targets, packet_bytes, True)

@@ -15,9 +15,7 @@ TIMEOUT_NS = 10_000_000_000
 
 @inlined
 def _send(port, source, n):
-    return append(
-        ck.ring_of(port), ck.bells_of(port), port, source, n, source[:0], 0, 0, 0, True
-    )
+    return append(ck.ring_of(port), ck.bells_of(port), port, source, n, source[:0], 0, 0, 0, True)
 
 
 @inlined

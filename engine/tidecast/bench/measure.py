@@ -23,8 +23,9 @@ WORKER_TIMEOUT_S = 180.0
 class Worker:
     """A bench role in a process of its own: says ready, goes on when told, gives a result."""
 
-    def __init__(self, role: str, core: int | None = None, *, prefix: tuple[str, ...] = (),
-                 **config: Any) -> None:
+    def __init__(
+        self, role: str, core: int | None = None, *, prefix: tuple[str, ...] = (), **config: Any
+    ) -> None:
         self.role = role
         command = [*prefix, sys.executable, "-m", "tidecast.bench.worker", role]
         command.append(json.dumps({"core": core, **config}))

@@ -36,8 +36,7 @@ def topology(node: int, port: int, **config: Any) -> Any:
     }  # fmt: skip
     topics = [topic, *({**topic, "name": f"{TOPIC}.{each}"} for each in ("ping", "pong"))]
     return topology_from(
-        {"node": {"id": node, "name": f"bench-{node}"}, "transports": [transport],
-         "topics": topics}
+        {"node": {"id": node, "name": f"bench-{node}"}, "transports": [transport], "topics": topics}
     )
 
 
@@ -77,8 +76,9 @@ def publish_compiled(node: int, count: int, message_bytes: int, **config: Any) -
         ready()
         wait_for_receivers(c, config.get("receivers", 1))
         began = time.perf_counter()
-        done = pub.run_compiled(produce_numbered, state, count, message_bytes_max=message_bytes,
-                                timeout=60)
+        done = pub.run_compiled(
+            produce_numbered, state, count, message_bytes_max=message_bytes, timeout=60
+        )
         elapsed = time.perf_counter() - began
         pub.close()
         sender = work_until_read(c)
@@ -123,14 +123,22 @@ def subscribe_compiled(node: int, count: int, **config: Any) -> dict[str, Any]:
             ready()
             sub.run_compiled(check_order, state, max_messages=1, duration_s=30)
             began, first = time.perf_counter(), int(state[0])
-            sub.run_compiled(check_order, state, max_messages=count - first,
-                             duration_s=config.get("timeout_s", 60))
+            sub.run_compiled(
+                check_order,
+                state,
+                max_messages=count - first,
+                duration_s=config.get("timeout_s", 60),
+            )
             elapsed = time.perf_counter() - began
             stats = c.link.stats()
         return {
-            "received": int(state[0]), "elapsed_s": elapsed, "first": first,
-            "lost": int(state[3]) + max(0, count - int(state[1])), "duplicated": int(state[4]),
-            "bytes": int(state[5]), "image": (stats.get("image") or [{}])[0],
+            "received": int(state[0]),
+            "elapsed_s": elapsed,
+            "first": first,
+            "lost": int(state[3]) + max(0, count - int(state[1])),
+            "duplicated": int(state[4]),
+            "bytes": int(state[5]),
+            "image": (stats.get("image") or [{}])[0],
             "receiver": (stats.get("receiver") or [{}])[0],
         }
 

@@ -58,8 +58,9 @@ def ping(node: int, rounds: int, message_bytes: int, save: str, **config: Any) -
     if c.link.inline:
         agents = c.link.agents[1]
         while status == 1:
-            status = lk.ping_inline(out_port, in_port, source, message_bytes, out, samples,
-                                    progress, agents, scratch)
+            status = lk.ping_inline(
+                out_port, in_port, source, message_bytes, out, samples, progress, agents, scratch
+            )
             c.link.node.runtimes["bench"].drain_events()
     else:
         status = lk.ping_ring(out_port, in_port, source, message_bytes, out, samples, scratch)
@@ -81,8 +82,9 @@ def pong(node: int, rounds: int, message_bytes: int, **config: Any) -> dict[str,
     if c.link.inline:
         agents = c.link.agents[1]
         while status == 1:
-            status = lk.pong_inline(out_port, in_port, source, message_bytes, out, rounds,
-                                    progress, agents, scratch)
+            status = lk.pong_inline(
+                out_port, in_port, source, message_bytes, out, rounds, progress, agents, scratch
+            )
             c.link.node.runtimes["bench"].drain_events()
         deadline = time.monotonic() + 1.0
         while time.monotonic() < deadline:
@@ -93,8 +95,9 @@ def pong(node: int, rounds: int, message_bytes: int, **config: Any) -> dict[str,
     return {"status": int(status)}
 
 
-def python_publish(node: int, count: int, message_bytes: int, how: str,
-                   **config: Any) -> dict[str, Any]:
+def python_publish(
+    node: int, count: int, message_bytes: int, how: str, **config: Any
+) -> dict[str, Any]:
     """Publish from Python: ``one`` by one or in a ``batch`` of 1,000."""
     payload = b"x" * message_bytes
     with live.connect(node, config) as c:
@@ -175,8 +178,9 @@ def python_loop(count: int, message_bytes: int, how: str, **config: Any) -> dict
     return {"received": received, "elapsed_s": elapsed}
 
 
-def fan_publish(node: int, count: int, message_bytes: int, subscribers: int,
-                **config: Any) -> dict[str, Any]:
+def fan_publish(
+    node: int, count: int, message_bytes: int, subscribers: int, **config: Any
+) -> dict[str, Any]:
     """Publish at a bounded rate; CPU time a message, and packets sent."""
     with live.connect(node, config) as c:
         pub = c.publisher(live.TOPIC, rate_packets_per_s=config.get("rate", 20_000))

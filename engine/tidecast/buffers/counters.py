@@ -74,9 +74,7 @@ class CountersFile:
 
     def free(self, index: int) -> None:
         """Give a row back."""
-        pack_into(
-            "<I", self._info, lay.INFO_AT + index * lay.ROW_INFO_BYTES, lay.ROW_FREE
-        )
+        pack_into("<I", self._info, lay.INFO_AT + index * lay.ROW_INFO_BYTES, lay.ROW_FREE)
 
     def rows(self) -> list[Row]:
         """All rows in use, with copies of their values."""
@@ -84,8 +82,8 @@ class CountersFile:
         kinds = self._info[lay.INFO_AT : lay.VALUES_AT].reshape(-1, lay.ROW_INFO_BYTES)[:, 0]
         for index in np.flatnonzero(kinds).tolist():
             at = lay.INFO_AT + index * lay.ROW_INFO_BYTES
-            kind, session, peer, channel, created, name_n, detail_n, name, detail = (
-                unpack_from("<IIIIqII200s88s", self._info, at)
+            kind, session, peer, channel, created, name_n, detail_n, name, detail = unpack_from(
+                "<IIIIqII200s88s", self._info, at
             )
             if not 0 < kind < len(lay.ROW_KIND_NAMES):
                 continue

@@ -64,8 +64,18 @@ def create_ring(
     ring = mapped.array
     put = pack_into
     put("<III", ring, lay.KIND_AT, kind, slots, slot_bytes)
-    put("<IHHBBBB", ring, lay.SESSION_AT, session, topic, node, channel, flow, reliability,
-        int(has_network))
+    put(
+        "<IHHBBBB",
+        ring,
+        lay.SESSION_AT,
+        session,
+        topic,
+        node,
+        channel,
+        flow,
+        reliability,
+        int(has_network),
+    )
     put("<qq", ring, lay.INCARNATION_AT, incarnation, time.time_ns())
     put("<qq", ring, lay.HEAD_AT, first, first)
     put("<qq", ring, lay.NETWORK_LIMIT_AT, first + slots // 2, first)
@@ -118,7 +128,13 @@ def _name(ring: Bytes, at: int) -> str:
 
 
 def add_consumer(
-    ring: Bytes, *, position: int, client: int, doorbell: int, subscription: int, tethered: bool,
+    ring: Bytes,
+    *,
+    position: int,
+    client: int,
+    doorbell: int,
+    subscription: int,
+    tethered: bool,
     offset: int = 0,
 ) -> int:
     """Claim a consumer entry (the conductor's work, one thread). Returns its index.

@@ -46,7 +46,9 @@ PACKET_HEADER = Layout(
         Field("version", VERSION_AT, 1, f"always {VERSION}"),
         Field("type", TYPE_AT, 1, "DATA 1, HEARTBEAT 2, NAK 3, STATUS 4, SETUP 5, LOST 6"),
         Field(
-            "flags", FLAGS_AT, 1,
+            "flags",
+            FLAGS_AT,
+            1,
             "RETRANSMIT 1, END 2, WANT_SETUP 4, PROBE 8, LEAVE 16, REPORT 32",
         ),
         Field("channel", CHANNEL_AT, 1, "control 0, ordinary 1, large 2"),
@@ -75,9 +77,7 @@ MESSAGE_HEADER = Layout(
     MESSAGE_HEADER_BYTES,
     (
         Field("length", 0, 3, "bytes that follow this header in this packet"),
-        Field(
-            "flags", 3, 1, "BEGIN 1, END 2 (both: whole), KEY 4, HEADERS 8, TIMESTAMP 16, TO 32"
-        ),
+        Field("flags", 3, 1, "BEGIN 1, END 2 (both: whole), KEY 4, HEADERS 8, TIMESTAMP 16, TO 32"),
     ),
 )
 """Behind it, as flagged and in this order: total payload bytes (u64, only BEGIN without END),

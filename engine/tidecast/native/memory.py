@@ -27,9 +27,7 @@ def address_at(context: Any, builder: Any, array_type: Any, array: Any, offset: 
 
 
 def _is_bytes(array: Any) -> bool:
-    return bool(
-        isinstance(array, types.Array) and array.ndim == 1 and array.dtype == types.uint8
-    )
+    return bool(isinstance(array, types.Array) and array.ndim == 1 and array.dtype == types.uint8)
 
 
 def _make_load(width: int, signed: bool) -> Any:

@@ -44,9 +44,7 @@ _syscall6 = ExternalFunction(
     ),
 )
 _nanosleep = ExternalFunction("nanosleep", types.int32(types.int64, types.int64))
-_ppoll = ExternalFunction(
-    "ppoll", types.int32(types.int64, types.int64, types.int64, types.int64)
-)
+_ppoll = ExternalFunction("ppoll", types.int32(types.int64, types.int64, types.int64, types.int64))
 _sched_yield = ExternalFunction("sched_yield", types.int32())
 
 

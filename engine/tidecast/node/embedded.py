@@ -40,8 +40,12 @@ class EmbeddedLink:
 
     @classmethod
     def open(
-        cls, topology: Topology | Path | str | None = None, *, mode: str = "threads",
-        name: str = "embedded", data_dir: Path | None = None,
+        cls,
+        topology: Topology | Path | str | None = None,
+        *,
+        mode: str = "threads",
+        name: str = "embedded",
+        data_dir: Path | None = None,
     ) -> EmbeddedLink:
         """Start a node in this process and attach to it.
 

@@ -56,15 +56,15 @@ def adopt_recorder(fresh: Path, path: Path) -> None:
 
 
 def _remove_if_dead(directory: Path) -> bool:
-    if directory.name.startswith("."):
+    try:
+        if directory.name.startswith("."):
+            raise FileNotFoundError
+        descriptor = os.open(directory / ALIVE_NAME, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:  # not born yet, or of a version without the lock
         if _is_process(directory):
             return False
         shutil.rmtree(directory, ignore_errors=True)
         return True
-    try:
-        descriptor = os.open(directory / ALIVE_NAME, os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

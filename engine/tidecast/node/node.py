@@ -74,8 +74,13 @@ class Node(NodeViews):
     """See module. ``inline``: no threads; agents and conductor run inside `work`."""
 
     def __init__(
-        self, topology: Topology, data_dir: Path, inline: bool = False, *,
-        memory: Memory | None = None, seed: int | None = None,
+        self,
+        topology: Topology,
+        data_dir: Path,
+        inline: bool = False,
+        *,
+        memory: Memory | None = None,
+        seed: int | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.clock_ns = clock_ns
@@ -118,9 +123,7 @@ class Node(NodeViews):
         fresh = self.recorder_path.with_suffix(".new")
         fresh.unlink(missing_ok=True)
         try:
-            self._bells = MappedFile.create(
-                self.bells_path, lay.DOORBELLS_MAX * lay.DOORBELL_BYTES
-            )
+            self._bells = MappedFile.create(self.bells_path, lay.DOORBELLS_MAX * lay.DOORBELL_BYTES)
             self.counters = CountersFile.create(self.counters_path)
             self._recorder = create_recorder(fresh)
             self.node_row = self.counters.allocate(cl.ROW_NODE, self.name, str(self.id))
@@ -128,9 +131,17 @@ class Node(NodeViews):
                 if config.kind == "ipc":
                     continue
                 self.runtimes[config.name] = TransportRuntime(
-                    config, index, self.id, self.incarnation, bells=self._bells.array,
-                    counters=self.counters, recorder=self._recorder.array, inline=self.inline,
-                    on_events=self._from_agent, memory=self.memory, seed=self._seed,
+                    config,
+                    index,
+                    self.id,
+                    self.incarnation,
+                    bells=self._bells.array,
+                    counters=self.counters,
+                    recorder=self._recorder.array,
+                    inline=self.inline,
+                    on_events=self._from_agent,
+                    memory=self.memory,
+                    seed=self._seed,
                 )
             for runtime in self.runtimes.values():
                 sessions.set_quarantine(runtime, self.topology.node.quarantined)
@@ -182,12 +193,21 @@ class Node(NodeViews):
             with contextlib.suppress(OSError):
                 self.directory.parent.rmdir()
 
-    def note(self, section: int, code: int, entity: int, a: int = 0, b: int = 0, c: int = 0,
-             d: int = 0) -> None:
+    def note(
+        self, section: int, code: int, entity: int, a: int = 0, b: int = 0, c: int = 0, d: int = 0
+    ) -> None:
         """A flight-recorder record of the conductor."""
         record_from_python(
-            self._recorder.array, rec.WRITER_CONDUCTOR, section, self.clock_ns(), int(code),
-            entity, a, b, c, d,
+            self._recorder.array,
+            rec.WRITER_CONDUCTOR,
+            section,
+            self.clock_ns(),
+            int(code),
+            entity,
+            a,
+            b,
+            c,
+            d,
         )
 
     def random_id(self, bits: int) -> int:
@@ -355,10 +375,19 @@ class Node(NodeViews):
             for publication in self.pubs.values():
                 if publication.topic.name == name:
                     publication.topic = topic
-                    tables.set_live(publication.mapped.array, topic.rate_packets_per_s,
-                                    topic.rate_bytes_per_s, topic.linger_us)
-            self.note(rec.LOW, rec.Code.RATE_CHANGED, topic.wire_id, topic.rate_packets_per_s,
-                      topic.rate_bytes_per_s)
+                    tables.set_live(
+                        publication.mapped.array,
+                        topic.rate_packets_per_s,
+                        topic.rate_bytes_per_s,
+                        topic.linger_us,
+                    )
+            self.note(
+                rec.LOW,
+                rec.Code.RATE_CHANGED,
+                topic.wire_id,
+                topic.rate_packets_per_s,
+                topic.rate_bytes_per_s,
+            )
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic; its publications and subscriptions by that exact name end."""
@@ -390,8 +419,9 @@ class Node(NodeViews):
             channel = CHANNEL_NAMES.index(options.channel)
             transport = self.topology.transport(config.transport)
             runtime = self.runtimes.get(transport.name)
-            default = config.large_history_bytes if channel == CHANNEL_LARGE else (
-                config.history_bytes)
+            default = (
+                config.large_history_bytes if channel == CHANNEL_LARGE else (config.history_bytes)
+            )
             wanted = options.history_bytes or default
             check_ring_bytes("history_bytes", wanted, transport)
             slots = lay.slots_for(wanted, transport.packet_bytes)
@@ -400,12 +430,20 @@ class Node(NodeViews):
             while any(p.session == session for p in self.pubs.values()):
                 session = self.random_id(31)
             mapped = create_ring(
-                self.directory / f"pub-{publication_id}", kind=lay.KIND_PUBLICATION, slots=slots,
-                slot_bytes=transport.packet_bytes, session=session, topic=config.wire_id,
-                node=self.id, channel=channel, flow=lay.FLOW_NAMES.index(config.flow),
+                self.directory / f"pub-{publication_id}",
+                kind=lay.KIND_PUBLICATION,
+                slots=slots,
+                slot_bytes=transport.packet_bytes,
+                session=session,
+                topic=config.wire_id,
+                node=self.id,
+                channel=channel,
+                flow=lay.FLOW_NAMES.index(config.flow),
                 reliability=lay.RELIABILITY_NAMES.index(config.reliability),
-                has_network=runtime is not None, incarnation=self.incarnation,
-                node_name=self.name, topic_name=config.name,
+                has_network=runtime is not None,
+                incarnation=self.incarnation,
+                node_name=self.name,
+                topic_name=config.name,
             )
             publication = Publication(publication_id, client_id, config, session, mapped, runtime)
             tables.set_live(
@@ -426,28 +464,44 @@ class Node(NodeViews):
                 self.forget_publication(publication)
                 raise
             return PublicationGrant(
-                publication_id=publication_id, ring_path=str(mapped.path), topic=config.name,
-                session=session, reliability=config.reliability, flow=config.flow,
+                publication_id=publication_id,
+                ring_path=str(mapped.path),
+                topic=config.name,
+                session=session,
+                reliability=config.reliability,
+                flow=config.flow,
             )
 
-    def _read_local(self, publication: Publication, subscription: Subscription, *,
-                    at_head: bool) -> None:
+    def _read_local(
+        self, publication: Publication, subscription: Subscription, *, at_head: bool
+    ) -> None:
         """Let a local subscription read a local publication's own ring."""
         about = publication.about()
         position, offset = tables.local_start(
             publication.mapped.array, about, subscription.options.start, at_head
         )
         entry = add_consumer(
-            publication.mapped.array, position=position, offset=offset,
-            client=subscription.client, doorbell=self.clients[subscription.client].doorbell,
-            subscription=subscription.id, tethered=_tethered(subscription, publication.topic),
+            publication.mapped.array,
+            position=position,
+            offset=offset,
+            client=subscription.client,
+            doorbell=self.clients[subscription.client].doorbell,
+            subscription=subscription.id,
+            tethered=_tethered(subscription, publication.topic),
         )
         publication.readers[subscription.id] = entry
-        self.tell(subscription.client, ev.ImageAvailable(
-            subscription_id=subscription.id, image_id=publication.id,
-            ring_path=str(publication.mapped.path), consumer=entry,
-            topic=publication.topic.name, node=self.name, session=publication.session,
-        ))
+        self.tell(
+            subscription.client,
+            ev.ImageAvailable(
+                subscription_id=subscription.id,
+                image_id=publication.id,
+                ring_path=str(publication.mapped.path),
+                consumer=entry,
+                topic=publication.topic.name,
+                node=self.name,
+                session=publication.session,
+            ),
+        )
 
     def close_publication(self, client_id: int, publication_id: int) -> None:
         """Close the ring (if its writer did not) and let sender and readers drain it."""
@@ -463,8 +517,14 @@ class Node(NodeViews):
             publication.closing, publication.closed_s = True, self.clock_ns() / 1e9
             close_abandoned(publication.mapped.array, self.bells, publication.about().slots)
             for subscription_id in publication.readers:
-                self.tell_gone(subscription_id, publication.id, publication.topic.name,
-                                self.name, publication.session, "closed")
+                self.tell_gone(
+                    subscription_id,
+                    publication.id,
+                    publication.topic.name,
+                    self.name,
+                    publication.session,
+                    "closed",
+                )
             if publication.runtime is None:
                 publication.drained = True
             sessions.look_after_publication(self, publication, self.clock_ns() / 1e9)
@@ -480,15 +540,23 @@ class Node(NodeViews):
         publication.mapped.unlink()
         publication.mapped.close()
 
-    def tell_gone(self, subscription_id: int, image_id: int, topic: str, node: str,
-                   session: int, reason: str) -> None:
+    def tell_gone(
+        self, subscription_id: int, image_id: int, topic: str, node: str, session: int, reason: str
+    ) -> None:
         """Tell a subscription that a publication it reads has ended."""
         subscription = self.subs.get(subscription_id)
         if subscription is not None:
-            self.tell(subscription.client, ev.ImageGone(
-                subscription_id=subscription_id, image_id=image_id, topic=topic, node=node,
-                session=session, reason=reason,
-            ))
+            self.tell(
+                subscription.client,
+                ev.ImageGone(
+                    subscription_id=subscription_id,
+                    image_id=image_id,
+                    topic=topic,
+                    node=node,
+                    session=session,
+                    reason=reason,
+                ),
+            )
 
     # --- subscriptions ----------------------------------------------------------------------------
 

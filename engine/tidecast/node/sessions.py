@@ -64,9 +64,22 @@ def decode_setup(raw: bytes, address_words: tuple[int, int]) -> Setup:
     )
     names = raw[wire.SETUP_NAMES_AT :]
     return Setup(
-        session, topic, channel, source, seq, incarnation, age, oldest, slots, size, receivers,
-        flow, reliability, names[:node_n].decode(errors="replace"),
-        names[node_n : node_n + topic_n].decode(errors="replace"), address_words,
+        session,
+        topic,
+        channel,
+        source,
+        seq,
+        incarnation,
+        age,
+        oldest,
+        slots,
+        size,
+        receivers,
+        flow,
+        reliability,
+        names[:node_n].decode(errors="replace"),
+        names[node_n : node_n + topic_n].decode(errors="replace"),
+        address_words,
     )
 
 
@@ -93,17 +106,19 @@ def handle(node: Node, runtime: TransportRuntime, rows: list[list[int]]) -> None
         elif kind == ae.E_GAP:
             _gap(node, a, b, c)
     if any(row[0] == ae.E_SETUP for row in rows):
+
         def clear() -> None:
             runtime.rx_state.misc[im.M_SETUPS] = 0
+
         runtime.on_receiver(clear)
     for setup in setups:
         try:
             _on_setup(node, runtime, setup)
         except TidecastError as problem:
-            node.note(rec.ALERT, rec.Code.TOPIC_CONFLICT, setup.session, setup.topic_id,
-                      setup.source)
-            node.tell_all(ev.TopicConflict(topic=setup.topic, node=setup.node,
-                                           detail=str(problem)))
+            node.note(
+                rec.ALERT, rec.Code.TOPIC_CONFLICT, setup.session, setup.topic_id, setup.source
+            )
+            node.tell_all(ev.TopicConflict(topic=setup.topic, node=setup.node, detail=str(problem)))
             _special(node, runtime)[setup.session] = im.SESSION_IGNORED
     if setups:
         _rebuild(node, runtime)
@@ -123,11 +138,17 @@ def _receiver(node: Node, kind: int, session: int, receiver: int, peer: int, las
             continue
         topic = publication.topic.name
         if kind == ae.E_RECEIVER_JOINED:
-            event: ev.Event = ev.ReceiverJoined(topic=topic, session=session, receiver=receiver,
-                                                node_id=peer)
+            event: ev.Event = ev.ReceiverJoined(
+                topic=topic, session=session, receiver=receiver, node_id=peer
+            )
         else:
-            event = ev.ReceiverTimeout(topic=topic, session=session, receiver=receiver,
-                                       node_id=peer, reason="stuck" if last else "silent")
+            event = ev.ReceiverTimeout(
+                topic=topic,
+                session=session,
+                receiver=receiver,
+                node_id=peer,
+                reason="stuck" if last else "silent",
+            )
         node.tell(publication.client, event)
 
 
@@ -136,10 +157,15 @@ def _evicted(node: Node, session: int, subscription_id: int, behind: int) -> Non
     if subscription is None:
         return
     topics = [i.topic.name for i in node.images_by_id.values() if i.session == session]
-    node.tell(subscription.client, ev.SubscriberEvicted(
-        topic=topics[0] if topics else subscription.pattern, session=session,
-        subscription_id=subscription_id, behind_packets=behind,
-    ))
+    node.tell(
+        subscription.client,
+        ev.SubscriberEvicted(
+            topic=topics[0] if topics else subscription.pattern,
+            session=session,
+            subscription_id=subscription_id,
+            behind_packets=behind,
+        ),
+    )
 
 
 def _gap(node: Node, session: int, first: int, end: int) -> None:
@@ -148,8 +174,16 @@ def _gap(node: Node, session: int, first: int, end: int) -> None:
             continue
         clients = {node.subs[s].client for s in image.readers if s in node.subs}
         for client in clients:
-            node.tell(client, ev.Gap(topic=image.topic.name, node=image.node_name,
-                                     session=session, first=first, end=end))
+            node.tell(
+                client,
+                ev.Gap(
+                    topic=image.topic.name,
+                    node=image.node_name,
+                    session=session,
+                    first=first,
+                    end=end,
+                ),
+            )
 
 
 # --- SETUP ----------------------------------------------------------------------------------------
@@ -192,8 +226,9 @@ def _accept_peer(node: Node, setup: Setup) -> bool:
     known = node.peers.get(setup.source)
     now = node.clock_ns() / 1e9
     if known is not None and setup.incarnation < known.incarnation:
-        node.note(rec.ALERT, rec.Code.STALE_INCARNATION, setup.session, setup.source,
-                  setup.incarnation)
+        node.note(
+            rec.ALERT, rec.Code.STALE_INCARNATION, setup.session, setup.source, setup.incarnation
+        )
         node.tell_all(ev.StaleIncarnation(node_id=setup.source, incarnation=setup.incarnation))
         return False
     if known is not None and setup.incarnation == known.incarnation:
@@ -201,16 +236,18 @@ def _accept_peer(node: Node, setup: Setup) -> bool:
         return True
     if known is not None:
         if known.name != setup.node and _alive(node, known):
-            node.note(rec.ALERT, rec.Code.NODE_CONFLICT, setup.session, setup.source,
-                      setup.incarnation)
+            node.note(
+                rec.ALERT, rec.Code.NODE_CONFLICT, setup.session, setup.source, setup.incarnation
+            )
             node.tell_all(ev.NodeConflict(node_id=setup.source, names=(known.name, setup.node)))
         for image in list(node.images_by_id.values()):
             if image.node_id == setup.source and image.incarnation < setup.incarnation:
                 _special(node, image.runtime)[image.session] = im.SESSION_ENDED
                 _image_gone(node, image, "restarted")
     node.peers[setup.source] = Peer(setup.source, setup.node, setup.incarnation, now)
-    node.tell_all(ev.PeerJoined(node=setup.node, node_id=setup.source,
-                                incarnation=setup.incarnation))
+    node.tell_all(
+        ev.PeerJoined(node=setup.node, node_id=setup.source, incarnation=setup.incarnation)
+    )
     return True
 
 
@@ -226,8 +263,11 @@ def _alive(node: Node, peer: Peer) -> bool:
 
 def _topic_of(node: Node, runtime: TransportRuntime, setup: Setup) -> TopicConfig | None:
     """The local topic a session belongs to; None when nobody here could want it."""
-    mine = [t for t in node.topic_by_name.values()
-            if t.transport == runtime.config.name and t.wire_id == setup.topic_id]
+    mine = [
+        t
+        for t in node.topic_by_name.values()
+        if t.transport == runtime.config.name and t.wire_id == setup.topic_id
+    ]
     if mine:
         if mine[0].name != setup.topic:
             raise Conflict(
@@ -235,11 +275,14 @@ def _topic_of(node: Node, runtime: TransportRuntime, setup: Setup) -> TopicConfi
                 f"{setup.node}: give one of them another id"
             )
         return mine[0]
-    if not any(is_pattern(s.pattern) and matches(s.pattern, setup.topic)
-               for s in node.subs.values()):
+    if not any(
+        is_pattern(s.pattern) and matches(s.pattern, setup.topic) for s in node.subs.values()
+    ):
         return None
     topic = TopicConfig(
-        name=setup.topic, id=setup.topic_id, transport=runtime.config.name,
+        name=setup.topic,
+        id=setup.topic_id,
+        transport=runtime.config.name,
         reliability=lay.RELIABILITY_NAMES[setup.reliability],  # type: ignore[arg-type]
         flow=lay.FLOW_NAMES[setup.flow],  # type: ignore[arg-type]
     )
@@ -260,7 +303,11 @@ def _join_seq(node: Node, setup: Setup, mode: str, readers: list[Subscription]) 
 
 
 def _make_image(
-    node: Node, runtime: TransportRuntime, setup: Setup, topic: TopicConfig, mode: str,
+    node: Node,
+    runtime: TransportRuntime,
+    setup: Setup,
+    topic: TopicConfig,
+    mode: str,
     readers: list[Subscription],
 ) -> None:
     join = _join_seq(node, setup, mode, readers)
@@ -270,22 +317,52 @@ def _make_image(
     slots = lay.slots_for(wanted, setup.packet_bytes)
     image_id = next(node.ids)
     mapped = create_ring(
-        node.directory / f"image-{image_id}", kind=lay.KIND_IMAGE, slots=slots,
-        slot_bytes=setup.packet_bytes, session=setup.session, topic=setup.topic_id,
-        node=setup.source, channel=setup.channel, flow=setup.flow, reliability=setup.reliability,
-        has_network=False, incarnation=setup.incarnation, first=join, node_name=setup.node,
+        node.directory / f"image-{image_id}",
+        kind=lay.KIND_IMAGE,
+        slots=slots,
+        slot_bytes=setup.packet_bytes,
+        session=setup.session,
+        topic=setup.topic_id,
+        node=setup.source,
+        channel=setup.channel,
+        flow=setup.flow,
+        reliability=setup.reliability,
+        has_network=False,
+        incarnation=setup.incarnation,
+        first=join,
+        node_name=setup.node,
         topic_name=topic.name,
     )
     row = node.counters.allocate(
-        cl.ROW_IMAGE, topic.name, setup.node, session=setup.session, peer=setup.source,
+        cl.ROW_IMAGE,
+        topic.name,
+        setup.node,
+        session=setup.session,
+        peer=setup.source,
         channel=setup.channel,
     )
-    image = Image(image_id, setup.session, mode, topic, setup.source, setup.node,
-                  setup.incarnation, mapped, runtime, -1, row)
+    image = Image(
+        image_id,
+        setup.session,
+        mode,
+        topic,
+        setup.source,
+        setup.node,
+        setup.incarnation,
+        mapped,
+        runtime,
+        -1,
+        row,
+    )
     try:
         tables.add_image(
-            node, image, join=join, channel=setup.channel, reliability=setup.reliability,
-            group=setup.receivers, address_words=setup.address_words,
+            node,
+            image,
+            join=join,
+            channel=setup.channel,
+            reliability=setup.reliability,
+            group=setup.receivers,
+            address_words=setup.address_words,
         )
     except BaseException:
         node.counters.free(row)
@@ -295,8 +372,9 @@ def _make_image(
     for subscription in readers:
         _connect(node, image, subscription, join)
     node.images_by_id[image_id] = image
-    node.note(rec.LOW, rec.Code.IMAGE_ADDED, setup.session, setup.topic_id, join, slots,
-              setup.source)
+    node.note(
+        rec.LOW, rec.Code.IMAGE_ADDED, setup.session, setup.topic_id, join, slots, setup.source
+    )
 
 
 def _connect(node: Node, image: Image, subscription: Subscription, position: int) -> None:
@@ -304,14 +382,26 @@ def _connect(node: Node, image: Image, subscription: Subscription, position: int
 
     client = node.clients[subscription.client]
     entry = add_consumer(
-        image.mapped.array, position=position, client=client.id, doorbell=client.doorbell,
-        subscription=subscription.id, tethered=_tethered(subscription, image.topic),
+        image.mapped.array,
+        position=position,
+        client=client.id,
+        doorbell=client.doorbell,
+        subscription=subscription.id,
+        tethered=_tethered(subscription, image.topic),
     )
     image.readers[subscription.id] = entry
-    node.tell(client.id, ev.ImageAvailable(
-        subscription_id=subscription.id, image_id=image.id, ring_path=str(image.mapped.path),
-        consumer=entry, topic=image.topic.name, node=image.node_name, session=image.session,
-    ))
+    node.tell(
+        client.id,
+        ev.ImageAvailable(
+            subscription_id=subscription.id,
+            image_id=image.id,
+            ring_path=str(image.mapped.path),
+            consumer=entry,
+            topic=image.topic.name,
+            node=image.node_name,
+            session=image.session,
+        ),
+    )
 
 
 def join_existing_images(node: Node, subscription: Subscription) -> None:
@@ -348,8 +438,9 @@ def update_wanted(node: Node) -> None:
         for session in [s for s, why in special.items() if why == im.SESSION_IGNORED]:
             del special[session]
 
-        def put(runtime: TransportRuntime = runtime, bits: np.ndarray = bits,
-                want_all: bool = want_all) -> None:
+        def put(
+            runtime: TransportRuntime = runtime, bits: np.ndarray = bits, want_all: bool = want_all
+        ) -> None:
             runtime.rx_state.wanted[:] = bits.view(np.int64)
             runtime.rx_state.misc[im.M_WANT_ALL] = int(want_all)
 
@@ -401,8 +492,10 @@ def _peer_timeout(node: Node, runtime: TransportRuntime, session: int, contiguou
             continue
         clients = {node.subs[s].client for s in image.readers if s in node.subs}
         for client in clients:
-            node.tell(client, ev.PeerTimeout(node=image.node_name, topic=image.topic.name,
-                                             session=session))
+            node.tell(
+                client,
+                ev.PeerTimeout(node=image.node_name, topic=image.topic.name, session=session),
+            )
         while len(node.resume) >= RESUME_KEPT_MAX:
             node.resume.pop(next(iter(node.resume)))
         node.resume[session] = contiguous
@@ -422,8 +515,9 @@ def _image_gone(node: Node, image: Image, reason: str) -> None:
         pack_into("<q", image.mapped.array, lay.END_SEQ_AT, contiguous)
         pack_into("<q", image.mapped.array, lay.CLOSED_AT, 1)
     for subscription_id in image.readers:
-        node.tell_gone(subscription_id, image.id, image.topic.name, image.node_name,
-                        image.session, reason)
+        node.tell_gone(
+            subscription_id, image.id, image.topic.name, image.node_name, image.session, reason
+        )
     if reason != "closed":
         tables.remove_image(node, image)
         _rebuild(node, image.runtime)
@@ -450,8 +544,7 @@ def look_after_image(node: Node, image: Image, now_s: float) -> None:
     image.mapped.close()
 
 
-def _evict_stuck(node: Node, source: Image | Publication, now_s: float,
-                 timeout_s: float) -> None:
+def _evict_stuck(node: Node, source: Image | Publication, now_s: float, timeout_s: float) -> None:
     """Evict readers that did not move for the time-out although there was something to read."""
     ring, about = source.mapped.array, source.about()
     end = about.contiguous if isinstance(source, Image) else about.head

@@ -63,13 +63,26 @@ def _setup_packet(node: Node, publication: Publication, channel: int) -> bytes:
     name, topic = node.name.encode()[:64], publication.topic.name.encode()
     body = bytearray(wire.SETUP_NAMES_AT)
     pack_into(
-        "<BBBBIHHHHqq", body, 0, wire.VERSION, wire.SETUP, 0, channel, publication.session,
-        about.topic, wire.SETUP_NAMES_AT + len(name) + len(topic), wire.RECEIVER_ALL, node.id, 0, 0,
+        "<BBBBIHHHHqq",
+        body,
+        0,
+        wire.VERSION,
+        wire.SETUP,
+        0,
+        channel,
+        publication.session,
+        about.topic,
+        wire.SETUP_NAMES_AT + len(name) + len(topic),
+        wire.RECEIVER_ALL,
+        node.id,
+        0,
+        0,
     )
     pack_into("<q", body, wire.SETUP_INCARNATION_AT, node.incarnation)
     pack_into("<IHH", body, wire.SETUP_SLOTS_AT, about.slots, about.slot_bytes, 0)
-    pack_into("<BBBB", body, wire.SETUP_FLOW_AT, about.flow, about.reliability, len(name),
-                     len(topic))
+    pack_into(
+        "<BBBB", body, wire.SETUP_FLOW_AT, about.flow, about.reliability, len(name), len(topic)
+    )
     return bytes(body) + name + topic
 
 
@@ -82,8 +95,12 @@ def add_publication(node: Node, publication: Publication, channel: int) -> None:
     pack_into("<q", ring, lay.SENDER_BELL_AT, runtime.sender_bell)
     resent = publication.resent = np.zeros(about.slots, dtype=np.int64)
     publication.row = node.counters.allocate(
-        cl.ROW_PUBLICATION, publication.topic.name, wire.CHANNEL_NAMES[channel],
-        session=publication.session, peer=node.id, channel=channel,
+        cl.ROW_PUBLICATION,
+        publication.topic.name,
+        wire.CHANNEL_NAMES[channel],
+        session=publication.session,
+        peer=node.id,
+        channel=channel,
     )
     setup = _setup_packet(node, publication, channel)
 
@@ -97,15 +114,32 @@ def add_publication(node: Node, publication: Publication, channel: int) -> None:
         record = S.pubs[p]
         S.pubs[p] = np.zeros((), dtype=pu.PUBLICATION)
         values: dict[str, Any] = {
-            "ring_address": address(ring), "ring_bytes": ring.size,
-            "resent_address": address(resent), "slots": about.slots,
-            "slot_bytes": about.slot_bytes, "slots_at": lay.slots_at(about.slots),
-            "session": publication.session, "topic": about.topic, "channel": channel,
-            "flow": about.flow, "reliability": about.reliability, "row": publication.row,
-            "sent": about.head, "open_seq": -1, "limit": NO_LIMIT, "lowest": NO_LIMIT,
-            "opened": NO_LIMIT, "tokens_ns": now, "created_ns": now,
-            "hold_until_ns": now + JOIN_HOLD_NS, "setup_ns": now, "data_ns": now, "beat_ns": now,
-            "beat_interval_ns": 10_000_000, "check_ns": now + CHECK_INTERVAL_NS, "index": p,
+            "ring_address": address(ring),
+            "ring_bytes": ring.size,
+            "resent_address": address(resent),
+            "slots": about.slots,
+            "slot_bytes": about.slot_bytes,
+            "slots_at": lay.slots_at(about.slots),
+            "session": publication.session,
+            "topic": about.topic,
+            "channel": channel,
+            "flow": about.flow,
+            "reliability": about.reliability,
+            "row": publication.row,
+            "sent": about.head,
+            "open_seq": -1,
+            "limit": NO_LIMIT,
+            "lowest": NO_LIMIT,
+            "opened": NO_LIMIT,
+            "tokens_ns": now,
+            "created_ns": now,
+            "hold_until_ns": now + JOIN_HOLD_NS,
+            "setup_ns": now,
+            "data_ns": now,
+            "beat_ns": now,
+            "beat_interval_ns": 10_000_000,
+            "check_ns": now + CHECK_INTERVAL_NS,
+            "index": p,
             "receiver_timeout_ns": int(publication.topic.receiver_timeout_s * 1e9),
             "heartbeat_ns": int(node.topology.node.heartbeat_ms * 1e6),
             "close_linger_ns": int(publication.topic.close_linger_s * 1e9),
@@ -164,7 +198,13 @@ def remove_publication(node: Node, publication: Publication) -> None:
 
 
 def add_image(
-    node: Node, image: Image, *, join: int, channel: int, reliability: int, group: int,
+    node: Node,
+    image: Image,
+    *,
+    join: int,
+    channel: int,
+    reliability: int,
+    group: int,
     address_words: tuple[int, int],
 ) -> None:
     """Give an image a place at its transport's receiver, starting at packet ``join``."""
@@ -181,18 +221,36 @@ def add_image(
         now = node.clock_ns()
         S.images[i] = np.zeros((), dtype=im.IMAGE)
         values: dict[str, Any] = {
-            "index": i, "ring_address": address(ring), "ring_bytes": ring.size,
-            "slots": about.slots, "slot_bytes": about.slot_bytes,
-            "slots_at": lay.slots_at(about.slots), "session": image.session,
-            "topic": about.topic, "channel": channel, "source": image.node_id,
-            "incarnation": image.incarnation, "reliability": reliability, "row": image.row,
-            "receiver": node.random_id(62), "highest": join, "contiguous": join,
-            "window_end": join + about.slots, "nak_ns": im.NEVER, "status_ns": now,
-            "status_interval_ns": STATUS_INTERVAL_NS_FIRST, "reported": join,
-            "heard_ns": now, "echo_at_ns": now, "end_seq": -1,
-            "address_a": address_words[0], "address_b": address_words[1], "next": -1,
+            "index": i,
+            "ring_address": address(ring),
+            "ring_bytes": ring.size,
+            "slots": about.slots,
+            "slot_bytes": about.slot_bytes,
+            "slots_at": lay.slots_at(about.slots),
+            "session": image.session,
+            "topic": about.topic,
+            "channel": channel,
+            "source": image.node_id,
+            "incarnation": image.incarnation,
+            "reliability": reliability,
+            "row": image.row,
+            "receiver": node.random_id(62),
+            "highest": join,
+            "contiguous": join,
+            "window_end": join + about.slots,
+            "nak_ns": im.NEVER,
+            "status_ns": now,
+            "status_interval_ns": STATUS_INTERVAL_NS_FIRST,
+            "reported": join,
+            "heard_ns": now,
+            "echo_at_ns": now,
+            "end_seq": -1,
+            "address_a": address_words[0],
+            "address_b": address_words[1],
+            "next": -1,
             "nak_delay_ns": topic.nak_delay_us * 1000,
-            "nak_retry_ns": topic.nak_retry_us * 1000, "group": group,
+            "nak_retry_ns": topic.nak_retry_us * 1000,
+            "group": group,
             "timeout_ns": int(node.topology.node.image_timeout_s * 1e9),
         }
         for field, value in values.items():
@@ -260,8 +318,13 @@ def stats(counters: CountersFile) -> dict[str, Any]:
     for row in counters.rows():
         values = {c.name.lower(): int(row.values[c]) for c in cl.Counter if row.values[c]}
         found.setdefault(row.kind, []).append(
-            {"name": row.name, "detail": row.detail, "session": row.session, "peer": row.peer,
-             **values}
+            {
+                "name": row.name,
+                "detail": row.detail,
+                "session": row.session,
+                "peer": row.peer,
+                **values,
+            }
         )
     return found
 
@@ -279,16 +342,22 @@ def publication_row(publication: Publication) -> dict[str, Any]:
     """A publication as `tidecast top` and the dashboard show it."""
     about = publication.about()
     row: dict[str, Any] = {
-        "publication_id": publication.id, "topic": publication.topic.name,
-        "session": publication.session, "channel": wire.CHANNEL_NAMES[about.channel],
-        "transport": publication.topic.transport, "slots": about.slots,
-        "packet_bytes": about.slot_bytes, "head": about.head,
-        "readers": _local_readers(publication.mapped.array), "closing": publication.closing,
+        "publication_id": publication.id,
+        "topic": publication.topic.name,
+        "session": publication.session,
+        "channel": wire.CHANNEL_NAMES[about.channel],
+        "transport": publication.topic.transport,
+        "slots": about.slots,
+        "packet_bytes": about.slot_bytes,
+        "head": about.head,
+        "readers": _local_readers(publication.mapped.array),
+        "closing": publication.closing,
     }
     if publication.slot >= 0 and publication.runtime is not None:
         record = publication.runtime.tx_state.pubs[publication.slot]
         row |= {
-            "sent": int(record["sent"]), "receivers": int(record["receivers"]),
+            "sent": int(record["sent"]),
+            "receivers": int(record["receivers"]),
             "slowest_consumed": min(int(record["lowest"]), int(record["sent"])),
             "rtt_ns": int(record["rtt_ns"]),
         }
@@ -298,16 +367,24 @@ def publication_row(publication: Publication) -> dict[str, Any]:
 def image_row(image: Image) -> dict[str, Any]:
     """An image as `tidecast top` and the dashboard show it."""
     row: dict[str, Any] = {
-        "image_id": image.id, "topic": image.topic.name, "session": image.session,
-        "node": image.node_name, "transport": image.topic.transport, "mode": image.mode,
-        "readers": _local_readers(image.mapped.array), "gone": image.gone,
+        "image_id": image.id,
+        "topic": image.topic.name,
+        "session": image.session,
+        "node": image.node_name,
+        "transport": image.topic.transport,
+        "mode": image.mode,
+        "readers": _local_readers(image.mapped.array),
+        "gone": image.gone,
     }
     if image.slot >= 0:
         record = image.runtime.rx_state.images[image.slot]
         row |= {
-            "slots": int(record["slots"]), "highest": int(record["highest"]),
-            "contiguous": int(record["contiguous"]), "consumed": int(record["reported"]),
-            "gaps": int(record["gaps"]), "lost": int(record["lost"]),
+            "slots": int(record["slots"]),
+            "highest": int(record["highest"]),
+            "contiguous": int(record["contiguous"]),
+            "consumed": int(record["reported"]),
+            "gaps": int(record["gaps"]),
+            "lost": int(record["lost"]),
         }
     return row
 

@@ -85,8 +85,15 @@ class Memory:
 class AgentThread:
     """A thread that runs one agent's kernel and, between calls, commands; hands on events."""
 
-    def __init__(self, name: str, run: Callable[[], int], attention: np.ndarray,
-                 drain: Callable[[], None], wake: Callable[[], None], core: int | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        run: Callable[[], int],
+        attention: np.ndarray,
+        drain: Callable[[], None],
+        wake: Callable[[], None],
+        core: int | None,
+    ) -> None:
         self._run, self._attention, self._drain, self._wake = run, attention, drain, wake
         self._core = core
         self._commands: deque[Command] = deque()
@@ -151,10 +158,19 @@ class TransportRuntime:
     """Sockets and agents of one transport of one node."""
 
     def __init__(
-        self, config: TransportConfig, index: int, node_id: int, incarnation: int, *,
-        bells: Bytes, counters: CountersFile, recorder: Bytes, inline: bool,
+        self,
+        config: TransportConfig,
+        index: int,
+        node_id: int,
+        incarnation: int,
+        *,
+        bells: Bytes,
+        counters: CountersFile,
+        recorder: Bytes,
+        inline: bool,
         on_events: Callable[[TransportRuntime, list[list[int]]], None],
-        memory: Memory | None = None, seed: int | None = None,
+        memory: Memory | None = None,
+        seed: int | None = None,
     ) -> None:
         self.config, self.index, self.node_id, self.inline = config, index, node_id, inline
         self.sender_bell, self.receiver_bell = 2 * index, 2 * index + 1
@@ -180,13 +196,22 @@ class TransportRuntime:
             return -1, [-1] * CHANNELS, [], wire_io.KIND_MEMORY
         if c.kind == "udp-multicast":
             self.sockets = open_multicast(
-                name=c.name, group=c.group, port=c.port, interface=c.interface, ttl=c.ttl_hops,
-                buffer_bytes=c.socket_buffer_bytes, gro=c.gso,
+                name=c.name,
+                group=c.group,
+                port=c.port,
+                interface=c.interface,
+                ttl=c.ttl_hops,
+                buffer_bytes=c.socket_buffer_bytes,
+                gro=c.gso,
             )
         else:
             self.sockets = open_unicast(
-                name=c.name, bind=c.bind_host, port=c.port, peers=c.peers,
-                buffer_bytes=c.socket_buffer_bytes, gro=c.gso,
+                name=c.name,
+                bind=c.bind_host,
+                port=c.port,
+                peers=c.peers,
+                buffer_bytes=c.socket_buffer_bytes,
+                gro=c.gso,
             )
         for one in self.sockets.receive:
             with contextlib.suppress(OSError):  # no filters here: the receiver drops them itself
@@ -195,8 +220,9 @@ class TransportRuntime:
         targets = [list(t) for t in self.sockets.targets]
         return self.sockets.send.fileno(), fds, targets, wire_io.KIND_UDP
 
-    def _build(self, incarnation: int, counters: CountersFile, recorder: Bytes,
-               seed: int | None) -> None:
+    def _build(
+        self, incarnation: int, counters: CountersFile, recorder: Bytes, seed: int | None
+    ) -> None:
         send_fd, receive_fds, targets, kind = self._open()
         c = self.config
         self._kind = kind
@@ -219,18 +245,19 @@ class TransportRuntime:
         self.rx_state = receiver_state(
             [wire_io.receive_io(kind, receive_fds[i], inboxes[i]) for i in range(CHANNELS)],
             wire_io.send_io(kind, control_fd, [], c.packet_bytes, False, source),
-            seed=start, **shared,
+            seed=start,
+            **shared,
         )
         self.rx_state.misc[im.M_NODE], self.rx_state.misc[im.M_ROW] = (
-            self.node_id, self.receiver_row)
+            self.node_id,
+            self.receiver_row,
+        )
         self._take_handles()
         if self.memory is not None:
             self.memory.retarget()
 
     def _take_handles(self) -> None:
-        self._handles = (
-            self.tx_state.words, self.rx_state.words, self._scratch
-        )
+        self._handles = (self.tx_state.words, self.rx_state.words, self._scratch)
 
     def set_targets(self, targets: list[list[bytes]]) -> None:
         """Replace the addresses to send to (in-memory network: membership changed)."""
@@ -240,7 +267,11 @@ class TransportRuntime:
         flat = np.frombuffer(b"".join(b"".join(t) for t in targets), dtype=np.uint8)
         if flat.size > tx.addresses.size:
             fresh = wire_io.send_io(
-                self._kind, -1, targets, self.config.packet_bytes, False,
+                self._kind,
+                -1,
+                targets,
+                self.config.packet_bytes,
+                False,
                 int(tx.io[wire_io.IO_SOURCE]),
             )
             self.tx_state.replace("tx", fresh)
@@ -267,15 +298,20 @@ class TransportRuntime:
         self._sender = AgentThread(
             f"sender-{self.config.name}",
             lambda: int(run_sender(self._handles[0], idle, self._scratch)),
-            self.tx_state.attention, lambda: self._hand_on(self.tx_state),
-            lambda: ring_bell_line(self.bells, self.sender_bell), None,
+            self.tx_state.attention,
+            lambda: self._hand_on(self.tx_state),
+            lambda: ring_bell_line(self.bells, self.sender_bell),
+            None,
         )
         self._receiver = AgentThread(
             f"receiver-{self.config.name}",
-            lambda: int(run_receiver(self._handles[1], idle, self._rx_scratch, pollfds, n,
-                                     self.sender_bell)),
-            self.rx_state.attention, lambda: self._hand_on(self.rx_state),
-            self._wake_receiver, None,
+            lambda: int(
+                run_receiver(self._handles[1], idle, self._rx_scratch, pollfds, n, self.sender_bell)
+            ),
+            self.rx_state.attention,
+            lambda: self._hand_on(self.rx_state),
+            self._wake_receiver,
+            None,
         )
         self._sender.start()
         self._receiver.start()

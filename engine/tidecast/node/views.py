@@ -56,17 +56,30 @@ class NodeViews:
                 )
             cut = [self._cut_node(name) for name in faults.partition]
             delay_ns = int(faults.delay_us * 1000)
-            runtime.on_receiver(lambda: apply_faults(
-                runtime.rx_state.faults, drop=faults.drop, duplicate=faults.duplicate,
-                reorder=faults.reorder, corrupt=faults.corrupt, delay_ns=delay_ns,
-                cut_nodes=[n for n in cut if n != self.id], seed=faults.seed,
-            ))
+            runtime.on_receiver(
+                lambda: apply_faults(
+                    runtime.rx_state.faults,
+                    drop=faults.drop,
+                    duplicate=faults.duplicate,
+                    reorder=faults.reorder,
+                    corrupt=faults.corrupt,
+                    delay_ns=delay_ns,
+                    cut_nodes=[n for n in cut if n != self.id],
+                    seed=faults.seed,
+                )
+            )
             sessions.set_refused(
                 runtime, [*self.topology.node.quarantined, *(n for n in cut if n != self.id)]
             )
             self.faults[config.name] = faults
-            self.note(rec.ALERT, rec.Code.FAULTS_CHANGED, runtime.index,
-                      round(faults.drop * 1e6), delay_ns, faults.seed)
+            self.note(
+                rec.ALERT,
+                rec.Code.FAULTS_CHANGED,
+                runtime.index,
+                round(faults.drop * 1e6),
+                delay_ns,
+                faults.seed,
+            )
 
     def _cut_node(self, name: str) -> int:
         return int(name) if name.isdigit() else self.node_id_of(name)

@@ -56,8 +56,15 @@ def no_faults() -> State:
 
 
 def apply_faults(
-    faults: State, *, drop: float, duplicate: float, reorder: float, corrupt: float,
-    delay_ns: int, cut_nodes: list[int], seed: int,
+    faults: State,
+    *,
+    drop: float,
+    duplicate: float,
+    reorder: float,
+    corrupt: float,
+    delay_ns: int,
+    cut_nodes: list[int],
+    seed: int,
 ) -> None:
     """Change what is injected; the receiving agent must be at its door."""
     s = faults.settings

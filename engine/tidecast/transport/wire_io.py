@@ -115,9 +115,7 @@ def _set_message(tx, i, name_address, base, n, segment_bytes):
     header = i * sys.MMSGHDR_BYTES
     store_i64(tx.headers, header + sys.MSG_NAME_AT, name_address)
     store_i64(tx.headers, header + sys.MSG_NAMELEN_AT, _ADDRESS)
-    store_i64(
-        tx.headers, header + sys.MSG_IOV_AT, address_of(tx.iovecs) + i * sys.IOVEC_BYTES
-    )
+    store_i64(tx.headers, header + sys.MSG_IOV_AT, address_of(tx.iovecs) + i * sys.IOVEC_BYTES)
     store_i64(tx.headers, header + sys.MSG_IOVLEN_AT, 1)
     store_i64(tx.iovecs, i * sys.IOVEC_BYTES, base)
     store_i64(tx.iovecs, i * sys.IOVEC_BYTES + 8, n)
@@ -212,8 +210,10 @@ def send_run(tx, target, channel, memory, at, stride, packets, padded):
     if result == -sys.EINTR or result == -sys.ECONNREFUSED:
         return 0  # refused: the error of an earlier datagram to a peer that is not up yet
     io[IO_ERRNO] = -result
-    if io[IO_GSO] != 0 and packets > 1 and (
-        result == -sys.EINVAL or result == -sys.EIO or result == -sys.EMSGSIZE
+    if (
+        io[IO_GSO] != 0
+        and packets > 1
+        and (result == -sys.EINVAL or result == -sys.EIO or result == -sys.EMSGSIZE)
     ):
         io[IO_GSO] = 0  # the device or kernel refuses segmentation: plain sendmmsg from now on
         io[IO_GSO_REFUSED] += 1
@@ -304,9 +304,7 @@ def receive(rx):
 @inlined
 def bundle_bytes(rx, i):
     """Bytes in bundle ``i``."""
-    return min(
-        load_u32(rx.headers, i * sys.MMSGHDR_BYTES + sys.MMSG_LEN_AT), RECEIVE_BUFFER_BYTES
-    )
+    return min(load_u32(rx.headers, i * sys.MMSGHDR_BYTES + sys.MMSG_LEN_AT), RECEIVE_BUFFER_BYTES)
 
 
 @inlined
