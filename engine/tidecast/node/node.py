@@ -58,7 +58,7 @@ from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
 from tidecast.layout.packet import CHANNEL_LARGE, CHANNEL_NAMES
 from tidecast.native.mapped import MappedFile
-from tidecast.node import sessions, tables
+from tidecast.node import sessions, tables, topics
 from tidecast.node.leftovers import adopt_recorder, clear_leftovers, make_directory
 from tidecast.node.state import Client, Image, Peer, Publication, Subscription
 from tidecast.node.transports import Memory, TransportRuntime
@@ -351,57 +351,15 @@ class Node(NodeViews):
 
     def create_topic(self, topic: TopicConfig) -> None:
         """Add a topic."""
-        with self.lock:
-            if topic.name in self.topic_by_name:
-                raise Conflict(f"topic {topic.name} exists already")
-            transport = self.topology.transport(topic.transport).name
-            topic = msgspec.structs.replace(topic, transport=transport)
-            for other in self.topic_by_name.values():
-                if other.transport == transport and other.wire_id == topic.wire_id:
-                    raise Conflict(
-                        f"topics.id: {topic.wire_id}: used by topic {other.name} on transport "
-                        f"{transport}: give {topic.name} another id"
-                    )
-            self.topic_by_name[topic.name] = topic
-            sessions.update_wanted(self)
+        topics.create_topic(self, topic)
 
     def edit_topic(self, name: str, changes: dict[str, Any]) -> None:
         """Change a topic; rates and linger hold at once, also for publications that run."""
-        with self.lock:
-            if name not in self.topic_by_name:
-                raise NotFound(f"no topic {name}")
-            topic = msgspec.structs.replace(self.topic_by_name[name], **changes)
-            self.topic_by_name[name] = topic
-            for publication in self.pubs.values():
-                if publication.topic.name == name:
-                    publication.topic = topic
-                    tables.set_live(
-                        publication.mapped.array,
-                        topic.rate_packets_per_s,
-                        topic.rate_bytes_per_s,
-                        topic.linger_us,
-                    )
-            self.note(
-                rec.LOW,
-                rec.Code.RATE_CHANGED,
-                topic.wire_id,
-                topic.rate_packets_per_s,
-                topic.rate_bytes_per_s,
-            )
+        topics.edit_topic(self, name, changes)
 
     def delete_topic(self, name: str) -> None:
         """Remove a topic; its publications and subscriptions by that exact name end."""
-        with self.lock:
-            if name not in self.topic_by_name:
-                raise NotFound(f"no topic {name}")
-            for publication in list(self.pubs.values()):
-                if publication.topic.name == name:
-                    self.close_publication(publication.client, publication.id)
-            for subscription in list(self.subs.values()):
-                if subscription.pattern == name:
-                    self.close_subscription(subscription.client, subscription.id)
-            del self.topic_by_name[name]
-            sessions.update_wanted(self)
+        topics.delete_topic(self, name)
 
     # --- publications -----------------------------------------------------------------------------
 

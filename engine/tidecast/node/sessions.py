@@ -21,6 +21,7 @@ from tidecast.layout import counters as cl
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
+from tidecast.native.mapped import MappedFile
 from tidecast.native.packing import pack_into, unpack_from
 from tidecast.node import tables
 from tidecast.node.state import Image, Peer, Publication, Subscription
@@ -302,21 +303,10 @@ def _join_seq(node: Node, setup: Setup, mode: str, readers: list[Subscription]) 
     return setup.next_seq
 
 
-def _make_image(
-    node: Node,
-    runtime: TransportRuntime,
-    setup: Setup,
-    topic: TopicConfig,
-    mode: str,
-    readers: list[Subscription],
-) -> None:
-    join = _join_seq(node, setup, mode, readers)
-    wanted = max((s.options.receive_bytes or topic.receive_bytes) for s in readers)
-    if setup.channel == wire.CHANNEL_LARGE:
-        wanted = max(wanted, topic.large_history_bytes // 4)
-    slots = lay.slots_for(wanted, setup.packet_bytes)
-    image_id = next(node.ids)
-    mapped = create_ring(
+def _image_ring(
+    node: Node, image_id: int, setup: Setup, topic: TopicConfig, slots: int, join: int
+) -> MappedFile:
+    return create_ring(
         node.directory / f"image-{image_id}",
         kind=lay.KIND_IMAGE,
         slots=slots,
@@ -333,6 +323,23 @@ def _make_image(
         node_name=setup.node,
         topic_name=topic.name,
     )
+
+
+def _make_image(
+    node: Node,
+    runtime: TransportRuntime,
+    setup: Setup,
+    topic: TopicConfig,
+    mode: str,
+    readers: list[Subscription],
+) -> None:
+    join = _join_seq(node, setup, mode, readers)
+    wanted = max((s.options.receive_bytes or topic.receive_bytes) for s in readers)
+    if setup.channel == wire.CHANNEL_LARGE:
+        wanted = max(wanted, topic.large_history_bytes // 4)
+    slots = lay.slots_for(wanted, setup.packet_bytes)
+    image_id = next(node.ids)
+    mapped = _image_ring(node, image_id, setup, topic, slots, join)
     row = node.counters.allocate(
         cl.ROW_IMAGE,
         topic.name,
