@@ -16,6 +16,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -453,7 +454,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "recorder-codes": recorder_codes,
     "frame": lambda: record(FRAME),
     "requests": requests,
-    **{name: (lambda rows=rows: mermaid(rows)) for name, rows in MACHINES.items()},
+    **{name: partial(mermaid, rows) for name, rows in MACHINES.items()},
 }
 """Name of a part -> what makes it."""
 
