@@ -27,7 +27,7 @@ from tidecast.layout.ring import SLOTS_MAX
 
 NODE_ID_MAX, TOPIC_ID_MAX = 65_534, 65_535
 TOPICS_MAX = TOPIC_ID_MAX
-TRANSPORTS_MAX = 16
+TRANSPORTS_MAX, PEERS_MAX = 16, 64
 TOPOLOGY_FILE_BYTES_MAX = 64 << 20
 MIB = 1 << 20
 RING_BYTES_MAX = 64 << 30
@@ -67,7 +67,7 @@ class TransportConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     port: Annotated[int, Meta(ge=1, le=65_533)] = 7400
     interface: str = "127.0.0.1"
     ttl: Annotated[int, Meta(ge=0, le=255)] | None = None
-    peers: list[str] = []
+    peers: Annotated[list[str], Meta(max_length=PEERS_MAX)] = []
     bind: str = ""
     packet_bytes: Annotated[int, Meta(ge=PACKET_BYTES_MIN, le=PACKET_BYTES_MAX, multiple_of=8)] = (
         1400

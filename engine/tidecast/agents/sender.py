@@ -46,6 +46,10 @@ from tidecast.protocol.flow_control import RECEIVERS_MAX, limits, note_status, p
 from tidecast.protocol.packets import put_packet_header
 from tidecast.protocol.session_table import ABSENT, find_session
 from tidecast.transport.wire_io import (
+    IO_CALLS,
+    IO_ERRNO,
+    IO_GSO_REFUSED,
+    IO_SHORT,
     RECEIVE_BUFFER_BYTES,
     bundle_bytes,
     receive,
@@ -388,5 +392,12 @@ def send_cycle(S, now_ns):
             work += sent
             S.pubs[p].quiet = 0
             make_busy(S, p)
-    S.counters[S.misc[M_ROW], C.DUTY_CYCLES] += 1
+    row = S.misc[M_ROW]
+    S.counters[row, C.DUTY_CYCLES] += 1
+    S.counters[row, C.SYSTEM_CALLS_SENT] = S.tx.io[IO_CALLS]
+    S.counters[row, C.SHORT_SENDS] = S.tx.io[IO_SHORT]
+    if S.tx.io[IO_GSO_REFUSED] != S.counters[row, C.GSO_REFUSED]:
+        S.counters[row, C.GSO_REFUSED] = S.tx.io[IO_GSO_REFUSED]
+        record(S.recorder, rec.WRITER_SENDER, rec.ALERT, now_ns, rec.Code.GSO_OFF, 0,
+               S.tx.io[IO_ERRNO], 0, 0, 0)  # fmt: skip
     return work

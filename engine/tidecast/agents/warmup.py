@@ -83,10 +83,18 @@ def _tasks() -> dict[str, Callable[[], None]]:
         _compile(rec.record_from_python, raw, *([0] * 9))
         _compile(run.ring_bell_line, raw, 0)
 
-    return {"receiver": receiver, "sender": sender, "rings": rings, "inline": inline}
+    def client() -> None:
+        from tidecast.client.warm_kernels import compile_kernels
+
+        compile_kernels()
+
+    return {
+        "receiver": receiver, "sender": sender, "rings": rings, "inline": inline,
+        "client": client,
+    }  # fmt: skip
 
 
-_SIDE_BY_SIDE = ("receiver", "sender", "rings")
+_SIDE_BY_SIDE = ("receiver", "sender", "rings", "client")
 _AFTER = ("inline",)
 
 

@@ -414,7 +414,7 @@ class Connection(ConnectionCore):
         topic: str,
         *,
         channel: str = "ordinary",
-        on_full: str = "block",
+        on_full: str | None = None,
         linger_us: int | None = None,
         history_bytes: int | None = None,
         rate_packets_per_s: int | None = None,
@@ -424,9 +424,10 @@ class Connection(ConnectionCore):
     ) -> Publisher:
         """Open a publication of ``topic``. Raises NotFound, ConfigError, SharedMemoryError.
 
-        ``on_full``: ``block`` waits for room, ``error`` raises BackPressure or RateLimited,
-        ``drop`` counts and tells by a MessagesDropped event. ``linger_us``: how long a packet may
-        wait for more messages. ``buffer=False`` hands over every message by itself.
+        ``on_full`` (None: as the topic says): ``block`` waits for room, ``error`` raises
+        BackPressure or RateLimited, ``drop`` counts and tells by a MessagesDropped event.
+        ``linger_us``: how long a packet may wait for more messages. ``buffer=False``: every
+        message is handed over by itself.
         """
         self.check()
         options = self._options(

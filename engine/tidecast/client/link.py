@@ -44,6 +44,8 @@ class PublicationGrant(msgspec.Struct, frozen=True, kw_only=True):
     session: int
     reliability: str
     flow: str
+    on_full: str = "block"
+    """What the topic says to do when the ring is full; a publisher may choose otherwise."""
 
 
 class SubscriptionGrant(msgspec.Struct, frozen=True, kw_only=True):

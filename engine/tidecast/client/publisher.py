@@ -88,15 +88,16 @@ class PublisherCore:
         topic: str,
         options: PublicationOptions,
         *,
-        on_full: str = "block",
+        on_full: str | None = None,
         codec: codecs.Codec | str | None = None,
         buffer: bool = True,
     ) -> None:
-        if on_full not in ON_FULL:
+        if on_full is not None and on_full not in ON_FULL:
             raise reject("on_full", on_full, f"are {', '.join(ON_FULL)}")
         if options.channel not in wire.CHANNEL_NAMES:
             raise reject("channel", options.channel, f"are {', '.join(wire.CHANNEL_NAMES)}")
-        self.topic, self.options, self.on_full = topic, options, on_full
+        self.topic, self.options, self.on_full = topic, options, on_full or "block"
+        self._on_full_chosen = on_full is not None
         self._connection = connection
         self._codec = codecs.codec_of(codec)
         self._plain = bytes if self._codec is None else None
@@ -112,7 +113,7 @@ class PublisherCore:
         self._refusal: TidecastError | None = None
         self._lost = False
         self._closing = False
-        self._nodes: dict[str, int] = {}
+        self._nodes: dict[str | int, int] = {}
         self._attach(connection.link.open_publication(topic, options))
 
     # --- opening, losing, reopening ---------------------------------------------------------------
@@ -125,6 +126,8 @@ class PublisherCore:
         self._port = kernels.writer_port(ring, self._bells)
         self._slots, self._has_network = about.slots, about.has_network
         self.session, self.publication_id = grant.session, grant.publication_id
+        if not self._on_full_chosen:
+            self.on_full = grant.on_full
         per_packet = about.slot_bytes - wire.PACKET_HEADER_BYTES - wire.MESSAGE_HEADER_BYTES
         self._meta_max = per_packet - 8
         self.payload_bytes_max = min(about.slots // 2 * per_packet - 8, wire.MESSAGE_BYTES_MAX)
@@ -429,11 +432,13 @@ class PublisherCore:
         """No more can be published."""
         return self._refusal is not None
 
-    def _node_id(self, name: str) -> int:
+    def _node_id(self, name: str | int) -> int:
+        if isinstance(name, int) and 0 < name < 65_535:
+            return name
         found = self._nodes.get(name)
         if found is None:
             if not isinstance(name, str):
-                raise reject("to", name, "is the name of a node")
+                raise reject("to", name, "is the name of a node, or its id")
             found = self._connection.link.node_id_of(name)
             if not found:
                 raise NoResponders(f"topic {self.topic}: no node {name!r} is known")

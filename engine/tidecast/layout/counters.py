@@ -167,10 +167,8 @@ class Counter(IntEnum):
     """Retransmissions of packets that were there already."""
     INVALID_CHECKSUM = 61
     """Packets whose checksum does not match."""
-    DROPPED_MESSAGES = 62
-    """Messages dropped by publishers with on_full = drop."""
-    MESSAGES_ABANDONED = 63
-    """Messages left in a ring when its session ended."""
+    GSO_REFUSED = 62
+    """Times the kernel refused segmentation offload; the transport then sends without it."""
 
 
 GAUGES = frozenset(

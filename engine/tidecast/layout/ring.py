@@ -84,6 +84,7 @@ CONSUMER_ENTRY = Layout(
         Field("doorbell", CONSUMER_DOORBELL_AT, 8, "line of the doorbell file to ring"),
         Field("subscription", CONSUMER_SUBSCRIPTION_AT, 8, "subscription id at the node"),
         Field("tethered", CONSUMER_TETHERED_AT, 8, "1: holds the writer back; 0: may be lapped"),
+        Field("offset", CONSUMER_OFFSET_AT, 8, "where it starts in its first packet; 0: at once"),
     ),
 )
 

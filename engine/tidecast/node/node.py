@@ -421,6 +421,14 @@ class Node(NodeViews):
             except BaseException:
                 self.forget_publication(publication)
                 raise
+            self.note(
+                rec.LOW,
+                rec.Code.PUBLICATION_ADDED,
+                session,
+                config.wire_id,
+                slots,
+                transport.packet_bytes,
+            )
             return PublicationGrant(
                 publication_id=publication_id,
                 ring_path=str(mapped.path),
@@ -428,6 +436,7 @@ class Node(NodeViews):
                 session=session,
                 reliability=config.reliability,
                 flow=config.flow,
+                on_full=config.on_full,
             )
 
     def _read_local(
@@ -489,6 +498,8 @@ class Node(NodeViews):
 
     def forget_publication(self, publication: Publication) -> None:
         """Take a publication off its sender and unmap it."""
+        sent = tables.sent_of(publication)
+        self.note(rec.LOW, rec.Code.PUBLICATION_REMOVED, publication.session, sent)
         self.pubs.pop(publication.id, None)
         client = self.clients.get(publication.client)
         if client is not None:

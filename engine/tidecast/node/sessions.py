@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 RESUME_KEPT_MAX = 1024
 GONE_PATIENCE_S = 30.0
+GONE_REASONS = ("", "closed", "timeout", "restarted")
+"""Why an image was removed, as the recorder counts: nobody reads it, or its publisher ..."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,7 +547,10 @@ def look_after_image(node: Node, image: Image, now_s: float) -> None:
     # Tell the publisher that we stop receiving, so that it does not wait for us.
     tables.remove_image(node, image, leave=not image.gone)
     node.images_by_id.pop(image.id, None)
-    node.note(rec.LOW, rec.Code.IMAGE_REMOVED, image.session)
+    (contiguous,) = unpack_from("<q", image.mapped.array, lay.CONTIGUOUS_AT)
+    node.note(
+        rec.LOW, rec.Code.IMAGE_REMOVED, image.session, contiguous, GONE_REASONS.index(image.gone)
+    )
     _rebuild(node, image.runtime)
     image.mapped.unlink()
     image.mapped.close()

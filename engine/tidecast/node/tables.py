@@ -194,6 +194,13 @@ def remove_publication(node: Node, publication: Publication) -> None:
     node.counters.free(publication.row)
 
 
+def sent_of(publication: Publication) -> int:
+    """Next packet the sender sends; -1 without a network."""
+    if publication.slot < 0 or publication.runtime is None:
+        return -1
+    return int(publication.runtime.tx_state.pubs[publication.slot]["sent"])
+
+
 # --- images ---------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,40 @@
+"""Compile the client's kernels ahead, so that no first message waits for the compiler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import typeof
+
+from tidecast.buffers.reader import OUT_FIELDS
+from tidecast.client import kernels as k
+
+
+def compile_kernels() -> None:
+    """Compile, or load from the cache, what publishers and subscribers call message by message."""
+    writer = np.zeros(k.PORT_FIELDS, dtype=np.int64)
+    reader = np.zeros(k.READ_PORT_FIELDS, dtype=np.int64)
+    out = np.zeros((1, OUT_FIELDS), dtype=np.int64)
+    columns = np.zeros((2, 1), dtype=np.int64)
+    words, raw = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.uint8)
+    calls: list[tuple[Any, tuple[Any, ...]]] = [
+        (k.put, (writer, b"", b"", 0, 0, 0)),
+        (k.put_plain, (writer, b"")),
+        (k.put_array, (writer, raw)),
+        (k.ring_line, (raw, 0)),
+        (k.wait_line, (raw, 0, 0, 0, raw)),
+        (k.forget, (reader,)),
+        (k.put_many, (writer, 0, 0, words, 0, 0, 0, 0, words)),
+        (k.seal_open, (writer,)),
+        (k.finish, (writer,)),
+        (k.take, (reader, out, columns, 0)),
+        (k.extend, (reader, out, columns, 0, 0)),
+        (k.ready, (reader,)),
+        (k.arm_reader, (reader, 0)),
+        (k.is_drained, (reader,)),
+        (k.is_held, (reader,)),
+        (k.newest, (reader,)),
+    ]
+    for kernel, arguments in calls:
+        kernel.compile(tuple(typeof(each) for each in arguments))
