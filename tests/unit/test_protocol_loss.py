@@ -33,8 +33,8 @@ def dropped(gaps, n, seq):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def taken(gaps, n, now_ns, retry_ns, seed, ranges, ranges_max):  # type: ignore[no-untyped-def]
-    return loss.take_due(gaps, n, now_ns, retry_ns, seed, ranges, ranges_max)
+def taken(gaps, n, now_ns, retry_ns, seed, ranges, ranges_max, overtaken_ns=0):  # type: ignore[no-untyped-def]
+    return loss.take_due(gaps, n, now_ns, retry_ns, overtaken_ns, seed, ranges, ranges_max)
 
 
 @kernel

@@ -40,6 +40,7 @@ IMAGE = np.dtype(
         ("status_ns", np.int64),  # next STATUS at the latest
         ("status_interval_ns", np.int64),  # doubles from the first STATUS on
         ("reported", np.int64),  # consumed as last reported
+        ("repaired_ns", np.int64),  # when the newest repaired gap had been asked for
         ("rtt_ns", np.int64),  # NAK to repair, smoothed; 0 = not known
         ("heard_ns", np.int64),  # last packet of the session
         ("echo_ns", np.int64),  # time in its last packet

@@ -171,6 +171,9 @@ def _filled(S, image, i, seq, flags, now_ns):
     if flags & wire.FLAG_RETRANSMIT and gap.tries == 1:
         sample = now_ns - gap.asked_ns
         image.rtt_ns = sample if image.rtt_ns == 0 else (image.rtt_ns * 7 + sample) >> 3
+    if flags & wire.FLAG_RETRANSMIT and gap.asked_ns > image.repaired_ns:
+        image.repaired_ns = gap.asked_ns
+        image.nak_ns = min(image.nak_ns, now_ns + image.nak_delay_ns)
     n = fill_gap(S.gaps[image.index], image.gaps, i, seq)
     if n < 0:
         S.counters[image.row, C.GAP_TABLE_FULL] += 1
@@ -339,7 +342,14 @@ def send_naks(S, image, now_ns):
     if image.rtt_ns > 0:
         retry_ns = max(image.nak_retry_ns, image.rtt_ns * 2)
     count = take_due(
-        S.gaps[image.index], image.gaps, now_ns, retry_ns, S.seed, S.ranges, wire.NAK_RANGES_MAX
+        S.gaps[image.index],
+        image.gaps,
+        now_ns,
+        retry_ns,
+        image.repaired_ns - image.nak_delay_ns,
+        S.seed,
+        S.ranges,
+        wire.NAK_RANGES_MAX,
     )
     image.nak_ns = next_due(S.gaps[image.index], image.gaps, NEVER)
     if count == 0:

@@ -265,7 +265,11 @@ def _on_nak(S, p, pub, ring, now_ns, buffer, at):
     # The client can write anything into its ring: a NAK walks one history at most all the same.
     oldest = max(load_i64(ring, lay.FIRST_AT), max(head, pub.sent) - pub.slots)
     resent = bytes_at(pub.resent_address, pub.slots * 8)
-    linger_ns = max((pub.rtt_ns * 3) >> 2, RESEND_LINGER_NS_MIN)
+    # Several receivers miss the same packet and ask one after another; a single one that asks again
+    # knows why.
+    linger_ns = 0
+    if pub.receivers > 1:
+        linger_ns = max((pub.rtt_ns * 3) >> 2, RESEND_LINGER_NS_MIN)
     asked = 0
     too_late = 0
     suppressed = 0

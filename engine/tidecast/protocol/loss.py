@@ -119,14 +119,18 @@ def retry_delay_ns(base_ns, tries, seed):
 
 
 @inlined
-def take_due(gaps, n, now_ns, retry_ns, seed, ranges, ranges_max):
+def take_due(gaps, n, now_ns, retry_ns, overtaken_ns, seed, ranges, ranges_max):
     """Choose the gaps whose NAK is due, at most ``ranges_max``; restart their timers.
+
+    A gap asked for before ``overtaken_ns`` is due as well: repairs of what was asked for later have
+    come already, so its own repair was lost (the idea of RACK, RFC 8985, for NAKs).
 
     Writes {first, packets} rows to ``ranges``; returns their count.
     """
     taken = 0
     for i in range(n):
-        if gaps[i].due_ns > now_ns:
+        overtaken = gaps[i].tries > 0 and gaps[i].asked_ns < overtaken_ns
+        if gaps[i].due_ns > now_ns and not overtaken:
             continue
         if taken == ranges_max:
             break
