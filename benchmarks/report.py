@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 OUT = HERE / "out"
 RUNS: dict[str, tuple[str, ...]] = {
     "floor": ("tidecast", "bench", "floor", "--json"),
-    "throughput": ("tidecast", "bench", "throughput", "--peers", "--json"),
+    "throughput": ("tidecast", "bench", "throughput", "--json"),
     "throughput-8192": ("tidecast", "bench", "throughput", "--packet-bytes", "8192", "--json"),
     "throughput-61440": ("tidecast", "bench", "throughput", "--packet-bytes", "61440", "--json"),
     "throughput-engine": ("tidecast", "bench", "throughput", "--shape", "engine", "--json"),

@@ -138,6 +138,7 @@ def loss(
             faults=faults,
             history_bytes=LOSS_RING_BYTES,
             receive_bytes=LOSS_RING_BYTES,
+            socket_buffer_bytes=LOSS_RING_BYTES * 2,
         )
         rates[share] = _rate(received)
     sender, receiver = sent["sender"], received["receiver"]

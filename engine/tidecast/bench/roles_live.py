@@ -23,6 +23,7 @@ def topology(node: int, port: int, **config: Any) -> Any:
     transport = {
         "name": "bench", "kind": config.get("kind", "udp-multicast"), "group": "239.255.84.98",
         "port": port, "packet_bytes": config.get("packet_bytes", 1400), "allow_faults": True,
+        "socket_buffer_bytes": config.get("socket_buffer_bytes", 4 << 20),
         "idle": config.get("idle", "backoff"), "gso": config.get("gso", True),
         "interface": config.get("interface", "127.0.0.1"),
     }  # fmt: skip
