@@ -80,7 +80,7 @@ class Code(IntEnum):
 MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
     Code.STARTED: (LOW, "agent started", ("pid",)),
     Code.STOPPED: (LOW, "agent stopped", ()),
-    Code.PUBLICATION_ADDED: (LOW, "publication added", ("topic", "slots", "slot_bytes")),
+    Code.PUBLICATION_ADDED: (LOW, "publication added", ("topic", "slots")),
     Code.PUBLICATION_REMOVED: (LOW, "publication removed", ("sent",)),
     Code.IMAGE_ADDED: (LOW, "image added", ("topic", "join_seq", "slots", "source")),
     Code.IMAGE_REMOVED: (LOW, "image removed", ("contiguous", "reason")),

@@ -26,7 +26,7 @@ from tidecast import events as ev
 from tidecast.agents.run import ring_bell_line
 from tidecast.buffers.counters import CountersFile
 from tidecast.buffers.recorder import create_recorder, record_from_python
-from tidecast.buffers.ring_file import add_consumer, create_ring, remove_consumer
+from tidecast.buffers.ring_file import add_consumer, remove_consumer
 from tidecast.buffers.writer import close_abandoned
 from tidecast.client.link import (
     PublicationGrant,
@@ -387,22 +387,7 @@ class Node(NodeViews):
             session = self.random_id(31)
             while any(p.session == session for p in self.pubs.values()):
                 session = self.random_id(31)
-            mapped = create_ring(
-                self.directory / f"pub-{publication_id}",
-                kind=lay.KIND_PUBLICATION,
-                slots=slots,
-                slot_bytes=transport.packet_bytes,
-                session=session,
-                topic=config.wire_id,
-                node=self.id,
-                channel=channel,
-                flow=lay.FLOW_NAMES.index(config.flow),
-                reliability=lay.RELIABILITY_NAMES.index(config.reliability),
-                has_network=runtime is not None,
-                incarnation=self.incarnation,
-                node_name=self.name,
-                topic_name=config.name,
-            )
+            mapped = tables.publication_ring(self, publication_id, config, session, slots, channel)
             publication = Publication(publication_id, client_id, config, session, mapped, runtime)
             tables.set_live(
                 mapped.array,
@@ -421,14 +406,7 @@ class Node(NodeViews):
             except BaseException:
                 self.forget_publication(publication)
                 raise
-            self.note(
-                rec.LOW,
-                rec.Code.PUBLICATION_ADDED,
-                session,
-                config.wire_id,
-                slots,
-                transport.packet_bytes,
-            )
+            self.note(rec.LOW, rec.Code.PUBLICATION_ADDED, session, config.wire_id, slots)
             return PublicationGrant(
                 publication_id=publication_id,
                 ring_path=str(mapped.path),

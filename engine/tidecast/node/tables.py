@@ -12,12 +12,13 @@ from tidecast.agents.leave import leave_session
 from tidecast.agents.receiving import STATUS_INTERVAL_NS_FIRST
 from tidecast.agents.sender import CHECK_INTERVAL_NS
 from tidecast.buffers.counters import CountersFile
-from tidecast.buffers.ring_file import RingInfo, consumers, describe
+from tidecast.buffers.ring_file import RingInfo, consumers, create_ring, describe
+from tidecast.config import TopicConfig
 from tidecast.errors import SharedMemoryError
 from tidecast.layout import counters as cl
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
-from tidecast.native.mapped import Bytes
+from tidecast.native.mapped import Bytes, MappedFile
 from tidecast.native.memory import address
 from tidecast.native.packing import pack_into, unpack_from
 from tidecast.node.state import Image, Peer, Publication
@@ -84,6 +85,29 @@ def _setup_packet(node: Node, publication: Publication, channel: int) -> bytes:
         "<BBBB", body, wire.SETUP_FLOW_AT, about.flow, about.reliability, len(name), len(topic)
     )
     return bytes(body) + name + topic
+
+
+def publication_ring(
+    node: Node, publication_id: int, config: TopicConfig, session: int, slots: int, channel: int
+) -> MappedFile:
+    """The ring of a new publication."""
+    transport = node.topology.transport(config.transport)
+    return create_ring(
+        node.directory / f"pub-{publication_id}",
+        kind=lay.KIND_PUBLICATION,
+        slots=slots,
+        slot_bytes=transport.packet_bytes,
+        session=session,
+        topic=config.wire_id,
+        node=node.id,
+        channel=channel,
+        flow=lay.FLOW_NAMES.index(config.flow),
+        reliability=lay.RELIABILITY_NAMES.index(config.reliability),
+        has_network=transport.name in node.runtimes,
+        incarnation=node.incarnation,
+        node_name=node.name,
+        topic_name=config.name,
+    )
 
 
 def add_publication(node: Node, publication: Publication, channel: int) -> None:
