@@ -101,7 +101,7 @@ def test_key_headers_timestamp(pair: Pair) -> None:
         ({"headers": {"a": 1 << 64}}, "headers: 'a'"),
         ({"timestamp": "now"}, "timestamp: 'now'"),
         ({"subscriber": -1}, "subscriber: -1"),
-        ({"to": 5}, "to: 5"),
+        ({"to": 70_000}, "to: 70000"),
     ],
 )
 def test_wrong_options_name_field_and_value(

@@ -266,8 +266,8 @@ def _on_nak(S, p, pub, ring, now_ns, buffer, at):
     oldest = max(load_i64(ring, lay.FIRST_AT), max(head, pub.sent) - pub.slots)
     resent = bytes_at(pub.resent_address, pub.slots * 8)
     # Several receivers miss the same packet and ask one after another; a single one that asks again
-    # knows why.
-    linger_ns = 0
+    # knows why, but a flood of NAKs must not be amplified.
+    linger_ns = RESEND_LINGER_NS_MIN
     if pub.receivers > 1:
         linger_ns = max((pub.rtt_ns * 3) >> 2, RESEND_LINGER_NS_MIN)
     asked = 0
