@@ -50,8 +50,6 @@ from tidecast.errors import (
     Conflict,
     ForkedProcess,
     NotFound,
-    SharedMemoryError,
-    TidecastError,
 )
 from tidecast.layout import counters as cl
 from tidecast.layout import recorder as rec
@@ -581,6 +579,3 @@ def _tethered(subscription: Subscription, topic: TopicConfig) -> bool:
     if subscription.options.tethered is not None:
         return subscription.options.tethered
     return topic.flow == "min" and topic.reliability != "unreliable"
-
-
-__all__ = ["Node", "SharedMemoryError", "TidecastError"]

@@ -5,7 +5,6 @@ Called by the conductor with the node's lock held.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -585,6 +584,3 @@ def look_after_publication(node: Node, publication: Publication, now_s: float) -
     late = now_s - publication.closed_s > GONE_PATIENCE_S
     if (publication.drained or late) and (not publication.readers or late):
         node.forget_publication(publication)
-
-
-__all__ = ["handle", "time"]
