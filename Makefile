@@ -46,8 +46,8 @@ bench: install ## all benchmarks, one JSON object a line (ARGS: options of `tide
 	@exec $(BIN)/tidecast bench all --json $(ARGS)
 
 lint: install ## ruff, mypy --strict, import contracts
-	@$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	@$(BIN)/ruff check --no-cache .
+	$(BIN)/ruff format --no-cache --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
 

@@ -16,8 +16,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import nats
-import report
 import uvloop
+
+import report
 
 SUBJECT_OUT = "bench.out"
 SUBJECT_BACK = "bench.back"

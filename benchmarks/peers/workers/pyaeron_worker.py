@@ -17,6 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import pyaeron
+
 import report
 
 STREAM_OUT = 1001

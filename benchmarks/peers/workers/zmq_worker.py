@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-import report
 import zmq
+
+import report
 
 DONE = threading.Event()
 POLL_MS = 100
