@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from numba import typeof
 from tidecast.errors import TidecastError
 from tidecast.layout import counters, recorder
 from tidecast.layout import ring as lay
-from tidecast.native.jit import CACHE_DIR
+from tidecast.native.jit import build_directory
 
 Progress = Callable[[str, int, int], None]
 Task = tuple[str, list[Callable[[], None]]]
@@ -102,9 +103,13 @@ def _silent(*_: object) -> None:
     """No progress to show."""
 
 
+def _marker() -> Path:
+    return build_directory(Path(__file__)) / _DONE
+
+
 def is_warm() -> bool:
     """Are all kernels of this build in the cache?"""
-    return (CACHE_DIR / _DONE).exists()
+    return _marker().exists()
 
 
 def warm_up(progress: Progress | None = None) -> None:
@@ -126,7 +131,7 @@ def warm_up(progress: Progress | None = None) -> None:
         _compile_in_process(name)
         done += 1
         progress(name, done, total)
-    (CACHE_DIR / _DONE).touch()
+    _marker().touch()
 
 
 def _compile_in_process(name: str) -> str:

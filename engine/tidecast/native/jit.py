@@ -1,39 +1,41 @@
-"""How kernels are compiled: one decorator, one cache directory keyed by the engine's sources.
+"""How kernels are compiled: one decorator, a disk cache keyed by the sources a kernel is made of.
 
-Numba's on-disk cache notices an edit of the file that holds a function, not of the files that
-function calls into, and module globals are frozen as constants. The cache directory is therefore
-named by a digest of every engine source: any edit starts a fresh cache.
+Numba's own cache notices an edit of the file that holds a function, not of the files that function
+calls into, and module globals are frozen as constants. Here a kernel is cached in a directory named
+by its module and a digest of that module's source and of every Tidecast module it imports, directly
+or not: an edit compiles anew what depends on it and nothing else, and two checkouts of the same
+sources share what either compiled.
 """
 
 from __future__ import annotations
 
+import ast
+import functools
 import hashlib
+import inspect
 import os
 import platform
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 BOUNDSCHECK = os.environ.get("TIDECAST_BOUNDSCHECK", "0") not in ("", "0")
 """True in checked builds: every load, store and copy verifies its range and raises IndexError."""
+if BOUNDSCHECK:
+    os.environ["NUMBA_BOUNDSCHECK"] = "1"
 
-_CACHES_KEPT_MAX = 3
-_KERNEL_FOLDERS = ("native", "layout", "buffers", "protocol", "log", "transport", "agents")
-"""Besides these only modules of the client named ``*kernels.py`` may hold kernels."""
+import numba  # noqa: E402  (it reads the setting above at import)
+from numba.core.caching import (  # noqa: E402
+    CompileResultCacheImpl,
+    FunctionCache,
+    _CacheLocator,
+)
 
-
-def source_digest() -> str:
-    """Digest of all sources that hold kernels and of the build flags, 16 hex digits."""
-    root = Path(__file__).resolve().parent.parent
-    digest = hashlib.sha256()
-    sources = [p for folder in _KERNEL_FOLDERS for p in (root / folder).rglob("*.py")]
-    sources += list((root / "client").glob("*kernels.py"))
-    for path in sorted(sources):
-        digest.update(path.relative_to(root).as_posix().encode())
-        digest.update(path.read_bytes())
-    digest.update(f"{BOUNDSCHECK}|{platform.machine()}|{platform.python_version()}".encode())
-    return digest.hexdigest()[:16]
+_PACKAGE = Path(__file__).resolve().parent.parent
+_BUILDS_KEPT_MAX = 8
+_BUILD = f"{BOUNDSCHECK}|{platform.machine()}|{platform.python_version()}|{version('numba')}"
 
 
 def cache_root() -> Path:
@@ -45,47 +47,133 @@ def cache_root() -> Path:
     return Path(base) / "tidecast" / "kernels"
 
 
-def _use_cache() -> Path:
-    root = cache_root()
-    directory = root / source_digest()
+def source_digest(source: Path) -> str:
+    """Digest of a module, of the Tidecast modules it imports, and of the build: 16 hex digits."""
+    digest = hashlib.sha256(_BUILD.encode())
+    for path in sorted(_closure(source.resolve())):
+        digest.update(path.name.encode())
+        digest.update(_read(path))
+    return digest.hexdigest()[:16]
+
+
+def build_directory(source: Path) -> Path:
+    """Where what is compiled from a module is kept. Older builds of it are removed."""
+    source = source.resolve()
+    inside = source.is_relative_to(_PACKAGE)
+    name = source.relative_to(_PACKAGE) if inside else Path("outside", source.name)
+    parent = cache_root() / ".".join(name.with_suffix("").parts)
+    directory = parent / source_digest(source)
     directory.mkdir(parents=True, exist_ok=True)
     os.utime(directory)
-    siblings = sorted(
-        (p for p in root.iterdir() if p.is_dir()), key=lambda p: p.stat().st_mtime, reverse=True
-    )
-    for old in siblings[_CACHES_KEPT_MAX:]:
+    builds = sorted(parent.iterdir(), key=_age, reverse=True)
+    for old in builds[_BUILDS_KEPT_MAX:]:
         shutil.rmtree(old, ignore_errors=True)
     return directory
 
 
-if "NUMBA_CACHE_DIR" not in os.environ:
-    os.environ["NUMBA_CACHE_DIR"] = str(_use_cache())
-if BOUNDSCHECK:
-    os.environ["NUMBA_BOUNDSCHECK"] = "1"
+def _age(directory: Path) -> float:
+    try:
+        return directory.stat().st_mtime
+    except OSError:  # another process removed it
+        return 0.0
 
-import numba  # noqa: E402  (its cache directory is read at import)
 
-if "NUMBA_CACHE_DIR" in os.environ:
-    numba.config.CACHE_DIR = os.environ["NUMBA_CACHE_DIR"]
+def _closure(source: Path) -> set[Path]:
+    found: set[Path] = set()
+    waiting = [source]
+    while waiting:
+        path = waiting.pop()
+        if path not in found:
+            found.add(path)
+            waiting.extend(_imports(path))
+    return found
 
-CACHE_DIR = Path(numba.config.CACHE_DIR)
-"""Where this build's compiled kernels lie."""
 
-_OPTIONS: dict[str, Any] = {
-    "cache": True,
-    "error_model": "numpy",
-    "boundscheck": BOUNDSCHECK,
-}
+@functools.cache
+def _read(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+@functools.cache
+def _imports(path: Path) -> tuple[Path, ...]:
+    """The Tidecast modules that a source names in import statements, wherever they stand."""
+    return tuple(p for name in _imported_names(ast.parse(_read(path))) for p in _sources(name))
+
+
+def _imported_names(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@functools.cache
+def _sources(name: str) -> tuple[Path, ...]:
+    """The files of a module of this package; none for its root, whose exports are lazy."""
+    first, *rest = name.split(".")
+    if first != _PACKAGE.name or not rest:
+        return ()
+    at = _PACKAGE.joinpath(*rest)
+    return tuple(p for p in (at.with_suffix(".py"), at / "__init__.py") if p.is_file())
+
+
+class _BySources(_CacheLocator):  # type: ignore[misc]
+    """Where Numba keeps a kernel: `build_directory` of its module."""
+
+    def __init__(self, fn: Callable[..., Any], source: Path) -> None:
+        self._py_file = str(source)
+        self._line = fn.__code__.co_firstlineno
+        self._directory = _directory_of(source)
+
+    @classmethod
+    def from_function(cls, py_func: Callable[..., Any], py_file: str) -> _BySources:
+        """Numba's constructor."""
+        return cls(py_func, Path(py_file))
+
+    def get_cache_path(self) -> str:
+        """The directory."""
+        return str(self._directory)
+
+    def get_source_stamp(self) -> str:
+        """What tells a stale entry: the directory's name holds it already."""
+        return self._directory.name
+
+    def get_disambiguator(self) -> str:
+        """What tells functions of one name apart."""
+        return str(self._line)
+
+
+_directory_of = functools.cache(build_directory)
+
+
+class _KernelCacheImpl(CompileResultCacheImpl):  # type: ignore[misc]
+    _locator_classes = (_BySources,)
+
+
+class _KernelCache(FunctionCache):  # type: ignore[misc]
+    _impl_class = _KernelCacheImpl
+
+
+_OPTIONS: dict[str, Any] = {"error_model": "numpy", "boundscheck": BOUNDSCHECK}
+
+
+def _cached(fn: Callable[..., Any], nogil: bool) -> Any:
+    dispatcher = numba.njit(nogil=nogil, **_OPTIONS)(fn)
+    if Path(inspect.getfile(fn)).exists():  # not one typed into a shell
+        dispatcher._cache = _KernelCache(fn)
+    return dispatcher
 
 
 def kernel(fn: Callable[..., Any]) -> Any:
     """Compile ``fn`` as a kernel that runs without the interpreter lock. Cached on disk."""
-    return numba.njit(nogil=True, **_OPTIONS)(fn)
+    return _cached(fn, nogil=True)
 
 
 def held_kernel(fn: Callable[..., Any]) -> Any:
     """Compile ``fn`` as a kernel that keeps the interpreter lock: atomic for Python threads."""
-    return numba.njit(nogil=False, **_OPTIONS)(fn)
+    return _cached(fn, nogil=False)
 
 
 def inlined(fn: Callable[..., Any]) -> Any:
@@ -104,5 +192,4 @@ def closure_kernel(fn: Callable[..., Any]) -> Any:
 
     The disk cache would notice an edit of our file, not of the user's, and run his old code.
     """
-    options = {**_OPTIONS, "cache": False}
-    return numba.njit(nogil=True, **options)(fn)
+    return numba.njit(nogil=True, **_OPTIONS)(fn)
