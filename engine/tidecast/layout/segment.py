@@ -78,9 +78,7 @@ RECORD = Layout(
     "record",
     RECORD_HEADER_BYTES,
     (
-        Field(
-            "length", REC_LENGTH_AT, 4, "29 bits: bytes with this header; KEY 2^29, HEADERS 2^30"
-        ),
+        Field("length", REC_LENGTH_AT, 4, "29 bits: bytes in all; flags KEY 2^29, HEADERS 2^30"),
         Field("seq_delta", REC_SEQ_DELTA_AT, 4, "producer's sequence less the batch's base_seq"),
         Field("time", REC_TIME_AT, 8, "publisher's time-stamp, else when it was appended"),
         Field("key_hash", REC_KEY_HASH_AT, 4, "`key_hash` of the key, 0 without one"),
