@@ -84,6 +84,12 @@ def _tasks() -> dict[str, Callable[[], None]]:
         _compile(rec.record_from_python, raw, *([0] * 9))
         _compile(run.ring_bell_line, raw, 0)
 
+    def queues() -> None:
+        from tidecast.queues import mapper
+
+        _compile(mapper.hash_bytes, raw, 0, 0)
+        _compile(mapper.grow_table, np.zeros(mapper.SLOTS, dtype=np.uint16), 1, 1)
+
     def client() -> None:
         from tidecast.client.warm_kernels import compile_kernels
 
@@ -91,11 +97,11 @@ def _tasks() -> dict[str, Callable[[], None]]:
 
     return {
         "receiver": receiver, "sender": sender, "rings": rings, "inline": inline,
-        "client": client,
+        "client": client, "queues": queues,
     }  # fmt: skip
 
 
-_SIDE_BY_SIDE = ("receiver", "sender", "rings", "client")
+_SIDE_BY_SIDE = ("receiver", "sender", "rings", "client", "queues")
 _AFTER = ("inline",)
 
 

@@ -1,0 +1,1 @@
+"""Durable queues: who lies where, who reads what, and how far."""
