@@ -8,7 +8,7 @@ import pytest
 
 from tests.project import ROOT
 from tidecast import protocol_document as document
-from tidecast.layout import counters, packet, recorder, ring
+from tidecast.layout import counters, packet, recorder, ring, segment
 from tidecast.layout.fields import Field, Layout
 
 PAGE = ROOT / "docs/PROTOCOL.md"
@@ -32,7 +32,7 @@ def test_every_part_is_shown_once() -> None:
 
 def test_every_layout_is_shown() -> None:
     text = PAGE.read_text("utf-8")
-    for layout in document.layouts(packet, ring, counters, recorder):
+    for layout in document.layouts(packet, ring, counters, recorder, segment):
         assert layout.diagram() in text, layout.name
 
 

@@ -17,6 +17,9 @@
     ├── Closed                 used after close
     ├── ForkedProcess          used in a child of the process that made it
     ├── CodecError             a payload cannot be encoded or decoded
+    ├── StorageError           the disk under a durable topic is full or fails    (retryable)
+    ├── CorruptLog             bytes of a queue's log are not what was written
+    ├── SequenceGap            a producer begins behind what is due; see ``expected``
     └── SharedMemoryError      no room for, or damage in, a shared-memory file
 
 Each class has a stable ``code`` and says whether trying again can help (``retryable``).
@@ -140,6 +143,32 @@ class CodecError(TidecastError):
     """A payload cannot be encoded or decoded."""
 
     code = "codec"
+
+
+class StorageError(TidecastError):
+    """The disk under a durable topic is full or fails. ``errno`` says which."""
+
+    code, retryable = "storage", True
+
+    def __init__(self, message: str, errno: int = 0) -> None:
+        super().__init__(message)
+        self.errno = errno
+
+
+class CorruptLog(TidecastError):
+    """Bytes of a queue's log are not what was written."""
+
+    code = "corrupt_log"
+
+
+class SequenceGap(TidecastError):
+    """A producer's session begins behind the sequence that is due: ``expected``."""
+
+    code = "sequence_gap"
+
+    def __init__(self, message: str, expected: int) -> None:
+        super().__init__(message)
+        self.expected = expected
 
 
 class SharedMemoryError(TidecastError):

@@ -23,7 +23,7 @@ from typing import Any
 
 from tidecast.client import socket_frames as frames
 from tidecast.config import NodeConfig, TopicConfig
-from tidecast.layout import counters, packet, recorder, ring
+from tidecast.layout import counters, packet, recorder, ring, segment
 from tidecast.layout.fields import Field, Layout
 
 MARKED = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -392,6 +392,13 @@ def counters_table() -> str:
     return table(("column", "counter", "meaning"), rows)
 
 
+def queue_counters_table() -> str:
+    """Every counter of a queue."""
+    docs = enum_docs(counters.QueueCounter)
+    rows = [(int(each), f"`{each.name}`", docs[each.name]) for each in counters.QueueCounter]
+    return table(("column", "counter", "meaning"), rows)
+
+
 def recorder_map() -> str:
     """The parts of the recorder's file."""
     rows = [(0, recorder.HEADER_BYTES, "header page")]
@@ -448,6 +455,11 @@ PARTS: dict[str, Callable[[], str]] = {
     "counters-header": lambda: record(COUNTERS_HEADER),
     "counters-row": lambda: record(counters.ROW_INFO),
     "counters": counters_table,
+    "queue-counters": queue_counters_table,
+    "segment-header": lambda: record(segment.SEGMENT_HEADER),
+    "batch-header": lambda: record(segment.BATCH_HEADER),
+    "record": lambda: record(segment.RECORD),
+    "index-entry": lambda: record(segment.INDEX_ENTRY),
     "recorder-map": recorder_map,
     "recorder-header": lambda: record(RECORDER_HEADER),
     "recorder-record": lambda: record(recorder.RECORD),

@@ -21,7 +21,11 @@ from tidecast.layout import counters as counters_lay
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
+from tidecast.layout import segment
 from tidecast.layout.fields import Layout
+from tidecast.log.building import BatchBuilder
+from tidecast.log.files import index_name, segment_name
+from tidecast.log.queue_log import QueueLog
 from tidecast.memory_switch import Packet
 from tidecast.native.jit import kernel
 from tidecast.protocol.packets import put_nak, put_packet_header, put_status
@@ -131,16 +135,55 @@ def shared_memory() -> dict[str, str]:
     }
 
 
+def log_files() -> dict[str, str]:
+    """A queue's segment with two batches, and its index once it is sealed."""
+    builder = BatchBuilder()
+    builder.begin(producer=0x0102030405060708, epoch=3, owner=9, base_seq=41, acked_seq=40)
+    builder.add(b"plain", time_ns=WHEN)
+    builder.add(b"all", key=b"k1", headers=b"\x81\xa1a\x01", time_ns=WHEN + 1, key_hash=0xA1B2C3D4,
+                seq=44)  # fmt: skip
+    token = builder.seal(0, WHEN + 2)
+    builder.begin().add(b"", key=b"", time_ns=WHEN - 1)
+    builder.seal(token, WHEN + 3)
+    with tempfile.TemporaryDirectory() as directory:
+        log = QueueLog.open(Path(directory), topic="orders", queue=5, now_ns=WHEN)
+        log.append(builder.buffer, builder.used)
+        log.roll(WHEN + 4)
+        log.close()
+        raw = (Path(directory) / segment_name(0)).read_bytes()
+        index = (Path(directory) / index_name(0)).read_bytes()
+    at, end = (
+        segment.SEGMENT_HEADER_BYTES,
+        segment.SEGMENT_HEADER_BYTES + segment.BATCH_HEADER_BYTES,
+    )
+    length = int.from_bytes(raw[at : at + 4], "little")
+    first = segment.INDEX_ENTRY_BYTES + segment.SEGMENT_HEADER_BYTES
+    return {
+        "segment_header": drawn(segment.SEGMENT_HEADER, raw[:at]),
+        "segment_batch": drawn(segment.BATCH_HEADER, raw[at : at + length]),
+        "segment_record": drawn(segment.RECORD, raw[end : end + segment.RECORD_HEADER_BYTES + 5]),
+        "segment_batch_bare": drawn(segment.BATCH_HEADER, raw[at + length :]),
+        "index_header": drawn(segment.SEGMENT_HEADER, index[:at]),
+        "index_entry": drawn(segment.INDEX_ENTRY, index[at:first]),
+        "index_entry_last": drawn(segment.INDEX_ENTRY, index[first:]),
+    }
+
+
 def enumerations() -> dict[str, str]:
     """Numbers that are on the wire or in files: they may be added to, never changed."""
     counters = [f"{c.value:>3} {c.name}" for c in counters_lay.Counter]
+    queue = [f"{c.value:>3} {c.name}" for c in counters_lay.QueueCounter]
     codes = [f"{c.value:>3} {c.name}" for c in rec.Code]
-    return {"counters": "\n".join(counters) + "\n", "recorder_codes": "\n".join(codes) + "\n"}
+    found = {"counters": counters, "queue_counters": queue, "recorder_codes": codes}
+    return {name: "\n".join(lines) + "\n" for name, lines in found.items()}
 
 
 def golden() -> dict[str, str]:
     """Everything: file name -> content."""
-    return control_packets() | sent_packets() | optional_fields() | shared_memory() | enumerations()
+    return (
+        control_packets() | sent_packets() | optional_fields() | shared_memory() | log_files()
+        | enumerations()
+    )  # fmt: skip
 
 
 def parse(text: str) -> bytes:

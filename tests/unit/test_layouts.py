@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tidecast.layout import counters, packet, recorder, ring
+from tidecast.layout import counters, packet, recorder, ring, segment
 from tidecast.layout.fields import Field, Layout
 
 LAYOUTS = [
     value
-    for module in (counters, packet, recorder, ring)
+    for module in (counters, packet, recorder, ring, segment)
     for value in vars(module).values()
     if isinstance(value, Layout)
 ]
@@ -71,6 +71,7 @@ def test_every_counter_and_code_is_documented() -> None:
     source = (counters.__file__, recorder.__file__)
     assert all(source)
     assert max(counters.Counter) < counters.COLUMNS
+    assert max(counters.QueueCounter) < counters.COLUMNS
     assert set(recorder.MEANING) == set(recorder.Code)
     for section, words, names in recorder.MEANING.values():
         assert section in (recorder.ALERT, recorder.LOW, recorder.HIGH)

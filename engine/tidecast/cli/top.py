@@ -166,7 +166,7 @@ def view(now: Snapshot, receivers: list[dict[str, Any]], engine: Any) -> dict[st
                 base | _rates(rates, _IMAGE_RATES) | _totals(row.values, _IMAGE_TOTALS)
                 | {"fill": fill}
             )  # fmt: skip
-        else:
+        elif row.kind not in ("queue", "subscription"):
             counts = {
                 c.name.lower(): int(row.values[c]) for c in Counter if row.values[c] or c in GAUGES
             }

@@ -18,15 +18,22 @@ INFO_AT = HEADER_BYTES
 VALUES_AT = INFO_AT + ROWS_MAX * ROW_INFO_BYTES
 FILE_BYTES = VALUES_AT + ROWS_MAX * COLUMNS * 8
 
-ROW_FREE, ROW_NODE, ROW_SENDER, ROW_RECEIVER, ROW_TRANSPORT, ROW_PUBLICATION, ROW_IMAGE = range(7)
-ROW_KIND_NAMES = ("free", "node", "sender", "receiver", "transport", "publication", "image")
+(
+    ROW_FREE, ROW_NODE, ROW_SENDER, ROW_RECEIVER, ROW_TRANSPORT, ROW_PUBLICATION, ROW_IMAGE,
+    ROW_QUEUE, ROW_SUBSCRIPTION,
+) = range(9)  # fmt: skip
+ROW_KIND_NAMES = (
+    "free", "node", "sender", "receiver", "transport", "publication", "image", "queue",
+    "subscription",
+)  # fmt: skip
+"""Rows of queues have the columns of `QueueCounter`, rows of subscriptions columns of their own."""
 
 ROW_INFO = Layout(
     "counter row description",
     ROW_INFO_BYTES,
     (
         Field("kind", 0, 4, "free 0, node 1, sender 2, receiver 3, transport 4, publication 5, "
-              "image 6"),
+              "image 6, queue 7, subscription 8"),
         Field("session", 4, 4, "session id"),
         Field("peer", 8, 4, "node id of the publisher (image)"),
         Field("channel", 12, 4, "control 0, ordinary 1, large 2"),
@@ -176,5 +183,62 @@ GAUGES = frozenset(
         Counter.RECEIVERS, Counter.HEAD, Counter.SENT, Counter.SLOWEST_CONSUMED, Counter.SLOTS,
         Counter.HIGHEST, Counter.CONTIGUOUS, Counter.CONSUMED, Counter.DUTY_CYCLE_NS_MAX,
         Counter.RTT_NS,
+    }
+)  # fmt: skip
+
+
+@unique
+class QueueCounter(IntEnum):
+    """Columns of a queue's row, written by the archiver. All but the gauges only grow."""
+
+    RECORDS = 0
+    """Records appended."""
+    BYTES = 1
+    """Bytes appended, headers of batches and records included."""
+    BATCHES = 2
+    """Batches appended."""
+    WRITES = 3
+    """Writes that appended them."""
+    SYNCS = 4
+    """Syncs of the active segment."""
+    DUPLICATES = 5
+    """Records dropped because their sequence was in the queue already."""
+    FENCED = 6
+    """Records dropped because a newer epoch of their producer had appended."""
+    APPEND_FAILURES = 7
+    """Appends that the disk refused; tried again."""
+    SYNC_FAILURES = 8
+    """Syncs that the disk refused; tried again."""
+    MALFORMED = 9
+    """Messages that could not be parsed and were dropped."""
+    SEGMENTS_ROLLED = 10
+    """Segments begun after the first."""
+    SEGMENTS_DELETED = 11
+    """Segments deleted by retention."""
+    PRODUCERS = 12
+    """Gauge: producers in the table."""
+    PRODUCERS_EXPIRED = 13
+    """Producers forgotten: silent for too long, or pushed out by newer ones."""
+    NEXT_TOKEN = 14
+    """Gauge: token that the next record gets."""
+    DURABLE_TOKEN = 15
+    """Gauge: all tokens below are durable."""
+    EARLIEST_TOKEN = 16
+    """Gauge: oldest token kept."""
+    LOG_BYTES = 17
+    """Gauge: bytes of all segments."""
+    SEGMENTS = 18
+    """Gauge: segments."""
+    TORN_BYTES = 19
+    """Bytes set aside by recovery."""
+    ERRNO = 20
+    """Gauge: errno of the disk while it refuses appends, else 0."""
+
+
+QUEUE_GAUGES = frozenset(
+    {
+        QueueCounter.PRODUCERS, QueueCounter.NEXT_TOKEN, QueueCounter.DURABLE_TOKEN,
+        QueueCounter.EARLIEST_TOKEN, QueueCounter.LOG_BYTES, QueueCounter.SEGMENTS,
+        QueueCounter.ERRNO,
     }
 )  # fmt: skip

@@ -20,15 +20,20 @@ FLOW_NAMES = ("rate", "min", "max")
 # --- constant after creation --------------------------------------------------------------------
 MAGIC_AT, KIND_AT, SLOTS_AT, SLOT_BYTES_AT = 0, 8, 12, 16
 SESSION_AT, TOPIC_AT, NODE_AT, CHANNEL_AT, FLOW_AT, RELIABILITY_AT = 20, 24, 26, 28, 29, 30
-HAS_NETWORK_AT, INCARNATION_AT, CREATED_AT = 31, 32, 40
+HAS_NETWORK_AT, INCARNATION_AT, CREATED_AT, PRODUCER_AT, FIRST_SEQ_AT = 31, 32, 40, 48, 56
 # --- one writer a line --------------------------------------------------------------------------
-HEAD_AT, FIRST_AT = 64, 72
+HEAD_AT, FIRST_AT, EPOCH_AT = 64, 72, 80
 NETWORK_LIMIT_AT, SENT_AT, NEAR_LIMIT_AT = 128, 136, 144
 HIGHEST_AT, CONTIGUOUS_AT, BASE_AT = 192, 200, 208
+ACK_ARMED_AT, ACK_BELL_AT = 224, 232
 ARMED_AT, SENDER_BELL_AT, CONSUMERS_USED_AT = 256, 264, 272
 CLOSED_AT, END_SEQ_AT = 320, 328
 RATE_PACKETS_AT, RATE_BYTES_AT, LINGER_AT = 384, 392, 400
+DURABLE_AT, APPENDED_AT, ACK_STATE_AT, ACK_VERSION_AT = 408, 416, 424, 432
+ACK_RECORDS_AT, ACK_RECORD_BYTES = 440, 24
 NODE_NAME_AT, TOPIC_NAME_AT = 512, 768
+ACK_OK, ACK_FENCED, ACK_ENDED = 0, -1, -2
+"""States of ACK_STATE_AT below 1; above it is the errno of a disk that refuses to take more."""
 
 RING_HEADER = Layout(
     "ring header",
@@ -47,14 +52,19 @@ RING_HEADER = Layout(
         Field("has_network", HAS_NETWORK_AT, 1, "1: a sender drains this ring"),
         Field("incarnation", INCARNATION_AT, 8, "start of the publisher's node, ns since 1970"),
         Field("created", CREATED_AT, 8, "ns since 1970"),
+        Field("producer", PRODUCER_AT, 8, "producer id of a durable topic's session, else 0"),
+        Field("first_seq", FIRST_SEQ_AT, 8, "producer's sequence of the ring's first message"),
         Field("head", HEAD_AT, 8, "next packet the writer opens (publication)"),
         Field("first", FIRST_AT, 8, "first packet this ring ever held"),
+        Field("epoch", EPOCH_AT, 8, "producer's epoch, set once"),
         Field("network_limit", NETWORK_LIMIT_AT, 8, "packets the network allows to be opened"),
         Field("sent", SENT_AT, 8, "next packet to send"),
         Field("near_limit", NEAR_LIMIT_AT, 8, "1: near the rate limit, batch in spite of flush"),
         Field("highest", HIGHEST_AT, 8, "behind the newest packet seen (image)"),
         Field("contiguous", CONTIGUOUS_AT, 8, "first packet not yet received (image)"),
         Field("base", BASE_AT, 8, "first packet of the receive window (image)"),
+        Field("ack_armed", ACK_ARMED_AT, 8, "1: the writer sleeps until `durable` moves"),
+        Field("ack_bell", ACK_BELL_AT, 8, "doorbell line of the writer"),
         Field("armed", ARMED_AT, 8, "bit i: consumer i sleeps; bit 62: the sender sleeps"),
         Field("sender_bell", SENDER_BELL_AT, 8, "doorbell line of the sender"),
         Field("consumers_used", CONSUMERS_USED_AT, 8, "behind the last consumer entry ever used"),
@@ -63,6 +73,11 @@ RING_HEADER = Layout(
         Field("rate_packets", RATE_PACKETS_AT, 8, "packets/s, 0 = no limit; may change any time"),
         Field("rate_bytes", RATE_BYTES_AT, 8, "bytes/s, 0 = no limit; may change any time"),
         Field("linger_ns", LINGER_AT, 8, "age at which the sender seals an open packet"),
+        Field("durable", DURABLE_AT, 8, "messages of this ring that are durable"),
+        Field("appended", APPENDED_AT, 8, "messages of this ring that are in the log"),
+        Field("ack_state", ACK_STATE_AT, 8, "0, errno of a full disk, -1 fenced, -2 ended"),
+        Field("ack_version", ACK_VERSION_AT, 8, "its last bit says which record below holds"),
+        Field("ack_records", ACK_RECORDS_AT, 48, "2 x {packet, offset in it, messages before}"),
         Field("node_name", NODE_NAME_AT, 256, "length byte + UTF-8"),
         Field("topic_name", TOPIC_NAME_AT, 256, "length byte + UTF-8"),
     ),

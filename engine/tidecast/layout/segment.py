@@ -38,7 +38,7 @@ SEGMENT_HEADER = Layout(
 BATCH_HEADER_BYTES = 72
 BATCH_BYTES_MAX = (1 << 28) + (1 << 20)
 """Longest batch: one record of the longest message, its key and headers, and the frames around."""
-BATCH_RECORDS_MAX = 1 << 20
+BATCH_RECORDS_MAX = 1 << 14
 BATCH_VERSION = 1
 (
     BATCH_LENGTH_AT, BATCH_CRC_AT, BATCH_BASE_TOKEN_AT, BATCH_COUNT_AT, BATCH_VERSION_AT,

@@ -1,0 +1,382 @@
+"""`QueueLog`: one queue's log. Open and recover, append, sync, roll, retain; `LogReader` reads it.
+
+One writer a log: append, roll and retain come from one thread. `sync` may come from another one.
+Readers are independent: each has a `LogReader` of its own, in any thread of the process.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+
+from tidecast.errors import CorruptLog, NotFound, StorageError
+from tidecast.layout import segment as lay
+from tidecast.log import state as st
+from tidecast.log.append import ROLL, append_sealed, sync_active
+from tidecast.log.batch import CAUSES
+from tidecast.log.files import (
+    index_header,
+    index_name,
+    segment_header,
+    segment_name,
+    sync_directory,
+)
+from tidecast.log.read import CORRUPT, GONE, NEED_ROOM, close_reader, read_run, seek_time
+from tidecast.log.recovery import Recovered, Rows, Segment, recover
+from tidecast.log.scan import C_BASE_TOKEN, C_TIME_MAX, Scanner
+from tidecast.native.files import no_disk_faults
+from tidecast.native.handles import State
+
+__all__ = ["LogReader", "QueueLog"]
+
+SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX = 1 << 16, 1 << 40
+SEGMENT_BYTES = 128 << 20
+FSYNC_POLICIES = ("none", "interval", "batch")
+
+
+def _no_rows(rows: np.ndarray) -> None:
+    """Nobody wants to know the batches that recovery sees."""
+
+
+class QueueLog:
+    """The log of one queue in one directory. Made by `open`; a context manager."""
+
+    def __init__(
+        self, directory: Path, topic: str, queue: int, segment_bytes: int, fsync: str, owner: int
+    ) -> None:
+        self.directory, self.topic, self.queue, self.fsync = directory, topic, queue, fsync
+        self.recovered = Recovered()
+        self.state: State = st.LOG.make(
+            w=np.zeros(st.LOG_WORDS, dtype=np.int64),
+            segments=np.zeros((st.SEGMENTS_MAX, st.SEGMENT_FIELDS), dtype=np.int64),
+            faults=no_disk_faults(),
+            entry=np.zeros(lay.INDEX_ENTRY_BYTES, dtype=np.uint8),
+        )
+        self._lock = threading.Lock()
+        """Held while the active segment is synced or replaced."""
+        self._w: np.ndarray = self.state.w
+        w = self._w
+        w[st.L_FD] = w[st.L_INDEX_FD] = w[st.L_DIRECTORY_FD] = -1
+        w[st.L_SEGMENT_BYTES], w[st.L_OWNER], w[st.L_QUEUE] = segment_bytes, owner, queue
+        w[st.L_SYNCED_READS] = int(fsync == "batch")
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        *,
+        topic: str,
+        queue: int = 0,
+        segment_bytes: int = SEGMENT_BYTES,
+        fsync: str = "interval",
+        owner: int = 0,
+        now_ns: int = 0,
+        on_rows: Rows = _no_rows,
+    ) -> QueueLog:
+        """Open the log of a directory, recover it, make it if it is not there.
+
+        ``on_rows``: gets the batches of the last segment, int64[n, `scan.SCAN_FIELDS`], in order.
+        What recovery did stands in ``recovered``. Raises CorruptLog, StorageError.
+        """
+        log = cls(directory, topic, queue, segment_bytes, fsync, owner)
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            log._w[st.L_DIRECTORY_FD] = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+            log.recovered = recover(directory, topic, queue, on_rows)
+            log._resume(now_ns)
+        except OSError as problem:
+            log.close()
+            raise _storage_error(directory, problem.errno or 0) from problem
+        except CorruptLog:
+            log.close()
+            raise
+        return log
+
+    def _resume(self, now_ns: int) -> None:
+        found, w = self.recovered, self._w
+        if not found.segments:
+            self._make_segment(0, now_ns)
+            found.segments.append(Segment(0, lay.SEGMENT_HEADER_BYTES, 0, now_ns))
+        active = found.segments[-1]
+        for i, one in enumerate(found.segments):
+            self.state.segments[i % st.SEGMENTS_MAX] = (
+                one.base_token, one.bytes, one.time_max, one.created_ns
+            )  # fmt: skip
+        w[st.L_END_SEGMENT] = len(found.segments)
+        self._open_active(active.base_token)
+        w[st.L_POSITION], w[st.L_TIME_MAX] = active.bytes, active.time_max
+        w[st.L_INDEX_DUE] = found.index_due
+        w[st.L_NEXT_TOKEN] = max(found.next_token, active.base_token)
+        os.fdatasync(int(w[st.L_FD]))  # what was found there may not have reached the device
+        w[st.L_DURABLE_TOKEN] = w[st.L_NEXT_TOKEN]
+
+    # --- segments ---------------------------------------------------------------------------------
+
+    def _make_segment(self, base_token: int, now_ns: int) -> None:
+        head = segment_header(self.topic, self.queue, base_token, now_ns)
+        for name, raw in (
+            (index_name(base_token), index_header(head)), (segment_name(base_token), head)
+        ):  # fmt: skip
+            with (self.directory / name).open("wb") as file:
+                file.write(raw)
+                file.flush()
+                if self.fsync != "none":
+                    os.fsync(file.fileno())
+        if self.fsync != "none":
+            sync_directory(self.directory)
+
+    def _open_active(self, base_token: int) -> None:
+        w = self._w
+        flags = os.O_RDWR | os.O_CLOEXEC
+        w[st.L_FD] = os.open(self.directory / segment_name(base_token), flags)
+        w[st.L_INDEX_FD] = os.open(self.directory / index_name(base_token), flags)
+        w[st.L_BASE_TOKEN] = base_token
+
+    def _close_active(self) -> None:
+        for at in (st.L_FD, st.L_INDEX_FD):
+            if self._w[at] >= 0:
+                os.close(int(self._w[at]))
+                self._w[at] = -1
+
+    def roll(self, now_ns: int) -> None:
+        """Seal the active segment and begin the next one. Raises StorageError; nothing is lost."""
+        w = self._w
+        token, position = self.next_token, int(w[st.L_POSITION])
+        if token == int(w[st.L_BASE_TOKEN]):
+            return
+        if int(w[st.L_END_SEGMENT] - w[st.L_FIRST_SEGMENT]) >= st.SEGMENTS_MAX:
+            raise StorageError(
+                f"{self.directory}: {st.SEGMENTS_MAX} segments, the most there may be: set "
+                "retention_bytes or retention_s, or larger segment_bytes"
+            )
+        try:
+            os.truncate(int(w[st.L_FD]), position)  # no leftovers of a failed write
+            self._seal_index(token, position)
+            with self._lock:
+                if self.fsync != "none":
+                    os.fdatasync(int(w[st.L_FD]))
+                    os.fdatasync(int(w[st.L_INDEX_FD]))
+                self._make_segment(token, now_ns)
+                self._close_active()
+                self._open_active(token)
+                w[st.L_DURABLE_TOKEN] = token
+        except OSError as problem:
+            raise _storage_error(self.directory, problem.errno or 0) from problem
+        last = int(w[st.L_END_SEGMENT])
+        row = self.state.segments[(last - 1) % st.SEGMENTS_MAX]
+        row[st.S_BYTES], row[st.S_TIME_MAX] = position, w[st.L_TIME_MAX]
+        self.state.segments[last % st.SEGMENTS_MAX] = (token, 0, 0, now_ns)
+        w[st.L_POSITION] = w[st.L_INDEX_DUE] = lay.SEGMENT_HEADER_BYTES
+        w[st.L_TIME_MAX] = 0
+        w[st.L_END_SEGMENT] = last + 1
+
+    def _seal_index(self, token: int, position: int) -> None:
+        """The last entry of a sealed segment says where it ends; written once, also after a try."""
+        from tidecast.log.files import index_entry, read_index
+
+        path = self.directory / index_name(int(self._w[st.L_BASE_TOKEN]))
+        entries = read_index(path)
+        if entries.shape[0] and entries[-1, 0] == token:
+            return
+        at = lay.SEGMENT_HEADER_BYTES + entries.shape[0] * lay.INDEX_ENTRY_BYTES
+        raw = index_entry(token, position, int(self._w[st.L_TIME_MAX]))
+        os.pwrite(int(self._w[st.L_INDEX_FD]), raw, at)
+
+    # --- appending --------------------------------------------------------------------------------
+
+    def append(self, buffer: np.ndarray, n: int, now_ns: int = 0) -> None:
+        """Append the sealed batches ``buffer[:n]``, whose tokens begin at `next_token`.
+
+        All or nothing; rolls when the segment is full. Raises StorageError: try again later.
+        """
+        status = int(append_sealed(self.state.words, buffer, n))
+        if status == ROLL:
+            self.roll(now_ns)
+            status = int(append_sealed(self.state.words, buffer, n))
+        if status < 0:
+            raise _storage_error(self.directory, -status)
+
+    def sync(self) -> int:
+        """Make what was appended before durable; the durable token. Raises StorageError."""
+        if self.fsync == "none":
+            self._w[st.L_DURABLE_TOKEN] = self._w[st.L_NEXT_TOKEN]
+            return self.durable_token
+        with self._lock:
+            status = int(sync_active(self.state.words)) if self._w[st.L_FD] >= 0 else 0
+        if status < 0:
+            raise _storage_error(self.directory, -status)
+        return self.durable_token
+
+    @property
+    def next_token(self) -> int:
+        """Token that the next record gets."""
+        return int(self._w[st.L_NEXT_TOKEN])
+
+    @property
+    def durable_token(self) -> int:
+        """All tokens below are on the device (with policy `none`: written)."""
+        return int(self._w[st.L_NEXT_TOKEN if self.fsync == "none" else st.L_DURABLE_TOKEN])
+
+    @property
+    def earliest_token(self) -> int:
+        """The oldest token that is kept."""
+        return int(self.state.segments[self._first % st.SEGMENTS_MAX, st.S_BASE_TOKEN])
+
+    @property
+    def _first(self) -> int:
+        return int(self._w[st.L_FIRST_SEGMENT])
+
+    @property
+    def segments(self) -> list[Segment]:
+        """All segments, oldest first; the last is the active one."""
+        found = []
+        for number in range(self._first, int(self._w[st.L_END_SEGMENT])):
+            base, n, latest, created = self.state.segments[number % st.SEGMENTS_MAX].tolist()
+            found.append(Segment(base, n, latest, created))
+        found[-1].bytes = int(self._w[st.L_POSITION])
+        found[-1].time_max = int(self._w[st.L_TIME_MAX])
+        return found
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(one.bytes for one in self.segments)
+
+    # --- retention --------------------------------------------------------------------------------
+
+    def retain(
+        self, *, bytes_max: int = 0, age_max_ns: int = 0, now_ns: int = 0,
+        hold_token: int | None = None,
+    ) -> list[Segment]:  # fmt: skip
+        """Delete old segments that ``bytes_max`` or ``age_max_ns`` (0: no limit) has no room for.
+
+        Never the active one, and none with a record at or behind ``hold_token``. What was deleted.
+        """
+        segments = self.segments
+        total, gone = sum(one.bytes for one in segments), []
+        for one, following in itertools.pairwise(segments):
+            too_many = bytes_max and total > bytes_max
+            # what is younger than the next segment's creation was appended before it
+            too_old = age_max_ns and following.created_ns < now_ns - age_max_ns
+            if not (too_many or too_old):
+                break
+            if hold_token is not None and following.base_token > hold_token:
+                break
+            self._w[st.L_FIRST_SEGMENT] += 1
+            (self.directory / segment_name(one.base_token)).unlink(missing_ok=True)
+            (self.directory / index_name(one.base_token)).unlink(missing_ok=True)
+            total -= one.bytes
+            gone.append(one)
+        return gone
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def reader(self) -> LogReader:
+        """A reader of its own position and descriptor."""
+        return LogReader(self)
+
+    def token_at_time(self, time_ns: int) -> int:
+        """The first token in a batch that holds a record not older than ``time_ns``.
+
+        `next_token` when there is none.
+        """
+        for one in self.segments:
+            if one.time_max >= time_ns:
+                return self._token_in(one, time_ns)
+        return self.next_token
+
+    def _token_in(self, one: Segment, time_ns: int) -> int:
+        reader = self.reader()
+        position = int(seek_time(reader.state.words, one.base_token, time_ns))
+        reader.close()
+        fd = os.open(self.directory / segment_name(one.base_token), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            scanner = Scanner(fd, one.bytes)
+            scanner.reset(position)
+            while (rows := scanner.next_rows()).shape[0]:
+                late = np.flatnonzero(rows[:, C_TIME_MAX] >= time_ns)
+                if late.size:
+                    return int(rows[late[0], C_BASE_TOKEN])
+        finally:
+            os.close(fd)
+        return self.next_token
+
+    # --- end --------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Sync (unless the policy is `none`) and close. Idempotent."""
+        if self._w[st.L_FD] >= 0 and self.fsync != "none":
+            with self._lock:
+                sync_active(self.state.words)
+        self._close_active()
+        if self._w[st.L_DIRECTORY_FD] >= 0:
+            os.close(int(self._w[st.L_DIRECTORY_FD]))
+            self._w[st.L_DIRECTORY_FD] = -1
+
+    def __enter__(self) -> QueueLog:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _storage_error(directory: Path, number: int) -> StorageError:
+    return StorageError(f"{directory}: {os.strerror(number)}", number)
+
+
+class LogReader:
+    """Reads one log from any token on. Not for several threads at once."""
+
+    def __init__(self, log: QueueLog) -> None:
+        self.log = log
+        self.state: State = st.READER.make(
+            log=log.state,
+            w=np.zeros(st.READER_WORDS, dtype=np.int64),
+            name=np.zeros(st.NAME_BYTES, dtype=np.uint8),
+            entry=np.zeros(lay.BATCH_HEADER_BYTES, dtype=np.uint8),
+        )
+        w = self.state.w
+        w[st.R_FD] = w[st.R_BASE_TOKEN] = w[st.R_TOKEN] = -1
+
+    def read_block(self, token: int, buffer: np.ndarray) -> int:
+        """Fill ``buffer`` with whole batches from the one on that holds ``token``; bytes, 0: none.
+
+        `next_token` is then the token to go on with. Raises NotFound (deleted by retention),
+        CorruptLog, StorageError; ValueError when ``buffer`` is smaller than the batch (`need`).
+        """
+        n = int(read_run(self.state.words, token, buffer, 0, buffer.size))
+        if n >= 0:
+            return n
+        w = self.state.w
+        if n == GONE:
+            raise NotFound(
+                f"{self.log.topic}/{self.log.queue}: token {token} was deleted by retention: the "
+                f"oldest is {self.log.earliest_token}"
+            )
+        if n == CORRUPT:
+            path = self.log.directory / segment_name(int(w[st.R_BAD_BASE]))
+            raise CorruptLog(
+                f"{self.log.topic}/{self.log.queue}: token {token}: {path} at "
+                f"{int(w[st.R_BAD_POSITION])}: {CAUSES[int(w[st.R_BAD_CAUSE])]}"
+            )
+        if n == NEED_ROOM:
+            raise ValueError(f"a batch of {self.need} bytes does not fit {buffer.size}")
+        raise _storage_error(self.log.directory, -n)
+
+    @property
+    def need(self) -> int:
+        """Bytes that the last read lacked room for."""
+        return int(self.state.w[st.R_NEED])
+
+    @property
+    def next_token(self) -> int:
+        """The token behind the last read."""
+        return int(self.state.w[st.R_TOKEN])
+
+    def close(self) -> None:
+        """Close the segment that is open. The reader may be used again."""
+        close_reader(self.state.words)

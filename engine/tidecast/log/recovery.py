@@ -1,0 +1,216 @@
+"""Finding out what a queue's directory holds, after a clean stop or a crash.
+
+Sealed segments are trusted by name and by the last entry of their index, which says where they end
+and is written when they are sealed. Only the last segment is scanned; what follows its last sound
+batch is copied aside as ``<segment>.torn-<n>`` and cut off.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from tidecast.errors import CorruptLog
+from tidecast.layout import segment as lay
+from tidecast.log.files import (
+    check_segment_header,
+    index_entry,
+    index_header,
+    index_name,
+    read_index,
+    segment_name,
+    sync_directory,
+)
+from tidecast.log.scan import C_BASE_TOKEN, C_POSITION, C_TIME_MAX, Scanner
+
+_SEGMENT = re.compile(r"(\d{20})\.log")
+_COPY_BYTES = 1 << 20
+
+Rows = Callable[[np.ndarray], None]
+
+
+@dataclass(slots=True)
+class Segment:
+    """One segment file as recovery found it."""
+
+    base_token: int
+    bytes: int
+    time_max: int = 0
+    created_ns: int = 0
+
+
+@dataclass(slots=True)
+class Torn:
+    """A tail that was set aside."""
+
+    segment: Path
+    position: int
+    bytes: int
+    aside: Path
+    cause: int
+
+
+@dataclass(slots=True)
+class Recovered:
+    """What a queue's directory holds. The last of ``segments`` is the active one."""
+
+    segments: list[Segment] = field(default_factory=list)
+    next_token: int = 0
+    index_due: int = lay.SEGMENT_HEADER_BYTES
+    torn: list[Torn] = field(default_factory=list)
+    scanned_bytes: int = 0
+    indexes_rebuilt: int = 0
+
+
+def _no_rows(rows: np.ndarray) -> None:
+    """Nobody wants to know."""
+
+
+def segments_in(directory: Path) -> list[int]:
+    """First tokens of the segments of a queue, in order."""
+    found = (_SEGMENT.fullmatch(path.name) for path in directory.iterdir())
+    return sorted(int(match.group(1)) for match in found if match)
+
+
+def recover(directory: Path, topic: str, queue: int, on_rows: Rows) -> Recovered:
+    """Find out what there is, mend the tail. ``on_rows`` sees the last segment's batches (C_*).
+
+    Raises CorruptLog when a sealed segment is not this queue's, or one is missing.
+    """
+    result = Recovered()
+    bases = segments_in(directory)
+    while bases:
+        base = bases.pop()
+        path = directory / segment_name(base)
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            head = file.read(lay.SEGMENT_HEADER_BYTES)
+        if size < lay.SEGMENT_HEADER_BYTES or check_segment_header(head, base, topic, queue):
+            # A crash while it was made: nothing in it was ever acknowledged.
+            problem = check_segment_header(head, base, topic, queue)
+            if size > lay.SEGMENT_HEADER_BYTES and not head.strip(b"\0") == b"":
+                raise CorruptLog(f"{path}: {problem}")
+            _set_aside(directory, path, 0, size, 0, result)
+            path.unlink()
+            (directory / index_name(base)).unlink(missing_ok=True)
+            continue
+        for one in bases:
+            result.segments.append(_sealed(directory, one, topic, queue, bases, base, result))
+        _last(directory, base, size, on_rows, result)
+        break
+    if result.torn or result.indexes_rebuilt:
+        sync_directory(directory)
+    return result
+
+
+def _sealed(
+    directory: Path, base: int, topic: str, queue: int, bases: list[int], last: int,
+    result: Recovered,
+) -> Segment:  # fmt: skip
+    """A sealed segment, by its index; scanned only if that does not fit."""
+    path = directory / segment_name(base)
+    following = min(b for b in [*bases, last] if b > base)
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(lay.SEGMENT_HEADER_BYTES)
+    problem = check_segment_header(head, base, topic, queue)
+    if problem:
+        raise CorruptLog(f"{path}: {problem}")
+    created = struct.unpack_from("<q", head, lay.SEG_CREATED_AT)[0]
+    last_entry = read_index(directory / index_name(base), tail=1)
+    if last_entry.shape[0] and last_entry[0, :2].tolist() == [following, size]:
+        return Segment(base, size, int(last_entry[0, 2]), created)
+    scanner, entries = _scan(path, base, size, _no_rows, result)
+    write_index(directory, base, head, entries, seal=(scanner.token, scanner.position))
+    result.indexes_rebuilt += 1
+    return Segment(base, size, max((e[2] for e in entries), default=0), created)
+
+
+Entry = tuple[int, int, int]
+
+
+def _scan(
+    path: Path, base: int, size: int, on_rows: Rows, result: Recovered
+) -> tuple[Scanner, list[Entry]]:
+    """Scan a segment; the sparse index as it should be, with a last entry behind the end."""
+    entries: list[Entry] = []
+    time_max, due = 0, lay.SEGMENT_HEADER_BYTES
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        scanner = Scanner(fd, size, base)
+        while (rows := scanner.next_rows()).shape[0]:
+            on_rows(rows)
+            for position, token, latest in rows[:, (C_POSITION, C_BASE_TOKEN, C_TIME_MAX)].tolist():
+                if position >= due:
+                    entries.append((token, position, time_max))
+                    due = position + lay.INDEX_INTERVAL_BYTES
+                time_max = max(time_max, latest)
+    finally:
+        os.close(fd)
+    result.scanned_bytes += scanner.position
+    result.index_due = due
+    entries.append((scanner.token, scanner.position, time_max))
+    return scanner, entries
+
+
+def _last(directory: Path, base: int, size: int, on_rows: Rows, result: Recovered) -> None:
+    path = directory / segment_name(base)
+    scanner, entries = _scan(path, base, size, on_rows, result)
+    if scanner.position < size:
+        _set_aside(
+            directory, path, scanner.position, size - scanner.position, scanner.cause, result
+        )
+        os.truncate(path, scanner.position)
+        _sync_file(path)
+    with path.open("rb") as file:
+        head = file.read(lay.SEGMENT_HEADER_BYTES)
+    write_index(directory, base, head, entries[:-1], seal=None)
+    created = struct.unpack_from("<q", head, lay.SEG_CREATED_AT)[0]
+    result.segments.append(Segment(base, scanner.position, entries[-1][2], created))
+    result.next_token = scanner.token
+
+
+def write_index(
+    directory: Path, base: int, segment_head: bytes, entries: list[Entry],
+    *, seal: tuple[int, int] | None,
+) -> None:  # fmt: skip
+    """Write an index anew, whole or not at all."""
+    raw = index_header(segment_head)
+    some = entries if seal is None else [*entries[:-1], (*seal, entries[-1][2])]
+    raw += b"".join(index_entry(*entry) for entry in some)
+    path = directory / index_name(base)
+    fresh = path.with_suffix(".index-new")
+    fresh.write_bytes(raw)
+    fresh.replace(path)
+
+
+def _set_aside(
+    directory: Path, path: Path, position: int, n: int, cause: int, result: Recovered
+) -> None:
+    """Copy ``n`` bytes from ``position`` on into ``<segment>.torn-<k>``, and wait for the disk."""
+    k = 1
+    while (aside := directory / f"{path.name}.torn-{k}").exists():
+        k += 1
+    with path.open("rb") as source, aside.open("xb") as target:
+        source.seek(position)
+        left = n
+        while left > 0 and (some := source.read(min(left, _COPY_BYTES))):
+            target.write(some)
+            left -= len(some)
+        target.flush()
+        os.fsync(target.fileno())
+    result.torn.append(Torn(path, position, n, aside, cause))
+
+
+def _sync_file(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

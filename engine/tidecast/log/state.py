@@ -1,0 +1,73 @@
+"""The state of a queue's log as kernels see it: who writes holds a `LOG`, who reads a `READER`.
+
+A log has one writer, who keeps the descriptors in `LOG`. Any number of readers look at its words
+and its table of segments, and open segments themselves, by name, so that a segment may be deleted
+under a reader: what it has open it reads to the end.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidecast.native.handles import Kind
+
+(
+    L_FD, L_INDEX_FD, L_DIRECTORY_FD, L_SEGMENT_BYTES, L_SYNCED_READS, L_OWNER, L_QUEUE,
+) = range(7)  # fmt: skip
+"""Descriptors; bytes at which a segment is full; 1: readers see only what is synced; epoch of the
+owner; index of the queue."""
+L_NEXT_TOKEN, L_POSITION, L_TIME_MAX, L_INDEX_DUE, L_ERROR, L_BASE_TOKEN = 8, 9, 10, 11, 12, 13
+"""Written by the appender: token behind the newest record, end of the active segment, its latest
+time-stamp, position from which on the next batch gets an index entry, errno of the last failure,
+first token of the active segment."""
+L_DURABLE_TOKEN, L_SYNCS = 16, 17
+"""Written by whoever syncs: all tokens below are on the device; how many syncs there were."""
+L_FIRST_SEGMENT, L_END_SEGMENT = 24, 25
+"""The segments there are: rows of `segments` by number modulo SEGMENTS_MAX; the last is active."""
+L_APPENDED_BYTES, L_BATCHES, L_WRITES, L_FAILURES = 32, 33, 34, 35
+"""Counts since it was opened."""
+LOG_WORDS = 40
+
+SEGMENTS_MAX = 1 << 14
+"""Segments of one queue: 2 TiB of 128 MiB each."""
+S_BASE_TOKEN, S_BYTES, S_TIME_MAX, S_CREATED = 0, 1, 2, 3
+SEGMENT_FIELDS = 4
+"""Columns of `segments`; bytes and latest time-stamp are set when a segment is sealed."""
+
+LOG = Kind(
+    "Log",
+    [
+        ("w", np.int64, ()),  # L_*
+        ("segments", np.int64, (SEGMENT_FIELDS,)),  # S_*
+        ("faults", np.int64, ()),  # tidecast.native.files.F_*
+        ("entry", np.uint8, ()),  # an index entry under construction
+    ],
+)
+"""All that a log's writer owns."""
+
+R_FD, R_BASE_TOKEN, R_TOKEN, R_POSITION, R_NEED = 0, 1, 2, 3, 4
+"""The open segment (descriptor or -1, first token); the next token in order and where its batch
+starts; bytes that a read lacked room for."""
+R_BAD_BASE, R_BAD_POSITION, R_BAD_CAUSE, R_BATCHES, R_BYTES, R_OPENS, R_SEARCHES = (
+    5,
+    6,
+    7,
+    8,
+    9,
+    10,
+    11,
+)
+"""Where the last corrupt batch was, and what was wrong with it; counts."""
+READER_WORDS = 16
+NAME_BYTES = 32
+
+READER = Kind(
+    "LogReader",
+    [
+        ("log", LOG, ()),
+        ("w", np.int64, ()),  # R_*
+        ("name", np.uint8, ()),  # of the segment to open
+        ("entry", np.uint8, ()),  # an index entry, or a batch's header
+    ],
+)
+"""All that one reader of a log owns."""
