@@ -39,8 +39,10 @@ _PEER = re.compile(r"([^\s:]+):(\d{1,5})")
 _HOST = re.compile(r"[A-Za-z0-9_.-]{1,253}")
 
 LIVE_TOPIC_FIELDS = frozenset(
-    ("rate_packets_per_s", "rate_bytes_per_s", "linger_us", "labels", "description")
-)
+    ("rate_packets_per_s", "rate_bytes_per_s", "linger_us", "labels", "description", "queues",
+     "fsync_interval_ms", "retention_bytes", "retention_s", "retention_past_unacked",
+     "segment_bytes", "cache_bytes", "producer_ttl_s")
+)  # fmt: skip
 """Settings of a topic that change while it runs; the others need it to be made anew."""
 
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
@@ -125,6 +127,18 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     receiver_timeout_s: Annotated[float, Meta(gt=0, le=3600)] = 5.0
     close_linger_s: Annotated[float, Meta(ge=0, le=3600)] = 5.0
     """How long a closed publication still answers NAKs when receivers have not confirmed all."""
+    mode: Literal["live", "durable"] = "live"
+    """``durable``: also appended to queues on disk; what follows is for that mode."""
+    queues: Annotated[int, Meta(ge=1, le=1024)] = 1
+    fsync: Literal["none", "interval", "batch"] = "interval"
+    fsync_interval_ms: Annotated[float, Meta(ge=1, le=60_000)] = 50.0
+    retention_bytes: Count = 0
+    retention_s: Annotated[float, Meta(ge=0, le=1e10)] = 0.0
+    retention_past_unacked: bool = False
+    segment_bytes: Annotated[int, Meta(ge=64 * 1024, le=1 << 40)] = 128 * MIB
+    cache_bytes: Annotated[int, Meta(ge=64 * 1024, le=1 << 40)] = 16 * MIB
+    spool: bool = False
+    producer_ttl_s: Annotated[float, Meta(ge=1, le=1e10)] = 604_800.0
     labels: dict[str, str] = {}
     description: Annotated[str, Meta(max_length=4096)] = ""
 
@@ -408,6 +422,8 @@ def _check_topics(topology: Topology, problems: list[str]) -> None:
             for field in ("history_bytes", "receive_bytes", "large_history_bytes"):
                 problem = _ring_problem(f"{at}.{field}", getattr(topic, field), carrier)
                 problems += [problem] if problem is not None else []
+        if topic.mode == "durable" and topic.reliability == "unreliable":
+            problems.append(f"{at}.reliability: unreliable: a durable topic loses nothing")
         owner = ids.setdefault((transport, topic.wire_id), topic.name)
         if owner != topic.name:
             problems.append(_id_collision(at, topic, owner, transport, topology.topics))
@@ -463,6 +479,9 @@ def change_topic(topology: Topology, name: str, changes: dict[str, Any]) -> Topo
         raise NotFound(f"no topic {shown(name)}")
     if "name" in changes and changes["name"] != name:
         raise ConfigError("name: a topic cannot be renamed: delete it and create another")
+    queues = changes.get("queues", topic.queues)
+    if topic.mode == "durable" and isinstance(queues, int) and queues < topic.queues:
+        raise ConfigError(f"queues: {queues}: there are {topic.queues}, and queues only grow")
     raw = {field: getattr(topic, field) for field in topic.__struct_fields__} | changes
     topics: list[Any] = [raw if t.name == name else t for t in topology.topics]
     whole = {field: getattr(topology, field) for field in topology.__struct_fields__}

@@ -307,3 +307,14 @@ def test_faults_and_derived_settings() -> None:
     faults = FaultSettings(drop=0.5, partition=("a", "3"))
     assert faults.problems() == []
     assert msgspec.json.decode(msgspec.json.encode(faults), type=FaultSettings) == faults
+
+
+def test_durable_topics_grow_and_never_shrink() -> None:
+    topology = add_topic(default_topology(), TopicConfig(name="orders", mode="durable", queues=4))
+    assert change_topic(topology, "orders", {"queues": 6}).topics[0].queues == 6
+    with pytest.raises(ConfigError, match="queues: 2: there are 4, and queues only grow"):
+        change_topic(topology, "orders", {"queues": 2})
+    with pytest.raises(ConfigError, match=r"queues: 2000: allowed 1\.\.1024"):
+        change_topic(topology, "orders", {"queues": 2000})
+    with pytest.raises(ConfigError, match="a durable topic loses nothing"):
+        change_topic(topology, "orders", {"reliability": "unreliable"})

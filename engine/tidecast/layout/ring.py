@@ -115,6 +115,7 @@ SENDER_ARMED_BIT = 62
 
 # --- doorbells: one futex word a line, one line a client or agent ---------------------------------
 DOORBELL_BYTES, DOORBELLS_MAX = 64, 1024
+DOORBELL_ARCHIVER, DOORBELL_PULLER = 32, 34
 DOORBELL_FIRST_CLIENT = 64
 """Lines before are the agents': transport i has sender 2 i and receiver 2 i + 1."""
 
