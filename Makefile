@@ -95,7 +95,7 @@ $(STAMP): pyproject.toml $(wildcard backend/*/__init__.py)
 			"On Debian or Ubuntu: apt-get install python3-venv. Elsewhere: install uv."
 	fi
 	echo "Installing Tidecast into $(VENV) (a minute or two the first time) ..."
-	$$installer --editable '.[dev,arrow]' || fail "could not install the dependencies (see above)." \
+	$$installer --editable '.[dev,arrow,control]' || fail "could not install the dependencies (see above)." \
 		"They come from PyPI: check the network, or the index that pip is set to use."
 	touch $@
 	echo "Done: $(BIN)/tidecast"

@@ -1,0 +1,96 @@
+"""Alert rules, alerts, silences."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from tidecast_control.alerts.webhook_address import checked_address
+from tidecast_control.kit.schemas import Model, Resource, ResourceInput, Short, Status, View
+
+Metric = Literal[
+    "lag_messages",
+    "lag_s",
+    "retransmit_ratio",
+    "ring_fill",
+    "cache_fill",
+    "lost_packets_per_s",
+    "packets_out_per_s",
+    "bytes_out_per_s",
+    "rate_limited_per_s",
+    "flow_limited_per_s",
+    "node_down",
+    "drift",
+]
+Webhook = Annotated[str, Field(max_length=2000), AfterValidator(checked_address)]
+
+
+class AlertRuleSpec(Model):
+    """Fires when ``metric`` of anything that matches ``target`` compares true for ``for_s``."""
+
+    metric: Metric
+    target: Short = Field(">", description="Name or pattern of topic, subscription or node")
+    comparison: Literal["above", "below"] = "above"
+    threshold: float = Field(0.0, ge=-1e18, le=1e18)
+    for_s: float = Field(10.0, ge=0, le=86_400)
+    severity: Literal["info", "warning", "critical"] = "warning"
+    webhook: Webhook = Field("", description="POSTed to when it fires and when it resolves")
+    enabled: bool = True
+
+
+class AlertRuleStatus(Status):
+    """How a rule does."""
+
+    firing: int = 0
+    evaluated_at: datetime | None = None
+    error: str = ""
+
+
+class AlertRule(Resource[AlertRuleSpec, AlertRuleStatus]):
+    """An alert rule."""
+
+
+class AlertRuleInput(ResourceInput[AlertRuleSpec]):
+    """An alert rule as wanted."""
+
+
+class SilenceSpec(Model):
+    """Alerts that match are not sent until ``until``."""
+
+    rule: Short = Field("", description='"" = all rules')
+    target: Short = Field(">", description="Name or pattern")
+    until: datetime
+    reason: Short = ""
+
+
+class SilenceStatus(Status):
+    """Whether a silence holds."""
+
+    active: bool = False
+
+
+class Silence(Resource[SilenceSpec, SilenceStatus]):
+    """A silence."""
+
+
+class SilenceInput(ResourceInput[SilenceSpec]):
+    """A silence as wanted."""
+
+
+class Alert(View):
+    """One alert: a rule that fired for one target."""
+
+    id: str
+    rule: str
+    target: str
+    severity: Literal["info", "warning", "critical"]
+    metric: str
+    value: float | None
+    threshold: float
+    state: Literal["firing", "resolved"]
+    silenced: bool
+    started_at: datetime
+    resolved_at: datetime | None = None
+    delivery: str = Field("", description="What the webhook answered last")

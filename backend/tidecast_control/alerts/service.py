@@ -1,0 +1,107 @@
+"""Alert rules and silences as resources."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlmodel import Session
+
+from tidecast.config import check_pattern
+from tidecast.errors import ConfigError
+from tidecast_control.alerts import repository as alerts
+from tidecast_control.alerts.schemas import (
+    Alert,
+    AlertRule,
+    AlertRuleInput,
+    AlertRuleSpec,
+    AlertRuleStatus,
+    Silence,
+    SilenceInput,
+    SilenceSpec,
+    SilenceStatus,
+)
+from tidecast_control.kit import repository
+from tidecast_control.kit.kind import Kind
+from tidecast_control.kit.models import ResourceRow, utc_now
+from tidecast_control.kit.schemas import ProblemItem, Status
+
+
+def _target_problem(target: str) -> list[Any]:
+    try:
+        check_pattern(target)
+    except ConfigError as problem:
+        return [ProblemItem(pointer="/spec/target", detail=str(problem), allowed="name or pattern")]
+    return []
+
+
+def _check_rule(
+    _session: Session, _name: str, spec: AlertRuleSpec, _row: ResourceRow | None
+) -> list[Any]:
+    return _target_problem(spec.target)
+
+
+def _check_silence(
+    session: Session, _name: str, spec: SilenceSpec, _row: ResourceRow | None
+) -> list[Any]:
+    found = _target_problem(spec.target)
+    if spec.rule and repository.find(session, "alert_rule", spec.rule) is None:
+        found.append(ProblemItem(pointer="/spec/rule", detail=f"no alert rule {spec.rule!r}"))
+    if spec.until.tzinfo is None:
+        found.append(
+            ProblemItem(
+                pointer="/spec/until", detail="no time zone", allowed="2026-01-31T12:00:00Z"
+            )
+        )
+    return found
+
+
+def _rule_status(session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
+    firing = alerts.firing_by_rule(session)
+    return [
+        AlertRuleStatus(observed_generation=row.generation, firing=firing.get(row.name, 0))
+        for row in rows
+    ]
+
+
+def _silence_status(_session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
+    now = utc_now()
+    return [
+        SilenceStatus(
+            observed_generation=row.generation,
+            active=SilenceSpec.model_validate(row.spec).until > now,
+        )
+        for row in rows
+    ]
+
+
+RULES = Kind(
+    name="alert_rule",
+    path="alert-rules",
+    rights="alert_rules",
+    spec=AlertRuleSpec,
+    resource=AlertRule,
+    input=AlertRuleInput,
+    in_topology=False,
+    order=6,
+    check=_check_rule,
+    status=_rule_status,
+)
+
+SILENCES = Kind(
+    name="silence",
+    path="silences",
+    rights="silences",
+    spec=SilenceSpec,
+    resource=Silence,
+    input=SilenceInput,
+    in_topology=False,
+    order=7,
+    check=_check_silence,
+    status=_silence_status,
+)
+
+
+def listed(session: Session, state: str | None, limit: int) -> list[Alert]:
+    """Alerts, newest first."""
+    return [Alert.model_validate(row) for row in alerts.newest(session, state, limit)]

@@ -1,0 +1,177 @@
+"""The application: routes, middleware, handlers. Nothing happens at import."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.openapi.utils import get_openapi
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+import tidecast
+from tidecast_control.alerts.routes import router as alerts
+from tidecast_control.apply.routes import SCHEMAS as APPLY_SCHEMAS
+from tidecast_control.apply.routes import router as apply
+from tidecast_control.audit.routes import router as audit
+from tidecast_control.auth.routes import router as auth
+from tidecast_control.faults import service as faults
+from tidecast_control.kinds import KINDS
+from tidecast_control.kit.crud import resource_routes
+from tidecast_control.kit.http import BODY_BYTES_MAX, SAFE_METHODS, context, install_handlers
+from tidecast_control.kit.problems import CATALOGUE
+from tidecast_control.kit.schemas import Problem
+from tidecast_control.live.routes import SCHEMAS as LIVE_SCHEMAS
+from tidecast_control.live.routes import router as live
+from tidecast_control.messages.routes import router as messages
+from tidecast_control.nodes.routes import router as nodes
+from tidecast_control.operations.routes import router as operations
+from tidecast_control.queues.routes import router as queues
+from tidecast_control.system.routes import api as system_api
+from tidecast_control.system.routes import router as system
+from tidecast_control.traffic.routes import router as traffic
+
+Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
+PREFIX = "/api/v1"
+REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+def _guard_faults(request: Request) -> None:
+    if request.method not in SAFE_METHODS:
+        faults.allow(context(request).settings.allow_faults)
+
+
+def api_router() -> APIRouter:
+    """Everything below /api/v1."""
+    api = APIRouter()
+    for kind in KINDS.values():
+        guards = [Depends(_guard_faults)] if kind.name == "fault" else []
+        one = APIRouter(dependencies=guards)
+        resource_routes(kind, one)
+        api.include_router(one)
+    for router in (
+        auth, nodes, queues, messages, operations, alerts, audit, apply, live, traffic, system_api,
+    ):  # fmt: skip
+        api.include_router(router)
+    return api
+
+
+class RequestShell:
+    """Gives each request an id, bounds its body, and adds security headers."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        told = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        request_id = told if REQUEST_ID.fullmatch(told) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+        received = 0
+
+        async def bounded() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > BODY_BYTES_MAX:
+                raise BodyTooLarge
+            return message
+
+        async def headed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [
+                    *message.get("headers", []),
+                    (b"x-request-id", request_id.encode()),
+                    *SECURITY_HEADERS,
+                ]
+            await send(message)
+
+        try:
+            await self.app(scope, bounded, headed)
+        except BodyTooLarge:
+            await _refuse_body(headed)
+
+
+class BodyTooLarge(Exception):
+    """The body exceeds the limit."""
+
+
+async def _refuse_body(send: Send) -> None:
+    entry = CATALOGUE["too_large"]
+    body = Problem(
+        type=f"{PREFIX}/problems/too_large", title=entry.title, status=entry.status,
+        code="too_large", detail=f"allowed are {BODY_BYTES_MAX} bytes",
+    )  # fmt: skip
+    headers = [(b"content-type", b"application/problem+json")]
+    await send({"type": "http.response.start", "status": entry.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body.model_dump_json().encode()})
+
+
+SECURITY_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"same-origin"),
+    (
+        b"content-security-policy",
+        (
+            b"default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
+            b"connect-src 'self' ws: wss:; frame-ancestors 'none'; base-uri 'self'"
+        ),
+    ),
+]
+
+
+def create_app(lifespan: Lifespan | None = None) -> FastAPI:
+    """The application; ``lifespan`` puts a `Context` at ``app.state.context``."""
+    app = FastAPI(
+        title="Tidecast control service",
+        version=tidecast.__version__,
+        description="Topology, rate limits, users and live data of a Tidecast platform.",
+        openapi_url=f"{PREFIX}/openapi.json",
+        docs_url=f"{PREFIX}/docs",
+        redoc_url=None,
+        lifespan=lifespan,
+        separate_input_output_schemas=False,
+        generate_unique_id_function=lambda route: route.name,
+    )
+    install_handlers(app)
+    app.add_middleware(GZipMiddleware, minimum_size=2000)
+    app.add_middleware(RequestShell)
+    app.include_router(api_router(), prefix=PREFIX)
+    app.include_router(system)
+    app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+def openapi(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, with the shapes that no route names (problems, live frames)."""
+    if app.openapi_schema is None:
+        made = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes
+        )
+        schemas = made["components"]["schemas"]
+        for model in (Problem, *APPLY_SCHEMAS, *LIVE_SCHEMAS):
+            schema = model.model_json_schema(
+                ref_template="#/components/schemas/{model}", mode="serialization"
+            )
+            for name, part in schema.pop("$defs", {}).items():
+                schemas.setdefault(name, part)
+            schemas.setdefault(model.__name__, schema)
+        for unused in ("HTTPValidationError", "ValidationError"):
+            schemas.pop(unused, None)
+        made["components"]["schemas"] = dict(sorted(schemas.items()))
+        made["components"]["securitySchemes"] = {
+            "key": {"type": "http", "scheme": "bearer"},
+            "session": {"type": "apiKey", "in": "cookie", "name": "tidecast_session"},
+            "csrf": {"type": "apiKey", "in": "header", "name": "X-CSRF-Token"},
+        }
+        made["security"] = [{"key": []}, {"session": [], "csrf": []}]
+        app.openapi_schema = made
+    return app.openapi_schema

@@ -1,0 +1,37 @@
+"""Apply and export: many resources at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from tidecast_control.kit.schemas import Model, Plan, View
+
+DOCUMENTS_MAX = 20_000
+
+
+class Document(Model):
+    """One document: what the YAML between two `---` says."""
+
+    kind: str = Field(min_length=1, max_length=50)
+    metadata: dict[str, Any]
+    spec: dict[str, Any] = {}
+
+
+class ApplyInput(Model):
+    """The JSON form; `application/yaml` with many documents is the other."""
+
+    documents: list[Document] = Field(max_length=DOCUMENTS_MAX)
+
+
+class ApplyResult(View):
+    """What was, or with `dry_run=true` would be, done: all of it or nothing."""
+
+    dry_run: bool
+    created: int
+    updated: int
+    deleted: int
+    unchanged: int
+    plans: list[Plan]
+    warnings: list[str] = []

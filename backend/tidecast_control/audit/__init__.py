@@ -1,0 +1,1 @@
+"""What was done or denied, by whom."""

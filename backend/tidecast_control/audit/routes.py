@@ -1,0 +1,50 @@
+"""Routes of the audit."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from tidecast_control.audit import service
+from tidecast_control.audit.repository import AuditQuery
+from tidecast_control.audit.schemas import AuditEntry
+from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.http import Db, needs, problem_responses
+from tidecast_control.kit.schemas import LIMIT_DEFAULT, LIMIT_MAX, Page
+
+router = APIRouter(tags=["audit"])
+Word = Annotated[str, Query(max_length=210, pattern=r"^[^\x00]*$")]
+
+
+@router.get("/audit", responses=problem_responses())
+def list_audit(
+    session: Db,
+    reader: Annotated[Actor, needs("audit:read")],
+    limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = LIMIT_DEFAULT,
+    cursor: Annotated[str | None, Query(max_length=1000)] = None,
+    actor: Word = "",
+    kind: Word = "",
+    name: Word = "",
+    outcome: Annotated[str, Query(pattern="^(done|denied|failed)?$")] = "",
+    q: Word = "",
+    since: datetime | None = None,
+    until: datetime | None = None,
+    count: bool = False,
+) -> Page[AuditEntry]:
+    """Writes and denials, newest first."""
+    del reader
+    query = AuditQuery(limit, cursor, actor, kind, name, outcome, q, since, until, count)
+    return service.page(session, query)
+
+
+@router.get("/audit/{entry_id}", responses=problem_responses(404))
+def get_audit(
+    session: Db,
+    entry_id: Annotated[int, Path(ge=0, le=(1 << 63) - 1)],
+    reader: Annotated[Actor, needs("audit:read")],
+) -> AuditEntry:
+    """One entry, with before and after."""
+    del reader
+    return service.entry(session, entry_id)

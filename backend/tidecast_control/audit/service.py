@@ -1,0 +1,81 @@
+"""Recording and reading the audit."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from sqlmodel import Session
+
+from tidecast_control.audit import repository
+from tidecast_control.audit.models import AuditRow
+from tidecast_control.audit.schemas import AuditEntry
+from tidecast_control.kit import cursor as cursors
+from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.models import utc_now
+from tidecast_control.kit.problems import ProblemError, invalid
+from tidecast_control.kit.schemas import Page
+
+
+def record(
+    session: Session,
+    actor: Actor,
+    action: str,
+    kind: str,
+    name: str,
+    before: Any = None,
+    after: Any = None,
+    detail: str = "",
+) -> None:
+    """Note a write, in the write's own transaction."""
+    session.add(
+        AuditRow(
+            actor=actor.name, actor_kind=actor.kind, action=action, kind=kind, name=name,
+            outcome="done", before=before, after=after, detail=detail[:1000],
+            request_id=actor.request_id, address=actor.address,
+        )
+    )  # fmt: skip
+
+
+def denial(
+    actor: Actor | None, action: str, status: int, detail: str, request_id: str, address: str
+) -> AuditRow:
+    """A row for a request that was refused."""
+    return AuditRow(
+        actor=actor.name if actor is not None else "", action=action, kind="", name="",
+        actor_kind=actor.kind if actor is not None else "anonymous", outcome="denied",
+        status=status, detail=detail[:1000], request_id=request_id, address=address,
+    )  # fmt: skip
+
+
+def page(session: Session, query: repository.AuditQuery) -> Page[AuditEntry]:
+    """Newest first."""
+    before = None
+    if query.cursor:
+        value, _ = cursors.decode(query.cursor, "-id")
+        if not isinstance(value, int) or not 0 <= value < 1 << 63:
+            raise invalid("query/cursor", "not a cursor of this list", "next_cursor")
+        before = value
+    rows = repository.page(session, query, before)
+    following = None
+    if len(rows) > query.limit:
+        rows = rows[: query.limit]
+        following = cursors.encode("-id", rows[-1].id, "")
+    return Page(
+        items=[AuditEntry.model_validate(row) for row in rows],
+        next_cursor=following,
+        total=repository.count(session, query) if query.count else None,
+    )
+
+
+def entry(session: Session, entry_id: int) -> AuditEntry:
+    """One entry. Raises `not_found`."""
+    row = session.get(AuditRow, entry_id)
+    if row is None:
+        raise ProblemError("not_found", f"no audit entry {entry_id}")
+    return AuditEntry.model_validate(row)
+
+
+def forget(session: Session, days: float) -> int:
+    """Delete what is older than ``days``; how many went."""
+    return repository.forget(session, utc_now() - timedelta(days=days))

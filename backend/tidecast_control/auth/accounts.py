@@ -1,0 +1,189 @@
+"""Users and keys: making, changing, revoking."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+
+from sqlmodel import Session
+
+from tidecast_control.audit import service as audit
+from tidecast_control.auth import repository, service
+from tidecast_control.auth.models import KeyRow, UserRow
+from tidecast_control.auth.schemas import (
+    Identity,
+    Key,
+    KeyInput,
+    KeySecret,
+    PasswordChange,
+    TokenCheck,
+    User,
+    UserInput,
+)
+from tidecast_control.auth.throttle import Throttle
+from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.models import utc_now
+from tidecast_control.kit.problems import ProblemError, invalid, not_found
+
+PREFIX_CHARS = 12
+
+
+def users(session: Session) -> list[User]:
+    """All users by name."""
+    return [User.model_validate(row) for row in repository.users(session)]
+
+
+def user(session: Session, name: str) -> User:
+    """One user. Raises `not_found`."""
+    row = repository.user(session, name)
+    if row is None:
+        raise not_found("user", name)
+    return User.model_validate(row)
+
+
+def _public(row: UserRow) -> dict[str, object]:
+    return {
+        "role": row.role, "display_name": row.display_name, "disabled": row.disabled,
+        "must_change_password": row.must_change_password,
+    }  # fmt: skip
+
+
+def put_user(
+    session: Session,
+    name: str,
+    body: UserInput,
+    actor: Actor,
+    precondition: Callable[[str | None], None],
+) -> tuple[User, bool]:
+    """(user, whether it is new). Raises `conflict` when no admin would be left."""
+    row = repository.user(session, name, lock=True)
+    precondition(f'"{row.generation}"' if row is not None else None)
+    before = _public(row) if row is not None else None
+    created = row is None
+    if row is None:
+        if body.password is None:
+            raise invalid("/password", "missing", "10..256 characters for a new user")
+        row = UserRow(name=name, role=body.role, password_hash="")
+    else:
+        if row.role == "admin" and (body.role != "admin" or body.disabled):
+            _keep_an_admin(session, row)
+        row.generation += 1
+    row.role, row.display_name, row.disabled = body.role, body.display_name, body.disabled
+    row.must_change_password, row.updated_at = body.must_change_password, utc_now()
+    if body.password is not None:
+        row.password_hash = service.hash_password(body.password)
+    session.add(row)
+    session.flush()
+    if not created and (body.password is not None or body.disabled):
+        repository.end_sessions(session, name, keep=actor.session_id)
+    after = _public(row) | ({"password": "changed"} if body.password is not None else {})
+    audit.record(session, actor, "create" if created else "update", "user", name, before, after)
+    return User.model_validate(row), created
+
+
+def _keep_an_admin(session: Session, row: UserRow) -> None:
+    if not row.disabled and repository.admins(session) <= 1:
+        raise ProblemError("conflict", f"{row.name} is the last admin")
+
+
+def delete_user(session: Session, name: str, actor: Actor) -> None:
+    """Delete a user. Raises `conflict` for the last admin and for oneself."""
+    row = repository.user(session, name, lock=True)
+    if row is None:
+        raise not_found("user", name)
+    if actor.kind == "user" and actor.name == name:
+        raise ProblemError("conflict", "nobody deletes the user they are logged in as")
+    if row.role == "admin":
+        _keep_an_admin(session, row)
+    audit.record(session, actor, "delete", "user", name, _public(row), None)
+    session.delete(row)
+
+
+def change_password(
+    session: Session, throttle: Throttle, actor: Actor, body: PasswordChange
+) -> Identity:
+    """Change one's own password. Raises `denied` when the old one is wrong."""
+    if actor.kind != "user":
+        raise ProblemError("denied", "a key has no password")
+    wait_s = throttle.wait_s(f"user {actor.name}")
+    if wait_s > 0:
+        raise ProblemError("throttled", "too many wrong passwords", retry_after_s=wait_s)
+    row = repository.user(session, actor.name, lock=True)
+    if row is None or not service.password_fits(row.password_hash, body.old):
+        throttle.failed(f"user {actor.name}")
+        raise ProblemError("denied", "the old password is wrong")
+    if body.new == body.old:
+        raise invalid("/new", "the same as the old one", "another password")
+    row.password_hash = service.hash_password(body.new)
+    row.must_change_password, row.updated_at = False, utc_now()
+    row.generation += 1
+    session.add(row)
+    repository.end_sessions(session, actor.name, keep=actor.session_id)
+    audit.record(session, actor, "password", "user", actor.name)
+    identity = service.identity(actor)
+    return identity.model_copy(update={"must_change_password": False})
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+def keys(session: Session) -> list[Key]:
+    """All keys by name."""
+    return [Key.model_validate(row) for row in repository.keys(session)]
+
+
+def key(session: Session, name: str) -> Key:
+    """One key. Raises `not_found`."""
+    row = repository.key_by_name(session, name)
+    if row is None:
+        raise not_found("key", name)
+    return Key.model_validate(row)
+
+
+def create_key(session: Session, body: KeyInput, actor: Actor) -> KeySecret:
+    """A new key; its secret is shown once. Raises `conflict`."""
+    if repository.key_by_name(session, body.name) is not None:
+        raise ProblemError("conflict", f"a key {body.name!r} exists already, perhaps revoked")
+    secret = service.KEY_PREFIX + secrets.token_urlsafe(32)
+    now = utc_now()
+    row = KeyRow(
+        id=str(uuid.uuid4()),
+        name=body.name,
+        prefix=secret[:PREFIX_CHARS],
+        digest=service.digest(secret),
+        role=body.role,
+        scopes=[scope.model_dump(mode="json") for scope in body.scopes],
+        description=body.description,
+        created_by=actor.name,
+        expires_at=now + timedelta(seconds=body.expires_s) if body.expires_s else None,
+    )
+    session.add(row)
+    session.flush()
+    audit.record(session, actor, "create", "key", body.name, None, body.model_dump(mode="json"))
+    return KeySecret(**Key.model_validate(row).model_dump(), secret=secret)
+
+
+def revoke_key(session: Session, name: str, actor: Actor) -> Key:
+    """Revoke a key; a repeat changes nothing."""
+    row = repository.key_by_name(session, name)
+    if row is None:
+        raise not_found("key", name)
+    if row.revoked_at is None:
+        row.revoked_at = utc_now()
+        session.add(row)
+        audit.record(session, actor, "revoke", "key", name)
+    return Key.model_validate(row)
+
+
+def check_token(session: Session, token: str) -> TokenCheck:
+    """What a client's token may do."""
+    try:
+        actor = service.actor_of_key(session, token, "", "")
+    except ProblemError:
+        return TokenCheck(valid=False)
+    return TokenCheck(
+        valid=True, name=actor.name, role=actor.role, scopes=list(actor.scopes),
+        expires_at=actor.expires_at,
+    )  # fmt: skip

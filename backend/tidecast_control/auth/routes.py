@@ -1,0 +1,159 @@
+"""Routes of sessions, users, keys."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, Response
+
+from tidecast_control.auth import accounts, repository, service
+from tidecast_control.auth.schemas import (
+    Identity,
+    Key,
+    KeyInput,
+    KeySecret,
+    Login,
+    PasswordChange,
+    TokenCheck,
+    User,
+    UserInput,
+)
+from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.http import (
+    SESSION_COOKIE,
+    AnyActor,
+    Conditions,
+    Ctx,
+    Db,
+    needs,
+    problem_responses,
+)
+from tidecast_control.kit.schemas import NAME_PATTERN, Model, Page
+
+router = APIRouter()
+AccountName = Annotated[str, Path(min_length=1, max_length=200, pattern=NAME_PATTERN)]
+
+
+@router.post("/auth/login", tags=["auth"], responses=problem_responses())
+def login(request: Request, response: Response, session: Db, ctx: Ctx, body: Login) -> Identity:
+    """Log in: sets an httpOnly cookie; send `csrf_token` as X-CSRF-Token with every write."""
+    address = request.client.host if request.client else ""
+    settings = ctx.settings
+    token, actor = service.log_in(
+        session, ctx.throttle, body.user, body.password, address, settings.session_hours
+    )
+    request.state.actor = actor
+    response.set_cookie(
+        SESSION_COOKIE,
+        token,
+        max_age=int(settings.session_hours * 3600),
+        httponly=True,
+        secure=settings.secure_cookies,
+        samesite="strict",
+        path="/",
+    )
+    return service.identity(actor)
+
+
+@router.post("/auth/logout", tags=["auth"], status_code=204,
+             responses=problem_responses())  # fmt: skip
+def logout(response: Response, session: Db, actor: AnyActor) -> None:
+    """End this session."""
+    if actor.session_id is not None:
+        repository.end_session(session, actor.session_id)
+    response.delete_cookie(SESSION_COOKIE, path="/")
+
+
+@router.get("/auth/me", tags=["auth"], responses=problem_responses())
+def me(actor: AnyActor) -> Identity:
+    """Who is asking, with the CSRF token."""
+    return service.identity(actor)
+
+
+@router.post("/auth/password", tags=["auth"], responses=problem_responses())
+def change_password(session: Db, ctx: Ctx, actor: AnyActor, body: PasswordChange) -> Identity:
+    """Change one's own password; other sessions of the user end."""
+    return accounts.change_password(session, ctx.throttle, actor, body)
+
+
+class TokenInput(Model):
+    """A client's token."""
+
+    token: str
+
+
+@router.post("/auth/check", tags=["auth"], responses=problem_responses())
+def check_token(
+    session: Db, body: TokenInput, actor: Annotated[Actor, needs("tokens:check")]
+) -> TokenCheck:
+    """What a client's token may do; engines ask this over their link."""
+    del actor
+    return accounts.check_token(session, body.token)
+
+
+@router.get("/users", tags=["users"], responses=problem_responses())
+def list_users(session: Db, actor: Annotated[Actor, needs("users:read")]) -> Page[User]:
+    """All users."""
+    del actor
+    return Page(items=accounts.users(session))
+
+
+@router.get("/users/{name}", tags=["users"], responses=problem_responses(404))
+def get_user(session: Db, name: AccountName, actor: Annotated[Actor, needs("users:read")]) -> User:
+    """One user."""
+    del actor
+    return accounts.user(session, name)
+
+
+@router.put("/users/{name}", tags=["users"],
+            responses={201: {"model": User, "description": "Created"},
+                       **problem_responses(409, 412)})  # fmt: skip
+def put_user(
+    session: Db,
+    name: AccountName,
+    body: UserInput,
+    response: Response,
+    conditions: Conditions,
+    actor: Annotated[Actor, needs("users:write")],
+) -> User:
+    """Create (201) or change (200) a user."""
+    user, created = accounts.put_user(session, name, body, actor, conditions.check)
+    response.status_code = 201 if created else 200
+    return user
+
+
+@router.delete("/users/{name}", tags=["users"], status_code=204,
+               responses=problem_responses(404, 409))  # fmt: skip
+def delete_user(
+    session: Db, name: AccountName, actor: Annotated[Actor, needs("users:write")]
+) -> None:
+    """Delete a user; the last admin stays."""
+    accounts.delete_user(session, name, actor)
+
+
+@router.get("/keys", tags=["keys"], responses=problem_responses())
+def list_keys(session: Db, actor: Annotated[Actor, needs("keys:read")]) -> Page[Key]:
+    """All API keys, without their secrets."""
+    del actor
+    return Page(items=accounts.keys(session))
+
+
+@router.post("/keys", tags=["keys"], status_code=201, responses=problem_responses(409))
+def create_key(
+    session: Db, body: KeyInput, actor: Annotated[Actor, needs("keys:write")]
+) -> KeySecret:
+    """A new API key; its secret is shown once."""
+    return accounts.create_key(session, body, actor)
+
+
+@router.get("/keys/{name}", tags=["keys"], responses=problem_responses(404))
+def get_key(session: Db, name: AccountName, actor: Annotated[Actor, needs("keys:read")]) -> Key:
+    """One API key."""
+    del actor
+    return accounts.key(session, name)
+
+
+@router.delete("/keys/{name}", tags=["keys"], responses=problem_responses(404))
+def revoke_key(session: Db, name: AccountName, actor: Annotated[Actor, needs("keys:write")]) -> Key:
+    """Revoke an API key. It stays listed, for the audit."""
+    return accounts.revoke_key(session, name, actor)

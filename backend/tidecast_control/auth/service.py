@@ -1,0 +1,181 @@
+"""Who asks: sessions and keys become actors. Passwords are argon2id, other secrets SHA-256."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import secrets
+from datetime import datetime, timedelta
+from typing import cast
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+from sqlmodel import Session
+
+from tidecast_control.auth import repository
+from tidecast_control.auth.models import SessionRow, UserRow
+from tidecast_control.auth.schemas import Identity, Role, Scope
+from tidecast_control.auth.throttle import Throttle
+from tidecast_control.kit.actor import ROLES, Actor
+from tidecast_control.kit.models import utc_now
+from tidecast_control.kit.problems import ProblemError
+
+KEY_PREFIX = "tck_"
+USED_NOTED_EVERY = timedelta(minutes=1)
+FIRST_USER = "admin"
+
+_hasher = PasswordHasher()
+
+
+def digest(secret: str) -> str:
+    """SHA-256 of a random secret, which needs no slow hash."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def hash_password(password: str) -> str:
+    """The argon2id hash to store."""
+    return _hasher.hash(password)
+
+
+@functools.cache
+def _nobody() -> str:
+    """A hash that takes as long to verify as any, for users that do not exist."""
+    return _hasher.hash(secrets.token_urlsafe(16))
+
+
+def password_fits(password_hash: str, password: str) -> bool:
+    """Whether the password is right."""
+    try:
+        return _hasher.verify(password_hash, password)
+    except (VerificationError, InvalidHashError):
+        return False
+
+
+# --- logging in -----------------------------------------------------------------------------------
+
+
+def log_in(
+    session: Session,
+    throttle: Throttle,
+    name: str,
+    password: str,
+    address: str,
+    hours: float,
+) -> tuple[str, Actor]:
+    """(cookie value, actor). Raises `unauthenticated` (not saying why), `throttled`."""
+    places = (f"user {name}", f"address {address}")
+    wait_s = throttle.wait_s(*places)
+    if wait_s > 0:
+        raise ProblemError("throttled", "too many failed logins", retry_after_s=wait_s)
+    user = repository.user(session, name) if "\x00" not in name else None
+    stored = user.password_hash if user is not None else _nobody()
+    fits = password_fits(stored, password)
+    if user is None or not fits or user.disabled:
+        throttle.failed(*places)
+        raise ProblemError("unauthenticated", "wrong user or password")
+    throttle.succeeded(*places)
+    if _hasher.check_needs_rehash(user.password_hash):
+        user.password_hash = hash_password(password)
+    user.login_at = utc_now()
+    session.add(user)
+    repository.forget_sessions(session, utc_now())
+    token = secrets.token_urlsafe(32)
+    row = SessionRow(
+        id=digest(token),
+        user=user.name,
+        csrf=secrets.token_urlsafe(24),
+        address=address,
+        expires_at=utc_now() + timedelta(hours=hours),
+    )
+    session.add(row)
+    session.flush()
+    return token, _actor(row, user, address, "")
+
+
+def actor_of_session(session: Session, token: str, address: str, request_id: str) -> Actor:
+    """The actor of a cookie. Raises `unauthenticated`."""
+    found = repository.login(session, digest(token))
+    now = utc_now()
+    if found is None or found[0].expires_at < now or found[1].disabled:
+        raise ProblemError("unauthenticated", "the session ended: log in again")
+    row, user = found
+    if now - row.used_at > USED_NOTED_EVERY:
+        row.used_at = now
+        session.add(row)
+    return _actor(row, user, address, request_id)
+
+
+def _actor(row: SessionRow, user: UserRow, address: str, request_id: str) -> Actor:
+    role = cast("Role", user.role)
+    return Actor(
+        kind="user",
+        name=user.name,
+        role=role,
+        session_id=row.id,
+        csrf=row.csrf,
+        must_change_password=user.must_change_password,
+        expires_at=row.expires_at,
+        request_id=request_id,
+        address=address,
+        rights=ROLES[role],
+    )
+
+
+def actor_of_key(session: Session, secret: str, address: str, request_id: str) -> Actor:
+    """The actor of an API key. Raises `unauthenticated`."""
+    row = repository.key_by_digest(session, digest(secret))
+    now = utc_now()
+    if row is None or row.revoked_at is not None or _is_over(row.expires_at, now):
+        raise ProblemError("unauthenticated", "the key is unknown, expired or revoked")
+    if row.used_at is None or now - row.used_at > USED_NOTED_EVERY:
+        row.used_at = now
+        session.add(row)
+    role = cast("Role", row.role)
+    return Actor(
+        kind="key",
+        name=row.name,
+        role=role,
+        scopes=tuple(Scope.model_validate(s) for s in row.scopes),
+        expires_at=row.expires_at,
+        request_id=request_id,
+        address=address,
+        rights=ROLES[role],
+    )
+
+
+def _is_over(expires_at: datetime | None, now: datetime) -> bool:
+    return expires_at is not None and expires_at < now
+
+
+def identity(actor: Actor) -> Identity:
+    """What `GET /auth/me` says."""
+    return Identity(
+        kind="key" if actor.kind == "key" else "user",
+        name=actor.name,
+        role=actor.role,
+        rights=sorted(actor.rights),
+        scopes=list(actor.scopes),
+        must_change_password=actor.must_change_password,
+        expires_at=actor.expires_at,
+        csrf_token=actor.csrf,
+    )
+
+
+# --- first run ------------------------------------------------------------------------------------
+
+
+def first_run_secret(session: Session) -> str | None:
+    """Make the first admin when there is no user; the password, to be shown once, or None."""
+    if repository.users_exist(session):
+        return None
+    password = secrets.token_urlsafe(15)
+    session.add(
+        UserRow(
+            name=FIRST_USER,
+            role="admin",
+            password_hash=hash_password(password),
+            display_name="First admin",
+            must_change_password=True,
+        )
+    )
+    return password

@@ -1,0 +1,85 @@
+"""The database: engine, sessions, migrations. Nothing is made at import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Engine, create_engine, text
+from sqlmodel import Session
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+STATEMENT_TIMEOUT_MS, LOCK_TIMEOUT_MS = 10_000, 5_000
+MIGRATION_LOCK = 7_305_812_001
+"""Key of the advisory lock under which one service at a time migrates."""
+
+
+def psycopg_url(url: str) -> str:
+    """The URL with psycopg 3 as its driver."""
+    scheme, _, rest = url.partition("://")
+    del scheme
+    return f"postgresql+psycopg://{rest}"
+
+
+class Database:
+    """Sessions on one Postgres."""
+
+    def __init__(self, url: str, pool_size: int = 16) -> None:
+        self.url = psycopg_url(url)
+        self.engine: Engine = create_engine(
+            self.url,
+            pool_size=pool_size,
+            max_overflow=pool_size,
+            pool_timeout=5.0,
+            pool_pre_ping=True,
+            pool_use_lifo=True,
+            connect_args={
+                "connect_timeout": 5,
+                "application_name": "tidecast-control",
+                "options": (
+                    f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c lock_timeout={LOCK_TIMEOUT_MS}"
+                ),
+            },
+        )
+
+    @contextmanager
+    def begin(self) -> Iterator[Session]:
+        """One transaction: committed at the end, rolled back on an exception."""
+        with Session(self.engine, expire_on_commit=False) as session, session.begin():
+            yield session
+
+    @property
+    def listen_url(self) -> str:
+        """For psycopg itself (LISTEN)."""
+        return self.url.replace("postgresql+psycopg://", "postgresql://", 1)
+
+    def ping(self) -> str:
+        """The server's version. Raises OperationalError."""
+        with self.engine.connect() as connection:
+            return str(connection.execute(text("SHOW server_version")).scalar_one())
+
+    def migrate(self) -> None:
+        """Bring the schema to the newest revision; one service at a time."""
+        with self.engine.connect() as connection:
+            connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": MIGRATION_LOCK})
+            connection.commit()
+            try:
+                command.upgrade(alembic_config(self.url), "head")
+            finally:
+                connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": MIGRATION_LOCK})
+                connection.commit()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self.engine.dispose()
+
+
+def alembic_config(url: str) -> Config:
+    """Alembic's configuration for a database; the same that alembic.ini describes."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.set_main_option("sqlalchemy.url", psycopg_url(url).replace("%", "%%"))
+    return config

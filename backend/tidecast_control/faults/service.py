@@ -1,0 +1,74 @@
+"""Fault injection: guarded by the service's setting and by the transport's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlmodel import Session
+
+from tidecast_control.faults.schemas import Fault, FaultInput, FaultSpec, FaultStatus
+from tidecast_control.kit import applied, repository
+from tidecast_control.kit.kind import Kind
+from tidecast_control.kit.models import ResourceRow, utc_now
+from tidecast_control.kit.problems import ProblemError
+from tidecast_control.kit.schemas import ProblemItem, Status
+
+PROBABILITIES = ("drop", "duplicate", "reorder", "corrupt")
+
+
+def is_over(row: ResourceRow) -> bool:
+    """The faults have expired."""
+    expires_s = float(row.spec.get("expires_s", 0.0))
+    return expires_s > 0 and utc_now() > row.updated_at + timedelta(seconds=expires_s)
+
+
+def allow(allowed: bool) -> None:
+    """Raise `denied` when this service does not inject faults."""
+    if not allowed:
+        raise ProblemError(
+            "denied", "fault injection is off: start the service with "
+            "TIDECAST_CONTROL_ALLOW_FAULTS=true if this is a place for tests"
+        )  # fmt: skip
+
+
+def _check(session: Session, name: str, spec: FaultSpec, row: ResourceRow | None) -> list[Any]:
+    del row
+    transport = repository.find(session, "transport", name)
+    if transport is None:
+        known = ", ".join(repository.names(session, "transport")) or "none"
+        return [ProblemItem(pointer="path/name", detail=f"no transport {name!r}", allowed=known)]
+    active = any(getattr(spec, field) for field in (*PROBABILITIES, "delay_us", "partition"))
+    if active and not transport.spec.get("allow_faults"):
+        return [
+            ProblemItem(pointer="/spec", detail=f"transport {name}: allow_faults is off",
+                        allowed="a transport with allow_faults: true")
+        ]  # fmt: skip
+    return []
+
+
+def _status(session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
+    states = applied.connected(session)
+    return [
+        FaultStatus(
+            **applied.applied(states, row),
+            active=not is_over(row)
+            and any(row.spec.get(f) for f in (*PROBABILITIES, "delay_us", "partition")),
+        )
+        for row in rows
+    ]
+
+
+KIND = Kind(
+    name="fault",
+    path="faults",
+    rights="faults",
+    spec=FaultSpec,
+    resource=Fault,
+    input=FaultInput,
+    in_topology=True,
+    order=5,
+    check=_check,
+    status=_status,
+)

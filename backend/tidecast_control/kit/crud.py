@@ -1,0 +1,192 @@
+"""The routes of one kind of resource, the same for every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from tidecast_control.kit import resources
+from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.http import (
+    Conditions,
+    Ctx,
+    Db,
+    DryRun,
+    etag_of,
+    needs,
+    problem_responses,
+)
+from tidecast_control.kit.kind import Kind
+from tidecast_control.kit.repository import ListQuery
+from tidecast_control.kit.schemas import (
+    LIMIT_DEFAULT,
+    LIMIT_MAX,
+    NAME_PATTERN,
+    MergePatch,
+    Page,
+    Plan,
+)
+
+SORTS = (
+    "name", "-name", "created_at", "-created_at", "updated_at", "-updated_at",
+)  # fmt: skip
+
+
+def list_query(
+    limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = LIMIT_DEFAULT,
+    cursor: Annotated[str | None, Query(max_length=1000)] = None,
+    sort: Annotated[str, Query(pattern=rf"^({'|'.join(SORTS)})$")] = "name",
+    q: Annotated[
+        str, Query(max_length=200, pattern=r"^[^\x00]*$", description="Part of name or description")
+    ] = "",
+    label: Annotated[
+        list[Annotated[str, Query(max_length=320, pattern=r"^[^\x00=]+(=[^\x00]*)?$")]],
+        Query(max_length=20, description="`key=value`, or `key`: all must hold"),
+    ] = [],  # noqa: B006 - FastAPI copies it
+    count: Annotated[bool, Query(description="Also count all that match")] = False,
+) -> ListQuery:
+    """The query of every list."""
+    return ListQuery(limit=limit, cursor=cursor, sort=sort, q=q, labels=tuple(label), count=count)
+
+
+def typed(called: str, endpoint: Callable[..., Any], doc: str, /, **annotations: Any) -> Any:
+    """An endpoint with its name, text and annotations: FastAPI reads them."""
+    endpoint.__annotations__.update(annotations)
+    endpoint.__name__ = called
+    endpoint.__doc__ = doc
+    return endpoint
+
+
+def resource_routes(kind: Kind, router: APIRouter) -> None:
+    """Add list, get, put, patch, delete of a kind to a router."""
+    _read_routes(kind, router)
+    _write_routes(kind, router)
+    _delete_route(kind, router)
+
+
+def _read_routes(kind: Kind, router: APIRouter) -> None:
+    label = kind.name.replace("_", " ")
+    read = Annotated[Actor, needs(f"{kind.rights}:read")]
+    in_path = Annotated[str, Path(min_length=1, max_length=200, pattern=NAME_PATTERN)]
+
+    def list_all(session, actor, query):  # type: ignore[no-untyped-def]
+        del actor
+        return resources.page(session, kind, query)
+
+    def get(session, actor, name, request, response):  # type: ignore[no-untyped-def]
+        del actor
+        found = resources.get(session, kind, name)
+        etag = etag_of(found.metadata.uid, found.metadata.generation)
+        response.headers["ETag"] = etag
+        if request.headers.get("if-none-match") == etag:
+            return Response(status_code=304, headers={"ETag": etag})
+        return found
+
+    router.add_api_route(
+        f"/{kind.path}",
+        typed(
+            f"list_{kind.path.replace('-', '_')}", list_all, f"A page of {label}s.",
+            session=Db, actor=read, query=Annotated[ListQuery, Depends(list_query)],
+        ),
+        response_model=Page[kind.resource],  # type: ignore[name-defined]
+        responses=problem_responses(),
+        tags=[kind.path],
+    )  # fmt: skip
+    router.add_api_route(
+        f"/{kind.path}/{{name}}",
+        typed(
+            f"get_{kind.name}", get, f"One {label}, with its ETag.",
+            session=Db, actor=read, name=in_path, request=Request, response=Response,
+        ),
+        response_model=kind.resource,
+        responses=problem_responses(404),
+        tags=[kind.path],
+    )  # fmt: skip
+
+
+def _write_routes(kind: Kind, router: APIRouter) -> None:
+    label = kind.name.replace("_", " ")
+    either = kind.resource | Plan
+
+    def answer(ctx: Ctx, outcome: resources.Outcome, response: Response) -> Any:
+        if outcome.resource is None or outcome.dry_run:
+            return outcome.plan
+        if outcome.plan.action == "create":
+            response.status_code = 201
+        meta = outcome.resource.metadata
+        response.headers["ETag"] = etag_of(meta.uid, meta.generation)
+        ctx.changed()
+        return outcome.resource
+
+    def put(ctx, session, actor, name, body, conditions, response, dry_run=False):  # type: ignore[no-untyped-def]
+        outcome = resources.put(
+            session, kind, name, body, actor, dry_run=dry_run, precondition=conditions.check
+        )
+        return answer(ctx, outcome, response)
+
+    def patch(ctx, session, actor, name, body, conditions, response, dry_run=False):  # type: ignore[no-untyped-def]
+        outcome = resources.patch(
+            session, kind, name, body, actor, dry_run=dry_run, precondition=conditions.check
+        )
+        return answer(ctx, outcome, response)
+
+    common = _common(kind)
+    router.add_api_route(
+        f"/{kind.path}/{{name}}",
+        typed(f"put_{kind.name}", put,
+               f"Make a {label} what the body says: created (201) or changed (200). A repeat "
+               "changes nothing.", body=kind.input, response=Response, **common),
+        methods=["PUT"],
+        response_model=either,
+        responses={
+            201: {"model": kind.resource, "description": "Created"},
+            **problem_responses(404, 409, 412),
+        },
+        tags=[kind.path],
+    )  # fmt: skip
+    router.add_api_route(
+        f"/{kind.path}/{{name}}",
+        typed(f"patch_{kind.name}", patch,
+               f"Change some fields of a {label} (merge patch, RFC 7396).", body=MergePatch,
+               response=Response, **common),
+        methods=["PATCH"],
+        response_model=either,
+        responses=problem_responses(404, 409, 412),
+        tags=[kind.path],
+    )  # fmt: skip
+
+
+def _common(kind: Kind) -> dict[str, Any]:
+    return {
+        "ctx": Ctx,
+        "session": Db,
+        "actor": Annotated[Actor, needs(f"{kind.rights}:write")],
+        "name": Annotated[str, Path(min_length=1, max_length=200, pattern=NAME_PATTERN)],
+        "conditions": Conditions,
+        "dry_run": DryRun,
+    }
+
+
+def _delete_route(kind: Kind, router: APIRouter) -> None:
+    label = kind.name.replace("_", " ")
+
+    def delete(ctx, session, actor, name, conditions, if_unused=True, dry_run=False):  # type: ignore[no-untyped-def]
+        outcome = resources.delete(
+            session, kind, name, actor, dry_run=dry_run, if_unused=if_unused,
+            precondition=conditions.check,
+        )  # fmt: skip
+        ctx.changed()
+        return outcome.plan
+
+    unused = Annotated[bool, Query(description="Refuse (409) when something refers to it")]
+    router.add_api_route(
+        f"/{kind.path}/{{name}}",
+        typed(f"delete_{kind.name}", delete, f"Delete a {label}; the plan of what was done.",
+               if_unused=unused, **_common(kind)),
+        methods=["DELETE"],
+        response_model=Plan,
+        responses=problem_responses(404, 409, 412),
+        tags=[kind.path],
+    )  # fmt: skip

@@ -1,0 +1,275 @@
+"""What routes share: transaction, actor, preconditions, problems as responses."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Header, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlmodel import Session
+from starlette.exceptions import HTTPException
+
+from tidecast_control.audit import service as audit
+from tidecast_control.auth import service as auth
+from tidecast_control.context import Context
+from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.problems import CATALOGUE, ProblemError
+from tidecast_control.kit.schemas import Problem, ProblemItem
+
+log = logging.getLogger("tidecast.control")
+
+SESSION_COOKIE = "tidecast_session"
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+PROBLEM_JSON = "application/problem+json"
+BODY_BYTES_MAX = 32 << 20
+
+
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI entries of the problems that a route may answer with."""
+    content = {PROBLEM_JSON: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    names = {entry.status: entry.title for entry in CATALOGUE.values()}
+    return {
+        status: {"description": names.get(status, "Problem"), "content": content}
+        for status in sorted({400, 401, 403, 413, 415, 422, 429, 500, 503, *statuses})
+    }
+
+
+def context(request: Request) -> Context:
+    """The service's own state."""
+    found = request.app.state.context
+    assert isinstance(found, Context)
+    return found
+
+
+Ctx = Annotated[Context, Depends(context)]
+
+
+def transaction(ctx: Ctx) -> Iterator[Session]:
+    """One transaction a request: committed before the response is sent, rolled back on error."""
+    with ctx.db.begin() as session:
+        yield session
+
+
+Db = Annotated[Session, Depends(transaction, scope="function")]
+
+
+def anyone(request: Request, session: Db) -> Actor:
+    """Who asks: a session's cookie or a key. Raises `unauthenticated`, `csrf`."""
+    address = request.client.host if request.client else ""
+    header = request.headers.get("authorization", "")
+    if header:
+        scheme, _, secret = header.partition(" ")
+        if scheme.lower() != "bearer" or not secret:
+            raise ProblemError("unauthenticated", "Authorization: allowed is `Bearer KEY`")
+        actor = auth.actor_of_key(session, secret.strip(), address, request.state.request_id)
+    else:
+        token = request.cookies.get(SESSION_COOKIE, "")
+        if not token:
+            raise ProblemError("unauthenticated")
+        actor = auth.actor_of_session(session, token, address, request.state.request_id)
+        if request.method not in SAFE_METHODS:
+            sent = request.headers.get("x-csrf-token", "")
+            if not secrets.compare_digest(sent.encode(), (actor.csrf or "").encode()):
+                request.state.actor = actor
+                raise ProblemError("csrf")
+    request.state.actor = actor
+    return actor
+
+
+def settled(actor: Annotated[Actor, Depends(anyone, scope="function")]) -> Actor:
+    """Who asks, once a first-run password was changed."""
+    if actor.must_change_password:
+        raise ProblemError("password_change_required")
+    return actor
+
+
+AnyActor = Annotated[Actor, Depends(anyone, scope="function")]
+Who = Annotated[Actor, Depends(settled, scope="function")]
+DryRun = Annotated[bool, Query(description="Only say what would change; answers with a Plan")]
+
+
+def needs(right: str) -> Any:
+    """A dependency that is the actor, who has the right. The matrix test reads `.right`."""
+
+    def check(actor: Who) -> Actor:
+        actor.need(right)
+        return actor
+
+    check.right = right  # type: ignore[attr-defined]
+    return Depends(check, scope="function")
+
+
+class Preconditions:
+    """If-Match and If-None-Match."""
+
+    def __init__(
+        self,
+        if_match: Annotated[str | None, Header(description="ETag; else 412")] = None,
+        if_none_match: Annotated[str | None, Header(description="`*` = create only")] = None,
+    ) -> None:
+        self.if_match, self.if_none_match = if_match, if_none_match
+
+    def check(self, etag: str | None) -> None:
+        """Raise `precondition_failed`. ``etag`` None: the resource does not exist."""
+        if self.if_match is not None:
+            tags = [t.strip().removeprefix("W/") for t in self.if_match.split(",")]
+            if etag is None or ("*" not in tags and etag not in tags):
+                raise ProblemError("precondition_failed", f"the ETag is {etag or 'none'}")
+        if self.if_none_match is not None and etag is not None:
+            tags = [t.strip().removeprefix("W/") for t in self.if_none_match.split(",")]
+            if "*" in tags or etag in tags:
+                raise ProblemError("precondition_failed", f"it exists, with ETag {etag}")
+
+
+Conditions = Annotated[Preconditions, Depends()]
+
+
+def etag_of(uid: str, generation: int) -> str:
+    """A strong ETag: it changes with every generation and every re-creation."""
+    return f'"{uid[:8]}-{generation}"'
+
+
+def digest(*parts: bytes) -> str:
+    """SHA-256 of parts, hex."""
+    made = hashlib.sha256()
+    for part in parts:
+        made.update(len(part).to_bytes(8, "little") + part)
+    return made.hexdigest()
+
+
+# --- problems -------------------------------------------------------------------------------------
+
+
+def respond(request: Request, problem: ProblemError) -> Response:
+    """A problem as RFC 9457 JSON. A denial is audited, in a transaction of its own."""
+    entry = CATALOGUE[problem.problem]
+    request_id = getattr(request.state, "request_id", "")
+    if entry.status in (401, 403, 429) and request.url.path.startswith("/api/"):
+        _audit_denial(request, problem, entry.status)
+    body = Problem(
+        type=f"/api/v1/problems/{problem.problem}",
+        title=entry.title,
+        status=entry.status,
+        code=problem.problem,
+        detail=problem.detail,
+        instance=request.url.path,
+        errors=problem.errors,
+        request_id=request_id,
+        retry_after_s=problem.retry_after_s,
+    )
+    headers = {}
+    if problem.retry_after_s is not None:
+        headers["Retry-After"] = str(max(1, round(problem.retry_after_s)))
+    if entry.status == 401:
+        headers["WWW-Authenticate"] = 'Bearer realm="tidecast"'
+    return JSONResponse(
+        body.model_dump(mode="json", exclude_none=True),
+        entry.status,
+        headers,
+        media_type=PROBLEM_JSON,
+    )
+
+
+def _audit_denial(request: Request, problem: ProblemError, status: int) -> None:
+    actor = getattr(request.state, "actor", None)
+    if actor is None and problem.problem == "unauthenticated" and request.method in SAFE_METHODS:
+        return  # a page that polls after its session ended says nothing about anybody
+    ctx = request.app.state.context
+    address = request.client.host if request.client else ""
+    ctx.audit_later(
+        audit.denial(
+            actor,
+            f"{request.method} {request.url.path}"[:300],
+            status,
+            f"{problem.problem}: {problem.detail}",
+            getattr(request.state, "request_id", ""),
+            address,
+        )
+    )
+
+
+def _pointer(location: tuple[Any, ...]) -> str:
+    place, *rest = [str(part) for part in location]
+    if place == "body":
+        return "/" + "/".join(part.replace("~", "~0").replace("/", "~1") for part in rest)
+    return "/".join([place, *rest])
+
+
+def validation_problem(errors: list[Any]) -> ProblemError:
+    """Pydantic's errors as one problem."""
+    items = [
+        ProblemItem(
+            pointer=_pointer(tuple(e["loc"])),
+            detail=str(e["msg"])[:500],
+            allowed=_allowed(e.get("ctx") or {}),
+        )
+        for e in errors[:100]
+    ]
+    if any(e["type"] == "json_invalid" for e in errors):
+        return ProblemError("bad_request", items[0].detail, items)
+    return ProblemError("invalid_request", f"{len(errors)} problem(s)", items)
+
+
+def _allowed(facts: dict[str, Any]) -> str | None:
+    for key in ("expected", "pattern"):
+        if key in facts:
+            return str(facts[key])
+    words = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    found = [f"{words[k]} {v}" for k, v in facts.items() if k in words]
+    found += [f"{k.replace('_', ' ')} {v}" for k, v in facts.items() if k.endswith("_length")]
+    return ", ".join(found) or None
+
+
+_HTTP_CODES = {
+    404: "not_found", 405: "method_not_allowed", 400: "bad_request", 413: "too_large",
+    415: "unsupported_media_type",
+}  # fmt: skip
+
+
+def install_handlers(app: FastAPI) -> None:
+    """Every error becomes a problem; none shows a stack trace."""
+
+    @app.exception_handler(ProblemError)
+    def on_problem(request: Request, error: ProblemError) -> Response:
+        return respond(request, error)
+
+    @app.exception_handler(RequestValidationError)
+    def on_invalid(request: Request, error: RequestValidationError) -> Response:
+        return respond(request, validation_problem(list(error.errors())))
+
+    @app.exception_handler(HTTPException)
+    def on_http(request: Request, error: HTTPException) -> Response:
+        code = _HTTP_CODES.get(error.status_code, "bad_request")
+        response = respond(request, ProblemError(code, str(error.detail)))
+        for name, value in (error.headers or {}).items():
+            response.headers[name] = value
+        return response
+
+    @app.exception_handler(IntegrityError)
+    def on_integrity(request: Request, error: IntegrityError) -> Response:
+        log.info("integrity: %s", error.orig)
+        return respond(request, ProblemError("conflict", "another request was first: try again"))
+
+    @app.exception_handler(DataError)
+    def on_data(request: Request, error: DataError) -> Response:
+        log.info("data: %s", error.orig)
+        return respond(request, ProblemError("invalid_request", "a value that cannot be stored"))
+
+    @app.exception_handler(OperationalError)
+    @app.exception_handler(InterfaceError)
+    @app.exception_handler(PoolTimeout)
+    def on_database(request: Request, error: Exception) -> Response:
+        log.warning("database: %s", str(error).splitlines()[0])
+        return respond(request, ProblemError("database_unavailable", retry_after_s=2.0))
+
+    @app.exception_handler(Exception)
+    def on_defect(request: Request, error: Exception) -> Response:
+        log.error("request %s failed", request.state.request_id, exc_info=error)
+        return respond(request, ProblemError("internal"))

@@ -1,0 +1,78 @@
+"""What makes a kind of resource: its models, rules, impacts. Domains define one each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel
+from sqlmodel import Session
+
+from tidecast_control.kit.models import ResourceRow
+from tidecast_control.kit.schemas import Impact, ProblemItem, Resource, ResourceInput, Status
+
+Checks = Callable[[Session, str, Any, ResourceRow | None], list[ProblemItem]]
+"""(session, name, new spec, row before) -> what is wrong beyond the fields' own limits."""
+
+StatusOf = Callable[[Session, Sequence[ResourceRow]], list[Status]]
+"""Statuses of many rows with few queries."""
+
+Warnings = Callable[[Session, str, Any, ResourceRow | None], list[str]]
+Uses = Callable[[Session, ResourceRow], list[str]]
+"""What refers to a row, in words; then it cannot be deleted."""
+
+
+def nothing_wrong(_session: Session, _name: str, _spec: Any, _row: ResourceRow | None) -> list[Any]:
+    """No rules beyond the fields' limits."""
+    return []
+
+
+def no_uses(_session: Session, _row: ResourceRow) -> list[str]:
+    """Nothing refers to it."""
+    return []
+
+
+def plain_status(_session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
+    """A kind that no engine applies is in effect as soon as it is stored."""
+    return [Status(observed_generation=row.generation) for row in rows]
+
+
+def own_name(name: str, _spec: Mapping[str, Any]) -> str | None:
+    """The kind is named like its topic."""
+    return name
+
+
+def no_topic(_name: str, _spec: Mapping[str, Any]) -> str | None:
+    """The kind belongs to no topic."""
+    return None
+
+
+def no_number(_name: str, _spec: Mapping[str, Any]) -> int | None:
+    """The kind has no numbers."""
+    return None
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of resource. ``rights`` is the stem of its rights, ``path`` its place in the API."""
+
+    name: str
+    path: str
+    rights: str
+    spec: type[BaseModel]
+    resource: type[Resource[Any, Any]]
+    input: type[ResourceInput[Any]]
+    in_topology: bool
+    order: int
+    impacts: Mapping[str, Impact] = field(default_factory=dict)
+    default_impact: Impact = "live"
+    delete_impact: Impact = "live"
+    check: Checks = nothing_wrong
+    warn: Warnings = nothing_wrong
+    uses: Uses = no_uses
+    status: StatusOf = plain_status
+    topic_of: Callable[[str, Mapping[str, Any]], str | None] = no_topic
+    """The topic that a key's scope has to cover for a write."""
+    number_of: Callable[[str, Mapping[str, Any]], int | None] = no_number
+    can_create: bool = True

@@ -1,0 +1,209 @@
+"""Queries on resources. No rules here, no commits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, delete, func, or_, select, text, tuple_
+from sqlalchemy.dialects.postgresql import insert
+from sqlmodel import Session, col
+
+from tidecast_control.kit import cursor as cursors
+from tidecast_control.kit.models import (
+    IdempotencyRow,
+    OutboxRow,
+    ResourceRow,
+    TopologyClock,
+)
+from tidecast_control.kit.problems import invalid
+
+CHANNEL = "tidecast_topology"
+
+
+@dataclass(frozen=True)
+class ListQuery:
+    """Which rows of a list: filters hold before paging."""
+
+    limit: int
+    cursor: str | None = None
+    sort: str = "name"
+    q: str = ""
+    labels: tuple[str, ...] = ()
+    count: bool = False
+
+
+def find(session: Session, kind: str, name: str, *, lock: bool = False) -> ResourceRow | None:
+    """One row; ``lock``: nobody else changes it before this transaction ends."""
+    query = select(ResourceRow).where(col(ResourceRow.kind) == kind, col(ResourceRow.name) == name)
+    if lock:
+        query = query.with_for_update()
+    return session.execute(query).scalar_one_or_none()
+
+
+def names(session: Session, kind: str) -> list[str]:
+    """All names of a kind, sorted."""
+    query = select(col(ResourceRow.name)).where(col(ResourceRow.kind) == kind)
+    return list(session.execute(query.order_by(col(ResourceRow.name))).scalars())
+
+
+def all_of(session: Session, kind: str, wanted: Iterable[str] | None = None) -> list[ResourceRow]:
+    """All rows of a kind, or those named."""
+    query = select(ResourceRow).where(col(ResourceRow.kind) == kind)
+    if wanted is not None:
+        query = query.where(col(ResourceRow.name).in_(list(wanted)))
+    return list(session.execute(query.order_by(col(ResourceRow.name))).scalars())
+
+
+def count(session: Session, kind: str) -> int:
+    """How many of a kind."""
+    query = select(func.count()).select_from(ResourceRow).where(col(ResourceRow.kind) == kind)
+    return int(session.execute(query).scalar_one())
+
+
+def _filters(kind: str, query: ListQuery) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = [col(ResourceRow.kind) == kind]
+    if query.q:
+        like = "%" + query.q.replace("\\", r"\\").replace("%", r"\%").replace("_", r"\_") + "%"
+        found.append(
+            or_(col(ResourceRow.name).ilike(like), col(ResourceRow.description).ilike(like))
+        )
+    for label in query.labels:
+        key, equals, value = label.partition("=")
+        labels: Any = col(ResourceRow.labels)
+        found.append(labels.contains({key: value}) if equals else labels.has_key(key))
+    return found
+
+
+def page(
+    session: Session, kind: str, query: ListQuery
+) -> tuple[list[ResourceRow], str | None, int | None]:
+    """(rows, cursor of the next page, count when asked)."""
+    filters = _filters(kind, query)
+    total = None
+    if query.count:
+        counting = select(func.count()).select_from(ResourceRow).where(*filters)
+        total = int(session.execute(counting).scalar_one())
+    down = query.sort.startswith("-")
+    field = query.sort.removeprefix("-")
+    name: Any = col(ResourceRow.name)
+    key: Any = {
+        "name": name,
+        "created_at": col(ResourceRow.created_at),
+        "updated_at": col(ResourceRow.updated_at),
+    }[field]
+    if query.cursor:
+        value, last = cursors.decode(query.cursor, query.sort)
+        filters.append(_beyond(field, key, name, value, last, down))
+    order = [key] if field == "name" else [key, name]
+    found = select(ResourceRow).where(*filters)
+    found = found.order_by(*[c.desc() if down else c.asc() for c in order]).limit(query.limit + 1)
+    rows = list(session.execute(found).scalars())
+    following = None
+    if len(rows) > query.limit:
+        rows = rows[: query.limit]
+        last_value = rows[-1].name if field == "name" else getattr(rows[-1], field).isoformat()
+        following = cursors.encode(query.sort, last_value, rows[-1].name)
+    return rows, following, total
+
+
+def _beyond(field: str, key: Any, name: Any, value: Any, last: str, down: bool) -> Any:
+    if field == "name":
+        return name < last if down else name > last
+    try:
+        at = datetime.fromisoformat(str(value))
+        at.utcoffset()
+    except ValueError:
+        raise invalid("query/cursor", "not a cursor of this list", "next_cursor") from None
+    pair, bound = tuple_(key, name), tuple_(at, last)
+    return pair < bound if down else pair > bound
+
+
+# --- topology -------------------------------------------------------------------------------------
+
+
+def next_version(session: Session) -> int:
+    """The topology's next version; locks the clock until the transaction ends."""
+    raised = text(
+        "INSERT INTO topology_clock (id, version, trimmed) VALUES (1, 1, 0) "
+        "ON CONFLICT (id) DO UPDATE SET version = topology_clock.version + 1 RETURNING version"
+    )
+    return int(session.execute(raised).scalar_one())
+
+
+def clock(session: Session) -> tuple[int, int]:
+    """(version, newest trimmed version)."""
+    row = session.get(TopologyClock, 1)
+    return (row.version, row.trimmed) if row is not None else (0, 0)
+
+
+def announce(session: Session, rows: Sequence[OutboxRow]) -> None:
+    """Write outbox rows; who listens is told when the transaction commits."""
+    session.add_all(rows)
+    if rows:
+        session.execute(
+            text("SELECT pg_notify(:channel, :version)"),
+            {"channel": CHANNEL, "version": str(rows[-1].version)},
+        )
+
+
+def outbox_after(session: Session, version: int, limit: int) -> list[OutboxRow]:
+    """Changes after a version, oldest first."""
+    query = select(OutboxRow).where(col(OutboxRow.version) > version)
+    return list(session.execute(query.order_by(col(OutboxRow.id)).limit(limit)).scalars())
+
+
+def trim_outbox(session: Session, before: datetime, keep: int) -> int:
+    """Delete old outbox rows, but keep the newest ``keep``. Returns how many went."""
+    newest = session.execute(select(func.max(col(OutboxRow.version)))).scalar_one() or 0
+    bound = session.execute(
+        select(func.max(col(OutboxRow.version))).where(
+            col(OutboxRow.at) < before, col(OutboxRow.version) <= newest - keep
+        )
+    ).scalar_one()
+    if bound is None:
+        return 0
+    gone = session.execute(delete(OutboxRow).where(col(OutboxRow.version) <= bound))
+    session.execute(
+        text("UPDATE topology_clock SET trimmed = GREATEST(trimmed, :bound)"), {"bound": bound}
+    )
+    return int(getattr(gone, "rowcount", 0))
+
+
+# --- idempotency ----------------------------------------------------------------------------------
+
+
+def claim_key(session: Session, row: IdempotencyRow) -> IdempotencyRow | None:
+    """Take an Idempotency-Key; the row before when it was used already (waits for its writer)."""
+    claimed = insert(IdempotencyRow).values(
+        key=row.key, actor=row.actor, digest=row.digest, status=0, body={},
+        created_at=row.created_at,
+    )  # fmt: skip
+    done = session.execute(claimed.on_conflict_do_nothing())
+    if getattr(done, "rowcount", 0) == 1:
+        return None
+    return session.get(IdempotencyRow, (row.key, row.actor))
+
+
+def keep_answer(session: Session, key: str, actor: str, status: int, body: dict[str, Any]) -> None:
+    """What a later use of the same key is answered with."""
+    row = session.get(IdempotencyRow, (key, actor))
+    assert row is not None
+    row.status, row.body = status, body
+    session.add(row)
+
+
+def free_key(session: Session, key: str, actor: str) -> None:
+    """Forget a key whose request failed."""
+    session.execute(
+        delete(IdempotencyRow).where(
+            col(IdempotencyRow.key) == key, col(IdempotencyRow.actor) == actor
+        )
+    )
+
+
+def forget_keys(session: Session, before: datetime) -> None:
+    """Delete old Idempotency-Keys."""
+    session.execute(delete(IdempotencyRow).where(col(IdempotencyRow.created_at) < before))

@@ -1,0 +1,320 @@
+"""The rules of resources: plan, put, patch, delete. Knows no HTTP and never commits."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from sqlmodel import Session
+
+from tidecast_control.audit import service as audit
+from tidecast_control.kit import repository
+from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.kind import Kind
+from tidecast_control.kit.models import OutboxRow, ResourceRow, utc_now
+from tidecast_control.kit.problems import ProblemError, invalid, not_found
+from tidecast_control.kit.schemas import (
+    Change,
+    Impact,
+    MergePatch,
+    Metadata,
+    MetadataInput,
+    Page,
+    Plan,
+    ProblemItem,
+    Resource,
+    ResourceInput,
+)
+
+IMPACTS: tuple[Impact, ...] = ("none", "live", "restart", "recreate", "data_loss")
+META_FIELDS = ("labels", "owner", "description", "deletion_protection", "managed_by")
+
+Precondition = Callable[[str | None], None]
+
+
+def no_precondition(_etag: str | None) -> None:
+    """Whatever is there will do."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was, or would be, done."""
+
+    plan: Plan
+    resource: Resource[Any, Any] | None
+    dry_run: bool
+
+
+def etag(row: ResourceRow | None) -> str | None:
+    """The strong ETag of a row."""
+    return None if row is None else f'"{row.uid[:8]}-{row.generation}"'
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def views(session: Session, kind: Kind, rows: Sequence[ResourceRow]) -> list[Resource[Any, Any]]:
+    """Rows as resources, with their statuses."""
+    statuses = kind.status(session, rows)
+    return [
+        kind.resource(
+            kind=kind.name,
+            metadata=metadata_of(row),
+            spec=kind.spec.model_validate(row.spec),
+            status=status,
+        )
+        for row, status in zip(rows, statuses, strict=True)
+    ]
+
+
+def metadata_of(row: ResourceRow) -> Metadata:
+    """A row's metadata."""
+    return Metadata(
+        name=row.name,
+        uid=row.uid,
+        labels=row.labels,
+        owner=row.owner,
+        description=row.description,
+        deletion_protection=row.deletion_protection,
+        managed_by=row.managed_by,
+        generation=row.generation,
+        created_at=row.created_at,
+        updated_at=row.updated_at,
+        updated_by=row.updated_by,
+    )
+
+
+def page(session: Session, kind: Kind, query: repository.ListQuery) -> Page[Any]:
+    """One page of a kind."""
+    rows, following, total = repository.page(session, kind.name, query)
+    return Page(items=views(session, kind, rows), next_cursor=following, total=total)
+
+
+def row_of(session: Session, kind: Kind, name: str, *, lock: bool = False) -> ResourceRow:
+    """One row. Raises `not_found`."""
+    row = repository.find(session, kind.name, name, lock=lock)
+    if row is None:
+        raise not_found(kind.name, name)
+    return row
+
+
+def get(session: Session, kind: Kind, name: str) -> Resource[Any, Any]:
+    """One resource. Raises `not_found`."""
+    return views(session, kind, [row_of(session, kind, name)])[0]
+
+
+# --- planning -------------------------------------------------------------------------------------
+
+
+def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        for key, each in value.items():
+            escaped = str(key).replace("~", "~0").replace("/", "~1")
+            yield from _flat(each, f"{path}/{escaped}")
+    else:
+        yield path, value
+
+
+def _changes(kind: Kind, old: dict[str, Any] | None, new: dict[str, Any]) -> list[Change]:
+    before, after = dict(_flat(old or {}, "")), dict(_flat(new, ""))
+    before.pop("", None), after.pop("", None)
+    found = []
+    for path in sorted({*before, *after}):
+        if before.get(path) == after.get(path) and (path in before) == (path in after):
+            continue
+        impact = "live" if old is None else _impact(kind, path, before.get(path), after.get(path))
+        found.append(Change(path=path, old=before.get(path), new=after.get(path), impact=impact))
+    return found
+
+
+def _impact(kind: Kind, path: str, old: Any, new: Any) -> Impact:
+    area, _, rest = path.removeprefix("/").partition("/")
+    if area == "metadata":
+        return "none"
+    field = rest.partition("/")[0]
+    impact = kind.impacts.get(field, kind.default_impact)
+    shrinks = field.startswith("retention") and isinstance(old, int | float) and bool(new)
+    if shrinks and (old == 0 or new < old):
+        return "data_loss"
+    return impact
+
+
+def _worst(changes: list[Change]) -> Impact:
+    return max((c.impact for c in changes), key=IMPACTS.index, default="none")
+
+
+def _document(row: ResourceRow) -> dict[str, Any]:
+    return {"metadata": {f: getattr(row, f) for f in META_FIELDS}, "spec": row.spec}
+
+
+def _checked(
+    session: Session, kind: Kind, name: str, body: ResourceInput[Any], row: ResourceRow | None
+) -> dict[str, Any]:
+    if body.kind not in (None, kind.name):
+        raise invalid("/kind", f"{body.kind!r}", kind.name)
+    if body.metadata.name not in (None, name):
+        raise invalid("/metadata/name", f"{body.metadata.name!r}: not the name in the path", name)
+    errors = kind.check(session, name, body.spec, row)
+    if errors:
+        raise ProblemError("invalid_request", "; ".join(e.detail for e in errors)[:500], errors)
+    metadata = body.metadata.model_dump(mode="json", exclude={"name"})
+    return {"metadata": metadata, "spec": body.spec.model_dump(mode="json")}
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def put(
+    session: Session,
+    kind: Kind,
+    name: str,
+    body: ResourceInput[Any],
+    actor: Actor,
+    *,
+    dry_run: bool = False,
+    precondition: Precondition = no_precondition,
+) -> Outcome:
+    """Make a resource what the body says. A repeat does not raise the generation."""
+    row = repository.find(session, kind.name, name, lock=not dry_run)
+    precondition(etag(row))
+    if row is None and not kind.can_create:
+        raise not_found(kind.name, name)
+    new = _checked(session, kind, name, body, row)
+    for spec in (new["spec"], row.spec if row is not None else None):
+        if spec is not None:
+            actor.need(f"{kind.rights}:write", kind.topic_of(name, spec))
+    old = _document(row) if row is not None else None
+    changes = _changes(kind, old, new)
+    action: Any = "create" if old is None else "update" if changes else "none"
+    plan = Plan(
+        kind=kind.name, name=name, action=action, impact=_worst(changes), changes=changes,
+        warnings=kind.warn(session, name, body.spec, row),
+    )  # fmt: skip
+    if dry_run:
+        return Outcome(plan, None, True)
+    if action != "none":
+        row = _store(session, kind, name, row, new, actor)
+        audit.record(session, actor, action, kind.name, name, old, new)
+    assert row is not None
+    return Outcome(plan, views(session, kind, [row])[0], False)
+
+
+def _store(
+    session: Session,
+    kind: Kind,
+    name: str,
+    row: ResourceRow | None,
+    new: dict[str, Any],
+    actor: Actor,
+) -> ResourceRow:
+    old_spec = None if row is None else row.spec
+    if row is None:
+        row = ResourceRow(uid=str(uuid.uuid4()), kind=kind.name, name=name)
+    else:
+        row.generation += 1
+    for field in META_FIELDS:
+        setattr(row, field, new["metadata"][field])
+    row.number = kind.number_of(name, new["spec"])
+    row.spec, row.updated_at, row.updated_by = new["spec"], utc_now(), actor.name
+    if kind.in_topology:
+        row.version = repository.next_version(session)
+        change = OutboxRow(version=row.version, kind=kind.name, name=name, old=old_spec)
+        repository.announce(session, [change])
+    session.add(row)
+    session.flush()
+    return row
+
+
+def merged(target: Any, patch: Any) -> Any:
+    """RFC 7396: ``patch`` merged into ``target``; null removes."""
+    if not isinstance(patch, dict):
+        return patch
+    result = dict(target) if isinstance(target, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
+def patch(
+    session: Session,
+    kind: Kind,
+    name: str,
+    body: MergePatch,
+    actor: Actor,
+    *,
+    dry_run: bool = False,
+    precondition: Precondition = no_precondition,
+) -> Outcome:
+    """Change some fields; null resets one to its default."""
+    row = row_of(session, kind, name, lock=not dry_run)
+    raw = merged(_document(row), {"metadata": body.metadata, "spec": body.spec})
+    whole = built(kind.input, raw)
+    return put(session, kind, name, whole, actor, dry_run=dry_run, precondition=precondition)
+
+
+def built(model: type[ResourceInput[Any]], raw: Any) -> ResourceInput[Any]:
+    """A checked body from plain values. Raises `invalid_request`."""
+    try:
+        return model.model_validate(raw)
+    except ValidationError as problem:
+        raise ProblemError("invalid_request", f"{problem.error_count()} problem(s)", [
+            ProblemItem(
+                pointer="/" + "/".join(str(p) for p in e["loc"]), detail=e["msg"][:500],
+            )
+            for e in problem.errors()[:100]
+        ]) from None  # fmt: skip
+
+
+def delete(
+    session: Session,
+    kind: Kind,
+    name: str,
+    actor: Actor,
+    *,
+    dry_run: bool = False,
+    if_unused: bool = True,
+    precondition: Precondition = no_precondition,
+) -> Outcome:
+    """Delete a resource. Raises `protected`, `in_use`, `not_found`."""
+    row = row_of(session, kind, name, lock=not dry_run)
+    precondition(etag(row))
+    actor.need(f"{kind.rights}:write", kind.topic_of(name, row.spec))
+    uses = kind.uses(session, row)
+    plan = Plan(
+        kind=kind.name, name=name, action="delete", impact=kind.delete_impact, warnings=uses,
+        changes=[Change(path="", old=_document(row), new=None, impact=kind.delete_impact)],
+    )  # fmt: skip
+    if dry_run:
+        return Outcome(plan, None, True)
+    if row.deletion_protection:
+        raise ProblemError("protected", f"{kind.name} {name} has deletion_protection")
+    if uses and if_unused:
+        raise ProblemError("in_use", "; ".join(uses)[:500])
+    old = _document(row)
+    if kind.in_topology:
+        version = repository.next_version(session)
+        change = OutboxRow(version=version, kind=kind.name, name=name, old=row.spec)
+        repository.announce(session, [change])
+    session.delete(row)
+    session.flush()
+    audit.record(session, actor, "delete", kind.name, name, old, None)
+    return Outcome(plan, None, False)
+
+
+def ensure(
+    session: Session, kind: Kind, name: str, spec: BaseModel, actor: Actor, description: str = ""
+) -> bool:
+    """Create a resource unless it exists. Whether it was created."""
+    if repository.find(session, kind.name, name) is not None:
+        return False
+    body: ResourceInput[Any] = kind.input.model_validate(
+        {"metadata": MetadataInput(description=description), "spec": spec.model_dump(mode="json")}
+    )
+    put(session, kind, name, body, actor)
+    return True

@@ -1,0 +1,175 @@
+"""Shapes that all resources share. 64-bit counters and positions travel as strings."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
+
+NAME_PATTERN = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
+LABEL_KEY = r"^[A-Za-z0-9_./-]{1,63}$"
+LABELS_MAX, LABEL_VALUE_CHARS_MAX = 64, 255
+LIMIT_MAX, LIMIT_DEFAULT = 500, 50
+
+Int64 = Annotated[
+    int,
+    PlainSerializer(str, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": r"^-?\d{1,19}$", "format": "int64"}),
+]
+"""A 64-bit number, in JSON a string: JavaScript would round it."""
+
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=NAME_PATTERN)]
+LabelKey = Annotated[str, Field(pattern=LABEL_KEY)]
+LabelValue = Annotated[str, Field(max_length=LABEL_VALUE_CHARS_MAX, pattern=r"^[^\x00]*$")]
+Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=LABELS_MAX)]
+Count = Annotated[int, Field(ge=0, le=1 << 53)]
+Text = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]*$")]
+Short = Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")]
+
+
+class Model(BaseModel):
+    """Base: unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="null")
+
+
+class View(BaseModel):
+    """Base of what is only sent."""
+
+    model_config = ConfigDict(ser_json_inf_nan="null", from_attributes=True)
+
+
+class MetadataInput(Model):
+    """What a client says about a resource besides its spec."""
+
+    name: Name | None = Field(None, description="If given, it is the name in the path.")
+    labels: Labels = {}
+    owner: Short = ""
+    description: Text = ""
+    deletion_protection: bool = False
+    managed_by: Short = Field("", description="Set by `apply`; only such resources are pruned.")
+
+
+class Metadata(View):
+    """A resource's identity and history."""
+
+    name: str
+    uid: str
+    labels: dict[str, str]
+    owner: str
+    description: str
+    deletion_protection: bool
+    managed_by: str
+    generation: int = Field(description="Raised by every change of spec or metadata; the ETag.")
+    created_at: datetime
+    updated_at: datetime
+    updated_by: str
+
+
+class Condition(View):
+    """One fact about a resource, for people and programs."""
+
+    type: Literal["Applied", "Drift", "RestartNeeded", "Error", "Unwired"]
+    status: bool
+    reason: str = ""
+    message: str = ""
+    node: str = ""
+
+
+class Status(View):
+    """What the engines made of a spec. Drift: ``observed_generation`` < ``generation``."""
+
+    observed_generation: int = 0
+    drift: bool = False
+    conditions: list[Condition] = []
+
+
+SpecT = TypeVar("SpecT", bound=BaseModel)
+StatusT = TypeVar("StatusT", bound=Status)
+
+
+class Resource(View, Generic[SpecT, StatusT]):
+    """A resource: what it is, what is wanted, what is."""
+
+    kind: str
+    metadata: Metadata
+    spec: SpecT
+    status: StatusT
+
+
+class ResourceInput(Model, Generic[SpecT]):
+    """The body of PUT: all that is wanted. What is left out has its default."""
+
+    kind: str | None = None
+    metadata: MetadataInput = MetadataInput()
+    spec: SpecT
+
+
+class MergePatch(BaseModel):
+    """The body of PATCH, RFC 7396: what is named changes, null resets to the default."""
+
+    model_config = ConfigDict(extra="forbid")
+    metadata: dict[str, Any] = {}
+    spec: dict[str, Any] = {}
+
+
+ItemT = TypeVar("ItemT")
+
+
+class Page(View, Generic[ItemT]):
+    """One page of a list. ``next_cursor`` null = the last page."""
+
+    items: list[ItemT]
+    next_cursor: str | None = None
+    total: int | None = Field(None, description="Only when asked with `count=true`.")
+
+
+Impact = Literal["none", "live", "restart", "recreate", "data_loss"]
+
+
+class Change(View):
+    """One difference.
+
+    Impact: live = at once; restart = when the engine starts again; recreate = publications and
+    subscriptions end; data_loss = messages are deleted.
+    """
+
+    path: str = Field(description="JSON pointer, such as /spec/rate_bytes_per_s")
+    old: Any = None
+    new: Any = None
+    impact: Impact = "live"
+
+
+class Plan(View):
+    """The answer to `dry_run=true`: what would change, nothing done."""
+
+    dry_run: Literal[True] = True
+    kind: str
+    name: str
+    action: Literal["create", "update", "delete", "none"]
+    impact: Impact = "none"
+    changes: list[Change] = []
+    warnings: list[str] = []
+
+
+class ProblemItem(View):
+    """One thing wrong with a request."""
+
+    pointer: str = Field(description="JSON pointer into the body, or query/NAME, path/NAME")
+    detail: str
+    allowed: str | None = None
+
+
+class Problem(View):
+    """RFC 9457. ``code`` is stable; see GET /api/v1/problems."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str = ""
+    instance: str = ""
+    errors: list[ProblemItem] = []
+    request_id: str = ""
+    retry_after_s: float | None = None

@@ -1,0 +1,1 @@
+"""The link to engines: registration, topology, telemetry, commands."""

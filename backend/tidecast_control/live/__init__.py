@@ -1,0 +1,1 @@
+"""The live feed: telemetry on demand, coalesced, resumable."""

@@ -1,0 +1,95 @@
+"""Routes of the live feed: the websocket, and each channel once."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, WebSocket
+
+from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.http import Ctx, needs, problem_responses
+from tidecast_control.kit.schemas import NAME_PATTERN
+from tidecast_control.live import socket
+from tidecast_control.live.schemas import (
+    Flow,
+    Frame,
+    MessagesLive,
+    NodesLive,
+    Overview,
+    RecorderLive,
+    Reliability,
+    SubscriptionsLive,
+    TopicDetail,
+    TopicsLive,
+    Watch,
+)
+
+router = APIRouter(tags=["live"])
+READER = Annotated[Actor, needs("live:read")]
+ANSWERS = problem_responses(503)
+
+
+async def _once(ctx: Any, channel: str) -> Any:
+    return await ctx.feed.once(channel)
+
+
+@router.get("/live/overview", responses=ANSWERS)
+async def live_overview(ctx: Ctx, actor: READER) -> Overview:
+    """Channel `overview`, once."""
+    del actor
+    return Overview.model_validate(await _once(ctx, "overview"))
+
+
+@router.get("/live/topics", responses=ANSWERS)
+async def live_topics(ctx: Ctx, actor: READER) -> TopicsLive:
+    """Channel `topics`, once."""
+    del actor
+    return TopicsLive.model_validate(await _once(ctx, "topics"))
+
+
+@router.get("/live/topics/{name}", responses=ANSWERS)
+async def live_topic(
+    ctx: Ctx,
+    actor: READER,
+    name: Annotated[str, Path(min_length=1, max_length=200, pattern=NAME_PATTERN)],
+) -> TopicDetail:
+    """Channel `topic:NAME`, once."""
+    del actor
+    return TopicDetail.model_validate(await _once(ctx, f"topic:{name}"))
+
+
+@router.get("/live/flow", responses=ANSWERS)
+async def live_flow(ctx: Ctx, actor: READER) -> Flow:
+    """Channel `flow`, once."""
+    del actor
+    return Flow.model_validate(await _once(ctx, "flow"))
+
+
+@router.get("/live/reliability", responses=ANSWERS)
+async def live_reliability(ctx: Ctx, actor: READER) -> Reliability:
+    """Channel `reliability`, once."""
+    del actor
+    return Reliability.model_validate(await _once(ctx, "reliability"))
+
+
+@router.get("/live/subscriptions", responses=ANSWERS)
+async def live_subscriptions(ctx: Ctx, actor: READER) -> SubscriptionsLive:
+    """Channel `subscriptions`, once."""
+    del actor
+    return SubscriptionsLive.model_validate(await _once(ctx, "subscriptions"))
+
+
+@router.get("/live/nodes", responses=ANSWERS)
+async def live_nodes(ctx: Ctx, actor: READER) -> NodesLive:
+    """Channel `nodes`, once."""
+    del actor
+    return NodesLive.model_validate(await _once(ctx, "nodes"))
+
+
+@router.websocket("/live")
+async def live(websocket: WebSocket) -> None:
+    """The live feed: see docs/CONTROL.md. Client: `Watch`; server: `Frame`."""
+    await socket.serve(websocket)
+
+
+SCHEMAS = (Frame, Watch, MessagesLive, RecorderLive)

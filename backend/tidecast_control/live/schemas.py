@@ -1,0 +1,332 @@
+"""The live feed: frames, and the data of each channel.
+
+Rows are keyed, so that a delta can be a JSON merge patch (RFC 7396). Rates are a second and are
+plain numbers; positions and totals are strings.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from tidecast_control.kit.schemas import Int64, Model, View
+from tidecast_control.messages.schemas import MessageView
+from tidecast_control.nodes.schemas import RecorderRecord
+
+CHANNELS_MAX = 32
+
+
+class Watch(Model):
+    """What a client sends; it replaces what was watched before. ``after``: the last seq it has."""
+
+    watch: Annotated[list[Annotated[str, Field(max_length=300)]], Field(max_length=CHANNELS_MAX)]
+    after: Annotated[str, Field(pattern=r"^\d{1,19}$")] | None = None
+    hz: float = Field(4.0, ge=1.0, le=4.0, description="Frames a second at most")
+
+
+class Frame(View):
+    """What the server sends.
+
+    snapshot: the channel's whole data. delta: a merge patch on it, or for the append channels
+    (messages:, recorder:, audit, alerts) new entries. gap: entries or frames were missed, a
+    snapshot follows. ping: nothing changed. error: the channel cannot be watched.
+    """
+
+    seq: Int64
+    at: datetime
+    kind: Literal["snapshot", "delta", "ping", "gap", "error"]
+    channel: str
+    data: dict[str, Any] | None = None
+
+
+class Rates(View):
+    """A second, over the last interval."""
+
+    packets_out: float = 0
+    bytes_out: float = 0
+    packets_in: float = 0
+    bytes_in: float = 0
+    packets_resent: float = 0
+    bytes_resent: float = 0
+    naks_received: float = 0
+    naks_sent: float = 0
+    losses: float = 0
+    lost_for_good: float = 0
+    rate_limited: float = 0
+    flow_limited: float = 0
+
+
+class Slow(View):
+    """Something slow, and why."""
+
+    kind: Literal["topic", "publication", "receiver", "subscription", "node", "agent"]
+    name: str
+    node: str
+    reason: Literal[
+        "rate_limit", "flow_control", "loss", "ring_full", "slow_reader", "long_duty_cycle",
+        "node_down", "drift", "send_errors", "cache_pressure",
+    ]  # fmt: skip
+    detail: str
+    value: float = 0
+    since: datetime
+
+
+class TopicLive(View):
+    """A topic over all nodes."""
+
+    name: str
+    rates: Rates
+    retransmit_ratio: float = 0
+    publishers: int = 0
+    receivers: int = 0
+    subscribers: int = 0
+    ring_fill: float = Field(0, description="Fullest publication: sent and not yet consumed")
+    lag_packets: Int64 = Field(0, description="The slowest receiver's")
+    lag_messages: Int64 | None = None
+    lag_s: float | None = None
+    throttle: Literal["none", "rate", "flow"] = "none"
+    nodes: list[str] = []
+    traffic: bool = False
+
+
+class Overview(View):
+    """Channel `overview`."""
+
+    rates: Rates
+    retransmit_ratio: float
+    nodes_up: int
+    nodes_total: int
+    nodes_drifting: int
+    topics_total: int
+    topics_active: int
+    publishers: int
+    subscribers: int
+    lag_packets_max: Int64
+    lag_messages: Int64 | None = None
+    lag_s: float | None = None
+    ring_fill_max: float
+    cache_fill_max: float | None = None
+    alerts_firing: int
+    alerts_silenced: int
+    rtt_ms: float | None = None
+    slow: dict[str, Slow]
+    busiest: list[str] = Field(description="Names of the busiest topics, at most 10")
+
+
+class TopicsLive(View):
+    """Channel `topics`: active topics by name."""
+
+    topics: dict[str, TopicLive]
+
+
+class PublicationLive(View):
+    """One publisher's ring: which stage is behind is the difference of the positions."""
+
+    id: str
+    topic: str
+    node: str
+    session: Int64
+    channel: str
+    client: str
+    transport: str
+    slots: Int64
+    packet_bytes: int
+    head: Int64 = Field(description="Next packet the publisher opens")
+    sent: Int64 | None = Field(None, description="Next packet to send; null without a network")
+    slowest_consumed: Int64 | None = None
+    fill: float = 0
+    history_s: float | None = Field(None, description="Time until a packet sent now is evicted")
+    receivers: int = 0
+    rtt_ms: float | None = None
+    rates: Rates
+    naks_too_late: Int64 = 0
+    receiver_timeouts: Int64 = 0
+    closing: bool = False
+
+
+class ReceiverLive(View):
+    """A receiver as a publisher sees it."""
+
+    id: str
+    topic: str
+    session: Int64
+    publisher: str
+    node: str
+    consumed: Int64
+    contiguous: Int64
+    window: Int64
+    lag_packets: Int64
+    lost: Int64
+    excluded: bool
+    slowest: bool = False
+
+
+class ImageLive(View):
+    """A remote publication as received."""
+
+    id: str
+    topic: str
+    node: str
+    source: str
+    session: Int64
+    slots: Int64
+    highest: Int64
+    contiguous: Int64
+    consumed: Int64
+    gaps: int
+    lost: Int64
+    fill: float
+    mode: str
+    rates: Rates
+    duplicates: Int64 = 0
+    recovered: Int64 = 0
+    overruns: Int64 = 0
+    repairs_unneeded: Int64 = 0
+
+
+class ReaderLive(View):
+    """A subscriber that reads a ring of its own node."""
+
+    id: str
+    topic: str
+    node: str
+    client: str
+    source: str
+    position: Int64
+    lag_packets: Int64
+    tethered: bool
+
+
+class AgentLive(View):
+    """An agent of a node."""
+
+    id: str
+    node: str
+    name: str
+    duty_cycles_per_s: float
+    duty_cycle_ms_max: float
+    parks_per_s: float
+    system_calls_per_s: float
+    short_sends: Int64
+    send_errors: Int64
+
+
+class TopicDetail(View):
+    """Channel `topic:NAME`."""
+
+    topic: TopicLive
+    publications: dict[str, PublicationLive]
+    receivers: dict[str, ReceiverLive]
+    images: dict[str, ImageLive]
+    readers: dict[str, ReaderLive]
+
+
+class Reliability(View):
+    """Channel `reliability`."""
+
+    rates: Rates
+    retransmit_ratio: float
+    publications: dict[str, PublicationLive]
+    receivers: dict[str, ReceiverLive]
+    images: dict[str, ImageLive]
+    agents: dict[str, AgentLive]
+    invalid: dict[str, Int64] = Field(description="Refused packets by cause")
+    faults: dict[str, Int64] = Field(description="Packets by injected fault")
+    slowest_receiver: str | None = None
+
+
+class FlowNode(View):
+    """A node of the graph."""
+
+    id: str
+    kind: Literal["publisher", "topic", "queue", "agent", "subscription", "subscriber"]
+    label: str
+    node: str = ""
+    packets_per_s: float = 0
+    bytes_per_s: float = 0
+    fill: float | None = None
+    state: Literal["active", "idle", "slow", "paused"] = "idle"
+
+
+class FlowEdge(View):
+    """An edge of the graph."""
+
+    id: str
+    source: str
+    target: str
+    packets_per_s: float = 0
+    bytes_per_s: float = 0
+    loss_per_s: float = 0
+    resent_per_s: float = 0
+    throttle: Literal["none", "rate", "flow"] = "none"
+    pressure: float = Field(0, description="0 = free, 1 = full")
+    lag_packets: Int64 = 0
+
+
+class Flow(View):
+    """Channel `flow`."""
+
+    nodes: dict[str, FlowNode]
+    edges: dict[str, FlowEdge]
+    truncated: bool = False
+
+
+class SubscriptionLive(View):
+    """A durable subscription, live."""
+
+    name: str
+    topic: str
+    state: str
+    members: int = 0
+    lag_messages: Int64 | None = None
+    lag_s: float | None = None
+    lag_trend_per_s: float | None = None
+    drain_s: float | None = None
+    outstanding: Int64 | None = None
+    delivered_per_s: float | None = None
+    pressure: str = ""
+
+
+class SubscriptionsLive(View):
+    """Channel `subscriptions`: durable ones by name; live readers by id."""
+
+    subscriptions: dict[str, SubscriptionLive]
+    readers: dict[str, ReaderLive]
+
+
+class NodeLive(View):
+    """A node, live."""
+
+    name: str
+    state: Literal["up", "down", "never"]
+    rates: Rates
+    publications: int = 0
+    images: int = 0
+    clients: int = 0
+    drift: bool = False
+    topology_version: Int64 = 0
+    telemetry_age_s: float | None = None
+    duty_cycle_ms_max: float = 0
+
+
+class NodesLive(View):
+    """Channel `nodes`."""
+
+    nodes: dict[str, NodeLive]
+    agents: dict[str, AgentLive]
+
+
+class MessagesLive(View):
+    """Channel `messages:TOPIC` (append): new messages; ``skipped`` were too many to show."""
+
+    messages: list[MessageView]
+    skipped: Int64 = 0
+    withheld: bool = False
+
+
+class RecorderLive(View):
+    """Channel `recorder:NODE` (append)."""
+
+    records: list[RecorderRecord]

@@ -1,0 +1,1 @@
+"""Browsing and publishing messages."""

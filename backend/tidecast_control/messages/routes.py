@@ -1,0 +1,56 @@
+"""Routes of messages: browse and publish."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path, Query
+
+from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.http import Ctx, needs, problem_responses
+from tidecast_control.kit.idempotent import IdempotencyKey, once
+from tidecast_control.kit.schemas import NAME_PATTERN
+from tidecast_control.messages import service
+from tidecast_control.messages.schemas import BrowsePage, Published, PublishInput
+
+router = APIRouter(tags=["messages"])
+TopicName = Annotated[str, Path(min_length=1, max_length=200, pattern=NAME_PATTERN)]
+Digits = r"^\d{1,19}$"
+
+
+@router.get("/topics/{name}/messages", responses=problem_responses(404, 501, 502, 503, 504))
+async def browse_messages(
+    ctx: Ctx,
+    name: TopicName,
+    actor: Annotated[Actor, needs("topics:read")],
+    start: Literal["earliest", "latest", "token", "time"] = "earliest",
+    queue: Annotated[int | None, Query(ge=0, le=1023)] = None,
+    token: Annotated[str | None, Query(pattern=Digits)] = None,
+    time_ns: Annotated[str | None, Query(pattern=Digits)] = None,
+    limit: Annotated[int, Query(ge=1, le=200)] = 50,
+    wait_ms: Annotated[int, Query(ge=0, le=5000)] = 500,
+    q: Annotated[str, Query(max_length=200, description="Bytes that key or payload contain")] = "",
+    node: Annotated[str, Query(max_length=200, pattern=r"^[^\x00]*$")] = "",
+) -> BrowsePage:
+    """Messages of a topic, without consuming any. Payloads are withheld without the right."""
+    wanted = service.Browse(name, start, queue, token, time_ns, limit, wait_ms, q, node)
+    return await service.browse(ctx.db, ctx.hub, wanted, actor)
+
+
+@router.post("/topics/{name}/messages", status_code=201,
+             responses=problem_responses(404, 409, 502, 503, 504))  # fmt: skip
+async def publish_message(
+    ctx: Ctx,
+    name: TopicName,
+    body: PublishInput,
+    actor: Annotated[Actor, needs("messages:publish")],
+    key: IdempotencyKey = None,
+) -> Published:
+    """Publish one message."""
+    actor.need("messages:publish", name)
+
+    async def work() -> Published:
+        return await service.publish(ctx.db, ctx.hub, name, body, actor)
+
+    request = {"topic": name, **body.model_dump(mode="json")}
+    return await once(ctx.db, key, actor, request, Published, work)

@@ -1,0 +1,73 @@
+"""Messages: browse, publish. Payloads need the right `read_payloads` on the topic."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import Field
+
+from tidecast_control.kit.schemas import Int64, Model, Short, View
+
+PAYLOAD_BYTES_MAX = 1 << 20
+SHOWN_BYTES_MAX = 64 * 1024
+
+
+class Payload(View):
+    """A payload as far as it is shown. ``decoders`` says why each decoder did not fit."""
+
+    size: int
+    encoding: Literal["text", "json", "msgpack", "hex", "withheld"]
+    text: str | None = Field(None, description="At most 64 KiB of it, as text or hex")
+    value: Any = Field(None, description="Decoded, for json and msgpack")
+    truncated: bool = False
+    decoders: dict[str, str] = {}
+
+
+class MessageView(View):
+    """One message."""
+
+    topic: str
+    node: str
+    session: Int64
+    queue: int | None = None
+    token: Int64 | None = None
+    position: Int64 | None = None
+    at: datetime | None = None
+    at_ns: Int64 | None = None
+    key: str | None = None
+    headers: dict[str, Any] = {}
+    payload: Payload
+
+
+class BrowsePage(View):
+    """Messages found. ``withheld``: this caller may not read payloads."""
+
+    topic: str
+    messages: list[MessageView]
+    scanned: int
+    complete: bool = Field(description="No more within what was asked")
+    next_token: str | None = None
+    withheld: bool = False
+
+
+class PublishInput(Model):
+    """One message to publish, its payload as text, JSON, or hex."""
+
+    text: str | None = Field(None, max_length=PAYLOAD_BYTES_MAX)
+    value: Any = None
+    hex: str | None = Field(None, max_length=2 * PAYLOAD_BYTES_MAX, pattern=r"^([0-9a-fA-F]{2})*$")
+    key: Short | None = None
+    headers: dict[str, str] = Field({}, max_length=64)
+    node: Short = Field("", description='By which engine; "" = any')
+    ack: Literal["none", "engine", "durable"] = "engine"
+
+
+class Published(View):
+    """Where it went."""
+
+    topic: str
+    node: str
+    ack: str
+    queue: int | None = None
+    token: Int64 | None = None

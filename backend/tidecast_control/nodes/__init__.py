@@ -1,0 +1,1 @@
+"""Nodes: the engines, their enrolment, and the link to them."""

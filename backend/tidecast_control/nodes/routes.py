@@ -1,0 +1,74 @@
+"""Routes of nodes: enrolment, counters, flight recorder."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.http import Ctx, Db, needs, problem_responses
+from tidecast_control.kit.schemas import NAME_PATTERN, Page
+from tidecast_control.nodes import service
+from tidecast_control.nodes.schemas import (
+    Enrolment,
+    EnrolmentInput,
+    EnrolmentSecret,
+    NodeCounters,
+    RecorderPage,
+)
+
+router = APIRouter()
+NodeName = Annotated[str, Path(min_length=1, max_length=200, pattern=NAME_PATTERN)]
+
+
+@router.get("/nodes/{name}/counters", tags=["nodes"],
+            responses=problem_responses(404, 502, 504))  # fmt: skip
+async def get_counters(
+    name: NodeName, ctx: Ctx, actor: Annotated[Actor, needs("nodes:read")]
+) -> NodeCounters:
+    """Every counter of a node, read now."""
+    del actor
+    value = await ctx.hub.ask(name, "counters", {})
+    return NodeCounters.model_validate(value)
+
+
+@router.get("/nodes/{name}/recorder", tags=["nodes"],
+            responses=problem_responses(404, 502, 504))  # fmt: skip
+async def get_recorder(
+    name: NodeName,
+    ctx: Ctx,
+    actor: Annotated[Actor, needs("nodes:read")],
+    limit: Annotated[int, Query(ge=1, le=1000)] = 200,
+    section: Annotated[str, Query(pattern="^(alert|low|high|all)$")] = "all",
+) -> RecorderPage:
+    """The newest records of a node's flight recorder."""
+    del actor
+    value = await ctx.hub.ask(name, "recorder", {"limit": limit, "section": section})
+    return RecorderPage.model_validate(value)
+
+
+@router.get("/enrolments", tags=["nodes"], responses=problem_responses())
+def list_enrolments(
+    session: Db, actor: Annotated[Actor, needs("enrolments:read")]
+) -> Page[Enrolment]:
+    """The tokens that let engines register."""
+    del actor
+    return Page(items=service.enrolments(session))
+
+
+@router.post("/enrolments", tags=["nodes"], status_code=201, responses=problem_responses(409))
+def create_enrolment(
+    session: Db, body: EnrolmentInput, actor: Annotated[Actor, needs("enrolments:write")]
+) -> EnrolmentSecret:
+    """A new token for engines; shown once."""
+    return service.enrol(session, body, actor)
+
+
+@router.delete("/enrolments/{name}", tags=["nodes"], status_code=204,
+               responses=problem_responses(404))  # fmt: skip
+def delete_enrolment(
+    session: Db, name: NodeName, actor: Annotated[Actor, needs("enrolments:write")]
+) -> None:
+    """Revoke a token; engines that registered with it stay."""
+    service.revoke_enrolment(session, name, actor)

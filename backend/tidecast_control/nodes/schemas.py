@@ -1,0 +1,105 @@
+"""Nodes: the engines as the service sees them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import Field
+
+from tidecast_control.kit.schemas import (
+    Int64,
+    Model,
+    Name,
+    Resource,
+    ResourceInput,
+    Short,
+    Status,
+    View,
+)
+
+
+class NodeSpec(Model):
+    """What is wanted of a node. It is made when an engine registers."""
+
+    quarantined: bool = Field(False, description="Other nodes refuse its packets")
+    site: Short = ""
+
+
+class NodeStatus(Status):
+    """What a node last said."""
+
+    state: Literal["up", "down", "never"] = "never"
+    node_id: int | None = None
+    incarnation: Int64 | None = None
+    version: str = ""
+    host: str = ""
+    address: str = ""
+    topology_version: Int64 = Field(0, description="The newest topology it applied")
+    wanted_version: Int64 = 0
+    connected_at: datetime | None = None
+    seen_at: datetime | None = None
+    restart_needed: list[str] = []
+    errors: dict[str, str] = {}
+
+
+class Node(Resource[NodeSpec, NodeStatus]):
+    """A node."""
+
+
+class NodeInput(ResourceInput[NodeSpec]):
+    """A node as wanted."""
+
+
+class EnrolmentInput(Model):
+    """A token that lets engines register."""
+
+    name: Name
+    uses_max: int = Field(1, ge=1, le=10_000)
+    expires_s: float = Field(86_400, gt=0, le=366 * 86_400)
+
+
+class Enrolment(View):
+    """An enrolment token, without its secret."""
+
+    id: str
+    name: str
+    uses: int
+    uses_max: int
+    created_at: datetime
+    created_by: str
+    expires_at: datetime
+
+
+class EnrolmentSecret(Enrolment):
+    """Shown once."""
+
+    token: str
+
+
+class RecorderRecord(View):
+    """One record of a flight recorder."""
+
+    at: datetime
+    at_ns: Int64
+    section: Literal["alert", "low", "high"]
+    writer: str
+    code: str
+    entity: Int64
+    values: dict[str, str]
+    text: str
+
+
+class RecorderPage(View):
+    """Newest last."""
+
+    node: str
+    records: list[RecorderRecord]
+
+
+class NodeCounters(View):
+    """Every counter of a node: kind -> rows."""
+
+    node: str
+    at: datetime
+    counters: dict[str, list[dict[str, Any]]]

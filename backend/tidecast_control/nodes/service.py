@@ -1,0 +1,190 @@
+"""Nodes: status, enrolment, admission of engines."""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlmodel import Session
+
+from tidecast_control.audit import service as audit
+from tidecast_control.auth.service import digest
+from tidecast_control.kit import repository as resources_repository
+from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.kind import Kind
+from tidecast_control.kit.models import ResourceRow, utc_now
+from tidecast_control.kit.problems import ProblemError, not_found
+from tidecast_control.kit.schemas import Condition, Status
+from tidecast_control.nodes import repository
+from tidecast_control.nodes.models import EnrolmentRow, NodeStateRow
+from tidecast_control.nodes.schemas import (
+    Enrolment,
+    EnrolmentInput,
+    EnrolmentSecret,
+    Node,
+    NodeInput,
+    NodeSpec,
+    NodeStatus,
+)
+
+TOKEN_PREFIX, CREDENTIAL_PREFIX = "tce_", "tcn_"
+
+
+def _status(session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
+    states = repository.states(session)
+    version, _ = resources_repository.clock(session)
+    return [_status_of(row, states.get(row.name), version) for row in rows]
+
+
+def _status_of(row: ResourceRow, state: NodeStateRow | None, version: int) -> NodeStatus:
+    if state is None:
+        return NodeStatus(state="never", wanted_version=version)
+    drift = state.connected and (
+        state.applied_version < version or bool(state.errors) or bool(state.restart_needed)
+    )
+    conditions = []
+    if drift:
+        conditions.append(
+            Condition(type="Drift", status=True,
+                      message=f"applied {state.applied_version} of {version}")
+        )  # fmt: skip
+    return NodeStatus(
+        observed_generation=row.generation if state.connected else 0,
+        drift=drift,
+        conditions=conditions,
+        state="up" if state.connected else "down",
+        node_id=state.node_id,
+        incarnation=state.incarnation,
+        version=state.software,
+        host=state.host,
+        address=state.address,
+        topology_version=state.applied_version,
+        wanted_version=version,
+        connected_at=state.connected_at,
+        seen_at=state.seen_at,
+        restart_needed=[str(r) for r in state.restart_needed],
+        errors={str(k): str(v) for k, v in state.errors.items()},
+    )
+
+
+def _uses(session: Session, row: ResourceRow) -> list[str]:
+    state = repository.state(session, row.name)
+    return ["its engine is connected: stop it first"] if state and state.connected else []
+
+
+KIND = Kind(
+    name="node",
+    path="nodes",
+    rights="nodes",
+    spec=NodeSpec,
+    resource=Node,
+    input=NodeInput,
+    in_topology=True,
+    order=8,
+    impacts={"quarantined": "restart", "site": "none"},
+    uses=_uses,
+    status=_status,
+)
+
+
+# --- enrolment ------------------------------------------------------------------------------------
+
+
+def enrolments(session: Session) -> list[Enrolment]:
+    """All tokens, without their secrets."""
+    return [Enrolment.model_validate(row) for row in repository.enrolments(session)]
+
+
+def enrol(session: Session, body: EnrolmentInput, actor: Actor) -> EnrolmentSecret:
+    """A new token; its secret is shown once. Raises `conflict`."""
+    if repository.enrolment_by_name(session, body.name) is not None:
+        raise ProblemError("conflict", f"an enrolment {body.name!r} exists already")
+    token = TOKEN_PREFIX + secrets.token_urlsafe(32)
+    row = EnrolmentRow(
+        id=str(uuid.uuid4()), name=body.name, digest=digest(token), uses_max=body.uses_max,
+        created_by=actor.name, expires_at=utc_now() + timedelta(seconds=body.expires_s),
+    )  # fmt: skip
+    session.add(row)
+    session.flush()
+    audit.record(session, actor, "create", "enrolment", body.name, None, body.model_dump())
+    return EnrolmentSecret(**Enrolment.model_validate(row).model_dump(), token=token)
+
+
+def revoke_enrolment(session: Session, name: str, actor: Actor) -> None:
+    """Delete a token; engines that registered with it stay."""
+    row = repository.enrolment_by_name(session, name)
+    if row is None:
+        raise not_found("enrolment", name)
+    session.delete(row)
+    audit.record(session, actor, "delete", "enrolment", name)
+
+
+def admit(session: Session, secret: str, hello: dict[str, Any], address: str) -> str | None:
+    """Let an engine in by its credential, or by an enrolment token; its new credential then.
+
+    Raises `unauthenticated`, `conflict` (another node has the name).
+    """
+    name = str(hello["node"])
+    state = repository.state(session, name, lock=True)
+    issued = None
+    if secret.startswith(CREDENTIAL_PREFIX):
+        if state is None or not secrets.compare_digest(state.credential, digest(secret)):
+            raise ProblemError("unauthenticated", "unknown credential: enrol this engine anew")
+    else:
+        _use_token(session, secret)
+        if state is not None and state.connected:
+            raise ProblemError("conflict", f"a node {name!r} is connected already")
+        issued = CREDENTIAL_PREFIX + secrets.token_urlsafe(32)
+    if state is None:
+        state = NodeStateRow(name=name)
+    if issued is not None:
+        state.credential = digest(issued)
+        actor = Actor(kind="engine", name=name, role="viewer", address=address)
+        audit.record(session, actor, "register", "node", name, None, {"address": address})
+    _note_hello(state, hello, address)
+    session.add(state)
+    if resources_repository.find(session, "node", name) is None:
+        session.add(
+            ResourceRow(uid=str(uuid.uuid4()), kind="node", name=name,
+                        spec=NodeSpec().model_dump(), updated_by=name)
+        )  # fmt: skip
+    return issued
+
+
+def _use_token(session: Session, secret: str) -> None:
+    token = repository.enrolment_by_digest(session, digest(secret))
+    if token is None or token.expires_at < utc_now() or token.uses >= token.uses_max:
+        raise ProblemError("unauthenticated", "the enrolment token is unknown, expired or used up")
+    token.uses += 1
+    session.add(token)
+
+
+def _note_hello(state: NodeStateRow, hello: dict[str, Any], address: str) -> None:
+    state.connected, state.address = True, address
+    state.node_id, state.incarnation = int(hello["node_id"]), int(hello["incarnation"])
+    state.software, state.host = str(hello["version"])[:50], str(hello["host"])[:200]
+    state.applied_version = int(hello["applied_version"])
+    state.connected_at = state.seen_at = utc_now()
+
+
+def report(session: Session, name: str, said: dict[str, Any]) -> None:
+    """What an engine made of a topology."""
+    state = repository.state(session, name, lock=True)
+    if state is None:
+        return
+    state.applied_version = int(said["version"])
+    state.errors = {str(k): str(v)[:1000] for k, v in said["errors"].items()}
+    state.restart_needed = [str(r) for r in said["restart_needed"]]
+    state.seen_at = utc_now()
+    session.add(state)
+
+
+def gone(session: Session, name: str) -> None:
+    """An engine's connection ended."""
+    state = repository.state(session, name, lock=True)
+    if state is not None:
+        state.connected, state.seen_at = False, utc_now()
+        session.add(state)

@@ -1,0 +1,37 @@
+"""Operations: what was asked of engines, and what came of it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import Field
+
+from tidecast_control.kit.schemas import View
+
+
+class NodeResult(View):
+    """What one engine answered."""
+
+    node: str
+    ok: bool
+    value: dict[str, Any] = {}
+    code: str = ""
+    detail: str = ""
+
+
+class Operation(View):
+    """One operation. With `dry_run=true` the engines only say what would happen."""
+
+    id: str
+    action: Literal["pause", "resume", "purge", "seek", "redrive", "recorder", "drain"]
+    kind: str
+    name: str
+    state: Literal["done", "failed", "partial"]
+    dry_run: bool = False
+    request: dict[str, Any] = {}
+    results: list[NodeResult] = []
+    cli: str = Field("", description="The same from the shell")
+    created_at: datetime
+    finished_at: datetime | None = None
+    created_by: str

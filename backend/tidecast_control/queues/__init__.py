@@ -1,0 +1,1 @@
+"""Queues: the durable partitions of topics."""

@@ -1,0 +1,39 @@
+"""Routes of queues."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.http import Ctx, Db, needs, problem_responses
+from tidecast_control.kit.schemas import LIMIT_DEFAULT, LIMIT_MAX, Page
+from tidecast_control.queues import service
+from tidecast_control.queues.schemas import Queue
+
+router = APIRouter(tags=["queues"])
+QueueName = Annotated[str, Path(max_length=210, pattern=r"^[A-Za-z0-9_.-]+:\d{1,4}$")]
+
+
+@router.get("/queues", responses=problem_responses())
+def list_queues(
+    session: Db,
+    ctx: Ctx,
+    actor: Annotated[Actor, needs("queues:read")],
+    topic: Annotated[str, Query(max_length=200, pattern=r"^[^\x00]*$")] = "",
+    limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = LIMIT_DEFAULT,
+    cursor: Annotated[str | None, Query(max_length=1000)] = None,
+) -> Page[Queue]:
+    """The queues of all durable topics, or of one."""
+    del actor
+    return service.page(session, ctx.hub, topic, limit, cursor)
+
+
+@router.get("/queues/{name}", responses=problem_responses(404))
+def get_queue(
+    session: Db, ctx: Ctx, name: QueueName, actor: Annotated[Actor, needs("queues:read")]
+) -> Queue:
+    """One queue, as TOPIC:NUMBER."""
+    del actor
+    return service.get(session, ctx.hub, name)

@@ -1,0 +1,48 @@
+"""Queues: one durable partition of a topic each."""
+
+from __future__ import annotations
+
+from sqlmodel import Session
+
+from tidecast_control.kit import cursor as cursors
+from tidecast_control.kit.problems import invalid, not_found
+from tidecast_control.kit.schemas import Page
+from tidecast_control.link.hub import Hub
+from tidecast_control.queues import repository
+from tidecast_control.queues.schemas import Queue
+
+
+def page(session: Session, hub: Hub, topic: str, limit: int, cursor: str | None) -> Page[Queue]:
+    """Queues by topic and number."""
+    after_topic, after_number = "", -1
+    if cursor:
+        value, name = cursors.decode(cursor, "name")
+        if not isinstance(value, int):
+            raise invalid("query/cursor", "not a cursor of this list", "next_cursor")
+        after_topic, after_number = name, value
+    found: list[Queue] = []
+    for name, count in repository.durable_topics(session, topic, after_topic):
+        first = after_number + 1 if name == after_topic else 0
+        found += [_queue(hub, name, n) for n in range(first, count)][: limit + 1 - len(found)]
+        if len(found) > limit:
+            break
+    following = None
+    if len(found) > limit:
+        found = found[:limit]
+        following = cursors.encode("name", found[-1].number, found[-1].topic)
+    return Page(items=found, next_cursor=following)
+
+
+def get(session: Session, hub: Hub, name: str) -> Queue:
+    """One queue. Raises `not_found`."""
+    topic, _, number = name.rpartition(":")
+    for known, count in repository.durable_topics(session, topic, ""):
+        if known == topic and int(number) < count:
+            return _queue(hub, topic, int(number))
+    raise not_found("queue", name)
+
+
+def _queue(hub: Hub, topic: str, number: int) -> Queue:
+    return hub.queue(topic, number) or Queue(
+        name=f"{topic}:{number}", topic=topic, number=number, state="unknown"
+    )

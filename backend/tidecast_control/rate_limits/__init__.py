@@ -1,0 +1,1 @@
+"""Rate limits as policies by name pattern."""

@@ -1,0 +1,48 @@
+"""Rate limits: policies by name pattern."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from tidecast_control.kit.schemas import Count, Model, Resource, ResourceInput, Short, Status
+
+Pattern = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=200,
+        pattern=r"^([A-Za-z0-9_-]+|\*)(\.([A-Za-z0-9_-]+|\*))*(\.>)?$|^>$",
+        description="`*` = one token, `>` = one or more, only last",
+    ),
+]
+
+
+class RateLimitSpec(Model):
+    """A limit for every publisher of the topics that match; it holds at once.
+
+    The highest priority wins, then the pattern with most exact tokens; a topic's own setting wins
+    over all policies.
+    """
+
+    pattern: Pattern
+    priority: int = Field(0, ge=-1000, le=1000)
+    rate_packets_per_s: Count | None = Field(None, description="null = says nothing; 0 = none")
+    rate_bytes_per_s: Count | None = None
+    publisher: Short = Field("", description='Node name; "" = publishers of all nodes')
+
+
+class RateLimitStatus(Status):
+    """Where a policy matters."""
+
+    topics_matched: int = 0
+    topics_effective: int = Field(0, description="Topics where it wins")
+
+
+class RateLimit(Resource[RateLimitSpec, RateLimitStatus]):
+    """A rate limit policy."""
+
+
+class RateLimitInput(ResourceInput[RateLimitSpec]):
+    """A rate limit policy as wanted."""

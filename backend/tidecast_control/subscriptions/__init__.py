@@ -1,0 +1,1 @@
+"""Durable subscriptions: position, lag, pause, seek, re-drive."""

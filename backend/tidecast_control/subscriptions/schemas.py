@@ -1,0 +1,82 @@
+"""Durable subscriptions: request and response shapes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from tidecast_control.kit.schemas import Int64, Model, Resource, ResourceInput, Short, Status, View
+from tidecast_control.rate_limits.schemas import Pattern
+
+
+class StartAt(Model):
+    """Where to start: earliest, latest, a token (with queue) or a time (ns since 1970)."""
+
+    at: Literal["earliest", "latest", "token", "time"] = "latest"
+    queue: int | None = Field(None, ge=0, le=1023)
+    token: Annotated[str, Field(pattern=r"^\d{1,19}$")] | None = None
+    time_ns: Annotated[str, Field(pattern=r"^\d{1,19}$")] | None = None
+
+
+class SubscriptionSpec(Model):
+    """A named durable consumer."""
+
+    topic: Pattern = Field(description="A topic, or a pattern (implicit subscription)")
+    start: StartAt = StartAt()
+    filter: Annotated[str, Field(max_length=4096)] = Field("", description="Compiled filter")
+    ack: Literal["explicit", "auto", "none"] = "explicit"
+    ack_wait_s: float = Field(30.0, gt=0, le=86_400)
+    deliver_max: int = Field(5, ge=0, le=10_000, description="0 = for ever")
+    in_flight_max: int = Field(500, ge=1, le=1_000_000)
+    dead_letter: Short = Field("", description="Topic of dead letters")
+    paused: bool = False
+
+
+class QueueCursor(View):
+    """Positions in one queue."""
+
+    queue: int
+    earliest: Int64 = 0
+    acked: Int64 = 0
+    delivered: Int64 = 0
+    latest: Int64 = 0
+    lag_messages: Int64 = 0
+    lag_s: float | None = None
+    pressure: str = Field("", description="Why it is slow; empty = it is not")
+
+
+class SubscriptionStatus(Status):
+    """Where a subscription is. Null: the engines here cannot say yet."""
+
+    state: Literal["active", "idle", "paused", "behind", "unwired", "unknown"] = "unknown"
+    members: int = 0
+    lag_messages: Int64 | None = None
+    lag_s: float | None = None
+    drain_s: float | None = Field(None, description="Time to drain at the present rate")
+    outstanding: Int64 | None = None
+    dead_letters: Int64 | None = None
+    cursors: list[QueueCursor] = []
+
+
+class Subscription(Resource[SubscriptionSpec, SubscriptionStatus]):
+    """A durable subscription."""
+
+
+class SubscriptionInput(ResourceInput[SubscriptionSpec]):
+    """A durable subscription as wanted."""
+
+
+class SeekRequest(StartAt):
+    """Move the position. `shift` moves by that many messages instead."""
+
+    shift: int | None = Field(None, ge=-(1 << 53), le=1 << 53)
+
+
+class RedriveRequest(Model):
+    """Publish dead letters again."""
+
+    to: Short = Field("", description='"" = where they came from')
+    count_max: int = Field(1000, ge=1, le=1_000_000)
+    key: Short | None = None
+    reason: Short | None = None

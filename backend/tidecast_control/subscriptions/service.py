@@ -1,0 +1,83 @@
+"""Durable subscriptions: rules, impacts, status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlmodel import Session
+
+from tidecast.config import is_pattern
+from tidecast_control.kit import applied, repository
+from tidecast_control.kit.kind import Kind
+from tidecast_control.kit.models import ResourceRow
+from tidecast_control.kit.schemas import ProblemItem, Status
+from tidecast_control.subscriptions.schemas import (
+    Subscription,
+    SubscriptionInput,
+    SubscriptionSpec,
+    SubscriptionStatus,
+)
+
+
+def topic_of(_name: str, spec: Mapping[str, Any]) -> str:
+    """The topic or pattern that a subscription reads."""
+    return str(spec["topic"])
+
+
+def _check(
+    session: Session, name: str, spec: SubscriptionSpec, row: ResourceRow | None
+) -> list[Any]:
+    found: list[ProblemItem] = []
+    if row is not None and row.spec.get("topic") != spec.topic:
+        found.append(
+            ProblemItem(pointer="/spec/topic", detail="a subscription cannot change its topic",
+                        allowed=str(row.spec.get("topic")))
+        )  # fmt: skip
+    if not is_pattern(spec.topic):
+        topic = repository.find(session, "topic", spec.topic)
+        if topic is None:
+            found.append(ProblemItem(pointer="/spec/topic", detail=f"no topic {spec.topic!r}"))
+        elif topic.spec.get("mode") != "durable":
+            found.append(
+                ProblemItem(pointer="/spec/topic", detail=f"topic {spec.topic} is live",
+                            allowed="a durable topic")
+            )  # fmt: skip
+    if spec.start.at == "token" and spec.start.token is None:
+        found.append(ProblemItem(pointer="/spec/start/token", detail="missing"))
+    if spec.start.at == "time" and spec.start.time_ns is None:
+        found.append(ProblemItem(pointer="/spec/start/time_ns", detail="missing"))
+    if spec.dead_letter and repository.find(session, "topic", spec.dead_letter) is None:
+        found.append(
+            ProblemItem(pointer="/spec/dead_letter", detail=f"no topic {spec.dead_letter!r}")
+        )
+    del name
+    return found
+
+
+def _status(session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
+    states = applied.connected(session)
+    return [
+        SubscriptionStatus(
+            **applied.applied(states, row),
+            state="paused" if row.spec.get("paused") else "unknown",
+        )
+        for row in rows
+    ]
+
+
+KIND = Kind(
+    name="subscription",
+    path="subscriptions",
+    rights="subscriptions",
+    spec=SubscriptionSpec,
+    resource=Subscription,
+    input=SubscriptionInput,
+    in_topology=True,
+    order=3,
+    impacts={"start": "none", "filter": "live"},
+    delete_impact="data_loss",
+    check=_check,
+    status=_status,
+    topic_of=topic_of,
+)

@@ -1,0 +1,1 @@
+"""Health, version, metrics, the dashboard's files."""

@@ -1,0 +1,56 @@
+"""Routes about the service itself."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Response
+
+from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.http import Ctx, Db, needs, problem_responses
+from tidecast_control.kit.problems import CATALOGUE, not_found
+from tidecast_control.kit.schemas import Page
+from tidecast_control.system import service
+from tidecast_control.system.schemas import Health, ProblemKind, SystemInfo
+
+api = APIRouter(tags=["system"])
+router = APIRouter(tags=["system"])
+
+
+@api.get("/system", responses=problem_responses())
+def system_info(session: Db, ctx: Ctx, actor: Annotated[Actor, needs("system:read")]) -> SystemInfo:
+    """Version, time, and the settings a client should know."""
+    del actor
+    return service.info(session, ctx)
+
+
+@api.get("/problems")
+def list_problems() -> Page[ProblemKind]:
+    """The catalogue of problems: every code, what it means, what to do. For everybody."""
+    return Page(items=[_kind(code) for code in sorted(CATALOGUE)])
+
+
+@api.get("/problems/{code}", responses=problem_responses(404))
+def get_problem(code: Annotated[str, Path(max_length=100)]) -> ProblemKind:
+    """One entry of the catalogue."""
+    if code not in CATALOGUE:
+        raise not_found("problem", code)
+    return _kind(code)
+
+
+def _kind(code: str) -> ProblemKind:
+    return ProblemKind(code=code, **CATALOGUE[code]._asdict())
+
+
+@router.get("/health/live")
+def health_live() -> Health:
+    """The process answers. For everybody."""
+    return Health(ok=True, checks={"process": "ok"})
+
+
+@router.get("/health/ready", responses={503: {"model": Health}})
+def health_ready(ctx: Ctx, response: Response) -> Health:
+    """The service can serve: Postgres answers. For everybody."""
+    health = service.ready(ctx)
+    response.status_code = 200 if health.ok else 503
+    return health

@@ -1,0 +1,44 @@
+"""What the service says of itself."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+from tidecast_control.kit.schemas import Int64, View
+
+
+class SystemInfo(View):
+    """Version and the settings a client should know."""
+
+    version: str
+    api: Literal["v1"] = "v1"
+    started_at: datetime
+    now: datetime
+    uptime_s: float
+    topology_version: Int64
+    first_run: bool
+    faults_allowed: bool
+    telemetry_hz_max: float
+    postgres: str
+    nodes_up: int
+    watchers: int
+
+
+class ProblemKind(View):
+    """One entry of the problem catalogue."""
+
+    code: str
+    status: int
+    title: str
+    meaning: str
+    mend: str
+    retryable: bool
+
+
+class Health(View):
+    """Health of the service, check by check."""
+
+    ok: bool
+    checks: dict[str, str]
+    detail: dict[str, Any] = {}

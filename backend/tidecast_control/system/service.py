@@ -1,0 +1,45 @@
+"""What the service says of itself."""
+
+from __future__ import annotations
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlmodel import Session
+
+import tidecast
+from tidecast_control.auth import repository as accounts
+from tidecast_control.context import Context
+from tidecast_control.kit import repository
+from tidecast_control.kit.models import utc_now
+from tidecast_control.system.schemas import Health, SystemInfo
+
+
+def info(session: Session, ctx: Context) -> SystemInfo:
+    """Version, time, settings that a client should know."""
+    version, _ = repository.clock(session)
+    now = utc_now()
+    people = accounts.users(session)
+    return SystemInfo(
+        version=tidecast.__version__,
+        started_at=ctx.started_at,
+        now=now,
+        uptime_s=(now - ctx.started_at).total_seconds(),
+        topology_version=version,
+        first_run=len(people) == 1 and people[0].must_change_password,
+        faults_allowed=ctx.settings.allow_faults,
+        telemetry_hz_max=ctx.settings.telemetry_hz,
+        postgres="external" if ctx.settings.database_url is not None else "embedded",
+        nodes_up=len(ctx.hub.connected()),
+        watchers=ctx.feed.watchers,
+    )
+
+
+def ready(ctx: Context) -> Health:
+    """Whether Postgres answers; how many engines there are is told, but is no condition."""
+    checks = {"process": "ok"}
+    try:
+        ctx.db.ping()
+        checks["postgres"] = "ok"
+    except SQLAlchemyError:
+        checks["postgres"] = "no answer"
+    ok = all(value == "ok" for value in checks.values())
+    return Health(ok=ok, checks=checks, detail={"nodes_up": len(ctx.hub.connected())})

@@ -1,0 +1,1 @@
+"""Topics: what is wanted of each, and what the engines made of it."""

@@ -1,0 +1,132 @@
+"""Topics: rules, impacts, status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlmodel import Session
+
+from tidecast.config import TopicConfig, derive_topic_id, topic_name_problem
+from tidecast_control.kit import applied, repository
+from tidecast_control.kit.kind import Kind, own_name
+from tidecast_control.kit.models import ResourceRow
+from tidecast_control.kit.schemas import Condition, ProblemItem, Status
+from tidecast_control.rate_limits import service as rate_limits
+from tidecast_control.topics import repository as topics
+from tidecast_control.topics.schemas import Topic, TopicInput, TopicSpec, TopicStatus
+
+LIVE = ("rate_packets_per_s", "rate_bytes_per_s", "linger_us")
+DURABLE = (
+    "queues",
+    "fsync",
+    "fsync_interval_ms",
+    "segment_bytes",
+    "retention_bytes",
+    "retention_s",
+)
+ENGINE_FIELDS = frozenset(TopicConfig.__struct_fields__)
+PACKET_SLOTS_MAX = 1 << 20
+
+
+def _check(session: Session, name: str, spec: TopicSpec, row: ResourceRow | None) -> list[Any]:
+    found: list[ProblemItem] = []
+    problem = topic_name_problem(name)
+    if problem is not None:
+        found.append(ProblemItem(pointer="path/name", detail=problem))
+    if spec.transport and repository.find(session, "transport", spec.transport) is None:
+        known = ", ".join(repository.names(session, "transport")) or "none"
+        found.append(
+            ProblemItem(pointer="/spec/transport", detail=f"no transport {spec.transport!r}",
+                        allowed=known)
+        )  # fmt: skip
+    if row is not None and spec.queues < row.spec.get("queues", 1) and spec.mode == "durable":
+        least = row.spec["queues"]
+        found.append(
+            ProblemItem(pointer="/spec/queues", detail=f"{spec.queues}: queues may only grow",
+                        allowed=f">= {least}")
+        )  # fmt: skip
+    wire_id = _wire_id(name, spec.model_dump())
+    rival = topics.with_wire_id(session, wire_id, spec.transport, name)
+    if rival is not None:
+        found.append(
+            ProblemItem(
+                pointer="/spec/wire_id",
+                detail=f"{wire_id}: topic {rival} has the same on that transport",
+                allowed="another number of 1..65535",
+            )
+        )
+    return found
+
+
+def _warn(session: Session, name: str, spec: TopicSpec, row: ResourceRow | None) -> list[str]:
+    found = []
+    if spec.rate_bytes_per_s is not None or spec.rate_packets_per_s is not None:
+        over = rate_limits.effective(rate_limits.policies(session), name, spec.model_dump())
+        if over.shadowed:
+            found.append(f"its own rate overrules the policies {', '.join(over.shadowed)}")
+    if row is not None and row.spec.get("mode") == "durable" and spec.mode == "live":
+        found.append("the topic's queues and all messages in them are deleted")
+    return found
+
+
+def _uses(session: Session, row: ResourceRow) -> list[str]:
+    found = [f"subscription {n}" for n in topics.subscriptions_of(session, row.name)]
+    traffic = repository.find(session, "traffic", row.name)
+    if traffic is not None and traffic.spec.get("running"):
+        found.append(f"traffic {row.name} is running")
+    return found
+
+
+def _status(session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
+    states, policies = applied.connected(session), rate_limits.policies(session)
+    unwired = [
+        field for field in (*DURABLE, "mode") if field not in ENGINE_FIELDS
+    ] if states else []  # fmt: skip
+    found: list[Status] = []
+    for row in rows:
+        facts = applied.applied(states, row)
+        missing = unwired if row.spec.get("mode") == "durable" else []
+        if missing:
+            facts["conditions"].append(
+                Condition(type="Unwired", status=True,
+                          message=f"the engines do not know yet: {', '.join(missing)}")
+            )  # fmt: skip
+        found.append(
+            TopicStatus(
+                **facts,
+                effective_rate=rate_limits.effective(policies, row.name, row.spec),
+                nodes=[s.name for s in states if f"topic/{row.name}" not in s.errors],
+                unwired=missing,
+            )
+        )
+    return found
+
+
+def _wire_id(name: str, spec: Mapping[str, Any]) -> int:
+    return spec["wire_id"] or derive_topic_id(name)
+
+
+KIND = Kind(
+    name="topic",
+    path="topics",
+    rights="topics",
+    spec=TopicSpec,
+    resource=Topic,
+    input=TopicInput,
+    in_topology=True,
+    order=1,
+    impacts={
+        **dict.fromkeys(LIVE, "live"), "mode": "data_loss", "queues": "live",
+        "fsync": "live", "fsync_interval_ms": "live", "segment_bytes": "live",
+        "retention_bytes": "live", "retention_s": "live",
+    },
+    default_impact="recreate",
+    delete_impact="data_loss",
+    check=_check,
+    warn=_warn,
+    uses=_uses,
+    status=_status,
+    topic_of=own_name,
+    number_of=_wire_id,
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Traffic generators: example load that is switched on and off."""

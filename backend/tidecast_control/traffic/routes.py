@@ -1,0 +1,36 @@
+"""Routes that switch a traffic generator on and off."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path
+
+from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.http import Ctx, Db, needs, problem_responses
+from tidecast_control.kit.schemas import NAME_PATTERN
+from tidecast_control.traffic import service
+from tidecast_control.traffic.schemas import Traffic
+
+router = APIRouter(tags=["traffic"])
+Generator = Annotated[str, Path(min_length=1, max_length=200, pattern=NAME_PATTERN)]
+
+
+@router.post("/traffic/{name}/start", responses=problem_responses(404, 409))
+def start_traffic(
+    session: Db, ctx: Ctx, name: Generator, actor: Annotated[Actor, needs("traffic:write")]
+) -> Traffic:
+    """Switch example traffic on; made with its defaults when the topic has none yet."""
+    found = service.switch(session, name, actor, on=True)
+    ctx.changed()
+    return found
+
+
+@router.post("/traffic/{name}/stop", responses=problem_responses(404, 409))
+def stop_traffic(
+    session: Db, ctx: Ctx, name: Generator, actor: Annotated[Actor, needs("traffic:write")]
+) -> Traffic:
+    """Switch example traffic off."""
+    found = service.switch(session, name, actor, on=False)
+    ctx.changed()
+    return found

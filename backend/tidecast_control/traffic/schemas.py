@@ -1,0 +1,36 @@
+"""Traffic generators: one an example topic, named like it."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from tidecast_control.kit.schemas import Int64, Model, Resource, ResourceInput, Short, Status
+
+
+class TrafficSpec(Model):
+    """Example messages, published and read by an engine itself."""
+
+    topic: Short = ""
+    running: bool = False
+    messages_per_s: float = Field(1000.0, gt=0, le=1_000_000)
+    message_bytes: int = Field(100, ge=16, le=65_536)
+    keys: int = Field(16, ge=0, le=65_536)
+    subscribers: int = Field(1, ge=0, le=16)
+    node: Short = Field("", description='"" = the first node, by name')
+
+
+class TrafficStatus(Status):
+    """What the generator did, while it is watched."""
+
+    running: bool = False
+    node: str = ""
+    published: Int64 = 0
+    received: Int64 = 0
+
+
+class Traffic(Resource[TrafficSpec, TrafficStatus]):
+    """A traffic generator."""
+
+
+class TrafficInput(ResourceInput[TrafficSpec]):
+    """A traffic generator as wanted."""

@@ -1,0 +1,74 @@
+"""Traffic generators: which engine runs which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlmodel import Session
+
+from tidecast_control.kit import applied, repository, resources
+from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.kind import Kind
+from tidecast_control.kit.models import ResourceRow
+from tidecast_control.kit.schemas import MergePatch, ProblemItem, Status
+from tidecast_control.traffic.schemas import Traffic, TrafficInput, TrafficSpec, TrafficStatus
+
+
+def topic_of(name: str, spec: Mapping[str, Any]) -> str:
+    """The topic that a generator publishes on."""
+    return str(spec.get("topic") or name)
+
+
+def runner(spec: Mapping[str, Any], nodes: Sequence[str]) -> str:
+    """The node that runs a generator: the one told, else the first by name."""
+    told = str(spec.get("node", ""))
+    return told or (min(nodes) if nodes else "")
+
+
+def _check(session: Session, name: str, spec: TrafficSpec, row: ResourceRow | None) -> list[Any]:
+    del row
+    topic = spec.topic or name
+    if repository.find(session, "topic", topic) is None:
+        return [ProblemItem(pointer="/spec/topic", detail=f"no topic {topic!r}: create it first")]
+    return []
+
+
+def _status(session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
+    states = applied.connected(session)
+    names = [s.name for s in states]
+    found: list[Status] = []
+    for row in rows:
+        node = runner(row.spec, names)
+        mine = [s for s in states if s.name == node]
+        facts = applied.applied(mine, row)
+        running = bool(row.spec.get("running")) and bool(mine) and not facts["drift"]
+        found.append(TrafficStatus(**facts, node=node, running=running))
+    return found
+
+
+KIND = Kind(
+    name="traffic",
+    path="traffic",
+    rights="traffic",
+    spec=TrafficSpec,
+    resource=Traffic,
+    input=TrafficInput,
+    in_topology=True,
+    order=4,
+    check=_check,
+    status=_status,
+    topic_of=topic_of,
+)
+
+
+def switch(session: Session, name: str, actor: Actor, *, on: bool) -> Traffic:
+    """Start or stop a generator; started, it is made with its defaults when it is missing."""
+    if on and repository.find(session, KIND.name, name) is None:
+        body = TrafficInput(spec=TrafficSpec(running=True))
+        found = resources.put(session, KIND, name, body, actor).resource
+    else:
+        patch = MergePatch(spec={"running": on})
+        found = resources.patch(session, KIND, name, patch, actor).resource
+    assert isinstance(found, Traffic)
+    return found

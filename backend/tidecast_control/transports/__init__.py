@@ -1,0 +1,1 @@
+"""Transports: how packets move."""

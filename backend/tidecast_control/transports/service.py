@@ -1,0 +1,84 @@
+"""Transports: rules, impacts, status."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlmodel import Session
+
+from tidecast.config import TRANSPORTS_MAX, topology_from
+from tidecast.errors import ConfigError
+from tidecast_control.kit import applied, repository
+from tidecast_control.kit.kind import Kind
+from tidecast_control.kit.models import ResourceRow
+from tidecast_control.kit.schemas import ProblemItem, Status
+from tidecast_control.transports.repository import topics_on
+from tidecast_control.transports.schemas import (
+    Transport,
+    TransportInput,
+    TransportSpec,
+    TransportStatus,
+)
+
+
+def _check(session: Session, name: str, spec: TransportSpec, row: ResourceRow | None) -> list[Any]:
+    """The engine's own check, with all other transports."""
+    del row
+    others = [r for r in repository.all_of(session, "transport") if r.name != name]
+    mine = {"name": name, **spec.model_dump(mode="json")}
+    whole = [*({"name": r.name, **r.spec} for r in others), mine]
+    if len(whole) > TRANSPORTS_MAX:
+        return [
+            ProblemItem(pointer="path/name", detail="too many transports",
+                        allowed=f"1..{TRANSPORTS_MAX}")
+        ]  # fmt: skip
+    try:
+        topology_from({"transports": whole})
+    except ConfigError as problem:
+        return [_item(text, len(whole) - 1) for text in problem.problems]
+    return []
+
+
+def _item(problem: str, mine: int) -> ProblemItem:
+    place, _, rest = problem.partition(": ")
+    field = place.removeprefix(f"transports[{mine}].")
+    value, _, allowed = rest.partition(": allowed ")
+    return ProblemItem(
+        pointer="/spec/" + field.replace("[", "/").replace("]", "").replace(".", "/"),
+        detail=value, allowed=allowed or None,
+    )  # fmt: skip
+
+
+def _uses(session: Session, row: ResourceRow) -> list[str]:
+    count = topics_on(session, row.name)
+    return [f"{count} topic(s) use it"] if count else []
+
+
+def _status(session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
+    states = applied.connected(session)
+    return [
+        TransportStatus(
+            **applied.applied(states, row),
+            topics=topics_on(session, row.name),
+            nodes=[s.name for s in states if f"transport/{row.name}" not in s.restart_needed],
+        )
+        for row in rows
+    ]
+
+
+KIND = Kind(
+    name="transport",
+    path="transports",
+    rights="transports",
+    spec=TransportSpec,
+    resource=Transport,
+    input=TransportInput,
+    in_topology=True,
+    order=0,
+    default_impact="restart",
+    delete_impact="restart",
+    check=_check,
+    uses=_uses,
+    status=_status,
+)
