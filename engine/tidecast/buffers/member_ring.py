@@ -1,0 +1,497 @@
+"""A member's two byte rings: frames of deliveries to a client, frames of acks back to the engine.
+
+Either side trusts nothing that the other one wrote: positions and lengths are checked before use,
+and whatever is not sound is a status of its own, never a wild read. Each writer publishes its
+position last, so a writer that was killed leaves only whole frames.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+
+from tidecast.buffers.slots import ring_bell
+from tidecast.errors import ConfigError, SharedMemoryError
+from tidecast.layout import member as lay
+from tidecast.layout import segment as seg
+from tidecast.native.atomics import (
+    exchange,
+    fence_seq_cst,
+    fetch_or,
+    load_acquire,
+    load_relaxed,
+    store_relaxed,
+    store_release,
+)
+from tidecast.native.jit import held_kernel, inlined
+from tidecast.native.mapped import MappedFile
+from tidecast.native.memory import (
+    copy,
+    load_i64,
+    load_u16,
+    load_u32,
+    store_i64,
+    store_u16,
+    store_u32,
+)
+from tidecast.native.packing import pack_into, unpack_from
+
+NOTHING, HOSTILE, NEED_BUFFER, ASSEMBLED = -1, -2, -3, -4
+"""Results below zero. NOTHING: no frame, or no room for one. HOSTILE: the other side wrote what it
+may not. NEED_BUFFER: `take` needs an assembly buffer of K_TOTAL bytes. ASSEMBLED: one whole large
+record lies in it."""
+
+(
+    K_POSITION, K_DELIVERIES, K_ACKS, K_ACKED, K_FRAME_DONE, K_RECORD_AT, K_TOTAL, K_FILLED,
+    K_TOKEN, K_MESSAGES, K_BYTES, K_LANE,
+) = range(12)  # fmt: skip
+CLIENT_FIELDS = 16
+"""Private state of the client: position in the deliveries, sizes of both rings, position in the
+acks, records of the current frame that were taken, where the next one lies in the frame; assembly
+of a large record: bytes in all, bytes so far, token, lane."""
+
+ROW_FIELDS = 4
+ROW_AT, ROW_LENGTH, ROW_RECORD_AT, ROW_POSITION = 0, 1, 2, 3
+"""Columns of `take`'s rows: offset and bytes of the payload, offset of the record, and the position
+that says it is taken."""
+RUN_FIELDS = 6
+RUN_LANE, RUN_TOKEN, RUN_COUNT, RUN_ATTEMPTS, RUN_ACKS_SEEN, RUN_ROW = range(6)
+"""Columns of `take`'s runs: records of one lane with contiguous tokens, and the first one's row."""
+
+_DELIVERIES_AT = lay.MEMBER_HEADER_BYTES
+_HEADER = lay.FRAME_HEADER_BYTES
+
+
+class MemberFile:
+    """The file of one member, mapped. Raises ConfigError, SharedMemoryError, NotFound."""
+
+    def __init__(self, mapped: MappedFile, deliveries_bytes: int, acks_bytes: int) -> None:
+        self.mapped, self.array = mapped, mapped.array
+        self.deliveries_bytes, self.acks_bytes = deliveries_bytes, acks_bytes
+
+    @classmethod
+    def create(
+        cls, path: Path, deliveries_bytes: int, acks_bytes: int, *, member: int, bell: int
+    ) -> MemberFile:
+        """Make the file."""
+        for name, value, least, most in (
+            ("deliveries_bytes", deliveries_bytes, lay.DELIVERIES_BYTES_MIN,
+             lay.DELIVERIES_BYTES_MAX),
+            ("acks_bytes", acks_bytes, lay.ACKS_BYTES_MIN, lay.ACKS_BYTES_MAX),
+        ):  # fmt: skip
+            if not least <= value <= most or value & (value - 1):
+                raise ConfigError(f"{name}: {value}: a power of two from {least} to {most}")
+        mapped = MappedFile.create(path, lay.member_bytes(deliveries_bytes, acks_bytes))
+        pack_into("<II", mapped.array, lay.MEM_VERSION_AT, lay.MEMBER_VERSION, 0)
+        pack_into(
+            "<qqqqq", mapped.array, lay.MEM_DELIVERIES_BYTES_AT, deliveries_bytes, acks_bytes,
+            member, bell, time.time_ns(),
+        )  # fmt: skip
+        pack_into("<q", mapped.array, lay.MEM_STATE_AT, lay.MEM_ATTACHED)
+        pack_into("<Q", mapped.array, lay.MEM_MAGIC_AT, lay.MEMBER_MAGIC)
+        return cls(mapped, deliveries_bytes, acks_bytes)
+
+    @classmethod
+    def open(cls, path: Path) -> MemberFile:
+        """Map a file that the engine made."""
+        mapped = MappedFile.open(path)
+        if mapped.size_bytes < lay.MEMBER_HEADER_BYTES:
+            raise SharedMemoryError(f"{path}: {mapped.size_bytes} bytes are no member file")
+        magic, version, _ = unpack_from("<QII", mapped.array, 0)
+        deliveries, acks = unpack_from("<qq", mapped.array, lay.MEM_DELIVERIES_BYTES_AT)
+        sizes_sound = (
+            lay.DELIVERIES_BYTES_MIN <= deliveries <= lay.DELIVERIES_BYTES_MAX
+            and lay.ACKS_BYTES_MIN <= acks <= lay.ACKS_BYTES_MAX
+            and deliveries & (deliveries - 1) == 0
+            and acks & (acks - 1) == 0
+        )
+        if magic != lay.MEMBER_MAGIC or version != lay.MEMBER_VERSION or not sizes_sound:
+            raise SharedMemoryError(f"{path} is not a member file of version {lay.MEMBER_VERSION}")
+        if mapped.size_bytes < lay.member_bytes(deliveries, acks):
+            raise SharedMemoryError(f"{path}: cut short at {mapped.size_bytes} bytes")
+        return cls(mapped, deliveries, acks)
+
+    @property
+    def bell(self) -> int:
+        """Doorbell line of the client."""
+        return int(unpack_from("<q", self.array, lay.MEM_BELL_AT)[0])
+
+    @property
+    def detached(self) -> bool:
+        """Nothing more will come."""
+        return bool(unpack_from("<q", self.array, lay.MEM_STATE_AT)[0] == lay.MEM_DETACHED)
+
+    def client_state(self) -> np.ndarray:
+        """Private state of the client's side, at the beginning."""
+        k = np.zeros(CLIENT_FIELDS, dtype=np.int64)
+        k[K_DELIVERIES], k[K_ACKS] = self.deliveries_bytes, self.acks_bytes
+        k[K_RECORD_AT] = _HEADER
+        return k
+
+
+# --- the engine's side: `m` is its record of the member -------------------------------------------
+
+
+@inlined
+def reserve(ring, m, n):
+    """Room for a frame of ``n`` bytes (a multiple of 8): where, or NOTHING, HOSTILE."""
+    released = load_acquire(ring, lay.MEM_RELEASED_AT)
+    if released < m.released or released > m.head or released & 7:
+        return HOSTILE
+    m.released = released
+    size = m.deliveries_bytes
+    at = m.head & (size - 1)
+    left = size - at
+    pad = 0 if n <= left else left
+    if m.head + pad + n - released > size:
+        return NOTHING
+    if pad:
+        store_u32(ring, _DELIVERIES_AT + at + lay.FRAME_LENGTH_AT, pad)
+        store_u16(ring, _DELIVERIES_AT + at + lay.FRAME_KIND_AT, lay.FRAME_PAD)
+        m.head += pad
+        at = 0
+    return _DELIVERIES_AT + at
+
+
+@inlined
+def room(ring, m):
+    """Bytes that one frame may take now, its header included: 0 when the ring is full."""
+    released = load_acquire(ring, lay.MEM_RELEASED_AT)
+    if released < m.released or released > m.head:
+        return 0
+    size = m.deliveries_bytes
+    at = m.head & (size - 1)
+    free = size - (m.head - released)
+    left = size - at
+    if free <= left:
+        return free
+    return max(left, free - left)
+
+
+@inlined
+def put_frame(ring, m, at, n, kind, attempts, token, count, used, offset, lane_word):
+    """Write the header of the frame of ``n`` bytes reserved at ``at``; the body is there."""
+    store_u32(ring, at + lay.FRAME_LENGTH_AT, n)
+    store_u16(ring, at + lay.FRAME_KIND_AT, kind)
+    store_u16(ring, at + lay.FRAME_ATTEMPTS_AT, attempts)
+    store_i64(ring, at + lay.FRAME_LANE_AT, lane_word)
+    store_i64(ring, at + lay.FRAME_TOKEN_AT, token)
+    store_i64(ring, at + lay.FRAME_ACKS_SEEN_AT, m.settled)
+    store_u32(ring, at + lay.FRAME_COUNT_AT, count)
+    store_u32(ring, at + lay.FRAME_BYTES_AT, used)
+    store_i64(ring, at + lay.FRAME_OFFSET_AT, offset)
+    m.head += n
+
+
+@inlined
+def publish(ring, m, bells):
+    """Show the client all frames so far, and wake it if it sleeps."""
+    if m.published == m.head:
+        return
+    m.published = m.head
+    store_release(ring, lay.MEM_DELIVERED_AT, m.head)
+    fence_seq_cst()
+    if load_relaxed(ring, lay.MEM_ARMED_AT) != 0:
+        exchange(ring, lay.MEM_ARMED_AT, 0)
+        ring_bell(bells, m.bell)
+
+
+@inlined
+def next_ack(ring, m):
+    """Where the next ack frame lies, checked; or NOTHING, HOSTILE. `pass_ack` goes on."""
+    while True:
+        acked = load_acquire(ring, lay.MEM_ACKED_AT)
+        ahead = acked - m.settled
+        if ahead == 0:
+            return NOTHING
+        size = m.acks_bytes
+        offset = m.settled & (size - 1)
+        if ahead < 8 or ahead > size or acked & 7:
+            return HOSTILE
+        at = _DELIVERIES_AT + m.deliveries_bytes + offset
+        length = load_u32(ring, at + lay.ACK_LENGTH_AT)
+        kind = load_u16(ring, at + lay.ACK_KIND_AT)
+        if length < 8 or length & 7 or length > ahead or length > size - offset:
+            return HOSTILE
+        if kind == lay.ACK_PAD:
+            m.settled += length
+            continue
+        if kind < lay.ACK or kind > lay.TERM or length < lay.ACK_FRAME_BYTES:
+            return HOSTILE
+        reason = load_u16(ring, at + lay.ACK_REASON_BYTES_AT)
+        if reason > lay.ACK_REASON_BYTES_MAX or lay.ACK_FRAME_BYTES + reason > length:
+            return HOSTILE
+        return at
+
+
+@inlined
+def pass_ack(ring, m, at):
+    """Step over the ack frame at ``at`` (which the client may have changed meanwhile)."""
+    offset = m.settled & (m.acks_bytes - 1)
+    length = load_u32(ring, at + lay.ACK_LENGTH_AT)
+    length = min(max(length & ~7, lay.ACK_FRAME_BYTES), m.acks_bytes - offset)
+    m.settled += length
+
+
+# --- wake-ups -----------------------------------------------------------------------------------
+
+
+@inlined
+def wake(wakes, bells, base, index):
+    """Say that member (queue) ``index`` has something for the puller."""
+    at = base + (index >> 6) * 8
+    bit = 1 << (index & 63)
+    if load_relaxed(wakes, at) & bit == 0:
+        fetch_or(wakes, at, bit)
+    fence_seq_cst()
+    if load_relaxed(wakes, lay.WAKE_ARMED_AT) != 0:
+        exchange(wakes, lay.WAKE_ARMED_AT, 0)
+        ring_bell(bells, load_i64(wakes, lay.WAKE_BELL_AT))
+
+
+@held_kernel
+def wake_member(wakes, bells, member):
+    """The client's: member acked, or made room."""
+    if 0 <= member < lay.MEMBERS_MAX:
+        wake(wakes, bells, lay.WAKE_MEMBERS_AT, member)
+
+
+@held_kernel
+def wake_queue(wakes, bells, queue):
+    """A queue has new records (from Python; kernels call `wake`)."""
+    if 0 <= queue < lay.QUEUES_MAX:
+        wake(wakes, bells, lay.WAKE_QUEUES_AT, queue)
+
+
+# --- the client's side --------------------------------------------------------------------------
+
+
+@inlined
+def give_back(ring, k):
+    """Release all frames that were taken whole."""
+    store_release(ring, lay.MEM_RELEASED_AT, k[K_POSITION])
+
+
+@inlined
+def frame_at(ring, k):
+    """Where the current frame lies, checked; or NOTHING, HOSTILE. PAD frames are passed."""
+    size = k[K_DELIVERIES]
+    while True:
+        ahead = load_acquire(ring, lay.MEM_DELIVERED_AT) - k[K_POSITION]
+        if ahead == 0:
+            return NOTHING
+        offset = k[K_POSITION] & (size - 1)
+        if ahead < 8 or ahead > size:
+            return HOSTILE
+        at = _DELIVERIES_AT + offset
+        length = load_u32(ring, at + lay.FRAME_LENGTH_AT)
+        kind = load_u16(ring, at + lay.FRAME_KIND_AT)
+        if length < 8 or length & 7 or length > ahead or length > size - offset:
+            return HOSTILE
+        if kind == lay.FRAME_PAD:
+            k[K_POSITION] += length
+            k[K_FRAME_DONE], k[K_RECORD_AT] = 0, _HEADER
+            continue
+        if length < _HEADER or _HEADER + load_u32(ring, at + lay.FRAME_BYTES_AT) > length:
+            return HOSTILE
+        if kind != lay.FRAME_RECORDS and kind != lay.FRAME_FRAGMENT:
+            return HOSTILE
+        return at
+
+
+@inlined
+def next_frame(ring, k, at):
+    """Step behind the frame at ``at``."""
+    k[K_POSITION] += load_u32(ring, at + lay.FRAME_LENGTH_AT)
+    k[K_FRAME_DONE], k[K_RECORD_AT] = 0, _HEADER
+
+
+@inlined
+def record_bytes(memory, at, limit):
+    """Bytes of the record at ``at`` with ``limit`` bytes left, its parts checked; HOSTILE."""
+    if limit < seg.RECORD_HEADER_BYTES:
+        return HOSTILE
+    length = load_u32(memory, at + seg.REC_LENGTH_AT) & seg.REC_LENGTH_MASK
+    lead = seg.RECORD_HEADER_BYTES
+    lead += load_u16(memory, at + seg.REC_KEY_LENGTH_AT)
+    lead += load_u16(memory, at + seg.REC_HEADERS_LENGTH_AT)
+    if length > limit or lead > length:
+        return HOSTILE
+    return length
+
+
+@inlined
+def payload_at(memory, at):
+    """Where the payload of a checked record starts."""
+    key = load_u16(memory, at + seg.REC_KEY_LENGTH_AT)
+    return at + seg.RECORD_HEADER_BYTES + key + load_u16(memory, at + seg.REC_HEADERS_LENGTH_AT)
+
+
+@inlined
+def _fragment(ring, k, at, assembly):
+    """Take one fragment: 0 to go on, NEED_BUFFER, ASSEMBLED, HOSTILE."""
+    total = load_u32(ring, at + lay.FRAME_COUNT_AT)
+    used = load_u32(ring, at + lay.FRAME_BYTES_AT)
+    offset = load_i64(ring, at + lay.FRAME_OFFSET_AT)
+    if total > seg.BATCH_BYTES_MAX or offset < 0 or offset + used > total:
+        return HOSTILE
+    if offset == 0:
+        k[K_TOTAL], k[K_FILLED] = total, 0
+        k[K_TOKEN] = load_i64(ring, at + lay.FRAME_TOKEN_AT)
+        k[K_LANE] = load_i64(ring, at + lay.FRAME_LANE_AT)
+    elif total != k[K_TOTAL] or offset != k[K_FILLED]:
+        k[K_TOTAL] = 0
+        return 0  # the beginning went to somebody else: wait for the next one
+    if assembly.size < total:
+        return NEED_BUFFER
+    copy(assembly, offset, ring, at + _HEADER, used)
+    k[K_FILLED] = offset + used
+    if k[K_FILLED] < total:
+        return 0
+    if record_bytes(assembly, 0, total) != total:
+        return HOSTILE
+    return ASSEMBLED
+
+
+@inlined
+def take_into(ring, k, assembly, rows, runs, limit):
+    """The body of `take`, for kernels. Returns (records, runs) or (status, 0)."""
+    give_back(ring, k)
+    n = 0
+    r = 0
+    while n < limit and r < runs.shape[0]:
+        at = frame_at(ring, k)
+        if at == NOTHING:
+            break
+        if at < 0:
+            return at, 0
+        if load_u16(ring, at + lay.FRAME_KIND_AT) == lay.FRAME_FRAGMENT:
+            if n > 0:
+                break
+            status = _fragment(ring, k, at, assembly)
+            if status == NEED_BUFFER or status == HOSTILE:
+                return status, 0
+            if status == ASSEMBLED:
+                _note_run(ring, at, runs, 0, 0, 1, 0)
+                next_frame(ring, k, at)
+                start = payload_at(assembly, 0)
+                rows[0, ROW_AT], rows[0, ROW_LENGTH] = start, k[K_TOTAL] - start
+                rows[0, ROW_RECORD_AT], rows[0, ROW_POSITION] = 0, k[K_POSITION]
+                return ASSEMBLED, 1
+            next_frame(ring, k, at)
+            give_back(ring, k)
+            continue
+        count = load_u32(ring, at + lay.FRAME_COUNT_AT)
+        end = at + _HEADER + load_u32(ring, at + lay.FRAME_BYTES_AT)
+        first = k[K_FRAME_DONE]
+        before = n
+        p = at + k[K_RECORD_AT]
+        done = first
+        while done < count and n < limit:
+            length = record_bytes(ring, p, end - p)
+            if length < 0:
+                return HOSTILE, 0
+            start = payload_at(ring, p)
+            rows[n, ROW_AT], rows[n, ROW_LENGTH] = start, p + length - start
+            rows[n, ROW_RECORD_AT] = p
+            rows[n, ROW_POSITION] = k[K_POSITION] + (p - at) + 1
+            n += 1
+            done += 1
+            p += length
+        if n > before:
+            _note_run(ring, at, runs, r, first, n - before, before)
+            r += 1
+        if done < count:
+            k[K_FRAME_DONE], k[K_RECORD_AT] = done, p - at
+        else:
+            next_frame(ring, k, at)
+    return n, r
+
+
+@inlined
+def _note_run(ring, at, runs, r, skip, count, row):
+    runs[r, RUN_LANE] = load_i64(ring, at + lay.FRAME_LANE_AT)
+    runs[r, RUN_TOKEN] = load_i64(ring, at + lay.FRAME_TOKEN_AT) + skip
+    runs[r, RUN_COUNT], runs[r, RUN_ROW] = count, row
+    runs[r, RUN_ATTEMPTS] = load_u16(ring, at + lay.FRAME_ATTEMPTS_AT)
+    runs[r, RUN_ACKS_SEEN] = load_i64(ring, at + lay.FRAME_ACKS_SEEN_AT)
+
+
+@inlined
+def mark_taken(ring, rows, n):
+    """Say that the first ``n`` of the rows are in the user's hands: their `ack_wait` begins."""
+    if n > 0:
+        store_release(ring, lay.MEM_TAKEN_AT, rows[n - 1, ROW_POSITION])
+
+
+@held_kernel
+def take(ring, k, assembly, rows, runs, limit, mark):
+    """Take up to ``limit`` records in place; gives back what was taken before.
+
+    ``rows``: int64[limit, 4], see ROW_*. ``runs``: int64[any, 6], see RUN_*. ``mark``: they are in
+    the user's hands now (else say so later). Returns (records, runs); (ASSEMBLED, 1): one record
+    in ``assembly``; (NEED_BUFFER, 0); (HOSTILE, 0).
+    """
+    n, r = take_into(ring, k, assembly, rows, runs, limit)
+    if mark:
+        mark_taken(ring, rows, 1 if n == ASSEMBLED else n)
+    return n, r
+
+
+@inlined
+def ack_into(ring, k, kind, lane, first, end, time_ns, reason, reason_n):
+    """The body of `put_ack`, for kernels."""
+    size = k[K_ACKS]
+    n = (lay.ACK_FRAME_BYTES + reason_n + 7) & ~7
+    offset = k[K_ACKED] & (size - 1)
+    left = size - offset
+    pad = 0 if n <= left else left
+    base = _DELIVERIES_AT + k[K_DELIVERIES]
+    if k[K_ACKED] + pad + n - load_acquire(ring, lay.MEM_SETTLED_AT) > size:
+        return NOTHING
+    if pad:
+        store_u32(ring, base + offset + lay.ACK_LENGTH_AT, pad)
+        store_u16(ring, base + offset + lay.ACK_KIND_AT, lay.ACK_PAD)
+        k[K_ACKED] += pad
+        offset = 0
+    at = base + offset
+    store_u32(ring, at + lay.ACK_LENGTH_AT, n)
+    store_u16(ring, at + lay.ACK_KIND_AT, kind)
+    store_u16(ring, at + lay.ACK_REASON_BYTES_AT, reason_n)
+    store_i64(ring, at + lay.ACK_LANE_AT, lane)
+    store_i64(ring, at + lay.ACK_FIRST_AT, first)
+    store_i64(ring, at + lay.ACK_END_AT, end)
+    store_i64(ring, at + lay.ACK_TIME_AT, time_ns)
+    copy(ring, at + lay.ACK_FRAME_BYTES, reason, 0, reason_n)
+    k[K_ACKED] += n
+    store_release(ring, lay.MEM_ACKED_AT, k[K_ACKED])
+    return 0
+
+
+@held_kernel
+def put_ack(ring, k, kind, lane, first, end, time_ns, reason, reason_n):
+    """Write one ack frame; NOTHING when the ring is full. Wake the puller then, once a batch."""
+    return ack_into(ring, k, kind, lane, first, end, time_ns, reason, reason_n)
+
+
+@held_kernel
+def ack_runs(ring, k, runs, first, count, empty):
+    """Ack ``count`` runs from ``first``. Returns how many found room."""
+    for r in range(first, first + count):
+        token = runs[r, RUN_TOKEN]
+        end = token + runs[r, RUN_COUNT]
+        if ack_into(ring, k, lay.ACK, runs[r, RUN_LANE], token, end, 0, empty, 0) != 0:
+            return r - first
+    return count
+
+
+@held_kernel
+def arm_client(ring, k):
+    """Ask to be woken by the next delivery. True: there is something already, do not sleep."""
+    store_relaxed(ring, lay.MEM_ARMED_AT, 1)
+    fence_seq_cst()
+    if load_acquire(ring, lay.MEM_DELIVERED_AT) != k[K_POSITION]:
+        return True
+    return load_relaxed(ring, lay.MEM_STATE_AT) != lay.MEM_ATTACHED

@@ -1,0 +1,205 @@
+"""Blocks: runs of whole batches in memory, the offsets of their records listed once, at loading.
+
+A block belongs to one queue and covers contiguous tokens [first, end). Its index has one word a
+record: where it starts, and which record of the same bucket of keys comes next; the heads of the
+buckets make a cursor on one stream (topic + key) jump from record to record of its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidecast.layout import segment as seg
+from tidecast.native.jit import inlined, kernel
+from tidecast.native.memory import bytes_at, load_i64, load_u16, load_u32, store_u32
+
+BLOCK_BYTES = 256 * 1024
+QUEUE_BLOCKS_MAX = 64
+INDEX_BYTES = 8
+HEADS = 4096
+
+BLOCK = np.dtype(
+    [
+        ("state", np.int64),  # 0 free, 1 loaded
+        ("queue", np.int64),
+        ("generation", np.int64),  # grows with each reuse
+        ("data_address", np.int64),
+        ("data_bytes", np.int64),  # capacity
+        ("used", np.int64),  # bytes of batches
+        ("index_address", np.int64),
+        ("index_max", np.int64),  # records that fit
+        ("heads_address", np.int64),  # 0: not indexed by stream
+        ("heads_count", np.int64),  # records indexed by stream
+        ("first", np.int64),  # token of the first record
+        ("end", np.int64),  # behind the last
+        ("hot", np.int64),  # last cycle that ended with a ready lane in it
+        ("parked", np.int64),  # lanes that rest in it: paused, or without credit
+        ("touched", np.int64),  # last cycle that used it
+        ("own", np.int64),  # 1: memory of its own, larger than a block's
+    ]
+)
+
+BAD_BATCH, INDEX_FULL, NOT_CONTIGUOUS = -1, -2, -3
+"""Results of `add_batches` below zero."""
+
+
+@inlined
+def data_of(B):
+    """The batches' bytes."""
+    return bytes_at(B.data_address, B.used)
+
+
+@inlined
+def record_at(B, i):
+    """Offset of record ``i``."""
+    return load_u32(bytes_at(B.index_address, B.index_max * INDEX_BYTES), i * INDEX_BYTES)
+
+
+@inlined
+def _next_in_bucket(B, i):
+    return load_u32(bytes_at(B.index_address, B.index_max * INDEX_BYTES), i * INDEX_BYTES + 4)
+
+
+@inlined
+def holds_token(B, queue, token):
+    """Does this block hold record ``token`` of ``queue``?"""
+    return B.state == 1 and B.queue == queue and B.first <= token < B.end
+
+
+@kernel
+def records_in(data, used):
+    """How many records the headers of ``used`` bytes of batches promise; BAD_BATCH."""
+    at = 0
+    n = 0
+    while at < used:
+        if used - at < seg.BATCH_HEADER_BYTES:
+            return BAD_BATCH
+        length = load_u32(data, at + seg.BATCH_LENGTH_AT)
+        count = load_u32(data, at + seg.BATCH_COUNT_AT)
+        if length < seg.BATCH_HEADER_BYTES or length > used - at:
+            return BAD_BATCH
+        if count < 1 or count > seg.BATCH_RECORDS_MAX:
+            return BAD_BATCH
+        n += count
+        at += length
+    return n
+
+
+@kernel
+def add_batches(blocks, b, n):
+    """List the records of ``n`` more bytes of batches behind ``used``.
+
+    Every length is checked, so that nobody needs to look again. Returns how many records there
+    are more; NOT_CONTIGUOUS: the tokens leave a gap behind what the block holds, nothing is added.
+    """
+    B = blocks[b]
+    data = bytes_at(B.data_address, B.data_bytes)
+    index = bytes_at(B.index_address, B.index_max * INDEX_BYTES)
+    at = B.used
+    stop = at + n
+    if stop > B.data_bytes:
+        return BAD_BATCH
+    count = B.end - B.first
+    before = count
+    first = B.first
+    end = B.end
+    while at < stop:
+        if stop - at < seg.BATCH_HEADER_BYTES:
+            return BAD_BATCH
+        length = load_u32(data, at + seg.BATCH_LENGTH_AT)
+        records = load_u32(data, at + seg.BATCH_COUNT_AT)
+        base = load_i64(data, at + seg.BATCH_BASE_TOKEN_AT)
+        if length < seg.BATCH_HEADER_BYTES or length > stop - at or records < 1 or base < 0:
+            return BAD_BATCH
+        if count == 0:
+            first = base
+            end = base
+        elif base != end:
+            if count == before:
+                return NOT_CONTIGUOUS
+            break  # what follows the gap is for another block
+        if count + records > B.index_max:
+            return INDEX_FULL
+        p = at + seg.BATCH_HEADER_BYTES
+        batch_end = at + length
+        for _ in range(records):
+            if batch_end - p < seg.RECORD_HEADER_BYTES:
+                return BAD_BATCH
+            size = load_u32(data, p + seg.REC_LENGTH_AT) & seg.REC_LENGTH_MASK
+            lead = seg.RECORD_HEADER_BYTES + load_u16(data, p + seg.REC_KEY_LENGTH_AT)
+            lead += load_u16(data, p + seg.REC_HEADERS_LENGTH_AT)
+            if size < lead or size > batch_end - p:
+                return BAD_BATCH
+            store_u32(index, count * INDEX_BYTES, p)
+            count += 1
+            p += size
+        end += records
+        at = batch_end
+    B.first, B.end, B.used = first, end, at
+    return count - before
+
+
+# --- the index by stream ------------------------------------------------------------------------
+
+
+@inlined
+def index_streams(B):
+    """Link the records that are not linked yet into the buckets of their keys."""
+    if B.heads_count == B.end - B.first:
+        return
+    heads = bytes_at(B.heads_address, HEADS * 8)
+    index = bytes_at(B.index_address, B.index_max * INDEX_BYTES)
+    data = data_of(B)
+    if B.heads_count == 0:
+        for i in range(HEADS * 2):
+            store_u32(heads, i * 4, 0)
+    for i in range(B.heads_count, B.end - B.first):
+        p = load_u32(index, i * INDEX_BYTES)
+        bucket = (load_u32(data, p + seg.REC_KEY_HASH_AT) & (HEADS - 1)) * 8
+        store_u32(index, i * INDEX_BYTES + 4, 0)
+        last = load_u32(heads, bucket + 4)
+        if last == 0:
+            store_u32(heads, bucket, i + 1)
+        else:
+            store_u32(index, (last - 1) * INDEX_BYTES + 4, i + 1)
+        store_u32(heads, bucket + 4, i + 1)
+    B.heads_count = B.end - B.first
+
+
+@inlined
+def next_of_stream(B, key_hash, i):
+    """First record from ``i`` on whose key has this hash; -1 when the block has none.
+
+    ``i`` is a record of that stream, or the walk starts at the head of its bucket. Cost: records
+    of the stream (and of streams that share its bucket), not of the block.
+    """
+    index_streams(B)
+    heads = bytes_at(B.heads_address, HEADS * 8)
+    data = data_of(B)
+    found = load_u32(heads, (key_hash & (HEADS - 1)) * 8)
+    if i < B.end - B.first:
+        here = load_u32(data, record_at(B, i) + seg.REC_KEY_HASH_AT)
+        if here == key_hash:
+            return i
+        if here & (HEADS - 1) == key_hash & (HEADS - 1):
+            found = i + 1
+    while found != 0:
+        k = found - 1
+        if k >= i and load_u32(data, record_at(B, k) + seg.REC_KEY_HASH_AT) == key_hash:
+            return k
+        found = _next_in_bucket(B, k)
+    return -1
+
+
+@inlined
+def following_in_stream(B, key_hash, i):
+    """The next record of the same stream behind its record ``i``; -1: none in this block."""
+    index_streams(B)
+    data = data_of(B)
+    found = _next_in_bucket(B, i)
+    while found != 0:
+        k = found - 1
+        if load_u32(data, record_at(B, k) + seg.REC_KEY_HASH_AT) == key_hash:
+            return k
+        found = _next_in_bucket(B, k)
+    return -1

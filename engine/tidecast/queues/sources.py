@@ -1,0 +1,65 @@
+"""Where a queue's batches come from: a log, or whatever an adapter reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from tidecast.errors import NotFound
+from tidecast.log.queue_log import LogReader, QueueLog
+from tidecast.native.mapped import Bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a source read: bytes of whole batches; ``end``: token behind its newest record.
+
+    ``need_bytes`` > 0: nothing was read, the first batch alone needs a buffer that large.
+    """
+
+    used: int
+    end: int
+    need_bytes: int = 0
+
+
+class Source(Protocol):
+    """Where a queue's batches come from."""
+
+    def read(self, token: int, buffer: Bytes) -> Fetched | None:
+        """Read whole batches from the one that holds ``token`` (or the next) on; None: later.
+
+        After None, `poll` is asked until it answers. Raises TidecastError.
+        """
+
+    def poll(self, now_ns: int) -> Fetched | None:
+        """The answer to a `read` that returned None."""
+
+
+class LogSource:
+    """The log of a queue, read by its puller."""
+
+    def __init__(self, log: QueueLog) -> None:
+        self.log = log
+        self.reader: LogReader = log.reader()
+
+    def read(self, token: int, buffer: Bytes) -> Fetched:
+        """See `Source`. What retention has deleted is passed over: the block starts behind it."""
+        end = self.log.next_token
+        if token >= end:
+            return Fetched(0, end)
+        try:
+            used = self.reader.read_block(token, buffer)
+        except NotFound:
+            token = self.log.earliest_token
+            used = self.reader.read_block(token, buffer)
+        except ValueError:
+            return Fetched(0, end, self.reader.need)
+        return Fetched(used, max(end, self.reader.next_token))
+
+    def poll(self, now_ns: int) -> None:
+        """A log answers at once."""
+        del now_ns
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        self.reader.close()

@@ -1,0 +1,262 @@
+"""The window of a lane: what was delivered or passed over and is not settled yet, in token order.
+
+A ring of 32-byte entries at a raw address; entries are appended as the cursor passes, change their
+state in place, and leave at the front once settled. So the token of the first entry (or the cursor,
+when there is none) is the contiguous acked watermark: the checkpoint.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidecast.native.jit import inlined, kernel
+from tidecast.native.memory import (
+    bytes_at,
+    copy,
+    load_i64,
+    load_u8,
+    load_u16,
+    load_u32,
+    store_i64,
+    store_u8,
+    store_u16,
+    store_u32,
+)
+
+ENTRY_BYTES = 32
+W_TOKEN, W_DEADLINE, W_HASH, W_BYTES, W_POSITION = 0, 8, 16, 20, 24
+W_STATE, W_ATTEMPTS, W_MEMBER = 28, 29, 30
+"""Offsets in an entry: token (i64), when it is due (i64), key hash, bytes of the record, low 32
+bits of its position in the member's ring (u32 each), state, attempts (u8 each), member (u16)."""
+
+OUT, WAIT, READY, HELD, DONE, DEAD = 1, 2, 3, 4, 5, 6
+KEYED = 8
+"""States. OUT: at a member, due at its deadline. WAIT: to be delivered again, not before its
+deadline. READY: to be delivered again now. HELD: passed by the cursor, never delivered: its key or
+its member holds it back. DONE: settled. DEAD: on its way to the dead-letter topic. Flag KEYED: the
+record has a key, so order matters."""
+STATE_NAMES = {OUT: "out", WAIT: "wait", READY: "ready", HELD: "held", DONE: "done", DEAD: "dead"}
+_STATE = 7
+ATTEMPTS_MAX = 255
+WINDOW_MIN, WINDOW_MAX = 256, 1 << 17
+NO_MEMBER = 0xFFFF
+
+"""
+   new ---> OUT ---ack---> DONE
+    |      ^   \\--nak, timeout, member gone--> WAIT or READY (or DEAD: too many attempts)
+    +-> HELD / READY / WAIT (due) --> OUT          term --> DEAD --stored--> DONE
+"""
+
+
+@inlined
+def window_of(L):
+    """The entries' bytes."""
+    return bytes_at(L.window_address, (L.window_mask + 1) * ENTRY_BYTES)
+
+
+@inlined
+def entry_at(L, w):
+    """Offset of entry number ``w``."""
+    return (w & L.window_mask) * ENTRY_BYTES
+
+
+@inlined
+def state_of(win, e):
+    """State without flags."""
+    return load_u8(win, e + W_STATE) & _STATE
+
+
+@inlined
+def set_state(win, e, state):
+    """Change the state, keep the flags."""
+    store_u8(win, e + W_STATE, load_u8(win, e + W_STATE) & ~_STATE | state)
+
+
+@inlined
+def push(L, win, token, deadline, key_hash, size, state, attempts, member, position):
+    """Append an entry; the caller made sure that there is room. ``state`` with flags."""
+    e = entry_at(L, L.w_next)
+    store_i64(win, e + W_TOKEN, token)
+    store_i64(win, e + W_DEADLINE, deadline)
+    store_u32(win, e + W_HASH, key_hash)
+    store_u32(win, e + W_BYTES, size)
+    store_u32(win, e + W_POSITION, position)
+    store_u8(win, e + W_STATE, state)
+    store_u8(win, e + W_ATTEMPTS, attempts)
+    store_u16(win, e + W_MEMBER, member)
+    L.w_next += 1
+
+
+@inlined
+def window_room(L):
+    """Entries that still fit."""
+    return L.window_mask + 1 - (L.w_next - L.w_first)
+
+
+@inlined
+def first_at_or_behind(L, win, token):
+    """Number of the first entry with a token of at least ``token``; w_next when there is none."""
+    low = L.w_first
+    if low >= L.w_next or load_i64(win, entry_at(L, low) + W_TOKEN) >= token:
+        return low  # in order, as most acks are
+    high = L.w_next
+    while low < high:
+        middle = (low + high) >> 1
+        if load_i64(win, entry_at(L, middle) + W_TOKEN) < token:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@inlined
+def pop_settled(L, win):
+    """Let settled entries leave at the front."""
+    while L.w_first < L.w_next and state_of(win, entry_at(L, L.w_first)) == DONE:
+        L.w_first += 1
+
+
+@inlined
+def watermark(L, win):
+    """First token that is not settled."""
+    if L.w_first < L.w_next:
+        return load_i64(win, entry_at(L, L.w_first) + W_TOKEN)
+    return L.next
+
+
+# --- keys that are held back --------------------------------------------------------------------
+# Open addressing, int64 words: (hash + 1) << 24 | entries of that key that are not at a member.
+_COUNT = (1 << 24) - 1
+_MIX = 0x9E3779B1
+
+
+@inlined
+def _keys_of(L):
+    return bytes_at(L.keys_address, (L.keys_mask + 1) * 8)
+
+
+@inlined
+def _slot(keys, mask, key_hash):
+    i = ((key_hash * _MIX) >> 15) & mask
+    for _ in range(mask + 1):
+        word = load_i64(keys, i * 8)
+        if word == 0 or word >> 24 == key_hash + 1:
+            return i * 8
+        i = (i + 1) & mask
+    return 0
+
+
+@inlined
+def hold_key(L, key_hash):
+    """One more entry of this key is not at a member."""
+    keys = _keys_of(L)
+    at = _slot(keys, L.keys_mask, key_hash)
+    word = load_i64(keys, at)
+    if word == 0:
+        L.keys_used += 1
+        word = (key_hash + 1) << 24
+    store_i64(keys, at, word + 1)
+
+
+@inlined
+def free_key(L, key_hash):
+    """One less."""
+    keys = _keys_of(L)
+    at = _slot(keys, L.keys_mask, key_hash)
+    word = load_i64(keys, at)
+    if word & _COUNT > 0:
+        store_i64(keys, at, word - 1)
+
+
+@inlined
+def key_is_held(L, key_hash):
+    """Are there earlier records of this key that are not at a member?"""
+    if L.again_n == 0:
+        return False
+    keys = _keys_of(L)
+    return load_i64(keys, _slot(keys, L.keys_mask, key_hash)) & _COUNT > 0
+
+
+@inlined
+def tidy_keys(L, win):
+    """Make the table of held keys anew when it fills with keys that no longer are."""
+    if L.keys_used * 4 < (L.keys_mask + 1) * 3:
+        return
+    keys = _keys_of(L)
+    for i in range(L.keys_mask + 1):
+        store_i64(keys, i * 8, 0)
+    L.keys_used = 0
+    for w in range(L.w_first, L.w_next):
+        e = entry_at(L, w)
+        word = load_u8(win, e + W_STATE)
+        if word & KEYED and (word & _STATE == WAIT or word & _STATE == READY
+                             or word & _STATE == HELD):  # fmt: skip
+            hold_key(L, load_u32(win, e + W_HASH))
+
+
+@inlined
+def enlist(L, win, e, state, deadline):
+    """An entry is no longer at a member and is to be delivered (again): WAIT, READY or HELD."""
+    tidy_keys(L, win)
+    set_state(win, e, state)
+    store_i64(win, e + W_DEADLINE, deadline)
+    L.again_n += 1
+    L.again_dirty = 1
+    if load_u8(win, e + W_STATE) & KEYED:
+        hold_key(L, load_u32(win, e + W_HASH))
+
+
+@inlined
+def delist(L, win, e):
+    """The opposite: it goes to a member, or is settled."""
+    L.again_n -= 1
+    if load_u8(win, e + W_STATE) & KEYED:
+        free_key(L, load_u32(win, e + W_HASH))
+        L.again_dirty = 1  # a later one of this key may be next
+
+
+# --- from Python --------------------------------------------------------------------------------
+
+
+def window_memory(entries: int) -> tuple[np.ndarray, np.ndarray]:
+    """Memory for a window and for its table of held keys."""
+    assert entries & (entries - 1) == 0
+    return np.zeros(entries * ENTRY_BYTES, dtype=np.uint8), np.zeros(2 * entries, dtype=np.int64)
+
+
+@kernel
+def move_window(lanes, lane, window, keys):
+    """Copy a lane's entries into larger memory and let the lane use that."""
+    L = lanes[lane]
+    old = window_of(L)
+    mask = window.size // ENTRY_BYTES - 1
+    for w in range(L.w_first, L.w_next):
+        copy(window, (w & mask) * ENTRY_BYTES, old, entry_at(L, w), ENTRY_BYTES)
+    L.window_mask = mask
+    L.window_address = window.ctypes.data
+    L.keys_address = keys.ctypes.data
+    L.keys_mask = keys.size - 1
+    L.keys_used = keys.size
+    tidy_keys(L, window)
+
+
+@kernel
+def export_window(lanes, lane, out):
+    """Copy what is not settled and what is settled beyond the watermark: int64[n, 5] rows.
+
+    Columns: token, state, attempts, member, deadline. Returns how many rows were written.
+    """
+    L = lanes[lane]
+    win = window_of(L)
+    n = 0
+    for w in range(L.w_first, L.w_next):
+        if n >= out.shape[0]:
+            break
+        e = entry_at(L, w)
+        out[n, 0] = load_i64(win, e + W_TOKEN)
+        out[n, 1] = state_of(win, e)
+        out[n, 2] = load_u8(win, e + W_ATTEMPTS)
+        out[n, 3] = load_u16(win, e + W_MEMBER)
+        out[n, 4] = load_i64(win, e + W_DEADLINE)
+        n += 1
+    return n

@@ -1,0 +1,271 @@
+"""A puller over real logs, with members in this process and a clock that tests move."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tidecast.agents.puller_shell import Dead, Observer, Puller
+from tidecast.buffers import member_ring as mr
+from tidecast.layout import member as lay
+from tidecast.layout import ring as rl
+from tidecast.layout import segment as seg
+from tidecast.log.building import BatchBuilder
+from tidecast.log.queue_log import QueueLog
+from tidecast.queues.cursor import SHARES
+from tidecast.queues.sources import Fetched, LogSource
+
+S_NS = 1_000_000_000
+
+
+@dataclass(frozen=True)
+class Got:
+    """A record as a member got it."""
+
+    lane: int
+    token: int
+    attempts: int
+    key: bytes | None
+    payload: bytes
+
+
+class Seen(Observer):
+    """Notes what the puller tells; settles the dead."""
+
+    def __init__(self) -> None:
+        self.puller: Puller | None = None
+        self.deaths: list[Dead] = []
+        self.hostiles: list[int] = []
+        self.gaps: list[tuple[int, int, int]] = []
+        self.damages: list[str] = []
+        self.settles = True
+
+    def dead(self, dead: Dead) -> None:
+        from tidecast.agents.puller_entries import settle_dead
+
+        self.deaths.append(dead)
+        if self.settles and self.puller is not None:
+            settle_dead(self.puller.words, dead.lane, dead.generation, dead.token)
+
+    def hostile(self, member: int) -> None:
+        self.hostiles.append(member)
+
+    def gap(self, lane: int, first: int, end: int) -> None:
+        self.gaps.append((lane, first, end))
+
+    def damaged(self, q: int, token: int, problem: str) -> None:
+        self.damages.append(problem)
+
+
+class CountingSource(LogSource):
+    """Counts reads; may answer late, by the rig's clock."""
+
+    def __init__(self, log: QueueLog, rig: Rig, delay_ns: int = 0) -> None:
+        super().__init__(log)
+        self.rig, self.delay_ns = rig, delay_ns
+        self.reads = 0
+        self.bytes = 0
+        self._late: tuple[int, Fetched] | None = None
+
+    def read(self, token: int, buffer: Any) -> Fetched | None:  # type: ignore[override]
+        self.reads += 1
+        got = super().read(token, buffer)
+        self.bytes += got.used
+        if self.delay_ns == 0:
+            return got
+        self._late = (self.rig.now + self.delay_ns, got)
+        return None
+
+    def poll(self, now_ns: int) -> Fetched | None:  # type: ignore[override]
+        if self._late is None or self._late[0] > now_ns:
+            return None
+        _, got = self._late
+        self._late = None
+        return got
+
+
+class TestMember:
+    """The client's side of a member, in Python over its kernels."""
+
+    __test__ = False
+
+    def __init__(self, rig: Rig, file: mr.MemberFile, number: int, sub: int) -> None:
+        self.rig, self.file, self.number, self.sub = rig, file, number, sub
+        self.k = file.client_state()
+        self.rows = np.zeros((8192, mr.ROW_FIELDS), dtype=np.int64)
+        self.runs = np.zeros((4096, mr.RUN_FIELDS), dtype=np.int64)
+        self.assembly = np.zeros(64, dtype=np.uint8)
+        self.words: dict[int, int] = {}
+
+    def take(self, limit: int = 8192, mark: bool = True) -> list[Got]:
+        """Take what is there; wakes the puller, as a client does."""
+        n, r = mr.NEED_BUFFER, 0
+        while n == mr.NEED_BUFFER:
+            if self.k[mr.K_TOTAL] > self.assembly.size:
+                self.assembly = np.zeros(int(self.k[mr.K_TOTAL]), dtype=np.uint8)
+            n, r = mr.take(self.file.array, self.k, self.assembly, self.rows, self.runs,
+                           min(limit, 8192), mark)  # fmt: skip
+        mr.wake_member(self.rig.wakes, self.rig.bells, self.number)
+        assert n != mr.HOSTILE
+        memory = self.assembly if n == mr.ASSEMBLED else self.file.array
+        n = 1 if n == mr.ASSEMBLED else n
+        got = []
+        for run in self.runs[:r].tolist():
+            word, token, count, attempts, _, first = run
+            lane = word & 0xFFFFFFFF
+            self.words[lane] = word
+            for i in range(count):
+                at, size, p, _ = self.rows[first + i].tolist()
+                flags = int(memory[p : p + 4].view(np.uint32)[0])
+                key_n = int(memory[p + 20 : p + 22].view(np.uint16)[0])
+                key = bytes(memory[p + 24 : p + 24 + key_n]) if flags & seg.REC_KEY else None
+                payload = bytes(memory[at : at + size])
+                got.append(Got(lane, token + i, attempts, key, payload))
+        assert len(got) == n
+        return got
+
+    def _put(self, kind: int, lane: int, first: int, end: int, time_ns: int = 0,
+             reason: bytes = b"") -> None:  # fmt: skip
+        raw = np.frombuffer(reason + b"\0", dtype=np.uint8)
+        status = mr.put_ack(self.file.array, self.k, kind, self.words[lane], first, end, time_ns,
+                            raw, len(reason))  # fmt: skip
+        assert status == 0
+        mr.wake_member(self.rig.wakes, self.rig.bells, self.number)
+
+    def ack(self, *got: Got) -> None:
+        for one in got:
+            self._put(lay.ACK, one.lane, one.token, one.token + 1)
+
+    def ack_all(self, got: list[Got]) -> None:
+        """Ack as ranges."""
+        k = 0
+        while k < len(got):
+            j = k
+            while (
+                j + 1 < len(got)
+                and got[j + 1].lane == got[k].lane
+                and (got[j + 1].token == got[j].token + 1)
+            ):
+                j += 1
+            self._put(lay.ACK, got[k].lane, got[k].token, got[j].token + 1)
+            k = j + 1
+
+    def nak(self, one: Got, delay_ns: int = 0) -> None:
+        self._put(lay.NAK, one.lane, one.token, one.token + 1, delay_ns)
+
+    def give_back(self, one: Got) -> None:
+        self._put(lay.RETURN, one.lane, one.token, one.token + 1)
+
+    def extend(self, one: Got, time_ns: int = 0) -> None:
+        self._put(lay.EXTEND, one.lane, one.token, one.token + 1, time_ns)
+
+    def term(self, one: Got, reason: str = "") -> None:
+        self._put(lay.TERM, one.lane, one.token, one.token + 1, 0, reason.encode())
+
+
+class Rig:
+    """Queues, lanes, members; `run` works until nothing is left to do."""
+
+    def __init__(self, directory: Path, **puller: Any) -> None:
+        self.directory = directory
+        self.now = S_NS
+        self.wakes = np.zeros(lay.WAKES_BYTES, dtype=np.uint8)
+        self.bells = np.zeros(rl.DOORBELLS_MAX * rl.DOORBELL_BYTES, dtype=np.uint8)
+        self.seen = Seen()
+        self.puller = Puller(wakes=self.wakes, bells=self.bells, observer=self.seen,
+                             clock_ns=lambda: self.now, **puller)  # fmt: skip
+        self.seen.puller = self.puller
+        self.logs: list[QueueLog] = []
+        self.sources: list[CountingSource] = []
+        self.members: list[TestMember] = []
+        self._builder = BatchBuilder()
+
+    def queue(self, blocks_max: int = 4, delay_ns: int = 0, **options: Any) -> int:
+        log = QueueLog.open(self.directory / f"q{len(self.logs)}", topic="t",
+                            queue=len(self.logs), fsync="none", **options)  # fmt: skip
+        self.logs.append(log)
+        self.sources.append(CountingSource(log, self, delay_ns))
+        return self.puller.add_queue(self.sources[-1], blocks_max)
+
+    def put(self, q: int, *records: bytes | tuple[bytes | None, bytes], wake: bool = True) -> int:
+        """Append one batch; its first token."""
+        log = self.logs[q]
+        builder = self._builder
+        builder.clear()
+        builder.begin()
+        for one in records:
+            key, payload = one if isinstance(one, tuple) else (None, one)
+            builder.add(payload, key=key, key_hash=zlib.crc32(key) if key is not None else 0)
+        token = log.next_token
+        builder.seal(token)
+        log.append(builder.buffer, builder.used)
+        if wake:
+            mr.wake_queue(self.wakes, self.bells, q)
+        return token
+
+    def member(self, sub: int = 0, *, deliveries_bytes: int = 1 << 18, acks_bytes: int = 1 << 16,
+               **options: Any) -> TestMember:  # fmt: skip
+        made: list[mr.MemberFile] = []
+
+        def make(number: int) -> mr.MemberFile:
+            path = self.directory / f"member-{len(self.members)}"
+            file = mr.MemberFile.create(path, deliveries_bytes, acks_bytes, member=number, bell=0)
+            made.append(file)
+            return file
+
+        number = self.puller.add_member(make, sub, **options)
+        self.members.append(TestMember(self, made[0], number, sub))
+        return self.members[-1]
+
+    def lane(self, q: int, *members: TestMember, sub: int = 0, token: int = 0, **more: Any) -> int:
+        lane = self.puller.add_lane(sub, q, token, **more)
+        self.share(lane, *members)
+        return lane
+
+    def share(self, lane: int, *members: TestMember) -> None:
+        if members:
+            heirs = [members[k % len(members)].number for k in range(SHARES)]
+            self.puller.share(lane, heirs)
+
+    def run(self, advance_ns: int = 0) -> int:
+        self.now += advance_ns
+        if advance_ns:
+            from tidecast.agents.puller_entries import hurry_timers
+
+            hurry_timers(self.puller.words)
+        return self.puller.settle_down(self.now)
+
+    def position(self, lane: int) -> tuple[int, int]:
+        """(watermark, cursor)."""
+        from tidecast.agents.puller_entries import position_of
+
+        mark, cursor = position_of(self.puller.words, lane)
+        return int(mark), int(cursor)
+
+    def lane_record(self, lane: int) -> Any:
+        return self.puller.state.lanes[lane]
+
+    def close(self) -> None:
+        self.puller.stop()
+        for source in self.sources:
+            source.close()
+        for log in self.logs:
+            log.close()
+
+
+@contextlib.contextmanager
+def rig(**puller: Any) -> Iterator[Rig]:
+    """A rig in shared memory, gone afterwards."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="tc-") as directory:
+        one = Rig(Path(directory), **puller)
+        try:
+            yield one
+        finally:
+            one.close()
