@@ -85,9 +85,12 @@ def _tasks() -> dict[str, Callable[[], None]]:
         _compile(run.ring_bell_line, raw, 0)
 
     def queues() -> None:
-        from tidecast.queues import mapper
+        from tidecast.queues import adapter, generator, mapper
 
         _compile(mapper.hash_bytes, raw, 0, 0)
+        _compile(adapter.fit_run, raw, 0, 0, words)
+        _compile(adapter.restamp_run, raw, 0, 0, 0)
+        _compile(generator.generate_run, raw, *([0] * 10), words)
         _compile(mapper.grow_table, np.zeros(mapper.SLOTS, dtype=np.uint16), 1, 1)
 
     def client() -> None:

@@ -1,0 +1,243 @@
+"""The `generator` adapter: records made by seed when they are asked for; for tests and benches.
+
+Record i of a queue depends on (seed, queue, i) alone: its key is ``k<n>``, its payload starts with
+i and the queue (two int64, little endian), and the rest is noise. Nothing is stored, so queues of
+any length cost nothing. A round trip and faults can be put before each receive.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+
+from tidecast.errors import Closed, ConfigError, NotFound
+from tidecast.layout import segment as lay
+from tidecast.log import batch as bt
+from tidecast.native.jit import inlined, kernel
+from tidecast.native.memory import store_i64, store_u8
+from tidecast.queues.adapter import Direction, Received, Run
+from tidecast.queues.mapper import key_hash
+
+LEAD = struct.Struct("<qq")
+"""What a payload begins with: number of the record, number of the queue."""
+PAYLOAD_BYTES_MAX = 1 << 20
+KEYS_MAX = 1 << 20
+_KEY_BYTES = 8  # "k" and seven digits
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a generator makes. Payloads have ``payload_min`` to ``payload_max`` bytes."""
+
+    seed: int = 1
+    payload_min: int = 100
+    payload_max: int = 100
+    keys: int = 1000
+    batch_records: int = 64
+    start_ns: int = 1_700_000_000_000_000_000
+    period_ns: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        lead = LEAD.size
+        assert lead <= self.payload_min <= self.payload_max <= PAYLOAD_BYTES_MAX, "payload bytes"
+        assert 1 <= self.keys <= KEYS_MAX, "keys"
+        assert 1 <= self.batch_records <= lay.BATCH_RECORDS_MAX, "batch_records"
+        assert self.period_ns > 0, "period_ns"
+
+
+@inlined
+def _mixed(x):
+    """Splitmix64 (Steele, Lea, Flood 2014): the i-th of a sequence without those before it."""
+    x = x * -7046029254386353131
+    x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * -4658895280553007687
+    x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * -7723592293110705685
+    return x ^ ((x >> 31) & 0x1FFFFFFFF)
+
+
+@inlined
+def _payload_bytes(noise, smallest, largest):
+    return smallest + ((noise >> 32) & 0x7FFFFFFF) % (largest - smallest + 1)
+
+
+@kernel
+def generate_run(
+    out, token, count, batch, seed, queue, smallest, largest, keys, start, period, found
+):
+    """Fill ``out`` with whole batches from the one that holds ``token``, of ``count`` records.
+
+    ``found``: bytes, the next token, and bytes that the first batch needs.
+    """
+    at, first = 0, token // batch * batch
+    found[0], found[1], found[2] = 0, token, 0
+    key = np.zeros(_KEY_BYTES, dtype=np.uint8)
+    payload = np.zeros(largest + 8, dtype=np.uint8)
+    while first < count:
+        behind = min(first + batch, count)
+        size = lay.BATCH_HEADER_BYTES
+        for i in range(first, behind):
+            noise = _mixed(seed * 1_000_003 + (queue << 44) + i)
+            size += bt.record_bytes(_KEY_BYTES, -1, _payload_bytes(noise, smallest, largest))
+        if at == 0:
+            found[2] = size
+        if at + size > out.size:
+            return
+        end = bt.begin_batch(out, at, 0, 0, 0, first + 1, 0)
+        for i in range(first, behind):
+            noise = _mixed(seed * 1_000_003 + (queue << 44) + i)
+            n = _payload_bytes(noise, smallest, largest)
+            left = (noise & 0x7FFFFFFF) % keys
+            store_u8(key, 0, 107)
+            for digit in range(1, _KEY_BYTES):
+                store_u8(key, _KEY_BYTES - digit, 48 + left % 10)
+                left //= 10
+            hashed = key_hash(key, 0, _KEY_BYTES)
+            _fill(payload, n, noise, i, queue)
+            end = bt.add_record(
+                out, at, end, i + 1, start + i * period, hashed, key, 0, _KEY_BYTES, 0, -1,
+                payload, 0, n,
+            )  # fmt: skip
+        bt.seal_batch(out, at, end, first, start + (behind - 1) * period)
+        at, first = end, behind
+        found[0], found[1] = at, behind
+
+
+@inlined
+def _fill(payload, n, noise, i, queue):
+    """Eight bytes at a time: ``payload`` has room for eight more than ``n``."""
+    store_i64(payload, 0, i)
+    store_i64(payload, 8, queue)
+    for k in range(16, n, 8):
+        noise = _mixed(noise)
+        store_i64(payload, k, noise)
+
+
+Fault = Callable[[int], Exception | None]
+"""Given the number of a receive, from 0: the error to raise instead, or None."""
+
+
+def _no_fault(_: int) -> Exception | None:
+    return None
+
+
+class GeneratorAdapter:
+    """Queues of ``count`` records each. Read only, rewindable.
+
+    ``round_trip_s``: how long each receive takes; ``wait`` does the waiting.
+    """
+
+    name, direction, rewindable = "generator", Direction.READ, True
+
+    def __init__(
+        self, queues: int, count: int, recipe: Recipe | None = None, *, round_trip_s: float = 0.0,
+        wait: Callable[[float], None] = time.sleep, fault: Fault = _no_fault,
+    ) -> None:  # fmt: skip
+        self.queues, self.recipe = queues, recipe or Recipe()
+        self.round_trip_s, self.wait, self.fault = round_trip_s, wait, fault
+        self.counts = [count] * queues
+        self.grown = threading.Condition()
+        self._parts: list[GeneratorReceiver] = []
+
+    def grow(self, queue: int, records: int) -> None:
+        """Let a queue have more records; wakes who waits for them."""
+        with self.grown:
+            self.counts[queue] += records
+            self.grown.notify_all()
+
+    def receiver(self, queue: int) -> GeneratorReceiver:
+        """A receiver of a queue."""
+        if not 0 <= queue < self.queues:
+            raise NotFound(f"queue: {queue}: there are {self.queues}, from 0 on")
+        part = GeneratorReceiver(self, queue)
+        self._parts.append(part)
+        return part
+
+    def sender(self, queue: int, owner: int) -> NoReturn:
+        """Nothing can be written: raises ConfigError."""
+        del owner
+        raise ConfigError(f"queue {queue}: the generator is read-only: use the embedded adapter")
+
+    def close(self) -> None:
+        """Close all receivers."""
+        for part in self._parts:
+            part.close()
+        self._parts.clear()
+
+
+class GeneratorReceiver:
+    """Reads one made-up queue. ``calls`` and ``bytes`` count what was asked and fetched."""
+
+    def __init__(self, adapter: GeneratorAdapter, queue: int) -> None:
+        self._adapter, self._queue = adapter, queue
+        self._closed = False
+        self.calls = self.bytes = self.acked = 0
+
+    def receive(self, token: int, buffer: Run, timeout_s: float) -> Received:
+        """See `Receiver.receive`."""
+        adapter = self._adapter
+        call, self.calls = self.calls, self.calls + 1
+        if adapter.round_trip_s > 0:
+            adapter.wait(adapter.round_trip_s)
+        problem = adapter.fault(call)
+        if problem is not None:
+            raise problem
+        with adapter.grown:
+            adapter.grown.wait_for(lambda: self._closed or token < self.latest(), timeout_s)
+            if self._closed:
+                raise Closed("receive after close")
+            count = self.latest()
+        if token >= count:
+            return Received(0, token)
+        r, found = adapter.recipe, np.zeros(3, dtype=np.int64)
+        generate_run(
+            buffer, token, count, r.batch_records, r.seed, self._queue, r.payload_min,
+            r.payload_max, r.keys, r.start_ns, r.period_ns, found,
+        )  # fmt: skip
+        n, behind, need = found.tolist()
+        if not n:
+            return Received(0, token, need)
+        self.bytes += n
+        return Received(n, behind)
+
+    def ack(self, token: int) -> None:
+        """See `Receiver.ack`."""
+        self.acked = max(self.acked, token)
+
+    def earliest(self) -> int:
+        """Nothing is ever deleted."""
+        return 0
+
+    def latest(self) -> int:
+        """How many records there are now."""
+        return self._adapter.counts[self._queue]
+
+    def at_time(self, time_ns: int) -> int:
+        """See `Receiver.at_time`."""
+        r = self._adapter.recipe
+        record = -((r.start_ns - time_ns) // r.period_ns)
+        if record >= self.latest():
+            return self.latest()
+        return max(record, 0) // r.batch_records * r.batch_records
+
+    def close(self) -> None:
+        """See `Receiver.close`."""
+        with self._adapter.grown:
+            self._closed = True
+            self._adapter.grown.notify_all()
+
+
+def payload_of(recipe: Recipe, queue: int, record: int) -> bytes:
+    """The payload that record ``record`` of a queue has, to compare with what arrived."""
+    from tidecast.queues.adapter import unpack
+
+    adapter = GeneratorAdapter(queue + 1, record + 1, recipe)
+    one = adapter.receiver(queue)
+    need = one.receive(record, np.zeros(1, dtype=np.uint8), 0.0).need
+    buffer = np.zeros(need, dtype=np.uint8)
+    n = one.receive(record, buffer, 0.0).bytes
+    return dict(unpack(buffer[:n]))[record].payload
