@@ -15,7 +15,7 @@ ARGS ?=
 FAST := -m "not long"
 KERNEL_SUITES := $(wildcard tests/unit tests/property tests/simulation)
 
-.PHONY: help install up test test-fast test-checked test-long bench lint format clean
+.PHONY: help install install-spark up test test-fast test-checked test-long bench lint format clean
 
 help: ## this list
 	@echo "Tidecast: make TARGET [ARGS='...']"
@@ -25,6 +25,18 @@ help: ## this list
 
 install: $(STAMP) ## make .venv with an editable install: .venv/bin/tidecast
 	@:
+
+install-spark: $(VENV)/.installed-spark ## and PySpark with a Java of its own (500 MB) into .venv
+	@:
+
+$(VENV)/.installed-spark: $(STAMP)
+	@echo "Installing PySpark into $(VENV) (2 minutes) ..."
+	if $(BIN)/python -m pip --version >/dev/null 2>&1; then
+		$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[spark]'
+	else
+		uv pip install --quiet --python $(BIN)/python --editable '.[spark]'
+	fi
+	touch $@
 
 up: install ## start Tidecast on this machine (ARGS: options of `tidecast up`)
 	@exec $(BIN)/tidecast up $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import tempfile
@@ -21,9 +22,12 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("tidecast")
 
 
-def pytest_report_header() -> str:
+def pytest_report_header() -> list[str]:
     checked = os.environ.get("TIDECAST_BOUNDSCHECK", "0") not in ("", "0")
-    return f"tidecast: {'checked build (TIDECAST_BOUNDSCHECK)' if checked else 'release build'}"
+    lines = [f"tidecast: {'checked build (TIDECAST_BOUNDSCHECK)' if checked else 'release build'}"]
+    if importlib.util.find_spec("pyspark") is None:
+        lines.append("tests/spark: left out, PySpark is an extra (make install-spark)")
+    return lines
 
 
 @pytest.fixture

