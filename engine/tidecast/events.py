@@ -122,6 +122,65 @@ class MessagesDropped(Event, frozen=True):
     messages: int
 
 
+class DiskRefused(Event, frozen=True):
+    """The disk takes no more records of a durable topic; its publishers' rings fill up."""
+
+    topic: str
+    queue: int
+    errno: int
+    detail: str
+
+
+class DiskBack(Event, frozen=True):
+    """The disk takes a durable topic's records again. Nothing was lost."""
+
+    topic: str
+
+
+class TornTail(Event, frozen=True):
+    """Recovery found bytes behind a queue's last sound batch, and set them aside."""
+
+    topic: str
+    queue: int
+    file: str
+    position: int
+    bytes: int
+    aside: str
+
+
+class ProducerFenced(Event, frozen=True):
+    """A newer session of the same producer has begun; the one before can publish no more."""
+
+    topic: str
+    producer: str
+    session: int
+    epoch: int
+
+
+class ProducersExpired(Event, frozen=True):
+    """Producers of a durable topic were forgotten: what they send again is stored again."""
+
+    topic: str
+    producers: int
+
+
+class RingDrained(Event, frozen=True):
+    """An engine that starts found the ring of a publisher and put what it held into the log."""
+
+    topic: str
+    session: int
+    messages: int
+
+
+class SegmentsDeleted(Event, frozen=True):
+    """Retention deleted the oldest segments of a queue."""
+
+    topic: str
+    queue: int
+    segments: int
+    earliest_token: int
+
+
 class EngineLost(Event, frozen=True):
     """The engine went away; the client reconnects on its own."""
 
@@ -137,5 +196,7 @@ class EngineBack(Event, frozen=True):
 AnyEvent = (
     ImageAvailable | ImageGone | Gap | PeerJoined | PeerTimeout | ReceiverJoined | ReceiverTimeout
     | SubscriberEvicted | StaleIncarnation | NodeConflict | TopicConflict | MessagesDropped
+    | DiskRefused | DiskBack | TornTail | ProducerFenced | ProducersExpired | RingDrained
+    | SegmentsDeleted
     | EngineLost | EngineBack
 )  # fmt: skip

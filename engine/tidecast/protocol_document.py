@@ -460,6 +460,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "batch-header": lambda: record(segment.BATCH_HEADER),
     "record": lambda: record(segment.RECORD),
     "index-entry": lambda: record(segment.INDEX_ENTRY),
+    "producers": lambda: record(segment.PRODUCERS_HEADER) + "\n\n" + record(segment.PRODUCER),
     "recorder-map": recorder_map,
     "recorder-header": lambda: record(RECORDER_HEADER),
     "recorder-record": lambda: record(recorder.RECORD),

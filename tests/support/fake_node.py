@@ -139,7 +139,7 @@ class FakeNode:
         self._note("edit_topic", name, changes)
         self._topics[name] = msgspec.structs.replace(self._topics[name], **changes)
 
-    def delete_topic(self, name: str) -> None:
+    def delete_topic(self, name: str, *, keep_data: bool = False) -> None:
         if self._topics.pop(name, None) is None:
             raise NotFound(f"no topic {name}")
         self._note("delete_topic", name)

@@ -50,6 +50,33 @@ def _compile(kernel: Any, *arguments: Any) -> None:
     kernel.compile(tuple(typeof(a) for a in arguments))
 
 
+def _archiver() -> None:
+    from tidecast.agents import archiver as ar
+    from tidecast.agents.archiver_state import archiver_state
+
+    raw, words = np.zeros(64, dtype=np.uint8), np.zeros(8, dtype=np.int64)
+    state = archiver_state(counters=np.zeros((1, counters.COLUMNS), dtype=np.int64), bells=raw)
+    _KEPT.append(state)
+    _compile(ar.run_archiver, state.words, 0, words, raw)
+    _compile(ar.archive_once, state.words, words, 0, 0)
+    _compile(ar.wait_for_sync, state.words, 0, raw)
+    _compile(ar.sync_done, state.words)
+    _compile(ar.tell_ring, raw, raw, 0)
+
+
+def _log() -> None:
+    from tidecast.log import append, files, read, scan
+
+    raw, words = np.zeros(64, dtype=np.uint8), np.zeros(8, dtype=np.int64)
+    _compile(append.append_sealed, words, raw, 0)
+    _compile(append.sync_active, words)
+    _compile(read.read_run, words, 0, raw, 0, 0)
+    _compile(read.close_reader, words)
+    _compile(read.seek_time, words, 0, 0)
+    _compile(scan.scan_batches, words, 0, 0)
+    files.checksum(b"")
+
+
 def _tasks() -> dict[str, Callable[[], None]]:
     """What to compile, by name; the slow ones first. Order matters within `_AFTER`."""
     from tidecast.agents import leave, run
@@ -100,11 +127,11 @@ def _tasks() -> dict[str, Callable[[], None]]:
 
     return {
         "receiver": receiver, "sender": sender, "rings": rings, "inline": inline,
-        "client": client, "queues": queues,
+        "client": client, "archiver": _archiver, "log": _log, "queues": queues,
     }  # fmt: skip
 
 
-_SIDE_BY_SIDE = ("receiver", "sender", "rings", "client", "queues")
+_SIDE_BY_SIDE = ("receiver", "sender", "archiver", "log", "rings", "client", "queues")
 _AFTER = ("inline",)
 
 

@@ -22,6 +22,12 @@ class PublicationOptions(msgspec.Struct, frozen=True, kw_only=True):
     linger_us: int | None = None
     rate_packets_per_s: int | None = None
     rate_bytes_per_s: int | None = None
+    producer: str = ""
+    """Durable topics: the name of the producer; a newer session by the same name fences this."""
+    producer_id: int = 0
+    """Durable topics: goes on with a session that was lost; see `PublicationGrant`."""
+    first_seq: int | None = None
+    """Durable topics: sequence of the first message; None: behind the last one that is known."""
 
 
 class SubscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +52,16 @@ class PublicationGrant(msgspec.Struct, frozen=True, kw_only=True):
     flow: str
     on_full: str = "block"
     """What the topic says to do when the ring is full; a publisher may choose otherwise."""
+    durable: bool = False
+    """The topic keeps what is published; what follows is for that."""
+    producer_id: int = 0
+    epoch: int = 0
+    first_seq: int = 1
+    """Sequence of the ring's first message."""
+    acked_seq: int = 0
+    """All of the producer up to here was durable, as far as the engine remembers."""
+    last_seq: int = 0
+    """The producer's highest sequence in any queue."""
 
 
 class SubscriptionGrant(msgspec.Struct, frozen=True, kw_only=True):

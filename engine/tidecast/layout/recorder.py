@@ -75,6 +75,14 @@ class Code(IntEnum):
     NODE_CONFLICT = 24
     TOPIC_CONFLICT = 25
     RATE_CHANGED = 26
+    DISK_REFUSED = 27
+    DISK_BACK = 28
+    TAIL_TORN = 29
+    PRODUCER_FENCED = 30
+    RING_DRAINED = 31
+    SEGMENTS_DELETED = 32
+    PRODUCERS_EXPIRED = 33
+    QUEUES_GROWN = 34
 
 
 MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
@@ -104,4 +112,12 @@ MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
     Code.NODE_CONFLICT: (ALERT, "two nodes use one id", ("node", "incarnation")),
     Code.TOPIC_CONFLICT: (ALERT, "topic id used for something else", ("topic", "source")),
     Code.RATE_CHANGED: (LOW, "rate limit changed", ("packets_per_s", "bytes_per_s")),
+    Code.DISK_REFUSED: (ALERT, "disk refuses a durable topic", ("queue", "errno")),
+    Code.DISK_BACK: (ALERT, "disk takes a durable topic again", ()),
+    Code.TAIL_TORN: (ALERT, "torn tail of a queue set aside", ("queue", "position", "bytes")),
+    Code.PRODUCER_FENCED: (ALERT, "producer's older session fenced", ("producer", "epoch")),
+    Code.RING_DRAINED: (LOW, "ring of a dead engine drained", ("messages",)),
+    Code.SEGMENTS_DELETED: (LOW, "retention deleted segments", ("queue", "segments", "earliest")),
+    Code.PRODUCERS_EXPIRED: (LOW, "producers forgotten", ("producers",)),
+    Code.QUEUES_GROWN: (LOW, "durable topic has more queues", ("before", "after")),
 }

@@ -104,3 +104,29 @@ INDEX_ENTRY = Layout(
     ),
 )
 """One entry about every INDEX_INTERVAL_BYTES of log. It can always be made anew from the log."""
+
+# --- producers ----------------------------------------------------------------------------------
+PRODUCERS_MAGIC = 0x31444F5250434454  # "TDCPROD1", little endian
+PRODUCERS_HEADER_BYTES, PRODUCER_BYTES = 16, 40
+
+PRODUCERS_HEADER = Layout(
+    "producers header",
+    PRODUCERS_HEADER_BYTES,
+    (
+        Field("magic", 0, 8, '"TDCPROD1"'),
+        Field("count", 8, 4, "producers that follow"),
+        Field("crc", 12, 4, "CRC32C of the producers"),
+    ),
+)
+PRODUCER = Layout(
+    "producer",
+    PRODUCER_BYTES,
+    (
+        Field("producer", 0, 8, "producer id"),
+        Field("epoch", 8, 8, "its newest epoch"),
+        Field("last_seq", 16, 8, "its last sequence in this queue before the segment"),
+        Field("acked_seq", 24, 8, "all up to here was durable in all queues"),
+        Field("seen", 32, 8, "when it last appended, ns since 1970"),
+    ),
+)
+"""What ``<segment>.producers`` holds, so that recovery need not read the segments before."""

@@ -6,6 +6,7 @@ from tidecast.layout import segment as lay
 from tidecast.log.state import (
     L_APPENDED_BYTES,
     L_BATCHES,
+    L_DURABLE_POSITION,
     L_DURABLE_TOKEN,
     L_ERROR,
     L_FAILURES,
@@ -132,9 +133,11 @@ def sync_active(words):
     token = load_acquire(words_of(L), L_NEXT_TOKEN * 8)
     if token == L.w[L_DURABLE_TOKEN]:
         return 0
+    position = L.w[L_POSITION]  # of this token or of a later one
     status = fdatasync(L.w[L_FD], L.faults)
     if status < 0:
         return status
     L.w[L_SYNCS] += 1
+    L.w[L_DURABLE_POSITION] = position
     store_release(words_of(L), L_DURABLE_TOKEN * 8, token)
     return 0

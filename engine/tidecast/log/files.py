@@ -43,6 +43,11 @@ def index_name(base_token: int) -> str:
     return f"{base_token:020d}.index"
 
 
+def snapshot_name(base_token: int) -> str:
+    """File name of what is known of its producers when the segment begins."""
+    return f"{base_token:020d}.producers"
+
+
 def topic_digest(topic: str) -> int:
     """What a segment's header says of its topic."""
     return int.from_bytes(hashlib.blake2b(topic.encode(), digest_size=8).digest(), "little")

@@ -6,6 +6,7 @@ Readers are independent: each has a `LogReader` of its own, in any thread of the
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import threading
@@ -23,6 +24,7 @@ from tidecast.log.files import (
     index_name,
     segment_header,
     segment_name,
+    snapshot_name,
     sync_directory,
 )
 from tidecast.log.read import CORRUPT, GONE, NEED_ROOM, close_reader, read_run, seek_time
@@ -56,6 +58,7 @@ class QueueLog:
             faults=no_disk_faults(),
             entry=np.zeros(lay.INDEX_ENTRY_BYTES, dtype=np.uint8),
         )
+        self._suspect = False
         self._lock = threading.Lock()
         """Held while the active segment is synced or replaced."""
         self._w: np.ndarray = self.state.w
@@ -113,6 +116,7 @@ class QueueLog:
         w[st.L_NEXT_TOKEN] = max(found.next_token, active.base_token)
         os.fdatasync(int(w[st.L_FD]))  # what was found there may not have reached the device
         w[st.L_DURABLE_TOKEN] = w[st.L_NEXT_TOKEN]
+        w[st.L_DURABLE_POSITION] = w[st.L_POSITION]
 
     # --- segments ---------------------------------------------------------------------------------
 
@@ -142,8 +146,11 @@ class QueueLog:
                 os.close(int(self._w[at]))
                 self._w[at] = -1
 
-    def roll(self, now_ns: int) -> None:
-        """Seal the active segment and begin the next one. Raises StorageError; nothing is lost."""
+    def roll(self, now_ns: int, snapshot: bytes = b"") -> None:
+        """Seal the active segment and begin the next one. Raises StorageError; nothing is lost.
+
+        ``snapshot``: what must be known of the segments before, kept in ``<segment>.producers``.
+        """
         w = self._w
         token, position = self.next_token, int(w[st.L_POSITION])
         if token == int(w[st.L_BASE_TOKEN]):
@@ -160,10 +167,14 @@ class QueueLog:
                 if self.fsync != "none":
                     os.fdatasync(int(w[st.L_FD]))
                     os.fdatasync(int(w[st.L_INDEX_FD]))
+                if snapshot:
+                    self.write_snapshot(token, snapshot)
                 self._make_segment(token, now_ns)
                 self._close_active()
                 self._open_active(token)
                 w[st.L_DURABLE_TOKEN] = token
+                w[st.L_DURABLE_POSITION] = lay.SEGMENT_HEADER_BYTES
+                self._suspect = False
         except OSError as problem:
             raise _storage_error(self.directory, problem.errno or 0) from problem
         last = int(w[st.L_END_SEGMENT])
@@ -173,6 +184,24 @@ class QueueLog:
         w[st.L_POSITION] = w[st.L_INDEX_DUE] = lay.SEGMENT_HEADER_BYTES
         w[st.L_TIME_MAX] = 0
         w[st.L_END_SEGMENT] = last + 1
+
+    def write_snapshot(self, base_token: int, raw: bytes) -> None:
+        """Keep ``raw`` beside a segment, whole or not at all. Raises OSError."""
+        path = self.directory / snapshot_name(base_token)
+        fresh = path.with_suffix(".producers-new")
+        with fresh.open("wb") as file:
+            file.write(raw)
+            file.flush()
+            if self.fsync != "none":
+                os.fsync(file.fileno())
+        fresh.replace(path)
+
+    def snapshot(self, base_token: int) -> bytes:
+        """What was kept beside a segment, or nothing."""
+        try:
+            return (self.directory / snapshot_name(base_token)).read_bytes()
+        except FileNotFoundError:
+            return b""
 
     def _seal_index(self, token: int, position: int) -> None:
         """The last entry of a sealed segment says where it ends; written once, also after a try."""
@@ -206,10 +235,30 @@ class QueueLog:
             self._w[st.L_DURABLE_TOKEN] = self._w[st.L_NEXT_TOKEN]
             return self.durable_token
         with self._lock:
+            try:
+                if self._suspect:
+                    self._write_again()
+            except OSError as problem:
+                raise _storage_error(self.directory, problem.errno or 0) from problem
             status = int(sync_active(self.state.words)) if self._w[st.L_FD] >= 0 else 0
+            self._suspect = status < 0
         if status < 0:
             raise _storage_error(self.directory, -status)
         return self.durable_token
+
+    def _write_again(self) -> None:
+        """After a sync that failed: the kernel may take the lost pages for clean, so dirty them."""
+        w, fd = self._w, int(self._w[st.L_FD])
+        at, end = int(w[st.L_DURABLE_POSITION]), int(w[st.L_POSITION])
+        scanner = Scanner(fd, end)
+        scanner.reset(at)
+        while scanner.next_rows().shape[0]:
+            pass
+        if scanner.position != end:
+            raise OSError(errno.EIO, "what was not synced cannot be read back")
+        while at < end:
+            raw = os.pread(fd, min(end - at, 1 << 20), at)
+            at += os.pwrite(fd, raw, at)
 
     @property
     def next_token(self) -> int:
@@ -229,6 +278,15 @@ class QueueLog:
     @property
     def _first(self) -> int:
         return int(self._w[st.L_FIRST_SEGMENT])
+
+    @property
+    def segment_bytes(self) -> int:
+        """Bytes at which a segment is full; may be set any time."""
+        return int(self._w[st.L_SEGMENT_BYTES])
+
+    @segment_bytes.setter
+    def segment_bytes(self, n: int) -> None:
+        self._w[st.L_SEGMENT_BYTES] = n
 
     @property
     def segments(self) -> list[Segment]:
@@ -269,6 +327,7 @@ class QueueLog:
             self._w[st.L_FIRST_SEGMENT] += 1
             (self.directory / segment_name(one.base_token)).unlink(missing_ok=True)
             (self.directory / index_name(one.base_token)).unlink(missing_ok=True)
+            (self.directory / snapshot_name(one.base_token)).unlink(missing_ok=True)
             total -= one.bytes
             gone.append(one)
         return gone

@@ -373,7 +373,7 @@ def _edit_topic(node: NodeApi, store: TopologyStore, body: frames.EditTopic) -> 
     after, anew = store.changed(body.name, body.changes, running, recreate=body.recreate)
     before = next(t for t in running if t.name == body.name)
     if anew:
-        node.delete_topic(body.name)
+        node.delete_topic(body.name, keep_data=True)
         try:
             node.create_topic(after)
         except TidecastError:

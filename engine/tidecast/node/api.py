@@ -89,8 +89,8 @@ class NodeApi(Protocol):
     def edit_topic(self, name: str, changes: dict[str, Any]) -> None:
         """Change live settings. Raises NotFound, ConfigError."""
 
-    def delete_topic(self, name: str) -> None:
-        """Raises NotFound."""
+    def delete_topic(self, name: str, *, keep_data: bool = False) -> None:
+        """Raises NotFound. ``keep_data``: a durable topic's files stay."""
 
     def set_faults(self, transport: str, faults: FaultSettings) -> None:
         """Raises NotFound, ConfigError when the transport does not allow faults."""

@@ -123,7 +123,7 @@ class EmbeddedLink:
         from tidecast.agents.run import inline_agents
 
         runtimes = list(self.node.runtimes.values())
-        if not self.inline or len(runtimes) != 1:
+        if not self.inline or len(runtimes) != 1 or self.node.durable.active:
             return None
         return inline_agents, runtimes[0].inline_arguments
 

@@ -31,6 +31,24 @@ def make_directory(directory: Path) -> int:
     return descriptor
 
 
+def dead_nodes(base: Path) -> list[Path]:
+    """Directories of this data directory's nodes that are dead, before they are removed."""
+    found = []
+    for directory in sorted(base.iterdir()) if base.is_dir() else []:
+        try:
+            descriptor = os.open(directory / ALIVE_NAME, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found.append(directory)
+        except OSError:
+            pass
+        finally:
+            os.close(descriptor)
+    return found
+
+
 def clear_leftovers(base: Path) -> None:
     """Remove what dead nodes left in ``base``, and in the same place of other data directories.
 

@@ -19,11 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from tidecast import events as ev
-from tidecast.agents.run import ring_bell_line
 from tidecast.buffers.counters import CountersFile
 from tidecast.buffers.recorder import create_recorder, record_from_python
 from tidecast.buffers.ring_file import add_consumer, remove_consumer
@@ -57,7 +55,8 @@ from tidecast.layout import ring as lay
 from tidecast.layout.packet import CHANNEL_LARGE, CHANNEL_NAMES
 from tidecast.native.mapped import MappedFile
 from tidecast.node import sessions, tables, topics
-from tidecast.node.leftovers import adopt_recorder, clear_leftovers, make_directory
+from tidecast.node.durable import Durable
+from tidecast.node.leftovers import adopt_recorder, clear_leftovers, dead_nodes, make_directory
 from tidecast.node.state import Client, Image, Peer, Publication, Subscription
 from tidecast.node.transports import Memory, TransportRuntime
 from tidecast.node.views import NodeViews
@@ -105,9 +104,8 @@ class Node(NodeViews):
         self.faults: dict[str, FaultSettings] = {}
         self.ids = itertools.count(1)
         self.started = False
-        self._inbox: queue.SimpleQueue[tuple[TransportRuntime, list[list[int]]] | None] = (
-            queue.SimpleQueue()
-        )
+        self.durable = Durable(self)
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._conductor: threading.Thread | None = None
         self._next_tick = 0.0
 
@@ -115,8 +113,10 @@ class Node(NodeViews):
 
     def start(self) -> None:
         """Create shared memory, open sockets, start agents: all of it or nothing."""
-        clear_leftovers(self.directory.parent)
         self.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+        spool = tables.spool_directory(self.data_dir)
+        self.durable.adopt([*dead_nodes(self.directory.parent), spool])
+        clear_leftovers(self.directory.parent)
         self._alive = make_directory(self.directory)
         fresh = self.recorder_path.with_suffix(".new")
         fresh.unlink(missing_ok=True)
@@ -144,6 +144,7 @@ class Node(NodeViews):
             for runtime in self.runtimes.values():
                 sessions.set_quarantine(runtime, self.topology.node.quarantined)
                 runtime.start()
+            self.durable.start()
             adopt_recorder(fresh, self.recorder_path)
         except BaseException:
             fresh.unlink(missing_ok=True)
@@ -178,6 +179,7 @@ class Node(NodeViews):
             self._inbox.put(None)
             self._conductor.join(5.0)
             self._conductor = None
+        self.durable.stop()
         self.note(rec.LOW, rec.Code.STOPPED, 0)
         self._dispose()
 
@@ -217,23 +219,26 @@ class Node(NodeViews):
     # --- conductor --------------------------------------------------------------------------------
 
     def _from_agent(self, runtime: TransportRuntime, rows: list[list[int]]) -> None:
-        if self.inline:
+        self.post(lambda: sessions.handle(self, runtime, rows))
+
+    def post(self, job: Callable[[], None]) -> None:
+        """Let the conductor do a job soon, with the lock held; inline: now."""
+        if self.inline or self._conductor is None:
             with self.lock:
-                sessions.handle(self, runtime, rows)
+                job()
         else:
-            self._inbox.put((runtime, rows))
+            self._inbox.put(job)
 
     def _conduct(self) -> None:
         while True:
             try:
-                item = self._inbox.get(timeout=TICK_S)
+                job = self._inbox.get(timeout=TICK_S)
             except queue.Empty:
-                item = ()  # type: ignore[assignment]
-            if item is None:
+                job = _nothing
+            if job is None:
                 return
             with self.lock:
-                if item:
-                    sessions.handle(self, *item)
+                job()
                 self.tick()
 
     def tick(self) -> None:
@@ -246,12 +251,18 @@ class Node(NodeViews):
             sessions.look_after_publication(self, publication, now)
         for image in list(self.images_by_id.values()):
             sessions.look_after_image(self, image, now)
+        self.durable.tick(now)
+
+    def look_after(self, publication: Publication) -> None:
+        """See whether a publication can go."""
+        sessions.look_after_publication(self, publication, self.clock_ns() / 1e9)
 
     def work(self, now_ns: int | None = None) -> int:
         """Run agents and conductor once (inline nodes)."""
         done = 0
         for runtime in list(self.runtimes.values()):
             done += runtime.work(now_ns)
+        done += self.durable.work(now_ns)
         if self.clock_ns() / 1e9 >= self._next_tick:
             with self.lock:
                 self.tick()
@@ -295,39 +306,6 @@ class Node(NodeViews):
         """The client's doorbell line."""
         return self._client(client_id).doorbell
 
-    @property
-    def bells(self) -> np.ndarray:
-        """The doorbell file's bytes."""
-        return self._bells.array
-
-    def tell(self, client_id: int, event: ev.Event) -> None:
-        """Queue an event for a client and ring its bell."""
-        client = self.clients.get(client_id)
-        if client is None:
-            return
-        if len(client.events) == client.events.maxlen:
-            self.counters.values[self.node_row, cl.Counter.EVENTS_LOST] += 1
-        client.events.append(msgspec.structs.replace(event, at_ns=time.time_ns()))
-        ring_bell_line(self.bells, client.doorbell)
-        if self.on_events is not None:
-            self.on_events(client_id)
-
-    def tell_all(self, event: ev.Event) -> None:
-        """Queue an event for every client."""
-        for client_id in list(self.clients):
-            self.tell(client_id, event)
-
-    def take_events(self, client_id: int) -> list[ev.Event]:
-        """What happened since the call before."""
-        client = self.clients.get(client_id)
-        if client is None:
-            return []
-        taken = []
-        with contextlib.suppress(IndexError):
-            while True:
-                taken.append(client.events.popleft())
-        return taken
-
     # --- topics -----------------------------------------------------------------------------------
 
     def topics(self) -> list[TopicConfig]:
@@ -355,9 +333,9 @@ class Node(NodeViews):
         """Change a topic; rates and linger hold at once, also for publications that run."""
         topics.edit_topic(self, name, changes)
 
-    def delete_topic(self, name: str) -> None:
+    def delete_topic(self, name: str, *, keep_data: bool = False) -> None:
         """Remove a topic; its publications and subscriptions by that exact name end."""
-        topics.delete_topic(self, name)
+        topics.delete_topic(self, name, keep_data=keep_data)
 
     # --- publications -----------------------------------------------------------------------------
 
@@ -385,7 +363,15 @@ class Node(NodeViews):
             session = self.random_id(31)
             while any(p.session == session for p in self.pubs.values()):
                 session = self.random_id(31)
-            mapped = tables.publication_ring(self, publication_id, config, session, slots, channel)
+            producer = self.durable.begin(config, options) if config.mode == "durable" else None
+            try:
+                mapped = tables.publication_ring(
+                    self, publication_id, config, session, slots, channel
+                )
+            except BaseException:
+                if producer is not None:
+                    self.durable.abort(config, producer)
+                raise
             publication = Publication(publication_id, client_id, config, session, mapped, runtime)
             tables.set_live(
                 mapped.array,
@@ -396,6 +382,8 @@ class Node(NodeViews):
             self.pubs[publication_id] = publication
             client.publications.add(publication_id)
             try:
+                if producer is not None:
+                    self.durable.attach(publication, producer, client.doorbell)
                 if runtime is not None:
                     tables.add_publication(self, publication, channel)
                 for subscription in self.subs.values():
@@ -413,6 +401,7 @@ class Node(NodeViews):
                 reliability=config.reliability,
                 flow=config.flow,
                 on_full=config.on_full,
+                **topics.session_of(producer),
             )
 
     def _read_local(
@@ -569,6 +558,10 @@ class Node(NodeViews):
             source = self.images_by_id.get(image_id) or self.pubs.get(image_id)
             if source is not None:
                 self._stop_reading(source, subscription_id)
+
+
+def _nothing() -> None:
+    """No job came."""
 
 
 def _or(chosen: int | None, default: int) -> int:

@@ -581,6 +581,8 @@ def look_after_publication(node: Node, publication: Publication, now_s: float) -
         if publication.topic.flow == "min":
             _evict_stuck(node, publication, now_s, publication.topic.receiver_timeout_s)
         return
+    if publication.source >= 0:
+        return  # the archiver is not through with it
     late = now_s - publication.closed_s > GONE_PATIENCE_S
     if (publication.drained or late) and (not publication.readers or late):
         node.forget_publication(publication)

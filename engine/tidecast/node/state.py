@@ -74,6 +74,8 @@ class Publication(OwnRing):
     """Subscription id -> consumer entry."""
     watch: dict[int, tuple[int, float]] = field(default_factory=dict)
     constant: bytes = b""
+    source: int = -1
+    """Row at the archiver while it still reads this ring (durable topics)."""
 
     def __post_init__(self) -> None:
         self.constant = _constant(self.mapped)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
 JOIN_HOLD_NS = 50_000_000
 LEAVE_REPEATS = 3
 _STATE_SHIFT, _LENGTH = lay.STATE_SHIFT, lay.CONTROL_LENGTH_MASK
+
+
+def spool_directory(data_dir: Path) -> Path:
+    """Where rings lie that outlive the machine's memory."""
+    return data_dir / "spool"
 
 
 def set_live(ring: Bytes, rate_packets: int, rate_bytes: int, linger_us: int) -> None:
@@ -92,8 +98,11 @@ def publication_ring(
 ) -> MappedFile:
     """The ring of a new publication."""
     transport = node.topology.transport(config.transport)
+    path = node.directory / f"pub-{publication_id}"
+    if config.mode == "durable" and config.spool:
+        path = spool_directory(node.data_dir) / f"pub-{node.incarnation:x}-{publication_id}"
     return create_ring(
-        node.directory / f"pub-{publication_id}",
+        path,
         kind=lay.KIND_PUBLICATION,
         slots=slots,
         slot_bytes=transport.packet_bytes,

@@ -10,6 +10,7 @@ from tidecast.config import TopicConfig
 from tidecast.errors import Conflict, NotFound
 from tidecast.layout import recorder as rec
 from tidecast.node import sessions, tables
+from tidecast.protocol.dedup import Session
 
 if TYPE_CHECKING:
     from tidecast.node.node import Node
@@ -28,6 +29,8 @@ def create_topic(node: Node, topic: TopicConfig) -> None:
                     f"topics.id: {topic.wire_id}: used by topic {other.name} on transport "
                     f"{transport}: give {topic.name} another id"
                 )
+        if topic.mode == "durable":
+            node.durable.open_topic(topic)
         node.topic_by_name[topic.name] = topic
         sessions.update_wanted(node)
 
@@ -38,6 +41,8 @@ def edit_topic(node: Node, name: str, changes: dict[str, Any]) -> None:
         if name not in node.topic_by_name:
             raise NotFound(f"no topic {name}")
         topic = msgspec.structs.replace(node.topic_by_name[name], **changes)
+        if topic.mode == "durable":
+            node.durable.edit_topic(topic)
         node.topic_by_name[name] = topic
         for publication in node.pubs.values():
             if publication.topic.name == name:
@@ -57,8 +62,11 @@ def edit_topic(node: Node, name: str, changes: dict[str, Any]) -> None:
         )
 
 
-def delete_topic(node: Node, name: str) -> None:
-    """Remove a topic; its publications and subscriptions by that exact name end."""
+def delete_topic(node: Node, name: str, *, keep_data: bool) -> None:
+    """Remove a topic; its publications and subscriptions by that exact name end.
+
+    What a durable topic has on disk goes with it, unless ``keep_data``.
+    """
     with node.lock:
         if name not in node.topic_by_name:
             raise NotFound(f"no topic {name}")
@@ -68,5 +76,18 @@ def delete_topic(node: Node, name: str) -> None:
         for subscription in list(node.subs.values()):
             if subscription.pattern == name:
                 node.close_subscription(subscription.client, subscription.id)
+        if node.topic_by_name[name].mode == "durable":
+            node.durable.close_topic(name, keep_data=keep_data)
         del node.topic_by_name[name]
         sessions.update_wanted(node)
+
+
+def session_of(session: Session | None) -> dict[str, Any]:
+    """What a grant says of a producer's session."""
+    if session is None:
+        return {}
+    return {
+        "durable": True, "producer_id": session.producer.id, "epoch": session.epoch,
+        "first_seq": session.first_seq, "acked_seq": session.acked_seq,
+        "last_seq": session.last_seq,
+    }  # fmt: skip

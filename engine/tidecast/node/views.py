@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+import numpy as np
+
+from tidecast import events as ev
+from tidecast.agents.run import ring_bell_line
 from tidecast.buffers.counters import CountersFile
 from tidecast.config import FaultSettings, Topology
 from tidecast.errors import ConfigError, NoResponders
+from tidecast.layout import counters as cl
 from tidecast.layout import recorder as rec
+from tidecast.native.mapped import MappedFile
 from tidecast.node import sessions, tables
-from tidecast.node.state import Image, Peer, Publication
+from tidecast.node.state import Client, Image, Peer, Publication
 from tidecast.node.transports import TransportRuntime
 from tidecast.transport.faults import apply_faults
 
@@ -30,7 +39,45 @@ class NodeViews:
     faults: dict[str, FaultSettings]
     counters: CountersFile
 
+    clients: dict[int, Client]
+    node_row: int
+    _bells: MappedFile
+    on_events: Callable[[int], None] | None
+
     note: Callable[..., None]
+
+    @property
+    def bells(self) -> np.ndarray:
+        """The doorbell file's bytes."""
+        return self._bells.array
+
+    def tell(self, client_id: int, event: ev.Event) -> None:
+        """Queue an event for a client and ring its bell."""
+        client = self.clients.get(client_id)
+        if client is None:
+            return
+        if len(client.events) == client.events.maxlen:
+            self.counters.values[self.node_row, cl.Counter.EVENTS_LOST] += 1
+        client.events.append(msgspec.structs.replace(event, at_ns=time.time_ns()))
+        ring_bell_line(self.bells, client.doorbell)
+        if self.on_events is not None:
+            self.on_events(client_id)
+
+    def tell_all(self, event: ev.Event) -> None:
+        """Queue an event for every client."""
+        for client_id in list(self.clients):
+            self.tell(client_id, event)
+
+    def take_events(self, client_id: int) -> list[ev.Event]:
+        """What happened since the call before."""
+        client = self.clients.get(client_id)
+        if client is None:
+            return []
+        taken = []
+        with contextlib.suppress(IndexError):
+            while True:
+                taken.append(client.events.popleft())
+        return taken
 
     def node_id_of(self, name: str) -> int:
         """Id of a node by name."""

@@ -1,0 +1,505 @@
+"""Durable topics of a node: their logs and producers, the rings the archiver reads, leftovers.
+
+Called with the node's lock held, except what is marked: the archiver's thread calls `_from_agent`
+and `_sync`, which take no lock of the node.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tidecast import events as ev
+from tidecast.agents import archiver_state as ast
+from tidecast.agents.archiver import tell_ring
+from tidecast.buffers.ring_file import describe
+from tidecast.client.link import PublicationOptions
+from tidecast.config import TopicConfig
+from tidecast.errors import SharedMemoryError, StorageError, TidecastError
+from tidecast.layout import counters as cl
+from tidecast.layout import recorder as rec
+from tidecast.layout import ring as lay
+from tidecast.layout.counters import QueueCounter as C
+from tidecast.native.mapped import Bytes, MappedFile
+from tidecast.native.packing import unpack_from
+from tidecast.node import durable_sources as ds
+from tidecast.node.durable_agent import ArchiverRuntime, Rows
+from tidecast.node.durable_topic import DurableTopic, Position
+from tidecast.node.state import Publication
+from tidecast.protocol.dedup import Session, producer_id
+
+if TYPE_CHECKING:
+    from tidecast.node.node import Node
+
+TICK_S = 0.5
+FENCE_CYCLES_MAX = 10_000
+DRAIN_S = 10.0
+
+
+class Durable:
+    """See module."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.topics: dict[str, DurableTopic] = {}
+        self.sources: dict[int, ds.Source] = {}
+        self.positions: list[Position] = []
+        """Whoever reads queues adds a function that says what it still needs; see `Position`."""
+        self.on_queues: list[Callable[[DurableTopic], None]] = []
+        """Called when a durable topic was opened or has more queues."""
+        self.told: list[ev.Event] = []
+        """What recovery found, for those who ask later."""
+        self._runtime: ArchiverRuntime | None = None
+        self._tables: ds.ArchiverTables | None = None
+        self._rows: dict[tuple[str, int], int] = {}
+        self._by_number: dict[int, tuple[DurableTopic, int]] = {}
+        self._leftovers: list[MappedFile] = []
+        self._next_tick = 0.0
+
+    @property
+    def active(self) -> bool:
+        """There are durable topics."""
+        return self._runtime is not None
+
+    @property
+    def runtime(self) -> ArchiverRuntime:
+        """The archiver; made with the first durable topic."""
+        if self._runtime is None:
+            node = self.node
+            self._runtime = ArchiverRuntime(
+                counters=node.counters.values, bells=node.bells, inline=node.inline,
+                on_events=self._from_agent, sync=self._sync,
+            )  # fmt: skip
+            self._tables = ds.ArchiverTables(self._runtime)
+        return self._runtime
+
+    @property
+    def tables(self) -> ds.ArchiverTables:
+        """The archiver's records."""
+        assert self._tables is not None
+        return self._tables
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def adopt(self, directories: list[Path]) -> None:
+        """Map the rings that dead engines left, before their files are removed."""
+        for directory in directories:
+            for path in sorted(directory.glob("pub-*")):
+                try:
+                    mapped = MappedFile.open(path)
+                except TidecastError:
+                    continue
+                try:
+                    describe(mapped.array)
+                    wanted = ds.ring_session(mapped.array)[0] != 0
+                except SharedMemoryError:
+                    wanted = False
+                if wanted:
+                    self._leftovers.append(mapped)
+                else:
+                    mapped.close()
+
+    def start(self) -> None:
+        """Open the logs of all durable topics, drain leftovers, start the archiver."""
+        for config in list(self.node.topic_by_name.values()):
+            if config.mode == "durable":
+                self.open_topic(config)
+        self._drain_leftovers()
+        if self._runtime is not None:
+            self._runtime.start()
+
+    def stop(self) -> None:
+        """Let the archiver finish what is written, then close all logs."""
+        if self._runtime is not None:
+            self._runtime.stop()
+            deadline = time.monotonic() + DRAIN_S
+            while self._busy() and time.monotonic() < deadline:
+                self._runtime.work()
+        for topic in self.topics.values():
+            topic.close()
+        self.topics.clear()
+
+    def _busy(self) -> bool:
+        """Some ring holds what is not durable, and no disk refuses it."""
+        S = self.runtime.state
+        for slot, source in self.sources.items():
+            record, topic = S.sources[slot], S.topics[self.topics[source.topic].slot]
+            if topic["errno"]:
+                continue
+            behind = record["d_seq"] != record["seq"] or record["d_at"] != record["at"]
+            if behind or self._unread(slot, source):
+                return True
+        return False
+
+    def _unread(self, slot: int, source: ds.Source) -> bool:
+        record, ring = self.runtime.state.sources[slot], source.mapped.array
+        seq, at, slots = int(record["seq"]), int(record["at"]), int(record["slots"])
+        (word,) = unpack_from("<q", ring, lay.HEADER_BYTES + (seq & (slots - 1)) * 8)
+        holds = word >> lay.SEQ_SHIFT == seq & lay.SEQ_MASK
+        state, length = (word >> lay.STATE_SHIFT) & 0xFF, word & lay.CONTROL_LENGTH_MASK
+        return holds and (state == lay.SEALED or (state == lay.OPEN and length > at))
+
+    def work(self, now_ns: int | None = None) -> int:
+        """One cycle of an inline archiver."""
+        return 0 if self._runtime is None else self._runtime.work(now_ns)
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    def open_topic(self, config: TopicConfig) -> DurableTopic:
+        """Open a topic's logs. Raises CorruptLog, StorageError, SharedMemoryError."""
+        started = self._runtime is not None
+        runtime = self.runtime
+        topic = DurableTopic.open(config, self.node.data_dir, time.time_ns())
+        try:
+            rows = self._make_rows(topic, 0)
+            runtime.on_archiver(lambda: self.tables.add_topic(topic, rows))
+        except BaseException:
+            topic.close()
+            raise
+        self.topics[config.name] = topic
+        self._note_queues(topic)
+        for queue, torn in topic.torn:
+            self.node.note(
+                rec.ALERT, rec.Code.TAIL_TORN, config.wire_id, queue, torn.position, torn.bytes
+            )
+            self.node.counters.values[self._rows[config.name, queue], C.TORN_BYTES] += torn.bytes
+            self._tell(
+                ev.TornTail(
+                    topic=config.name, queue=queue, file=str(torn.segment),
+                    position=torn.position, bytes=torn.bytes, aside=str(torn.aside),
+                )
+            )  # fmt: skip
+        if not started and self.node.started:
+            runtime.start()
+        return topic
+
+    def _tell(self, event: ev.Event) -> None:
+        self.told.append(event)
+        del self.told[:-1000]
+        self.node.tell_all(event)
+
+    def _make_rows(self, topic: DurableTopic, first: int) -> list[int]:
+        rows = []
+        for log in topic.logs[first:]:
+            row = self.node.counters.allocate(cl.ROW_QUEUE, topic.config.name, f"queue {log.queue}")
+            self._rows[topic.config.name, log.queue] = row
+            rows.append(row)
+        return rows
+
+    def _note_queues(self, topic: DurableTopic) -> None:
+        for queue, number in enumerate(self.tables.queue_numbers(topic)):
+            self._by_number[number] = (topic, queue)
+        self._gauges(topic)
+        for callback in self.on_queues:
+            callback(topic)
+
+    def edit_topic(self, config: TopicConfig) -> None:
+        """A topic's settings changed; more queues are made. Raises StorageError."""
+        topic = self.topics[config.name]
+        if config.queues > topic.map.queues:
+            self._grow(topic, config.queues)
+        topic.config = config
+        topic.producers.ttl_ns = int(config.producer_ttl_s * 1e9)
+
+        def change() -> None:
+            self.tables.set_policy(topic)
+            for log in topic.logs:
+                log.segment_bytes = config.segment_bytes
+
+        self.runtime.on_archiver(change)
+
+    def _grow(self, topic: DurableTopic, queues: int) -> None:
+        before = topic.map.queues
+        name = topic.config.name
+
+        def grow() -> None:
+            if self.runtime.state.topics[topic.slot]["held"]:
+                raise StorageError(f"topic {name}: the disk refuses what is there already")
+            topic.grow(queues, time.time_ns())
+            self.tables.set_queues(topic, self._make_rows(topic, before))
+            for slot, source in self.sources.items():
+                if source.topic == name:
+                    self.tables.set_marks(slot, source.producer)
+
+        self.runtime.on_archiver(grow)
+        self._note_queues(topic)
+        self.node.note(rec.LOW, rec.Code.QUEUES_GROWN, topic.config.wire_id, before, queues)
+
+    def close_topic(self, name: str, *, keep_data: bool) -> None:
+        """The topic is deleted, or made anew (then its data stays)."""
+        topic = self.topics.pop(name)
+        for slot in [s for s, source in self.sources.items() if source.topic == name]:
+            self._remove_source(slot, topic, lay.ACK_ENDED)
+        for number in self.tables.queue_numbers(topic):
+            del self._by_number[number]
+        self.runtime.on_archiver(lambda: self.tables.remove_topic(topic))
+        for queue in range(topic.map.queues):
+            self.node.counters.free(self._rows.pop((name, queue)))
+        if keep_data:
+            topic.close()
+        else:
+            topic.delete()
+
+    # --- sessions ---------------------------------------------------------------------------------
+
+    def begin(self, config: TopicConfig, options: PublicationOptions) -> Session:
+        """A producer opens a session; older ones of it are fenced. Raises SequenceGap, Conflict."""
+        topic = self.topics[config.name]
+        if options.producer:
+            producer = producer_id(options.producer)
+        else:
+            producer = options.producer_id or self.node.random_id(61)
+        self._fence(topic, producer, options.producer)
+        return topic.producers.open(producer, options.first_seq, time.time_ns())
+
+    def _fence(self, topic: DurableTopic, producer: int, name: str) -> None:
+        """What older sessions have committed goes into the log; then they may append no more."""
+        older = {
+            slot: source for slot, source in self.sources.items()
+            if source.producer.id == producer and source.topic == topic.config.name
+        }  # fmt: skip
+        if not older:
+            return
+
+        def drain() -> None:
+            topics = self.runtime.state.topics
+            for _ in range(FENCE_CYCLES_MAX):
+                unread = any(self._unread(slot, source) for slot, source in older.items())
+                if not unread or topics[topic.slot]["errno"]:
+                    return
+                self.runtime.work()
+
+        self.runtime.on_archiver(drain)
+        for slot, source in older.items():
+            self.node.note(
+                rec.ALERT, rec.Code.PRODUCER_FENCED, source.session, producer, source.epoch
+            )
+            self._remove_source(slot, topic, lay.ACK_FENCED)
+            self._tell(
+                ev.ProducerFenced(
+                    topic=topic.config.name, producer=name or f"{producer:x}",
+                    session=source.session, epoch=source.epoch,
+                )
+            )  # fmt: skip
+
+    def abort(self, config: TopicConfig, session: Session) -> None:
+        """The publication that was to be opened could not be made."""
+        self.topics[config.name].producers.close(session.producer, time.time_ns())
+
+    def attach(self, publication: Publication, session: Session, doorbell: int) -> None:
+        """Let the archiver read a new publication. Before its client knows the ring."""
+        topic = self.topics[publication.topic.name]
+        ring = publication.mapped.array
+        consumer = ds.begin_ring(
+            ring, producer=session.producer.id, epoch=session.epoch,
+            first_seq=session.first_seq, doorbell=doorbell,
+        )  # fmt: skip
+        publication.constant = bytes(ring[: lay.HEAD_AT])
+        publication.source = self._add_source(topic, publication.mapped, session, consumer)
+        self.sources[publication.source].publication = publication.id
+
+    def _add_source(
+        self, topic: DurableTopic, mapped: MappedFile, session: Session, consumer: int
+    ) -> int:
+        about = describe(mapped.array)
+        slot = self.runtime.on_archiver(
+            lambda: self.tables.add_source(
+                topic, mapped, session.producer, session.epoch, session.first_seq, about, consumer
+            )
+        )
+        self.sources[slot] = ds.Source(
+            slot, topic.config.name, session.producer, session.epoch, about.session, mapped, 0,
+            int(self.runtime.state.sources[slot]["count"]),
+        )  # fmt: skip
+        return slot
+
+    def _remove_source(self, slot: int, topic: DurableTopic, state: int) -> None:
+        """The archiver is through with a ring, or it is fenced."""
+        source = self.sources.pop(slot)
+        self.runtime.on_archiver(lambda: self.tables.remove_source(topic, slot))
+        self._say(source.mapped.array, state)
+        topic.producers.close(source.producer, time.time_ns())
+        publication = self.node.pubs.get(source.publication)
+        if publication is not None:
+            publication.source = -1
+            self.node.look_after(publication)
+
+    def _say(self, ring: Bytes, state: int) -> None:
+        tell_ring(ring, self.node.bells, state)
+
+    # --- leftovers --------------------------------------------------------------------------------
+
+    def _drain_leftovers(self) -> None:
+        for mapped in self._leftovers:
+            try:
+                self._take_over(mapped)
+            except TidecastError as problem:
+                self.node.note(rec.ALERT, rec.Code.RING_DRAINED, 0, -1)
+                self._tell(ev.TopicConflict(topic="", node=self.node.name, detail=str(problem)))
+        self._leftovers = []
+        deadline = time.monotonic() + DRAIN_S
+        while self._runtime is not None and self._busy() and time.monotonic() < deadline:
+            self._runtime.work()
+        self._release_leftovers()
+
+    def _take_over(self, mapped: MappedFile) -> None:
+        """Read a dead engine's ring on from where it was durable, in its own session."""
+        ring = mapped.array
+        about = describe(ring)
+        topic = self.topics.get(about.topic_name)
+        producer, epoch, first_seq = ds.ring_session(ring)
+        known = topic.producers.known.get(producer) if topic is not None else None
+        if topic is None or (known is not None and known.epoch > epoch):
+            return
+        found = topic.producers.open(producer, None, time.time_ns())
+        found.producer.epoch = epoch
+        session = Session(found.producer, epoch, first_seq, 0, 0, known is not None)
+        self._add_source(topic, mapped, session, 0)
+
+    def _release_leftovers(self) -> None:
+        """Let go of leftovers that are durable to their end."""
+        for slot, source in list(self.sources.items()):
+            record = self.runtime.state.sources[slot]
+            if source.publication or self._unread(slot, source):
+                continue
+            if record["d_seq"] != record["seq"] or record["d_at"] != record["at"]:
+                continue
+            messages = int(record["count"]) - source.first_count
+            self.node.note(rec.LOW, rec.Code.RING_DRAINED, source.session, messages)
+            self._tell(
+                ev.RingDrained(topic=source.topic, session=source.session, messages=messages)
+            )
+            self._remove_source(slot, self.topics[source.topic], lay.ACK_ENDED)
+            source.mapped.unlink()
+            source.mapped.close()
+
+    # --- from the archiver ------------------------------------------------------------------------
+
+    def _from_agent(self, rows: Rows) -> None:
+        """In the archiver's thread. What holds it back is done at once, the rest by the node."""
+        later: Rows = []
+        for row in rows:
+            kind, number = row[0], row[1]
+            if kind == ast.E_ROLL:
+                self._roll(number)
+            elif kind == ast.E_GROW:
+                self.tables.grow_buffer(number, row[2])
+            else:
+                later.append(row)
+        if later:
+            self.node.post(lambda: self._handle(later))
+
+    def _roll(self, number: int) -> None:
+        queues, topics = self.runtime.state.queues, self.runtime.state.topics
+        topic, queue = self._by_number[number]
+        record = topics[topic.slot]
+        queues[number]["roll_asked"] = 0
+        record["held"] = ast.HELD_DISK
+        record["retry_ns"] = 0
+        try:
+            topic.roll(queue, time.time_ns())
+        except StorageError as problem:
+            record["retry_ns"] = self.node.clock_ns() + 50_000_000
+            if not record["errno"]:
+                record["errno"] = problem.errno or 5
+                rows = [[ast.E_DISK, topic.slot, number, int(record["errno"])]]
+                self.node.post(lambda: self._handle(rows))
+            return
+        queues[number]["dirty"] = 1
+        self.node.counters.values[self._rows[topic.config.name, queue], C.SEGMENTS_ROLLED] += 1
+
+    def _sync(self, number: int) -> int:
+        """In the thread that syncs: make a queue durable."""
+        topic, queue = self._by_number[number]
+        row = self._rows[topic.config.name, queue]
+        try:
+            topic.logs[queue].sync()
+        except StorageError as problem:
+            self.node.counters.values[row, C.SYNC_FAILURES] += 1
+            return -(problem.errno or 5)
+        self.node.counters.values[row, C.SYNCS] += 1
+        return 0
+
+    def _handle(self, rows: Rows) -> None:
+        for kind, a, b, c, *_ in [[*row, 0, 0, 0] for row in rows]:
+            if kind == ast.E_DRAINED:
+                self._drained(a)
+            elif kind in (ast.E_DISK, ast.E_SYNC_FAILED):
+                self._disk(a, kind, b, c)
+            elif kind == ast.E_DISK_OK:
+                topic = self._topic_at(a)
+                if topic is not None:
+                    self.node.note(rec.ALERT, rec.Code.DISK_BACK, topic.config.wire_id)
+                    self._tell(ev.DiskBack(topic=topic.config.name))
+
+    def _topic_at(self, slot: int) -> DurableTopic | None:
+        return next((t for t in self.topics.values() if t.slot == slot), None)
+
+    def _disk(self, slot: int, kind: int, b: int, c: int) -> None:
+        topic = self._topic_at(slot)
+        if topic is None:
+            return
+        queue, number = (self._by_number[b][1], c) if kind == ast.E_DISK else (-1, b)
+        what = "a write" if kind == ast.E_DISK else "a sync"
+        self.node.note(rec.ALERT, rec.Code.DISK_REFUSED, topic.config.wire_id, queue, number)
+        self._tell(
+            ev.DiskRefused(
+                topic=topic.config.name, queue=queue, errno=number,
+                detail=f"{what} failed: {os.strerror(number)}",
+            )
+        )  # fmt: skip
+
+    def _drained(self, slot: int) -> None:
+        source = self.sources.get(slot)
+        if source is not None and self.runtime.state.sources[slot]["told_drained"]:
+            self._remove_source(slot, self.topics[source.topic], lay.ACK_ENDED)
+
+    # --- now and then -----------------------------------------------------------------------------
+
+    def tick(self, now_s: float) -> None:
+        """Retention, producers that are silent for long, gauges; at most each TICK_S."""
+        if now_s < self._next_tick or self._runtime is None:
+            return
+        self._next_tick = now_s + TICK_S
+        now_ns = time.time_ns()
+        for topic in self.topics.values():
+            self._retain(topic, now_ns)
+            gone = topic.producers.expire(now_ns)
+            if gone:
+                wire_id = topic.config.wire_id
+                self.node.note(rec.LOW, rec.Code.PRODUCERS_EXPIRED, wire_id, len(gone))
+                self._tell(ev.ProducersExpired(topic=topic.config.name, producers=len(gone)))
+            self._gauges(topic)
+        self._release_leftovers()
+
+    def _retain(self, topic: DurableTopic, now_ns: int) -> None:
+        name = topic.config.name
+        for queue, segments in topic.retain(self._position, now_ns):
+            earliest = topic.logs[queue].earliest_token
+            row = self._rows[name, queue]
+            self.node.counters.values[row, C.SEGMENTS_DELETED] += segments
+            self.node.note(
+                rec.LOW, rec.Code.SEGMENTS_DELETED, topic.config.wire_id, queue, segments, earliest
+            )
+            self._tell(
+                ev.SegmentsDeleted(
+                    topic=name, queue=queue, segments=segments, earliest_token=earliest
+                )
+            )
+
+    def _position(self, topic: str, queue: int) -> int | None:
+        held = [each(topic, queue) for each in self.positions]
+        tokens = [token for token in held if token is not None]
+        return min(tokens) if tokens else None
+
+    def _gauges(self, topic: DurableTopic) -> None:
+        for log in topic.logs:
+            values = self.node.counters.values[self._rows[topic.config.name, log.queue]]
+            values[C.NEXT_TOKEN], values[C.DURABLE_TOKEN] = log.next_token, log.durable_token
+            values[C.EARLIEST_TOKEN], values[C.LOG_BYTES] = log.earliest_token, log.bytes
+            values[C.SEGMENTS] = len(log.segments)
+            values[C.PRODUCERS] = len(topic.producers.known)
+            values[C.PRODUCERS_EXPIRED] = topic.producers.expired

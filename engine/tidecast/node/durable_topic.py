@@ -1,0 +1,145 @@
+"""One durable topic of a node: its queues' logs, its map of queues, its producers."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from tidecast.config import TopicConfig, write_atomically
+from tidecast.errors import CorruptLog
+from tidecast.log import scan as sc
+from tidecast.log.files import checksum, queue_directory, segment_name
+from tidecast.log.queue_log import QueueLog
+from tidecast.log.recovery import Torn
+from tidecast.protocol.dedup import ProducerTable
+from tidecast.queues.mapper import QueueMap
+
+MAP_NAME = "map.json"
+Position = Callable[[str, int], int | None]
+"""(topic, queue) -> the oldest token that some subscription has not acked; None: nobody holds."""
+
+
+class DurableTopic:
+    """Logs and producers of one topic. Opened by `open`; the archiver's records are elsewhere."""
+
+    def __init__(self, config: TopicConfig, data_dir: Path) -> None:
+        self.config, self.data_dir = config, data_dir
+        self.directory = queue_directory(data_dir, config.name, 0).parent
+        self.map = QueueMap(config.queues)
+        self.logs: list[QueueLog] = []
+        self.producers = ProducerTable(config.queues, ttl_ns=int(config.producer_ttl_s * 1e9))
+        self.owner = 0
+        self.slot = -1
+        """Row at the archiver."""
+
+    @classmethod
+    def open(cls, config: TopicConfig, data_dir: Path, now_ns: int) -> DurableTopic:
+        """Open or make the topic's logs. Raises CorruptLog, StorageError, ConfigError."""
+        topic = cls(config, data_dir)
+        try:
+            topic._load_map()
+            topic.producers.queues = topic.map.queues
+            for queue in range(topic.map.queues):
+                topic.logs.append(topic._open_log(queue, now_ns))
+            if config.queues > topic.map.queues:  # grown in the file while no engine ran
+                topic.grow(config.queues, now_ns)
+        except BaseException:
+            topic.close()
+            raise
+        return topic
+
+    def _load_map(self) -> None:
+        path = self.directory / MAP_NAME
+        try:
+            self.map = msgspec.json.decode(path.read_bytes(), type=QueueMap)
+        except FileNotFoundError:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._save_map(self.map)
+        except msgspec.DecodeError as problem:
+            raise CorruptLog(f"{path}: {problem}") from None
+
+    def _save_map(self, fresh: QueueMap) -> None:
+        write_atomically(self.directory / MAP_NAME, msgspec.json.encode(fresh))
+        self.map = fresh
+
+    def _open_log(self, queue: int, now_ns: int) -> QueueLog:
+        config = self.config
+        log = QueueLog.open(
+            queue_directory(self.data_dir, config.name, queue),
+            topic=config.name,
+            queue=queue,
+            segment_bytes=config.segment_bytes,
+            fsync=config.fsync,
+            owner=self.owner,
+            now_ns=now_ns,
+            on_rows=lambda rows: self._learn(queue, rows),
+        )
+        base = log.segments[-1].base_token
+        raw = log.snapshot(base)
+        if not self.producers.load(queue, raw, checksum) and base > log.earliest_token:
+            self._learn_from_segments(log, queue)
+        return log
+
+    def _learn(self, queue: int, rows: np.ndarray) -> None:
+        columns = (sc.C_PRODUCER, sc.C_EPOCH, sc.C_LAST_SEQ, sc.C_ACKED_SEQ, sc.C_APPEND_TIME)
+        self.producers.learn(queue, *(rows[:, column] for column in columns))
+
+    def _learn_from_segments(self, log: QueueLog, queue: int) -> None:
+        """The snapshot is missing: read what it would have said out of all segments."""
+        for one in log.segments[:-1]:
+            with (log.directory / segment_name(one.base_token)).open("rb") as file:
+                scanner = sc.Scanner(file.fileno(), one.bytes)
+                while (rows := scanner.next_rows()).shape[0]:
+                    self._learn(queue, rows)
+
+    @property
+    def torn(self) -> list[tuple[int, Torn]]:
+        """(queue, tail) that recovery set aside."""
+        return [(log.queue, torn) for log in self.logs for torn in log.recovered.torn]
+
+    def roll(self, queue: int, now_ns: int) -> None:
+        """Begin a new segment, with what is known of the producers. Raises StorageError."""
+        self.logs[queue].roll(now_ns, self.producers.snapshot(queue, checksum))
+
+    def grow(self, queues: int, now_ns: int) -> None:
+        """More queues. To be called between two cycles, with nothing half appended."""
+        cuts = [log.next_token for log in self.logs]
+        fresh = self.map.grown(queues, cuts)
+        before = self.map.queues
+        self.producers.grow(queues)
+        for queue in range(before, queues):
+            log = self._open_log(queue, now_ns)
+            log.write_snapshot(0, self.producers.snapshot(queue, checksum))
+            self.logs.append(log)
+        self._save_map(fresh)
+
+    def retain(self, position: Position, now_ns: int) -> list[tuple[int, int]]:
+        """Delete what retention has no room for: (queue, segments deleted)."""
+        config = self.config
+        if not config.retention_bytes and not config.retention_s:
+            return []
+        found = []
+        for log in self.logs:
+            hold = None if config.retention_past_unacked else position(config.name, log.queue)
+            gone = log.retain(
+                bytes_max=config.retention_bytes, age_max_ns=int(config.retention_s * 1e9),
+                now_ns=now_ns, hold_token=hold,
+            )  # fmt: skip
+            if gone:
+                found.append((log.queue, len(gone)))
+        return found
+
+    def close(self) -> None:
+        """Close all logs."""
+        for log in self.logs:
+            log.close()
+        self.logs = []
+
+    def delete(self) -> None:
+        """Close, and remove all that it has on disk."""
+        self.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
