@@ -13,9 +13,12 @@ PYTHON ?= python3
 ARGS ?=
 
 FAST := -m "not long"
+PAGE := backend/tidecast_control/static/.built
+PAGE_SOURCES := backend/openapi.json $(shell find frontend -path frontend/node_modules -prune \
+	-o -path frontend/test -prune -o -type f ! -name schema.d.ts -print)
 KERNEL_SUITES := $(wildcard tests/unit tests/property tests/simulation)
 
-.PHONY: help install install-spark up test test-fast test-checked test-long bench lint format clean
+.PHONY: help install install-spark up dashboard test test-fast test-dashboard test-checked test-long bench lint format clean
 
 help: ## this list
 	@echo "Tidecast: make TARGET [ARGS='...']"
@@ -38,13 +41,24 @@ $(VENV)/.installed-spark: $(STAMP)
 	fi
 	touch $@
 
-up: install ## start Tidecast on this machine (ARGS: options of `tidecast up`)
+dashboard: $(PAGE) ## build the dashboard that the control service serves (quick when nothing changed)
+	@:
+
+$(PAGE): $(STAMP) $(PAGE_SOURCES)
+	@echo "Building the dashboard ..."
+	frontend/with-node build
+	touch $@
+
+up: install dashboard ## start Tidecast on this machine (ARGS: options of `tidecast up`)
 	@exec $(BIN)/tidecast up $(ARGS)
 
-test: lint test-fast test-checked ## lint, the fast tests, then the kernels' tests in a checked build
+test: lint test-dashboard test-fast test-checked ## lint, the fast tests, then the kernels' tests in a checked build
 
 test-fast: install ## the fast tests alone (ARGS: options of pytest)
 	@$(BIN)/python -m pytest $(FAST) $(ARGS)
+
+test-dashboard: install ## the dashboard's unit tests (its tests in a browser: tests/e2e, with the fast tests)
+	@frontend/with-node test
 
 test-checked: install ## the kernels' tests with every load and store checked
 	@if [ -z "$(KERNEL_SUITES)" ]; then echo "no kernel suites under tests/ yet"; exit 0; fi
@@ -57,15 +71,17 @@ test-long: install ## the long tests: soak, fuzzing, big simulations
 bench: install ## all benchmarks, one JSON object a line (ARGS: options of `tidecast bench`)
 	@exec $(BIN)/tidecast bench all --json $(ARGS)
 
-lint: install ## ruff, mypy --strict, import contracts
+lint: install ## ruff, mypy --strict, import contracts; biome and tsc for the dashboard
 	@$(BIN)/ruff check --no-cache .
 	$(BIN)/ruff format --no-cache --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
+	frontend/with-node lint
 
 format: install ## rewrite sources as `make lint` wants them
 	@$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
+	frontend/with-node format
 
 clean: ## remove what building and testing left behind (not .venv)
 	@rm -rf dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage benchmarks/out

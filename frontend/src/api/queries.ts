@@ -1,0 +1,176 @@
+// What pages read. One place knows the paths; pages know names.
+import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/react-query";
+import { bodyOf, http, type Schemas } from "./client";
+
+export type Topic = Schemas["Topic"];
+export type TopicSpec = Schemas["TopicSpec"];
+export type Subscription = Schemas["Subscription"];
+export type Node = Schemas["Node"];
+export type Transport = Schemas["Transport"];
+export type RateLimit = Schemas["RateLimit"];
+export type Fault = Schemas["Fault"];
+export type Traffic = Schemas["Traffic"];
+export type Plan = Schemas["Plan"];
+export type Identity = Schemas["Identity"];
+export type User = Schemas["User"];
+export type Key = Schemas["Key"];
+export type AuditEntry = Schemas["AuditEntry"];
+export type AlertRule = Schemas["AlertRule"];
+export type Alert = Schemas["Alert"];
+export type Silence = Schemas["Silence"];
+export type Operation = Schemas["Operation"];
+export type MessageView = Schemas["MessageView"];
+export type Queue = Schemas["Queue"];
+
+export const PAGE_ROWS = 200;
+const ALL = { limit: 500 } as const;
+
+export const identityQuery = queryOptions({
+  queryKey: ["session"],
+  queryFn: () => http.GET("/api/v1/auth/me").then(bodyOf),
+  staleTime: 60_000,
+  retry: false,
+});
+
+export const systemQuery = queryOptions({
+  queryKey: ["system"],
+  queryFn: () => http.GET("/api/v1/system").then(bodyOf),
+  staleTime: 30_000,
+});
+
+export interface ListSearch {
+  q?: string | undefined;
+  sort?: string | undefined;
+  label?: string | undefined;
+}
+
+export const topicsQuery = (search: ListSearch) =>
+  infiniteQueryOptions({
+    queryKey: ["topics", "list", search],
+    queryFn: ({ pageParam }) =>
+      http
+        .GET("/api/v1/topics", {
+          params: {
+            query: {
+              limit: PAGE_ROWS,
+              count: pageParam === undefined,
+              ...(pageParam ? { cursor: pageParam } : {}),
+              ...(search.q ? { q: search.q } : {}),
+              ...(search.sort ? { sort: search.sort } : {}),
+              ...(search.label ? { label: search.label.split(",") } : {}),
+            },
+          },
+        })
+        .then(bodyOf),
+    initialPageParam: undefined as string | undefined,
+    getNextPageParam: (page) => page.next_cursor ?? undefined,
+    placeholderData: keepPreviousData,
+    staleTime: 5_000,
+  });
+
+export const topicQuery = (name: string) =>
+  queryOptions({
+    queryKey: ["topics", "one", name],
+    queryFn: () => http.GET("/api/v1/topics/{name}", { params: { path: { name } } }).then(bodyOf),
+    refetchInterval: 15_000,
+  });
+
+export const transportsQuery = queryOptions({
+  queryKey: ["transports"],
+  queryFn: () => http.GET("/api/v1/transports", { params: { query: ALL } }).then(bodyOf),
+  staleTime: 10_000,
+});
+
+export const subscriptionsQuery = queryOptions({
+  queryKey: ["subscriptions", "list"],
+  queryFn: () => http.GET("/api/v1/subscriptions", { params: { query: ALL } }).then(bodyOf),
+  staleTime: 5_000,
+});
+
+export const subscriptionQuery = (name: string) =>
+  queryOptions({
+    queryKey: ["subscriptions", "one", name],
+    queryFn: () =>
+      http.GET("/api/v1/subscriptions/{name}", { params: { path: { name } } }).then(bodyOf),
+    refetchInterval: 2_000,
+  });
+
+export const nodesQuery = queryOptions({
+  queryKey: ["nodes"],
+  queryFn: () => http.GET("/api/v1/nodes", { params: { query: ALL } }).then(bodyOf),
+  refetchInterval: 10_000,
+});
+
+export const recorderQuery = (node: string) =>
+  queryOptions({
+    queryKey: ["nodes", "recorder", node],
+    queryFn: () =>
+      http.GET("/api/v1/nodes/{name}/recorder", { params: { path: { name: node } } }).then(bodyOf),
+    enabled: node !== "",
+    refetchInterval: 5_000,
+  });
+
+export const rateLimitsQuery = queryOptions({
+  queryKey: ["rate-limits"],
+  queryFn: () => http.GET("/api/v1/rate-limits", { params: { query: ALL } }).then(bodyOf),
+  staleTime: 5_000,
+});
+
+export const faultsQuery = queryOptions({
+  queryKey: ["faults"],
+  queryFn: () => http.GET("/api/v1/faults", { params: { query: ALL } }).then(bodyOf),
+  refetchInterval: 5_000,
+});
+
+export const trafficQuery = queryOptions({
+  queryKey: ["traffic"],
+  queryFn: () => http.GET("/api/v1/traffic", { params: { query: ALL } }).then(bodyOf),
+  refetchInterval: 5_000,
+});
+
+export const usersQuery = queryOptions({
+  queryKey: ["users"],
+  queryFn: () => http.GET("/api/v1/users").then(bodyOf),
+});
+
+export const keysQuery = queryOptions({
+  queryKey: ["keys"],
+  queryFn: () => http.GET("/api/v1/keys").then(bodyOf),
+});
+
+export const alertsQuery = queryOptions({
+  queryKey: ["alerts", "fired"],
+  queryFn: () => http.GET("/api/v1/alerts", { params: { query: { limit: 100 } } }).then(bodyOf),
+  refetchInterval: 5_000,
+});
+
+export const alertRulesQuery = queryOptions({
+  queryKey: ["alerts", "rules"],
+  queryFn: () => http.GET("/api/v1/alert-rules", { params: { query: ALL } }).then(bodyOf),
+});
+
+export const silencesQuery = queryOptions({
+  queryKey: ["alerts", "silences"],
+  queryFn: () => http.GET("/api/v1/silences", { params: { query: ALL } }).then(bodyOf),
+});
+
+export interface AuditSearch {
+  actor?: string | undefined;
+  kind?: string | undefined;
+  outcome?: string | undefined;
+  name?: string | undefined;
+}
+
+export const auditQuery = (search: AuditSearch) =>
+  infiniteQueryOptions({
+    queryKey: ["audit", search],
+    queryFn: ({ pageParam }) =>
+      http
+        .GET("/api/v1/audit", {
+          params: { query: { limit: 100, ...(pageParam ? { cursor: pageParam } : {}), ...search } },
+        })
+        .then(bodyOf),
+    initialPageParam: undefined as string | undefined,
+    getNextPageParam: (page) => page.next_cursor ?? undefined,
+    placeholderData: keepPreviousData,
+  });

@@ -1,0 +1,82 @@
+import {
+  Activity,
+  Bell,
+  Gauge,
+  History,
+  KeyRound,
+  Layers,
+  type LucideIcon,
+  MessageSquareText,
+  Network,
+  Server,
+  Split,
+} from "lucide-react";
+
+export interface Place {
+  path: string;
+  name: string;
+  icon: LucideIcon;
+  /** Second key after `g`. */
+  key: string;
+  says: string;
+  admin?: boolean;
+}
+
+export const PLACES: readonly { title: string; places: readonly Place[] }[] = [
+  {
+    title: "Watch",
+    places: [
+      { path: "/", name: "Overview", icon: Gauge, key: "o", says: "health at a glance" },
+      { path: "/flow", name: "Flow", icon: Network, key: "f", says: "who sends what to whom" },
+      {
+        path: "/reliability",
+        name: "Reliability",
+        icon: Activity,
+        key: "r",
+        says: "loss and repair",
+      },
+      { path: "/alerts", name: "Alerts", icon: Bell, key: "a", says: "rules, silences, webhooks" },
+    ],
+  },
+  {
+    title: "Data",
+    places: [
+      {
+        path: "/topics",
+        name: "Topics",
+        icon: Layers,
+        key: "t",
+        says: "channels and their limits",
+      },
+      {
+        path: "/subscriptions",
+        name: "Subscriptions",
+        icon: Split,
+        key: "s",
+        says: "lag, positions, dead letters",
+      },
+      {
+        path: "/messages",
+        name: "Messages",
+        icon: MessageSquareText,
+        key: "m",
+        says: "browse, tail, publish",
+      },
+    ],
+  },
+  {
+    title: "Platform",
+    places: [
+      { path: "/nodes", name: "Nodes", icon: Server, key: "n", says: "engines and transports" },
+      {
+        path: "/access",
+        name: "Keys & users",
+        icon: KeyRound,
+        key: "k",
+        says: "who may do what",
+        admin: true,
+      },
+      { path: "/audit", name: "Audit", icon: History, key: "u", says: "who changed what" },
+    ],
+  },
+];

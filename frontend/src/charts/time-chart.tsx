@@ -1,0 +1,147 @@
+import { useEffect, useRef } from "react";
+import uPlot from "uplot";
+import "uplot/dist/uPlot.min.css";
+import { cn } from "@/lib/cn";
+import { getPrefs, usePrefs } from "@/lib/prefs";
+import { clock } from "@/lib/time";
+import { type LiveStore, live } from "@/live/store";
+import { axes, colourOf, fade } from "./theme";
+
+export interface ChartSeries {
+  key: string;
+  label: string;
+  /** 1 to 6; by default its place in the list. */
+  tint?: number;
+  dash?: boolean;
+}
+
+interface Props {
+  channel: string;
+  series: readonly ChartSeries[];
+  format: (value: number) => string;
+  label: string;
+  height?: number;
+  /** Highest value the axis shows at least. */
+  floor?: number;
+  store?: LiveStore;
+  className?: string;
+  fill?: boolean;
+}
+
+/** A live chart: it reads the store's arrays and draws once a frame, outside React. */
+export function TimeChart(props: Props) {
+  const {
+    channel,
+    series,
+    format,
+    label,
+    height = 150,
+    floor = 0,
+    store = live,
+    className,
+    fill = true,
+  } = props;
+  const box = useRef<HTMLDivElement>(null);
+  const values = useRef<(HTMLElement | null)[]>([]);
+  const { windowSeconds, theme, zone } = usePrefs();
+  const names = series.map((one) => one.key).join("\n");
+
+  // biome-ignore lint/correctness/useExhaustiveDependencies: rebuilt when the theme or the series change
+  useEffect(() => {
+    const host = box.current;
+    if (!host) return;
+    const keys = names.split("\n");
+    const read = () =>
+      store.ring(channel).window(keys, getPrefs().windowSeconds) as unknown as uPlot.AlignedData;
+    const show = (data: uPlot.AlignedData, at: number | null) => {
+      for (let index = 1; index < data.length; index += 1) {
+        const column = data[index];
+        const value = column?.[at ?? column.length - 1];
+        const target = values.current[index - 1];
+        if (target) target.textContent = value == null || Number.isNaN(value) ? "–" : format(value);
+      }
+    };
+    const now = () => store.ring(channel).newestTime() || Date.now() / 1000;
+    const chart = new uPlot(
+      {
+        width: host.clientWidth || 300,
+        height,
+        padding: [6, 2, 0, 0],
+        legend: { show: false },
+        cursor: { sync: { key: "live" }, points: { size: 6 }, drag: { x: false, y: false } },
+        scales: {
+          x: { time: true, range: () => [now() - getPrefs().windowSeconds, now()] },
+          y: { range: (_, __, top) => [0, Math.max((top || 0) * 1.12, floor) || 1] },
+        },
+        axes: axes(format, (seconds) => clock(seconds * 1000, getPrefs().zone).slice(0, 8)),
+        series: [
+          {},
+          ...series.map((one, index) => {
+            const colour = colourOf(one.tint ?? index + 1);
+            return {
+              label: one.label,
+              stroke: colour,
+              width: 1.5,
+              ...(one.dash ? { dash: [5, 4] } : {}),
+              ...(fill && index === 0 ? { fill: fade(colour) } : {}),
+              points: { show: false },
+              spanGaps: false,
+            };
+          }),
+        ],
+        hooks: { setCursor: [(plot) => show(plot.data, plot.cursor.idx ?? null)] },
+      },
+      read(),
+      host,
+    );
+    show(chart.data, null);
+    let queued = 0;
+    const draw = () => {
+      queued = 0;
+      const data = read();
+      chart.setData(data);
+      show(data, chart.cursor.idx ?? null);
+    };
+    const stop = store.onFrame(() => {
+      if (!queued) queued = requestAnimationFrame(draw);
+    });
+    const sizes = new ResizeObserver(() => chart.setSize({ width: host.clientWidth, height }));
+    sizes.observe(host);
+    return () => {
+      stop();
+      cancelAnimationFrame(queued);
+      sizes.disconnect();
+      chart.destroy();
+    };
+  }, [channel, names, theme, zone, height, store, windowSeconds, floor]);
+
+  return (
+    <figure className={cn("m-0 min-w-0", className)} aria-label={label}>
+      <figcaption className="mb-1 flex flex-wrap gap-x-4 gap-y-0.5 text-xs">
+        {series.map((one, index) => (
+          <span key={one.key} className="inline-flex items-center gap-1.5">
+            <svg aria-hidden width="14" height="3" className="shrink-0">
+              <line
+                x1="0"
+                x2="14"
+                y1="1.5"
+                y2="1.5"
+                stroke={`var(--series-${one.tint ?? (index % 6) + 1})`}
+                strokeWidth="3"
+                strokeDasharray={one.dash ? "4 2" : undefined}
+              />
+            </svg>
+            <span className="text-muted">{one.label}</span>
+            <b
+              className="num font-semibold"
+              ref={(element) => {
+                values.current[index] = element;
+              }}
+            />
+          </span>
+        ))}
+      </figcaption>
+      <div ref={box} style={{ height }} />
+    </figure>
+  );
+}

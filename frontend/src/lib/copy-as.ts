@@ -1,0 +1,61 @@
+// The same action for a shell, the command line and Python: what a page does, a script can do.
+
+export interface Action {
+  method: "GET" | "PUT" | "PATCH" | "POST" | "DELETE";
+  /** Under the service's address, query included. */
+  path: string;
+  body?: unknown;
+  /** The command of `tidecast`, when there is one. */
+  cli?: string | undefined;
+}
+
+const quoted = (text: string) =>
+  /^[\w./:@=,+-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+
+export function asCurl(action: Action, origin: string): string {
+  const lines = [
+    `curl -sS ${action.method === "GET" ? "" : `-X ${action.method} `}${quoted(origin + action.path)}`,
+  ];
+  lines.push(`-H "Authorization: Bearer $TIDECAST_KEY"`);
+  if (action.body !== undefined) {
+    lines.push("-H 'Content-Type: application/json'", `-d ${quoted(JSON.stringify(action.body))}`);
+  }
+  return lines.join(" \\\n  ");
+}
+
+/** JSON as Python writes it. */
+export function pythonLiteral(value: unknown, indent = ""): string {
+  if (value === null || value === undefined) return "None";
+  if (typeof value === "boolean") return value ? "True" : "False";
+  if (typeof value === "number") return String(value);
+  if (typeof value === "string") return JSON.stringify(value);
+  const inner = `${indent}    `;
+  if (Array.isArray(value)) {
+    if (value.length === 0) return "[]";
+    return `[${value.map((one) => pythonLiteral(one, inner)).join(", ")}]`;
+  }
+  const entries = Object.entries(value);
+  if (entries.length === 0) return "{}";
+  const rows = entries.map(
+    ([key, one]) => `${inner}${JSON.stringify(key)}: ${pythonLiteral(one, inner)},`,
+  );
+  return `{\n${rows.join("\n")}\n${indent}}`;
+}
+
+export function asPython(action: Action, origin: string): string {
+  const lines = ["import json, os, urllib.request", ""];
+  const args = [
+    `    ${JSON.stringify(origin + action.path)},`,
+    `    method=${JSON.stringify(action.method)},`,
+  ];
+  const headers = ['"Authorization": f"Bearer {os.environ[\'TIDECAST_KEY\']}"'];
+  if (action.body !== undefined) {
+    lines.push(`body = ${pythonLiteral(action.body)}`);
+    args.push("    data=json.dumps(body).encode(),");
+    headers.push('"Content-Type": "application/json"');
+  }
+  args.push(`    headers={${headers.join(", ")}},`);
+  lines.push("request = urllib.request.Request(", ...args, ")");
+  lines.push("print(urllib.request.urlopen(request).read().decode())");
+  return lines.join("\n");
+}

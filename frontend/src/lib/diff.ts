@@ -1,0 +1,22 @@
+// Before and after of a write, as the paths that differ.
+
+export interface Difference {
+  path: string;
+  before: unknown;
+  after: unknown;
+}
+
+const isObject = (value: unknown): value is Record<string, unknown> =>
+  typeof value === "object" && value !== null && !Array.isArray(value);
+
+const DEPTH_MAX = 12;
+
+export function differences(before: unknown, after: unknown, path = "", depth = 0): Difference[] {
+  if (isObject(before) && isObject(after) && depth < DEPTH_MAX) {
+    const keys = [...new Set([...Object.keys(before), ...Object.keys(after)])].sort();
+    return keys.flatMap((key) =>
+      differences(before[key], after[key], path ? `${path}.${key}` : key, depth + 1),
+    );
+  }
+  return JSON.stringify(before) === JSON.stringify(after) ? [] : [{ path, before, after }];
+}

@@ -1,0 +1,61 @@
+import { usePrefs, type Zone } from "./prefs";
+
+export type Instant = string | number | Date | null | undefined;
+
+const pad = (value: number, width = 2) => String(value).padStart(width, "0");
+
+function fields(date: Date, zone: Zone) {
+  return zone === "utc"
+    ? {
+        day: `${date.getUTCFullYear()}-${pad(date.getUTCMonth() + 1)}-${pad(date.getUTCDate())}`,
+        time: `${pad(date.getUTCHours())}:${pad(date.getUTCMinutes())}:${pad(date.getUTCSeconds())}`,
+        millis: pad(date.getUTCMilliseconds(), 3),
+      }
+    : {
+        day: `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())}`,
+        time: `${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}`,
+        millis: pad(date.getMilliseconds(), 3),
+      };
+}
+
+/** ISO text, epoch milliseconds or a Date; null when it is none of them. */
+export function toDate(value: Instant): Date | null {
+  if (value == null || value === "") return null;
+  const date = value instanceof Date ? value : new Date(value);
+  return Number.isNaN(date.getTime()) ? null : date;
+}
+
+export function clock(value: Instant, zone: Zone, precision: "seconds" | "millis" = "seconds") {
+  const date = toDate(value);
+  if (!date) return "–";
+  const { time, millis } = fields(date, zone);
+  return precision === "millis" ? `${time}.${millis}` : time;
+}
+
+export function dateTime(value: Instant, zone: Zone, precision: "seconds" | "millis" = "seconds") {
+  const date = toDate(value);
+  if (!date) return "–";
+  return `${fields(date, zone).day} ${clock(date, zone, precision)}${zone === "utc" ? "Z" : ""}`;
+}
+
+/** `12 s ago`, `in 3 h`; `now` within a second. */
+export function ago(value: Instant, nowMs: number): string {
+  const date = toDate(value);
+  if (!date) return "–";
+  const seconds = Math.round((nowMs - date.getTime()) / 1000);
+  const size = Math.abs(seconds);
+  if (size < 2) return "now";
+  const text =
+    size < 60
+      ? `${size} s`
+      : size < 3_600
+        ? `${Math.floor(size / 60)} min`
+        : size < 86_400
+          ? `${Math.floor(size / 3_600)} h`
+          : `${Math.floor(size / 86_400)} d`;
+  return seconds > 0 ? `${text} ago` : `in ${text}`;
+}
+
+export function useZone(): Zone {
+  return usePrefs().zone;
+}

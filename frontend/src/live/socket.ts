@@ -1,0 +1,151 @@
+// One websocket for the page. It watches what components ask for, rests while the tab is hidden, comes
+// back with a growing pause, and resumes by sequence.
+import type { LiveStore } from "./store";
+import type { Frame } from "./types";
+
+export const STALE_MS = 3_000;
+const RETRY_MS_MIN = 250;
+const RETRY_MS_MAX = 10_000;
+/** What the service closes with when the session is not, or no longer, good. */
+const CLOSED_DENIED = new Set([1008, 4401, 4403]);
+
+export interface SocketLike {
+  send(text: string): void;
+  close(): void;
+  onopen: (() => void) | null;
+  onmessage: ((event: { data: unknown }) => void) | null;
+  onclose: ((event: { code: number }) => void) | null;
+}
+
+/** What the link needs of the world, so that tests bring their own. */
+export interface World {
+  open: () => SocketLike;
+  nowMs: () => number;
+  random: () => number;
+  later: (run: () => void, ms: number) => () => void;
+  hidden: () => boolean;
+  onVisibility: (listener: () => void) => () => void;
+}
+
+export class LiveLink {
+  private socket: SocketLike | undefined;
+  private cancelRetry: (() => void) | undefined;
+  private cancelStale: (() => void) | undefined;
+  private readonly stops: (() => void)[];
+  private attempts = 0;
+  private watchQueued = false;
+  private stopped = false;
+
+  constructor(
+    private readonly store: LiveStore,
+    private readonly world: World,
+    private readonly hz: () => number = () => 4,
+  ) {
+    this.stops = [
+      store.onWatch(() => this.queueWatch()),
+      world.onVisibility(() => (world.hidden() ? this.rest() : this.wake())),
+    ];
+    if (world.hidden()) store.setLink("paused");
+    else this.connect();
+  }
+
+  stop(): void {
+    this.stopped = true;
+    for (const stop of this.stops) stop();
+    this.rest();
+  }
+
+  private rest(): void {
+    this.cancelRetry?.();
+    this.cancelStale?.();
+    this.cancelRetry = undefined;
+    const socket = this.socket;
+    this.socket = undefined;
+    socket?.close();
+    this.store.setLink("paused");
+  }
+
+  private wake(): void {
+    if (this.socket || this.stopped) return;
+    this.attempts = 0;
+    this.connect();
+  }
+
+  private connect(): void {
+    this.store.setLink(this.store.times.receivedMs ? "stale" : "connecting");
+    const socket = this.world.open();
+    this.socket = socket;
+    socket.onopen = () => this.sendWatch(this.store.seq === "0" ? null : this.store.seq);
+    socket.onmessage = (event) => {
+      if (socket === this.socket) this.receive(String(event.data));
+    };
+    socket.onclose = (event) => {
+      if (socket === this.socket) this.lost(event.code);
+    };
+  }
+
+  private receive(text: string): void {
+    const parsed = JSON.parse(text) as Frame | Frame[];
+    this.attempts = 0;
+    for (const frame of Array.isArray(parsed) ? parsed : [parsed]) {
+      this.store.apply(frame, this.world.nowMs());
+    }
+    this.store.setLink("live");
+    this.cancelStale?.();
+    this.cancelStale = this.world.later(() => this.store.setLink("stale"), STALE_MS);
+  }
+
+  private lost(code: number): void {
+    this.socket = undefined;
+    this.cancelStale?.();
+    if (CLOSED_DENIED.has(code)) {
+      this.store.setLink("denied");
+      return;
+    }
+    this.store.setLink(this.attempts > 1 || !this.store.times.receivedMs ? "offline" : "stale");
+    const pause = Math.min(RETRY_MS_MAX, RETRY_MS_MIN * 2 ** this.attempts);
+    this.attempts += 1;
+    this.cancelRetry = this.world.later(() => this.connect(), pause * (0.5 + this.world.random()));
+  }
+
+  /** Many components come and go in one render: one message says what is watched after it. */
+  private queueWatch(): void {
+    if (this.watchQueued) return;
+    this.watchQueued = true;
+    queueMicrotask(() => {
+      this.watchQueued = false;
+      this.sendWatch();
+    });
+  }
+
+  /** `after` resumes: the service sends what came since, or a snapshot when it no longer can. */
+  private sendWatch(after: string | null = null): void {
+    if (!this.socket) return;
+    try {
+      this.socket.send(JSON.stringify({ watch: this.store.watched, after, hz: this.hz() }));
+    } catch {
+      // Not open yet: `onopen` sends it.
+    }
+  }
+}
+
+export function browserWorld(path = "/api/v1/live"): World {
+  return {
+    open: () => {
+      const url = new URL(path, location.href);
+      url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
+      return new WebSocket(url) as SocketLike;
+    },
+    nowMs: () => Date.now(),
+    random: () => Math.random(),
+    later: (run, ms) => {
+      const timer = setTimeout(run, ms);
+      return () => clearTimeout(timer);
+    },
+    hidden: () => document.visibilityState === "hidden",
+    onVisibility: (listener) => {
+      document.addEventListener("visibilitychange", listener);
+      return () => document.removeEventListener("visibilitychange", listener);
+    },
+  };
+}

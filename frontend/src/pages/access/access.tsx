@@ -1,0 +1,284 @@
+import { useQuery } from "@tanstack/react-query";
+import { getRouteApi, useNavigate } from "@tanstack/react-router";
+import { KeyRound, Plus, UserPlus, Users } from "lucide-react";
+import { useState } from "react";
+import { http } from "@/api/client";
+import { type Key, keysQuery, type User, usersQuery } from "@/api/queries";
+import { useAct } from "@/app/act";
+import { useIdentity, useMay } from "@/app/session";
+import { ago, dateTime, useZone } from "@/lib/time";
+import { Badge, type Tone } from "@/ui/badge";
+import { Button } from "@/ui/button";
+import { Card } from "@/ui/card";
+import { Confirm } from "@/ui/confirm";
+import { Page } from "@/ui/page";
+import { Empty, Failed, Loading } from "@/ui/states";
+import { type Column, Table } from "@/ui/table";
+import { TabPanel, Tabs } from "@/ui/tabs";
+import { KeyEditor } from "./key-editor";
+import { UserEditor } from "./user-editor";
+
+const route = getRouteApi("/app/access");
+const ROLES: Record<string, Tone> = { admin: "accent", operator: "info", viewer: "plain" };
+
+export function AccessPage() {
+  const { tab = "keys" } = route.useSearch();
+  const navigate = useNavigate();
+  const may = useMay();
+  const keys = useQuery(keysQuery);
+  const users = useQuery(usersQuery);
+  const [making, setMaking] = useState<"key" | "user" | null>(null);
+  const [user, setUser] = useState<User | null>(null);
+  return (
+    <Page
+      title="Keys & users"
+      lead="People sign in; programs carry keys. A key does on topics only what its scopes say."
+      actions={
+        tab === "keys"
+          ? may("keys:write") && (
+              <Button look="primary" icon={Plus} onClick={() => setMaking("key")}>
+                Create key
+              </Button>
+            )
+          : may("users:write") && (
+              <Button look="primary" icon={UserPlus} onClick={() => setMaking("user")}>
+                Add user
+              </Button>
+            )
+      }
+    >
+      <Tabs
+        value={tab}
+        onChange={(next) => navigate({ to: "/access", search: { tab: next }, replace: true })}
+        tabs={[
+          { value: "keys", label: "API keys", count: keys.data?.items.length },
+          { value: "users", label: "Users", count: users.data?.items.length },
+        ]}
+      >
+        <TabPanel value="keys">
+          {keys.isError ? (
+            <Failed error={keys.error} retry={keys.refetch} />
+          ) : keys.isPending ? (
+            <Loading />
+          ) : (
+            <Keys keys={keys.data.items as Key[]} onCreate={() => setMaking("key")} />
+          )}
+        </TabPanel>
+        <TabPanel value="users">
+          {users.isError ? (
+            <Failed error={users.error} retry={users.refetch} />
+          ) : users.isPending ? (
+            <Loading />
+          ) : (
+            <UserTable
+              users={users.data.items as User[]}
+              onUser={may("users:write") ? setUser : undefined}
+            />
+          )}
+        </TabPanel>
+      </Tabs>
+      {making === "key" && <KeyEditor onClose={() => setMaking(null)} />}
+      {making === "user" && <UserEditor onClose={() => setMaking(null)} />}
+      {user && <UserEditor user={user} onClose={() => setUser(null)} />}
+    </Page>
+  );
+}
+
+function Keys({ keys, onCreate }: { keys: Key[]; onCreate: () => void }) {
+  const zone = useZone();
+  const may = useMay()("keys:write");
+  const { act } = useAct();
+  const [asked, setAsked] = useState<Key | null>(null);
+  const now = Date.now();
+  const columns: Column<Key>[] = [
+    {
+      id: "name",
+      head: "Key",
+      cell: (row) => (
+        <span>
+          <b className="font-medium">{row.name}</b>
+          <span className="ml-2 font-mono text-faint text-xs">{row.prefix}…</span>
+          {row.description && <span className="block text-muted text-xs">{row.description}</span>}
+        </span>
+      ),
+    },
+    {
+      id: "role",
+      head: "Role",
+      cell: (row) => <Badge tone={ROLES[row.role] ?? "plain"}>{row.role}</Badge>,
+    },
+    {
+      id: "scopes",
+      head: "May, on topics",
+      cell: (row) =>
+        row.scopes.length === 0 ? (
+          <span className="text-faint text-xs">nothing</span>
+        ) : (
+          <span className="flex flex-wrap gap-1">
+            {row.scopes.map((scope) => (
+              <Badge key={scope.pattern}>
+                <code className="font-mono">{scope.pattern}</code>{" "}
+                {scope.rights.join(", ").replaceAll("_", " ")}
+              </Badge>
+            ))}
+          </span>
+        ),
+    },
+    {
+      id: "state",
+      head: "State",
+      cell: (row) =>
+        row.revoked_at ? (
+          <Badge tone="bad">revoked</Badge>
+        ) : row.expires_at && Date.parse(row.expires_at) < now ? (
+          <Badge tone="warn">expired</Badge>
+        ) : (
+          <Badge tone="good">valid</Badge>
+        ),
+    },
+    {
+      id: "expires",
+      head: "Expires",
+      cell: (row) => (row.expires_at ? ago(row.expires_at, now) : "never"),
+    },
+    {
+      id: "used",
+      head: "Last used",
+      cell: (row) => (row.used_at ? ago(row.used_at, now) : "never"),
+    },
+    {
+      id: "created",
+      head: "Created",
+      cell: (row) => (
+        <span className="num text-muted text-xs">
+          {dateTime(row.created_at, zone)} by {row.created_by}
+        </span>
+      ),
+    },
+    {
+      id: "act",
+      head: <span className="sr-only">Actions</span>,
+      right: true,
+      cell: (row) =>
+        may &&
+        !row.revoked_at && (
+          <Button size="sm" look="danger" onClick={() => setAsked(row)}>
+            Revoke
+          </Button>
+        ),
+    },
+  ];
+  return (
+    <Card flush label="API keys">
+      <Table
+        label="API keys"
+        columns={columns}
+        rows={keys}
+        rowKey={(row) => row.id}
+        empty={
+          <Empty
+            icon={KeyRound}
+            title="No key yet"
+            commands={[
+              "export TIDECAST_KEY=tc_…",
+              'curl -H "Authorization: Bearer $TIDECAST_KEY" http://127.0.0.1:8080/api/v1/topics',
+            ]}
+            action={
+              may && (
+                <Button look="primary" icon={Plus} onClick={onCreate}>
+                  Create key
+                </Button>
+              )
+            }
+          >
+            Programs authenticate by a key. Its secret is shown once and stored only as a hash.
+          </Empty>
+        }
+      />
+      <Confirm
+        open={asked !== null}
+        onOpenChange={(open) => !open && setAsked(null)}
+        title={`Revoke ${asked?.name}?`}
+        lead="Programs that use it are refused from now on."
+        word={asked?.name ?? ""}
+        verb="Revoke"
+        action={{ method: "DELETE", path: `/api/v1/keys/${asked?.name ?? ""}` }}
+        run={() =>
+          act(
+            () =>
+              http.DELETE("/api/v1/keys/{name}", { params: { path: { name: asked?.name ?? "" } } }),
+            `${asked?.name} is revoked`,
+          )
+        }
+      />
+    </Card>
+  );
+}
+
+function UserTable({
+  users,
+  onUser,
+}: {
+  users: User[];
+  onUser: ((user: User) => void) | undefined;
+}) {
+  const now = Date.now();
+  const me = useIdentity()?.name;
+  const columns: Column<User>[] = [
+    {
+      id: "name",
+      head: "User",
+      cell: (row) => (
+        <span>
+          <b className="font-medium">{row.name}</b>
+          {row.name === me && <span className="ml-1.5 text-faint text-xs">you</span>}
+          {row.display_name && <span className="block text-muted text-xs">{row.display_name}</span>}
+        </span>
+      ),
+    },
+    {
+      id: "role",
+      head: "Role",
+      cell: (row) => <Badge tone={ROLES[row.role] ?? "plain"}>{row.role}</Badge>,
+    },
+    {
+      id: "state",
+      head: "State",
+      cell: (row) =>
+        row.disabled ? (
+          <Badge tone="bad">disabled</Badge>
+        ) : row.must_change_password ? (
+          <Badge tone="warn">new password due</Badge>
+        ) : (
+          <Badge tone="good">active</Badge>
+        ),
+    },
+    {
+      id: "login",
+      head: "Last signed in",
+      cell: (row) => (row.login_at ? ago(row.login_at, now) : "never"),
+    },
+    {
+      id: "act",
+      head: <span className="sr-only">Actions</span>,
+      right: true,
+      cell: (row) =>
+        onUser && (
+          <Button size="sm" onClick={() => onUser(row)} aria-label={`Edit ${row.name}`}>
+            Edit
+          </Button>
+        ),
+    },
+  ];
+  return (
+    <Card flush label="Users">
+      <Table
+        label="Users"
+        columns={columns}
+        rows={users}
+        rowKey={(row) => row.name}
+        empty={<Empty icon={Users} title="No users" />}
+      />
+    </Card>
+  );
+}

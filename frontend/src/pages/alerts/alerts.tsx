@@ -1,0 +1,367 @@
+import { useQuery } from "@tanstack/react-query";
+import { getRouteApi, useNavigate } from "@tanstack/react-router";
+import { Bell, BellOff, BellPlus, Plus } from "lucide-react";
+import { useState } from "react";
+import { http, type Schemas, wanted } from "@/api/client";
+import {
+  type Alert,
+  type AlertRule,
+  alertRulesQuery,
+  alertsQuery,
+  type Silence,
+  silencesQuery,
+} from "@/api/queries";
+import { useAct } from "@/app/act";
+import { useMay } from "@/app/session";
+import { compact, duration } from "@/lib/format";
+import { ago, dateTime, useZone } from "@/lib/time";
+import { Badge, StateBadge } from "@/ui/badge";
+import { Button } from "@/ui/button";
+import { Card } from "@/ui/card";
+import { Page } from "@/ui/page";
+import { Empty, Failed, Loading } from "@/ui/states";
+import { type Column, Table } from "@/ui/table";
+import { TabPanel, Tabs } from "@/ui/tabs";
+import { METRICS, type Metric } from "./metrics";
+import { RuleEditor } from "./rule-editor";
+import { SilenceEditor } from "./silence-editor";
+
+const route = getRouteApi("/app/alerts");
+const SEVERITIES = { info: "info", warning: "warn", critical: "bad" } as const;
+const nameOf = (metric: string) => METRICS[metric as Metric]?.name ?? metric;
+
+export function AlertsPage() {
+  const { tab = "fired" } = route.useSearch();
+  const navigate = useNavigate();
+  const may = useMay();
+  const fired = useQuery(alertsQuery);
+  const rules = useQuery(alertRulesQuery);
+  const silences = useQuery(silencesQuery);
+  const [rule, setRule] = useState<AlertRule | "new" | null>(null);
+  const [silence, setSilence] = useState<{ rule: string; target: string } | null>(null);
+  const alerts = (fired.data?.items ?? []) as Alert[];
+  const failed = [fired, rules, silences].find((one) => one.isError);
+  return (
+    <Page
+      title="Alerts"
+      lead="Rules over live figures; a webhook hears when one fires and when it is over."
+      actions={
+        <>
+          {may("silences:write") && (
+            <Button icon={BellOff} onClick={() => setSilence({ rule: "", target: ">" })}>
+              Silence
+            </Button>
+          )}
+          {may("alert_rules:write") && (
+            <Button look="primary" icon={BellPlus} onClick={() => setRule("new")}>
+              Create rule
+            </Button>
+          )}
+        </>
+      }
+    >
+      {failed && <Failed error={failed.error} retry={failed.refetch} />}
+      <Tabs
+        value={tab}
+        onChange={(next) => navigate({ to: "/alerts", search: { tab: next }, replace: true })}
+        tabs={[
+          {
+            value: "fired",
+            label: "Fired",
+            count: alerts.filter((one) => one.state === "firing").length,
+          },
+          { value: "rules", label: "Rules", count: rules.data?.items.length },
+          { value: "silences", label: "Silences", count: silences.data?.items.length },
+        ]}
+      >
+        <TabPanel value="fired">
+          {fired.isPending ? (
+            <Loading />
+          ) : (
+            <Fired
+              alerts={alerts}
+              onSilence={may("silences:write") ? setSilence : undefined}
+              onCreate={() => setRule("new")}
+            />
+          )}
+        </TabPanel>
+        <TabPanel value="rules">
+          {rules.isPending ? (
+            <Loading />
+          ) : (
+            <Rules rules={(rules.data?.items ?? []) as AlertRule[]} onRule={setRule} />
+          )}
+        </TabPanel>
+        <TabPanel value="silences">
+          {silences.isPending ? (
+            <Loading />
+          ) : (
+            <Silences silences={(silences.data?.items ?? []) as Silence[]} />
+          )}
+        </TabPanel>
+      </Tabs>
+      {rule && (
+        <RuleEditor rule={rule === "new" ? undefined : rule} onClose={() => setRule(null)} />
+      )}
+      {silence && <SilenceEditor {...silence} onClose={() => setSilence(null)} />}
+    </Page>
+  );
+}
+
+function Fired({
+  alerts,
+  onSilence,
+  onCreate,
+}: {
+  alerts: Alert[];
+  onSilence: ((about: { rule: string; target: string }) => void) | undefined;
+  onCreate: () => void;
+}) {
+  const zone = useZone();
+  const now = Date.now();
+  const columns: Column<Alert>[] = [
+    {
+      id: "state",
+      head: "State",
+      cell: (row) =>
+        row.state === "resolved" ? (
+          <StateBadge state="good">resolved</StateBadge>
+        ) : (
+          <StateBadge state={SEVERITIES[row.severity]}>
+            {row.silenced ? `${row.severity}, silenced` : row.severity}
+          </StateBadge>
+        ),
+    },
+    { id: "rule", head: "Rule", cell: (row) => <b className="font-medium">{row.rule}</b> },
+    {
+      id: "target",
+      head: "About",
+      cell: (row) => <span className="font-mono text-xs">{row.target}</span>,
+    },
+    {
+      id: "value",
+      head: "Value",
+      right: true,
+      cell: (row) => `${compact(row.value)} / ${compact(row.threshold)}`,
+    },
+    { id: "metric", head: "Figure", cell: (row) => nameOf(row.metric) },
+    {
+      id: "since",
+      head: "Since",
+      cell: (row) => (
+        <span className="num" title={dateTime(row.started_at, zone)}>
+          {ago(row.started_at, now)}
+        </span>
+      ),
+    },
+    {
+      id: "lasted",
+      head: "Lasted",
+      cell: (row) =>
+        duration(
+          ((row.resolved_at ? Date.parse(row.resolved_at) : now) - Date.parse(row.started_at)) /
+            1000,
+        ),
+    },
+    { id: "webhook", head: "Webhook", cell: (row) => row.delivery || "–" },
+    {
+      id: "act",
+      head: <span className="sr-only">Actions</span>,
+      right: true,
+      cell: (row) =>
+        onSilence &&
+        row.state === "firing" &&
+        !row.silenced && (
+          <Button
+            size="sm"
+            icon={BellOff}
+            onClick={() => onSilence({ rule: row.rule, target: row.target })}
+          >
+            Silence
+          </Button>
+        ),
+    },
+  ];
+  return (
+    <Card flush label="Fired alerts">
+      <Table
+        label="Fired alerts"
+        columns={columns}
+        rows={alerts}
+        rowKey={(row) => row.id}
+        empty={
+          <Empty
+            icon={Bell}
+            title="All quiet"
+            action={
+              <Button icon={Plus} onClick={onCreate}>
+                Create rule
+              </Button>
+            }
+          >
+            Nothing has fired. A good first rule: lag in seconds above 10 for a minute.
+          </Empty>
+        }
+      />
+    </Card>
+  );
+}
+
+function Rules({ rules, onRule }: { rules: AlertRule[]; onRule: (rule: AlertRule) => void }) {
+  const may = useMay()("alert_rules:write");
+  const { busy, act } = useAct();
+  const columns: Column<AlertRule>[] = [
+    { id: "name", head: "Rule", cell: (row) => <b className="font-medium">{row.metadata.name}</b> },
+    {
+      id: "says",
+      head: "Fires when",
+      cell: (row) => (
+        <span className="num">
+          {nameOf(row.spec.metric)} of <code className="font-mono text-xs">{row.spec.target}</code>{" "}
+          is {row.spec.comparison} {compact(row.spec.threshold ?? 0)} for {duration(row.spec.for_s)}
+        </span>
+      ),
+    },
+    {
+      id: "severity",
+      head: "Severity",
+      cell: (row) => (
+        <Badge tone={SEVERITIES[row.spec.severity ?? "warning"]}>{row.spec.severity}</Badge>
+      ),
+    },
+    {
+      id: "firing",
+      head: "Firing",
+      right: true,
+      cell: (row) => (row.status.firing ? <Badge tone="bad">{row.status.firing}</Badge> : "0"),
+    },
+    {
+      id: "webhook",
+      head: "Webhook",
+      cell: (row) => (
+        <span className="block max-w-56 truncate font-mono text-faint text-xs">
+          {row.spec.webhook || "none"}
+        </span>
+      ),
+    },
+    {
+      id: "enabled",
+      head: "State",
+      cell: (row) =>
+        row.status.error ? (
+          <Badge tone="bad">{row.status.error}</Badge>
+        ) : row.spec.enabled ? (
+          <Badge tone="good">on</Badge>
+        ) : (
+          <Badge>off</Badge>
+        ),
+    },
+    {
+      id: "act",
+      head: <span className="sr-only">Actions</span>,
+      right: true,
+      cell: (row) =>
+        may && (
+          <span className="inline-flex gap-1">
+            <Button
+              size="sm"
+              busy={busy}
+              onClick={() =>
+                act(() =>
+                  http.PATCH("/api/v1/alert-rules/{name}", {
+                    params: { path: { name: row.metadata.name } },
+                    body: wanted<Schemas["MergePatch"]>({ spec: { enabled: !row.spec.enabled } }),
+                  }),
+                )
+              }
+            >
+              {row.spec.enabled ? "Switch off" : "Switch on"}
+            </Button>
+            <Button size="sm" onClick={() => onRule(row)} aria-label={`Edit ${row.metadata.name}`}>
+              Edit
+            </Button>
+          </span>
+        ),
+    },
+  ];
+  return (
+    <Card flush label="Rules">
+      <Table
+        label="Rules"
+        columns={columns}
+        rows={rules}
+        rowKey={(row) => row.metadata.name}
+        empty={
+          <Empty icon={BellPlus} title="No rules yet">
+            A rule watches one figure of whatever matches a name or a pattern.
+          </Empty>
+        }
+      />
+    </Card>
+  );
+}
+
+function Silences({ silences }: { silences: Silence[] }) {
+  const may = useMay()("silences:write");
+  const zone = useZone();
+  const { busy, act } = useAct();
+  const columns: Column<Silence>[] = [
+    {
+      id: "state",
+      head: "State",
+      cell: (row) =>
+        row.status.active ? <StateBadge state="paused">silent</StateBadge> : <Badge>over</Badge>,
+    },
+    { id: "rule", head: "Rule", cell: (row) => row.spec.rule || "all rules" },
+    {
+      id: "target",
+      head: "About",
+      cell: (row) => <span className="font-mono text-xs">{row.spec.target}</span>,
+    },
+    {
+      id: "until",
+      head: "Until",
+      cell: (row) => <span className="num">{dateTime(row.spec.until, zone)}</span>,
+    },
+    { id: "reason", head: "Reason", cell: (row) => row.spec.reason },
+    { id: "by", head: "By", cell: (row) => row.metadata.updated_by },
+    {
+      id: "act",
+      head: <span className="sr-only">Actions</span>,
+      right: true,
+      cell: (row) =>
+        may && (
+          <Button
+            size="sm"
+            busy={busy}
+            onClick={() =>
+              act(
+                () =>
+                  http.DELETE("/api/v1/silences/{name}", {
+                    params: { path: { name: row.metadata.name } },
+                  }),
+                "The silence is over",
+              )
+            }
+          >
+            End
+          </Button>
+        ),
+    },
+  ];
+  return (
+    <Card flush label="Silences">
+      <Table
+        label="Silences"
+        columns={columns}
+        rows={silences}
+        rowKey={(row) => row.metadata.name}
+        empty={
+          <Empty icon={BellOff} title="Nothing is silenced">
+            A silence keeps webhooks quiet for a while; alerts still show up here.
+          </Empty>
+        }
+      />
+    </Card>
+  );
+}

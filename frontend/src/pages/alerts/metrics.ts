@@ -1,0 +1,18 @@
+import type { Schemas } from "@/api/client";
+
+export type Metric = Schemas["AlertRuleSpec"]["metric"];
+
+export const METRICS: Record<Metric, { name: string; unit: string; start: number }> = {
+  lag_s: { name: "Lag in time", unit: "seconds", start: 10 },
+  lag_messages: { name: "Lag in messages", unit: "messages", start: 10_000 },
+  retransmit_ratio: { name: "Retransmit ratio", unit: "a share, 0 to 1", start: 0.02 },
+  ring_fill: { name: "Ring fill", unit: "a share, 0 to 1", start: 0.8 },
+  cache_fill: { name: "Cache fill", unit: "a share, 0 to 1", start: 0.8 },
+  lost_packets_per_s: { name: "Packets lost for good", unit: "a second", start: 0 },
+  packets_out_per_s: { name: "Packets sent", unit: "a second", start: 100_000 },
+  bytes_out_per_s: { name: "Bytes sent", unit: "a second", start: 100_000_000 },
+  rate_limited_per_s: { name: "Held back by rate limit", unit: "times a second", start: 100 },
+  flow_limited_per_s: { name: "Held back by flow control", unit: "times a second", start: 100 },
+  node_down: { name: "Node down", unit: "1 = down", start: 0 },
+  drift: { name: "Drift", unit: "1 = not applied", start: 0 },
+};

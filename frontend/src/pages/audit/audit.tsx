@@ -1,0 +1,235 @@
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { getRouteApi, useNavigate } from "@tanstack/react-router";
+import { History, Radio } from "lucide-react";
+import { useEffect, useState } from "react";
+import { type AuditEntry, auditQuery } from "@/api/queries";
+import { differences } from "@/lib/diff";
+import { dateTime, useZone } from "@/lib/time";
+import { live } from "@/live/store";
+import { Badge, type Tone } from "@/ui/badge";
+import { Button } from "@/ui/button";
+import { Facts } from "@/ui/card";
+import { Code } from "@/ui/code";
+import { Dialog } from "@/ui/dialog";
+import { SearchInput } from "@/ui/field";
+import { Page } from "@/ui/page";
+import { shown } from "@/ui/plan";
+import { Select } from "@/ui/select";
+import { Empty, Failed, Loading } from "@/ui/states";
+import type { Column } from "@/ui/table";
+import { VirtualTable } from "@/ui/virtual-table";
+
+const route = getRouteApi("/app/audit");
+const OUTCOMES: Record<AuditEntry["outcome"], Tone> = {
+  done: "good",
+  denied: "bad",
+  failed: "warn",
+};
+
+export function AuditPage() {
+  const search = route.useSearch();
+  const navigate = useNavigate();
+  const zone = useZone();
+  const list = useInfiniteQuery(auditQuery(search));
+  const [open, setOpen] = useState<AuditEntry | null>(null);
+  const [fresh, setFresh] = useState(0);
+  const set = (next: Partial<typeof search>) =>
+    navigate({ to: "/audit", search: { ...search, ...next }, replace: true });
+  useEffect(() => live.watch("audit", () => setFresh((count) => count + 1)), []);
+  const entries = (list.data?.pages.flatMap((page) => page.items) ?? []) as AuditEntry[];
+  const columns: Column<AuditEntry>[] = [
+    {
+      id: "at",
+      head: "Time",
+      width: "10.5rem",
+      cell: (row) => (
+        <span className="num font-mono text-muted text-xs">{dateTime(row.at, zone)}</span>
+      ),
+    },
+    {
+      id: "outcome",
+      head: "Outcome",
+      width: "6rem",
+      cell: (row) => <Badge tone={OUTCOMES[row.outcome]}>{row.outcome}</Badge>,
+    },
+    {
+      id: "actor",
+      head: "Who",
+      width: "11rem",
+      cell: (row) => (
+        <>
+          {row.actor || "nobody"} <span className="text-faint text-xs">{row.actor_kind}</span>
+        </>
+      ),
+    },
+    { id: "action", head: "Did", width: "9rem", cell: (row) => row.action.replaceAll("_", " ") },
+    {
+      id: "what",
+      head: "To",
+      width: "minmax(12rem,1fr)",
+      cell: (row) => (
+        <>
+          <span className="text-faint text-xs">{row.kind.replaceAll("_", " ")}</span>{" "}
+          <span className="font-mono text-xs">{row.name}</span>
+        </>
+      ),
+    },
+    {
+      id: "change",
+      head: "Changed",
+      width: "minmax(14rem,1.5fr)",
+      cell: (row) => <span className="font-mono text-muted text-xs">{summary(row)}</span>,
+    },
+    {
+      id: "address",
+      head: "From",
+      width: "8rem",
+      cell: (row) => <span className="font-mono text-faint text-xs">{row.address}</span>,
+    },
+  ];
+  return (
+    <Page
+      fill
+      title="Audit"
+      lead="Every write and every denial: who, what, from where, before and after."
+      actions={
+        <>
+          {fresh > 0 && (
+            <Button
+              icon={Radio}
+              onClick={() => {
+                setFresh(0);
+                list.refetch();
+              }}
+            >
+              {fresh === 1 ? "1 new entry" : `${fresh} new entries`}
+            </Button>
+          )}
+          <SearchInput
+            aria-label="Actor"
+            placeholder="Who"
+            className="w-36"
+            defaultValue={search.actor}
+            onChange={(event) => set({ actor: event.target.value || undefined })}
+          />
+          <SearchInput
+            aria-label="Name of what was changed"
+            placeholder="To what"
+            className="w-44"
+            defaultValue={search.name}
+            onChange={(event) => set({ name: event.target.value || undefined })}
+          />
+          <Select
+            label="Outcome"
+            className="w-32"
+            value={search.outcome ?? "all"}
+            onChange={(next) => set({ outcome: next === "all" ? undefined : next })}
+            options={[
+              { value: "all", label: "All outcomes" },
+              { value: "done", label: "Done" },
+              { value: "denied", label: "Denied" },
+              { value: "failed", label: "Failed" },
+            ]}
+          />
+        </>
+      }
+    >
+      {list.isError ? (
+        <Failed error={list.error} retry={list.refetch} />
+      ) : list.isPending ? (
+        <Loading rows={12} />
+      ) : (
+        <VirtualTable
+          label="Audit"
+          columns={columns}
+          rows={entries}
+          rowKey={(row) => row.id}
+          onRow={setOpen}
+          onEnd={() => list.hasNextPage && !list.isFetchingNextPage && list.fetchNextPage()}
+          empty={
+            <Empty icon={History} title="No entry matches">
+              Each write through the page, the API or the command line leaves one.
+            </Empty>
+          }
+        />
+      )}
+      {open && <EntryDialog entry={open} onClose={() => setOpen(null)} />}
+    </Page>
+  );
+}
+
+function summary(entry: AuditEntry): string {
+  if (entry.outcome !== "done") return entry.detail ?? "";
+  const changes = differences(entry.before ?? {}, entry.after ?? {});
+  return changes
+    .slice(0, 3)
+    .map((one) => `${one.path.replace(/^spec\./, "")}: ${shown(one.before)} → ${shown(one.after)}`)
+    .join(", ");
+}
+
+function EntryDialog({ entry, onClose }: { entry: AuditEntry; onClose: () => void }) {
+  const zone = useZone();
+  const changes = differences(entry.before ?? {}, entry.after ?? {});
+  return (
+    <Dialog
+      open
+      onOpenChange={(next) => !next && onClose()}
+      shape="sheet"
+      title={`${entry.action} ${entry.name}`}
+      lead={entry.detail || undefined}
+    >
+      <div className="flex flex-col gap-4 pb-5">
+        <Facts
+          items={[
+            ["Time", dateTime(entry.at, zone, "millis")],
+            ["Who", `${entry.actor || "nobody"} (${entry.actor_kind})`],
+            [
+              "Outcome",
+              <Badge
+                key="o"
+                tone={OUTCOMES[entry.outcome]}
+              >{`${entry.outcome}, ${entry.status}`}</Badge>,
+            ],
+            ["Kind", entry.kind.replaceAll("_", " ")],
+            ["From", entry.address || "–"],
+            [
+              "Request",
+              <code key="r" className="font-mono text-xs">
+                {entry.request_id}
+              </code>,
+            ],
+          ]}
+        />
+        {changes.length > 0 && (
+          <section aria-label="Changes" className="overflow-x-auto rounded-lg border">
+            <table className="w-full text-xs">
+              <thead>
+                <tr className="border-b text-left text-faint">
+                  <th className="px-3 py-1.5 font-medium">Field</th>
+                  <th className="px-3 py-1.5 font-medium">Before</th>
+                  <th className="px-3 py-1.5 font-medium">After</th>
+                </tr>
+              </thead>
+              <tbody className="font-mono">
+                {changes.map((one) => (
+                  <tr key={one.path} className="border-b align-top last:border-0">
+                    <td className="px-3 py-1.5 text-muted">{one.path}</td>
+                    <td className="break-all px-3 py-1.5 text-bad">
+                      <span aria-hidden>− </span>
+                      {shown(one.before)}
+                    </td>
+                    <td className="break-all px-3 py-1.5 text-good">
+                      <span aria-hidden>+ </span>
+                      {shown(one.after)}
+                    </td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          </section>
+        )}
+        {entry.after != null && <Code label="After" text={JSON.stringify(entry.after, null, 2)} />}
+      </div>
+    </Dialog>
+  );
+}

@@ -1,0 +1,152 @@
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { Archive } from "lucide-react";
+import { useState } from "react";
+import { bodyOf, http } from "@/api/client";
+import type { MessageView } from "@/api/queries";
+import { exact } from "@/lib/format";
+import { Badge } from "@/ui/badge";
+import { Button } from "@/ui/button";
+import { CopyAs } from "@/ui/copy-as";
+import { Input, SearchInput } from "@/ui/field";
+import { Select } from "@/ui/select";
+import { Empty, Failed, Loading } from "@/ui/states";
+import { DecoderSelect, MessageTable, type Wanted } from "./message-table";
+import { nanosOf, parsePlace } from "./place";
+
+type From = "earliest" | "latest" | "token" | "time";
+const PAGE = 100;
+
+interface Search {
+  decoder?: Wanted | undefined;
+  from?: From | undefined;
+  at?: string | undefined;
+  q?: string | undefined;
+}
+
+export function Browse({
+  topic,
+  search,
+  set,
+}: {
+  topic: string;
+  search: Search;
+  set: (search: Partial<Search>) => void;
+}) {
+  const { decoder = "auto", from = "latest", at = "", q = "" } = search;
+  const [text, setText] = useState(q);
+  const place = from === "token" ? parsePlace(at) : null;
+  const time = from === "time" ? nanosOf(at) : null;
+  const ready = (from !== "token" || place !== null) && (from !== "time" || time !== null);
+  const start = {
+    start: from,
+    limit: PAGE,
+    ...(place ?? {}),
+    ...(time ? { time_ns: time } : {}),
+    ...(q ? { q } : {}),
+  };
+  const found = useInfiniteQuery({
+    queryKey: ["messages", topic, start],
+    queryFn: ({ pageParam }) =>
+      http
+        .GET("/api/v1/topics/{name}/messages", {
+          params: {
+            path: { name: topic },
+            query: pageParam ? { ...start, start: "token", token: pageParam } : start,
+          },
+        })
+        .then(bodyOf),
+    initialPageParam: undefined as string | undefined,
+    getNextPageParam: (page) => (page.complete ? undefined : (page.next_token ?? undefined)),
+    enabled: ready,
+    retry: false,
+  });
+  const pages = found.data?.pages ?? [];
+  const messages: readonly MessageView[] = pages.flatMap((page) => page.messages);
+  const scanned = pages.reduce((sum, page) => sum + page.scanned, 0);
+  const path = `/api/v1/topics/${encodeURIComponent(topic)}/messages?${new URLSearchParams(
+    Object.entries(start).map(([key, value]) => [key, String(value)]),
+  )}`;
+  return (
+    <div className="flex h-full min-h-0 flex-col gap-2">
+      <form
+        className="flex flex-wrap items-center gap-2"
+        onSubmit={(event) => {
+          event.preventDefault();
+          set({ q: text || undefined });
+          found.refetch();
+        }}
+      >
+        <Select
+          label="From"
+          className="w-32"
+          value={from}
+          onChange={(next) => set({ from: next, at: undefined })}
+          options={[
+            { value: "latest", label: "Latest" },
+            { value: "earliest", label: "Earliest" },
+            { value: "time", label: "A time" },
+            { value: "token", label: "A token" },
+          ]}
+        />
+        {from === "time" && (
+          <Input
+            aria-label="Time, local"
+            type="datetime-local"
+            step="1"
+            className="w-52"
+            value={at}
+            onChange={(event) => set({ at: event.target.value })}
+          />
+        )}
+        {from === "token" && (
+          <Input
+            aria-label="Token, or queue:token"
+            placeholder="queue:token"
+            className="w-40 font-mono"
+            value={at}
+            onChange={(event) => set({ at: event.target.value })}
+          />
+        )}
+        <SearchInput
+          aria-label="Only messages that contain"
+          placeholder="Contains"
+          className="w-56"
+          value={text}
+          onChange={(event) => setText(event.target.value)}
+        />
+        <Button type="submit" busy={found.isFetching}>
+          Search
+        </Button>
+        <DecoderSelect value={decoder} onChange={(next) => set({ decoder: next })} />
+        <CopyAs action={{ method: "GET", path, cli: `tidecast sub ${topic} --output json` }} />
+        <span className="num ml-auto flex items-center gap-2 text-muted text-xs">
+          {pages.some((page) => page.withheld) && <Badge tone="warn">payloads withheld</Badge>}
+          {exact(messages.length)} of {exact(scanned)} scanned
+          {found.hasNextPage && (
+            <Button size="sm" busy={found.isFetchingNextPage} onClick={() => found.fetchNextPage()}>
+              More
+            </Button>
+          )}
+        </span>
+      </form>
+      {found.isError && <Failed error={found.error} retry={found.refetch} />}
+      <div className="min-h-0 flex-1">
+        {found.isLoading ? (
+          <Loading />
+        ) : (
+          <MessageTable
+            messages={messages}
+            decoder={decoder}
+            empty={
+              <Empty icon={Archive} title={ready ? "Nothing found" : "Say where to start"}>
+                {ready
+                  ? "A live topic keeps only what its ring holds; a durable one keeps its log."
+                  : "A time, or a token such as 0:4711."}
+              </Empty>
+            }
+          />
+        )}
+      </div>
+    </div>
+  );
+}

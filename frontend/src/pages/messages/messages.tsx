@@ -1,0 +1,76 @@
+import { getRouteApi, useNavigate } from "@tanstack/react-router";
+import { MessageSquareText } from "lucide-react";
+import { useState } from "react";
+import { useMay } from "@/app/session";
+import { useTopicNames } from "@/app/topic-names";
+import { Combo } from "@/ui/combo";
+import { Page } from "@/ui/page";
+import { Segments } from "@/ui/segments";
+import { Empty } from "@/ui/states";
+import { Browse } from "./browse";
+import { Publish } from "./publish";
+import { Tail } from "./tail";
+
+const route = getRouteApi("/app/messages");
+
+export function MessagesPage() {
+  const search = route.useSearch();
+  const navigate = useNavigate();
+  const may = useMay();
+  const { topic = "", view = "tail", decoder = "auto" } = search;
+  const [text, setText] = useState("");
+  const names = useTopicNames(text);
+  const set = (next: Partial<typeof search>) =>
+    navigate({ to: "/messages", search: { ...search, ...next }, replace: true });
+  return (
+    <Page
+      fill
+      title="Messages"
+      lead="Look into a topic: as it comes, or as it is kept."
+      actions={
+        <>
+          <Combo
+            label="Topic"
+            value={topic}
+            onText={setText}
+            onChange={(next) => set({ topic: next })}
+            options={names}
+            className="w-64"
+          />
+          <Segments
+            label="View"
+            value={view}
+            onChange={(next) => set({ view: next })}
+            options={[
+              { value: "tail", label: "Live tail" },
+              { value: "browse", label: "Browse" },
+              ...(may("messages:publish") ? [{ value: "publish" as const, label: "Publish" }] : []),
+            ]}
+          />
+        </>
+      }
+    >
+      {!topic ? (
+        <Empty
+          icon={MessageSquareText}
+          title="Choose a topic"
+          commands={["tidecast sub 'md.>' --output json", "tidecast pub md.eu 'hello'"]}
+        >
+          Its messages are shown as they come. Looking changes nothing: no position moves, no
+          message is taken from anybody.
+        </Empty>
+      ) : view === "tail" ? (
+        <Tail
+          key={topic}
+          topic={topic}
+          decoder={decoder}
+          onDecoder={(next) => set({ decoder: next })}
+        />
+      ) : view === "browse" ? (
+        <Browse key={topic} topic={topic} search={search} set={set} />
+      ) : (
+        <Publish key={topic} topic={topic} />
+      )}
+    </Page>
+  );
+}

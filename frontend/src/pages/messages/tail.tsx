@@ -1,0 +1,109 @@
+import { CirclePause, CirclePlay, Eraser, Radio } from "lucide-react";
+import { useEffect, useRef, useState } from "react";
+import type { MessageView } from "@/api/queries";
+import { exact, plural } from "@/lib/format";
+import { live, useLiveError } from "@/live/store";
+import type { MessagesLive } from "@/live/types";
+import { Badge } from "@/ui/badge";
+import { Button } from "@/ui/button";
+import { SearchInput } from "@/ui/field";
+import { Empty, Failed } from "@/ui/states";
+import { DecoderSelect, MessageTable, type Wanted } from "./message-table";
+import { shownPayload } from "./message-view";
+
+/** Messages kept on the page; older ones make room. */
+const KEPT_MAX = 2_000;
+
+/** Messages as they come, newest first. What was too fast to show is counted. */
+export function Tail({
+  topic,
+  decoder,
+  onDecoder,
+}: {
+  topic: string;
+  decoder: Wanted;
+  onDecoder: (decoder: Wanted) => void;
+}) {
+  const channel = `messages:${topic}`;
+  const [messages, setMessages] = useState<readonly MessageView[]>([]);
+  const [skipped, setSkipped] = useState(0);
+  const [withheld, setWithheld] = useState(false);
+  const [held, setHeld] = useState(false);
+  const [query, setQuery] = useState("");
+  const holding = useRef(false);
+  const error = useLiveError(channel);
+  holding.current = held;
+  useEffect(
+    () =>
+      live.watch(channel, (data) => {
+        const news = data as MessagesLive;
+        if (holding.current) return;
+        setWithheld(news.withheld ?? false);
+        setSkipped((count) => count + Number(news.skipped ?? 0));
+        if (news.messages?.length) {
+          setMessages((before) => [...news.messages.toReversed(), ...before].slice(0, KEPT_MAX));
+        }
+      }),
+    [channel],
+  );
+  const text = query.toLowerCase();
+  const rows = text
+    ? messages.filter(
+        (one) =>
+          (one.key ?? "").toLowerCase().includes(text) ||
+          (shownPayload(one.payload, decoder)?.summary ?? "").toLowerCase().includes(text),
+      )
+    : messages;
+  return (
+    <div className="flex h-full min-h-0 flex-col gap-2">
+      <div className="flex flex-wrap items-center gap-2">
+        <Button
+          icon={held ? CirclePlay : CirclePause}
+          aria-pressed={held}
+          onClick={() => setHeld(!held)}
+        >
+          {held ? "Go on" : "Hold"}
+        </Button>
+        <Button
+          icon={Eraser}
+          look="quiet"
+          onClick={() => {
+            setMessages([]);
+            setSkipped(0);
+          }}
+        >
+          Clear
+        </Button>
+        <SearchInput
+          aria-label="Filter shown messages"
+          placeholder="Key or payload"
+          className="w-56"
+          value={query}
+          onChange={(event) => setQuery(event.target.value)}
+        />
+        <DecoderSelect value={decoder} onChange={onDecoder} />
+        <span className="num ml-auto flex items-center gap-2 text-muted text-xs">
+          {withheld && <Badge tone="warn">payloads withheld</Badge>}
+          {plural(rows.length, "message")}
+          {skipped > 0 && <Badge>{exact(skipped)} too fast to show</Badge>}
+        </span>
+      </div>
+      {error && <Failed error={error} />}
+      <div className="min-h-0 flex-1">
+        <MessageTable
+          messages={rows}
+          decoder={decoder}
+          empty={
+            <Empty
+              icon={Radio}
+              title={query ? "Nothing shown matches" : "Listening"}
+              commands={query ? [] : [`tidecast pub ${topic} 'hello'`]}
+            >
+              {query ? "Only what is on the page is filtered." : "The next message shows up here."}
+            </Empty>
+          }
+        />
+      </div>
+    </div>
+  );
+}

@@ -1,0 +1,185 @@
+import { useState } from "react";
+import { TimeChart } from "@/charts/time-chart";
+import { byteRate, bytes, compact, duration, exact, percent, plural, rate } from "@/lib/format";
+import { useLive } from "@/live/store";
+import { Card } from "@/ui/card";
+import { Page } from "@/ui/page";
+import { Segments } from "@/ui/segments";
+import { Stat } from "@/ui/stat";
+import { Loading } from "@/ui/states";
+import { Busiest } from "./busiest";
+import { FirstSteps } from "./first-steps";
+import { SlowList } from "./slow-list";
+
+const CHANNEL = "overview";
+type Unit = "packets" | "bytes";
+
+export function OverviewPage() {
+  const data = useLive(CHANNEL);
+  const [unit, setUnit] = useState<Unit>("packets");
+  if (!data) {
+    return (
+      <Page title="Overview">
+        <Loading rows={10} />
+      </Page>
+    );
+  }
+  const { rates } = data;
+  const down = data.nodes_total - data.nodes_up;
+  const spark = (name: string, tint?: number) => ({
+    channel: CHANNEL,
+    name,
+    ...(tint ? { tint } : {}),
+  });
+  return (
+    <Page title="Overview" lead={summary(data)}>
+      <FirstSteps active={data.topics_active > 0} />
+      <div className="grid grid-cols-2 gap-3 lg:grid-cols-4 2xl:grid-cols-8">
+        <Stat
+          label="Sent"
+          value={rate(rates.packets_out, " pkt/s")}
+          note={byteRate(rates.bytes_out)}
+          spark={spark("packets_out")}
+          help="Packets sent for the first time, by all nodes"
+        />
+        <Stat
+          label="Received"
+          value={rate(rates.packets_in, " pkt/s")}
+          note={byteRate(rates.bytes_in)}
+          spark={spark("packets_in", 2)}
+          help="Packets accepted into receive rings, by all nodes"
+        />
+        <Stat
+          label="Retransmitted"
+          value={percent(data.retransmit_ratio)}
+          note={`${rate(rates.packets_resent)} resent`}
+          tone={
+            data.retransmit_ratio > 0.05 ? "bad" : data.retransmit_ratio > 0.01 ? "warn" : undefined
+          }
+          spark={spark("retransmit_ratio", 3)}
+          help="Packets sent again, as a share of all packets sent"
+        />
+        <Stat
+          label="Lost for good"
+          value={rate(rates.lost_for_good)}
+          note={`${rate(rates.losses)} found missing`}
+          tone={rates.lost_for_good > 0 ? "bad" : undefined}
+          spark={spark("lost_for_good", 6)}
+          help="Packets that nobody holds any more; subscribers get a Gap event for each range"
+        />
+        <Stat
+          label="Lag"
+          value={
+            data.lag_s == null
+              ? `${compact(Number(data.lag_packets_max))} pkt`
+              : duration(data.lag_s)
+          }
+          note={
+            data.lag_messages == null
+              ? "slowest receiver, live topics"
+              : `${exact(data.lag_messages)} messages, durable`
+          }
+          spark={spark(data.lag_s == null ? "lag_packets_max" : "lag_s", 4)}
+          help="How far the slowest reader is behind"
+        />
+        <Stat
+          label="Fullest ring"
+          value={percent(data.ring_fill_max)}
+          note={
+            data.cache_fill_max == null
+              ? "sent, not yet consumed"
+              : `cache ${percent(data.cache_fill_max)}`
+          }
+          tone={data.ring_fill_max >= 0.9 ? "bad" : data.ring_fill_max >= 0.7 ? "warn" : undefined}
+          spark={spark("ring_fill_max", 5)}
+          help="The fullest publication: sent and not yet consumed by its slowest receiver"
+        />
+        <Stat
+          label="Nodes"
+          value={`${data.nodes_up} / ${data.nodes_total}`}
+          note={
+            down > 0
+              ? `${down} down`
+              : data.nodes_drifting > 0
+                ? `${data.nodes_drifting} drifting`
+                : "all up, in step"
+          }
+          tone={down > 0 ? "bad" : data.nodes_drifting > 0 ? "warn" : undefined}
+          help="Engines that are connected; drifting ones have not applied the newest topology yet"
+        />
+        <Stat
+          label="Round trip"
+          value={data.rtt_ms == null ? "–" : duration(data.rtt_ms / 1000)}
+          note={`${plural(data.publishers, "publisher")}, ${plural(data.subscribers, "reader")}`}
+          spark={spark("rtt_ms", 2)}
+          help="Smoothed round-trip time between publishers and receivers"
+        />
+      </div>
+      <div className="mt-3 grid grid-cols-1 gap-3 xl:grid-cols-3">
+        <Card
+          title="Throughput"
+          className="xl:col-span-2"
+          actions={
+            <Segments
+              label="Unit"
+              value={unit}
+              onChange={setUnit}
+              options={[
+                { value: "packets", label: "Packets" },
+                { value: "bytes", label: "Bytes" },
+              ]}
+            />
+          }
+        >
+          <TimeChart
+            channel={CHANNEL}
+            label={`Throughput in ${unit} a second`}
+            height={212}
+            format={unit === "packets" ? (value) => rate(value) : (value) => `${bytes(value)}/s`}
+            series={[
+              { key: `${unit}_out`, label: "sent", tint: 1 },
+              { key: `${unit}_in`, label: "received", tint: 2 },
+              { key: `${unit}_resent`, label: "resent", tint: 3, dash: true },
+            ]}
+          />
+        </Card>
+        <SlowList slow={Object.values(data.slow ?? {})} firing={data.alerts_firing} />
+        <Card title="Loss and repair" hint="a second">
+          <TimeChart
+            channel={CHANNEL}
+            label="Loss and repair a second"
+            height={150}
+            format={(value) => rate(value)}
+            series={[
+              { key: "losses", label: "missing", tint: 6 },
+              { key: "packets_resent", label: "resent", tint: 3, dash: true },
+              { key: "naks_sent", label: "NAKs", tint: 2 },
+            ]}
+          />
+        </Card>
+        <Card title="Held back" hint="times a second">
+          <TimeChart
+            channel={CHANNEL}
+            label="Sends held back a second"
+            height={150}
+            format={(value) => rate(value)}
+            series={[
+              { key: "rate_limited", label: "by rate limit", tint: 3 },
+              { key: "flow_limited", label: "by flow control", tint: 4, dash: true },
+            ]}
+          />
+        </Card>
+        <Busiest names={data.busiest} />
+      </div>
+    </Page>
+  );
+}
+
+function summary(data: {
+  topics_active: number;
+  topics_total: number;
+  publishers: number;
+  subscribers: number;
+}): string {
+  return `${exact(data.topics_active)} of ${plural(data.topics_total, "topic")} active`;
+}

@@ -1,0 +1,150 @@
+import { useQuery } from "@tanstack/react-query";
+import { FlaskConical } from "lucide-react";
+import { useState } from "react";
+import { http, type Schemas, wanted } from "@/api/client";
+import { faultsQuery, systemQuery, transportsQuery } from "@/api/queries";
+import { useAct } from "@/app/act";
+import { useMay } from "@/app/session";
+import { exact, percent } from "@/lib/format";
+import { Badge } from "@/ui/badge";
+import { Button } from "@/ui/button";
+import { Card } from "@/ui/card";
+import { CopyAs } from "@/ui/copy-as";
+import { Field, Input } from "@/ui/field";
+import { Select } from "@/ui/select";
+
+/** Loss on purpose, to see repairs at work: guarded, seeded, and it switches itself off. */
+export function Faults({ injected }: { injected: Readonly<Record<string, string>> }) {
+  const system = useQuery(systemQuery).data;
+  const faults = useQuery(faultsQuery).data?.items ?? [];
+  const transports = useQuery(transportsQuery).data?.items ?? [];
+  const may = useMay();
+  const { busy, act } = useAct();
+  const open = transports.filter((one) => one.spec.allow_faults);
+  const [chosen, setChosen] = useState("");
+  const [drop, setDrop] = useState("1");
+  const transport = chosen || open[0]?.metadata.name || "";
+  const active = faults.filter((one) => one.status.active);
+  const share = Number(drop) / 100;
+  const valid = Number.isFinite(share) && share > 0 && share <= 1;
+  const body = { spec: { drop: share, seed: 7, expires_s: 300 } };
+  const path = `/api/v1/faults/${encodeURIComponent(transport)}`;
+  const counts = Object.entries(injected).filter(([, count]) => count !== "0");
+
+  return (
+    <Card
+      title="Fault injection"
+      actions={
+        active.length > 0 ? (
+          <Badge tone="warn" icon={FlaskConical}>
+            active
+          </Badge>
+        ) : (
+          <Badge>off</Badge>
+        )
+      }
+    >
+      <div className="flex flex-col gap-3">
+        {active.map((fault) => (
+          <div
+            key={fault.metadata.name}
+            className="flex items-center gap-2 rounded-md bg-warn-soft px-2.5 py-1.5 text-sm"
+          >
+            <span className="min-w-0 flex-1">
+              <b className="font-medium">{fault.metadata.name}</b> drops{" "}
+              {percent(fault.spec.drop ?? 0)}
+            </span>
+            <Button
+              size="sm"
+              busy={busy}
+              onClick={() =>
+                act(
+                  () =>
+                    http.DELETE("/api/v1/faults/{name}", {
+                      params: { path: { name: fault.metadata.name } },
+                    }),
+                  "Faults are off",
+                )
+              }
+            >
+              Stop
+            </Button>
+          </div>
+        ))}
+        {!system?.faults_allowed || open.length === 0 ? (
+          <p className="text-muted text-sm">
+            Off on this platform. It takes <code className="font-mono text-xs">allow_faults</code>{" "}
+            on a transport and the service's setting.
+          </p>
+        ) : (
+          <form
+            className="grid grid-cols-[1fr_6rem] gap-2"
+            onSubmit={(event) => {
+              event.preventDefault();
+              if (!valid) return;
+              act(
+                () =>
+                  http.PUT("/api/v1/faults/{name}", {
+                    params: { path: { name: transport } },
+                    body: wanted<Schemas["FaultInput"]>(body),
+                  }),
+                `${transport} now drops ${percent(share)}`,
+              );
+            }}
+          >
+            <Field label="Transport">
+              {(field) => (
+                <Select
+                  id={field.id}
+                  value={transport}
+                  onChange={setChosen}
+                  options={open.map((one) => ({
+                    value: one.metadata.name,
+                    label: one.metadata.name,
+                  }))}
+                />
+              )}
+            </Field>
+            <Field label="Drop, %" error={valid ? undefined : "0 to 100"}>
+              {(field) => (
+                <Input
+                  {...field}
+                  inputMode="decimal"
+                  value={drop}
+                  onChange={(event) => setDrop(event.target.value)}
+                />
+              )}
+            </Field>
+            <div className="col-span-2 flex items-center gap-2">
+              <Button
+                type="submit"
+                size="sm"
+                icon={FlaskConical}
+                busy={busy}
+                disabled={!valid || !may("faults:write")}
+              >
+                Inject loss for five minutes
+              </Button>
+              <CopyAs
+                small
+                action={{
+                  method: "PUT",
+                  path,
+                  body,
+                  cli: `tidecast faults set --drop ${share} --seed 7`,
+                }}
+              />
+            </div>
+          </form>
+        )}
+        {counts.length > 0 && (
+          <p className="num text-faint text-xs">
+            {counts
+              .map(([fault, count]) => `${exact(count)} ${fault.replaceAll("_", " ")}`)
+              .join(" · ")}
+          </p>
+        )}
+      </div>
+    </Card>
+  );
+}

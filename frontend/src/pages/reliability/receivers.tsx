@@ -1,0 +1,64 @@
+import { Snail } from "lucide-react";
+import { Sparkline } from "@/charts/sparkline";
+import { exact } from "@/lib/format";
+import type { ReceiverLive } from "@/live/types";
+import { Badge } from "@/ui/badge";
+import { type Column, Table } from "@/ui/table";
+
+const COLUMNS: Column<ReceiverLive>[] = [
+  {
+    id: "node",
+    head: "Receiver",
+    cell: (row) => (
+      <span className="inline-flex items-center gap-1.5">
+        {row.node}
+        {row.slowest && (
+          <Badge tone="warn" icon={Snail}>
+            slowest
+          </Badge>
+        )}
+        {row.excluded && <Badge tone="bad">excluded</Badge>}
+      </span>
+    ),
+  },
+  {
+    id: "topic",
+    head: "Topic",
+    cell: (row) => <span className="font-mono text-xs">{row.topic}</span>,
+  },
+  { id: "publisher", head: "Publisher", cell: (row) => row.publisher },
+  { id: "lag", head: "Behind, packets", right: true, cell: (row) => exact(row.lag_packets) },
+  {
+    id: "trend",
+    head: "Trend",
+    cell: (row) => (
+      <Sparkline
+        channel="reliability"
+        name={`receivers/${row.id}/lag_packets`}
+        label="Lag over the last minutes"
+        tint={4}
+        width={72}
+      />
+    ),
+  },
+  { id: "window", head: "Window", right: true, cell: (row) => exact(row.window) },
+  {
+    id: "lost",
+    head: "Lost",
+    right: true,
+    cell: (row) => (row.lost === "0" ? "0" : <Badge tone="bad">{exact(row.lost)}</Badge>),
+  },
+];
+
+export function ReceiverTable({ receivers }: { receivers: readonly ReceiverLive[] }) {
+  const rows = [...receivers].sort((a, b) => Number(b.lag_packets) - Number(a.lag_packets));
+  return (
+    <Table
+      label="Receivers"
+      columns={COLUMNS}
+      rows={rows}
+      rowKey={(row) => row.id}
+      empty={<p className="px-3.5 pb-4 text-muted">No node receives from another one.</p>}
+    />
+  );
+}

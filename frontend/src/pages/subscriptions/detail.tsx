@@ -1,0 +1,254 @@
+import { useQuery } from "@tanstack/react-query";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
+import { CirclePause, CirclePlay, Pencil, Rewind, Skull, Trash2 } from "lucide-react";
+import { useState } from "react";
+import { http, type Schemas } from "@/api/client";
+import { type Subscription, subscriptionQuery } from "@/api/queries";
+import { useAct } from "@/app/act";
+import { useMay } from "@/app/session";
+import { TimeChart } from "@/charts/time-chart";
+import { compact, duration, exact, rate } from "@/lib/format";
+import { useLivePart } from "@/live/store";
+import { Badge } from "@/ui/badge";
+import { Button } from "@/ui/button";
+import { Card, Facts } from "@/ui/card";
+import { Confirm } from "@/ui/confirm";
+import { Page } from "@/ui/page";
+import { Stat } from "@/ui/stat";
+import { Failed, Loading } from "@/ui/states";
+import { type Column, Table } from "@/ui/table";
+import { SubscriptionEditor } from "./editor";
+import { Redrive } from "./redrive";
+import { Seek } from "./seek";
+import { cursorShares, exactOr, lagTrend, SubscriptionState } from "./state";
+
+const route = getRouteApi("/app/subscriptions/$name");
+type Cursor = Schemas["QueueCursor"];
+
+const CURSORS: Column<Cursor>[] = [
+  { id: "queue", head: "Queue", cell: (row) => row.queue },
+  {
+    id: "place",
+    head: "Acked, delivered, left",
+    width: "30%",
+    cell: (row) => {
+      const { acked, delivered } = cursorShares(row);
+      return (
+        <span
+          className="flex h-2 overflow-hidden rounded-sm bg-raised"
+          role="img"
+          aria-label={`${Math.round(acked * 100)}% acked`}
+        >
+          <span className="bg-accent" style={{ width: `${acked * 100}%` }} />
+          <span
+            className="bg-[repeating-linear-gradient(135deg,var(--series-3)_0_3px,transparent_3px_5px)]"
+            style={{ width: `${delivered * 100}%` }}
+          />
+        </span>
+      );
+    },
+  },
+  { id: "earliest", head: "Earliest", right: true, cell: (row) => exact(row.earliest) },
+  { id: "acked", head: "Acked", right: true, cell: (row) => exact(row.acked) },
+  { id: "delivered", head: "Delivered", right: true, cell: (row) => exact(row.delivered) },
+  { id: "latest", head: "Latest", right: true, cell: (row) => exact(row.latest) },
+  { id: "lag", head: "Lag", right: true, cell: (row) => exact(row.lag_messages) },
+  { id: "lag_s", head: "Lag, time", right: true, cell: (row) => duration(row.lag_s) },
+  {
+    id: "pressure",
+    head: "Why it is slow",
+    cell: (row) => (row.pressure ? <Badge tone="warn">{row.pressure}</Badge> : "–"),
+  },
+];
+
+export function SubscriptionPage() {
+  const { name } = route.useParams();
+  const query = useQuery(subscriptionQuery(name));
+  const subscription = query.data as Subscription | undefined;
+  if (query.isError) {
+    return (
+      <Page title={name}>
+        <Failed error={query.error} retry={query.refetch} />
+      </Page>
+    );
+  }
+  return subscription ? (
+    <Body name={name} subscription={subscription} />
+  ) : (
+    <Page title={name}>
+      <Loading rows={8} />
+    </Page>
+  );
+}
+
+function Body({ name, subscription }: { name: string; subscription: Subscription }) {
+  const live = useLivePart("subscriptions", (data) => data.subscriptions[name]);
+  const may = useMay()("subscriptions:write");
+  const navigate = useNavigate();
+  const { busy, act } = useAct();
+  const [asked, setAsked] = useState<"edit" | "seek" | "redrive" | "delete" | null>(null);
+  const { spec, status } = subscription;
+  const params = { path: { name } };
+  const close = () => setAsked(null);
+  const lag = live?.lag_messages ?? status.lag_messages;
+  const dead = status.dead_letters;
+  const spark = (metric: string, tint: number) => ({
+    channel: "subscriptions",
+    name: `subscriptions/${name}/${metric}`,
+    tint,
+  });
+  return (
+    <Page
+      title={name}
+      badges={<SubscriptionState state={live?.state ?? status.state ?? "unknown"} />}
+      lead={
+        <>
+          Reads{" "}
+          <Link
+            to="/topics/$name"
+            params={{ name: spec.topic }}
+            className="font-mono text-accent text-xs hover:underline"
+          >
+            {spec.topic}
+          </Link>
+        </>
+      }
+      actions={
+        may && (
+          <>
+            <Button
+              icon={spec.paused ? CirclePlay : CirclePause}
+              busy={busy}
+              onClick={() =>
+                act(
+                  () =>
+                    spec.paused
+                      ? http.POST("/api/v1/subscriptions/{name}/resume", { params })
+                      : http.POST("/api/v1/subscriptions/{name}/pause", { params }),
+                  spec.paused
+                    ? `${name} reads again`
+                    : `${name} is paused; what was fetched is kept`,
+                )
+              }
+            >
+              {spec.paused ? "Resume" : "Pause"}
+            </Button>
+            <Button icon={Rewind} onClick={() => setAsked("seek")}>
+              Move position
+            </Button>
+            <Button icon={Skull} onClick={() => setAsked("redrive")}>
+              Dead letters
+            </Button>
+            <Button icon={Pencil} onClick={() => setAsked("edit")}>
+              Edit
+            </Button>
+            <Button look="danger" icon={Trash2} onClick={() => setAsked("delete")}>
+              Delete
+            </Button>
+          </>
+        )
+      }
+    >
+      <div className="flex flex-col gap-3">
+        <div className="grid grid-cols-2 gap-3 lg:grid-cols-5">
+          <Stat
+            label="Lag"
+            value={lag == null ? "–" : `${compact(Number(lag))} msg`}
+            note={lag == null ? "" : exact(lag)}
+            spark={spark("lag_messages", 4)}
+          />
+          <Stat
+            label="Lag in time"
+            value={duration(live?.lag_s ?? status.lag_s)}
+            note="age of the next message"
+            spark={spark("lag_s", 4)}
+          />
+          <Stat
+            label="Delivered"
+            value={rate(live?.delivered_per_s)}
+            note={<>To drain: {lagTrend(live, subscription)}</>}
+            spark={spark("delivered_per_s", 1)}
+          />
+          <Stat
+            label="Outstanding"
+            value={exactOr(live?.outstanding ?? status.outstanding)}
+            note={`of ${exact(spec.in_flight_max)} a member`}
+          />
+          <Stat
+            label="Dead letters"
+            value={exactOr(dead)}
+            tone={dead && dead !== "0" ? "bad" : undefined}
+            note={spec.dead_letter || "no topic for them"}
+          />
+        </div>
+        <div className="grid grid-cols-1 gap-3 xl:grid-cols-3">
+          <Card title="Lag" hint="messages" className="xl:col-span-2">
+            <TimeChart
+              channel="subscriptions"
+              label={`Lag of ${name}`}
+              height={170}
+              format={(value) => compact(value)}
+              series={[{ key: `subscriptions/${name}/lag_messages`, label: "behind", tint: 4 }]}
+            />
+          </Card>
+          <Card title="Settings">
+            <Facts
+              items={[
+                ["Ack", spec.ack],
+                ["Ack wait", duration(spec.ack_wait_s)],
+                [
+                  "Deliveries, at most",
+                  spec.deliver_max === 0 ? "for ever" : exact(spec.deliver_max),
+                ],
+                ["Members", exact(live?.members ?? status.members)],
+                [
+                  "Filter",
+                  spec.filter ? (
+                    <code key="f" className="font-mono text-xs">
+                      {spec.filter}
+                    </code>
+                  ) : (
+                    "none"
+                  ),
+                ],
+                ["Pressure", live?.pressure || "none"],
+                [
+                  "Generation",
+                  `${exact(subscription.metadata.generation)}, applied ${exact(status.observed_generation)}`,
+                ],
+              ]}
+            />
+          </Card>
+        </div>
+        <Card title="Positions" hint="one cursor a queue" flush>
+          <Table
+            label="Positions"
+            columns={CURSORS}
+            rows={status.cursors ?? []}
+            rowKey={(row) => String(row.queue)}
+            empty={<p className="px-3.5 pb-4 text-muted">No engine reports positions yet.</p>}
+          />
+        </Card>
+      </div>
+      {asked === "edit" && <SubscriptionEditor subscription={subscription} onClose={close} />}
+      {asked === "seek" && <Seek name={name} cursors={status.cursors ?? []} onClose={close} />}
+      {asked === "redrive" && (
+        <Redrive name={name} topic={spec.dead_letter ?? ""} count={dead ?? null} onClose={close} />
+      )}
+      <Confirm
+        open={asked === "delete"}
+        onOpenChange={(open) => !open && close()}
+        title={`Delete ${name}?`}
+        lead="Its position is gone for good; the messages stay."
+        word={name}
+        verb="Delete for good"
+        action={{ method: "DELETE", path: `/api/v1/subscriptions/${encodeURIComponent(name)}` }}
+        run={async () => {
+          await http.DELETE("/api/v1/subscriptions/{name}", { params });
+          await navigate({ to: "/subscriptions" });
+          await act(async () => undefined, `${name} is deleted`);
+        }}
+      />
+    </Page>
+  );
+}

@@ -1,0 +1,322 @@
+import { useQuery } from "@tanstack/react-query";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
+import { MessageSquareText, Pencil, RadioTower } from "lucide-react";
+import { lazy, Suspense, useState } from "react";
+import { type Topic, topicQuery } from "@/api/queries";
+import { useMay } from "@/app/session";
+import { TimeChart } from "@/charts/time-chart";
+import { byteRate, bytes, compact, duration, exact, percent, rate } from "@/lib/format";
+import { dateTime, useZone } from "@/lib/time";
+import { useLive } from "@/live/store";
+import type { ReaderLive, TopicDetail } from "@/live/types";
+import { PublicationTable } from "@/pages/reliability/publications";
+import { ReceiverTable } from "@/pages/reliability/receivers";
+import { Badge, Label, StateBadge } from "@/ui/badge";
+import { Button } from "@/ui/button";
+import { Card, Facts } from "@/ui/card";
+import { Page } from "@/ui/page";
+import { Stat } from "@/ui/stat";
+import { Empty, Failed, Loading } from "@/ui/states";
+import { type Column, Table } from "@/ui/table";
+import { TabPanel, Tabs } from "@/ui/tabs";
+import { Danger } from "./danger";
+import { RateCard } from "./rate-card";
+import { ThrottleBadge } from "./throttle";
+
+const TopicEditor = lazy(() =>
+  import("./editor").then((module) => ({ default: module.TopicEditor })),
+);
+
+const route = getRouteApi("/app/topics/$name");
+
+export function TopicPage() {
+  const { name } = route.useParams();
+  const { tab = "live" } = route.useSearch();
+  const navigate = useNavigate();
+  const may = useMay();
+  const [editing, setEditing] = useState(false);
+  const query = useQuery(topicQuery(name));
+  const live = useLive(`topic:${name}`);
+  const topic = query.data as Topic | undefined;
+  if (query.isError) {
+    return (
+      <Page title={name}>
+        <Failed error={query.error} retry={query.refetch} />
+      </Page>
+    );
+  }
+  return (
+    <Page
+      title={name}
+      lead={topic?.metadata.description || undefined}
+      badges={topic && <Badges topic={topic} live={live} />}
+      actions={
+        <>
+          <Link
+            to="/messages"
+            search={{ topic: name }}
+            className="inline-flex h-8 items-center gap-1.5 rounded-md border border-line-strong bg-panel px-3 font-medium text-sm hover:bg-hover"
+          >
+            <MessageSquareText aria-hidden className="size-3.5" />
+            Messages
+          </Link>
+          {may("topics:write") && topic && (
+            <Button icon={Pencil} onClick={() => setEditing(true)}>
+              Edit
+            </Button>
+          )}
+        </>
+      }
+    >
+      <Tabs
+        value={tab}
+        onChange={(next) =>
+          navigate({
+            to: "/topics/$name",
+            params: { name },
+            search: { tab: next === "live" ? undefined : next },
+            replace: true,
+          })
+        }
+        tabs={[
+          { value: "live", label: "Live" },
+          { value: "settings", label: "Settings" },
+          ...(may("topics:write") ? [{ value: "danger" as const, label: "Danger zone" }] : []),
+        ]}
+      >
+        <TabPanel value="live">
+          {topic ? <LiveTab name={name} topic={topic} live={live} /> : <Loading rows={8} />}
+        </TabPanel>
+        <TabPanel value="settings">{topic && <SettingsTab topic={topic} />}</TabPanel>
+        <TabPanel value="danger">{topic && <Danger topic={topic} />}</TabPanel>
+      </Tabs>
+      {editing && topic && (
+        <Suspense>
+          <TopicEditor topic={topic} onClose={() => setEditing(false)} />
+        </Suspense>
+      )}
+    </Page>
+  );
+}
+
+function Badges({ topic, live }: { topic: Topic; live: TopicDetail | undefined }) {
+  return (
+    <>
+      <Badge tone={topic.spec.mode === "durable" ? "info" : "plain"}>{topic.spec.mode}</Badge>
+      <Badge>{topic.spec.reliability}</Badge>
+      {topic.status.paused && <StateBadge state="paused">paused</StateBadge>}
+      {topic.status.drift ? (
+        <StateBadge state="warn">drift</StateBadge>
+      ) : (
+        <StateBadge state="good">in step</StateBadge>
+      )}
+      {live && live.topic.throttle !== "none" && <ThrottleBadge throttle={live.topic.throttle} />}
+      {Object.entries(topic.metadata.labels).map(([key, value]) => (
+        <Label key={key} name={key} value={value} />
+      ))}
+    </>
+  );
+}
+
+const READERS: Column<ReaderLive>[] = [
+  { id: "client", head: "Reader", cell: (row) => row.client || row.id },
+  { id: "node", head: "Node", cell: (row) => row.node },
+  { id: "source", head: "Reads from", cell: (row) => row.source },
+  { id: "position", head: "Position", right: true, cell: (row) => exact(row.position) },
+  { id: "lag", head: "Behind, packets", right: true, cell: (row) => exact(row.lag_packets) },
+  {
+    id: "tethered",
+    head: "If it stalls",
+    cell: (row) => (row.tethered ? "holds the ring" : "is evicted"),
+  },
+];
+
+function LiveTab({
+  name,
+  topic,
+  live,
+}: {
+  name: string;
+  topic: Topic;
+  live: TopicDetail | undefined;
+}) {
+  const channel = `topic:${name}`;
+  const rates = live?.topic.rates;
+  const spark = (series: string, tint: number) => ({ channel, name: series, tint });
+  const receivers = Object.values(live?.receivers ?? {});
+  const publications = Object.values(live?.publications ?? {});
+  return (
+    <div className="flex flex-col gap-3">
+      <div className="grid grid-cols-2 gap-3 lg:grid-cols-5">
+        <Stat
+          label="Sent"
+          value={rate(rates?.packets_out, " pkt/s")}
+          note={byteRate(rates?.bytes_out)}
+          spark={spark("packets_out", 1)}
+        />
+        <Stat
+          label="Received"
+          value={rate(rates?.packets_in, " pkt/s")}
+          note={byteRate(rates?.bytes_in)}
+          spark={spark("packets_in", 2)}
+        />
+        <Stat
+          label="Retransmitted"
+          value={percent(live?.topic.retransmit_ratio ?? 0)}
+          note={`${rate(rates?.losses)} missing`}
+          spark={spark("retransmit_ratio", 3)}
+        />
+        <Stat
+          label="Lag"
+          value={
+            live?.topic.lag_s == null
+              ? `${compact(Number(live?.topic.lag_packets ?? 0))} pkt`
+              : duration(live.topic.lag_s)
+          }
+          note={
+            live?.topic.lag_messages == null
+              ? "slowest receiver"
+              : `${exact(live.topic.lag_messages)} messages`
+          }
+          spark={spark("lag_packets", 4)}
+        />
+        <Stat
+          label="Ring"
+          value={percent(live?.topic.ring_fill ?? 0)}
+          note={`history ${bytes(topic.spec.history_bytes)}`}
+          spark={spark("ring_fill", 5)}
+        />
+      </div>
+      <div className="grid grid-cols-1 gap-3 xl:grid-cols-2">
+        <Card title="Packets" hint="a second">
+          <TimeChart
+            channel={channel}
+            label="Packets a second"
+            height={170}
+            format={(value) => rate(value)}
+            series={[
+              { key: "packets_out", label: "sent", tint: 1 },
+              { key: "packets_in", label: "received", tint: 2 },
+              { key: "packets_resent", label: "resent", tint: 3, dash: true },
+              { key: "losses", label: "missing", tint: 6, dash: true },
+            ]}
+          />
+        </Card>
+        <RateCard topic={topic} />
+      </div>
+      <Card title="Publications" flush>
+        {publications.length === 0 ? (
+          <Empty
+            icon={RadioTower}
+            title="No publisher yet"
+            className="py-8"
+            commands={[`tidecast pub ${name} 'hello'`, `tidecast sub ${name}`]}
+          >
+            The first message opens a publication.
+          </Empty>
+        ) : (
+          <PublicationTable publications={publications} receivers={receivers} />
+        )}
+      </Card>
+      {receivers.length > 0 && (
+        <Card title="Receivers" hint="other nodes, as the publisher sees them" flush>
+          <ReceiverTable receivers={receivers} />
+        </Card>
+      )}
+      <Card title="Readers" hint="subscribers, each on its own node" flush>
+        <Table
+          label="Readers"
+          columns={READERS}
+          rows={Object.values(live?.readers ?? {})}
+          rowKey={(row) => row.id}
+          empty={<p className="px-3.5 pb-4 text-muted">Nobody subscribes.</p>}
+        />
+      </Card>
+    </div>
+  );
+}
+
+function SettingsTab({ topic }: { topic: Topic }) {
+  const zone = useZone();
+  const { spec, metadata, status } = topic;
+  return (
+    <div className="grid grid-cols-1 gap-3 lg:grid-cols-2">
+      <Card title="Settings">
+        <Facts
+          items={[
+            ["Mode", spec.mode],
+            ["Transport", spec.transport || "the first one"],
+            ["Reliability", spec.reliability],
+            ["Flow control", spec.flow],
+            ["When full", spec.on_full],
+            ["History", bytes(spec.history_bytes)],
+            ["Receive ring", bytes(spec.receive_bytes)],
+            ["Large messages", bytes(spec.large_history_bytes)],
+            ["Linger", duration((spec.linger_us ?? 0) / 1e6)],
+            ["NAK delay", duration((spec.nak_delay_us ?? 0) / 1e6)],
+            ["Receiver time-out", duration(spec.receiver_timeout_s)],
+            ...(spec.mode === "durable"
+              ? ([
+                  ["Queues", exact(spec.queues)],
+                  ["Sync", spec.fsync],
+                  [
+                    "Retention",
+                    spec.retention_bytes ? bytes(spec.retention_bytes) : "no limit by size",
+                  ],
+                  ["Kept for", spec.retention_s ? duration(spec.retention_s) : "ever"],
+                ] as [string, string][])
+              : []),
+          ]}
+        />
+      </Card>
+      <div className="flex flex-col gap-3">
+        <Card title="Identity">
+          <Facts
+            items={[
+              ["Owner", metadata.owner || "nobody"],
+              ["Managed by", metadata.managed_by || "hand"],
+              ["Generation", exact(metadata.generation)],
+              ["Applied", exact(status.observed_generation)],
+              ["Changed", `${dateTime(metadata.updated_at, zone)} by ${metadata.updated_by}`],
+              ["Created", dateTime(metadata.created_at, zone)],
+              [
+                "Id",
+                <span key="uid" className="font-mono text-xs">
+                  {metadata.uid}
+                </span>,
+              ],
+            ]}
+          />
+        </Card>
+        <Card title="Conditions">
+          {(status.conditions ?? []).length === 0 ? (
+            <p className="text-muted">None.</p>
+          ) : (
+            <ul className="flex flex-col gap-2">
+              {(status.conditions ?? []).map((one) => (
+                <li key={`${one.type}/${one.node}`} className="flex items-start gap-2 text-sm">
+                  <Badge
+                    tone={
+                      one.type === "Error" && one.status
+                        ? "bad"
+                        : one.type === "Applied" && one.status
+                          ? "good"
+                          : "plain"
+                    }
+                  >
+                    {one.type}
+                    {one.status ? "" : ": no"}
+                  </Badge>
+                  <span className="text-muted">
+                    {one.node && <b className="font-medium text-ink">{one.node} </b>}
+                    {one.message || one.reason}
+                  </span>
+                </li>
+              ))}
+            </ul>
+          )}
+        </Card>
+      </div>
+    </div>
+  );
+}

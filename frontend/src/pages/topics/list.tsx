@@ -1,0 +1,256 @@
+import { useInfiniteQuery } from "@tanstack/react-query";
+import { getRouteApi, useNavigate } from "@tanstack/react-router";
+import { Layers, Plus, Tag } from "lucide-react";
+import { lazy, Suspense, useCallback, useDeferredValue, useEffect, useMemo, useState } from "react";
+import { topicsQuery } from "@/api/queries";
+import { useMay } from "@/app/session";
+import { Sparkline } from "@/charts/sparkline";
+import { byteRate, compact, exact, percent, plural, rate } from "@/lib/format";
+import { useLivePart } from "@/live/store";
+import { Badge } from "@/ui/badge";
+import { Button } from "@/ui/button";
+import { SearchInput } from "@/ui/field";
+import { Page } from "@/ui/page";
+import { Select } from "@/ui/select";
+import { Empty, Failed, Loading } from "@/ui/states";
+import { type Column, parseSort, sortText } from "@/ui/table";
+import { VirtualTable } from "@/ui/virtual-table";
+import { LIVE_SORTS, labelChoices, liveFirst, type TopicRow } from "./rows";
+import { ThrottleBadge } from "./throttle";
+
+const TopicEditor = lazy(() =>
+  import("./editor").then((module) => ({ default: module.TopicEditor })),
+);
+
+const route = getRouteApi("/app/topics");
+
+const COLUMNS: Column<TopicRow>[] = [
+  {
+    id: "name",
+    head: "Topic",
+    sort: true,
+    width: "minmax(15rem,2fr)",
+    cell: ({ name, topic }) => (
+      <span className="flex items-center gap-2">
+        <span className="truncate font-medium font-mono text-xs">{name}</span>
+        {topic?.spec.mode === "durable" && <Badge tone="info">durable</Badge>}
+        {topic?.status.paused && <Badge tone="warn">paused</Badge>}
+        {topic?.status.drift && <Badge tone="warn">drift</Badge>}
+      </span>
+    ),
+  },
+  {
+    id: "shape",
+    head: "Last 2 min",
+    width: "7.5rem",
+    cell: ({ name, live }) =>
+      live ? (
+        <Sparkline
+          channel="topics"
+          name={`topics/${name}/packets_out`}
+          label={`${name} over two minutes`}
+        />
+      ) : (
+        <span className="text-faint text-xs">quiet</span>
+      ),
+  },
+  {
+    id: "packets",
+    head: "Packets",
+    sort: true,
+    right: true,
+    width: "6.5rem",
+    cell: ({ live }) => (live ? rate(live.rates.packets_out) : "–"),
+  },
+  {
+    id: "bytes",
+    head: "Bytes",
+    sort: true,
+    right: true,
+    width: "7rem",
+    cell: ({ live }) => (live ? byteRate(live.rates.bytes_out) : "–"),
+  },
+  {
+    id: "lag",
+    head: "Lag, packets",
+    sort: true,
+    right: true,
+    width: "7rem",
+    cell: ({ live }) => (live ? compact(Number(live.lag_packets)) : "–"),
+  },
+  {
+    id: "fill",
+    head: "Ring",
+    sort: true,
+    right: true,
+    width: "5rem",
+    cell: ({ live }) => (live ? percent(live.ring_fill) : "–"),
+  },
+  {
+    id: "resent",
+    head: "Resent",
+    sort: true,
+    right: true,
+    width: "5.5rem",
+    cell: ({ live }) => (live ? percent(live.retransmit_ratio) : "–"),
+  },
+  {
+    id: "throttle",
+    head: "Held back",
+    width: "7rem",
+    cell: ({ live }) => <ThrottleBadge throttle={live?.throttle ?? "none"} />,
+  },
+  {
+    id: "ends",
+    head: "Pub / sub",
+    right: true,
+    width: "5.5rem",
+    cell: ({ live, topic }) =>
+      `${live?.publishers ?? topic?.status.publishers ?? 0} / ${live?.subscribers ?? topic?.status.subscribers ?? 0}`,
+  },
+  {
+    id: "labels",
+    head: "Labels",
+    width: "minmax(8rem,1fr)",
+    cell: ({ topic }) => (
+      <span className="truncate font-mono text-2xs text-faint">
+        {Object.entries(topic?.metadata.labels ?? {})
+          .map(([key, value]) => (value ? `${key}=${value}` : key))
+          .join("  ")}
+      </span>
+    ),
+  },
+];
+
+export function TopicsPage() {
+  const search = route.useSearch();
+  const navigate = useNavigate();
+  const may = useMay();
+  const [text, setText] = useState(search.q ?? "");
+  const wanted = useDeferredValue(text.trim());
+  const sort = parseSort(search.sort ?? "name");
+  const byLive = sort.id in LIVE_SORTS;
+  const list = useInfiniteQuery(
+    topicsQuery({ q: search.q, label: search.label, sort: byLive ? "name" : sortText(sort) }),
+  );
+  const lives = useLivePart("topics", (data) => data.topics) ?? {};
+  const set = (next: Partial<typeof search>) =>
+    navigate({ to: "/topics", search: { ...search, ...next }, replace: true });
+
+  // The field is ahead of the URL while somebody types.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: it follows the typing alone
+  useEffect(() => {
+    if ((search.q ?? "") === wanted) return;
+    const timer = setTimeout(() => set({ q: wanted || undefined }), 120);
+    return () => clearTimeout(timer);
+  }, [wanted]);
+
+  const topics = useMemo(() => list.data?.pages.flatMap((page) => page.items) ?? [], [list.data]);
+  const total = list.data?.pages[0]?.total ?? topics.length;
+  const rows = useMemo(
+    () =>
+      liveFirst(topics, search.label ? {} : lives, sort, (name) => name.includes(search.q ?? "")),
+    [topics, lives, sort, search.q, search.label],
+  );
+  const labels = useMemo(() => labelChoices(topics, search.label), [topics, search.label]);
+  const more = useCallback(() => {
+    if (list.hasNextPage && !list.isFetchingNextPage) list.fetchNextPage();
+  }, [list.hasNextPage, list.isFetchingNextPage, list.fetchNextPage]);
+  const create = () => set({ create: true });
+  const filtered = Boolean(search.q || search.label);
+
+  return (
+    <Page
+      fill
+      title="Topics"
+      lead={
+        list.data
+          ? `${plural(total, "topic")}${filtered ? " match" : ""}, ${exact(Object.keys(lives).length)} active`
+          : undefined
+      }
+      actions={
+        <>
+          <SearchInput
+            aria-label="Search topics"
+            placeholder="Search by name"
+            value={text}
+            onChange={(event) => setText(event.target.value)}
+            className="w-64"
+          />
+          {labels.length > 1 && (
+            <Select
+              label="Label"
+              className="w-44"
+              value={search.label ?? "all"}
+              onChange={(label) => set({ label: label === "all" ? undefined : label })}
+              options={labels}
+            />
+          )}
+          {may("topics:write") && (
+            <Button look="primary" icon={Plus} onClick={create}>
+              Create topic
+            </Button>
+          )}
+        </>
+      }
+    >
+      {list.isError ? (
+        <Failed error={list.error} retry={list.refetch} />
+      ) : list.isPending ? (
+        <Loading rows={12} />
+      ) : (
+        <VirtualTable
+          label="Topics"
+          columns={COLUMNS}
+          rows={rows}
+          total={total}
+          rowKey={(row) => row.name}
+          onRow={(row) => navigate({ to: "/topics/$name", params: { name: row.name } })}
+          sort={sort}
+          onSort={(next) => set({ sort: sortText(next) })}
+          onEnd={more}
+          empty={
+            filtered ? (
+              <Empty
+                icon={Tag}
+                title="No topic matches"
+                action={
+                  <Button
+                    onClick={() => {
+                      setText("");
+                      set({ q: undefined, label: undefined });
+                    }}
+                  >
+                    Show all topics
+                  </Button>
+                }
+              >
+                Names are searched as they are written.
+              </Empty>
+            ) : (
+              <Empty
+                icon={Layers}
+                title="No topics yet"
+                commands={["tidecast pub orders.eu '{\"id\": 1}'", "tidecast sub 'orders.>'"]}
+                action={
+                  may("topics:write") && (
+                    <Button look="primary" icon={Plus} onClick={create}>
+                      Create topic
+                    </Button>
+                  )
+                }
+              >
+                A topic is a named channel. It is made here, by the API, or on first use.
+              </Empty>
+            )
+          }
+        />
+      )}
+      {search.create && (
+        <Suspense>
+          <TopicEditor onClose={() => set({ create: undefined })} />
+        </Suspense>
+      )}
+    </Page>
+  );
+}

@@ -1,0 +1,69 @@
+import { type LucideIcon, Search } from "lucide-react";
+import { type ComponentProps, type ReactNode, useId } from "react";
+import { cn } from "@/lib/cn";
+
+export const BOX =
+  "h-8 w-full min-w-0 rounded-md border border-line-strong bg-canvas px-2.5 text-sm placeholder:text-faint " +
+  "transition-colors hover:border-faint focus:border-accent focus:outline-none focus:ring-2 focus:ring-accent/25 " +
+  "aria-invalid:border-bad disabled:opacity-60";
+
+export function Input({ className, ...props }: ComponentProps<"input">) {
+  return <input autoComplete="off" spellCheck={false} {...props} className={cn(BOX, className)} />;
+}
+
+export function TextArea({ className, ...props }: ComponentProps<"textarea">) {
+  return (
+    <textarea
+      spellCheck={false}
+      {...props}
+      className={cn(BOX, "h-auto py-1.5 font-mono", className)}
+    />
+  );
+}
+
+interface FieldProps {
+  label: string;
+  hint?: ReactNode;
+  error?: string | undefined;
+  className?: string;
+  children: (props: {
+    id: string;
+    "aria-describedby": string | undefined;
+    "aria-invalid": boolean | undefined;
+  }) => ReactNode;
+}
+
+/** Label, control, hint and error, tied together for assistive technology. */
+export function Field({ label, hint, error, className, children }: FieldProps) {
+  const id = useId();
+  const noteId = hint || error ? `${id}-note` : undefined;
+  return (
+    <div className={cn("flex min-w-0 flex-col gap-1", className)}>
+      <label htmlFor={id} className="font-medium text-xs">
+        {label}
+      </label>
+      {children({ id, "aria-describedby": noteId, "aria-invalid": error ? true : undefined })}
+      {(error || hint) && (
+        <p id={noteId} className={cn("text-xs", error ? "text-bad" : "text-faint")}>
+          {error ?? hint}
+        </p>
+      )}
+    </div>
+  );
+}
+
+export function SearchInput({
+  icon: Icon = Search,
+  className,
+  ...props
+}: ComponentProps<"input"> & { icon?: LucideIcon }) {
+  return (
+    <div className={cn("relative", className)}>
+      <Icon
+        aria-hidden
+        className="-translate-y-1/2 absolute top-1/2 left-2.5 size-3.5 text-faint"
+      />
+      <Input type="search" {...props} className="pl-8" />
+    </div>
+  );
+}

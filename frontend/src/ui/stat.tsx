@@ -1,0 +1,62 @@
+import type { ReactNode } from "react";
+import { Sparkline } from "@/charts/sparkline";
+import { cn } from "@/lib/cn";
+import type { Tone } from "./badge";
+import { Tip } from "./tip";
+
+const TONES: Partial<Record<Tone, string>> = {
+  warn: "text-warn",
+  bad: "text-bad",
+  good: "text-good",
+};
+
+interface Props {
+  label: string;
+  value: string;
+  /** Said below the figure: what it is made of, or what it means. */
+  note?: ReactNode;
+  tone?: Tone | undefined;
+  help?: string;
+  spark?: { channel: string; name: string; tint?: number };
+}
+
+export function Stat({ label, value, note, tone, help, spark }: Props) {
+  const [, number = value, unit = ""] = /^(-?[\d.,<]+)\s*(.*)$/.exec(value) ?? [];
+  return (
+    <div className="flex min-w-0 flex-col rounded-lg border bg-panel px-3.5 pt-2.5 pb-2">
+      <div className="flex items-center justify-between text-muted text-xs">
+        {help ? (
+          <Tip text={help}>
+            <button type="button" className="cursor-help rounded text-left">
+              {label}
+            </button>
+          </Tip>
+        ) : (
+          label
+        )}
+      </div>
+      <div className="mt-0.5 flex items-end justify-between gap-2">
+        <p
+          className={cn(
+            "num whitespace-nowrap font-semibold text-[1.375rem] leading-8 tracking-[-0.02em]",
+            TONES[tone ?? "plain"],
+          )}
+        >
+          {number}
+          <span className="ml-0.5 font-medium text-muted text-sm tracking-normal">{unit}</span>
+        </p>
+        {spark && (
+          <Sparkline
+            channel={spark.channel}
+            name={spark.name}
+            tint={spark.tint ?? 1}
+            label={`${label} over the last minutes`}
+            width={72}
+            height={26}
+          />
+        )}
+      </div>
+      <p className="truncate text-faint text-xs">{note ?? "\u00a0"}</p>
+    </div>
+  );
+}
