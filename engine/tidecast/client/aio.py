@@ -271,6 +271,8 @@ class Connection(ConnectionCore):
         rate_bytes_per_s: int | None = None,
         codec: codecs.Codec | str | None = None,
         buffer: bool = True,
+        producer: str | None = None,
+        first_seq: int | None = None,
     ) -> Publisher:
         """Open a publication of ``topic``. Raises NotFound, ConfigError, SharedMemoryError.
 
@@ -278,12 +280,13 @@ class Connection(ConnectionCore):
         ``on_full`` (None: as the topic says): ``block`` waits for room, ``error`` raises
         BackPressure or RateLimited, ``drop`` counts and tells by a MessagesDropped event.
         ``linger_us``: how long a packet may wait for more messages. ``buffer=False``: every
-        message is handed over by itself.
+        message is handed over by itself. ``producer``, ``first_seq``: as in the blocking client.
         """
         self.check()
         options = self._options(
             channel=channel, linger_us=linger_us, history_bytes=history_bytes,
             rate_packets_per_s=rate_packets_per_s, rate_bytes_per_s=rate_bytes_per_s,
+            producer=producer, first_seq=first_seq,
         )  # fmt: skip
         publisher = Publisher(self, topic, options, on_full=on_full, codec=codec, buffer=buffer)
         self.add_publisher(publisher)
@@ -350,7 +353,9 @@ class Connection(ConnectionCore):
         self.pump()
         return not self._events
 
-    async def sleep(self, arm: Callable[[], bool], deadline: Deadline) -> None:
+    async def sleep(
+        self, arm: Callable[[], bool], deadline: Deadline, at_most_s: float = 1.0
+    ) -> None:
         """Wait for the doorbell, if ``arm`` says so when everything is prepared for it."""
         loop = asyncio.get_running_loop()
         waker = self._waker
@@ -361,7 +366,7 @@ class Connection(ConnectionCore):
         future = waker.enlist()
         try:
             if arm():
-                await asyncio.wait((future,), timeout=deadline.left_s(1.0))
+                await asyncio.wait((future,), timeout=deadline.left_s(at_most_s))
         finally:
             waker.retire(future)
             future.cancel()

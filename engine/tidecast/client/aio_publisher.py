@@ -9,12 +9,13 @@ from functools import partial
 from typing import Any, Self
 
 from tidecast import codecs
-from tidecast.client import compiled
+from tidecast.client import compiled, durable_waits
 from tidecast.client.metadata import Headers
 from tidecast.client.outgoing import BatchResult, runs_of
 from tidecast.client.publisher import CLOSE_TIMEOUT_S, COLLECTED_MAX, PublisherCore
+from tidecast.client.receipts import check_ack
 from tidecast.client.waiting import Backoff, Deadline
-from tidecast.errors import BackPressure, Closed, TidecastError, Timeout
+from tidecast.errors import BackPressure, Closed, StorageError, TidecastError, Timeout
 
 
 class Publisher(PublisherCore):
@@ -30,6 +31,7 @@ class Publisher(PublisherCore):
         subscriber: int | None = None,
         flush: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109 - as in the blocking client
+        ack: str | None = None,
     ) -> None:
         """Publish one message: bytes, or what the codec encodes.
 
@@ -37,7 +39,13 @@ class Publisher(PublisherCore):
         ``timestamp``: True = now, or ns since 1970. ``flush``: send at once. ``timeout``: seconds
         to wait for room. Raises CodecError, ConfigError, PayloadTooLarge, NoResponders, Timeout,
         BackPressure or RateLimited (``on_full="error"``), ConnectionLost, Closed.
+        ``ack="durable"``: return when it is on disk; raises also Fenced, StorageError.
         """
+        if ack is not None:
+            check_ack(self, ack)
+            await self.publish(payload, key, headers, timestamp, to, subscriber, flush, timeout)
+            await self.wait_durable(timeout=timeout)
+            return
         plain = key is headers is timestamp is to is subscriber is None  # type: ignore[comparison-overlap]
         if plain and type(payload) is self._plain:
             if len(payload) <= self._collected_bytes_max and not flush:
@@ -63,14 +71,24 @@ class Publisher(PublisherCore):
         *,
         flush: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109 - as in the blocking client
+        ack: str | None = None,
     ) -> BatchResult:
         """Publish many messages: a list of bytes, a NumPy array, an Arrow array or column.
 
         Rows of a two-dimensional array are messages, items of a one-dimensional one. A column's
         values are not copied on the way into the ring. Returns what became of them: what stops a
         batch half way (no room, too large) is in the result's ``error``. Other publishers'
-        messages may come between. Raises CodecError before anything is published, Closed.
+        messages may come between. ``ack="durable"``: return when all is on disk, or say in
+        ``error`` why not. Raises CodecError before anything is published, Closed.
         """
+        if ack is not None:
+            check_ack(self, ack)
+            result = await self.publish_batch(messages, flush=flush, timeout=timeout)
+            try:
+                await self.wait_durable(timeout=timeout)
+            except (Timeout, StorageError) as problem:
+                return result if result.error else durable_waits.with_error(result, problem)
+            return result
         if self._codec is not None and isinstance(messages, (list, tuple)):
             messages = [codecs.encode(self._codec, each, self.topic) for each in messages]
         runs = runs_of(messages, self.topic)
@@ -141,6 +159,23 @@ class Publisher(PublisherCore):
                 f"topic {self.topic}: {left} messages were not published: the ring stayed full "
                 f"for {timeout} s"
             )
+
+    async def wait_durable(
+        self,
+        seq: int | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in the blocking client
+    ) -> int:
+        """Wait until ``seq`` (None: all that was published so far) is durable; how far it is then.
+
+        Raises Timeout (wait again), Fenced, Closed, StorageError (``on_full="error"``), ConfigError
+        on a live topic.
+        """
+        return await durable_waits.wait_async(self, seq, timeout)
+
+    async def hand_over(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Put what was collected into the ring. Raises Timeout, Closed."""
+        if not self.attempt_hand_over(seal=False):
+            await self._until(lambda: self.attempt_hand_over(seal=False), timeout)
 
     async def _room(self, timeout: float | None) -> bool:  # noqa: ASYNC109
         if self.attempt_hand_over(seal=False):

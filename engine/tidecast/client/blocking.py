@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tidecast import codecs
-from tidecast.client import compiled
+from tidecast.client import compiled, durable_waits
 from tidecast.client.connection import CLOSED, DRAINING, ConnectionCore
 from tidecast.client.link import Link
 from tidecast.client.message import Batch, Message
@@ -21,6 +21,7 @@ from tidecast.client.metadata import Headers
 from tidecast.client.opening import open_link
 from tidecast.client.outgoing import BatchResult, reject, runs_of
 from tidecast.client.publisher import CLOSE_TIMEOUT_S, COLLECTED_MAX, PublisherCore
+from tidecast.client.receipts import check_ack
 from tidecast.client.start import Latest, Start
 from tidecast.client.subscriber import (
     ITERATE_MESSAGES,
@@ -37,7 +38,7 @@ _NEVER = Deadline(None)
 _SPINS = 16
 
 
-class Publisher(PublisherCore):
+class Publisher(durable_waits.BlockingWaits, PublisherCore):
     """Publishes to one topic. Safe from several threads; see `tidecast.client.publisher`."""
 
     def publish(
@@ -50,6 +51,7 @@ class Publisher(PublisherCore):
         subscriber: int | None = None,
         flush: bool = False,
         timeout: float | None = None,
+        ack: str | None = None,
     ) -> None:
         """Publish one message: bytes, or what the codec encodes.
 
@@ -57,7 +59,13 @@ class Publisher(PublisherCore):
         ``timestamp``: True = now, or ns since 1970. ``flush``: send at once. ``timeout``: seconds
         to wait for room. Raises CodecError, ConfigError, PayloadTooLarge, NoResponders, Timeout,
         BackPressure or RateLimited (``on_full="error"``), ConnectionLost, Closed.
+        ``ack="durable"``: return when it is on disk; raises also Fenced, StorageError.
         """
+        if ack is not None:
+            check_ack(self, ack)
+            self.publish(payload, key, headers, timestamp, to, subscriber, flush, timeout)
+            self.wait_durable(timeout=timeout)
+            return
         plain = key is headers is timestamp is to is subscriber is None  # type: ignore[comparison-overlap]
         if plain and type(payload) is self._plain:
             if len(payload) <= self._collected_bytes_max and not flush:
@@ -78,15 +86,21 @@ class Publisher(PublisherCore):
             self._connection.link.work()
 
     def publish_batch(
-        self, messages: Any, *, flush: bool = False, timeout: float | None = None
-    ) -> BatchResult:
+        self, messages: Any, *, flush: bool = False, timeout: float | None = None,
+        ack: str | None = None,
+    ) -> BatchResult:  # fmt: skip
         """Publish many messages: a list of bytes, a NumPy array, an Arrow array or column.
 
         Rows of a two-dimensional array are messages, items of a one-dimensional one. A column's
         values are not copied on the way into the ring. Returns what became of them: what stops a
         batch half way (no room, too large) is in the result's ``error``. Other threads' messages
-        may come between. Raises CodecError before anything is published, Closed.
+        may come between. ``ack="durable"``: return when all is on disk, or say in ``error`` why
+        not. Raises CodecError before anything is published, Closed.
         """
+        if ack is not None:
+            check_ack(self, ack)
+            result = self.publish_batch(messages, flush=flush, timeout=timeout)
+            return self.settle_batch(result, timeout)
         if self._codec is not None and isinstance(messages, (list, tuple)):
             messages = [codecs.encode(self._codec, each, self.topic) for each in messages]
         runs = runs_of(messages, self.topic)
@@ -421,18 +435,23 @@ class Connection(ConnectionCore):
         rate_bytes_per_s: int | None = None,
         codec: codecs.Codec | str | None = None,
         buffer: bool = True,
+        producer: str | None = None,
+        first_seq: int | None = None,
     ) -> Publisher:
         """Open a publication of ``topic``. Raises NotFound, ConfigError, SharedMemoryError.
 
         ``on_full`` (None: as the topic says): ``block`` waits for room, ``error`` raises
         BackPressure or RateLimited, ``drop`` counts and tells by a MessagesDropped event.
         ``linger_us``: how long a packet may wait for more messages. ``buffer=False``: every
-        message is handed over by itself.
+        message is handed over by itself. Durable topics: ``producer`` names the session, a newer
+        one of that name fences this; ``first_seq``: sequence of the first message, so that what
+        is repeated is dropped (None: behind the last one known). Raises also SequenceGap.
         """
         self.check()
         options = self._options(
             channel=channel, linger_us=linger_us, history_bytes=history_bytes,
             rate_packets_per_s=rate_packets_per_s, rate_bytes_per_s=rate_bytes_per_s,
+            producer=producer, first_seq=first_seq,
         )  # fmt: skip
         publisher = Publisher(self, topic, options, on_full=on_full, codec=codec, buffer=buffer)
         self.add_publisher(publisher)

@@ -19,6 +19,7 @@ import msgspec
 
 from tidecast.client.link import Link, PublicationOptions
 from tidecast.client.publisher import PublisherCore
+from tidecast.client.receipts import fenced
 from tidecast.client.subscriber import SubscriptionCore
 from tidecast.client.waiting import Bell, Flusher
 from tidecast.errors import Closed, ConnectionLost, ForkedProcess, TidecastError
@@ -30,6 +31,7 @@ from tidecast.events import (
     ImageGone,
     PeerJoined,
     PeerTimeout,
+    ProducerFenced,
 )
 
 EVENTS_KEPT_MAX = 10_000
@@ -154,6 +156,10 @@ class ConnectionCore:
                 self._early.setdefault(event.subscription_id, []).append(event)
         elif isinstance(event, EngineLost):
             self._engine_lost(event.reason)
+        elif isinstance(event, ProducerFenced):
+            for publisher in self._publishers:
+                if publisher.session == event.session:
+                    publisher.fail(fenced(event.topic, event.epoch))
         elif isinstance(event, (PeerJoined, PeerTimeout, EngineBack)):
             for publisher in self._publishers:
                 publisher.forget_nodes()

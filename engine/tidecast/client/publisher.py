@@ -21,7 +21,7 @@ import numpy as np
 from tidecast import codecs
 from tidecast.buffers import writer as wr
 from tidecast.buffers.ring_file import describe
-from tidecast.client import kernels, metadata
+from tidecast.client import kernels, metadata, receipts
 from tidecast.client.kernels import put_plain
 from tidecast.client.link import PublicationGrant, PublicationOptions
 from tidecast.client.metadata import Headers
@@ -114,6 +114,9 @@ class PublisherCore:
         self._lost = False
         self._closing = False
         self._nodes: dict[str | int, int] = {}
+        self._move: receipts.Move | None = None
+        self.producer_session: receipts.Session | None = None
+        """Sequences and acks; None: the topic is live."""
         self._attach(connection.link.open_publication(topic, options))
 
     # --- opening, losing, reopening ---------------------------------------------------------------
@@ -126,6 +129,8 @@ class PublisherCore:
         self._port = kernels.writer_port(ring, self._bells)
         self._slots, self._has_network = about.slots, about.has_network
         self.session, self.publication_id = grant.session, grant.publication_id
+        if grant.durable:
+            self.producer_session = receipts.Session(self.topic, grant, ring)
         if not self._on_full_chosen:
             self.on_full = grant.on_full
         per_packet = about.slot_bytes - wire.PACKET_HEADER_BYTES - wire.MESSAGE_HEADER_BYTES
@@ -150,16 +155,37 @@ class PublisherCore:
         with self._lock:
             if self._refusal is not None or not self._lost:
                 return
-            self._earlier_messages += int(self._port[wr.W_MESSAGES])
+            if self.producer_session is None:  # else they are moved, and counted again
+                self._earlier_messages += int(self._port[wr.W_MESSAGES])
             self._earlier_bytes += int(self._port[wr.W_BYTES])
-            self._ring = np.empty(0, dtype=np.uint8)
-            self._mapped.close()
-            self._attach(self._connection.link.open_publication(self.topic, self.options))
+            if self.producer_session is None:
+                self._ring = np.empty(0, dtype=np.uint8)
+                self._mapped.close()
+                self._attach(self._connection.link.open_publication(self.topic, self.options))
+            else:
+                self._go_on(self.producer_session)
             self._nodes.clear()
             self._lost = False
-            self.buffering = bool(self._collected or self._run is not None)
+            self.buffering = bool(self._collected or self._run is not None or self._move)
         if self.buffering:
             self._connection.flusher.add(self)
+
+    def _go_on(self, session: receipts.Session) -> None:
+        """Open the producer's next session; what is not durable moves into its ring."""
+        move = receipts.Move(self._mapped, self._ring)
+        self._earlier_messages += move.durable
+        options = receipts.continued(self.options, session, move.durable)
+        self._attach(self._connection.link.open_publication(self.topic, options))
+        self._move = move
+        self._port[kernels.P_BUSY] = 1  # nothing goes before it
+        self._finish_move()
+
+    def _finish_move(self) -> bool:
+        """Move what there is room for; True: nothing is left to move."""
+        if self._move is not None and self._move.step(self._port):
+            self._move = None
+            self._port[kernels.P_BUSY] = 0
+        return self._move is None
 
     def fail(self, problem: TidecastError) -> None:
         """Nothing can be published any more: the next call raises ``problem``."""
@@ -175,6 +201,11 @@ class PublisherCore:
         )
         self._lock, self.buffering = threading.Lock(), False
         self._collected, self._run = [], None
+
+    @property
+    def connection(self) -> Any:
+        """The connection it was opened by."""
+        return self._connection
 
     @property
     def link_agents(self) -> tuple[Any, Any] | None:
@@ -310,7 +341,7 @@ class PublisherCore:
         """Append what was collected; the caller holds the lock. False: full, or engine lost."""
         if self._refusal is not None:
             raise self._refusal
-        if self._lost:
+        if self._lost or not self._finish_move():
             return False
         while True:
             if self._run is None:
@@ -375,6 +406,10 @@ class PublisherCore:
             return ConnectionLost(
                 f"topic {self.topic}: the engine is lost; the client is trying to reconnect"
             )
+        if self.producer_session is not None and self._ring.size:
+            problem = self.producer_session.problem(self.on_full) or self.producer_session.disk()
+            if problem is not None:
+                return problem
         if self._ring.size and kernels.word_of(self._ring, lay.NEAR_LIMIT_AT):
             return RateLimited(
                 f"topic {self.topic}: the rate limit is used up", retry_after_s=self.flush_after_s
@@ -383,6 +418,46 @@ class PublisherCore:
             f"topic {self.topic}: the ring of {self._slots} packets is full: receivers or the "
             "network lag behind"
         )
+
+    # --- durable ----------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """Sequence of the last message that was handed over; of a durable topic, else a count."""
+        session = self.producer_session
+        if session is None:
+            return receipts.messages_in(self._port)
+        return session.first_seq - 1 + receipts.messages_in(self._port)
+
+    @property
+    def durable_position(self) -> int:
+        """All messages up to this sequence are durable. Raises ConfigError on a live topic."""
+        receipts.check_ack(self, "durable")
+        session = self.producer_session
+        assert session is not None
+        return session.durable_seq if self._ring.size else session.acked_seq
+
+    def receipt(self) -> receipts.Receipt:
+        """For the messages published so far: await it, or `Receipt.wait`. Never waits itself.
+
+        Raises ConfigError on a live topic, BackPressure when what was collected finds no room.
+        """
+        receipts.check_ack(self, "durable")
+        if not self.attempt_hand_over(seal=False):
+            raise self.full_error()
+        return receipts.Receipt(self, self.position)
+
+    def is_durable(self, seq: int) -> bool:
+        """Is everything up to ``seq`` durable? Raises Fenced, Closed, StorageError when never."""
+        if self.durable_position >= seq:
+            return True
+        if self._refusal is not None:
+            raise self._refusal
+        session = self.producer_session
+        problem = session.problem(self.on_full) if session is not None else None
+        if problem is not None and not self._lost:
+            raise problem
+        return False
 
     def timeout_error(self, timeout_s: float | None) -> Timeout:
         """The error for a wait that ran out."""
@@ -480,6 +555,8 @@ class PublisherCore:
             left += len(self._collected)
             self._collected, self._run, self.buffering = [], None, False
             self._refusal = Closed(f"publisher of {self.topic}: it is closed")
+            if self.producer_session is not None:
+                self.producer_session.acked_seq = self.durable_position
             lost = self._lost
             self._unmap()
         self._connection.remove_publisher(self, tell=not lost)

@@ -8,6 +8,7 @@ import numpy as np
 from numba import typeof
 
 from tidecast.buffers.reader import OUT_FIELDS
+from tidecast.client import durable_kernels as dk
 from tidecast.client import kernels as k
 
 
@@ -35,6 +36,11 @@ def compile_kernels() -> None:
         (k.is_drained, (reader,)),
         (k.is_held, (reader,)),
         (k.newest, (reader,)),
+        (dk.durable_count, (raw,)),
+        (dk.ack_state, (raw,)),
+        (dk.arm_ack, (raw,)),
+        (dk.begin_move, (raw, words)),
+        (dk.move_messages, (raw, words, writer, raw)),
     ]
     for kernel, arguments in calls:
         kernel.compile(tuple(typeof(each) for each in arguments))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tidecast.errors import CorruptLog, NotFound, StorageError
+from tidecast.errors import CorruptLog, NotFound, StorageError, TidecastError
 from tidecast.layout import segment as lay
 from tidecast.log import state as st
 from tidecast.log.append import ROLL, append_sealed, sync_active
@@ -94,7 +94,7 @@ class QueueLog:
         except OSError as problem:
             log.close()
             raise _storage_error(directory, problem.errno or 0) from problem
-        except CorruptLog:
+        except TidecastError:
             log.close()
             raise
         return log

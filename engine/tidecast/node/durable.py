@@ -319,6 +319,9 @@ class Durable:
     def _remove_source(self, slot: int, topic: DurableTopic, state: int) -> None:
         """The archiver is through with a ring, or it is fenced."""
         source = self.sources.pop(slot)
+        record = self.runtime.state.sources[slot]
+        durable = int(record["first_seq"] + record["d_count"]) - 1
+        source.producer.acked_seq = max(source.producer.acked_seq, durable)
         self.runtime.on_archiver(lambda: self.tables.remove_source(topic, slot))
         self._say(source.mapped.array, state)
         topic.producers.close(source.producer, time.time_ns())
@@ -400,7 +403,7 @@ class Durable:
         record["held"] = ast.HELD_DISK
         record["retry_ns"] = 0
         try:
-            topic.roll(queue, time.time_ns())
+            topic.roll(queue, time.time_ns(), self.tables.waiting_in(number))
         except StorageError as problem:
             record["retry_ns"] = self.node.clock_ns() + 50_000_000
             if not record["errno"]:

@@ -12,6 +12,7 @@ from tidecast.buffers.ring_file import RingInfo, add_consumer, describe, remove_
 from tidecast.errors import SharedMemoryError
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
+from tidecast.layout import segment as seg
 from tidecast.native.mapped import Bytes, MappedFile
 from tidecast.native.memory import address
 from tidecast.native.packing import pack_into, unpack_from
@@ -117,6 +118,18 @@ class ArchiverTables:
     def queue_numbers(self, topic: DurableTopic) -> list[int]:
         """Rows of a topic's queues at the archiver."""
         found: list[int] = self._kept["map", topic.slot].tolist()
+        return found
+
+    def waiting_in(self, number: int) -> dict[int, int]:
+        """First sequence of each producer in a queue's buffer, of what is not in the log yet."""
+        buffer, at = self._kept["buffer", number], 0
+        found: dict[int, int] = {}
+        while at < int(self.state.queues[number]["used"]):
+            (length,) = unpack_from("<I", buffer, at + seg.BATCH_LENGTH_AT)
+            (producer,) = unpack_from("<q", buffer, at + seg.BATCH_PRODUCER_AT)
+            (first,) = unpack_from("<q", buffer, at + seg.BATCH_BASE_SEQ_AT)
+            found[producer] = min(found.get(producer, first), first)
+            at += length
         return found
 
     def grow_buffer(self, number: int, need: int) -> None:

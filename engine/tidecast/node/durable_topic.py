@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from tidecast.config import TopicConfig, write_atomically
-from tidecast.errors import CorruptLog
+from tidecast.errors import CorruptLog, Fenced
 from tidecast.log import scan as sc
 from tidecast.log.files import checksum, queue_directory, segment_name
 from tidecast.log.queue_log import QueueLog
@@ -37,9 +37,13 @@ class DurableTopic:
         """Row at the archiver."""
 
     @classmethod
-    def open(cls, config: TopicConfig, data_dir: Path, now_ns: int) -> DurableTopic:
-        """Open or make the topic's logs. Raises CorruptLog, StorageError, ConfigError."""
+    def open(cls, config: TopicConfig, data_dir: Path, now_ns: int, owner: int = 0) -> DurableTopic:
+        """Open or make the topic's logs. ``owner``: epoch of the lease on its queues.
+
+        Raises CorruptLog, StorageError, ConfigError; Fenced when a newer owner has appended.
+        """
         topic = cls(config, data_dir)
+        topic.owner = owner
         try:
             topic._load_map()
             topic.producers.queues = topic.map.queues
@@ -85,6 +89,12 @@ class DurableTopic:
         return log
 
     def _learn(self, queue: int, rows: np.ndarray) -> None:
+        newest = int(rows[:, sc.C_OWNER].max())
+        if newest > self.owner:
+            raise Fenced(
+                f"topic {self.config.name}: queue {queue} belongs to owner {newest} now, this "
+                f"engine's lease has epoch {self.owner}"
+            )
         columns = (sc.C_PRODUCER, sc.C_EPOCH, sc.C_LAST_SEQ, sc.C_ACKED_SEQ, sc.C_APPEND_TIME)
         self.producers.learn(queue, *(rows[:, column] for column in columns))
 
@@ -101,9 +111,12 @@ class DurableTopic:
         """(queue, tail) that recovery set aside."""
         return [(log.queue, torn) for log in self.logs for torn in log.recovered.torn]
 
-    def roll(self, queue: int, now_ns: int) -> None:
-        """Begin a new segment, with what is known of the producers. Raises StorageError."""
-        self.logs[queue].roll(now_ns, self.producers.snapshot(queue, checksum))
+    def roll(self, queue: int, now_ns: int, waiting: Mapping[int, int]) -> None:
+        """Begin a new segment, with what is known of the producers. Raises StorageError.
+
+        ``waiting``: first sequence of each producer among what the queue is about to append.
+        """
+        self.logs[queue].roll(now_ns, self.producers.snapshot(queue, checksum, waiting))
 
     def grow(self, queues: int, now_ns: int) -> None:
         """More queues. To be called between two cycles, with nothing half appended."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +26,7 @@ _ANONYMOUS_TTL_NS = 3_600_000_000_000
 """Producers without a name are forgotten an hour after their last message."""
 _ENTRY = struct.Struct("<QQqqq")
 Checksum = Callable[[bytes], int]
+NOTHING: Mapping[int, int] = {}
 
 
 def producer_id(name: str) -> int:
@@ -103,12 +104,21 @@ class ProducerTable:
             found.acked_seq = max(found.acked_seq, int(acked_seqs[rows].max()))
             found.seen_ns = max(found.seen_ns, int(times_ns[rows].max()))
 
-    def snapshot(self, queue: int, checksum: Checksum) -> bytes:
-        """What is known of a queue's producers, for the beginning of a segment."""
+    def snapshot(
+        self, queue: int, checksum: Checksum, waiting: Mapping[int, int] = NOTHING
+    ) -> bytes:
+        """What is known of a queue's producers, for the beginning of a segment.
+
+        ``waiting``: first sequence of each producer that was read and is not yet in the log: a
+        mark must not be persisted before its effect.
+        """
         body = b"".join(
-            _ENTRY.pack(p.id, p.epoch, int(p.marks[queue]), p.acked_seq, p.seen_ns)
+            _ENTRY.pack(
+                p.id, p.epoch, min(int(p.marks[queue]), waiting.get(p.id, SEQ_MAX) - 1),
+                p.acked_seq, p.seen_ns,
+            )
             for p in self.known.values()
-        )
+        )  # fmt: skip
         head = struct.pack("<QII", lay.PRODUCERS_MAGIC, len(self.known), checksum(body))
         return head + body
 

@@ -1,0 +1,157 @@
+"""Durable publishing, the part that never waits: sequences, receipts, going on after a crash.
+
+A durable publisher's messages have sequences, contiguous from `first_seq`. They cost nothing: the
+engine counts the messages of the ring, as the publisher does. "Durable up to here" is one word in
+the ring. When the engine dies, what is not durable still lies in the old ring; it is moved into
+the new one, with the same sequences, before anything else is appended.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from tidecast.buffers import writer as wr
+from tidecast.buffers.ring_file import describe
+from tidecast.client import durable_kernels as dk
+from tidecast.client import kernels
+from tidecast.client.link import PublicationGrant, PublicationOptions
+from tidecast.client.outgoing import reject
+from tidecast.errors import Closed, ConfigError, Fenced, StorageError, TidecastError
+from tidecast.layout import ring as lay
+from tidecast.native.mapped import Bytes, MappedFile
+
+if TYPE_CHECKING:
+    from tidecast.client.publisher import PublisherCore
+
+ACKS = ("durable",)
+
+
+class Move:
+    """What an old ring holds that is not durable, on its way into a new one."""
+
+    def __init__(self, mapped: MappedFile, ring: Bytes) -> None:
+        about = describe(ring)
+        self._mapped, self._ring = mapped, ring
+        self._state = np.zeros(dk.MOVE_FIELDS, dtype=np.int64)
+        self._state[dk.V_SLOTS], self._state[dk.V_SLOT_BYTES] = about.slots, about.slot_bytes
+        self._state[dk.V_SLOTS_AT] = lay.slots_at(about.slots)
+        self._assembly = np.zeros(1, dtype=np.uint8)
+        self.durable = int(dk.begin_move(ring, self._state))
+        """Messages of the old ring that were durable."""
+
+    def step(self, port: kernels.Port) -> bool:
+        """Move what there is room for. True: all is moved."""
+        while True:
+            status = int(dk.move_messages(self._ring, self._state, port, self._assembly))
+            if status == dk.NEED:
+                self._assembly = np.zeros(int(self._state[dk.V_NEED]), dtype=np.uint8)
+                continue
+            if status == dk.MOVED:
+                self._ring = np.empty(0, dtype=np.uint8)
+                self._mapped.close()
+                return True
+            return False
+
+
+class Session:
+    """The durable side of one publisher: which sequences its ring holds, how far it is durable."""
+
+    def __init__(self, topic: str, grant: PublicationGrant, ring: Bytes) -> None:
+        self.topic, self._ring = topic, ring
+        self.producer_id, self.epoch = grant.producer_id, grant.epoch
+        self.first_seq, self.acked_seq, self.last_seq = (
+            grant.first_seq, grant.acked_seq, grant.last_seq
+        )  # fmt: skip
+
+    @property
+    def durable_seq(self) -> int:
+        """All of this session up to here is durable."""
+        return self.first_seq - 1 + int(dk.durable_count(self._ring))
+
+    def problem(self, on_full: str) -> TidecastError | None:
+        """Why no more may become durable: fenced, closed, or (``on_full="error"``) a full disk."""
+        state = int(dk.ack_state(self._ring))
+        if state == lay.ACK_FENCED:
+            return fenced(self.topic, self.epoch)
+        if state == lay.ACK_ENDED and self.durable_seq < self.first_seq:
+            return Closed(f"topic {self.topic}: it was deleted, or the publisher is closed")
+        if state > 0 and on_full == "error":
+            return refused(self.topic, state)
+        return None
+
+    def disk(self) -> TidecastError | None:
+        """The error of a disk that refuses, if one does."""
+        state = int(dk.ack_state(self._ring))
+        return refused(self.topic, state) if state > 0 else None
+
+    def arm(self) -> int:
+        """Ask for the doorbell when more is durable; `durable_seq` now."""
+        return self.first_seq - 1 + int(dk.arm_ack(self._ring))
+
+
+def fenced(topic: str, epoch: int) -> Fenced:
+    """The error for a session that a newer one has taken over."""
+    return Fenced(
+        f"topic {topic}: a newer session of the same producer has begun (this one has epoch "
+        f"{epoch}): two publishers use one producer name"
+    )
+
+
+def refused(topic: str, number: int) -> StorageError:
+    """The error for a full or broken disk."""
+    return StorageError(
+        f"topic {topic}: the engine's disk takes no more: {os.strerror(number)}; what is not "
+        "durable waits in the publisher's ring",
+        number,
+    )
+
+
+def continued(options: PublicationOptions, session: Session, durable: int) -> PublicationOptions:
+    """Options to go on with a session whose engine died when ``durable`` messages were durable."""
+    return msgspec.structs.replace(
+        options, producer_id=session.producer_id, first_seq=session.first_seq + durable
+    )
+
+
+def messages_in(port: kernels.Port) -> int:
+    """Messages that were appended through a port."""
+    return int(port[wr.W_MESSAGES])
+
+
+def check_ack(publisher: PublisherCore, ack: str) -> None:
+    """Raise ConfigError unless ``ack`` can be had of this publisher."""
+    if ack not in ACKS:
+        raise reject("ack", ack, f"are {', '.join(ACKS)}")
+    if publisher.producer_session is None:
+        raise ConfigError(
+            f"ack: {ack!r}: topic {publisher.topic} is live, nothing of it is kept: make it "
+            "durable (tidecast topic create NAME --mode durable)"
+        )
+
+
+class Receipt:
+    """Up to one message: is it durable? Await it, or call the publisher's `wait_durable`."""
+
+    __slots__ = ("_publisher", "seq")
+
+    def __init__(self, publisher: Any, seq: int) -> None:
+        self._publisher, self.seq = publisher, seq
+
+    @property
+    def done(self) -> bool:
+        """This message, and all before it, are durable."""
+        return bool(self._publisher.durable_position >= self.seq)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Blocking client: wait for it; the sequence. Raises Timeout, Fenced, StorageError."""
+        position: int = self._publisher.wait_durable(self.seq, timeout)
+        return position
+
+    def __await__(self) -> Generator[Any, None, int]:
+        found: Generator[Any, None, int] = self._publisher.wait_durable(self.seq).__await__()
+        return found

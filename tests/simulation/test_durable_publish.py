@@ -1,0 +1,447 @@
+"""Publishing to durable topics: what is acked is in the log, once, in key order, whatever crashes.
+
+The nine defects of the Repeater and Idempotent Receiver have tests by their names.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections import Counter as Count
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.durable import Platform, platform, rows_of
+
+from tidecast.config import TopicConfig
+from tidecast.errors import ConfigError, Fenced, SequenceGap, StorageError, Timeout
+from tidecast.events import DiskBack, DiskRefused, ProducerFenced, RingDrained, SegmentsDeleted
+from tidecast.layout import segment as lay
+from tidecast.log.files import segment_name
+from tidecast.native.files import F_ERRNO, F_ROOM_BYTES, F_SYNC_ERRNO
+from tidecast.node.durable_topic import DurableTopic
+from tidecast.protocol import dedup
+
+
+def payloads(one: Platform) -> list[bytes]:
+    return [row[3] for row in sorted(rows_of(one.topic), key=lambda row: row[4])]
+
+
+def set_faults(one: Platform, at: int, value: int, room: int = 0) -> None:
+    for table in one.faults:
+        table[at], table[F_ROOM_BYTES] = value, room
+
+
+def kinds(connection: Any) -> list[type]:
+    connection.pump()
+    return [type(each) for each in connection._events]
+
+
+# --- what it does -------------------------------------------------------------------------------
+
+
+def test_keys_headers_and_times_are_kept_in_key_order() -> None:
+    with platform(queues=4) as one:
+        publisher = one.publisher()
+        for i in range(300):
+            publisher.publish(
+                b"%d" % i, key=b"k%d" % (i % 11), headers={"n": i}, timestamp=1000 + i
+            )
+        one.run()
+        assert publisher.durable_position == publisher.position == 300
+        rows = rows_of(one.topic)
+        assert len(rows) == 300
+        for key in range(11):
+            mine = [(q, t, p) for q, t, k, p, _ in rows if k == b"k%d" % key]
+            assert len({q for q, _, _ in mine}) == 1, "a key has one queue"
+            assert [int(p) for _, _, p in sorted(mine, key=lambda r: r[1])] == list(
+                range(key, 300, 11)
+            )
+        assert len({q for q, *_ in rows}) == 4
+
+
+def test_long_messages_and_batches() -> None:
+    with platform(history_bytes=1 << 22) as one:
+        publisher = one.publisher()
+        long = np.random.default_rng(1).integers(0, 256, 1_200_000).astype(np.uint8).tobytes()
+        sent = [b"a", long, b"b", long[:5000], b""]
+        for each in sent:
+            publisher.publish(each, key=b"k")
+        one.run()
+        assert payloads(one) == sent
+        result = publisher.publish_batch([b"x%d" % i for i in range(1000)], ack="durable")
+        assert result.ok
+        assert payloads(one)[5:] == [b"x%d" % i for i in range(1000)]
+
+
+def test_ack_waits_for_the_sync_and_a_receipt_can_be_asked() -> None:
+    with platform(fsync_interval_ms=100) as one:
+        publisher = one.publisher()
+        publisher.publish(b"a")
+        receipt = publisher.receipt()
+        one.run(50)
+        assert payloads(one) == [b"a"]
+        assert not receipt.done, "in the log, and not synced"
+        one.run(60)
+        assert receipt.done
+        assert receipt.wait(timeout=0) == 1
+        publisher.publish(b"b")
+        with pytest.raises(Timeout, match="message 2 is not durable"):
+            publisher.wait_durable(timeout=0)
+
+
+def test_the_policies_differ_in_when_it_is_durable() -> None:
+    for policy, syncs in (("none", 0), ("batch", 1)):
+        with platform(fsync=policy) as one:
+            publisher = one.publisher()
+            publisher.publish(b"a")
+            one.run(2)
+            assert publisher.durable_position == 1
+            assert one.counters().get("syncs", 0) == syncs
+
+
+def test_a_live_topic_has_no_acks() -> None:
+    with platform() as one:
+        publisher = one.publisher("live")
+        with pytest.raises(ConfigError, match="make it durable"):
+            publisher.publish(b"a", ack="durable")
+        with pytest.raises(ConfigError, match="ack: 'written'"):
+            one.publisher().publish(b"a", ack="written")
+
+
+def test_closing_drains_and_a_named_producer_goes_on() -> None:
+    with platform() as one:
+        publisher = one.publisher(producer="p")
+        publisher.publish(b"1")
+        publisher.close()
+        one.run()
+        assert not one.durable.sources
+        assert not one.node.pubs
+        again = one.publisher(producer="p")
+        session = again.producer_session
+        assert session is not None
+        assert (session.epoch, session.first_seq, session.acked_seq) == (2, 2, 1)
+        again.publish(b"2")
+        one.run()
+        assert payloads(one) == [b"1", b"2"]
+
+
+def test_a_sequence_that_leaves_one_out_is_refused() -> None:
+    with platform() as one:
+        publisher = one.publisher(producer="p", first_seq=41)
+        publisher.publish(b"41")
+        one.run()
+        with pytest.raises(SequenceGap, match="42 is due") as raised:
+            one.publisher(producer="p", first_seq=43)
+        assert raised.value.expected == 42
+
+
+def test_growth_keeps_key_order_and_knows_what_was_sent() -> None:
+    with platform(queues=2) as one:
+        publisher = one.publisher(producer="p")
+        for i in range(200):
+            publisher.publish(b"%d" % i, key=b"k%d" % (i % 50))
+        one.run()
+        one.node.edit_topic("orders", {"queues": 5})
+        again = one.publisher(producer="p", first_seq=1)
+        for i in range(300):
+            again.publish(b"%d" % i, key=b"k%d" % (i % 50))
+        one.run()
+        assert sorted(int(p) for p in payloads(one)) == list(range(300))
+        assert one.counters()["duplicates"] == 200
+        assert one.topic.map.epoch == 1
+        assert sum(one.topic.map.growths[0].cuts) == 200
+        one.crash()
+        one.restart()
+        last = one.publisher(producer="p", first_seq=1)
+        for i in range(300):
+            last.publish(b"%d" % i, key=b"k%d" % (i % 50))
+        one.run()
+        assert len(rows_of(one.topic)) == 300
+
+
+def test_retention_deletes_and_never_what_a_subscription_needs() -> None:
+    with platform(segment_bytes=1 << 16, retention_bytes=1 << 17) as one:
+        publisher = one.publisher()
+        one.durable.positions.append(lambda topic, queue: held[0])
+        held = [0]
+        for _ in range(60):
+            publisher.publish_batch([bytes(1000)] * 10)
+            one.run(8)
+        one.run(600)
+        assert one.topic.logs[0].earliest_token == 0
+        held[0] = 400
+        one.run(600)
+        assert 0 < one.topic.logs[0].earliest_token <= 400
+        assert SegmentsDeleted in kinds(one.connections[0])
+        assert one.counters()["segments_deleted"] > 0
+        one.node.edit_topic("orders", {"retention_past_unacked": True})
+        one.run(600)
+        assert one.topic.logs[0].bytes <= (1 << 17) + (1 << 16)
+
+
+# --- the disk -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_full_disk_is_told_holds_the_ring_and_passes(code: int) -> None:
+    with platform(queues=2) as one:
+        publisher = one.publisher(on_full="error")
+        publisher.publish(b"before", ack="durable", timeout=5.0)
+        set_faults(one, F_ERRNO, code, room=40)
+        publisher.publish(b"waits")
+        one.run(100)
+        with pytest.raises(StorageError, match="disk takes no more") as raised:
+            publisher.wait_durable(timeout=0)
+        assert raised.value.errno == code
+        assert DiskRefused in kinds(one.connections[0])
+        assert one.counters()["append_failures"] >= 1
+        with pytest.raises(StorageError):  # the ring fills up, and says why
+            publisher.publish_batch([bytes(1000)] * 10_000).check()
+        set_faults(one, F_ERRNO, 0)
+        one.run(300)
+        publisher.wait_durable(timeout=5.0)
+        assert DiskBack in kinds(one.connections[0])
+        assert payloads(one)[:2] == [b"before", b"waits"]
+        assert len(rows_of(one.topic)) == publisher.position
+        assert one.counters().get("errno", 0) == 0
+
+
+def test_a_sync_that_fails_acks_nothing_and_writes_again() -> None:
+    with platform(fsync="batch") as one:
+        publisher = one.publisher()
+        set_faults(one, F_SYNC_ERRNO, errno.EIO)
+        publisher.publish(b"a")
+        one.run(30)
+        assert publisher.durable_position == 0
+        assert DiskRefused in kinds(one.connections[0])
+        assert one.counters()["sync_failures"] >= 1
+        set_faults(one, F_SYNC_ERRNO, 0)
+        one.run(200)
+        assert publisher.durable_position == 1
+        assert DiskBack in kinds(one.connections[0])
+        assert payloads(one) == [b"a"]
+
+
+# --- defects of the original, by name -----------------------------------------------------------
+
+
+def test_defect_1_a_second_outstanding_frame_does_not_overwrite_the_first() -> None:
+    with platform(queues=3) as one:
+        publisher = one.publisher()
+        first = publisher.publish_batch([b"1-%d" % i for i in range(500)])
+        second = publisher.publish_batch([b"2-%d" % i for i in range(500)])
+        assert first.ok
+        assert second.ok
+        one.crash()
+        one.restart()
+        one.run()
+        assert payloads(one) == [b"%d-%d" % (f, i) for f in (1, 2) for i in range(500)]
+
+
+def test_defect_2_nothing_is_acked_before_it_is_stored() -> None:
+    with platform(fsync="batch") as one:
+        publisher = one.publisher()
+        set_faults(one, F_SYNC_ERRNO, errno.EIO)
+        publisher.publish(b"a")
+        one.run(10)
+        assert publisher.durable_position == 0
+        one.crash()
+        one.restart()
+        one.run()
+        assert publisher.durable_position == 1
+        assert payloads(one) == [b"a"]
+
+
+def test_defect_3_a_mark_without_its_effect_does_not_outlive_a_crash() -> None:
+    with platform() as one:
+        publisher = one.publisher(producer="p")
+        set_faults(one, F_ERRNO, errno.ENOSPC)
+        publisher.publish(b"a")
+        one.run(10)
+        assert int(one.topic.producers.known[dedup.producer_id("p")].marks[0]) == 1
+        one.crash()
+        one.restart()
+        one.run()
+        assert payloads(one) == [b"a"]
+        assert one.counters().get("duplicates", 0) == 0
+
+
+def test_defect_4_what_was_freed_leaves_no_counts_behind() -> None:
+    with platform(producer_ttl_s=1) as one:
+        for _ in range(3):
+            publisher = one.publisher(producer="p", first_seq=1)
+            publisher.publish(b"a", ack="durable", timeout=5.0)
+            assert publisher.durable_position == 1
+            publisher.close()
+            one.run()
+            table = one.topic.producers
+            assert len(table.expire(2**62)) == 1
+            assert not table.known
+        assert len(rows_of(one.topic)) == 3, "forgotten producers begin anew"
+
+
+def test_defect_5_a_late_duplicate_after_completion_is_dropped() -> None:
+    with platform(queues=3) as one:
+        for _ in range(2):
+            publisher = one.publisher(producer="p", first_seq=1)
+            publisher.publish_batch([b"%d" % i for i in range(600)], ack="durable", timeout=5.0)
+            publisher.close()
+            one.run()
+        assert len(rows_of(one.topic)) == 600
+        assert one.counters()["duplicates"] == 600
+
+
+def test_defect_6_a_dead_client_blocks_nobody_and_waits_end() -> None:
+    with platform() as one:
+        dead, alive = one.publisher(), one.publisher()
+        dead.publish(b"dead")
+        one.kill(dead.connection)
+        alive.publish(b"alive", ack="durable", timeout=5.0)
+        one.run()
+        assert sorted(payloads(one)) == [b"alive", b"dead"], "a dead client's ring is drained"
+        set_faults(one, F_ERRNO, errno.ENOSPC)
+        with pytest.raises(Timeout) as raised:
+            alive.publish(b"x", ack="durable", timeout=0.01)
+        assert isinstance(raised.value.__cause__, StorageError | None)
+
+
+def test_defect_7_an_engine_that_comes_back_knows_the_epochs() -> None:
+    with platform() as one:
+        old = one.publisher(producer="p")
+        old.publish(b"old", ack="durable", timeout=5.0)
+        one.crash()
+        one.restart()
+        session = old.producer_session
+        assert session is not None
+        assert session.epoch > 1
+        new = one.publisher(producer="p")
+        old.connection.pump()
+        with pytest.raises(Fenced, match="newer session of the same producer"):
+            old.publish(b"zombie")
+        assert ProducerFenced in kinds(new.connection)
+        new.publish(b"new")
+        one.run()
+        assert payloads(one) == [b"old", b"new"]
+
+
+def test_defect_8_an_idle_publisher_s_last_message_becomes_durable_by_itself() -> None:
+    with platform(fsync_interval_ms=50) as one:
+        publisher = one.publisher()
+        publisher.publish(b"open packet")
+        one.run(60)
+        assert publisher.durable_position == 1
+
+
+def test_defect_9_who_does_not_own_the_queue_is_fenced_not_silent() -> None:
+    with platform() as one:
+        config = one.topology.topics[0]
+        other = TopicConfig(name="leased", mode="durable")
+        topic = DurableTopic.open(other, one.directory, 0, owner=7)
+        log = topic.logs[0]
+        from tidecast.log.building import BatchBuilder
+
+        builder = BatchBuilder().begin(owner=7).add(b"x")
+        builder.seal(0)
+        log.append(builder.buffer, builder.used)
+        topic.close()
+        with pytest.raises(Fenced, match="belongs to owner 7"):
+            DurableTopic.open(other, one.directory, 0, owner=6)
+        assert config.mode == "durable"
+
+
+# --- crashes ------------------------------------------------------------------------------------
+
+
+def test_rings_of_an_engine_and_a_client_that_both_died_are_drained() -> None:
+    for spool in (False, True):
+        with platform(spool=spool) as one:
+            publisher = one.publisher(producer="p")
+            publisher.publish_batch([b"%d" % i for i in range(100)])
+            one.run(1)
+            publisher.publish_batch([b"%d" % i for i in range(100, 200)])
+            assert list((one.directory / "spool").glob("pub-*")) == [] or spool
+            one.crash()
+            one.connections.clear()
+            one.start()
+            assert payloads(one) == [b"%d" % i for i in range(200)]
+            drained = [e for e in one.durable.told if isinstance(e, RingDrained)]
+            assert [e.messages for e in drained] == [200]
+            assert not one.durable.sources
+            assert not list((one.directory / "spool").glob("pub-*"))
+            session = one.publisher(producer="p").producer_session
+            assert session is not None
+            assert session.first_seq == 201
+
+
+def proof(one: Platform, sent: dict[bytes, list[int]], acked: int, seq_of: dict[int, int]) -> None:
+    """Every acked message is in the log once, and each key's in order; none is there twice."""
+    rows = rows_of(one.topic)
+    numbers = Count(int(payload) for _, _, _, payload, _ in rows)
+    assert not [n for n, times in numbers.items() if times > 1]
+    assert not [n for n, seq in seq_of.items() if seq <= acked and n not in numbers]
+    for key in sent:
+        mine = sorted((queue, token, int(p)) for queue, token, k, p, _ in rows if k == key)
+        assert len({queue for queue, *_ in mine}) <= 1
+        assert [n for *_, n in mine] == sorted(n for *_, n in mine)
+
+
+def tear(one: Platform, rng: random.Random) -> None:
+    """What a write that the crash cut short leaves."""
+    for log in one.topic.logs:
+        path = log.directory / segment_name(log.segments[-1].base_token)
+        with path.open("ab") as file:
+            file.write(rng.randbytes(rng.randrange(300)))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_crashes_at_random_points_lose_nothing_and_double_nothing(seed: int) -> None:
+    crash_at_random(seed, crashes=3)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(100, 150))
+def test_two_hundred_crashes(seed: int) -> None:
+    crash_at_random(seed, crashes=4)
+
+
+def crash_at_random(seed: int, crashes: int) -> None:
+    rng = random.Random(seed)
+    policy = rng.choice(["none", "interval", "batch"])
+    queues = rng.choice([1, 3])
+    with platform(queues=queues, fsync=policy, segment_bytes=1 << 16, history_bytes=1 << 17) as one:
+        publisher = one.publisher(producer="p" if rng.random() < 0.5 else None)
+        sent: dict[bytes, list[int]] = {}
+        seq_of: dict[int, int] = {}
+        number, acked = 0, 0
+        for _ in range(crashes):
+            for _ in range(rng.randrange(5, 60)):
+                for _ in range(rng.randrange(12)):
+                    key = b"k%d" % rng.randrange(9)
+                    filler = b"0" * rng.choice([0, 10, 200, 3000])
+                    try:
+                        publisher.publish(filler + b"%d" % number, key=key, timeout=0.0)
+                    except Timeout:  # full: the disk refused for long
+                        set_faults(one, F_ERRNO, 0)
+                        publisher.publish(filler + b"%d" % number, key=key, timeout=5.0)
+                    sent.setdefault(key, []).append(number)
+                    seq_of[number] = publisher.position
+                    number += 1
+                if rng.random() < 0.5:
+                    one.run(rng.randrange(1, 4))
+                if rng.random() < 0.1:
+                    set_faults(one, F_ERRNO, errno.ENOSPC, room=rng.randrange(500))
+                elif rng.random() < 0.3:
+                    set_faults(one, F_ERRNO, 0)
+                acked = max(acked, publisher.durable_position)
+            one.crash()
+            tear(one, rng)
+            one.restart()
+            assert publisher.durable_position >= acked
+            proof(one, sent, acked, seq_of)
+        one.run(200)
+        assert publisher.durable_position == publisher.position == number
+        proof(one, sent, number, seq_of)
+        assert len(rows_of(one.topic)) == number
+        assert lay.BATCH_VERSION == 1
