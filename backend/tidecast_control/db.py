@@ -8,6 +8,8 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, text
 from sqlmodel import Session
 
@@ -63,11 +65,16 @@ class Database:
 
     def migrate(self) -> None:
         """Bring the schema to the newest revision; one service at a time."""
+        config = alembic_config(self.url)
+        newest = ScriptDirectory.from_config(config).get_current_head()
         with self.engine.connect() as connection:
             connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": MIGRATION_LOCK})
             connection.commit()
             try:
-                command.upgrade(alembic_config(self.url), "head")
+                if MigrationContext.configure(connection).get_current_revision() != newest:
+                    connection.commit()
+                    command.upgrade(config, "head")
+                connection.commit()
             finally:
                 connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": MIGRATION_LOCK})
                 connection.commit()

@@ -84,7 +84,7 @@ def test_faults_are_shown_and_cleared(lab: Lab) -> None:
     assert "allow_faults" in _refused(locked, "faults", "set", "--drop", "0.1")
 
 
-@pytest.mark.parametrize("command", [("engine",), ("up", "--detach")])
+@pytest.mark.parametrize("command", [("engine",), ("up", "--detach", "--no-control")])
 def test_port_in_use(lab: Lab, command: tuple[str, ...]) -> None:
     wire = multicast()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:

@@ -58,9 +58,9 @@ def _carry(
 
 def test_file_within_one_detached_engine(lab: Lab, eventually: Eventually) -> None:
     platform = lab.platform(start=False)
-    assert platform.run("up", "--detach").stdout.startswith("up in")
+    assert platform.run("up", "--detach", "--no-control").stdout.startswith("up in")
     platform.run("faults", "set", *FAULTS)
-    assert platform.run("up", "--detach").stdout.startswith("already up")
+    assert platform.run("up", "--detach", "--no-control").stdout.startswith("already up")
     _carry(lab, eventually, platform, [platform, platform], 20_000_000)
     assert platform.run("down").stdout.startswith("stopped")
     assert platform.shared() == []

@@ -15,6 +15,7 @@ from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, Operationa
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlmodel import Session
 from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
 
 from tidecast_control.audit import service as audit
 from tidecast_control.auth import service as auth
@@ -41,11 +42,16 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def context(request: Request) -> Context:
+def context_of(connection: HTTPConnection) -> Context:
     """The service's own state."""
-    found = request.app.state.context
+    found = connection.app.state.context
     assert isinstance(found, Context)
     return found
+
+
+def context(request: Request) -> Context:
+    """The same, for requests."""
+    return context_of(request)
 
 
 Ctx = Annotated[Context, Depends(context)]

@@ -1,26 +1,300 @@
-"""The engines that are connected, seen from the routes."""
+"""The engines that are connected: what each has applied, its telemetry, commands to it.
+
+Runs in the service's event loop; what touches Postgres runs in threads.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import uuid
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
+from fastapi.concurrency import run_in_threadpool
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from tidecast_control.db import Database
 from tidecast_control.kit.problems import ProblemError
+from tidecast_control.link import topology
+from tidecast_control.nodes import service as nodes
 from tidecast_control.queues.schemas import Queue
+
+log = logging.getLogger("tidecast.control")
+
+HELLO_TIMEOUT_S, COMMAND_TIMEOUT_S = 10.0, 8.0
+COMMANDS_UNDER_WAY_MAX = 256
+RETRY_S = 1.0
+Json = dict[str, Any]
+OnItems = Callable[[Json], None]
+
+
+class Engine:
+    """One connected engine."""
+
+    def __init__(self, name: str, websocket: WebSocket, version: int) -> None:
+        self.name, self.websocket = name, websocket
+        self.version = version
+        self.dirty = asyncio.Event()
+        self.sample: Json | None = None
+        self.before: Json | None = None
+        self.answers: dict[str, asyncio.Future[Json]] = {}
+        self.streams: dict[str, OnItems] = {}
+        self._sending = asyncio.Lock()
+
+    async def send(self, message: Json) -> None:
+        """Send one message."""
+        text = msgspec.json.encode(message).decode()
+        async with self._sending:
+            await self.websocket.send_text(text)
 
 
 class Hub:
-    """Engines by name."""
+    """See module."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._engines: dict[str, Engine] = {}
+        self.interval_ms = 0
+        self.on_telemetry: Callable[[Engine], None] = lambda _engine: None
+        self.on_change: Callable[[], None] = lambda: None
 
     def connected(self) -> list[str]:
-        """Names of the engines that are connected."""
-        return []
+        """Names of the engines that are connected, sorted."""
+        return sorted(self._engines)
+
+    @property
+    def engines(self) -> list[Engine]:
+        """The engines that are connected."""
+        return list(self._engines.values())
 
     def queue(self, topic: str, number: int) -> Queue | None:
-        """What telemetry says of a queue."""
-        del topic, number
+        """What telemetry says of a queue; None when no engine says anything."""
+        for engine in self._engines.values():
+            for row in (engine.sample or {}).get("queues", ()):
+                if row["topic"] == topic and row["number"] == number:
+                    return Queue.model_validate(row | {"node": engine.name})
         return None
 
-    async def ask(self, node: str, command: str, args: dict[str, Any]) -> dict[str, Any]:
-        """Send a command to an engine. Raises `no_node`, `node_failed`, `node_timeout`."""
-        del node, command, args
-        raise ProblemError("not_implemented", "the engine link comes next")
+    # --- connection -------------------------------------------------------------------------------
+
+    async def serve(self, websocket: WebSocket) -> None:
+        """One engine's connection, from its hello to its end."""
+        scheme, _, secret = websocket.headers.get("authorization", "").partition(" ")
+        await websocket.accept()
+        address = websocket.client.host if websocket.client else ""
+        try:
+            hello = msgspec.json.decode(
+                await asyncio.wait_for(websocket.receive_text(), HELLO_TIMEOUT_S)
+            )
+            if scheme.lower() != "bearer" or hello.get("type") != "hello":
+                raise ProblemError("unauthenticated", "a bearer token and a hello come first")
+            credential = await run_in_threadpool(self._admit, secret.strip(), hello, address)
+        except ProblemError as problem:
+            detail = problem.detail or problem.problem
+            refusal = {"type": "refused", "code": problem.problem, "detail": detail}
+            await websocket.send_text(msgspec.json.encode(refusal).decode())
+            await websocket.close(4401)
+            return
+        except (TimeoutError, msgspec.MsgspecError, KeyError, TypeError, ValueError):
+            await websocket.close(4400)
+            return
+        except WebSocketDisconnect:
+            return
+        except SQLAlchemyError:
+            await websocket.close(1013)
+            return
+        engine = Engine(str(hello["node"]), websocket, int(hello["applied_version"]))
+        await self._run(engine, credential)
+
+    def _admit(self, secret: str, hello: Json, address: str) -> str | None:
+        with self._db.begin() as session:
+            return nodes.admit(session, secret, hello, address)
+
+    async def _run(self, engine: Engine, credential: str | None) -> None:
+        old = self._engines.get(engine.name)
+        self._engines[engine.name] = engine
+        if old is not None:
+            await old.websocket.close(4409)
+        pump = asyncio.create_task(self._pump(engine))
+        try:
+            await engine.send({"type": "welcome", "credential": credential})
+            if self.interval_ms:
+                await engine.send({"type": "watch", "interval_ms": self.interval_ms})
+            self.refresh()
+            self.on_change()
+            while True:
+                await self._receive(engine, await engine.websocket.receive_text())
+        except (WebSocketDisconnect, RuntimeError, msgspec.MsgspecError, KeyError) as end:
+            log.info("engine %s: %r", engine.name, end)
+        finally:
+            pump.cancel()
+            await self._end(engine)
+
+    async def _end(self, engine: Engine) -> None:
+        for answer in engine.answers.values():
+            if not answer.done():
+                answer.set_exception(ProblemError("no_node", f"{engine.name} went away"))
+        if self._engines.get(engine.name) is not engine:
+            return
+        del self._engines[engine.name]
+        self.refresh()
+        try:
+            await run_in_threadpool(self._gone, engine.name)
+        except SQLAlchemyError as problem:
+            log.warning("engine %s is gone, Postgres too: %s", engine.name, problem)
+        self.on_change()
+
+    def _gone(self, name: str) -> None:
+        with self._db.begin() as session:
+            nodes.gone(session, name)
+
+    async def _receive(self, engine: Engine, text: str) -> None:
+        message = msgspec.json.decode(text)
+        match message.get("type"):
+            case "telemetry":
+                engine.before, engine.sample = engine.sample, message
+                self.on_telemetry(engine)
+            case "applied":
+                engine.version = int(message["version"])
+                await self._note_applied(engine, message)
+            case "result":
+                answer = engine.answers.pop(str(message.get("id")), None)
+                if answer is not None and not answer.done():
+                    answer.set_result(message)
+            case "stream":
+                on_items = engine.streams.get(str(message.get("id")))
+                if on_items is not None:
+                    on_items(message)
+
+    async def _note_applied(self, engine: Engine, message: Json) -> None:
+        def note() -> None:
+            with self._db.begin() as session:
+                nodes.report(session, engine.name, message)
+
+        try:
+            await run_in_threadpool(note)
+        except SQLAlchemyError as problem:
+            log.warning("engine %s applied %s, not noted: %s", engine.name, message["version"],
+                        problem)  # fmt: skip
+        self.on_change()
+
+    # --- topology ---------------------------------------------------------------------------------
+
+    def refresh(self) -> None:
+        """Something changed: every engine is looked after. Call it in the event loop."""
+        for engine in self._engines.values():
+            engine.dirty.set()
+
+    async def _pump(self, engine: Engine) -> None:
+        """Send what changed, whenever something changed; try again while Postgres is away."""
+        sent = engine.version
+        while True:
+            await engine.dirty.wait()
+            engine.dirty.clear()
+            names = self.connected()
+
+            def build(since: int = sent, names: list[str] = names) -> Json:
+                with self._db.begin() as session:
+                    return topology.message(session, since, engine.name, names)
+
+            try:
+                message = await run_in_threadpool(build)
+            except SQLAlchemyError as problem:
+                log.warning("topology for %s: %s", engine.name, problem)
+                await asyncio.sleep(RETRY_S)
+                engine.dirty.set()
+                continue
+            await engine.send(message)
+            sent = int(message["version"])
+
+    # --- telemetry, commands ----------------------------------------------------------------------
+
+    async def watch(self, interval_ms: int) -> None:
+        """Have every engine send telemetry each ``interval_ms``; 0 = none."""
+        if interval_ms == self.interval_ms:
+            return
+        self.interval_ms = interval_ms
+        for engine in self.engines:
+            if not interval_ms:
+                engine.before = None
+            await self._try_send(engine, {"type": "watch", "interval_ms": interval_ms})
+
+    async def _try_send(self, engine: Engine, message: Json) -> None:
+        try:
+            await engine.send(message)
+        except (WebSocketDisconnect, RuntimeError):
+            log.info("engine %s is going away", engine.name)
+
+    def engine(self, node: str) -> Engine:
+        """An engine by name; "" = the first. Raises `no_node`."""
+        if not node and self._engines:
+            return self._engines[min(self._engines)]
+        found = self._engines.get(node)
+        if found is None:
+            known = ", ".join(self.connected()) or "none"
+            raise ProblemError("no_node", f"node {node or '(any)'}: connected are {known}")
+        return found
+
+    async def ask(
+        self, node: str, command: str, args: Json, timeout_s: float = COMMAND_TIMEOUT_S
+    ) -> Json:
+        """Send a command; its value. Raises `no_node`, `node_failed`, `node_timeout`."""
+        engine = self.engine(node)
+        if len(engine.answers) >= COMMANDS_UNDER_WAY_MAX:
+            raise ProblemError("throttled", f"too many commands for {engine.name}", None, 1.0)
+        command_id = uuid.uuid4().hex
+        answer = asyncio.get_running_loop().create_future()
+        engine.answers[command_id] = answer
+        message = {"type": "command", "id": command_id, "name": command, "args": args}
+        try:
+            await self._try_send(engine, message)
+            result = await asyncio.wait_for(answer, timeout_s)
+        except TimeoutError:
+            raise ProblemError("node_timeout", f"{engine.name}: no answer to {command}") from None
+        finally:
+            engine.answers.pop(command_id, None)
+        return _value(engine.name, result)
+
+    async def stream(self, node: str, command: str, args: Json, on_items: OnItems) -> str:
+        """Begin a stream; ``on_items`` gets what comes. The id, for `end_stream`."""
+        engine = self.engine(node)
+        stream_id = uuid.uuid4().hex
+        answer = asyncio.get_running_loop().create_future()
+        engine.streams[stream_id] = on_items
+        engine.answers[stream_id] = answer
+        message = {"type": "command", "id": stream_id, "name": command, "args": args}
+        try:
+            await self._try_send(engine, message)
+            _value(engine.name, await asyncio.wait_for(answer, COMMAND_TIMEOUT_S))
+        except BaseException:
+            engine.streams.pop(stream_id, None)
+            raise
+        return stream_id
+
+    async def end_stream(self, node: str, stream_id: str) -> None:
+        """End a stream; nothing when its engine is gone."""
+        engine = self._engines.get(node)
+        if engine is not None and engine.streams.pop(stream_id, None) is not None:
+            await self._try_send(engine, {"type": "cancel", "id": stream_id})
+
+    async def samples(self, timeout_s: float = 2.0) -> dict[str, Json]:
+        """A sample of every engine, taken now; engines that do not answer are left out."""
+        names = self.connected()
+        tasks = [self.ask(name, "sample", {}, timeout_s) for name in names]
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        return {
+            name: each for name, each in zip(names, found, strict=True) if isinstance(each, dict)
+        }
+
+
+def _value(node: str, result: Json) -> Json:
+    if result.get("ok"):
+        value = result.get("value")
+        return value if isinstance(value, dict) else {"value": value}
+    detail = f"{node}: {result.get('detail', '')}"
+    code = {"not_found": "not_found", "not_implemented": "not_implemented",
+            "conflict": "conflict"}.get(str(result.get("code")), "node_failed")  # fmt: skip
+    raise ProblemError(code, detail)

@@ -1,17 +1,241 @@
-"""The live feed: what is watched, by whom."""
+"""The live feed: one tick computes each watched channel once, for all viewers.
+
+Engines measure only while something is watched: the first watcher switches telemetry on, and it
+goes off soon after the last one went.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import itertools
+import logging
+import time
+from collections import deque
 from typing import Any
 
+import msgspec
+from fastapi.concurrency import run_in_threadpool
+from sqlalchemy.exc import SQLAlchemyError
+
+from tidecast_control.db import Database
+from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.problems import ProblemError
+from tidecast_control.link.hub import Engine, Hub
+from tidecast_control.live import facts as facts_of
+from tidecast_control.live import world as worlds
+from tidecast_control.live.append import AppendSource, open_source
+from tidecast_control.live.channels import Facts, data_of
+from tidecast_control.live.patch import difference
+from tidecast_control.live.rates import Json
+
+log = logging.getLogger("tidecast.control")
+
+LINGER_S, FACTS_S = 10.0, 1.0
+FRAMES_KEPT_MAX = 64
+CHANNELS_MAX = 256
+FRAME_ENTRIES_MAX = 200
+
+
+class Frame:
+    """One frame, encoded once for all who watch."""
+
+    __slots__ = ("channel", "data", "kind", "seq", "text")
+
+    def __init__(self, seq: int, kind: str, channel: str, data: Json | None) -> None:
+        self.seq, self.kind, self.channel, self.data = seq, kind, channel, data
+        self.text = encode(seq, kind, channel, data)
+
+
+def encode(seq: int, kind: str, channel: str, data: Json | None) -> str:
+    """A frame as it is sent."""
+    frame: Json = {"seq": str(seq), "at": utc_now().isoformat(), "kind": kind, "channel": channel}
+    if data is not None:
+        frame["data"] = data
+    return msgspec.json.encode(frame).decode()
+
+
+class Channel:
+    """One channel's newest data and the frames that led to it."""
+
+    def __init__(self, name: str, floor: int, source: AppendSource | None) -> None:
+        self.name, self.source = name, source
+        self.public = name.removesuffix("#withheld")
+        self.data: Json = {}
+        self.seq = self.floor = floor
+        """``seq`` of the newest frame; frames after ``floor`` are held."""
+        self.frames: deque[Frame] = deque()
+        self.watchers = 0
+        self.idle_since_s = 0.0
+        self._snapshot: Frame | None = None
+
+    def push(self, frame: Frame) -> None:
+        """Keep a frame; the oldest goes."""
+        self.frames.append(frame)
+        self.seq, self._snapshot = frame.seq, None
+        if len(self.frames) > FRAMES_KEPT_MAX:
+            self.floor = self.frames.popleft().seq
+
+    def after(self, seq: int) -> list[Frame] | None:
+        """The frames after ``seq``; None when some of them are gone."""
+        if seq < self.floor:
+            return None
+        return [frame for frame in self.frames if frame.seq > seq]
+
+    def snapshot(self) -> Frame:
+        """All of it, as a frame with the newest frame's ``seq``."""
+        if self._snapshot is None:
+            self._snapshot = Frame(self.seq, "snapshot", self.public, self.data)
+        return self._snapshot
 
 
 class Feed:
-    """Channels and their watchers."""
+    """See module."""
 
-    watchers = 0
+    def __init__(self, db: Database, hub: Hub, hz: float) -> None:
+        self._db, self._hub, self.hz = db, hub, hz
+        self._channels: dict[str, Channel] = {}
+        self._serial = itertools.count(int(time.time() * 1e6))
+        self.tick = asyncio.Condition()
+        self._facts = Facts()
+        self._facts_s = 0.0
+        self._world = worlds.World()
+        self._stale = True
+        self._wake = asyncio.Event()
+        self.background_ms = 0
+        """Telemetry that alert rules need even when nobody watches: its interval, 0 = none."""
+        hub.on_telemetry = self._on_telemetry
+        hub.on_change = self._on_change
 
-    async def once(self, channel: str) -> dict[str, Any]:
-        """A channel's data, once."""
-        raise ProblemError("not_implemented", f"channel {channel} comes next")
+    @property
+    def watchers(self) -> int:
+        """How many channel subscriptions there are."""
+        return sum(channel.watchers for channel in self._channels.values())
+
+    def _on_telemetry(self, _engine: Engine) -> None:
+        self._stale = True
+
+    def _on_change(self) -> None:
+        self._stale, self._facts_s = True, 0.0
+
+    # --- watching ---------------------------------------------------------------------------------
+
+    async def open(self, name: str) -> Channel:
+        """Begin to watch a channel. Raises `not_found`, `throttled`, what its source raises."""
+        channel = self._channels.get(name)
+        if channel is None:
+            if len(self._channels) >= CHANNELS_MAX:
+                raise ProblemError("throttled", f"at most {CHANNELS_MAX} channels are watched")
+            source = await open_source(name, self._db, self._hub)
+            if source is None and data_of(name, self._world, self._facts, utc_now()) is None:
+                raise ProblemError("not_found", f"no channel {name!r}")
+            channel = self._channels.get(name)  # another watcher may have been quicker
+            if channel is None:
+                channel = self._channels[name] = Channel(name, next(self._serial), source)
+                if source is None:
+                    await self._refresh_facts()
+                    self._compute(channel)
+            elif source is not None:
+                await source.close()
+        channel.watchers += 1
+        self._wake.set()
+        return channel
+
+    def close(self, channel: Channel) -> None:
+        """End watching; the channel lingers, so that a viewer can come back to it."""
+        channel.watchers -= 1
+        channel.idle_since_s = time.monotonic()
+
+    async def once(self, name: str) -> Json:
+        """A channel's data, from a sample taken now when nobody watches."""
+        if not self._hub.interval_ms:
+            first = await self._hub.samples()
+            await asyncio.sleep(min(0.1, 1 / self.hz))
+            second = await self._hub.samples()
+            sources = [
+                worlds.Source(node, first.get(node), sample) for node, sample in second.items()
+            ]
+        else:
+            sources = self._sources()
+        await self._refresh_facts()
+        data = data_of(name, worlds.build(sources), self._facts, utc_now())
+        if data is None:
+            raise ProblemError("not_found", f"no channel {name!r}")
+        return data
+
+    def world(self) -> worlds.World:
+        """The newest world: what telemetry says now."""
+        if self._stale:
+            self._world = worlds.build(self._sources())
+            self._stale = False
+        return self._world
+
+    # --- the tick ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            if not self._channels and not self.background_ms:
+                await self._hub.watch(0)
+                self._wake.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._wake.wait(), 1.0)
+                continue
+            interval_ms = round(1000 / self.hz) if self._channels else self.background_ms
+            await self._hub.watch(interval_ms)
+            began_s = time.monotonic()
+            try:
+                await self._step()
+            except (ProblemError, SQLAlchemyError, KeyError) as problem:
+                log.warning("live feed: %r", problem)
+            spent_s = time.monotonic() - began_s
+            await asyncio.sleep(max(0.01, 1 / self.hz - spent_s))
+
+    async def _step(self) -> None:
+        now_s = time.monotonic()
+        for name, channel in list(self._channels.items()):
+            if channel.watchers == 0 and now_s - channel.idle_since_s > LINGER_S:
+                del self._channels[name]
+                if channel.source is not None:
+                    await channel.source.close()
+        await self._refresh_facts()
+        fresh = self._stale
+        for channel in list(self._channels.values()):
+            if channel.source is not None:
+                self._take(channel, await channel.source.take(FRAME_ENTRIES_MAX))
+            elif fresh:
+                self._compute(channel)
+        async with self.tick:
+            self.tick.notify_all()
+
+    async def _refresh_facts(self) -> None:
+        if time.monotonic() - self._facts_s < FACTS_S:
+            return
+        try:
+            since = self._facts.since
+            self._facts = await run_in_threadpool(facts_of.read, self._db)
+            self._facts.since = since
+            self._stale = True
+        except SQLAlchemyError as problem:
+            log.warning("live feed: Postgres: %s", str(problem).splitlines()[0])
+        self._facts_s = time.monotonic()
+
+    def _sources(self) -> list[worlds.Source]:
+        return [
+            worlds.Source(engine.name, engine.before, engine.sample)
+            for engine in self._hub.engines
+            if engine.sample is not None
+        ]
+
+    def _compute(self, channel: Channel) -> None:
+        data = data_of(channel.name, self.world(), self._facts, utc_now())
+        if data is None:
+            return
+        patch = difference(channel.data, data)
+        if patch:
+            channel.data = data
+            channel.push(Frame(next(self._serial), "delta", channel.public, patch))
+
+    def _take(self, channel: Channel, entries: Any) -> None:
+        if entries is not None:
+            channel.push(Frame(next(self._serial), "delta", channel.public, entries))

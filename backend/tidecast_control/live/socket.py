@@ -1,10 +1,219 @@
-"""The websocket of the live feed."""
+"""The websocket of the live feed: what one viewer watches, and what it is sent."""
 
 from __future__ import annotations
 
-from fastapi import WebSocket
+import asyncio
+import contextlib
+import time
+from urllib.parse import urlsplit
+
+from fastapi import WebSocket, WebSocketDisconnect
+from fastapi.concurrency import run_in_threadpool
+from pydantic import ValidationError
+
+from tidecast_control.auth import service as auth
+from tidecast_control.context import Context
+from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.http import SESSION_COOKIE
+from tidecast_control.kit.problems import CATALOGUE, ProblemError
+from tidecast_control.live.feed import Channel, encode
+from tidecast_control.live.patch import combined
+from tidecast_control.live.rates import Json
+from tidecast_control.live.schemas import Watch
+
+PING_S, AUTH_S = 1.0, 30.0
+MESSAGE_BYTES_MAX = 64 * 1024
+APPENDING = ("messages:", "recorder:", "alerts", "audit")
 
 
 async def serve(websocket: WebSocket) -> None:
-    """Refuse, until there is a feed."""
-    await websocket.close(1013, "not there yet")
+    """One viewer, from its handshake to its end."""
+    ctx = websocket.app.state.context
+    assert isinstance(ctx, Context)
+    origin = websocket.headers.get("origin")
+    if origin is not None and not _own(origin, websocket.headers.get("host", ""), ctx):
+        await websocket.close(4403, "another origin")
+        return
+    try:
+        actor = await run_in_threadpool(_actor, ctx, websocket)
+        actor.need("live:read")
+    except ProblemError as problem:
+        await websocket.accept()  # only then can a browser read the code
+        await websocket.close(4000 + CATALOGUE[problem.problem].status, problem.problem)
+        return
+    await websocket.accept()
+    viewer = Viewer(ctx, websocket, actor)
+    sender = asyncio.create_task(viewer.send_frames())
+    try:
+        while True:
+            text = await websocket.receive_text()
+            if len(text) > MESSAGE_BYTES_MAX:
+                await websocket.close(4413, "too large")
+                break
+            await viewer.watch(text)
+            if sender.done():
+                break
+    except (WebSocketDisconnect, RuntimeError):
+        pass
+    finally:
+        sender.cancel()
+        with contextlib.suppress(asyncio.CancelledError, WebSocketDisconnect, RuntimeError):
+            await sender
+        viewer.close()
+
+
+def _own(origin: str, host: str, ctx: Context) -> bool:
+    return urlsplit(origin).netloc == host or origin in ctx.settings.allowed_origins
+
+
+def _actor(ctx: Context, websocket: WebSocket) -> Actor:
+    address = websocket.client.host if websocket.client else ""
+    with ctx.db.begin() as session:
+        scheme, _, secret = websocket.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and secret:
+            return auth.actor_of_key(session, secret.strip(), address, "")
+        token = websocket.cookies.get(SESSION_COOKIE, "")
+        actor = auth.actor_of_session(session, token, address, "")
+    if actor.must_change_password:
+        raise ProblemError("password_change_required")
+    return actor
+
+
+class Viewer:
+    """What one connection watches, and how far it was sent."""
+
+    def __init__(self, ctx: Context, websocket: WebSocket, actor: Actor) -> None:
+        self._ctx, self._feed, self._websocket, self._actor = ctx, ctx.feed, websocket, actor
+        self._channels: dict[str, Channel] = {}
+        self._sent: dict[str, int | None] = {}
+        """Channel -> seq of the newest frame that was sent; None = a snapshot comes first."""
+        self._hz = 4.0
+        self._changed = asyncio.Event()
+        self._lock = asyncio.Lock()
+
+    async def watch(self, text: str) -> None:
+        """Replace what is watched by what a client's message says."""
+        try:
+            wanted = Watch.model_validate_json(text)
+        except ValidationError as problem:
+            await self._error("", "invalid_request", problem.errors()[0]["msg"])
+            return
+        self._hz = wanted.hz
+        names = list(dict.fromkeys(wanted.watch))
+        for name in [n for n in self._channels if n not in names]:
+            self._feed.close(self._channels.pop(name))
+            self._sent.pop(name, None)
+        for name in names:
+            if name in self._channels:
+                continue
+            try:
+                channel = await self._feed.open(self._internal(name))
+            except ProblemError as problem:
+                await self._error(name, problem.problem, problem.detail)
+                continue
+            self._channels[name] = channel
+            await self._begin(name, channel, int(wanted.after) if wanted.after else None)
+        self._changed.set()
+
+    def _internal(self, name: str) -> str:
+        """The channel's name in the feed: those without the right get one without payloads."""
+        kind, _, rest = name.partition(":")
+        if "#" in name:
+            raise ProblemError("not_found", f"no channel {name!r}")
+        if kind == "audit":
+            self._actor.need("audit:read")
+        if kind == "messages" and not self._actor.may("messages:read", rest):
+            return f"{name}#withheld"
+        return name
+
+    async def _begin(self, name: str, channel: Channel, after: int | None) -> None:
+        appending = name.startswith(APPENDING)
+        if after is None:
+            self._sent[name] = channel.seq if appending else None
+            return
+        if channel.after(after) is not None:
+            self._sent[name] = after
+            return
+        await self._send(encode(channel.seq, "gap", name, None))
+        self._sent[name] = channel.seq if appending else None
+
+    async def _error(self, channel: str, code: str, detail: str) -> None:
+        data: Json = {"code": code, "detail": detail}
+        await self._send(encode(0, "error", channel, data))
+
+    async def _send(self, text: str) -> None:
+        async with self._lock:
+            await self._websocket.send_text(text)
+
+    def close(self) -> None:
+        """Nothing is watched any more."""
+        for channel in self._channels.values():
+            self._feed.close(channel)
+        self._channels.clear()
+
+    async def send_frames(self) -> None:
+        """Send what is new at each tick, at most ``hz`` times a second; ping when nothing is."""
+        spoke_s = checked_s = time.monotonic()
+        while True:
+            began_s = time.monotonic()
+            if await self._send_new():
+                spoke_s = time.monotonic()
+            elif began_s - spoke_s >= PING_S:
+                await self._send(encode(0, "ping", "", None))
+                spoke_s = time.monotonic()
+            if began_s - checked_s >= AUTH_S:
+                checked_s = began_s
+                if not await self._still_allowed():
+                    await self._websocket.close(4401, "unauthenticated")
+                    return
+            await self._wait(began_s)
+
+    async def _wait(self, began_s: float) -> None:
+        self._changed.clear()
+        tick = asyncio.create_task(self._tick())
+        changed = asyncio.create_task(self._changed.wait())
+        try:
+            await asyncio.wait((tick, changed), timeout=PING_S, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            tick.cancel()
+            changed.cancel()
+        if not self._changed.is_set():
+            spare_s = began_s + 1 / self._hz - 0.02 - time.monotonic()
+            if spare_s > 0:
+                await asyncio.sleep(spare_s)
+
+    async def _tick(self) -> None:
+        async with self._feed.tick:
+            await self._feed.tick.wait()
+
+    async def _still_allowed(self) -> bool:
+        try:
+            await run_in_threadpool(_actor, self._ctx, self._websocket)
+        except ProblemError:
+            return False
+        return True
+
+    async def _send_new(self) -> bool:
+        """Whether anything was sent. Frames that piled up become one: no old ones are sent."""
+        spoke = False
+        for name, channel in list(self._channels.items()):
+            sent = self._sent.get(name)
+            frames = channel.after(sent) if sent is not None else None
+            if frames == []:
+                continue
+            appending = channel.source is not None
+            if frames is None and appending:
+                await self._send(encode(channel.seq, "gap", name, None))
+            elif frames is None:
+                await self._send(channel.snapshot().text)
+            elif len(frames) == 1 or appending:
+                for frame in frames:
+                    await self._send(frame.text)
+            else:
+                patch: Json = {}
+                for frame in frames:
+                    patch = combined(patch, frame.data or {})
+                await self._send(encode(channel.seq, "delta", name, patch))
+            self._sent[name] = channel.seq
+            spoke = True
+        return spoke

@@ -1,13 +1,20 @@
-"""Browsing and publishing."""
+"""Browsing and publishing, by way of an engine."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import base64
+import json
+from dataclasses import asdict, dataclass
 
+from fastapi.concurrency import run_in_threadpool
+
+from tidecast_control.audit import service as audit
 from tidecast_control.db import Database
+from tidecast_control.kit import repository
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.problems import ProblemError
+from tidecast_control.kit.problems import invalid, not_found
 from tidecast_control.link.hub import Hub
+from tidecast_control.messages.decode import shown_message
 from tidecast_control.messages.schemas import BrowsePage, Published, PublishInput
 
 
@@ -26,15 +33,61 @@ class Browse:
     node: str
 
 
+async def _must_exist(db: Database, topic: str) -> None:
+    def check() -> None:
+        with db.begin() as session:
+            if repository.find(session, "topic", topic) is None:
+                raise not_found("topic", topic)
+
+    await run_in_threadpool(check)
+
+
 async def browse(db: Database, hub: Hub, wanted: Browse, actor: Actor) -> BrowsePage:
-    """Messages found."""
-    del db, hub, wanted, actor
-    raise ProblemError("not_implemented")
+    """Messages found. Without the right to payloads, none is shown, nor searched."""
+    withheld = not actor.may("messages:read", wanted.topic)
+    if withheld and wanted.q:
+        actor.need("messages:read", wanted.topic)
+    await _must_exist(db, wanted.topic)
+    args = {key: value for key, value in asdict(wanted).items() if value is not None}
+    answer = await hub.ask(wanted.node, "browse", args)
+    return BrowsePage(
+        topic=wanted.topic,
+        messages=[shown_message(m, withheld=withheld) for m in answer["messages"]],
+        scanned=answer["scanned"],
+        complete=answer["complete"],
+        next_token=answer.get("next_token"),
+        withheld=withheld,
+    )
 
 
 async def publish(
     db: Database, hub: Hub, topic: str, body: PublishInput, actor: Actor
 ) -> Published:
-    """Publish one message."""
-    del db, hub, topic, body, actor
-    raise ProblemError("not_implemented")
+    """Publish one message. Raises `invalid_request`, `no_node`, `node_failed`."""
+    payload = _payload(body)
+    await _must_exist(db, topic)
+    args = {
+        "topic": topic, "payload": base64.b64encode(payload).decode(), "key": body.key,
+        "headers": body.headers, "ack": body.ack,
+    }  # fmt: skip
+    answer = await hub.ask(body.node, "publish", args)
+
+    def note() -> None:
+        with db.begin() as session:
+            audit.record(session, actor, "publish", "topic", topic, None,
+                         {"bytes": len(payload), "key": body.key})  # fmt: skip
+
+    await run_in_threadpool(note)
+    return Published.model_validate(answer)
+
+
+def _payload(body: PublishInput) -> bytes:
+    given = [f for f in ("text", "value", "hex") if f in body.model_fields_set]
+    if len(given) != 1:
+        raise invalid("", "give exactly one payload", "text, value or hex")
+    match given[0]:
+        case "text":
+            return (body.text or "").encode()
+        case "hex":
+            return bytes.fromhex(body.hex or "")
+    return json.dumps(body.value, ensure_ascii=False, separators=(",", ":")).encode()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, WebSocket
 
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import Ctx, Db, needs, problem_responses
+from tidecast_control.kit.http import Ctx, Db, context_of, needs, problem_responses
 from tidecast_control.kit.schemas import NAME_PATTERN, Page
-from tidecast_control.nodes import service
+from tidecast_control.nodes import records, service
 from tidecast_control.nodes.schemas import (
     Enrolment,
     EnrolmentInput,
@@ -30,7 +30,7 @@ async def get_counters(
     """Every counter of a node, read now."""
     del actor
     value = await ctx.hub.ask(name, "counters", {})
-    return NodeCounters.model_validate(value)
+    return records.shown_counters(value)
 
 
 @router.get("/nodes/{name}/recorder", tags=["nodes"],
@@ -45,7 +45,7 @@ async def get_recorder(
     """The newest records of a node's flight recorder."""
     del actor
     value = await ctx.hub.ask(name, "recorder", {"limit": limit, "section": section})
-    return RecorderPage.model_validate(value)
+    return records.shown_page(value)
 
 
 @router.get("/enrolments", tags=["nodes"], responses=problem_responses())
@@ -72,3 +72,9 @@ def delete_enrolment(
 ) -> None:
     """Revoke a token; engines that registered with it stay."""
     service.revoke_enrolment(session, name, actor)
+
+
+@router.websocket("/engine")
+async def engine_link(websocket: WebSocket) -> None:
+    """Engines connect here: see docs/CONTROL.md."""
+    await context_of(websocket).hub.serve(websocket)

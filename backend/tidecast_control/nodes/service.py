@@ -30,6 +30,7 @@ from tidecast_control.nodes.schemas import (
     NodeStatus,
 )
 
+LOCAL = "local-engine"
 TOKEN_PREFIX, CREDENTIAL_PREFIX = "tce_", "tcn_"
 
 
@@ -111,6 +112,21 @@ def enrol(session: Session, body: EnrolmentInput, actor: Actor) -> EnrolmentSecr
     session.flush()
     audit.record(session, actor, "create", "enrolment", body.name, None, body.model_dump())
     return EnrolmentSecret(**Enrolment.model_validate(row).model_dump(), token=token)
+
+
+def enrol_local(session: Session, token: str) -> None:
+    """A token for the engine beside the service; the one of the run before ends."""
+    old = repository.enrolment_by_name(session, LOCAL)
+    if old is not None:
+        session.delete(old)
+        session.flush()
+    expires_at = utc_now() + timedelta(hours=1)
+    session.add(
+        EnrolmentRow(
+            id=str(uuid.uuid4()), name=LOCAL, digest=digest(token), created_by="service",
+            expires_at=expires_at,
+        )
+    )  # fmt: skip
 
 
 def revoke_enrolment(session: Session, name: str, actor: Actor) -> None:

@@ -1,16 +1,27 @@
-"""Operations: asked of engines, noted, audited."""
+"""Operations: asked of every engine, noted, audited."""
 
 from __future__ import annotations
 
+import asyncio
+import uuid
 from dataclasses import dataclass
 from typing import Any
 
+from fastapi.concurrency import run_in_threadpool
+from sqlmodel import Session
+
+from tidecast_control.audit import service as audit
 from tidecast_control.db import Database
+from tidecast_control.kinds import KINDS
+from tidecast_control.kit import repository as resources_repository
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.problems import ProblemError
+from tidecast_control.kit.models import utc_now
+from tidecast_control.kit.problems import ProblemError, not_found
 from tidecast_control.kit.schemas import Page
 from tidecast_control.link.hub import Hub
-from tidecast_control.operations.schemas import Operation
+from tidecast_control.operations import repository
+from tidecast_control.operations.models import OperationRow
+from tidecast_control.operations.schemas import NodeResult, Operation
 
 
 @dataclass(frozen=True)
@@ -26,17 +37,106 @@ class Wanted:
 
 async def listed(db: Database, limit: int, name: str) -> Page[Operation]:
     """Newest first."""
-    del db, limit, name
-    raise ProblemError("not_implemented")
+
+    def read() -> Page[Operation]:
+        with db.begin() as session:
+            rows = repository.newest(session, limit, name)
+            return Page(items=[Operation.model_validate(row) for row in rows])
+
+    return await run_in_threadpool(read)
 
 
 async def one(db: Database, operation_id: str) -> Operation:
-    """One."""
-    del db, operation_id
-    raise ProblemError("not_implemented")
+    """One operation. Raises `not_found`."""
+
+    def read() -> Operation:
+        with db.begin() as session:
+            row = session.get(OperationRow, operation_id)
+            if row is None:
+                raise not_found("operation", operation_id)
+            return Operation.model_validate(row)
+
+    return await run_in_threadpool(read)
 
 
 async def run(db: Database, hub: Hub, wanted: Wanted, actor: Actor) -> Operation:
-    """Ask the engines."""
-    del db, hub, wanted, actor
-    raise ProblemError("not_implemented")
+    """Ask every engine that is connected; what each said. Raises when all refused."""
+
+    def check() -> None:
+        with db.begin() as session:
+            _check(session, wanted, actor)
+
+    await run_in_threadpool(check)
+    nodes = hub.connected()
+    if not nodes:
+        raise ProblemError("no_node", "no engine is connected", None, 5.0)
+    args = {"kind": wanted.kind, "name": wanted.name, "dry_run": wanted.dry_run, **wanted.request}
+    answers = await asyncio.gather(
+        *(hub.ask(node, wanted.action, args) for node in nodes), return_exceptions=True
+    )
+    results = [_result(n, a) for n, a in zip(nodes, answers, strict=True)]
+    done = [r.ok for r in results]
+    if not any(done):
+        first = next(a for a in answers if isinstance(a, BaseException))
+        raise first
+    row = OperationRow(
+        id=str(uuid.uuid4()), action=wanted.action, kind=wanted.kind, name=wanted.name,
+        state="done" if all(done) else "partial", dry_run=wanted.dry_run, request=wanted.request,
+        results=[r.model_dump(mode="json") for r in results], cli=cli_of(wanted),
+        finished_at=utc_now(), created_by=actor.name,
+    )  # fmt: skip
+
+    def note() -> Operation:
+        with db.begin() as session:
+            session.add(row)
+            if not wanted.dry_run:
+                audit.record(session, actor, wanted.action, wanted.kind, wanted.name, None,
+                             {"request": wanted.request, "results": row.results})  # fmt: skip
+                _keep(session, wanted, actor)
+            session.flush()
+            return Operation.model_validate(row)
+
+    return await run_in_threadpool(note)
+
+
+def _check(session: Session, wanted: Wanted, actor: Actor) -> None:
+    if wanted.kind == "queue":
+        topic, _, number = wanted.name.rpartition(":")
+        row = resources_repository.find(session, "topic", topic)
+        if row is None or int(number) >= int(row.spec.get("queues", 1)):
+            raise not_found("queue", wanted.name)
+    else:
+        row = resources_repository.find(session, wanted.kind, wanted.name)
+        if row is None:
+            raise not_found(wanted.kind, wanted.name)
+        topic = KINDS[wanted.kind].topic_of(wanted.name, row.spec) or wanted.name
+    if wanted.kind != "subscription" and row.spec.get("mode") != "durable":
+        raise ProblemError("conflict", f"topic {topic} is live: only durable topics have queues")
+    actor.need("topics:write" if wanted.kind == "topic" else "subscriptions:write", topic)
+
+
+def _keep(session: Session, wanted: Wanted, actor: Actor) -> None:
+    """A paused subscription stays paused when its engine starts again."""
+    from tidecast_control.kit import resources
+    from tidecast_control.kit.schemas import MergePatch
+
+    if wanted.kind == "subscription" and wanted.action in ("pause", "resume"):
+        patch = MergePatch(spec={"paused": wanted.action == "pause"})
+        resources.patch(session, KINDS["subscription"], wanted.name, patch, actor)
+
+
+def _result(node: str, answer: dict[str, Any] | BaseException) -> NodeResult:
+    if isinstance(answer, ProblemError):
+        return NodeResult(node=node, ok=False, code=answer.problem, detail=answer.detail)
+    if isinstance(answer, BaseException):
+        raise answer
+    return NodeResult(node=node, ok=True, value=answer)
+
+
+def cli_of(wanted: Wanted) -> str:
+    """The same from the shell."""
+    options = "".join(
+        f" --{key.replace('_', '-')} {value}" for key, value in wanted.request.items()
+    )
+    dry = " --dry-run" if wanted.dry_run else ""
+    return f"tidecast {wanted.kind} {wanted.action} {wanted.name}{options}{dry}"

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Response
+from fastapi import APIRouter, Path, Request, Response
+from fastapi.concurrency import run_in_threadpool
 
+from tidecast_control.context import Context
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import Ctx, Db, needs, problem_responses
+from tidecast_control.kit.http import Ctx, Db, anyone, needs, problem_responses, settled
 from tidecast_control.kit.problems import CATALOGUE, not_found
 from tidecast_control.kit.schemas import Page
+from tidecast_control.live.facts import read as read_facts
+from tidecast_control.settings import is_loopback
 from tidecast_control.system import service
+from tidecast_control.system.metrics import CONTENT_TYPE, text
 from tidecast_control.system.schemas import Health, ProblemKind, SystemInfo
 
 api = APIRouter(tags=["system"])
@@ -54,3 +59,23 @@ def health_ready(ctx: Ctx, response: Response) -> Health:
     health = service.ready(ctx)
     response.status_code = 200 if health.ok else 503
     return health
+
+
+@router.get("/metrics", response_class=Response, responses=problem_responses())
+async def metrics(request: Request, ctx: Ctx) -> Response:
+    """For Prometheus, in its text format. From this machine without a key, else with one."""
+    if not _is_near(request, ctx):
+        await run_in_threadpool(_check_reader, request, ctx)
+    samples = await ctx.hub.samples()
+    facts = await run_in_threadpool(read_facts, ctx.db)
+    return Response(text(samples, facts, ctx.feed.watchers), media_type=CONTENT_TYPE)
+
+
+def _is_near(request: Request, ctx: Context) -> bool:
+    host = request.client.host if request.client else ""
+    return is_loopback(host) and not ctx.settings.behind_tls_proxy
+
+
+def _check_reader(request: Request, ctx: Context) -> None:
+    with ctx.db.begin() as session:
+        settled(anyone(request, session)).need("system:read")

@@ -41,10 +41,14 @@ class TopicSpec(Model):
     close_linger_s: float = Field(5.0, ge=0, le=3600)
     queues: int = Field(1, ge=1, le=1024, description="Durable topics; may only grow")
     fsync: Literal["none", "interval", "batch"] = "interval"
-    fsync_interval_ms: float = Field(50.0, gt=0, le=60_000)
-    segment_bytes: int = Field(128 * MIB, ge=64 * 1024, le=4 << 30)
+    fsync_interval_ms: float = Field(50.0, ge=1, le=60_000)
+    segment_bytes: int = Field(128 * MIB, ge=64 * 1024, le=1 << 40)
     retention_bytes: Count = Field(0, description="A queue; 0 = no limit")
-    retention_s: float = Field(0.0, ge=0, le=10 * 366 * 86_400, description="0 = for ever")
+    retention_s: float = Field(0.0, ge=0, le=1e10, description="0 = for ever")
+    retention_past_unacked: bool = Field(False, description="Delete what is not acked, too")
+    cache_bytes: int = Field(16 * MIB, ge=64 * 1024, le=1 << 40, description="A queue")
+    spool: bool = Field(False, description="Publishers' rings survive their crash, on disk")
+    producer_ttl_s: float = Field(604_800.0, ge=1, le=1e10)
 
 
 class EffectiveRate(View):
@@ -62,8 +66,8 @@ class TopicStatus(Status):
     """What the engines say of a topic."""
 
     effective_rate: EffectiveRate
-    publishers: int = 0
-    subscribers: int = 0
+    publishers: int | None = Field(None, description="null: the live feed has it")
+    subscribers: int | None = Field(None, description="null: the live feed has it")
     nodes: list[str] = []
     unwired: list[str] = Field([], description="Settings that the engines here do not know yet")
     paused: bool = False

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlmodel import Session
 
-from tidecast.config import TopicConfig, derive_topic_id, topic_name_problem
+from tidecast.config import LIVE_TOPIC_FIELDS, TopicConfig, derive_topic_id, topic_name_problem
 from tidecast_control.kit import applied, repository
 from tidecast_control.kit.kind import Kind, own_name
 from tidecast_control.kit.models import ResourceRow
@@ -16,15 +16,11 @@ from tidecast_control.rate_limits import service as rate_limits
 from tidecast_control.topics import repository as topics
 from tidecast_control.topics.schemas import Topic, TopicInput, TopicSpec, TopicStatus
 
-LIVE = ("rate_packets_per_s", "rate_bytes_per_s", "linger_us")
+LIVE = frozenset(TopicSpec.model_fields) & LIVE_TOPIC_FIELDS
 DURABLE = (
-    "queues",
-    "fsync",
-    "fsync_interval_ms",
-    "segment_bytes",
-    "retention_bytes",
+    "mode", "queues", "fsync", "fsync_interval_ms", "segment_bytes", "retention_bytes",
     "retention_s",
-)
+)  # fmt: skip
 ENGINE_FIELDS = frozenset(TopicConfig.__struct_fields__)
 PACKET_SLOTS_MAX = 1 << 20
 
@@ -81,7 +77,7 @@ def _uses(session: Session, row: ResourceRow) -> list[str]:
 def _status(session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
     states, policies = applied.connected(session), rate_limits.policies(session)
     unwired = [
-        field for field in (*DURABLE, "mode") if field not in ENGINE_FIELDS
+        field for field in DURABLE if field not in ENGINE_FIELDS
     ] if states else []  # fmt: skip
     found: list[Status] = []
     for row in rows:
@@ -116,11 +112,7 @@ KIND = Kind(
     input=TopicInput,
     in_topology=True,
     order=1,
-    impacts={
-        **dict.fromkeys(LIVE, "live"), "mode": "data_loss", "queues": "live",
-        "fsync": "live", "fsync_interval_ms": "live", "segment_bytes": "live",
-        "retention_bytes": "live", "retention_s": "live",
-    },
+    impacts={**dict.fromkeys(LIVE, "live"), "mode": "data_loss"},
     default_impact="recreate",
     delete_impact="data_loss",
     check=_check,

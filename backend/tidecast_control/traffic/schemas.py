@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from tidecast_control.kit.schemas import Int64, Model, Resource, ResourceInput, Short, Status
+from tidecast_control.kit.schemas import Model, Resource, ResourceInput, Short, Status
 
 
 class TrafficSpec(Model):
@@ -20,12 +20,10 @@ class TrafficSpec(Model):
 
 
 class TrafficStatus(Status):
-    """What the generator did, while it is watched."""
+    """Whether and where it runs."""
 
     running: bool = False
     node: str = ""
-    published: Int64 = 0
-    received: Int64 = 0
 
 
 class Traffic(Resource[TrafficSpec, TrafficStatus]):

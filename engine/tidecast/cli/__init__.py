@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("tidecast.cli.engine:up", "Start Tidecast on this machine."),
     "down": ("tidecast.cli.engine:down", "Stop what `up` or `engine` started."),
     "engine": ("tidecast.cli.engine:engine", "Run an engine in the foreground."),
+    "control": ("tidecast.cli.control:control", "Run the control service (REST, dashboard)."),
     "topic": ("tidecast.cli.topic:topic", "Create, list, show, edit and delete topics."),
     "pub": ("tidecast.cli.pub:pub", "Publish a file, standard input or a message."),
     "sub": ("tidecast.cli.sub:sub", "Subscribe and write what arrives."),

@@ -7,16 +7,17 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tidecast.cli.common import console, data_dir_option, dir_hint, json_option, token_option
+from tidecast.cli.common import F, console, data_dir_option, dir_hint, json_option, token_option
 
 if TYPE_CHECKING:
-    from tidecast.node.process import EngineState
+    from tidecast.cli.control import Service
+    from tidecast.node.process import CompanionFactory, EngineState
 
 LOG_NAME = "engine.log"
 DETACHED_START_TIMEOUT_S = 300.0
@@ -62,7 +63,14 @@ def _warm_up() -> None:
         pass
 
 
-def _run(data_dir: Path, topology_file: Path | None, token: str | None, *, verbose: bool) -> None:
+def _run(
+    data_dir: Path,
+    topology_file: Path | None,
+    token: str | None,
+    *,
+    verbose: bool,
+    companions: Sequence[CompanionFactory] = (),
+) -> None:
     from tidecast.node.process import run_engine
 
     def on_ready(state: EngineState, seconds: float) -> None:
@@ -75,7 +83,10 @@ def _run(data_dir: Path, topology_file: Path | None, token: str | None, *, verbo
         sys.stdout.flush()
 
     try:
-        run_engine(data_dir, topology_file, token=token, on_ready=on_ready, warm_up=_warm_up)
+        run_engine(
+            data_dir, topology_file, token=token, on_ready=on_ready, warm_up=_warm_up,
+            companions=companions,
+        )  # fmt: skip
     except KeyboardInterrupt:
         click.echo("stopped before it was ready", err=True)
         sys.exit(130)
@@ -96,17 +107,34 @@ Ctrl-C stops."""
     )
 
 
+_control_options = (
+    click.option("--control", "control_url", envvar="TIDECAST_CONTROL_URL", metavar="URL",
+                 help="Control service to be managed by [env: TIDECAST_CONTROL_URL]."),
+    click.option("--enrol", "enrol_token", envvar="TIDECAST_ENROL_TOKEN", metavar="TOKEN",
+                 help="Enrolment token for the first time [env: TIDECAST_ENROL_TOKEN]."),
+    click.option("--control-ca", type=click.Path(path_type=Path, dir_okay=False, exists=True),
+                 help="CA certificate of the control service, when it has one of its own."),
+)  # fmt: skip
+
+
 @click.command()
 @data_dir_option
 @_topology_option
 @token_option
 @click.option("--detach", is_flag=True, help="Start in the background and return when ready.")
-def up(data_dir: Path, topology_file: Path | None, token: str | None, detach: bool) -> None:
-    """Start Tidecast on this machine: an engine that serves all programs here.
+@click.option("--no-control", is_flag=True, help="An engine alone, without the control service.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=None, metavar="PORT",
+              help="Port of the control service on loopback. [default: 7480]")  # fmt: skip
+def up(
+    data_dir: Path, topology_file: Path | None, token: str | None, detach: bool, no_control: bool,
+    port: int | None,
+) -> None:  # fmt: skip
+    """Start Tidecast on this machine: Postgres, the control service with its page, an engine.
 
     In the foreground until Ctrl-C, or in the background with --detach. When it runs already, says
     so and returns.
     """
+    from tidecast.cli.control import local_token, service_state, start_service
     from tidecast.node.process import read_state, running_pid
 
     pid = running_pid(data_dir)
@@ -114,39 +142,82 @@ def up(data_dir: Path, topology_file: Path | None, token: str | None, detach: bo
         state = read_state(data_dir)
         name = f", node {state.node_name}" if state is not None else ""
         click.echo(f"already up: engine pid {pid}{name}, data in {data_dir}")
+        served = service_state(data_dir)
+        if served is not None:
+            click.echo(f"control service: {served['url']}")
         return
-    if detach:
-        _detach(data_dir, topology_file, token)
-    else:
-        _run(data_dir, topology_file, token, verbose=True)
+    service = None
+    if not no_control:
+        out = console(stderr=True)
+        with out.status("starting Postgres and the control service"):
+            options = [] if port is None else ["--port", str(port)]
+            service = start_service(data_dir, *options)
+        click.echo("\n".join(service.lines))
+    try:
+        if detach:
+            _detach(data_dir, topology_file, token, service)
+            service = None
+        else:
+            links = () if service is None else (_link(service.url, local_token(data_dir), None),)
+            _run(data_dir, topology_file, token, verbose=True, companions=links)
+    finally:
+        if service is not None:
+            service.stop()
+
+
+def _link(url: str, enrol_token: str | None, ca_file: Path | None) -> CompanionFactory:
+    from tidecast.cli.control import link_to
+
+    return link_to(url, enrol_token, ca_file)
+
+
+def _with_control_options(command: F) -> F:
+    for option in reversed(_control_options):
+        command = option(command)
+    return command
 
 
 @click.command()
 @data_dir_option
 @_topology_option
 @token_option
-def engine(data_dir: Path, topology_file: Path | None, token: str | None) -> None:
-    """Run an engine in the foreground until SIGTERM or Ctrl-C (for service managers)."""
-    _run(data_dir, topology_file, token, verbose=False)
+@_with_control_options
+def engine(
+    data_dir: Path, topology_file: Path | None, token: str | None, control_url: str | None,
+    enrol_token: str | None, control_ca: Path | None,
+) -> None:  # fmt: skip
+    """Run an engine in the foreground until SIGTERM or Ctrl-C (for service managers).
+
+    With --control it is managed by that service, and runs on when the service is away.
+    """
+    links = () if control_url is None else (_link(control_url, enrol_token, control_ca),)
+    _run(data_dir, topology_file, token, verbose=False, companions=links)
 
 
 @click.command()
 @data_dir_option
 @json_option
 def down(data_dir: Path, as_json: bool) -> None:
-    """Stop the engine of this data directory; clients are told. Nothing to do is no error."""
+    """Stop what `up` started here; clients are told. Nothing to do is no error."""
     from tidecast.cli.common import echo_json
+    from tidecast.cli.control import stop_service
     from tidecast.node.process import running_pid, stop_engine
 
     stopped = None if running_pid(data_dir) is None else stop_engine(data_dir)
+    service = stop_service(data_dir)
     if as_json:
-        echo_json({"stopped_pid": stopped})
-    else:
-        click.echo("nothing was up" if stopped is None else f"stopped engine pid {stopped}")
+        echo_json({"stopped_pid": stopped, "stopped_control_pid": service})
+        return
+    click.echo("nothing was up" if stopped is None else f"stopped engine pid {stopped}")
+    if service is not None:
+        click.echo(f"stopped control service pid {service}")
 
 
-def _detach(data_dir: Path, topology_file: Path | None, token: str | None) -> None:
+def _detach(
+    data_dir: Path, topology_file: Path | None, token: str | None, service: Service | None
+) -> None:
     from tidecast.cli import Failure
+    from tidecast.cli.control import local_token
 
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = data_dir / LOG_NAME
@@ -156,6 +227,9 @@ def _detach(data_dir: Path, topology_file: Path | None, token: str | None) -> No
     environment = dict(os.environ)
     if token is not None:
         environment["TIDECAST_TOKEN"] = token
+    if service is not None:
+        command += ["--control", service.url]
+        environment["TIDECAST_ENROL_TOKEN"] = local_token(data_dir) or ""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment,

@@ -14,9 +14,10 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 import msgspec
 
@@ -146,6 +147,19 @@ def choose_topology(data_dir: Path, path: Path | None) -> tuple[Topology, Path]:
         return topology, path
 
 
+class Companion(Protocol):
+    """What runs beside a node for as long as it runs: the control link."""
+
+    def start(self) -> None:
+        """Begin; does not wait for others."""
+
+    def stop(self) -> None:
+        """End. Idempotent."""
+
+
+CompanionFactory = Callable[[NodeApi, TopologyStore], Companion]
+
+
 def _make_node(topology: Topology, data_dir: Path) -> NodeApi:
     from tidecast.node.node import Node
 
@@ -163,6 +177,7 @@ class Engine:
         topology_file: Path | None = None,
         token: str | None = None,
         node_factory: NodeFactory = _make_node,
+        companions: Sequence[CompanionFactory] = (),
     ) -> None:
         self.data_dir = data_dir
         self.node: NodeApi | None = None
@@ -170,6 +185,7 @@ class Engine:
         self._file = topology_file
         self._token = token
         self._factory = node_factory
+        self._companions = companions
         self._undo = contextlib.ExitStack()
 
     def start(self) -> EngineState:
@@ -191,6 +207,10 @@ class Engine:
             server = AdmissionServer(node, self.data_dir, store, self._token)
             undo.callback(server.stop)
             server.start()
+            for make in self._companions:
+                companion = make(node, store)
+                undo.callback(companion.stop)
+                companion.start()
             state = EngineState(
                 pid=os.getpid(),
                 node_id=node.id,
@@ -220,6 +240,7 @@ def run_engine(
     on_ready: Callable[[EngineState, float], None],
     warm_up: Callable[[], None] = lambda: None,
     node_factory: NodeFactory = _make_node,
+    companions: Sequence[CompanionFactory] = (),
 ) -> None:
     """Run until SIGTERM or SIGINT, in the main thread. Raises TidecastError when it cannot start.
 
@@ -243,7 +264,12 @@ def run_engine(
         topology, path = choose_topology(data_dir, topology_file)
         warm_up()
         engine = Engine(
-            data_dir, topology, topology_file=path, token=token, node_factory=node_factory
+            data_dir,
+            topology,
+            topology_file=path,
+            token=token,
+            node_factory=node_factory,
+            companions=companions,
         )
         state = engine.start()
         ready = True

@@ -12,6 +12,7 @@ from tidecast.config import (
     LIVE_TOPIC_FIELDS,
     TopicConfig,
     Topology,
+    TransportConfig,
     add_topic,
     change_topic,
     save_topology,
@@ -62,6 +63,17 @@ class TopologyStore:
             at = next((i for i, t in enumerate(kept) if t.name == topic.name), len(kept))
             kept[at : at + 1] = [topic]
             self._save(kept)
+
+    def put_all(self, topics: list[TopicConfig]) -> None:
+        """Save these topics instead of those before, in one write."""
+        with self._lock:
+            self._save(topics)
+
+    def put_transports(self, transports: list[TransportConfig]) -> None:
+        """Save transports; they are opened when the engine starts again."""
+        with self._lock:
+            self.topology = msgspec.structs.replace(self.topology, transports=transports)
+            self._save(list(self.topology.topics))
 
     def remove(self, name: str) -> None:
         """Forget a topic, if it was declared."""

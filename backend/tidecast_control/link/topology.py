@@ -1,0 +1,93 @@
+"""What an engine is told: all of the topology, or what changed since a version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlmodel import Session
+
+from tidecast.config import matches
+from tidecast_control.faults.service import is_over
+from tidecast_control.kit import repository
+from tidecast_control.kit.models import ResourceRow
+from tidecast_control.rate_limits import service as rate_limits
+from tidecast_control.traffic import service as traffic
+
+CHANGES_MAX = 20_000
+RATES = ("rate_packets_per_s", "rate_bytes_per_s")
+FAULT_FIELDS = (
+    "drop", "duplicate", "reorder", "corrupt", "delay_us", "partition", "seed",
+)  # fmt: skip
+TRAFFIC_FIELDS = ("messages_per_s", "message_bytes", "keys", "subscribers")
+
+
+def message(session: Session, since: int, node: str, nodes: Sequence[str]) -> dict[str, Any]:
+    """A ``topology`` message for a node that has applied version ``since``."""
+    version, trimmed = repository.clock(session)
+    full = since == 0 or since < trimmed or since > version
+    changes = [] if full else repository.outbox_after(session, since, CHANGES_MAX + 1)
+    if len(changes) > CHANGES_MAX:
+        full = True
+    told: dict[str, Any] = {
+        "type": "topology",
+        "version": version,
+        "full": full,
+        "faults": _faults(session, node),
+        "traffic": _traffic(session, node, nodes),
+    }
+    kinds = {change.kind for change in changes}
+    if full or "transport" in kinds:
+        told["transports"] = {row.name: row.spec for row in repository.all_of(session, "transport")}
+    if full:
+        told["topics"] = _topics(session, node, None)
+    else:
+        names = {change.name for change in changes if change.kind == "topic"}
+        names |= _matched(session, [c.old for c in changes if c.kind == "rate_limit"],
+                          {c.name for c in changes if c.kind == "rate_limit"})  # fmt: skip
+        found = _topics(session, node, names) if names else {}
+        told["topics"] = {name: found.get(name) for name in sorted(names)}
+    return told
+
+
+def _matched(session: Session, before: Iterable[dict[str, Any] | None], now: set[str]) -> set[str]:
+    """Topics that a changed policy matched before or matches now."""
+    if not now:
+        return set()
+    patterns = {spec["pattern"] for spec in before if spec}
+    patterns |= {p.pattern for p in rate_limits.policies(session) if p.name in now}
+    names = repository.names(session, "topic")
+    return {name for name in names if any(matches(pattern, name) for pattern in patterns)}
+
+
+def _topics(session: Session, node: str, names: set[str] | None) -> dict[str, Any]:
+    policies = rate_limits.policies(session)
+    return {
+        row.name: _topic(row, node, policies) for row in repository.all_of(session, "topic", names)
+    }
+
+
+def _topic(row: ResourceRow, node: str, policies: Sequence[rate_limits.Policy]) -> dict[str, Any]:
+    config = {key: value for key, value in row.spec.items() if key not in RATES}
+    config["id"] = config.pop("wire_id", None)
+    rate = rate_limits.effective(policies, row.name, row.spec, node)
+    config["rate_packets_per_s"] = rate.packets_per_s
+    config["rate_bytes_per_s"] = rate.bytes_per_s
+    return config | {"labels": row.labels, "description": row.description}
+
+
+def _faults(session: Session, node: str) -> dict[str, Any]:
+    return {
+        row.name: {field: row.spec[field] for field in FAULT_FIELDS}
+        for row in repository.all_of(session, "fault")
+        if not is_over(row) and (not row.spec["nodes"] or node in row.spec["nodes"])
+    }
+
+
+def _traffic(session: Session, node: str, nodes: Sequence[str]) -> dict[str, Any]:
+    found = {}
+    for row in repository.all_of(session, "traffic"):
+        if row.spec["running"] and traffic.runner(row.spec, nodes) == node:
+            topic = traffic.topic_of(row.name, row.spec)
+            found[row.name] = {f: row.spec[f] for f in TRAFFIC_FIELDS} | {"topic": topic}
+    return found

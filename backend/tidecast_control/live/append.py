@@ -1,0 +1,200 @@
+"""Channels that only ever add: messages of a topic, a flight recorder, alerts, audit."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any, Protocol
+
+from fastapi.concurrency import run_in_threadpool
+from sqlalchemy import func, select
+from sqlmodel import col
+
+from tidecast_control.alerts import service as alerts
+from tidecast_control.audit import repository as audit
+from tidecast_control.audit.models import AuditRow
+from tidecast_control.audit.schemas import AuditEntry
+from tidecast_control.db import Database
+from tidecast_control.kit.problems import ProblemError
+from tidecast_control.link.hub import Hub
+from tidecast_control.live.rates import Json
+from tidecast_control.messages.decode import shown_message
+from tidecast_control.nodes.records import shown_record
+
+POLL_S = 1.0
+RECORDS_ASKED, BACKLOG_MAX = 200, 1000
+
+
+class AppendSource(Protocol):
+    """Where entries come from."""
+
+    async def take(self, limit: int) -> Json | None:
+        """What came since the call before; None when there is nothing."""
+
+    async def close(self) -> None:
+        """No more is wanted."""
+
+
+async def open_source(name: str, db: Database, hub: Hub) -> AppendSource | None:
+    """The source of an append channel; None for the others. Raises `no_node`, `not_found`."""
+    kind, _, rest = name.partition(":")
+    match kind:
+        case "messages" if rest:
+            topic = rest.removesuffix("#withheld")
+            source = Tail(topic, hub, withheld=rest.endswith("#withheld"))
+            await source.open()
+            return source
+        case "recorder" if rest:
+            hub.engine(rest)
+            return Recorder(rest, hub)
+        case "alerts" if not rest:
+            return Alerts(db)
+        case "audit" if not rest:
+            return Audit(db)
+    return None
+
+
+class Tail:
+    """Messages of a topic as they come, from the engine that hears most: the first by name."""
+
+    def __init__(self, topic: str, hub: Hub, *, withheld: bool) -> None:
+        self._topic, self._hub, self._withheld = topic, hub, withheld
+        self._found: deque[Json] = deque()
+        self._skipped = 0
+        self._node, self._stream = "", ""
+
+    async def open(self) -> None:
+        """Begin at the first engine. Raises `no_node`, `not_found`."""
+        self._node = self._hub.engine("").name
+        self._stream = await self._hub.stream(
+            self._node, "tail", {"topic": self._topic}, self._on_items
+        )
+
+    def _on_items(self, items: Json) -> None:
+        self._skipped += int(items["skipped"])
+        self._found.extend(items["messages"])
+        while len(self._found) > BACKLOG_MAX:
+            self._found.popleft()
+            self._skipped += 1
+
+    async def take(self, limit: int) -> Json | None:
+        """See `AppendSource`."""
+        if self._node not in self._hub.connected():
+            try:
+                await self.open()
+            except ProblemError:
+                return None
+        if not self._found and not self._skipped:
+            return None
+        taken = [self._found.popleft() for _ in range(min(limit, len(self._found)))]
+        skipped, self._skipped = self._skipped, 0
+        shown = [shown_message(m, withheld=self._withheld) for m in taken]
+        return {
+            "messages": [m.model_dump(mode="json", exclude_none=True) for m in shown],
+            "skipped": str(skipped),
+            "withheld": self._withheld,
+        }
+
+    async def close(self) -> None:
+        """See `AppendSource`."""
+        await self._hub.end_stream(self._node, self._stream)
+
+
+class _Polled:
+    """Asked at most once a second."""
+
+    def __init__(self) -> None:
+        self._due_s = 0.0
+
+    def _is_due(self) -> bool:
+        now_s = time.monotonic()
+        if now_s < self._due_s:
+            return False
+        self._due_s = now_s + POLL_S
+        return True
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+class Recorder(_Polled):
+    """A node's flight recorder."""
+
+    def __init__(self, node: str, hub: Hub) -> None:
+        super().__init__()
+        self._node, self._hub = node, hub
+        self._seen: set[tuple[Any, ...]] = set()
+
+    async def take(self, limit: int) -> Json | None:
+        """See `AppendSource`."""
+        if not self._is_due():
+            return None
+        args = {"limit": min(limit, RECORDS_ASKED), "section": "all"}
+        try:
+            answer = await self._hub.ask(self._node, "recorder", args, 2.0)
+        except ProblemError:
+            return None
+        marks = [(r["at_ns"], r["writer"], r["section"], r["text"]) for r in answer["records"]]
+        new = [
+            record for record, mark in zip(answer["records"], marks, strict=True)
+            if mark not in self._seen
+        ]  # fmt: skip
+        self._seen = set(marks)
+        shown = [shown_record(r).model_dump(mode="json") for r in new]
+        return {"records": shown} if shown else None
+
+
+class Alerts(_Polled):
+    """Alerts as they fire and resolve."""
+
+    def __init__(self, db: Database) -> None:
+        super().__init__()
+        self._db = db
+        self._seen: dict[str, Json] | None = None
+
+    async def take(self, limit: int) -> Json | None:
+        """See `AppendSource`."""
+        if not self._is_due():
+            return None
+
+        def read() -> dict[str, Json]:
+            with self._db.begin() as session:
+                rows = alerts.listed(session, None, limit)
+            return {row.id: row.model_dump(mode="json", exclude_none=True) for row in rows}
+
+        now = await run_in_threadpool(read)
+        before, self._seen = self._seen, now
+        if before is None:
+            return None
+        new = [row for key, row in now.items() if before.get(key) != row]
+        return {"entries": new} if new else None
+
+
+class Audit(_Polled):
+    """Audit entries as they are made."""
+
+    def __init__(self, db: Database) -> None:
+        super().__init__()
+        self._db = db
+        self._last: int | None = None
+
+    async def take(self, limit: int) -> Json | None:
+        """See `AppendSource`."""
+        if not self._is_due():
+            return None
+
+        def read() -> list[AuditRow]:
+            with self._db.begin() as session:
+                if self._last is None:
+                    newest = session.execute(select(func.max(col(AuditRow.id)))).scalar_one()
+                    self._last = int(newest or 0)
+                    return []
+                rows = audit.page(session, audit.AuditQuery(limit), None)
+            return [row for row in reversed(rows) if (row.id or 0) > (self._last or 0)]
+
+        rows = await run_in_threadpool(read)
+        if not rows:
+            return None
+        self._last = rows[-1].id
+        shown = [AuditEntry.model_validate(r).model_dump(mode="json") for r in rows]
+        return {"entries": shown}

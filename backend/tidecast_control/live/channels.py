@@ -1,0 +1,313 @@
+"""What each channel shows of the world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from tidecast_control.live import rates as r
+from tidecast_control.live.rates import Json
+from tidecast_control.live.world import World, keys_as_text
+
+BUSIEST, FLOW_NODES_MAX, SLOW_MAX = 10, 400, 50
+RING_FULL, LAG_SLOW, LOSS_RATIO = 0.9, 0.5, 0.01
+
+
+@dataclass
+class Facts:
+    """What Postgres and the hub know besides telemetry."""
+
+    nodes: dict[str, Json] = field(default_factory=dict)
+    topics_total: int = 0
+    firing: int = 0
+    silenced: int = 0
+    subscriptions: dict[str, Json] = field(default_factory=dict)
+    since: dict[str, datetime] = field(default_factory=dict)
+
+
+def overview(world: World, facts: Facts, now: datetime) -> Json:
+    """Channel `overview`."""
+    topics = sorted(world.topics.values(), key=lambda t: -t["rates"]["packets_out"])
+    active = [t for t in topics if t["rates"]["packets_out"] or t["rates"]["packets_in"]]
+    lags = [s for s in world.subscriptions.values() if s.get("lag_messages") is not None]
+    return _known({
+        "rates": world.totals,
+        "retransmit_ratio": r.ratio(world.totals["packets_resent"], world.totals["packets_out"]),
+        "nodes_up": sum(n["state"] == "up" for n in facts.nodes.values()),
+        "nodes_total": len(facts.nodes),
+        "nodes_drifting": sum(bool(n["drift"]) for n in facts.nodes.values()),
+        "topics_total": facts.topics_total,
+        "topics_active": len(active),
+        "publishers": len(world.publications),
+        "subscribers": len(world.readers),
+        "lag_packets_max": max([t["lag_packets"] for t in topics], key=int, default="0"),
+        "lag_messages": str(max(int(s["lag_messages"]) for s in lags)) if lags else None,
+        "lag_s": max((s.get("lag_s") or 0.0) for s in lags) if lags else None,
+        "ring_fill_max": max([t["ring_fill"] for t in topics], default=0.0),
+        "cache_fill_max": max((q.get("cache_fill") or 0.0) for q in world.queues.values())
+        if world.queues else None,
+        "alerts_firing": facts.firing,
+        "alerts_silenced": facts.silenced,
+        "rtt_ms": world.rtt_ms,
+        "slow": slow(world, facts, now),
+        "busiest": [t["name"] for t in active[:BUSIEST]],
+    })  # fmt: skip
+
+
+def slow(world: World, facts: Facts, now: datetime) -> dict[str, Json]:
+    """What is slow, and why."""
+    found: dict[str, Json] = {}
+
+    def note(kind: str, name: str, node: str, reason: str, detail: str, value: float) -> None:
+        key = f"{kind}/{name}/{node}/{reason}"
+        if len(found) < SLOW_MAX:
+            since = facts.since.setdefault(key, now)
+            found[key] = {
+                "kind": kind, "name": name, "node": node, "reason": reason, "detail": detail,
+                "value": round(value, 4), "since": since.isoformat(),
+            }  # fmt: skip
+
+    for name, node in facts.nodes.items():
+        if node["state"] == "down":
+            note("node", name, name, "node_down", "its engine is not connected", 1)
+        elif node["drift"]:
+            note("node", name, name, "drift", "it has not applied the newest topology", 1)
+    for each in world.publications.values():
+        topic, node, made = each["topic"], each["node"], each["rates"]
+        if made["flow_limited"] > 0:
+            note(
+                "publication",
+                topic,
+                node,
+                "flow_control",
+                "a receiver's window holds the publisher back",
+                made["flow_limited"],
+            )
+        elif made["rate_limited"] > 0:
+            note(
+                "publication",
+                topic,
+                node,
+                "rate_limit",
+                "the rate limit holds packets back",
+                made["rate_limited"],
+            )
+        if each["fill"] >= RING_FULL:
+            note(
+                "publication",
+                topic,
+                node,
+                "ring_full",
+                "what receivers have not confirmed fills the history",
+                each["fill"],
+            )
+        lost = r.ratio(made["packets_resent"], made["packets_out"])
+        if lost > LOSS_RATIO:
+            note("topic", topic, node, "loss", f"{lost:.1%} of the packets are sent again", lost)
+    for reader in world.readers.values():
+        ring = world.publications.get(reader["source"]) or world.images.get(reader["source"])
+        slots = int(ring["slots"]) if ring else 0
+        if slots and int(reader["lag_packets"]) > LAG_SLOW * slots:
+            note(
+                "receiver",
+                reader["topic"],
+                reader["node"],
+                "slow_reader",
+                f"{reader['client']} is {reader['lag_packets']} packets behind",
+                int(reader["lag_packets"]),
+            )
+    for gone in facts.since.keys() - found.keys():
+        del facts.since[gone]
+    return found  # fmt: skip
+
+
+def topics(world: World) -> Json:
+    """Channel `topics`."""
+    return {"topics": world.topics}
+
+
+def topic(world: World, name: str) -> Json:
+    """Channel `topic:NAME`."""
+
+    def mine(rows: dict[str, Json]) -> dict[str, Json]:
+        return {key: row for key, row in rows.items() if row["topic"] == name}
+
+    shown = world.topics.get(name)
+    if shown is None:
+        shown = {**World().topic(name), "lag_packets": "0"}
+    return {
+        "topic": shown,
+        "publications": mine(world.publications),
+        "receivers": mine(world.receivers),
+        "images": mine(world.images),
+        "readers": mine(world.readers),
+    }
+
+
+def reliability(world: World) -> Json:
+    """Channel `reliability`."""
+    behind = [w for w in world.receivers.values() if not w["excluded"]]
+    slowest = max(behind, key=lambda w: int(w["lag_packets"]), default=None)
+    return _known({
+        "rates": world.totals,
+        "retransmit_ratio": r.ratio(world.totals["packets_resent"], world.totals["packets_out"]),
+        "publications": world.publications,
+        "receivers": world.receivers,
+        "images": world.images,
+        "agents": world.agents,
+        "invalid": keys_as_text(world.invalid),
+        "faults": keys_as_text(world.faults),
+        "slowest_receiver": slowest["id"] if slowest else None,
+    })  # fmt: skip
+
+
+def subscriptions(world: World, facts: Facts) -> Json:
+    """Channel `subscriptions`."""
+    found = {}
+    for name, row in facts.subscriptions.items():
+        found[name] = {
+            "name": name, "topic": row["topic"], "state": "unknown", "members": 0, "pressure": "",
+            **_known(world.subscriptions.get(name, {})),
+        }  # fmt: skip
+    return {"subscriptions": found, "readers": world.readers}
+
+
+def nodes(world: World, facts: Facts) -> Json:
+    """Channel `nodes`."""
+    found = {}
+    for name, fact in facts.nodes.items():
+        live = world.nodes.get(name, {"name": name, "rates": r.no_rates()})
+        found[name] = _known({**live, **fact})
+    return {"nodes": found, "agents": world.agents}
+
+
+def flow(world: World) -> Json:
+    """Channel `flow`: publishers -> topics -> (queues -> subscriptions | subscribers)."""
+    boxes: dict[str, Json] = {}
+    edges: dict[str, Json] = {}
+
+    def box(identity: str, kind: str, label: str, **more: Any) -> str:
+        boxes.setdefault(identity, {"id": identity, "kind": kind, "label": label, **more})
+        return identity
+
+    for name, row in world.topics.items():
+        made = row["rates"]
+        moving = made["packets_out"] or made["packets_in"]
+        box(
+            f"topic/{name}",
+            "topic",
+            name,
+            packets_per_s=made["packets_out"],
+            bytes_per_s=made["bytes_out"],
+            fill=row["ring_fill"],
+            state="slow" if row["throttle"] == "flow" else "active" if moving else "idle",
+        )
+    for each in world.publications.values():
+        made = each["rates"]
+        source = box(
+            f"publisher/{each['id']}",
+            "publisher",
+            each["client"] or each["node"],
+            node=each["node"],
+            packets_per_s=made["packets_out"],
+            bytes_per_s=made["bytes_out"],
+            fill=each["fill"],
+            state="active" if made["packets_out"] else "idle",
+        )
+        throttle = "flow" if made["flow_limited"] else "rate" if made["rate_limited"] else "none"
+        _edge(edges, source, f"topic/{each['topic']}", made, throttle, each["fill"], 0)
+    for reader in world.readers.values():
+        ring = world.publications.get(reader["source"]) or world.images.get(reader["source"])
+        made = ring["rates"] if ring else r.no_rates()
+        slots = int(ring["slots"]) if ring else 0
+        lag = int(reader["lag_packets"])
+        name = reader["client"] or reader["node"]
+        target = box(
+            f"subscriber/{reader['node']}/{name}",
+            "subscriber",
+            name,
+            node=reader["node"],
+            state="active",
+        )
+        _edge(
+            edges,
+            f"topic/{reader['topic']}",
+            target,
+            made,
+            "none",
+            min(1.0, lag / slots) if slots else 0.0,
+            lag,
+        )
+    _flow_queues(world, box, edges)
+    truncated = len(boxes) > FLOW_NODES_MAX
+    if truncated:
+        kept = sorted(boxes, key=lambda b: -boxes[b].get("packets_per_s", 0.0))[:FLOW_NODES_MAX]
+        boxes = {b: boxes[b] for b in kept}
+    shown = {k: e for k, e in edges.items() if e["source"] in boxes and e["target"] in boxes}
+    return {"nodes": {k: _known(b) for k, b in boxes.items()}, "edges": shown,
+            "truncated": truncated}  # fmt: skip
+
+
+def _flow_queues(world: World, box: Callable[..., str], edges: dict[str, Json]) -> None:
+    for name, row in world.queues.items():
+        target = box(
+            f"queue/{name}",
+            "queue",
+            name,
+            node=row["node"],
+            fill=row.get("cache_fill"),
+            state=_queue_state(row),
+        )
+        _edge(edges, f"topic/{row['topic']}", target, r.no_rates(), "none", 0.0, 0)
+
+
+def _queue_state(row: Json) -> str:
+    return "paused" if row.get("state") == "paused" else "active"
+
+
+def _edge(
+    edges: dict[str, Json], source: str, target: str, made: Json, throttle: str,
+    pressure: float, lag: int,
+) -> None:  # fmt: skip
+    identity = f"{source}>{target}"
+    row = edges.get(identity)
+    if row is None:
+        row = edges[identity] = {
+            "id": identity, "source": source, "target": target, "packets_per_s": 0.0,
+            "bytes_per_s": 0.0, "loss_per_s": 0.0, "resent_per_s": 0.0, "throttle": "none",
+            "pressure": 0.0, "lag_packets": "0",
+        }  # fmt: skip
+    row["packets_per_s"] = round(row["packets_per_s"] + made["packets_out"] + made["packets_in"], 1)
+    row["bytes_per_s"] = round(row["bytes_per_s"] + made["bytes_out"] + made["bytes_in"], 1)
+    row["loss_per_s"] = round(row["loss_per_s"] + made["losses"], 1)
+    row["resent_per_s"] = round(row["resent_per_s"] + made["packets_resent"], 1)
+    row["pressure"] = max(row["pressure"], round(pressure, 4))
+    row["lag_packets"] = str(max(int(row["lag_packets"]), lag))
+    if throttle != "none":
+        row["throttle"] = throttle
+
+
+def _known(row: Json) -> Json:
+    return {key: value for key, value in row.items() if value is not None}
+
+
+PLAIN: dict[str, Callable[[World, Facts, datetime], Json]] = {
+    "overview": overview,
+    "topics": lambda world, _facts, _now: topics(world),
+    "reliability": lambda world, _facts, _now: reliability(world),
+    "subscriptions": lambda world, facts, _now: subscriptions(world, facts),
+    "nodes": lambda world, facts, _now: nodes(world, facts),
+    "flow": lambda world, _facts, _now: flow(world),
+}
+"""Channels without an argument."""
+
+
+def data_of(channel: str, world: World, facts: Facts, now: datetime) -> Json | None:
+    """The data of a snapshot channel; None when there is no such channel."""
+    plain = PLAIN.get(channel)
+    if plain is not None:
+        return plain(world, facts, now)
+    kind, _, name = channel.partition(":")
+    return topic(world, name) if kind == "topic" and name else None

@@ -1,0 +1,39 @@
+"""What the live feed needs of Postgres, read once a second at most."""
+
+from __future__ import annotations
+
+from tidecast_control.alerts import repository as alerts
+from tidecast_control.db import Database
+from tidecast_control.kit import repository
+from tidecast_control.live.channels import Facts
+from tidecast_control.nodes import repository as nodes
+
+
+def read(db: Database) -> Facts:
+    """Nodes, counts, alerts, subscriptions."""
+    with db.begin() as session:
+        version, _ = repository.clock(session)
+        states = nodes.states(session)
+        firing = alerts.firing(session)
+        found = Facts(
+            topics_total=repository.count(session, "topic"),
+            firing=sum(not row.silenced for row in firing),
+            silenced=sum(row.silenced for row in firing),
+            subscriptions={
+                row.name: row.spec for row in repository.all_of(session, "subscription")
+            },
+        )
+        for name in repository.names(session, "node"):
+            state = states.get(name)
+            up = state is not None and state.connected
+            drift = up and state is not None and (
+                state.applied_version < version
+                or bool(state.errors)
+                or bool(state.restart_needed)
+            )  # fmt: skip
+            found.nodes[name] = {
+                "state": "up" if up else "never" if state is None else "down",
+                "drift": drift,
+                "topology_version": str(state.applied_version if state is not None else 0),
+            }
+        return found

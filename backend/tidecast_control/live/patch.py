@@ -1,0 +1,33 @@
+"""Merge patches (RFC 7396) between snapshots, and the sum of two patches."""
+
+from __future__ import annotations
+
+from tidecast_control.live.rates import Json
+
+
+def difference(old: Json, new: Json) -> Json:
+    """The merge patch from ``old`` to ``new``; empty when they are equal. Neither has nulls."""
+    patch: Json = {}
+    for key, value in new.items():
+        before = old.get(key)
+        if before is value or before == value:
+            continue
+        if isinstance(value, dict) and isinstance(before, dict):
+            patch[key] = difference(before, value)
+        else:
+            patch[key] = value
+    for key in old.keys() - new.keys():
+        patch[key] = None
+    return patch
+
+
+def combined(first: Json, second: Json) -> Json:
+    """One patch that does what both do, one after the other."""
+    result = dict(first)
+    for key, value in second.items():
+        before = result.get(key)
+        if isinstance(value, dict) and isinstance(before, dict):
+            result[key] = combined(before, value)
+        else:
+            result[key] = value
+    return result

@@ -1,0 +1,74 @@
+"""From two samples of an engine to rates a second."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Json = dict[str, Any]
+
+RATE_COUNTERS = {
+    "packets_out": "packets_sent",
+    "bytes_out": "bytes_sent",
+    "packets_in": "packets_received",
+    "bytes_in": "bytes_received",
+    "packets_resent": "packets_resent",
+    "bytes_resent": "bytes_resent",
+    "naks_received": "naks_received",
+    "naks_sent": "naks_sent",
+    "losses": "losses",
+    "lost_for_good": "lost_for_good",
+    "rate_limited": "rate_limited",
+    "flow_limited": "flow_limited",
+}
+"""Rate -> the counter whose growth it is."""
+
+Key = tuple[str, str, str, int, int]
+
+
+def key_of(kind: str, row: Json) -> Key:
+    """What tells a counter row from all others of its node."""
+    return kind, row["name"], row["detail"], row["session"], row["peer"]
+
+
+def rows_of(sample: Json) -> dict[Key, Json]:
+    """All counter rows of a sample."""
+    return {key_of(kind, row): row for kind, rows in sample["counters"].items() for row in rows}
+
+
+def seconds_between(before: Json | None, after: Json) -> float:
+    """Time between two samples; 0 when there is only one."""
+    if before is None:
+        return 0.0
+    return max(0.0, float(after["mono_ns"] - before["mono_ns"]) / 1e9)
+
+
+def growth(before: Json | None, after: Json, counter: str, seconds: float) -> float:
+    """Growth of one counter, a second. A row that is new has grown from nothing."""
+    if seconds <= 0:
+        return 0.0
+    old = before.get(counter, 0) if before is not None else 0
+    return max(0.0, float(after.get(counter, 0) - old) / seconds)
+
+
+def rates(before: Json | None, after: Json, seconds: float) -> Json:
+    """`Rates` of one counter row."""
+    return {
+        name: round(growth(before, after, counter, seconds), 1)
+        for name, counter in RATE_COUNTERS.items()
+    }
+
+
+def no_rates() -> Json:
+    """`Rates` of nothing."""
+    return dict.fromkeys(RATE_COUNTERS, 0.0)
+
+
+def add(total: Json, more: Json) -> None:
+    """Add rates to rates."""
+    for name, value in more.items():
+        total[name] = round(total[name] + value, 1)
+
+
+def ratio(part: float, whole: float) -> float:
+    """``part / whole``; 0 when there is nothing."""
+    return round(part / whole, 5) if whole > 0 else 0.0

@@ -1,0 +1,258 @@
+"""What all engines say, put together: topics, rings, receivers, agents. Plain JSON values.
+
+Built once a tick for all channels and viewers. 64-bit numbers become strings here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidecast_control.live import rates as r
+from tidecast_control.live.rates import Json
+
+AGENT_KINDS = ("sender", "receiver")
+NOBODY = 1 << 62
+"""Positions beyond this mean `no limit`."""
+
+
+@dataclass
+class Source:
+    """One engine's samples."""
+
+    node: str
+    before: Json | None
+    sample: Json
+
+
+@dataclass
+class World:
+    """Rows by id, of all nodes."""
+
+    topics: dict[str, Json] = field(default_factory=dict)
+    publications: dict[str, Json] = field(default_factory=dict)
+    receivers: dict[str, Json] = field(default_factory=dict)
+    images: dict[str, Json] = field(default_factory=dict)
+    readers: dict[str, Json] = field(default_factory=dict)
+    agents: dict[str, Json] = field(default_factory=dict)
+    nodes: dict[str, Json] = field(default_factory=dict)
+    subscriptions: dict[str, Json] = field(default_factory=dict)
+    queues: dict[str, Json] = field(default_factory=dict)
+    invalid: dict[str, int] = field(default_factory=dict)
+    faults: dict[str, int] = field(default_factory=dict)
+    totals: Json = field(default_factory=r.no_rates)
+    rtt_ms: float | None = None
+
+    def topic(self, name: str) -> Json:
+        """The row of a topic, made when it is missing."""
+        row = self.topics.get(name)
+        if row is None:
+            row = self.topics[name] = {
+                "name": name, "rates": r.no_rates(), "retransmit_ratio": 0.0, "publishers": 0,
+                "receivers": 0, "subscribers": 0, "ring_fill": 0.0, "lag_packets": 0,
+                "throttle": "none", "nodes": [], "traffic": False,
+            }  # fmt: skip
+        return row
+
+
+def build(sources: Iterable[Source]) -> World:
+    """The world as the samples of all engines show it."""
+    world = World()
+    for source in sources:
+        _add_node(world, source)
+    for row in world.topics.values():
+        sent = row["rates"]["packets_out"]
+        row["retransmit_ratio"] = r.ratio(row["rates"]["packets_resent"], sent)
+        row["lag_packets"] = str(row["lag_packets"])
+        row["nodes"] = sorted(set(row["nodes"]))
+    return world
+
+
+def _add_node(world: World, source: Source) -> None:
+    sample, node = source.sample, source.node
+    seconds = r.seconds_between(source.before, sample)
+    old = r.rows_of(source.before) if source.before is not None else {}
+    now = r.rows_of(sample)
+    total = r.no_rates()
+    by_session: dict[tuple[str, int], tuple[Json, Json]] = {}
+    for key, row in now.items():
+        kind = key[0]
+        if kind in ("publication", "image"):
+            made = r.rates(old.get(key), row, seconds)
+            by_session[(kind, row["session"])] = (row, made)
+            r.add(total, made)
+        elif kind in AGENT_KINDS:
+            _add_agent(world, node, kind, old.get(key), row, seconds)
+        _add_causes(world, row)
+    r.add(world.totals, total)
+    before_heads = {p["session"]: p["head"] for p in (source.before or {}).get("publications", ())}
+    for publication in sample["publications"]:
+        _add_publication(world, source, publication, by_session, before_heads, seconds)
+    _add_receivers(world, node, sample)
+    for image in sample["images"]:
+        _add_image(world, source, image, by_session)
+    for name, state in sample.get("traffic", {}).items():
+        world.topic(name)["traffic"] = bool(state.get("running"))
+    for row in sample.get("durable_subscriptions", ()):
+        world.subscriptions[row["name"]] = row
+    for row in sample.get("queues", ()):
+        world.queues[f"{row['topic']}:{row['number']}"] = row | {"node": node}
+    world.nodes[node] = {
+        "name": node, "state": "up", "rates": total,
+        "publications": len(sample["publications"]), "images": len(sample["images"]),
+        "clients": sample["clients"],
+        "duty_cycle_ms_max": max(
+            [a["duty_cycle_ms_max"] for a in world.agents.values() if a["node"] == node],
+            default=0.0,
+        ),
+    }  # fmt: skip
+
+
+def _add_agent(
+    world: World, node: str, kind: str, old: Json | None, row: Json, seconds: float
+) -> None:
+    world.agents[f"{node}/{kind}/{row['name']}"] = {
+        "id": f"{node}/{kind}/{row['name']}",
+        "node": node,
+        "name": f"{kind} {row['name']}",
+        "duty_cycles_per_s": round(r.growth(old, row, "duty_cycles", seconds), 1),
+        "duty_cycle_ms_max": round(row.get("duty_cycle_ns_max", 0) / 1e6, 3),
+        "parks_per_s": round(r.growth(old, row, "parks", seconds), 1),
+        "system_calls_per_s": round(r.growth(old, row, "system_calls_sent", seconds), 1),
+        "short_sends": str(row.get("short_sends", 0)),
+        "send_errors": str(row.get("send_errors", 0)),
+    }
+
+
+def _add_causes(world: World, row: Json) -> None:
+    for name, value in row.items():
+        if name.startswith("invalid_"):
+            cause = name.removeprefix("invalid_")
+            world.invalid[cause] = world.invalid.get(cause, 0) + value
+        elif name.startswith("faults_"):
+            cause = name.removeprefix("faults_")
+            world.faults[cause] = world.faults.get(cause, 0) + value
+
+
+def _add_publication(
+    world: World,
+    source: Source,
+    publication: Json,
+    by_session: dict[tuple[str, int], tuple[Json, Json]],
+    before_heads: dict[int, int],
+    seconds: float,
+) -> None:
+    node, session, head = source.node, publication["session"], publication["head"]
+    row, made = by_session.get(("publication", session), ({}, r.no_rates()))
+    if not row and seconds > 0 and session in before_heads:
+        made["packets_out"] = round(max(0, head - before_heads[session]) / seconds, 1)
+    identity = f"{node}/{session:x}"
+    positions = [p["position"] for p in publication["readers"]]
+    slowest = publication.get("slowest_consumed")
+    if slowest is not None and 0 <= slowest < NOBODY and publication.get("receivers"):
+        positions.append(slowest)
+    slots = publication["slots"]
+    lag = max(0, head - min(positions)) if positions else 0
+    fill = min(1.0, round(lag / slots, 4)) if slots else 0.0
+    rtt_ns = publication.get("rtt_ns", 0)
+    rtt_ms = round(rtt_ns / 1e6, 3) if rtt_ns else None
+    if rtt_ms is not None:
+        world.rtt_ms = max(world.rtt_ms or 0.0, rtt_ms)
+    shown = {
+        "id": identity, "topic": publication["topic"], "node": node, "session": str(session),
+        "channel": publication["channel"], "client": publication.get("client", ""),
+        "transport": publication["transport"], "slots": str(slots),
+        "packet_bytes": publication["packet_bytes"], "head": str(head), "fill": fill,
+        "receivers": publication.get("receivers", 0), "rates": made, "rtt_ms": rtt_ms,
+        "sent": str(publication["sent"]) if "sent" in publication else None,
+        "slowest_consumed": str(slowest) if slowest is not None and slowest < NOBODY else None,
+        "history_s": round(slots / made["packets_out"], 2) if made["packets_out"] > 0 else None,
+        "naks_too_late": str(row.get("naks_too_late", 0)),
+        "receiver_timeouts": str(row.get("receiver_timeouts", 0)),
+        "closing": publication["closing"],
+    }  # fmt: skip
+    world.publications[identity] = {k: v for k, v in shown.items() if v is not None}
+    topic = world.topic(publication["topic"])
+    r.add(topic["rates"], made)
+    topic["publishers"] += 1
+    topic["receivers"] += publication.get("receivers", 0)
+    topic["ring_fill"] = max(topic["ring_fill"], fill)
+    topic["lag_packets"] = max(topic["lag_packets"], lag)
+    topic["nodes"].append(node)
+    if made["flow_limited"] > 0:
+        topic["throttle"] = "flow"
+    elif made["rate_limited"] > 0 and topic["throttle"] == "none":
+        topic["throttle"] = "rate"
+    _add_readers(world, source, publication, publication["topic"], identity, head)
+
+
+def _add_readers(
+    world: World, source: Source, ring: Json, topic: str, ring_id: str, head: int
+) -> None:
+    subscriptions = source.sample["subscriptions"]
+    for reader in ring["readers"]:
+        number = reader["subscription_id"]
+        about = subscriptions.get(str(number), {})
+        identity = f"{source.node}/{number}/{ring['session']:x}"
+        world.readers[identity] = {
+            "id": identity, "topic": topic, "node": source.node,
+            "client": about.get("client", ""), "source": ring_id,
+            "position": str(reader["position"]),
+            "lag_packets": str(max(0, head - reader["position"])),
+            "tethered": bool(reader["tethered"]),
+        }  # fmt: skip
+        world.topic(topic)["subscribers"] += 1
+
+
+def _add_receivers(world: World, node: str, sample: Json) -> None:
+    heads = {p["session"]: p["head"] for p in sample["publications"]}
+    slowest: dict[int, tuple[int, str]] = {}
+    for each in sample["receivers"]:
+        session = each["session"]
+        identity = f"{node}/{session:x}/{each['receiver']:x}"
+        lag = max(0, heads.get(session, each["consumed"]) - each["consumed"])
+        world.receivers[identity] = {
+            "id": identity, "topic": each["topic"], "session": str(session), "publisher": node,
+            "node": each["node"], "consumed": str(each["consumed"]),
+            "contiguous": str(each["contiguous"]), "window": str(each["window"]),
+            "lag_packets": str(lag), "lost": str(each["lost"]), "excluded": each["excluded"],
+            "slowest": False,
+        }  # fmt: skip
+        if lag > slowest.get(session, (-1, ""))[0]:
+            slowest[session] = (lag, identity)
+    for _, identity in slowest.values():
+        world.receivers[identity]["slowest"] = True
+
+
+def _add_image(
+    world: World,
+    source: Source,
+    image: Json,
+    by_session: dict[tuple[str, int], tuple[Json, Json]],
+) -> None:
+    session = image["session"]
+    row, made = by_session.get(("image", session), ({}, r.no_rates()))
+    identity = f"{source.node}/{image['node']}/{session:x}"
+    highest, consumed = image.get("highest", 0), image.get("consumed", 0)
+    slots = image.get("slots", 0)
+    world.images[identity] = {
+        "id": identity, "topic": image["topic"], "node": source.node, "source": image["node"],
+        "session": str(session), "slots": str(slots), "highest": str(highest),
+        "contiguous": str(image.get("contiguous", 0)), "consumed": str(consumed),
+        "gaps": image.get("gaps", 0), "lost": str(image.get("lost", 0)),
+        "fill": min(1.0, round(max(0, highest - consumed) / slots, 4)) if slots else 0.0,
+        "mode": str(image["mode"]), "rates": made,
+        "duplicates": str(row.get("duplicates", 0)), "recovered": str(row.get("recovered", 0)),
+        "overruns": str(row.get("overruns", 0)),
+        "repairs_unneeded": str(row.get("repairs_unneeded", 0)),
+    }  # fmt: skip
+    topic = world.topic(image["topic"])
+    r.add(topic["rates"], made)
+    topic["nodes"].append(source.node)
+    _add_readers(world, source, image, image["topic"], identity, image.get("contiguous", 0))
+
+
+def keys_as_text(value: Any) -> Any:
+    """Counters by cause: numbers as strings."""
+    return {key: str(each) for key, each in sorted(value.items()) if each}

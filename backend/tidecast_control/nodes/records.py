@@ -1,0 +1,30 @@
+"""Flight-recorder records and counters of an engine as the API shows them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from tidecast_control.nodes.schemas import NodeCounters, RecorderPage, RecorderRecord
+
+
+def shown_record(raw: dict[str, Any]) -> RecorderRecord:
+    """One record."""
+    at = datetime.fromtimestamp(raw["at_ns"] / 1e9, UTC)
+    return RecorderRecord.model_validate(raw | {"at": at})
+
+
+def shown_page(raw: dict[str, Any]) -> RecorderPage:
+    """A page of records, newest last."""
+    return RecorderPage(node=raw["node"], records=[shown_record(r) for r in raw["records"]])
+
+
+def shown_counters(raw: dict[str, Any]) -> NodeCounters:
+    """All counters; values as strings, for they are 64-bit."""
+    told = ("name", "detail")
+    rows = {
+        kind: [{k: v if k in told else str(v) for k, v in row.items()} for row in each]
+        for kind, each in raw["counters"].items()
+    }
+    at = datetime.fromtimestamp(raw["at_ns"] / 1e9, UTC)
+    return NodeCounters(node=raw["node"], at=at, counters=rows)

@@ -1,0 +1,65 @@
+"""Running the service: uvicorn with our application, until it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+
+from tidecast_control.app import create_app
+from tidecast_control.first_run import Secrets
+from tidecast_control.lifespan import lifespan_of
+from tidecast_control.settings import Settings
+
+OnReady = Callable[[str, Secrets], None]
+KEEP_ALIVE_S, STOP_S = 30, 5
+CONNECTIONS_MAX = 2000
+
+
+class Server(uvicorn.Server):
+    """A server that tells its URL once it listens."""
+
+    def __init__(self, config: uvicorn.Config, on_listen: Callable[[str], None]) -> None:
+        super().__init__(config)
+        self._on_listen = on_listen
+
+    async def startup(self, sockets: Any = None) -> None:
+        """Bind, then tell."""
+        await super().startup(sockets=sockets)
+        if self.started:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            scheme = "https" if self.config.is_ssl else "http"
+            shown = f"[{host}]" if ":" in host else host
+            self._on_listen(f"{scheme}://{shown}:{port}")
+
+
+def make_server(settings: Settings, on_ready: OnReady, *, local_token: str | None = None) -> Server:
+    """A server that is not running yet; ``on_ready(url, secrets)`` is called when it serves.
+
+    ``local_token``: an enrolment token, good once and for an hour, for the engine beside it.
+    """
+    told: list[Secrets] = []
+    app = create_app(lifespan_of(settings, lambda _ctx, secrets: told.append(secrets), local_token))
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
+        log_level=logging.WARNING,
+        access_log=False,
+        server_header=False,
+        proxy_headers=settings.behind_tls_proxy,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=STOP_S,
+        limit_concurrency=CONNECTIONS_MAX,
+        loop="asyncio",
+        ws="websockets-sansio",
+        ws_max_size=64 << 20,
+        ws_ping_interval=20.0,
+        ws_ping_timeout=20.0,
+        lifespan="on",
+    )
+    return Server(config, lambda url: on_ready(url, told[0]))

@@ -1,0 +1,103 @@
+"""Prometheus metrics: the counters of every engine, read when asked, summed by topic."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from tidecast.layout.counters import Counter
+from tidecast_control.live.channels import Facts
+from tidecast_control.live.rates import Json
+from tidecast_control.live.world import Source, build
+
+GAUGES = frozenset(
+    (
+        "receivers", "head", "sent", "slowest_consumed", "slots", "highest", "contiguous",
+        "consumed", "duty_cycle_ns_max", "rtt_ns",
+    )
+)  # fmt: skip
+"""Counters of the engine that are no counters: positions, maxima."""
+NAMES = tuple(c.name.lower() for c in Counter if c.name.lower() not in GAUGES)
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class _Fixed(Collector):
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = list(metrics)
+
+    def collect(self) -> Iterator[Metric]:
+        """What was given."""
+        yield from self._metrics
+
+
+def text(samples: dict[str, Json], facts: Facts, watchers: int) -> bytes:
+    """Everything in the text format."""
+    registry = CollectorRegistry()
+    registry.register(_Fixed([*_service(facts, watchers), *_engines(samples), *_rings(samples)]))
+    return generate_latest(registry)
+
+
+def _gauge(name: str, words: str, labels: list[str]) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"tidecast_{name}", words, labels=labels)
+
+
+def _service(facts: Facts, watchers: int) -> Iterator[Metric]:
+    up = _gauge("node_up", "1 = the engine is connected.", ["node"])
+    drift = _gauge("node_drift", "1 = the engine has not applied the newest topology.", ["node"])
+    for name, node in facts.nodes.items():
+        up.add_metric([name], float(node["state"] == "up"))
+        drift.add_metric([name], float(bool(node["drift"])))
+    yield up
+    yield drift
+    for name, words, value in (
+        ("topics", "Topics that are wanted.", facts.topics_total),
+        ("alerts_firing", "Alerts that fire and are not silenced.", facts.firing),
+        ("live_watchers", "Channels watched by live viewers.", watchers),
+    ):
+        gauge = _gauge(name, words, [])
+        gauge.add_metric([], float(value))
+        yield gauge
+
+
+def _engines(samples: dict[str, Json]) -> Iterator[Metric]:
+    sums: dict[str, dict[tuple[str, str, str], float]] = defaultdict(lambda: defaultdict(float))
+    for node, sample in samples.items():
+        for kind, rows in sample["counters"].items():
+            for row in rows:
+                for name in NAMES:
+                    if name in row:
+                        sums[name][(node, kind, row["name"])] += row[name]
+    for name in NAMES:
+        words = (Counter[name.upper()].__doc__ or "").strip() if name in sums else ""
+        family = CounterMetricFamily(
+            f"tidecast_{name}", words or name.replace("_", " "),
+            labels=["node", "kind", "name"],
+        )  # fmt: skip
+        for labels, value in sums.get(name, {}).items():
+            family.add_metric(labels, value)
+        yield family
+
+
+def _rings(samples: dict[str, Json]) -> Iterator[Metric]:
+    world = build(Source(node, None, sample) for node, sample in samples.items())
+    fill = _gauge("ring_fill_ratio", "Fullest publication of a topic.", ["topic"])
+    lag = _gauge("lag_packets", "Packets the slowest reader of a topic is behind.", ["topic"])
+    readers = _gauge("subscribers", "Local readers of a topic.", ["topic"])
+    for name, row in world.topics.items():
+        fill.add_metric([name], row["ring_fill"])
+        lag.add_metric([name], float(row["lag_packets"]))
+        readers.add_metric([name], row["subscribers"])
+    yield from (fill, lag, readers)
+    cycle = _gauge("duty_cycle_max_seconds", "Longest duty cycle of an agent.", ["node", "agent"])
+    for agent in world.agents.values():
+        cycle.add_metric([agent["node"], agent["name"]], agent["duty_cycle_ms_max"] / 1e3)
+    yield cycle
+    messages = _gauge("subscription_lag_messages", "Messages a subscription is behind.", ["name"])
+    for name, row in world.subscriptions.items():
+        if row.get("lag_messages") is not None:
+            messages.add_metric([name], float(row["lag_messages"]))
+    yield messages

@@ -1,0 +1,15 @@
+"""Every table, for migrations: a module that is not imported has no tables."""
+
+from __future__ import annotations
+
+from tidecast_control.alerts.models import AlertRow
+from tidecast_control.audit.models import AuditRow
+from tidecast_control.auth.models import KeyRow, SessionRow, UserRow
+from tidecast_control.kit.models import IdempotencyRow, OutboxRow, ResourceRow, TopologyClock
+from tidecast_control.nodes.models import EnrolmentRow, NodeStateRow
+from tidecast_control.operations.models import OperationRow
+
+TABLES = (
+    AlertRow, AuditRow, EnrolmentRow, IdempotencyRow, KeyRow, NodeStateRow, OperationRow,
+    OutboxRow, ResourceRow, SessionRow, TopologyClock, UserRow,
+)  # fmt: skip

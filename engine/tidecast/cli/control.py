@@ -1,0 +1,152 @@
+"""`tidecast control`, and what `up`, `down` and `engine` need of the control service.
+
+The service is another package and another process: nothing of it is imported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tidecast.cli.common import data_dir_option
+
+if TYPE_CHECKING:
+    from tidecast.node.process import CompanionFactory
+
+STATE_NAME, TOKEN_NAME, LOG_NAME = "control-service.json", "enrol.token", "control-service.log"
+STOP_TIMEOUT_S = 20.0
+LOG_LINES_SHOWN = 20
+
+
+@click.command()
+@data_dir_option
+@click.option("--host", metavar="ADDRESS", help="Where to listen. [default: 127.0.0.1]")
+@click.option("--port", type=click.IntRange(0, 65_535), metavar="PORT", help="[default: 7480]")
+@click.option("--tls-certificate", type=click.Path(dir_okay=False), metavar="FILE")
+@click.option("--tls-key", type=click.Path(dir_okay=False), metavar="FILE")
+@click.option("--allow-faults", is_flag=True, help="Let admins inject faults: a place for tests.")
+@click.option("--example", is_flag=True, help="Make an example topic on the first run.")
+@click.option("--local-token", is_flag=True, help="Write an enrolment token for an engine here.")
+def control(data_dir: Path, **told: Any) -> None:
+    """Run the control service: REST API, live feed, dashboard.
+
+    In the foreground. Postgres: TIDECAST_DATABASE_URL, else one of its own in the data directory.
+    More settings: docs/CONTROL.md.
+    """
+    _require()
+    arguments = ["--data-dir", str(data_dir)]
+    for name, value in told.items():
+        option = "--" + name.replace("_", "-")
+        if value is True:
+            arguments.append(option)
+        elif value not in (None, False):
+            arguments += [option, str(value)]
+    os.execv(sys.executable, _command(*arguments))
+
+
+def _require() -> None:
+    from tidecast.cli import Failure
+
+    missing = [m for m in ("tidecast_control", "fastapi", "sqlmodel")
+               if importlib.util.find_spec(m) is None]  # fmt: skip
+    if missing:
+        raise Failure(
+            f"the control service needs {', '.join(missing)}: pip install 'tidecast[control]'; "
+            "an engine alone: tidecast up --no-control"
+        )
+
+
+def _command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "tidecast_control", *arguments]
+
+
+class Service:
+    """The control service that `up` started."""
+
+    def __init__(self, process: subprocess.Popen[str], lines: list[str]) -> None:
+        self.process, self.lines = process, lines
+        self.url = lines[0].partition(": ")[2]
+
+    def stop(self) -> None:
+        """Stop it and wait."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(STOP_TIMEOUT_S)
+
+
+def start_service(data_dir: Path, *options: str) -> Service:
+    """Start the service in the background; returns when it serves. Raises Failure."""
+    from tidecast.cli import Failure
+
+    _require()
+    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    log = data_dir / LOG_NAME
+    command = _command("--data-dir", str(data_dir), "--local-token", "--example", *options)
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+    assert process.stdout is not None
+    lines: list[str] = []
+    with process.stdout as output:
+        for line in output:
+            if line.strip() == "ready":
+                return Service(process, lines)
+            lines.append(line.rstrip())
+    process.wait()
+    said = log.read_text("utf-8", "replace").strip().splitlines()[-LOG_LINES_SHOWN:]
+    raise Failure("\n".join(said) or f"the control service did not start; see {log}")
+
+
+def service_state(data_dir: Path) -> dict[str, Any] | None:
+    """Pid and url of a service that runs on a data directory."""
+    try:
+        state = json.loads((data_dir / STATE_NAME).read_bytes())
+        os.kill(int(state["pid"]), 0)
+    except (OSError, ValueError, KeyError):
+        return None
+    return dict(state)
+
+
+def stop_service(data_dir: Path) -> int | None:
+    """Stop the service of a data directory; its pid, None when there was none."""
+    state = service_state(data_dir)
+    if state is None:
+        return None
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(state["pid"], signal.SIGTERM)
+    pause, waited_s = threading.Event(), 0.0
+    while service_state(data_dir) is not None and waited_s < STOP_TIMEOUT_S:
+        pause.wait(0.05)
+        waited_s += 0.05
+    return int(state["pid"])
+
+
+def local_token(data_dir: Path) -> str | None:
+    """The enrolment token that a service on the same data directory wrote."""
+    try:
+        return (data_dir / TOKEN_NAME).read_text().strip() or None
+    except OSError:
+        return None
+
+
+def link_to(url: str, token: str | None, ca_file: Path | None) -> CompanionFactory:
+    """What makes an engine's link to a control service."""
+    from tidecast.node.control_link import ControlLink
+
+    def make(node: Any, store: Any) -> ControlLink:
+        return ControlLink(node, store, url, token=token, ca_file=ca_file)
+
+    return make

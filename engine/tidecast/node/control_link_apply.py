@@ -1,0 +1,256 @@
+"""Making a node what the control service wants: topics, rates, faults, traffic, transports."""
+
+from __future__ import annotations
+
+import re
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tidecast.config import (
+    LIVE_TOPIC_FIELDS,
+    FaultSettings,
+    TopicConfig,
+    TransportConfig,
+    topology_from,
+)
+from tidecast.errors import ConfigError, TidecastError
+from tidecast.node.control_link_traffic import Traffic
+from tidecast.node.store import TopologyStore
+
+if TYPE_CHECKING:
+    from tidecast.node.node import Node
+
+SAVE_AFTER_S = 0.5
+KNOWN = frozenset(TopicConfig.__struct_fields__)
+_AT_TOPIC = re.compile(r"topics\[(\d+)\]\.?")
+
+
+@dataclass
+class Outcome:
+    """What came of a topology. References are ``topic/NAME``, ``transport/NAME`` ..."""
+
+    errors: dict[str, str] = field(default_factory=dict)
+    restart_needed: list[str] = field(default_factory=list)
+    managed: list[str] = field(default_factory=list)
+
+
+class Applier:
+    """Applies topologies to a node, and saves them. Used by the link's thread alone."""
+
+    def __init__(self, node: Node, store: TopologyStore, managed: list[str]) -> None:
+        self._node, self._store = node, store
+        self._managed = set(managed)
+        self._outcome = Outcome()
+        self._traffic: dict[str, Traffic] = {}
+        self._timer: threading.Timer | None = None
+
+    def apply(self, message: dict[str, Any]) -> Outcome:
+        """Apply a ``topology`` message: all topics (``full``), or those that changed.
+
+        Transports, if there, faults and traffic are complete in every message.
+
+        An error in one thing does not keep the others from being applied.
+        """
+        full = bool(message.get("full"))
+        if full:
+            self._outcome.errors.clear()
+        wanted: dict[str, dict[str, Any] | None] = dict(message.get("topics", {}))
+        if full:
+            wanted |= dict.fromkeys(self._managed - wanted.keys())
+        if "transports" in message:
+            self._transports(message["transports"])
+        self._topics(wanted)
+        self._faults(message["faults"])
+        self._generators(message["traffic"])
+        self._outcome.managed = sorted(self._managed)
+        return self._outcome
+
+    def stop(self) -> None:
+        """Stop what runs here, save what is not saved."""
+        for generator in self._traffic.values():
+            generator.stop()
+        self._traffic.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._save()
+
+    def traffic(self) -> dict[str, Any]:
+        """What the generators did, by name."""
+        return {name: generator.counts() for name, generator in self._traffic.items()}
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    def _topics(self, wanted: dict[str, dict[str, Any] | None]) -> None:
+        running = {t.name: t for t in self._node.topics()}
+        built: dict[str, TopicConfig] = {}
+        for name, raw in wanted.items():
+            self._outcome.errors.pop(f"topic/{name}", None)
+            if raw is None:
+                self._delete(name, running)
+                continue
+            topic = self._built(name, raw, running.get(name))
+            if topic is not None:
+                built[name] = topic
+        fixed = {n: t for n, t in built.items() if _differs(running.get(n), t) == "recreate"}
+        sound = self._checked(running, fixed) if fixed else {}
+        for name, topic in built.items():
+            if name in fixed and name not in sound:
+                continue
+            self._put(name, sound.get(name, topic), running.get(name))
+        if wanted:
+            self._save_soon()
+
+    def _built(
+        self, name: str, raw: dict[str, Any], before: TopicConfig | None
+    ) -> TopicConfig | None:
+        known = {key: value for key, value in raw.items() if key in KNOWN}
+        try:
+            topic = msgspec.convert(known | {"name": name}, TopicConfig)
+            transport = self._node.topology.transport(topic.transport).name
+        except (msgspec.ValidationError, TidecastError) as problem:
+            self._outcome.errors[f"topic/{name}"] = str(problem)
+            return None
+        del before
+        return msgspec.structs.replace(topic, transport=transport)
+
+    def _checked(
+        self, running: dict[str, TopicConfig], changed: dict[str, TopicConfig]
+    ) -> dict[str, TopicConfig]:
+        """Those of the changed topics that fit with all others; the errors of the rest."""
+        good = dict(changed)
+        while good:
+            topics = [*(t for n, t in running.items() if n not in good), *good.values()]
+            whole = msgspec.structs.replace(self._node.topology, topics=topics)
+            try:
+                topology_from(whole)
+            except ConfigError as problem:
+                bad = self._blamed(problem.problems, topics, good)
+                if not bad:
+                    self._outcome.errors |= {f"topic/{name}": str(problem) for name in good}
+                    return {}
+                for name, text in bad.items():
+                    self._outcome.errors[f"topic/{name}"] = text
+                    del good[name]
+            else:
+                return good
+        return good
+
+    @staticmethod
+    def _blamed(
+        problems: list[str], topics: list[TopicConfig], changed: dict[str, TopicConfig]
+    ) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for text in problems:
+            at = _AT_TOPIC.match(text)
+            if at is not None and topics[int(at.group(1))].name in changed:
+                found.setdefault(topics[int(at.group(1))].name, _AT_TOPIC.sub("", text, count=1))
+        return found
+
+    def _put(self, name: str, topic: TopicConfig, before: TopicConfig | None) -> None:
+        self._managed.add(name)
+        try:
+            match _differs(before, topic):
+                case "recreate":
+                    if before is not None:
+                        self._node.delete_topic(name)
+                    self._node.create_topic(topic)
+                case "live":
+                    assert before is not None
+                    changes = {
+                        key: getattr(topic, key) for key in LIVE_TOPIC_FIELDS
+                        if getattr(topic, key) != getattr(before, key)
+                    }  # fmt: skip
+                    self._node.edit_topic(name, changes)
+        except TidecastError as problem:
+            self._outcome.errors[f"topic/{name}"] = str(problem)
+
+    def _delete(self, name: str, running: dict[str, TopicConfig]) -> None:
+        self._managed.discard(name)
+        if name not in running:
+            return
+        try:
+            self._node.delete_topic(name)
+        except TidecastError as problem:
+            self._outcome.errors[f"topic/{name}"] = str(problem)
+
+    # --- transports -------------------------------------------------------------------------------
+
+    def _transports(self, wanted: dict[str, dict[str, Any]]) -> None:
+        """Transports are opened when an engine starts: until then the file has the new ones."""
+        self._outcome.restart_needed.clear()
+        running = {t.name: t for t in self._node.topology.transports}
+        built: list[TransportConfig] = []
+        for name, raw in wanted.items():
+            self._outcome.errors.pop(f"transport/{name}", None)
+            try:
+                built.append(msgspec.convert(raw | {"name": name}, TransportConfig))
+            except msgspec.ValidationError as problem:
+                self._outcome.errors[f"transport/{name}"] = str(problem)
+        changed = [t.name for t in built if t != running.get(t.name)]
+        gone = [name for name in running if name not in wanted]
+        if built and (changed or gone):
+            self._store.put_transports(built)
+        self._outcome.restart_needed += [f"transport/{name}" for name in (*changed, *gone)]
+
+    # --- faults, traffic --------------------------------------------------------------------------
+
+    def _faults(self, told: dict[str, dict[str, Any]]) -> None:
+        before = self._node.get_faults()
+        active = [name for name, each in before.items() if each.any]
+        wanted: dict[str, dict[str, Any] | None] = {**dict.fromkeys(active), **told}
+        for transport, raw in wanted.items():
+            self._outcome.errors.pop(f"fault/{transport}", None)
+            try:
+                settings = msgspec.convert(raw or {}, FaultSettings)
+                if settings != before.get(transport):
+                    self._node.set_faults(transport, settings)
+            except (msgspec.ValidationError, TidecastError) as problem:
+                if raw is not None:
+                    self._outcome.errors[f"fault/{transport}"] = str(problem)
+
+    def _generators(self, told: dict[str, dict[str, Any]]) -> None:
+        wanted: dict[str, dict[str, Any] | None] = {**dict.fromkeys(self._traffic), **told}
+        for name, raw in wanted.items():
+            self._outcome.errors.pop(f"traffic/{name}", None)
+            before = self._traffic.get(name)
+            if before is not None and raw == before.settings:
+                continue
+            if before is not None:
+                del self._traffic[name]
+                before.stop()
+            if raw is None:
+                continue
+            try:
+                self._traffic[name] = Traffic(self._node, raw)
+            except TidecastError as problem:
+                self._outcome.errors[f"traffic/{name}"] = str(problem)
+
+    # --- saving -----------------------------------------------------------------------------------
+
+    def _save_soon(self) -> None:
+        """Writing 10,000 topics takes long: changes that come together are written once."""
+        if self._timer is None or not self._timer.is_alive():
+            self._timer = threading.Timer(SAVE_AFTER_S, self._save)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _save(self) -> None:
+        kept = {t.name for t in self._store.topology.topics} | self._managed
+        self._store.put_all([t for t in self._node.topics() if t.name in kept])
+
+
+def _differs(before: TopicConfig | None, after: TopicConfig) -> str:
+    """none, live, recreate."""
+    if before is None:
+        return "recreate"
+    changed = {
+        name for name in TopicConfig.__struct_fields__
+        if getattr(before, name) != getattr(after, name)
+    }  # fmt: skip
+    if not changed:
+        return "none"
+    return "live" if changed <= LIVE_TOPIC_FIELDS else "recreate"

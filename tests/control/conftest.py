@@ -1,0 +1,104 @@
+"""A real Postgres for all of these tests, a database of its own for each, and a service on it."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+from argon2 import PasswordHasher
+from starlette.testclient import TestClient
+
+from tests.support.control import Login, Service, service_of
+from tidecast_control.auth import service as auth
+from tidecast_control.postgres import EmbeddedPostgres
+from tidecast_control.settings import Settings, load_settings
+
+_numbers = itertools.count(1)
+FAST = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
+
+
+@dataclass(frozen=True)
+class Template:
+    """A Postgres, and in it a database in which the first run is over."""
+
+    server: EmbeddedPostgres
+    login: Login
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cheap_hashes() -> Iterator[None]:
+    """Argon2 at its price would be most of what these tests do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(auth, "_hasher", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
+        yield
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[EmbeddedPostgres]:
+    """One server for the session."""
+    directory = Path(tempfile.mkdtemp(prefix="tc-pg-"))
+    server = EmbeddedPostgres(directory / "pg", FAST)
+    server.start()
+    yield server
+    server.stop("immediate")
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def template(postgres: EmbeddedPostgres, cheap_hashes: None) -> Template:
+    """Databases are copies of `template_tidecast`: migrated, admin logged in."""
+    with psycopg.connect(postgres.url_of("postgres"), autocommit=True) as connection:
+        connection.execute("CREATE DATABASE template_tidecast")
+    settings = load_settings(
+        database_url=postgres.url_of("template_tidecast"), data_dir=postgres.directory.parent
+    )
+    with service_of(settings) as service:
+        return Template(postgres, Login.of(service.admin))
+
+
+@pytest.fixture
+def empty_database_url(postgres: EmbeddedPostgres) -> str:
+    """A fresh database without any table."""
+    return _database(postgres, "template1")
+
+
+@pytest.fixture
+def database_url(template: Template) -> str:
+    """A fresh database: migrated, first run over."""
+    return _database(template.server, "template_tidecast")
+
+
+def _database(server: EmbeddedPostgres, template: str) -> str:
+    name = f"test_{next(_numbers)}"
+    with psycopg.connect(server.url_of("postgres"), autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
+    return server.url_of(name)
+
+
+@pytest.fixture
+def settings(database_url: str, tmp_path: Path) -> Settings:
+    """Settings of a service under test."""
+    return load_settings(
+        database_url=database_url, data_dir=tmp_path, allow_faults=True, alert_interval_s=0.2,
+        port=0,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def service(settings: Settings, template: Template) -> Iterator[Service]:
+    """A service whose admin is logged in."""
+    with service_of(settings) as made:
+        template.login.put_on(made.admin)
+        yield made
+
+
+@pytest.fixture
+def api(service: Service) -> TestClient:
+    """The admin's client."""
+    return service.admin

@@ -1,0 +1,274 @@
+"""Who may do what: every route, every role; keys and their scopes; sessions; throttling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.routing import APIRoute
+from starlette.testclient import TestClient
+
+from tests.support.control import ADMIN_PASSWORD, Service, service_of
+from tidecast.errors import ConfigError
+from tidecast_control.app import create_app
+from tidecast_control.auth.throttle import FREE_FAILURES, Throttle
+from tidecast_control.kit.actor import ROLES
+from tidecast_control.settings import Settings, load_settings
+
+PUBLIC = {"login", "list_problems", "get_problem", "health_live", "health_ready", "metrics"}
+ANYONE = {"logout", "me", "change_password"}
+"""For everybody who is logged in."""
+
+
+def _routes(routes: Any) -> Iterator[APIRoute]:
+    for route in routes:
+        if isinstance(route, APIRoute):
+            yield route
+        elif hasattr(route, "routes"):
+            yield from _routes(route.routes)
+        elif hasattr(route, "original_router"):
+            yield from _routes(route.original_router.routes)
+
+
+def _rights(dependant: Any) -> Iterator[str]:
+    for each in dependant.dependencies:
+        right = getattr(each.call, "right", None)
+        if right:
+            yield right
+        yield from _rights(each)
+
+
+def _matrix() -> dict[tuple[str, str], tuple[str, str]]:
+    """(operation, right) of every (method, path)."""
+    found = {}
+    document = create_app().openapi()
+    rights = {}
+    for route in _all_routes():
+        wanted = list(_rights(route.dependant))
+        rights[route.name] = wanted[0] if wanted else ""
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            name = operation["operationId"]
+            found[(method.upper(), path)] = (name, rights[name])
+    return found
+
+
+def _all_routes() -> list[APIRoute]:
+    from tidecast_control import app
+    from tidecast_control.system.routes import router
+
+    return [*_routes(app.api_router().routes), *_routes(router.routes)]
+
+
+MATRIX = _matrix()
+
+
+def test_every_route_has_a_right_or_is_named_here() -> None:
+    assert len(MATRIX) > 80
+    without = {name for name, right in MATRIX.values() if not right}
+    assert without == PUBLIC | ANYONE
+    for (method, path), (name, right) in MATRIX.items():
+        if right and method != "GET" and name != "check_token":
+            assert right.endswith((":write", ":publish")), (method, path, right)
+
+
+def _call(client: TestClient, method: str, path: str) -> int:
+    filled = path.replace("{name}", "x:0" if "/queues/" in path else "x")
+    filled = filled.replace("{operation_id}", "0").replace("{entry_id}", "0")
+    body: Any = {} if method in ("PUT", "POST", "PATCH") else None
+    return client.request(method, filled, json=body).status_code
+
+
+def test_the_matrix_holds_for_every_role(service: Service) -> None:
+    clients = {
+        "viewer": service.user("vera", "viewer"),
+        "operator": service.user("otto", "operator"),
+        "nobody": service.client(),
+    }
+    wrong = []
+    for (method, path), (name, right) in MATRIX.items():
+        if name in PUBLIC | ANYONE:
+            continue
+        for role, client in clients.items():
+            status = _call(client, method, path)
+            if role == "nobody":
+                expected = status == 401
+            else:
+                allowed = right in ROLES[role]  # type: ignore[index]
+                expected = (status != 403) if allowed else (status == 403)
+            if not expected:
+                wrong.append((role, method, path, right, status))
+    assert wrong == []
+
+
+def test_writes_with_a_cookie_need_the_csrf_token(service: Service) -> None:
+    client = service.login("admin")
+    token = client.headers.pop("X-CSRF-Token")
+    refused = client.put("/api/v1/topics/t", json={"spec": {}})
+    assert (refused.status_code, refused.json()["code"]) == (403, "csrf")
+    assert client.get("/api/v1/topics").status_code == 200
+    again = client.get("/api/v1/auth/me").json()["csrf_token"]
+    assert again == token
+    answer = client.put("/api/v1/topics/t", json={"spec": {}}, headers={"X-CSRF-Token": token})
+    assert answer.status_code == 201
+
+
+def test_the_cookie_is_out_of_reach_of_scripts(service: Service) -> None:
+    body = {"user": "admin", "password": ADMIN_PASSWORD}
+    cookie = service.client().post("/api/v1/auth/login", json=body).headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert ADMIN_PASSWORD not in cookie
+
+
+def test_the_first_password_must_be_changed(empty_database_url: str, tmp_path: Any) -> None:
+    settings = load_settings(database_url=empty_database_url, data_dir=tmp_path, port=0)
+    with service_of(settings, login=False) as service:
+        password = service.secrets.admin_password
+        assert password
+        client = service.login("admin", password)
+        refused = client.get("/api/v1/topics")
+        assert refused.json()["code"] == "password_change_required"
+        change = {"old": password, "new": ADMIN_PASSWORD}
+        assert client.post("/api/v1/auth/password", json=change).status_code == 200
+        assert client.get("/api/v1/topics").status_code == 200
+    with service_of(settings, login=False) as service:
+        assert service.secrets.admin_password is None
+
+
+def test_login_is_throttled_and_says_when(service: Service) -> None:
+    client = service.client()
+    wrong = {"user": "admin", "password": "guess"}
+    for _ in range(FREE_FAILURES):
+        assert client.post("/api/v1/auth/login", json=wrong).status_code == 401
+    refused = client.post("/api/v1/auth/login", json=wrong)
+    assert (refused.status_code, refused.json()["code"]) == (429, "throttled")
+    assert int(refused.headers["retry-after"]) >= 1
+    right = {"user": "admin", "password": ADMIN_PASSWORD}
+    assert client.post("/api/v1/auth/login", json=right).status_code == 429
+
+
+def test_the_throttle_doubles_and_forgets() -> None:
+    now = [0.0]
+    throttle = Throttle(lambda: now[0])
+    for _ in range(FREE_FAILURES):
+        assert throttle.wait_s("a") == 0
+        throttle.failed("a")
+    assert throttle.wait_s("a") == 1
+    throttle.failed("a")
+    assert throttle.wait_s("a", "b") == 2
+    assert throttle.wait_s("b") == 0
+    now[0] += 2
+    assert throttle.wait_s("a") == 0
+    throttle.succeeded("a")
+    throttle.failed("a")
+    assert throttle.wait_s("a") == 0
+
+
+def test_a_session_ends(service: Service) -> None:
+    client = service.user("vera", "viewer")
+    other = service.login("vera")
+    assert client.post("/api/v1/auth/logout").status_code == 204
+    assert client.get("/api/v1/topics").status_code == 401
+    assert other.get("/api/v1/topics").status_code == 200
+    disabled = {"role": "viewer", "disabled": True}
+    assert service.admin.put("/api/v1/users/vera", json=disabled).status_code == 200
+    assert other.get("/api/v1/topics").status_code == 401
+
+
+def test_the_last_admin_stays(service: Service) -> None:
+    answer = service.admin.put("/api/v1/users/admin", json={"role": "viewer"})
+    assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
+    assert service.admin.delete("/api/v1/users/admin").status_code == 409
+    service.user("second", "admin")
+    assert service.admin.put("/api/v1/users/second", json={"role": "viewer"}).status_code == 200
+
+
+def test_a_keys_scopes_hold(service: Service) -> None:
+    scope = {"pattern": "md.>", "rights": ["manage"]}
+    key = service.key("robot", role="operator", scopes=[scope])
+    assert key.put("/api/v1/topics/md.eu", json={"spec": {}}).status_code == 201
+    refused = key.put("/api/v1/topics/other", json={"spec": {}})
+    assert (refused.status_code, refused.json()["code"]) == (403, "denied")
+    assert "other" in refused.json()["detail"]
+    assert service.admin.put("/api/v1/topics/other", json={"spec": {}}).status_code == 201
+    assert key.delete("/api/v1/topics/other").status_code == 403
+    assert key.get("/api/v1/topics/other").status_code == 200
+    assert key.post("/api/v1/topics/md.eu/messages", json={"text": "x"}).status_code == 403
+    unscoped = service.key("plain", role="operator")
+    assert unscoped.put("/api/v1/topics/md.eu", json={"spec": {}}).status_code == 403
+
+
+def test_keys_expire_and_are_revoked(service: Service) -> None:
+    key = service.key("k", expires_s=0.001)
+    assert key.get("/api/v1/topics").status_code == 401
+    key = service.key("k2")
+    assert key.get("/api/v1/topics").status_code == 200
+    listed = service.admin.get("/api/v1/keys").json()["items"]
+    assert all("secret" not in k and "digest" not in k for k in listed)
+    assert service.admin.delete("/api/v1/keys/k2").json()["revoked_at"]
+    assert key.get("/api/v1/topics").status_code == 401
+
+
+def test_engines_and_gateways_check_tokens(service: Service) -> None:
+    scope = {"pattern": "a", "rights": ["publish"]}
+    made = {"name": "k", "role": "viewer", "scopes": [scope]}
+    secret = service.admin.post("/api/v1/keys", json=made).json()["secret"]
+    found = service.admin.post("/api/v1/auth/check", json={"token": secret}).json()
+    assert (found["valid"], found["scopes"]) == (True, [scope])
+    assert not service.admin.post("/api/v1/auth/check", json={"token": "x"}).json()["valid"]
+
+
+def test_writes_and_denials_are_audited(service: Service) -> None:
+    viewer = service.user("vera", "viewer")
+    service.admin.put("/api/v1/topics/t", json={"spec": {}})
+    service.admin.patch("/api/v1/topics/t", json={"spec": {"linger_us": 7}})
+    assert viewer.delete("/api/v1/topics/t").status_code == 403
+    service.ctx.writer.submit(lambda: None).result()
+    done = service.admin.get("/api/v1/audit?kind=topic&name=t").json()["items"]
+    assert [(e["action"], e["actor"]) for e in done] == [("update", "admin"), ("create", "admin")]
+    assert done[0]["before"]["spec"]["linger_us"] == 20
+    assert done[0]["after"]["spec"]["linger_us"] == 7
+    assert done[0]["request_id"]
+    denied = service.admin.get("/api/v1/audit?outcome=denied&actor=vera").json()["items"]
+    assert [e["action"] for e in denied] == ["DELETE /api/v1/topics/t"]
+    secrets = service.admin.get("/api/v1/audit?limit=500").text
+    assert ADMIN_PASSWORD not in secrets
+
+
+def test_the_audit_pages(service: Service) -> None:
+    for i in range(7):
+        service.admin.put(f"/api/v1/topics/t{i}", json={"spec": {}})
+    names, cursor = [], ""
+    while True:
+        query = f"?kind=topic&limit=3{cursor}"
+        page = service.admin.get(f"/api/v1/audit{query}").json()
+        names += [e["name"] for e in page["items"]]
+        if page["next_cursor"] is None:
+            break
+        cursor = f"&cursor={page['next_cursor']}"
+    assert names == [f"t{i}" for i in reversed(range(7))]
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"host": "0.0.0.0"}, "needs TLS"),
+        ({"host": "10.1.2.3"}, "needs TLS"),
+        ({"database_url": "sqlite:///x"}, "postgresql://"),
+        ({"tls_key": "missing.pem"}, "set both"),
+        ({"port": 70_000}, "port"),
+        ({"allowed_origins": "*"}, "not allowed"),
+    ],
+)
+def test_unsafe_settings_are_refused(told: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load_settings(**told)
+
+
+def test_safe_settings_are_taken(settings: Settings) -> None:
+    assert load_settings(host="0.0.0.0", behind_tls_proxy=True).secure_cookies
+    assert load_settings(host="::1").host == "::1"
+    assert not settings.secure_cookies
+    assert "postgresql" not in repr(settings)
