@@ -212,6 +212,7 @@ SINK_OPTIONS: dict[str, str] = {
     "topic": "where rows without a `topic` column go",
     "stagingDir": "directory that all tasks and the driver share; default: in the checkpoint",
     "writeId": "batch only: a name that makes a repeated write one write",
+    "rate": "rows a second to publish at most; 0 (default): as fast as it goes",
     "token": "what an engine that was started with a token asks for",
 }
 
@@ -288,3 +289,38 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         queues=get("queues", _queues, None),
         push_filters=get("pushFilters", lambda n, v: _choice(n, v, _BOOL), False),
     )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """All options of the sink, as values. ``staging_dir`` empty: not given."""
+
+    data_dir: Path
+    topic: str
+    staging_dir: Path
+    write_id: str
+    rate: int
+    token: str
+
+
+def _rate(value: str) -> int:
+    return 0 if value.strip() == "0" else _number("rate", value, ROWS_MAX)
+
+
+def sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """Check the options of a write. Raises ConfigError, NotFound, AuthError."""
+    found = _check_names(given, SINK_OPTIONS, "sink")
+    data_dir = _data_dir(found.get("datadir", ("", ""))[1])
+    topic = found.get("topic", ("", ""))[1]
+    if topic:
+        if "," in topic:
+            raise _problem("topic", topic, "one topic; for several give the rows a column `topic`")
+        _topics(data_dir, topic)
+    return SinkOptions(
+        data_dir=data_dir,
+        topic=topic,
+        staging_dir=Path(found.get("stagingdir", ("", ""))[1]),
+        write_id=found.get("writeid", ("", ""))[1],
+        rate=_rate(found.get("rate", ("", "0"))[1]),
+        token=found.get("token", ("", ""))[1],
+    )

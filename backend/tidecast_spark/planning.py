@@ -49,8 +49,8 @@ class Planner:
         if where.kind == "time":
             return one.token_at_time(where.time_ns)
         if where.tokens is not None:
-            default = EARLIEST if name == "startingOffsets" else LATEST
-            token = where.tokens.get(one.topic, {}).get(str(one.queue), default)
+            # not named: from its start, or not read at all
+            token = where.tokens.get(one.topic, {}).get(str(one.queue), EARLIEST)
             if token > one.end_token():
                 raise ConfigError(
                     f"option {name}: {one.topic}/{one.queue}: token {token} is behind the "

@@ -13,6 +13,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     Filter,
     InputPartition,
 )
@@ -117,6 +119,20 @@ class TidecastDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream. Raises ConfigError, NotFound, AuthError."""
         return StreamReader(source_options(self._given(), streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch write. Raises ConfigError, NotFound, AuthError."""
+        from tidecast_spark.sink import BatchWriter, writer_options
+
+        options = writer_options(self._given(), streaming=False, overwrite=overwrite)
+        return BatchWriter(options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """A stream's writes; ``overwrite`` (mode complete) is refused. Raises ConfigError, ..."""
+        from tidecast_spark.sink import StreamWriter, writer_options
+
+        options = writer_options(self._given(), streaming=True, overwrite=overwrite)
+        return StreamWriter(options, schema)
 
     def _given(self) -> Mapping[str, str]:
         return dict(self.options.items())

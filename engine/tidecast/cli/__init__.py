@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "top": ("tidecast.cli.top:top", "Watch rates, repairs, ring fill and laggards."),
     "recorder": ("tidecast.cli.recorder:recorder", "Read the flight recorder."),
     "faults": ("tidecast.cli.faults:faults", "Inject faults: loss, delay, reordering ..."),
+    "pipeline": ("tidecast.cli.pipeline:pipeline", "Archive, replay, roll up: jobs on Spark."),
     "bench": ("tidecast.bench:cli", "Measure this machine."),
     "doctor": ("tidecast.cli.doctor:doctor", "Look for what makes multicast fail."),
 }

@@ -1,0 +1,204 @@
+"""Capacity report: what rate limit, history and cache each topic should have, and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from tidecast_spark.jobs.rollup import derived
+from tidecast_spark.jobs.rollup_store import RollupStore
+
+HEADROOM = 1.3
+HISTORY_S = 2.0
+"""History should bridge this long at the peak: some repair rounds and a pause of a receiver."""
+RING_BYTES_MIN = 4 << 20
+RETRANSMIT_HIGH = 0.02
+CACHE_HIGH = 0.8
+PEAK_QUANTILE = 0.99
+POINTS_MAX = 1000
+
+
+@dataclass(frozen=True)
+class Minute:
+    """One minute of a topic, over all its queues and nodes."""
+
+    at: datetime
+    in_per_s: float
+    bytes_per_s: float
+    retransmit_ratio: float
+    cache_fill: float
+    cache_bytes: float
+    lag: int
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What is recommended for a topic. ``spec`` may be applied as it is; ``reasons`` say why."""
+
+    topic: str
+    spec: dict[str, int]
+    reasons: tuple[str, ...]
+    peak_messages_per_s: float
+    peak_bytes_per_s: float
+
+
+def _rounded_up(n: float) -> int:
+    """The next size of 1, 1.5, 2, 3, 4, 6 ... times a power of two."""
+    power = 1 << max(0, math.ceil(math.log2(max(n, 1))) - 1)
+    return next(int(size) for size in (power, 1.5 * power, 2 * power) if size >= n)
+
+
+def _peak(values: Sequence[float]) -> float:
+    """The 99th percentile: one odd minute in a hundred does not size a topic."""
+    some = sorted(values)
+    return some[max(0, math.ceil(PEAK_QUANTILE * len(some)) - 1)] if some else 0.0
+
+
+def advise(topic: str, minutes: Sequence[Minute]) -> Advice:
+    """Recommendations from a topic's minutes."""
+    messages = _peak([m.in_per_s for m in minutes])
+    size = _peak([m.bytes_per_s for m in minutes])
+    rate = _rounded_up(size * HEADROOM)
+    history_s = HISTORY_S
+    reasons = []
+    reasons.append(
+        f"rate_bytes_per_s: 99 % of all minutes stayed below {size:,.0f} bytes/s "
+        f"({messages:,.0f} messages/s); {HEADROOM:g} times that, rounded up"
+    )
+    resent = _peak([m.retransmit_ratio for m in minutes])
+    if resent > RETRANSMIT_HIGH:
+        history_s *= 2
+        reasons.append(
+            f"history_bytes: doubled, since {resent:.1%} of the packets were sent again: repairs "
+            "need time"
+        )
+    history = _rounded_up(max(RING_BYTES_MIN, size * history_s))
+    reasons.append(f"history_bytes: {history_s:g} s at the peak, {RING_BYTES_MIN:,} at least")
+    spec = {"rate_bytes_per_s": rate, "history_bytes": history}
+    fill = _peak([m.cache_fill for m in minutes])
+    held = _peak([m.cache_bytes for m in minutes])
+    if held > 0:
+        grow = 2.0 if fill > CACHE_HIGH else HEADROOM
+        spec["cache_bytes"] = _rounded_up(max(RING_BYTES_MIN, held * grow))
+        reasons.append(
+            f"cache_bytes: {held:,.0f} bytes were held at the peak, {fill:.0%} of the cache; "
+            f"{grow:g} times that" + (": slow readers spilled" if grow > HEADROOM else "")
+        )
+    return Advice(topic, spec, tuple(reasons), messages, size)
+
+
+def topic_minutes(spark: Any, rollups: Path, hours: int, now: datetime) -> dict[str, list[Minute]]:
+    """The minutes of every topic in the last ``hours``, queues and nodes added up."""
+    since = now - timedelta(hours=hours)
+    found = derived(
+        RollupStore(rollups, "").minutes(spark, f"minute >= timestamp '{since:%Y-%m-%d %H:%M:%S}'")
+    )
+    rows = found.groupBy("topic", "minute").agg(
+        *(
+            _expr(text)
+            for text in (
+                "sum(in_per_s) in_per_s",
+                "sum(bytes_in * 1000D / interval_ms) bytes_per_s",
+                "coalesce(try_divide(sum(resent), sum(packets)), 0D) retransmit_ratio",
+                "coalesce(max(cache_fill_max), 0D) cache_fill",
+                "coalesce(sum(cache_bytes_sum / samples), 0D) cache_bytes",
+                "coalesce(sum(lag_max), 0) lag",
+            )
+        )
+    )
+    topics: dict[str, list[Minute]] = {}
+    for row in rows.orderBy("topic", "minute").collect():
+        at = row.minute.replace(tzinfo=UTC) if row.minute.tzinfo is None else row.minute
+        topics.setdefault(row.topic, []).append(
+            Minute(
+                at, row.in_per_s or 0.0, row.bytes_per_s or 0.0, row.retransmit_ratio,
+                row.cache_fill, row.cache_bytes, row.lag,
+            )
+        )  # fmt: skip
+    return topics
+
+
+def _expr(text: str) -> Any:
+    from pyspark.sql import functions as f
+
+    body, _, name = text.rpartition(" ")
+    return f.expr(body).alias(name)
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+_WIDTH, _HEIGHT, _PAD = 720, 140, 8
+_STYLE = (
+    "body{font:15px system-ui,sans-serif;max-width:780px;margin:2em auto;color:#1c2733}"
+    "svg{background:#f5f8fa;border-radius:6px}table{border-collapse:collapse}"
+    "td,th{text-align:left;padding:.2em 1em .2em 0}h2{margin-top:2em}"
+)
+
+
+def _plot(title: str, values: Sequence[float], limit: float | None, unit: str) -> str:
+    """A line over time as SVG, with the recommended limit as a dashed line."""
+    step = max(1, len(values) // POINTS_MAX)
+    some = [max(values[i : i + step]) for i in range(0, len(values), step)]
+    top = max([*some, limit or 0.0, 1e-9])
+    x = (_WIDTH - 2 * _PAD) / max(1, len(some) - 1)
+    y = (_HEIGHT - 2 * _PAD) / top
+    points = " ".join(
+        f"{_PAD + i * x:.1f},{_HEIGHT - _PAD - value * y:.1f}" for i, value in enumerate(some)
+    )
+    line = ""
+    if limit:
+        at = _HEIGHT - _PAD - limit * y
+        line = (
+            f'<line x1="{_PAD}" x2="{_WIDTH - _PAD}" y1="{at:.1f}" y2="{at:.1f}" '
+            'stroke="#c2410c" stroke-dasharray="6 4"/>'
+        )
+    return (
+        f"<figure><figcaption>{escape(title)}: highest {max(some):,.4g} {unit}</figcaption>"
+        f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{escape(title)}">'
+        f'<polyline fill="none" stroke="#0b7285" stroke-width="1.5" points="{points}"/>{line}'
+        "</svg></figure>"
+    )
+
+
+def page(advice: Sequence[Advice], minutes: dict[str, list[Minute]], made: datetime) -> str:
+    """The report as one HTML file that needs nothing else."""
+    parts = []
+    parts.append(
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>Capacity</title><style>{_STYLE}"
+        f"</style><h1>Capacity report</h1><p>Made {made:%Y-%m-%d %H:%M} UTC from one-minute "
+        "rollups. A dashed line is the recommended limit.</p>"
+    )
+    for one in advice:
+        rows = "".join(f"<tr><th>{k}</th><td>{v:,}</td></tr>" for k, v in one.spec.items())
+        why = "".join(f"<li>{escape(reason)}</li>" for reason in one.reasons)
+        seen = minutes[one.topic]
+        parts.append(
+            f"<h2>{escape(one.topic)}</h2><table>{rows}</table><ul>{why}</ul>"
+            + _plot(
+                "Bytes in", [m.bytes_per_s for m in seen],
+                float(one.spec["rate_bytes_per_s"]), "bytes/s",
+            )
+            + _plot("Lag", [float(m.lag) for m in seen], None, "messages")
+            + _plot("Retransmit ratio", [m.retransmit_ratio for m in seen], None, "")
+            + _plot("Cache fill", [m.cache_fill for m in seen], CACHE_HIGH, "")
+        )  # fmt: skip
+    if not advice:
+        parts.append("<p>No rollups in this time: run <code>tidecast pipeline rollup</code>.</p>")
+    return "".join(parts) + "</html>\n"
+
+
+def capacity_report(
+    spark: Any, rollups: Path, out: Path, *, hours: int = 168, now: datetime | None = None
+) -> list[dict[str, Any]]:
+    """Write the report to ``out`` (HTML); the advice for every topic, as plain values."""
+    made = now or datetime.now(UTC)
+    minutes = topic_minutes(spark, rollups, hours, made)
+    advice = [advise(topic, seen) for topic, seen in minutes.items()]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(page(advice, minutes, made))
+    return [asdict(one) for one in advice]

@@ -1,0 +1,221 @@
+"""``format("tidecast")`` as a sink, of batches and of streams, with exactly-once effect.
+
+Tasks stage their rows, the driver's commit publishes them in one producer session a query: see
+`tidecast_spark.staging`. A batch appears as a whole: nothing of one that failed is published.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from tidecast.errors import ConfigError
+from tidecast_spark.options import SinkOptions, sink_options
+from tidecast_spark.outlet import publish_batch
+from tidecast_spark.staging import STAGED_SCHEMA, Staged, StagingArea
+
+_MAPS = ("map<string,binary>", "map<string,string>")
+SINK_TYPES: dict[str, tuple[str, ...]] = {
+    "topic": ("string",),
+    "key": ("binary", "string"),
+    "value": ("binary", "string"),
+    "headers": ("binary", *_MAPS),
+    "timestamp": ("timestamp",),
+}
+"""Columns that may be written, with the types each may have. Only `value` is needed."""
+
+IGNORED = ("queue", "token")
+"""Columns of the source that say nothing here: the key chooses the queue, the log the token."""
+
+
+class Message(WriterCommitMessage):
+    """What a task tells the driver: the file it staged."""
+
+    def __init__(self, staged: Staged) -> None:
+        self.staged = staged
+
+
+def check_schema(schema: StructType, topic: str) -> None:
+    """Raise ConfigError unless rows of this schema can be written."""
+    kinds = {one.name: one.dataType.simpleString() for one in schema.fields}
+    allowed = "; ".join(f"{name}: {' or '.join(types)}" for name, types in SINK_TYPES.items())
+    for name, kind in kinds.items():
+        if name not in IGNORED and kind not in SINK_TYPES.get(name, ()):
+            raise ConfigError(
+                f"column {name} {kind}: cannot be written: allowed are {allowed}. For a JSON "
+                'payload: selectExpr("to_json(struct(*)) value")'
+            )
+    if "value" not in kinds:
+        raise ConfigError(f"column value is missing: rows need one; allowed are {allowed}")
+    if "topic" not in kinds and not topic:
+        raise ConfigError("option topic: give a topic, or rows with a column `topic`")
+
+
+def _encode_headers(column: Any) -> Any:
+    """Maps of text to bytes or text as MessagePack maps."""
+    encoded = [
+        None if one is None else msgspec.msgpack.encode(dict(one)) for one in column.to_pylist()
+    ]
+    return pa.array(encoded, type=pa.binary())
+
+
+def normalised(table: Any, topic: str) -> Any:
+    """A record batch in the columns and types of `STAGED_SCHEMA`. Raises ConfigError."""
+    columns = []
+    n = table.num_rows
+    for field in STAGED_SCHEMA:
+        at = table.schema.get_field_index(field.name)
+        if at < 0:
+            fill = topic if field.name == "topic" else None
+            columns.append(
+                pa.nulls(n, field.type) if fill is None else pa.repeat(pa.scalar(fill), n)
+            )
+            continue
+        column = table.column(at)
+        if pa.types.is_map(column.type):
+            column = _encode_headers(column)
+        elif column.type != field.type:
+            column = pc.cast(column, field.type)
+        if field.name == "topic" and column.null_count and topic:
+            column = pc.fill_null(column, topic)
+        if field.name in ("value", "topic") and column.null_count:
+            raise ConfigError(
+                f"column {field.name}: null in {column.null_count} rows: give them a value, as "
+                f"with coalesce({field.name}, ...)"
+            )
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=STAGED_SCHEMA)
+
+
+class _Writer:
+    """What batches and streams have in common."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        check_schema(schema, options.topic)
+        self._options = options
+
+    def _area(self, query: str) -> StagingArea:
+        return StagingArea(self._options.staging_dir, query)
+
+    def _stage(self, query: str, batch: int, tables: Iterator[Any]) -> Message:
+        task = TaskContext.get()
+        partition, attempt = (
+            (0, 0) if task is None else (task.partitionId(), task.taskAttemptId())
+        )  # fmt: skip
+        rows = (normalised(one, self._options.topic) for one in tables)
+        return Message(self._area(query).stage(batch, partition, attempt, rows))
+
+    def _commit(self, messages: list[Any], batch: int) -> None:
+        staged = [one.staged for one in messages if one is not None]
+        if not staged:
+            return
+        area = self._area(staged[0].query)
+        if area.state().batch >= batch:  # committed before, and Spark did not come to note it
+            area.forget(batch)
+            return
+        manifest = area.commit(batch, staged)
+        publish_batch(self._options, area, batch, manifest)
+        area.done(batch, manifest)
+
+    def _abort(self, messages: list[Any]) -> None:
+        staged = [one.staged for one in messages if one is not None]
+        if staged:
+            self._area(staged[0].query).drop(staged)
+
+
+class StreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Writes the batches of a query."""
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Stage one task's rows. Raises ConfigError."""
+        task = TaskContext.get()
+        assert task is not None
+        query = task.getLocalProperty("sql.streaming.queryId")
+        batch = task.getLocalProperty("streaming.sql.batchId")
+        return self._stage(str(query), int(str(batch)), iterator)
+
+    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
+        """Publish a batch; one that was published before is left as it is."""
+        self._commit(messages, batchId)
+
+    def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: ARG002, N803
+        """Forget what no manifest names."""
+        self._abort(messages)
+
+
+class BatchWriter(_Writer, DataSourceArrowWriter):
+    """Writes rows once. With option ``writeId`` the same write may be repeated."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        super().__init__(options, schema)
+        self._write = options.write_id or f"once-{uuid.uuid4().hex}"
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Stage one task's rows. Raises ConfigError."""
+        return self._stage(self._write, 0, iterator)
+
+    def commit(self, messages: list[Any]) -> None:
+        """Publish all rows; nothing if a write of this ``writeId`` was published before."""
+        self._commit(messages, 0)
+        if not self._options.write_id:
+            self._area(self._write).remove()
+
+    def abort(self, messages: list[Any]) -> None:
+        """Forget what no manifest names."""
+        self._abort(messages)
+
+
+_WRITE_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
+
+
+def _local_path(url: str) -> Path | None:
+    parsed = urlparse(url)
+    if parsed.scheme not in ("", "file"):
+        return None
+    return Path(unquote(parsed.path) if parsed.scheme else url)
+
+
+def writer_options(given: Mapping[str, str], *, streaming: bool, overwrite: bool) -> SinkOptions:
+    """The options of a write. Raises ConfigError."""
+    if overwrite:
+        raise ConfigError("mode overwrite: topics are appended to: use mode append")
+    options = sink_options(given)
+    if options.write_id and (streaming or not _WRITE_ID.fullmatch(options.write_id)):
+        allowed = "is for batch writes" if streaming else "allowed: 1 to 100 of A-Z a-z 0-9 _ . -"
+        raise ConfigError(f"option writeId: {options.write_id!r}: {allowed}")
+    if not options.staging_dir.parts:
+        low = {k.lower(): v for k, v in given.items()}
+        checkpoint = _local_path(low.get("checkpointlocation", "s3:"))
+        if not streaming:
+            staging = options.data_dir / "spark"
+        elif checkpoint is not None:
+            staging = checkpoint / "tidecast-sink"
+        else:
+            raise ConfigError(
+                "option stagingDir: needed, since option checkpointLocation names no directory: "
+                "give one that the driver and all tasks share"
+            )
+        options = replace(options, staging_dir=staging)
+    try:
+        options.staging_dir.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise ConfigError(
+            f"option stagingDir: {options.staging_dir}: cannot be written: {problem.strerror}"
+        ) from problem
+    return options

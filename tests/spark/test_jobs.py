@@ -1,0 +1,146 @@
+"""The jobs under a real SparkSession: archive, rollup, against plain Python on the same records."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections import defaultdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.spark_logs import TIME_NS, Record, append, records
+
+from tidecast_spark.jobs import archive as ar
+from tidecast_spark.jobs.archive_log import ArchiveLog
+from tidecast_spark.jobs.capacity import capacity_report
+from tidecast_spark.jobs.rollup import derived, rollup
+from tidecast_spark.jobs.rollup_store import RollupStore
+
+DAY_NS = 86_400 * 10**9
+
+
+def archived(spark: Any, out: Path) -> list[tuple[int, int, bytes]]:
+    log = ArchiveLog(out)
+    rows = log.read(spark, log.open()).select("queue", "token", "value").collect()
+    return [(r.queue, r.token, bytes(r.value)) for r in rows]
+
+
+def test_an_archive_grows_by_what_is_new_whatever_is_killed(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "archive"
+    append(tmp_path, "orders", 0, records(500))
+    append(tmp_path, "orders", 1, [r._replace(time_ns=r.time_ns + DAY_NS) for r in records(100)])
+    first = ar.archive(spark, tmp_path, out, topic="orders", step_rows=400, compact=False)
+    assert (first.steps, first.rows) == (2, 600)
+    assert first.positions == {"orders": {"0": 500, "1": 100}}
+    assert {p.parent.name for p in out.rglob("*.parquet")} == {"date=2023-11-14", "date=2023-11-15"}
+
+    append(tmp_path, "orders", 0, records(50, 500))
+    with monkeypatch.context() as patch:  # killed before its commit
+        patch.setattr(ArchiveLog, "commit", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            ar.archive(spark, tmp_path, out, topic="orders")
+    with monkeypatch.context() as patch:  # killed right behind it
+        patch.setattr(ArchiveLog, "settle", lambda _, commit: 1 / (2 - commit.version))
+        with pytest.raises(ZeroDivisionError):
+            ar.archive(spark, tmp_path, out, topic="orders", compact=False)
+    monkeypatch.setattr(ar, "SMALL_FILES_MIN", 2)
+    last = ar.archive(spark, tmp_path, out, topic="orders")
+    assert last.rows == 0
+    assert last.compacted_files > 0
+    found = archived(spark, out)
+    assert sorted(found) == sorted(
+        [(0, i, b"v%d" % i) for i in range(550)] + [(1, i, b"v%d" % i) for i in range(100)]
+    )
+    assert len(list(out.rglob("*.parquet"))) == last.files == 2
+    plain = spark.read.parquet(str(out))  # and whoever knows nothing of the log sees the same
+    assert plain.count() == 650
+    queue_0 = [token for queue, token, _ in found if queue == 0]
+    assert queue_0 == sorted(queue_0), "files keep each queue's order"
+
+
+def _telemetry() -> list[dict[str, Any]]:
+    some = random.Random(7)
+    start_us = TIME_NS // 1000 // 3_600_000_000 * 3_600_000_000 + 3_000_000_000  # at :50
+    return [
+        {
+            "time_us": start_us + second * 20_000_000, "node": "n1", "topic": topic,
+            "queue": queue, "subscription": None, "interval_ms": 20_000,
+            "messages_in": some.randrange(5000), "bytes_in": some.randrange(500_000),
+            "messages_out": some.randrange(6000), "packets": some.randrange(100),
+            "resent": some.randrange(10), "lag": some.randrange(10_000),
+            "cache_bytes": some.randrange(1 << 20), "cache_max": 1 << 20,
+        }
+        for second in range(90)
+        for topic, queue in (("orders", 0), ("orders", 1), ("rows", None))
+    ]  # fmt: skip
+
+
+def _plain(rows: list[dict[str, Any]], seconds: int) -> dict[Any, dict[str, Any]]:
+    """The rollup, straightforwardly."""
+    groups = defaultdict(list)
+    for row in rows:
+        at = row["time_us"] // 1_000_000 // seconds * seconds
+        groups[at, row["topic"], row["queue"]].append(row)
+    found = {}
+    for key, some in groups.items():
+        lags = sorted(r["lag"] for r in some)
+        total = {name: sum(r[name] for r in some) for name in ("packets", "resent", "interval_ms")}
+        out = sum(r["messages_out"] for r in some)
+        found[key] = {
+            "samples": len(some),
+            "messages_in": sum(r["messages_in"] for r in some),
+            "bytes_in": sum(r["bytes_in"] for r in some),
+            "lag_max": lags[-1],
+            **{f"lag_p{q}": lags[math.ceil(q / 100 * len(lags)) - 1] for q in (50, 95, 99)},
+            "lag_last": max(some, key=lambda r: r["time_us"])["lag"],
+            "retransmit_ratio": total["resent"] / total["packets"] if total["packets"] else None,
+            "cache_fill": sum(r["cache_bytes"] for r in some) / (len(some) << 20),
+            "out_per_s": out * 1000 / total["interval_ms"],
+        }
+    return found
+
+
+def _stored(frame: Any, time: str) -> dict[Any, dict[str, Any]]:
+    return {
+        (int(row[time].replace(tzinfo=UTC).timestamp()), row["topic"], row["queue"]): row.asDict()
+        for row in derived(frame).selectExpr("*").collect()
+    }
+
+
+def test_rollups_equal_a_plain_recomputation_and_feed_the_report(
+    spark: Any, tmp_path: Path
+) -> None:
+    rows = _telemetry()
+    lines = [Record(json.dumps(one).encode()) for one in rows]
+    out = tmp_path / "rollups"
+    append(tmp_path, "tidecast.telemetry", 0, [*lines[:150], Record(b"no JSON"), Record(b"{}")])
+    first = rollup(spark, tmp_path, out)
+    assert (first.batches, first.samples, first.late, first.malformed) == (1, 152, 0, 2)
+    # The rest comes later, a little of it late, and some too late to be counted.
+    too_late = json.dumps(rows[0] | {"time_us": rows[0]["time_us"] - 7_200_000_000}).encode()
+    append(tmp_path, "tidecast.telemetry", 0, [*reversed(lines[150:]), Record(too_late)])
+    second = rollup(spark, tmp_path, out)
+    assert (second.samples, second.late) == (121, 1)
+    store = RollupStore(out, "")
+    for found, seconds in (
+        (_stored(store.minutes(spark), "minute"), 60),
+        (_stored(store.hours(spark), "hour"), 3600),
+    ):
+        expected = _plain(rows, seconds)
+        assert found.keys() == expected.keys()
+        for key, one in expected.items():
+            for name, value in one.items():
+                assert found[key][name] == pytest.approx(value), (key, name)
+    assert len({key[0] for key in _plain(rows, 3600)}) == 2, "hours of both batches were merged"
+
+    now = datetime.fromtimestamp(rows[-1]["time_us"] / 1e6, UTC)
+    report = tmp_path / "report.html"
+    advice = {one["topic"]: one for one in capacity_report(spark, out, report, hours=2, now=now)}
+    assert advice.keys() == {"orders", "rows"}
+    assert advice["orders"]["peak_bytes_per_s"] > advice["rows"]["peak_bytes_per_s"]
+    assert report.read_text().count("<svg") == 8

@@ -1,0 +1,142 @@
+"""What of the jobs needs no JVM: the archive's log, the advice, the package, the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tidecast.cli import main
+from tidecast.errors import ConfigError, Conflict, NotFound
+from tidecast_spark.failures import platform_error
+from tidecast_spark.jobs.archive_log import ArchiveLog, Commit
+from tidecast_spark.jobs.capacity import Minute, advise, page
+from tidecast_spark.package import write_package
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def _file(log: ArchiveLog, staging: str, name: str) -> str:
+    path = log.directory / "_staging" / staging / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(name)
+    return str(path.relative_to(log.directory))
+
+
+def test_a_commit_is_finished_by_the_next_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = ArchiveLog(tmp_path)
+    one = _file(log, "a", "one.parquet")
+    with monkeypatch.context() as patch:
+        patch.setattr(ArchiveLog, "settle", lambda *_: None)
+        log.commit(Commit(0, {"t": {"0": 5}}, {"topic=t/0-0.parquet": one}, [], 5))
+    assert not (tmp_path / "topic=t").exists()
+    snapshot = ArchiveLog(tmp_path).open()
+    assert (snapshot.version, snapshot.rows, snapshot.positions) == (0, 5, {"t": {"0": 5}})
+    assert [Path(p).read_text() for p in log.paths(snapshot)] == ["one.parquet"]
+    two = _file(log, "b", "two.parquet")
+    removed = ["topic=t/0-0.parquet"]
+    log.commit(Commit(1, snapshot.positions, {"topic=t/1-0.parquet": two}, removed, 0))
+    snapshot = log.open()
+    assert [Path(p).name for p in log.paths(snapshot)] == ["1-0.parquet"]
+    assert [p.name for p in (tmp_path / "topic=t").iterdir()] == ["1-0.parquet"]
+    assert snapshot.rows == 5
+
+
+def test_two_jobs_cannot_make_the_same_version(tmp_path: Path) -> None:
+    log = ArchiveLog(tmp_path)
+    log.commit(Commit(0, {}, {}, [], 0))
+    with pytest.raises(Conflict, match="another job has made version 0"):
+        ArchiveLog(tmp_path).commit(Commit(0, {"t": {"0": 1}}, {}, [], 1))
+    assert log.open().positions == {}
+    assert [p.name for p in (tmp_path / "_tidecast").iterdir()] == ["000000000000.json"]
+
+
+def test_an_archive_is_a_directory() -> None:
+    with pytest.raises(ConfigError, match="must be a directory"):
+        ArchiveLog(Path("s3://bucket/x"))
+
+
+def _minutes(n: int, **changes: float) -> list[Minute]:
+    plain = {
+        "in_per_s": 1000.0, "bytes_per_s": 1e6, "retransmit_ratio": 0.001, "cache_fill": 0.3,
+        "cache_bytes": 5e6, "lag": 10,
+    }  # fmt: skip
+    return [Minute(at=START + timedelta(minutes=i), **(plain | changes)) for i in range(n)]  # type: ignore[arg-type]
+
+
+def test_advice_follows_the_peak_and_says_why() -> None:
+    one = advise("orders", [*_minutes(199), *_minutes(1, bytes_per_s=1e9)])
+    assert one.spec == {
+        "rate_bytes_per_s": 1_572_864, "history_bytes": 4_194_304, "cache_bytes": 8_388_608,
+    }  # fmt: skip
+    assert one.peak_bytes_per_s == 1e6, "one odd minute in two hundred does not count"
+    assert one.reasons[0].startswith("rate_bytes_per_s: 99 % of all minutes stayed below 1,000,000")
+    lossy = advise("orders", _minutes(100, retransmit_ratio=0.05, bytes_per_s=1e7, cache_fill=0.9))
+    assert lossy.spec["history_bytes"] == 50_331_648
+    assert lossy.spec["cache_bytes"] == 12_582_912
+    assert "5.0% of the packets were sent again" in lossy.reasons[1]
+    assert "slow readers spilled" in lossy.reasons[3]
+    assert advise("quiet", _minutes(5, bytes_per_s=0, cache_bytes=0)).spec == {
+        "rate_bytes_per_s": 1, "history_bytes": 4_194_304,
+    }  # fmt: skip
+
+
+def test_the_report_is_one_page_with_plots_and_no_raw_names() -> None:
+    minutes = {"a<b>": _minutes(3)}
+    html = page([advise("a<b>", minutes["a<b>"])], minutes, START)
+    assert html.count("<svg") == 4
+    assert "a<b>" not in html
+    assert "a&lt;b&gt;" in html
+    assert "http" not in html
+    assert "tidecast pipeline rollup" in page([], {}, START)
+
+
+def test_spark_exceptions_give_back_the_platforms_error() -> None:
+    text = (
+        "[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback (most recent call last):\n  File x\n"
+        "tidecast.errors.NotFound: option topic: 'x': no durable topic\n SQLSTATE: 38000"
+    )
+    found = platform_error(RuntimeError(text))
+    assert type(found) is NotFound
+    assert str(found) == "option topic: 'x': no durable topic"
+    assert platform_error(RuntimeError("something else")) is None
+
+
+def test_the_package_is_enough_to_import_the_source(tmp_path: Path) -> None:
+    out = tmp_path / "tidecast.zip"
+    assert write_package(out) > 100
+    code = (
+        "import tidecast_spark.source, tidecast, pyspark_tidecast as p; "
+        "raise SystemExit(tidecast.__file__ + ' ' + p.DefaultSource.name())"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(out)!r}); {code}"],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert ran.stderr.strip() == f"{out}/tidecast/__init__.py tidecast"
+
+
+def test_the_command_line_tells_wrong_use_without_a_jvm(tmp_path: Path) -> None:
+    run = CliRunner().invoke
+    found = run(main, ["pipeline", "archive", "--out", str(tmp_path), "--conf", "x"])
+    assert found.exit_code == 2
+    assert "--conf x: give KEY=VALUE" in found.output
+    found = run(main, ["pipeline", "package", "--out", str(tmp_path / "x.zip")])
+    assert found.exit_code == 0
+    assert "spark-submit --py-files" in found.output
+
+
+def test_commits_are_plain_json(tmp_path: Path) -> None:
+    log = ArchiveLog(tmp_path)
+    log.commit(Commit(0, {"t": {"0": 5}}, {}, [], 5, 70))
+    assert json.loads((tmp_path / "_tidecast" / "000000000000.json").read_text()) == {
+        "version": 0, "positions": {"t": {"0": 5}}, "added": {}, "removed": [], "rows": 5,
+        "bytes": 70,
+    }  # fmt: skip
