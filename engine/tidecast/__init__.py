@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tidecast.client.aio import Connection, Publisher, Subscription, connect
     from tidecast.client.message import Batch, Message
     from tidecast.client.outgoing import BatchResult
-    from tidecast.client.start import Earliest, Latest
+    from tidecast.client.start import Earliest, Latest, Time, Tokens
     from tidecast.codecs import Json, MsgPack, Raw
     from tidecast.errors import (
         AuthError,
@@ -54,7 +54,7 @@ _ERRORS = (
 _HOMES = {
     **dict.fromkeys(("Connection", "Publisher", "Subscription", "connect"), "client.aio"),
     **dict.fromkeys(("Batch", "Message"), "client.message"),
-    **dict.fromkeys(("Earliest", "Latest"), "client.start"),
+    **dict.fromkeys(("Earliest", "Latest", "Time", "Tokens"), "client.start"),
     **dict.fromkeys(("Json", "MsgPack", "Raw"), "codecs"),
     **dict.fromkeys(_ERRORS, "errors"),
     "BatchResult": "client.outgoing",
@@ -66,7 +66,8 @@ __all__ = [
     "Conflict", "Connection", "ConnectionLost", "Earliest", "EngineNotRunning", "Fenced",
     "ForkedProcess", "GapError", "Json", "Latest", "Message", "MsgPack", "NoResponders",
     "NotFound", "PayloadTooLarge", "Publisher", "RateLimited", "Raw", "SharedMemoryError",
-    "Subscription", "TidecastError", "Timeout", "codecs", "connect", "errors", "events", "sync",
+    "Subscription", "TidecastError", "Time", "Timeout", "Tokens", "codecs", "connect", "errors",
+    "events", "sync",
 ]  # fmt: skip
 
 

@@ -193,10 +193,77 @@ class EngineBack(Event, frozen=True):
     incarnation: int
 
 
+class RecordsGone(Event, frozen=True):
+    """Retention deleted records [first, end) of a queue before a subscription came to them."""
+
+    topic: str
+    queue: int
+    first: int
+    end: int
+    subscription: str
+
+
+class QueueUnreadable(Event, frozen=True):
+    """A queue cannot be read at a token; it is tried again every second."""
+
+    topic: str
+    queue: int
+    token: int
+    detail: str
+
+
+class MessageDropped(Event, frozen=True):
+    """A record was delivered too often, or refused, and its subscription has no dead letters."""
+
+    topic: str
+    queue: int
+    token: int
+    subscription: str
+    attempts: int
+    reason: str
+
+
+class MessageDead(Event, frozen=True):
+    """A record was delivered too often, or refused: it lies in the dead-letter topic."""
+
+    topic: str
+    queue: int
+    token: int
+    subscription: str
+    attempts: int
+    reason: str
+    dead_letter: str
+
+
+class ConsumerExpelled(Event, frozen=True):
+    """A consumer gets nothing more: its subscription is deleted, or it damaged its ring."""
+
+    topic: str
+    subscription: str
+    consumer_id: int
+    reason: str
+
+
+class SubscriptionDamaged(Event, frozen=True):
+    """The file of a subscription was not sound; it was set aside."""
+
+    file: str
+
+
+class PositionsNotSaved(Event, frozen=True):
+    """How far a subscription is could not be saved: after a crash more comes again."""
+
+    pattern: str
+    name: str
+    detail: str
+
+
 AnyEvent = (
     ImageAvailable | ImageGone | Gap | PeerJoined | PeerTimeout | ReceiverJoined | ReceiverTimeout
     | SubscriberEvicted | StaleIncarnation | NodeConflict | TopicConflict | MessagesDropped
     | DiskRefused | DiskBack | TornTail | ProducerFenced | ProducersExpired | RingDrained
     | SegmentsDeleted
     | EngineLost | EngineBack
+    | RecordsGone | QueueUnreadable | MessageDropped | MessageDead | ConsumerExpelled
+    | SubscriptionDamaged | PositionsNotSaved
 )  # fmt: skip

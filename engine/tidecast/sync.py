@@ -16,14 +16,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidecast.client.blocking import Connection, Publisher, Subscription, connect
+    from tidecast.client.consumer_blocking import Consumer
+    from tidecast.client.consumer_message import DurableBatch, DurableMessage
 
-__all__ = ["Connection", "Publisher", "Subscription", "connect"]
+__all__ = [
+    "Connection", "Consumer", "DurableBatch", "DurableMessage", "Publisher", "Subscription",
+    "connect",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tidecast.client import blocking
+    from tidecast.client import blocking, consumer_blocking, consumer_message
 
-    value = globals()[name] = getattr(blocking, name)
+    home: Any = blocking
+    if name.startswith("Durable"):
+        home = consumer_message
+    elif name == "Consumer":
+        home = consumer_blocking
+    value = globals()[name] = getattr(home, name)
     return value

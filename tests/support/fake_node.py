@@ -15,6 +15,8 @@ import msgspec
 
 from tidecast.buffers.counters import CountersFile
 from tidecast.client.link import (
+    ConsumerGrant,
+    ConsumerOptions,
     PublicationGrant,
     PublicationOptions,
     SubscriptionGrant,
@@ -25,6 +27,21 @@ from tidecast.errors import Conflict, NoResponders, NotFound
 from tidecast.events import Event
 from tidecast.layout.ring import DOORBELL_BYTES, DOORBELL_FIRST_CLIENT, DOORBELLS_MAX
 from tidecast.native.mapped import MappedFile
+
+
+class FakeConsumers:
+    """Refuses all durable consumers."""
+
+    def open_consumer(
+        self, client_id: int, pattern: str, name: str, options: ConsumerOptions
+    ) -> ConsumerGrant:
+        raise NotFound(f"no topic {pattern}")
+
+    def close_consumer(self, client_id: int, consumer_id: int) -> None:
+        raise NotFound(f"no consumer {consumer_id}")
+
+    def perform(self, action: str, arguments: dict[str, Any]) -> Any:
+        return []
 
 
 class FakeNode:
@@ -39,6 +56,7 @@ class FakeNode:
         shm = data_dir / "shm"
         self.bells_path = shm / "bells"
         self.counters_path, self.recorder_path = shm / "counters", shm / "recorder"
+        self.consumers = FakeConsumers()
         self.on_events: Callable[[int], None] | None = None
         self.fail: Exception | None = None
         self.calls: list[tuple[Any, ...]] = []

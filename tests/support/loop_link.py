@@ -11,6 +11,8 @@ from typing import Any
 from tidecast.buffers.ring_file import add_consumer, create_ring, describe, remove_consumer
 from tidecast.client import kernels
 from tidecast.client.link import (
+    ConsumerGrant,
+    ConsumerOptions,
     PublicationGrant,
     PublicationOptions,
     SubscriptionGrant,
@@ -223,6 +225,15 @@ class LoopLink:
         with self._lock:
             taken, self._events = self._events, []
             return taken
+
+    def open_consumer(self, pattern: str, name: str, options: ConsumerOptions) -> ConsumerGrant:
+        raise NotFound(f"no durable topic {pattern}")
+
+    def close_consumer(self, consumer_id: int) -> None:
+        raise NotFound(f"no consumer {consumer_id}")
+
+    def subscription(self, action: str, arguments: dict[str, Any]) -> Any:
+        raise NotFound(f"no subscription: {action}")
 
     def node_id_of(self, name: str) -> int:
         self._check()

@@ -31,9 +31,11 @@ from tidecast.agents.archiver_state import (
     SYNC_NONE,
 )
 from tidecast.agents.events import A_EVENTS, A_STOP, emit
+from tidecast.buffers.member_ring import wake
 from tidecast.buffers.slots import control_at, holds, ring_bell
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import QueueCounter as C
+from tidecast.layout.member import WAKE_QUEUES_AT
 from tidecast.log.append import ROLL, append_run
 from tidecast.log.state import L_BATCHES, L_NEXT_TOKEN, LOG
 from tidecast.native import syscalls as sys
@@ -146,6 +148,8 @@ def _write_queue(A, topic, queue):
     counters[C.NEXT_TOKEN] = L.w[L_NEXT_TOKEN]
     queue.used = 0
     queue.dirty = 1
+    if queue.puller > 0 and topic.policy != SYNC_BATCH:  # else readers see it once it is synced
+        wake(A.wakes, A.bells, WAKE_QUEUES_AT, queue.puller - 1)
     return HELD_NOT
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from tidecast.agents.events import ATTENTION_FIELDS, EVENT_FIELDS, event_ring
 from tidecast.layout.counters import COLUMNS
+from tidecast.layout.member import WAKES_BYTES
 from tidecast.native.handles import Kind, State
 from tidecast.native.mapped import Bytes
 
@@ -88,6 +89,7 @@ QUEUE = np.dtype(
         ("dirty", np.int64),  # 1: appended to since its last sync began
         ("roll_asked", np.int64),
         ("grow_bytes", np.int64),  # buffer asked for, 0: none
+        ("puller", np.int64),  # 1 + its number at the puller, 0: nobody reads it here
     ]
 )
 
@@ -118,6 +120,7 @@ ARCHIVER = Kind(
         ("attention", np.int64, ()),
         ("counters", np.int64, (COLUMNS,)),
         ("bells", np.uint8, ()),
+        ("wakes", np.uint8, ()),  # of the puller
     ],
 )
 """All that the archiver owns."""
@@ -130,5 +133,5 @@ def archiver_state(*, counters: np.ndarray, bells: Bytes) -> State:
         queues=np.zeros(QUEUES_MAX, dtype=QUEUE), index=np.zeros(TOPICS_MAX, dtype=np.int64),
         touched=np.zeros(QUEUES_MAX, dtype=np.int64), misc=np.zeros(MISC_FIELDS, dtype=np.int64),
         events=event_ring(), attention=np.zeros(ATTENTION_FIELDS, dtype=np.int64),
-        counters=counters, bells=bells,
+        counters=counters, bells=bells, wakes=np.zeros(WAKES_BYTES, dtype=np.uint8),
     )  # fmt: skip

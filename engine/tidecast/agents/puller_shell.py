@@ -190,6 +190,11 @@ class Puller:
         record["active"] = 1
         return lane
 
+    def restored_beyond(self, lane: int, token: int) -> list[tuple[int, int]]:
+        """Ranges from ``token`` on that a saved position says are settled."""
+        rows = self._windows[lane][2]
+        return [(max(a, token), b) for a, b, n in rows.tolist() if n < 0 and b > token]
+
     def remove_lane(self, lane: int) -> None:
         """Take a lane away."""
         entries.remove_lane(self.words, lane)
@@ -487,15 +492,15 @@ class Puller:
         self._ask()
         thread.join(10.0)
 
-    def call(self, fn: Callable[[], Any]) -> Any:
+    def call(self, fn: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """Run ``fn`` between two cycles and return its result; its exception is raised here."""
         if self._thread is None or threading.current_thread() is self._thread:
-            return fn()
+            return fn(*arguments, **named)
         answer: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
 
         def command() -> None:
             try:
-                answer.put((fn(), None))
+                answer.put((fn(*arguments, **named), None))
             except BaseException as problem:  # noqa: BLE001 - raised at the caller
                 answer.put((None, problem))
 

@@ -77,6 +77,49 @@ def _log() -> None:
     files.checksum(b"")
 
 
+def _puller_state() -> Any:
+    from tidecast.agents.puller_state import puller_state
+    from tidecast.layout.member import WAKES_BYTES
+
+    state = puller_state(
+        wakes=np.zeros(WAKES_BYTES, dtype=np.uint8),
+        bells=np.zeros(lay.DOORBELLS_MAX * lay.DOORBELL_BYTES, dtype=np.uint8),
+    )
+    _KEPT.append(state)
+    return state
+
+
+def _puller() -> None:
+    from tidecast.agents import puller_entries as entries
+
+    _compile(entries.run_puller, _puller_state().words, 0, np.zeros(64, dtype=np.uint8))
+
+
+def _puller_entries() -> None:
+    from tidecast.agents import puller_entries as en
+    from tidecast.buffers import member_ring as mr
+    from tidecast.queues import blocks, window
+
+    S, raw = _puller_state(), np.zeros(64, dtype=np.uint8)
+    words, rows = S.words, np.zeros((1, 3), dtype=np.int64)
+    _compile(en.cycle_at, words, 0)
+    one = (en.plan_fetch, en.steal_block, en.evict_block, en.drop_queue_blocks, en.lane_ready)
+    for each in (*one, en.remove_lane, en.position_of, en.refresh_owners):
+        _compile(each, words, 0)
+    for each in (en.drop_one_block, en.pause_lane, en.drop_member, en.seek_lane):
+        _compile(each, words, 0, 0)
+    _compile(en.end_fetch, words, 0, 0, 0, 0, 0, True)
+    _compile(en.jump_gap, words, 0, 0, 0, rows)
+    _compile(en.share_lane, words, 0, np.zeros(1, dtype=np.uint16))
+    _compile(en.settle_dead, words, 0, 0, 0)
+    _compile(en.hurry_timers, words)
+    _compile(blocks.records_in, raw, 0)
+    _compile(blocks.add_batches, S.blocks, 0, 0)
+    _compile(window.move_window, S.lanes, 0, raw, np.zeros(1, dtype=np.int64))
+    _compile(window.export_window, S.lanes, 0, np.zeros((1, 5), dtype=np.int64))
+    _compile(mr.wake_queue, raw, raw, 0)
+
+
 def _tasks() -> dict[str, Callable[[], None]]:
     """What to compile, by name; the slow ones first. Order matters within `_AFTER`."""
     from tidecast.agents import leave, run
@@ -128,10 +171,14 @@ def _tasks() -> dict[str, Callable[[], None]]:
     return {
         "receiver": receiver, "sender": sender, "rings": rings, "inline": inline,
         "client": client, "archiver": _archiver, "log": _log, "queues": queues,
+        "puller": _puller, "puller entries": _puller_entries,
     }  # fmt: skip
 
 
-_SIDE_BY_SIDE = ("receiver", "sender", "archiver", "log", "rings", "client", "queues")
+_SIDE_BY_SIDE = (
+    "receiver", "sender", "puller", "archiver", "puller entries", "log", "rings", "client",
+    "queues",
+)  # fmt: skip
 _AFTER = ("inline",)
 
 

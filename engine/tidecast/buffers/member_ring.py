@@ -476,6 +476,17 @@ def put_ack(ring, k, kind, lane, first, end, time_ns, reason, reason_n):
     return ack_into(ring, k, kind, lane, first, end, time_ns, reason, reason_n)
 
 
+@inlined
+def ack_all_into(ring, k, runs, count, empty):
+    """`ack_runs`, for kernels."""
+    for r in range(count):
+        token = runs[r, RUN_TOKEN]
+        end = token + runs[r, RUN_COUNT]
+        if ack_into(ring, k, lay.ACK, runs[r, RUN_LANE], token, end, 0, empty, 0) != 0:
+            return r
+    return count
+
+
 @held_kernel
 def ack_runs(ring, k, runs, first, count, empty):
     """Ack ``count`` runs from ``first``. Returns how many found room."""

@@ -80,12 +80,12 @@ def meta_at(memory: Any, at: int, flags: int, node: int, session: int) -> Any:
     return Meta(flags, timestamp, key, headers, node, session)
 
 
-def _jitable(fn: Callable[..., Any]) -> Callable[..., Any]:
+def jitable(fn: Callable[..., Any]) -> Callable[..., Any]:
     """The function as kernels may call it: already compiled by the user, or plain."""
     return fn if hasattr(fn, "py_func") else inlined(fn)
 
 
-def _parameters(fn: Callable[..., Any], allowed: tuple[int, ...], shape: str) -> int:
+def parameters(fn: Callable[..., Any], allowed: tuple[int, ...], shape: str) -> int:
     """How many arguments a function takes. Raises ConfigError unless that is allowed."""
     plain = getattr(fn, "py_func", fn)
     if not inspect.isfunction(plain):
@@ -97,7 +97,7 @@ def _parameters(fn: Callable[..., Any], allowed: tuple[int, ...], shape: str) ->
 
 
 def _make_producer(fn: Callable[..., Any], cycle: Any) -> Any:
-    write = _jitable(fn)
+    write = jitable(fn)
 
     def produce(  # type: ignore[no-untyped-def]
         port, state, first, end, size_max, done, packets_max
@@ -167,7 +167,7 @@ def _make_producer(fn: Callable[..., Any], cycle: Any) -> Any:
 
 
 def _make_consumer(fn: Callable[..., Any], with_meta: bool, cycle: Any) -> Any:
-    handle = _jitable(fn)
+    handle = jitable(fn)
 
     def call_plain(  # type: ignore[no-untyped-def]
         memory, at, n, _meta, _flags, _port, state
@@ -233,7 +233,7 @@ _kernels: WeakKeyDictionary[Callable[..., Any], dict[str, Any]] = WeakKeyDiction
 _lock = threading.Lock()
 
 
-def _kernel_of(fn: Callable[..., Any], kind: str, make: Callable[[], Any]) -> Any:
+def kernel_of(fn: Callable[..., Any], kind: str, make: Callable[[], Any]) -> Any:
     """One kernel a function and kind, made once."""
     with _lock:
         made = _kernels.setdefault(fn, {})
@@ -242,7 +242,8 @@ def _kernel_of(fn: Callable[..., Any], kind: str, make: Callable[[], Any]) -> An
         return made[kind]
 
 
-def _run(fn: Callable[..., Any], kernel: Any, *args: Any) -> int:
+def run_kernel(fn: Callable[..., Any], kernel: Any, *args: Any) -> int:
+    """Enter a kernel with a user's function in it. Raises ConfigError if it does not compile."""
     try:
         return int(kernel(*args))
     except NumbaError as problem:
@@ -260,7 +261,7 @@ class Producer:
         self, publisher: PublisherCore, fn: Callable[..., Any], state: Any, count: int,
         message_bytes_max: Any,
     ) -> None:  # fmt: skip
-        _parameters(fn, (3,), "fn(buf, i, state) -> int")
+        parameters(fn, (3,), "fn(buf, i, state) -> int")
         room = publisher.packet_room_bytes
         if not isinstance(message_bytes_max, int) or not 1 <= message_bytes_max <= room:
             raise reject(
@@ -272,7 +273,7 @@ class Producer:
         self._agents = publisher.link_agents
         kind = "produce" if self._agents is None else "produce inline"
         cycle = None if self._agents is None else self._agents[0]
-        self._kernel = _kernel_of(fn, kind, lambda: _make_producer(fn, cycle))
+        self._kernel = kernel_of(fn, kind, lambda: _make_producer(fn, cycle))
         self._done = np.zeros(1, dtype=np.int64)
 
     @property
@@ -296,7 +297,7 @@ class Producer:
                 else:
                     tail = (*tail, self._agents[1])
                 try:
-                    status = _run(self._fn, self._kernel, port, self._state, *tail)
+                    status = run_kernel(self._fn, self._kernel, port, self._state, *tail)
                 finally:
                     port[kernels.P_BUSY] = 0
             if status == BAD_LENGTH:
@@ -323,19 +324,19 @@ class Consumer:
         self, subscription: SubscriptionCore, fn: Callable[..., Any], state: Any,
         max_messages: int | None, until: Callable[[], bool] | threading.Event | None,
     ) -> None:  # fmt: skip
-        n = _parameters(fn, (2, 3), "fn(data, state) or fn(data, meta, state)")
+        n = parameters(fn, (2, 3), "fn(data, state) or fn(data, meta, state)")
         if isinstance(until, threading.Event):
             until = until.is_set
         if until is not None and not callable(until):
             raise reject("until", until, "is a function without arguments, or an Event")
         self._subscription, self._fn, self._state = subscription, fn, state
         self._limit, self._until = max_messages, until
-        self._kernel = _kernel_of(fn, f"consume{n}", lambda: _make_consumer(fn, n == 3, None))
+        self._kernel = kernel_of(fn, f"consume{n}", lambda: _make_consumer(fn, n == 3, None))
         self._agents = subscription.link_agents
         self._inline_kernel: Any = None
         if self._agents is not None:
             cycle = self._agents[0]
-            self._inline_kernel = _kernel_of(
+            self._inline_kernel = kernel_of(
                 fn, f"consume{n} inline", lambda: _make_consumer(fn, n == 3, cycle)
             )
         self._out = np.zeros((_BATCH, rd.OUT_FIELDS), dtype=np.int64)
@@ -360,12 +361,12 @@ class Consumer:
         self._now[0] = 0
         try:
             if self._inline_kernel is not None and single and self._agents is not None:
-                status = _run(
+                status = run_kernel(
                     self._fn, self._inline_kernel, image.port, self._out, self._state, left,
                     self._now, self._agents[1],
                 )  # fmt: skip
             else:
-                status = _run(
+                status = run_kernel(
                     self._fn, self._kernel, image.port, self._out, self._state, left,
                     _SPINS if single and not inline else 0, self._now,
                 )  # fmt: skip

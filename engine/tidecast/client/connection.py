@@ -17,13 +17,15 @@ from typing import Any
 
 import msgspec
 
+from tidecast.client.consumer import ConsumerCore
 from tidecast.client.link import Link, PublicationOptions
 from tidecast.client.publisher import PublisherCore
 from tidecast.client.receipts import fenced
 from tidecast.client.subscriber import SubscriptionCore
 from tidecast.client.waiting import Bell, Flusher
-from tidecast.errors import Closed, ConnectionLost, ForkedProcess, TidecastError
+from tidecast.errors import Closed, ConnectionLost, Fenced, ForkedProcess, TidecastError
 from tidecast.events import (
+    ConsumerExpelled,
     EngineBack,
     EngineLost,
     Event,
@@ -72,6 +74,7 @@ class ConnectionCore:
         self._lock = threading.RLock()
         self._publishers: list[PublisherCore] = []
         self._subscriptions: dict[int, SubscriptionCore] = {}
+        self._consumers: list[ConsumerCore] = []
         self._early: dict[int, list[ImageAvailable | ImageGone]] = {}
         self._events: deque[Event] = deque()
         self._events_missed = 0
@@ -105,7 +108,9 @@ class ConnectionCore:
             publisher.forked()
         for subscription in list(self._subscriptions.values()):
             subscription.forked()
-        self._publishers, self._subscriptions = [], {}
+        for consumer in self._consumers:
+            consumer.forked()
+        self._publishers, self._subscriptions, self._consumers = [], {}, []
         self._events.clear()
 
     # --- events -----------------------------------------------------------------------------------
@@ -154,6 +159,10 @@ class ConnectionCore:
             elif len(self._early) < _EARLY_MAX:
                 # It may come before the grant's answer: kept until its subscription is known.
                 self._early.setdefault(event.subscription_id, []).append(event)
+        elif isinstance(event, ConsumerExpelled):
+            for consumer in self._consumers:
+                if consumer.consumer_id == event.consumer_id:
+                    consumer.fail(Fenced(f"{event.topic}/{event.subscription}: {event.reason}"))
         elif isinstance(event, EngineLost):
             self._engine_lost(event.reason)
         elif isinstance(event, ProducerFenced):
@@ -200,6 +209,20 @@ class ConnectionCore:
             with contextlib.suppress(ConnectionLost, Closed):
                 self.link.close_subscription(subscription.subscription_id)
 
+    def add_consumer(self, consumer: ConsumerCore) -> None:
+        """A durable consumer was opened."""
+        with self._lock:
+            self._consumers.append(consumer)
+
+    def remove_consumer(self, consumer: ConsumerCore) -> None:
+        """A durable consumer was closed."""
+        with self._lock:
+            known = consumer in self._consumers
+            if known:
+                self._consumers.remove(consumer)
+        if known and self.status != RECONNECTING:
+            consumer.leave()
+
     def release_image(self, subscription_id: int, image_id: int) -> None:
         """A ring is drained and unmapped."""
         with contextlib.suppress(ConnectionLost, Closed):
@@ -215,6 +238,8 @@ class ConnectionCore:
             publisher.lose()
         for subscription in self._subscriptions.values():
             subscription.lose(reason)
+        for consumer in self._consumers:
+            consumer.lose()
         if self._keeper is None:
             self._refuse_all(ConnectionLost(f"the engine is lost: {reason}"))
 
@@ -223,6 +248,8 @@ class ConnectionCore:
             subscription.fail(problem)
         for publisher in self._publishers:
             publisher.fail(problem)
+        for consumer in self._consumers:
+            consumer.fail(problem)
 
     def _keep(self) -> None:
         """The keeper: looks for events now and then, and restores what a dead engine took along."""
@@ -263,6 +290,8 @@ class ConnectionCore:
             self._subscriptions = {each.subscription_id: each for each in subscriptions}
             for publisher in list(self._publishers):
                 _retry(publisher.reopen, publisher.fail)
+            for consumer in list(self._consumers):
+                _retry(consumer.reopen, consumer.fail)
             self.status = CONNECTED
         self.pump()
         self.bell.ring()
@@ -278,6 +307,7 @@ class ConnectionCore:
                 {"pattern": each.pattern, **each.stats()}
                 for each in list(self._subscriptions.values())
             ],
+            "consumers": [each.stats() for each in list(self._consumers)],
         }
         return {**self.link.stats(), "client": client}
 
@@ -319,11 +349,14 @@ class ConnectionCore:
             self._refusal = Closed("the connection is closed")
             self.status = CLOSED
             subscriptions = list(self._subscriptions.values())
+            consumers = list(self._consumers)
         _open.discard(self)
         self._stop.set()
         self.flusher.stop()
         for subscription in subscriptions:
             subscription.fail(Closed("the connection is closed"))
+        for consumer in consumers:
+            consumer.fail(Closed("the connection is closed"))
         if self._keeper is not None and self._keeper is not threading.current_thread():
             self._keeper.join(1.0)
         with contextlib.suppress(ValueError, IndexError):

@@ -75,6 +75,44 @@ class SubscriptionGrant(msgspec.Struct, frozen=True, kw_only=True):
     pattern: str
 
 
+class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a consumer may choose. None: as the subscription has it, else the default.
+
+    ``start``: earliest, latest, time (``start_time_ns``, since 1970) or tokens (``start_tokens``,
+    by queue; other queues: earliest). It counts when the subscription is made.
+    """
+
+    start: str = "earliest"
+    start_time_ns: int = 0
+    start_tokens: dict[int, int] = {}
+    ack_wait_s: float | None = None
+    max_deliver: int | None = None
+    dead_letter: str | None = None
+    key_pattern: str | None = None
+    headers: dict[str, str] | None = None
+    max_in_flight: int = 500
+    max_bytes_in_flight: int = 64 << 20
+    ring_bytes: int = 1 << 20
+
+
+class ConsumerGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of a durable subscription. The position is fixed when this is given.
+
+    ``lanes``: (word in frames, topic, queue) of those that are there now.
+    """
+
+    consumer_id: int
+    member: int
+    ring_path: str
+    wakes_path: str
+    pattern: str
+    name: str
+    ack_wait_s: float
+    max_deliver: int
+    dead_letter: str
+    lanes: list[tuple[int, str, int]]
+
+
 @runtime_checkable
 class Link(Protocol):
     """A session with a node. Methods are safe to call from any thread and raise TidecastError."""
@@ -110,6 +148,15 @@ class Link(Protocol):
 
     def take_events(self) -> list[Event]:
         """Events since the call before; never blocks. The doorbell rings when there are some."""
+
+    def open_consumer(self, pattern: str, name: str, options: ConsumerOptions) -> ConsumerGrant:
+        """Join a durable subscription, or make it. Raises NotFound, Conflict, ConfigError."""
+
+    def close_consumer(self, consumer_id: int) -> None:
+        """Leave; what is outstanding goes to other members."""
+
+    def subscription(self, action: str, arguments: dict[str, Any]) -> Any:
+        """Look at or change durable subscriptions: see `node.subscriptions_durable_admin`."""
 
     def node_id_of(self, name: str) -> int:
         """Id of a node by name, for unicast. Raises NoResponders when it is not known."""

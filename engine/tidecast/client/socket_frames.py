@@ -15,6 +15,8 @@ from typing import Any
 import msgspec
 
 from tidecast.client.link import (
+    ConsumerGrant,
+    ConsumerOptions,
     PublicationGrant,
     PublicationOptions,
     SubscriptionGrant,
@@ -97,6 +99,27 @@ class EventsTaken(Body, frozen=True, kw_only=True):
     """The client has taken the events of the last push; it wants no reply (request id 0)."""
 
 
+class OpenConsumer(Body, frozen=True, kw_only=True):
+    """See `Link.open_consumer`."""
+
+    pattern: str
+    name: str
+    options: ConsumerOptions
+
+
+class CloseConsumer(Body, frozen=True, kw_only=True):
+    """See `Link.close_consumer`."""
+
+    consumer_id: int
+
+
+class DurableSubscription(Body, frozen=True, kw_only=True):
+    """See `Link.subscription`."""
+
+    action: str
+    arguments: dict[str, Any]
+
+
 class NodeIdOf(Body, frozen=True, kw_only=True):
     """See `Link.node_id_of`."""
 
@@ -157,7 +180,7 @@ class GetFaults(Body, frozen=True, kw_only=True):
 AnyBody = (
     Hello | OpenPublication | ClosePublication | OpenSubscription | CloseSubscription
     | ReleaseImage | EventsTaken | NodeIdOf | Stats | Overview | Topics | CreateTopic | EditTopic
-    | DeleteTopic | SetFaults | GetFaults
+    | DeleteTopic | SetFaults | GetFaults | OpenConsumer | CloseConsumer | DurableSubscription
 )  # fmt: skip
 
 RESULTS: dict[type[Body], Any] = {
@@ -167,6 +190,9 @@ RESULTS: dict[type[Body], Any] = {
     OpenSubscription: SubscriptionGrant,
     CloseSubscription: None,
     ReleaseImage: None,
+    OpenConsumer: ConsumerGrant,
+    CloseConsumer: None,
+    DurableSubscription: Any,
     NodeIdOf: int,
     Stats: dict[str, Any],
     Overview: OverviewResult,

@@ -15,6 +15,8 @@ import numpy as np
 from tidecast.client import socket_frames as frames
 from tidecast.client.kernels import ring_line
 from tidecast.client.link import (
+    ConsumerGrant,
+    ConsumerOptions,
     PublicationGrant,
     PublicationOptions,
     SubscriptionGrant,
@@ -84,6 +86,21 @@ class SocketLink(Session):
     def release_image(self, subscription_id: int, image_id: int) -> None:
         """The client has drained and unmapped an image that is gone."""
         self.ask(frames.ReleaseImage(subscription_id=subscription_id, image_id=image_id))
+
+    def open_consumer(self, pattern: str, name: str, options: ConsumerOptions) -> ConsumerGrant:
+        """Join a durable subscription, or make it. Raises NotFound, Conflict, ConfigError."""
+        granted: ConsumerGrant = self.ask(
+            frames.OpenConsumer(pattern=pattern, name=name, options=options)
+        )
+        return granted
+
+    def close_consumer(self, consumer_id: int) -> None:
+        """Leave; what is outstanding goes to other members."""
+        self.ask(frames.CloseConsumer(consumer_id=consumer_id))
+
+    def subscription(self, action: str, arguments: dict[str, Any]) -> Any:
+        """Look at or change durable subscriptions."""
+        return self.ask(frames.DurableSubscription(action=action, arguments=arguments))
 
     def node_id_of(self, name: str) -> int:
         """Id of a node by name, for unicast. Raises NoResponders when it is not known."""

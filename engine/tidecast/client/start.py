@@ -23,3 +23,17 @@ class Earliest(Start, frozen=True):
     """As far back as the publications' histories reach."""
 
     word: ClassVar[str] = "earliest"
+
+
+class Time(Start, frozen=True):
+    """Durable topics: with the first record that is not older than this; ns since 1970."""
+
+    time_ns: int
+    word: ClassVar[str] = "time"
+
+
+class Tokens(Start, frozen=True):
+    """Durable topics: at a sequence a queue; queues that are not named: from their beginning."""
+
+    tokens: dict[int, int]
+    word: ClassVar[str] = "tokens"

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 from numba import typeof
 
+from tidecast.buffers import member_ring as mr
 from tidecast.buffers.reader import OUT_FIELDS
 from tidecast.client import durable_kernels as dk
 from tidecast.client import kernels as k
+from tidecast.client.consumer_kernels import gather
 
 
 def compile_kernels() -> None:
@@ -19,6 +21,8 @@ def compile_kernels() -> None:
     out = np.zeros((1, OUT_FIELDS), dtype=np.int64)
     columns = np.zeros((2, 1), dtype=np.int64)
     words, raw = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.uint8)
+    state, rows = np.zeros(mr.CLIENT_FIELDS, dtype=np.int64), np.zeros((1, 4), dtype=np.int64)
+    runs = np.zeros((1, mr.RUN_FIELDS), dtype=np.int64)
     calls: list[tuple[Any, tuple[Any, ...]]] = [
         (k.put, (writer, b"", b"", 0, 0, 0)),
         (k.put_plain, (writer, b"")),
@@ -41,6 +45,12 @@ def compile_kernels() -> None:
         (dk.arm_ack, (raw,)),
         (dk.begin_move, (raw, words)),
         (dk.move_messages, (raw, words, writer, raw)),
+        (mr.take, (raw, state, raw, rows, runs, 0, True)),
+        (mr.put_ack, (raw, state, 0, 0, 0, 0, 0, raw, 0)),
+        (mr.ack_runs, (raw, state, runs, 0, 0, raw)),
+        (mr.arm_client, (raw, state)),
+        (mr.wake_member, (raw, raw, 0)),
+        (gather, (raw, rows, words, raw)),
     ]
     for kernel, arguments in calls:
         kernel.compile(tuple(typeof(each) for each in arguments))

@@ -320,6 +320,8 @@ _NEEDS_CLIENT = (
     frames.OpenSubscription,
     frames.CloseSubscription,
     frames.ReleaseImage,
+    frames.OpenConsumer,
+    frames.CloseConsumer,
 )
 
 
@@ -335,6 +337,12 @@ def _perform(node: NodeApi, store: TopologyStore, client: int, body: frames.Body
             return node.close_subscription(client, body.subscription_id)
         case frames.ReleaseImage():
             return node.release_image(client, body.subscription_id, body.image_id)
+        case frames.OpenConsumer():
+            return node.consumers.open_consumer(client, body.pattern, body.name, body.options)
+        case frames.CloseConsumer():
+            return node.consumers.close_consumer(client, body.consumer_id)
+        case frames.DurableSubscription():
+            return node.consumers.perform(body.action, body.arguments)
         case frames.NodeIdOf():
             return node.node_id_of(body.name)
         case frames.Stats():

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from tidecast.client.link import (
+    ConsumerGrant,
+    ConsumerOptions,
     PublicationGrant,
     PublicationOptions,
     SubscriptionGrant,
@@ -14,6 +16,21 @@ from tidecast.client.link import (
 )
 from tidecast.config import FaultSettings, TopicConfig
 from tidecast.events import Event
+
+
+class ConsumersApi(Protocol):
+    """Durable subscriptions of a node."""
+
+    def open_consumer(
+        self, client_id: int, pattern: str, name: str, options: ConsumerOptions
+    ) -> ConsumerGrant:
+        """See `Link`."""
+
+    def close_consumer(self, client_id: int, consumer_id: int) -> None:
+        """See `Link`."""
+
+    def perform(self, action: str, arguments: dict[str, Any]) -> Any:
+        """See `Link.subscription`."""
 
 
 class NodeApi(Protocol):
@@ -27,6 +44,10 @@ class NodeApi(Protocol):
     recorder_path: Path
     on_events: Callable[[int], None] | None
     """Called with a client's id, from any thread, when `take_events` has something for it."""
+
+    @property
+    def consumers(self) -> ConsumersApi:
+        """Durable subscriptions."""
 
     def start(self) -> None:
         """Open sockets and start the agents. Raises Conflict, ConfigError, SharedMemoryError."""

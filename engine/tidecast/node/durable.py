@@ -50,6 +50,8 @@ class Durable:
         """Whoever reads queues adds a function that says what it still needs; see `Position`."""
         self.on_queues: list[Callable[[DurableTopic], None]] = []
         """Called when a durable topic was opened or has more queues."""
+        self.on_closed: list[Callable[[str], None]] = []
+        """Called with a durable topic's name before its logs are closed."""
         self.told: list[ev.Event] = []
         """What recovery found, for those who ask later."""
         self._runtime: ArchiverRuntime | None = None
@@ -230,6 +232,8 @@ class Durable:
 
     def close_topic(self, name: str, *, keep_data: bool) -> None:
         """The topic is deleted, or made anew (then its data stays)."""
+        for callback in self.on_closed:
+            callback(name)
         topic = self.topics.pop(name)
         for slot in [s for s, source in self.sources.items() if source.topic == name]:
             self._remove_source(slot, topic, lay.ACK_ENDED)

@@ -18,6 +18,7 @@ from tidecast.agents import archiver_state as ast
 from tidecast.agents.events import A_EVENTS, EVENTS_MAX
 from tidecast.agents.run import ring_bell_line
 from tidecast.agents.states import SCRATCH_BYTES
+from tidecast.buffers.member_ring import wake_queue
 from tidecast.layout import ring as lay
 from tidecast.native.mapped import Bytes
 from tidecast.node.transports import AgentThread
@@ -105,6 +106,8 @@ class ArchiverRuntime:
             if status < 0:
                 queues["dirty"][row] = 1
                 topic["sync_status"] = status
+            elif queues["puller"][row] > 0:  # policy batch: what was synced may be read now
+                wake_queue(self.state.wakes, self._bells, int(queues["puller"][row]) - 1)
         self.sync_seconds += time.perf_counter() - began
         ar.sync_done(self._words)
 

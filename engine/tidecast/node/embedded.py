@@ -14,6 +14,8 @@ import numpy as np
 
 from tidecast.agents.warmup import warm_up
 from tidecast.client.link import (
+    ConsumerGrant,
+    ConsumerOptions,
     PublicationGrant,
     PublicationOptions,
     SubscriptionGrant,
@@ -97,6 +99,18 @@ class EmbeddedLink:
     def release_image(self, subscription_id: int, image_id: int) -> None:
         """See `Link`."""
         self.node.release_image(self.client_id, subscription_id, image_id)
+
+    def open_consumer(self, pattern: str, name: str, options: ConsumerOptions) -> ConsumerGrant:
+        """See `Link`."""
+        return self.node.consumers.open_consumer(self.client_id, pattern, name, options)
+
+    def close_consumer(self, consumer_id: int) -> None:
+        """See `Link`."""
+        self.node.consumers.close_consumer(self.client_id, consumer_id)
+
+    def subscription(self, action: str, arguments: dict[str, Any]) -> Any:
+        """See `Link`."""
+        return self.node.consumers.perform(action, arguments)
 
     def take_events(self) -> list[Event]:
         """See `Link`."""

@@ -58,6 +58,7 @@ from tidecast.node import sessions, tables, topics
 from tidecast.node.durable import Durable
 from tidecast.node.leftovers import adopt_recorder, clear_leftovers, dead_nodes, make_directory
 from tidecast.node.state import Client, Image, Peer, Publication, Subscription
+from tidecast.node.subscriptions_durable import DurableSubscriptions
 from tidecast.node.transports import Memory, TransportRuntime
 from tidecast.node.views import NodeViews
 
@@ -105,6 +106,7 @@ class Node(NodeViews):
         self.ids = itertools.count(1)
         self.started = False
         self.durable = Durable(self)
+        self.consumers = DurableSubscriptions(self)
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._conductor: threading.Thread | None = None
         self._next_tick = 0.0
@@ -144,6 +146,7 @@ class Node(NodeViews):
             for runtime in self.runtimes.values():
                 sessions.set_quarantine(runtime, self.topology.node.quarantined)
                 runtime.start()
+            self.consumers.start()
             self.durable.start()
             adopt_recorder(fresh, self.recorder_path)
         except BaseException:
@@ -179,11 +182,13 @@ class Node(NodeViews):
             self._inbox.put(None)
             self._conductor.join(5.0)
             self._conductor = None
+        self.consumers.stop()
         self.durable.stop()
         self.note(rec.LOW, rec.Code.STOPPED, 0)
         self._dispose()
 
     def _dispose(self) -> None:
+        self.consumers.stop()
         for runtime in self.runtimes.values():
             runtime.stop()
         self.runtimes.clear()
@@ -262,7 +267,7 @@ class Node(NodeViews):
         done = 0
         for runtime in list(self.runtimes.values()):
             done += runtime.work(now_ns)
-        done += self.durable.work(now_ns)
+        done += self.durable.work(now_ns) + self.consumers.work(now_ns)
         if self.clock_ns() / 1e9 >= self._next_tick:
             with self.lock:
                 self.tick()
@@ -296,6 +301,7 @@ class Node(NodeViews):
             client = self.clients.get(client_id)
             if client is None:
                 return
+            self.consumers.client_gone(client_id)
             for publication_id in list(client.publications):
                 self.close_publication(client_id, publication_id)
             for subscription_id in list(client.subscriptions):

@@ -44,7 +44,7 @@ class LogSource:
 
     def read(self, token: int, buffer: Bytes) -> Fetched:
         """See `Source`. What retention has deleted is passed over: the block starts behind it."""
-        end = self.log.next_token
+        end = self.log.durable_token if self.log.fsync == "batch" else self.log.next_token
         if token >= end:
             return Fetched(0, end)
         try:

@@ -1,0 +1,291 @@
+"""The blocking consumer of durable topics: made by `tidecast.sync.Connection.consumer`."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Self
+
+from tidecast.client import consumer_compiled as compiled
+from tidecast.client.consumer import (
+    ITERATE_MESSAGES,
+    ConsumerCore,
+    check_run,
+    start_options,
+    worker_of,
+)
+from tidecast.client.consumer_message import DurableBatch, DurableMessage, EmptyDurableBatch
+from tidecast.client.outgoing import reject
+from tidecast.client.start import Start
+from tidecast.client.subscriber import check_max_messages
+from tidecast.client.waiting import Backoff, Deadline, InlinePace
+from tidecast.errors import Closed, Timeout
+
+_NEVER = Deadline(None)
+_SPINS = 16
+_QUEUED_MAX = 64
+
+
+class Consumer(ConsumerCore):
+    """A member of a durable subscription; a context manager and an iterator of messages."""
+
+    def fetch(self, max_messages: int = 100, max_wait: float = 1.0) -> DurableBatch:
+        """Up to ``max_messages``, as soon as there is one; empty when none came in ``max_wait`` s.
+
+        Valid until the next batch is taken. Raises Closed, Fenced, ConnectionLost.
+        """
+        limit = check_max_messages(max_messages)
+        batch = self._wait_batch(limit, Deadline(max_wait), mark=True)
+        return EmptyDurableBatch(self) if batch is None else batch
+
+    def batches(self, max_messages: int = 256) -> Iterator[DurableBatch]:
+        """Batches as they come, until closed or drained."""
+        limit = check_max_messages(max_messages)
+        while (batch := self._wait_batch(limit, _NEVER, mark=True)) is not None:
+            yield batch
+
+    def messages(self, prefetch: int = ITERATE_MESSAGES) -> Iterator[DurableMessage]:
+        """Messages one by one, until closed or drained; ``prefetch`` are taken at a time.
+
+        `ack_wait` of each begins when it is handed out.
+        """
+        limit = check_max_messages(prefetch)
+        while True:
+            walk, self._rest = self._rest, None
+            if walk is None:
+                batch = self._wait_batch(limit, _NEVER, mark=False)
+                if batch is None:
+                    return
+                walk = self.walk(batch)
+            for message in walk:
+                self._rest = walk
+                yield message
+            self._rest = None
+
+    def __iter__(self) -> Iterator[DurableMessage]:
+        return self.messages()
+
+    def next(self, timeout: float | None = None) -> DurableMessage:
+        """The next message. Raises Timeout, Closed."""
+        while True:
+            walk, self._rest = self._rest, None
+            if walk is not None:
+                message = next(walk, None)
+                if message is not None:
+                    self._rest = walk
+                    return message
+            batch = self._wait_batch(ITERATE_MESSAGES, Deadline(timeout), mark=False)
+            if batch is None:
+                self.check()
+                raise Timeout(f"no message for {self.name} of {self.pattern} within {timeout} s")
+            self._rest = self.walk(batch)
+
+    # --- handlers ---------------------------------------------------------------------------------
+
+    def run(
+        self,
+        handler: Callable[[DurableMessage], Any],
+        concurrency: int = 1,
+        *,
+        ack: str = "after",
+        on_error: str = "nak",
+        nak_delay: float = 1.0,
+        max_messages: int | None = None,
+    ) -> int:
+        """Call ``handler`` with every message until closed or drained; how many there were.
+
+        Records of one key are handled in order, one after the other. ``ack``: ``after`` the handler
+        returns, ``before`` it is called, ``none`` (it does it itself). ``on_error``: ``nak`` (again
+        after ``nak_delay`` s), ``term`` (dead-letter topic), ``raise`` (ends the run; the message
+        comes again). Raises ConfigError for what is no function of one message.
+        """
+        if check_run(handler, concurrency, ack, on_error):
+            raise reject("handler", handler, "is a plain function: this client does not await")
+        self.check()
+        one = partial(self._handle, handler, ack, on_error, nak_delay)
+        self.running += 1
+        try:
+            if concurrency > 1:
+                return self._run_in_threads(one, concurrency, max_messages)
+            n = 0
+            for message in self.messages():
+                one(message)
+                n += 1
+                if n == max_messages:
+                    break
+            return n
+        finally:
+            self.running -= 1
+
+    def _handle(
+        self, handler: Callable[[DurableMessage], Any], ack: str, on_error: str, nak_delay: float,
+        message: DurableMessage,
+    ) -> None:  # fmt: skip
+        if message.held_back:
+            message.give_back()
+            return
+        if ack == "before":
+            message.ack()
+        try:
+            handler(message)
+        except Exception as problem:
+            if ack != "before":
+                if on_error == "nak":
+                    message.nak(nak_delay)
+                elif on_error == "term":
+                    message.term(f"{type(problem).__name__}: {problem}")
+            if on_error == "raise":
+                raise
+        else:
+            if ack == "after":
+                message.ack()
+
+    def _run_in_threads(
+        self, one: Callable[[DurableMessage], None], concurrency: int, max_messages: int | None
+    ) -> int:
+        problems: list[BaseException] = []
+        inboxes: list[queue.Queue[DurableMessage | None]] = [
+            queue.Queue(_QUEUED_MAX) for _ in range(concurrency)
+        ]
+
+        def work(inbox: queue.Queue[DurableMessage | None]) -> None:
+            while (message := inbox.get()) is not None:
+                if problems:
+                    continue
+                try:
+                    one(message)
+                except BaseException as problem:  # noqa: BLE001 - raised by `run`
+                    problems.append(problem)
+                    self._draining = True
+                    self._connection.bell.ring()
+
+        threads = [
+            threading.Thread(target=work, args=(each,), name=f"tidecast-handler-{i}", daemon=True)
+            for i, each in enumerate(inboxes)
+        ]
+        for thread in threads:
+            thread.start()
+        n = 0
+        try:
+            for message in self.messages():
+                inboxes[worker_of(message, concurrency, n)].put(message.copy())
+                n += 1
+                if problems or n == max_messages:
+                    break
+        finally:
+            for inbox in inboxes:
+                inbox.put(None)
+            for thread in threads:
+                thread.join()
+        if problems:
+            self._draining = False
+            raise problems[0]
+        return n
+
+    def run_compiled(
+        self,
+        fn: Callable[..., Any],
+        state: Any,
+        *,
+        max_messages: int | None = None,
+        duration_s: float | None = None,
+        until: Callable[[], bool] | threading.Event | None = None,
+    ) -> int:
+        """Run a compiled function over every message, in place, and ack them; how many there were.
+
+        ``fn(data: uint8[:], state)``. Numba compiles it once. What it was given is acked, a frame
+        of deliveries at a time; an exception ends the run, and that frame comes again.
+        """
+        loop = compiled.CompiledConsumer(self, fn, state, max_messages, until)
+        deadline, pace = Deadline(duration_s), InlinePace()
+        self.running += 1
+        try:
+            while not (loop.ended or self.ended or deadline.passed):
+                if not loop.step():
+                    self._idle(deadline, pace)
+        finally:
+            self.running -= 1
+        return loop.done
+
+    # --- control ----------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Pause the subscription, for all its members; what was fetched is kept."""
+        self._control("pause")
+
+    def resume(self) -> None:
+        """Go on."""
+        self._control("resume")
+
+    def seek(self, start: Start, *, dry_run: bool = False) -> list[dict[str, Any]]:
+        """Move the subscription, for all its members; what is outstanding is forgotten.
+
+        Returns one mapping a queue: topic, queue, before, after, records. ``dry_run``: only that.
+        """
+        found: list[dict[str, Any]] = self._control("seek", dry_run=dry_run, **start_options(start))
+        return found
+
+    def redrive(self, *, dry_run: bool = False, **which: Any) -> dict[str, Any]:
+        """Deliver dead letters of this subscription again: see `tidecast subscription redrive`."""
+        found: dict[str, Any] = self._control("redrive", dry_run=dry_run, **which)
+        return found
+
+    def info(self) -> dict[str, Any]:
+        """Position, lag, outstanding, pressure reason by queue; members."""
+        found: dict[str, Any] = self._control("show")
+        return found
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Take nothing new and wait for handlers. Raises Timeout."""
+        self._draining = True
+        self._connection.bell.ring()
+        deadline, backoff = Deadline(timeout), Backoff(self._connection.link)
+        while self.running:
+            if deadline.passed:
+                raise Timeout(f"handlers of {self.pattern} still run after {timeout} s")
+            backoff.pause(deadline)
+
+    def close(self) -> None:
+        """Leave; what is outstanding goes to other members, or comes again later. Idempotent."""
+        if self._shut() and not self._connection.closed:
+            self._connection.bell.ring()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    def _wait_batch(self, limit: int, deadline: Deadline, *, mark: bool) -> DurableBatch | None:
+        pace = InlinePace()
+        spins = 0
+        while True:
+            if self._draining:
+                return None
+            if self._refusal is not None:
+                if isinstance(self._refusal, Closed):
+                    return None
+                raise self._refusal
+            batch = self.step(limit, mark)
+            if batch is not None:
+                return batch
+            if deadline.passed:
+                return None
+            spins += 1
+            if spins > _SPINS or self._connection.link.inline:
+                self._idle(deadline, pace)
+
+    def _idle(self, deadline: Deadline, pace: InlinePace) -> None:
+        link = self._connection.link
+        if link.inline:
+            pause_s = pace.pause_s(link.work())
+            if pause_s:
+                self._connection.bell.wait(self._connection.bell.word, deadline.left_s(pause_s))
+            return
+        word = self.arm()
+        if word is not None:
+            self._connection.bell.wait(word, deadline.left_s(1.0))

@@ -1,0 +1,582 @@
+"""Durable subscriptions of a node: who consumes which queues, from where, and how far they are.
+
+Everything here runs under one lock; tables of the puller are changed by commands to its thread.
+The puller's own news arrive in an inbox and are dealt with by a helper thread (inline: in `work`),
+which also saves positions, at most every SAVE_INTERVAL_S.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidecast import events as ev
+from tidecast.agents import puller_entries as entries
+from tidecast.agents.puller_shell import Dead, Observer, Puller
+from tidecast.buffers.member_ring import MemberFile, wake_queue
+from tidecast.client.link import ConsumerGrant, ConsumerOptions
+from tidecast.config import TopicConfig, check_pattern, is_pattern, matches
+from tidecast.errors import ConfigError, Conflict, NotFound, StorageError
+from tidecast.layout import member as lay
+from tidecast.layout.ring import DOORBELL_PULLER
+from tidecast.log.queue_log import QueueLog
+from tidecast.native.mapped import MappedFile
+from tidecast.node.durable_topic import DurableTopic
+from tidecast.node.subscriptions_durable_checks import (
+    check_options,
+    check_same,
+    or_default,
+    saved_lane,
+    start_token,
+)
+from tidecast.node.subscriptions_durable_state import (
+    PAUSED_GROWTH,
+    PAUSED_QUEUE,
+    PAUSED_SUBSCRIPTION,
+    PAUSED_TOPIC,
+    LaneHere,
+    MemberHere,
+    QueueHere,
+    SubscriptionHere,
+    TopicHere,
+    settled_rows,
+    shares_of,
+)
+from tidecast.queues.blocks import BLOCK_BYTES
+from tidecast.queues.mapper import QueueMap
+from tidecast.queues.sources import LogSource
+from tidecast.queues.subscription_store import SavedSubscription, SubscriptionStore
+
+if TYPE_CHECKING:
+    from tidecast.node.node import Node
+
+SAVE_INTERVAL_S = 0.1
+ACK_WAIT_S, MAX_DELIVER = 30.0, 5
+NAME_BYTES_MAX = 128
+CACHE_BYTES_MAX = 256 << 20
+"""What all caches of a node hold together."""
+_ACKS_BYTES = 1 << 18
+
+
+class DurableSubscriptions(Observer):
+    """See module. `start` after the node's files exist, `topic_opened` for every durable topic."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.lock = threading.RLock()
+        self.store = SubscriptionStore(node.data_dir / "subscriptions")
+        self.topics: dict[str, TopicHere] = {}
+        self.subscriptions: dict[tuple[str, str], SubscriptionHere] = {}
+        self.consumers: dict[int, tuple[SubscriptionHere, MemberHere]] = {}
+        self.puller: Puller | None = None
+        self._rows: dict[int, QueueHere] = {}
+        self._by_lane: dict[int, tuple[SubscriptionHere, LaneHere]] = {}
+        self._numbers = itertools.count()
+        self._ids = itertools.count(1)
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._helper: threading.Thread | None = None
+        self._next_save = 0.0
+        self.on_dead: Callable[[SubscriptionHere, LaneHere, Dead], None] = self._drop_dead
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Load the subscriptions. The puller starts with the first durable topic."""
+        durable = self.node.durable
+        durable.on_queues.append(self._queues_opened)
+        durable.on_closed.append(self.topic_closed)
+        durable.positions.append(self.position)
+        found, bad = self.store.load()
+        for saved in found:
+            self._admit(saved)
+        for path in bad:
+            self.node.tell_all(ev.SubscriptionDamaged(file=str(path)))
+
+    def _running(self) -> Puller:
+        """The puller; made when the first durable topic appears."""
+        if self.puller is not None:
+            return self.puller
+        node = self.node
+        self._wakes = MappedFile.create(node.directory / "wakes", lay.WAKES_BYTES)
+        self.puller = Puller(
+            wakes=self._wakes.array, bells=node.bells, bell=DOORBELL_PULLER,
+            blocks_max=max(64, CACHE_BYTES_MAX // BLOCK_BYTES), observer=self,
+            clock_ns=node.clock_ns,
+        )  # fmt: skip
+        if not node.inline:
+            self.puller.start()
+            self._helper = threading.Thread(
+                target=self._help, name="tidecast-subscriptions", daemon=True
+            )
+            self._helper.start()
+        return self.puller
+
+    def stop(self) -> None:
+        """Save all positions, stop the puller. Idempotent."""
+        if self._helper is not None:
+            self._inbox.put(None)
+            self._helper.join(5.0)
+            self._helper = None
+        if self.puller is None:
+            return
+        self.save_all()
+        self.puller.stop()
+        for here in self._rows.values():
+            here.source.close()
+        self._rows.clear()
+        self.puller = None
+
+    def work(self, now_ns: int | None = None) -> int:
+        """One cycle of the puller and what it brought (inline nodes)."""
+        if self.puller is None:
+            return 0
+        done = self.puller.work(now_ns)
+        self._deal()
+        self._save_if_due()
+        return done
+
+    def _help(self) -> None:
+        while True:
+            try:
+                item = self._inbox.get(timeout=SAVE_INTERVAL_S)
+                if item is None:
+                    return
+                item()
+            except queue.Empty:
+                pass
+            self._save_if_due()
+
+    def _deal(self) -> None:
+        while not self._inbox.empty():
+            item = self._inbox.get()
+            if item is not None:
+                item()
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    def _queues_opened(self, topic: DurableTopic) -> None:
+        """The node's archiver has opened a topic, or made more queues: it wakes the puller now."""
+        self.topic_opened(topic.config, topic.logs, topic.map)
+        archiver = self.node.durable.runtime
+        rows = [one.row for one in self.topics[topic.config.name].queues]
+        numbers = self.node.durable.tables.queue_numbers(topic)
+
+        def connect() -> None:
+            archiver.state.replace("wakes", self._wakes.array)
+            for number, row in zip(numbers, rows, strict=True):
+                archiver.state.queues[number]["puller"] = row + 1
+
+        archiver.on_archiver(connect)
+        for row in rows:
+            wake_queue(self._wakes.array, self.node.bells, row)
+
+    def topic_opened(self, config: TopicConfig, logs: list[QueueLog], queue_map: QueueMap) -> None:
+        """A durable topic is there, or has grown: subscriptions that match it get lanes."""
+        with self.lock:
+            puller = self._running()
+            here = self.topics.get(config.name)
+            if here is None:
+                here = self.topics[config.name] = TopicHere(config, queue_map)
+            here.config, here.map = config, queue_map
+            blocks = max(2, config.cache_bytes // BLOCK_BYTES // max(1, len(logs)))
+            for log in logs[len(here.queues) :]:
+                source = LogSource(log)
+                row = puller.call(puller.add_queue, source, blocks)
+                one = QueueHere(config.name, log.queue, log, source, row)
+                here.queues.append(one)
+                self._rows[row] = one
+            for subscription in self.subscriptions.values():
+                if matches(subscription.saved.pattern, config.name):
+                    self._add_lanes(subscription, here, None)
+                    self._share(subscription)
+
+    def topic_closed(self, name: str) -> None:
+        """A durable topic is gone, for now or for good: so are its lanes and queues here."""
+        with self.lock:
+            here = self.topics.pop(name, None)
+            if here is None or self.puller is None:
+                return
+            puller = self.puller
+            self.save_all()
+            for subscription in self.subscriptions.values():
+                for key in [key for key in subscription.lanes if key[0] == name]:
+                    self._remove_lane(subscription, key)
+            for one in here.queues:
+                puller.call(puller.remove_queue, one.row)
+                self._rows.pop(one.row, None)
+                one.source.close()
+
+    def appended(self, topic: str, queue_index: int) -> None:
+        """A queue has new records (from Python; the archiver wakes by itself)."""
+        here = self.topics.get(topic)
+        if here is not None:
+            wake_queue(self._wakes.array, self.node.bells, here.queues[queue_index].row)
+
+    def position(self, topic: str, queue_index: int) -> int | None:
+        """The oldest token of a queue that some subscription has not settled; None: no one reads.
+
+        Retention keeps it. A subscription whose topic is not open counts by what was saved.
+        """
+        with self.lock:
+            found = [
+                self._position(lane)[0]
+                for subscription in self.subscriptions.values()
+                if (lane := subscription.lanes.get((topic, queue_index))) is not None
+            ]
+        return min(found, default=None)
+
+    # --- subscriptions ----------------------------------------------------------------------------
+
+    def open_consumer(
+        self, client_id: int, pattern: str, name: str, options: ConsumerOptions
+    ) -> ConsumerGrant:
+        """See `Link.open_consumer`."""
+        check_options(options)
+        with self.lock:
+            subscription = self.subscriptions.get((pattern, name))
+            if subscription is None:
+                subscription = self.create(pattern, name, options)
+            else:
+                check_same(subscription.saved, options)
+            member = self._join(subscription, client_id, options)
+            return self._grant(subscription, member)
+
+    def create(self, pattern: str, name: str, options: ConsumerOptions) -> SubscriptionHere:
+        """A new subscription. Its position is fixed and saved when this returns."""
+        check_pattern(pattern)
+        if not 1 <= len(name.encode()) <= NAME_BYTES_MAX or "/" in name:
+            raise ConfigError(f"name: {name!r}: 1 to {NAME_BYTES_MAX} bytes, without /")
+        if not is_pattern(pattern):
+            self._check_durable(pattern)
+        with self.lock:
+            if (pattern, name) in self.subscriptions:
+                raise Conflict(f"subscription {name} of {pattern} exists already")
+            saved = SavedSubscription(
+                pattern=pattern, name=name, created_ns=time.time_ns(),
+                ack_wait_s=or_default(options.ack_wait_s, ACK_WAIT_S),
+                max_deliver=or_default(options.max_deliver, MAX_DELIVER),
+                dead_letter=options.dead_letter or "", key_pattern=options.key_pattern or "",
+                headers=options.headers or {},
+            )  # fmt: skip
+            subscription = self._admit(saved, options)
+            self._save(subscription)
+            return subscription
+
+    def _check_durable(self, topic: str) -> None:
+        if topic in self.topics:
+            return
+        config = self.node.topic_by_name.get(topic)
+        if config is None:
+            raise NotFound(
+                f"no topic {topic}: create it (tidecast topic create {topic} --mode durable)"
+            )
+        if config.mode != "durable":
+            raise ConfigError(
+                f"topic {topic} is live, it keeps nothing: use subscribe(), or make it durable"
+            )
+
+    def _admit(
+        self, saved: SavedSubscription, options: ConsumerOptions | None = None
+    ) -> SubscriptionHere:
+        subscription = SubscriptionHere(next(self._numbers), saved)
+        self.subscriptions[subscription.key] = subscription
+        for here in self.topics.values():
+            if matches(saved.pattern, here.config.name):
+                self._add_lanes(subscription, here, options)
+        return subscription
+
+    def delete(self, pattern: str, name: str) -> None:
+        """End a subscription for good; its members are told that nothing more will come."""
+        with self.lock:
+            subscription = self.get(pattern, name)
+            for member in list(subscription.members.values()):
+                self._tell_expelled(subscription, member, "the subscription was deleted")
+                self._leave(subscription, member)
+            for key in list(subscription.lanes):
+                self._remove_lane(subscription, key)
+            del self.subscriptions[subscription.key]
+            self.store.remove(pattern, name)
+
+    def get(self, pattern: str, name: str) -> SubscriptionHere:
+        """A subscription. Raises NotFound."""
+        found = self.subscriptions.get((pattern, name))
+        if found is None:
+            raise NotFound(f"no subscription {name} of {pattern}: see tidecast subscription list")
+        return found
+
+    # --- lanes ------------------------------------------------------------------------------------
+
+    def _add_lanes(
+        self, subscription: SubscriptionHere, here: TopicHere, options: ConsumerOptions | None
+    ) -> None:
+        puller, saved = self._running(), subscription.saved
+        known = {(one.topic, one.queue): one for one in saved.lanes}
+        for one in here.queues:
+            key = (one.topic, one.queue)
+            if key in subscription.lanes:
+                continue
+            before = known.get(key)
+            rows = None
+            if before is not None:
+                token = before.position
+                rows = settled_rows(before.settled, before.attempts)
+            else:
+                token = start_token(one.log, options)
+            lane = puller.call(
+                puller.add_lane, subscription.number, one.row, token, restored=rows,
+                ack_wait_ns=subscription.ack_wait_ns, deliveries_max=saved.max_deliver,
+            )  # fmt: skip
+            made = LaneHere(lane, puller.lane_word(lane), one)
+            subscription.lanes[key] = made
+            self._by_lane[lane] = (subscription, made)
+            self.apply_pause(subscription, made)
+
+    def _remove_lane(self, subscription: SubscriptionHere, key: tuple[str, int]) -> None:
+        assert self.puller is not None
+        puller, lane = self.puller, subscription.lanes.pop(key)
+        self._by_lane.pop(lane.lane, None)
+        puller.call(puller.remove_lane, lane.lane)
+
+    def apply_pause(self, subscription: SubscriptionHere, lane: LaneHere) -> None:
+        """Tell the puller why a lane is paused, or that it is not."""
+        assert self.puller is not None
+        puller, topic = self.puller, self.topics[lane.here.topic]
+        bits = (
+            PAUSED_SUBSCRIPTION * subscription.saved.paused
+            | PAUSED_QUEUE * lane.here.paused
+            | PAUSED_TOPIC * topic.paused
+            | PAUSED_GROWTH * self._gated(subscription, lane, topic.map)
+        )
+        puller.call(entries.pause_lane, puller.words, lane.lane, bits)
+
+    def _gated(self, subscription: SubscriptionHere, lane: LaneHere, queue_map: QueueMap) -> bool:
+        """A queue that a growth made waits until the older ones are settled up to their cuts."""
+        lane.gated = False
+        if queue_map.epoch:
+            settled = [
+                self._position(subscription.lanes[(lane.here.topic, q)])[0]
+                if (lane.here.topic, q) in subscription.lanes else 0
+                for q in range(queue_map.queues)
+            ]  # fmt: skip
+            lane.gated = bool(queue_map.blocked_by(lane.here.queue, settled))
+        return lane.gated
+
+    def _position(self, lane: LaneHere) -> tuple[int, int]:
+        """(watermark, cursor)."""
+        assert self.puller is not None
+        puller = self.puller
+        mark, cursor = puller.call(entries.position_of, puller.words, lane.lane)
+        return int(mark), int(cursor)
+
+    # --- members ----------------------------------------------------------------------------------
+
+    def _join(
+        self, subscription: SubscriptionHere, client_id: int, options: ConsumerOptions
+    ) -> MemberHere:
+        puller, node = self._running(), self.node
+        identity = next(self._ids)
+        made: list[MemberFile] = []
+
+        def make(number: int) -> MemberFile:
+            path = node.directory / f"member-{identity}"
+            bell = node.doorbell(client_id)
+            made.append(
+                MemberFile.create(path, options.ring_bytes, _ACKS_BYTES, member=number, bell=bell)
+            )
+            return made[0]
+
+        number = puller.call(
+            puller.add_member, make, subscription.number, in_flight_max=options.max_in_flight,
+            in_flight_bytes_max=options.max_bytes_in_flight, ack_wait_ns=subscription.ack_wait_ns,
+        )  # fmt: skip
+        member = MemberHere(identity, number, client_id, made[0])
+        subscription.members[identity] = member
+        self.consumers[identity] = (subscription, member)
+        self._share(subscription)
+        return member
+
+    def _grant(self, subscription: SubscriptionHere, member: MemberHere) -> ConsumerGrant:
+        saved = subscription.saved
+        return ConsumerGrant(
+            consumer_id=member.id, member=member.number, ring_path=str(member.file.mapped.path),
+            wakes_path=str(self._wakes.path), pattern=saved.pattern, name=saved.name,
+            ack_wait_s=saved.ack_wait_s, max_deliver=saved.max_deliver,
+            dead_letter=saved.dead_letter, lanes=self.lanes_of(subscription),
+        )  # fmt: skip
+
+    def lanes_of(self, subscription: SubscriptionHere) -> list[tuple[int, str, int]]:
+        """(word in frames, topic, queue) of each lane."""
+        return [(lane.word, *key) for key, lane in subscription.lanes.items()]
+
+    def close_consumer(self, client_id: int, consumer_id: int) -> None:
+        """See `Link.close_consumer`."""
+        with self.lock:
+            found = self.consumers.get(consumer_id)
+            if found is None or found[1].client != client_id:
+                raise NotFound(f"client {client_id} has no consumer {consumer_id}")
+            self._leave(*found)
+
+    def client_gone(self, client_id: int) -> None:
+        """A client died or left: its members go, what they had outstanding goes to others."""
+        with self.lock:
+            for subscription, member in list(self.consumers.values()):
+                if member.client == client_id:
+                    self._leave(subscription, member)
+
+    def _leave(self, subscription: SubscriptionHere, member: MemberHere) -> None:
+        assert self.puller is not None
+        puller = self.puller
+        self.consumers.pop(member.id, None)
+        subscription.members.pop(member.id, None)
+        puller.call(puller.drop_member, member.number)
+        member.file.mapped.unlink()
+        self._share(subscription)
+
+    def _share(self, subscription: SubscriptionHere) -> None:
+        """Share the lanes out anew among the members there are."""
+        if self.puller is None:
+            return
+        puller = self.puller
+        lanes = sorted(subscription.lanes)
+        numbers = sorted(member.number for member in subscription.members.values())
+        before = {key: subscription.lanes[key].owners[0] for key in lanes}
+        for key, owners in shares_of(lanes, numbers, before).items():
+            lane = subscription.lanes[key]
+            lane.owners = owners
+            puller.call(puller.share, lane.lane, owners)
+
+    # --- positions on disk ------------------------------------------------------------------------
+
+    def _save_if_due(self) -> None:
+        now = time.monotonic()
+        if now >= self._next_save:
+            self._next_save = now + SAVE_INTERVAL_S
+            self._open_gates()
+            self.save_all()
+
+    def _open_gates(self) -> None:
+        with self.lock:
+            for subscription in self.subscriptions.values():
+                for lane in subscription.lanes.values():
+                    if lane.gated:
+                        self.apply_pause(subscription, lane)
+
+    def save_all(self) -> None:
+        """Save the positions that changed."""
+        with self.lock:
+            changed = [s for s in self.subscriptions.values() if self._changed(s)]
+            for subscription in changed:
+                try:
+                    self._save(subscription)
+                except StorageError as problem:
+                    self.node.tell_all(
+                        ev.PositionsNotSaved(
+                            pattern=subscription.saved.pattern, name=subscription.saved.name,
+                            detail=str(problem),
+                        )
+                    )  # fmt: skip
+
+    def _changed(self, subscription: SubscriptionHere) -> bool:
+        if self.puller is None:
+            return False
+        lanes = self.puller.state.lanes
+        return any(lanes[lane.lane]["dirty"] for lane in subscription.lanes.values())
+
+    def save_now(self, subscription: SubscriptionHere) -> None:
+        """Save a subscription that was changed. Raises StorageError."""
+        self._save(subscription)
+
+    def position_of(self, lane: LaneHere) -> int:
+        """First token of a lane that is not settled."""
+        return self._position(lane)[0]
+
+    def _save(self, subscription: SubscriptionHere) -> None:
+        if self.puller is not None:
+            puller = self.puller
+            here = [*subscription.lanes.items()]
+            fresh = puller.call(lambda: [saved_lane(puller, *one) for one in here])
+            kept = [
+                one for one in subscription.saved.lanes
+                if (one.topic, one.queue) not in subscription.lanes
+            ]  # fmt: skip
+            subscription.saved.lanes = kept + fresh
+        self.store.save(subscription.saved)
+
+    # --- what the puller tells --------------------------------------------------------------------
+
+    def dead(self, dead: Dead) -> None:
+        """See `Observer`; in the puller's thread."""
+        found = self._by_lane.get(dead.lane)
+        if found is not None:
+            self._inbox.put(lambda: self.on_dead(*found, dead))
+
+    def _drop_dead(self, subscription: SubscriptionHere, lane: LaneHere, dead: Dead) -> None:
+        self.settle_dead(dead)
+        self.node.tell_all(
+            ev.MessageDropped(
+                topic=lane.here.topic, queue=lane.here.queue, token=dead.token,
+                subscription=subscription.saved.name, attempts=dead.attempts, reason=dead.reason,
+            )
+        )  # fmt: skip
+
+    def settle_dead(self, dead: Dead) -> None:
+        """A dead record is stored, or dropped and told: settle it."""
+        if self.puller is not None:
+            puller = self.puller
+            puller.call(entries.settle_dead, puller.words, dead.lane, dead.generation, dead.token)
+
+    def hostile(self, member: int) -> None:
+        """See `Observer`; in the puller's thread."""
+        self._inbox.put(lambda: self._expel(member))
+
+    def _expel(self, number: int) -> None:
+        with self.lock:
+            for subscription, member in list(self.consumers.values()):
+                if member.number == number:
+                    self._tell_expelled(subscription, member, "it wrote what it may not")
+                    self._leave(subscription, member)
+
+    def _tell_expelled(
+        self, subscription: SubscriptionHere, member: MemberHere, reason: str
+    ) -> None:
+        event = ev.ConsumerExpelled(
+            topic=subscription.saved.pattern, subscription=subscription.saved.name,
+            consumer_id=member.id, reason=reason,
+        )  # fmt: skip
+        self.node.tell(member.client, event)
+
+    def gap(self, lane: int, first: int, end: int) -> None:
+        """See `Observer`; in the puller's thread."""
+        found = self._by_lane.get(lane)
+        if found is not None:
+            subscription, here = found
+            event = ev.RecordsGone(
+                topic=here.here.topic, queue=here.here.queue, first=first, end=end,
+                subscription=subscription.saved.name,
+            )  # fmt: skip
+            self._inbox.put(lambda: self.node.tell_all(event))
+
+    def damaged(self, q: int, token: int, problem: str) -> None:
+        """See `Observer`; in the puller's thread."""
+        one = self._rows.get(q)
+        if one is not None:
+            event = ev.QueueUnreadable(
+                topic=one.topic, queue=one.queue, token=token, detail=problem
+            )
+            self._inbox.put(lambda: self.node.tell_all(event))
+
+    def perform(self, action: str, arguments: dict[str, Any]) -> Any:
+        """See `Link.subscription`."""
+        from tidecast.node.subscriptions_durable_admin import perform
+
+        return perform(self, action, arguments)
+
+    @property
+    def directory(self) -> Path:
+        """Where positions are kept."""
+        return self.store.directory

@@ -1,0 +1,87 @@
+"""What consumers may ask for, where a lane begins, and how far it is, as it is saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tidecast.agents import puller_entries as entries
+from tidecast.agents.puller_shell import Puller
+from tidecast.client.link import ConsumerOptions
+from tidecast.errors import ConfigError, Conflict
+from tidecast.layout import member as lay
+from tidecast.log.queue_log import QueueLog
+from tidecast.node.subscriptions_durable_state import LaneHere
+from tidecast.queues import window as wi
+from tidecast.queues.subscription_store import SavedLane, SavedSubscription
+
+
+def or_default(chosen: Any, default: Any) -> Any:
+    """What was chosen, if anything."""
+    return default if chosen is None else chosen
+
+
+def start_token(log: QueueLog, options: ConsumerOptions | None) -> int:
+    """Where a new lane begins; of topics and queues that appear later: at their beginning."""
+    if options is None or options.start == "earliest":
+        return log.earliest_token
+    if options.start == "latest":
+        return log.next_token
+    if options.start == "time":
+        return log.token_at_time(options.start_time_ns)
+    return options.start_tokens.get(log.queue, log.earliest_token)
+
+
+def check_options(options: ConsumerOptions) -> None:
+    """Raise ConfigError for what no consumer may ask."""
+    limits = (
+        ("max_in_flight", options.max_in_flight, 1, wi.WINDOW_MAX),
+        ("max_bytes_in_flight", options.max_bytes_in_flight, 1, 1 << 40),
+        ("ack_wait_s", options.ack_wait_s, 0.001, 7 * 86400),
+        ("max_deliver", options.max_deliver, 0, wi.ATTEMPTS_MAX),
+        ("ring_bytes", options.ring_bytes, lay.DELIVERIES_BYTES_MIN, lay.DELIVERIES_BYTES_MAX),
+    )
+    for field, value, least, most in limits:
+        if value is not None and not least <= value <= most:
+            raise ConfigError(f"{field}: {value}: allowed {least} to {most}")
+    if options.start not in ("earliest", "latest", "time", "tokens"):
+        raise ConfigError(f"start: {options.start!r}: allowed earliest, latest, time, tokens")
+    if any(token < 0 for token in options.start_tokens.values()):
+        raise ConfigError("start_tokens: tokens are at least 0")
+
+
+def check_same(saved: SavedSubscription, options: ConsumerOptions) -> None:
+    """Raise Conflict when a consumer asks for what its subscription does not have."""
+    asked = {
+        "ack_wait_s": options.ack_wait_s, "max_deliver": options.max_deliver,
+        "dead_letter": options.dead_letter, "key_pattern": options.key_pattern,
+        "headers": options.headers,
+    }  # fmt: skip
+    for field, value in asked.items():
+        if value is not None and value != getattr(saved, field):
+            raise Conflict(
+                f"{field}: {value!r}: subscription {saved.name} of {saved.pattern} has "
+                f"{getattr(saved, field)!r}: leave it out, or delete the subscription first"
+            )
+
+
+def saved_lane(puller: Puller, key: tuple[str, int], lane: LaneHere) -> SavedLane:
+    """A lane's position, in the puller's thread."""
+    record = puller.state.lanes[lane.lane]
+    record["dirty"] = 0
+    out = np.zeros((int(record["w_next"] - record["w_first"]) + 1, 5), dtype=np.int64)
+    n = int(wi.export_window(puller.state.lanes, lane.lane, out))
+    mark, cursor = entries.position_of(puller.words, lane.lane)
+    settled: list[tuple[int, int]] = []
+    attempts: list[tuple[int, int]] = []
+    for token, state, tries, _, _ in out[:n].tolist():
+        if state == wi.DONE:
+            if settled and settled[-1][1] == token:
+                settled[-1] = (settled[-1][0], token + 1)
+            else:
+                settled.append((token, token + 1))
+        elif tries > 0:
+            attempts.append((token, tries))
+    settled += puller.restored_beyond(lane.lane, int(cursor))
+    return SavedLane(key[0], key[1], int(mark), settled, attempts)

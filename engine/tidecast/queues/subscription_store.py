@@ -1,0 +1,104 @@
+"""What a subscription keeps on disk: what it is, and how far it is. One small file each.
+
+The file: 8 bytes of magic, u32 length, u32 CRC32C of what follows, MessagePack. It is replaced as
+a whole, so a crash leaves the old or the new one. A damaged file is set aside, not read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+
+from tidecast.config import write_atomically
+from tidecast.errors import StorageError
+from tidecast.log.files import checksum
+
+MAGIC = b"TDCSUBS1"
+FILE_BYTES_MAX = 64 << 20
+_HEAD = struct.Struct("<8sII")
+
+
+class SavedLane(msgspec.Struct, array_like=True):
+    """How far a subscription is in one queue: all before ``position`` is settled.
+
+    ``settled``: ranges beyond it that are, too; ``attempts``: (token, deliveries so far).
+    """
+
+    topic: str
+    queue: int
+    position: int
+    settled: list[tuple[int, int]] = []
+    attempts: list[tuple[int, int]] = []
+
+
+class SavedSubscription(msgspec.Struct, kw_only=True):
+    """A durable subscription."""
+
+    pattern: str
+    name: str
+    created_ns: int
+    ack_wait_s: float = 30.0
+    max_deliver: int = 5
+    dead_letter: str = ""
+    key_pattern: str = ""
+    headers: dict[str, str] = {}
+    paused: bool = False
+    lanes: list[SavedLane] = []
+
+
+class SubscriptionStore:
+    """The subscriptions' files of one data directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def path(self, pattern: str, name: str) -> Path:
+        """Where a subscription is kept."""
+        return self.directory / f"{quote(pattern, safe='')}@{quote(name, safe='')}.sub"
+
+    def save(self, saved: SavedSubscription) -> None:
+        """Write one. Raises StorageError."""
+        content = msgspec.msgpack.encode(saved)
+        raw = _HEAD.pack(MAGIC, len(content), checksum(content)) + content
+        path = self.path(saved.pattern, saved.name)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            write_atomically(path, raw)
+        except OSError as problem:
+            raise StorageError(f"{path}: {problem.strerror}", problem.errno or 0) from problem
+
+    def remove(self, pattern: str, name: str) -> None:
+        """Forget one."""
+        self.path(pattern, name).unlink(missing_ok=True)
+
+    def load(self) -> tuple[list[SavedSubscription], list[Path]]:
+        """All that are sound, and the files that were not: those are renamed to ``.bad``."""
+        found, bad = [], []
+        for path in sorted(self.directory.glob("*.sub")):
+            saved = read_subscription(path)
+            if saved is None:
+                bad.append(path.with_suffix(".bad"))
+                with contextlib.suppress(OSError):
+                    path.rename(bad[-1])
+            else:
+                found.append(saved)
+        return found, bad
+
+
+def read_subscription(path: Path) -> SavedSubscription | None:
+    """The subscription in a file; None when it is not sound."""
+    try:
+        raw = path.read_bytes()
+        magic, length, crc = _HEAD.unpack_from(raw)
+        content = raw[_HEAD.size :]
+        if magic != MAGIC or length != len(content) or length > FILE_BYTES_MAX:
+            return None
+        if checksum(content) != crc:
+            return None
+        return msgspec.msgpack.decode(content, type=SavedSubscription)
+    except (OSError, struct.error, msgspec.DecodeError):
+        return None

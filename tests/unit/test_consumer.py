@@ -1,0 +1,248 @@
+"""Durable consumers of an embedded node: fetch, iterate, settle, share, seek, pause, restart."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tidecast.sync
+from tidecast.client.start import Earliest, Latest, Time, Tokens
+from tidecast.config import TopicConfig, Topology, TransportConfig, topology_from
+from tidecast.errors import ConfigError, Conflict, Fenced, NotFound
+from tidecast.node.embedded import EmbeddedLink
+from tidecast.sync import Connection
+
+
+def topology(**topic: object) -> Topology:
+    topics = [
+        TopicConfig(name=name, transport="ipc", mode="durable", fsync="none", queues=2, **topic)  # type: ignore[arg-type]
+        for name in ("orders", "orders.eu")
+    ]
+    topics.append(TopicConfig(name="live", transport="ipc"))
+    return topology_from(
+        Topology(transports=[TransportConfig(name="ipc", kind="ipc")], topics=topics)
+    )
+
+
+def connected(data_dir: Path, **topic: object) -> Connection:
+    link = EmbeddedLink.open(topology(**topic), data_dir=data_dir)
+    return tidecast.sync.connect(link=link)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Connection]:
+    with connected(tmp_path) as one:
+        yield one
+
+
+def publish(client: Connection, *bodies: bytes, topic: str = "orders", keys: int = 3) -> None:
+    publisher = client.publisher(topic)
+    for i, body in enumerate(bodies):
+        publisher.publish(body, key=b"k%d" % (i % keys), headers={"n": i})
+    publisher.close()
+
+
+def take(consumer: tidecast.sync.Consumer, n: int, wait: float = 5.0) -> list[bytes]:
+    """n payloads, acked."""
+    got: list[bytes] = []
+    end = time.monotonic() + wait
+    while len(got) < n and time.monotonic() < end:
+        batch = consumer.fetch(n - len(got), 0.5)
+        got += batch.payloads()
+        batch.ack()
+    return got
+
+
+BODIES = [b"m%02d" % i for i in range(30)]
+
+
+def test_an_empty_fetch_is_an_empty_batch(client: Connection) -> None:
+    with client.consumer("orders", "billing") as consumer:
+        batch = consumer.fetch(10, 0.01)
+        assert not batch
+        assert batch.payloads() == []
+        batch.ack()
+
+
+def test_all_comes_once_with_key_headers_and_token(client: Connection) -> None:
+    with client.consumer("orders", "billing") as consumer:
+        publish(client, *BODIES)
+        seen = {}
+        for message in consumer:
+            seen[bytes(message.data)] = (message.key, message.headers["n"], message.token.queue)
+            assert message.attempts == 1
+            assert abs(message.timestamp - time.time_ns()) < 60e9
+            message.ack()
+            if len(seen) == 30:
+                break
+        assert sorted(seen) == BODIES
+        assert seen[b"m07"][:2] == (b"k1", 7)
+        assert not consumer.fetch(10, 0.02)
+
+
+def test_a_position_survives_consumer_and_engine(tmp_path: Path) -> None:
+    with connected(tmp_path) as client:
+        consumer = client.consumer("orders", "billing")
+        publish(client, *BODIES)
+        got = take(consumer, 10)
+        consumer.close()
+        again = client.consumer("orders", "billing")
+        got += take(again, 5)
+    with connected(tmp_path) as client, client.consumer("orders", "billing") as consumer:
+        got += take(consumer, 15)
+        assert sorted(got) == BODIES
+        assert not consumer.fetch(10, 0.02)
+
+
+def test_start_positions(client: Connection) -> None:
+    with client.consumer("orders", "stored") as stored:
+        publish(client, *BODIES[:10])
+        assert len(take(stored, 10)) == 10
+        middle = time.time_ns()
+        publish(client, *BODIES[10:20])
+        assert len(take(stored, 10)) == 10
+    consumers = {
+        "earliest": client.consumer("orders", "a", start=Earliest()),
+        "latest": client.consumer("orders", "b", start=Latest()),
+        "time": client.consumer("orders", "c", start=Time(middle)),
+        "tokens": client.consumer("orders", "d", start=Tokens({0: 1 << 40, 1: 0})),
+    }
+    publish(client, *BODIES[20:])
+    found = {name: sorted(take(one, 40, 0.6)) for name, one in consumers.items()}
+    assert found["earliest"] == BODIES
+    assert found["latest"] == BODIES[20:]
+    assert found["time"] == BODIES[10:]
+    assert 0 < len(found["tokens"]) < 30
+
+
+def test_nak_comes_again_and_the_key_waits(client: Connection) -> None:
+    with client.consumer("orders", "billing") as consumer:
+        publish(client, *BODIES[:6], keys=1)
+        order = []
+        for message in consumer:
+            body = bytes(message.data)
+            if body == b"m02" and message.attempts == 1:
+                message.nak()
+                continue
+            order.append((body, message.attempts))
+            message.ack()
+            if body == b"m05":
+                break
+        assert order == [(body, 1 + (body == b"m02")) for body in BODIES[:6]]
+
+
+def test_members_share_queues_and_a_leaving_one_hands_over(client: Connection) -> None:
+    one = client.consumer("orders", "billing")
+    other = client.consumer("orders", "billing")
+    publish(client, *BODIES)
+    first = one.fetch(100, 2.0)
+    second = other.fetch(100, 2.0)
+    assert first
+    assert second
+    a, b = set(first.payloads()), set(second.payloads())
+    assert not a & b
+    second.ack()
+    one.close()  # without acking
+    rest = take(other, 30 - len(b))
+    assert sorted([*b, *rest]) == BODIES
+
+
+def test_pause_resume_seek_and_info(client: Connection) -> None:
+    with client.consumer("orders", "billing") as consumer:
+        publish(client, *BODIES)
+        assert len(take(consumer, 30)) == 30
+        consumer.pause()
+        moves = consumer.seek(Earliest(), dry_run=True)
+        assert sum(row["records"] for row in moves) == -30
+        assert not consumer.fetch(10, 0.02)
+        consumer.seek(Earliest())
+        info = consumer.info()
+        assert info["lag"] == 30
+        assert info["paused"]
+        assert {row["reason"] for row in info["lanes"]} == {"paused"}
+        assert not consumer.fetch(10, 0.02)
+        consumer.resume()
+        assert sorted(take(consumer, 30)) == BODIES
+        assert consumer.info()["lag"] == 0
+        assert len(consumer.info()["members"]) == 1
+
+
+def test_run_handles_each_key_in_order_with_many_workers(client: Connection) -> None:
+    with client.consumer("orders", "billing") as consumer:
+        publish(client, *BODIES)
+        seen: dict[bytes | None, list[bytes]] = {}
+        failed: set[bytes] = set()
+
+        def handle(message: tidecast.sync.DurableMessage) -> None:
+            body = bytes(message.data)
+            if body in (b"m04", b"m11") and body not in failed:
+                failed.add(body)
+                raise ValueError("once")
+            seen.setdefault(message.key, []).append(body)
+            if sum(len(each) for each in seen.values()) == 30:
+                consumer._draining = True
+
+        consumer.run(handle, concurrency=4, nak_delay=0.01)
+        assert seen == {b"k%d" % k: BODIES[k::3] for k in range(3)}
+
+
+def test_run_compiled_acks_what_it_handled(client: Connection) -> None:
+    import numpy as np
+
+    def handle(data, state):  # type: ignore[no-untyped-def]
+        state[0] += 1
+        state[1] += data.size
+
+    with client.consumer("orders", "billing") as consumer:
+        publish(client, *BODIES)
+        state = np.zeros(2, dtype=np.int64)
+        assert consumer.run_compiled(handle, state, max_messages=30, duration_s=20) == 30
+        assert state.tolist() == [30, 90]
+        end = time.monotonic() + 5
+        while consumer.info()["lag"] and time.monotonic() < end:
+            consumer.fetch(1, 0.01)
+        assert consumer.info()["lag"] == 0
+
+
+def test_a_pattern_takes_in_topics_as_they_appear(client: Connection) -> None:
+    with client.consumer("orders.*", "all") as consumer:
+        publish(client, b"eu", topic="orders.eu")
+        assert take(consumer, 1) == [b"eu"]
+        node = client.link.node  # type: ignore[attr-defined]
+        node.create_topic(
+            TopicConfig(name="orders.us", transport="ipc", mode="durable", fsync="none")
+        )
+        publish(client, b"us", topic="orders.us")
+        (message,) = consumer.fetch(1, 5.0).messages
+        assert (bytes(message.data), message.topic) == (b"us", "orders.us")
+
+
+def nothing() -> None:
+    """No handler."""
+
+
+def test_what_is_wrong_is_refused(client: Connection) -> None:
+    with pytest.raises(NotFound, match="create it"):
+        client.consumer("nowhere", "billing")
+    with pytest.raises(ConfigError, match="live"):
+        client.consumer("live", "billing")
+    with pytest.raises(ConfigError, match="max_in_flight"):
+        client.consumer("orders", "billing", max_in_flight=0)
+    client.consumer("orders", "billing", ack_wait=5)
+    with pytest.raises(Conflict, match="ack_wait_s"):
+        client.consumer("orders", "billing", ack_wait=6)
+    consumer = client.consumer("orders", "billing")
+    with pytest.raises(ConfigError, match="function of one message"):
+        consumer.run(nothing)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="on_error"):
+        consumer.run(print, on_error="hope")
+
+
+def test_a_deleted_subscription_ends_its_consumers(client: Connection) -> None:
+    consumer = client.consumer("orders", "billing")
+    client.link.subscription("delete", {"pattern": "orders", "name": "billing"})
+    with pytest.raises(Fenced, match="deleted"):
+        take(consumer, 1)
