@@ -6,7 +6,13 @@ All of them run on the puller's thread, between two cycles.
 from __future__ import annotations
 
 from tidecast.agents.events import A_EVENTS, A_STOP
-from tidecast.agents.puller import finish_moves, note_owners, pull_cycle, puller_of
+from tidecast.agents.puller import (
+    finish_moves,
+    note_owners,
+    pull_cycle,
+    puller_of,
+    serve_member,
+)
 from tidecast.agents.puller_state import DEAD_ATTEMPTS, P_BELL, P_CYCLE, P_LANES, P_TIMER_NS
 from tidecast.agents.pulling import fail, leave_member
 from tidecast.layout import member as lay
@@ -37,6 +43,7 @@ from tidecast.queues.cache import UNKNOWN, adopt, drop_block_of, drop_blocks, ev
 BUSY, BACKOFF, BLOCK = 0, 1, 2
 SPINS, YIELDS = 200, 20
 PARK_NS_MAX = 20_000_000
+ACK_ROUNDS_MAX = 1024
 EXTEND, FRESH, DEFER, NOTHING_WANTED = 0, 1, 2, 3
 
 # --- running ------------------------------------------------------------------------------------
@@ -282,6 +289,9 @@ def drop_member(words, member, now_ns):
     """
     S = puller_of(words)
     m = S.members[member]
+    for _ in range(ACK_ROUNDS_MAX):  # what it acked before it left counts
+        if serve_member(S, member, now_ns) == 0:
+            break
     m.active = 0
     n = 0
     for k in range(S.misc[P_LANES]):

@@ -14,17 +14,16 @@ from typing import Any, Self
 
 from tidecast import codecs
 from tidecast.client import compiled, durable_waits
-from tidecast.client.connection import CLOSED, DRAINING, ConnectionCore
-from tidecast.client.consumer import start_options
-from tidecast.client.consumer_blocking import Consumer
-from tidecast.client.link import ConsumerOptions, Link
+from tidecast.client.connection import CLOSED, DRAINING
+from tidecast.client.consumer_blocking import Consumers
+from tidecast.client.link import Link
 from tidecast.client.message import Batch, Message
 from tidecast.client.metadata import Headers
 from tidecast.client.opening import open_link
 from tidecast.client.outgoing import BatchResult, reject, runs_of
 from tidecast.client.publisher import CLOSE_TIMEOUT_S, COLLECTED_MAX, PublisherCore
 from tidecast.client.receipts import check_ack
-from tidecast.client.start import Earliest, Latest, Start
+from tidecast.client.start import Latest, Start
 from tidecast.client.subscriber import (
     ITERATE_MESSAGES,
     SubscriptionCore,
@@ -418,7 +417,7 @@ class Subscription(SubscriptionCore):
         return batch
 
 
-class Connection(ConnectionCore):
+class Connection(Consumers):
     """A connection to a node; a context manager. Made by `tidecast.sync.connect`."""
 
     def __init__(self, link: Link, name: str = "") -> None:
@@ -498,37 +497,6 @@ class Connection(ConnectionCore):
             receive_bytes=receive_bytes, codec=codec,
         )  # fmt: skip
         return subscription.open()
-
-    def consumer(
-        self,
-        topic: str,
-        name: str,
-        *,
-        start: Start = Earliest(),  # noqa: B008 - immutable
-        ack_wait: float | None = None,
-        max_in_flight: int = 500,
-        max_bytes_in_flight: int = 64 << 20,
-        max_deliver: int | None = None,
-        dead_letter: str | None = None,
-        key: str | None = None,
-        headers: dict[str, str] | None = None,
-        ring_bytes: int = 1 << 20,
-        codec: codecs.Codec | str | None = None,
-    ) -> Consumer:
-        """Join the durable subscription ``name`` of a topic (or pattern), or make it.
-
-        Its position is fixed when this returns. Members of one subscription share its queues, or
-        its keys. None: as the subscription has it; a new one gets 30 s, 5 deliveries, no
-        dead-letter topic. ``key``: a pattern that keys must match; ``headers``: that records must
-        have. Raises NotFound, Conflict (the subscription has other settings), ConfigError.
-        """
-        self.check()
-        options = ConsumerOptions(
-            **start_options(start), ack_wait_s=ack_wait, max_deliver=max_deliver,
-            dead_letter=dead_letter, key_pattern=key, headers=headers, max_in_flight=max_in_flight,
-            max_bytes_in_flight=max_bytes_in_flight, ring_bytes=ring_bytes,
-        )  # fmt: skip
-        return Consumer(self, topic, name, options, codec)
 
     def events(self, timeout: float | None = 0.0) -> Iterator[Event]:
         """Events as they come; ends when none came for ``timeout`` seconds (None: when closed)."""

@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Self
 
+from tidecast import codecs
 from tidecast.client import consumer_compiled as compiled
+from tidecast.client.connection import ConnectionCore
 from tidecast.client.consumer import (
     ITERATE_MESSAGES,
     ConsumerCore,
@@ -17,8 +19,9 @@ from tidecast.client.consumer import (
     worker_of,
 )
 from tidecast.client.consumer_message import DurableBatch, DurableMessage, EmptyDurableBatch
+from tidecast.client.link import ConsumerOptions
 from tidecast.client.outgoing import reject
-from tidecast.client.start import Start
+from tidecast.client.start import Earliest, Start
 from tidecast.client.subscriber import check_max_messages
 from tidecast.client.waiting import Backoff, Deadline, InlinePace
 from tidecast.errors import Closed, Timeout
@@ -289,3 +292,38 @@ class Consumer(ConsumerCore):
         word = self.arm()
         if word is not None:
             self._connection.bell.wait(word, deadline.left_s(1.0))
+
+
+class Consumers(ConnectionCore):
+    """What a blocking connection can do with durable topics."""
+
+    def consumer(
+        self,
+        topic: str,
+        name: str,
+        *,
+        start: Start = Earliest(),  # noqa: B008 - immutable
+        ack_wait: float | None = None,
+        max_in_flight: int = 500,
+        max_bytes_in_flight: int = 64 << 20,
+        max_deliver: int | None = None,
+        dead_letter: str | None = None,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        ring_bytes: int = 1 << 20,
+        codec: codecs.Codec | str | None = None,
+    ) -> Consumer:
+        """Join the durable subscription ``name`` of a topic (or pattern), or make it.
+
+        Its position is fixed when this returns. Members of one subscription share its queues, or
+        its keys. None: as the subscription has it; a new one gets 30 s, 5 deliveries, no
+        dead-letter topic. ``key``: a pattern that keys must match; ``headers``: that records must
+        have. Raises NotFound, Conflict (the subscription has other settings), ConfigError.
+        """
+        self.check()
+        options = ConsumerOptions(
+            **start_options(start), ack_wait_s=ack_wait, max_deliver=max_deliver,
+            dead_letter=dead_letter, key_pattern=key, headers=headers, max_in_flight=max_in_flight,
+            max_bytes_in_flight=max_bytes_in_flight, ring_bytes=ring_bytes,
+        )  # fmt: skip
+        return Consumer(self, topic, name, options, codec)
