@@ -80,8 +80,30 @@ def embed(topology: str) -> None:
     sys.stdin.read()
 
 
+def produce(url: str, topic: str, progress: str) -> None:
+    """Publish numbers to a durable topic without end, each its own sequence, by a producer's name.
+
+    The file ``progress`` says up to which number all is durable. Goes on where the engine says.
+    """
+    with Path(progress).open("r+b") as file:
+        told = mmap.mmap(file.fileno(), NUMBER.size)
+    publisher = tidecast.sync.connect(url).publisher(topic, producer="producer", buffer=False)
+    session = publisher.producer_session
+    assert session is not None
+    number = session.first_seq
+    say("ready")
+    sys.stdin.readline()
+    while True:
+        for _ in range(100):
+            payload = NUMBER.pack(number) + bytes(number % 301)
+            publisher.publish(payload, key=b"k%d" % (number % 7))
+            number += 1
+        NUMBER.pack_into(told, 0, publisher.durable_position)
+
+
 ROLES: dict[str, Callable[..., Any]] = {
     "count": count, "hold": hold, "collect": collect, "echo": echo, "embed": embed,
+    "produce": produce,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def test_help_imports_no_command_and_nothing_heavy() -> None:
 def test_every_command_explains_itself(name: str) -> None:
     result = CliRunner().invoke(main, [name, "--help"])
     assert result.exit_code == 0, result.output
-    assert name in ("topic", "faults") or "--data-dir" in result.output
+    assert name in ("topic", "faults", "queue", "subscription") or "--data-dir" in result.output
 
 
 def test_errors_and_usage(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "engine": ("tidecast.cli.engine:engine", "Run an engine in the foreground."),
     "control": ("tidecast.cli.control:control", "Run the control service (REST, dashboard)."),
     "topic": ("tidecast.cli.topic:topic", "Create, list, show, edit and delete topics."),
+    "queue": ("tidecast.cli.queue:queue", "List, inspect and verify queues on disk."),
     "pub": ("tidecast.cli.pub:pub", "Publish a file, standard input or a message."),
     "sub": ("tidecast.cli.sub:sub", "Subscribe and write what arrives."),
     "top": ("tidecast.cli.top:top", "Watch rates, repairs, ring fill and laggards."),

@@ -1,0 +1,177 @@
+"""`tidecast queue`: what queues hold. It reads files; an engine may run or not."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tidecast.cli.common import (
+    console,
+    data_dir_option,
+    dir_hint,
+    echo_json,
+    human_bytes,
+    json_option,
+)
+
+
+def _queues(data_dir: Path, topic: str | None, queue: int | None) -> list[tuple[str, int, Path]]:
+    """(topic, queue, directory) of the queues on disk. Raises NotFound."""
+    from tidecast.errors import NotFound
+
+    base = data_dir / "queues"
+    topics = sorted(p.name for p in base.iterdir() if p.is_dir()) if base.is_dir() else []
+    if topic is not None and topic not in topics:
+        known = ", ".join(topics) or "none"
+        raise NotFound(f"no durable topic {topic} in {base}: there are {known}")
+    found = []
+    for name in topics if topic is None else [topic]:
+        numbers = sorted(int(p.name) for p in (base / name).iterdir() if p.name.isdigit())
+        if queue is not None and queue not in numbers:
+            raise NotFound(f"topic {name} has queues 0..{max(numbers, default=-1)}, no {queue}")
+        found += [
+            (name, n, base / name / f"{n:05d}") for n in numbers if queue is None or n == queue
+        ]
+    return found
+
+
+def _when(ns: int) -> str:
+    if ns <= 0:
+        return "-"
+    return datetime.fromtimestamp(ns / 1e9, UTC).isoformat(timespec="milliseconds")
+
+
+@click.group()
+def queue() -> None:
+    """List, inspect and verify the queues of durable topics."""
+
+
+@queue.command("list")
+@click.argument("topic", required=False)
+@data_dir_option
+@json_option
+def list_queues(topic: str | None, data_dir: Path, as_json: bool) -> None:
+    """List the queues on disk, or those of TOPIC."""
+    from tidecast.log.recovery import segments_in
+    from tidecast.log.verify import queue_bytes
+
+    rows: list[dict[str, Any]] = []
+    for name, number, directory in _queues(data_dir, topic, None):
+        bases = segments_in(directory)
+        rows.append(
+            {
+                "topic": name, "queue": number, "segments": len(bases),
+                "bytes": queue_bytes(directory), "earliest_token": bases[0] if bases else 0,
+                "active_segment_token": bases[-1] if bases else 0,
+                "torn_files": len(list(directory.glob("*.torn-*"))), "directory": str(directory),
+            }
+        )  # fmt: skip
+    if as_json:
+        echo_json(rows)
+        return
+    if not rows:
+        hint = dir_hint(data_dir)
+        click.echo(f"no durable topics; make one: tidecast topic create NAME --mode durable{hint}")
+        return
+    from rich.table import Table
+
+    table = Table("topic", "queue", "segments", "size", "earliest", "torn", box=None)
+    for row in rows:
+        table.add_row(
+            row["topic"], str(row["queue"]), str(row["segments"]), human_bytes(row["bytes"]),
+            str(row["earliest_token"]), str(row["torn_files"] or "-"),
+        )  # fmt: skip
+    console().print(table)
+
+
+@queue.command("inspect")
+@click.argument("topic")
+@click.argument("number", type=int, default=0)
+@click.option("--batches", type=click.IntRange(1), default=20, show_default=True, help="How many.")
+@click.option("--token", type=click.IntRange(0), help="Begin with the batch that holds this token.")
+@data_dir_option
+@json_option
+def inspect(
+    topic: str, number: int, batches: int, token: int | None, data_dir: Path, as_json: bool
+) -> None:
+    """Show batches of queue NUMBER of TOPIC: the newest, or those from a token on."""
+    from tidecast.log.inspect import list_batches
+
+    ((_, _, directory),) = _queues(data_dir, topic, number)
+    rows = list_batches(directory, batches, token)
+    if as_json:
+        echo_json(rows)
+        return
+    from rich.table import Table
+
+    table = Table(
+        "token", "records", "bytes", "appended", "producer", "epoch", "sequences", "owner",
+        box=None,
+    )  # fmt: skip
+    for row in rows:
+        table.add_row(
+            str(row["token"]), str(row["records"]), str(row["bytes"]), _when(row["append_time"]),
+            f"{row['producer']:x}", str(row["epoch"]), f"{row['first_seq']}..{row['last_seq']}",
+            str(row["owner"]),
+        )  # fmt: skip
+    console().print(table)
+
+
+@queue.command("verify")
+@click.argument("topic", required=False)
+@click.option("--queue", "number", type=click.IntRange(0), help="Only this queue.")
+@data_dir_option
+@json_option
+@click.pass_context
+def verify(
+    ctx: click.Context, topic: str | None, number: int | None, data_dir: Path, as_json: bool
+) -> None:
+    """Read every batch of every segment; exit code 1 when something is not sound."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
+
+    from tidecast.log.verify import queue_bytes, verify_queue
+
+    found = _queues(data_dir, topic, number)
+    total = sum(queue_bytes(directory) for _, _, directory in found)
+    screen = console(stderr=True)
+    columns = (
+        "[progress.description]{task.description}", BarColumn(), DownloadColumn(),
+        TransferSpeedColumn(),
+    )  # fmt: skip
+    reports = []
+    with Progress(*columns, console=screen, disable=as_json) as bar:
+        task = bar.add_task("verify", total=total)
+        for name, queue_number, directory in found:
+            bar.update(task, description=f"{name}/{queue_number}")
+            reports.append(
+                verify_queue(directory, name, queue_number, lambda n: bar.advance(task, n))
+            )
+    problems = [problem for report in reports for problem in report.problems]
+    if as_json:
+        echo_json(
+            [
+                {
+                    "topic": r.topic, "queue": r.queue, "segments": r.segments, "bytes": r.bytes,
+                    "batches": r.batches, "records": r.records, "first_token": r.first_token,
+                    "next_token": r.next_token, "tail_bytes": r.tail_bytes,
+                    "problems": [
+                        {"file": str(p.file), "position": p.position, "token": p.token,
+                         "what": p.what}
+                        for p in r.problems
+                    ],
+                }
+                for r in reports
+            ]
+        )  # fmt: skip
+    else:
+        for problem in problems:
+            click.echo(f"unsound: {problem}")
+        records, n = sum(r.records for r in reports), sum(r.bytes for r in reports)
+        tails = sum(r.tail_bytes for r in reports)
+        tail = f", {tails} bytes behind the last batches" if tails else ""
+        verdict = f"{len(problems)} problems" if problems else "all sound"
+        click.echo(f"{len(reports)} queues, {records} records, {human_bytes(n)}{tail}: {verdict}")
+    ctx.exit(1 if problems else 0)

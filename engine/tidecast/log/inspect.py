@@ -1,0 +1,63 @@
+"""Batches of a queue as plain values, for people and scripts."""
+
+from __future__ import annotations
+
+import bisect
+import os
+from collections import deque
+from pathlib import Path
+
+from tidecast.log import scan as sc
+from tidecast.log.files import index_name, read_index, segment_name
+from tidecast.log.recovery import segments_in
+
+
+def list_batches(directory: Path, count: int, token: int | None) -> list[dict[str, int]]:
+    """``count`` batches: the newest, or from the one on that holds ``token``."""
+    bases = segments_in(directory)
+    if not bases:
+        return []
+    first = 0 if token is None else max(0, bisect.bisect_right(bases, token) - 1)
+    if token is None:
+        first = len(bases) - 1
+        while first > 0 and not _rows(directory, bases[first], None, 1):
+            first -= 1  # the active segment is empty yet
+    found: deque[dict[str, int]] = deque(maxlen=count if token is None else None)
+    for base in bases[first:]:
+        found.extend(_rows(directory, base, token, count))
+        if token is not None and len(found) >= count:
+            break
+    return list(found)[-count:] if token is None else list(found)[:count]
+
+
+def _rows(directory: Path, base: int, token: int | None, count: int) -> list[dict[str, int]]:
+    path = directory / segment_name(base)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    found: deque[dict[str, int]] = deque(maxlen=count if token is None else None)
+    try:
+        scanner = sc.Scanner(fd, os.fstat(fd).st_size)
+        entries = read_index(directory / index_name(base))
+        if token is not None and entries.shape[0]:
+            before = entries[entries[:, 0] <= token]
+            if before.shape[0] and before[-1, 1] < os.fstat(fd).st_size:
+                scanner.reset(int(before[-1, 1]))
+        while (rows := scanner.next_rows()).shape[0]:
+            for row in rows.tolist():
+                if token is not None and row[sc.C_BASE_TOKEN] + row[sc.C_COUNT] <= token:
+                    continue
+                found.append(_plain(row, base))
+            if token is not None and len(found) >= count:
+                break
+    finally:
+        os.close(fd)
+    return list(found)
+
+
+def _plain(row: list[int], base: int) -> dict[str, int]:
+    return {
+        "token": row[sc.C_BASE_TOKEN], "records": row[sc.C_COUNT], "bytes": row[sc.C_LENGTH],
+        "append_time": row[sc.C_APPEND_TIME], "time_max": row[sc.C_TIME_MAX],
+        "producer": row[sc.C_PRODUCER], "epoch": row[sc.C_EPOCH], "owner": row[sc.C_OWNER],
+        "first_seq": row[sc.C_BASE_SEQ], "last_seq": row[sc.C_LAST_SEQ],
+        "acked_seq": row[sc.C_ACKED_SEQ], "segment": base, "position": row[sc.C_POSITION],
+    }  # fmt: skip
