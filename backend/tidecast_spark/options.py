@@ -211,7 +211,7 @@ SINK_OPTIONS: dict[str, str] = {
     "dataDir": "directory of the engine on this host; default: TIDECAST_DATA_DIR, else the user's",
     "topic": "where rows without a `topic` column go",
     "stagingDir": "directory that all tasks and the driver share; default: in the checkpoint",
-    "writeId": "batch only: a name that makes a repeated write one write",
+    "writeId": "batch only: a name that makes a repeated write to the same topic one write",
     "rate": "rows a second to publish at most; 0 (default): as fast as it goes",
     "token": "what an engine that was started with a token asks for",
 }

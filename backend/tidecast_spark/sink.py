@@ -164,7 +164,8 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        self._write = options.write_id or f"once-{uuid.uuid4().hex}"
+        name = f"{options.write_id}@{options.topic}" if options.write_id else ""
+        self._write = name or f"once-{uuid.uuid4().hex}"
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Stage one task's rows. Raises ConfigError."""

@@ -53,7 +53,7 @@ class Log:
         log = self.topics.setdefault(topic, [])
         producer, seq = (area.directory.name, topic), manifest.first_seq[topic]
         assert seq <= self.last_seq.get(producer, 0) + 1, "a producer's sequence has a gap"
-        for table in outlet.rows_of(area, batch, manifest, topic, 0):
+        for table in outlet.rows_of(area, batch, manifest, topic):
             for value in table.column(2).to_pylist():
                 if self.crash_after == 0:
                     raise Crash
@@ -69,6 +69,7 @@ class Log:
 def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     one = Log()
     monkeypatch.setattr(outlet, "_publish_topic", one.publish)
+    monkeypatch.setattr(outlet, "_pause", lambda _: None)
     return one
 
 
@@ -212,7 +213,7 @@ def test_a_batch_write_with_an_id_is_one_write(data: Path, log: Log) -> None:
         writer = source(data).writer(TEXT, False)
         writer.commit([writer.write(iter([table("c")]))])
     assert log.topics["out"] == [b"a", b"b", b"c", b"c"]
-    assert [one.name for one in (data / "spark").iterdir()] == ["load-7"]
+    assert [one.name for one in (data / "spark").iterdir()] == ["load-7@out"]
 
 
 def test_keys_headers_and_times_are_staged_as_the_log_wants_them(data: Path) -> None:

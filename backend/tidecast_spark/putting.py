@@ -1,0 +1,55 @@
+"""The kernel that publishes rows of Arrow columns, with keys, headers and times, into a ring."""
+
+from __future__ import annotations
+
+from tidecast.buffers.writer import append
+from tidecast.client.kernels import bells_of, ring_of
+from tidecast.layout import packet as wire
+from tidecast.native.jit import held_kernel, inlined
+from tidecast.native.memory import address_of, bytes_at, copy, load_u8, store_i64, store_u16
+
+META_BYTES_MAX = 8 + 2 * (2 + 65_535)
+FIELD_BYTES_MAX = 65_535
+"""A key and headers may be this long at most; the caller has checked it."""
+
+
+@inlined
+def _valid(bits, i):
+    return bits.size == 0 or (load_u8(bits, i >> 3) >> (i & 7)) & 1 != 0
+
+
+@inlined
+def _put_field(meta, at, data, first, n):
+    store_u16(meta, at, n)
+    copy(meta, at + 2, data, first, n)
+    return at + 2 + n
+
+
+@held_kernel
+def put_rows(
+    port, first, end, times, time_bits, key_at, keys, key_bits, header_at, headers, header_bits,
+    value_at, values, meta,
+):  # fmt: skip
+    """Append rows [first, end): (rows done, status of the last `append`).
+
+    ``*_at``: int32 offsets; ``*_bits``: validity, empty if all are valid; ``times``: us.
+    """
+    ring, bells = ring_of(port), bells_of(port)
+    for i in range(first, end):
+        n, flags = 0, 0
+        if _valid(time_bits, i):
+            flags |= wire.TIMESTAMP
+            store_i64(meta, 0, times[i] * 1000)
+            n = 8
+        if _valid(key_bits, i):
+            flags |= wire.KEY
+            n = _put_field(meta, n, keys, key_at[i], key_at[i + 1] - key_at[i])
+        if _valid(header_bits, i):
+            flags |= wire.HEADERS
+            n = _put_field(meta, n, headers, header_at[i], header_at[i + 1] - header_at[i])
+        size = value_at[i + 1] - value_at[i]
+        source = bytes_at(address_of(values) + value_at[i], size)
+        status = append(ring, bells, port, source, size, meta, n, flags, 0, 0)
+        if status < 0:
+            return i, status
+    return end, 0

@@ -1,0 +1,162 @@
+"""The sink against a real engine: what it publishes, read back by the source."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    BinaryType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+from tests.support.lab import Platform, open_lab, topology
+
+from tidecast.errors import ConfigError, PayloadTooLarge
+from tidecast_spark import outlet
+from tidecast_spark.source import TidecastDataSource
+from tidecast_spark.staging import StagingArea
+
+SCHEMA = StructType(
+    [
+        StructField("key", StringType()),
+        StructField("value", BinaryType()),
+        StructField("headers", MapType(StringType(), StringType())),
+        StructField("timestamp", TimestampType()),
+    ]
+)
+TIME_US = 1_700_000_000_000_000
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[Platform]:
+    topics = [
+        {"name": "out", "mode": "durable", "queues": 3, "fsync_interval_ms": 5},
+        {
+            "name": "small",
+            "mode": "durable",
+            "history_bytes": 16_384,
+            "large_history_bytes": 16_384,
+        },
+        {"name": "live"},
+    ]
+    with open_lab() as lab:
+        yield lab.platform(topology({"name": "ipc", "kind": "ipc"}, topics=topics))
+
+
+def source(platform: Platform, topic: str, **options: str) -> TidecastDataSource:
+    return TidecastDataSource({"dataDir": str(platform.directory), "topic": topic} | options)
+
+
+def written(platform: Platform, topic: str) -> list[dict[str, Any]]:
+    one = source(platform, topic, includeHeaders="raw")
+    reader: Any = one.reader(one.schema())
+    return [row for part in reader.partitions() for b in reader.read(part) for row in b.to_pylist()]
+
+
+def rows(first: int, n: int, size: int = 20) -> pa.RecordBatch:
+    numbers = range(first, first + n)
+    return pa.record_batch(
+        {
+            "key": [None if i % 7 == 0 else f"k{i % 50}" for i in numbers],
+            "value": [b"%09d" % i + bytes(size) for i in numbers],
+            "headers": pa.array(
+                [None if i % 5 else {"n": str(i)} for i in numbers],
+                pa.map_(pa.string(), pa.string()),
+            ),
+            "timestamp": pa.array([TIME_US + i for i in numbers], pa.timestamp("us", tz="UTC")),
+        }
+    )
+
+
+def write(platform: Platform, topic: str, write_id: str, *tables: pa.RecordBatch) -> None:
+    writer: Any = source(platform, topic, writeId=write_id).writer(SCHEMA, False)
+    writer.commit([writer.write(iter(tables))])
+
+
+def test_what_is_written_is_read_back_and_a_driver_that_died_leaves_no_duplicate(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 20_000
+    tables = [rows(0, count // 2), rows(count // 2, count // 2)]
+    published = 0
+
+    def dies(self: Any, table: Any) -> None:
+        nonlocal published
+        published += 1
+        if published > 1:
+            raise KeyboardInterrupt
+        real(self, table)
+
+    real = outlet.RowWriter.write
+    with monkeypatch.context() as patch:  # in the middle of publishing
+        patch.setattr(outlet.RowWriter, "write", dies)
+        with pytest.raises(KeyboardInterrupt):
+            write(platform, "out", "w", *tables)
+    with monkeypatch.context() as patch:  # when all was durable, and nobody knew
+        patch.setattr(StagingArea, "done", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            write(platform, "out", "w", *tables)
+    write(platform, "out", "w", *tables)
+    found = written(platform, "out")
+    assert len(found) == count
+    assert {r["value"][:9] for r in found} == {b"%09d" % i for i in range(count)}
+    by_key = defaultdict(list)
+    for row in found:
+        by_key[row["key"]].append((row["queue"], int(row["value"][:9])))
+    assert len(by_key) == 51
+    for key, seen in by_key.items():
+        assert key is None or len({queue for queue, _ in seen}) == 1
+        assert key is None or [i for _, i in seen] == sorted(i for _, i in seen)
+    one = next(r for r in found if r["value"][:9] == b"%09d" % 15)
+    assert msgspec.msgpack.decode(one["headers"]) == {"n": "15"}
+    assert (one["key"], one["timestamp"].microsecond) == (b"k15", 15)
+
+
+def test_a_ring_smaller_than_the_batch_is_waited_for(platform: Platform) -> None:
+    write(platform, "small", "w", rows(0, 3000, 50))
+    assert [int(r["value"][:9]) for r in written(platform, "small")] == list(range(3000))
+    with pytest.raises(PayloadTooLarge, match="a value of 100009 bytes is too large"):
+        write(platform, "small", "x", rows(0, 1, 100_000))
+
+
+def test_a_live_topic_is_refused(platform: Platform) -> None:
+    (platform.directory / "queues" / "live").mkdir()
+    with pytest.raises(ConfigError, match="'live': is a live topic"):
+        write(platform, "live", "w", rows(0, 1))
+
+
+def test_a_rate_is_held(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def pause(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(outlet, "_pause", pause)
+    monkeypatch.setattr(outlet, "_now_s", lambda: now)
+    writer: Any = source(platform, "out", writeId="slow", rate="1000").writer(SCHEMA, False)
+    writer.commit([writer.write(iter([rows(0, 5000)]))])
+    assert now == pytest.approx(5.0, abs=0.06)
+
+
+def test_the_data_directory_is_named_when_no_engine_runs_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "queues" / "out").mkdir(parents=True)
+    pauses: list[float] = []
+    monkeypatch.setattr(outlet, "_pause", pauses.append)
+    writer: Any = TidecastDataSource({"dataDir": str(tmp_path), "topic": "out"}).writer(
+        SCHEMA, False
+    )
+    with pytest.raises(Exception, match=str(tmp_path)):
+        writer.commit([writer.write(iter([rows(0, 1)]))])
+    assert pauses == [0.5, 1, 2, 4, 8]
