@@ -4,7 +4,7 @@ import react from "@vitejs/plugin-react";
 import { defineConfig } from "vitest/config";
 
 const here = (path: string) => fileURLToPath(new URL(path, import.meta.url));
-const control = process.env.TIDECAST_CONTROL ?? "http://127.0.0.1:8080";
+const control = process.env.TIDECAST_CONTROL ?? "http://127.0.0.1:7480";
 
 export default defineConfig({
   plugins: [react(), tailwindcss()],
@@ -19,8 +19,7 @@ export default defineConfig({
   },
   server: { proxy: { "/api": { target: control, ws: true } } },
   test: {
-    environment: "jsdom",
-    setupFiles: ["./test/setup.ts"],
+    environment: "node",
     include: ["test/**/*.test.{ts,tsx}"],
     css: false,
     pool: "threads",

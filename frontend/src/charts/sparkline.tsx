@@ -42,7 +42,9 @@ export function Sparkline(props: Props) {
     let queued = 0;
     const draw = () => {
       queued = 0;
-      const [times, values] = store.ring(channel).window([name], seconds);
+      const ring = store.ring(channel);
+      const span = ring.span(seconds, 10);
+      const [times, values] = ring.window([name], span);
       context.setTransform(ratio, 0, 0, ratio, 0, 0);
       context.clearRect(0, 0, width, height);
       context.fillStyle = base;
@@ -59,7 +61,7 @@ export function Sparkline(props: Props) {
           drawing = false;
           continue;
         }
-        const x = width - ((end - (times[at] ?? 0)) / seconds) * width;
+        const x = width - ((end - (times[at] ?? 0)) / span) * width;
         const y = height - 1.5 - (top > 0 ? value / top : 0) * (height - 4);
         if (drawing) context.lineTo(x, y);
         else context.moveTo(x, y);

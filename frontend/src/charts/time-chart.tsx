@@ -62,6 +62,7 @@ export function TimeChart(props: Props) {
       }
     };
     const now = () => store.ring(channel).newestTime() || Date.now() / 1000;
+    const span = () => store.ring(channel).span(getPrefs().windowSeconds, 20);
     const chart = new uPlot(
       {
         width: host.clientWidth || 300,
@@ -70,7 +71,7 @@ export function TimeChart(props: Props) {
         legend: { show: false },
         cursor: { sync: { key: "live" }, points: { size: 6 }, drag: { x: false, y: false } },
         scales: {
-          x: { time: true, range: () => [now() - getPrefs().windowSeconds, now()] },
+          x: { time: true, range: () => [now() - span(), now()] },
           y: { range: (_, __, top) => [0, Math.max((top || 0) * 1.12, floor) || 1] },
         },
         axes: axes(format, (seconds) => clock(seconds * 1000, getPrefs().zone).slice(0, 8)),

@@ -53,6 +53,17 @@ export class SeriesRing {
     return this.times[(this.next - 1 + this.capacity) % this.capacity] ?? Number.NaN;
   }
 
+  oldestTime(): number {
+    if (this.filled === 0) return Number.NaN;
+    return this.times[(this.next - this.filled + this.capacity) % this.capacity] ?? Number.NaN;
+  }
+
+  /** The window to draw: shorter while there is less to show, never under `least` seconds. */
+  span(seconds: number, least: number): number {
+    const have = this.newestTime() - this.oldestTime();
+    return Number.isNaN(have) ? seconds : Math.min(seconds, Math.max(least, have));
+  }
+
   latest(name: string): number {
     const samples = this.series.get(name);
     if (!samples || this.filled === 0) return Number.NaN;

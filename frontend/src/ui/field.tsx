@@ -2,13 +2,17 @@ import { type LucideIcon, Search } from "lucide-react";
 import { type ComponentProps, type ReactNode, useId } from "react";
 import { cn } from "@/lib/cn";
 
-export const BOX =
-  "h-8 w-full min-w-0 rounded-md border border-line-strong bg-canvas px-2.5 text-sm placeholder:text-faint " +
+const BOX =
+  "h-8 min-w-0 rounded-md border border-line-strong bg-canvas px-2.5 text-sm placeholder:text-faint " +
   "transition-colors hover:border-faint focus:border-accent focus:outline-none focus:ring-2 focus:ring-accent/25 " +
   "aria-invalid:border-bad disabled:opacity-60";
 
+/** Full width unless the caller says another one. */
+export const boxed = (className?: string) =>
+  cn(BOX, !/(^|\s)w-/.test(className ?? "") && "w-full", className);
+
 export function Input({ className, ...props }: ComponentProps<"input">) {
-  return <input autoComplete="off" spellCheck={false} {...props} className={cn(BOX, className)} />;
+  return <input autoComplete="off" spellCheck={false} {...props} className={boxed(className)} />;
 }
 
 export function TextArea({ className, ...props }: ComponentProps<"textarea">) {
@@ -16,7 +20,7 @@ export function TextArea({ className, ...props }: ComponentProps<"textarea">) {
     <textarea
       spellCheck={false}
       {...props}
-      className={cn(BOX, "h-auto py-1.5 font-mono", className)}
+      className={cn(boxed(className), "h-auto! py-1.5 font-mono")}
     />
   );
 }

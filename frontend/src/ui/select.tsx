@@ -1,7 +1,7 @@
 import { Check, ChevronDown } from "lucide-react";
 import { Select as BaseSelect } from "radix-ui";
 import { cn } from "@/lib/cn";
-import { BOX } from "./field";
+import { boxed } from "./field";
 
 interface SelectProps<T extends string> {
   value: T;
@@ -24,7 +24,10 @@ export function Select<T extends string>(props: SelectProps<T>) {
       <BaseSelect.Trigger
         id={id}
         aria-label={label}
-        className={cn(BOX, "inline-flex items-center justify-between gap-1.5 text-left", className)}
+        className={cn(
+          "inline-flex items-center justify-between gap-1.5 text-left",
+          boxed(className),
+        )}
       >
         <BaseSelect.Value />
         <ChevronDown aria-hidden className="size-3.5 text-faint" />

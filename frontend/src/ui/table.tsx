@@ -41,7 +41,11 @@ export function SortHead({
     <button
       type="button"
       onClick={() => onSort({ id: column.id, desc: mine ? !sort?.desc : Boolean(column.right) })}
-      className={cn("inline-flex items-center gap-1 rounded hover:text-ink", mine && "text-ink")}
+      className={cn(
+        "inline-flex items-center gap-1 rounded hover:text-ink",
+        column.right && "flex-row-reverse",
+        mine && "text-ink",
+      )}
     >
       {column.head}
       <Arrow aria-hidden className={cn("size-3", !mine && "opacity-0")} />
@@ -70,7 +74,7 @@ export function Table<T>(props: Props<T>) {
   if (rows.length === 0 && empty) return <>{empty}</>;
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard
-    <section aria-label={label} className={cn("overflow-x-auto", className)} tabIndex={0}>
+    <div className={cn("overflow-x-auto", className)} tabIndex={0}>
       <table className="w-full border-collapse text-sm">
         <caption className="sr-only">{label}</caption>
         <thead>
@@ -114,6 +118,6 @@ export function Table<T>(props: Props<T>) {
           ))}
         </tbody>
       </table>
-    </section>
+    </div>
   );
 }

@@ -70,10 +70,10 @@ export function VirtualTable<T>(props: Props<T>) {
         role="table"
         aria-label={label}
         aria-rowcount={(total ?? rows.length) + 1}
-        className="relative min-h-0 flex-1 overflow-auto"
+        className="relative min-h-0 flex-1 overflow-auto [&>*]:min-w-[60rem]"
       >
         {/* biome-ignore lint/a11y/useSemanticElements: see above */}
-        <div role="rowgroup" className="sticky top-0 z-10 min-w-max border-b bg-panel">
+        <div role="rowgroup" className="sticky top-0 z-10 border-b bg-panel">
           {/* biome-ignore lint/a11y/useSemanticElements: see above */}
           {/* biome-ignore lint/a11y/useFocusableInteractive: a head row is not focused */}
           <div role="row" className="grid" style={grid}>
@@ -98,11 +98,7 @@ export function VirtualTable<T>(props: Props<T>) {
           empty
         ) : (
           // biome-ignore lint/a11y/useSemanticElements: see above
-          <div
-            role="rowgroup"
-            className="relative min-w-max"
-            style={{ height: virtual.getTotalSize() }}
-          >
+          <div role="rowgroup" className="relative" style={{ height: virtual.getTotalSize() }}>
             {items.map((item) => {
               const row = rows[item.index] as T;
               return (

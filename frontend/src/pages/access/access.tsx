@@ -181,7 +181,7 @@ function Keys({ keys, onCreate }: { keys: Key[]; onCreate: () => void }) {
             title="No key yet"
             commands={[
               "export TIDECAST_KEY=tc_…",
-              'curl -H "Authorization: Bearer $TIDECAST_KEY" http://127.0.0.1:8080/api/v1/topics',
+              'curl -H "Authorization: Bearer $TIDECAST_KEY" http://127.0.0.1:7480/api/v1/topics',
             ]}
             action={
               may && (

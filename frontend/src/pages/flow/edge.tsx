@@ -59,7 +59,7 @@ export const FlowEdgeView = memo(function FlowEdgeView(props: EdgeProps<Edge<Flo
       <EdgeLabelRenderer>
         <div
           style={{ transform: `translate(-50%,-50%) translate(${x}px,${y}px)` }}
-          className="num pointer-events-none absolute flex items-center gap-1.5 rounded-md border bg-panel px-1.5 text-2xs"
+          className="num pointer-events-none absolute flex max-w-28 flex-wrap items-center justify-center gap-x-1.5 rounded-md border bg-panel px-1.5 text-2xs leading-4"
         >
           <span className={cn(data.packets_per_s > 0 ? "text-ink" : "text-faint")}>
             {rate(data.packets_per_s)}

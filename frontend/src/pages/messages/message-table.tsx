@@ -67,7 +67,7 @@ export function MessageTable({ messages, decoder, empty }: Props) {
       {
         id: "place",
         head: "Place",
-        width: "7rem",
+        width: "11.5rem",
         right: true,
         cell: (row) => <span className="font-mono text-xs">{placeOf(row)}</span>,
       },

@@ -47,7 +47,7 @@ export function NodesPage() {
         <Empty
           icon={Server}
           title="No engine has registered"
-          commands={["tidecast up", "tidecast engine --control http://this-host:8080"]}
+          commands={["tidecast up", "tidecast engine --control http://this-host:7480"]}
         >
           Engines register themselves, keep their last topology, and run on when this service is
           down.

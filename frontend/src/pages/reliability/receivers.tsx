@@ -5,7 +5,7 @@ import type { ReceiverLive } from "@/live/types";
 import { Badge } from "@/ui/badge";
 import { type Column, Table } from "@/ui/table";
 
-const COLUMNS: Column<ReceiverLive>[] = [
+const columns = (channel: string): Column<ReceiverLive>[] => [
   {
     id: "node",
     head: "Receiver",
@@ -33,7 +33,7 @@ const COLUMNS: Column<ReceiverLive>[] = [
     head: "Trend",
     cell: (row) => (
       <Sparkline
-        channel="reliability"
+        channel={channel}
         name={`receivers/${row.id}/lag_packets`}
         label="Lag over the last minutes"
         tint={4}
@@ -50,12 +50,18 @@ const COLUMNS: Column<ReceiverLive>[] = [
   },
 ];
 
-export function ReceiverTable({ receivers }: { receivers: readonly ReceiverLive[] }) {
+export function ReceiverTable({
+  receivers,
+  channel,
+}: {
+  receivers: readonly ReceiverLive[];
+  channel: string;
+}) {
   const rows = [...receivers].sort((a, b) => Number(b.lag_packets) - Number(a.lag_packets));
   return (
     <Table
       label="Receivers"
-      columns={COLUMNS}
+      columns={columns(channel)}
       rows={rows}
       rowKey={(row) => row.id}
       empty={<p className="px-3.5 pb-4 text-muted">No node receives from another one.</p>}

@@ -155,7 +155,7 @@ function Body({ data }: { data: Reliability }) {
       </Card>
       <div className="grid grid-cols-1 gap-3 xl:grid-cols-2">
         <Card title="Receivers" hint="as their publishers see them" flush>
-          <ReceiverTable receivers={receivers} />
+          <ReceiverTable receivers={receivers} channel={CHANNEL} />
         </Card>
         <RecorderCard />
       </div>

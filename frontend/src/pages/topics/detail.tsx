@@ -220,7 +220,7 @@ function LiveTab({
       </Card>
       {receivers.length > 0 && (
         <Card title="Receivers" hint="other nodes, as the publisher sees them" flush>
-          <ReceiverTable receivers={receivers} />
+          <ReceiverTable receivers={receivers} channel={channel} />
         </Card>
       )}
       <Card title="Readers" hint="subscribers, each on its own node" flush>

@@ -1,0 +1,1122 @@
+// A platform that is not there: resources, live figures and messages as the service would tell them. For work
+// on pages without a service, and for tests of pages. Everything follows from a clock, so it is repeatable.
+
+type Row = Record<string, unknown>;
+export const START_MS = Date.parse("2026-05-04T09:00:00Z");
+const iso = (ms: number) => new Date(ms).toISOString();
+const wave = (seconds: number, period: number, phase = 0) =>
+  0.5 + 0.5 * Math.sin((2 * Math.PI * seconds) / period + phase);
+/** Repeatable noise of 0 to 1. */
+const noise = (seed: number) => {
+  const value = Math.sin(seed * 12.9898) * 43_758.5453;
+  return value - Math.floor(value);
+};
+
+const metadata = (name: string, more: Row = {}) => ({
+  name,
+  uid: `0192f1c0-7000-7000-8000-${name.length.toString(16).padStart(12, "0")}`,
+  labels: {},
+  owner: "",
+  description: "",
+  deletion_protection: false,
+  managed_by: "",
+  generation: 3,
+  created_at: iso(START_MS - 86_400_000),
+  updated_at: iso(START_MS - 3_600_000),
+  updated_by: "admin",
+  ...more,
+});
+const resource = (kind: string, name: string, spec: Row, status: Row = {}, more: Row = {}) => ({
+  kind,
+  metadata: metadata(name, more),
+  spec,
+  status: { observed_generation: 3, drift: false, conditions: [], ...status },
+});
+
+const REGIONS = ["eu", "us", "apac", "latam"];
+const KINDS = ["equities", "fx", "rates", "credit", "crypto"];
+const ACTIVE = [
+  ["md.eu.equities", 184_000],
+  ["md.us.equities", 152_000],
+  ["md.eu.fx", 96_000],
+  ["orders.eu", 42_000],
+  ["risk.positions", 8_200],
+  ["telemetry.hosts", 2_300],
+  ["orders.audit", 640],
+] as const;
+
+function topic(name: string, index: number) {
+  const durable = name.startsWith("orders") || name.startsWith("risk");
+  const limited = name === "md.us.equities";
+  const spec = {
+    mode: durable ? "durable" : "live",
+    transport: "",
+    reliability: "reliable",
+    flow: "min",
+    on_full: "block",
+    history_bytes: 4 << 20,
+    receive_bytes: 4 << 20,
+    large_history_bytes: 64 << 20,
+    rate_packets_per_s: limited ? 150_000 : null,
+    rate_bytes_per_s: null,
+    linger_us: 20,
+    nak_delay_us: 50,
+    nak_retry_us: 200,
+    receiver_timeout_s: 5,
+    close_linger_s: 5,
+    queues: durable ? 8 : 1,
+    fsync: "interval",
+    fsync_interval_ms: 50,
+    segment_bytes: 128 << 20,
+    retention_bytes: 0,
+    retention_s: durable ? 604_800 : 0,
+  };
+  const status = {
+    effective_rate: {
+      packets_per_s: limited ? 150_000 : 0,
+      bytes_per_s: 200_000_000,
+      packets_source: limited ? "spec" : "none",
+      bytes_source: "rate_limit/everything",
+      per_publisher: true,
+      shadowed: [],
+    },
+    publishers: index < ACTIVE.length ? 2 : 0,
+    subscribers: index < ACTIVE.length ? 4 : 0,
+    nodes: ["alpha", "beta"],
+    unwired: [],
+    paused: false,
+    conditions: [
+      {
+        type: "Applied",
+        status: true,
+        reason: "Applied",
+        message: "generation 3 holds",
+        node: "alpha",
+      },
+    ],
+  };
+  const labels = {
+    team: ["markets", "risk", "platform"][index % 3],
+    tier: String(1 + (index % 3)),
+  };
+  return resource("topic", name, spec, status, {
+    labels,
+    owner: "markets",
+    description: index < 3 ? "Quotes and trades, normalised." : "",
+  });
+}
+
+export function makeTopics(count: number) {
+  const names: string[] = ACTIVE.map(([name]) => name);
+  for (let at = 0; names.length < count; at += 1) {
+    names.push(`${KINDS[at % 5]}.${REGIONS[(at >> 2) % 4]}.book-${String(at).padStart(5, "0")}`);
+  }
+  return names.map(topic).sort((a, b) => a.metadata.name.localeCompare(b.metadata.name));
+}
+
+const rates = (out: number, seconds: number, losing: boolean) => {
+  const lost = losing ? out * 0.004 * wave(seconds, 40) : 0;
+  return {
+    packets_out: Math.round(out),
+    bytes_out: Math.round(out * 1180),
+    packets_in: Math.round(out * 1.98),
+    bytes_in: Math.round(out * 1180 * 1.98),
+    packets_resent: Math.round(lost * 1.02),
+    bytes_resent: Math.round(lost * 1204),
+    naks_received: Math.round(lost * 0.4),
+    naks_sent: Math.round(lost * 0.4),
+    losses: Math.round(lost),
+    lost_for_good: 0,
+    rate_limited: losing ? Math.round(120 * wave(seconds, 25)) : 0,
+    flow_limited: losing ? Math.round(35 * wave(seconds, 17, 1)) : 0,
+  };
+};
+
+function topicLive(name: string, base: number, seconds: number) {
+  const losing = name === "md.us.equities";
+  const out = base * (0.82 + 0.22 * wave(seconds, 90, base) + 0.05 * noise(seconds + base));
+  return {
+    name,
+    rates: rates(out, seconds, losing),
+    retransmit_ratio: losing ? 0.004 * wave(seconds, 40) : 0,
+    publishers: 2,
+    receivers: 3,
+    subscribers: 4,
+    ring_fill: losing ? 0.42 + 0.4 * wave(seconds, 30) : 0.04 + 0.05 * noise(seconds * 3 + base),
+    lag_packets: String(Math.round(losing ? 4_000 * wave(seconds, 30) + 900 : 40 * noise(seconds))),
+    throttle: losing ? "rate" : name === "risk.positions" ? "flow" : "none",
+    nodes: ["alpha", "beta"],
+    traffic: false,
+  };
+}
+
+const sum = (rows: ReturnType<typeof topicLive>[], field: string) =>
+  rows.reduce((total, row) => total + (row.rates as Record<string, number>)[field]!, 0);
+
+function totals(rows: ReturnType<typeof topicLive>[]) {
+  return Object.fromEntries(Object.keys(rows[0]!.rates).map((field) => [field, sum(rows, field)]));
+}
+
+const publication = (
+  row: ReturnType<typeof topicLive>,
+  node: string,
+  at: number,
+  seconds: number,
+) => {
+  const head = 812_000_000 + Math.round(seconds * row.rates.packets_out);
+  const waiting = Math.round(3_000 * row.ring_fill);
+  return {
+    id: `${row.name}@${node}`,
+    topic: row.name,
+    node,
+    session: String(71_200_000 + at),
+    channel: "ordinary",
+    client: ["feed-handler", "gateway", "pricer"][at % 3],
+    transport: "lan",
+    slots: "3000",
+    packet_bytes: 1400,
+    head: String(head),
+    sent: String(head - Math.round(waiting * 0.2)),
+    slowest_consumed: String(head - waiting),
+    fill: row.ring_fill,
+    history_s: 3_000 / Math.max(1, row.rates.packets_out / 2),
+    receivers: 2,
+    rtt_ms: 0.11 + 0.04 * noise(seconds + at),
+    rates: { ...row.rates, packets_out: Math.round(row.rates.packets_out / 2) },
+    naks_too_late: "0",
+    receiver_timeouts: "0",
+    closing: false,
+  };
+};
+
+const receiver = (row: ReturnType<typeof topicLive>, node: string, at: number) => ({
+  id: `${row.name}>${node}`,
+  topic: row.name,
+  session: String(71_200_000 + at),
+  publisher: "alpha",
+  node,
+  consumed: "811999000",
+  contiguous: "811999400",
+  window: "2980",
+  lag_packets: node === "gamma" ? row.lag_packets : String(Number(row.lag_packets) >> 3),
+  lost: "0",
+  excluded: false,
+  slowest: node === "gamma",
+});
+
+const reader = (row: ReturnType<typeof topicLive>, client: string, node: string) => ({
+  id: `${client}/${row.name}/${node}`,
+  topic: row.name,
+  node,
+  client,
+  source: "alpha",
+  position: "811999000",
+  lag_packets: String(Number(row.lag_packets) >> (client === "ui" ? 0 : 4)),
+  tethered: client !== "ui",
+});
+
+const image = (row: ReturnType<typeof topicLive>, node: string) => ({
+  id: `${row.name}<${node}`,
+  topic: row.name,
+  node,
+  source: "alpha",
+  session: "71200000",
+  slots: "3000",
+  highest: "812000000",
+  contiguous: "811999990",
+  consumed: "811999400",
+  gaps: row.name === "md.us.equities" ? 2 : 0,
+  lost: "0",
+  fill: row.ring_fill * 0.6,
+  mode: "reliable",
+  rates: row.rates,
+  duplicates: "18",
+  recovered: String(Math.round(row.rates.losses * 300)),
+  overruns: "0",
+  repairs_unneeded: "3",
+});
+
+const byId = <T extends { id: string }>(rows: T[]) =>
+  Object.fromEntries(rows.map((row) => [row.id, row]));
+const NODES = ["alpha", "beta", "gamma"];
+const agents = (seconds: number) =>
+  byId(
+    NODES.flatMap((node, at) =>
+      ["sender", "receiver", "archiver", "puller"].map((name, index) => ({
+        id: `${node}/${name}`,
+        node,
+        name,
+        duty_cycles_per_s: Math.round(41_000 + 9_000 * noise(seconds + at * 7 + index)),
+        duty_cycle_ms_max: 0.8 + 1.9 * noise(at + index * 3),
+        parks_per_s: Math.round(3_000 + 500 * noise(seconds + index)),
+        system_calls_per_s: Math.round(12_000 * (index < 2 ? 1 : 0.1)),
+        short_sends: index === 0 ? "12" : "0",
+        send_errors: "0",
+      })),
+    ),
+  );
+
+const SUBSCRIPTIONS = [
+  ["billing", "orders.eu", "active"],
+  ["settlement", "orders.eu", "behind"],
+  ["risk-engine", "risk.positions", "active"],
+  ["archive", "orders.audit", "paused"],
+] as const;
+
+function subscriptionLive(name: string, of: string, state: string, seconds: number, at: number) {
+  const lag =
+    state === "behind"
+      ? Math.round(184_000 - 900 * (seconds % 180))
+      : state === "paused"
+        ? Math.round(900 + seconds * 6)
+        : Math.round(30 * noise(seconds + at));
+  const speed = state === "paused" ? 0 : 4_200 + 900 * wave(seconds, 33, at);
+  return {
+    name,
+    topic: of,
+    state,
+    members: state === "paused" ? 0 : 3 - (at % 2),
+    lag_messages: String(lag),
+    lag_s: lag / 4_000,
+    lag_trend_per_s: state === "paused" ? 6 : state === "behind" ? -900 : 0,
+    drain_s: state === "behind" ? lag / 900 : 0,
+    outstanding: String(state === "paused" ? 0 : 240),
+    delivered_per_s: speed,
+    pressure: state === "behind" ? "members too slow" : "",
+  };
+}
+
+const slow = (nowMs: number) => ({
+  a: {
+    kind: "topic",
+    name: "md.us.equities",
+    node: "alpha",
+    reason: "rate_limit",
+    detail: "Held back 84 times a second by its own limit of 150,000 packets/s.",
+    value: 84,
+    since: iso(nowMs - 42_000),
+  },
+  b: {
+    kind: "receiver",
+    name: "gamma on md.us.equities",
+    node: "alpha",
+    reason: "slow_reader",
+    detail: "4,180 packets behind: 61% of the ring. Subscriber ui reads one message a call.",
+    value: 4180,
+    since: iso(nowMs - 95_000),
+  },
+  c: {
+    kind: "subscription",
+    name: "settlement",
+    node: "beta",
+    reason: "slow_reader",
+    detail: "Two members handle 4,200/s; 5,100/s come in. It would take a third.",
+    value: 184_000,
+    since: iso(nowMs - 600_000),
+  },
+});
+
+/** The data of a live channel at a moment; undefined when there is none of that name. */
+export function channelData(channel: string, nowMs: number): object | undefined {
+  const seconds = (nowMs - START_MS) / 1000;
+  const rows = ACTIVE.map(([name, base]) => topicLive(name, base, seconds));
+  const all = totals(rows);
+  const ratio = all.packets_resent! / Math.max(1, all.packets_out!);
+  if (channel === "overview") {
+    return {
+      rates: all,
+      retransmit_ratio: ratio,
+      nodes_up: 3,
+      nodes_total: 3,
+      nodes_drifting: 0,
+      topics_total: 10_000,
+      topics_active: rows.length,
+      publishers: 14,
+      subscribers: 31,
+      lag_packets_max: rows[1]!.lag_packets,
+      lag_messages: "184000",
+      lag_s: 41 + 4 * wave(seconds, 30),
+      ring_fill_max: rows[1]!.ring_fill,
+      cache_fill_max: 0.31 + 0.1 * wave(seconds, 50),
+      alerts_firing: 1,
+      alerts_silenced: 0,
+      rtt_ms: 0.12 + 0.02 * noise(seconds),
+      slow: slow(nowMs),
+      busiest: rows.map((row) => row.name),
+    };
+  }
+  if (channel === "topics")
+    return { topics: Object.fromEntries(rows.map((row) => [row.name, row])) };
+  const publications = byId(
+    rows.flatMap((row, at) => [
+      publication(row, "alpha", at, seconds),
+      ...(at < 3 ? [publication(row, "beta", at + 10, seconds)] : []),
+    ]),
+  );
+  const receivers = byId(
+    rows.slice(0, 4).flatMap((row, at) => ["beta", "gamma"].map((node) => receiver(row, node, at))),
+  );
+  if (channel.startsWith("topic:")) {
+    const found = rows.find((row) => row.name === channel.slice(6));
+    if (!found)
+      return {
+        topic: { ...topicLive(channel.slice(6), 0, seconds), publishers: 0, subscribers: 0 },
+        publications: {},
+        receivers: {},
+        images: {},
+        readers: {},
+      };
+    return {
+      topic: found,
+      publications: byId(Object.values(publications).filter((one) => one.topic === found.name)),
+      receivers: byId(["beta", "gamma"].map((node) => receiver(found, node, 0))),
+      images: byId([image(found, "beta")]),
+      readers: byId([reader(found, "pricer", "beta"), reader(found, "ui", "gamma")]),
+    };
+  }
+  if (channel === "reliability") {
+    return {
+      rates: all,
+      retransmit_ratio: ratio,
+      publications,
+      receivers,
+      images: byId(
+        rows.slice(0, 3).flatMap((row) => ["beta", "gamma"].map((node) => image(row, node))),
+      ),
+      agents: agents(seconds),
+      invalid: { version: "2", checksum: "0", unknown_session: "118" },
+      faults: { dropped: "0" },
+      slowest_receiver: "md.us.equities>gamma",
+    };
+  }
+  if (channel === "subscriptions") {
+    const live = SUBSCRIPTIONS.map(([name, of, state], at) =>
+      subscriptionLive(name, of, state, seconds, at),
+    );
+    return {
+      subscriptions: Object.fromEntries(live.map((one) => [one.name, one])),
+      readers: byId(
+        rows
+          .slice(0, 4)
+          .flatMap((row) => [reader(row, "pricer", "beta"), reader(row, "ui", "gamma")]),
+      ),
+    };
+  }
+  if (channel === "nodes") {
+    return {
+      nodes: Object.fromEntries(
+        NODES.map((name, at) => [
+          name,
+          {
+            name,
+            state: "up",
+            rates: rates(160_000 / (at + 1), seconds, at === 2),
+            publications: 9 - at * 3,
+            images: 4 + at,
+            clients: 11 - at,
+            drift: false,
+            topology_version: "4711",
+            telemetry_age_s: 0.2,
+            duty_cycle_ms_max: 1.4 + at,
+          },
+        ]),
+      ),
+      agents: agents(seconds),
+    };
+  }
+  if (channel === "flow") return flow(rows);
+  return undefined;
+}
+
+function flow(rows: ReturnType<typeof topicLive>[]) {
+  const nodes: Record<string, Row> = {};
+  const edges: Record<string, Row> = {};
+  const node = (
+    id: string,
+    kind: string,
+    label: string,
+    on: string,
+    packets: number,
+    more: Row = {},
+  ) => {
+    nodes[id] = {
+      id,
+      kind,
+      label,
+      node: on,
+      packets_per_s: packets,
+      bytes_per_s: packets * 1180,
+      state: packets > 0 ? "active" : "idle",
+      ...more,
+    };
+  };
+  const edge = (source: string, target: string, packets: number, more: Row = {}) => {
+    edges[`${source}>${target}`] = {
+      id: `${source}>${target}`,
+      source,
+      target,
+      packets_per_s: packets,
+      bytes_per_s: packets * 1180,
+      loss_per_s: 0,
+      resent_per_s: 0,
+      throttle: "none",
+      pressure: 0,
+      lag_packets: "0",
+      ...more,
+    };
+  };
+  for (const [at, row] of rows.slice(0, 5).entries()) {
+    const out = row.rates.packets_out;
+    const slowly = row.throttle === "rate";
+    node(row.name, "topic", row.name, "", out, {
+      fill: row.ring_fill,
+      state: slowly ? "slow" : "active",
+    });
+    const publisher = ["feed-handler", "gateway", "pricer"][at % 3]!;
+    node(`p-${at}`, "publisher", publisher, "alpha", out);
+    edge(`p-${at}`, row.name, out, { throttle: row.throttle, pressure: row.ring_fill });
+    if (row.name.startsWith("orders")) {
+      node("queue", "queue", "orders.eu:0–7", "beta", out, { fill: 0.31 });
+      node("agent", "agent", "puller", "beta", out);
+      edge(row.name, "queue", out);
+      edge("queue", "agent", out, { pressure: 0.31 });
+      for (const name of ["billing", "settlement"]) {
+        node(name, "subscription", name, "", out, {
+          state: name === "settlement" ? "slow" : "active",
+        });
+        edge(
+          "agent",
+          name,
+          name === "settlement" ? out * 0.8 : out,
+          name === "settlement" ? { lag_packets: "184000", pressure: 0.84 } : {},
+        );
+      }
+    } else {
+      for (const client of at < 2 ? ["pricer", "ui"] : ["pricer"]) {
+        const id = `s-${client}-${client === "ui" ? "gamma" : "beta"}`;
+        node(id, "subscriber", client, client === "ui" ? "gamma" : "beta", out);
+        edge(
+          row.name,
+          id,
+          out,
+          slowly && client === "ui"
+            ? {
+                loss_per_s: row.rates.losses,
+                resent_per_s: row.rates.packets_resent,
+                lag_packets: row.lag_packets,
+                pressure: row.ring_fill,
+              }
+            : {},
+        );
+      }
+    }
+  }
+  return { nodes, edges, truncated: false };
+}
+
+const hex = (text: string) =>
+  Array.from(new TextEncoder().encode(text), (byte) => byte.toString(16).padStart(2, "0")).join("");
+
+export function message(of: string, at: number, nowMs: number) {
+  const value = {
+    id: 90_000 + at,
+    side: at % 2 ? "buy" : "sell",
+    symbol: ["VOW3.DE", "AIR.PA", "ASML.AS"][at % 3],
+    px: Number((100 + 9 * noise(at)).toFixed(2)),
+    qty: 10 * (1 + (at % 9)),
+  };
+  const kind = at % 7;
+  const payload =
+    kind === 5
+      ? {
+          size: 23,
+          encoding: "hex",
+          text: `${hex("frame")}00ff10a0b1c2d3e4f5060708090a0b0c0d0e`,
+          truncated: false,
+          decoders: { text: "not UTF-8", json: "not UTF-8" },
+        }
+      : kind === 6
+        ? {
+            size: 31,
+            encoding: "text",
+            text: `heartbeat ${at} from gateway-2`,
+            truncated: false,
+            decoders: { json: "no document" },
+          }
+        : {
+            size: JSON.stringify(value).length,
+            encoding: "json",
+            text: JSON.stringify(value),
+            value,
+            truncated: false,
+            decoders: {},
+          };
+  return {
+    topic: of,
+    node: "alpha",
+    session: "71200000",
+    queue: at % 8,
+    token: String(9_007_199_254_740_000 + at),
+    position: String(812_000_000 + at),
+    at: iso(nowMs),
+    at_ns: `${BigInt(nowMs) * 1_000_000n}`,
+    key: `cust-${at % 40}`,
+    headers: { source: "gateway-2", trace: `4bf92f${at.toString(16)}` },
+    payload,
+  };
+}
+
+const recorder = (nowMs: number) =>
+  Array.from({ length: 24 }, (_, at) => {
+    const when = nowMs - (24 - at) * 7_300;
+    const section = at % 11 === 3 ? "alert" : at % 3 ? "low" : "high";
+    const [code, says] =
+      section === "alert"
+        ? [
+            "RECEIVER_TIMEOUT",
+            "receiver gamma of md.us.equities sent no STATUS for 5.0 s and was dropped",
+          ]
+        : section === "low"
+          ? ["PUBLICATION_OPENED", "publication md.eu.equities opened by feed-handler, 3,000 slots"]
+          : ["NAK_SENT", "NAK for 3 ranges, 11 packets of md.us.equities to alpha"];
+    return {
+      at: iso(when),
+      at_ns: `${BigInt(when) * 1_000_000n}`,
+      section,
+      writer: ["sender", "receiver", "conductor"][at % 3],
+      code,
+      entity: String(at),
+      values: {},
+      text: says,
+    };
+  });
+
+const RIGHTS =
+  "topics transports rate-limits subscriptions traffic faults alerts nodes users keys enrolments queues"
+    .split(" ")
+    .flatMap((kind) => [`${kind}:read`, `${kind}:write`])
+    .concat(["messages:publish", "messages:read", "apply:write", "export:read", "audit:read"]);
+
+export const identity = {
+  kind: "user",
+  name: "admin",
+  role: "admin",
+  rights: RIGHTS,
+  scopes: [],
+  must_change_password: false,
+  csrf_token: "fixture",
+};
+
+function audit(nowMs: number) {
+  const entries: [string, string, string, string, string, unknown, unknown, string][] = [
+    [
+      "admin",
+      "user",
+      "update",
+      "topic",
+      "md.us.equities",
+      { spec: { rate_packets_per_s: 120_000 } },
+      { spec: { rate_packets_per_s: 150_000 } },
+      "done",
+    ],
+    [
+      "deploy",
+      "key",
+      "apply",
+      "topic",
+      "orders.eu",
+      { spec: { queues: 4, fsync: "interval" } },
+      { spec: { queues: 8, fsync: "interval" } },
+      "done",
+    ],
+    ["reader", "key", "delete", "topic", "orders.eu", null, null, "denied"],
+    ["mia", "user", "seek", "subscription", "settlement", { at: "token" }, { at: "time" }, "done"],
+    [
+      "mia",
+      "user",
+      "pause",
+      "subscription",
+      "archive",
+      { spec: { paused: false } },
+      { spec: { paused: true } },
+      "done",
+    ],
+    ["", "anonymous", "login", "session", "root", null, null, "denied"],
+    ["alpha", "engine", "register", "node", "alpha", null, { state: "up" }, "done"],
+  ];
+  return Array.from({ length: 60 }, (_, at) => {
+    const [actor, actor_kind, action, kind, name, before, after, outcome] =
+      entries[at % entries.length]!;
+    return {
+      id: String(9_000 - at),
+      at: iso(nowMs - at * 341_000),
+      actor,
+      actor_kind,
+      action,
+      kind,
+      name,
+      outcome,
+      status: outcome === "done" ? 200 : outcome === "denied" ? 403 : 500,
+      before,
+      after,
+      detail: outcome === "denied" ? "needs the right topics:write on orders.eu" : "",
+      request_id: `req-${9_000 - at}`,
+      address: "10.1.0.17",
+    };
+  });
+}
+
+const page = (items: unknown[], more: Row = {}) => ({
+  items,
+  next_cursor: null,
+  total: items.length,
+  ...more,
+});
+
+/** Answers a request of the API; undefined: no such thing. Writes change only what they answer. */
+export function answer(
+  method: string,
+  url: URL,
+  body: unknown,
+  topics: ReturnType<typeof makeTopics>,
+  nowMs: number,
+): { status: number; body: unknown } | undefined {
+  const path = decodeURIComponent(url.pathname.replace(/^\/api\/v1\//, ""));
+  const [head = "", name = "", tail = ""] = path.split("/");
+  const ok = (value: unknown, status = 200) => ({ status, body: value });
+  const dry = url.searchParams.get("dry_run") === "true";
+  if (path === "auth/me" || path === "auth/login") return ok(identity);
+  if (path === "auth/logout") return ok(null, 204);
+  if (path === "system")
+    return ok({
+      version: "0.2.0",
+      api: "v1",
+      started_at: iso(START_MS),
+      now: iso(nowMs),
+      uptime_s: 3_600,
+      topology_version: "4711",
+      first_run: false,
+      faults_allowed: true,
+      telemetry_hz_max: 4,
+      postgres: "18.1",
+      nodes_up: 3,
+      watchers: 1,
+    });
+  if (head === "topics" && !name) return listTopics(url, topics);
+  if (head === "topics" && tail === "messages") {
+    if (method === "POST")
+      return ok(
+        { topic: name, node: "alpha", ack: "engine", queue: 3, token: "9007199254740993" },
+        201,
+      );
+    return ok({
+      topic: name,
+      messages: Array.from({ length: 60 }, (_, at) => message(name, at, nowMs - at * 83)),
+      scanned: 60,
+      complete: true,
+      next_token: null,
+      withheld: false,
+    });
+  }
+  if (head === "topics") {
+    const found = topics.find((one) => one.metadata.name === name);
+    if (method === "GET")
+      return found
+        ? ok(found)
+        : {
+            status: 404,
+            body: {
+              title: "Not found",
+              status: 404,
+              code: "not_found",
+              detail: `There is no topic ${name}.`,
+            },
+          };
+    const spec = (body as { spec?: Row } | null)?.spec ?? {};
+    if (dry) return ok(plan(name, method, found?.spec, spec));
+    const base = found ?? topic(name, 99);
+    if (found) Object.assign(found.spec, spec);
+    return ok({ ...base, spec: { ...base.spec, ...spec } }, found ? 200 : 201);
+  }
+  if (head === "subscriptions") {
+    const made = SUBSCRIPTIONS.map(([one, of, state], at) =>
+      subscription(one, of, state, (nowMs - START_MS) / 1000, at),
+    );
+    if (tail)
+      return ok({
+        id: "op-1",
+        action: tail,
+        kind: "subscription",
+        name,
+        state: "done",
+        dry_run: dry,
+        request: {},
+        results: [
+          { node: "beta", ok: true, value: { messages: 184_000, from: "0:4711", to: "0:12" } },
+        ],
+        cli: `tidecast subscription ${tail} ${name} --to earliest`,
+        created_at: iso(nowMs),
+        created_by: "admin",
+      });
+    return name ? ok(made.find((one) => one.metadata.name === name) ?? null) : ok(page(made));
+  }
+  const lists: Record<string, () => unknown[]> = {
+    transports: () => [
+      resource(
+        "transport",
+        "lan",
+        {
+          kind: "udp-multicast",
+          group: "239.255.84.67",
+          port: 7400,
+          interface: "eth0",
+          packet_bytes: 1400,
+          socket_buffer_bytes: 4 << 20,
+          idle: "backoff",
+          allow_faults: true,
+          peers: [],
+        },
+        { topics: 9_994, nodes: NODES },
+      ),
+      resource(
+        "transport",
+        "local",
+        {
+          kind: "ipc",
+          packet_bytes: 4096,
+          socket_buffer_bytes: 4 << 20,
+          idle: "busy",
+          allow_faults: false,
+          peers: [],
+        },
+        { topics: 6, nodes: ["alpha"] },
+      ),
+    ],
+    "rate-limits": () => [
+      resource(
+        "rate_limit",
+        "everything",
+        { pattern: ">", priority: 0, rate_bytes_per_s: 200_000_000, publisher: "" },
+        { topics_matched: 10_000, topics_effective: 10_000 },
+      ),
+    ],
+    faults: () => [],
+    traffic: () => [
+      resource(
+        "traffic",
+        "example.ticks",
+        {
+          topic: "example.ticks",
+          running: false,
+          messages_per_s: 1_000,
+          message_bytes: 100,
+          keys: 16,
+          subscribers: 1,
+          node: "",
+        },
+        { running: false, node: "alpha", published: "0", received: "0" },
+      ),
+    ],
+    nodes: () =>
+      NODES.map((one, at) =>
+        resource(
+          "node",
+          one,
+          { quarantined: false, site: "fra1" },
+          {
+            state: "up",
+            node_id: at + 1,
+            incarnation: "17",
+            version: "0.2.0",
+            host: `${one}.fra1`,
+            address: `10.1.0.${17 + at}:7400`,
+            topology_version: "4711",
+            wanted_version: "4711",
+            connected_at: iso(nowMs - 7_200_000),
+            seen_at: iso(nowMs - 200),
+            restart_needed: at === 2 ? ["lan.packet_bytes"] : [],
+            errors: {},
+          },
+        ),
+      ),
+    users: () => [
+      {
+        name: "admin",
+        role: "admin",
+        display_name: "",
+        disabled: false,
+        must_change_password: false,
+        created_at: iso(START_MS),
+        updated_at: iso(START_MS),
+        login_at: iso(nowMs - 60_000),
+        generation: 1,
+      },
+      {
+        name: "mia",
+        role: "operator",
+        display_name: "Trading operations",
+        disabled: false,
+        must_change_password: false,
+        created_at: iso(START_MS),
+        updated_at: iso(START_MS),
+        login_at: iso(nowMs - 5_400_000),
+        generation: 2,
+      },
+      {
+        name: "board",
+        role: "viewer",
+        display_name: "Wall display",
+        disabled: false,
+        must_change_password: true,
+        created_at: iso(START_MS),
+        updated_at: iso(START_MS),
+        login_at: null,
+        generation: 1,
+      },
+    ],
+    keys: () => [
+      {
+        id: "k1",
+        name: "deploy",
+        prefix: "tc_8f31",
+        role: "operator",
+        scopes: [{ pattern: ">", rights: ["manage"] }],
+        description: "applies topology from the pipeline",
+        created_at: iso(START_MS),
+        created_by: "admin",
+        expires_at: iso(nowMs + 30 * 86_400_000),
+        used_at: iso(nowMs - 900_000),
+        revoked_at: null,
+      },
+      {
+        id: "k2",
+        name: "pricer",
+        prefix: "tc_a90c",
+        role: "viewer",
+        scopes: [
+          { pattern: "md.>", rights: ["subscribe", "read_payloads"] },
+          { pattern: "quotes.eu", rights: ["publish"] },
+        ],
+        description: "",
+        created_at: iso(START_MS),
+        created_by: "mia",
+        expires_at: null,
+        used_at: iso(nowMs - 4_000),
+        revoked_at: null,
+      },
+      {
+        id: "k3",
+        name: "old-gateway",
+        prefix: "tc_11de",
+        role: "viewer",
+        scopes: [{ pattern: "orders.*", rights: ["publish"] }],
+        description: "",
+        created_at: iso(START_MS),
+        created_by: "admin",
+        expires_at: null,
+        used_at: null,
+        revoked_at: iso(nowMs - 86_400_000),
+      },
+    ],
+    alerts: () => [
+      {
+        id: "a1",
+        rule: "consumer-lag",
+        target: "settlement",
+        severity: "warning",
+        metric: "lag_s",
+        value: 43.2,
+        threshold: 10,
+        state: "firing",
+        silenced: false,
+        started_at: iso(nowMs - 610_000),
+        resolved_at: null,
+        delivery: "200",
+      },
+      {
+        id: "a2",
+        rule: "repairs",
+        target: "md.us.equities",
+        severity: "info",
+        metric: "retransmit_ratio",
+        value: 0.021,
+        threshold: 0.02,
+        state: "resolved",
+        silenced: false,
+        started_at: iso(nowMs - 7_200_000),
+        resolved_at: iso(nowMs - 6_900_000),
+        delivery: "200",
+      },
+    ],
+    "alert-rules": () => [
+      resource(
+        "alert_rule",
+        "consumer-lag",
+        {
+          metric: "lag_s",
+          target: ">",
+          comparison: "above",
+          threshold: 10,
+          for_s: 60,
+          severity: "warning",
+          webhook: "https://hooks.example.com/tidecast",
+          enabled: true,
+        },
+        { firing: 1, evaluated_at: iso(nowMs), error: "" },
+      ),
+      resource(
+        "alert_rule",
+        "node-down",
+        {
+          metric: "node_down",
+          target: ">",
+          comparison: "above",
+          threshold: 0,
+          for_s: 10,
+          severity: "critical",
+          webhook: "",
+          enabled: true,
+        },
+        { firing: 0, evaluated_at: iso(nowMs), error: "" },
+      ),
+      resource(
+        "alert_rule",
+        "repairs",
+        {
+          metric: "retransmit_ratio",
+          target: "md.>",
+          comparison: "above",
+          threshold: 0.02,
+          for_s: 30,
+          severity: "info",
+          webhook: "",
+          enabled: true,
+        },
+        { firing: 0, evaluated_at: iso(nowMs), error: "" },
+      ),
+    ],
+    silences: () => [
+      resource(
+        "silence",
+        "maintenance",
+        {
+          rule: "node-down",
+          target: "gamma",
+          until: iso(nowMs + 3_600_000),
+          reason: "kernel update",
+        },
+        { active: true },
+      ),
+    ],
+    audit: () => audit(nowMs),
+    queues: () => [],
+    operations: () => [],
+  };
+  if (head === "nodes" && tail === "recorder") return ok({ node: name, records: recorder(nowMs) });
+  const list = lists[head];
+  if (!list) return undefined;
+  if (method !== "GET")
+    return ok({ ...(body as Row | null), name, secret: "tc_fixture_secret", id: "new" });
+  return ok(page(list()));
+}
+
+function subscription(name: string, of: string, state: string, seconds: number, at: number) {
+  const live = subscriptionLive(name, of, state, seconds, at);
+  const cursors = Array.from({ length: 4 }, (_, queue) => {
+    const lag = Math.round((Number(live.lag_messages) / 4) * (0.7 + 0.2 * queue));
+    return {
+      queue,
+      earliest: "1000",
+      acked: String(402_000 - lag - 80),
+      delivered: String(402_000 - lag),
+      latest: "402000",
+      lag_messages: String(lag),
+      lag_s: lag / 4_000,
+      pressure: lag > 1_000 && state === "behind" ? "members too slow" : "",
+    };
+  });
+  return resource(
+    "subscription",
+    name,
+    {
+      topic: of,
+      start: { at: "earliest" },
+      filter: "",
+      ack: "explicit",
+      ack_wait_s: 30,
+      deliver_max: 5,
+      in_flight_max: 500,
+      dead_letter: `${of}.dead`,
+      paused: state === "paused",
+    },
+    {
+      state,
+      members: live.members,
+      lag_messages: live.lag_messages,
+      lag_s: live.lag_s,
+      drain_s: live.drain_s,
+      outstanding: live.outstanding,
+      dead_letters: name === "settlement" ? "37" : "0",
+      cursors,
+    },
+  );
+}
+
+function plan(name: string, method: string, before: Row | undefined, after: Row) {
+  if (method === "DELETE")
+    return {
+      dry_run: true,
+      kind: "topic",
+      name,
+      action: "delete",
+      impact: "data_loss",
+      changes: [{ path: "/spec", old: before, new: null, impact: "data_loss" }],
+      warnings: ["2 publishers and 4 subscribers are connected."],
+    };
+  const live = new Set(["rate_packets_per_s", "rate_bytes_per_s", "linger_us"]);
+  const changes = Object.entries(after)
+    .filter(([field, value]) => JSON.stringify(before?.[field] ?? null) !== JSON.stringify(value))
+    .map(([field, value]) => ({
+      path: `/spec/${field}`,
+      old: before?.[field] ?? null,
+      new: value,
+      impact: !before || live.has(field) ? "live" : "recreate",
+    }));
+  const action = !before ? "create" : changes.length ? "update" : "none";
+  const impact = changes.some((one) => one.impact === "recreate")
+    ? "recreate"
+    : changes.length
+      ? "live"
+      : "none";
+  return {
+    dry_run: true,
+    kind: "topic",
+    name,
+    action,
+    impact,
+    changes,
+    warnings: impact === "recreate" ? ["2 publishers are connected and will open anew."] : [],
+  };
+}
+
+function listTopics(url: URL, topics: ReturnType<typeof makeTopics>) {
+  const query = url.searchParams.get("q") ?? "";
+  const labels = url.searchParams.getAll("label");
+  const down = (url.searchParams.get("sort") ?? "name").startsWith("-");
+  const limit = Number(url.searchParams.get("limit") ?? 50);
+  const from = Number(url.searchParams.get("cursor") ?? 0);
+  const found = topics.filter(
+    (one) =>
+      one.metadata.name.includes(query) &&
+      labels.every((label) => {
+        const [key = "", value = ""] = label.split("=");
+        return (one.metadata.labels as Record<string, string>)[key] === value;
+      }),
+  );
+  const sorted = down ? found.toReversed() : found;
+  const next = from + limit < sorted.length ? String(from + limit) : null;
+  return {
+    status: 200,
+    body: { items: sorted.slice(from, from + limit), next_cursor: next, total: sorted.length },
+  };
+}
