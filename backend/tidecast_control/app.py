@@ -30,6 +30,7 @@ from tidecast_control.live.routes import router as live
 from tidecast_control.messages.routes import router as messages
 from tidecast_control.nodes.routes import router as nodes
 from tidecast_control.operations.routes import router as operations
+from tidecast_control.page import router as page
 from tidecast_control.queues.routes import router as queues
 from tidecast_control.system.routes import api as system_api
 from tidecast_control.system.routes import router as system
@@ -146,6 +147,7 @@ def create_app(lifespan: Lifespan | None = None) -> FastAPI:
     app.add_middleware(RequestShell)
     app.include_router(api_router(), prefix=PREFIX)
     app.include_router(system)
+    app.include_router(page)  # last: it answers every path that nobody else does
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
     return app
 
