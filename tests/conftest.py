@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -28,6 +29,23 @@ def pytest_report_header() -> list[str]:
     if importlib.util.find_spec("pyspark") is None:
         lines.append("tests/spark: left out, PySpark is an extra (make install-spark)")
     return lines
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Kernels are compiled once, by the process that hands tests to its workers."""
+    if config.getoption("numprocesses", None):
+        from tidecast.agents.warmup import warm_up
+
+        warm_up()
+
+
+def pytest_collection_finish() -> None:
+    """The compiler's objects live for ever: without them the collector finds what tests leave.
+
+    It looks at old objects only when a quarter is new; closed networks piled up to gigabytes.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

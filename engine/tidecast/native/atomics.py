@@ -125,25 +125,25 @@ def _compare_and_swap_checked(array, offset, old, new):
     return _compare_and_swap(array, offset, old, new)
 
 
-load_acquire = guarded_load(_make_load(_I64, "acquire"), 8)
+load_acquire = guarded_load("load_acquire", _make_load(_I64, "acquire"), 8)
 """64-bit load; later accesses do not move before it."""
-load_relaxed = guarded_load(_make_load(_I64, "monotonic"), 8)
+load_relaxed = guarded_load("load_relaxed", _make_load(_I64, "monotonic"), 8)
 """64-bit load, indivisible, no order."""
-store_release = guarded_store(_make_store(_I64, "release"), 8)
+store_release = guarded_store("store_release", _make_store(_I64, "release"), 8)
 """64-bit store; earlier accesses do not move behind it."""
-store_relaxed = guarded_store(_make_store(_I64, "monotonic"), 8)
+store_relaxed = guarded_store("store_relaxed", _make_store(_I64, "monotonic"), 8)
 """64-bit store, indivisible, no order."""
-fetch_add = guarded_store(_make_rmw(_I64, "add"), 8)
+fetch_add = guarded_store("fetch_add", _make_rmw(_I64, "add"), 8)
 """Add to a word and return what it was. Sequentially consistent, as all that follow."""
-fetch_or = guarded_store(_make_rmw(_I64, "or"), 8)
+fetch_or = guarded_store("fetch_or", _make_rmw(_I64, "or"), 8)
 """Or into a word and return what it was."""
-fetch_and = guarded_store(_make_rmw(_I64, "and"), 8)
+fetch_and = guarded_store("fetch_and", _make_rmw(_I64, "and"), 8)
 """And into a word and return what it was."""
-exchange = guarded_store(_make_rmw(_I64, "xchg"), 8)
+exchange = guarded_store("exchange", _make_rmw(_I64, "xchg"), 8)
 """Set a word and return what it was."""
-load_acquire_i32 = guarded_load(_make_load(_I32, "acquire"), 4)
+load_acquire_i32 = guarded_load("load_acquire_i32", _make_load(_I32, "acquire"), 4)
 """32-bit load (futex words); later accesses do not move before it."""
-fetch_add_i32 = guarded_store(_make_rmw(_I32, "add"), 4)
+fetch_add_i32 = guarded_store("fetch_add_i32", _make_rmw(_I32, "add"), 4)
 """Add to a 32-bit word and return what it was."""
 compare_and_swap = _compare_and_swap_checked if BOUNDSCHECK else _compare_and_swap
 """``compare_and_swap(array, offset, old, new)``: set the word to new if it is old; True if done."""

@@ -122,42 +122,47 @@ def check(array, offset, n):
         raise IndexError("tidecast kernel: access outside a byte array")
 
 
-def guarded_load(raw: Any, n: int) -> Any:
+def guarded_load(name: str, raw: Any, n: int) -> Any:
     """``raw(array, offset)`` itself, or in checked builds with its range verified first."""
     if not BOUNDSCHECK:
         return raw
 
-    @inlined
     def load(array, offset):
         check(array, offset, n)
         return raw(array, offset)
 
-    return load
+    return inlined(_named(name, load))
 
 
-def guarded_store(raw: Any, n: int) -> Any:
+def guarded_store(name: str, raw: Any, n: int) -> Any:
     """``raw(array, offset, value)`` itself, or in checked builds with its range verified first."""
     if not BOUNDSCHECK:
         return raw
 
-    @inlined
     def store(array, offset, value):
         check(array, offset, n)
         return raw(array, offset, value)
 
-    return store
+    return inlined(_named(name, store))
+
+
+def _named(name: str, fn: Any) -> Any:
+    # Symbols in cached kernels are made of names and a number that counts from 0 in every process:
+    # two closures of one name were taken for each other when both came from the cache.
+    fn.__name__ = fn.__qualname__ = f"checked_{name}"
+    return fn
 
 
 # Plain intrinsics in normal builds: a wrapper would be compiled into every kernel that uses it,
 # and most of the time to compile the engine went there (48 s of 66 s).
-load_u8 = guarded_load(_make_load(8, False), 1)
-load_u16 = guarded_load(_make_load(16, False), 2)
-load_u32 = guarded_load(_make_load(32, False), 4)
-load_i64 = guarded_load(_make_load(64, True), 8)
-store_u8 = guarded_store(_make_store(8), 1)
-store_u16 = guarded_store(_make_store(16), 2)
-store_u32 = guarded_store(_make_store(32), 4)
-store_i64 = guarded_store(_make_store(64), 8)
+load_u8 = guarded_load("load_u8", _make_load(8, False), 1)
+load_u16 = guarded_load("load_u16", _make_load(16, False), 2)
+load_u32 = guarded_load("load_u32", _make_load(32, False), 4)
+load_i64 = guarded_load("load_i64", _make_load(64, True), 8)
+store_u8 = guarded_store("store_u8", _make_store(8), 1)
+store_u16 = guarded_store("store_u16", _make_store(16), 2)
+store_u32 = guarded_store("store_u32", _make_store(32), 4)
+store_i64 = guarded_store("store_i64", _make_store(64), 8)
 
 
 @inlined
