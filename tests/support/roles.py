@@ -31,7 +31,7 @@ def count(url: str, topic: str, progress: str) -> None:
     """
     with Path(progress).open("r+b") as file:
         told = mmap.mmap(file.fileno(), NUMBER.size)
-    publisher = tidecast.sync.connect(url).publisher(topic, buffer=False)
+    publisher = tidecast.sync.connect(url).publisher(topic)
     say("ready")
     sys.stdin.readline()
     number = 0

@@ -16,7 +16,7 @@ def _warm() -> None:
     warm_up()
     with open_lab() as lab:
         client = lab.platform().connect()
-        subscription, publisher = client.subscribe("warm"), client.publisher("warm", buffer=False)
+        subscription, publisher = client.subscribe("warm"), client.publisher("warm")
         publisher.publish(b"x")
         publisher.publish(b"x", key=b"k")
         publisher.publish_batch([b"x"], flush=True).check()

@@ -63,7 +63,7 @@ def test_blocked_publisher_goes_on_with_the_next_engine(lab: Lab, eventually: Ev
     """`on_full="block"` waits for the engine; a wait with a time-out ends."""
     platform = lab.platform()
     writer, reader = platform.connect(), platform.connect()
-    publisher, subscription = writer.publisher("a", buffer=False), reader.subscribe("a")
+    publisher, subscription = writer.publisher("a"), reader.subscribe("a")
     platform.kill()
     eventually(lambda: writer.health().status == "reconnecting", "EngineLost", timeout_s=QUICK_S)
     with pytest.raises(Timeout) as raised:

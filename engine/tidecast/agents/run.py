@@ -42,9 +42,21 @@ _ARMED = 1 << lay.SENDER_ARMED_BIT
 
 
 @inlined
-def _note_cycle(counters, row, attention_stop, took_ns):
+def _note_cycle(counters, row, took_ns):
     if took_ns > counters[row, C.DUTY_CYCLE_NS_MAX]:
         counters[row, C.DUTY_CYCLE_NS_MAX] = took_ns
+
+
+@inlined
+def _time_to_park(idle, quiet):
+    """Spin or yield as the strategy says after ``quiet`` cycles without work; True: park."""
+    if idle == BUSY or (idle == BACKOFF and quiet < SPINS):
+        pause()
+        return False
+    if idle == BACKOFF and quiet < SPINS + YIELDS:
+        sys.sched_yield()
+        return False
+    return True
 
 
 @inlined
@@ -93,15 +105,11 @@ def run_sender(words, idle, scratch):
         then = now
         now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
         if work > 0:
-            _note_cycle(S.counters, S.misc[M_ROW], 0, now - then)
+            _note_cycle(S.counters, S.misc[M_ROW], now - then)
             quiet = 0
             continue
         quiet += 1
-        if idle == BUSY or (idle == BACKOFF and quiet < SPINS):
-            pause()
-            continue
-        if idle == BACKOFF and quiet < SPINS + YIELDS:
-            sys.sched_yield()
+        if not _time_to_park(idle, quiet):
             continue
         bell = S.misc[M_SENDER_BELL] * lay.DOORBELL_BYTES
         seen = load_acquire_i32(S.bells, bell)
@@ -147,15 +155,11 @@ def run_receiver(words, idle, scratch, pollfds, polled, sender_bell):
         then = now
         now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
         if work > 0:
-            _note_cycle(S.counters, S.misc[I_ROW], 0, now - then)
+            _note_cycle(S.counters, S.misc[I_ROW], now - then)
             quiet = 0
             continue
         quiet += 1
-        if idle == BUSY or (idle == BACKOFF and quiet < SPINS):
-            pause()
-            continue
-        if idle == BACKOFF and quiet < SPINS + YIELDS:
-            sys.sched_yield()
+        if not _time_to_park(idle, quiet):
             continue
         wait = _receiver_wait_ns(S, now)
         if wait > 0:

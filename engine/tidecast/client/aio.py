@@ -270,7 +270,7 @@ class Connection(ConnectionCore):
         rate_packets_per_s: int | None = None,
         rate_bytes_per_s: int | None = None,
         codec: codecs.Codec | str | None = None,
-        buffer: bool = True,
+        buffer: bool = False,
         producer: str | None = None,
         first_seq: int | None = None,
     ) -> Publisher:
@@ -279,8 +279,9 @@ class Connection(ConnectionCore):
         Asks the node and waits for its answer (no await: it takes about a millisecond, once).
         ``on_full`` (None: as the topic says): ``block`` waits for room, ``error`` raises
         BackPressure or RateLimited, ``drop`` counts and tells by a MessagesDropped event.
-        ``linger_us``: how long a packet may wait for more messages. ``buffer=False``: every
-        message is handed over by itself. ``producer``, ``first_seq``: as in the blocking client.
+        ``linger_us``: how long a packet may wait for more messages. ``buffer=True``: calls in
+        quick succession are collected and handed over together.
+        ``producer``, ``first_seq``: as in the blocking client.
         """
         self.check()
         options = self._options(

@@ -55,7 +55,8 @@ class Publisher(PublisherCore):
                     if self._collected_bytes_max < 0:
                         await self._finish_collecting(timeout)
                 return
-            self.note_call()
+            if self._collects:
+                self.note_call()
             if not flush and self.attempt_plain(payload):
                 return
         message = self.prepare(payload, key, headers, timestamp, to, subscriber, flush)

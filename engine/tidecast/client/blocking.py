@@ -76,7 +76,8 @@ class Publisher(durable_waits.BlockingWaits, PublisherCore):
                     if self._collected_bytes_max < 0:
                         self._finish_collecting(timeout)
                 return
-            self.note_call()
+            if self._collects:
+                self.note_call()
             if not flush and self.attempt_plain(payload):
                 return
         message = self.prepare(payload, key, headers, timestamp, to, subscriber, flush)
@@ -435,7 +436,7 @@ class Connection(Consumers):
         rate_packets_per_s: int | None = None,
         rate_bytes_per_s: int | None = None,
         codec: codecs.Codec | str | None = None,
-        buffer: bool = True,
+        buffer: bool = False,
         producer: str | None = None,
         first_seq: int | None = None,
     ) -> Publisher:
@@ -443,10 +444,11 @@ class Connection(Consumers):
 
         ``on_full`` (None: as the topic says): ``block`` waits for room, ``error`` raises
         BackPressure or RateLimited, ``drop`` counts and tells by a MessagesDropped event.
-        ``linger_us``: how long a packet may wait for more messages. ``buffer=False``: every
-        message is handed over by itself. Durable topics: ``producer`` names the session, a newer
-        one of that name fences this; ``first_seq``: sequence of the first message, so that what
-        is repeated is dropped (None: behind the last one known). Raises also SequenceGap.
+        ``linger_us``: how long a packet may wait for more messages. ``buffer=True``: calls in
+        quick succession are collected and handed over together. Durable topics: ``producer`` names
+        the session, a newer one of that name fences this; ``first_seq``: sequence of the first
+        message, so that what is repeated is dropped (None: behind the last one known). Raises also
+        SequenceGap.
         """
         self.check()
         options = self._options(

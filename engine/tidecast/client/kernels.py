@@ -7,9 +7,12 @@ and doorbells. A reader does likewise. Whoever holds a port keeps the mappings a
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numba import types
 
 from tidecast.buffers import reader as rd
 from tidecast.buffers.slots import ring_bell
@@ -26,6 +29,7 @@ from tidecast.native.atomics import load_acquire, load_acquire_i32, load_relaxed
 from tidecast.native.jit import held_kernel, inlined, kernel
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address, address_of, bytes_at, copy, load_i64
+from tidecast.native.objects import BYTES_OBJECT, DATA_AT, LENGTH_AT, direct, object_address
 from tidecast.native.syscalls import futex_wait
 
 Port = np.ndarray[Any, np.dtype[np.int64]]
@@ -46,6 +50,12 @@ NOTHING = -9
 """`extend`: no more may be added to this batch."""
 
 
+@functools.cache
+def putter() -> Callable[[int, bytes], int]:
+    """`put_object` as Python calls it: (address of the port, payload)."""
+    return direct(put_object, types.int64, BYTES_OBJECT)
+
+
 def writer_port(ring: Bytes, bells: Bytes) -> Port:
     """A publisher's port. The caller keeps ``ring`` and ``bells`` alive."""
     port = np.zeros(PORT_FIELDS, dtype=np.int64)
@@ -61,6 +71,12 @@ def reader_port(ring: Bytes, consumer: int, subscriber: int) -> Port:
     port[: rd.READER_FIELDS] = rd.reader_state(ring, consumer, subscriber)
     port[Q_RING], port[Q_RING_BYTES] = address(ring), ring.size
     return port
+
+
+@inlined
+def words_at(at: int) -> Port:
+    """A port from its address."""
+    return bytes_at(at, PORT_FIELDS * 8).view(np.int64)
 
 
 @inlined
@@ -88,14 +104,18 @@ def assembly_of(port: Port) -> Bytes:
 
 
 @held_kernel
-def put_plain(port: Port, payload: bytes) -> int:
-    """Append one message that is nothing but a payload. Returns as `append` does, or BUSY."""
+def put_object(port_at: int, payload: Any) -> int:
+    """Append one message that is nothing but a payload. Returns as `append` does, or BUSY.
+
+    By `direct`, see `putter`: 0.15 us instead of 0.36 with a port and `bytes` to unpack.
+    """
+    port = words_at(port_at)
     if port[P_BUSY] != 0:
         return BUSY
-    n = len(payload)
-    ring = ring_of(port)
-    source = bytes_at(address_of(payload), n)
-    return append(ring, bells_of(port), port, source, n, source, 0, 0, 0, 0)
+    at = object_address(payload)
+    n = load_i64(bytes_at(at, LENGTH_AT + 8), LENGTH_AT)
+    source = bytes_at(at + DATA_AT, n)
+    return append(ring_of(port), bells_of(port), port, source, n, source, 0, 0, 0, 0)
 
 
 @held_kernel

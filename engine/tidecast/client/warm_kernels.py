@@ -25,7 +25,6 @@ def compile_kernels() -> None:
     runs = np.zeros((1, mr.RUN_FIELDS), dtype=np.int64)
     calls: list[tuple[Any, tuple[Any, ...]]] = [
         (k.put, (writer, b"", b"", 0, 0, 0)),
-        (k.put_plain, (writer, b"")),
         (k.put_array, (writer, raw)),
         (k.ring_line, (raw, 0)),
         (k.wait_line, (raw, 0, 0, 0, raw)),
@@ -54,3 +53,4 @@ def compile_kernels() -> None:
     ]
     for kernel, arguments in calls:
         kernel.compile(tuple(typeof(each) for each in arguments))
+    k.putter()

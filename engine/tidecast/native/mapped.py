@@ -38,7 +38,7 @@ def _mapped(descriptor: int, size_bytes: int) -> Bytes:
         raise OSError(problem, os.strerror(problem))
     memory = (ctypes.c_uint8 * size_bytes).from_address(address)
     weakref.finalize(memory, _libc.munmap, address, size_bytes).atexit = False
-    return np.frombuffer(memory, dtype=np.uint8)
+    return np.frombuffer(memory, dtype=np.uint8)  # type: ignore[call-overload]
 
 
 class MappedFile:
