@@ -1,4 +1,4 @@
-"""Every ```python block of README.md and docs/CLIENT.md runs, against an engine of its own."""
+"""Every ```python block of these pages runs, against an engine of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from tests.project import ROOT
 from tidecast.config import topology_from
 from tidecast.node.process import Engine
 
-PAGES = ("README.md", "docs/CLIENT.md")
+PAGES = ("README.md", "docs/CLIENT.md", "docs/DURABLE.md")
+DURABLE = ("invoices", "payments")
+"""Durable topics that the examples presume."""
 
 
 def blocks(text: str) -> Iterator[tuple[int, str]]:
@@ -51,7 +53,8 @@ EXAMPLES = [
 def engine_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The data directory of a running engine. Shared memory only: the network stays alone."""
     data_dir = tmp_path_factory.mktemp("engine")
-    topology = topology_from({"transports": [{"name": "ipc", "kind": "ipc"}]})
+    topics = [{"name": name, "mode": "durable"} for name in DURABLE]
+    topology = topology_from({"transports": [{"name": "ipc", "kind": "ipc"}], "topics": topics})
     engine = Engine(data_dir, topology)
     engine.start()
     try:

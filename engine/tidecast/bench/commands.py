@@ -22,6 +22,8 @@ HELP = {
     "fanout": "The sender's cost with 1 to 16 subscribers.",
     "loss": "Throughput and ping-pong under injected loss.",
     "idle": "CPU and memory of an engine with nothing to do.",
+    "durable": "Publishing to a durable topic, acked, beside a plain sequential write.",
+    "recovery": "A large queue after kill -9: how soon it serves.",
 }
 PEER_BENCHES = ("throughput", "python", "latency", "ipc", "fanout", "loss")
 
@@ -100,6 +102,9 @@ def _add(name: str) -> None:
     @click.option("--messages", type=click.IntRange(1000), help="Messages to send.")
     @click.option("--packet-bytes", type=click.IntRange(576, 65_000), help="Datagram size.")
     @click.option("--rounds", type=click.IntRange(100), help="Round trips (latency, ipc).")
+    @click.option("--queues", type=click.IntRange(1, 1024), help="Queues (durable).")
+    @click.option("--fsync", type=click.Choice(["none", "interval", "batch"]), help="(durable)")
+    @click.option("--gigabytes", type=click.FloatRange(0.01, 1000), help="Queue size (recovery).")
     @click.option("--drop", type=click.FloatRange(0, 0.9), help="Share of packets lost (loss).")
     @data_dir_option
     def command(as_json: bool, shape: str, peers: bool, data_dir: Path, **given: Any) -> None:

@@ -92,6 +92,10 @@ class BatchBuilder:
         self.used, self._at = self._end, -1
         return token
 
+    def reopen(self) -> None:
+        """Take the only batch up again, to seal it with other tokens."""
+        self._at, self._end, self.used = 0, self.used, 0
+
     def clear(self) -> None:
         """Forget all batches."""
         self.used, self._at = 0, -1

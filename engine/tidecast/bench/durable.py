@@ -1,0 +1,203 @@
+"""Durable topics: publishing with acks beside a plain sequential write, and recovery."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tidecast.bench.measure import Result, Worker, machine, run_together, wait_until, workers
+from tidecast.config import topology_from
+
+MESSAGE_BYTES = 100
+BLOCK_BYTES = 512 * 1024
+HISTORY_BYTES = 16 << 20
+BATCH = 10_000
+SERVE_S_MAX = 2.0
+"""What recovery may take until a queue serves."""
+Note = Callable[[str], None]
+
+
+def durable_topology(name: str = "orders", **topic: Any) -> Any:
+    """One durable topic in shared memory."""
+    settings = {"name": name, "mode": "durable", "history_bytes": HISTORY_BYTES} | topic
+    return topology_from({"transports": [{"name": "ipc", "kind": "ipc"}], "topics": [settings]})
+
+
+def plain_write(directory: Path, n: int) -> float:
+    """Seconds to write ``n`` bytes sequentially and sync once: what the disk can do at all."""
+    block = np.random.default_rng(1).integers(0, 256, BLOCK_BYTES).astype(np.uint8).tobytes()
+    began = time.perf_counter()
+    fd = os.open(directory / "plain", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+    try:
+        while n > 0:
+            n -= os.write(fd, block[: min(n, BLOCK_BYTES)])
+        os.fdatasync(fd)
+    finally:
+        os.close(fd)
+        (directory / "plain").unlink()
+    return time.perf_counter() - began
+
+
+def write_one(buf: Any, i: int, _state: Any) -> int:
+    """A message of 100 bytes, for the compiled publisher."""
+    for k in range(8):
+        buf[k] = (i >> (8 * k)) & 0xFF
+    return MESSAGE_BYTES
+
+
+def durable_publish(data_dir: str, messages: int, queues: int, fsync: str) -> dict[str, Any]:
+    """Worker: publish to a durable topic in three ways; each ends when all of it is durable."""
+    import tidecast.sync
+    from tidecast.bench.worker import ready
+    from tidecast.node.embedded import EmbeddedLink
+
+    found: dict[str, Any] = {}
+    link: Any = EmbeddedLink.open(
+        durable_topology(queues=queues, fsync=fsync), data_dir=Path(data_dir)
+    )
+    batch = np.random.default_rng(2).integers(0, 256, (BATCH, MESSAGE_BYTES)).astype(np.uint8)
+    with tidecast.sync.connect(link=link) as client, client.publisher("orders") as publisher:
+        logs = link.node.durable.topics["orders"].logs
+        publisher.publish_batch(batch, ack="durable")
+        publisher.run_compiled(write_one, None, BATCH, message_bytes_max=MESSAGE_BYTES)
+        publisher.wait_durable()
+        ready()
+
+        def measured(name: str, n: int, publish: Callable[[], None]) -> None:
+            before, began = sum(log.bytes for log in logs), time.perf_counter()
+            publish()
+            publisher.wait_durable(timeout=120.0)
+            found[f"{name}_s"] = time.perf_counter() - began
+            found[f"{name}_bytes"] = sum(log.bytes for log in logs) - before
+            found[f"{name}_messages"] = n
+
+        def batches() -> None:
+            for _ in range(messages // BATCH):
+                publisher.publish_batch(batch)
+
+        def one_by_one() -> None:
+            for _ in range(messages // 10):
+                publisher.publish(b"x" * MESSAGE_BYTES)
+
+        def compiled() -> None:
+            publisher.run_compiled(write_one, None, messages, message_bytes_max=MESSAGE_BYTES)
+
+        measured("batched", messages // BATCH * BATCH, batches)
+        measured("single", messages // 10, one_by_one)
+        measured("compiled", messages, compiled)
+        samples = []
+        for _ in range(50):
+            began = time.perf_counter()
+            publisher.publish(b"x" * MESSAGE_BYTES, ack="durable")
+            samples.append(time.perf_counter() - began)
+        found["ack_p50_us"] = round(float(np.percentile(samples, 50)) * 1e6, 1)
+    return found
+
+
+def durable(
+    note: Note, *, messages: int = 2_000_000, queues: int = 1, fsync: str = "interval"
+) -> Result:
+    """Publishing to a durable topic, all of it acked as durable; 100-byte messages."""
+    result = Result(
+        "durable",
+        {"messages": messages, "queues": queues, "fsync": fsync, "message_bytes": MESSAGE_BYTES,
+         **machine()},
+    )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="tidecast-bench-") as folder:
+        note("publishing")
+        (found,) = run_together(
+            Worker("durable_publish", None, data_dir=f"{folder}/data", messages=messages,
+                   queues=queues, fsync=fsync)
+        )  # fmt: skip
+        note("plain sequential write of the same bytes")
+        seconds = plain_write(Path(folder), int(found["compiled_bytes"]))
+    for name in ("batched", "single", "compiled"):
+        rate = found[f"{name}_messages"] / found[f"{name}_s"]
+        result.metrics[f"publish_{name}_msgs_per_s"] = round(rate)
+    log_rate = found["compiled_bytes"] / found["compiled_s"]
+    result.metrics["append_bytes_per_s"] = round(log_rate)
+    result.metrics["ack_p50_us"] = found["ack_p50_us"]
+    result.floor["append_bytes_per_s"] = round(found["compiled_bytes"] / seconds)
+    result.compare("append_bytes_per_s")
+    return result
+
+
+def fill(directory: Path, n: int, note: Note) -> int:
+    """A queue's log of about ``n`` bytes, written directly; its last token."""
+    from tidecast.log.building import BatchBuilder
+    from tidecast.log.queue_log import QueueLog
+
+    builder, payload = BatchBuilder(2 << 20), os.urandom(MESSAGE_BYTES)
+    with QueueLog.open(directory, topic="orders", fsync="none") as log:
+        builder.begin()
+        for _ in range(8000):
+            builder.add(payload)
+        done = 0
+        while done < n:
+            builder.seal(log.next_token)
+            log.append(builder.buffer, builder.used)
+            done += builder.used
+            builder.reopen()
+            if done % (64 << 20) < builder.used:
+                note(f"writing the queue: {done >> 20} MiB")
+        return log.next_token
+
+
+def recovery(note: Note, *, gigabytes: float = 1.0) -> Result:
+    """An engine is killed (-9) amid appends to a large queue: how soon does the next one serve?"""
+    from tidecast.log.files import queue_directory
+    from tidecast.log.verify import queue_bytes
+    from tidecast.node.durable_topic import DurableTopic
+
+    result = Result("recovery", {"gigabytes": gigabytes, **machine()})
+    with tempfile.TemporaryDirectory(prefix="tidecast-bench-") as folder:
+        directory = queue_directory(Path(folder), "orders", 0)
+        fill(directory, int(gigabytes * 1e9), note)
+        note("an engine appends, and is killed")
+        with workers(Worker("durable_engine", None, data_dir=folder)) as (engine,):
+            engine.go()
+            size = queue_bytes(directory)
+            wait_until(lambda: queue_bytes(directory) > size + (1 << 20), 30.0, "appends")
+            engine.process.kill()
+            engine.process.wait()
+        config = durable_topology().topics[0]
+        began = time.perf_counter()
+        topic = DurableTopic.open(config, Path(folder), time.time_ns())
+        result.metrics["recover_s"] = round(time.perf_counter() - began, 4)
+        log = topic.logs[0]
+        buffer = np.zeros(4 << 20, dtype=np.uint8)
+        reader = log.reader()
+        assert reader.read_block(log.next_token // 2, buffer) > 0
+        result.metrics["first_read_s"] = round(time.perf_counter() - began, 4)
+        result.metrics["scanned_bytes"] = log.recovered.scanned_bytes
+        result.metrics["torn_bytes"] = sum(torn.bytes for _, torn in topic.torn)
+        result.metrics["queue_bytes"] = log.bytes
+        topic.close()
+    result.floor["recover_s"] = SERVE_S_MAX
+    result.compare("recover_s")
+    return result
+
+
+def durable_engine(data_dir: str) -> dict[str, Any]:
+    """Worker: an engine in this process whose topic is published to without end."""
+    import tidecast.sync
+    from tidecast.bench.worker import ready
+    from tidecast.node.embedded import EmbeddedLink
+
+    link: Any = EmbeddedLink.open(durable_topology(), data_dir=Path(data_dir))
+    publisher = tidecast.sync.connect(link=link).publisher("orders")
+    batch = np.zeros((BATCH, MESSAGE_BYTES), dtype=np.uint8)
+    ready()
+    while True:
+        publisher.publish_batch(batch)
+
+
+ROLES: dict[str, Callable[..., dict[str, Any]]] = {
+    "durable_publish": durable_publish, "durable_engine": durable_engine,
+}  # fmt: skip

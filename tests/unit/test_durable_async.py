@@ -1,0 +1,48 @@
+"""Durable publishing with asyncio, against an engine with threads of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from tests.support.durable import rows_of
+
+import tidecast
+from tidecast.config import topology_from
+from tidecast.errors import Timeout
+from tidecast.native.files import F_ERRNO
+from tidecast.node.embedded import EmbeddedLink
+
+
+def test_acks_and_receipts_are_awaited(tmp_path: Path) -> None:
+    async def main() -> None:
+        topology = topology_from(
+            {"transports": [{"name": "ipc", "kind": "ipc"}],
+             "topics": [{"name": "orders", "mode": "durable", "fsync_interval_ms": 2}]}
+        )  # fmt: skip
+        link = EmbeddedLink.open(topology, data_dir=tmp_path)
+        client = await tidecast.connect(link=link)  # type: ignore[arg-type]
+        publisher = client.publisher("orders", producer="p")
+        await publisher.publish(b"0", ack="durable", timeout=30.0)
+        assert publisher.durable_position == 1
+        receipts = []
+        for i in range(1, 200):
+            await publisher.publish(b"%d" % i, key=b"k")
+            receipts.append(publisher.receipt())
+        assert await asyncio.wait_for(receipts[-1], 30.0) >= 200
+        assert all(receipt.done for receipt in receipts)
+        result = await publisher.publish_batch([b"x"] * 1000, ack="durable", timeout=30.0)
+        assert result.ok
+        topic = link.node.durable.topics["orders"]
+        assert [seq for *_, seq in rows_of(topic)] == list(range(1, 1201))
+        topic.logs[0].state.faults[F_ERRNO] = 28
+        with pytest.raises(Timeout, match="message 1201 is not durable"):
+            await publisher.publish(b"full", ack="durable", timeout=0.05)
+        result = await publisher.publish_batch([b"y"], ack="durable", timeout=0.05)
+        assert isinstance(result.error, Timeout)
+        topic.logs[0].state.faults[F_ERRNO] = 0
+        assert await publisher.wait_durable(timeout=30.0) == 1202
+        await client.close()
+
+    asyncio.run(main())
