@@ -258,12 +258,27 @@ class PositionsNotSaved(Event, frozen=True):
     detail: str
 
 
+class GatewayLost(Event, frozen=True):
+    """The connection to a gateway broke; it is made again, and what was published waits."""
+
+    reason: str
+
+
+class GatewayBack(Event, frozen=True):
+    """The gateway is reached again. Not ``resumed``: it had forgotten the session.
+
+    Then batches that were under way are published again and may arrive twice.
+    """
+
+    resumed: bool
+
+
 AnyEvent = (
     ImageAvailable | ImageGone | Gap | PeerJoined | PeerTimeout | ReceiverJoined | ReceiverTimeout
     | SubscriberEvicted | StaleIncarnation | NodeConflict | TopicConflict | MessagesDropped
     | DiskRefused | DiskBack | TornTail | ProducerFenced | ProducersExpired | RingDrained
     | SegmentsDeleted
-    | EngineLost | EngineBack
     | RecordsGone | QueueUnreadable | MessageDropped | MessageDead | ConsumerExpelled
     | SubscriptionDamaged | PositionsNotSaved
+    | EngineLost | EngineBack | GatewayLost | GatewayBack
 )  # fmt: skip

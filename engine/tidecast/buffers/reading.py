@@ -55,8 +55,8 @@ def optional_fields_bytes(ring, at, end, flags):
 
 @inlined
 def addressed_to_other(ring, at, flags, subscriber):
-    """Is this message for one subscriber, and that is not us?"""
-    if flags & wire.TO == 0:
+    """Is this message for one subscriber, and that is not us? -1 reads for all of them."""
+    if flags & wire.TO == 0 or subscriber < 0:
         return False
     if flags & wire.TIMESTAMP:
         at += 8

@@ -54,6 +54,15 @@ def token_option(command: F) -> F:
     )(command)  # fmt: skip
 
 
+def server_option(command: F) -> F:
+    """``--server``: a gateway, instead of the engine of this machine."""
+    return click.option(
+        "--server", metavar="URL", envvar="TIDECAST_SERVER",
+        help="Gateway of a remote engine, tidecast://HOST:PORT, with --token "
+        "[env: TIDECAST_SERVER].",
+    )(command)  # fmt: skip
+
+
 def control(data_dir: Path, token: str | None = None) -> EngineControl:
     """A session for administration. Raises EngineNotRunning."""
     from tidecast.client.socket_session import EngineControl

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,14 @@ _topology_option = click.option(
     "--topology", "topology_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     help="Topology file [default: topology.yaml in the data directory].",
 )  # fmt: skip
+
+
+def _gateway_option(default: str) -> Callable[[F], F]:
+    return click.option(
+        "--gateway", default=default, show_default=True, metavar="HOST:PORT",
+        help="Serve remote clients there (auto: loopback, port 7400 or a free one; off: not at "
+        "all). The token is in gateway.token in the data directory.",
+    )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -67,6 +75,7 @@ def _run(
     data_dir: Path,
     topology_file: Path | None,
     token: str | None,
+    gateway: str,
     *,
     verbose: bool,
     companions: Sequence[CompanionFactory] = (),
@@ -77,6 +86,7 @@ def _run(
         click.echo(
             f"ready in {seconds:.2f} s: node {state.node_name} (id {state.node_id}), "
             f"pid {state.pid}, data in {data_dir}"
+            + (f", gateway {state.gateway}" if state.gateway else "")
         )
         if verbose:
             _explain(data_dir)
@@ -84,8 +94,8 @@ def _run(
 
     try:
         run_engine(
-            data_dir, topology_file, token=token, on_ready=on_ready, warm_up=_warm_up,
-            companions=companions,
+            data_dir, topology_file, token=token, gateway=gateway, on_ready=on_ready,
+            warm_up=_warm_up, companions=companions,
         )  # fmt: skip
     except KeyboardInterrupt:
         click.echo("stopped before it was ready", err=True)
@@ -121,13 +131,14 @@ _control_options = (
 @data_dir_option
 @_topology_option
 @token_option
+@_gateway_option("auto")
 @click.option("--detach", is_flag=True, help="Start in the background and return when ready.")
 @click.option("--no-control", is_flag=True, help="An engine alone, without the control service.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=None, metavar="PORT",
               help="Port of the control service on loopback. [default: 7480]")  # fmt: skip
 def up(
-    data_dir: Path, topology_file: Path | None, token: str | None, detach: bool, no_control: bool,
-    port: int | None,
+    data_dir: Path, topology_file: Path | None, token: str | None, gateway: str, detach: bool,
+    no_control: bool, port: int | None,
 ) -> None:  # fmt: skip
     """Start Tidecast on this machine: Postgres, the control service with its page, an engine.
 
@@ -155,11 +166,11 @@ def up(
         click.echo("\n".join(service.lines))
     try:
         if detach:
-            _detach(data_dir, topology_file, token, service)
+            _detach(data_dir, topology_file, token, gateway, service)
             service = None
         else:
             links = () if service is None else (_link(service.url, local_token(data_dir), None),)
-            _run(data_dir, topology_file, token, verbose=True, companions=links)
+            _run(data_dir, topology_file, token, gateway, verbose=True, companions=links)
     finally:
         if service is not None:
             service.stop()
@@ -181,17 +192,18 @@ def _with_control_options(command: F) -> F:
 @data_dir_option
 @_topology_option
 @token_option
+@_gateway_option("off")
 @_with_control_options
 def engine(
-    data_dir: Path, topology_file: Path | None, token: str | None, control_url: str | None,
-    enrol_token: str | None, control_ca: Path | None,
+    data_dir: Path, topology_file: Path | None, token: str | None, gateway: str,
+    control_url: str | None, enrol_token: str | None, control_ca: Path | None,
 ) -> None:  # fmt: skip
     """Run an engine in the foreground until SIGTERM or Ctrl-C (for service managers).
 
     With --control it is managed by that service, and runs on when the service is away.
     """
     links = () if control_url is None else (_link(control_url, enrol_token, control_ca),)
-    _run(data_dir, topology_file, token, verbose=False, companions=links)
+    _run(data_dir, topology_file, token, gateway, verbose=False, companions=links)
 
 
 @click.command()
@@ -214,7 +226,11 @@ def down(data_dir: Path, as_json: bool) -> None:
 
 
 def _detach(
-    data_dir: Path, topology_file: Path | None, token: str | None, service: Service | None
+    data_dir: Path,
+    topology_file: Path | None,
+    token: str | None,
+    gateway: str,
+    service: Service | None,
 ) -> None:
     from tidecast.cli import Failure
     from tidecast.cli.control import local_token
@@ -222,6 +238,7 @@ def _detach(
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = data_dir / LOG_NAME
     command = [sys.executable, "-m", "tidecast.cli", "engine", "--data-dir", str(data_dir)]
+    command += ["--gateway", gateway]
     if topology_file is not None:
         command += ["--topology", str(topology_file.absolute())]
     environment = dict(os.environ)

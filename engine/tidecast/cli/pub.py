@@ -19,6 +19,7 @@ from tidecast.cli.common import (
     human_bytes,
     human_count,
     json_option,
+    server_option,
     token_option,
 )
 
@@ -83,11 +84,13 @@ COUNT_OF_ONE_BATCH = 1000
 @click.option("--quiet", is_flag=True, help="No summary, no progress bar.")
 @data_dir_option
 @token_option
+@server_option
 @json_option
 def pub(
     topic: str, source: str | None, messages: tuple[str, ...], split: str, count: int | None,
     rate_per_s: float | None, key: str | None, headers: tuple[str, ...], channel: str,
-    timeout_s: float, quiet: bool, data_dir: Path, token: str | None, as_json: bool,
+    timeout_s: float, quiet: bool, data_dir: Path, token: str | None, server: str | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Publish FILE, standard input (-) or --message on TOPIC, and wait until all is sent.
 
@@ -101,7 +104,7 @@ def pub(
         raise click.UsageError("give FILE, or - for standard input, or --message TEXT")
     splitter = splitter_of(split)
     optional = _optional(key, headers)
-    with connect(url_of(data_dir), name="tidecast pub", token=token) as client:
+    with connect(server or url_of(data_dir), name="tidecast pub", token=token) as client:
         sender = _Sender(client.publisher(topic, channel=channel), optional, rate_per_s)
         began_s = time.perf_counter()
         interrupted = False

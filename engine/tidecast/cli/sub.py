@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from tidecast.cli.common import data_dir_option, token_option
+from tidecast.cli.common import data_dir_option, server_option, token_option
 from tidecast.cli.pub import url_of
 
 if TYPE_CHECKING:
@@ -63,10 +63,11 @@ Writer = Callable[["Iterable[Message]"], bytes]
 @click.option("--quiet", is_flag=True, help="Nothing on standard error but errors.")
 @data_dir_option
 @token_option
+@server_option
 def sub(
     topic: str, count: int | None, start: str, output: str | None, timeout_s: float | None,
     on_gap: str, until_end: bool, untethered: bool, quiet: bool, data_dir: Path,
-    token: str | None,
+    token: str | None, server: str | None,
 ) -> None:  # fmt: skip
     """Subscribe to TOPIC (* for one token, > for all that follow) and write what arrives.
 
@@ -77,7 +78,7 @@ def sub(
 
     writer = _WRITERS[output or ("pretty" if sys.stdout.isatty() else "raw")]
     where = Earliest() if start == "earliest" else Latest()
-    with connect(url_of(data_dir), name="tidecast sub", token=token) as client:
+    with connect(server or url_of(data_dir), name="tidecast sub", token=token) as client:
         tethered = False if untethered else None
         with client.subscribe(topic, start=where, on_gap=on_gap, tethered=tethered) as messages:
             if not quiet:

@@ -318,7 +318,10 @@ class ConnectionCore:
         dropped = self._dropped_before + sum(each.dropped for each in publishers)
         gaps = sum(each.stats().get("gaps", 0) for each in subscriptions)
         return Health(
-            healthy=self.status == CONNECTED and dropped == 0 and gaps == 0,
+            healthy=self.status == CONNECTED
+            and getattr(self.link, "connected", True)
+            and dropped == 0
+            and gaps == 0,
             status=self.status,
             node=self.link.node_name,
             publishers=len(publishers),

@@ -144,6 +144,12 @@ class Batch(Origin):
         """The ring that the batch lies in; None when it was copied out of one."""
         return self._image if self._memory is self._image.memory else None
 
+    @property
+    def parts(self) -> tuple[memoryview, kernels.Port, kernels.Port | None, int]:
+        """Memory, starts and ends, poll's output (None: all plain), count: for who passes it on."""
+        self._check()
+        return self._memory, self._columns, self._rows, self._n
+
     def tail(self, start: int) -> Batch:
         """The same batch without its first ``start`` messages."""
         rows = None if self._rows is None else self._rows[start : self._n].copy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -13,7 +14,10 @@ from tidecast.config import default_data_dir
 from tidecast.errors import ConfigError
 
 MODES = ("threads", "inline")
-_SCHEMES = "tidecast:// (an engine process here), embedded:// (an engine in this process)"
+_SCHEMES = (
+    "tidecast:// (an engine process here), tidecast://HOST:PORT (a gateway), tidecast+tls:// (one "
+    "behind TLS), embedded:// (an engine in this process)"
+)
 _EMBEDDED = "tidecast.node.embedded", "EmbeddedLink"
 _MEMORY = "tidecast.testing", "memory_link"
 """Imported by name: the client knows nodes only as links."""
@@ -22,9 +26,11 @@ _MEMORY = "tidecast.testing", "memory_link"
 def open_link(url: str, name: str, token: str | None, options: dict[str, Any]) -> Link:
     """Open the link a URL names. Raises ConfigError, EngineNotRunning, AuthError."""
     parts = urlsplit(url)
-    if parts.scheme == "tidecast":
-        _refuse(options | dict(parse_qsl(parts.query)), "tidecast://")
-        return _socket_link(url, parts.netloc, unquote(parts.path), name, token)
+    if parts.scheme in ("tidecast", "tidecast+tls"):
+        _refuse(options | dict(parse_qsl(parts.query)), f"{parts.scheme}://")
+        if parts.netloc:
+            return _remote_link(url, name, token)
+        return _socket_link(unquote(parts.path), name, token)
     if parts.scheme == "embedded":
         return _embedded_link(parts.path, dict(parse_qsl(parts.query)) | options, name)
     if parts.scheme == "memory":
@@ -33,12 +39,26 @@ def open_link(url: str, name: str, token: str | None, options: dict[str, Any]) -
     raise reject("url", url, f"are {_SCHEMES}")
 
 
-def _socket_link(url: str, host: str, path: str, name: str, token: str | None) -> Link:
-    if host:
+def _remote_link(url: str, name: str, token: str | None) -> Link:
+    parts = urlsplit(url)
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError as problem:
+        raise ConfigError(f"url: {url!r}: {problem}: allowed is tidecast://HOST:PORT") from None
+    if not host or parts.path.strip("/") or parts.username is not None:
         raise ConfigError(
-            f"url: {url!r}: a gateway on another host cannot be reached yet: allowed are "
-            "tidecast:// and tidecast:///path/to/data-dir, the engine of this machine"
+            f"url: allowed is {parts.scheme}://HOST:PORT; the token goes into token=..., or "
+            "TIDECAST_TOKEN"
         )
+    from tidecast.client.remote import PORT, RemoteLink
+
+    where = f"[{host}]" if ":" in host else host
+    token = token or os.environ.get("TIDECAST_TOKEN")
+    tls = parts.scheme == "tidecast+tls"
+    return RemoteLink(f"{where}:{port or PORT}", name, token, tls=tls)
+
+
+def _socket_link(path: str, name: str, token: str | None) -> Link:
     from tidecast.client.socket_link import SocketLink
 
     return SocketLink.connect(Path(path) if path else default_data_dir(), name, token)

@@ -11,6 +11,7 @@ from tidecast.buffers import member_ring as mr
 from tidecast.buffers.reader import OUT_FIELDS
 from tidecast.client import durable_kernels as dk
 from tidecast.client import kernels as k
+from tidecast.client import remote_kernels as rk
 from tidecast.client.consumer_kernels import gather
 
 
@@ -39,6 +40,12 @@ def compile_kernels() -> None:
         (k.is_drained, (reader,)),
         (k.is_held, (reader,)),
         (k.newest, (reader,)),
+        (rk.message_bytes, (0, 0, out, out)),
+        (rk.fill_block, (0, 0, out, out, 0, 0, 0, raw)),
+        (rk.check_block, (0, 0, words, words, words)),
+        (rk.put_block, (writer, 0, 0, words, words, words, 0, words)),
+        (rk.put_gone, (writer, 0)),
+        (rk.receiver_run, (0, 0, columns, 0, 0, 0, words)),
         (dk.durable_count, (raw,)),
         (dk.ack_state, (raw,)),
         (dk.arm_ack, (raw,)),

@@ -54,6 +54,8 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     counters_path: str
     recorder_path: str
     started_ns: int
+    gateway: str = ""
+    """Where remote clients connect to; "" without a gateway."""
 
 
 def read_state(data_dir: Path) -> EngineState | None:
@@ -176,10 +178,13 @@ class Engine:
         *,
         topology_file: Path | None = None,
         token: str | None = None,
+        gateway: str = "off",
         node_factory: NodeFactory = _make_node,
         companions: Sequence[CompanionFactory] = (),
     ) -> None:
+        """``gateway``: HOST:PORT, ``off``, or ``auto``: loopback, on its port or any other."""
         self.data_dir = data_dir
+        self._gateway = gateway
         self.node: NodeApi | None = None
         self._topology = topology
         self._file = topology_file
@@ -211,6 +216,13 @@ class Engine:
                 companion = make(node, store)
                 undo.callback(companion.stop)
                 companion.start()
+            gateway = ""
+            if self._gateway != "off":
+                from tidecast.node.gateway import open_gateway
+
+                opened = open_gateway(node, self.data_dir, self._gateway)
+                undo.callback(opened.stop)
+                gateway = opened.url
             state = EngineState(
                 pid=os.getpid(),
                 node_id=node.id,
@@ -220,6 +232,7 @@ class Engine:
                 counters_path=str(node.counters_path),
                 recorder_path=str(node.recorder_path),
                 started_ns=time.time_ns(),
+                gateway=gateway,
             )
             path = self.data_dir / STATE_NAME
             write_atomically(path, msgspec.json.format(msgspec.json.encode(state)) + b"\n")
@@ -237,6 +250,7 @@ def run_engine(
     topology_file: Path | None,
     *,
     token: str | None = None,
+    gateway: str = "off",
     on_ready: Callable[[EngineState, float], None],
     warm_up: Callable[[], None] = lambda: None,
     node_factory: NodeFactory = _make_node,
@@ -268,6 +282,7 @@ def run_engine(
             topology,
             topology_file=path,
             token=token,
+            gateway=gateway,
             node_factory=node_factory,
             companions=companions,
         )

@@ -1,0 +1,144 @@
+"""The gateway's frame parser: what comes from outside is a frame or a BadFrame, nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidecast.client import metadata
+from tidecast.client import remote_frames as rf
+from tidecast.client.link import PublicationOptions
+from tidecast.client.remote_frames import BadFrame, Block
+
+PARSERS = [rf.from_client, rf.from_gateway]
+Message = tuple[bytes, bytes, int]
+
+messages = st.lists(
+    st.builds(
+        lambda payload, key, headers, time: (
+            payload, *metadata.encode(key, headers, time, None),
+        ),
+        st.binary(max_size=50), st.none() | st.binary(max_size=9),
+        st.none() | st.dictionaries(st.text(max_size=3), st.integers(-9, 9), max_size=2),
+        st.none() | st.integers(0, 1 << 40),
+    ),
+    min_size=1, max_size=20,
+)  # fmt: skip
+
+
+def memory_of(given: list[Message]) -> tuple[memoryview, np.ndarray]:
+    """Messages as a poll leaves them: memory and rows (payload at, bytes, fields at, flags)."""
+    data, rows = b"", []
+    for payload, meta, flags in given:
+        rows.append([len(data) + 4 + len(meta), len(payload), len(data) + 4, flags | 3])
+        data += b"....".join([b"", meta + payload])
+    return memoryview(data + b"\0"), np.array(rows, dtype=np.int64)
+
+
+def messages_of(block: Block, body: bytes) -> list[Message]:
+    """The messages of a parsed body."""
+    at, found = block.n * (9 if block.flags.size else 4), []
+    for i in range(block.n):
+        size = int(block.lengths[i])
+        lead = int(block.leads[i]) if block.flags.size else 0
+        flags = int(block.flags[i]) if block.flags.size else 0
+        found.append((body[at + lead : at + size], body[at : at + lead], flags))
+        at += size
+    return found
+
+
+@given(messages)
+def test_what_a_ring_holds_arrives_as_it_was(given: list[Message]) -> None:
+    memory, rows = memory_of(given)
+    found = []
+    for first, end, mixed, body in rf.bodies(memory, np.empty((2, 0), np.int64), rows, len(rows)):
+        frame = rf.Publish(number=1, batch=1, n=end - first, mixed=mixed)
+        again, part = rf.from_client(rf.encode(frame, body))
+        assert again == frame
+        found += messages_of(Block.parse(end - first, mixed, part), bytes(part))
+    assert found == given
+
+
+@given(messages, st.data())
+def test_a_damaged_batch_is_refused_or_still_fills_its_bytes(
+    given: list[Message], data: st.DataObject
+) -> None:
+    memory, rows = memory_of(given)
+    ((first, end, mixed, body),) = rf.bodies(memory, np.empty((2, 0), np.int64), rows, len(rows))
+    raw = bytearray(body.tobytes())
+    for _ in range(data.draw(st.integers(1, 4))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(raw)))
+    raw = raw[:cut] if data.draw(st.booleans()) else raw
+    try:
+        block = Block.parse(end - first, mixed, memoryview(bytes(raw)))
+    except BadFrame:
+        return
+    assert int(block.lengths.sum()) + block.n * (9 if mixed else 4) == len(raw)
+    for (payload, meta, flags), size in zip(
+        messages_of(block, bytes(raw)), block.lengths.tolist(), strict=True
+    ):
+        assert len(payload) + len(meta) == size
+        metadata.decode(memoryview(meta), 0, flags)  # all inside
+
+
+@pytest.mark.parametrize("parse", PARSERS)
+@given(st.binary(max_size=200))
+def test_any_bytes(parse: object, data: bytes) -> None:
+    assert callable(parse)
+    with contextlib.suppress(BadFrame):
+        parse(data)
+
+
+@pytest.mark.parametrize("parse", PARSERS)
+@given(st.binary(max_size=60), st.integers(0, 1 << 32))
+def test_any_header(parse: object, data: bytes, n: int) -> None:
+    assert callable(parse)
+    with contextlib.suppress(BadFrame):
+        parse(struct.pack("<I", n & 0xFFFFFFFF) + data)
+
+
+@given(st.data())
+def test_a_damaged_frame(data: st.DataObject) -> None:
+    whole = rf.encode(
+        rf.OpenPublication(id=1, number=2, topic="logs", options=PublicationOptions())
+    )
+    raw = bytearray(whole)
+    raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
+    try:
+        frame, body = rf.from_client(bytes(raw))
+    except BadFrame:
+        return
+    assert isinstance(frame, rf.Frame)
+    assert body.nbytes == 0
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "text",
+        b"",
+        b"\0\0\0",
+        b"\xff\xff\xff\xff" + bytes(100),
+        bytes(rf.FRAME_BYTES_MAX + 1),
+        rf.encode(rf.Bye(), np.zeros(1, dtype=np.uint8)),
+        rf.encode(rf.Welcome(session="", key="", resumed=False, client_id=1, node_id=1,
+                             node_name="", incarnation=1)),
+        struct.pack("<I", 100_000) + b"\x91" * 100_000,
+    ],
+    ids=["text", "empty", "short", "length", "long", "body", "direction", "nesting"],
+)  # fmt: skip
+def test_frames_that_cannot_be(bad: object) -> None:
+    with pytest.raises(BadFrame):
+        rf.from_client(bad)
+
+
+@pytest.mark.parametrize("n", [-1, 0, rf.BLOCK_MESSAGES_MAX + 1, 1 << 62])
+def test_counts_that_cannot_be(n: int) -> None:
+    with pytest.raises(BadFrame):
+        Block.parse(n, False, memoryview(bytes(100)))

@@ -1,0 +1,179 @@
+"""The gateway of a real engine: commands from afar, kill -9, restarts, connections that break."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.lab import Lab, Platform, free_port, topology
+from tests.support.proxy import Proxy
+
+import tidecast
+from tidecast.events import GatewayBack, GatewayLost
+from tidecast.node.process import read_state
+
+TIMEOUT_S = 30.0
+
+
+class Served:
+    """An engine with a gateway, on a port that stays the same over restarts."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.port = free_port()
+        settings = topology({"name": "ipc", "kind": "ipc"})
+        self.lab, self.platform = lab, lab.platform(settings, start=False)
+        self.start()
+
+    def start(self) -> None:
+        """Start the engine; ready when this returns."""
+        engine = self.lab.spawn(
+            "engine", "--gateway", f"127.0.0.1:{self.port}", platform=self.platform
+        )
+        assert f"gateway tidecast://127.0.0.1:{self.port}" in engine.line()
+        self.platform.engine = engine
+
+    @property
+    def token(self) -> str:
+        """The token in its file."""
+        return (self.platform.directory / "gateway.token").read_text().strip()
+
+    def connect(self, port: int | None = None) -> Any:
+        """A remote client in this process."""
+        url = f"tidecast://127.0.0.1:{port or self.port}"
+        return self.lab.connect(url, token=self.token, name="far")
+
+
+@pytest.fixture
+def served(lab: Lab) -> Served:
+    return Served(lab)
+
+
+@pytest.fixture
+def proxy(served: Served) -> Iterator[Proxy]:
+    made = Proxy(served.port)
+    yield made
+    made.close()
+
+
+def until_event(client: Any, kind: type) -> Any:
+    for event in client.events(timeout=TIMEOUT_S):
+        if isinstance(event, kind):
+            return event
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def payloads(subscription: Any, n: int) -> list[bytes]:
+    return [bytes(subscription.next(timeout=TIMEOUT_S).data) for _ in range(n)]
+
+
+def afar(served: Served, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A command that knows nothing but URL and token."""
+    environment = dict(os.environ) | {"TIDECAST_TOKEN": served.token}
+    return served.lab.run(
+        *arguments, "--server", f"tidecast://127.0.0.1:{served.port}", env=environment, **options
+    )
+
+
+def test_commands_from_afar(served: Served) -> None:
+    state = read_state(served.platform.directory)
+    assert state is not None
+    assert state.gateway == f"tidecast://127.0.0.1:{served.port}"
+    token = served.platform.directory / "gateway.token"
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+    with served.connect().subscribe("logs") as there:
+        afar(served, "pub", "logs", "--message", "hello", "--message", "world")
+        assert payloads(there, 2) == [b"hello", b"world"]
+    log = served.platform.engine.log.read_text() if served.platform.engine else ""
+    assert served.token not in log
+
+
+def test_a_wrong_token_is_one_line(served: Served) -> None:
+    done = served.lab.run(
+        "sub", "logs", "--server", f"tidecast://127.0.0.1:{served.port}", "--token", "wrong",
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert "refuses the token" in done.stderr
+
+
+def test_what_a_killed_client_had_is_released(served: Served) -> None:
+    code = (
+        "import sys, tidecast.sync\n"
+        "c = tidecast.sync.connect(sys.argv[1], token=sys.argv[2])\n"
+        "s = c.subscribe('held').open()\n"
+        "p = c.publisher('held')\n"
+        "p.publish(b'from the dead')\n"
+        "s.next(timeout=20)\n"
+        "sys.stdout.write('ready\\n'); sys.stdout.flush(); sys.stdin.read()\n"
+    )
+    url = f"tidecast://127.0.0.1:{served.port}"
+    child = served.lab._process([sys.executable, "-c", code, url, served.token])
+    with served.connect().subscribe("held", start=tidecast.Earliest()) as there:
+        assert child.line() == "ready"
+        child.popen.send_signal(signal.SIGKILL)
+        child.code()
+        # Its subscription is gone, or the ring would fill up: it reads no more.
+        with served.connect().publisher("held") as publisher:
+            for _ in range(8):
+                publisher.publish_batch([bytes(1000)] * 1000, timeout=TIMEOUT_S).check()
+                payloads(there, 1000)
+
+
+def test_an_engine_that_is_killed_and_started_again(served: Served) -> None:
+    far = served.connect()
+    publisher = far.publisher("again")
+    there = far.subscribe("again", on_gap="event").open()
+    publisher.publish(b"1")
+    assert payloads(there, 1) == [b"1"]
+    served.platform.kill()
+    until_event(far, GatewayLost)
+    publisher.publish(b"2")
+    served.start()
+    assert not until_event(far, GatewayBack).resumed
+    found = payloads(there, 1)
+    publisher.publish(b"3")
+    while found[-1] != b"3":
+        found += payloads(there, 1)
+    assert found in ([b"2", b"3"], [b"1", b"2", b"3"], [b"3"]), "1 may have been unconfirmed"
+    assert far.health().healthy or far.health().gaps
+
+
+def test_two_remote_clients_over_cuts_and_delays(served: Served, proxy: Proxy) -> None:
+    near, far = served.connect(), served.connect(proxy.port)
+    with near.subscribe("busy") as here, far.publisher("busy") as publisher:
+        sent = [b"%d" % i + bytes(300) for i in range(20_000)]
+        for round_ in range(4):
+            part = sent[round_ * 5000 : (round_ + 1) * 5000]
+            proxy.cut_after(1 << (17 + round_))
+            publisher.publish_batch(part, timeout=TIMEOUT_S).check()
+            if round_ % 2:
+                proxy.hold()
+                publisher.publish_batch([], timeout=TIMEOUT_S)
+                proxy.resume()
+            assert payloads(here, 5000) == part
+        assert proxy.connections >= 4
+        with pytest.raises(tidecast.Timeout):
+            here.next(timeout=0.2)
+
+
+def test_up_serves_a_gateway_and_off_does_not(lab: Lab) -> None:
+    platform: Platform = lab.platform(topology({"name": "ipc", "kind": "ipc"}), start=False)
+    platform.run("up", "--detach", "--no-control")
+    state = read_state(Path(platform.directory))
+    assert state is not None
+    token = (platform.directory / "gateway.token").read_text().strip()
+    assert lab.connect(state.gateway, token=token).health().healthy
+    platform.run("down")
+    plain = lab.platform(topology({"name": "ipc", "kind": "ipc"}))
+    assert not (plain.directory / "gateway.token").exists()
+    state = read_state(Path(plain.directory))
+    assert state is not None
+    assert not state.gateway
