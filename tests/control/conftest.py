@@ -85,7 +85,7 @@ def _database(server: EmbeddedPostgres, template: str) -> str:
 def settings(database_url: str, tmp_path: Path) -> Settings:
     """Settings of a service under test."""
     return load_settings(
-        database_url=database_url, data_dir=tmp_path, allow_faults=True, alert_interval_s=0.2,
+        database_url=database_url, data_dir=tmp_path, allow_faults=True, alert_interval_s=300,
         port=0,
     )  # fmt: skip
 

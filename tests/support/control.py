@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+import itertools
+import json
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import httpx2 as httpx
 from fastapi import FastAPI
 from starlette.testclient import TestClient
+from websockets.sync.client import ClientConnection, connect
 
 from tidecast_control.app import create_app
 from tidecast_control.context import Context
 from tidecast_control.first_run import Secrets
 from tidecast_control.kit.http import SESSION_COOKIE
+from tidecast_control.kit.resources import merged
 from tidecast_control.lifespan import lifespan_of
+from tidecast_control.server import make_server
 from tidecast_control.settings import Settings
 
 ADMIN_PASSWORD = "correct horse battery"
 BASE = "http://testserver"
+_serial = itertools.count(1)
 
 
 @dataclass
@@ -106,3 +114,107 @@ class Login:
         """Make a client a logged-in one."""
         client.cookies.set(SESSION_COOKIE, self.cookie, domain="testserver.local", path="/")
         client.headers["X-CSRF-Token"] = self.csrf
+
+
+class Feed:
+    """A live websocket of the admin."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self._connection = connection
+        self._data: dict[str, Any] = {}
+
+    def read(self) -> Any:
+        """The next frame that is no ping."""
+        while True:
+            frame = json.loads(self._connection.recv(timeout=20))
+            if frame["kind"] == "snapshot":
+                self._data[frame["channel"]] = frame["data"]
+            elif frame["kind"] == "delta":
+                before = self._data.get(frame["channel"], {})
+                self._data[frame["channel"]] = merged(before, frame["data"])
+            if frame["kind"] != "ping":
+                return frame
+
+    def next(self, channel: str, kind: str) -> Any:
+        """The next frame of a channel and kind."""
+        while True:
+            frame = self.read()
+            assert frame["kind"] != "error", frame
+            if (frame["channel"], frame["kind"]) == (channel, kind):
+                return frame
+
+    def until(self, channel: str, holds: Callable[[Any], bool]) -> Any:
+        """The channel's data once a condition holds."""
+        while not holds(self._data.get(channel, {"topic": {"rates": {"packets_out": 0}}})):
+            self.read()
+        return self._data[channel]
+
+
+class Running:
+    """A service that listens on a port, in a thread."""
+
+    def __init__(self, settings: Settings, login: Login) -> None:
+        self._login = login
+        ready = threading.Event()
+        told: list[str] = []
+
+        def on_ready(url: str, _secrets: Secrets) -> None:
+            told.append(url)
+            ready.set()
+
+        self._server = make_server(settings, on_ready)
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread.start()
+        assert ready.wait(30), "the service did not start"
+        self.url = told[0]
+        self.port = int(self.url.rpartition(":")[2])
+        self.api = self._client()
+
+    def _client(self) -> httpx.Client:
+        headers = {"X-CSRF-Token": self._login.csrf}
+        cookies = {SESSION_COOKIE: self._login.cookie}
+        base = f"{self.url}/api/v1"
+        return httpx.Client(base_url=base, headers=headers, cookies=cookies, timeout=30)
+
+    def enrol(self) -> str:
+        """A new enrolment token."""
+        name = f"e{next(_serial)}"
+        answer = self.api.post("/enrolments", json={"name": name})
+        assert answer.status_code == 201, answer.text
+        return str(answer.json()["token"])
+
+    @contextlib.contextmanager
+    def as_viewer(self) -> Iterator[httpx.Client]:
+        """A client of a new viewer."""
+        body = {"role": "viewer", "password": ADMIN_PASSWORD}
+        assert self.api.put("/users/vera", json=body).status_code == 201
+        with httpx.Client(base_url=f"{self.url}/api/v1", timeout=30) as client:
+            client.post("/auth/login", json={"user": "vera", "password": ADMIN_PASSWORD})
+            yield client
+
+    @contextlib.contextmanager
+    def live(self, *channels: str, after: str | None = None) -> Iterator[Feed]:
+        """A live feed that watches these."""
+        headers = {"Cookie": f"{SESSION_COOKIE}={self._login.cookie}"}
+        url = self.url.replace("http", "ws", 1) + "/api/v1/live"
+        with connect(url, additional_headers=headers, max_size=None) as connection:
+            watch: dict[str, Any] = {"watch": list(channels)}
+            connection.send(json.dumps(watch | ({"after": after} if after else {})))
+            yield Feed(connection)
+
+    def stop(self) -> None:
+        """Stop the service; nothing when it has stopped."""
+        self.api.close()
+        self._server.should_exit = True
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+@contextlib.contextmanager
+def running(settings: Settings, login: Login) -> Iterator[Running]:
+    """A listening service until the end of the block."""
+    made = Running(settings, login)
+    try:
+        yield made
+    finally:
+        made.stop()

@@ -36,13 +36,7 @@ class Wanted:
     dry_run: bool
 
 
-class _Loader(yaml.CSafeLoader if hasattr(yaml, "CSafeLoader") else yaml.SafeLoader):  # type: ignore[misc]
-    """Safe YAML without aliases: a few hundred bytes of them can mean gigabytes."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.YAMLError("aliases are not allowed")
-        return super().compose_node(parent, index)
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def documents_of_yaml(raw: bytes) -> list[Document]:
@@ -50,7 +44,10 @@ def documents_of_yaml(raw: bytes) -> list[Document]:
     if len(raw) > YAML_BYTES_MAX:
         raise ProblemError("too_large", f"{len(raw)} bytes: allowed {YAML_BYTES_MAX}")
     try:
-        found = [each for each in yaml.load_all(raw, Loader=_Loader) if each is not None]
+        # A few hundred bytes of aliases can mean gigabytes.
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(raw, Loader=LOADER)):
+            raise ProblemError("bad_request", "YAML aliases are not allowed")
+        found = [each for each in yaml.load_all(raw, Loader=LOADER) if each is not None]
         plain = msgspec.json.decode(msgspec.json.encode(found))
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError, TypeError) as problem:
         raise ProblemError("bad_request", f"not YAML: {problem}"[:500]) from None

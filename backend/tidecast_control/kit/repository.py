@@ -181,8 +181,8 @@ def claim_key(session: Session, row: IdempotencyRow) -> IdempotencyRow | None:
         key=row.key, actor=row.actor, digest=row.digest, status=0, body={},
         created_at=row.created_at,
     )  # fmt: skip
-    done = session.execute(claimed.on_conflict_do_nothing())
-    if getattr(done, "rowcount", 0) == 1:
+    free = claimed.on_conflict_do_nothing().returning(col(IdempotencyRow.key))
+    if session.execute(free).first() is not None:
         return None
     return session.get(IdempotencyRow, (row.key, row.actor))
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from dataclasses import asdict, dataclass
-
-from fastapi.concurrency import run_in_threadpool
 
 from tidecast_control.audit import service as audit
 from tidecast_control.db import Database
@@ -39,7 +38,7 @@ async def _must_exist(db: Database, topic: str) -> None:
             if repository.find(session, "topic", topic) is None:
                 raise not_found("topic", topic)
 
-    await run_in_threadpool(check)
+    await asyncio.to_thread(check)
 
 
 async def browse(db: Database, hub: Hub, wanted: Browse, actor: Actor) -> BrowsePage:
@@ -77,7 +76,7 @@ async def publish(
             audit.record(session, actor, "publish", "topic", topic, None,
                          {"bytes": len(payload), "key": body.key})  # fmt: skip
 
-    await run_in_threadpool(note)
+    await asyncio.to_thread(note)
     return Published.model_validate(answer)
 
 

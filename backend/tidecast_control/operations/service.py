@@ -7,7 +7,6 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from fastapi.concurrency import run_in_threadpool
 from sqlmodel import Session
 
 from tidecast_control.audit import service as audit
@@ -43,7 +42,7 @@ async def listed(db: Database, limit: int, name: str) -> Page[Operation]:
             rows = repository.newest(session, limit, name)
             return Page(items=[Operation.model_validate(row) for row in rows])
 
-    return await run_in_threadpool(read)
+    return await asyncio.to_thread(read)
 
 
 async def one(db: Database, operation_id: str) -> Operation:
@@ -56,7 +55,7 @@ async def one(db: Database, operation_id: str) -> Operation:
                 raise not_found("operation", operation_id)
             return Operation.model_validate(row)
 
-    return await run_in_threadpool(read)
+    return await asyncio.to_thread(read)
 
 
 async def run(db: Database, hub: Hub, wanted: Wanted, actor: Actor) -> Operation:
@@ -66,7 +65,7 @@ async def run(db: Database, hub: Hub, wanted: Wanted, actor: Actor) -> Operation
         with db.begin() as session:
             _check(session, wanted, actor)
 
-    await run_in_threadpool(check)
+    await asyncio.to_thread(check)
     nodes = hub.connected()
     if not nodes:
         raise ProblemError("no_node", "no engine is connected", None, 5.0)
@@ -96,7 +95,7 @@ async def run(db: Database, hub: Hub, wanted: Wanted, actor: Actor) -> Operation
             session.flush()
             return Operation.model_validate(row)
 
-    return await run_in_threadpool(note)
+    return await asyncio.to_thread(note)
 
 
 def _check(session: Session, wanted: Wanted, actor: Actor) -> None:

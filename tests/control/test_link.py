@@ -1,0 +1,323 @@
+"""Engines and the service: topology, rates on the wire, both sides dying, commands, live data."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+
+from tests.conftest import Eventually
+from tests.support.control import Running, running
+from tests.support.lab import multicast, topology
+from tidecast.config import load_topology, topology_from
+from tidecast.errors import ConfigError
+from tidecast.node.control_link import ControlLink, load_state, websocket_url
+from tidecast.node.control_link_views import connect_inside
+from tidecast.node.process import Engine
+from tidecast_control.settings import Settings
+
+RATE_BYTES = 200_000
+
+
+@pytest.fixture
+def control(settings: Settings, template: Any) -> Iterator[Running]:
+    """A service that listens."""
+    with running(settings, template.login) as made:
+        yield made
+
+
+@pytest.fixture
+def engine(control: Running, short_dir: Path) -> Iterator[Engine]:
+    """An engine that has registered."""
+    made = _engine(control, short_dir)
+    with_link: ControlLink = made.links[0]  # type: ignore[attr-defined]
+    assert with_link.connected.wait(20)
+    yield made
+    made.stop()
+
+
+def _engine(control: Running, directory: Path, token: str | None = None, **node: Any) -> Engine:
+    path = directory / "topology.yaml"
+    if not path.exists():
+        path.write_text(json.dumps(topology(multicast(), **node)))
+    links: list[ControlLink] = []
+
+    def link(node: Any, store: Any) -> ControlLink:
+        made = ControlLink(node, store, control.url, token=token or control.enrol(), seed=1)
+        links.append(made)
+        return made
+
+    made = Engine(directory, load_topology(path), topology_file=path, companions=(link,))
+    made.start()
+    made.links = links  # type: ignore[attr-defined]
+    return made
+
+
+def _node(engine: Engine) -> Any:
+    assert engine.node is not None
+    return engine.node
+
+
+def _topic(engine: Engine, name: str) -> Any:
+    return next((t for t in _node(engine).topics() if t.name == name), None)
+
+
+def _put(control: Running, path: str, spec: dict[str, Any]) -> Any:
+    answer = control.api.put(f"/{path}", json={"spec": spec})
+    assert answer.status_code in (200, 201), answer.text
+    return answer.json()
+
+
+def _settled(control: Running, path: str) -> bool:
+    status = control.api.get(f"/{path}").json()["status"]
+    return not status["drift"] and status["observed_generation"] > 0
+
+
+def test_an_engine_registers_and_applies_what_is_wanted(
+    control: Running, engine: Engine, eventually: Eventually
+) -> None:
+    name = _node(engine).name
+    listed = control.api.get(f"/nodes/{name}").json()
+    assert listed["status"]["state"] == "up"
+    _put(control, "topics/md.eu", {"linger_us": 99})
+    eventually(lambda: _settled(control, "topics/md.eu"), "the topic on the engine")
+    assert _topic(engine, "md.eu").linger_us == 99
+    control.api.patch("/topics/md.eu", json={"spec": {"history_bytes": 1 << 20}})
+    eventually(lambda: _topic(engine, "md.eu").history_bytes == 1 << 20, "the topic made anew")
+    control.api.delete("/topics/md.eu")
+    eventually(lambda: _topic(engine, "md.eu") is None, "the topic's end")
+
+
+def test_an_error_of_the_engine_is_shown_and_heals(
+    control: Running, engine: Engine, eventually: Eventually
+) -> None:
+    _node(engine).create_topic(topology_from({"topics": [{"name": "own", "id": 4711}]}).topics[0])
+    _put(control, "topics/theirs", {"wire_id": 4711, "transport": "multicast"})
+
+    def conditions() -> list[str]:
+        status = control.api.get("/topics/theirs").json()["status"]
+        return [c["message"] for c in status["conditions"] if c["type"] == "Error"]
+
+    eventually(lambda: conditions(), "the error in the status")
+    assert "4711" in conditions()[0]
+    _put(control, "topics/theirs", {"wire_id": 4712, "transport": "multicast"})
+    eventually(lambda: not conditions(), "the error gone")
+
+
+def test_a_changed_rate_limit_holds_on_the_wire_within_a_second(
+    control: Running, short_dir: Path, eventually: Eventually
+) -> None:
+    """Publisher on one engine, subscriber on another: what is measured crossed the wire."""
+    (short_dir / "a").mkdir()
+    (short_dir / "b").mkdir()
+    wire = topology(multicast())
+    for name in ("a", "b"):
+        (short_dir / name / "topology.yaml").write_text(json.dumps(wire))
+    first = _engine(control, short_dir / "a")
+    second = _engine(control, short_dir / "b")
+    spec = {"rate_bytes_per_s": RATE_BYTES * 5, "transport": "multicast", "history_bytes": 1 << 16}
+    try:
+        _put(control, "topics/metered", spec)
+        for each in (first, second):
+            eventually(lambda each=each: _topic(each, "metered"), "the topic on both", timeout_s=20)
+        source = connect_inside(_node(first), "source")
+        sink = connect_inside(_node(second), "sink")
+        reader = sink.subscribe("metered", on_gap="skip")
+        publisher = source.publisher("metered", on_full="block")
+        stopping, received = threading.Event(), [0]
+
+        def publish() -> None:
+            while not stopping.is_set():
+                publisher.publish_batch([bytes(1000)] * 10, timeout=0.5)
+
+        def read() -> None:
+            while not stopping.is_set():
+                received[0] += sum(m.size for m in reader.poll(256) or ())
+                stopping.wait(0.001)
+
+        def rate(window_s: float) -> float:
+            began_s, before = time.perf_counter(), received[0]
+            stopping.wait(window_s)
+            return (received[0] - before) / (time.perf_counter() - began_s)
+
+        threads = [threading.Thread(target=t, daemon=True) for t in (publish, read)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: received[0] > 0, "the first message", timeout_s=20)
+        assert rate(1.0) > 2.5 * RATE_BYTES
+        changed = control.api.put(
+            "/rate-limits/slow", json={"spec": {"pattern": "metered", "priority": 1,
+                                                "rate_bytes_per_s": RATE_BYTES}})  # fmt: skip
+        assert changed.status_code == 201
+        control.api.patch("/topics/metered", json={"spec": {"rate_bytes_per_s": None}})
+        stopping.wait(1.0)
+        measured = rate(1.5)
+        assert 0.5 * RATE_BYTES < measured < 1.4 * RATE_BYTES
+        effective = control.api.get("/topics/metered").json()["status"]["effective_rate"]
+        assert effective["bytes_source"] == "rate_limit/slow"
+        stopping.set()
+        for thread in threads:
+            thread.join(5)
+        source.close()
+        sink.close()
+    finally:
+        first.stop()
+        second.stop()
+
+
+def test_the_engine_runs_on_without_the_service_and_reconciles(
+    settings: Settings, template: Any, short_dir: Path, eventually: Eventually
+) -> None:
+    with running(settings, template.login) as control:
+        engine = _engine(control, short_dir)
+        try:
+            link = engine.links[0]  # type: ignore[attr-defined]
+            assert link.connected.wait(20)
+            _put(control, "topics/kept", {"linger_us": 5})
+            _put(control, "topics/doomed", {})
+            eventually(lambda: _settled(control, "topics/doomed"), "both topics")
+            port = control.port
+            control.stop()
+            eventually(lambda: not link.connected.is_set(), "the link to break")
+            client = connect_inside(_node(engine), "alone")
+            with client.subscribe("kept") as messages:
+                client.publish("kept", b"alone", flush=True)
+                assert bytes(messages.next(timeout=5).data) == b"alone"
+            client.close()
+            again = settings.model_copy(update={"port": port})
+            with running(again, template.login) as back:
+                _put(back, "topics/kept", {"linger_us": 6})
+                back.api.delete("/topics/doomed")
+                eventually(lambda: link.connected.is_set(), "the link to come back", timeout_s=20)
+                eventually(lambda: _topic(engine, "doomed") is None, "the deleted topic's end")
+                eventually(lambda: _topic(engine, "kept").linger_us == 6, "the changed topic")
+                eventually(lambda: load_state(short_dir).managed == ["kept"], "the saved state")
+                assert load_state(short_dir).credential.startswith("tcn_")
+        finally:
+            engine.stop()
+    saved = load_topology(short_dir / "topology.yaml")
+    assert [t.name for t in saved.topics] == ["kept"]
+
+
+def test_an_engine_without_a_right_token_is_refused(
+    control: Running, short_dir: Path, eventually: Eventually
+) -> None:
+    engine = _engine(control, short_dir, token="tce_wrong")
+    try:
+        link = engine.links[0]  # type: ignore[attr-defined]
+        eventually(lambda: "unknown" in link.problem, "the refusal")
+        assert control.api.get("/nodes").json()["items"] == []
+    finally:
+        engine.stop()
+
+
+def test_an_enrolment_token_is_used_up(control: Running, short_dir: Path) -> None:
+    token = control.enrol()
+    for name in ("a", "b"):
+        (short_dir / name).mkdir()
+    engine = _engine(control, short_dir / "a", token, name="first")
+    try:
+        assert engine.links[0].connected.wait(20)  # type: ignore[attr-defined]
+        other = _engine(control, short_dir / "b", token, name="second")
+        try:
+            assert not other.links[0].connected.wait(0.5)  # type: ignore[attr-defined]
+        finally:
+            other.stop()
+    finally:
+        engine.stop()
+
+
+def test_faults_are_injected_and_expire(
+    control: Running, engine: Engine, eventually: Eventually
+) -> None:
+    control.api.patch("/transports/multicast", json={"spec": {"allow_faults": True}})
+    _put(control, "faults/multicast", {"drop": 0.25, "seed": 7, "expires_s": 1.0})
+    faults = _node(engine).get_faults
+    eventually(lambda: faults()["multicast"].drop == 0.25, "the fault")
+    eventually(lambda: faults()["multicast"].drop == 0.0, "its end")
+    assert control.api.get("/faults/multicast").status_code == 404
+
+
+def test_traffic_is_switched_on_and_off_and_seen_live(
+    control: Running, engine: Engine, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidecast_control.live.feed.LINGER_S", 0.2)
+    _put(control, "topics/example", {})
+    with control.live("overview", "topic:example", "messages:example") as feed:
+        assert feed.next("overview", "snapshot")["data"]["nodes_up"] == 1
+        started = control.api.post("/traffic/example/start")
+        assert started.status_code == 200, started.text
+        rates = feed.until("topic:example", lambda data: data["topic"]["rates"]["packets_out"] > 5)
+        assert rates["topic"]["publishers"] == 1
+        tail = feed.next("messages:example", "delta")["data"]
+        assert tail["messages"][0]["payload"]["encoding"] == "json"
+        control.api.post("/traffic/example/stop")
+        feed.until("topic:example", lambda data: data["topic"]["publishers"] == 0)
+    eventually(lambda: not engine.links[0]._interval_ms, "telemetry off", timeout_s=20)  # type: ignore[attr-defined]
+
+
+def test_the_live_feed_resumes_by_sequence(control: Running, engine: Engine) -> None:
+    with control.live("nodes") as feed:
+        first = feed.next("nodes", "snapshot")
+        seen = feed.next("nodes", "delta")
+    with control.live("nodes", after=seen["seq"]) as feed:
+        again = feed.next("nodes", "delta")
+        assert int(again["seq"]) > int(seen["seq"]) > int(first["seq"]) - 1
+    with control.live("nodes", after="1") as feed:
+        assert feed.read()["kind"] == "gap"
+        assert feed.next("nodes", "snapshot")["data"]["nodes"]
+
+
+def test_browse_and_publish_by_way_of_an_engine(control: Running, engine: Engine) -> None:
+    _put(control, "topics/t", {})
+    client = connect_inside(_node(engine), "keeper")
+    with client.subscribe("t") as messages:
+        body = {"value": {"n": 12345678901234567890}, "key": "k", "headers": {"a": "b"}}
+        for _ in range(2):
+            sent = control.api.post("/topics/t/messages", json=body,
+                                    headers={"Idempotency-Key": "once"})  # fmt: skip
+            assert sent.status_code == 201, sent.text
+        assert json.loads(bytes(messages.next(timeout=5).data)) == body["value"]
+        assert not messages.poll(10)
+        publisher = client.publisher("t")
+        publisher.publish(b"\xff\x00", flush=True)
+        found = control.api.get("/topics/t/messages?wait_ms=300").json()["messages"]
+        assert [m["payload"]["encoding"] for m in found][-1] == "hex"
+        assert found[-1]["payload"]["text"] == "ff00"
+        assert "not UTF-8" in found[-1]["payload"]["decoders"]["text"]
+    client.close()
+    with control.as_viewer() as viewer:
+        page = viewer.get("/topics/t/messages?wait_ms=100").json()
+        assert page["withheld"]
+        assert all(m["payload"]["encoding"] == "withheld" for m in page["messages"])
+    two = {"text": "a", "hex": "00"}
+    assert control.api.post("/topics/t/messages", json=two).status_code == 422
+    assert control.api.post("/topics/none/messages", json={"text": ""}).status_code == 404
+
+
+def test_recorder_counters_and_metrics(control: Running, engine: Engine) -> None:
+    name = _node(engine).name
+    records = control.api.get(f"/nodes/{name}/recorder?limit=5").json()["records"]
+    assert records
+    counters = control.api.get(f"/nodes/{name}/counters").json()["counters"]
+    assert "node" in counters
+    text = httpx.get(control.url + "/metrics").text
+    assert f'tidecast_node_up{{node="{name}"}} 1.0' in text
+    assert "# TYPE tidecast_packets_sent_total counter" in text or "tidecast_packets_sent" in text
+    assert control.api.get("/nodes/nobody/recorder").json()["code"] == "no_node"
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "nonsense", "http://"])
+def test_wrong_urls_are_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="http://HOST:PORT"):
+        websocket_url(url)
+
+
+def test_urls() -> None:
+    assert websocket_url("https://h:1/base/") == "wss://h:1/base/api/v1/engine"
