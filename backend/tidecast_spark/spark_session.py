@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import zlib
 from collections.abc import Mapping
@@ -27,7 +28,7 @@ IFS=$old_ifs
 if [ -n "$kept" ]; then export PYTHONPATH="$kept"; else unset PYTHONPATH; fi
 exec {python} "$@"
 """
-_AUTO_ARCHIVE_JAVA = 19  # the first whose JVM keeps its class archive by itself
+_DUMP_TIMEOUT_S = 60
 SHUFFLE_PARTITIONS_LOCAL = 4
 
 DEFAULTS: dict[str, str] = {
@@ -71,15 +72,31 @@ def jvm_options(java: Java) -> str:
     """
     options = ["-XX:+UseSerialGC", "-Djava.net.preferIPv4Stack=true", "-Xlog:cds=off"]
     options += ["-Xlog:cds+dynamic=off", "-Xshare:auto"]
-    archive = scripts_dir() / f"classes-{java.origin.lower()}-{java.version}.jsa"
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    if java.version >= _AUTO_ARCHIVE_JAVA:
-        options += ["-XX:+AutoCreateSharedArchive", f"-XX:SharedArchiveFile={archive}"]
-    elif archive.exists():
-        options += [f"-XX:SharedArchiveFile={archive}"]
+    base = _base_archive(java)
+    top = scripts_dir() / f"classes-{java.origin.lower()}-{java.version}.jsa"
+    if top.exists():
+        both = f"{base}:{top}" if base else str(top)
+        options.append(f"-XX:SharedArchiveFile={both}")
     else:
-        options += [f"-XX:ArchiveClassesAtExit={archive}"]
+        options.append(f"-XX:ArchiveClassesAtExit={top}")
+        if base:
+            options.append(f"-XX:SharedArchiveFile={base}")
     return " ".join(options)
+
+
+def _base_archive(java: Java) -> Path | None:
+    """The archive of the JVM's own classes for a JRE that came without one; None: not needed."""
+    if (java.home / "lib" / "server" / "classes.jsa").is_file():
+        return None
+    base = scripts_dir() / f"base-{java.origin.lower()}-{java.version}.jsa"
+    if not base.exists():
+        base.parent.mkdir(parents=True, exist_ok=True)
+        command = [str(java.home / "bin" / "java"), "-XX:+UseSerialGC", "-Xshare:dump"]
+        subprocess.run(
+            [*command, f"-XX:SharedArchiveFile={base}"],
+            capture_output=True, check=False, timeout=_DUMP_TIMEOUT_S,
+        )  # fmt: skip
+    return base if base.exists() else None
 
 
 def require_pyspark() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,10 +19,19 @@ SETTINGS = {
 }
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test with a session pays for its start: a minute on a machine that is busy."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.timeout(290))
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     from tidecast_spark import session
 
+    # What runs for a second only is not worth optimising: half the CPU time.
+    os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1"
     one = session("tests", master="local[2]", config=SETTINGS)
     yield one
     one.stop()

