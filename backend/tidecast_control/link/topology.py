@@ -35,6 +35,12 @@ def message(session: Session, since: int, node: str, nodes: Sequence[str]) -> di
         "full": full,
         "faults": _faults(session, node),
         "traffic": _traffic(session, node, nodes),
+        "subscriptions": _subscriptions(session),
+        "ended": [
+            [change.old["topic"], change.name]
+            for change in changes
+            if change.kind == "subscription" and change.old
+        ],
     }
     kinds = {change.kind for change in changes}
     if full or "transport" in kinds:
@@ -82,6 +88,30 @@ def _faults(session: Session, node: str) -> dict[str, Any]:
         for row in repository.all_of(session, "fault")
         if not is_over(row) and (not row.spec["nodes"] or node in row.spec["nodes"])
     }
+
+
+def _subscriptions(session: Session) -> dict[str, Any]:
+    return {
+        row.name: {"pattern": row.spec["topic"], "paused": row.spec["paused"],
+                   "options": _options(row.spec)}
+        for row in repository.all_of(session, "subscription")
+    }  # fmt: skip
+
+
+def _options(spec: dict[str, Any]) -> dict[str, Any]:
+    start = spec["start"]
+    options = {
+        "start": "tokens" if start["at"] == "token" else start["at"],
+        "ack_wait_s": spec["ack_wait_s"],
+        "max_deliver": spec["deliver_max"],
+        "max_in_flight": spec["in_flight_max"],
+        "dead_letter": spec["dead_letter"] or None,
+    }
+    if start["at"] == "time":
+        options["start_time_ns"] = int(start["time_ns"])
+    if start["at"] == "token":
+        options["start_tokens"] = {start["queue"] or 0: int(start["token"])}
+    return options
 
 
 def _traffic(session: Session, node: str, nodes: Sequence[str]) -> dict[str, Any]:

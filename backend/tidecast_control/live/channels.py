@@ -166,9 +166,11 @@ def reliability(world: World) -> Json:
 def subscriptions(world: World, facts: Facts) -> Json:
     """Channel `subscriptions`."""
     found = {}
-    for name, row in facts.subscriptions.items():
+    known = {n: s["topic"] for n, s in world.subscriptions.items()}
+    known |= {n: s["topic"] for n, s in facts.subscriptions.items()}
+    for name, pattern in known.items():
         found[name] = {
-            "name": name, "topic": row["topic"], "state": "unknown", "members": 0, "pressure": "",
+            "name": name, "topic": pattern, "state": "unknown", "members": 0, "pressure": "",
             **_known(world.subscriptions.get(name, {})),
         }  # fmt: skip
     return {"subscriptions": found, "readers": world.readers}

@@ -94,8 +94,9 @@ def _add_node(world: World, source: Source) -> None:
         _add_image(world, source, image, by_session)
     for name, state in sample.get("traffic", {}).items():
         world.topic(name)["traffic"] = bool(state.get("running"))
+    delivered = {s["name"]: s for s in (source.before or {}).get("durable_subscriptions", ())}
     for row in sample.get("durable_subscriptions", ()):
-        world.subscriptions[row["name"]] = row
+        _add_subscription(world, row, delivered.get(row["name"]), seconds)
     for row in sample.get("queues", ()):
         world.queues[f"{row['topic']}:{row['number']}"] = row | {"node": node}
     world.nodes[node] = {
@@ -107,6 +108,26 @@ def _add_node(world: World, source: Source) -> None:
             default=0.0,
         ),
     }  # fmt: skip
+
+
+def _add_subscription(world: World, row: Json, old: Json | None, seconds: float) -> None:
+    """Sums over nodes; the trend and the time to drain come from two samples."""
+    seen = world.subscriptions.get(row["name"])
+    lag = int(row["lag_messages"]) + int(seen["lag_messages"] if seen else 0)
+    shown = {
+        "name": row["name"], "topic": row["topic"], "state": row["state"],
+        "members": row["members"] + (seen["members"] if seen else 0),
+        "lag_messages": str(lag),
+        "lag_s": max(row["lag_s"], seen["lag_s"] if seen else 0.0),
+        "outstanding": str(int(row["outstanding"]) + int(seen["outstanding"] if seen else 0)),
+    }  # fmt: skip
+    if old is not None and seconds > 0:
+        trend = (int(row["lag_messages"]) - int(old["lag_messages"])) / seconds
+        shown["lag_trend_per_s"] = round(trend, 1)
+        shown["delivered_per_s"] = round(r.growth(old, row, "delivered", seconds), 1)
+        if trend < 0:
+            shown["drain_s"] = round(lag / -trend, 1)
+    world.subscriptions[row["name"]] = shown
 
 
 def _add_agent(

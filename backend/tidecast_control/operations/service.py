@@ -61,15 +61,16 @@ async def one(db: Database, operation_id: str) -> Operation:
 async def run(db: Database, hub: Hub, wanted: Wanted, actor: Actor) -> Operation:
     """Ask every engine that is connected; what each said. Raises when all refused."""
 
-    def check() -> None:
+    def check() -> dict[str, Any]:
         with db.begin() as session:
-            _check(session, wanted, actor)
+            return _check(session, wanted, actor)
 
-    await asyncio.to_thread(check)
+    place = await asyncio.to_thread(check)
     nodes = hub.connected()
     if not nodes:
         raise ProblemError("no_node", "no engine is connected", None, 5.0)
-    args = {"kind": wanted.kind, "name": wanted.name, "dry_run": wanted.dry_run, **wanted.request}
+    args = {"kind": wanted.kind, "name": wanted.name, "dry_run": wanted.dry_run}
+    args |= {**wanted.request, **place}
     answers = await asyncio.gather(
         *(hub.ask(node, wanted.action, args) for node in nodes), return_exceptions=True
     )
@@ -98,7 +99,9 @@ async def run(db: Database, hub: Hub, wanted: Wanted, actor: Actor) -> Operation
     return await asyncio.to_thread(note)
 
 
-def _check(session: Session, wanted: Wanted, actor: Actor) -> None:
+def _check(session: Session, wanted: Wanted, actor: Actor) -> dict[str, Any]:
+    """What else an engine has to know. Raises `not_found`, `conflict`, `denied`."""
+    number = ""
     if wanted.kind == "queue":
         topic, _, number = wanted.name.rpartition(":")
         row = resources_repository.find(session, "topic", topic)
@@ -112,6 +115,9 @@ def _check(session: Session, wanted: Wanted, actor: Actor) -> None:
     if wanted.kind != "subscription" and row.spec.get("mode") != "durable":
         raise ProblemError("conflict", f"topic {topic} is live: only durable topics have queues")
     actor.need("topics:write" if wanted.kind == "topic" else "subscriptions:write", topic)
+    if wanted.kind == "subscription":
+        return {"pattern": topic}
+    return {"topic": topic, **({"queue": int(number)} if wanted.kind == "queue" else {})}
 
 
 def _keep(session: Session, wanted: Wanted, actor: Actor) -> None:

@@ -65,6 +65,7 @@ class Applier:
         self._topics(wanted)
         self._faults(message["faults"])
         self._generators(message["traffic"])
+        self._subscriptions(message.get("subscriptions", {}), message.get("ended", []))
         self._outcome.managed = sorted(self._managed)
         return self._outcome
 
@@ -228,6 +229,31 @@ class Applier:
                 self._traffic[name] = Traffic(self._node, raw)
             except TidecastError as problem:
                 self._outcome.errors[f"traffic/{name}"] = str(problem)
+
+    # --- durable subscriptions --------------------------------------------------------------------
+
+    def _subscriptions(self, wanted: dict[str, dict[str, Any]], ended: list[list[str]]) -> None:
+        """Make what is missing, end what the service ended; those of clients stay."""
+        perform = self._node.consumers.perform
+        there = {(s["pattern"], s["name"]): s for s in perform("list", {})}
+        for pattern, name in ended:
+            if (pattern, name) in there and name not in wanted:
+                self._attempt(name, perform, "delete", {"pattern": pattern, "name": name})
+        for name, told in wanted.items():
+            self._outcome.errors.pop(f"subscription/{name}", None)
+            which = {"pattern": told["pattern"], "name": name}
+            now = there.get((told["pattern"], name))
+            if now is None:
+                self._attempt(name, perform, "create", which | told["options"])
+            if told["paused"] != bool(now and now["paused"]):
+                action = "pause" if told["paused"] else "resume"
+                self._attempt(name, perform, action, which)
+
+    def _attempt(self, name: str, perform: Any, action: str, arguments: dict[str, Any]) -> None:
+        try:
+            perform(action, arguments)
+        except TidecastError as problem:
+            self._outcome.errors[f"subscription/{name}"] = str(problem)
 
     # --- saving -----------------------------------------------------------------------------------
 

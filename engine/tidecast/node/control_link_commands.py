@@ -65,11 +65,31 @@ class Commands:
                 return self._tail(command_id, str(args["topic"]))
             case "publish":
                 return self._publish(args)
-        durable = getattr(self._node, "durable", None)
-        handler = getattr(durable, "command", None)
-        if handler is None:
-            raise Unsupported(f"{name}: this engine has no durable topics yet")
-        return handler(name, args)
+        return self._durable(name, args)
+
+    def _durable(self, name: str, args: dict[str, Any]) -> Any:
+        """Pause, resume, seek, re-drive; what a dry run of a pause says is what is there."""
+        perform, dry_run = self._node.consumers.perform, bool(args.get("dry_run"))
+        kind = args.get("kind")
+        if name in ("pause", "resume") and kind in ("topic", "queue"):
+            topic = str(args["topic"])
+            if dry_run:
+                return {"would": name, "topic": topic}
+            told: dict[str, Any] = {"topic": topic, "paused": name == "pause"}
+            if kind == "queue":
+                told["queue"] = int(args["queue"])
+            perform(f"{name.replace('resume', 'pause')}_{kind}", told)
+            return {"paused": name == "pause"}
+        if kind != "subscription" or name not in ("pause", "resume", "seek", "redrive"):
+            raise Unsupported(f"{name} of a {kind}: this engine cannot do that yet")
+        which = {"pattern": str(args["pattern"]), "name": str(args["name"])}
+        if name == "seek":
+            return {"lanes": perform("seek", which | _seek_arguments(args) | {"dry_run": dry_run})}
+        if name == "redrive":
+            return dict(perform("redrive", which | {"dry_run": dry_run}))
+        if not dry_run:
+            perform(name, which)
+        return dict(perform("show", which | {"lanes": False}))
 
     def cancel(self, command_id: str) -> None:
         """End a stream."""
@@ -186,6 +206,20 @@ class Commands:
         finally:
             connection.close()
         return {"topic": args["topic"], "node": self._node.name, "ack": "engine"}
+
+
+def _seek_arguments(args: dict[str, Any]) -> dict[str, Any]:
+    told: dict[str, Any] = {}
+    queue = args.get("queue")
+    if args.get("shift") is not None:
+        told["shift"] = int(args["shift"])
+    elif args["at"] == "token":
+        told |= {"start": "tokens", "start_tokens": {int(queue or 0): int(args["token"])}}
+        queue = int(queue or 0)
+    else:
+        told["start"] = args["at"]
+        told["start_time_ns"] = int(args.get("time_ns") or 0)
+    return told if queue is None else told | {"queue": int(queue)}
 
 
 def _message(message: Message) -> dict[str, Any]:

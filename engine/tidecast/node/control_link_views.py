@@ -38,5 +38,21 @@ def sample(node: Node, at_ns: int) -> dict[str, Any]:
         "images": node.images(),
         "receivers": node.receivers(),
         "subscriptions": subscriptions,
+        "durable_subscriptions": [_durable(row) for row in node.consumers.perform("list", {})],
         "clients": len(clients),
+    }
+
+
+def _durable(row: dict[str, Any]) -> dict[str, Any]:
+    state = "paused" if row["paused"] else "active" if row["members"] else "idle"
+    return {
+        "name": row["name"],
+        "topic": row["pattern"],
+        "state": state,
+        "members": len(row["members"]),
+        "lag_messages": row["lag"],
+        "lag_s": row["lag_s"],
+        "outstanding": row["outstanding"],
+        "delivered": row["delivered"],
+        "dead": row["dead"],
     }
