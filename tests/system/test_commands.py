@@ -30,7 +30,7 @@ def _refused(platform: Platform, *arguments: str) -> str:
 def _nothing_left(platform: Platform) -> None:
     assert platform.shared() == []
     left = {each.name for each in platform.directory.iterdir()}
-    assert left <= {"topology.yaml", "engine.lock", "engine.log"}, left
+    assert left <= {"topology.yaml", "engine.lock", "engine.log", "gateway.token"}, left
 
 
 def test_top_once_as_json(lab: Lab) -> None:

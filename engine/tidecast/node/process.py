@@ -209,6 +209,13 @@ class Engine:
             undo.callback(node.stop)
             node.start()
             store = TopologyStore(self._topology, self._file)
+            gateway = ""
+            if self._gateway != "off":  # first: an engine that answers here has its gateway
+                from tidecast.node.gateway import open_gateway
+
+                opened = open_gateway(node, self.data_dir, self._gateway)
+                undo.callback(opened.stop)
+                gateway = opened.url
             server = AdmissionServer(node, self.data_dir, store, self._token)
             undo.callback(server.stop)
             server.start()
@@ -216,13 +223,6 @@ class Engine:
                 companion = make(node, store)
                 undo.callback(companion.stop)
                 companion.start()
-            gateway = ""
-            if self._gateway != "off":
-                from tidecast.node.gateway import open_gateway
-
-                opened = open_gateway(node, self.data_dir, self._gateway)
-                undo.callback(opened.stop)
-                gateway = opened.url
             state = EngineState(
                 pid=os.getpid(),
                 node_id=node.id,
