@@ -105,6 +105,7 @@ def test_a_wrong_token_is_one_line(served: Served) -> None:
     assert "refuses the token" in done.stderr
 
 
+@pytest.mark.long
 def test_what_a_killed_client_had_is_released(served: Served) -> None:
     code = (
         "import sys, tidecast.sync\n"
@@ -165,6 +166,7 @@ def test_two_remote_clients_over_cuts_and_delays(served: Served, proxy: Proxy) -
             here.next(timeout=0.2)
 
 
+@pytest.mark.long
 def test_up_serves_a_gateway_and_off_does_not(lab: Lab, eventually: Eventually) -> None:
     platform: Platform = lab.platform(topology({"name": "ipc", "kind": "ipc"}), start=False)
     platform.run("up", "--detach", "--no-control")
