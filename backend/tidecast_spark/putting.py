@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidecast.buffers.writer import append
 from tidecast.client.kernels import bells_of, ring_of
 from tidecast.layout import packet as wire
+from tidecast.log.batch import seal_batch
 from tidecast.native.jit import held_kernel, inlined
 from tidecast.native.memory import address_of, bytes_at, copy, load_u8, store_i64, store_u16
 
@@ -53,3 +54,9 @@ def put_rows(
         if status < 0:
             return i, status
     return end, 0
+
+
+@held_kernel
+def reseal(batch, n, token, time_ns):
+    """Give a sealed batch ``batch[:n]`` another first token; the token behind it."""
+    return seal_batch(batch, 0, n, token, time_ns)

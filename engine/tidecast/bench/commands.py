@@ -138,3 +138,22 @@ def run_all(as_json: bool, peers: bool, data_dir: Path) -> None:
     for name in HELP:
         _measure(name, as_json, peers, {})
     _measure("throughput", as_json, False, {"shape": "engine"})
+
+
+@cli.command("spark", help="PySpark: source, sink, rollup, first row. Needs the extra `spark`.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, last, on a line.")
+@click.option("--rows", type=click.IntRange(10_000), default=1_000_000, show_default=True,
+              help="Rows of each measurement.")  # fmt: skip
+@data_dir_option
+def run_spark(as_json: bool, rows: int, data_dir: Path) -> None:
+    """Measure the Spark pipeline."""
+    del data_dir
+    from tidecast.cli.pipeline import load_spark
+
+    screen = console(stderr=True)
+    with screen.status("bench spark") as status:
+        outcome = load_spark("bench", "run")(rows, lambda text: status.update(f"spark: {text}"))
+    if as_json:
+        click.echo(json.dumps(outcome))
+    else:
+        _show({"ratio": {}, "floor": {}} | outcome)

@@ -39,7 +39,7 @@ def _spark_options(command: F) -> F:
     return command
 
 
-def _load(module: str, name: str) -> Any:
+def load_spark(module: str, name: str) -> Any:
     """From the Spark package, which the engine's package does not import."""
     from tidecast.errors import ConfigError
 
@@ -65,9 +65,9 @@ def _run(
         if not equals:
             raise click.UsageError(f"--conf {one}: give KEY=VALUE")
         settings[key] = value
-    job = _load(f"jobs.{module}", name)
-    session = _load("spark_session", "session")
-    errors = _load("failures", "spark_errors")
+    job = load_spark(f"jobs.{module}", name)
+    session = load_spark("spark_session", "session")
+    errors = load_spark("failures", "spark_errors")
     with errors(), console(stderr=True).status("starting Spark"):
         spark = session(f"tidecast {module}", master=master, config=settings)
     try:
@@ -201,5 +201,5 @@ def report(
 def package(data_dir: Path, out: Path) -> None:
     """Write what a cluster needs as one file, for spark-submit --py-files."""
     del data_dir
-    files = _load("package", "write_package")(out)
+    files = load_spark("package", "write_package")(out)
     console().print(f"{out}: {files} files. spark-submit --py-files {out} your_job.py")

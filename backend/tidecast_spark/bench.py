@@ -1,0 +1,193 @@
+"""`tidecast bench spark`: rows a second of source, sink and rollup; the time to the first row."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tidecast.log.building import BatchBuilder
+from tidecast.log.files import queue_directory
+from tidecast.log.queue_log import QueueLog
+from tidecast.queues.mapper import hash_of
+from tidecast_spark.putting import reseal
+from tidecast_spark.source import BatchReader, TidecastDataSource, read_settings
+from tidecast_spark.telemetry import TELEMETRY_TOPIC
+
+VALUE_BYTES = 100
+PER_BATCH = 400
+QUEUES = 2
+MASTER = "local[2]"
+START_NS = 1_700_000_000_000_000_000
+
+
+class TupleReader(BatchReader):
+    """The same read, handed to Spark row by row."""
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        """Tuples."""
+        for table in super().read(partition):
+            yield from zip(*(column.to_pylist() for column in table.columns), strict=True)
+
+
+class TupleSource(TidecastDataSource):
+    """The source as it would be without Arrow, to compare with."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name in ``format(...)``."""
+        return "tidecast_tuples"
+
+    def reader(self, schema: Any) -> Any:
+        """A batch read by tuples."""
+        from tidecast_spark.options import source_options
+
+        options = source_options(dict(self.options.items()), streaming=False)
+        read_settings(options, schema)
+        return TupleReader(options, schema)
+
+
+def fill(data_dir: Path, topic: str, queues: int, rows: int, values: list[bytes]) -> None:
+    """Fill the queues of a topic with about ``rows`` records: ``values`` again and again."""
+    builder = BatchBuilder().begin()
+    for i, value in enumerate(values):
+        key = b"key-%04d" % i
+        builder.add(value, key=key, key_hash=hash_of(key), time_ns=START_NS)
+    builder.seal(0, START_NS)
+    for queue in range(queues):
+        log = QueueLog.open(
+            queue_directory(data_dir, topic, queue), topic=topic, queue=queue, fsync="none"
+        )
+        for _ in range(rows // queues // len(values)):
+            reseal(builder.buffer, builder.used, log.next_token, START_NS)
+            log.append(builder.buffer, builder.used, START_NS)
+        log.close()
+
+
+def telemetry(n: int) -> list[bytes]:
+    """Samples of ``n`` queues."""
+    some = np.random.default_rng(7).integers(0, 1000, (n, 6)).tolist()
+    names = ("messages_in", "messages_out", "packets", "resent", "lag", "cache_bytes")
+    return [
+        json.dumps(
+            {
+                "time_us": START_NS // 1000 + i * 1_000_000, "node": "n1", "topic": f"t{i % 40}",
+                "queue": i % 4, "interval_ms": 1000, "cache_max": 1 << 20,
+                **dict(zip(names, values, strict=True)),
+            }
+        ).encode()
+        for i, values in enumerate(some)
+    ]  # fmt: skip
+
+
+@contextmanager
+def _engine(data_dir: Path) -> Iterator[None]:
+    """An engine with the durable topic `out`."""
+    topology = {
+        "transports": [{"name": "ipc", "kind": "ipc"}],
+        "topics": [{"name": "out", "mode": "durable", "queues": QUEUES, "history_bytes": 64 << 20}],
+    }
+    (data_dir / "topology.yaml").write_text(json.dumps(topology))
+    command = [sys.executable, "-m", "tidecast.cli", "engine", "--data-dir", str(data_dir)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as engine:
+        assert engine.stdout is not None
+        engine.stdout.readline()
+        try:
+            yield
+        finally:
+            engine.terminate()
+            engine.wait(30)
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def _read(spark: Any, data_dir: Path, kind: str = "tidecast", topic: str = "in") -> Any:
+    return spark.read.format(kind).option("dataDir", str(data_dir)).option("topic", topic).load()
+
+
+def _noop(frame: Any) -> Callable[[], object]:
+    return lambda: frame.write.format("noop").mode("overwrite").save()
+
+
+def _stream(spark: Any, data_dir: Path, rows: int) -> float:
+    """Rows a second of a stream, without its first trigger."""
+    frame = (
+        spark.readStream.format("tidecast").option("dataDir", str(data_dir)).option("topic", "in")
+        .option("startingOffsets", "earliest").option("maxRecordsPerTrigger", str(rows // 3))
+        .load()
+    )  # fmt: skip
+    query = frame.writeStream.format("noop").trigger(availableNow=True).start()
+    query.awaitTermination()
+    done = [p for p in query.recentProgress if p["numInputRows"]][1:]
+    return sum(p["numInputRows"] for p in done) / sum(
+        p["durationMs"]["triggerExecution"] / 1000 for p in done
+    )
+
+
+def _sink(spark: Any, data_dir: Path) -> float:
+    frame = _read(spark, data_dir).select("key", "value")
+    with _engine(data_dir):
+        return _seconds(
+            lambda: frame.write.format("tidecast").mode("append")
+            .option("dataDir", str(data_dir)).option("topic", "out").save()
+        )  # fmt: skip
+
+
+def run(rows: int, note: Callable[[str], None]) -> dict[str, Any]:
+    """All figures, with ``rows`` records each."""
+    from tidecast_spark import session
+    from tidecast_spark.jobs.rollup import SOUND, minutes, samples
+
+    with tempfile.TemporaryDirectory(prefix="tc-") as directory:
+        data_dir = Path(directory)
+        note("writing topics")
+        fill(data_dir, "in", QUEUES, rows, [bytes(VALUE_BYTES)] * PER_BATCH)
+        fill(data_dir, TELEMETRY_TOPIC, QUEUES, rows, telemetry(PER_BATCH))
+        note("first row")
+        begun = time.perf_counter()
+        spark = session("bench", master=MASTER, config={"spark.sql.shuffle.partitions": "2"})
+        started = time.perf_counter()
+        _read(spark, data_dir).limit(1).collect()
+        first_row = time.perf_counter()
+        try:
+            spark.dataSource.register(TupleSource)
+            note("source")
+            arrow = _noop(_read(spark, data_dir))
+            arrow_s = min(_seconds(arrow) for _ in range(3))
+            note("source by tuples")
+            tuples_s = _seconds(_noop(_read(spark, data_dir, "tidecast_tuples")))
+            note("stream")
+            streamed = _stream(spark, data_dir, rows)
+            note("rollup")
+            sound = samples(_read(spark, data_dir, topic=TELEMETRY_TOPIC)).where(SOUND)
+            rollup_s = _seconds(_noop(minutes(sound)))
+            note("sink")
+            sink_s = _sink(spark, data_dir)
+        finally:
+            spark.stop()
+    kept = rows // QUEUES // PER_BATCH * PER_BATCH * QUEUES
+    return {
+        "bench": "spark",
+        "config": {"rows": kept, "value_bytes": VALUE_BYTES, "master": MASTER},
+        "metrics": {
+            "session_start_s": round(started - begun, 2),
+            "first_row_s": round(first_row - begun, 2),
+            "source_rows_per_s": round(kept / arrow_s),
+            "source_tuples_rows_per_s": round(kept / tuples_s),
+            "stream_rows_per_s": round(streamed),
+            "sink_rows_per_s": round(kept / sink_s),
+            "rollup_rows_per_s": round(kept / rollup_s),
+        },
+    }
