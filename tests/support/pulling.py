@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from tidecast.layout import segment as seg
 from tidecast.log.building import BatchBuilder
 from tidecast.log.queue_log import QueueLog
 from tidecast.queues.cursor import SHARES
+from tidecast.queues.mapper import hash_of
 from tidecast.queues.sources import Fetched, LogSource
 
 S_NS = 1_000_000_000
@@ -202,7 +202,7 @@ class Rig:
         builder.begin()
         for one in records:
             key, payload = one if isinstance(one, tuple) else (None, one)
-            builder.add(payload, key=key, key_hash=zlib.crc32(key) if key is not None else 0)
+            builder.add(payload, key=key, key_hash=hash_of(key) if key is not None else 0)
         token = log.next_token
         builder.seal(token)
         log.append(builder.buffer, builder.used)

@@ -19,7 +19,7 @@ from tidecast.sync import Connection
 def topology(**topic: object) -> Topology:
     topics = [
         TopicConfig(name=name, transport="ipc", mode="durable", fsync="none", queues=2, **topic)  # type: ignore[arg-type]
-        for name in ("orders", "orders.eu")
+        for name in ("orders", "orders.eu", "dead")
     ]
     topics.append(TopicConfig(name="live", transport="ipc"))
     return topology_from(
@@ -205,6 +205,58 @@ def test_run_compiled_acks_what_it_handled(client: Connection) -> None:
         while consumer.info()["lag"] and time.monotonic() < end:
             consumer.fetch(1, 0.01)
         assert consumer.info()["lag"] == 0
+
+
+def test_dead_letters_say_why_and_come_again_for_one_subscription_only(client: Connection) -> None:
+    with (
+        client.consumer("orders", "a", max_deliver=2, dead_letter="dead") as consumer,
+        client.consumer("orders", "b") as other,
+        client.consumer("dead", "watch") as graveyard,
+    ):
+        publish(client, *BODIES[:5], keys=1)
+        good: list[bytes] = []
+        while len(good) < 3:
+            for message in consumer.fetch(10, 5.0):
+                if bytes(message.data) == b"m01":
+                    message.nak()
+                elif bytes(message.data) == b"m03":
+                    message.term("no customer")
+                else:
+                    good.append(bytes(message.data))
+                    message.ack()
+        letters: dict[bytes, dict] = {}
+        while len(letters) < 2:
+            for message in graveyard.fetch(10, 5.0):
+                letters[bytes(message.data)] = message.headers
+        assert letters[b"m03"]["dead-reason"] == "no customer"
+        assert (letters[b"m01"]["dead-attempts"], letters[b"m01"]["dead-topic"]) == (2, "orders")
+        assert letters[b"m01"]["n"] == 1
+        assert sorted(take(other, 5)) == BODIES[:5]
+        assert consumer.redrive(dry_run=True)["records"] == 2
+        assert consumer.redrive(reason="customer")["records"] == 1
+        assert take(consumer, 1) == [b"m03"]
+        assert consumer.redrive()["records"] == 1
+        assert take(consumer, 1) == [b"m01"]
+        assert consumer.redrive()["records"] == 0
+        assert not other.fetch(10, 0.1)
+
+
+def test_filters_on_key_and_headers(client: Connection) -> None:
+    with (
+        client.consumer("orders", "key", key="k1") as one,
+        client.consumer("orders", "prefix", key="k*") as prefix,
+    ):
+        publish(client, *BODIES)
+        assert sorted(take(one, 10)) == BODIES[1::3]
+        assert sorted(take(prefix, 30)) == BODIES
+        assert not one.fetch(10, 0.05)
+    publisher = client.publisher("orders")
+    with client.consumer("orders", "eu", headers={"region": "eu"}) as eu:
+        for i, body in enumerate(BODIES):
+            region = "eu" if i % 2 else "us"
+            publisher.publish(body, key=b"k", headers={"n": i, "region": region})
+        publisher.flush()
+        assert sorted(take(eu, 15)) == BODIES[1::2]
 
 
 def test_a_pattern_takes_in_topics_as_they_appear(client: Connection) -> None:

@@ -27,8 +27,10 @@ from tidecast.native.memory import address
 from tidecast.native.threads import prepare_agent_thread
 from tidecast.queues import blocks as bl
 from tidecast.queues import cursor as cu
+from tidecast.queues import filters as fi
 from tidecast.queues import window as wi
 from tidecast.queues.cache import UNKNOWN
+from tidecast.queues.mapper import hash_of
 from tidecast.queues.sources import Fetched, Source
 
 RETRY_NS = 1_000_000_000
@@ -154,9 +156,14 @@ class Puller:
         deliveries_max: int = 5,
         restored: np.ndarray | None = None,
         window: int = wi.WINDOW_MIN,
-        stream: tuple[int, bytes] | None = None,
+        name: str = "",
+        key_pattern: str = "",
+        headers: dict[str, str] | None = None,
     ) -> int:
-        """A subscription's cursor in queue ``q``, at ``token``. ``restored``: see LANE."""
+        """A subscription's cursor in queue ``q``, at ``token``. ``restored``: see LANE.
+
+        ``key_pattern``: a key (then the lane follows one stream), or a prefix and ``*``.
+        """
         S = self.state
         free = np.flatnonzero(S.lanes["active"] == 0)
         if free.size == 0:
@@ -165,8 +172,11 @@ class Puller:
         generation = max(int(S.lanes[lane]["generation"]) + 1, self._generation)
         entries_memory, keys = wi.window_memory(window)
         rows = np.zeros((0, 3), dtype=np.int64) if restored is None else restored.copy()
-        key = np.frombuffer(stream[1] if stream else b"", dtype=np.uint8).copy()
-        self._windows[lane] = (entries_memory, keys, rows, key)
+        prefix = key_pattern.endswith("*")
+        key = np.frombuffer(key_pattern.removesuffix("*").encode() + b"\0", dtype=np.uint8).copy()
+        conditions = fi.conditions_of(name, headers or {})
+        stream = bool(key_pattern) and not prefix
+        self._windows[lane] = (entries_memory, keys, rows, key, conditions)
         S.lanes[lane] = np.zeros((), dtype=cu.LANE)
         record = S.lanes[lane]
         values = {
@@ -175,9 +185,11 @@ class Puller:
             "window_address": address(entries_memory), "window_mask": window - 1,
             "keys_address": address(keys), "keys_mask": keys.size - 1,
             "ack_wait_ns": ack_wait_ns, "deliveries_max": deliveries_max,
-            "restored_address": address(rows), "restored_n": len(rows), "stream_next": -1,
-            "filter": 1 if stream else 0, "stream_hash": stream[0] if stream else 0,
-            "filter_address": address(key), "filter_bytes": key.size,
+            "restored_address": address(rows), "restored_n": len(rows),
+            "filter": fi.STREAM if stream else fi.PATTERN if prefix or headers else fi.ALL,
+            "stream_hash": hash_of(key_pattern.encode()) if stream else 0,
+            "filter_address": address(key), "filter_bytes": key.size - 1,
+            "conditions_address": address(conditions), "conditions_bytes": conditions.size,
         }  # fmt: skip
         for field, value in values.items():
             record[field] = value

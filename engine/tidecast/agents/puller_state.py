@@ -15,7 +15,6 @@ from tidecast.queues.window import WINDOW_MAX
 
 BLOCKS_MAX = 16_384
 SAMPLES = 32
-STREAMS_MAX = 2 * LANES_MAX
 
 (
     E_FETCH, E_WINDOW, E_DEAD, E_HOSTILE, E_ATTACHED,
@@ -82,7 +81,6 @@ PULLER = Kind(
         ("members", MEMBER, ()),
         ("samples", np.int64, (SAMPLES, 2)),  # by member
         ("touched", np.int64, ()),  # members with unpublished frames
-        ("streams", np.int64, (2,)),  # (queue, hash) -> first lane of a stream
         ("stamps", np.int64, (2,)),  # scratch: keys met in a walk over a window
         ("events", np.int64, (EVENT_FIELDS,)),
         ("reasons", np.uint8, (ACK_REASON_BYTES_MAX,)),  # by event
@@ -109,7 +107,6 @@ def puller_state(*, wakes: Bytes, bells: Bytes) -> State:
         blocks=np.zeros(BLOCKS_MAX, dtype=BLOCK), members=np.zeros(MEMBERS_MAX, dtype=MEMBER),
         samples=np.zeros((MEMBERS_MAX, SAMPLES, 2), dtype=np.int64),
         touched=np.zeros(MEMBERS_MAX, dtype=np.int64),
-        streams=np.zeros((STREAMS_MAX, 2), dtype=np.int64),
         stamps=np.zeros((2 * WINDOW_MAX, 2), dtype=np.int64),
         events=np.zeros((EVENTS_MAX, EVENT_FIELDS), dtype=np.int64),
         reasons=np.zeros((EVENTS_MAX, ACK_REASON_BYTES_MAX), dtype=np.uint8),

@@ -35,9 +35,9 @@ from tidecast.native.memory import (
 )
 from tidecast.queues import cursor as cu
 from tidecast.queues import window as wi
-from tidecast.queues.blocks import data_of, following_in_stream, next_of_stream, record_at
+from tidecast.queues.blocks import data_of, next_of_stream, record_at
 from tidecast.queues.cache import find_block, touch
-from tidecast.queues.filters import passes
+from tidecast.queues.filters import addressed, passes
 
 SKIP, HOLD, STOP = -1, -2, -3
 """What becomes of a record that goes to no member now."""
@@ -116,11 +116,11 @@ def _choose(S, L, lane, data, p, token):
         attempts = _restored(L, token)
         if attempts < 0:
             return SKIP, 0
-    if L.filter != 0 and not passes(L, data, p):
-        L.filtered += 1
+    word = load_u32(data, p + seg.REC_LENGTH_AT)
+    if (L.filter != 0 or word & seg.REC_HEADERS) and not passes(L, data, p):
         return SKIP, 0
     key_hash = load_u32(data, p + seg.REC_KEY_HASH_AT)
-    keyed = load_u32(data, p + seg.REC_LENGTH_AT) & seg.REC_KEY != 0
+    keyed = word & seg.REC_KEY != 0
     if keyed and wi.key_is_held(L, key_hash):
         return HOLD, attempts
     member = owner_of(S, L, lane, token, key_hash, keyed)
@@ -251,8 +251,11 @@ def _run_length(S, L, lane, B, data, i, limit, member, attempts, simple):
     while n < limit:
         if n > 0 and (record_at(B, i + n) != p or p - start >= few):
             break
-        size = load_u32(data, p + seg.REC_LENGTH_AT) & seg.REC_LENGTH_MASK
+        word = load_u32(data, p + seg.REC_LENGTH_AT)
+        size = word & seg.REC_LENGTH_MASK
         if p - start + size > space:
+            break
+        if simple and n > 0 and word & seg.REC_HEADERS and addressed(data, p):
             break
         if p - start + size > allowed and (n > 0 or m.in_flight > 0):
             m.full = 1
@@ -260,8 +263,6 @@ def _run_length(S, L, lane, B, data, i, limit, member, attempts, simple):
         if n > 0 and not simple:
             other, before = _choose(S, L, lane, data, p, L.next + n)
             if other != member or before + 1 != attempts:
-                if other == SKIP and L.filter != 0:
-                    L.filtered -= 1  # it will be looked at again
                 break
         n += 1
         p += size
@@ -277,11 +278,14 @@ def deliver_run(S, L, lane, b, now, limit):
     p = record_at(B, i)
     limit = min(limit, min(B.end - L.next, wi.window_room(L)))
     simple = L.owner >= 0 and L.filter == 0 and L.again_n == 0 and L.restored_i >= L.restored_n
+    if load_u32(data, p + seg.REC_LENGTH_AT) & seg.REC_HEADERS and addressed(data, p):
+        simple = False
     member = L.owner
     attempts = 0
     if not simple:
         member, attempts = _choose(S, L, lane, data, p, L.next)
         if member == SKIP:
+            L.filtered += 1
             L.next += 1
             L.dirty = 1
             return 1
@@ -369,14 +373,6 @@ def skip_to_stream(S, L, b):
     found = next_of_stream(B, L.stream_hash, i)
     L.next = B.end if found < 0 else B.first + found
     return found >= 0
-
-
-@inlined
-def after_stream(S, L, b):
-    """Behind a record of its stream: to the one that follows in the block, or behind the block."""
-    B = S.blocks[b]
-    found = following_in_stream(B, L.stream_hash, L.next - 1 - B.first)
-    L.next = B.end if found < 0 else B.first + found
 
 
 # --- again --------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "recorder": ("tidecast.cli.recorder:recorder", "Read the flight recorder."),
     "faults": ("tidecast.cli.faults:faults", "Inject faults: loss, delay, reordering ..."),
     "pipeline": ("tidecast.cli.pipeline:pipeline", "Archive, replay, roll up: jobs on Spark."),
+    "subscription": ("tidecast.cli.subscription:subscription", "Durable subscriptions: lag, seek."),
     "bench": ("tidecast.bench:cli", "Measure this machine."),
     "doctor": ("tidecast.cli.doctor:doctor", "Look for what makes multicast fail."),
 }

@@ -462,13 +462,14 @@ class Connection(Consumers):
 
     def publish(self, topic: str, payload: Any, **options: Any) -> None:
         """Publish one message; arguments as `Publisher.publish`. Keeps a publisher a topic."""
-        self._publisher_of(topic).publish(payload, **options)
+        self.kept_publisher(topic).publish(payload, **options)
 
     def publish_batch(self, topic: str, messages: Any, **options: Any) -> BatchResult:
         """Publish many messages, see `Publisher.publish_batch`. Keeps a publisher a topic."""
-        return self._publisher_of(topic).publish_batch(messages, **options)
+        return self.kept_publisher(topic).publish_batch(messages, **options)
 
-    def _publisher_of(self, topic: str) -> Publisher:
+    def kept_publisher(self, topic: str) -> Publisher:
+        """The publisher that `publish` keeps for a topic."""
         kept = self._kept.get(topic)
         if kept is None or kept.closed:
             self.check()

@@ -34,6 +34,7 @@ from tidecast.node.subscriptions_durable_checks import (
     saved_lane,
     start_token,
 )
+from tidecast.node.subscriptions_durable_dead import DeadLetters
 from tidecast.node.subscriptions_durable_state import (
     PAUSED_GROWTH,
     PAUSED_QUEUE,
@@ -81,7 +82,7 @@ class DurableSubscriptions(Observer):
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._helper: threading.Thread | None = None
         self._next_save = 0.0
-        self.on_dead: Callable[[SubscriptionHere, LaneHere, Dead], None] = self._drop_dead
+        self.letters = DeadLetters(self)
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -122,6 +123,7 @@ class DurableSubscriptions(Observer):
             self._inbox.put(None)
             self._helper.join(5.0)
             self._helper = None
+        self.letters.close()
         if self.puller is None:
             return
         self.save_all()
@@ -149,6 +151,8 @@ class DurableSubscriptions(Observer):
                 item()
             except queue.Empty:
                 pass
+            if self._inbox.empty():
+                self.letters.flush()
             self._save_if_due()
 
     def _deal(self) -> None:
@@ -156,6 +160,7 @@ class DurableSubscriptions(Observer):
             item = self._inbox.get()
             if item is not None:
                 item()
+        self.letters.flush()
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -253,6 +258,8 @@ class DurableSubscriptions(Observer):
             raise ConfigError(f"name: {name!r}: 1 to {NAME_BYTES_MAX} bytes, without /")
         if not is_pattern(pattern):
             self._check_durable(pattern)
+        if options.dead_letter:
+            self._check_durable(options.dead_letter)
         with self.lock:
             if (pattern, name) in self.subscriptions:
                 raise Conflict(f"subscription {name} of {pattern} exists already")
@@ -330,6 +337,7 @@ class DurableSubscriptions(Observer):
             lane = puller.call(
                 puller.add_lane, subscription.number, one.row, token, restored=rows,
                 ack_wait_ns=subscription.ack_wait_ns, deliveries_max=saved.max_deliver,
+                name=saved.name, key_pattern=saved.key_pattern, headers=saved.headers,
             )  # fmt: skip
             made = LaneHere(lane, puller.lane_word(lane), one)
             subscription.lanes[key] = made
@@ -513,16 +521,7 @@ class DurableSubscriptions(Observer):
         """See `Observer`; in the puller's thread."""
         found = self._by_lane.get(dead.lane)
         if found is not None:
-            self._inbox.put(lambda: self.on_dead(*found, dead))
-
-    def _drop_dead(self, subscription: SubscriptionHere, lane: LaneHere, dead: Dead) -> None:
-        self.settle_dead(dead)
-        self.node.tell_all(
-            ev.MessageDropped(
-                topic=lane.here.topic, queue=lane.here.queue, token=dead.token,
-                subscription=subscription.saved.name, attempts=dead.attempts, reason=dead.reason,
-            )
-        )  # fmt: skip
+            self._inbox.put(lambda: self.letters.add(*found, dead))
 
     def settle_dead(self, dead: Dead) -> None:
         """A dead record is stored, or dropped and told: settle it."""

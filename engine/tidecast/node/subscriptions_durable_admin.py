@@ -151,8 +151,8 @@ def peek(
     return found
 
 
-def decoded(record: bytes) -> dict[str, Any]:
-    """A record's parts; a long payload is cut."""
+def decoded(record: bytes, *, cut: bool = True) -> dict[str, Any]:
+    """A record's parts; a long payload is cut, unless told not to."""
     length, _, stamp, _, key_n, headers_n = unpack_from("<IIqIHH", record, 0)
     at = seg.RECORD_HEADER_BYTES
     key = record[at : at + key_n] if length & seg.REC_KEY else None
@@ -160,7 +160,7 @@ def decoded(record: bytes) -> dict[str, Any]:
     payload = record[at + key_n + headers_n :]
     return {
         "key": key, "time_ns": stamp, "headers": msgspec.msgpack.decode(raw) if raw else {},
-        "size": len(payload), "payload": payload[:PEEK_PAYLOAD_BYTES_MAX],
+        "size": len(payload), "payload": payload[:PEEK_PAYLOAD_BYTES_MAX] if cut else payload,
     }  # fmt: skip
 
 

@@ -189,17 +189,3 @@ def next_of_stream(B, key_hash, i):
             return k
         found = _next_in_bucket(B, k)
     return -1
-
-
-@inlined
-def following_in_stream(B, key_hash, i):
-    """The next record of the same stream behind its record ``i``; -1: none in this block."""
-    index_streams(B)
-    data = data_of(B)
-    found = _next_in_bucket(B, i)
-    while found != 0:
-        k = found - 1
-        if load_u32(data, record_at(B, k) + seg.REC_KEY_HASH_AT) == key_hash:
-            return k
-        found = _next_in_bucket(B, k)
-    return -1

@@ -29,9 +29,6 @@ QUEUE = np.dtype(
         ("consumed_bytes", np.int64),  # bytes of records that went to members, redelivered ones too
         ("evicted", np.int64),  # blocks given up
         ("spilled", np.int64),  # of these, blocks in which a slow or paused lane rested
-        ("streams", np.int64),  # lanes that follow one stream
-        ("following", np.int64),  # of these, lanes that wait for the scan
-        ("scanned", np.int64),  # the scan's token: streams' lanes know all before it
         ("bad", np.int64),  # fetches whose batches were not sound
     ]
 )

@@ -57,12 +57,12 @@ LANE = np.dtype(
         ("timer_ns", np.int64),  # no entry is due before; 0: none
         ("ack_wait_ns", np.int64),
         ("deliveries_max", np.int64),  # 0: no limit
-        ("filter", np.int64),  # 0 none, 1 one stream, 2 pattern, 3 function
+        ("filter", np.int64),  # 0 none, 1 one stream, 2 prefix of the key, headers
         ("stream_hash", np.int64),
-        ("stream_follows", np.int64),  # 1: waits for the queue's scan
-        ("stream_next", np.int64),  # next lane with the same hash; -1
         ("filter_address", np.int64),  # pattern's bytes, or function
         ("filter_bytes", np.int64),
+        ("conditions_address", np.int64),  # see `filters.conditions_of`
+        ("conditions_bytes", np.int64),
         ("restored_address", np.int64),  # int64[n, 3]: first, end, attempts (-1: settled)
         ("restored_n", np.int64),
         ("restored_i", np.int64),

@@ -48,6 +48,8 @@ class SavedSubscription(msgspec.Struct, kw_only=True):
     headers: dict[str, str] = {}
     paused: bool = False
     lanes: list[SavedLane] = []
+    redriven: list[tuple[int, int]] = []
+    """(queue, token) of dead letters that were sent again."""
 
 
 class SubscriptionStore:

@@ -1,0 +1,88 @@
+"""Loops of the consumers' benches: poll one record with queues paused at random, drain members."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tidecast.agents.events import A_EVENTS
+from tidecast.agents.puller import pull_cycle, puller_of
+from tidecast.buffers import member_ring as mr
+from tidecast.layout import member as lay
+from tidecast.native import syscalls as sys
+from tidecast.native.atomics import store_relaxed
+from tidecast.native.jit import kernel
+from tidecast.native.memory import bytes_at
+from tidecast.queues import cursor as cu
+
+
+@kernel
+def poll_one_by_one(
+    words: Any, lanes: Any, k: Any, member: Any, rows: Any, runs: Any, seed: Any, scratch: Any,
+    until_ns: Any, found: Any,
+) -> Any:  # fmt: skip
+    """Leave one random lane unpaused, poll one record, ack it; again and again.
+
+    ``found``: records, polls that had to wait. Returns when events or commands need the shell (the
+    same lane stays unpaused), or the time is over.
+    """
+    S = puller_of(words)
+    m = S.members[member]
+    ring = bytes_at(m.ring_address, m.ring_bytes)
+    now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+    while now < until_ns:
+        if seed[1] == 0:
+            seed[0] = (seed[0] * 6364136223846793005 + 1442695040888963407) & 0x7FFFFFFFFFFFFFFF
+            chosen = (seed[0] >> 33) % lanes.size
+            for i in range(lanes.size):
+                lane = lanes[i]
+                paused = 0 if i == chosen else 1
+                if S.lanes[lane].paused != paused:
+                    S.lanes[lane].paused = paused
+                    cu.make_ready(S, lane)
+            seed[1] = 1
+        pull_cycle(S, now)
+        n, r = mr.take_into(ring, k, scratch, rows, runs, 1)
+        if n == 1:
+            mr.ack_all_into(ring, k, runs, r, scratch)
+            store_relaxed(S.wakes, lay.WAKE_MEMBERS_AT + (member >> 6) * 8, 1 << (member & 63))
+            found[0] += 1
+            seed[1] = 0
+        else:
+            found[1] += 1
+        if S.attention[A_EVENTS] > 0:
+            return 1
+        now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+        if n != 1:
+            return 1
+    return 0
+
+
+@kernel
+def drain_members(
+    words: Any, members: Any, states: Any, rows: Any, runs: Any, scratch: Any, rounds: Any,
+    found: Any,
+) -> Any:  # fmt: skip
+    """Cycle, and let each of the members take and ack all it has; records by member in ``found``.
+
+    Returns how many were taken; comes back early when events need the shell.
+    """
+    S = puller_of(words)
+    taken = 0
+    for _ in range(rounds):
+        pull_cycle(S, sys.clock_ns(sys.CLOCK_MONOTONIC, scratch))
+        for i in range(members.size):
+            member = members[i]
+            m = S.members[member]
+            ring = bytes_at(m.ring_address, m.ring_bytes)
+            k = states[i]
+            n, r = mr.take_into(ring, k, scratch, rows, runs, rows.shape[0])
+            if n > 0:
+                mr.mark_taken(ring, rows, n)
+                mr.ack_all_into(ring, k, runs, r, scratch)
+                found[i] += n
+                taken += n
+            at = lay.WAKE_MEMBERS_AT + (member >> 6) * 8
+            store_relaxed(S.wakes, at, 1 << (member & 63))
+        if S.attention[A_EVENTS] > 0:
+            return taken
+    return taken

@@ -1,0 +1,232 @@
+"""`tidecast subscription`: durable subscriptions of the running engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from tidecast.cli.common import (
+    console,
+    control,
+    data_dir_option,
+    echo_json,
+    human_count,
+    json_option,
+    token_option,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@click.group()
+def subscription() -> None:
+    """Named consumers of durable topics: how far they are, and moving them.
+
+    A subscription is told by its topic (or pattern) and its name.
+    """
+
+
+def _common(command: F) -> F:
+    return data_dir_option(token_option(json_option(command)))
+
+
+def _named(command: F) -> F:
+    command = click.argument("name")(command)
+    return click.argument("topic")(_common(command))
+
+
+def _ask(data_dir: Path, token: str | None, action: str, **arguments: Any) -> Any:
+    from tidecast.client.socket_frames import DurableSubscription
+
+    with control(data_dir, token) as engine:
+        return engine.ask(DurableSubscription(action=action, arguments=arguments))
+
+
+@subscription.command("list")
+@_common
+def list_all(data_dir: Path, token: str | None, as_json: bool) -> None:
+    """All subscriptions: lag, outstanding, members."""
+    rows = _ask(data_dir, token, "list")
+    if as_json:
+        echo_json(rows)
+        return
+    _table(
+        ("topic", "name", "queues", "members", "lag", "lag s", "outstanding", "dead", "state"),
+        [
+            (row["pattern"], row["name"], row["queues"], len(row["members"]),
+             human_count(row["lag"]), f"{row['lag_s']:.1f}", row["outstanding"], row["dead"],
+             "paused" if row["paused"] else "active")
+            for row in rows
+        ],
+    )  # fmt: skip
+
+
+@subscription.command()
+@_named
+def show(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool) -> None:
+    """One subscription: its settings, and each of its queues with the reason why it waits."""
+    found = _ask(data_dir, token, "show", pattern=topic, name=name)
+    if as_json:
+        echo_json(found)
+        return
+    out = console()
+    for field in ("ack_wait_s", "max_deliver", "dead_letter", "key_pattern", "paused"):
+        out.print(f"{field}: {found[field]}")
+    out.print(f"members: {', '.join(m['client'] for m in found['members']) or 'none'}")
+    _table(
+        ("topic", "queue", "position", "end", "lag", "lag s", "outstanding", "waiting", "reason"),
+        [
+            (row["topic"], row["queue"], row["position"], row["end"], row["lag"],
+             f"{row['lag_s']:.1f}", row["outstanding"], row["waiting"], row["reason"])
+            for row in found["lanes"]
+        ],
+    )  # fmt: skip
+
+
+@subscription.command()
+@_named
+@click.option("--start", default="earliest", metavar="WHERE", help="earliest, latest, or ISO time.")
+@click.option("--ack-wait", type=float, metavar="SECONDS", help="Deliver again after [30].")
+@click.option("--max-deliver", type=int, metavar="N", help="Deliveries, at most; 0: no limit [5].")
+@click.option("--dead-letter", metavar="TOPIC", help="Durable topic for what fails too often.")
+@click.option("--key", metavar="PATTERN", help="A key, or a prefix and *.")
+def create(
+    topic: str, name: str, start: str, ack_wait: float | None, max_deliver: int | None,
+    dead_letter: str | None, key: str | None, data_dir: Path, token: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Create a subscription; its position is fixed from now on."""
+    chosen = {
+        "ack_wait_s": ack_wait, "max_deliver": max_deliver, "dead_letter": dead_letter,
+        "key_pattern": key, **_start(start),
+    }  # fmt: skip
+    made = _ask(data_dir, token, "create", pattern=topic, name=name, **chosen)
+    _done(as_json, made, f"subscription {name} of {topic}: {made['queues']} queues")
+
+
+@subscription.command()
+@_named
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def delete(
+    topic: str, name: str, yes: bool, data_dir: Path, token: str | None, as_json: bool
+) -> None:
+    """Delete a subscription; its position is lost, its consumers end."""
+    if not yes:
+        click.confirm(f"Delete {name} of {topic}? Its position is lost", abort=True)
+    _ask(data_dir, token, "delete", pattern=topic, name=name)
+    _done(as_json, {"deleted": True}, f"subscription {name} of {topic} is deleted")
+
+
+@subscription.command()
+@_named
+def pause(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool) -> None:
+    """Pause a subscription; what was fetched is kept."""
+    _ask(data_dir, token, "pause", pattern=topic, name=name)
+    _done(as_json, {"paused": True}, f"subscription {name} of {topic} is paused")
+
+
+@subscription.command()
+@_named
+def resume(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool) -> None:
+    """Resume a subscription."""
+    _ask(data_dir, token, "resume", pattern=topic, name=name)
+    _done(as_json, {"paused": False}, f"subscription {name} of {topic} goes on")
+
+
+@subscription.command()
+@_named
+@click.option("--to", "start", default="", metavar="WHERE", help="earliest, latest, or ISO time.")
+@click.option("--shift", type=int, default=0, metavar="N", help="By N records, back if below 0.")
+@click.option("--queue", type=int, metavar="N", help="Only this queue.")
+@click.option("--dry-run", is_flag=True, help="Only say what would move.")
+def seek(
+    topic: str, name: str, start: str, shift: int, queue: int | None, dry_run: bool,
+    data_dir: Path, token: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Move a subscription, back or forth."""
+    if bool(start) == bool(shift):
+        raise click.UsageError("give --to or --shift")
+    rows = _ask(
+        data_dir, token, "seek", pattern=topic, name=name, shift=shift, queue=queue,
+        dry_run=dry_run, **(_start(start) if start else {}),
+    )  # fmt: skip
+    if as_json:
+        echo_json(rows)
+        return
+    _table(
+        ("topic", "queue", "before", "after", "records"),
+        [(r["topic"], r["queue"], r["before"], r["after"], r["records"]) for r in rows],
+    )
+
+
+@subscription.command()
+@_named
+@click.option("--reason", metavar="TEXT", help="Only those whose reason holds this.")
+@click.option("--key", metavar="KEY", help="Only those of this key.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=100_000, help="At most.")
+@click.option("--dry-run", is_flag=True, help="Only say which.")
+def redrive(
+    topic: str, name: str, reason: str | None, key: str | None, limit: int, dry_run: bool,
+    data_dir: Path, token: str | None, as_json: bool,
+) -> None:  # fmt: skip
+    """Deliver dead letters of this subscription again, to it alone."""
+    found = _ask(
+        data_dir, token, "redrive", pattern=topic, name=name, reason=reason, key=key,
+        limit=limit, dry_run=dry_run,
+    )  # fmt: skip
+    verb = "would be delivered" if dry_run else "are delivered"
+    _done(as_json, found, f"{found['records']} records {verb} again")
+
+
+@subscription.command()
+@_named
+@click.option("--limit", type=click.IntRange(1, 1000), default=10, help="Records.")
+def peek(
+    topic: str, name: str, limit: int, data_dir: Path, token: str | None, as_json: bool
+) -> None:
+    """The next records that are not settled; delivers nothing."""
+    rows = _ask(data_dir, token, "peek", pattern=topic, name=name, limit=limit)
+    if as_json:
+        echo_json(rows)
+        return
+    _table(
+        ("topic", "queue", "token", "key", "bytes", "payload"),
+        [(r["topic"], r["queue"], r["token"], _text(r["key"]), r["size"], _text(r["payload"][:60]))
+         for r in rows],
+    )  # fmt: skip
+
+
+def _start(where: str) -> dict[str, Any]:
+    if where in ("earliest", "latest"):
+        return {"start": where}
+    from datetime import datetime
+
+    try:
+        moment = datetime.fromisoformat(where).astimezone()
+    except ValueError:
+        raise click.BadParameter(f"{where!r}: earliest, latest, or 2026-01-31T12:00:00") from None
+    return {"start": "time", "start_time_ns": int(moment.timestamp() * 1e9)}
+
+
+def _text(raw: bytes | None) -> str:
+    return "" if raw is None else raw.decode(errors="replace")
+
+
+def _done(as_json: bool, value: Any, text: str) -> None:
+    if as_json:
+        echo_json(value)
+    else:
+        console().print(text)
+
+
+def _table(columns: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    console().print(table)
