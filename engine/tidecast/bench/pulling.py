@@ -53,6 +53,7 @@ class DelayedSource(LogSource):
 
     def poll(self, now_ns: int) -> Fetched | None:  # type: ignore[override]
         """See `Source`."""
+        del now_ns
         if self._late is None or time.monotonic_ns() < self._late[0]:
             return None
         got, self._late = self._late[1], None
@@ -109,15 +110,15 @@ class Stand:
 
 def amplification(puller: Puller, lanes: list[int]) -> float:
     """Bytes of records fetched and not waiting in the cache, by bytes delivered."""
-    S = puller.state
-    fetched = int(S.queues["fetched_records"].sum())
+    tables = puller.state
+    fetched = int(tables.queues["fetched_records"].sum())
     waiting = 0
     for lane in lanes:
-        q = int(S.lanes[lane]["queue"])
-        for b in S.held[q, : int(S.queues[q]["blocks"])].tolist():
-            first, end = int(S.blocks[b]["first"]), int(S.blocks[b]["end"])
-            waiting += max(0, end - max(first, int(S.lanes[lane]["next"])))
-    delivered = int(S.lanes["delivered"].sum())
+        q = int(tables.lanes[lane]["queue"])
+        for b in tables.held[q, : int(tables.queues[q]["blocks"])].tolist():
+            first, end = int(tables.blocks[b]["first"]), int(tables.blocks[b]["end"])
+            waiting += max(0, end - max(first, int(tables.lanes[lane]["next"])))
+    delivered = int(tables.lanes["delivered"].sum())
     return (fetched - waiting) / max(1, delivered)
 
 
@@ -189,9 +190,9 @@ def many_queues(records: int) -> dict[str, Any]:
         for lane in lanes:
             puller.share(lane, [member] * SHARES)
         taken, seconds = drain(puller, [member], [k], sum(log.next_token for log in stand.logs))
-        S = puller.state
-        fetched = int(S.queues["fetched_bytes"].sum())
-        consumed = int(S.queues["consumed_bytes"].sum())
+        tables = puller.state
+        fetched = int(tables.queues["fetched_bytes"].sum())
+        consumed = int(tables.queues["consumed_bytes"].sum())
         peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
         return {
             "records": int(taken[0]), "records_per_s": round(int(taken[0]) / seconds),
@@ -252,14 +253,15 @@ def slow_consumer(
         assert stuck is not None
         note("the stuck one goes on")
         late, _ = drain(puller, [stuck[0]], [stuck[1]], records)
-        S = puller.state
+        tables = puller.state
         return {
             "bench": "slow-consumer", "healthy": healthy, "records": records,
             "alone_per_s": round(rates["alone"]), "beside_per_s": round(rates["beside"]),
             "kept": round(rates["beside"] / rates["alone"], 3), "stuck_received": int(late[0]),
-            "blocks": int(S.queues["blocks"].sum()), "spilled": int(S.queues["spilled"].sum()),
+            "blocks": int(tables.queues["blocks"].sum()),
+            "spilled": int(tables.queues["spilled"].sum()),
             "amplification": round(
-                int(S.queues["fetched_bytes"].sum()) / (records * 127 * (healthy + 1)), 4
+                int(tables.queues["fetched_bytes"].sum()) / (records * 127 * (healthy + 1)), 4
             ),
         }  # fmt: skip
     finally:

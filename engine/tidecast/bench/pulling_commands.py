@@ -21,7 +21,7 @@ def _run(
     with screen.status(f"bench {name}") as status:
         warm_up(lambda what, done, total: status.update(f"compiling {what} {done}/{total}"))
         found = bench(lambda text: status.update(f"bench {name}: {text}"))
-    click.echo(json.dumps(found if as_json else found, indent=None if as_json else 2))
+    click.echo(json.dumps(found, indent=None if as_json else 2))
 
 
 @cli.command("pausing")

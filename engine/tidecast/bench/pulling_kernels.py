@@ -25,8 +25,8 @@ def poll_one_by_one(
     ``found``: records, polls that had to wait. Returns when events or commands need the shell (the
     same lane stays unpaused), or the time is over.
     """
-    S = puller_of(words)
-    m = S.members[member]
+    s = puller_of(words)
+    m = s.members[member]
     ring = bytes_at(m.ring_address, m.ring_bytes)
     now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
     while now < until_ns:
@@ -36,20 +36,20 @@ def poll_one_by_one(
             for i in range(lanes.size):
                 lane = lanes[i]
                 paused = 0 if i == chosen else 1
-                if S.lanes[lane].paused != paused:
-                    S.lanes[lane].paused = paused
-                    cu.make_ready(S, lane)
+                if s.lanes[lane].paused != paused:
+                    s.lanes[lane].paused = paused
+                    cu.make_ready(s, lane)
             seed[1] = 1
-        pull_cycle(S, now)
+        pull_cycle(s, now)
         n, r = mr.take_into(ring, k, scratch, rows, runs, 1)
         if n == 1:
             mr.ack_all_into(ring, k, runs, r, scratch)
-            store_relaxed(S.wakes, lay.WAKE_MEMBERS_AT + (member >> 6) * 8, 1 << (member & 63))
+            store_relaxed(s.wakes, lay.WAKE_MEMBERS_AT + (member >> 6) * 8, 1 << (member & 63))
             found[0] += 1
             seed[1] = 0
         else:
             found[1] += 1
-        if S.attention[A_EVENTS] > 0:
+        if s.attention[A_EVENTS] > 0:
             return 1
         now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
         if n != 1:
@@ -66,13 +66,13 @@ def drain_members(
 
     Returns how many were taken; comes back early when events need the shell.
     """
-    S = puller_of(words)
+    s = puller_of(words)
     taken = 0
     for _ in range(rounds):
-        pull_cycle(S, sys.clock_ns(sys.CLOCK_MONOTONIC, scratch))
+        pull_cycle(s, sys.clock_ns(sys.CLOCK_MONOTONIC, scratch))
         for i in range(members.size):
             member = members[i]
-            m = S.members[member]
+            m = s.members[member]
             ring = bytes_at(m.ring_address, m.ring_bytes)
             k = states[i]
             n, r = mr.take_into(ring, k, scratch, rows, runs, rows.shape[0])
@@ -82,7 +82,7 @@ def drain_members(
                 found[i] += n
                 taken += n
             at = lay.WAKE_MEMBERS_AT + (member >> 6) * 8
-            store_relaxed(S.wakes, at, 1 << (member & 63))
-        if S.attention[A_EVENTS] > 0:
+            store_relaxed(s.wakes, at, 1 << (member & 63))
+        if s.attention[A_EVENTS] > 0:
             return taken
     return taken

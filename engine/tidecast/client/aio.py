@@ -15,7 +15,8 @@ from typing import Any, Self
 from tidecast import codecs
 from tidecast.client import compiled
 from tidecast.client.aio_publisher import Publisher
-from tidecast.client.connection import CLOSED, DRAINING, ConnectionCore
+from tidecast.client.connection import CLOSED, DRAINING
+from tidecast.client.consumer_aio import AsyncConsumers, Consumer
 from tidecast.client.link import Link
 from tidecast.client.message import Batch, Message
 from tidecast.client.opening import open_link
@@ -250,7 +251,7 @@ class Subscription(SubscriptionCore):
         return batch
 
 
-class Connection(ConnectionCore):
+class Connection(AsyncConsumers):
     """A connection to a node, for one event loop. Made by `tidecast.connect`."""
 
     def __init__(self, link: Link, name: str = "") -> None:
@@ -415,6 +416,8 @@ class Connection(ConnectionCore):
                 problem = raised
         for subscription in self._all_subscriptions():
             await subscription.close()
+        for consumer in [each for each in self._consumers if isinstance(each, Consumer)]:
+            await consumer.close()
         if self._waker is not None:
             await asyncio.to_thread(self._waker.stop)
         await asyncio.to_thread(self._finish)

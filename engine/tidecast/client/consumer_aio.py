@@ -1,0 +1,249 @@
+"""The asyncio consumer of durable topics: made by `tidecast.Connection.consumer`.
+
+Opening asks the node once over its socket; taking and settling are shared memory. What asks the
+node (`seek`, `pause`, `info` ...) runs in a thread, so the loop goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Generator
+from functools import partial
+from typing import Any, Self
+
+from tidecast import codecs
+from tidecast.client.connection import ConnectionCore
+from tidecast.client.consumer import (
+    ITERATE_MESSAGES,
+    ConsumerCore,
+    check_run,
+    start_options,
+    worker_of,
+)
+from tidecast.client.consumer_message import DurableBatch, DurableMessage, EmptyDurableBatch
+from tidecast.client.link import ConsumerOptions
+from tidecast.client.start import Earliest, Start
+from tidecast.client.subscriber import check_max_messages
+from tidecast.client.waiting import Deadline, InlinePace
+from tidecast.errors import Closed, Timeout
+
+_NEVER = Deadline(None)
+_QUEUED_MAX = 64
+
+
+class Consumer(ConsumerCore):
+    """A member of a durable subscription: see `tidecast.client.consumer_blocking.Consumer`."""
+
+    async def fetch(self, max_messages: int = 100, max_wait: float = 1.0) -> DurableBatch:
+        """Up to ``max_messages``, as soon as there is one; empty after ``max_wait`` s without."""
+        limit = check_max_messages(max_messages)
+        batch = await self._wait_batch(limit, Deadline(max_wait), mark=True)
+        return EmptyDurableBatch(self) if batch is None else batch
+
+    async def batches(self, max_messages: int = 256) -> AsyncIterator[DurableBatch]:
+        """Batches as they come, until closed or drained."""
+        limit = check_max_messages(max_messages)
+        while (batch := await self._wait_batch(limit, _NEVER, mark=True)) is not None:
+            yield batch
+
+    async def messages(self, prefetch: int = ITERATE_MESSAGES) -> AsyncIterator[DurableMessage]:
+        """Messages one by one, until closed or drained; ``prefetch`` are taken at a time."""
+        limit = check_max_messages(prefetch)
+        while (batch := await self._wait_batch(limit, _NEVER, mark=False)) is not None:
+            for message in self.walk(batch):
+                yield message
+
+    def __aiter__(self) -> AsyncIterator[DurableMessage]:
+        return self.messages()
+
+    async def next(self, timeout: float | None = None) -> DurableMessage:  # noqa: ASYNC109
+        """The next message. Raises Timeout, Closed."""
+        batch = await self._wait_batch(1, Deadline(timeout), mark=True)
+        if batch is None:
+            self.check()
+            raise Timeout(f"no message for {self.name} of {self.pattern} within {timeout} s")
+        return batch.messages[0]
+
+    async def run(
+        self,
+        handler: Callable[[DurableMessage], Any],
+        concurrency: int = 1,
+        *,
+        ack: str = "after",
+        on_error: str = "nak",
+        nak_delay: float = 1.0,
+        max_messages: int | None = None,
+    ) -> int:
+        """Call ``handler``, a function or coroutine function, with every message; how many.
+
+        Records of one key are handled in order. See the blocking `Consumer.run`.
+        """
+        asynchronous = check_run(handler, concurrency, ack, on_error)
+        self.check()
+        inboxes: list[asyncio.Queue[DurableMessage | None]] = [
+            asyncio.Queue(_QUEUED_MAX) for _ in range(concurrency)
+        ]
+
+        async def work(inbox: asyncio.Queue[DurableMessage | None]) -> None:
+            while (message := await inbox.get()) is not None:
+                await self._handle(handler, asynchronous, ack, on_error, nak_delay, message)
+
+        self.running += 1
+        n = 0
+        try:
+            async with asyncio.TaskGroup() as group:
+                for inbox in inboxes:
+                    group.create_task(work(inbox))
+                async for message in self.messages():
+                    await inboxes[worker_of(message, concurrency, n)].put(message.copy())
+                    n += 1
+                    if n == max_messages:
+                        break
+                for inbox in inboxes:
+                    await inbox.put(None)
+        except* Exception as group_of:  # noqa: BLE001 - the first one, as it was
+            raise group_of.exceptions[0] from None
+        finally:
+            self.running -= 1
+        return n
+
+    async def _handle(
+        self, handler: Callable[[DurableMessage], Any], asynchronous: bool, ack: str,
+        on_error: str, nak_delay: float, message: DurableMessage,
+    ) -> None:  # fmt: skip
+        if message.held_back:
+            message.give_back()
+            return
+        if ack == "before":
+            message.ack()
+        try:
+            outcome = handler(message)
+            if asynchronous:
+                await outcome
+        except Exception as problem:
+            if ack != "before":
+                if on_error == "nak":
+                    message.nak(nak_delay)
+                elif on_error == "term":
+                    message.term(f"{type(problem).__name__}: {problem}")
+            if on_error == "raise":
+                raise
+        else:
+            if ack == "after":
+                message.ack()
+
+    # --- control ----------------------------------------------------------------------------------
+
+    async def _call(self, action: str, **arguments: Any) -> Any:
+        return await asyncio.to_thread(partial(self._control, action, **arguments))
+
+    async def pause(self) -> None:
+        """Pause the subscription, for all its members; what was fetched is kept."""
+        await self._call("pause")
+
+    async def resume(self) -> None:
+        """Go on."""
+        await self._call("resume")
+
+    async def seek(self, start: Start, *, dry_run: bool = False) -> list[dict[str, Any]]:
+        """Move the subscription, for all its members. Returns what moves, a mapping a queue."""
+        found: list[dict[str, Any]] = await self._call(
+            "seek", dry_run=dry_run, **start_options(start)
+        )
+        return found
+
+    async def redrive(self, *, dry_run: bool = False, **which: Any) -> dict[str, Any]:
+        """Deliver dead letters of this subscription again."""
+        found: dict[str, Any] = await self._call("redrive", dry_run=dry_run, **which)
+        return found
+
+    async def info(self) -> dict[str, Any]:
+        """Position, lag, outstanding, pressure reason by queue; members."""
+        found: dict[str, Any] = await self._call("show")
+        return found
+
+    async def close(self) -> None:
+        """Leave; what is outstanding goes to other members, or comes again later. Idempotent."""
+        if self._shut() and not self._connection.closed:
+            self._connection.bell.ring()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _wait_batch(
+        self, limit: int, deadline: Deadline, *, mark: bool
+    ) -> DurableBatch | None:
+        pace = InlinePace()
+        connection: Any = self._connection
+        await asyncio.sleep(0)  # a consumer that always finds something must not hog the loop
+        while True:
+            if self._draining:
+                return None
+            if self._refusal is not None:
+                if isinstance(self._refusal, Closed):
+                    return None
+                raise self._refusal
+            batch = self.step(limit, mark)
+            if batch is not None:
+                return batch
+            if deadline.passed:
+                return None
+            if connection.link.inline:
+                pause_s = pace.pause_s(connection.link.work())
+                await asyncio.sleep(deadline.left_s(pause_s))
+            else:
+                await connection.sleep(lambda: self.arm() is not None, deadline)
+
+
+class _Opening:
+    """What `consumer` returns: await it, or use it with ``async with``."""
+
+    def __init__(self, make: Callable[[], Consumer]) -> None:
+        self._make = make
+        self._made: Consumer | None = None
+
+    async def _open(self) -> Consumer:
+        self._made = await asyncio.to_thread(self._make)
+        return self._made
+
+    def __await__(self) -> Generator[Any, None, Consumer]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Consumer:
+        return await self._open()
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._made is not None:
+            await self._made.close()
+
+
+class AsyncConsumers(ConnectionCore):
+    """What an asyncio connection can do with durable topics."""
+
+    def consumer(
+        self,
+        topic: str,
+        name: str,
+        *,
+        start: Start = Earliest(),  # noqa: B008 - immutable
+        ack_wait: float | None = None,
+        max_in_flight: int = 500,
+        max_bytes_in_flight: int = 64 << 20,
+        max_deliver: int | None = None,
+        dead_letter: str | None = None,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        ring_bytes: int = 1 << 20,
+        codec: codecs.Codec | str | None = None,
+    ) -> _Opening:
+        """Await it, or ``async with``: see the blocking `Connection.consumer`."""
+        self.check()
+        options = ConsumerOptions(
+            **start_options(start), ack_wait_s=ack_wait, max_deliver=max_deliver,
+            dead_letter=dead_letter, key_pattern=key, headers=headers, max_in_flight=max_in_flight,
+            max_bytes_in_flight=max_bytes_in_flight, ring_bytes=ring_bytes,
+        )  # fmt: skip
+        return _Opening(lambda: Consumer(self, topic, name, options, codec))
