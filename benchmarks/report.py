@@ -1,12 +1,16 @@
 """Run benches and write benchmarks/RESULTS.md: figures, machine, date, commands, peers.
 
 ``python -m benchmarks.report run [NAME...]`` runs benches and keeps their JSON in benchmarks/out;
-``python -m benchmarks.report write`` writes RESULTS.md from what is kept there.
+all of them take 12 minutes at most: what comes last is left out when the time is over, and said.
+``python -m benchmarks.report write`` writes RESULTS.md, and the table in README.md, from what is
+kept there. Peers are run if ``python benchmarks/peers/install.py`` has installed them.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,22 +19,44 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 OUT = HERE / "out"
+BUDGET_S, LEAST_S = 720.0, 20.0
+README = HERE.parent / "README.md"
+TABLE_BEGIN, TABLE_END = "<!-- figures: python -m benchmarks.report write -->", "<!-- end -->"
+LIMITS_S = {"throughput": 200.0, "fanout": 120.0, "loss-5": 150.0}
+LIMIT_S = 100.0
+# The most telling ones first: time may run out.
 RUNS: dict[str, tuple[str, ...]] = {
-    "floor": ("tidecast", "bench", "floor", "--json"),
-    "throughput": ("tidecast", "bench", "throughput", "--json"),
-    "throughput-8192": ("tidecast", "bench", "throughput", "--packet-bytes", "8192", "--json"),
-    "throughput-61440": ("tidecast", "bench", "throughput", "--packet-bytes", "61440", "--json"),
+    "throughput": ("tidecast", "bench", "throughput", "--peers", "--json"),
     "throughput-engine": ("tidecast", "bench", "throughput", "--shape", "engine", "--json"),
-    "python": ("tidecast", "bench", "python", "--peers", "--json"),
-    "latency": ("tidecast", "bench", "latency", "--peers", "--json"),
     "ipc": ("tidecast", "bench", "ipc", "--peers", "--json"),
-    "fanout": ("tidecast", "bench", "fanout", "--json"),
-    "loss-1": ("tidecast", "bench", "loss", "--drop", "0.01", "--json"),
+    "latency": ("tidecast", "bench", "latency", "--peers", "--json"),
+    "python": ("tidecast", "bench", "python", "--peers", "--json"),
     "loss-5": ("tidecast", "bench", "loss", "--drop", "0.05", "--peers", "--json"),
+    "veth": ("python", "-m", "benchmarks.veth", "--json"),
+    "loss-1": ("tidecast", "bench", "loss", "--drop", "0.01", "--json"),
     "loss-20": ("tidecast", "bench", "loss", "--drop", "0.2", "--json"),
     "idle": ("tidecast", "bench", "idle", "--json"),
-    "veth": ("python", "-m", "benchmarks.veth", "--json"),
+    "fanout": ("tidecast", "bench", "fanout", "--json"),
+    "throughput-8192": ("tidecast", "bench", "throughput", "--packet-bytes", "8192", "--json"),
+    "throughput-61440": ("tidecast", "bench", "throughput", "--packet-bytes", "61440", "--json"),
 }
+README_FIGURES = (
+    ("throughput", "msgs_per_s", "messages/s"),
+    ("throughput-engine", "msgs_per_s", "messages/s"),
+    ("veth", "msgs_per_s", "messages/s"),
+    ("latency", "rtt_p50_us", "round trip p50, us"),
+    ("latency", "rtt_p999_us", "round trip p99.9, us"),
+    ("ipc", "msgs_per_s", "messages/s"),
+    ("ipc", "rtt_p50_us", "round trip p50, us"),
+    ("python", "ipc_two_one_msgs_per_s", "messages/s, one by one"),
+    ("python", "udp_batch_msgs_per_s", "messages/s, batches"),
+    ("loss-5", "msgs_per_s", "messages/s at 5 % loss"),
+    ("loss-5", "at_1_percent_rtt_p999_us", "round trip p99.9 at 1 % loss, us"),
+)
+PEER_NAMES = {
+    "ipc_two_one_msgs_per_s": "msgs_per_s", "udp_batch_msgs_per_s": "msgs_per_s",
+    "at_1_percent_rtt_p999_us": "rtt_p999_us",
+}  # fmt: skip
 HEAD_FIGURES = ("msgs_per_s", "rtt_p50_us", "rtt_p99_us", "rtt_p999_us")
 
 
@@ -38,18 +64,42 @@ def run(names: list[str]) -> None:
     """Run benches one after another; a failed one is said, and keeps its older figures."""
     OUT.mkdir(exist_ok=True)
     scripts = Path(sys.executable).parent
+    ends_s = time.monotonic() + BUDGET_S
     for name in names or list(RUNS):
-        command = [str(scripts / RUNS[name][0]), *RUNS[name][1:]]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE.parent)
-        line = done.stdout.strip().rpartition("\n")[2]
-        if done.returncode != 0 or not line.startswith("{"):
-            sys.stdout.write(f"{name}: failed: {done.stderr.strip()[-300:]}\n")
+        left_s = min(ends_s - time.monotonic(), LIMITS_S.get(name, LIMIT_S))
+        if left_s < LEAST_S:
+            sys.stdout.write(f"{name}: left out, the {BUDGET_S:g} s are over\n")
+            continue
+        code, said, problem = _bounded([str(scripts / RUNS[name][0]), *RUNS[name][1:]], left_s)
+        line = said.strip().rpartition("\n")[2]
+        if code != 0 or not line.startswith("{"):
+            sys.stdout.write(f"{name}: failed: {problem.strip()[-300:]}\n")
             continue
         outcome = json.loads(line)
         outcome["command"] = " ".join(RUNS[name])
         outcome["date"] = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
         (OUT / f"{name}.json").write_text(json.dumps(outcome))
         sys.stdout.write(f"{name}: {json.dumps(outcome['metrics'])[:200]} {outcome['ratio']}\n")
+        sys.stdout.flush()
+
+
+def _bounded(command: list[str], limit_s: float) -> tuple[int, str, str]:
+    """(exit code, output, errors); after ``limit_s`` it and what it has started is ended."""
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=HERE.parent,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        said, problem = child.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGTERM)
+        try:
+            child.communicate(timeout=10.0)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+        return 1, "", f"not done within {limit_s:.0f} s"
+    return child.returncode, said, problem
 
 
 def _figure(value: Any) -> str:
@@ -112,6 +162,42 @@ def write() -> None:
     for name in [n for n in RUNS if n in kept]:
         lines += _section(name, kept[name])
     (HERE / "RESULTS.md").write_text("\n".join(lines))
+    text = README.read_text()
+    if TABLE_BEGIN in text:
+        before, _, rest = text.partition(TABLE_BEGIN)
+        after = rest.partition(TABLE_END)[2]
+        table = "\n".join(_readme_table(kept))
+        README.write_text(f"{before}{TABLE_BEGIN}\n{table}\n{TABLE_END}{after}")
+
+
+def _best_peer(outcome: dict[str, Any], figure: str, lowest: bool) -> str:
+    """The best peer's figure of the same run, and whose it is."""
+    found = [
+        (each["metrics"][figure], peer)
+        for peer, runs in outcome.get("peers", {}).items()
+        for each in runs
+        if each.get("metrics", {}).get(figure)
+    ]
+    if not found:
+        return ""
+    value, peer = min(found) if lowest else max(found)
+    return f"{_figure(value)} ({peer})"
+
+
+def _readme_table(kept: dict[str, Any]) -> list[str]:
+    lines = [
+        "| bench | figure | Tidecast | raw floor | best peer, any packet size |",
+        "|---|---|---|---|---|",
+    ]
+    for name, figure, label in README_FIGURES:
+        outcome = kept.get(name)
+        if outcome is None or figure not in outcome["metrics"]:
+            continue
+        floor = outcome["floor"].get(figure, "")
+        peer = _best_peer(outcome, PEER_NAMES.get(figure, figure), figure.endswith("_us"))
+        value = _figure(outcome["metrics"][figure])
+        lines.append(f"| {name} | {label} | {value} | {_figure(floor)} | {peer} |")
+    return lines
 
 
 def main() -> None:

@@ -29,7 +29,7 @@ OFF = ("tx-udp-segmentation", "gso", "tso", "gro", "rx-udp-gro-forwarding")
 
 
 def _run(*command: str, must: bool = True) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
     if must and done.returncode != 0:
         raise SystemExit(f"{' '.join(command)}: {done.stderr.strip()}")
 

@@ -155,6 +155,9 @@ def test_history_of_more_packets_than_a_ring_has(lab: Lab) -> None:
     assert "history_bytes" in said
     with pytest.raises(ConfigError, match="history_bytes"):
         platform.connect().publisher("plain", history_bytes=2 << 30)
+    for pattern in ("plain", "any.*"):
+        with pytest.raises(ConfigError, match="receive_bytes"):
+            platform.connect().subscribe(pattern, receive_bytes=2 << 30)
     assert platform.overview().publications == []
 
 

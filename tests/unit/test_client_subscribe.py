@@ -155,6 +155,14 @@ def test_wildcards_and_many_publications_are_served_in_turn(pair: Pair) -> None:
         assert some.stats()["messages"] == 60
 
 
+def test_lag_counts_what_nobody_has_looked_at(pair: Pair) -> None:
+    client, _ = pair
+    with client.subscribe("t") as subscription:
+        client.publish("t", b"x", flush=True)
+        assert subscription.lag() == 1
+        assert bytes(subscription.next(timeout=5.0).data) == b"x"
+
+
 def test_start(pair: Pair) -> None:
     client, _ = pair
     client.publish("t", b"old", flush=True)

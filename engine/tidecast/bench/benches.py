@@ -10,12 +10,25 @@ from typing import Any
 import numpy as np
 
 from tidecast.bench.durable import durable, recovery
-from tidecast.bench.measure import Result, Worker, machine, percentiles_us, run_together, workers
-from tidecast.errors import ConfigError
+from tidecast.bench.measure import (
+    Result,
+    Worker,
+    histogram_us,
+    machine,
+    percentiles_us,
+    run_together,
+    workers,
+)
+from tidecast.errors import ConfigError, TidecastError
 
 MESSAGE_BYTES = 70
 PORT = 17_400
 LOSS_RING_BYTES = 16 << 20
+# Four busy threads on two cores: a stage waits some milliseconds for its turn, and a ring must last
+# as long. In 4 MiB (embedded, where rings in the cache are faster) it is empty after three.
+ENGINE_RINGS = {
+    "history_bytes": 32 << 20, "receive_bytes": 32 << 20, "socket_buffer_bytes": 64 << 20,
+}  # fmt: skip
 LOSS_FAULTS = {"duplicate": 0.02, "reorder": 0.05, "seed": 7}
 Note = Callable[[str], None]
 
@@ -80,24 +93,28 @@ def throughput(
     *,
     shape: str = "embedded",
     packet_bytes: int = 1400,
-    messages: int = 100_000_000,
+    messages: int = 60_000_000,
     seconds: float = 2.0,
 ) -> Result:
     """70-byte messages, reliable, ordered, loopback multicast, two processes, compiled."""
+    rings: dict[str, Any] = {}
     if shape == "engine":
-        messages = messages // 4
+        messages, rings = messages // 2, ENGINE_RINGS
     config = {
         "shape": shape,
         "packet_bytes": packet_bytes,
         "messages": messages,
         "message_bytes": MESSAGE_BYTES,
+        **rings,
         **machine(),
     }
     result = Result("throughput", config)
     note(f"floor at {packet_bytes} bytes")
     result.floor = floor_throughput(packet_bytes, seconds, MESSAGE_BYTES)
     note(f"{messages} messages, {shape}")
-    received, sent = _transfer(note, shape, messages, port=PORT + 10, packet_bytes=packet_bytes)
+    received, sent = _transfer(
+        note, shape, messages, port=PORT + 10, packet_bytes=packet_bytes, **rings
+    )
     sender = sent["sender"]
     result.metrics = {
         "msgs_per_s": round(_rate(received)),
@@ -156,14 +173,14 @@ def loss(
         "naks_sent": received["image"].get("naks_sent", 0),
     }
     note("ping-pong at 1 % loss")
-    result.metrics |= {
-        f"at_1_percent_{k}": v
-        for k, v in _ping_pong(PORT + 30, 20_000, faults={"drop": 0.01, "seed": 11}).items()
-    }
+    samples = _ping_pong(PORT + 30, 20_000, faults={"drop": 0.01, "seed": 11})
+    result.metrics |= {f"at_1_percent_{k}": v for k, v in percentiles_us(samples).items()}
+    result.histograms["at_1_percent"] = histogram_us(samples)
     return result
 
 
-def _ping_pong(port: int, rounds: int, **config: Any) -> dict[str, float]:
+def _ping_pong(port: int, rounds: int, **config: Any) -> np.ndarray:
+    """Round trips in ns. Raises TidecastError when there were none."""
     with tempfile.TemporaryDirectory() as folder:
         save = str(Path(folder) / "samples.npy")
         run_together(
@@ -188,14 +205,17 @@ def _ping_pong(port: int, rounds: int, **config: Any) -> dict[str, float]:
             ),
         )
         samples = np.load(save)
-    return percentiles_us(samples[samples > 0])
+    measured: np.ndarray = samples[samples > 0]
+    if not measured.size:
+        raise TidecastError("ping-pong: no round trip within the time of the bench")
+    return measured
 
 
-def latency(note: Note, *, rounds: int = 200_000, save_dir: Path | None = None) -> Result:
+def latency(note: Note, *, rounds: int = 200_000) -> Result:
     """Ping-pong of 70 bytes over loopback multicast, embedded inline, both sides spinning."""
     result = Result("latency", {"rounds": rounds, "message_bytes": MESSAGE_BYTES, **machine()})
     with tempfile.TemporaryDirectory() as folder:
-        save = str((save_dir or Path(folder)) / "latency-floor.npy")
+        save = str(Path(folder) / "latency-floor.npy")
         note("raw sockets")
         run_together(
             Worker("pong", 1, port=PORT + 40, message_bytes=MESSAGE_BYTES, rounds=rounds),
@@ -203,16 +223,18 @@ def latency(note: Note, *, rounds: int = 200_000, save_dir: Path | None = None) 
                 "ping", 0, port=PORT + 40, message_bytes=MESSAGE_BYTES, rounds=rounds, save=save
             ),
         )
-        result.floor = percentiles_us(np.load(save))
+        raw = np.load(save)
     note("Tidecast, embedded inline")
-    result.metrics = _ping_pong(PORT + 60, rounds)
+    ours = _ping_pong(PORT + 60, rounds)
+    result.floor, result.metrics = percentiles_us(raw), percentiles_us(ours)
+    result.histograms = {"floor": histogram_us(raw), "tidecast": histogram_us(ours)}
     for name in ("p50", "p99", "p999"):
         result.compare(f"rtt_{name}_us", name)
     return result
 
 
 def ipc(
-    note: Note, *, messages: int = 100_000_000, rounds: int = 200_000, message_bytes: int = 64
+    note: Note, *, messages: int = 60_000_000, rounds: int = 200_000, message_bytes: int = 64
 ) -> Result:
     """Shared memory: two processes, one engine, compiled; beside a plain ring with no protocol."""
     result = Result("ipc", {"messages": messages, "message_bytes": message_bytes, **machine()})
@@ -306,12 +328,27 @@ def python(note: Note, *, messages: int = 2_000_000) -> Result:
         result.metrics[f"udp_publish_{how}_msgs_per_s"] = round(
             published["published"] / published["elapsed_s"]
         )
+        note(f"ipc between two processes, {how}")
+        result.metrics |= _python_ipc(count, how)
         note(f"ipc in one process, {how}")
         (loop,) = run_together(
             Worker("python_loop", 0, count=count, how=how, message_bytes=MESSAGE_BYTES)
         )
         result.metrics[f"ipc_loop_{how}_msgs_per_s"] = round(loop["received"] / loop["elapsed_s"])
     return result
+
+
+def _python_ipc(count: int, how: str) -> dict[str, int]:
+    """Publisher and subscriber of one engine, each a process: as the peers' ipc is measured."""
+    with tempfile.TemporaryDirectory(prefix="tidecast-bench-") as folder:
+        config: dict[str, Any] = {"data_dir": folder, "count": count, "how": how, "node": 1}
+        engine = Worker("engine", None, data_dir=folder, node=1, kind="ipc", port=PORT + 95)
+        with workers(engine):
+            received, _ = run_together(
+                Worker("python_subscribe", 1, **config),
+                Worker("python_publish", 0, message_bytes=MESSAGE_BYTES, **config),
+            )
+    return {f"ipc_two_{how}_msgs_per_s": round(received["received"] / received["elapsed_s"])}
 
 
 def fanout(

@@ -6,8 +6,10 @@ import contextlib
 import json
 import os
 import platform
+import queue
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,7 +19,8 @@ import numpy as np
 
 from tidecast.errors import TidecastError, Timeout
 
-WORKER_TIMEOUT_S = 180.0
+WORKER_TIMEOUT_S = 150.0
+"""Longest silence of a worker: it compiles, or measures, for less."""
 
 
 class Worker:
@@ -32,6 +35,14 @@ class Worker:
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
+        self._lines: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put("")
 
     def wait_ready(self) -> None:
         """Until the worker has set up (and compiled) everything."""
@@ -50,9 +61,13 @@ class Worker:
         return found
 
     def _line(self, start: str) -> str:
-        assert self.process.stdout is not None
         while True:
-            line = self.process.stdout.readline()
+            try:
+                line = self._lines.get(timeout=WORKER_TIMEOUT_S)
+            except queue.Empty:
+                raise Timeout(
+                    f"bench worker {self.role} said nothing for {WORKER_TIMEOUT_S:g} s"
+                ) from None
             if not line:
                 raise TidecastError(
                     f"bench worker {self.role} ended early (exit {self.process.wait(5)})"
@@ -100,6 +115,14 @@ def percentiles_us(samples_ns: np.ndarray, prefix: str = "rtt") -> dict[str, flo
     return found
 
 
+def histogram_us(samples_ns: np.ndarray) -> list[list[float]]:
+    """[upper end in microseconds, samples] of each bucket that has some; 20 buckets a decade."""
+    edges = np.logspace(2, 11, 181)
+    counts, _ = np.histogram(samples_ns, edges)
+    ends = (edges[1:] / 1000).round(3)
+    return [[float(e), int(n)] for e, n in zip(ends, counts, strict=True) if n]
+
+
 def other_load() -> float:
     """Processes that want a core just now: above 0.3 the figures are too low."""
     return round(os.getloadavg()[0], 2)
@@ -115,6 +138,7 @@ class Result:
     floor: dict[str, Any] = field(default_factory=dict)
     ratio: dict[str, Any] = field(default_factory=dict)
     peers: dict[str, Any] = field(default_factory=dict)
+    histograms: dict[str, Any] = field(default_factory=dict)
 
     def compare(self, name: str, short: str | None = None) -> None:
         """Ratio = ours / floor of the figure ``name``."""
@@ -124,10 +148,11 @@ class Result:
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON object."""
-        return {
+        outcome = {
             "bench": self.bench, "config": self.config, "metrics": self.metrics,
             "floor": self.floor, "ratio": self.ratio, "peers": self.peers,
         }  # fmt: skip
+        return outcome | ({"histograms_us": self.histograms} if self.histograms else {})
 
 
 def machine() -> dict[str, Any]:

@@ -51,6 +51,12 @@ def ping(node: int, rounds: int, message_bytes: int, save: str, **config: Any) -
     out = np.zeros((8, 4), dtype=np.int64)
     samples, progress = np.zeros(rounds, dtype=np.int64), np.zeros(2, dtype=np.int64)
     scratch = np.zeros(64, dtype=np.uint8)
+    port = pub.port_for_kernel()
+    if c.link.inline:  # no rounds: compiled, or loaded, before the other side waits
+        lk.ping_inline(port, port, source, message_bytes, out, samples[:0], progress,
+                       c.link.agents[1], scratch)  # fmt: skip
+    else:
+        lk.ping_ring(port, port, source, message_bytes, out, samples[:0], scratch)
     ready()
     in_port = _settle(c, sub, PING)
     out_port = pub.port_for_kernel()
@@ -75,6 +81,12 @@ def pong(node: int, rounds: int, message_bytes: int, **config: Any) -> dict[str,
     source = np.ones(message_bytes, dtype=np.uint8)
     out, progress = np.zeros((8, 4), dtype=np.int64), np.zeros(2, dtype=np.int64)
     scratch = np.zeros(64, dtype=np.uint8)
+    port = pub.port_for_kernel()
+    if c.link.inline:
+        lk.pong_inline(port, port, source, message_bytes, out, 0, progress, c.link.agents[1],
+                       scratch)  # fmt: skip
+    else:
+        lk.pong_ring(port, port, source, message_bytes, out, 0, scratch)
     ready()
     in_port = _settle(c, sub, PONG)
     out_port = pub.port_for_kernel()

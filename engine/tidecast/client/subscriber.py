@@ -376,6 +376,9 @@ class SubscriptionCore:
 
     def lag(self) -> int:
         """Packets that have arrived and are not read yet, over all publications."""
+        if self._opened:  # publications that nobody has looked at yet count too
+            self._connection.pump()
+            self._settle()
         return sum(image.behind() for image in list(self._images))
 
     def images(self) -> list[ImageStats]:

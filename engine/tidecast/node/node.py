@@ -510,7 +510,11 @@ class Node(NodeViews):
             if options.start not in ("latest", "earliest"):
                 raise ConfigError(f"start: {options.start!r}: allowed latest, earliest")
             if not is_pattern(pattern):
-                self.topic(pattern)
+                covered = [self.topology.transport(self.topic(pattern).transport)]
+            else:  # topics to come may be on any
+                covered = list(self.topology.transports)
+            for transport in covered if options.receive_bytes else ():
+                check_ring_bytes("receive_bytes", options.receive_bytes or 0, transport)
             subscription = Subscription(
                 next(self.ids), client_id, pattern, options, self.clock_ns()
             )
