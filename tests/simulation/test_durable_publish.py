@@ -15,7 +15,7 @@ import pytest
 from tests.support.durable import Platform, platform, rows_of
 
 from tidecast.config import TopicConfig
-from tidecast.errors import ConfigError, Fenced, SequenceGap, StorageError, Timeout
+from tidecast.errors import ConfigError, CorruptLog, Fenced, SequenceGap, StorageError, Timeout
 from tidecast.events import DiskBack, DiskRefused, ProducerFenced, RingDrained, SegmentsDeleted
 from tidecast.layout import segment as lay
 from tidecast.log.files import segment_name
@@ -179,6 +179,24 @@ def test_retention_deletes_and_never_what_a_subscription_needs() -> None:
         one.node.edit_topic("orders", {"retention_past_unacked": True})
         one.run(600)
         assert one.topic.logs[0].bytes <= (1 << 17) + (1 << 16)
+
+
+def test_a_topic_that_is_corrupt_does_not_keep_the_engine_from_starting() -> None:
+    with platform(segment_bytes=1 << 16) as one:
+        publisher = one.publisher()
+        publisher.publish_batch([bytes(1000)] * 200, ack="durable", timeout=5.0)
+        one.crash()
+        one.connections.clear()
+        path = one.directory / "queues" / "orders" / "00000" / segment_name(0)
+        raw = bytearray(path.read_bytes())
+        raw[3] ^= 1
+        path.write_bytes(raw)
+        one.start()
+        with pytest.raises(CorruptLog, match="its header is damaged"):
+            one.publisher()
+        one.publisher("live").publish(b"others go on")
+        raw[3] ^= 1
+        path.write_bytes(raw)
 
 
 # --- the disk -----------------------------------------------------------------------------------

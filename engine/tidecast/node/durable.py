@@ -18,7 +18,7 @@ from tidecast.agents.archiver import tell_ring
 from tidecast.buffers.ring_file import describe
 from tidecast.client.link import PublicationOptions
 from tidecast.config import TopicConfig
-from tidecast.errors import SharedMemoryError, StorageError, TidecastError
+from tidecast.errors import NotFound, SharedMemoryError, StorageError, TidecastError
 from tidecast.layout import counters as cl
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
@@ -54,6 +54,8 @@ class Durable:
         """Called with a durable topic's name before its logs are closed."""
         self.told: list[ev.Event] = []
         """What recovery found, for those who ask later."""
+        self.broken: dict[str, TidecastError] = {}
+        """Topics that could not be opened when the engine started, and why."""
         self._runtime: ArchiverRuntime | None = None
         self._tables: ds.ArchiverTables | None = None
         self._rows: dict[tuple[str, int], int] = {}
@@ -108,10 +110,26 @@ class Durable:
         """Open the logs of all durable topics, drain leftovers, start the archiver."""
         for config in list(self.node.topic_by_name.values()):
             if config.mode == "durable":
-                self.open_topic(config)
+                self._open_or_say(config)
         self._drain_leftovers()
         if self._runtime is not None:
             self._runtime.start()
+
+    def _open_or_say(self, config: TopicConfig) -> None:
+        """One topic that cannot be opened must not keep the engine from starting."""
+        try:
+            self.open_topic(config)
+        except TidecastError as problem:
+            self.broken[config.name] = problem
+            self.node.note(rec.ALERT, rec.Code.DISK_REFUSED, config.wire_id, -1, 0)
+            self._tell(ev.DiskRefused(topic=config.name, queue=-1, errno=0, detail=str(problem)))
+
+    def topic(self, name: str) -> DurableTopic:
+        """A topic by name. Raises what kept it from being opened, NotFound."""
+        found = self.topics.get(name)
+        if found is None:
+            raise self.broken.get(name) or NotFound(f"topic {name} is not durable here")
+        return found
 
     def stop(self) -> None:
         """Let the archiver finish what is written, then close all logs."""
@@ -152,7 +170,6 @@ class Durable:
 
     def open_topic(self, config: TopicConfig) -> DurableTopic:
         """Open a topic's logs. Raises CorruptLog, StorageError, SharedMemoryError."""
-        started = self._runtime is not None
         runtime = self.runtime
         topic = DurableTopic.open(config, self.node.data_dir, time.time_ns())
         try:
@@ -174,7 +191,7 @@ class Durable:
                     position=torn.position, bytes=torn.bytes, aside=str(torn.aside),
                 )
             )  # fmt: skip
-        if not started and self.node.started:
+        if self.node.started:
             runtime.start()
         return topic
 
@@ -200,7 +217,7 @@ class Durable:
 
     def edit_topic(self, config: TopicConfig) -> None:
         """A topic's settings changed; more queues are made. Raises StorageError."""
-        topic = self.topics[config.name]
+        topic = self.topic(config.name)
         if config.queues > topic.map.queues:
             self._grow(topic, config.queues)
         topic.config = config
@@ -234,6 +251,9 @@ class Durable:
         """The topic is deleted, or made anew (then its data stays)."""
         for callback in self.on_closed:
             callback(name)
+        if name not in self.topics:
+            self.broken.pop(name, None)  # its files stay: nobody could look into them
+            return
         topic = self.topics.pop(name)
         for slot in [s for s, source in self.sources.items() if source.topic == name]:
             self._remove_source(slot, topic, lay.ACK_ENDED)
@@ -251,7 +271,7 @@ class Durable:
 
     def begin(self, config: TopicConfig, options: PublicationOptions) -> Session:
         """A producer opens a session; older ones of it are fenced. Raises SequenceGap, Conflict."""
-        topic = self.topics[config.name]
+        topic = self.topic(config.name)
         if options.producer:
             producer = producer_id(options.producer)
         else:
@@ -436,11 +456,24 @@ class Durable:
                 self._drained(a)
             elif kind in (ast.E_DISK, ast.E_SYNC_FAILED):
                 self._disk(a, kind, b, c)
+            elif kind == ast.E_GAP:
+                self._gap(a, b, c)
             elif kind == ast.E_DISK_OK:
                 topic = self._topic_at(a)
                 if topic is not None:
                     self.node.note(rec.ALERT, rec.Code.DISK_BACK, topic.config.wire_id)
                     self._tell(ev.DiskBack(topic=topic.config.name))
+
+    def _gap(self, slot: int, first: int, packets: int) -> None:
+        """Packets of a ring that cannot be read: a client has scribbled."""
+        source = self.sources.get(slot)
+        if source is not None:
+            self._tell(
+                ev.Gap(
+                    topic=source.topic, node=self.node.name, session=source.session, first=first,
+                    end=first + packets, reason="malformed",
+                )
+            )  # fmt: skip
 
     def _topic_at(self, slot: int) -> DurableTopic | None:
         return next((t for t in self.topics.values() if t.slot == slot), None)
