@@ -177,6 +177,15 @@ def test_a_session_ends(service: Service) -> None:
     assert other.get("/api/v1/topics").status_code == 401
 
 
+def test_an_unused_session_ends(service: Service) -> None:
+    client = service.user("vera", "viewer")
+    settings = service.ctx.settings
+    assert client.get("/api/v1/auth/me").status_code == 200
+    service.ctx.settings = settings.model_copy(update={"session_idle_hours": 1e-9})
+    assert client.get("/api/v1/auth/me").status_code == 401
+    service.ctx.settings = settings
+
+
 def test_the_last_admin_stays(service: Service) -> None:
     answer = service.admin.put("/api/v1/users/admin", json={"role": "viewer"})
     assert (answer.status_code, answer.json()["code"]) == (409, "conflict")

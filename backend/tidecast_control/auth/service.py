@@ -23,6 +23,7 @@ from tidecast_control.kit.problems import ProblemError
 KEY_PREFIX = "tck_"
 USED_NOTED_EVERY = timedelta(minutes=1)
 FIRST_USER = "admin"
+IDLE = timedelta(hours=2)
 
 _hasher = PasswordHasher()
 
@@ -92,13 +93,17 @@ def log_in(
     return token, _actor(row, user, address, "")
 
 
-def actor_of_session(session: Session, token: str, address: str, request_id: str) -> Actor:
-    """The actor of a cookie. Raises `unauthenticated`."""
+def actor_of_session(
+    session: Session, token: str, address: str, request_id: str, idle: timedelta = IDLE
+) -> Actor:
+    """The actor of a cookie. Raises `unauthenticated`, after ``idle`` without a request too."""
     found = repository.login(session, digest(token))
     now = utc_now()
     if found is None or found[0].expires_at < now or found[1].disabled:
         raise ProblemError("unauthenticated", "the session ended: log in again")
     row, user = found
+    if now - row.used_at > idle:
+        raise ProblemError("unauthenticated", "nobody used the session for long: log in again")
     if now - row.used_at > USED_NOTED_EVERY:
         row.used_at = now
         session.add(row)

@@ -6,6 +6,7 @@ import hashlib
 import logging
 import secrets
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Header, Query, Request, Response
@@ -79,7 +80,9 @@ def anyone(request: Request, session: Db) -> Actor:
         token = request.cookies.get(SESSION_COOKIE, "")
         if not token:
             raise ProblemError("unauthenticated")
-        actor = auth.actor_of_session(session, token, address, request.state.request_id)
+        idle = timedelta(hours=context(request).settings.session_idle_hours)
+        request_id = request.state.request_id
+        actor = auth.actor_of_session(session, token, address, request_id, idle)
         if request.method not in SAFE_METHODS:
             sent = request.headers.get("x-csrf-token", "")
             if not secrets.compare_digest(sent.encode(), (actor.csrf or "").encode()):

@@ -11,6 +11,7 @@ from tidecast.config import matches
 from tidecast_control.faults.service import is_over
 from tidecast_control.kit import repository
 from tidecast_control.kit.models import ResourceRow
+from tidecast_control.nodes import repository as nodes_repository
 from tidecast_control.rate_limits import service as rate_limits
 from tidecast_control.traffic import service as traffic
 
@@ -36,6 +37,7 @@ def message(session: Session, since: int, node: str, nodes: Sequence[str]) -> di
         "faults": _faults(session, node),
         "traffic": _traffic(session, node, nodes),
         "subscriptions": _subscriptions(session),
+        "quarantined": _quarantined(session),
         "ended": [
             [change.old["topic"], change.name]
             for change in changes
@@ -88,6 +90,15 @@ def _faults(session: Session, node: str) -> dict[str, Any]:
         for row in repository.all_of(session, "fault")
         if not is_over(row) and (not row.spec["nodes"] or node in row.spec["nodes"])
     }
+
+
+def _quarantined(session: Session) -> list[int]:
+    states = nodes_repository.states(session)
+    return [
+        states[row.name].node_id
+        for row in repository.all_of(session, "node")
+        if row.spec["quarantined"] and row.name in states
+    ]
 
 
 def _subscriptions(session: Session) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from datetime import timedelta
 from urllib.parse import urlsplit
 
 from fastapi import WebSocket, WebSocketDisconnect
@@ -73,7 +74,8 @@ def _actor(ctx: Context, websocket: WebSocket) -> Actor:
         if scheme.lower() == "bearer" and secret:
             return auth.actor_of_key(session, secret.strip(), address, "")
         token = websocket.cookies.get(SESSION_COOKIE, "")
-        actor = auth.actor_of_session(session, token, address, "")
+        idle = timedelta(hours=ctx.settings.session_idle_hours)
+        actor = auth.actor_of_session(session, token, address, "", idle)
     if actor.must_change_password:
         raise ProblemError("password_change_required")
     return actor

@@ -85,7 +85,7 @@ KIND = Kind(
     input=NodeInput,
     in_topology=True,
     order=8,
-    impacts={"quarantined": "restart", "site": "none"},
+    impacts={"quarantined": "live", "site": "none"},
     uses=_uses,
     status=_status,
 )

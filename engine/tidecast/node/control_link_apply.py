@@ -18,6 +18,7 @@ from tidecast.config import (
 )
 from tidecast.errors import ConfigError, TidecastError
 from tidecast.node.control_link_traffic import Traffic
+from tidecast.node.sessions import set_quarantine
 from tidecast.node.store import TopologyStore
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Applier:
         if "transports" in message:
             self._transports(message["transports"])
         self._topics(wanted)
+        self._quarantine(list(message.get("quarantined", [])))
         self._faults(message["faults"])
         self._generators(message["traffic"])
         self._subscriptions(message.get("subscriptions", {}), message.get("ended", []))
@@ -196,6 +198,21 @@ class Applier:
         if built and (changed or gone):
             self._store.put_transports(built)
         self._outcome.restart_needed += [f"transport/{name}" for name in (*changed, *gone)]
+
+    def _quarantine(self, told: list[int]) -> None:
+        """Refuse what the service refuses, at once. Faults that cut nodes off are set again."""
+        node = self._node
+        wanted = sorted({n for n in told if n != node.id})
+        if wanted == sorted(node.topology.node.quarantined):
+            return
+        with node.lock:
+            about = msgspec.structs.replace(node.topology.node, quarantined=wanted)
+            node.topology = msgspec.structs.replace(node.topology, node=about)
+            for runtime in node.runtimes.values():
+                set_quarantine(runtime, wanted)
+        for transport, faults in node.get_faults().items():
+            if faults.any:
+                node.set_faults(transport, faults)
 
     # --- faults, traffic --------------------------------------------------------------------------
 
