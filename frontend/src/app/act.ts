@@ -14,7 +14,7 @@ export function useAct(): {
     try {
       const result = await run();
       if (done) toast.success(done);
-      await client.invalidateQueries();
+      client.invalidateQueries();
       return result;
     } catch (error) {
       toast.error(error instanceof Error ? error.message : String(error), { duration: 8_000 });

@@ -2,7 +2,6 @@ import { X } from "lucide-react";
 import { Dialog as Base } from "radix-ui";
 import type { ReactNode } from "react";
 import { cn } from "@/lib/cn";
-import { IconButton } from "./button";
 
 interface Props {
   open: boolean;
@@ -37,8 +36,15 @@ export function Dialog({ open, onOpenChange, title, lead, children, footer, shap
               <Base.Title className="break-words font-semibold text-base">{title}</Base.Title>
               {lead && <Base.Description className="text-muted text-sm">{lead}</Base.Description>}
             </div>
+            {/* No tip here: it would take the first Escape for itself. */}
             <Base.Close asChild>
-              <IconButton icon={X} label="Close" className="-mr-1.5 ml-auto" />
+              <button
+                type="button"
+                aria-label="Close"
+                className="-mr-1.5 ml-auto inline-flex size-7 shrink-0 items-center justify-center rounded-md text-muted hover:bg-hover hover:text-ink"
+              >
+                <X aria-hidden className="size-4" />
+              </button>
             </Base.Close>
           </header>
           <div className="min-h-0 flex-1 overflow-y-auto px-5 py-2">{children}</div>

@@ -43,7 +43,7 @@ export function Enrol({ onClose }: { onClose: () => void }) {
       {token ? (
         <div className="flex flex-col gap-2 pb-2">
           <p className="text-sm">Run this on the other host. The token is shown only now.</p>
-          <Command text={`export TIDECAST_ENROLMENT=${token}`} />
+          <Command text={`export TIDECAST_ENROL_TOKEN=${token}`} />
           <Command text={`tidecast engine --control ${location.origin}`} />
         </div>
       ) : (

@@ -113,8 +113,8 @@ export function TopicEditor({ topic, onClose }: { topic?: Topic; onClose: () => 
       topic ? `${filled.name} is saved` : `${filled.name} is created`,
     );
     if (!saved) return;
-    onClose();
-    if (!topic) navigate({ to: "/topics/$name", params: { name: filled.name } });
+    if (topic) onClose();
+    else navigate({ to: "/topics/$name", params: { name: filled.name } });
   });
 
   const pick = (name: keyof typeof CHOICES, label: string) => (

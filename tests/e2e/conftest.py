@@ -1,0 +1,114 @@
+"""A whole platform (Postgres, control service, engine) and a real browser on its page."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from tests.project import ROOT
+
+expect.set_options(timeout=15_000)
+
+PASSWORD = "correct horse battery"  # noqa: S105
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+    "--disable-background-networking --disable-component-update --disable-sync"
+).split()
+BUILT = ROOT / "backend/tidecast_control/static/index.html"
+
+
+@dataclass
+class Platform:
+    """A running platform."""
+
+    url: str
+    first_password: str
+    data_dir: Path
+    output: str
+
+
+def _tidecast(*arguments: str, **env: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "tidecast.cli", *arguments],
+        capture_output=True, text=True, timeout=110, check=False, env={**os.environ, **env},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="session")
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    if not BUILT.is_file():
+        subprocess.run(["make", "dashboard"], cwd=ROOT, check=True, timeout=300)
+    data_dir = tmp_path_factory.mktemp("platform")
+    told = _tidecast(
+        "up", "--detach", "--port", "0", "--data-dir", str(data_dir),
+        TIDECAST_CONTROL_ALLOW_FAULTS="true",
+    )  # fmt: skip
+    try:
+        url = re.search(r"control service: (\S+)", told)
+        password = re.search(r"with password (\S+)", told)
+        assert url, told
+        assert password, told
+        yield Platform(url.group(1), password.group(1), data_dir, told)
+    finally:
+        _tidecast("down", "--data-dir", str(data_dir))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    if found is None:
+        if os.environ.get("CI"):
+            pytest.fail("no chromium: .ci/run installs it")
+        pytest.skip("no chromium on this machine (Debian and Ubuntu: apt-get install chromium)")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+def sign_in(page: Page, url: str, user: str, password: str) -> None:
+    """Fill in the form of the login page."""
+    page.goto(url + "/login")
+    page.get_by_label("User").fill(user)
+    page.get_by_label("Password").fill(password)
+    page.get_by_role("button", name="Sign in").click()
+
+
+@pytest.fixture(scope="session")
+def admin(platform: Platform, browser: Browser) -> Iterator[BrowserContext]:
+    """A browser that has gone through the first run as admin."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme="dark")
+    context.set_default_timeout(15_000)
+    page = context.new_page()
+    sign_in(page, platform.url, "admin", platform.first_password)
+    page.get_by_role("heading", name="Choose a password").wait_for()
+    page.get_by_label("New password").fill(PASSWORD)
+    page.get_by_label("Once more").fill(PASSWORD)
+    page.get_by_role("button", name="Set the password").click()
+    page.get_by_role("heading", name="Overview", level=1).wait_for()
+    page.close()
+    yield context
+    context.close()
+
+
+@pytest.fixture
+def page(admin: BrowserContext, platform: Platform) -> Iterator[Page]:
+    page = admin.new_page()
+    failures: list[str] = []
+    page.on("pageerror", lambda error: failures.append(str(error)))
+    page.goto(platform.url + "/")
+    page.get_by_test_id("live-badge").get_by_text("Live", exact=True).wait_for()
+    yield page
+    page.close()
+    assert not failures, failures
