@@ -3,7 +3,8 @@ import { readFile } from "node:fs/promises";
 import { createServer } from "node:http";
 import { extname, join } from "node:path";
 import { type WebSocket, WebSocketServer } from "ws";
-import { answer, channelData, makeTopics, message } from "./fixtures";
+import { answer, message } from "./answers";
+import { channelData, makeTopics } from "./fixtures";
 
 const root = "../backend/tidecast_control/static";
 const TYPES: Record<string, string> = {

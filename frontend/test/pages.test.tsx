@@ -11,7 +11,8 @@ import { routeTree } from "@/app/router";
 import { live } from "@/live/store";
 import { TipProvider } from "@/ui/tip";
 import "./dom";
-import { answer, channelData, makeTopics, START_MS } from "../dev/fixtures";
+import { answer } from "../dev/answers";
+import { channelData, makeTopics, START_MS } from "../dev/fixtures";
 
 // Charts draw on canvases, which jsdom has not.
 vi.mock("uplot", () => ({

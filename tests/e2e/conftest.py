@@ -18,11 +18,17 @@ from tests.project import ROOT
 
 expect.set_options(timeout=15_000)
 
-PASSWORD = "correct horse battery"  # noqa: S105
-FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
-    "--disable-background-networking --disable-component-update --disable-sync"
-).split()
+PASSWORD = "correct horse battery"
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 BUILT = ROOT / "backend/tidecast_control/static/index.html"
 
 
@@ -88,7 +94,11 @@ def sign_in(page: Page, url: str, user: str, password: str) -> None:
 @pytest.fixture(scope="session")
 def admin(platform: Platform, browser: Browser) -> Iterator[BrowserContext]:
     """A browser that has gone through the first run as admin."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, color_scheme="dark")
+    context = browser.new_context(
+        viewport={"width": 1440, "height": 900},
+        color_scheme="dark",
+        reduced_motion="reduce",
+    )
     context.set_default_timeout(15_000)
     page = context.new_page()
     sign_in(page, platform.url, "admin", platform.first_password)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import BrowserContext, Browser, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.e2e.conftest import PASSWORD, Platform, sign_in
 
@@ -102,7 +102,9 @@ def test_keys_and_denial(page: Page, platform: Platform, browser: Browser) -> No
     expect(page.get_by_text("revoked", exact=True)).to_be_visible()
 
 
-def test_a_viewer_sees_and_changes_nothing(page: Page, platform: Platform, browser: Browser) -> None:
+def test_a_viewer_sees_and_changes_nothing(
+    page: Page, platform: Platform, browser: Browser
+) -> None:
     make_topic(page, platform, "seen.only")
     page.goto(platform.url + "/access?tab=users")
     page.get_by_role("button", name="Add user").click()

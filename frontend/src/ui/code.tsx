@@ -47,7 +47,7 @@ export function Command({ text }: { text: string }) {
   return (
     <div className="flex min-h-8 items-center gap-2 rounded-md border bg-canvas py-0.5 pr-1 pl-2.5 font-mono text-xs">
       <Terminal aria-hidden className="size-3.5 shrink-0 text-faint" />
-      <code className="min-w-0 flex-1 overflow-x-auto whitespace-pre py-1">{text}</code>
+      <code className="min-w-0 flex-1 whitespace-pre-wrap break-all py-1">{text}</code>
       <CopyButton text={text} />
     </div>
   );

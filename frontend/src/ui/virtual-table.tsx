@@ -62,6 +62,9 @@ export function VirtualTable<T>(props: Props<T>) {
   const template = columns.map((column) => column.width ?? "minmax(0,1fr)").join(" ");
   const grid = { gridTemplateColumns: template };
 
+  if (rows.length === 0) {
+    return <div className="h-full overflow-auto rounded-lg border bg-panel">{empty}</div>;
+  }
   return (
     <div className="flex h-full min-h-0 flex-col overflow-hidden rounded-lg border bg-panel">
       {/* biome-ignore lint/a11y/useSemanticElements: a table element cannot lay out virtual rows */}
@@ -94,45 +97,41 @@ export function VirtualTable<T>(props: Props<T>) {
             ))}
           </div>
         </div>
-        {rows.length === 0 ? (
-          empty
-        ) : (
-          // biome-ignore lint/a11y/useSemanticElements: see above
-          <div role="rowgroup" className="relative" style={{ height: virtual.getTotalSize() }}>
-            {items.map((item) => {
-              const row = rows[item.index] as T;
-              return (
-                // biome-ignore lint/a11y/useSemanticElements: see above
-                <div
-                  key={rowKey(row)}
-                  role="row"
-                  data-index={item.index}
-                  aria-rowindex={item.index + 2}
-                  tabIndex={item.index === (items[0]?.index ?? 0) ? 0 : -1}
-                  onClick={() => onRow(row)}
-                  onKeyDown={(event) => press(event, item.index, row)}
-                  className="absolute inset-x-0 top-0 grid cursor-pointer items-center border-b text-sm hover:bg-hover focus-visible:-outline-offset-2"
-                  style={{ ...grid, height: ROW_HEIGHT, transform: `translateY(${item.start}px)` }}
-                >
-                  {columns.map((column) => (
-                    // biome-ignore lint/a11y/useSemanticElements: see above
-                    <div
-                      key={column.id}
-                      role="cell"
-                      className={cn(
-                        "min-w-0 truncate px-3",
-                        column.right && "num text-right",
-                        column.className,
-                      )}
-                    >
-                      {column.cell(row)}
-                    </div>
-                  ))}
-                </div>
-              );
-            })}
-          </div>
-        )}
+        {/* biome-ignore lint/a11y/useSemanticElements: see above */}
+        <div role="rowgroup" className="relative" style={{ height: virtual.getTotalSize() }}>
+          {items.map((item) => {
+            const row = rows[item.index] as T;
+            return (
+              // biome-ignore lint/a11y/useSemanticElements: see above
+              <div
+                key={rowKey(row)}
+                role="row"
+                data-index={item.index}
+                aria-rowindex={item.index + 2}
+                tabIndex={item.index === (items[0]?.index ?? 0) ? 0 : -1}
+                onClick={() => onRow(row)}
+                onKeyDown={(event) => press(event, item.index, row)}
+                className="absolute inset-x-0 top-0 grid cursor-pointer items-center border-b text-sm hover:bg-hover focus-visible:-outline-offset-2"
+                style={{ ...grid, height: ROW_HEIGHT, transform: `translateY(${item.start}px)` }}
+              >
+                {columns.map((column) => (
+                  // biome-ignore lint/a11y/useSemanticElements: see above
+                  <div
+                    key={column.id}
+                    role="cell"
+                    className={cn(
+                      "min-w-0 truncate px-3",
+                      column.right && "num text-right",
+                      column.className,
+                    )}
+                  >
+                    {column.cell(row)}
+                  </div>
+                ))}
+              </div>
+            );
+          })}
+        </div>
       </div>
     </div>
   );

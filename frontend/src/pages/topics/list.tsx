@@ -75,7 +75,7 @@ const COLUMNS: Column<TopicRow>[] = [
     head: "Lag, packets",
     sort: true,
     right: true,
-    width: "7rem",
+    width: "8.5rem",
     cell: ({ live }) => (live ? compact(Number(live.lag_packets)) : "–"),
   },
   {
@@ -97,7 +97,7 @@ const COLUMNS: Column<TopicRow>[] = [
   {
     id: "throttle",
     head: "Held back",
-    width: "7rem",
+    width: "8.5rem",
     cell: ({ live }) => <ThrottleBadge throttle={live?.throttle ?? "none"} />,
   },
   {
