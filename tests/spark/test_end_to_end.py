@@ -19,6 +19,8 @@ from tests.support import spark_driver
 from tests.support.lab import Lab, Platform, Process, open_lab, topology
 from tests.support.spark_logs import STEP_NS, TIME_NS
 
+from tidecast_spark.jobs.archive import archive
+from tidecast_spark.jobs.replay import replay
 from tidecast_spark.source import TidecastDataSource
 
 SCHEMA = StructType(
@@ -97,6 +99,37 @@ def test_a_stream_with_state_from_topic_to_topic(spark: Any, lab: Lab, tmp_path:
     assert query.awaitTermination(100)
     assert len([p for p in query.recentProgress if p["numInputRows"]]) == 2
     check_output(platform, 20_000)
+
+
+def by_key(platform: Platform, topic: str) -> dict[bytes, list[tuple[bytes, Any]]]:
+    """Values and times of each key, in order."""
+    one = TidecastDataSource({"dataDir": str(platform.directory), "topic": topic})
+    reader: Any = one.reader(one.schema())
+    found = defaultdict(list)
+    for part in reader.partitions():
+        for table in reader.read(part):
+            for row in table.to_pylist():
+                found[row["key"]].append((row["value"], row["timestamp"]))
+    return found
+
+
+def test_archive_and_replay_give_the_same_bytes_in_the_order_of_the_keys(
+    spark: Any, lab: Lab, tmp_path: Path
+) -> None:
+    platform = engine(lab)
+    publish(platform, 5000)
+    out = tmp_path / "archive"
+    assert archive(spark, platform.directory, out, topic="in").rows == 5001
+    told: dict[str, Any] = {"source_topic": "in", "topic": "out", "until": "2023-11-15"}
+    dry = replay(spark, out, platform.directory, dry_run=True, **told)
+    assert (dry.rows, dry.keys) == (5000, KEYS)
+    assert by_key(platform, "out") == {}
+    done = replay(spark, out, platform.directory, write_id="again", **told)
+    replay(spark, out, platform.directory, write_id="again", **told)
+    assert done.rows == 5000
+    expected = by_key(platform, "in")
+    del expected[b"the end"]
+    assert by_key(platform, "out") == expected
 
 
 Reached = Callable[[Path, int], bool]

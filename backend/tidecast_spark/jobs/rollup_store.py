@@ -85,7 +85,7 @@ class RollupStore:
                 "postgres: psycopg is not installed: pip install 'tidecast[control]'"
             ) from problem
         try:
-            return psycopg.connect(self.postgres)
+            return psycopg.connect(self.postgres.replace("postgresql+psycopg:", "postgresql:"))
         except psycopg.Error as problem:
             raise ConfigError(f"postgres: cannot connect: {problem}") from problem
 

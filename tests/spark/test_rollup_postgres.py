@@ -1,0 +1,68 @@
+"""Rollups into a real Postgres: upsert, and a batch that Spark repeats."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tidecast.errors import ConfigError
+from tidecast_control.postgres import EmbeddedPostgres
+from tidecast_spark.jobs import rollup_store as rs
+
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    directory = Path(tempfile.mkdtemp(prefix="tc-pg-"))
+    server = EmbeddedPostgres(directory / "pg", {"fsync": "off"})
+    server.start()
+    yield server.url_of("postgres")
+    server.stop("immediate")
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def row(messages_in: int, queue: int = -1) -> list[Any]:
+    given = {"node": "n", "topic": "t", "queue": queue, "subscription": "", "lag_p95": None}
+    given["messages_in"] = messages_in
+    return [AT, *(given.get(name, 1) for name in rs.COLUMNS)]
+
+
+def test_a_batch_is_applied_once_and_later_ones_replace_rows(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rs, "_copy_rows", lambda rows: rows)
+    store = rs.RollupStore(tmp_path, url)
+    store.prepare()
+    store.prepare()
+    store._upsert([row(5), row(7, 1)], [row(12)], 0, "q")
+    store._upsert([row(99)], [row(99)], 0, "q")  # repeated: it was applied
+    store._upsert([row(6)], [row(13)], 1, "q")
+    with psycopg.connect(url) as connection:
+        minutes = connection.execute(
+            "select queue, messages_in, lag_p95, at from rollup_minute order by queue"
+        ).fetchall()
+        hours = connection.execute("select messages_in from rollup_hour").fetchall()
+        applied = connection.execute("select query, batch from rollup_applied").fetchall()
+    assert [r[:3] for r in minutes] == [(-1, 6, None), (1, 7, None)]
+    assert minutes[0][3] == AT
+    assert hours == [(13,)]
+    assert applied == [("q", 0), ("q", 1)]
+    monkeypatch.setattr(rs, "upsert_sql", lambda *_: "select nothing")
+    with pytest.raises(psycopg.Error):
+        store._upsert([row(8)], [], 2, "q")
+    with psycopg.connect(url) as connection:
+        [count] = connection.execute("select count(*) from rollup_applied").fetchall()
+    assert count == (2,), "all or nothing"
+
+
+def test_a_postgres_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="postgres: cannot connect"):
+        rs.RollupStore(tmp_path, "postgresql://127.0.0.1:1/x").prepare()
