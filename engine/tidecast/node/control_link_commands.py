@@ -86,7 +86,12 @@ class Commands:
         if name == "seek":
             return {"lanes": perform("seek", which | _seek_arguments(args) | {"dry_run": dry_run})}
         if name == "redrive":
-            return dict(perform("redrive", which | {"dry_run": dry_run}))
+            if args.get("to"):
+                raise Unsupported("redrive to another topic: this engine cannot do that yet")
+            chosen: dict[str, Any] = {"dry_run": dry_run}
+            chosen["limit"] = int(args.get("count_max", 1000))
+            chosen |= {k: str(args[k]) for k in ("key", "reason") if args.get(k)}
+            return dict(perform("redrive", which | chosen))
         if not dry_run:
             perform(name, which)
         return dict(perform("show", which | {"lanes": False}))
