@@ -16,12 +16,12 @@ VALUE = "cast(cast(value as string) as bigint)"
 
 
 def counted(frame: Any) -> Any:
-    """Count and sum by key and minute; out when a message 10 minutes younger was seen."""
+    """Count and sum by key and minute; out when a message a minute younger was seen."""
     from pyspark.sql import functions as f
 
     return (
         frame.selectExpr("key", f"{VALUE} n", "timestamp")
-        .withWatermark("timestamp", "10 minutes")
+        .withWatermark("timestamp", "1 minute")
         .groupBy("key", f.window("timestamp", "1 minute").alias("w"))
         .agg(f.count("*").alias("rows"), f.sum("n").alias("total"))
         .selectExpr("key", "w.start minute", "rows", "total")
