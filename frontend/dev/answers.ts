@@ -4,7 +4,6 @@ import {
   iso,
   type makeTopics,
   NODES,
-  noise,
   type Row,
   resource,
   START_MS,
