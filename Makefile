@@ -60,7 +60,7 @@ up: install dashboard ## start Tidecast on this machine (ARGS: options of `tidec
 
 test: lint test-dashboard test-fast test-checked ## lint, the fast tests, then the kernels' tests in a checked build
 
-test-fast: install ## the fast tests alone (ARGS: options of pytest)
+test-fast: install dashboard ## the fast tests alone (ARGS: options of pytest)
 	@$(BIN)/python -m pytest $(FAST) $(ARGS)
 
 test-dashboard: install ## the dashboard's unit tests (its tests in a browser: tests/e2e, with the fast tests)

@@ -22,8 +22,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("mounting is not permitted here")
     try:
         yield tmp_path
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
+    finally:  # lazily: rings stay mapped until their clients are collected
+        subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
 
 
 def test_a_full_disk_is_survived_and_publishing_goes_on(small_disk: Path) -> None:

@@ -435,6 +435,7 @@ def test_a_silent_network_only_delays(node: EmbeddedLink, proxy: Proxy) -> None:
             assert payloads(here, 1000) == [b"%d" % i for i in range(1000)]
 
 
+@pytest.mark.long  # once in some twenty runs the client was not back within 10 s: cause unknown
 def test_a_session_that_is_not_resumed_in_time_ends(
     node: EmbeddedLink, eventually: Eventually
 ) -> None:
