@@ -9,7 +9,7 @@ from tidecast.agents.puller import pull_cycle, puller_of
 from tidecast.buffers import member_ring as mr
 from tidecast.layout import member as lay
 from tidecast.native import syscalls as sys
-from tidecast.native.atomics import store_relaxed
+from tidecast.native.atomics import fetch_or
 from tidecast.native.jit import kernel
 from tidecast.native.memory import bytes_at
 from tidecast.queues import cursor as cu
@@ -44,7 +44,7 @@ def poll_one_by_one(
         n, r = mr.take_into(ring, k, scratch, rows, runs, 1)
         if n == 1:
             mr.ack_all_into(ring, k, runs, r, scratch)
-            store_relaxed(s.wakes, lay.WAKE_MEMBERS_AT + (member >> 6) * 8, 1 << (member & 63))
+            fetch_or(s.wakes, lay.WAKE_MEMBERS_AT + (member >> 6) * 8, 1 << (member & 63))
             found[0] += 1
             seed[1] = 0
         else:
@@ -82,7 +82,7 @@ def drain_members(
                 found[i] += n
                 taken += n
             at = lay.WAKE_MEMBERS_AT + (member >> 6) * 8
-            store_relaxed(s.wakes, at, 1 << (member & 63))
+            fetch_or(s.wakes, at, 1 << (member & 63))
         if s.attention[A_EVENTS] > 0:
             return taken
     return taken
