@@ -20,6 +20,7 @@ from tidecast_control.apply.routes import router as apply
 from tidecast_control.audit.routes import router as audit
 from tidecast_control.auth.routes import router as auth
 from tidecast_control.faults import service as faults
+from tidecast_control.history.routes import router as history
 from tidecast_control.kinds import KINDS
 from tidecast_control.kit.crud import resource_routes
 from tidecast_control.kit.http import BODY_BYTES_MAX, SAFE_METHODS, context, install_handlers
@@ -31,6 +32,7 @@ from tidecast_control.messages.routes import router as messages
 from tidecast_control.nodes.routes import router as nodes
 from tidecast_control.operations.routes import router as operations
 from tidecast_control.page import router as page
+from tidecast_control.pipelines.routes import router as pipelines
 from tidecast_control.queues.routes import router as queues
 from tidecast_control.system.routes import api as system_api
 from tidecast_control.system.routes import router as system
@@ -55,7 +57,8 @@ def api_router() -> APIRouter:
         resource_routes(kind, one)
         api.include_router(one)
     for router in (
-        auth, nodes, queues, messages, operations, alerts, audit, apply, live, traffic, system_api,
+        auth, nodes, queues, messages, operations, alerts, audit, apply, live, traffic, history,
+        pipelines, system_api,
     ):  # fmt: skip
         api.include_router(router)
     return api

@@ -17,6 +17,7 @@ from tidecast_control.db import Database
 from tidecast_control.kit.models import utc_now
 from tidecast_control.link.hub import Hub
 from tidecast_control.live.feed import Feed
+from tidecast_control.pipelines.runner import Runner
 from tidecast_control.settings import Settings
 
 log = logging.getLogger("tidecast.control")
@@ -30,6 +31,7 @@ class Context:
     db: Database
     hub: Hub
     feed: Feed
+    runner: Runner
     changed: Callable[[], None] = lambda: None
     """Call after a write: engines are looked after at once, not at the next NOTIFY."""
     throttle: Throttle = field(default_factory=lambda: Throttle(time.monotonic))

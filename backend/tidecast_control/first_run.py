@@ -1,4 +1,4 @@
-"""What a new platform starts with: an admin, two transports, an example topic if wanted."""
+"""What a new platform starts with: an admin, two transports, pipelines, an example if wanted."""
 
 from __future__ import annotations
 
@@ -12,12 +12,18 @@ from tidecast_control.auth import service as auth
 from tidecast_control.kinds import KINDS
 from tidecast_control.kit import repository, resources
 from tidecast_control.kit.actor import SERVICE
+from tidecast_control.pipelines.schemas import PipelineSpec
 from tidecast_control.settings import Settings
 from tidecast_control.topics.schemas import TopicSpec
 from tidecast_control.traffic.schemas import TrafficSpec
 from tidecast_control.transports.schemas import TransportSpec
 
 EXAMPLE = "example"
+PIPELINES = (
+    (PipelineSpec(job="rollup", schedule="every 10m"), "Telemetry by minute and hour: history."),
+    (PipelineSpec(job="capacity", schedule="@daily"), "What rates and sizes topics should have."),
+)
+"""There on a first run, switched off: they need PySpark."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,9 @@ def prepare(session: Session, settings: Settings) -> Secrets:
             resources.ensure(
                 session, KINDS["transport"], name, TransportSpec.model_validate(raw), SERVICE
             )
+    if password is not None:
+        for spec, description in PIPELINES:
+            resources.ensure(session, KINDS["pipeline"], spec.job, spec, SERVICE, description)
     if settings.example_topic and password is not None:
         resources.ensure(
             session, KINDS["topic"], EXAMPLE, TopicSpec(), SERVICE,

@@ -6,16 +6,14 @@ from tidecast_control.alerts.service import RULES, SILENCES
 from tidecast_control.faults.service import KIND as FAULT
 from tidecast_control.kit.kind import Kind
 from tidecast_control.nodes.service import KIND as NODE
+from tidecast_control.pipelines.service import KIND as PIPELINE
 from tidecast_control.rate_limits.service import KIND as RATE_LIMIT
 from tidecast_control.subscriptions.service import KIND as SUBSCRIPTION
 from tidecast_control.topics.service import KIND as TOPIC
 from tidecast_control.traffic.service import KIND as TRAFFIC
 from tidecast_control.transports.service import KIND as TRANSPORT
 
-KINDS: dict[str, Kind] = {
-    kind.name: kind
-    for kind in sorted(
-        (TRANSPORT, TOPIC, RATE_LIMIT, SUBSCRIPTION, TRAFFIC, FAULT, RULES, SILENCES, NODE),
-        key=lambda k: k.order,
-    )
-}
+_ALL = (
+    TRANSPORT, TOPIC, RATE_LIMIT, SUBSCRIPTION, TRAFFIC, FAULT, RULES, SILENCES, PIPELINE, NODE,
+)  # fmt: skip
+KINDS: dict[str, Kind] = {kind.name: kind for kind in sorted(_ALL, key=lambda k: k.order)}

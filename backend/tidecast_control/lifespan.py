@@ -27,6 +27,8 @@ from tidecast_control.link.hub import Hub
 from tidecast_control.live.feed import Feed
 from tidecast_control.nodes import repository as nodes
 from tidecast_control.nodes import service as enrolments
+from tidecast_control.pipelines.jobs import Place
+from tidecast_control.pipelines.runner import Runner
 from tidecast_control.postgres import EmbeddedPostgres
 from tidecast_control.settings import Settings
 
@@ -64,13 +66,15 @@ def lifespan_of(
             hub = Hub(db)
             feed = Feed(db, hub, settings.telemetry_hz)
             loop = asyncio.get_running_loop()
-            ctx = Context(settings, db, hub, feed)
+            runner = Runner(db, Place(settings.data_dir, url, settings.spark_master))
+            ctx = Context(settings, db, hub, feed, runner)
             ctx.changed = lambda: _soon(loop, hub.refresh)
             app.state.context = ctx
             stack.callback(ctx.writer.shutdown)
             evaluator = Evaluator(db, hub, feed, settings.alert_interval_s)
             for work in (
                 _listen(db, hub), _maintain(ctx, postgres), feed.run(), evaluator.run(),
+                runner.run(),
             ):  # fmt: skip
                 stack.push_async_callback(_cancel, asyncio.create_task(work))
             on_start(ctx, secrets)

@@ -55,6 +55,9 @@ class Settings(BaseSettings):
     alert_interval_s: float = Field(5.0, ge=0.05, le=300)
     audit_days: float = Field(400.0, ge=1, le=10_000)
     example_topic: bool = False
+    spark_master: str = Field("local[*]", pattern=r"^[A-Za-z0-9_.:/,*\[\]-]{1,500}$")
+    """Where pipelines run."""
+
     allowed_origins: Annotated[list[str], NoDecode] = []
 
     @field_validator("allowed_origins", mode="before")

@@ -11,10 +11,11 @@ from tidecast_control.kit.problems import ProblemError
 
 READ_KINDS = (
     "topics", "transports", "rate_limits", "subscriptions", "queues", "nodes", "faults", "traffic",
-    "alert_rules", "silences", "alerts", "operations", "live", "system",
+    "alert_rules", "silences", "alerts", "operations", "live", "system", "history", "pipelines",
 )  # fmt: skip
 OPERATOR_WRITES = (
     "topics", "rate_limits", "subscriptions", "traffic", "alert_rules", "silences", "operations",
+    "pipelines",
 )  # fmt: skip
 
 VIEWER = frozenset(f"{kind}:read" for kind in READ_KINDS)
@@ -32,6 +33,7 @@ _SCOPED = {
     "subscriptions:write": "manage",
     "queues:write": "manage",
     "traffic:write": "manage",
+    "pipelines:write": "manage",
     "messages:publish": "publish",
     "messages:read": "read_payloads",
 }

@@ -1,0 +1,88 @@
+"""Queries on runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import delete, select, text, update
+from sqlalchemy.dialects.postgresql import distinct_on
+from sqlmodel import Session, col
+
+from tidecast_control.kit.models import utc_now
+from tidecast_control.pipelines.models import PipelineLogRow, PipelineRunRow
+
+OPEN = ("queued", "running")
+
+
+def newest(session: Session, pipelines: Sequence[str]) -> dict[str, PipelineRunRow]:
+    """The newest run of each pipeline."""
+    query = (
+        select(PipelineRunRow)
+        .ext(distinct_on(col(PipelineRunRow.pipeline)))
+        .where(col(PipelineRunRow.pipeline).in_(list(pipelines)))
+        .order_by(col(PipelineRunRow.pipeline), col(PipelineRunRow.queued_at).desc())
+    )
+    return {row.pipeline: row for row in session.execute(query).scalars()}
+
+
+def runs(session: Session, pipeline: str, limit: int) -> list[PipelineRunRow]:
+    """Newest first."""
+    query = select(PipelineRunRow).where(col(PipelineRunRow.pipeline) == pipeline)
+    query = query.order_by(col(PipelineRunRow.queued_at).desc()).limit(limit)
+    return list(session.execute(query).scalars())
+
+
+def open_run(session: Session, pipeline: str, *, lock: bool = False) -> PipelineRunRow | None:
+    """The run that waits or runs; there is one at most."""
+    query = select(PipelineRunRow).where(
+        col(PipelineRunRow.pipeline) == pipeline, col(PipelineRunRow.state).in_(OPEN)
+    )
+    if lock:
+        query = query.with_for_update()
+    return session.execute(query).scalar_one_or_none()
+
+
+def running(session: Session) -> list[PipelineRunRow]:
+    """All that run, or did when the service ended."""
+    query = select(PipelineRunRow).where(col(PipelineRunRow.state) == "running")
+    return list(session.execute(query).scalars())
+
+
+def take_queued(session: Session) -> PipelineRunRow | None:
+    """The oldest that waits, now running; another service does not get it too."""
+    query = select(PipelineRunRow).where(col(PipelineRunRow.state) == "queued")
+    query = query.order_by(col(PipelineRunRow.queued_at)).limit(1)
+    row = session.execute(query.with_for_update(skip_locked=True)).scalar_one_or_none()
+    if row is not None:
+        row.state, row.started_at = "running", utc_now()
+        session.add(row)
+    return row
+
+
+def change(session: Session, run: str, **values: Any) -> None:
+    """Set fields of a run."""
+    session.execute(update(PipelineRunRow).where(col(PipelineRunRow.id) == run).values(**values))
+
+
+def newest_report(session: Session, job: str) -> PipelineRunRow | None:
+    """The newest run of a job that is done."""
+    query = select(PipelineRunRow).where(
+        col(PipelineRunRow.job) == job, col(PipelineRunRow.state) == "done"
+    )
+    query = query.order_by(col(PipelineRunRow.queued_at).desc()).limit(1)
+    return session.execute(query).scalar_one_or_none()
+
+
+def forget(session: Session, keep: int) -> None:
+    """Delete all but the newest runs of each pipeline, and logs of no run."""
+    session.execute(
+        text(
+            "delete from pipeline_runs where id in (select id from (select id, row_number() over "
+            "(partition by pipeline order by queued_at desc) n from pipeline_runs "
+            "where state not in ('queued', 'running')) ranked where n > :keep)"
+        ),
+        {"keep": keep},
+    )
+    known = select(col(PipelineRunRow.id))
+    session.execute(delete(PipelineLogRow).where(col(PipelineLogRow.run).not_in(known)))

@@ -1,0 +1,86 @@
+"""Routes of pipelines: start, stop, runs, logs; and what the capacity report recommends."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, BackgroundTasks, Path, Query
+
+from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.http import Ctx, Db, DryRun, needs, problem_responses
+from tidecast_control.kit.schemas import LIMIT_DEFAULT, LIMIT_MAX, NAME_PATTERN, Page, Plan
+from tidecast_control.pipelines import service
+from tidecast_control.pipelines.schemas import Capacity, PipelineLog, PipelineRun
+from tidecast_control.topics.schemas import Topic
+
+router = APIRouter(tags=["pipelines"])
+PipelineName = Annotated[str, Path(min_length=1, max_length=200, pattern=NAME_PATTERN)]
+RunId = Annotated[str, Path(max_length=36, pattern=r"^[0-9a-f-]{1,36}$")]
+Reader = Annotated[Actor, needs("pipelines:read")]
+Writer = Annotated[Actor, needs("pipelines:write")]
+
+
+@router.post("/pipelines/{name}/start", status_code=201, responses=problem_responses(404, 409))
+def start_pipeline(
+    ctx: Ctx, session: Db, name: PipelineName, actor: Writer, after: BackgroundTasks
+) -> PipelineRun:
+    """Run a pipeline now, or as soon as no other runs."""
+    run = service.start(session, name, ctx.runner.place, actor)
+    after.add_task(ctx.runner.wake)  # once it is committed
+    return run
+
+
+@router.post("/pipelines/{name}/stop", responses=problem_responses(404, 409))
+def stop_pipeline(
+    ctx: Ctx, session: Db, name: PipelineName, actor: Writer, after: BackgroundTasks
+) -> PipelineRun:
+    """End the run of a pipeline. What it had done by then stays."""
+    run = service.stop(session, name, actor)
+    after.add_task(ctx.runner.end, run.id)
+    return run
+
+
+@router.get("/pipelines/{name}/runs", responses=problem_responses(404))
+def list_pipeline_runs(
+    session: Db,
+    name: PipelineName,
+    actor: Reader,
+    limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = LIMIT_DEFAULT,
+) -> Page[PipelineRun]:
+    """Runs of a pipeline, newest first; the last hundred are kept."""
+    del actor
+    return Page(items=service.runs(session, name, limit))
+
+
+@router.get("/pipelines/{name}/runs/{run_id}/log", responses=problem_responses(404))
+def get_pipeline_log(
+    ctx: Ctx, session: Db, name: PipelineName, run_id: RunId, actor: Reader
+) -> PipelineLog:
+    """The end of what a run wrote, also while it runs."""
+    del actor
+    found = service.log_of(session, name, run_id)
+    return ctx.runner.log_of(run_id) or found
+
+
+@router.get("/capacity", responses=problem_responses())
+def get_capacity(session: Db, actor: Reader) -> Capacity:
+    """What the newest capacity report recommends."""
+    del actor
+    return service.capacity(session)
+
+
+@router.post("/capacity/{name}/apply", response_model=Topic | Plan,
+             responses=problem_responses(404, 409))  # fmt: skip
+def apply_capacity(
+    ctx: Ctx,
+    session: Db,
+    name: PipelineName,
+    actor: Annotated[Actor, needs("topics:write")],
+    dry_run: DryRun = False,
+) -> Any:
+    """Give a topic what the report recommends; `dry_run` says what would change."""
+    outcome = service.apply_advice(session, name, actor, dry_run=dry_run)
+    if outcome.resource is None:
+        return outcome.plan
+    ctx.changed()
+    return outcome.resource

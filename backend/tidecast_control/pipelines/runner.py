@@ -1,0 +1,268 @@
+"""Runs pipelines: one at a time, each a process group of its own, bounded in time and output."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from fastapi.concurrency import run_in_threadpool
+from sqlalchemy.exc import SQLAlchemyError
+
+from tidecast_control.db import Database
+from tidecast_control.kit import repository as resources_repository
+from tidecast_control.kit.models import utc_now
+from tidecast_control.pipelines import repository, service
+from tidecast_control.pipelines.jobs import Command, Place, command_of, rows_of
+from tidecast_control.pipelines.models import PipelineLogRow, PipelineRunRow
+from tidecast_control.pipelines.schemas import PipelineLog
+
+log = logging.getLogger("tidecast.control")
+
+TICK_S, RETRY_S = 2.0, 1.0
+TERMINATE_S, SHUTDOWN_S = 10.0, 5.0
+LOG_BYTES_MAX, REPORT_BYTES_MAX, ERROR_CHARS_MAX = 256 << 10, 8 << 20, 1000
+RUNS_KEPT = 100
+CommandOf = Callable[[Mapping[str, Any], Place], Command]
+
+
+@dataclass
+class _Tail:
+    """The last bytes of a stream."""
+
+    bytes_max: int
+    kept: bytearray = field(default_factory=bytearray)
+    total: int = 0
+
+    def add(self, data: bytes) -> None:
+        self.total += len(data)
+        self.kept += data
+        if len(self.kept) > self.bytes_max:
+            del self.kept[: -self.bytes_max]
+
+    @property
+    def text(self) -> str:
+        return self.kept.decode("utf-8", "replace").replace("\x00", "")
+
+
+@dataclass
+class _Active:
+    """The run that is under way."""
+
+    run: PipelineRunRow
+    process: asyncio.subprocess.Process
+    errors: _Tail = field(default_factory=lambda: _Tail(LOG_BYTES_MAX))
+    output: _Tail = field(default_factory=lambda: _Tail(REPORT_BYTES_MAX))
+    why: str = ""
+    """Why it was ended; "" = it ended by itself."""
+
+
+class Runner:
+    """See module. `run` until it is cancelled; then the process under way is ended."""
+
+    def __init__(
+        self, db: Database, place: Place, command: CommandOf = command_of, tick_s: float = TICK_S
+    ) -> None:
+        self.place = place
+        self._db, self._command, self._tick_s = db, command, tick_s
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake = asyncio.Event()
+        self._active: _Active | None = None
+
+    def wake(self) -> None:
+        """Look for work now. From any thread."""
+        self._soon(self._wake.set)
+
+    def end(self, run: str) -> None:
+        """End a run, if it is the one under way. From any thread."""
+        self._soon(lambda: self._terminate(run, "stopped"))
+
+    def log_of(self, run: str) -> PipelineLog | None:
+        """What the run under way has written so far."""
+        active = self._active
+        if active is None or active.run.id != run:
+            return None
+        return PipelineLog(run=run, text=active.errors.text, bytes=active.errors.total)
+
+    def _soon(self, call: Callable[[], None]) -> None:
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the service stops
+                self._loop.call_soon_threadsafe(call)
+
+    async def run(self) -> None:
+        """Start what is due, for ever."""
+        self._loop = asyncio.get_running_loop()
+        await self._stored(self._forget_lost)
+        while True:
+            self._wake.clear()
+            row = await self._stored(self._take)
+            if row is not None:
+                await self._one(row)
+                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), self._tick_s)
+
+    async def _stored(self, work: Callable[[], Any]) -> Any:
+        """``work`` in a thread; again and again while Postgres is away."""
+        while True:
+            try:
+                return await run_in_threadpool(work)
+            except SQLAlchemyError as problem:
+                log.warning("pipelines: %s", str(problem).splitlines()[0])
+                await asyncio.sleep(RETRY_S)
+
+    # --- what to run ------------------------------------------------------------------------------
+
+    def _forget_lost(self) -> None:
+        """Runs of a service that was killed: their processes are ended, if they are theirs."""
+        with self._db.begin() as session:
+            for row in repository.running(session):
+                if row.pid is not None and start_of(row.pid) == row.pid_start is not None:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.killpg(row.pid, signal.SIGKILL)
+                row.state, row.finished_at = "lost", utc_now()
+                row.error = "the service ended while it ran"
+                session.add(row)
+
+    def _take(self) -> PipelineRunRow | None:
+        """Queue what is due by its schedule; the next to run."""
+        with self._db.begin() as session:
+            rows = resources_repository.all_of(session, service.KIND.name)
+            newest = repository.newest(session, [row.name for row in rows])
+            now = utc_now()
+            for row in rows:
+                last = newest.get(row.name)
+                due = service.next_run(row, last)
+                if due is not None and due <= now and (last is None or last.finished_at):
+                    service.queue(session, row, self.place, "schedule", "")
+            return repository.take_queued(session)
+
+    # --- one run ----------------------------------------------------------------------------------
+
+    async def _one(self, row: PipelineRunRow) -> None:
+        try:
+            self.place.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            command = self._command(row.spec, self.place)
+            process = await asyncio.create_subprocess_exec(
+                *command.words, env=dict(command.environment), stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+                cwd=self.place.folder, start_new_session=True,
+            )  # fmt: skip
+        except OSError as problem:
+            await self._keep(row, _Tail(0), state="failed", error=f"cannot start: {problem}")
+            return
+        active = self._active = _Active(row, process)
+        try:
+            await self._watch(active)
+        except BaseException:
+            active.why = "the service stopped"
+            await self._kill(active)
+            with contextlib.suppress(TimeoutError):  # Postgres is away: the next start notes it
+                await asyncio.wait_for(self._finish(active), SHUTDOWN_S)
+            raise
+        finally:
+            self._active = None
+
+    async def _watch(self, active: _Active) -> None:
+        pid = active.process.pid
+        values = {"pid": pid, "pid_start": start_of(pid)}
+        reading = asyncio.gather(
+            _read(active.process.stdout, active.output), _read(active.process.stderr, active.errors)
+        )
+        await self._stored(lambda: self._change(active.run.id, values))
+        try:
+            await asyncio.wait_for(
+                asyncio.gather(active.process.wait(), reading), active.run.spec["timeout_s"]
+            )
+        except TimeoutError:
+            active.why = f"it took longer than {active.run.spec['timeout_s']:g} s"
+            await self._kill(active)
+        await self._finish(active)
+
+    def _change(self, run: str, values: dict[str, Any]) -> None:
+        with self._db.begin() as session:
+            repository.change(session, run, **values)
+
+    def _terminate(self, run: str, why: str) -> None:
+        active = self._active
+        if active is not None and active.run.id == run and not active.why:
+            active.why = why
+            _signal(active.process, signal.SIGTERM)
+            asyncio.get_running_loop().call_later(
+                TERMINATE_S, lambda: _signal(active.process, signal.SIGKILL)
+            )
+
+    async def _kill(self, active: _Active) -> None:
+        _signal(active.process, signal.SIGTERM)
+        try:
+            await asyncio.wait_for(active.process.wait(), TERMINATE_S)
+        except TimeoutError:
+            _signal(active.process, signal.SIGKILL)
+            await active.process.wait()
+        _signal(active.process, signal.SIGKILL)  # what it started and left behind
+
+    async def _finish(self, active: _Active) -> None:
+        _signal(active.process, signal.SIGKILL)
+        code = active.process.returncode
+        report = _report(active.output) if code == 0 else None
+        values: dict[str, Any] = {"exit_code": code, "report": report}
+        values["rows"] = rows_of(active.run.job, report)
+        if active.why == "stopped":
+            values["state"] = "stopped"
+        elif active.why:
+            values |= {"state": "failed", "error": active.why}
+        elif code == 0:
+            values["state"] = "done"
+        else:
+            values |= {"state": "failed", "error": _error(active.errors.text, code)}
+        await self._keep(active.run, active.errors, **values)
+
+    async def _keep(self, run: PipelineRunRow, errors: _Tail, **values: Any) -> None:
+        def keep() -> None:
+            with self._db.begin() as session:
+                repository.change(session, run.id, finished_at=utc_now(), **values)
+                session.merge(PipelineLogRow(run=run.id, text=errors.text, bytes=errors.total))
+                repository.forget(session, RUNS_KEPT)
+
+        await self._stored(keep)
+
+
+async def _read(stream: asyncio.StreamReader | None, tail: _Tail) -> None:
+    assert stream is not None
+    while data := await stream.read(64 << 10):
+        tail.add(data)
+
+
+def _signal(process: asyncio.subprocess.Process, number: int) -> None:
+    """To the whole group: Spark is several processes."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
+
+
+def _report(output: _Tail) -> Any:
+    try:
+        return msgspec.json.decode(bytes(output.kept))
+    except msgspec.MsgspecError:
+        return None
+
+
+def _error(text: str, code: int | None) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    last = lines[-1].removeprefix("Error: ") if lines else ""
+    return (last or f"it ended with status {code}")[:ERROR_CHARS_MAX]
+
+
+def start_of(pid: int) -> int | None:
+    """When a process began, in ticks since boot: tells it from a later one of the same number."""
+    try:
+        raw = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
+    except OSError:
+        return None
+    return int(raw.rpartition(")")[2].split()[19])

@@ -1,0 +1,216 @@
+"""Pipelines: schedules, runs as real processes, their ends; capacity advice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+from starlette.testclient import TestClient
+
+from tests.support.control import Service, service_of
+from tidecast_control.kit.models import ResourceRow, utc_now
+from tidecast_control.pipelines.jobs import Command, Place, command_of, words_of
+from tidecast_control.pipelines.models import PipelineRunRow
+from tidecast_control.pipelines.runner import LOG_BYTES_MAX, start_of
+from tidecast_control.pipelines.schemas import PipelineSpec
+from tidecast_control.settings import Settings
+
+ARCHIVE = {"spec": {"job": "archive", "topic": "orders"}}
+
+
+@pytest.fixture
+def script(service: Service, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Have the runner start a Python text instead of Spark."""
+
+    def use(text: str) -> None:
+        def command(spec: Mapping[str, Any], place: Place) -> Command:
+            words = command_of(spec, place).words
+            return Command((sys.executable, "-c", text, *words[3:]), os.environ)
+
+        monkeypatch.setattr(service.ctx.runner, "_command", command)
+
+    return use
+
+
+def _last(api: TestClient, *states: str, name: str = "p") -> Any:
+    deadline = time.monotonic() + 20
+    while True:
+        run = api.get(f"/api/v1/pipelines/{name}").json()["status"]["last_run"]
+        if run is not None and run["state"] in states:
+            return run
+        assert time.monotonic() < deadline, run
+        service_turn = api.get("/health/live")
+        assert service_turn.status_code == 200
+
+
+def _make(api: TestClient, **spec: Any) -> None:
+    body = {"spec": ARCHIVE["spec"] | spec}
+    assert api.put("/api/v1/pipelines/p", json=body).status_code in (200, 201)
+
+
+def test_a_run_is_started_noted_and_its_log_kept(service: Service, script: Any) -> None:
+    api = service.admin
+    script(
+        "import json, sys; print(json.dumps({'rows': 7, 'words': sys.argv[1:]}))\n"
+        f"sys.stderr.write('x' * {LOG_BYTES_MAX} + 'the end\\n')"
+    )
+    _make(api)
+    started = api.post("/api/v1/pipelines/p/start")
+    assert (started.status_code, started.json()["state"]) == (201, "queued")
+    run = _last(api, "done")
+    assert (run["rows"], run["error"], run["trigger"]) == ("7", "", "user")
+    assert run["report"]["words"][:4] == ["pipeline", "archive", "--topic", "orders"]
+    assert run["cli"].startswith("tidecast pipeline archive --topic orders --out ")
+    log = api.get(f"/api/v1/pipelines/p/runs/{run['id']}/log").json()
+    assert log["text"].endswith("the end\n")
+    assert len(log["text"]) == LOG_BYTES_MAX < int(log["bytes"])
+    assert [r["id"] for r in api.get("/api/v1/pipelines/p/runs").json()["items"]] == [run["id"]]
+    actions = [e["action"] for e in api.get("/api/v1/audit?kind=pipeline&name=p").json()["items"]]
+    assert actions == ["start", "create"]
+
+
+def test_a_failure_says_why(service: Service, script: Any) -> None:
+    script("import sys; sys.stderr.write('noise\\nError: no such topic\\n'); sys.exit(3)")
+    _make(service.admin)
+    service.admin.post("/api/v1/pipelines/p/start")
+    run = _last(service.admin, "failed")
+    assert (run["error"], run["exit_code"], run["rows"]) == ("no such topic", 3, None)
+
+
+def test_one_at_a_time_and_stop_ends_the_group(service: Service, script: Any) -> None:
+    api = service.admin
+    script(
+        "import subprocess, sys; "
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
+        "sys.stderr.write(f'{child.pid}\\n'); sys.stderr.flush(); child.wait()"
+    )
+    _make(api)
+    api.put("/api/v1/pipelines/q", json=ARCHIVE)
+    assert api.post("/api/v1/pipelines/p/stop").status_code == 409
+    api.post("/api/v1/pipelines/p/start")
+    run = _last(api, "running")
+    assert api.post("/api/v1/pipelines/p/start").json()["code"] == "conflict"
+    assert api.delete("/api/v1/pipelines/p").json()["code"] == "in_use"
+    api.post("/api/v1/pipelines/q/start")
+    log = ""
+    while not log:
+        log = api.get(f"/api/v1/pipelines/p/runs/{run['id']}/log").json()["text"]
+    assert _last(api, "queued", name="q")["state"] == "queued"
+    assert api.post("/api/v1/pipelines/q/stop").json()["state"] == "stopped"
+    api.post("/api/v1/pipelines/p/stop")
+    ended = _last(api, "stopped")
+    assert ended["error"] == "stopped by admin"
+    assert (
+        start_of(int(log)) is None or Path(f"/proc/{int(log)}/stat").read_text().split()[2] == "Z"
+    )
+
+
+def test_the_time_is_bounded(service: Service, script: Any) -> None:
+    script("import time; time.sleep(600)")
+    _make(service.admin, timeout_s=0.05)
+    service.admin.post("/api/v1/pipelines/p/start")
+    run = _last(service.admin, "failed")
+    assert run["error"] == "it took longer than 0.05 s"
+
+
+def test_schedules(service: Service, script: Any) -> None:
+    api = service.admin
+    script("print('{}')")
+    body = {"spec": {"job": "rollup", "schedule": "every 1h", "enabled": True}}
+    status = api.put("/api/v1/pipelines/p", json=body).json()["status"]
+    assert status["next_run_at"].endswith(":00:00Z")
+    assert status["last_run"] is None
+    with service.ctx.db.begin() as session:
+        session.execute(update(ResourceRow).values(updated_at=utc_now() - timedelta(hours=2)).where(
+            ResourceRow.name == "p"))  # type: ignore[arg-type]  # fmt: skip
+    service.ctx.runner.wake()
+    assert _last(api, "done")["trigger"] == "schedule"
+    api.patch("/api/v1/pipelines/p", json={"spec": {"enabled": False}})
+    assert api.get("/api/v1/pipelines/p").json()["status"]["next_run_at"] is None
+    for spec in ({"job": "rollup", "schedule": "often"}, {"job": "rollup", "enabled": True},
+                 {"job": "replay", "topic": "a"}, {"job": "archive"},
+                 {"job": "archive", "topic": "a", "archive": "../up"}):  # fmt: skip
+        assert api.put("/api/v1/pipelines/z", json={"spec": spec}).status_code == 422, spec
+
+
+def test_a_run_of_a_killed_service_is_lost_and_ended(settings: Settings, template: Any) -> None:
+    orphan = subprocess.Popen(
+        [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
+    )
+    with service_of(settings) as service, service.ctx.db.begin() as session:
+        session.add(PipelineRunRow(
+            id="1", pipeline="p", job="rollup", trigger="user", state="running", pid=orphan.pid,
+            pid_start=start_of(orphan.pid),
+        ))  # fmt: skip
+        session.add(PipelineRunRow(
+            id="2", pipeline="q", job="rollup", trigger="user", state="running", pid=os.getpid(),
+            pid_start=1,
+        ))  # fmt: skip
+    with service_of(settings) as service:
+        template.login.put_on(service.admin)
+        service.admin.put("/api/v1/pipelines/p", json=ARCHIVE)
+        run = _last(service.admin, "lost")
+        assert run["error"] == "the service ended while it ran"
+        assert orphan.wait(10) == -signal.SIGKILL
+
+
+def test_capacity_advice_is_read_previewed_and_applied(service: Service, script: Any) -> None:
+    api = service.admin
+    assert "capacity" in api.get("/api/v1/capacity").json()["mend"]
+    advice = {
+        "topic": "orders", "spec": {"rate_bytes_per_s": 5000, "history_bytes": 8 << 20},
+        "reasons": ["why"], "peak_messages_per_s": 1.5, "peak_bytes_per_s": 100.0,
+    }  # fmt: skip
+    script(f"print('''{json.dumps([advice])}''')")
+    api.put("/api/v1/pipelines/p", json={"spec": {"job": "capacity"}})
+    api.post("/api/v1/pipelines/p/start")
+    assert _last(api, "done")["rows"] == "1"
+    [item] = api.get("/api/v1/capacity").json()["items"]
+    assert item["reasons"] == ["why"]
+    assert api.post("/api/v1/capacity/orders/apply").status_code == 404
+    api.put("/api/v1/topics/orders", json={"spec": {}})
+    plan = api.post("/api/v1/capacity/orders/apply?dry_run=true").json()
+    assert {c["path"]: c["new"] for c in plan["changes"]} == {
+        "/spec/rate_bytes_per_s": 5000, "/spec/history_bytes": 8 << 20,
+    }  # fmt: skip
+    assert api.get("/api/v1/topics/orders").json()["spec"]["rate_bytes_per_s"] is None
+    done = api.post("/api/v1/capacity/orders/apply").json()
+    assert done["spec"]["history_bytes"] == 8 << 20
+
+
+def test_what_a_key_may_start(service: Service) -> None:
+    service.admin.put("/api/v1/pipelines/p", json={
+        "spec": {"job": "replay", "topic": "orders", "source": "old"}})  # fmt: skip
+    scope = {"pattern": "orders", "rights": ["manage"]}
+    key = service.key("k", role="operator", scopes=[scope])
+    refused = key.post("/api/v1/pipelines/p/start")
+    assert (refused.status_code, refused.json()["code"]) == (403, "denied")
+    assert "messages:publish" in refused.json()["detail"]
+
+
+def test_words_of_jobs(tmp_path: Path) -> None:
+    place = Place(tmp_path, "postgresql://u:secret@h/d", "local[1]")
+    spec = PipelineSpec(job="archive", topic="md.*").model_dump(mode="json")
+    assert words_of(spec, place)[2:4] == ["--pattern", "md.*"]
+    rollup = PipelineSpec(job="rollup").model_dump(mode="json")
+    command = command_of(rollup, place)
+    assert "secret" not in " ".join(command.words)
+    assert command.environment["TIDECAST_DATABASE_URL"] == place.database_url
+    assert "TIDECAST_DATABASE_URL" not in command_of(spec, place).environment
+    for job in ("archive", "replay", "rollup", "backfill", "capacity"):
+        words = words_of(rollup | {"job": job, "topic": "a", "source": "b"}, place)
+        run = subprocess.run(
+            [sys.executable, "-m", "tidecast.cli", *words[:2], "--help"], check=True,
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert all(word in run.stdout for word in words if word.startswith("--")), words
