@@ -75,7 +75,7 @@ def test_export_is_what_apply_takes(api: TestClient) -> None:
     exported = api.get("/api/v1/export").text
     result = apply(api, exported).json()
     assert (result["created"], result["updated"], result["deleted"]) == (0, 0, 0)
-    assert result["unchanged"] == exported.count("kind: ") == 6 + len(PIPELINES)
+    assert result["unchanged"] == 6 + len(PIPELINES)
     for path in ("subscriptions/billing", "topics/orders", "transports/fast"):
         assert api.delete(f"/api/v1/{path}").status_code == 200
     assert apply(api, exported).json()["created"] == 3
