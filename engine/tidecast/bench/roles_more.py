@@ -24,8 +24,7 @@ def _settle(c: Any, sub: Any, pub_topic: str) -> Any:
     deadline = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline:
         c.link.work()
-        sub.poll(1)
-        image, _ = sub.next_image()
+        image, _ = sub.next_image()  # no poll: the partner's first message may be there already
         rows = [r for r in c.link.stats().get("publication", []) if r["name"] == pub_topic]
         joined = not rows or rows[0].get("receivers", 0) > 0
         if image is not None and joined:

@@ -99,14 +99,15 @@ def open_packet(ring, w, receiver):
     """Open packet W_SEQ; the caller has checked `room`."""
     seq = w[W_SEQ]
     at = control_at(seq, w[W_MASK])
-    store_relaxed(ring, at, control_word(seq, lay.OPEN, 0))
+    # One store: a reader that spins on this line is disturbed once. A packet of HEAD_AT has its
+    # header, and nobody takes a packet that holds nothing else.
+    store_relaxed(ring, at, control_word(seq, lay.OPEN, _HEADER))
     fence_release()  # whoever still copies the old packet sees the new word first
     slot = w[W_SLOTS_AT] + (seq & w[W_MASK]) * w[W_SLOT_BYTES]
     store_i64(ring, slot, w[W_PREFIX])
     store_i64(ring, slot + 8, w[W_TOPIC] | (receiver << 32) | (w[W_NODE] << 48))
     store_i64(ring, slot + wire.SEQ_AT, seq)
     store_i64(ring, slot + wire.TIME_AT, 0)
-    store_release(ring, at, control_word(seq, lay.OPEN, _HEADER))
     store_release(ring, lay.HEAD_AT, seq + 1)
     w[W_USED] = _HEADER
     w[W_COMMITTED] = _HEADER
@@ -143,6 +144,12 @@ def commit(ring, w):
 def seal(ring, w):
     """Close the open packet with all used bytes; False if it was sealed before, without them."""
     return _move(ring, w, lay.SEALED)
+
+
+@inlined
+def _flush_seals(ring, w):
+    """Does a flush close the packet? Not without a sender: readers see what is committed."""
+    return w[W_HAS_NETWORK] != 0 and load_relaxed(ring, lay.NEAR_LIMIT_AT) == 0
 
 
 @inlined
@@ -219,7 +226,7 @@ def append(ring, bells, w, source, n, meta, meta_n, flags, receiver, flush):
         copy(ring, at + 4, meta, 0, meta_n)
         copy(ring, at + 4 + meta_n, source, 0, n)
         w[W_USED] = used + need
-        if flush and load_relaxed(ring, lay.NEAR_LIMIT_AT) == 0:
+        if flush and _flush_seals(ring, w):
             done = seal(ring, w)
         else:
             done = commit(ring, w)
@@ -279,7 +286,7 @@ def append_batch(ring, bells, w, source, lengths, fixed, n, receiver, flush, don
         i += 1
         at += size
         if i == n:
-            settled = seal(ring, w) if flush else commit(ring, w)
+            settled = seal(ring, w) if flush and w[W_HAS_NETWORK] != 0 else commit(ring, w)
             if not settled:
                 i, at = first, first_at
     w[W_MESSAGES] += i - done[0]
