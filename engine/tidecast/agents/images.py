@@ -42,6 +42,9 @@ IMAGE = np.dtype(
         ("reported", np.int64),  # consumed as last reported
         ("repaired_ns", np.int64),  # when the newest repaired gap had been asked for
         ("rtt_ns", np.int64),  # NAK to repair, smoothed; 0 = not known
+        ("rtt_var_ns", np.int64),  # its mean deviation
+        ("patience", np.int64),  # doublings of the wait for a repair, since some were not needed
+        ("patience_ns", np.int64),  # when it last changed
         ("heard_ns", np.int64),  # last packet of the session
         ("echo_ns", np.int64),  # time in its last packet
         ("echo_at_ns", np.int64),  # when that came

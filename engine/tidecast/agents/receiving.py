@@ -35,7 +35,8 @@ from tidecast.transport.wire_io import send_to_address
 STATUS_INTERVAL_NS = 200_000_000
 STATUS_INTERVAL_NS_FIRST = 2_000_000
 UNREPORTED_NS = 500_000
-NAK_RETRY_NS_UNKNOWN = 2_000_000
+NAK_RETRY_NS_UNKNOWN, NAK_RETRY_NS_LONGEST = 2_000_000, 50_000_000
+PATIENCE_MAX, PATIENCE_NS = 4, 100_000_000
 NAK_GROUP_MAX = 16
 _HEADER = wire.PACKET_HEADER_BYTES
 
@@ -165,12 +166,44 @@ def nak_due_ns(S, image, now_ns):
 
 
 @inlined
+def _note_round_trip(image, sample_ns):
+    """Smooth the time from NAK to repair, and its deviation (RFC 6298)."""
+    if image.rtt_ns == 0:
+        image.rtt_ns, image.rtt_var_ns = sample_ns, sample_ns >> 1
+        return
+    off = abs(sample_ns - image.rtt_ns)
+    image.rtt_var_ns = (image.rtt_var_ns * 3 + off) >> 2
+    image.rtt_ns = (image.rtt_ns * 7 + sample_ns) >> 3
+
+
+@inlined
+def _nak_retry_ns(image, now_ns):
+    """How long to wait for a repair. What overtook it says sooner that one was lost."""
+    retry_ns = NAK_RETRY_NS_UNKNOWN
+    if image.rtt_ns > 0:
+        retry_ns = max(image.nak_retry_ns, image.rtt_ns + 4 * image.rtt_var_ns)
+    if image.patience > 0 and now_ns - image.patience_ns > PATIENCE_NS:
+        image.patience -= 1
+        image.patience_ns = now_ns
+    return min(retry_ns << image.patience, NAK_RETRY_NS_LONGEST)
+
+
+@inlined
+def _repair_not_needed(S, image, now_ns):
+    """A repair of what is here already: asked again too soon, so wait longer (as Karn would)."""
+    S.counters[image.row, C.REPAIRS_UNNEEDED] += 1
+    wait_ns = max(image.rtt_ns, NAK_RETRY_NS_UNKNOWN)
+    if image.patience < PATIENCE_MAX and now_ns - image.patience_ns > wait_ns:
+        image.patience += 1
+        image.patience_ns = now_ns
+
+
+@inlined
 def _filled(S, image, i, seq, flags, now_ns):
     """A missing packet has come. False: the gap cannot be split now, drop the packet."""
     gap = S.gaps[image.index, i]
     if flags & wire.FLAG_RETRANSMIT and gap.tries == 1:
-        sample = now_ns - gap.asked_ns
-        image.rtt_ns = sample if image.rtt_ns == 0 else (image.rtt_ns * 7 + sample) >> 3
+        _note_round_trip(image, now_ns - gap.asked_ns)
     if flags & wire.FLAG_RETRANSMIT and gap.asked_ns > image.repaired_ns:
         image.repaired_ns = gap.asked_ns
         image.nak_ns = min(image.nak_ns, now_ns + image.nak_delay_ns)
@@ -198,7 +231,7 @@ def place_packet(S, image, buffer, at, length, now_ns):
         else:
             S.counters[row, C.DUPLICATES] += 1
             if flags & wire.FLAG_RETRANSMIT:
-                S.counters[row, C.REPAIRS_UNNEEDED] += 1
+                _repair_not_needed(S, image, now_ns)
         return 0
     if image.end_seq >= 0 and seq >= image.end_seq:
         S.counters[row, C.INVALID_FIELD] += 1
@@ -218,7 +251,7 @@ def place_packet(S, image, buffer, at, length, now_ns):
             else:
                 S.counters[row, C.DUPLICATES] += 1
                 if flags & wire.FLAG_RETRANSMIT:
-                    S.counters[row, C.REPAIRS_UNNEEDED] += 1
+                    _repair_not_needed(S, image, now_ns)
             return 0
         if not _filled(S, image, i, seq, flags, now_ns):
             return 0
@@ -338,14 +371,11 @@ def send_status(S, image, ring, flags, now_ns):
 @inlined
 def send_naks(S, image, now_ns):
     """Ask for every gap that is due, in one packet. Returns 1 when a NAK was sent."""
-    retry_ns = NAK_RETRY_NS_UNKNOWN
-    if image.rtt_ns > 0:
-        retry_ns = max(image.nak_retry_ns, image.rtt_ns * 2)
     count = take_due(
         S.gaps[image.index],
         image.gaps,
         now_ns,
-        retry_ns,
+        _nak_retry_ns(image, now_ns),
         image.repaired_ns - image.nak_delay_ns,
         S.seed,
         S.ranges,
