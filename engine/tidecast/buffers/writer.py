@@ -226,10 +226,7 @@ def append(ring, bells, w, source, n, meta, meta_n, flags, receiver, flush):
         copy(ring, at + 4, meta, 0, meta_n)
         copy(ring, at + 4 + meta_n, source, 0, n)
         w[W_USED] = used + need
-        if flush and _flush_seals(ring, w):
-            done = seal(ring, w)
-        else:
-            done = commit(ring, w)
+        done = seal(ring, w) if flush and _flush_seals(ring, w) else commit(ring, w)
         if done:
             break
     w[W_MESSAGES] += 1
