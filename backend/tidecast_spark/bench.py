@@ -128,6 +128,11 @@ def _stream(spark: Any, data_dir: Path, rows: int) -> float:
         .option("startingOffsets", "earliest").option("maxRecordsPerTrigger", str(rows // 3))
         .load()
     )  # fmt: skip
+    return stream_rate(frame)
+
+
+def stream_rate(frame: Any) -> float:
+    """Rows a second of a streaming frame up to its end, without the first trigger."""
     query = frame.writeStream.format("noop").trigger(availableNow=True).start()
     query.awaitTermination()
     done = [p for p in query.recentProgress if p["numInputRows"]][1:]
@@ -137,6 +142,7 @@ def _stream(spark: Any, data_dir: Path, rows: int) -> float:
 
 
 def _sink(spark: Any, data_dir: Path) -> float:
+    """Seconds to write all rows, acked when they are durable."""
     frame = _read(spark, data_dir).select("key", "value")
     with _engine(data_dir):
         return _seconds(
@@ -145,49 +151,85 @@ def _sink(spark: Any, data_dir: Path) -> float:
         )  # fmt: skip
 
 
-def run(rows: int, note: Callable[[str], None]) -> dict[str, Any]:
-    """All figures, with ``rows`` records each."""
-    from tidecast_spark import session
-    from tidecast_spark.jobs.rollup import SOUND, minutes, samples
+def _decode_rate(data_dir: Path, rows: int) -> float:
+    """The floor: the same records decoded into Arrow by one process, without Spark."""
 
+    def decode() -> None:
+        one = TidecastDataSource({"dataDir": str(data_dir), "topic": "in"})
+        reader: Any = one.reader(one.schema())
+        found = sum(t.num_rows for part in reader.partitions() for t in reader.read(part))
+        assert found == rows
+
+    return rows / min(_seconds(decode) for _ in range(2))
+
+
+def _first_row(data_dir: Path) -> tuple[Any, float, float]:
+    """A session; seconds to its start, and to its first row, from nothing."""
+    from tidecast_spark import session
+
+    begun = time.perf_counter()
+    spark = session("bench", master=MASTER, config={"spark.sql.shuffle.partitions": "2"})
+    started = time.perf_counter() - begun
+    _read(spark, data_dir).limit(1).collect()
+    return spark, started, time.perf_counter() - begun
+
+
+def run(
+    rows: int, rollup_rows: int, kafka: Path | None, note: Callable[[str], None]
+) -> dict[str, Any]:
+    """All figures in the shape of the other benches. ``kafka``: jars to compare with."""
+    from tidecast_spark.jobs.rollup import rollup
+
+    kept = rows // QUEUES // PER_BATCH * PER_BATCH * QUEUES
+    metrics: dict[str, float] = {}
+    peers: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="tc-") as directory:
         data_dir = Path(directory)
         note("writing topics")
         fill(data_dir, "in", QUEUES, rows, [bytes(VALUE_BYTES)] * PER_BATCH)
-        fill(data_dir, TELEMETRY_TOPIC, QUEUES, rows, telemetry(PER_BATCH))
+        fill(data_dir, TELEMETRY_TOPIC, QUEUES, rollup_rows, telemetry(PER_BATCH))
         note("first row")
-        begun = time.perf_counter()
-        spark = session("bench", master=MASTER, config={"spark.sql.shuffle.partitions": "2"})
-        started = time.perf_counter()
-        _read(spark, data_dir).limit(1).collect()
-        first_row = time.perf_counter()
+        spark, metrics["session_start_s"], metrics["first_row_s"] = _first_row(data_dir)
         try:
             spark.dataSource.register(TupleSource)
             note("source")
             arrow = _noop(_read(spark, data_dir))
-            arrow_s = min(_seconds(arrow) for _ in range(3))
+            metrics["source_rows_per_s"] = kept / min(_seconds(arrow) for _ in range(3))
             note("source by tuples")
-            tuples_s = _seconds(_noop(_read(spark, data_dir, "tidecast_tuples")))
+            tuples = _noop(_read(spark, data_dir, "tidecast_tuples"))
+            metrics["source_tuples_rows_per_s"] = kept / _seconds(tuples)
             note("stream")
-            streamed = _stream(spark, data_dir, rows)
-            note("rollup")
-            sound = samples(_read(spark, data_dir, topic=TELEMETRY_TOPIC)).where(SOUND)
-            rollup_s = _seconds(_noop(minutes(sound)))
+            metrics["stream_rows_per_s"] = _stream(spark, data_dir, rows)
             note("sink")
-            sink_s = _sink(spark, data_dir)
+            metrics["sink_rows_per_s"] = kept / _sink(spark, data_dir)
+            if rollup_rows:
+                note("rollup")
+                metrics["rollup_s"] = _seconds(lambda: rollup(spark, data_dir, data_dir / "out"))
+                metrics["rollup_rows_per_s"] = rollup_rows / metrics["rollup_s"]
         finally:
             spark.stop()
-    kept = rows // QUEUES // PER_BATCH * PER_BATCH * QUEUES
+        note("decoding without Spark")
+        floor = {"decode_rows_per_s": _decode_rate(data_dir, kept)}
+        if kafka is not None:
+            from tidecast_spark.bench_kafka import run_kafka
+
+            note("Kafka")
+            peers["kafka"] = run_kafka(kafka, data_dir / "kafka", kept, PER_BATCH, VALUE_BYTES)
+    source = metrics["source_rows_per_s"]
     return {
         "bench": "spark",
-        "config": {"rows": kept, "value_bytes": VALUE_BYTES, "master": MASTER},
-        "metrics": {
-            "session_start_s": round(started - begun, 2),
-            "first_row_s": round(first_row - begun, 2),
-            "source_rows_per_s": round(kept / arrow_s),
-            "source_tuples_rows_per_s": round(kept / tuples_s),
-            "stream_rows_per_s": round(streamed),
-            "sink_rows_per_s": round(kept / sink_s),
-            "rollup_rows_per_s": round(kept / rollup_s),
+        "config": {
+            "rows": kept, "value_bytes": VALUE_BYTES, "master": MASTER, "rollup_rows": rollup_rows
         },
-    }
+        "metrics": {
+            name: round(n) if name.endswith("_per_s") else round(n, 2)
+            for name, n in metrics.items()
+        },
+        "floor": {name: round(n) for name, n in floor.items()},
+        "ratio": {
+            "source_to_decode": round(source / floor["decode_rows_per_s"], 3),
+            "source_to_tuples": round(source / metrics["source_tuples_rows_per_s"], 2),
+            "stream_to_source": round(metrics["stream_rows_per_s"] / source, 3),
+        },
+        "peers": peers,
+    }  # fmt: skip

@@ -9,14 +9,19 @@ from __future__ import annotations
 import bisect
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tidecast.errors import NotFound
 from tidecast.layout import segment as lay
+from tidecast.log.batch import BAD_CRC, BAD_FIELD, BAD_LENGTH, BAD_RECORD
 from tidecast.log.files import index_name, queue_directory, read_index, segment_name
 from tidecast.log.scan import C_BASE_TOKEN, C_TIME_MAX, Scanner
+from tidecast_spark.decode import find_batch
 
+DAMAGE = (BAD_LENGTH, BAD_CRC, BAD_FIELD, BAD_RECORD)
+SEARCH_BYTES, OVERLAP_BYTES = 8 << 20, 2 << 20
 _SEGMENT_NAME_CHARS = 24
 _DIGITS = 20
 
@@ -73,6 +78,26 @@ def _index_hints(path: Path) -> list[tuple[int, int]]:
     return [(int(t), int(p)) for t, p in entries[sound, :2].tolist()]
 
 
+def _to_the_end(scanner: Scanner) -> None:
+    while scanner.next_rows().shape[0]:
+        pass
+
+
+def _next_sound(fd: int, position: int, token: int) -> int:
+    """Where the next sound batch of a segment starts that begins behind ``token``, or -1."""
+    size = os.fstat(fd).st_size
+    while position < size:
+        window: Any = np.empty(min(SEARCH_BYTES, size - position), dtype=np.uint8)
+        n = os.preadv(fd, [window], position)
+        at = int(find_batch(window, n, 0, token))
+        if at >= 0:
+            return position + at
+        if position + n >= size:
+            break
+        position += n - OVERLAP_BYTES  # a batch may begin in one window and end in the next
+    return -1
+
+
 class QueueFiles:
     """One queue of a topic. Keeps how far it has looked, so `end_token` is cheap when repeated."""
 
@@ -107,8 +132,13 @@ class QueueFiles:
         try:
             scanner = Scanner(fd, os.fstat(fd).st_size)
             scanner.reset(self._position, self._token)
-            while scanner.next_rows().shape[0]:
-                pass
+            _to_the_end(scanner)
+            while scanner.cause in DAMAGE:  # a sound batch behind it: damage, and not a torn tail
+                found = _next_sound(fd, scanner.position + 1, max(scanner.token, self._token))
+                if found < 0:
+                    break
+                scanner.reset(found)
+                _to_the_end(scanner)
             self._position, self._token = scanner.position, max(scanner.token, self._token)
         finally:
             os.close(fd)

@@ -10,7 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.compute as pc
 
-from tidecast.errors import ConfigError, PayloadTooLarge, TidecastError, Timeout
+from tidecast.errors import (
+    AuthError,
+    ConfigError,
+    EngineNotRunning,
+    PayloadTooLarge,
+    TidecastError,
+    Timeout,
+)
 from tidecast_spark.staging import STAGED_SCHEMA
 
 if TYPE_CHECKING:
@@ -38,6 +45,34 @@ def publish_batch(options: SinkOptions, area: StagingArea, batch: int, manifest:
                 if not problem.retryable or attempt == TRIES_MAX:
                     raise
                 _pause(_RETRY_S * 2 ** (attempt - 1))
+
+
+def check_engine(options: SinkOptions) -> None:
+    """On the driver, before any task: an engine answers and the topic is durable.
+
+    Raises EngineNotRunning, AuthError, ConfigError.
+    """
+    from tidecast.client.socket_session import EngineControl
+
+    try:
+        with EngineControl(options.data_dir, "spark", options.token or None) as control:
+            modes = {one.name: one.mode for one in control.topics()}
+    except EngineNotRunning as problem:
+        raise EngineNotRunning(
+            f"option dataDir: {options.data_dir}: no engine runs there, and the sink publishes to "
+            f"one: start it with `tidecast engine --data-dir {options.data_dir}`"
+        ) from problem
+    except AuthError as problem:
+        raise AuthError(f"option token: {problem}") from problem
+    if options.topic:
+        check_mode(options.topic, modes.get(options.topic, ""))
+
+
+def check_mode(topic: str, mode: str) -> None:
+    """Raise ConfigError unless what is published there is kept."""
+    if mode != "durable":
+        what = "is a live topic: nothing would be durable" if mode else "the engine has none"
+        raise ConfigError(f"option topic: {topic!r}: {what}. Make it durable (mode: durable)")
 
 
 _now_s = time.monotonic
@@ -76,10 +111,7 @@ def _publish_topic(
         ) as publisher,
     ):
         if publisher.producer_session is None:
-            raise ConfigError(
-                f"option topic: {topic!r}: is a live topic: nothing would be durable. Make it "
-                "durable (mode: durable)"
-            )
+            check_mode(topic, "live")
         writer = RowWriter(publisher, options.rate)
         for table in rows_of(area, batch, manifest, topic):
             writer.write(table)

@@ -121,18 +121,24 @@ class TidecastDataSource(DataSource):
         return StreamReader(source_options(self._given(), streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A batch write. Raises ConfigError, NotFound, AuthError."""
+        """A batch write. Raises ConfigError, NotFound, AuthError, EngineNotRunning."""
+        from tidecast_spark import outlet
         from tidecast_spark.sink import BatchWriter, writer_options
 
         options = writer_options(self._given(), streaming=False, overwrite=overwrite)
-        return BatchWriter(options, schema)
+        made = BatchWriter(options, schema)
+        outlet.check_engine(options)
+        return made
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """A stream's writes; ``overwrite`` (mode complete) is refused. Raises ConfigError, ..."""
+        from tidecast_spark import outlet
         from tidecast_spark.sink import StreamWriter, writer_options
 
         options = writer_options(self._given(), streaming=True, overwrite=overwrite)
-        return StreamWriter(options, schema)
+        made = StreamWriter(options, schema)
+        outlet.check_engine(options)
+        return made
 
     def _given(self) -> Mapping[str, str]:
         return dict(self.options.items())

@@ -1,8 +1,9 @@
 """Telemetry: what one sample of an engine says, as JSON in an internal durable topic.
 
-A row is a sample of one queue or one subscription of a topic on a node (or of the topic itself,
-with neither) over ``interval_ms``. Counts are what happened since the sample before; gauges are as
-they are now. Unknown fields are left alone, missing ones are null.
+A row is a sample of a topic on a node, of one of its queues, or of a subscription on a queue, over
+``interval_ms``; `tidecast.node.telemetry_samples` says what each counts. Counts are what happened
+since the sample before; gauges are as they are now. Unknown fields are left alone, missing ones are
+null.
 """
 
 from __future__ import annotations
@@ -16,18 +17,21 @@ COUNTS = {
     "bytes_in": "their bytes",
     "messages_out": "messages delivered and acked",
     "bytes_out": "their bytes",
+    "messages_due": "messages appended to the queue of a subscription",
     "packets": "packets sent",
     "resent": "packets sent again",
+    "spilled": "blocks of a queue's cache given up while a slow reader rested in them",
 }
 GAUGES = {
     "lag": "messages not yet settled",
     "lag_ms": "age of the oldest of them",
-    "cache_bytes": "bytes in the queue cache, or in the history ring",
+    "cache_bytes": "bytes in the queue cache, or not read yet in the publishers' rings",
     "cache_max": "bytes it has room for",
 }
 TIME = "time_us"
 """When the sample was taken, us since 1970."""
 
+SAMPLE_FIELDS = (TIME, *DIMENSIONS, *COUNTS, *GAUGES)
 SAMPLE_SCHEMA = ", ".join(
     [f"{TIME} BIGINT", *(f"{name} {kind}" for name, kind in DIMENSIONS.items())]
     + [f"{name} BIGINT" for name in (*COUNTS, *GAUGES)]

@@ -21,6 +21,7 @@ import yaml
 from msgspec import Meta
 
 from tidecast.config_check import build, raise_problems, shown
+from tidecast.config_telemetry import TelemetryConfig
 from tidecast.errors import ConfigError, Conflict, NotFound
 from tidecast.layout.packet import NAME_BYTES_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN
 from tidecast.layout.ring import SLOTS_MAX
@@ -184,6 +185,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     transports: list[TransportConfig] = []
     topics: list[TopicConfig] = []
     auto_create_topics: bool = True
+    telemetry: TelemetryConfig = TelemetryConfig()
 
     def transport(self, name: str) -> TransportConfig:
         """By name; "" is the first. Raises NotFound."""

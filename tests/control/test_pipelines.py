@@ -61,7 +61,8 @@ def _make(api: TestClient, **spec: Any) -> None:
 def test_a_run_is_started_noted_and_its_log_kept(service: Service, script: Any) -> None:
     api = service.admin
     script(
-        "import json, sys; print(json.dumps({'rows': 7, 'words': sys.argv[1:]}))\n"
+        "import json, sys; "
+        "print(json.dumps({'report': {'rows': 7, 'words': sys.argv[1:]}}))\n"
         f"sys.stderr.write('x' * {LOG_BYTES_MAX} + 'the end\\n')"
     )
     _make(api)
@@ -171,10 +172,11 @@ def test_capacity_advice_is_read_previewed_and_applied(service: Service, script:
         "topic": "orders", "spec": {"rate_bytes_per_s": 5000, "history_bytes": 8 << 20},
         "reasons": ["why"], "peak_messages_per_s": 1.5, "peak_bytes_per_s": 100.0,
     }  # fmt: skip
-    script(f"print('''{json.dumps([advice])}''')")
+    told = json.dumps({"report": {"rows": 60, "advice": [advice]}})
+    script(f"print('''{told}''')")
     api.put("/api/v1/pipelines/p", json={"spec": {"job": "capacity"}})
     api.post("/api/v1/pipelines/p/start")
-    assert _last(api, "done")["rows"] == "1"
+    assert _last(api, "done")["rows"] == "60"
     [item] = api.get("/api/v1/capacity").json()["items"]
     assert item["reasons"] == ["why"]
     assert api.post("/api/v1/capacity/orders/apply").status_code == 404

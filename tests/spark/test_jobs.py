@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.spark_logs import TIME_NS, Record, append, records
+from tests.support.spark_logs import TIME_NS, Record, append, damage, records, segments
 
 from tidecast_spark.jobs import archive as ar
 from tidecast_spark.jobs.archive_log import ArchiveLog
@@ -61,6 +61,20 @@ def test_an_archive_grows_by_what_is_new_whatever_is_killed(
     assert plain.count() == 650
     queue_0 = [token for queue, token, _ in found if queue == 0]
     assert queue_0 == sorted(queue_0), "files keep each queue's order"
+
+
+def test_a_corrupt_batch_stops_an_archive_or_is_counted(spark: Any, tmp_path: Path) -> None:
+    append(tmp_path, "orders", 0, records(300))  # one segment: the newest, whose tail may be torn
+    damage(segments(tmp_path, "orders")[0], 1000)
+    out = tmp_path / "archive"
+    with pytest.raises(Exception, match=r"orders/0: token 0: .*\.log at 64: its checksum is"):
+        ar.archive(spark, tmp_path, out, topic="orders")
+    assert ArchiveLog(out).open().rows == 0
+    done = ar.archive(spark, tmp_path, out, topic="orders", skip_corrupt=True)
+    assert (done.rows, done.corrupt_batches, done.errors) == (250, 1, 50)
+    [told] = [json.loads(p.read_text()) for p in (out / "_tidecast" / "bad").glob("*.json")]
+    assert (told["topic"], told["queue"], told["token"], told["position"]) == ("orders", 0, 0, 64)
+    assert ar.archive(spark, tmp_path, out, topic="orders", skip_corrupt=True).errors == 0
 
 
 def _telemetry() -> list[dict[str, Any]]:
@@ -120,12 +134,12 @@ def test_rollups_equal_a_plain_recomputation_and_feed_the_report(
     out = tmp_path / "rollups"
     append(tmp_path, "tidecast.telemetry", 0, [*lines[:150], Record(b"no JSON"), Record(b"{}")])
     first = rollup(spark, tmp_path, out)
-    assert (first.batches, first.samples, first.late, first.malformed) == (1, 152, 0, 2)
+    assert (first.batches, first.rows, first.late, first.malformed) == (1, 152, 0, 2)
     # The rest comes later, a little of it late, and some too late to be counted.
     too_late = json.dumps(rows[0] | {"time_us": rows[0]["time_us"] - 7_200_000_000}).encode()
     append(tmp_path, "tidecast.telemetry", 0, [*reversed(lines[150:]), Record(too_late)])
     second = rollup(spark, tmp_path, out)
-    assert (second.samples, second.late) == (121, 1)
+    assert (second.rows, second.late) == (121, 1)
     store = RollupStore(out, "")
     for found, seconds in (
         (_stored(store.minutes(spark), "minute"), 60),
@@ -140,7 +154,9 @@ def test_rollups_equal_a_plain_recomputation_and_feed_the_report(
 
     now = datetime.fromtimestamp(rows[-1]["time_us"] / 1e6, UTC)
     report = tmp_path / "report.html"
-    advice = {one["topic"]: one for one in capacity_report(spark, out, report, hours=2, now=now)}
+    made = capacity_report(spark, out, report, hours=2, now=now)
+    advice = {one.topic: one for one in made.advice}
     assert advice.keys() == {"orders", "rows"}
-    assert advice["orders"]["peak_bytes_per_s"] > advice["rows"]["peak_bytes_per_s"]
-    assert report.read_text().count("<svg") == 8
+    assert advice["orders"].peak_bytes_per_s > advice["rows"].peak_bytes_per_s
+    assert made.rows == sum(len({k[0] for k in _plain(rows, 60) if k[1] == t}) for t in advice)
+    assert report.read_text().count("<svg") == 10

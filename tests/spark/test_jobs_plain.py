@@ -5,17 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
-from tidecast.cli import main
-from tidecast.errors import ConfigError, Conflict, NotFound
+from tidecast.cli import main, pipeline_run
+from tidecast.errors import ConfigError, Conflict, NotFound, StorageError
 from tidecast_spark.failures import platform_error
 from tidecast_spark.jobs.archive_log import ArchiveLog, Commit
 from tidecast_spark.jobs.capacity import Minute, advise, page
+from tidecast_spark.jobs.rollup import RollupReport
 from tidecast_spark.package import write_package
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -65,8 +69,8 @@ def test_an_archive_is_a_directory() -> None:
 
 def _minutes(n: int, **changes: float) -> list[Minute]:
     plain = {
-        "in_per_s": 1000.0, "bytes_per_s": 1e6, "retransmit_ratio": 0.001, "cache_fill": 0.3,
-        "cache_bytes": 5e6, "lag": 10,
+        "in_per_s": 1000.0, "bytes_per_s": 1e6, "retransmit_ratio": 0.001, "history_fill": 0.1,
+        "cache_fill": 0.3, "cache_bytes": 5e6, "spilled": 0, "lag": 10,
     }  # fmt: skip
     return [Minute(at=START + timedelta(minutes=i), **(plain | changes)) for i in range(n)]  # type: ignore[arg-type]
 
@@ -74,15 +78,22 @@ def _minutes(n: int, **changes: float) -> list[Minute]:
 def test_advice_follows_the_peak_and_says_why() -> None:
     one = advise("orders", [*_minutes(199), *_minutes(1, bytes_per_s=1e9)])
     assert one.spec == {
-        "rate_bytes_per_s": 1_572_864, "history_bytes": 4_194_304, "cache_bytes": 8_388_608,
+        "rate_bytes_per_s": 1_572_864, "history_bytes": 4_194_304
     }  # fmt: skip
+    assert one.reasons[-1] == "cache_bytes: as it is: no slow reader had to read the log again"
     assert one.peak_bytes_per_s == 1e6, "one odd minute in two hundred does not count"
     assert one.reasons[0].startswith("rate_bytes_per_s: 99 % of all minutes stayed below 1,000,000")
-    lossy = advise("orders", _minutes(100, retransmit_ratio=0.05, bytes_per_s=1e7, cache_fill=0.9))
+    lossy = advise("orders", _minutes(100, retransmit_ratio=0.05, bytes_per_s=1e7, spilled=3))
     assert lossy.spec["history_bytes"] == 50_331_648
     assert lossy.spec["cache_bytes"] == 12_582_912
     assert "5.0% of the packets were sent again" in lossy.reasons[1]
-    assert "slow readers spilled" in lossy.reasons[3]
+    assert "300 blocks were given up while slow readers rested" in lossy.reasons[3]
+    full = advise("orders", _minutes(100, history_fill=0.95, bytes_per_s=1e7))
+    assert full.spec["history_bytes"] == 50_331_648
+    assert "rings were 95% full" in full.reasons[1]
+    assert one.change == {
+        "method": "PATCH", "path": "/api/v1/topics/orders", "body": {"spec": one.spec}
+    }  # fmt: skip
     assert advise("quiet", _minutes(5, bytes_per_s=0, cache_bytes=0)).spec == {
         "rate_bytes_per_s": 1, "history_bytes": 4_194_304,
     }  # fmt: skip
@@ -91,7 +102,7 @@ def test_advice_follows_the_peak_and_says_why() -> None:
 def test_the_report_is_one_page_with_plots_and_no_raw_names() -> None:
     minutes = {"a<b>": _minutes(3)}
     html = page([advise("a<b>", minutes["a<b>"])], minutes, START)
-    assert html.count("<svg") == 4
+    assert html.count("<svg") == 5
     assert "a<b>" not in html
     assert "a&lt;b&gt;" in html
     assert "http" not in html
@@ -131,6 +142,54 @@ def test_the_command_line_tells_wrong_use_without_a_jvm(tmp_path: Path) -> None:
     found = run(main, ["pipeline", "package", "--out", str(tmp_path / "x.zip")])
     assert found.exit_code == 0
     assert "spark-submit --py-files" in found.output
+
+
+def _job(report: Any, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
+    """`tidecast pipeline rollup` with a job of ours, without Spark."""
+
+    def job(_spark: Any, *_arguments: Any, **_options: Any) -> Any:
+        if isinstance(report, BaseException):
+            raise report
+        return report
+
+    parts: dict[str, Any] = {"rollup": job, "session": MagicMock(), "spark_errors": nullcontext}
+    monkeypatch.setattr(pipeline_run, "load_spark", lambda _module, name: parts[name])
+    return CliRunner().invoke(main, ["pipeline", "rollup", "--out", "x", *arguments])
+
+
+def test_a_job_says_what_it_did_in_one_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _job(RollupReport(2, 700, 3, 1), monkeypatch, "--json")
+    assert found.exit_code == 0
+    told = json.loads(found.stdout)
+    assert list(told) == [
+        "job", "ok", "rows", "errors", "started_at", "duration_s", "report", "error"
+    ]  # fmt: skip
+    assert (told["job"], told["ok"], told["rows"], told["errors"]) == ("rollup", True, 700, 4)
+    assert told["report"] == {"batches": 2, "rows": 700, "late": 3, "malformed": 1}
+    assert datetime.fromisoformat(told["started_at"]).tzinfo is UTC
+    assert told["duration_s"] >= 0
+    assert told["error"] is None
+    assert "700" in _job(RollupReport(2, 700, 3, 1), monkeypatch).output
+
+
+@pytest.mark.parametrize(
+    ("problem", "code", "error"),
+    [
+        (ConfigError("postgres: no"), 1, ("config", "postgres: no", False)),
+        (StorageError("full"), 1, ("storage", "full", True)),
+        (RuntimeError("odd"), 1, ("error", "RuntimeError: odd", False)),
+        (KeyboardInterrupt(), 130, ("stopped", "a signal stopped the job", True)),
+    ],
+)
+def test_a_job_that_fails_says_so_in_the_same_shape(
+    problem: BaseException, code: int, error: tuple[str, str, bool],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    found = _job(problem, monkeypatch, "--json")
+    told = json.loads(found.stdout)
+    assert found.exit_code == code
+    assert (told["ok"], told["rows"], told["errors"], told["report"]) == (False, 0, 1, None)
+    assert told["error"] == dict(zip(("code", "message", "retryable"), error, strict=True))
 
 
 def test_commits_are_plain_json(tmp_path: Path) -> None:

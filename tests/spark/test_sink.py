@@ -73,6 +73,12 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     return one
 
 
+@pytest.fixture(autouse=True)
+def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None runs here; `test_sink_engine` has one."""
+    monkeypatch.setattr(outlet, "check_engine", lambda _: None)
+
+
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     append(tmp_path, "out", 0, records(1))

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 from tests.support.lab import Platform, open_lab, topology
 
-from tidecast.errors import ConfigError, PayloadTooLarge
+from tidecast.errors import AuthError, ConfigError, EngineNotRunning, PayloadTooLarge
 from tidecast_spark import outlet
 from tidecast_spark.source import TidecastDataSource
 from tidecast_spark.staging import StagingArea
@@ -148,15 +148,34 @@ def test_a_rate_is_held(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> 
     assert now == pytest.approx(5.0, abs=0.06)
 
 
-def test_the_data_directory_is_named_when_no_engine_runs_there(
+def test_what_the_engine_refuses_is_said_before_any_task(
+    platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "queues" / "out").mkdir(parents=True)
+    alone = TidecastDataSource({"dataDir": str(tmp_path), "topic": "out"})
+    with pytest.raises(EngineNotRunning, match=f"option dataDir: {tmp_path}: no engine runs there"):
+        alone.writer(SCHEMA, False)
+    (platform.directory / "queues" / "gone").mkdir()
+    with pytest.raises(ConfigError, match="option topic: 'gone': the engine has none"):
+        source(platform, "gone").writer(SCHEMA, False)
+
+    def refuse(*_: object) -> None:
+        raise AuthError("wrong token")
+
+    monkeypatch.setattr("tidecast.client.socket_session.EngineControl", refuse)
+    with pytest.raises(AuthError, match="option token: wrong token"):
+        source(platform, "out").writer(SCHEMA, False)
+
+
+def test_an_engine_that_went_away_is_tried_again_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "queues" / "out").mkdir(parents=True)
     pauses: list[float] = []
     monkeypatch.setattr(outlet, "_pause", pauses.append)
-    writer: Any = TidecastDataSource({"dataDir": str(tmp_path), "topic": "out"}).writer(
-        SCHEMA, False
-    )
+    monkeypatch.setattr(outlet, "check_engine", lambda _: None)
+    told = {"dataDir": str(tmp_path), "topic": "out"}
+    writer: Any = TidecastDataSource(told).writer(SCHEMA, False)
     with pytest.raises(Exception, match=str(tmp_path)):
         writer.commit([writer.write(iter([rows(0, 1)]))])
     assert pauses == [0.5, 1, 2, 4, 8]

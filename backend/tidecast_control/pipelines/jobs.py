@@ -74,12 +74,7 @@ def cli_of(spec: Mapping[str, Any], place: Place) -> str:
     return shlex.join(["tidecast", *words_of(spec, place)])
 
 
-_ROWS = {"archive": "rows", "replay": "rows", "rollup": "samples", "backfill": "samples"}
-
-
-def rows_of(job: str, report: Any) -> int | None:
+def rows_of(report: Any) -> int | None:
     """How many rows a job's report speaks of."""
-    if job == "capacity":
-        return len(report) if isinstance(report, list) else None
-    value = report.get(_ROWS[job]) if isinstance(report, dict) else None
+    value = report.get("rows") if isinstance(report, dict) else None
     return value if isinstance(value, int) else None

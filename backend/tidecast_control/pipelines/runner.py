@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -213,7 +214,7 @@ class Runner:
         code = active.process.returncode
         report = _report(active.output) if code == 0 else None
         values: dict[str, Any] = {"exit_code": code, "report": report}
-        values["rows"] = rows_of(active.run.job, report)
+        values["rows"] = rows_of(report)
         if active.why == "stopped":
             values["state"] = "stopped"
         elif active.why:
@@ -247,15 +248,17 @@ def _signal(process: asyncio.subprocess.Process, number: int) -> None:
 
 
 def _report(output: _Tail) -> Any:
+    """The job's own report; docs/SPARK.md has the object around it."""
     try:
-        return msgspec.json.decode(bytes(output.kept))
+        told = msgspec.json.decode(bytes(output.kept))
     except msgspec.MsgspecError:
         return None
+    return told.get("report") if isinstance(told, dict) else None
 
 
 def _error(text: str, code: int | None) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
-    last = lines[-1].removeprefix("Error: ") if lines else ""
+    last = re.sub("^[Ee]rror: ", "", lines[-1]) if lines else ""
     return (last or f"it ended with status {code}")[:ERROR_CHARS_MAX]
 
 

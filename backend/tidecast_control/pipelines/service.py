@@ -186,7 +186,7 @@ def capacity(session: Session) -> Capacity:
     if row is None:
         return Capacity(mend="start a pipeline with the job `capacity`; it reads the rollups")
     items = []
-    for each in row.report if isinstance(row.report, list) else []:
+    for each in row.report.get("advice", []) if isinstance(row.report, dict) else []:
         try:
             items.append(CapacityAdvice.model_validate(each))
         except ValidationError:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tidecast_spark.jobs.archive_hold import Hold, holding
 from tidecast_spark.jobs.archive_log import ArchiveLog, Commit, Snapshot
 from tidecast_spark.jobs.progress import progress_bar
 from tidecast_spark.options import Positions, source_options
@@ -30,6 +31,14 @@ class ArchiveReport:
     files: int
     compacted_files: int
     positions: Positions
+    corrupt_batches: int = 0
+    rows_lost: int = 0
+    """Of corrupt batches that were left out."""
+
+    @property
+    def errors(self) -> int:
+        """Rows that are not in the archive and never will be."""
+        return self.rows_lost
 
 
 def _source(data_dir: Path, topic: str, pattern: str) -> dict[str, str]:
@@ -56,21 +65,43 @@ def archive(
     step_rows: int = STEP_ROWS,
     compact: bool = True,
     allow_loss: bool = False,
+    skip_corrupt: bool = False,
+    hold: str = "",
+    token: str = "",
 ) -> ArchiveReport:
     """Append to ``out`` what its topics got since the last run. Raises TidecastError.
 
-    Killed at any point, the next run goes on from the last commit: rows are there once.
+    Killed at any point, the next run goes on from the last commit: rows are there once. ``hold``:
+    name of the subscriptions that keep retention from what is not archived. ``skip_corrupt``: leave
+    corrupt batches out; a file for each is in ``out``/_tidecast/bad.
     """
+    with holding(data_dir, hold, token) as held:
+        return _archive(
+            spark, data_dir, out, held, topic, pattern, compression, step_rows,
+            compact=compact, allow_loss=allow_loss, skip_corrupt=skip_corrupt,
+        )  # fmt: skip
+
+
+def _archive(
+    spark: Any, data_dir: Path, out: Path, held: Hold | None, topic: str, pattern: str,
+    compression: str, step_rows: int, *, compact: bool, allow_loss: bool, skip_corrupt: bool,
+) -> ArchiveReport:  # fmt: skip
     log = ArchiveLog(out)
     snapshot = log.open()
     log.sweep()
     given = _source(data_dir, topic, pattern) | {"failOnDataLoss": str(not allow_loss).lower()}
+    bad = log.commits / "bad"
+    told_before = set(bad.glob("*.json"))
+    if skip_corrupt:
+        given |= {"mode": "skip", "badRecordsPath": str(bad)}
     options = source_options(given, streaming=False)
     planner = Planner(options)
     earliest = planner.at("startingOffsets", options.starting)
     start = {t: earliest[t] | snapshot.positions.get(t, {}) for t in earliest}
     if allow_loss:
         start = merge_max(start, earliest)
+    if held is not None:
+        held.move(start)
     target = planner.ends()
     if not allow_loss:
         check_forward(start, target)
@@ -82,10 +113,16 @@ def archive(
             bar.advance(commit.rows)
             steps, rows, size = steps + 1, rows + commit.rows, size + commit.bytes
             snapshot, start = log.open(), end
+            if held is not None:
+                held.move(end)
         compacted = compact_files(spark, log, snapshot, compression) if compact else 0
     log.sweep()
     snapshot = log.open()
-    return ArchiveReport(steps, rows, size, len(snapshot.files), compacted, snapshot.positions)
+    told = [json.loads(path.read_text()) for path in sorted(set(bad.glob("*.json")) - told_before)]
+    return ArchiveReport(
+        steps, rows, size, len(snapshot.files), compacted, snapshot.positions,
+        len(told), sum(one["tokens_lost"] for one in told),
+    )  # fmt: skip
 
 
 def _step(

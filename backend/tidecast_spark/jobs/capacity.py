@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from tidecast.errors import ConfigError
 from tidecast_spark.jobs.rollup import derived
 from tidecast_spark.jobs.rollup_store import RollupStore
 
@@ -18,7 +19,8 @@ HISTORY_S = 2.0
 """History should bridge this long at the peak: some repair rounds and a pause of a receiver."""
 RING_BYTES_MIN = 4 << 20
 RETRANSMIT_HIGH = 0.02
-CACHE_HIGH = 0.8
+CACHE_GROWTH = 2.0
+FILL_HIGH = 0.8
 PEAK_QUANTILE = 0.99
 POINTS_MAX = 1000
 
@@ -31,8 +33,12 @@ class Minute:
     in_per_s: float
     bytes_per_s: float
     retransmit_ratio: float
+    history_fill: float
+    """Of the publishers' rings, what was not read yet."""
     cache_fill: float
     cache_bytes: float
+    spilled: int
+    """Blocks of caches given up while a slow reader rested in them."""
     lag: int
 
 
@@ -45,6 +51,22 @@ class Advice:
     reasons: tuple[str, ...]
     peak_messages_per_s: float
     peak_bytes_per_s: float
+
+    @property
+    def change(self) -> dict[str, Any]:
+        """The request to the control service that makes it so; with ``?dry_run=true`` a preview."""
+        path = f"/api/v1/topics/{self.topic}"
+        return {"method": "PATCH", "path": path, "body": {"spec": self.spec}}
+
+
+@dataclass(frozen=True)
+class CapacityReport:
+    """What the report says. ``rows``: minutes it was made from."""
+
+    rows: int
+    out: str
+    advice: list[Advice]
+    changes: list[dict[str, Any]]
 
 
 def _rounded_up(n: float) -> int:
@@ -77,24 +99,35 @@ def advise(topic: str, minutes: Sequence[Minute]) -> Advice:
             f"history_bytes: doubled, since {resent:.1%} of the packets were sent again: repairs "
             "need time"
         )
+    filled = _peak([m.history_fill for m in minutes])
+    if filled > FILL_HIGH:
+        history_s *= 2
+        reasons.append(
+            f"history_bytes: doubled, since publishers' rings were {filled:.0%} full: they waited"
+        )
     history = _rounded_up(max(RING_BYTES_MIN, size * history_s))
     reasons.append(f"history_bytes: {history_s:g} s at the peak, {RING_BYTES_MIN:,} at least")
     spec = {"rate_bytes_per_s": rate, "history_bytes": history}
-    fill = _peak([m.cache_fill for m in minutes])
     held = _peak([m.cache_bytes for m in minutes])
-    if held > 0:
-        grow = 2.0 if fill > CACHE_HIGH else HEADROOM
-        spec["cache_bytes"] = _rounded_up(max(RING_BYTES_MIN, held * grow))
+    spilled = sum(m.spilled for m in minutes)
+    if spilled:
+        spec["cache_bytes"] = _rounded_up(max(RING_BYTES_MIN, held * CACHE_GROWTH))
         reasons.append(
-            f"cache_bytes: {held:,.0f} bytes were held at the peak, {fill:.0%} of the cache; "
-            f"{grow:g} times that" + (": slow readers spilled" if grow > HEADROOM else "")
+            f"cache_bytes: {spilled:,} blocks were given up while slow readers rested in them, and "
+            f"read again; {CACHE_GROWTH:g} times the {held:,.0f} bytes held at the peak"
         )
+    elif held:
+        reasons.append("cache_bytes: as it is: no slow reader had to read the log again")
     return Advice(topic, spec, tuple(reasons), messages, size)
 
 
 def topic_minutes(spark: Any, rollups: Path, hours: int, now: datetime) -> dict[str, list[Minute]]:
     """The minutes of every topic in the last ``hours``, queues and nodes added up."""
     since = now - timedelta(hours=hours)
+    if not (rollups / "minute").is_dir():
+        raise ConfigError(
+            f"rollups: {rollups}: holds none yet: run `tidecast pipeline rollup --out {rollups}`"
+        )
     found = derived(
         RollupStore(rollups, "").minutes(spark, f"minute >= timestamp '{since:%Y-%m-%d %H:%M:%S}'")
     )
@@ -105,8 +138,10 @@ def topic_minutes(spark: Any, rollups: Path, hours: int, now: datetime) -> dict[
                 "sum(in_per_s) in_per_s",
                 "sum(bytes_in * 1000D / interval_ms) bytes_per_s",
                 "coalesce(try_divide(sum(resent), sum(packets)), 0D) retransmit_ratio",
-                "coalesce(max(cache_fill_max), 0D) cache_fill",
-                "coalesce(sum(cache_bytes_sum / samples), 0D) cache_bytes",
+                "coalesce(max(if(queue is null, cache_fill_max, null)), 0D) history_fill",
+                "coalesce(max(if(queue is null, null, cache_fill_max)), 0D) cache_fill",
+                "coalesce(sum(if(queue is null, 0, cache_bytes_sum / samples)), 0D) cache_bytes",
+                "coalesce(sum(spilled), 0) spilled",
                 "coalesce(sum(lag_max), 0) lag",
             )
         )
@@ -117,7 +152,7 @@ def topic_minutes(spark: Any, rollups: Path, hours: int, now: datetime) -> dict[
         topics.setdefault(row.topic, []).append(
             Minute(
                 at, row.in_per_s or 0.0, row.bytes_per_s or 0.0, row.retransmit_ratio,
-                row.cache_fill, row.cache_bytes, row.lag,
+                row.history_fill, row.cache_fill, row.cache_bytes, row.spilled, row.lag,
             )
         )  # fmt: skip
     return topics
@@ -185,7 +220,8 @@ def page(advice: Sequence[Advice], minutes: dict[str, list[Minute]], made: datet
             )
             + _plot("Lag", [float(m.lag) for m in seen], None, "messages")
             + _plot("Retransmit ratio", [m.retransmit_ratio for m in seen], None, "")
-            + _plot("Cache fill", [m.cache_fill for m in seen], CACHE_HIGH, "")
+            + _plot("History fill", [m.history_fill for m in seen], FILL_HIGH, "")
+            + _plot("Cache fill", [m.cache_fill for m in seen], None, "")
         )  # fmt: skip
     if not advice:
         parts.append("<p>No rollups in this time: run <code>tidecast pipeline rollup</code>.</p>")
@@ -194,11 +230,12 @@ def page(advice: Sequence[Advice], minutes: dict[str, list[Minute]], made: datet
 
 def capacity_report(
     spark: Any, rollups: Path, out: Path, *, hours: int = 168, now: datetime | None = None
-) -> list[dict[str, Any]]:
-    """Write the report to ``out`` (HTML); the advice for every topic, as plain values."""
+) -> CapacityReport:
+    """Write the report to ``out`` (HTML) and return what it recommends. Raises ConfigError."""
     made = now or datetime.now(UTC)
     minutes = topic_minutes(spark, rollups, hours, made)
     advice = [advise(topic, seen) for topic, seen in minutes.items()]
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(page(advice, minutes, made))
-    return [asdict(one) for one in advice]
+    read = sum(len(seen) for seen in minutes.values())
+    return CapacityReport(read, str(out), advice, [one.change for one in advice])

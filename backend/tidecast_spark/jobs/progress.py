@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -20,9 +21,16 @@ class Bar:
         """So many more are done."""
         self._progress.advance(self._task, n)  # type: ignore[arg-type]
 
+    def reach(self, n: int) -> None:
+        """So many are done in all."""
+        self._progress.update(self._task, completed=n)  # type: ignore[arg-type]
+
     def say(self, what: str) -> None:
         """What is being done."""
         self._progress.update(self._task, description=what)  # type: ignore[arg-type]
+
+
+WATCH_S = 0.5
 
 
 @contextmanager
@@ -34,3 +42,24 @@ def progress_bar(what: str, total: int | None) -> Iterator[Bar]:
     screen = Console(stderr=True)
     with Progress(*columns, console=screen, disable=not sys.stderr.isatty()) as progress:
         yield Bar(progress, progress.add_task(what, total=total))
+
+
+@contextmanager
+def watched(bar: Bar, done: Callable[[], int]) -> Iterator[None]:
+    """Look at ``done`` twice a second while the block runs, when somebody looks at the bar."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(WATCH_S):
+            bar.reach(done())
+
+    looking = threading.Thread(target=look, name="progress", daemon=True)
+    looking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looking.join()

@@ -9,8 +9,9 @@ from typing import Any
 
 from tidecast.errors import ConfigError
 from tidecast_spark.jobs.archive_log import ArchiveLog
-from tidecast_spark.jobs.progress import progress_bar
-from tidecast_spark.options import parse_time_ns, sink_options
+from tidecast_spark.jobs.progress import progress_bar, watched
+from tidecast_spark.options import parse_time_ns, sink_options, source_options
+from tidecast_spark.planning import Planner
 
 
 @dataclass(frozen=True)
@@ -66,13 +67,23 @@ def replay(
         return report
     # A key that moved to another queue moved to one of a higher index: so this is its order.
     ordered = frame.repartition("key").sortWithinPartitions("queue", "token")
-    with progress_bar(f"replay into {topic}", None):
+    queues = Planner(source_options({"dataDir": str(data_dir), "topic": topic}, streaming=False))
+    before = end_of(queues)
+    with (
+        progress_bar(f"replay into {topic}", found.n) as bar,
+        watched(bar, lambda: end_of(queues) - before),
+    ):
         (
             ordered.select("key", "value", "headers", "timestamp")
             .write.format("tidecast").mode("append").options(**given)
             .option("writeId", write_id).option("rate", str(rate)).option("token", token).save()
         )  # fmt: skip
     return report
+
+
+def end_of(queues: Planner) -> int:
+    """The ends of all queues, added: what it grows by was published."""
+    return sum(token for topic in queues.ends().values() for token in topic.values())
 
 
 def _window(frame: Any, since: str, until: str) -> Any:

@@ -9,6 +9,7 @@ a batch that Spark repeats changes nothing.
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,9 @@ from typing import Any
 
 from tidecast_spark.jobs import rollup_store
 from tidecast_spark.jobs.progress import progress_bar
-from tidecast_spark.telemetry import DIMENSIONS, SAMPLE_SCHEMA, TELEMETRY_TOPIC, TIME
+from tidecast_spark.options import Positions, Where, source_options
+from tidecast_spark.planning import Planner
+from tidecast_spark.telemetry import COUNTS, DIMENSIONS, SAMPLE_SCHEMA, TELEMETRY_TOPIC, TIME
 
 SKETCH_K = 4096
 WATERMARK = "10 minutes"
@@ -24,7 +27,8 @@ TRIGGER_ROWS = 5_000_000
 SOUND = "at is not null and topic is not null"
 KEYS = ("minute", *DIMENSIONS)
 HOUR_KEYS = ("hour", *DIMENSIONS)
-SUMS = ("interval_ms", "messages_in", "bytes_in", "messages_out", "bytes_out", "packets", "resent")
+SUMS = tuple(COUNTS)
+DUE = "if(subscription is null, messages_in, messages_due)"
 QUANTILES = {"lag_p50": 0.5, "lag_p95": 0.95, "lag_p99": 0.99}
 
 
@@ -33,9 +37,15 @@ class RollupReport:
     """What a rollup run did. ``late``: samples older than the watermark, which were left out."""
 
     batches: int
-    samples: int
+    rows: int
+    """Samples read."""
     late: int
     malformed: int
+
+    @property
+    def errors(self) -> int:
+        """Samples that are in no rollup."""
+        return self.late + self.malformed
 
 
 def samples(frame: Any) -> Any:
@@ -55,7 +65,7 @@ def minutes(frame: Any) -> Any:
         *(f.expr(f"coalesce(sum({name}), 0)").alias(name) for name in SUMS),
         f.expr("max(lag)").alias("lag_max"),
         f.expr("max(lag_ms)").alias("lag_ms_max"),
-        f.expr("max_by(lag, at)").alias("lag_last"),
+        f.expr("max_by(lag, if(lag is null, null, at))").alias("lag_last"),
         f.expr(f"kll_sketch_agg_bigint(lag, {SKETCH_K})").alias("lag_sketch"),
         f.expr("coalesce(sum(cache_bytes), 0)").alias("cache_bytes_sum"),
         f.expr("coalesce(sum(cache_max), 0)").alias("cache_max_sum"),
@@ -74,7 +84,7 @@ def hours(frame: Any) -> Any:
         *(f.sum(name).alias(name) for name in SUMS),
         f.max("lag_max").alias("lag_max"),
         f.max("lag_ms_max").alias("lag_ms_max"),
-        f.expr("max_by(lag_last, minute)").alias("lag_last"),
+        f.expr("max_by(lag_last, if(lag_last is null, null, minute))").alias("lag_last"),
         f.expr(f"kll_merge_agg_bigint(lag_sketch, {SKETCH_K})").alias("lag_sketch"),
         f.sum("cache_bytes_sum").alias("cache_bytes_sum"),
         f.sum("cache_max_sum").alias("cache_max_sum"),
@@ -98,8 +108,8 @@ def derived(frame: Any) -> Any:
         "try_divide(cache_bytes_sum, cache_max_sum) cache_fill",
         "try_divide(messages_in * 1000D, interval_ms) in_per_s",
         "try_divide(messages_out * 1000D, interval_ms) out_per_s",
-        "if(lag_last = 0, 0D, if(messages_out > messages_in, "
-        "lag_last * (interval_ms / 1000D) / (messages_out - messages_in), null)) drain_s",
+        f"if(lag_last = 0, 0D, if(messages_out > {DUE}, "
+        f"lag_last * (interval_ms / 1000D) / (messages_out - {DUE}), null)) drain_s",
     )  # fmt: skip
 
 
@@ -135,11 +145,15 @@ def rollup(
         "telemetry", f.expr("count(*) n"), f.expr(f"count_if({SOUND}) ok")
     )
     frame = minutes(parsed.where(SOUND).withWatermark("at", watermark))
-    with progress_bar("rollup", None) as bar:
+    with progress_bar("rollup", _waiting(data_dir, topic, checkpoint)) as bar:
+        rows_done = 0
 
         def write(rows: Any, batch: int) -> None:
+            nonlocal rows_done
             store.write(rows, batch, query.id)
+            rows_done += trigger_rows
             bar.say(f"rollup: batch {batch}")
+            bar.reach(rows_done)
 
         stream = frame.writeStream.outputMode("update").foreachBatch(write)
         query = (
@@ -148,6 +162,23 @@ def rollup(
         )  # fmt: skip
         query.awaitTermination()
     return _report(query)
+
+
+def _waiting(data_dir: Path, topic: str, checkpoint: Path) -> int:
+    """Samples that no run has read yet, by the newest offsets in the checkpoint."""
+    told = {"dataDir": str(data_dir), "topic": topic}
+    planner = Planner(source_options(told, streaming=False))
+    found = [p for p in (checkpoint / "offsets").glob("[0-9]*") if p.name.isdecimal()]
+    start: Positions = {}
+    if found:
+        newest = max(found, key=lambda path: int(path.name))
+        start = json.loads(newest.read_text().splitlines()[-1])
+    earliest = planner.at("startingOffsets", Where("earliest"))
+    return sum(
+        token - max(earliest[topic][queue], start.get(topic, {}).get(queue, 0))
+        for topic, queues in planner.ends().items()
+        for queue, token in queues.items()
+    )
 
 
 def _report(query: Any) -> RollupReport:

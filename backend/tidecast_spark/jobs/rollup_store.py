@@ -35,6 +35,7 @@ COLUMNS: dict[str, str] = {
 }
 """Columns of both tables in Postgres, behind ``at``, the start of the minute or hour."""
 
+TABLES = ("rollup_minute", "rollup_hour")
 _KEY = ("at", "node", "topic", "queue", "subscription")
 
 
@@ -45,6 +46,11 @@ def table_sql(table: str) -> str:
         f"create table if not exists {table} (at timestamptz not null, {columns}, "
         f"primary key ({', '.join(_KEY)}))"
     )
+
+
+def index_sql(table: str, first: str) -> str:
+    """The statement that makes the history of a topic or subscription quick to find."""
+    return f"create index if not exists ix_{table}_{first}_at on {table} ({first}, at)"
 
 
 def upsert_sql(table: str, staged: str) -> str:
@@ -74,8 +80,10 @@ class RollupStore:
                 "create table if not exists rollup_applied (query text, batch bigint, "
                 "applied timestamptz not null default now(), primary key (query, batch))"
             )
-            for table in ("rollup_minute", "rollup_hour"):
+            for table in TABLES:
                 connection.execute(table_sql(table))
+                for first in ("topic", "subscription"):
+                    connection.execute(index_sql(table, first))
 
     def _connect(self) -> Any:
         try:

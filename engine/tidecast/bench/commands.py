@@ -142,18 +142,27 @@ def run_all(as_json: bool, peers: bool, data_dir: Path) -> None:
 
 @cli.command("spark", help="PySpark: source, sink, rollup, first row. Needs the extra `spark`.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, last, on a line.")
-@click.option("--rows", type=click.IntRange(10_000), default=1_000_000, show_default=True,
+@click.option("--rows", type=click.IntRange(10_000), default=3_000_000, show_default=True,
               help="Rows of each measurement.")  # fmt: skip
+@click.option("--rollup-rows", type=click.IntRange(0), default=10_000_000, show_default=True,
+              help="Rows of telemetry to roll up.")  # fmt: skip
+@click.option("--kafka", type=click.Path(path_type=Path, file_okay=False, exists=True),
+              metavar="DIR", help="Compare with Kafka: its jars in DIR/broker, those of Spark's "
+              "connector in DIR/spark.")  # fmt: skip
 @data_dir_option
-def run_spark(as_json: bool, rows: int, data_dir: Path) -> None:
+def run_spark(
+    as_json: bool, rows: int, rollup_rows: int, kafka: Path | None, data_dir: Path
+) -> None:
     """Measure the Spark pipeline."""
     del data_dir
-    from tidecast.cli.pipeline import load_spark
+    from tidecast.cli.pipeline_run import load_spark
 
     screen = console(stderr=True)
     with screen.status("bench spark") as status:
-        outcome = load_spark("bench", "run")(rows, lambda text: status.update(f"spark: {text}"))
+        outcome = load_spark("bench", "run")(
+            rows, rollup_rows, kafka, lambda text: status.update(f"spark: {text}")
+        )
     if as_json:
         click.echo(json.dumps(outcome))
     else:
-        _show({"ratio": {}, "floor": {}} | outcome)
+        _show(outcome)

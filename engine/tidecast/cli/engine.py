@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 LOG_NAME = "engine.log"
 DETACHED_START_TIMEOUT_S = 300.0
 LOG_LINES_SHOWN = 20
+_UP_TELEMETRY_S = 10.0
 
 _topology_option = click.option(
     "--topology", "topology_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
@@ -79,8 +80,10 @@ def _run(
     *,
     verbose: bool,
     companions: Sequence[CompanionFactory] = (),
+    telemetry_s: float = 0.0,
 ) -> None:
     from tidecast.node.process import run_engine
+    from tidecast.node.telemetry import telemetry
 
     def on_ready(state: EngineState, seconds: float) -> None:
         click.echo(
@@ -95,7 +98,7 @@ def _run(
     try:
         run_engine(
             data_dir, topology_file, token=token, gateway=gateway, on_ready=on_ready,
-            warm_up=_warm_up, companions=companions,
+            warm_up=_warm_up, companions=(*companions, telemetry(telemetry_s)),
         )  # fmt: skip
     except KeyboardInterrupt:
         click.echo("stopped before it was ready", err=True)
@@ -170,7 +173,10 @@ def up(
             service = None
         else:
             links = () if service is None else (_link(service.url, local_token(data_dir), None),)
-            _run(data_dir, topology_file, token, gateway, verbose=True, companions=links)
+            _run(
+                data_dir, topology_file, token, gateway, verbose=True, companions=links,
+                telemetry_s=_UP_TELEMETRY_S,
+            )  # fmt: skip
     finally:
         if service is not None:
             service.stop()
@@ -194,16 +200,23 @@ def _with_control_options(command: F) -> F:
 @token_option
 @_gateway_option("off")
 @_with_control_options
+@click.option("--telemetry", "telemetry_s", type=click.FloatRange(0, 3600), default=0.0,
+              metavar="SECONDS", help="Keep a history of its counters, a sample every SECONDS; "
+              "`telemetry` in the topology goes before it. [default: 0, none]")  # fmt: skip
 def engine(
     data_dir: Path, topology_file: Path | None, token: str | None, gateway: str,
     control_url: str | None, enrol_token: str | None, control_ca: Path | None,
+    telemetry_s: float,
 ) -> None:  # fmt: skip
     """Run an engine in the foreground until SIGTERM or Ctrl-C (for service managers).
 
     With --control it is managed by that service, and runs on when the service is away.
     """
     links = () if control_url is None else (_link(control_url, enrol_token, control_ca),)
-    _run(data_dir, topology_file, token, gateway, verbose=False, companions=links)
+    _run(
+        data_dir, topology_file, token, gateway, verbose=False, companions=links,
+        telemetry_s=telemetry_s,
+    )  # fmt: skip
 
 
 @click.command()
@@ -238,7 +251,7 @@ def _detach(
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = data_dir / LOG_NAME
     command = [sys.executable, "-m", "tidecast.cli", "engine", "--data-dir", str(data_dir)]
-    command += ["--gateway", gateway]
+    command += ["--gateway", gateway, "--telemetry", str(_UP_TELEMETRY_S)]
     if topology_file is not None:
         command += ["--topology", str(topology_file.absolute())]
     environment = dict(os.environ)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
-from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from tidecast.cli.common import console, data_dir_option, echo_json, json_option, token_option
+from tidecast.cli.common import console, data_dir_option, json_option, token_option
+from tidecast.cli.pipeline_run import load_spark, run_on_spark
 
 F = TypeVar("F", bound=Callable[..., Any])
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
@@ -39,60 +38,6 @@ def _spark_options(command: F) -> F:
     return command
 
 
-def load_spark(module: str, name: str) -> Any:
-    """From the Spark package, which the engine's package does not import."""
-    from tidecast.errors import ConfigError
-
-    try:
-        return getattr(importlib.import_module(f"tidecast_spark.{module}"), name)
-    except ModuleNotFoundError as problem:
-        if (problem.name or "").startswith(("pyspark", "pyarrow", "py4j")):
-            raise ConfigError(
-                "PySpark is not installed: it is an extra. Run: pip install 'tidecast[spark]' "
-                "(in a checkout: make install-spark)"
-            ) from problem
-        raise
-
-
-def _run(
-    module: str, name: str, master: str, config: tuple[str, ...], as_json: bool,
-    *arguments: Any, **options: Any,
-) -> None:  # fmt: skip
-    """Run a job in a session and show what it reports."""
-    settings = {}
-    for one in config:
-        key, equals, value = one.partition("=")
-        if not equals:
-            raise click.UsageError(f"--conf {one}: give KEY=VALUE")
-        settings[key] = value
-    job = load_spark(f"jobs.{module}", name)
-    session = load_spark("spark_session", "session")
-    errors = load_spark("failures", "spark_errors")
-    with errors(), console(stderr=True).status("starting Spark"):
-        spark = session(f"tidecast {module}", master=master, config=settings)
-    try:
-        with errors():
-            report = job(spark, *arguments, **options)
-    finally:
-        spark.stop()
-    _show(report, as_json)
-
-
-def _show(report: Any, as_json: bool) -> None:
-    from rich.table import Table
-
-    value = asdict(report) if is_dataclass(report) and not isinstance(report, type) else report
-    if as_json:
-        echo_json(value)
-        return
-    for one in value if isinstance(value, list) else [value]:
-        table = Table(show_header=False, box=None)
-        for key, what in one.items():
-            text = "\n".join(what) if isinstance(what, (tuple, list)) else str(what)
-            table.add_row(key.replace("_", " "), text)
-        console().print(table)
-
-
 @pipeline.command()
 @click.option("--topic", default="", help="One topic, or several separated by commas.")
 @click.option("--pattern", default="", help="Topics by a pattern: orders.*")
@@ -105,16 +50,24 @@ def _show(report: Any, as_json: bool) -> None:
 @click.option(
     "--allow-loss", is_flag=True, help="Go on although retention deleted rows not yet archived."
 )
+@click.option(
+    "--skip-corrupt", is_flag=True, help="Leave corrupt batches out, and count their rows."
+)
+@click.option(
+    "--hold", default="", metavar="NAME",
+    help="Keep retention from what is not archived, by a subscription of this name.",
+)  # fmt: skip
 @_spark_options
+@token_option
 @data_dir_option
 def archive(
     data_dir: Path, master: str, config: tuple[str, ...], as_json: bool, no_compact: bool,
-    out: Path, **options: Any,
+    out: Path, token: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Append to a Parquet archive what topics got since the last run, exactly once."""
-    _run(
+    run_on_spark(
         "archive", "archive", master, config, as_json, data_dir, out,
-        compact=not no_compact, **options,
+        compact=not no_compact, token=token or "", **options,
     )  # fmt: skip
 
 
@@ -136,9 +89,10 @@ def replay(
     token: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Publish rows of an archive to a topic, in the order of their keys."""
-    _run(
-        "replay", "replay", master, config, as_json, archive, data_dir, token=token or "", **options
-    )
+    run_on_spark(
+        "replay", "replay", master, config, as_json, archive, data_dir, token=token or "",
+        **options,
+    )  # fmt: skip
 
 
 def _rollup_options(command: F) -> F:
@@ -163,7 +117,7 @@ def rollup(
     data_dir: Path, master: str, config: tuple[str, ...], as_json: bool, out: Path, **options: Any
 ) -> None:
     """Roll telemetry up by minute and hour, on from the last run."""
-    _run("rollup", "rollup", master, config, as_json, data_dir, out, **options)
+    run_on_spark("rollup", "rollup", master, config, as_json, data_dir, out, **options)
 
 
 @pipeline.command()
@@ -174,7 +128,10 @@ def backfill(
     data_dir: Path, master: str, config: tuple[str, ...], as_json: bool, out: Path, **options: Any
 ) -> None:
     """Make all rollups anew from the telemetry that is there."""
-    _run("rollup", "rollup", master, config, as_json, data_dir, out, again=True, **options)
+    run_on_spark(
+        "backfill", "rollup", master, config, as_json, data_dir, out, module="rollup", again=True,
+        **options,
+    )  # fmt: skip
 
 
 @pipeline.command()
@@ -191,7 +148,10 @@ def report(
 ) -> None:  # fmt: skip
     """Recommend rate limit, history and cache for each topic, with plots and reasons."""
     del data_dir
-    _run("capacity", "capacity_report", master, config, as_json, rollups, out, hours=hours)
+    run_on_spark(
+        "report", "capacity_report", master, config, as_json, rollups, out, module="capacity",
+        hours=hours,
+    )  # fmt: skip
 
 
 @pipeline.command()

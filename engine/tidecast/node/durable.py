@@ -166,6 +166,10 @@ class Durable:
         """One cycle of an inline archiver."""
         return 0 if self._runtime is None else self._runtime.work(now_ns)
 
+    def row_of(self, topic: str, queue: int) -> int:
+        """A queue's row of counters."""
+        return self._rows[topic, queue]
+
     # --- topics -----------------------------------------------------------------------------------
 
     def open_topic(self, config: TopicConfig) -> DurableTopic:

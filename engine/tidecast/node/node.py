@@ -87,6 +87,7 @@ class Node(NodeViews):
         self.incarnation = time.time_ns()
         self.lock = threading.RLock()
         self.on_events: Callable[[int], None] | None = None
+        self.on_source_gone: Callable[[Publication | Image], None] | None = None
         self.memory, self._seed, self._pid = memory, seed, os.getpid()
         self._random = np.random.default_rng(seed) if seed is not None else None
         base = shm_dir(data_dir)
@@ -469,6 +470,7 @@ class Node(NodeViews):
 
     def forget_publication(self, publication: Publication) -> None:
         """Take a publication off its sender and unmap it."""
+        self.source_gone(publication)
         sent = tables.sent_of(publication)
         self.note(rec.LOW, rec.Code.PUBLICATION_REMOVED, publication.session, sent)
         self.pubs.pop(publication.id, None)

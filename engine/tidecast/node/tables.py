@@ -324,6 +324,7 @@ def remove_image(node: Node, image: Image, *, leave: bool = False) -> None:
         S.misc[im.M_LAST_SESSION] = 0
 
     if image.slot >= 0:
+        node.source_gone(image)
         runtime.on_receiver(remove)
         image.slot = -1
         node.counters.free(image.row)

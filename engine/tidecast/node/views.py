@@ -43,6 +43,7 @@ class NodeViews:
     node_row: int
     _bells: MappedFile
     on_events: Callable[[int], None] | None
+    on_source_gone: Callable[[Publication | Image], None] | None
 
     note: Callable[..., None]
 
@@ -78,6 +79,11 @@ class NodeViews:
             while True:
                 taken.append(client.events.popleft())
         return taken
+
+    def source_gone(self, source: Publication | Image) -> None:
+        """A publication or image is about to end: its counters can still be read."""
+        if self.on_source_gone is not None:
+            self.on_source_gone(source)
 
     def node_id_of(self, name: str) -> int:
         """Id of a node by name."""
