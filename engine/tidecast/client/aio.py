@@ -59,7 +59,7 @@ class Subscription(SubscriptionCore):
         return self.messages()
 
     async def messages(self) -> AsyncIterator[Message]:
-        """Messages as they come, until closed or drained. Each is valid until the next batch.
+        """Messages as they come, until closed or drained.
 
         Raises GapError by policy; iterate again to go on behind the gap.
         """

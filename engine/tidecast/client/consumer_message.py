@@ -7,6 +7,7 @@ it: what it returns can be awaited, and need not be.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +16,7 @@ import numpy as np
 from tidecast import codecs
 from tidecast.buffers import member_ring as mr
 from tidecast.client import consumer_kernels as kernels
+from tidecast.client.message import SLICED_MAX, split
 from tidecast.client.metadata import HeaderValue
 from tidecast.errors import Closed
 from tidecast.layout import member as lay
@@ -49,12 +51,12 @@ class Token(msgspec.Struct, frozen=True, order=True):
 
 
 class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
-    """One delivery of a record. ``data`` is a view that is valid until the next batch.
+    """One delivery of a record. ``data`` is yours; the other fields last until the next batch.
 
     Settle it once: `ack`, `nak`, `term`; `extend` asks for more time.
     """
 
-    data: memoryview
+    data: bytes
     _batch: DurableBatch
     _row: int
 
@@ -124,7 +126,7 @@ class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
         return self._batch.settle(self._row, lay.RETURN)
 
     def copy(self) -> DurableMessage:
-        """The same delivery with bytes of its own: it lives as long as you like."""
+        """The same delivery with fields of its own: it lives as long as you like."""
         return self._batch.copy_of(self._row)
 
     def __repr__(self) -> str:
@@ -156,13 +158,8 @@ class DurableBatch:
 
     @property
     def messages(self) -> list[DurableMessage]:
-        """All messages, each a view."""
-        self._check()
-        view = self._view
-        return [
-            DurableMessage(view[at : at + n], self, row)
-            for row, (at, n) in enumerate(self._rows[:, :2].tolist())
-        ]
+        """All messages. `to_arrow` is for who wants columns."""
+        return list(map(DurableMessage, self.payloads(), repeat(self), range(self._n)))
 
     @property
     def nbytes(self) -> int:
@@ -171,13 +168,12 @@ class DurableBatch:
 
     def payloads(self) -> list[bytes]:
         """The payloads, copied."""
+        if self._n <= SLICED_MAX:
+            self._check()
+            view = self._view
+            return [bytes(view[at : at + n]) for at, n in self._rows[:, :2].tolist()]
         data, offsets = self._gathered()
-        raw = data.tobytes()
-        size = len(raw) // self._n if self._n else 0
-        if size and offsets[1] == size and bool((np.diff(offsets) == size).all()):
-            return np.frombuffer(raw, f"V{size}").tolist()
-        ends = offsets.tolist()
-        return list(map(raw.__getitem__, map(slice, ends, ends[1:])))
+        return split(data.tobytes(), offsets)
 
     def values(self) -> list[Any]:
         """The payloads decoded by the consumer's codec. Raises CodecError."""
@@ -295,7 +291,7 @@ class DurableBatch:
         run[mr.RUN_TOKEN] += row - run[mr.RUN_ROW]
         run[mr.RUN_COUNT], run[mr.RUN_ROW] = 1, 0
         kept = KeptBatch(self.consumer, memory, rows, run.reshape(1, -1))
-        return DurableMessage(memory.data[start - at : start - at + n], kept, 0)
+        return DurableMessage(memory[start - at : start - at + n].tobytes(), kept, 0)
 
     def _gathered(self) -> tuple[Any, Any]:
         self._check()

@@ -165,9 +165,13 @@ class Image:
         target = np.empty(size, dtype=np.uint8)
         offsets = np.empty(n + 1, dtype=np.int64)
         kernels.gather(address(source), source.size, columns, n, target, offsets)
+        self.check_whole()
+        return target, offsets
+
+    def check_whole(self) -> None:
+        """Raises GapError when what was polled last was overwritten meanwhile."""
         if not self.whole():
             raise torn(self.topic, int(kernels.forget(self.port)), int(self.port[rd.R_SEQ]))
-        return target, offsets
 
     def close(self) -> None:
         """Unmap. What was handed out stays valid until it dies."""
