@@ -24,7 +24,7 @@ PAGE := backend/tidecast_control/static/.built
 PAGE_SOURCES := backend/openapi.json $(shell find frontend -path frontend/node_modules -prune \
 	-o -path frontend/test -prune -o -type f ! -name schema.d.ts -print)
 
-.PHONY: help install install-spark up dashboard test test-fast test-dashboard test-checked test-long bench lint format clean
+.PHONY: help install install-spark up dashboard docs test test-fast test-dashboard test-checked test-long bench lint format clean
 
 help: ## this list
 	@echo "Tidecast: make TARGET [ARGS='...']"
@@ -54,6 +54,19 @@ $(PAGE): $(STAMP) $(PAGE_SOURCES)
 	@echo "Building the dashboard ..."
 	frontend/with-node build
 	touch $@
+
+$(VENV)/.installed-docs: $(STAMP)
+	@echo "Installing the documentation's tools into $(VENV) ..."
+	if $(BIN)/python -m pip --version >/dev/null 2>&1; then
+		$(BIN)/python -m pip --disable-pip-version-check install --quiet --editable '.[docs]'
+	else
+		uv pip install --quiet --python $(BIN)/python --editable '.[docs]'
+	fi
+	touch $@
+
+docs: $(VENV)/.installed-docs ## build the documentation site into site/, strictly: every link is checked
+	@$(BIN)/python -m mkdocs build --strict --quiet --clean
+	echo "Done: site/index.html"
 
 up: install dashboard ## start Tidecast on this machine (ARGS: options of `tidecast up`)
 	@exec $(BIN)/tidecast up $(ARGS)
@@ -89,7 +102,7 @@ format: install ## rewrite sources as `make lint` wants them
 	frontend/with-node format
 
 clean: ## remove what building and testing left behind (not .venv)
-	@rm -rf dist build .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage benchmarks/out
+	@rm -rf dist build site .pytest_cache .ruff_cache .mypy_cache .hypothesis .coverage benchmarks/out
 	find engine tests benchmarks backend -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 # Done again when the dependencies change, or when a package folder appears that an editable install

@@ -8,7 +8,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-SKIPPED_DIRS = {"__pycache__", "node_modules", "dist", "build", "out", "static", "generated"}
+SKIPPED_DIRS = {
+    *("__pycache__", "node_modules", "dist", "build", "site", "out", "static", "generated"),
+}
 KEPT_DOT_NAMES = {".ci", ".github", ".gitignore", ".npmrc"}
 CODE = {".py", ".ts", ".tsx", ".java", ".sh", ".css"}
 TEXT = CODE | {

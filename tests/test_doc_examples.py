@@ -17,8 +17,8 @@ from tests.project import ROOT
 from tidecast.config import topology_from
 from tidecast.node.process import Engine
 
-PAGES = ("README.md", "docs/CLIENT.md", "docs/DURABLE.md")
-DURABLE = ("invoices", "payments")
+PAGES = ("README.md", "docs/QUICKSTART.md", "docs/CLIENT.md", "docs/DURABLE.md")
+DURABLE = ("invoices", "payments", "parcels")
 """Durable topics that the examples presume."""
 
 

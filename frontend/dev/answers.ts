@@ -12,6 +12,7 @@ import {
   topic,
 } from "./fixtures";
 import { message } from "./messages";
+import { capacity, history, pipelines, runs } from "./pipelines";
 
 export { message };
 
@@ -41,7 +42,7 @@ const recorder = (nowMs: number) =>
   });
 
 const RIGHTS =
-  "topics transports rate-limits subscriptions traffic faults alerts nodes users keys enrolments queues"
+  "topics transports rate_limits subscriptions traffic faults alerts nodes users keys enrolments queues pipelines"
     .split(" ")
     .flatMap((kind) => [`${kind}:read`, `${kind}:write`])
     .concat(["messages:publish", "messages:read", "apply:write", "export:read", "audit:read"]);
@@ -151,6 +152,12 @@ export function answer(
       nodes_up: 3,
       watchers: 1,
     });
+  if (path === "history") return ok(history(url, nowMs));
+  if (head === "pipelines" && tail === "runs") return ok(page(runs(nowMs)));
+  if (head === "capacity")
+    return name
+      ? ok(plan(name, method, { history_bytes: 4 << 20 }, capacity(nowMs).items[0]?.spec ?? {}))
+      : ok(capacity(nowMs));
   if (head === "topics" && !name) return listTopics(url, topics);
   if (head === "topics" && tail === "messages") {
     if (method === "POST")
@@ -250,6 +257,7 @@ export function answer(
       ),
     ],
     faults: () => [],
+    pipelines: () => pipelines(nowMs),
     traffic: () => [
       resource(
         "traffic",

@@ -2,6 +2,7 @@ import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
 import { choice, flag, search, text } from "@/app/search";
 import { asCurl, asPython } from "@/lib/copy-as";
+import { amountOf } from "@/pages/limits/editor";
 import { nanosOf, parsePlace } from "@/pages/messages/place";
 import { parseHeaders, payloadError } from "@/pages/messages/publish-body";
 import { stagesOf } from "@/pages/reliability/rings";
@@ -16,6 +17,13 @@ describe("copy as", () => {
   it("curl quotes what a shell would read", () => {
     expect(asCurl(action, origin)).toContain(`'\\''s`);
     expect(asCurl(action, origin)).toContain('-H "Authorization: Bearer $TIDECAST_KEY"');
+  });
+  it("a body of text goes as it is", () => {
+    const text = "kind: topic\nmetadata: {name: it's}\n";
+    const yaml = { method: "POST", path: "/api/v1/apply", text, type: "application/yaml" } as const;
+    expect(asCurl(yaml, origin)).toContain("-H 'Content-Type: application/yaml'");
+    expect(asCurl(yaml, origin)).toContain("--data-binary 'kind: topic\n");
+    expect(asPython(yaml, origin)).toContain("data=text.encode()");
   });
   it("Python has Python's words", () => {
     const code = asPython(action, origin);
@@ -92,6 +100,13 @@ it("topics sorted by live figures: what is active first, loaded or not, the quie
   const sort = { id: "packets", desc: true };
   const rows = liveFirst([topic("a"), topic("b"), topic("c")], lives, sort, () => true);
   expect(rows.map((row) => row.name)).toEqual(["z", "b", "a", "c"]);
+});
+
+it("a limit that is left empty says nothing, `none` says that there is none", () => {
+  expect(amountOf("")).toBeNull();
+  expect(amountOf("none")).toBe(0);
+  expect(amountOf("10 MiB")).toBe(10_485_760);
+  expect(amountOf("a lot")).toBeUndefined();
 });
 
 it("the lock file names no registry", () => {

@@ -7,9 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
@@ -115,6 +118,64 @@ def admin(platform: Platform, browser: Browser) -> Iterator[BrowserContext]:
     page.close()
     yield context
     context.close()
+
+
+class Api:
+    """The admin's requests, with the browser's cookie."""
+
+    def __init__(self, admin: BrowserContext, url: str) -> None:
+        self._request, self._base = admin.request, url + "/api/v1"
+        token = self._request.get(self._base + "/auth/me").json()["csrf_token"]
+        self._headers = {"X-CSRF-Token": token}
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """One request; its answer. Fails on a refusal."""
+        answer = self._request.fetch(
+            self._base + path, method=method, headers=self._headers, data=body
+        )
+        assert answer.ok, f"{method} {path}: {answer.status} {answer.text()}"
+        return answer.json() if answer.status != HTTPStatus.NO_CONTENT else None
+
+    def topic(self, name: str, **spec: Any) -> Any:
+        """A topic as told."""
+        return self.ask("PUT", f"/topics/{name}", {"spec": spec})
+
+    def settled(self, path: str) -> bool:
+        """Every engine has what is wanted."""
+        status = self.ask("GET", path)["status"]
+        return not status["drift"] and status["observed_generation"] > 0
+
+
+@pytest.fixture(scope="module")
+def api(admin: BrowserContext, platform: Platform) -> Api:
+    """What a test prepares without the page."""
+    return Api(admin, platform.url)
+
+
+@pytest.fixture(scope="module")
+def second(
+    platform: Platform, api: Api, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """The data directory of a second engine, which the same service manages."""
+    data_dir = Path(tempfile.mkdtemp(prefix="tc-"))
+    token = api.ask("POST", "/enrolments", {"name": "second"})["token"]
+    command = [sys.executable, "-m", "tidecast.cli", "engine", "--data-dir", str(data_dir)]
+    log = (tmp_path_factory.mktemp("second") / "engine.log").open("w+")
+    engine = subprocess.Popen(
+        [*command, "--control", platform.url], stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=log, text=True,
+        env={**os.environ, "TIDECAST_ENROL_TOKEN": token},
+    )  # fmt: skip
+    try:
+        assert engine.stdout is not None
+        line = engine.stdout.readline()
+        assert "ready in" in line, line + Path(log.name).read_text()
+        yield data_dir
+    finally:
+        engine.terminate()
+        engine.wait(30)
+        log.close()
+        shutil.rmtree(data_dir, ignore_errors=True)
 
 
 @pytest.fixture

@@ -286,6 +286,7 @@ class SubscriptionLive(View):
     drain_s: float | None = None
     outstanding: Int64 | None = None
     delivered_per_s: float | None = None
+    dead_letters: Int64 | None = Field(None, description="Since the subscription was made")
     pressure: str = ""
 
 

@@ -120,6 +120,7 @@ def _add_subscription(world: World, row: Json, old: Json | None, seconds: float)
         "lag_messages": str(lag),
         "lag_s": max(row["lag_s"], seen["lag_s"] if seen else 0.0),
         "outstanding": str(int(row["outstanding"]) + int(seen["outstanding"] if seen else 0)),
+        "dead_letters": str(int(row["dead"]) + int(seen["dead_letters"] if seen else 0)),
     }  # fmt: skip
     if old is not None and seconds > 0:
         trend = (int(row["lag_messages"]) - int(old["lag_messages"])) / seconds

@@ -21,6 +21,8 @@ export type Silence = Schemas["Silence"];
 export type Operation = Schemas["Operation"];
 export type MessageView = Schemas["MessageView"];
 export type Queue = Schemas["Queue"];
+export type Pipeline = Schemas["Pipeline"];
+export type PipelineRun = Schemas["PipelineRun"];
 
 export const PAGE_ROWS = 200;
 const ALL = { limit: 500 } as const;
@@ -152,6 +154,76 @@ export const alertRulesQuery = queryOptions({
 export const silencesQuery = queryOptions({
   queryKey: ["alerts", "silences"],
   queryFn: () => http.GET("/api/v1/silences", { params: { query: ALL } }).then(bodyOf),
+});
+
+export interface HistoryAsked {
+  scope: Schemas["History"]["scope"];
+  name: string;
+  metrics: readonly Schemas["HistorySeries"]["metric"][];
+  seconds: number;
+}
+
+/** The same as a link of the API; without times it ends now, a day back. */
+export const historyPath = (asked: HistoryAsked) =>
+  `/api/v1/history?${new URLSearchParams([
+    ["scope", asked.scope],
+    ["name", asked.name],
+    ...asked.metrics.map((metric) => ["metric", metric]),
+    ["from", new Date(Date.now() - asked.seconds * 1000).toISOString()],
+  ])}`;
+
+export const historyQuery = (asked: HistoryAsked) =>
+  queryOptions({
+    queryKey: ["history", asked],
+    queryFn: () =>
+      http
+        .GET("/api/v1/history", {
+          params: {
+            query: {
+              scope: asked.scope,
+              name: asked.name,
+              metric: [...asked.metrics],
+              from: new Date(Date.now() - asked.seconds * 1000).toISOString(),
+            },
+          },
+        })
+        .then(bodyOf),
+    refetchInterval: 60_000,
+    placeholderData: keepPreviousData,
+  });
+
+export const pipelinesQuery = queryOptions({
+  queryKey: ["pipelines", "list"],
+  queryFn: () => http.GET("/api/v1/pipelines", { params: { query: ALL } }).then(bodyOf),
+  refetchInterval: 3_000,
+});
+
+export const runsQuery = (name: string) =>
+  queryOptions({
+    queryKey: ["pipelines", "runs", name],
+    queryFn: () =>
+      http
+        .GET("/api/v1/pipelines/{name}/runs", {
+          params: { path: { name }, query: { limit: 50 } },
+        })
+        .then(bodyOf),
+    refetchInterval: 3_000,
+  });
+
+export const runLogQuery = (name: string, run_id: string, running: boolean) =>
+  queryOptions({
+    queryKey: ["pipelines", "log", run_id],
+    queryFn: () =>
+      http
+        .GET("/api/v1/pipelines/{name}/runs/{run_id}/log", { params: { path: { name, run_id } } })
+        .then(bodyOf),
+    refetchInterval: running ? 2_000 : false,
+  });
+
+export const capacityQuery = queryOptions({
+  queryKey: ["capacity"],
+  queryFn: () => http.GET("/api/v1/capacity").then(bodyOf),
+  staleTime: 30_000,
 });
 
 export interface AuditSearch {

@@ -1,6 +1,7 @@
 import {
   Activity,
   Bell,
+  CircleGauge,
   Gauge,
   History,
   KeyRound,
@@ -10,6 +11,7 @@ import {
   Network,
   Server,
   Split,
+  Workflow,
 } from "lucide-react";
 
 export interface Place {
@@ -62,12 +64,26 @@ export const PLACES: readonly { title: string; places: readonly Place[] }[] = [
         key: "m",
         says: "browse, tail, publish",
       },
+      {
+        path: "/limits",
+        name: "Rate limits",
+        icon: CircleGauge,
+        key: "l",
+        says: "policies, and what holds for a topic",
+      },
     ],
   },
   {
     title: "Platform",
     places: [
       { path: "/nodes", name: "Nodes", icon: Server, key: "n", says: "engines and transports" },
+      {
+        path: "/pipelines",
+        name: "Pipelines",
+        icon: Workflow,
+        key: "p",
+        says: "archive, replay, rollups, capacity: schedules and runs",
+      },
       {
         path: "/access",
         name: "Keys & users",

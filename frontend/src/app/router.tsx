@@ -82,6 +82,16 @@ const nodes = createRoute({
   ...page("/nodes"),
   component: lazyRouteComponent(() => import("@/pages/nodes/nodes"), "NodesPage"),
 });
+const limits = createRoute({
+  ...page("/limits"),
+  validateSearch: search({ topic: text(200) }),
+  component: lazyRouteComponent(() => import("@/pages/limits/limits"), "LimitsPage"),
+});
+const pipelines = createRoute({
+  ...page("/pipelines"),
+  validateSearch: search({ name: text(200) }),
+  component: lazyRouteComponent(() => import("@/pages/pipelines/pipelines"), "PipelinesPage"),
+});
 const access = createRoute({
   ...page("/access"),
   validateSearch: search({ tab: choice("keys", "users") }),
@@ -112,7 +122,9 @@ const pages = [
   subscriptions,
   subscription,
   messages,
+  limits,
   nodes,
+  pipelines,
   access,
   audit,
   alerts,

@@ -2,6 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import { Outlet, useNavigate, useRouter, useRouterState } from "@tanstack/react-router";
 import {
   Clock,
+  FileCode,
   Keyboard,
   Layers,
   LogOut,
@@ -28,11 +29,15 @@ import { Sidebar } from "./sidebar";
 import { Topbar } from "./topbar";
 import { useTopicNames } from "./topic-names";
 
+const ApplyDialog = lazy(() =>
+  import("./apply").then((module) => ({ default: module.ApplyDialog })),
+);
 const Palette = lazy(() => import("./palette").then((module) => ({ default: module.Palette })));
 
 export function Shell() {
   const [palette, setPalette] = useState(false);
   const [keys, setKeys] = useState(false);
+  const [yaml, setYaml] = useState(false);
   const navigate = useNavigate();
   const router = useRouter();
   const identity = useIdentity();
@@ -77,6 +82,18 @@ export function Shell() {
       words: ["send"],
       run: () => navigate({ to: "/messages" }),
     },
+    ...(may("apply:write") || may("export:read")
+      ? [
+          {
+            id: "yaml",
+            name: "Apply or export YAML",
+            icon: FileCode,
+            keys: "y",
+            words: ["plan", "import", "backup", "prune"],
+            run: () => setYaml(true),
+          },
+        ]
+      : []),
     {
       id: "theme",
       name: isDark() ? "Switch to light" : "Switch to dark",
@@ -128,6 +145,7 @@ export function Shell() {
           user={identity ? { name: identity.name, role: identity.role } : null}
           onPalette={() => setPalette(true)}
           onKeys={() => setKeys(true)}
+          {...(may("apply:write") || may("export:read") ? { onYaml: () => setYaml(true) } : {})}
           onSignOut={leave}
         />
         <main
@@ -142,6 +160,11 @@ export function Shell() {
       {palette && (
         <Suspense>
           <Palette open onOpenChange={setPalette} doings={doings} find={find} />
+        </Suspense>
+      )}
+      {yaml && (
+        <Suspense>
+          <ApplyDialog onClose={() => setYaml(false)} />
         </Suspense>
       )}
       <KeysHelp open={keys} onOpenChange={setKeys} doings={doings} />

@@ -1,4 +1,14 @@
-import { CircleUser, Clock, Keyboard, LogOut, Monitor, Moon, Search, Sun } from "lucide-react";
+import {
+  CircleUser,
+  Clock,
+  FileCode,
+  Keyboard,
+  LogOut,
+  Monitor,
+  Moon,
+  Search,
+  Sun,
+} from "lucide-react";
 import { useEffect, useState } from "react";
 import { cn } from "@/lib/cn";
 import { duration } from "@/lib/format";
@@ -95,10 +105,11 @@ interface Props {
   user: { name: string; role: string } | null;
   onPalette: () => void;
   onKeys: () => void;
+  onYaml?: () => void;
   onSignOut: () => void;
 }
 
-export function Topbar({ user, onPalette, onKeys, onSignOut }: Props) {
+export function Topbar({ user, onPalette, onKeys, onYaml, onSignOut }: Props) {
   const { theme, zone, windowSeconds } = usePrefs();
   return (
     <div className="flex h-12 shrink-0 items-center gap-2 border-b bg-panel px-4">
@@ -135,6 +146,9 @@ export function Topbar({ user, onPalette, onKeys, onSignOut }: Props) {
             {zone === "utc" ? "UTC" : "Local"}
           </button>
         </Tip>
+        {onYaml && (
+          <IconButton icon={FileCode} label="Apply or export YAML" hint="y" onClick={onYaml} />
+        )}
         <IconButton icon={Keyboard} label="Keyboard shortcuts" hint="?" onClick={onKeys} />
         <Menu trigger={<IconButton icon={isDark(theme) ? Moon : Sun} label="Theme" />}>
           <MenuLabel>Theme</MenuLabel>

@@ -5,12 +5,19 @@ export interface Action {
   /** Under the service's address, query included. */
   path: string;
   body?: unknown;
+  /** A body that is not JSON, and its media type. */
+  text?: string;
+  type?: string;
   /** The command of `tidecast`, when there is one. */
   cli?: string | undefined;
 }
 
 const quoted = (text: string) =>
   /^[\w./:@=,+-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+
+/** A command line of these words: patterns such as `orders.*` would be read by the shell. */
+export const commandOf = (...words: (string | number)[]) =>
+  words.map((word) => quoted(String(word))).join(" ");
 
 export function asCurl(action: Action, origin: string): string {
   const lines = [
@@ -19,6 +26,8 @@ export function asCurl(action: Action, origin: string): string {
   lines.push(`-H "Authorization: Bearer $TIDECAST_KEY"`);
   if (action.body !== undefined) {
     lines.push("-H 'Content-Type: application/json'", `-d ${quoted(JSON.stringify(action.body))}`);
+  } else if (action.text !== undefined) {
+    lines.push(`-H 'Content-Type: ${action.type}'`, `--data-binary ${quoted(action.text)}`);
   }
   return lines.join(" \\\n  ");
 }
@@ -53,6 +62,10 @@ export function asPython(action: Action, origin: string): string {
     lines.push(`body = ${pythonLiteral(action.body)}`);
     args.push("    data=json.dumps(body).encode(),");
     headers.push('"Content-Type": "application/json"');
+  } else if (action.text !== undefined) {
+    lines.push(`text = ${JSON.stringify(action.text)}`);
+    args.push("    data=text.encode(),");
+    headers.push(`"Content-Type": ${JSON.stringify(action.type)}`);
   }
   args.push(`    headers={${headers.join(", ")}},`);
   lines.push("request = urllib.request.Request(", ...args, ")");

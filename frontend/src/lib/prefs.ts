@@ -9,9 +9,17 @@ export interface Prefs {
   zone: Zone;
   sidebar: "wide" | "narrow";
   windowSeconds: number;
+  /** How far back history charts look. */
+  historyRange: string;
 }
 
-const DEFAULTS: Prefs = { theme: "system", zone: "local", sidebar: "wide", windowSeconds: 300 };
+const DEFAULTS: Prefs = {
+  theme: "system",
+  zone: "local",
+  sidebar: "wide",
+  windowSeconds: 300,
+  historyRange: "24h",
+};
 const listeners = new Set<() => void>();
 
 function read<K extends keyof Prefs>(name: K): Prefs[K] {
@@ -29,6 +37,7 @@ let prefs: Prefs = {
   zone: read("zone"),
   sidebar: read("sidebar"),
   windowSeconds: read("windowSeconds"),
+  historyRange: read("historyRange"),
 };
 
 export const getPrefs = (): Prefs => prefs;

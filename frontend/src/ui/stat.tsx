@@ -37,6 +37,7 @@ export function Stat({ label, value, note, tone, help, spark }: Props) {
       </div>
       <div className="mt-0.5 flex items-end justify-between gap-2">
         <p
+          data-testid={`stat-${label}`}
           className={cn(
             "num whitespace-nowrap font-semibold text-[1.375rem] leading-8 tracking-[-0.02em]",
             TONES[tone ?? "plain"],

@@ -3,6 +3,7 @@ import { http, type Schemas, wanted } from "@/api/client";
 import type { User } from "@/api/queries";
 import { useAct } from "@/app/act";
 import { Button } from "@/ui/button";
+import { CopyAs } from "@/ui/copy-as";
 import { Dialog } from "@/ui/dialog";
 import { Field, Input } from "@/ui/field";
 import { Select } from "@/ui/select";
@@ -44,6 +45,16 @@ export function UserEditor({ user, onClose }: { user?: User; onClose: () => void
       title={user ? `Edit ${user.name}` : "Add a user"}
       footer={
         <>
+          <span className="mr-auto">
+            <CopyAs
+              action={{
+                method: "PUT",
+                path: `/api/v1/users/${name || "NAME"}`,
+                // The password stays on the page.
+                body: { role, display_name: display, disabled, ...(user ? {} : { password: "..." }) },
+              }}
+            />
+          </span>
           <Button onClick={onClose}>Cancel</Button>
           <Button look="primary" disabled={!ready} busy={busy} onClick={save}>
             Save

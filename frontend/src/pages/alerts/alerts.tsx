@@ -18,6 +18,7 @@ import { ago, dateTime, useZone } from "@/lib/time";
 import { Badge, StateBadge } from "@/ui/badge";
 import { Button } from "@/ui/button";
 import { Card } from "@/ui/card";
+import { CopyAs } from "@/ui/copy-as";
 import { Page } from "@/ui/page";
 import { Empty, Failed, Loading } from "@/ui/states";
 import { type Column, Table } from "@/ui/table";
@@ -277,6 +278,14 @@ function Rules({ rules, onRule }: { rules: AlertRule[]; onRule: (rule: AlertRule
             >
               {row.spec.enabled ? "Switch off" : "Switch on"}
             </Button>
+            <CopyAs
+              small
+              action={{
+                method: "PATCH",
+                path: `/api/v1/alert-rules/${row.metadata.name}`,
+                body: { spec: { enabled: !row.spec.enabled } },
+              }}
+            />
             <Button size="sm" onClick={() => onRule(row)} aria-label={`Edit ${row.metadata.name}`}>
               Edit
             </Button>
@@ -331,6 +340,7 @@ function Silences({ silences }: { silences: Silence[] }) {
       right: true,
       cell: (row) =>
         may && (
+          <span className="inline-flex gap-1">
           <Button
             size="sm"
             busy={busy}
@@ -346,6 +356,11 @@ function Silences({ silences }: { silences: Silence[] }) {
           >
             End
           </Button>
+          <CopyAs
+            small
+            action={{ method: "DELETE", path: `/api/v1/silences/${row.metadata.name}` }}
+          />
+          </span>
         ),
     },
   ];

@@ -5,6 +5,7 @@ import { http, type Schemas, wanted } from "@/api/client";
 import { type Node, nodesQuery, type Transport, transportsQuery } from "@/api/queries";
 import { useAct } from "@/app/act";
 import { useMay } from "@/app/session";
+import { HistoryCard } from "@/charts/history-card";
 import { Sparkline } from "@/charts/sparkline";
 import { bytes, duration, exact, rate } from "@/lib/format";
 import { ago, dateTime, useZone } from "@/lib/time";
@@ -14,6 +15,7 @@ import { RecorderCard } from "@/pages/reliability/recorder";
 import { Badge, StateBadge } from "@/ui/badge";
 import { Button } from "@/ui/button";
 import { Card, Facts } from "@/ui/card";
+import { CopyAs } from "@/ui/copy-as";
 import { Dialog } from "@/ui/dialog";
 import { Page } from "@/ui/page";
 import { Empty, Failed, Loading } from "@/ui/states";
@@ -181,25 +183,36 @@ function NodeDialog({ node, onClose }: { node: Node; onClose: () => void }) {
       lead="An engine as the service sees it"
       footer={
         may && (
-          <Button
-            look={spec.quarantined ? "plain" : "danger"}
-            icon={spec.quarantined ? ShieldCheck : ShieldBan}
-            busy={busy}
-            onClick={() =>
-              act(
-                () =>
-                  http.PATCH("/api/v1/nodes/{name}", {
-                    params: { path: { name: metadata.name } },
-                    body: wanted<Schemas["MergePatch"]>({
-                      spec: { quarantined: !spec.quarantined },
+          <>
+            <span className="mr-auto">
+              <CopyAs
+                action={{
+                  method: "PATCH",
+                  path: `/api/v1/nodes/${encodeURIComponent(metadata.name)}`,
+                  body: { spec: { quarantined: !spec.quarantined } },
+                }}
+              />
+            </span>
+            <Button
+              look={spec.quarantined ? "plain" : "danger"}
+              icon={spec.quarantined ? ShieldCheck : ShieldBan}
+              busy={busy}
+              onClick={() =>
+                act(
+                  () =>
+                    http.PATCH("/api/v1/nodes/{name}", {
+                      params: { path: { name: metadata.name } },
+                      body: wanted<Schemas["MergePatch"]>({
+                        spec: { quarantined: !spec.quarantined },
+                      }),
                     }),
-                  }),
-                spec.quarantined ? "Out of quarantine" : "In quarantine",
-              )
-            }
-          >
-            {spec.quarantined ? "End the quarantine" : "Quarantine: others refuse its packets"}
-          </Button>
+                  spec.quarantined ? "Out of quarantine" : "In quarantine",
+                )
+              }
+            >
+              {spec.quarantined ? "End the quarantine" : "Quarantine: others refuse its packets"}
+            </Button>
+          </>
         )
       }
     >
@@ -223,6 +236,7 @@ function NodeDialog({ node, onClose }: { node: Node; onClose: () => void }) {
         {Object.entries(status.errors ?? {}).map(([what, error]) => (
           <Failed key={what} error={`${what}: ${error}`} />
         ))}
+        <HistoryCard scope="node" name={metadata.name} />
         <RecorderCard node={metadata.name} />
       </div>
     </Dialog>

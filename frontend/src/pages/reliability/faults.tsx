@@ -69,6 +69,10 @@ export function Faults({ injected }: { injected: Readonly<Record<string, string>
             >
               Stop
             </Button>
+            <CopyAs
+              small
+              action={{ method: "DELETE", path: `/api/v1/faults/${fault.metadata.name}` }}
+            />
           </div>
         ))}
         {!system?.faults_allowed || open.length === 0 ? (

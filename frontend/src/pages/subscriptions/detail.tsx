@@ -6,13 +6,16 @@ import { http, type Schemas } from "@/api/client";
 import { type Subscription, subscriptionQuery } from "@/api/queries";
 import { useAct } from "@/app/act";
 import { useMay } from "@/app/session";
+import { HistoryCard } from "@/charts/history-card";
 import { TimeChart } from "@/charts/time-chart";
+import { commandOf } from "@/lib/copy-as";
 import { compact, duration, exact, rate } from "@/lib/format";
 import { useLivePart } from "@/live/store";
 import { Badge } from "@/ui/badge";
 import { Button } from "@/ui/button";
 import { Card, Facts } from "@/ui/card";
 import { Confirm } from "@/ui/confirm";
+import { CopyAs } from "@/ui/copy-as";
 import { Page } from "@/ui/page";
 import { Stat } from "@/ui/stat";
 import { Failed, Loading } from "@/ui/states";
@@ -91,7 +94,8 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
   const params = { path: { name } };
   const close = () => setAsked(null);
   const lag = live?.lag_messages ?? status.lag_messages;
-  const dead = status.dead_letters;
+  const dead = live?.dead_letters ?? status.dead_letters;
+  const verb = spec.paused ? "resume" : "pause";
   const spark = (metric: string, tint: number) => ({
     channel: "subscriptions",
     name: `subscriptions/${name}/${metric}`,
@@ -100,7 +104,11 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
   return (
     <Page
       title={name}
-      badges={<SubscriptionState state={live?.state ?? status.state ?? "unknown"} />}
+      badges={
+        <span data-testid="subscription-state">
+          <SubscriptionState state={live?.state ?? status.state ?? "unknown"} />
+        </span>
+      }
       lead={
         <>
           Reads{" "}
@@ -133,6 +141,14 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
             >
               {spec.paused ? "Resume" : "Pause"}
             </Button>
+            <CopyAs
+              small
+              action={{
+                method: "POST",
+                path: `/api/v1/subscriptions/${encodeURIComponent(name)}/${verb}`,
+                cli: commandOf("tidecast", "subscription", verb, spec.topic, name),
+              }}
+            />
             <Button icon={Rewind} onClick={() => setAsked("seek")}>
               Move position
             </Button>
@@ -220,6 +236,7 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
             />
           </Card>
         </div>
+        <HistoryCard scope="subscription" name={name} />
         <Card title="Positions" hint="one cursor a queue" flush>
           <Table
             label="Positions"
@@ -231,9 +248,15 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
         </Card>
       </div>
       {asked === "edit" && <SubscriptionEditor subscription={subscription} onClose={close} />}
-      {asked === "seek" && <Seek name={name} cursors={status.cursors ?? []} onClose={close} />}
+      {asked === "seek" && <Seek name={name} of={spec.topic} cursors={status.cursors ?? []} onClose={close} />}
       {asked === "redrive" && (
-        <Redrive name={name} topic={spec.dead_letter ?? ""} count={dead ?? null} onClose={close} />
+        <Redrive
+          name={name}
+          of={spec.topic}
+          topic={spec.dead_letter ?? ""}
+          count={dead ?? null}
+          onClose={close}
+        />
       )}
       <Confirm
         open={asked === "delete"}
@@ -242,7 +265,11 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
         lead="Its position is gone for good; the messages stay."
         word={name}
         verb="Delete for good"
-        action={{ method: "DELETE", path: `/api/v1/subscriptions/${encodeURIComponent(name)}` }}
+        action={{
+          method: "DELETE",
+          path: `/api/v1/subscriptions/${encodeURIComponent(name)}`,
+          cli: commandOf("tidecast", "subscription", "delete", spec.topic, name, "--yes"),
+        }}
         run={async () => {
           await http.DELETE("/api/v1/subscriptions/{name}", { params });
           await navigate({ to: "/subscriptions" });

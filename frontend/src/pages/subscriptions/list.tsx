@@ -104,7 +104,7 @@ const COLUMNS: Column<Row>[] = [
     right: true,
     width: "6.5rem",
     cell: (row) => {
-      const dead = row.subscription.status.dead_letters;
+      const dead = row.live?.dead_letters ?? row.subscription.status.dead_letters;
       return dead && dead !== "0" ? <Badge tone="bad">{exact(dead)}</Badge> : exact(dead);
     },
   },

@@ -27,11 +27,15 @@ export function OperationView({ operation }: { operation: Operation }) {
           <li key={one.node} className="flex flex-wrap items-baseline gap-2">
             <b className="font-medium">{one.node}</b>
             {one.ok ? (
-              Object.entries(one.value ?? {}).map(([key, value]) => (
+              Object.entries(one.value ?? {}).map(([key, value]) =>
+                rowsOf(value) ? (
+                  <Rows key={key} label={key} rows={rowsOf(value) ?? []} />
+                ) : (
                 <span key={key} className="num text-muted text-xs">
                   {key.replaceAll("_", " ")} <b className="font-medium text-ink">{shown(value)}</b>
                 </span>
-              ))
+                ),
+              )
             ) : (
               <span className="text-bad text-xs">{one.detail || one.code}</span>
             )}
@@ -39,5 +43,43 @@ export function OperationView({ operation }: { operation: Operation }) {
         ))}
       </ul>
     </section>
+  );
+}
+
+type Row = Record<string, unknown>;
+const ROWS_SHOWN_MAX = 50;
+
+/** A list of alike objects, such as what would move in each queue. */
+function rowsOf(value: unknown): Row[] | null {
+  if (!Array.isArray(value) || value.length === 0) return null;
+  return value.every((one) => typeof one === "object" && one !== null) ? (value as Row[]) : null;
+}
+
+function Rows({ label, rows }: { label: string; rows: readonly Row[] }) {
+  const heads = Object.keys(rows[0] ?? {});
+  return (
+    <table className="num w-full text-xs">
+      <caption className="sr-only">{label}</caption>
+      <thead>
+        <tr>
+          {heads.map((head) => (
+            <th key={head} scope="col" className="pr-3 text-left font-medium text-faint">
+              {head.replaceAll("_", " ")}
+            </th>
+          ))}
+        </tr>
+      </thead>
+      <tbody>
+        {rows.slice(0, ROWS_SHOWN_MAX).map((row) => (
+          <tr key={JSON.stringify(row)}>
+            {heads.map((head) => (
+              <td key={head} className="pr-3">
+                {shown(row[head])}
+              </td>
+            ))}
+          </tr>
+        ))}
+      </tbody>
+    </table>
   );
 }

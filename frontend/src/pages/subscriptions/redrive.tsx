@@ -4,6 +4,7 @@ import { useState } from "react";
 import { bodyOf, http } from "@/api/client";
 import type { Operation } from "@/api/queries";
 import { useAct } from "@/app/act";
+import { commandOf } from "@/lib/copy-as";
 import { exact } from "@/lib/format";
 import { Button } from "@/ui/button";
 import { CopyAs } from "@/ui/copy-as";
@@ -15,11 +16,14 @@ import { OperationView } from "./operation";
 /** Publishes dead letters again: where they came from, or elsewhere. */
 export function Redrive({
   name,
+  of,
   topic,
   count,
   onClose,
 }: {
   name: string;
+  /** What the subscription reads. */
+  of: string;
   topic: string;
   count: string | null;
   onClose: () => void;
@@ -52,7 +56,16 @@ export function Redrive({
         topic && (
           <>
             <span className="mr-auto">
-              <CopyAs action={{ method: "POST", path, body, cli: result?.cli }} />
+              <CopyAs
+                action={{
+                  method: "POST",
+                  path,
+                  body,
+                  cli: to
+                    ? undefined
+                    : commandOf("tidecast", "subscription", "redrive", of, name, "--limit", body.count_max),
+                }}
+              />
             </span>
             <Button onClick={() => run(true)} busy={busy}>
               Preview
@@ -67,7 +80,7 @@ export function Redrive({
       {topic ? (
         <div className="grid grid-cols-2 gap-3 pb-2">
           <p className="col-span-2 text-sm">
-            {count === null ? "Their number is not known." : `${exact(count)} wait in`}{" "}
+            {count === null ? "They are in" : `${exact(count)} went to`}{" "}
             <Link
               to="/messages"
               search={{ topic, view: "browse" }}

@@ -3,6 +3,7 @@ import { useMemo, useState } from "react";
 import { bodyOf, http, type Schemas } from "@/api/client";
 import type { Operation } from "@/api/queries";
 import { useAct } from "@/app/act";
+import { commandOf } from "@/lib/copy-as";
 import { nanosOf } from "@/pages/messages/place";
 import { Button } from "@/ui/button";
 import { Command } from "@/ui/code";
@@ -19,10 +20,13 @@ type Way = "earliest" | "latest" | "time" | "token" | "shift";
 /** Moves a subscription's position, after showing what that means. */
 export function Seek({
   name,
+  of,
   cursors,
   onClose,
 }: {
   name: string;
+  /** What the subscription reads. */
+  of: string;
   cursors: readonly Cursor[];
   onClose: () => void;
 }) {
@@ -66,6 +70,15 @@ export function Seek({
     retry: false,
   });
   const path = `/api/v1/subscriptions/${encodeURIComponent(name)}/seek`;
+  const where = way === "time" ? time : way;
+  const cli =
+    way === "token"
+      ? undefined
+      : commandOf(
+          ...["tidecast", "subscription", "seek", of, name],
+          ...(way === "shift" ? ["--shift", shift] : ["--to", where]),
+          ...(number === null ? [] : ["--queue", number]),
+        );
   const run = async () => {
     if (!body) return;
     const done = await act(
@@ -83,7 +96,7 @@ export function Seek({
       footer={
         <>
           <span className="mr-auto">
-            {body && <CopyAs action={{ method: "POST", path, body, cli: preview.data?.cli }} />}
+            {body && <CopyAs action={{ method: "POST", path, body, cli }} />}
           </span>
           <Button onClick={onClose}>Cancel</Button>
           <Button look="primary" disabled={!body || preview.isError} busy={busy} onClick={run}>
@@ -166,7 +179,7 @@ export function Seek({
         <div className="col-span-2 flex flex-col gap-2">
           {preview.isError && <Failed error={preview.error} />}
           {preview.data && <OperationView operation={preview.data} />}
-          {preview.data?.cli && <Command text={preview.data.cli} />}
+          {preview.data && cli && <Command text={cli} />}
         </div>
       </div>
     </Dialog>

@@ -6,6 +6,7 @@ import type { Plan, Topic } from "@/api/queries";
 import { useAct } from "@/app/act";
 import { Button } from "@/ui/button";
 import { Confirm } from "@/ui/confirm";
+import { CopyAs } from "@/ui/copy-as";
 import { PlanView } from "@/ui/plan";
 
 function Row({
@@ -44,31 +45,41 @@ export function Danger({ topic }: { topic: Topic }) {
     enabled: asked === "delete",
     retry: false,
   });
-  const paused = topic.status.paused;
+  const path = `/api/v1/topics/${encodeURIComponent(name)}`;
   const locked = topic.metadata.deletion_protection;
   return (
     <ul className="divide-y rounded-lg border border-bad/40 bg-panel">
-      <Row
-        title={paused ? "Resume the topic" : "Pause the topic"}
-        action={
-          <Button
-            busy={busy}
-            onClick={() =>
-              act(
-                () =>
-                  paused
-                    ? http.POST("/api/v1/topics/{name}/resume", { params })
-                    : http.POST("/api/v1/topics/{name}/pause", { params }),
-                paused ? `${name} flows again` : `${name} is paused`,
-              )
-            }
-          >
-            {paused ? "Resume" : "Pause"}
-          </Button>
-        }
-      >
-        Publishers are held at the ring, as by a rate limit of nothing. No message is lost.
-      </Row>
+      {topic.spec.mode === "durable" && (
+        <Row
+          title="Pause deliveries"
+          action={
+            <span className="flex items-center gap-1.5">
+              {(["pause", "resume"] as const).map((verb) => (
+                <Button
+                  key={verb}
+                  busy={busy}
+                  onClick={() =>
+                    act(
+                      () =>
+                        verb === "pause"
+                          ? http.POST("/api/v1/topics/{name}/pause", { params })
+                          : http.POST("/api/v1/topics/{name}/resume", { params }),
+                      verb === "pause"
+                        ? `Deliveries of ${name} are paused`
+                        : `${name} is delivered again`,
+                    )
+                  }
+                >
+                  {verb === "pause" ? "Pause" : "Resume"}
+                </Button>
+              ))}
+              <CopyAs small action={{ method: "POST", path: `${path}/pause` }} />
+            </span>
+          }
+        >
+          To every subscription. Publishing goes on, and nothing is lost: it waits in the queues.
+        </Row>
+      )}
       {topic.spec.mode === "durable" && (
         <Row
           title="Purge its queues"
@@ -100,7 +111,7 @@ export function Danger({ topic }: { topic: Topic }) {
         lead="This cannot be undone."
         word={name}
         verb="Delete for good"
-        action={{ method: "DELETE", path: `/api/v1/topics/${encodeURIComponent(name)}` }}
+        action={{ method: "DELETE", path, cli: `tidecast topic delete ${name} --yes` }}
         run={async () => {
           await http.DELETE("/api/v1/topics/{name}", { params });
           await navigate({ to: "/topics" });

@@ -4,6 +4,7 @@ import { MessageSquareText, Pencil, RadioTower } from "lucide-react";
 import { lazy, Suspense, useState } from "react";
 import { type Topic, topicQuery } from "@/api/queries";
 import { useMay } from "@/app/session";
+import { HistoryCard } from "@/charts/history-card";
 import { TimeChart } from "@/charts/time-chart";
 import { byteRate, bytes, compact, duration, exact, percent, rate } from "@/lib/format";
 import { dateTime, useZone } from "@/lib/time";
@@ -19,6 +20,7 @@ import { Stat } from "@/ui/stat";
 import { Empty, Failed, Loading } from "@/ui/states";
 import { type Column, Table } from "@/ui/table";
 import { TabPanel, Tabs } from "@/ui/tabs";
+import { CapacityCard } from "./capacity";
 import { Danger } from "./danger";
 import { RateCard } from "./rate-card";
 import { ThrottleBadge } from "./throttle";
@@ -87,7 +89,14 @@ export function TopicPage() {
         <TabPanel value="live">
           {topic ? <LiveTab name={name} topic={topic} live={live} /> : <Loading rows={8} />}
         </TabPanel>
-        <TabPanel value="settings">{topic && <SettingsTab topic={topic} />}</TabPanel>
+        <TabPanel value="settings">
+          {topic && (
+            <>
+              <CapacityCard topic={name} />
+              <SettingsTab topic={topic} />
+            </>
+          )}
+        </TabPanel>
         <TabPanel value="danger">{topic && <Danger topic={topic} />}</TabPanel>
       </Tabs>
       {editing && topic && (
@@ -204,6 +213,11 @@ function LiveTab({
         </Card>
         <RateCard topic={topic} />
       </div>
+      <HistoryCard
+        scope="topic"
+        name={name}
+        queues={topic.spec.mode === "durable" ? (topic.spec.queues ?? 1) : 0}
+      />
       <Card title="Publications" flush>
         {publications.length === 0 ? (
           <Empty

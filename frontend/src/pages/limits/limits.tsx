@@ -1,0 +1,214 @@
+import { useQuery } from "@tanstack/react-query";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
+import { Gauge, Plus } from "lucide-react";
+import { useState } from "react";
+import { type RateLimit, rateLimitsQuery, type Topic, topicQuery } from "@/api/queries";
+import { useMay } from "@/app/session";
+import { useTopicNames } from "@/app/topic-names";
+import { byteRate, exact, rate } from "@/lib/format";
+import { Badge } from "@/ui/badge";
+import { Button } from "@/ui/button";
+import { Card } from "@/ui/card";
+import { Combo } from "@/ui/combo";
+import { Page } from "@/ui/page";
+import { Empty, Failed, Loading } from "@/ui/states";
+import { type Column, Table } from "@/ui/table";
+import { PolicyEditor } from "./editor";
+
+const route = getRouteApi("/app/limits");
+
+/** `null` says nothing, 0 says that there is none. */
+const shown = (value: number | null | undefined, format: (value: number) => string) =>
+  value == null ? "–" : value === 0 ? "no limit" : format(value);
+const packets = (value: number) => rate(value, " pkt/s");
+
+/** Policies by name pattern, and for any topic: which limit holds, and where it came from. */
+export function LimitsPage() {
+  const { topic = "" } = route.useSearch();
+  const navigate = useNavigate();
+  const may = useMay()("rate_limits:write");
+  const list = useQuery(rateLimitsQuery);
+  const [edited, setEdited] = useState<RateLimit | "new" | null>(null);
+  const policies = ((list.data?.items ?? []) as RateLimit[]).toSorted(
+    (a, b) =>
+      (b.spec.priority ?? 0) - (a.spec.priority ?? 0) ||
+      a.metadata.name.localeCompare(b.metadata.name),
+  );
+  return (
+    <Page
+      title="Rate limits"
+      lead="Policies for every publisher of the topics that a pattern covers. They hold on the wire at once."
+      actions={
+        may && (
+          <Button look="primary" icon={Plus} onClick={() => setEdited("new")}>
+            Create policy
+          </Button>
+        )
+      }
+    >
+      {list.isError && <Failed error={list.error} retry={list.refetch} />}
+      {list.isPending && <Loading />}
+      {list.data && (
+        <div className="grid grid-cols-1 gap-3 xl:grid-cols-3">
+          <Card
+            title="Policies"
+            hint="the highest priority wins, then the most exact pattern; a topic's own setting wins over all"
+            flush
+            className="xl:col-span-2"
+          >
+            {policies.length === 0 ? (
+              <Empty
+                icon={Gauge}
+                title="No policy yet"
+                className="py-8"
+                action={
+                  may && (
+                    <Button look="primary" icon={Plus} onClick={() => setEdited("new")}>
+                      Create policy
+                    </Button>
+                  )
+                }
+              >
+                A policy such as 10 MiB/s for <code className="font-mono">md.*</code> limits all of
+                them, those to come included. A single topic is limited on its own page.
+              </Empty>
+            ) : (
+              <Table
+                label="Policies"
+                columns={COLUMNS}
+                rows={policies}
+                rowKey={(row) => row.metadata.name}
+                {...(may ? { onRow: setEdited } : {})}
+              />
+            )}
+          </Card>
+          <Effective
+            topic={topic}
+            onTopic={(next) =>
+              navigate({ to: "/limits", search: { topic: next || undefined }, replace: true })
+            }
+          />
+        </div>
+      )}
+      {edited && (
+        <PolicyEditor
+          policy={edited === "new" ? undefined : edited}
+          onClose={() => setEdited(null)}
+        />
+      )}
+    </Page>
+  );
+}
+
+const COLUMNS: Column<RateLimit>[] = [
+  {
+    id: "name",
+    head: "Policy",
+    cell: (row) => <b className="font-medium">{row.metadata.name}</b>,
+  },
+  {
+    id: "pattern",
+    head: "Topics",
+    cell: (row) => <span className="font-mono text-xs">{row.spec.pattern}</span>,
+  },
+  { id: "publisher", head: "Publishers of", cell: (row) => row.spec.publisher || "all nodes" },
+  { id: "priority", head: "Priority", right: true, cell: (row) => exact(row.spec.priority ?? 0) },
+  {
+    id: "packets",
+    head: "Packets",
+    right: true,
+    cell: (row) => shown(row.spec.rate_packets_per_s, packets),
+  },
+  {
+    id: "bytes",
+    head: "Bytes",
+    right: true,
+    cell: (row) => shown(row.spec.rate_bytes_per_s, byteRate),
+  },
+  {
+    id: "matched",
+    head: "Wins / matches",
+    right: true,
+    cell: (row) =>
+      row.status.topics_effective === 0 && row.status.topics_matched > 0 ? (
+        <Badge tone="warn">0 / {exact(row.status.topics_matched)}</Badge>
+      ) : (
+        `${exact(row.status.topics_effective)} / ${exact(row.status.topics_matched)}`
+      ),
+  },
+];
+
+function Effective({ topic, onTopic }: { topic: string; onTopic: (topic: string) => void }) {
+  const [text, setText] = useState("");
+  const names = useTopicNames(text);
+  const query = useQuery({ ...topicQuery(topic), enabled: topic !== "" });
+  const found = topic ? (query.data as Topic | undefined)?.status.effective_rate : undefined;
+  return (
+    <Card title="What holds for a topic">
+      <Combo
+        label="Choose a topic"
+        value={topic}
+        options={names}
+        onText={setText}
+        onChange={onTopic}
+        className="w-full"
+      />
+      {topic && query.isError && (
+        <div className="mt-3">
+          <Failed error={query.error} />
+        </div>
+      )}
+      {found ? (
+        <dl className="mt-3 flex flex-col gap-2.5 text-sm">
+          <Held
+            name="Packets a second"
+            value={shown(found.packets_per_s, packets)}
+            source={found.packets_source}
+            topic={topic}
+          />
+          <Held
+            name="Bytes a second"
+            value={shown(found.bytes_per_s, byteRate)}
+            source={found.bytes_source}
+            topic={topic}
+          />
+          {(found.shadowed ?? []).length > 0 && (
+            <div>
+              <dt className="text-muted">Match, but lose</dt>
+              <dd>{found.shadowed?.join(", ")}</dd>
+            </div>
+          )}
+        </dl>
+      ) : (
+        !topic && (
+          <p className="mt-3 text-muted text-sm">
+            Which limit holds, and which policy or setting it came from.
+          </p>
+        )
+      )}
+    </Card>
+  );
+}
+
+function Held(props: { name: string; value: string; source: string; topic: string }) {
+  const { name, value, source, topic } = props;
+  return (
+    <div>
+      <dt className="text-muted">{name}</dt>
+      <dd className="flex items-center gap-2">
+        <b className="num font-semibold">{value}</b>
+        {source === "spec" ? (
+          <Link to="/topics/$name" params={{ name: topic }} className="rounded">
+            <Badge tone="accent">set on the topic</Badge>
+          </Link>
+        ) : (
+          <Badge>
+            {source === "none"
+              ? "nothing limits it"
+              : `by ${source.replace("rate_limit/", "policy ")}`}
+          </Badge>
+        )}
+      </dd>
+    </div>
+  );
+}

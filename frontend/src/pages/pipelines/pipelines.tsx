@@ -1,0 +1,207 @@
+import { useQuery } from "@tanstack/react-query";
+import { getRouteApi, useNavigate } from "@tanstack/react-router";
+import { CirclePlay, CircleStop, Pencil, Plus, Workflow } from "lucide-react";
+import { useState } from "react";
+import { http } from "@/api/client";
+import { type Pipeline, type PipelineRun, pipelinesQuery } from "@/api/queries";
+import { useAct } from "@/app/act";
+import { useMay } from "@/app/session";
+import { duration, exact } from "@/lib/format";
+import { ago } from "@/lib/time";
+import { Badge, StateBadge } from "@/ui/badge";
+import { Button } from "@/ui/button";
+import { Card } from "@/ui/card";
+import { CopyAs } from "@/ui/copy-as";
+import { Page } from "@/ui/page";
+import { Empty, Failed, Loading } from "@/ui/states";
+import { type Column, Table } from "@/ui/table";
+import { CapacityList } from "./capacity";
+import { PipelineEditor } from "./editor";
+import { Runs } from "./runs";
+
+const route = getRouteApi("/app/pipelines");
+
+const STATES: Record<PipelineRun["state"], string> = {
+  queued: "info",
+  running: "info",
+  done: "good",
+  failed: "bad",
+  stopped: "paused",
+  lost: "bad",
+};
+
+export function RunState({ state }: { state: PipelineRun["state"] }) {
+  return <StateBadge state={STATES[state]}>{state}</StateBadge>;
+}
+
+/** Jobs on Spark and when they run; what each last did. */
+export function PipelinesPage() {
+  const { name: chosen } = route.useSearch();
+  const navigate = useNavigate();
+  const may = useMay()("pipelines:write");
+  const list = useQuery(pipelinesQuery);
+  const [edited, setEdited] = useState<Pipeline | "new" | null>(null);
+  const pipelines = (list.data?.items ?? []) as Pipeline[];
+  const open = pipelines.find((one) => one.metadata.name === chosen);
+  const create = may && (
+    <Button look="primary" icon={Plus} onClick={() => setEdited("new")}>
+      Create pipeline
+    </Button>
+  );
+  return (
+    <Page
+      title="Pipelines"
+      lead="Archive, replay, roll up, recommend: jobs on Spark, by a schedule or by hand."
+      actions={create}
+    >
+      {list.isError && <Failed error={list.error} retry={list.refetch} />}
+      {list.isPending && <Loading />}
+      {list.data && (
+        <div className="flex flex-col gap-3">
+          <Card label="Pipelines" flush>
+            {pipelines.length === 0 ? (
+              <Empty icon={Workflow} title="No pipeline yet" className="py-10" action={create}>
+                A rollup fills the history charts; an archive keeps topics as Parquet; a capacity
+                report recommends limits. Each needs Spark: pip install 'tidecast[spark]'.
+              </Empty>
+            ) : (
+              <Table
+                label="Pipelines"
+                columns={columns(may ? setEdited : undefined)}
+                rows={pipelines}
+                rowKey={(row) => row.metadata.name}
+                onRow={(row) =>
+                  navigate({
+                    to: "/pipelines",
+                    search: { name: row.metadata.name },
+                    replace: true,
+                  })
+                }
+              />
+            )}
+          </Card>
+          {open && <Runs pipeline={open} />}
+          <CapacityList />
+        </div>
+      )}
+      {edited && (
+        <PipelineEditor
+          pipeline={edited === "new" ? undefined : edited}
+          onClose={() => setEdited(null)}
+        />
+      )}
+    </Page>
+  );
+}
+
+function columns(onEdit: ((pipeline: Pipeline) => void) | undefined): Column<Pipeline>[] {
+  const now = Date.now();
+  const last = (row: Pipeline) => row.status.last_run;
+  return [
+    {
+      id: "name",
+      head: "Pipeline",
+      cell: (row) => <b className="font-medium">{row.metadata.name}</b>,
+    },
+    { id: "job", head: "Job", cell: (row) => <Badge>{row.spec.job}</Badge> },
+    {
+      id: "schedule",
+      head: "Schedule",
+      cell: (row) =>
+        row.spec.schedule ? (
+          <span className="font-mono text-xs">
+            {row.spec.schedule}
+            {!row.spec.enabled && <Badge className="ml-1.5">off</Badge>}
+          </span>
+        ) : (
+          "by hand"
+        ),
+    },
+    {
+      id: "next",
+      head: "Next run",
+      cell: (row) => (row.status.next_run_at ? ago(row.status.next_run_at, now) : "–"),
+    },
+    {
+      id: "last",
+      head: "Last run",
+      cell: (row) => {
+        const run = last(row);
+        if (!run) return "never";
+        return (
+          <span className="flex items-center gap-1.5">
+            <RunState state={run.state} />
+            {ago(run.finished_at ?? run.started_at ?? run.queued_at, now)}
+          </span>
+        );
+      },
+    },
+    {
+      id: "duration",
+      head: "Took",
+      right: true,
+      cell: (row) => duration(last(row)?.duration_s),
+    },
+    { id: "rows", head: "Rows", right: true, cell: (row) => exact(last(row)?.rows) },
+    {
+      id: "error",
+      head: "Error",
+      width: "22%",
+      cell: (row) => (
+        <span className="line-clamp-2 text-bad text-xs" title={last(row)?.error}>
+          {last(row)?.error}
+        </span>
+      ),
+    },
+    {
+      id: "do",
+      head: <span className="sr-only">Start, stop, edit</span>,
+      cell: (row) => onEdit && <Doing pipeline={row} onEdit={() => onEdit(row)} />,
+    },
+  ];
+}
+
+function Doing({ pipeline, onEdit }: { pipeline: Pipeline; onEdit: () => void }) {
+  const { busy, act } = useAct();
+  const name = pipeline.metadata.name;
+  const params = { path: { name } };
+  const runs = pipeline.status.state !== "idle";
+  const verb = runs ? "stop" : "start";
+  return (
+    // biome-ignore lint/a11y/noStaticElementInteractions: it only keeps its buttons' clicks from the row
+    // biome-ignore lint/a11y/useKeyWithClickEvents: it only keeps its buttons' clicks from the row
+    <span
+      className="flex items-center justify-end gap-1"
+      onClick={(event) => event.stopPropagation()}
+    >
+      <Button
+        size="sm"
+        icon={runs ? CircleStop : CirclePlay}
+        busy={busy}
+        aria-label={`${runs ? "Stop" : "Start"} ${name}`}
+        onClick={() =>
+          act(
+            () =>
+              runs
+                ? http.POST("/api/v1/pipelines/{name}/stop", { params })
+                : http.POST("/api/v1/pipelines/{name}/start", { params }),
+            runs ? `${name} is stopped` : `${name} is queued`,
+          )
+        }
+      >
+        {runs ? "Stop" : "Start"}
+      </Button>
+      <Button size="sm" look="quiet" icon={Pencil} aria-label={`Edit ${name}`} onClick={onEdit}>
+        Edit
+      </Button>
+      <CopyAs
+        small
+        action={{
+          method: "POST",
+          path: `/api/v1/pipelines/${encodeURIComponent(name)}/${verb}`,
+          cli: pipeline.status.last_run?.cli || undefined,
+        }}
+      />
+    </span>
+  );
+}

@@ -1,0 +1,145 @@
+"""What is managed from the page: policies, YAML, pipelines, history."""
+
+from __future__ import annotations
+
+import re
+
+import psycopg
+from playwright.sync_api import Page, expect
+
+from tests.e2e.conftest import Api, Platform
+from tidecast_control.postgres import EmbeddedPostgres
+
+YAML = """kind: topic
+metadata: {name: shop.orders, labels: {team: shop}}
+spec: {mode: durable, queues: 2}
+---
+kind: subscription
+metadata: {name: shop-billing}
+spec: {topic: shop.orders}
+"""
+
+
+def test_a_policy_holds_and_says_where_it_came_from(
+    page: Page, platform: Platform, api: Api
+) -> None:
+    api.topic("md.eu")
+    api.topic("md.us", rate_packets_per_s=700)
+    page.goto(platform.url + "/limits")
+    page.get_by_role("button", name="Create policy").first.click()
+    form = page.get_by_role("dialog")
+    form.get_by_label("Name", exact=True).fill("market-data")
+    form.get_by_label("Topics", exact=True).fill("md.*")
+    form.get_by_label("Packets a second").fill("5k")
+    expect(form.get_by_label("Preview")).to_contain_text("5000")
+    form.get_by_role("button", name="Save").click()
+    row = page.get_by_role("row", name=re.compile("market-data"))
+    expect(row).to_contain_text("5.00k pkt/s")
+    expect(row).to_contain_text("1 / 2")
+    for topic, limit, source in (
+        ("md.eu", "5.00k pkt/s", "by policy market-data"),
+        ("md.us", "700 pkt/s", "set on the topic"),
+    ):
+        page.goto(f"{platform.url}/limits?topic={topic}")
+        held = page.get_by_label("What holds for a topic")
+        expect(held).to_contain_text(limit)
+        expect(held).to_contain_text(source)
+    page.get_by_role("row", name=re.compile("market-data")).click()
+    page.get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog", name="Delete market-data?").get_by_role(
+        "button", name="Delete"
+    ).click()
+    expect(page.get_by_text("No policy yet")).to_be_visible()
+
+
+def test_yaml_is_planned_applied_and_exported(page: Page, api: Api) -> None:
+    page.keyboard.press("y")
+    dialog = page.get_by_role("dialog", name="YAML")
+    apply = dialog.get_by_role("button", name="Apply", exact=True)
+    expect(apply).to_be_disabled()
+    documents = dialog.get_by_label("Documents")
+    documents.fill("kind: topic\nmetadata: {name: x}\nspec: {mode: wrong}\n")
+    dialog.get_by_role("button", name="Plan").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("mode")
+    documents.fill(YAML)
+    dialog.get_by_role("button", name="Plan").click()
+    plan = dialog.get_by_role("region", name="Plan")
+    expect(plan).to_contain_text("2 created")
+    expect(plan).to_contain_text("shop.orders")
+    listed = api.ask("GET", "/topics?q=shop.")["items"]
+    assert not listed, "a plan changes nothing"
+    apply.click()
+    expect(page.get_by_text("Applied: 2 created")).to_be_visible()
+    page.keyboard.press("y")
+    dialog.get_by_role("tab", name="Export").click()
+    expect(dialog.get_by_role("region", name="Export")).to_contain_text("shop-billing")
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+
+
+def test_a_pipeline_is_made_run_and_its_end_shown(page: Page, platform: Platform) -> None:
+    page.goto(platform.url + "/pipelines")
+    page.get_by_role("button", name="Create pipeline").first.click()
+    form = page.get_by_role("dialog")
+    form.get_by_label("Name", exact=True).fill("keep-orders")
+    form.get_by_label("Job").click()
+    page.get_by_role("option", name="Archive").click()
+    form.get_by_label("Schedule", exact=True).fill("every now and then")
+    expect(form.get_by_role("alert")).to_contain_text("allowed is every N")
+    form.get_by_label("Schedule", exact=True).fill("0 3 * * *")
+    form.get_by_label("Topic", exact=True).fill("orders.>")
+    expect(form.get_by_role("alert")).to_have_count(0)
+    form.get_by_role("button", name="Save").click()
+    row = page.get_by_role("row", name=re.compile("keep-orders"))
+    expect(row).to_contain_text("0 3 * * *")
+    expect(row).to_contain_text(re.compile(r"in \d+ (h|min)"))
+    row.get_by_role("button", name="Start keep-orders").click()
+    row.click()
+    runs = page.get_by_label("Runs of keep-orders").first
+    expect(runs).to_contain_text(re.compile("queued|running|failed|done"))
+    # With Spark it runs, without it says so at once; either way it ends when told to.
+    stop = row.get_by_role("button", name="Stop keep-orders")
+    start = row.get_by_role("button", name="Start keep-orders")
+    expect(stop.or_(start)).to_be_visible()
+    if stop.is_visible():
+        stop.click()
+    expect(start).to_be_visible(timeout=20_000)
+    expect(runs).to_contain_text(re.compile("stopped|failed|done"))
+    runs.get_by_role("button", name="Log").first.click()
+    expect(page.get_by_role("dialog", name="Log of keep-orders")).to_contain_text(
+        "pipeline archive"
+    )
+
+
+def test_history_that_is_not_there_says_how_to_get_it(
+    page: Page, platform: Platform, api: Api
+) -> None:
+    api.topic("quiet.one")
+    page.goto(platform.url + "/topics/quiet.one")
+    history = page.get_by_label("History")
+    expect(history).to_contain_text("No history to show")
+    expect(history).to_contain_text(re.compile("rollup", re.IGNORECASE))
+    history.get_by_text("90 d", exact=True).click()
+    expect(history.get_by_role("radio", name="90 d")).to_be_checked()
+
+
+def test_history_is_drawn_from_the_rollups(page: Page, platform: Platform, api: Api) -> None:
+    api.topic("measured")
+    database = EmbeddedPostgres(platform.data_dir / "postgres").url
+    with psycopg.connect(database, autocommit=True) as connection:
+        connection.execute(
+            "insert into rollup_minute (at, node, topic, queue, subscription, in_per_s, out_per_s,"
+            " messages_in, messages_out, bytes_in, bytes_out)"
+            " select date_trunc('minute', now()) - n * interval '1 minute', 'a', 'measured', -1,"
+            " '', 250, 240, 15000, 14400, 1500000, 1440000 from generate_series(1, 50) n"
+        )
+    page.goto(platform.url + "/topics/measured")
+    history = page.get_by_label("History")
+    history.get_by_text("1 h", exact=True).click()
+    chart = history.get_by_role("figure", name="Messages of measured, 1 h")
+    expect(chart).to_contain_text("250/s")
+    expect(chart).to_contain_text("240/s")
+    expect(chart.locator("canvas")).to_be_visible()
+    history.get_by_label("Figure").click()
+    page.get_by_role("option", name="Bytes", exact=True).click()
+    expect(history.get_by_role("figure", name="Bytes of measured, 1 h")).to_contain_text("KiB/s")

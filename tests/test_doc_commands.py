@@ -1,0 +1,185 @@
+"""Every command of a ```bash block in README and docs/ is run, on a platform of its own.
+
+What cannot be run here stands in `ELSEWHERE`, with the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2 as httpx
+import pytest
+from markdown_it import MarkdownIt
+
+from tests.project import ROOT
+from tests.support.control import log_in_first_admin
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMAND_S, STAYS_S = 60.0, 6.0
+
+ELSEWHERE = {
+    r"make (up|dashboard|install|test|test-.*|lint|format|docs)\b": "what CI and tests/e2e do",
+    r"make install-spark\b": "half a gigabyte",
+    r"TIDECAST_BOUNDSCHECK=1 .*pytest": "make test-checked",
+    r"sudo ": "changes the machine",
+    r"docker ": "there is no docker here",
+    r"tidecast bench ": "each has a test of its own, and a quiet machine",
+    r"tidecast engine --control http://control\.example": "another host: tests/e2e",
+    r"tidecast engine --gateway 0\.0\.0\.0": "another host: tests/system/test_gateway_processes.py",
+    r"tidecast (sub|pub) .*--server tidecast://db1\.example": "another host: the same test",
+    r"TIDECAST_DATABASE_URL=postgresql://\.\.\. ": "tests/control/test_migrations.py",
+    r"tidecast (up --no-control|control --port 7480)": "tests/system, tests/e2e: a platform each",
+    r"(\S*python) -m tidecast_control\.openapi": "tests/control/test_openapi.py",
+    r"tidecast down": "it would end the platform of the other commands: tests/e2e",
+}
+STAYS = (r"tidecast sub logs$", r"tidecast top$")
+"""Run until somebody stops them."""
+WAITS = r"tidecast sub (\S+) --count (\d+)"
+"""End when so many messages came: they are published meanwhile."""
+SPARK = r"tidecast pipeline (?!package)"
+MAY_FAIL = {r"tidecast doctor": "it fails when it finds something about this machine"}
+
+
+@dataclass(frozen=True)
+class Command:
+    """One line of a block."""
+
+    page: str
+    line: int
+    text: str
+
+
+def commands(path: Path) -> Iterator[Command]:
+    """The commands of a page, in order."""
+    for token in MarkdownIt("commonmark").parse(path.read_text("utf-8")):
+        if token.type != "fence" or token.info.strip().split(" ")[0] != "bash":
+            continue
+        line = (token.map or [0])[0] + 2
+        for row in token.content.replace("\\\n", "  ").split("\n"):
+            text = re.sub(r"\s+#\s.*$", "", row).strip().replace(".venv/bin/", "")
+            if text and not text.startswith("#"):
+                yield Command(path.relative_to(ROOT).as_posix(), line, text)
+            line += 1
+
+
+ALL = {path: list(commands(path)) for path in PAGES}
+
+
+def _reason(text: str) -> str | None:
+    return next((why for what, why in ELSEWHERE.items() if re.match(what, text)), None)
+
+
+@pytest.fixture(scope="module")
+def environment() -> Iterator[dict[str, str]]:
+    """A platform, and a key of its service."""
+    data_dir = tempfile.mkdtemp(prefix="tc-docs-")
+    tools = Path(sys.executable).parent
+    variables = {**os.environ, "TIDECAST_DATA_DIR": data_dir,
+                 "PATH": f"{tools}:{os.environ['PATH']}"}  # fmt: skip
+    told = subprocess.run(
+        ["tidecast", "up", "--detach", "--port", "0"],
+        env=variables, capture_output=True, text=True, timeout=120, check=True,
+    ).stdout  # fmt: skip
+    try:
+        url = re.search(r"control service: (\S+)", told)
+        password = re.search(r"with password (\S+)", told)
+        assert url, told
+        assert password, told
+        with httpx.Client(base_url=url.group(1), timeout=30) as client:
+            log_in_first_admin(client, password.group(1))
+            made = client.post("/api/v1/keys", json={"name": "docs", "role": "admin"})
+            assert made.status_code == 201, made.text
+        yield variables | {
+            "TIDECAST_CONTROL": url.group(1), "TIDECAST_KEY": made.json()["secret"]
+        }  # fmt: skip
+    finally:
+        subprocess.run(["tidecast", "down"], env=variables, timeout=60, check=False)
+
+
+class Shell:
+    """Runs the commands of a page in a directory of its own."""
+
+    def __init__(self, directory: Path, environment: dict[str, str]) -> None:
+        self._directory, self._environment = directory, environment
+        (directory / "app.log").write_text("one\ntwo\n")
+
+    def start(self, text: str) -> subprocess.Popen[str]:
+        """One command, as a shell reads it."""
+        return subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", f"exec {text}" if "|" not in text else text],
+            cwd=self._directory, env=self._environment, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
+    def run(self, text: str) -> tuple[int, str]:
+        """Its exit code and what it said."""
+        with self.start(text) as process:
+            try:
+                said, _ = process.communicate(timeout=COMMAND_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+            return process.returncode, said
+
+    def stays(self, text: str) -> str | None:
+        """Runs until it is stopped; what went wrong."""
+        with self.start(text) as process:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                said, _ = process.communicate(timeout=STAYS_S)
+                return f"ended with {process.returncode}: {said}"
+            process.terminate()
+            process.communicate(timeout=COMMAND_S)
+        return None
+
+    def waits(self, text: str, topic: str, count: int) -> tuple[int, str]:
+        """Publishes until it has had enough."""
+        with self.start(text) as process:
+            for _ in range(10):
+                self.run(f"tidecast pub {topic} --message docs --count {count} --quiet")
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    said, _ = process.communicate(timeout=2)
+                    return process.returncode, said
+            process.kill()
+            return -1, "it never had enough messages"
+
+
+@pytest.mark.parametrize("path", [p for p in PAGES if ALL[p]], ids=lambda path: path.name)
+def test_commands_run(path: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    shell = Shell(tmp_path, environment)
+    failed = []
+    for command in ALL[path]:
+        text = command.text
+        if _reason(text) is not None:
+            continue
+        if re.match(SPARK, text) and importlib.util.find_spec("pyspark") is None:
+            continue
+        where = f"{command.page}:{command.line}: {text}"
+        waiting = re.match(WAITS, text)
+        if any(re.match(pattern, text) for pattern in STAYS):
+            wrong = shell.stays(text)
+            failed += [f"{where}\n{wrong}"] if wrong else []
+            continue
+        if waiting:
+            code, said = shell.waits(text, waiting.group(1), int(waiting.group(2)))
+        else:
+            code, said = shell.run(text)
+        if code != 0 and not any(re.match(pattern, text) for pattern in MAY_FAIL):
+            failed.append(f"{where}\nexit code {code}: {said}")
+    assert not failed, "\n".join(failed)
+
+
+def test_what_is_left_out_is_there() -> None:
+    texts = [command.text for found in ALL.values() for command in found]
+    unused = [what for what in ELSEWHERE if not any(re.match(what, text) for text in texts)]
+    assert not unused, f"nothing matches: {unused}"
