@@ -47,7 +47,10 @@ PYTHON = {
     ),
 }  # fmt: skip
 """Page -> its title, and the objects whose docstrings it shows."""
-_LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
+_CODE_OR_LINK = re.compile(
+    r"^ *```.*?^ *```|`[^`\n]+`|(?P<bang>!?)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)",
+    re.MULTILINE | re.DOTALL,
+)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -70,7 +73,9 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     source = next((s for s, t in TAKEN_OVER.items() if t == place), f"docs/{place}")
 
     def rewritten(link: re.Match[str]) -> str:
-        bang, text, target = link.groups()
+        bang, text, target = link["bang"], link["text"], link["target"]
+        if target is None:
+            return link.group()
         name, mark, anchor = target.partition("#")
         if not name or re.match(r"[a-z][a-z0-9+.-]*:", target):
             return link.group()
@@ -82,7 +87,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         up = "../" * place.count("/")
         return f"{bang}[{text}]({up}{uri}{mark}{anchor})"
 
-    return _LINK.sub(rewritten, markdown)
+    return _CODE_OR_LINK.sub(rewritten, markdown)
 
 
 # --- the command line -----------------------------------------------------------------------------

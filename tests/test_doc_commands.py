@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import httpx2 as httpx
 import pytest
@@ -97,7 +98,7 @@ def environment() -> Iterator[dict[str, str]]:
         assert url, told
         assert password, told
         with httpx.Client(base_url=url.group(1), timeout=30) as client:
-            log_in_first_admin(client, password.group(1))
+            log_in_first_admin(cast("Any", client), password.group(1))
             made = client.post("/api/v1/keys", json={"name": "docs", "role": "admin"})
             assert made.status_code == 201, made.text
         yield variables | {

@@ -74,9 +74,9 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
     """Fonts, styles and scripts of every page are the site's own."""
     for path in site.rglob("*.html"):
         for line in path.read_text("utf-8").split("<"):
-            if line.startswith(("script", "link rel=\"stylesheet\"", "img")):
-                assert "src=\"http" not in line, f"{path.name}: {line}"
-                assert "href=\"http" not in line, f"{path.name}: {line}"
+            if line.startswith(("script", 'link rel="stylesheet"', "img")):
+                assert 'src="http' not in line, f"{path.name}: {line}"
+                assert 'href="http' not in line, f"{path.name}: {line}"
 
 
 def test_reference_has_commands_paths_and_classes(site: Path) -> None:

@@ -34,7 +34,9 @@ export function history(url: URL, nowMs: number) {
       unit: "",
       // A night without measurements is a hole.
       values: at_s.map((at) =>
-        at % 86_400 < 7_200 ? null : (1.4 + day(at - line * 4_000)) * (metric.match(/ratio|fill/) ? 0.02 : 900),
+        at % 86_400 < 7_200
+          ? null
+          : (1.4 + day(at - line * 4_000)) * (metric.match(/ratio|fill/) ? 0.02 : 900),
       ),
     })),
     rolled_up_until: iso(nowMs - 90_000),

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 
 from tests.project import ROOT
 
@@ -188,3 +188,21 @@ def page(admin: BrowserContext, platform: Platform) -> Iterator[Page]:
     yield page
     page.close()
     assert not failures, failures
+
+
+def figure(page: Page, label: str) -> Locator:
+    """The figure under a label: `Lag` -> `1.2k msg`."""
+    return page.locator("main").get_by_test_id(f"stat-{label}")
+
+
+def create_subscription(
+    page: Page, platform: Platform, topic: str, name: str, dead_letters: str = ""
+) -> None:
+    page.goto(platform.url + "/subscriptions")
+    page.get_by_role("button", name="Create subscription").first.click()
+    form = page.get_by_role("dialog")
+    form.get_by_label("Name", exact=True).fill(name)
+    form.get_by_label("Topic", exact=True).fill(topic)
+    form.get_by_label("Dead letters to").fill(dead_letters)
+    form.get_by_role("button", name="Create", exact=True).click()
+    expect(page.get_by_role("heading", level=1, name=name)).to_be_visible()

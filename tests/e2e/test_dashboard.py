@@ -6,9 +6,20 @@ import re
 
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
-from tests.e2e.conftest import PASSWORD, Platform, sign_in
+from tests.e2e.conftest import PASSWORD, Api, Platform, create_subscription, figure, sign_in
+from tests.e2e.traffic import consuming, publishing
 
 TRAFFIC = re.compile(r"^[1-9]")
+NOTHING = re.compile(r"^0 ?msg$")
+HUNDREDS = re.compile(r"^([3-9]\d\d|\d[\d.]*k) ?msg$")
+YAML = """kind: topic
+metadata: {name: shop.orders, labels: {team: shop}}
+spec: {mode: durable, queues: 2}
+---
+kind: subscription
+metadata: {name: shop-billing}
+spec: {topic: shop.orders}
+"""
 
 
 def make_topic(page: Page, platform: Platform, name: str) -> None:
@@ -75,6 +86,64 @@ def test_example_traffic_by_one_click_and_a_limit_that_the_wire_follows(
     page.goto(platform.url + "/")
     page.get_by_role("button", name="Stop example traffic").click()
     expect(page.get_by_role("button", name="Start example traffic")).to_be_visible()
+
+
+def test_lag_rises_with_a_slow_consumer_and_falls_and_a_pause_holds_it(
+    page: Page, platform: Platform, api: Api
+) -> None:
+    api.topic("orders.eu", mode="durable", queues=2)
+    create_subscription(page, platform, "orders.eu", "billing")
+    state = page.get_by_role("main").get_by_test_id("subscription-state")
+    with (
+        publishing(platform.data_dir, "orders.eu", 400) as source,
+        consuming(platform.data_dir, "orders.eu", "billing", slow_per_s=20) as consumer,
+    ):
+        expect(figure(page, "Lag")).to_have_text(HUNDREDS)
+        expect(page.get_by_label("grows").first).to_be_visible()
+        consumer.fast.set()
+        expect(figure(page, "Lag")).not_to_have_text(HUNDREDS)
+        page.get_by_role("button", name="Pause", exact=True).click()
+        expect(state).to_have_text("paused")
+        # What was fetched is still settled; then nothing more comes, while publishing goes on.
+        expect(figure(page, "Lag")).to_have_text(HUNDREDS)
+        held, published = consumer.done, source.done
+        expect(figure(page, "Delivered")).to_have_text(re.compile(r"^0 ?/s$"))
+        page.get_by_role("button", name="Resume", exact=True).click()
+        expect(state).not_to_have_text("paused")
+        expect(figure(page, "Lag")).not_to_have_text(HUNDREDS)
+        assert source.done > published
+        assert consumer.done > held
+        page.get_by_role("button", name="Ask the engines").click()
+        positions = page.get_by_label("Positions").get_by_role("row")
+        expect(positions).to_have_count(3)  # a head, two queues
+        source.stopping.set()
+        expect(figure(page, "Lag")).to_have_text(NOTHING)
+    assert consumer.done == source.done, "each message once: nothing lost, nothing twice"
+
+
+def test_yaml_is_planned_applied_and_exported(page: Page, api: Api) -> None:
+    page.keyboard.press("y")
+    dialog = page.get_by_role("dialog", name="YAML")
+    apply = dialog.get_by_role("button", name="Apply", exact=True)
+    expect(apply).to_be_disabled()
+    documents = dialog.get_by_label("Documents")
+    documents.fill("kind: topic\nmetadata: {name: x}\nspec: {mode: wrong}\n")
+    dialog.get_by_role("button", name="Plan").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("mode")
+    documents.fill(YAML)
+    dialog.get_by_role("button", name="Plan").click()
+    plan = dialog.get_by_role("region", name="Plan")
+    expect(plan).to_contain_text("2 created")
+    expect(plan).to_contain_text("shop.orders")
+    listed = api.ask("GET", "/topics?q=shop.")["items"]
+    assert not listed, "a plan changes nothing"
+    apply.click()
+    expect(page.get_by_text("Applied: 2 created")).to_be_visible()
+    page.keyboard.press("y")
+    dialog.get_by_role("tab", name="Export").click()
+    expect(dialog.get_by_role("region", name="Export")).to_contain_text("shop-billing")
+    page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
 
 
 def test_keys_and_denial(page: Page, platform: Platform, browser: Browser) -> None:

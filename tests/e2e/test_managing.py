@@ -1,23 +1,17 @@
-"""What is managed from the page: policies, YAML, pipelines, history."""
+"""What is managed from the page: policies, pipelines, history."""
 
 from __future__ import annotations
 
 import re
 
 import psycopg
+import pytest
 from playwright.sync_api import Page, expect
 
 from tests.e2e.conftest import Api, Platform
 from tidecast_control.postgres import EmbeddedPostgres
 
-YAML = """kind: topic
-metadata: {name: shop.orders, labels: {team: shop}}
-spec: {mode: durable, queues: 2}
----
-kind: subscription
-metadata: {name: shop-billing}
-spec: {topic: shop.orders}
-"""
+pytestmark = [pytest.mark.long]
 
 
 def test_a_policy_holds_and_says_where_it_came_from(
@@ -50,31 +44,6 @@ def test_a_policy_holds_and_says_where_it_came_from(
         "button", name="Delete"
     ).click()
     expect(page.get_by_text("No policy yet")).to_be_visible()
-
-
-def test_yaml_is_planned_applied_and_exported(page: Page, api: Api) -> None:
-    page.keyboard.press("y")
-    dialog = page.get_by_role("dialog", name="YAML")
-    apply = dialog.get_by_role("button", name="Apply", exact=True)
-    expect(apply).to_be_disabled()
-    documents = dialog.get_by_label("Documents")
-    documents.fill("kind: topic\nmetadata: {name: x}\nspec: {mode: wrong}\n")
-    dialog.get_by_role("button", name="Plan").click()
-    expect(dialog.get_by_role("alert")).to_contain_text("mode")
-    documents.fill(YAML)
-    dialog.get_by_role("button", name="Plan").click()
-    plan = dialog.get_by_role("region", name="Plan")
-    expect(plan).to_contain_text("2 created")
-    expect(plan).to_contain_text("shop.orders")
-    listed = api.ask("GET", "/topics?q=shop.")["items"]
-    assert not listed, "a plan changes nothing"
-    apply.click()
-    expect(page.get_by_text("Applied: 2 created")).to_be_visible()
-    page.keyboard.press("y")
-    dialog.get_by_role("tab", name="Export").click()
-    expect(dialog.get_by_role("region", name="Export")).to_contain_text("shop-billing")
-    page.keyboard.press("Escape")
-    expect(dialog).to_have_count(0)
 
 
 def test_a_pipeline_is_made_run_and_its_end_shown(page: Page, platform: Platform) -> None:

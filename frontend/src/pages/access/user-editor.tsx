@@ -51,7 +51,12 @@ export function UserEditor({ user, onClose }: { user?: User; onClose: () => void
                 method: "PUT",
                 path: `/api/v1/users/${name || "NAME"}`,
                 // The password stays on the page.
-                body: { role, display_name: display, disabled, ...(user ? {} : { password: "..." }) },
+                body: {
+                  role,
+                  display_name: display,
+                  disabled,
+                  ...(user ? {} : { password: "..." }),
+                },
               }}
             />
           </span>

@@ -341,25 +341,25 @@ function Silences({ silences }: { silences: Silence[] }) {
       cell: (row) =>
         may && (
           <span className="inline-flex gap-1">
-          <Button
-            size="sm"
-            busy={busy}
-            onClick={() =>
-              act(
-                () =>
-                  http.DELETE("/api/v1/silences/{name}", {
-                    params: { path: { name: row.metadata.name } },
-                  }),
-                "The silence is over",
-              )
-            }
-          >
-            End
-          </Button>
-          <CopyAs
-            small
-            action={{ method: "DELETE", path: `/api/v1/silences/${row.metadata.name}` }}
-          />
+            <Button
+              size="sm"
+              busy={busy}
+              onClick={() =>
+                act(
+                  () =>
+                    http.DELETE("/api/v1/silences/{name}", {
+                      params: { path: { name: row.metadata.name } },
+                    }),
+                  "The silence is over",
+                )
+              }
+            >
+              End
+            </Button>
+            <CopyAs
+              small
+              action={{ method: "DELETE", path: `/api/v1/silences/${row.metadata.name}` }}
+            />
           </span>
         ),
     },

@@ -1,9 +1,9 @@
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
-import { CirclePause, CirclePlay, Pencil, Rewind, Skull, Trash2 } from "lucide-react";
+import { CirclePause, CirclePlay, ListOrdered, Pencil, Rewind, Skull, Trash2 } from "lucide-react";
 import { useState } from "react";
-import { http, type Schemas } from "@/api/client";
-import { type Subscription, subscriptionQuery } from "@/api/queries";
+import { bodyOf, http, type Schemas } from "@/api/client";
+import { type Operation, type Subscription, subscriptionQuery } from "@/api/queries";
 import { useAct } from "@/app/act";
 import { useMay } from "@/app/session";
 import { HistoryCard } from "@/charts/history-card";
@@ -21,6 +21,7 @@ import { Stat } from "@/ui/stat";
 import { Failed, Loading } from "@/ui/states";
 import { type Column, Table } from "@/ui/table";
 import { SubscriptionEditor } from "./editor";
+import { OperationView } from "./operation";
 import { Redrive } from "./redrive";
 import { Seek } from "./seek";
 import { cursorShares, exactOr, lagTrend, SubscriptionState } from "./state";
@@ -237,18 +238,12 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
           </Card>
         </div>
         <HistoryCard scope="subscription" name={name} />
-        <Card title="Positions" hint="one cursor a queue" flush>
-          <Table
-            label="Positions"
-            columns={CURSORS}
-            rows={status.cursors ?? []}
-            rowKey={(row) => String(row.queue)}
-            empty={<p className="px-3.5 pb-4 text-muted">No engine reports positions yet.</p>}
-          />
-        </Card>
+        <Positions name={name} cursors={status.cursors ?? []} may={may} />
       </div>
       {asked === "edit" && <SubscriptionEditor subscription={subscription} onClose={close} />}
-      {asked === "seek" && <Seek name={name} of={spec.topic} cursors={status.cursors ?? []} onClose={close} />}
+      {asked === "seek" && (
+        <Seek name={name} of={spec.topic} cursors={status.cursors ?? []} onClose={close} />
+      )}
       {asked === "redrive" && (
         <Redrive
           name={name}
@@ -277,5 +272,55 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
         }}
       />
     </Page>
+  );
+}
+
+/** Where it stands in each queue. Telemetry has sums only: engines are asked when somebody wants it. */
+function Positions(props: { name: string; cursors: readonly Cursor[]; may: boolean }) {
+  const { name, cursors, may } = props;
+  const { busy, act } = useAct();
+  const [told, setTold] = useState<Operation | null>(null);
+  const ask = async () => {
+    // What moving to the end would do says where it stands, and how much lies behind.
+    const found = await act(() =>
+      http
+        .POST("/api/v1/subscriptions/{name}/seek", {
+          params: { path: { name }, query: { dry_run: true } },
+          body: { at: "latest" } as Schemas["SeekRequest"],
+        })
+        .then((answer) => bodyOf(answer as { data?: Operation })),
+    );
+    if (found) setTold(found);
+  };
+  return (
+    <Card
+      title="Positions"
+      hint="one a queue"
+      flush={cursors.length > 0}
+      actions={
+        may &&
+        cursors.length === 0 && (
+          <Button size="sm" icon={ListOrdered} busy={busy} onClick={ask}>
+            {told ? "Ask again" : "Ask the engines"}
+          </Button>
+        )
+      }
+    >
+      {told && cursors.length === 0 ? (
+        <OperationView operation={told} title="From its position (before) to the end (after)" />
+      ) : (
+        <Table
+          label="Positions"
+          columns={CURSORS}
+          rows={cursors}
+          rowKey={(row) => String(row.queue)}
+          empty={
+            <p className="text-muted">
+              Position, end and lag of each queue; nothing is moved by asking.
+            </p>
+          }
+        />
+      )}
+    </Card>
   );
 }

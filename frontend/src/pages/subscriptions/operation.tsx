@@ -3,7 +3,7 @@ import { Badge } from "@/ui/badge";
 import { shown } from "@/ui/plan";
 
 /** What engines answered, or would do. */
-export function OperationView({ operation }: { operation: Operation }) {
+export function OperationView({ operation, title }: { operation: Operation; title?: string }) {
   return (
     <section
       aria-label={operation.dry_run ? "Preview" : "Result"}
@@ -11,7 +11,7 @@ export function OperationView({ operation }: { operation: Operation }) {
     >
       <header className="flex items-center gap-2 border-b px-3 py-1.5">
         <b className="font-semibold">
-          {operation.dry_run ? "What would happen" : operation.action}
+          {title ?? (operation.dry_run ? "What would happen" : operation.action)}
         </b>
         <Badge
           tone={operation.state === "done" ? "good" : operation.state === "failed" ? "bad" : "warn"}
@@ -31,9 +31,10 @@ export function OperationView({ operation }: { operation: Operation }) {
                 rowsOf(value) ? (
                   <Rows key={key} label={key} rows={rowsOf(value) ?? []} />
                 ) : (
-                <span key={key} className="num text-muted text-xs">
-                  {key.replaceAll("_", " ")} <b className="font-medium text-ink">{shown(value)}</b>
-                </span>
+                  <span key={key} className="num text-muted text-xs">
+                    {key.replaceAll("_", " ")}{" "}
+                    <b className="font-medium text-ink">{shown(value)}</b>
+                  </span>
                 ),
               )
             ) : (

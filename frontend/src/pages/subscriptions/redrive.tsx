@@ -63,7 +63,15 @@ export function Redrive({
                   body,
                   cli: to
                     ? undefined
-                    : commandOf("tidecast", "subscription", "redrive", of, name, "--limit", body.count_max),
+                    : commandOf(
+                        "tidecast",
+                        "subscription",
+                        "redrive",
+                        of,
+                        name,
+                        "--limit",
+                        body.count_max,
+                      ),
                 }}
               />
             </span>
