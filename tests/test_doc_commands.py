@@ -49,6 +49,14 @@ STAYS = (r"tidecast sub logs$", r"tidecast top$")
 WAITS = r"tidecast sub (\S+) --count (\d+)"
 """End when so many messages came: they are published meanwhile."""
 SPARK = r"tidecast pipeline (?!package)"
+BEFORE = {
+    "SPARK.md": [
+        "tidecast topic create orders --mode durable",
+        "tidecast topic create orders2 --mode durable",
+        "tidecast pub orders --message one --message two --key k --quiet",
+    ]
+}
+"""What a page presumes."""
 MAY_FAIL = {r"tidecast doctor": "it fails when it finds something about this machine"}
 
 
@@ -81,31 +89,35 @@ def _reason(text: str) -> str | None:
     return next((why for what, why in ELSEWHERE.items() if re.match(what, text)), None)
 
 
-@pytest.fixture(scope="module")
-def environment() -> Iterator[dict[str, str]]:
-    """A platform, and a key of its service."""
-    data_dir = tempfile.mkdtemp(prefix="tc-docs-")
-    tools = Path(sys.executable).parent
-    variables = {**os.environ, "TIDECAST_DATA_DIR": data_dir,
-                 "PATH": f"{tools}:{os.environ['PATH']}"}  # fmt: skip
-    told = subprocess.run(
-        ["tidecast", "up", "--detach", "--port", "0"],
-        env=variables, capture_output=True, text=True, timeout=120, check=True,
-    ).stdout  # fmt: skip
-    try:
-        url = re.search(r"control service: (\S+)", told)
-        password = re.search(r"with password (\S+)", told)
-        assert url, told
-        assert password, told
-        with httpx.Client(base_url=url.group(1), timeout=30) as client:
-            log_in_first_admin(cast("Any", client), password.group(1))
-            made = client.post("/api/v1/keys", json={"name": "docs", "role": "admin"})
-            assert made.status_code == 201, made.text
-        yield variables | {
-            "TIDECAST_CONTROL": url.group(1), "TIDECAST_KEY": made.json()["secret"]
-        }  # fmt: skip
-    finally:
-        subprocess.run(["tidecast", "down"], env=variables, timeout=60, check=False)
+@contextlib.contextmanager
+def platform(*, control: bool) -> Iterator[dict[str, str]]:
+    """An engine; on request with its service, and a key of that. What its commands find set."""
+    with tempfile.TemporaryDirectory(prefix="tc-docs-") as data_dir:
+        tools = Path(sys.executable).parent
+        variables = {**os.environ, "TIDECAST_DATA_DIR": data_dir,
+                     "PATH": f"{tools}:{os.environ['PATH']}"}  # fmt: skip
+        options = ["--port", "0"] if control else ["--no-control"]
+        done = subprocess.run(
+            ["tidecast", "up", "--detach", *options],
+            env=variables, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+        try:
+            yield variables | (_key(done.stdout) if control else {})
+        finally:
+            subprocess.run(["tidecast", "down"], env=variables, timeout=60, check=False)
+
+
+def _key(told: str) -> dict[str, str]:
+    url = re.search(r"control service: (\S+)", told)
+    password = re.search(r"with password (\S+)", told)
+    assert url, told
+    assert password, told
+    with httpx.Client(base_url=url.group(1), timeout=30) as client:
+        log_in_first_admin(cast("Any", client), password.group(1))
+        made = client.post("/api/v1/keys", json={"name": "docs", "role": "admin"})
+        assert made.status_code == 201, made.text
+    return {"TIDECAST_CONTROL": url.group(1), "TIDECAST_KEY": made.json()["secret"]}
 
 
 class Shell:
@@ -155,28 +167,41 @@ class Shell:
             return -1, "it never had enough messages"
 
 
-@pytest.mark.parametrize("path", [p for p in PAGES if ALL[p]], ids=lambda path: path.name)
-def test_commands_run(path: Path, environment: dict[str, str], tmp_path: Path) -> None:
-    shell = Shell(tmp_path, environment)
+def _wrong(shell: Shell, command: Command) -> str | None:
+    """What went wrong with a command."""
+    text = command.text
+    if any(re.match(pattern, text) for pattern in STAYS):
+        return shell.stays(text)
+    waiting = re.match(WAITS, text)
+    if waiting:
+        code, said = shell.waits(text, waiting.group(1), int(waiting.group(2)))
+    else:
+        code, said = shell.run(text)
+    if code == 0 or any(re.match(pattern, text) for pattern in MAY_FAIL):
+        return None
+    return f"exit code {code}: {said}"
+
+
+def _here(command: Command) -> bool:
+    if re.match(SPARK, command.text) and importlib.util.find_spec("pyspark") is None:
+        return False
+    return _reason(command.text) is None
+
+
+@pytest.mark.parametrize(
+    "path", [p for p in PAGES if any(map(_here, ALL[p]))], ids=lambda p: p.name
+)
+def test_commands_run(path: Path, tmp_path: Path) -> None:
+    control = "$TIDECAST_CONTROL" in path.read_text("utf-8")
     failed = []
-    for command in ALL[path]:
-        text = command.text
-        if _reason(text) is not None:
-            continue
-        if re.match(SPARK, text) and importlib.util.find_spec("pyspark") is None:
-            continue
-        where = f"{command.page}:{command.line}: {text}"
-        waiting = re.match(WAITS, text)
-        if any(re.match(pattern, text) for pattern in STAYS):
-            wrong = shell.stays(text)
-            failed += [f"{where}\n{wrong}"] if wrong else []
-            continue
-        if waiting:
-            code, said = shell.waits(text, waiting.group(1), int(waiting.group(2)))
-        else:
-            code, said = shell.run(text)
-        if code != 0 and not any(re.match(pattern, text) for pattern in MAY_FAIL):
-            failed.append(f"{where}\nexit code {code}: {said}")
+    with platform(control=control) as environment:
+        shell = Shell(tmp_path, environment)
+        for text in BEFORE.get(path.name, ()):
+            assert shell.run(text)[0] == 0, text
+        for command in filter(_here, ALL[path]):
+            wrong = _wrong(shell, command)
+            if wrong:
+                failed.append(f"{command.page}:{command.line}: {command.text}\n{wrong}")
     assert not failed, "\n".join(failed)
 
 
