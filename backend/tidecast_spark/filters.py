@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import datasource as sql
 
-from tidecast_spark.reading import ALL_ROWS, KEYS_MAX, RowFilter
+from tidecast_spark.parts import ALL_ROWS, KEYS_MAX, RowFilter
 
 _COMPARISONS: dict[type, str] = {
     sql.EqualTo: "==",

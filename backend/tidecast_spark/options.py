@@ -14,7 +14,7 @@ from typing import Any
 from tidecast.config import TOPIC_NAME, default_data_dir
 from tidecast.errors import AuthError, ConfigError, NotFound
 from tidecast_spark.files import topics_of
-from tidecast_spark.reading import ALL_ROWS, KEYS_MAX, TIME_END_NS, TIME_MIN_NS, RowFilter
+from tidecast_spark.parts import ALL_ROWS, KEYS_MAX, TIME_END_NS, TIME_MIN_NS, RowFilter
 
 TOPICS_SHOWN_MAX = 20
 ROWS_MAX = 1 << 40

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from tidecast.errors import ConfigError, GapError
 from tidecast_spark.files import QueueFiles, queues_of
 from tidecast_spark.options import EARLIEST, LATEST, Positions, SourceOptions, Where
-from tidecast_spark.reading import QueueRange
+from tidecast_spark.parts import QueueRange
 
 PART_BYTES_MIN = 4 << 20
 PARTS_A_CORE = 2

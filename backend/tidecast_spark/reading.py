@@ -7,7 +7,6 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,11 @@ from tidecast.log.batch import CAUSES, SHORT
 from tidecast.log.files import index_name, read_index, segment_name
 from tidecast_spark import decode as dc
 from tidecast_spark.files import position_before, segments_of
+from tidecast_spark.parts import QueueRange, ReadSettings
 
 BLOCK_BYTES = 8 << 20
 BATCH_ROWS_MAX = 65_536
 COLUMN_BYTES_MAX = 256 << 20
-TIME_MIN_NS, TIME_END_NS = -(1 << 62), (1 << 63) - 1
-TOKEN_END = 1 << 62
-KEYS_MAX = 64
 _TIMES = pa.timestamp("us", tz="UTC")
 _HEADER_MAP = pa.map_(pa.string(), pa.binary())
 _log = logging.getLogger("tidecast_spark")
@@ -43,57 +40,12 @@ ARROW_TYPES: dict[str, Any] = {
 }
 
 
-@dataclass(frozen=True)
-class RowFilter:
-    """Which records are wanted. Bounds are [min, end). ``keys`` None: any."""
-
-    token_min: int = 0
-    token_end: int = TOKEN_END
-    time_min_ns: int = TIME_MIN_NS
-    time_end_ns: int = TIME_END_NS
-    keys: tuple[bytes, ...] | None = None
-    key_null: bool = False
-
-    def is_empty(self) -> bool:
-        """Nothing can pass."""
-        return (
-            self.token_min >= self.token_end
-            or self.time_min_ns >= self.time_end_ns
-            or (self.keys == () and not self.key_null)
-        )
-
-
-ALL_ROWS = RowFilter()
-
-
-@dataclass(frozen=True)
-class ReadSettings:
-    """How a worker reads. ``headers``: "no", "map" or "raw" (the MessagePack bytes)."""
-
-    columns: tuple[str, ...] = ("key", "value", "topic", "queue", "token", "timestamp")
-    headers: str = "no"
-    skip_corrupt: bool = False
-    bad_records_path: str = ""
-    fail_on_data_loss: bool = True
-    rows: RowFilter = ALL_ROWS
-
-    def arrow_schema(self) -> pa.Schema:
-        """Columns and types, exactly as Spark expects them."""
-        types = dict(ARROW_TYPES)
-        if self.headers == "raw":
-            types["headers"] = pa.binary()
-        return pa.schema([(name, types[name]) for name in self.columns])
-
-
-@dataclass(frozen=True)
-class QueueRange:
-    """Tokens [start, end) of one queue; ``directory`` holds its segments."""
-
-    topic: str
-    queue: int
-    directory: str
-    start: int
-    end: int
+def arrow_schema(settings: ReadSettings) -> pa.Schema:
+    """Columns and types, exactly as Spark expects them."""
+    types = dict(ARROW_TYPES)
+    if settings.headers == "raw":
+        types["headers"] = pa.binary()
+    return pa.schema([(name, types[name]) for name in settings.columns])
 
 
 def load_kernels() -> None:
@@ -125,7 +77,7 @@ class BlockDecoder:
         self._hashes = np.array([hash_of(k) for k in keys] or [0], dtype=np.int64)
         self._rows = np.zeros((0, 2), dtype=np.int64)
         self._sums, self._nulls = np.zeros(3, dtype=np.int64), np.zeros(2, dtype=np.int64)
-        self._schema = settings.arrow_schema()
+        self._schema = arrow_schema(settings)
         self._topics: Any = None
         self._queues: Any = None
 

@@ -1,6 +1,7 @@
 """``format("tidecast")``: topics as a source of batches and of streams.
 
-Offsets are ``{topic: {queue: next token}}``.
+Offsets are ``{topic: {queue: next token}}``. What needs Numba is imported where it is used: Spark
+asks a fresh process for the schema alone.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from pyspark.sql.types import (
 
 from tidecast.errors import ConfigError
 from tidecast_spark.filters import Pushed, push
-from tidecast_spark.options import Positions, SourceOptions, source_options
-from tidecast_spark.planning import Planner, check_forward
-from tidecast_spark.reading import QueueRange, ReadSettings, read_range
+from tidecast_spark.parts import QueueRange, ReadSettings
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from tidecast_spark.options import Positions, SourceOptions
 
 COLUMN_TYPES: dict[str, DataType] = {
     "key": BinaryType(),
@@ -113,11 +114,15 @@ class TidecastDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read. Raises ConfigError, NotFound, AuthError."""
+        from tidecast_spark.options import source_options
+
         options = source_options(self._given(), streaming=False)
         return (PushingReader if options.push_filters else BatchReader)(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream. Raises ConfigError, NotFound, AuthError."""
+        from tidecast_spark.options import source_options
+
         return StreamReader(source_options(self._given(), streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -154,6 +159,8 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """One part a task, cut along the index. Raises ConfigError, GapError."""
+        from tidecast_spark.planning import Planner
+
         planner = Planner(self._options)
         start = planner.at("startingOffsets", self._options.starting)
         end = planner.at("endingOffsets", self._options.ending)
@@ -171,6 +178,8 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Arrow batches of one part."""
+        from tidecast_spark.reading import read_range
+
         yield from read_range(partition.value, self._settings)
 
 
@@ -202,6 +211,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        from tidecast_spark.planning import Planner
+
         self._options = options
         self._settings = read_settings(options, schema)
         self._planner = Planner(options)
@@ -218,6 +229,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """The end of the next batch. Raises GapError when a queue was cut or is gone."""
+        from tidecast_spark.planning import check_forward
+
         end = self._planner.ends() if self._target is None else self._target
         if self._target is None and self._options.fail_on_data_loss:
             check_forward(start, end)
@@ -240,4 +253,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Arrow batches of one part."""
+        from tidecast_spark.reading import read_range
+
         yield from read_range(partition.value, self._settings)

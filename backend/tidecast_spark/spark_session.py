@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -73,7 +74,7 @@ def jvm_options(java: Java) -> str:
     options = ["-XX:+UseSerialGC", "-Djava.net.preferIPv4Stack=true", "-Xlog:cds=off"]
     options += ["-Xlog:cds+dynamic=off", "-Xshare:auto"]
     base = _base_archive(java)
-    top = scripts_dir() / f"classes-{java.origin.lower()}-{java.version}.jsa"
+    top = scripts_dir() / f"classes-{java.origin.lower()}-{java.version}-{_place(java)}.jsa"
     if top.exists():
         both = f"{base}:{top}" if base else str(top)
         options.append(f"-XX:SharedArchiveFile={both}")
@@ -84,11 +85,18 @@ def jvm_options(java: Java) -> str:
     return " ".join(options)
 
 
+def _place(java: Java) -> str:
+    """Of this Java and this PySpark: the JVM ignores an archive of classes from other paths."""
+    spec = importlib.util.find_spec("pyspark")
+    where = f"{java.home}:{spec.origin if spec else ''}"
+    return f"{zlib.crc32(where.encode()):08x}"
+
+
 def _base_archive(java: Java) -> Path | None:
     """The archive of the JVM's own classes for a JRE that came without one; None: not needed."""
     if (java.home / "lib" / "server" / "classes.jsa").is_file():
         return None
-    base = scripts_dir() / f"base-{java.origin.lower()}-{java.version}.jsa"
+    base = scripts_dir() / f"base-{java.origin.lower()}-{java.version}-{_place(java)}.jsa"
     if not base.exists():
         base.parent.mkdir(parents=True, exist_ok=True)
         command = [str(java.home / "bin" / "java"), "-XX:+UseSerialGC", "-Xshare:dump"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 TELEMETRY_TOPIC = "tidecast.telemetry"
 
-DIMENSIONS = {"node": "STRING", "topic": "STRING", "queue": "INT", "subscription": "STRING"}
+DIMENSIONS = {"node": str, "topic": str, "queue": int, "subscription": str}
 COUNTS = {
     "interval_ms": "time the sample covers",
     "messages_in": "messages published or appended",
@@ -32,8 +32,3 @@ TIME = "time_us"
 """When the sample was taken, us since 1970."""
 
 SAMPLE_FIELDS = (TIME, *DIMENSIONS, *COUNTS, *GAUGES)
-SAMPLE_SCHEMA = ", ".join(
-    [f"{TIME} BIGINT", *(f"{name} {kind}" for name, kind in DIMENSIONS.items())]
-    + [f"{name} BIGINT" for name in (*COUNTS, *GAUGES)]
-)
-"""The schema of a row, as Spark's ``from_json`` takes it."""

@@ -79,7 +79,7 @@ def test_settings_are_defaults_then_what_is_given(tmp_path: Path) -> None:
     assert "spark.driver.bindAddress" not in cluster
     assert cluster["spark.sql.session.timeZone"] == "UTC"
     (jv.scripts_dir()).mkdir(parents=True)
-    (jv.scripts_dir() / "classes-path-17.jsa").touch()
+    (jv.scripts_dir() / f"classes-path-17-{ss._place(java)}.jsa").touch()
     assert "-XX:SharedArchiveFile=" in ss.jvm_options(java)
 
 

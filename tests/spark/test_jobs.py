@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from tests.support.spark_logs import TIME_NS, Record, append, damage, records, segments
 
@@ -18,6 +19,7 @@ from tidecast_spark.jobs.archive_log import ArchiveLog
 from tidecast_spark.jobs.capacity import capacity_report
 from tidecast_spark.jobs.rollup import derived, rollup
 from tidecast_spark.jobs.rollup_store import RollupStore
+from tidecast_spark.telemetry_source import Parser
 
 DAY_NS = 86_400 * 10**9
 
@@ -77,6 +79,38 @@ def test_a_corrupt_batch_stops_an_archive_or_is_counted(spark: Any, tmp_path: Pa
     assert ar.archive(spark, tmp_path, out, topic="orders", skip_corrupt=True).errors == 0
 
 
+AT = TIME_NS // 1000
+ODD = [
+    b"no JSON", b"{}", b"[1]", b"", b'{"time_us": %d, "topic": "orders"}' % AT,
+    b'{"time_us": %d, "topic": 5, "node": "n"}' % AT,
+    b'{"time_us": %d, "topic": "a\\u0000b", "node": "n"}' % AT,
+    b'{"time_us": %d, "topic": "a", "node": "n", "queue": 5000000000}' % AT,
+    b'{"time_us": %d, "topic": "a", "node": "n", "lag": -1}' % AT,
+    b'{"time_us": %d, "topic": "a", "node": "n", "lag": 9000000000000000000}' % AT,
+    b'{"time_us": %d, "topic": "a", "node": "n", "lag": 1e400}' % AT,
+    b'{"time_us": %d, "topic": "a\nb", "node": "n"}' % AT,
+]  # fmt: skip
+"""Samples that somebody else may have written; none of them counts."""
+
+
+def test_telemetry_is_parsed_by_the_block_or_one_by_one() -> None:
+    good = json.dumps({"time_us": 5, "node": "n", "topic": "t", "lag": 7, "new": {"x": [1]}})
+    blocks = (
+        [good.encode()] * 3,
+        [good.encode(), b"no JSON", good.encode()],
+        [good.encode(), b'{"time_us":\n6}', b'{"lag": null}'],
+    )
+    expected = ([(5, "t", 7)] * 3, [(5, "t", 7), (None,) * 3, (5, "t", 7)],
+                [(5, "t", 7), (6, None, None), (None, None, None)])  # fmt: skip
+    for lines, rows in zip(blocks, expected, strict=True):
+        found = [
+            (row["time_us"], row["topic"], row["lag"])
+            for table in Parser().parse(pa.array(lines, pa.binary()))
+            for row in table.to_pylist()
+        ]
+        assert found == rows
+
+
 def _telemetry() -> list[dict[str, Any]]:
     some = random.Random(7)
     start_us = TIME_NS // 1000 // 3_600_000_000 * 3_600_000_000 + 3_000_000_000  # at :50
@@ -132,9 +166,10 @@ def test_rollups_equal_a_plain_recomputation_and_feed_the_report(
     rows = _telemetry()
     lines = [Record(json.dumps(one).encode()) for one in rows]
     out = tmp_path / "rollups"
-    append(tmp_path, "tidecast.telemetry", 0, [*lines[:150], Record(b"no JSON"), Record(b"{}")])
+    append(tmp_path, "tidecast.telemetry", 0, [*lines[:150], *map(Record, ODD)])
     first = rollup(spark, tmp_path, out)
-    assert (first.batches, first.rows, first.late, first.malformed) == (1, 152, 0, 2)
+    assert (first.batches, first.rows, first.late) == (1, 150 + len(ODD), 0)
+    assert first.malformed == first.errors == len(ODD)
     # The rest comes later, a little of it late, and some too late to be counted.
     too_late = json.dumps(rows[0] | {"time_us": rows[0]["time_us"] - 7_200_000_000}).encode()
     append(tmp_path, "tidecast.telemetry", 0, [*reversed(lines[150:]), Record(too_late)])

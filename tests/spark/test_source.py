@@ -27,7 +27,8 @@ from tidecast.errors import AuthError, ConfigError, CorruptLog, GapError, NotFou
 from tidecast.layout import segment as lay
 from tidecast.log.queue_log import QueueLog
 from tidecast_spark.files import QueueFiles
-from tidecast_spark.reading import QueueRange, QueueScan, ReadSettings, RowFilter
+from tidecast_spark.parts import QueueRange, ReadSettings, RowFilter
+from tidecast_spark.reading import QueueScan
 from tidecast_spark.source import TidecastDataSource
 
 

@@ -19,12 +19,23 @@ from tidecast_spark.jobs import rollup_store
 from tidecast_spark.jobs.progress import progress_bar
 from tidecast_spark.options import Positions, Where, source_options
 from tidecast_spark.planning import Planner
-from tidecast_spark.telemetry import COUNTS, DIMENSIONS, SAMPLE_SCHEMA, TELEMETRY_TOPIC, TIME
+from tidecast_spark.telemetry import COUNTS, DIMENSIONS, GAUGES, TELEMETRY_TOPIC, TIME
+from tidecast_spark.telemetry_source import TelemetrySource
 
 SKETCH_K = 4096
 WATERMARK = "10 minutes"
 TRIGGER_ROWS = 5_000_000
-SOUND = "at is not null and topic is not null"
+NUMBER_MAX = 10**15
+_NUMBERS = ", ".join((*COUNTS, *GAUGES))
+SOUND = " and ".join(
+    [
+        "at is not null and topic is not null and node is not null",
+        "(queue is null or queue between 0 and 65535)",
+        "instr(concat(node, topic, coalesce(subscription, '')), char(0)) = 0",
+        f"coalesce(least({_NUMBERS}), 0) >= 0 and coalesce(greatest({_NUMBERS}), 0) < {NUMBER_MAX}",
+    ]
+)
+"""Samples that count: one that is not must not stop the job, here or in Postgres."""
 KEYS = ("minute", *DIMENSIONS)
 HOUR_KEYS = ("hour", *DIMENSIONS)
 SUMS = tuple(COUNTS)
@@ -46,12 +57,6 @@ class RollupReport:
     def errors(self) -> int:
         """Samples that are in no rollup."""
         return self.late + self.malformed
-
-
-def samples(frame: Any) -> Any:
-    """The telemetry in the rows of a source: parsed, with ``at`` as time-stamp."""
-    parsed = frame.selectExpr(f"from_json(cast(value as string), '{SAMPLE_SCHEMA}') s")
-    return parsed.selectExpr("s.*", f"timestamp_micros(s.{TIME}) at")
 
 
 def minutes(frame: Any) -> Any:
@@ -135,13 +140,14 @@ def rollup(
         shutil.rmtree(out, ignore_errors=True)
     store = rollup_store.RollupStore(out, postgres)
     store.prepare()
+    spark.dataSource.register(TelemetrySource)
     source = (
-        spark.readStream.format("tidecast")
+        spark.readStream.format("tidecast_telemetry")
         .option("dataDir", str(data_dir)).option("topic", topic)
         .option("startingOffsets", "earliest").option("maxRecordsPerTrigger", str(trigger_rows))
-        .load().select("value")
+        .load()
     )  # fmt: skip
-    parsed = samples(source).observe(
+    parsed = source.selectExpr("*", f"timestamp_micros({TIME}) at").observe(
         "telemetry", f.expr("count(*) n"), f.expr(f"count_if({SOUND}) ok")
     )
     frame = minutes(parsed.where(SOUND).withWatermark("at", watermark))

@@ -142,7 +142,7 @@ def run_all(as_json: bool, peers: bool, data_dir: Path) -> None:
 
 @cli.command("spark", help="PySpark: source, sink, rollup, first row. Needs the extra `spark`.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, last, on a line.")
-@click.option("--rows", type=click.IntRange(10_000), default=3_000_000, show_default=True,
+@click.option("--rows", type=click.IntRange(10_000), default=6_000_000, show_default=True,
               help="Rows of each measurement.")  # fmt: skip
 @click.option("--rollup-rows", type=click.IntRange(0), default=10_000_000, show_default=True,
               help="Rows of telemetry to roll up.")  # fmt: skip
