@@ -332,7 +332,7 @@ def python(note: Note, *, messages: int = 2_000_000) -> Result:
         result.metrics |= _python_ipc(count, how)
         note(f"ipc in one process, {how}")
         (loop,) = run_together(
-            Worker("python_loop", 0, count=count, how=how, message_bytes=MESSAGE_BYTES)
+            Worker("python_loop", 0, count=count, how=how, message_bytes=MESSAGE_BYTES, port=PORT)
         )
         result.metrics[f"ipc_loop_{how}_msgs_per_s"] = round(loop["received"] / loop["elapsed_s"])
     return result
