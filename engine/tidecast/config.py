@@ -20,6 +20,7 @@ import msgspec
 import yaml
 from msgspec import Meta
 
+from tidecast.access import ClientKey
 from tidecast.config_check import build, raise_problems, shown
 from tidecast.config_telemetry import TelemetryConfig
 from tidecast.errors import ConfigError, Conflict, NotFound
@@ -186,6 +187,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     topics: list[TopicConfig] = []
     auto_create_topics: bool = True
     telemetry: TelemetryConfig = TelemetryConfig()
+    keys: list[ClientKey] = []
 
     def transport(self, name: str) -> TransportConfig:
         """By name; "" is the first. Raises NotFound."""

@@ -162,6 +162,8 @@ def allowed(kind: inspect.Type) -> str:
             return ", ".join(str(v) for v in kind.values)
         case inspect.ListType() | inspect.VarTupleType():
             return f"a list of: {allowed(kind.item_type)}"
+        case inspect.DateTimeType():
+            return "a time with its zone, such as 2027-01-31T00:00:00Z"
         case inspect.DictType():
             return "a mapping from text to text"
         case inspect.UnionType():

@@ -273,6 +273,35 @@ class GatewayBack(Event, frozen=True):
     resumed: bool
 
 
+class PublicationEnded(Event, frozen=True):
+    """A remote publisher cannot go on: why, as the error that its next call raises."""
+
+    topic: str
+    session: int
+    code: str
+    reason: str
+
+
+class AccessDenied(Event, frozen=True):
+    """A client lacks the right to do what it asked for, or showed no valid token (``key`` "")."""
+
+    key: str
+    client: str
+    right: str
+    topic: str
+
+
+class ConsumerRejoined(Event, frozen=True):
+    """A remote consumer joined its subscription anew: its gateway had given its place up.
+
+    What it was delivered and had not settled comes again.
+    """
+
+    topic: str
+    subscription: str
+    consumer_id: int
+
+
 AnyEvent = (
     ImageAvailable | ImageGone | Gap | PeerJoined | PeerTimeout | ReceiverJoined | ReceiverTimeout
     | SubscriberEvicted | StaleIncarnation | NodeConflict | TopicConflict | MessagesDropped
@@ -280,5 +309,6 @@ AnyEvent = (
     | SegmentsDeleted
     | RecordsGone | QueueUnreadable | MessageDropped | MessageDead | ConsumerExpelled
     | SubscriptionDamaged | PositionsNotSaved
-    | EngineLost | EngineBack | GatewayLost | GatewayBack
+    | EngineLost | EngineBack | GatewayLost | GatewayBack | ConsumerRejoined
+    | AccessDenied | PublicationEnded
 )  # fmt: skip

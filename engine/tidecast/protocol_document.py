@@ -399,6 +399,13 @@ def queue_counters_table() -> str:
     return table(("column", "counter", "meaning"), rows)
 
 
+def gateway_counters_table() -> str:
+    """Every counter of the gateway."""
+    docs = enum_docs(counters.GatewayCounter)
+    rows = [(int(each), f"`{each.name}`", docs[each.name]) for each in counters.GatewayCounter]
+    return table(("column", "counter", "meaning"), rows)
+
+
 def recorder_map() -> str:
     """The parts of the recorder's file."""
     rows = [(0, recorder.HEADER_BYTES, "header page")]
@@ -456,6 +463,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "counters-row": lambda: record(counters.ROW_INFO),
     "counters": counters_table,
     "queue-counters": queue_counters_table,
+    "gateway-counters": gateway_counters_table,
     "segment-header": lambda: record(segment.SEGMENT_HEADER),
     "batch-header": lambda: record(segment.BATCH_HEADER),
     "record": lambda: record(segment.RECORD),

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from tests.support.gateway_frames import frames
 from tests.support.simulation import Stream
 
 from tidecast.buffers.recorder import create_recorder, record_from_python
@@ -173,16 +174,26 @@ def enumerations() -> dict[str, str]:
     """Numbers that are on the wire or in files: they may be added to, never changed."""
     counters = [f"{c.value:>3} {c.name}" for c in counters_lay.Counter]
     queue = [f"{c.value:>3} {c.name}" for c in counters_lay.QueueCounter]
+    gateway = [f"{c.value:>3} {c.name}" for c in counters_lay.GatewayCounter]
     codes = [f"{c.value:>3} {c.name}" for c in rec.Code]
-    found = {"counters": counters, "queue_counters": queue, "recorder_codes": codes}
+    found = {
+        "counters": counters, "queue_counters": queue, "gateway_counters": gateway,
+        "recorder_codes": codes,
+    }  # fmt: skip
     return {name: "\n".join(lines) + "\n" for name, lines in found.items()}
+
+
+def gateway_frames() -> dict[str, str]:
+    """One frame of each kind, as it crosses a websocket: a line a frame."""
+    return {"gateway_frames": "\n".join(f"{name}\n  {raw.hex(' ', 4)}" for name, raw in frames())
+            + "\n"}  # fmt: skip
 
 
 def golden() -> dict[str, str]:
     """Everything: file name -> content."""
     return (
         control_packets() | sent_packets() | optional_fields() | shared_memory() | log_files()
-        | enumerations()
+        | enumerations() | gateway_frames()
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.gateway_frames import FRAMES
 
 from tidecast.client import metadata
 from tidecast.client import remote_frames as rf
@@ -142,3 +143,45 @@ def test_frames_that_cannot_be(bad: object) -> None:
 def test_counts_that_cannot_be(n: int) -> None:
     with pytest.raises(BadFrame):
         Block.parse(n, False, memoryview(bytes(100)))
+
+
+# --- all frames --------------------------------------------------------------------------------
+@pytest.mark.parametrize(("frame", "body"), FRAMES, ids=lambda part: type(part).__name__)
+def test_each_frame_arrives_as_it_was(frame: rf.Frame, body: bytes) -> None:
+    whole = rf.encode(frame, np.frombuffer(body, dtype=np.uint8))
+    parse = rf.from_client if isinstance(frame, rf.FromClient) else rf.from_gateway
+    again, rest = parse(whole)
+    assert (again, bytes(rest)) == (frame, body)
+
+
+def test_every_kind_of_frame_is_among_them() -> None:
+    told = {type(frame) for frame, _ in FRAMES}
+    assert told == {*rf.FromClient.__args__, *rf.FromGateway.__args__}
+
+
+@given(st.sampled_from(FRAMES), st.data())
+def test_any_damage_to_any_frame(given: tuple[rf.Frame, bytes], data: st.DataObject) -> None:
+    frame, body = given
+    raw = bytearray(rf.encode(frame, np.frombuffer(body, dtype=np.uint8)))
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    for parse in PARSERS:
+        with contextlib.suppress(BadFrame):
+            again, rest = parse(bytes(raw))
+            assert isinstance(again, rf.Frame)
+            assert rest.nbytes <= len(raw)
+
+
+@pytest.mark.parametrize(
+    ("frame", "n"),
+    [
+        (rf.Settle(number=1, taken=0, released=0), rf.SETTLE_BYTES_MAX + 8),
+        (rf.Delivered(number=1, position=0, settled=0), rf.DELIVERED_BYTES + 8),
+        (rf.Durable(number=1, seq=1), 1), (rf.ResumeConsumer(id=1, number=1), 1),
+    ],
+    ids=["settle", "delivered", "durable", "resume"],
+)  # fmt: skip
+def test_bodies_that_are_too_long(frame: rf.Frame, n: int) -> None:
+    parse = rf.from_client if isinstance(frame, rf.FromClient) else rf.from_gateway
+    with pytest.raises(BadFrame, match="at most"):
+        parse(rf.encode(frame, np.zeros(n, dtype=np.uint8)))

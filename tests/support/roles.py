@@ -101,9 +101,21 @@ def produce(url: str, topic: str, progress: str) -> None:
         NUMBER.pack_into(told, 0, publisher.durable_position)
 
 
+def consume(url: str, topic: str, seen: str) -> None:
+    """Handle numbers of a durable topic without end: into the file ``seen``, then acked."""
+    consumer = tidecast.sync.connect(url).consumer(
+        topic, "handler", ack_wait=1.0, max_deliver=0, max_in_flight=50_000
+    )
+    say("ready")
+    with Path(seen).open("ab", buffering=0) as file:
+        for batch in consumer.batches(4096):
+            file.write(b"".join(payload[: NUMBER.size] for payload in batch.payloads()))
+            batch.ack()
+
+
 ROLES: dict[str, Callable[..., Any]] = {
     "count": count, "hold": hold, "collect": collect, "echo": echo, "embed": embed,
-    "produce": produce,
+    "produce": produce, "consume": consume,
 }  # fmt: skip
 
 if __name__ == "__main__":

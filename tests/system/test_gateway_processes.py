@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 from tests.conftest import Eventually
-from tests.support.lab import Lab, Platform, free_port, topology
+from tests.support.gateways import Served, until_event
+from tests.support.lab import Lab, Platform, topology
 from tests.support.proxy import Proxy
 
 import tidecast
@@ -21,34 +22,6 @@ from tidecast.events import GatewayBack, GatewayLost
 from tidecast.node.process import read_state
 
 TIMEOUT_S = 30.0
-
-
-class Served:
-    """An engine with a gateway, on a port that stays the same over restarts."""
-
-    def __init__(self, lab: Lab) -> None:
-        self.port = free_port()
-        settings = topology({"name": "ipc", "kind": "ipc"})
-        self.lab, self.platform = lab, lab.platform(settings, start=False)
-        self.start()
-
-    def start(self) -> None:
-        """Start the engine; ready when this returns."""
-        engine = self.lab.spawn(
-            "engine", "--gateway", f"127.0.0.1:{self.port}", platform=self.platform
-        )
-        assert f"gateway tidecast://127.0.0.1:{self.port}" in engine.line()
-        self.platform.engine = engine
-
-    @property
-    def token(self) -> str:
-        """The token in its file."""
-        return (self.platform.directory / "gateway.token").read_text().strip()
-
-    def connect(self, port: int | None = None) -> Any:
-        """A remote client in this process."""
-        url = f"tidecast://127.0.0.1:{port or self.port}"
-        return self.lab.connect(url, token=self.token, name="far")
 
 
 @pytest.fixture
@@ -61,13 +34,6 @@ def proxy(served: Served) -> Iterator[Proxy]:
     made = Proxy(served.port)
     yield made
     made.close()
-
-
-def until_event(client: Any, kind: type) -> Any:
-    for event in client.events(timeout=TIMEOUT_S):
-        if isinstance(event, kind):
-            return event
-    raise AssertionError(f"no {kind.__name__}")
 
 
 def payloads(subscription: Any, n: int) -> list[bytes]:

@@ -74,7 +74,7 @@ def test_help_imports_no_command_and_nothing_heavy() -> None:
         assert f"\n  {name} " in done.stdout
 
 
-GROUPS = ("topic", "faults", "queue", "subscription", "pipeline")
+GROUPS = ("topic", "faults", "queue", "subscription", "pipeline", "key")
 """Their commands take --data-dir, each for itself."""
 
 

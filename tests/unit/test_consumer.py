@@ -327,3 +327,22 @@ def test_asyncio_the_same_names(tmp_path: Path) -> None:
             assert (await q.info())["lag"] >= 0
 
     asyncio.run(main())
+
+
+# --- acceptance tests by their ids, see tests/README.md ------------------------------------------
+def test_a4_a_refused_member_leaves_the_subscription_as_it_was(client: Connection) -> None:
+    with client.consumer("orders", "billing", max_deliver=3) as consumer:
+        publish(client, *BODIES)
+        seen = take(consumer, 10)
+        with pytest.raises(Conflict):
+            client.consumer("orders", "billing", max_deliver=4)
+        assert len(consumer.info()["members"]) == 1
+        assert sorted(seen + take(consumer, 20)) == BODIES
+
+
+def test_d2_what_is_published_once_subscribing_returned_arrives(client: Connection) -> None:
+    for i in range(5):
+        with client.consumer("orders", f"late-{i}", start=Latest()) as consumer:
+            publish(client, b"%d" % i)
+            assert take(consumer, 1) == [b"%d" % i]
+            assert not consumer.fetch(1, 0.01)

@@ -23,8 +23,9 @@ from tidecast_control.auth.schemas import (
     UserInput,
 )
 from tidecast_control.auth.throttle import Throttle
+from tidecast_control.kit import repository as kit_repository
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.models import utc_now
+from tidecast_control.kit.models import OutboxRow, utc_now
 from tidecast_control.kit.problems import ProblemError, invalid, not_found
 
 PREFIX_CHARS = 12
@@ -161,6 +162,7 @@ def create_key(session: Session, body: KeyInput, actor: Actor) -> KeySecret:
     )
     session.add(row)
     session.flush()
+    _tell_engines(session, body.name)
     audit.record(session, actor, "create", "key", body.name, None, body.model_dump(mode="json"))
     return KeySecret(**Key.model_validate(row).model_dump(), secret=secret)
 
@@ -173,8 +175,15 @@ def revoke_key(session: Session, name: str, actor: Actor) -> Key:
     if row.revoked_at is None:
         row.revoked_at = utc_now()
         session.add(row)
+        _tell_engines(session, name)
         audit.record(session, actor, "revoke", "key", name)
     return Key.model_validate(row)
+
+
+def _tell_engines(session: Session, name: str) -> None:
+    """Engines check the tokens of clients themselves: they are told when keys change."""
+    version = kit_repository.next_version(session)
+    kit_repository.announce(session, [OutboxRow(version=version, kind="key", name=name)])
 
 
 def check_token(session: Session, token: str) -> TokenCheck:

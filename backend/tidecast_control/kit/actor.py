@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from tidecast.config import matches
+from tidecast.access import covers
 from tidecast_control.auth.schemas import Role, Scope
 from tidecast_control.kit.problems import ProblemError
 
@@ -72,23 +72,6 @@ class Actor:
         if not self.may(right, topic):
             on = f" on {topic}" if topic else ""
             raise ProblemError("denied", f"{self.kind} {self.name} lacks the right {right}{on}")
-
-
-def covers(pattern: str, topic: str) -> bool:
-    """Whether a scope's pattern covers a topic, or every topic of a pattern."""
-    if pattern in (">", topic):
-        return True
-    if "*" not in topic and ">" not in topic:
-        return matches(pattern, topic)
-    wide, narrow = pattern.split("."), topic.split(".")
-    for i, token in enumerate(wide):
-        if token == ">":
-            return len(narrow) > i
-        if i >= len(narrow) or narrow[i] == ">":
-            return False
-        if token not in ("*", narrow[i]):
-            return False
-    return len(wide) == len(narrow)
 
 
 SERVICE = Actor(kind="service", name="service", role="admin", rights=ADMIN)

@@ -8,9 +8,10 @@ from typing import Any
 from sqlmodel import Session
 
 from tidecast.config import matches
+from tidecast_control.auth import repository as auth_repository
 from tidecast_control.faults.service import is_over
 from tidecast_control.kit import repository
-from tidecast_control.kit.models import ResourceRow
+from tidecast_control.kit.models import ResourceRow, utc_now
 from tidecast_control.nodes import repository as nodes_repository
 from tidecast_control.rate_limits import service as rate_limits
 from tidecast_control.traffic import service as traffic
@@ -47,6 +48,8 @@ def message(session: Session, since: int, node: str, nodes: Sequence[str]) -> di
     kinds = {change.kind for change in changes}
     if full or "transport" in kinds:
         told["transports"] = {row.name: row.spec for row in repository.all_of(session, "transport")}
+    if full or "key" in kinds:
+        told["keys"] = _keys(session)
     if full:
         told["topics"] = _topics(session, node, None)
     else:
@@ -90,6 +93,18 @@ def _faults(session: Session, node: str) -> dict[str, Any]:
         for row in repository.all_of(session, "fault")
         if not is_over(row) and (not row.spec["nodes"] or node in row.spec["nodes"])
     }
+
+
+def _keys(session: Session) -> list[dict[str, Any]]:
+    """Keys of clients for engines to check tokens with: hashes and scopes, never a secret."""
+    now = utc_now()
+    return [
+        {"id": row.id, "name": row.name, "sha256": row.digest, "scopes": row.scopes}
+        | ({"expires": row.expires_at.isoformat()} if row.expires_at is not None else {})
+        for row in auth_repository.keys(session)
+        if row.revoked_at is None and row.scopes
+        and (row.expires_at is None or row.expires_at > now)
+    ]  # fmt: skip
 
 
 def _quarantined(session: Session) -> list[int]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from sqlmodel import Session
 
+from tidecast.access import covers
 from tidecast.config import matches
 from tidecast_control.kit import applied, repository
-from tidecast_control.kit.actor import covers
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow
 from tidecast_control.kit.schemas import Status

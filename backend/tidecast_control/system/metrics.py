@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tidecast.layout.counters import Counter
+from tidecast.layout.counters import GATEWAY_GAUGES, Counter, GatewayCounter
 from tidecast_control.live.channels import Facts
 from tidecast_control.live.rates import Json
 from tidecast_control.live.world import Source, build
@@ -37,7 +37,8 @@ class _Fixed(Collector):
 def text(samples: dict[str, Json], facts: Facts, watchers: int) -> bytes:
     """Everything in the text format."""
     registry = CollectorRegistry()
-    registry.register(_Fixed([*_service(facts, watchers), *_engines(samples), *_rings(samples)]))
+    engines = [*_engines(samples), *_gateways(samples), *_rings(samples)]
+    registry.register(_Fixed([*_service(facts, watchers), *engines]))
     return generate_latest(registry)
 
 
@@ -67,7 +68,7 @@ def _engines(samples: dict[str, Json]) -> Iterator[Metric]:
     sums: dict[str, dict[tuple[str, str, str], float]] = defaultdict(lambda: defaultdict(float))
     for node, sample in samples.items():
         for kind, rows in sample["counters"].items():
-            for row in rows:
+            for row in rows if kind != "gateway" else ():
                 for name in NAMES:
                     if name in row:
                         sums[name][(node, kind, row["name"])] += row[name]
@@ -79,6 +80,18 @@ def _engines(samples: dict[str, Json]) -> Iterator[Metric]:
         )  # fmt: skip
         for labels, value in sums.get(name, {}).items():
             family.add_metric(labels, value)
+        yield family
+
+
+def _gateways(samples: dict[str, Json]) -> Iterator[Metric]:
+    """What came and went through the gateways of the engines."""
+    for counter in GatewayCounter:
+        kind = GaugeMetricFamily if counter in GATEWAY_GAUGES else CounterMetricFamily
+        name, words = counter.name.lower(), (counter.__doc__ or "").strip()
+        family = kind(f"tidecast_gateway_{name}", words, labels=["node"])
+        for node, sample in samples.items():
+            for row in sample["counters"].get("gateway", ()):
+                family.add_metric([node], float(row.get(name, 0)))
         yield family
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tidecast.bench.durable import durable, recovery
+from tidecast.bench.gateway import gateway
 from tidecast.bench.measure import (
     Result,
     Worker,
@@ -414,6 +415,7 @@ def floor(note: Note, *, packet_bytes: int = 1400, seconds: float = 2.0) -> Resu
 BENCHES: dict[str, Callable[..., Result]] = {
     "floor": floor, "throughput": throughput, "python": python, "latency": latency, "ipc": ipc,
     "fanout": fanout, "loss": loss, "idle": idle, "durable": durable, "recovery": recovery,
+    "gateway": gateway,
 }  # fmt: skip
 
 

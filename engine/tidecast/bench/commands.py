@@ -23,6 +23,7 @@ HELP = {
     "loss": "Throughput and ping-pong under injected loss.",
     "idle": "CPU and memory of an engine with nothing to do.",
     "durable": "Publishing to a durable topic, acked, beside a plain sequential write.",
+    "gateway": "Publishing and consuming over a websocket, beside a bare websocket.",
     "recovery": "A large queue after kill -9: how soon it serves.",
 }
 PEER_BENCHES = ("throughput", "python", "latency", "ipc", "fanout", "loss")

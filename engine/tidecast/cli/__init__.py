@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "faults": ("tidecast.cli.faults:faults", "Inject faults: loss, delay, reordering ..."),
     "pipeline": ("tidecast.cli.pipeline:pipeline", "Archive, replay, roll up: jobs on Spark."),
     "subscription": ("tidecast.cli.subscription:subscription", "Durable subscriptions: lag, seek."),
+    "key": ("tidecast.cli.key:key", "Keys of remote clients for the topology file."),
     "bench": ("tidecast.bench:cli", "Measure this machine."),
     "doctor": ("tidecast.cli.doctor:doctor", "Look for what makes multicast fail."),
 }

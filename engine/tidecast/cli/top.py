@@ -141,7 +141,7 @@ _IMAGE_TOTALS = (
 
 
 def view(now: Snapshot, receivers: list[dict[str, Any]], engine: Any) -> dict[str, Any]:
-    """What is shown, as plain values: ``publications``, ``images``, ``sources``, ``agents``."""
+    """What is shown: ``publications``, ``images``, ``sources``, ``agents``, ``gateway``."""
     from tidecast.layout.counters import GAUGES, Counter
 
     found: dict[str, Any] = {
@@ -149,6 +149,7 @@ def view(now: Snapshot, receivers: list[dict[str, Any]], engine: Any) -> dict[st
         "publications": [],
         "images": [],
         "agents": [],
+        "gateway": None,
         "receivers": receivers,
     }
     for key, row in now["rows"].items():
@@ -166,6 +167,8 @@ def view(now: Snapshot, receivers: list[dict[str, Any]], engine: Any) -> dict[st
                 base | _rates(rates, _IMAGE_RATES) | _totals(row.values, _IMAGE_TOTALS)
                 | {"fill": fill}
             )  # fmt: skip
+        elif row.kind == "gateway":
+            found["gateway"] = _gateway_row(row, rates)
         elif row.kind not in ("queue", "subscription"):
             counts = {
                 c.name.lower(): int(row.values[c]) for c in Counter if row.values[c] or c in GAUGES
@@ -173,6 +176,15 @@ def view(now: Snapshot, receivers: list[dict[str, Any]], engine: Any) -> dict[st
             found["agents"].append({"kind": row.kind, "name": row.name} | counts)
     found["sources"] = _sources(found["images"])
     found["slowest"] = _slowest(receivers)
+    return found
+
+
+def _gateway_row(row: Any, rates: Any) -> dict[str, Any]:
+    from tidecast.layout.counters import GatewayCounter as C
+
+    found = {"listens": row.detail} | {c.name.lower(): int(row.values[c]) for c in C}
+    for c in (C.BYTES_IN, C.BYTES_OUT):
+        found[f"{c.name.lower()}_per_s"] = 0.0 if rates is None else round(float(rates[c]), 3)
     return found
 
 
@@ -234,6 +246,8 @@ def render(shown: dict[str, Any]) -> RenderableType:
     parts.append(_images(shown["images"]))
     parts.append(_losses(shown["sources"]))
     parts.append(_agents(shown["agents"]))
+    if shown["gateway"] is not None:
+        parts.append(_gateway(shown["gateway"]))
     return Group(*parts)
 
 
@@ -293,6 +307,18 @@ def _losses(found: list[dict[str, Any]]) -> RenderableType:
     ]  # fmt: skip
     columns = ["from", "packets", "missing", "recovered", "lost", "ratio"]
     return _table("Loss by source", columns, rows, 1)
+
+
+def _gateway(g: dict[str, Any]) -> RenderableType:
+    columns = ["listens", "sessions", "in/s", "out/s", "refused", "denied", "resumed", "expired",
+               "gaps", "bad frames"]  # fmt: skip
+    row = [
+        g["listens"], str(g["sessions"]), human_bytes(g["bytes_in_per_s"]),
+        human_bytes(g["bytes_out_per_s"]),
+        *(human_count(g[name]) for name in ("refused", "denied", "resumed", "expired", "gaps",
+                                            "bad_frames")),
+    ]  # fmt: skip
+    return _table("Gateway", columns, [row], 1)
 
 
 def _agents(found: list[dict[str, Any]]) -> RenderableType:

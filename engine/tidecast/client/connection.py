@@ -21,11 +21,13 @@ from tidecast.client.consumer import ConsumerCore
 from tidecast.client.link import Link, PublicationOptions
 from tidecast.client.publisher import PublisherCore
 from tidecast.client.receipts import fenced
+from tidecast.client.socket_frames import Failure, error_of
 from tidecast.client.subscriber import SubscriptionCore
 from tidecast.client.waiting import Bell, Flusher
 from tidecast.errors import Closed, ConnectionLost, Fenced, ForkedProcess, TidecastError
 from tidecast.events import (
     ConsumerExpelled,
+    ConsumerRejoined,
     EngineBack,
     EngineLost,
     Event,
@@ -34,6 +36,7 @@ from tidecast.events import (
     PeerJoined,
     PeerTimeout,
     ProducerFenced,
+    PublicationEnded,
 )
 
 EVENTS_KEPT_MAX = 10_000
@@ -163,6 +166,14 @@ class ConnectionCore:
             for consumer in self._consumers:
                 if consumer.consumer_id == event.consumer_id:
                     consumer.fail(Fenced(f"{event.topic}/{event.subscription}: {event.reason}"))
+        elif isinstance(event, PublicationEnded):
+            for publisher in self._publishers:
+                if publisher.session == event.session:
+                    publisher.fail(error_of(Failure(code=event.code, message=event.reason)))
+        elif isinstance(event, ConsumerRejoined):
+            for consumer in self._consumers:
+                if consumer.consumer_id == event.consumer_id:
+                    consumer.rejoined(self.link.consumer_grant(event.consumer_id))  # type: ignore[attr-defined]
         elif isinstance(event, EngineLost):
             self._engine_lost(event.reason)
         elif isinstance(event, ProducerFenced):

@@ -94,6 +94,8 @@ class ConsumerCore:
         self._lanes = {word: (topic, queue) for word, topic, queue in grant.lanes}
         self._refused.clear()
         self.generation += 1
+        self._since = self.generation
+        """Batches before this are of an engine, or a member, that is gone."""
 
     @property
     def consumer_id(self) -> int:
@@ -114,10 +116,17 @@ class ConsumerCore:
     def reopen(self) -> None:
         """Join again at the engine that is back."""
         if self._refusal is None:
-            grant = self._ask()
-            with self._lock:
-                self._attach(grant)
-                self._lost = False
+            self._go_on(self._ask())
+
+    def rejoined(self, grant: ConsumerGrant) -> None:
+        """The link joined again on its own: go on as the new member, if that is not done yet."""
+        if grant.ring_path != self._grant.ring_path:
+            self._go_on(grant)
+
+    def _go_on(self, grant: ConsumerGrant) -> None:
+        with self._lock:
+            self._attach(grant)
+            self._lost = False
 
     def fail(self, problem: TidecastError) -> None:
         """Nothing can be received any more: the next call raises ``problem``."""
@@ -217,11 +226,10 @@ class ConsumerCore:
     # --- settling ---------------------------------------------------------------------------------
 
     def ack_runs(self, runs: Any, generation: int) -> None:
-        """Ack whole runs."""
-        del generation
+        """Ack whole runs. What a member that is gone was delivered is forgotten."""
         done = 0
         with self._lock:
-            if self._lost:
+            if self._lost or generation < self._since:
                 return
             done = int(mr.ack_runs(self._ring, self._state, runs, 0, len(runs), self._reason))
             if done < len(runs):
@@ -242,11 +250,10 @@ class ConsumerCore:
         self, kind: int, lane: int, token: int, time_ns: int, reason: str, key_hash: int,
         generation: int,
     ) -> None:  # fmt: skip
-        """Settle one record. What an engine that is gone delivered is forgotten."""
-        del generation
+        """Settle one record. What a member that is gone was delivered is forgotten."""
         raw = reason.encode()[: lay.ACK_REASON_BYTES_MAX - 2]
         with self._lock:
-            if self._lost or self._refusal is not None:
+            if self._lost or self._refusal is not None or generation < self._since:
                 return
             self._reason[: len(raw)] = np.frombuffer(raw, dtype=np.uint8)
             if key_hash >= 0:

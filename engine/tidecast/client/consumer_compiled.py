@@ -84,7 +84,8 @@ class CompiledConsumer:
             self.done += n
             acked, runs = int(self._done[1]), int(self._done[2])
             if acked < runs:
-                self._consumer.ack_runs(self._runs[acked:runs].copy(), 0)
+                rest = self._runs[acked:runs].copy()
+                self._consumer.ack_runs(rest, self._consumer.generation)
             else:
                 self._consumer.wake()
         return n > 0

@@ -73,9 +73,14 @@ class Session:
         """All of this session up to here is durable."""
         return self.first_seq - 1 + int(dk.durable_count(self._ring))
 
+    @property
+    def state(self) -> int:
+        """0, errno of a disk that refuses, or ACK_* of a session that is over."""
+        return int(dk.ack_state(self._ring))
+
     def problem(self, on_full: str) -> TidecastError | None:
         """Why no more may become durable: fenced, closed, or (``on_full="error"``) a full disk."""
-        state = int(dk.ack_state(self._ring))
+        state = self.state
         if state == lay.ACK_FENCED:
             return fenced(self.topic, self.epoch)
         if state == lay.ACK_ENDED and self.durable_seq < self.first_seq:
@@ -86,7 +91,7 @@ class Session:
 
     def disk(self) -> TidecastError | None:
         """The error of a disk that refuses, if one does."""
-        state = int(dk.ack_state(self._ring))
+        state = self.state
         return refused(self.topic, state) if state > 0 else None
 
     def arm(self) -> int:

@@ -13,19 +13,19 @@ import contextlib
 import itertools
 import os
 import shutil
-import ssl
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
 from typing import Any
 
 import msgspec
 import numpy as np
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
-from websockets.sync.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection
 
 from tidecast.client import kernels
 from tidecast.client import remote_frames as rf
@@ -38,20 +38,23 @@ from tidecast.client.link import (
     SubscriptionOptions,
 )
 from tidecast.client.remote_arrivals import Arrivals, Subscribed
+from tidecast.client.remote_consumers import Consumers, Mirror
+from tidecast.client.remote_dial import dial
 from tidecast.client.remote_frames import BadFrame
-from tidecast.client.remote_rings import Outgoing, Shelf, make_directory
+from tidecast.client.remote_rings import Outgoing, Shelf, make_directory, ours
 from tidecast.client.socket_frames import error_of
 from tidecast.errors import (
     AuthError,
     Closed,
-    ConfigError,
     ConnectionLost,
-    EngineNotRunning,
+    Fenced,
     ForkedProcess,
     TidecastError,
     Timeout,
 )
 from tidecast.events import (
+    ConsumerExpelled,
+    ConsumerRejoined,
     EngineLost,
     Event,
     GatewayBack,
@@ -59,14 +62,18 @@ from tidecast.events import (
     ImageAvailable,
     ImageGone,
     MessagesDropped,
+    PublicationEnded,
 )
 from tidecast.layout import ring as lay
 from tidecast.native.mapped import Bytes, MappedFile
 
 PORT = 7400
-CONNECT_TIMEOUT_S, REQUEST_TIMEOUT_S, CLOSE_TIMEOUT_S = 10.0, 30.0, 10.0
+REQUEST_TIMEOUT_S, CLOSE_TIMEOUT_S = 30.0, 10.0
 RETRY_MIN_S, RETRY_MAX_S = 0.05, 2.0
 EVENTS_MAX = 10_000
+NEEDED_EVENTS = (
+    ImageAvailable, ImageGone, EngineLost, ConsumerRejoined, ConsumerExpelled, PublicationEnded,
+)  # fmt: skip
 _IDLE_S, _PENDING_S = 0.1, 0.001
 _links: weakref.WeakSet[RemoteLink] = weakref.WeakSet()
 
@@ -79,8 +86,8 @@ class RemoteLink:
 
     def __init__(self, url: str, name: str, token: str | None, *, tls: bool = False) -> None:
         """``url``: ``HOST:PORT``. Raises EngineNotRunning, AuthError, ConfigError, Conflict."""
-        self._uri = f"{'wss' if tls else 'ws'}://{url}{rf.PATH}"
-        self._where, self._name, self._token, self._tls = url, name, token or "", tls
+        self._where = url
+        self._dial = partial(dial, url, name, token or "", tls=tls)
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._closing = threading.Event()
@@ -104,6 +111,7 @@ class RemoteLink:
             lambda: kernels.ring_line(self.bells, self._shelf.pump_line),
         )  # fmt: skip
         self._greeted(self._welcome)
+        self.consumers = Consumers(self._shelf, self._push, self._ask, self._ask_then)
         self._reader = self._thread(self._read, "tidecast-remote-in")
         self._pump = self._thread(self._ship, "tidecast-remote-out")
         self._reader.start()
@@ -111,41 +119,6 @@ class RemoteLink:
         _links.add(self)
 
     # --- connecting -------------------------------------------------------------------------------
-
-    def _dial(self, session: str, key: str) -> tuple[rf.Welcome, ClientConnection]:
-        try:
-            socket = connect(
-                self._uri, additional_headers={"Authorization": f"Bearer {self._token}"},
-                compression=None, proxy=None, max_size=rf.FRAME_BYTES_MAX, max_queue=4,
-                open_timeout=CONNECT_TIMEOUT_S, close_timeout=1, user_agent_header=None,
-                ssl=ssl.create_default_context() if self._tls else None,
-            ).__enter__()  # fmt: skip
-        except InvalidStatus as problem:
-            status = problem.response.status_code
-            if status in (401, 403):
-                raise AuthError(
-                    f"{self._where}: the gateway refuses the token: give token=..., or set "
-                    "TIDECAST_TOKEN; it is in gateway.token in the engine's data directory"
-                ) from None
-            raise ConnectionLost(f"{self._where}: answered {status}: is it a gateway?") from None
-        except InvalidURI:
-            raise ConfigError(f"url: {self._where!r}: allowed is tidecast://HOST:PORT") from None
-        except (OSError, InvalidHandshake, ssl.SSLError, EOFError) as problem:
-            raise EngineNotRunning(
-                f"no gateway at {self._where} ({problem}): start an engine with "
-                "`tidecast engine --gateway HOST:PORT`"
-            ) from None
-        try:
-            socket.send(rf.encode(rf.Hello(name=self._name, session=session, key=key)))
-            frame, _ = rf.from_gateway(socket.recv(CONNECT_TIMEOUT_S))
-        except (ConnectionClosed, TimeoutError, BadFrame) as problem:
-            socket.close()
-            raise ConnectionLost(f"{self._where}: {problem}") from None
-        if not isinstance(frame, rf.Welcome):
-            socket.close()
-            reason = frame.reason if isinstance(frame, rf.Goodbye) else type(frame).__name__
-            raise ConnectionLost(f"{self._where}: the gateway refuses: {reason}")
-        return frame, socket
 
     def _greeted(self, welcome: rf.Welcome) -> None:
         self._welcome = welcome
@@ -235,6 +208,7 @@ class RemoteLink:
         with self._lock:
             socket, self._socket = self._socket, None
             waiting, self._waiting = list(self._waiting.values()), {}
+            self.consumers.pause()
         if socket is not None:
             with contextlib.suppress(Exception):
                 socket.close()
@@ -267,18 +241,18 @@ class RemoteLink:
     def _resume(self, welcome: rf.Welcome, socket: ClientConnection) -> None:
         with self._lock:
             self._greeted(welcome)
-            for out in self._out.values():
-                out.resume(welcome.accepted.get(out.number, 0) if welcome.resumed else 0)
             frames: list[rf.Frame] = [
                 rf.ClosePublication(id=0, number=number)
                 for number in welcome.accepted
                 if number not in self._out
             ]
-            frames += [
-                self._opening_again(out)
-                for out in self._out.values()
-                if not (welcome.resumed and out.number in welcome.accepted)
-            ]
+            for out in self._out.values():
+                if out.failed is not None:
+                    continue
+                if welcome.resumed and out.number in welcome.accepted:
+                    out.resume(welcome.accepted[out.number])
+                else:
+                    frames.append(self._opening_again(out))
             subscribed = self.arrivals.disconnected()
             back = GatewayBack(resumed=welcome.resumed)
             outstanding = {each.number for each in subscribed}
@@ -292,6 +266,8 @@ class RemoteLink:
             except (ConnectionClosed, OSError) as problem:
                 raise ConnectionLost(str(problem)) from None
             self._socket = socket
+            for mirror in list(self.consumers.mirrors.values()):
+                self.consumers.resume(mirror)
         if not outstanding:
             self._push(back)
         kernels.ring_line(self.bells, self._shelf.pump_line)
@@ -302,15 +278,39 @@ class RemoteLink:
 
         def opened(answer: Future[Any]) -> None:
             problem = answer.exception()
-            if problem is not None and not isinstance(problem, ConnectionLost):
-                self._fail(out, str(problem))
+            if problem is None:
+                again = msgspec.msgpack.decode(answer.result(), type=rf.PublicationOpened)
+                out.node_session = again.session
+            elif not isinstance(problem, ConnectionLost):
+                self._fail(out, problem)
 
         answer.add_done_callback(opened)
         self._waiting[number] = answer
-        return rf.OpenPublication(
-            id=number, number=out.number, topic=out.topic, options=out.options,
-            first=out.first_unconfirmed,
-        )  # fmt: skip
+        return msgspec.structs.replace(out.begin_again(), id=number)
+
+    def _ask_then(
+        self, make: Callable[[int], rf.Frame], kind: Any, then: Callable[[Any], None]
+    ) -> None:
+        """Ask, and have the reader call ``then`` with the answer, or with the error."""
+        answer: Future[Any] = Future()
+
+        def answered(answer: Future[Any]) -> None:
+            try:
+                then(msgspec.msgpack.decode(answer.result(), type=kind))
+            except TidecastError as problem:
+                then(problem)
+
+        answer.add_done_callback(answered)
+        with self._lock:
+            number = next(self._numbers)
+            self._waiting[number] = answer
+        try:
+            self._send(rf.encode(make(number)))
+        except ConnectionLost as problem:
+            with self._lock:
+                known = self._waiting.pop(number, None)
+            if known is not None:
+                answer.set_exception(problem)
 
     @staticmethod
     def _opening(number: int, each: Subscribed) -> rf.OpenSubscription:
@@ -346,18 +346,26 @@ class RemoteLink:
                     out.accepted(frame.batch)
                     kernels.ring_line(self.bells, self._shelf.pump_line)
             case rf.Reply():
-                with self._lock:
-                    answer = self._waiting.pop(frame.id, None)
+                # Without the lock: who sends holds it, and may wait for the gateway to read.
+                answer = self._waiting.pop(frame.id, None)
                 if answer is not None and frame.failure is not None:
                     answer.set_exception(error_of(frame.failure))
                 elif answer is not None:
                     answer.set_result(bytes(frame.result))
+            case rf.Delivered():
+                self.consumers.delivered(frame, body)
+            case rf.Durable():
+                out = self._out.get(frame.number)
+                if out is not None:
+                    out.durable(frame.seq, frame.state)
+                    kernels.ring_line(self.bells, self.doorbell)
+                    kernels.ring_line(self.bells, self._shelf.pump_line)
             case rf.ImageOpened():
                 self.arrivals.opened(frame)
             case rf.ImageEnded() | rf.GapTold():
                 self.arrivals.told(frame)
             case rf.Told():
-                self._push(*frame.events)
+                self._push(*(ours(event, list(self._out.values())) for event in frame.events))
             case rf.Ended():
                 self._failed(frame)
 
@@ -365,20 +373,24 @@ class RemoteLink:
         """The node took a topic away, say."""
         out = self._out.get(frame.number) if frame.publication else None
         if out is not None:
-            self._fail(out, frame.failure.message)
+            self._fail(out, error_of(frame.failure))
         if not frame.publication:
             self.arrivals.failed(frame.number, frame.failure.code)
 
-    def _fail(self, out: Outgoing, reason: str) -> None:
+    def _fail(self, out: Outgoing, problem: BaseException) -> None:
         """What a publisher still has cannot go anywhere."""
-        out.failed = reason
-        dropped = out.unconfirmed
-        self._push(MessagesDropped(topic=out.topic, session=out.session, messages=dropped))
+        out.failed, code = str(problem), getattr(problem, "code", "error")
+        out.durable(0, lay.ACK_FENCED if code == Fenced.code else lay.ACK_ENDED)
+        about: Any = {"topic": out.topic, "session": out.session}
+        self._push(
+            MessagesDropped(messages=out.unconfirmed, **about),
+            PublicationEnded(code=code, reason=out.failed, **about),
+        )
         out.done.set()
 
     def _push(self, *events: Event) -> None:
         for event in events:
-            needed = isinstance(event, (ImageAvailable, ImageGone, EngineLost))
+            needed = isinstance(event, NEEDED_EVENTS)
             if len(self._events) < EVENTS_MAX or needed:
                 self._events.append(event)
             else:
@@ -398,7 +410,8 @@ class RemoteLink:
             pending = self.arrivals.waiting
             with self._lock:
                 ready = [out for out in self._out.values() if out.failed is None]
-                more = self.connected and any(out.arm() for out in ready)
+                armed = [self.consumers.arm(), *(out.arm() for out in ready)]
+                more = self.connected and any(armed)
             if not more:
                 pause_s = _PENDING_S if pending else _IDLE_S
                 kernels.wait_line(self.bells, line, seen, int(pause_s * 1e9), scratch)
@@ -412,9 +425,22 @@ class RemoteLink:
             for number, n_bytes in self.arrivals.credits():
                 self._send(rf.encode(rf.Credit(number=number, n_bytes=n_bytes)))
                 did += 1
+            for mirror in list(self.consumers.mirrors.values()):
+                did += self._settle(mirror)
             for out in list(self._out.values()):
                 did += self._ship_one(out)
         return did
+
+    def _settle(self, mirror: Mirror) -> int:
+        """Tell the gateway what a consumer took and settled."""
+        with self._lock:
+            socket = self._socket
+            data = mirror.next_frame() if socket is not None else None
+            if data is None or socket is None:
+                return 0
+            with contextlib.suppress(ConnectionClosed, OSError):
+                socket.send(data)
+        return 1
 
     def _ship_one(self, out: Outgoing) -> int:
         with self._lock:  # a resume must not come between the choice of a frame and its sending
@@ -436,19 +462,14 @@ class RemoteLink:
     def open_publication(self, topic: str, options: PublicationOptions) -> PublicationGrant:
         """See `Link`."""
         publication = next(self._numbers)
+        question = rf.OpenPublication(id=0, number=publication, topic=topic, options=options)
         opened = self._ask(
-            lambda number: rf.OpenPublication(
-                id=number, number=publication, topic=topic, options=options
-            ),
-            rf.PublicationOpened,
+            lambda number: msgspec.structs.replace(question, id=number), rf.PublicationOpened
         )
         out = Outgoing(self._shelf, publication, topic, options, opened)
         with self._lock:
             self._out[publication] = out
-        return PublicationGrant(
-            publication_id=publication, ring_path=str(out.mapped.path), topic=topic,
-            session=opened.session, reliability="", flow="", on_full=opened.on_full,
-        )  # fmt: skip
+        return out.grant()
 
     def close_publication(self, publication_id: int) -> None:
         """See `Link`. Waits until the gateway has all of it. Raises Timeout when it does not."""
@@ -510,15 +531,19 @@ class RemoteLink:
         return taken
 
     def open_consumer(self, pattern: str, name: str, options: ConsumerOptions) -> ConsumerGrant:
-        """Refused: a gateway does not serve consumers of durable topics yet."""
-        del options
-        raise ConfigError(
-            f"consumer {name!r} of {pattern!r}: a gateway does not serve durable consumers yet: "
-            "run the consumer on the engine's host"
-        )
+        """See `Link`."""
+        return self.consumers.open(next(self._numbers), pattern, name, options)
 
     def close_consumer(self, consumer_id: int) -> None:
-        """There are none."""
+        """See `Link`. What was acked is told before."""
+        mirror = self.consumers.mirrors.get(consumer_id)
+        if mirror is not None:
+            self._settle(mirror)
+            self.consumers.close(consumer_id)
+
+    def consumer_grant(self, consumer_id: int) -> ConsumerGrant:
+        """Of a consumer that joined anew (`ConsumerRejoined`)."""
+        return self.consumers.grant_of(consumer_id)
 
     def subscription(self, action: str, arguments: dict[str, Any]) -> Any:
         """See `Link`."""
@@ -537,7 +562,7 @@ class RemoteLink:
         return found
 
     def work(self) -> int:
-        """Nothing to do: the agents run on another host."""
+        """See `Link`."""
         return 0
 
     def close(self) -> None:
@@ -548,6 +573,8 @@ class RemoteLink:
         if self._pid != os.getpid():
             return
         kernels.ring_line(self.bells, self._shelf.pump_line)
+        for mirror in list(self.consumers.mirrors.values()):
+            self._settle(mirror)
         socket = self._socket
         if socket is not None:
             with contextlib.suppress(ConnectionClosed, OSError):

@@ -1,9 +1,11 @@
 """What a remote client and a gateway say over a websocket, and the batches that travel with it.
 
 A frame is one binary websocket message: u32 length (little endian), that many bytes of MessagePack
-(one of the structures here), and a body. Only `Publish` and `Deliver` have a body: a batch of
-messages as `tidecast.client.remote_kernels` lays it out. Nothing is trusted: `decode` and
-`Block.parse` check every length before a kernel sees it, and raise BadFrame.
+(one of the structures here), and a body. `Publish` and `Deliver` have a batch of messages as
+`tidecast.client.remote_kernels` lays it out, `Settle` and `Delivered` bytes of a member's ring
+(`layout/member.py`), which the gateway's host and the client both hold, the same at the same
+positions. Nothing is trusted: `from_client`, `from_gateway` and `Block.parse` check every length
+before a kernel sees it, and raise BadFrame.
 """
 
 from __future__ import annotations
@@ -18,14 +20,15 @@ import numpy as np
 from tidecast.buffers import writer as wr
 from tidecast.client import kernels as k
 from tidecast.client import remote_kernels as rk
-from tidecast.client.link import PublicationOptions, SubscriptionOptions
+from tidecast.client.link import ConsumerOptions, PublicationOptions, SubscriptionOptions
 from tidecast.client.socket_frames import Failure
 from tidecast.events import AnyEvent
+from tidecast.layout import member
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address
 
-PROTOCOL_VERSION = 1
-PATH = "/tidecast/1"
+PROTOCOL_VERSION = 2
+PATH = "/tidecast/2"
 """Where a gateway's websocket is. The version is in the path, the token in the HTTP header."""
 HEAD = struct.Struct("<I")
 HEADER_BYTES_MAX = 1 << 20
@@ -41,6 +44,8 @@ frame."""
 CREDIT_BYTES = 1 << 20
 """What a gateway may send of one subscription before the client has room for it in its rings."""
 CREDIT_BYTES_MAX = 16 << 20
+DELIVERED_BYTES, SETTLE_BYTES_MAX = 256 << 10, member.ACKS_BYTES_MAX
+"""Bytes of a member's ring in one frame: deliveries at most, acks at most (all there are)."""
 NAME_MAX = 256
 
 
@@ -103,6 +108,46 @@ class Credit(Frame, frozen=True, kw_only=True):
     n_bytes: int
 
 
+class OpenConsumer(Frame, frozen=True, kw_only=True):
+    """Join a durable subscription, or make it. ``number``: the client's.
+
+    Deliveries begin when the client has said `ResumeConsumer`.
+    """
+
+    id: int
+    number: int
+    pattern: str
+    name: str
+    options: ConsumerOptions
+
+
+class ResumeConsumer(Frame, frozen=True, kw_only=True):
+    """Deliver from position ``received`` on; the answer: up to where there are acks already."""
+
+    id: int
+    number: int
+    received: int = 0
+
+
+class CloseConsumer(Frame, frozen=True, kw_only=True):
+    """Leave a durable subscription."""
+
+    id: int
+    number: int
+
+
+class Settle(Frame, frozen=True, kw_only=True):
+    """Deliveries before ``taken`` were looked at, those before ``released`` may be overwritten.
+
+    The body: acks from ``position`` on, as they lie in the ring.
+    """
+
+    number: int
+    taken: int
+    released: int
+    position: int = 0
+
+
 class NodeIdOf(Frame, frozen=True, kw_only=True):
     """See `Link.node_id_of`."""
 
@@ -161,12 +206,21 @@ class Reply(Frame, frozen=True, kw_only=True):
 
 
 class PublicationOpened(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to `OpenPublication`: the session and the geometry of its ring at the node."""
+    """Answer to `OpenPublication`: the session and the geometry of its ring at the node.
+
+    The rest: as in `PublicationGrant`.
+    """
 
     session: int
     on_full: str
     slots: int
     slot_bytes: int
+    durable: bool = False
+    producer_id: int = 0
+    epoch: int = 0
+    first_seq: int = 1
+    acked_seq: int = 0
+    last_seq: int = 0
 
 
 class SubscriptionOpened(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,11 +229,42 @@ class SubscriptionOpened(msgspec.Struct, frozen=True, kw_only=True):
     subscriber_id: int
 
 
+class ConsumerOpened(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer to `OpenConsumer`: as `ConsumerGrant`, with the sizes of the member's rings."""
+
+    deliveries_bytes: int
+    acks_bytes: int
+    ack_wait_s: float
+    max_deliver: int
+    dead_letter: str
+    lanes: list[tuple[int, str, int]]
+
+
 class Accepted(Frame, frozen=True, kw_only=True):
     """All batches of a publication up to this one are in the node's ring."""
 
     number: int
     batch: int
+
+
+class Durable(Frame, frozen=True, kw_only=True):
+    """All of a publication up to sequence ``seq`` is durable. ``state``: see ring ACK_STATE_AT."""
+
+    number: int
+    seq: int
+    state: int = 0
+
+
+class Delivered(Frame, frozen=True, kw_only=True):
+    """Deliveries for a consumer: the body lies at ``position``; acks before ``settled`` were read.
+
+    With ``more`` its last frame is not whole yet.
+    """
+
+    number: int
+    position: int
+    settled: int
+    more: bool = False
 
 
 class ImageOpened(Frame, frozen=True, kw_only=True):
@@ -247,10 +332,11 @@ class Goodbye(Frame, frozen=True, kw_only=True):
 FromClient = (
     Hello | OpenPublication | ClosePublication | OpenSubscription | CloseSubscription | Credit
     | NodeIdOf | Stats | Administer | Bye | Publish
+    | OpenConsumer | ResumeConsumer | CloseConsumer | Settle
 )  # fmt: skip
 FromGateway = (
     Welcome | Reply | Accepted | ImageOpened | ImageEnded | GapTold | Deliver | Ended | Told
-    | Goodbye
+    | Goodbye | Durable | Delivered
 )  # fmt: skip
 
 _client_decoder = msgspec.msgpack.Decoder(FromClient)
@@ -295,7 +381,7 @@ def from_client(data: Any) -> tuple[FromClient, memoryview]:
         frame = _client_decoder.decode(header)
     except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
         raise BadFrame(f"no frame of a client: {problem}") from None
-    return frame, _checked(frame, body, isinstance(frame, Publish))
+    return frame, _checked(frame, body, _room_of(frame))
 
 
 def from_gateway(data: Any) -> tuple[FromGateway, memoryview]:
@@ -305,12 +391,22 @@ def from_gateway(data: Any) -> tuple[FromGateway, memoryview]:
         frame = _gateway_decoder.decode(header)
     except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
         raise BadFrame(f"no frame of a gateway: {problem}") from None
-    return frame, _checked(frame, body, isinstance(frame, Deliver))
+    return frame, _checked(frame, body, _room_of(frame))
 
 
-def _checked(frame: Frame, body: memoryview, may_have_one: bool) -> memoryview:
-    if body.nbytes and not may_have_one:
-        raise BadFrame(f"{type(frame).__name__} with a body of {body.nbytes} bytes: it has none")
+def _room_of(frame: Frame) -> int:
+    """Bytes that the frame's body may have."""
+    if isinstance(frame, Publish | Deliver):
+        return FRAME_BYTES_MAX
+    if isinstance(frame, Settle):
+        return SETTLE_BYTES_MAX
+    return DELIVERED_BYTES if isinstance(frame, Delivered) else 0
+
+
+def _checked(frame: Frame, body: memoryview, room: int) -> memoryview:
+    if body.nbytes > room:
+        name = type(frame).__name__
+        raise BadFrame(f"{name} with a body of {body.nbytes} bytes: it has at most {room}")
     return body
 
 

@@ -1,13 +1,14 @@
 """Kernels of remote clients: messages out of a ring into one block of bytes, and back again.
 
 A *block* is messages end to end, each its optional fields (in wire order) and then its payload.
+A *mirror* is a member's ring that two hosts hold: bytes cross as they are, at the same positions.
 """
 
 from __future__ import annotations
 
 from tidecast.buffers.reader import OUT_AT, OUT_FLAGS, OUT_LENGTH, OUT_META_AT
 from tidecast.buffers.reading import optional_fields_bytes
-from tidecast.buffers.slots import control_at, control_word, wake_armed
+from tidecast.buffers.slots import control_at, control_word, ring_bell, wake_armed
 from tidecast.buffers.writer import (
     FULL,
     W_MASK,
@@ -20,7 +21,14 @@ from tidecast.buffers.writer import (
 from tidecast.client.kernels import Port, bells_of, ring_of
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
-from tidecast.native.atomics import store_release
+from tidecast.native.atomics import (
+    exchange,
+    fence_seq_cst,
+    load_acquire,
+    load_relaxed,
+    store_relaxed,
+    store_release,
+)
 from tidecast.native.jit import held_kernel
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import bytes_at, copy, load_u16, store_u8, store_u32
@@ -146,3 +154,59 @@ def receiver_run(
         elif receiver != found[0]:
             return i
     return n
+
+
+# --- durable topics -----------------------------------------------------------------------------
+@held_kernel
+def tell_durable(ring: Bytes, count: int, state: int) -> None:
+    """``count`` messages of the ring are durable; ``state`` as of ACK_STATE_AT."""
+    store_relaxed(ring, lay.ACK_STATE_AT, state)
+    if count > load_relaxed(ring, lay.DURABLE_AT):
+        store_release(ring, lay.DURABLE_AT, count)
+
+
+@held_kernel
+def word(ring: Bytes, at: int) -> int:
+    """A word that somebody else writes, and what was written before it."""
+    return load_acquire(ring, at)
+
+
+@held_kernel
+def set_word(ring: Bytes, at: int, value: int) -> None:
+    """Write a word behind what was written before it."""
+    store_release(ring, at, value)
+
+
+@held_kernel
+def mirror_out(ring: Bytes, base: int, size: int, position: int, out: Bytes) -> None:
+    """Copy ``out.size`` bytes from ``position`` of a ring of ``size`` bytes at ``base``."""
+    at = position & (size - 1)
+    first = min(out.size, size - at)
+    copy(out, 0, ring, base + at, first)
+    copy(out, first, ring, base, out.size - first)
+
+
+@held_kernel
+def mirror_in(ring: Bytes, base: int, size: int, position: int, data_at: int, n: int) -> None:
+    """The other way: ``n`` bytes from an address; nobody looks at them before a word says so."""
+    data = bytes_at(data_at, n)
+    at = position & (size - 1)
+    first = min(n, size - at)
+    copy(ring, base + at, data, 0, first)
+    copy(ring, base, data, first, n - first)
+
+
+@held_kernel
+def wake_if_armed(memory: Bytes, armed_at: int, bells: Bytes, line: int) -> None:
+    """Ring a line if its owner sleeps."""
+    fence_seq_cst()
+    if load_relaxed(memory, armed_at) != 0:
+        exchange(memory, armed_at, 0)
+        ring_bell(bells, line)
+
+
+@held_kernel
+def arm_word(memory: Bytes, armed_at: int) -> None:
+    """Ask for the bell; look again afterwards, before sleeping."""
+    store_relaxed(memory, armed_at, 1)
+    fence_seq_cst()

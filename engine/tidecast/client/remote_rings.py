@@ -17,7 +17,9 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from tidecast.buffers import reader as rd
@@ -26,10 +28,10 @@ from tidecast.client import kernels
 from tidecast.client import remote_frames as rf
 from tidecast.client import remote_kernels as rk
 from tidecast.client.images import BATCH_MESSAGES_MAX, Image
-from tidecast.client.link import PublicationOptions
+from tidecast.client.link import PublicationGrant, PublicationOptions
 from tidecast.client.message import Batch
 from tidecast.client.remote_frames import Block
-from tidecast.events import Gap, ImageAvailable
+from tidecast.events import Event, Gap, ImageAvailable, ProducerFenced
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.native.mapped import Bytes, MappedFile
@@ -39,6 +41,8 @@ OUT_RING_BYTES_MAX = 2 * rf.MESSAGE_BYTES_MAX + (1 << 20)
 IN_SLOT_BYTES, IN_RING_BYTES = 16 << 10, 512 << 10
 """Geometry of a ring that a link writes; it is made anew, larger, for a message that needs it."""
 GONE_PACKETS_MAX = 8
+HELD_BYTES_MAX = 8 << 20
+"""What a publication may hold that is not confirmed; of a durable topic: that is not durable."""
 _PREFIX = "tidecast-remote-"
 LARGE_SLOT_BYTES = wire.PACKET_BYTES_MAX // 64 * 64
 
@@ -99,10 +103,20 @@ def make_directory() -> tuple[Path, int]:
     return made.rename(root / made.name.removeprefix(".")), lock
 
 
-class Outgoing:
-    """What one publisher wrote and the gateway has not confirmed.
+class Sent(NamedTuple):
+    """One batch: its number, its frame, its messages, the sequence of the last one."""
 
-    For the pump's thread, but `accepted`, `resume` and `done`.
+    number: int
+    data: bytes
+    n: int
+    seq: int
+
+
+class Outgoing:
+    """What one publisher wrote and the gateway has not confirmed; durable: what is not durable.
+
+    For the pump's thread, but `accepted`, `durable`, `resume` and `done`. A batch is first `ready`,
+    then under way, then (of a durable topic) kept until it is durable.
     """
 
     def __init__(
@@ -117,6 +131,8 @@ class Outgoing:
         slots = opened.slots
         while slots > lay.SLOTS_MIN and slots * opened.slot_bytes > OUT_RING_BYTES_MAX:
             slots //= 2
+        self.opened, self.node_session = opened, opened.session
+        """As it was opened first, and the session that the node has for it now."""
         self.session, self.on_full = opened.session, opened.on_full
         self.mapped = shelf.make(
             topic, shelf.node_name, opened.session, slots, opened.slot_bytes, lay.RELIABLE,
@@ -131,53 +147,93 @@ class Outgoing:
         )  # fmt: skip
         self._about = describe(self.mapped.array)
         self._lock = threading.Lock()
-        self._batches: deque[tuple[int, bytes, int]] = deque()
-        """Number, frame and messages of each batch that is not confirmed."""
-        self._sent = 0
+        self._ready: deque[Sent] = deque()
+        self._under_way: deque[Sent] = deque()
+        self._kept: deque[Sent] = deque()
+        self._held_bytes = 0
+        self._seq = opened.first_seq
         self.under_way_bytes = 0
         self.next_batch = 1
         self.done = threading.Event()
         """Closed by its publisher, and all of it confirmed."""
         self.failed: str | None = None
 
-    @property
-    def first_unconfirmed(self) -> int:
-        """Number of the oldest batch that is not confirmed."""
-        with self._lock:
-            return self._batches[0][0] if self._batches else self.next_batch
+    def grant(self) -> PublicationGrant:
+        """What its publisher is told."""
+        opened = self.opened
+        return PublicationGrant(
+            publication_id=self.number, ring_path=str(self.mapped.path), topic=self.topic,
+            session=opened.session, reliability="", flow="", on_full=opened.on_full,
+            durable=opened.durable, producer_id=opened.producer_id, epoch=opened.epoch,
+            first_seq=opened.first_seq, acked_seq=opened.acked_seq, last_seq=opened.last_seq,
+        )  # fmt: skip
 
     @property
     def unconfirmed(self) -> int:
         """Messages that are in batches that are not confirmed."""
         with self._lock:
-            return sum(n for _, _, n in self._batches)
+            return sum(each.n for each in (*self._kept, *self._under_way, *self._ready))
 
     def accepted(self, batch: int) -> None:
         """The gateway has all batches up to this one."""
         with self._lock:
-            while self._batches and self._batches[0][0] <= batch:
-                _, data, _ = self._batches.popleft()
-                if self._sent > 0:
-                    self._sent -= 1
-                    self.under_way_bytes -= len(data)
+            while self._under_way and self._under_way[0].number <= batch:
+                each = self._under_way.popleft()
+                self.under_way_bytes -= len(each.data)
+                if self.opened.durable:
+                    self._kept.append(each)
+                else:
+                    self._held_bytes -= len(each.data)
+
+    def durable(self, seq: int, state: int) -> None:
+        """All messages up to this sequence are durable; ``state`` as in the ring's header."""
+        with self._lock:
+            while self._kept and self._kept[0].seq <= seq:
+                self._held_bytes -= len(self._kept.popleft().data)
+            count = min(seq - self.opened.first_seq + 1, self._seq - self.opened.first_seq)
+            if self.mapped.array.size:
+                rk.tell_durable(self.mapped.array, max(count, 0), state)
 
     def resume(self, accepted: int) -> None:
-        """A new connection: what is not accepted is sent again."""
+        """A new connection to the same session: what is not accepted is sent again."""
         self.accepted(accepted)
         with self._lock:
-            self._sent = self.under_way_bytes = 0
+            self._ready.extendleft(reversed(self._under_way))
+            self._under_way.clear()
+            self.under_way_bytes = 0
+
+    def begin_again(self) -> rf.OpenPublication:
+        """The gateway has forgotten the session: all that is held is sent to a new one."""
+        with self._lock:
+            held = [*self._kept, *self._under_way, *self._ready]
+            self._ready = deque(held)
+            self._kept.clear()
+            self._under_way.clear()
+            self.under_way_bytes = self.node_session = 0
+            first = held[0].number if held else self.next_batch
+            options = self.options
+            if self.opened.durable:
+                options = msgspec.structs.replace(
+                    options, producer_id=self.opened.producer_id,
+                    first_seq=held[0].seq - held[0].n + 1 if held else self._seq,
+                )  # fmt: skip
+        return rf.OpenPublication(
+            id=0, number=self.number, topic=self.topic, options=options, first=first
+        )
 
     def next_frame(self) -> bytes | None:
         """The next frame to send, if the window allows one more."""
         if self.under_way_bytes >= rf.PUBLISH_WINDOW_BYTES:
             return None
-        if self._sent >= len(self._batches) and not self._collect():
+        if not self._ready and (self._held_bytes >= HELD_BYTES_MAX or not self._collect()):
             return None
         with self._lock:
-            data = self._batches[self._sent][1]
-            self._sent += 1
-            self.under_way_bytes += len(data)
-        return data
+            if not self._ready:
+                return None
+            each = self._ready.popleft()
+            self._under_way.append(each)
+            self.under_way_bytes += len(each.data)
+        return each.data
 
     def _collect(self) -> bool:
         """Take what is in the ring into batches. False: nothing there."""
@@ -193,8 +249,11 @@ class Outgoing:
                     number=self.number, batch=self.next_batch, n=b - a, mixed=mixed,
                     receiver=receiver,
                 )  # fmt: skip
+                data = rf.encode(frame, body)
                 with self._lock:
-                    self._batches.append((self.next_batch, rf.encode(frame, body), b - a))
+                    self._seq += b - a
+                    self._ready.append(Sent(self.next_batch, data, b - a, self._seq - 1))
+                    self._held_bytes += len(data)
                     self.next_batch += 1
         return True
 
@@ -223,17 +282,27 @@ class Outgoing:
         """Ask for the pump's doorbell. True: there is something already."""
         if self.under_way_bytes >= rf.PUBLISH_WINDOW_BYTES:
             return False  # a confirmation rings
-        return self._sent < len(self._batches) or self._image.arm()
+        return bool(self._ready) or (self._held_bytes < HELD_BYTES_MAX and self._image.arm())
 
     def is_done(self) -> bool:
         """Is the ring closed, read, and all of it confirmed?"""
-        return not self._batches and bool(kernels.is_drained(self._image.port))
+        held = self._ready or self._under_way or self._kept
+        return not held and bool(kernels.is_drained(self._image.port))
 
     def close(self) -> None:
         """Free the ring."""
         self.mapped.unlink()
         self._image.close()
         self.mapped.close()
+
+
+def ours(event: Event, all_of_them: list[Outgoing]) -> Event:
+    """An event with the session that a publisher here was opened with."""
+    if isinstance(event, ProducerFenced):
+        for out in all_of_them:
+            if out.node_session == event.session:
+                return msgspec.structs.replace(event, session=out.session)
+    return event
 
 
 class Incoming:

@@ -23,7 +23,14 @@ from tidecast.client.link import (
     SubscriptionOptions,
 )
 from tidecast.config import FaultSettings, TopicConfig
-from tidecast.errors import ConfigError, GapError, RateLimited, TidecastError
+from tidecast.errors import (
+    ConfigError,
+    GapError,
+    RateLimited,
+    SequenceGap,
+    StorageError,
+    TidecastError,
+)
 from tidecast.events import AnyEvent
 
 PROTOCOL_VERSION = 1
@@ -220,6 +227,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     problems: list[str] | None = None
     retry_after_s: float | None = None
     lost_range: tuple[int, int] | None = None
+    number: int | None = None
+    """StorageError: errno; SequenceGap: the sequence that is due."""
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -292,7 +301,14 @@ def failure_of(problem: TidecastError) -> Failure:
         problems=problem.problems if isinstance(problem, ConfigError) else None,
         retry_after_s=problem.retry_after_s if isinstance(problem, RateLimited) else None,
         lost_range=problem.lost_range if isinstance(problem, GapError) else None,
+        number=_number_of(problem),
     )
+
+
+def _number_of(problem: TidecastError) -> int | None:
+    if isinstance(problem, StorageError):
+        return problem.errno
+    return problem.expected if isinstance(problem, SequenceGap) else None
 
 
 def error_of(failure: Failure) -> TidecastError:
@@ -304,6 +320,8 @@ def error_of(failure: Failure) -> TidecastError:
         return kind(failure.message, failure.retry_after_s or 0.0)
     if issubclass(kind, GapError):
         return kind(failure.message, failure.lost_range or (0, 0))
+    if issubclass(kind, StorageError | SequenceGap):
+        return kind(failure.message, failure.number or 0)
     return kind(failure.message)
 
 

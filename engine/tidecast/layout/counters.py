@@ -20,20 +20,21 @@ FILE_BYTES = VALUES_AT + ROWS_MAX * COLUMNS * 8
 
 (
     ROW_FREE, ROW_NODE, ROW_SENDER, ROW_RECEIVER, ROW_TRANSPORT, ROW_PUBLICATION, ROW_IMAGE,
-    ROW_QUEUE, ROW_SUBSCRIPTION,
-) = range(9)  # fmt: skip
+    ROW_QUEUE, ROW_SUBSCRIPTION, ROW_GATEWAY,
+) = range(10)  # fmt: skip
 ROW_KIND_NAMES = (
     "free", "node", "sender", "receiver", "transport", "publication", "image", "queue",
-    "subscription",
+    "subscription", "gateway",
 )  # fmt: skip
-"""Rows of queues have the columns of `QueueCounter`, rows of subscriptions columns of their own."""
+"""Rows of queues have the columns of `QueueCounter`, the gateway's those of `GatewayCounter`, rows
+of subscriptions columns of their own."""
 
 ROW_INFO = Layout(
     "counter row description",
     ROW_INFO_BYTES,
     (
         Field("kind", 0, 4, "free 0, node 1, sender 2, receiver 3, transport 4, publication 5, "
-              "image 6, queue 7, subscription 8"),
+              "image 6, queue 7, subscription 8, gateway 9"),
         Field("session", 4, 4, "session id"),
         Field("peer", 8, 4, "node id of the publisher (image)"),
         Field("channel", 12, 4, "control 0, ordinary 1, large 2"),
@@ -242,3 +243,44 @@ QUEUE_GAUGES = frozenset(
         QueueCounter.ERRNO,
     }
 )  # fmt: skip
+
+
+@unique
+class GatewayCounter(IntEnum):
+    """Columns of the gateway's row. All but the gauges only grow."""
+
+    CONNECTIONS = 0
+    """Connections that showed a valid token."""
+    SESSIONS = 1
+    """Gauge: sessions of remote clients, those that wait to be resumed included."""
+    RESUMED = 2
+    """Connections that went on with their session."""
+    EXPIRED = 3
+    """Sessions that ended because their client did not come back in time."""
+    REFUSED = 4
+    """Connections refused: no valid token."""
+    DENIED = 5
+    """Requests refused: the key lacks the right."""
+    BAD_FRAMES = 6
+    """Connections ended because of a frame that breaks the protocol."""
+    MESSAGES_IN = 7
+    """Messages that came from clients, repetitions included."""
+    BYTES_IN = 8
+    """Bytes of batches and acks that came from clients."""
+    MESSAGES_OUT = 9
+    """Messages of live topics sent to clients."""
+    BYTES_OUT = 10
+    """Bytes of batches and deliveries sent to clients."""
+    GAPS = 11
+    """Gaps told to clients."""
+    CREDIT_WAITS = 12
+    """Times a subscription waited for its client's credit."""
+    CONSUMERS_GIVEN_UP = 13
+    """Members of durable subscriptions whose client did not come back in time."""
+    KEYS_ENDED = 14
+    """Sessions ended because their key was revoked, changed or has expired."""
+
+
+GATEWAY_GAUGES = frozenset({GatewayCounter.SESSIONS})
+COLUMNS_OF: dict[str, type[IntEnum]] = {"queue": QueueCounter, "gateway": GatewayCounter}
+"""Columns of kinds of rows that have columns of their own."""

@@ -51,7 +51,7 @@ class Applier:
     def apply(self, message: dict[str, Any]) -> Outcome:
         """Apply a ``topology`` message: all topics (``full``), or those that changed.
 
-        Transports, if there, faults and traffic are complete in every message.
+        Transports and keys, if there, faults and traffic are complete in every message.
 
         An error in one thing does not keep the others from being applied.
         """
@@ -61,6 +61,8 @@ class Applier:
         wanted: dict[str, dict[str, Any] | None] = dict(message.get("topics", {}))
         if full:
             wanted |= dict.fromkeys(self._managed - wanted.keys())
+        if "keys" in message:
+            self._keys(message["keys"])
         if "transports" in message:
             self._transports(message["transports"])
         self._topics(wanted)
@@ -179,6 +181,14 @@ class Applier:
             self._node.delete_topic(name)
         except TidecastError as problem:
             self._outcome.errors[f"topic/{name}"] = str(problem)
+
+    def _keys(self, told: list[dict[str, Any]]) -> None:
+        """Keys of clients, all of them."""
+        self._outcome.errors.pop("keys", None)
+        try:
+            self._node.keys.learn(told)
+        except (TidecastError, OSError) as problem:
+            self._outcome.errors["keys"] = str(problem)
 
     # --- transports -------------------------------------------------------------------------------
 

@@ -1,34 +1,40 @@
 """The gateway: remote clients over websockets, for hosts without an engine. See docs/GATEWAY.md.
 
-One thread with an event loop of its own. Who connects shows the token in the HTTP handshake; only
-its hash is kept, and it is compared in constant time. Tokens are never logged. Browsers are
-refused: whoever sends an Origin is one.
+One thread with an event loop of its own. Who connects shows a token in the HTTP handshake: the
+engine's own, or a key's secret. Only hashes are kept; the engine's is compared in constant time.
+Tokens are never logged. Browsers are refused: whoever sends an Origin is one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import hmac
 import http
+import ipaddress
 import logging
 import os
 import secrets
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
+from tidecast.access import EVERYTHING, Access, digest_of
 from tidecast.client import remote_frames as rf
 from tidecast.client.aio import Connection
 from tidecast.client.link import Link
 from tidecast.client.remote_frames import BadFrame
-from tidecast.errors import ConfigError, Conflict, TidecastError
+from tidecast.errors import AuthError, ConfigError, Conflict, TidecastError
+from tidecast.events import AccessDenied, Event
+from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter
+from tidecast.node.gateway_consumers import KEEP_S
 from tidecast.node.gateway_session import RemoteSession
 
 PORT = 7400
@@ -39,6 +45,8 @@ CLIENTS_MAX = 64
 RESUME_S = 30.0
 HELLO_TIMEOUT_S = 10.0
 START_TIMEOUT_S = 30.0
+KEYS_CHECKED_S = 0.5
+"""How soon a key that was revoked or has expired ends its sessions."""
 POLICY_VIOLATION = 1008
 
 _log = logging.getLogger("tidecast.gateway")
@@ -75,16 +83,40 @@ def address_of(text: str) -> tuple[str, int]:
     return host.strip("[]") or HOST, int(port)
 
 
+def is_loopback(host: str) -> bool:
+    """Is this an address of this host alone?"""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _no_key(digest: str) -> Access | None:
+    del digest
+    return None
+
+
 class Gateway:
-    """Serves remote clients. ``make_link`` attaches one, by name, to the node."""
+    """Serves remote clients. ``make_link`` attaches one, by name, to the node.
+
+    ``find_key``: what the key with this hash may do. ``counters``: the gateway's row. ``tell``: to
+    whom events go.
+    """
 
     def __init__(
         self, make_link: Callable[[str], Link], token: str, *, host: str = HOST, port: int = PORT,
-        resume_s: float = RESUME_S, clients_max: int = CLIENTS_MAX,
+        resume_s: float = RESUME_S, keep_s: float = KEEP_S, clients_max: int = CLIENTS_MAX,
+        find_key: Callable[[str], Access | None] = _no_key,
+        counters: np.ndarray[Any, np.dtype[np.int64]] | None = None,
+        tell: Callable[[Event], None] | None = None,
     ) -> None:  # fmt: skip
-        self._make_link, self._hash = make_link, hashlib.sha256(token.encode()).digest()
+        self._make_link, self._digest = make_link, digest_of(token)
+        self._find_key, self._tell = find_key, tell
+        self.counters = np.zeros(len(GatewayCounter), np.int64) if counters is None else counters
+        self._shown: weakref.WeakKeyDictionary[ServerConnection, str] = weakref.WeakKeyDictionary()
+        """Hashes of the tokens that connections showed."""
         self.host, self.port = host, port
-        self._resume_s, self._clients_max = resume_s, clients_max
+        self._resume_s, self._keep_s, self._clients_max = resume_s, keep_s, clients_max
         self._sessions: dict[str, RemoteSession] = {}
         self._expiries: dict[str, asyncio.TimerHandle] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -93,7 +125,6 @@ class Gateway:
         self._ready = threading.Event()
         self._problem: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="tidecast-gateway", daemon=True)
-        self.counts = {"connections": 0, "refused": 0, "bad_frames": 0, "expired": 0}
 
     @property
     def url(self) -> str:
@@ -125,10 +156,21 @@ class Gateway:
     def stats(self) -> dict[str, Any]:
         """Counts of the gateway and of each session, without anything secret."""
         sessions = [
-            {"name": each.name, "connected": each.connected, **each.counts}
+            {
+                "name": each.name, "key": each.access.name, "connected": each.connected,
+                **each.counts,
+            }
             for each in list(self._sessions.values())
-        ]
+        ]  # fmt: skip
         return {**self.counts, "sessions": sessions}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The counters, by name."""
+        return {each.name.lower(): int(self.counters[each]) for each in GatewayCounter}
+
+    def _count(self, what: GatewayCounter, n: int = 1) -> None:
+        self.counters[what] += n
 
     # --- the loop's thread ------------------------------------------------------------------------
 
@@ -149,9 +191,11 @@ class Gateway:
         )  # fmt: skip
         self.port = _port_of(server)
         self._ready.set()
+        checking = asyncio.create_task(self._check_keys())
         try:
             await self._stopping.wait()
         finally:
+            checking.cancel()
             server.close(close_connections=False)
             goodbye = rf.Goodbye(reason="the engine stops")
             sessions = list(self._sessions.values())
@@ -160,34 +204,61 @@ class Gateway:
                     await asyncio.gather(*(each.send(goodbye) for each in sessions))
             await asyncio.gather(*(self._end(each) for each in sessions))
 
+    def _access(self, digest: str) -> Access | None:
+        if hmac.compare_digest(digest, self._digest):
+            return EVERYTHING
+        return self._find_key(digest)
+
     def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
         """Refuse who has no token, before there is a websocket."""
         given = request.headers.get("Authorization", "")
         scheme, _, token = given.partition(" ")
-        digest = hashlib.sha256(token.strip().encode("utf-8", "replace")).digest()
-        if not hmac.compare_digest(digest, self._hash) or scheme.lower() != "bearer":
-            self.counts["refused"] += 1
+        digest = digest_of(token.strip())
+        if scheme.lower() != "bearer" or self._access(digest) is None:
+            self._count(GatewayCounter.REFUSED)
+            self._say_denied("", str((connection.remote_address or [""])[0]), "connect", "")
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, "wrong or missing token\n")
         if request.path != rf.PATH:
             return connection.respond(http.HTTPStatus.NOT_FOUND, f"this gateway is at {rf.PATH}\n")
+        self._shown[connection] = digest
         return None
 
+    def _denied(self, session: RemoteSession, right: str, topic: str) -> None:
+        self._count(GatewayCounter.DENIED)
+        self._say_denied(session.access.name, session.name, right, topic)
+
+    def _say_denied(self, key: str, client: str, right: str, topic: str) -> None:
+        _log.warning("gateway: %s (key %s) was denied %s on %s", client, key, right, topic)
+        if self._tell is not None:
+            self._tell(AccessDenied(key=key, client=client, right=right, topic=topic))
+
+    async def _check_keys(self) -> None:
+        """End sessions whose key is revoked, was changed or has expired."""
+        while True:
+            await asyncio.sleep(KEYS_CHECKED_S)
+            for session in list(self._sessions.values()):
+                if session.access != self._access(session.digest):
+                    self._count(GatewayCounter.KEYS_ENDED)
+                    await session.send(rf.Goodbye(reason="the key was revoked or changed"))
+                    await self._end(session)
+
     async def _handle(self, socket: ServerConnection) -> None:
-        self.counts["connections"] += 1
+        self._count(GatewayCounter.CONNECTIONS)
         try:
             async with asyncio.timeout(HELLO_TIMEOUT_S):
                 data = await socket.recv()
             hello, _ = rf.from_client(data)
             if not isinstance(hello, rf.Hello) or hello.protocol != rf.PROTOCOL_VERSION:
                 raise BadFrame(f"no Hello of protocol {rf.PROTOCOL_VERSION}")
-            session, resumed = await self._session_of(hello)
+            session, resumed = await self._session_of(hello, self._shown[socket])
+            self._count(GatewayCounter.RESUMED, resumed)
             done = False
             try:
                 done = await session.serve(socket, resumed=resumed)
             finally:
                 self._left(session, done)
         except (BadFrame, TidecastError, TimeoutError) as problem:
-            self.counts["bad_frames"] += isinstance(problem, BadFrame)
+            self._count(GatewayCounter.BAD_FRAMES, isinstance(problem, BadFrame))
             _log.warning("gateway: a client was disconnected: %s", problem)
             with contextlib.suppress(ConnectionClosed):
                 await socket.send(rf.encode(rf.Goodbye(reason=str(problem) or "too slow")))
@@ -195,9 +266,15 @@ class Gateway:
         except ConnectionClosed:
             return
 
-    async def _session_of(self, hello: rf.Hello) -> tuple[RemoteSession, bool]:
-        session = self._sessions.get(hello.session)
-        if session is not None and hmac.compare_digest(session.key.encode(), hello.key.encode()):
+    async def _session_of(self, hello: rf.Hello, digest: str) -> tuple[RemoteSession, bool]:
+        access, session = self._access(digest), self._sessions.get(hello.session)
+        if access is None:
+            raise AuthError("the key is not valid any more")
+        if (
+            session is not None
+            and session.digest == digest
+            and hmac.compare_digest(session.key.encode(), hello.key.encode())
+        ):
             expiry = self._expiries.pop(session.id, None)
             if expiry is not None:
                 expiry.cancel()
@@ -206,8 +283,12 @@ class Gateway:
             raise Conflict(f"a gateway serves at most {self._clients_max} remote clients")
         name = f"remote {hello.name[: rf.NAME_MAX]}".strip()
         link = await asyncio.to_thread(self._make_link, name)
-        session = RemoteSession(Connection(link, name), name)
+        session = RemoteSession(
+            Connection(link, name), name, access, digest, keep_s=self._keep_s,
+            counters=self.counters, denied=self._denied,
+        )  # fmt: skip
         self._sessions[session.id] = session
+        self.counters[GatewayCounter.SESSIONS] = len(self._sessions)
         return session, False
 
     def _left(self, session: RemoteSession, done: bool) -> None:
@@ -222,21 +303,25 @@ class Gateway:
         self._expiries.pop(session.id, None)
         if session.connected:  # it came back while its old connection ended
             return
-        self.counts["expired"] += not done
+        self._count(GatewayCounter.EXPIRED, not done)
         task = asyncio.create_task(self._end(session))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _end(self, session: RemoteSession) -> None:
         self._sessions.pop(session.id, None)
-        self._expiries.pop(session.id, None)
+        self.counters[GatewayCounter.SESSIONS] = len(self._sessions)
+        expiry = self._expiries.pop(session.id, None)
+        if expiry is not None:
+            expiry.cancel()
         await session.end()
 
 
-def open_gateway(node: Any, data_dir: Path, where: str) -> Gateway:
+def open_gateway(node: Any, data_dir: Path, where: str, *, keys_come: bool = False) -> Gateway:
     """A gateway to a node of this process, listening. Raises ConfigError.
 
     ``where``: HOST:PORT, or ``auto``: loopback, on PORT, or on any free port when that is taken.
+    ``keys_come``: a control service tells keys. Without any, only loopback is listened on.
     """
     from tidecast.node.embedded import EmbeddedLink
 
@@ -244,17 +329,26 @@ def open_gateway(node: Any, data_dir: Path, where: str) -> Gateway:
         link: Any = EmbeddedLink(node, name, owns_node=False)
         return cast("Link", link)
 
+    host, port = address_of(where) if where != "auto" else (HOST, PORT)
+    if not (is_loopback(host) or keys_come or node.keys):
+        raise ConfigError(
+            f"gateway: {where}: it would be reached from other hosts, and there are no keys to "
+            "check their clients with: make one (tidecast key new NAME --allow 'publish:orders.*')"
+            " and put it into the topology file under keys, or connect the engine to a control "
+            "service; or listen on 127.0.0.1"
+        )
+    row = node.counters.allocate(ROW_GATEWAY, "gateway", where)
+    made: dict[str, Any] = {
+        "find_key": node.keys.find, "counters": node.counters.values[row], "tell": node.tell_all,
+    }  # fmt: skip
     token = token_of(data_dir)
-    if where != "auto":
-        host, port = address_of(where)
-        gateway = Gateway(make_link, token, host=host, port=port)
-        gateway.start()
-        return gateway
     try:
-        gateway = Gateway(make_link, token)
+        gateway = Gateway(make_link, token, host=host, port=port, **made)
         gateway.start()
     except ConfigError:
-        gateway = Gateway(make_link, token, port=0)
+        if where != "auto":
+            raise
+        gateway = Gateway(make_link, token, port=0, **made)
         gateway.start()
     return gateway
 

@@ -1,9 +1,9 @@
 """One remote client at the gateway: its publications, its subscriptions, and their limits.
 
 The session outlives its connection for a while: publications stay open, with what they hold, so
-that a client that comes back goes on where it was. Subscriptions end with the connection: a client
-that is not there must not hold a publisher back. It is told what it missed when it subscribes
-anew.
+that a client that comes back goes on where it was. Durable consumers keep their place for some
+seconds. Subscriptions end with the connection: a client that is not there must not hold a
+publisher back. It is told what it missed when it subscribes anew.
 
 Nothing here grows without a limit. A client that reads slowly has no credit; then its subscription
 reads no more, and the topic's flow control treats it as any slow subscriber.
@@ -15,28 +15,35 @@ import asyncio
 import contextlib
 import secrets
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
+import numpy as np
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
+from tidecast.access import Access
 from tidecast.buffers import reader as rd
 from tidecast.client import kernels
 from tidecast.client import remote_frames as rf
 from tidecast.client.aio import Connection, Publisher, Subscription
 from tidecast.client.images import BATCH_MESSAGES_MAX, Image
 from tidecast.client.message import Batch
-from tidecast.client.remote_frames import BadFrame, Block, Frame
+from tidecast.client.remote_frames import BadFrame, Frame
 from tidecast.client.socket_frames import failure_of
 from tidecast.client.start import Earliest, Latest
 from tidecast.client.waiting import Deadline
-from tidecast.errors import Conflict, NotFound, PayloadTooLarge, TidecastError
-from tidecast.events import Gap, ImageAvailable, ImageGone
+from tidecast.errors import ConfigError, Conflict, NotFound, TidecastError
+from tidecast.events import AccessDenied, ConsumerExpelled, Gap, ImageAvailable, ImageGone
 from tidecast.layout import packet as wire
+from tidecast.layout.counters import GatewayCounter
+from tidecast.node.gateway_consumers import RING_BYTES_MAX, RemoteConsumer
+from tidecast.node.gateway_publications import RemotePublication
 
-PUBLICATIONS_MAX, SUBSCRIPTIONS_MAX = 256, 256
-CLOSE_TIMEOUT_S = 5.0
-_PAUSE_MIN_S, _PAUSE_MAX_S = 100e-6, 5e-3
+PUBLICATIONS_MAX, SUBSCRIPTIONS_MAX, CONSUMERS_MAX = 256, 256, 64
+LOOKS = frozenset({"list", "show", "lanes", "peek"})
+"""Actions on durable subscriptions that change nothing."""
 _PER_MESSAGE = wire.PACKET_HEADER_BYTES + wire.MESSAGE_HEADER_BYTES
 
 
@@ -87,80 +94,6 @@ class _Relay(Subscription):
 
 def _offset(image: Image) -> int:
     return int(image.port[rd.R_AT])
-
-
-class _Publication:
-    """A remote publisher: batches in order, each into the ring of the node, then confirmed."""
-
-    def __init__(self, session: RemoteSession, number: int, core: Publisher, first: int) -> None:
-        self.core, self.number, self.accepted = core, number, first - 1
-        self._session = session
-        self._queue: deque[tuple[int, Block]] = deque()
-        self.queued_bytes = 0
-        self._wake, self._drained = asyncio.Event(), asyncio.Event()
-        self.task = asyncio.create_task(self._run())
-
-    def offer(self, frame: rf.Publish, body: memoryview) -> None:
-        """Queue a batch; one that was here before is not taken again. Raises BadFrame."""
-        due = self.accepted + len(self._queue) + 1
-        if frame.batch < due:
-            return
-        if frame.batch > due:
-            raise BadFrame(f"publication {self.number}: batch {frame.batch}: due is {due}")
-        if (
-            self.queued_bytes >= rf.PUBLISH_WINDOW_BYTES
-            or self._session.queued_bytes >= rf.SESSION_WINDOW_BYTES
-        ):
-            raise BadFrame(f"publication {self.number}: more under way than the window allows")
-        block = Block.parse(frame.n, frame.mixed, body)
-        self.queued_bytes += block.nbytes
-        self._session.queued_bytes += block.nbytes
-        self._queue.append((frame.receiver, block))
-        self._drained.clear()
-        self._wake.set()
-
-    async def _run(self) -> None:
-        try:
-            while True:
-                while self._queue:
-                    await self._append_first()
-                self._wake.clear()
-                self._drained.set()
-                await self._wake.wait()
-        except TidecastError as problem:
-            self._drained.set()
-            ended = rf.Ended(number=self.number, publication=True, failure=failure_of(problem))
-            await self._session.send(ended)
-
-    async def _append_first(self) -> None:
-        receiver, block = self._queue[0]
-        pause_s = _PAUSE_MIN_S
-        while not self._attempt(block, receiver):
-            await asyncio.sleep(pause_s)
-            pause_s = min(pause_s * 1.5, _PAUSE_MAX_S)
-        self._queue.popleft()
-        self.queued_bytes -= block.nbytes
-        self._session.queued_bytes -= block.nbytes
-        self.accepted += 1
-        await self._session.send(rf.Accepted(number=self.number, batch=self.accepted))
-
-    def _attempt(self, block: Block, receiver: int) -> bool:
-        with self.core.lock:
-            port = self.core.port_for_kernel()
-            status = rf.FULL if port is None else block.put(port, receiver)
-        if status == rf.TOO_LARGE:
-            raise PayloadTooLarge(f"topic {self.core.topic}: {block.longest} bytes are too many")
-        return status == 0
-
-    async def close(self) -> None:
-        """What is queued gets its chance; then the publication ends."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_TIMEOUT_S):
-                await self._drained.wait()
-        self._session.queued_bytes -= self.queued_bytes
-        self.task.cancel()
-        with contextlib.suppress(TidecastError):
-            await self.core.close(CLOSE_TIMEOUT_S)
 
 
 class _Subscription:
@@ -224,7 +157,7 @@ class _Subscription:
                 await self._session.send(ended)
 
     async def _tell_gap(self, image: int, first: int, end: int, reason: str) -> None:
-        self._session.counts["gaps"] += 1
+        self._session.count("gaps")
         await self._session.send(
             rf.GapTold(number=self.number, image=image, first=first, end=end, reason=reason)
         )
@@ -244,10 +177,10 @@ class _Subscription:
                 continue
             while self._credit <= 0:
                 self._credited.clear()
-                self._session.counts["waits_for_credit"] += 1
+                self._session.count("credit_waits")
                 await self._credited.wait()
             self._credit -= body.size
-            self._session.counts["messages_out"] += end - first
+            self._session.count("messages_out", end - first)
             await self._session.send(
                 rf.Deliver(
                     number=self.number, image=number, n=end - first, mixed=mixed,
@@ -268,17 +201,27 @@ class _Subscription:
 class RemoteSession:
     """See the module. All methods run in the gateway's loop."""
 
-    def __init__(self, connection: Connection, name: str) -> None:
-        self.connection, self.name = connection, name
+    def __init__(
+        self, connection: Connection, name: str, access: Access, digest: str, *, keep_s: float,
+        counters: np.ndarray[Any, np.dtype[np.int64]],
+        denied: Callable[[RemoteSession, str, str], None],
+    ) -> None:  # fmt: skip
+        self.connection, self.name, self.keep_s = connection, name, keep_s
+        self.access, self.digest = access, digest
+        """What its key may do, and the hash of its token."""
+        self._counters, self._denied = counters, denied
         self.id, self.key = secrets.token_hex(8), secrets.token_hex(16)
         self.queued_bytes = 0
-        self.counts = {
-            "messages_in": 0, "messages_out": 0, "gaps": 0, "waits_for_credit": 0, "resumed": 0,
-        }  # fmt: skip
+        self.counts = dict.fromkeys(
+            ("messages_in", "messages_out", "bytes_in", "bytes_out", "gaps", "credit_waits",
+             "consumers_given_up", "resumed"), 0,
+        )  # fmt: skip
         self._socket: ServerConnection | None = None
         self._free = asyncio.Lock()
-        self._publications: dict[int, _Publication] = {}
+        self._publications: dict[int, RemotePublication] = {}
         self._subscriptions: dict[int, _Subscription] = {}
+        self._consumers: dict[int, RemoteConsumer] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
         self._image = 0
         self.ended = False
 
@@ -301,8 +244,21 @@ class RemoteSession:
             accepted={number: each.accepted for number, each in self._publications.items()},
         )  # fmt: skip
 
+    def count(self, name: str, n: int = 1) -> None:
+        """Count for this session and for the gateway."""
+        self.counts[name] += n
+        self._counters[GatewayCounter[name.upper()]] += n
+
+    def need(self, right: str, pattern: str) -> None:
+        """Raise AuthError when the key lacks a right, and have it told."""
+        if not self.access.may(right, pattern):
+            self._denied(self, right, pattern)
+            self.access.need(right, pattern)
+
     async def send(self, frame: Frame, body: Any = None) -> None:
         """Send; when nobody is there, what matters is told again at the next welcome."""
+        if body is not None:
+            self.count("bytes_out", body.nbytes)
         socket = self._socket
         if socket is not None:
             with contextlib.suppress(ConnectionClosed):
@@ -321,6 +277,8 @@ class RemoteSession:
             events: asyncio.Task[None] | None = None
             try:
                 await self.send(self.welcome(resumed=resumed))
+                for publication in list(self._publications.values()):
+                    await publication.tell_durable()
                 events = asyncio.create_task(self._tell_events())
                 async for data in socket:
                     frame, body = rf.from_client(data)
@@ -334,26 +292,56 @@ class RemoteSession:
                 for subscription in self._subscriptions.values():
                     await subscription.close()
                 self._subscriptions.clear()
+                for consumer in self._consumers.values():
+                    consumer.pause(self.keep_s)
         return False
 
+    def give_up(self, consumer: RemoteConsumer) -> None:
+        """Its client did not come back in time: others get what it had."""
+        if self._consumers.get(consumer.number) is consumer:
+            del self._consumers[consumer.number]
+        self.count("consumers_given_up")
+        task = asyncio.create_task(consumer.close())
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
     async def _tell_events(self) -> None:
-        private = ImageAvailable, ImageGone, Gap
+        private = ImageAvailable, ImageGone, Gap, AccessDenied
         async for event in self.connection.events():
-            if not isinstance(event, private):
+            topic = getattr(event, "topic", None)
+            if topic and not self.access.may_hear_of(topic):
+                continue
+            if isinstance(event, ConsumerExpelled):
+                await self.send(rf.Told(events=[self._expelled(event)]))
+            elif not isinstance(event, private):
                 await self.send(rf.Told(events=[event]))  # type: ignore[list-item]
 
+    def _expelled(self, event: ConsumerExpelled) -> ConsumerExpelled:
+        """The same event with the client's number of the consumer, which is gone."""
+        for number, consumer in list(self._consumers.items()):
+            if consumer.grant.consumer_id == event.consumer_id:
+                del self._consumers[number]
+                consumer.pause(None)
+                return msgspec.structs.replace(event, consumer_id=number)
+        return event
+
     async def _handle(self, frame: rf.FromClient, body: memoryview) -> None:
+        self.count("bytes_in", body.nbytes)
         match frame:
             case rf.Publish():
                 publication = self._publications.get(frame.number)
                 if publication is None:
                     raise BadFrame(f"publication {frame.number}: it is not open")
                 publication.offer(frame, body)
-                self.counts["messages_in"] += frame.n
+                self.count("messages_in", frame.n)
             case rf.Credit():
                 subscription = self._subscriptions.get(frame.number)
                 if subscription is not None:
                     subscription.add_credit(frame.n_bytes)
+            case rf.Settle():
+                consumer = self._consumers.get(frame.number)
+                if consumer is not None:
+                    consumer.settle(frame, body)
             case rf.Hello():
                 raise BadFrame("a second Hello")
             case rf.Bye():
@@ -388,40 +376,97 @@ class RemoteSession:
                 if subscription is not None:
                     await subscription.close()
                 return None
+            case rf.OpenConsumer():
+                return await self._open_consumer(frame)
+            case rf.ResumeConsumer():
+                consumer = self._consumers.get(frame.number)
+                if consumer is None:
+                    raise NotFound(f"consumer {frame.number}: it is not here (any more)")
+                return consumer.resume(frame.received)
+            case rf.CloseConsumer():
+                consumer = self._consumers.pop(frame.number, None)
+                if consumer is not None:
+                    await consumer.close()
+                return None
             case rf.NodeIdOf():
                 return await asyncio.to_thread(link.node_id_of, frame.node)
             case rf.Administer():
-                return await asyncio.to_thread(link.subscription, frame.action, frame.arguments)
+                return await self._administer(frame)
             case rf.Stats():
-                return {**await asyncio.to_thread(link.stats), "gateway": self.counts}
+                all_ = self.access.may("manage", ">")
+                found = await asyncio.to_thread(link.stats) if all_ else {}
+                return {**found, "gateway": self.counts}
         raise BadFrame(f"{type(frame).__name__} is no question")
 
+    async def _administer(self, frame: rf.Administer) -> Any:
+        """See `Link.subscription`; looking needs the right to subscribe, changing to manage."""
+        pattern = frame.arguments.get("pattern")
+        right = "subscribe" if frame.action in LOOKS else "manage"
+        if isinstance(pattern, str):
+            self.need(right, pattern)
+        elif frame.action != "list":
+            self.need(right, ">")
+        for topic in (frame.arguments.get("dead_letter"), frame.arguments.get("topic")):
+            if topic and frame.action not in LOOKS:
+                self.need(right, str(topic))
+        link = self.connection.link
+        found = await asyncio.to_thread(link.subscription, frame.action, frame.arguments)
+        if frame.action != "list":
+            return found
+        return [each for each in found if self.access.may("subscribe", each["pattern"])]
+
     async def _open_publication(self, frame: rf.OpenPublication) -> rf.PublicationOpened:
+        self.need("publish", frame.topic)
         publication = self._publications.get(frame.number)
         if publication is None:
             if len(self._publications) >= PUBLICATIONS_MAX:
                 raise Conflict(f"a remote client has at most {PUBLICATIONS_MAX} publications")
-            options = frame.options
             core = await asyncio.to_thread(
-                lambda: self.connection.publisher(
-                    frame.topic, channel=options.channel, linger_us=options.linger_us,
-                    history_bytes=options.history_bytes, buffer=False,
-                    rate_packets_per_s=options.rate_packets_per_s,
-                    rate_bytes_per_s=options.rate_bytes_per_s,
-                )
-            )  # fmt: skip
-            publication = _Publication(self, frame.number, core, frame.first)
+                lambda: Publisher(self.connection, frame.topic, frame.options)
+            )
+            self.connection.add_publisher(core)
+            publication = RemotePublication(self, frame.number, core, frame.first)
             self._publications[frame.number] = publication
         core = publication.core
         per_packet = core.packet_room_bytes
-        return rf.PublicationOpened(
+        opened = rf.PublicationOpened(
             session=core.session,
             on_full=core.on_full,
             slot_bytes=per_packet + _PER_MESSAGE,
             slots=2 * ((core.payload_bytes_max + 8) // per_packet),
         )
+        durable = core.producer_session
+        if durable is None:
+            return opened
+        return msgspec.structs.replace(
+            opened, durable=True, producer_id=durable.producer_id, epoch=durable.epoch,
+            first_seq=durable.first_seq, acked_seq=durable.acked_seq, last_seq=durable.last_seq,
+        )  # fmt: skip
+
+    async def _open_consumer(self, frame: rf.OpenConsumer) -> rf.ConsumerOpened:
+        self.need("subscribe", frame.pattern)
+        if frame.options.dead_letter:  # the engine publishes there on its behalf
+            self.need("publish", frame.options.dead_letter)
+        before = self._consumers.pop(frame.number, None)
+        if before is not None:
+            await before.close()
+        if len(self._consumers) >= CONSUMERS_MAX:
+            raise Conflict(f"a remote client has at most {CONSUMERS_MAX} durable consumers")
+        if frame.options.ring_bytes > RING_BYTES_MAX:
+            raise ConfigError(
+                f"ring_bytes: {frame.options.ring_bytes}: at most {RING_BYTES_MAX} over a gateway"
+            )
+        link = self.connection.link
+        grant = await asyncio.to_thread(
+            link.open_consumer, frame.pattern, frame.name, frame.options
+        )
+        consumer = RemoteConsumer(self, frame.number, grant)
+        self._consumers[frame.number] = consumer
+        consumer.pause(self.keep_s)  # until the client says that it is ready
+        return consumer.opened
 
     async def _open_subscription(self, frame: rf.OpenSubscription) -> rf.SubscriptionOpened:
+        self.need("subscribe", frame.pattern)
         if frame.number in self._subscriptions:
             raise Conflict(f"subscription {frame.number} is open")
         if len(self._subscriptions) >= SUBSCRIPTIONS_MAX:
@@ -452,6 +497,9 @@ class RemoteSession:
         async with self._free:
             publications = list(self._publications.values())
             self._publications.clear()
+            for consumer in self._consumers.values():
+                consumer.pause(None)
+            self._consumers.clear()
             await asyncio.gather(*(each.close() for each in publications))
             with contextlib.suppress(TidecastError):
                 await self.connection.close()

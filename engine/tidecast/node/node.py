@@ -56,6 +56,7 @@ from tidecast.layout.packet import CHANNEL_LARGE, CHANNEL_NAMES
 from tidecast.native.mapped import MappedFile
 from tidecast.node import sessions, tables, topics
 from tidecast.node.durable import Durable
+from tidecast.node.keys import KEYS_NAME, KeyRing
 from tidecast.node.leftovers import adopt_recorder, clear_leftovers, dead_nodes, make_directory
 from tidecast.node.state import Client, Image, Peer, Publication, Subscription
 from tidecast.node.subscriptions_durable import DurableSubscriptions
@@ -106,6 +107,7 @@ class Node(NodeViews):
         self.faults: dict[str, FaultSettings] = {}
         self.ids = itertools.count(1)
         self.started = False
+        self.keys = KeyRing(topology.keys, data_dir / KEYS_NAME)
         self.durable = Durable(self)
         self.consumers = DurableSubscriptions(self)
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()

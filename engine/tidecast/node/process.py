@@ -213,7 +213,8 @@ class Engine:
             if self._gateway != "off":  # first: an engine that answers here has its gateway
                 from tidecast.node.gateway import open_gateway
 
-                opened = open_gateway(node, self.data_dir, self._gateway)
+                come = bool(self._companions)
+                opened = open_gateway(node, self.data_dir, self._gateway, keys_come=come)
                 undo.callback(opened.stop)
                 gateway = opened.url
             server = AdmissionServer(node, self.data_dir, store, self._token)

@@ -357,7 +357,7 @@ def stats(counters: CountersFile) -> dict[str, Any]:
     """Every counter row by kind: name, session, counters that are not 0."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in counters.rows():
-        columns = cl.QueueCounter if row.kind == "queue" else cl.Counter
+        columns = cl.COLUMNS_OF.get(row.kind, cl.Counter)
         values = {c.name.lower(): int(row.values[c]) for c in columns if row.values[c]}
         found.setdefault(row.kind, []).append(
             {

@@ -1,0 +1,58 @@
+"""`tidecast key`: keys of clients that are declared in the topology file."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import click
+
+from tidecast.cli.common import echo_json, json_option
+
+
+@click.group()
+def key() -> None:
+    """Keys of clients: what remote clients show at the gateway."""
+
+
+@key.command()
+@click.argument("name")
+@click.option(
+    "--allow",
+    "allowed",
+    multiple=True,
+    required=True,
+    metavar="RIGHT:PATTERN",
+    help="A right (publish, subscribe, manage) on the topics of a pattern; may be repeated.",
+)
+@click.option(
+    "--expires",
+    type=click.DateTime(["%Y-%m-%d"]),
+    metavar="YYYY-MM-DD",
+    help="The day on which it ends (UTC); never without it.",
+)
+@json_option
+def new(name: str, allowed: tuple[str, ...], expires: datetime | None, as_json: bool) -> None:
+    """Make a key. Prints its secret, once, and what to put under `keys:` in the topology file.
+
+    The file holds a hash only. Engines that a control service manages are told its keys instead.
+    """
+    import msgspec
+    import yaml
+
+    from tidecast.access import RIGHTS, Scope, new_key
+
+    rights: dict[str, list[str]] = {}
+    for each in allowed:
+        right, colon, pattern = each.partition(":")
+        if not colon or not pattern or right not in RIGHTS:
+            raise click.UsageError(f"--allow {each}: RIGHT:PATTERN; rights: {', '.join(RIGHTS)}")
+        rights.setdefault(pattern, []).append(right)
+    scopes = [msgspec.convert({"pattern": p, "rights": r}, Scope) for p, r in rights.items()]
+    ends = None if expires is None else expires.replace(tzinfo=UTC)
+    secret, made = new_key(name, scopes, ends)
+    plain = msgspec.to_builtins(made)
+    if as_json:
+        echo_json({"secret": secret, "key": plain})
+        return
+    click.echo(f"# The secret, shown only now: {secret}")
+    click.echo(yaml.safe_dump({"keys": [plain]}, sort_keys=False), nl=False)

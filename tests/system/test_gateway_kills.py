@@ -1,0 +1,98 @@
+"""kill -9 of remote producers, remote consumers and engines, and connections cut, all at random.
+
+As `test_durable_kills`, over websockets: the logs hold each number once, in the order of its key,
+never less than was said to be durable; and the consumers have handled all of it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.conftest import Eventually
+from tests.support.gateways import Served
+from tests.support.lab import Lab, Process
+from tests.support.proxy import Proxy
+from tests.support.roles import NUMBER
+from tests.system.test_durable_kills import TOPIC, durable, prove
+
+VICTIMS = ("engine", "producer", "consumer", "connections")
+
+
+def handled(seen: Path) -> set[int]:
+    """Numbers that consumers wrote down."""
+    raw = seen.read_bytes()
+    whole = raw[: len(raw) // NUMBER.size * NUMBER.size]
+    return {number for (number,) in NUMBER.iter_unpack(whole)}
+
+
+def kill_in_turn(
+    lab: Lab, eventually: Eventually, victims: Sequence[str], rng: random.Random
+) -> None:
+    served = Served(lab, [TOPIC])
+    proxy = Proxy(served.port)
+    directory = served.platform.directory
+    progress, seen = directory / "progress", directory / "seen"
+    progress.write_bytes(bytes(NUMBER.size))
+
+    def producer() -> Process:
+        child = lab.role("produce", proxy.url, "orders", str(progress))
+        assert child.popen.stdin is not None
+        child.popen.stdin.write("go\n")
+        child.popen.stdin.flush()
+        return child
+
+    def consumer() -> Process:
+        return lab.role("consume", proxy.url, "orders", str(seen))
+
+    try:
+        roles = {"producer": producer(), "consumer": consumer()}
+        acked = 0
+        for victim in victims:
+            goal = durable(progress) + rng.randrange(1, 5000)
+            eventually(lambda goal=goal: durable(progress) >= goal, "progress", timeout_s=60.0)
+            acked = max(acked, durable(progress))
+            if victim == "engine":
+                served.platform.kill()
+                served.start()
+            elif victim == "connections":
+                proxy.cut_after(rng.randrange(1, 200_000))
+            else:
+                roles[victim].kill()
+                roles[victim] = producer() if victim == "producer" else consumer()
+        roles["producer"].kill()
+        acked = max(acked, durable(progress))
+        wanted = set(range(1, acked + 1))
+        eventually(lambda: wanted <= handled(seen), "all handled", timeout_s=90.0)
+        roles["consumer"].kill()
+        served.platform.stop()
+        prove(directory, acked)
+    finally:
+        proxy.close()
+
+
+@pytest.fixture(autouse=True)
+def token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients find the token where a user would put it."""
+    start = Served.start
+
+    def with_token(self: Served) -> None:
+        start(self)
+        monkeypatch.setenv("TIDECAST_TOKEN", self.token)
+
+    monkeypatch.setattr(Served, "start", with_token)
+
+
+@pytest.mark.long
+def test_kills_of_all_three_lose_nothing(lab: Lab, eventually: Eventually) -> None:
+    kill_in_turn(lab, eventually, ("consumer", "engine", "connections"), random.Random(1))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("seed", range(3))
+def test_many_kills_at_random(lab: Lab, eventually: Eventually, seed: int) -> None:
+    rng = random.Random(seed)
+    kill_in_turn(lab, eventually, [rng.choice(VICTIMS) for _ in range(20)], rng)
