@@ -8,11 +8,6 @@ which the credit bounds.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
-import shutil
-import tempfile
 import threading
 from collections import deque
 from dataclasses import dataclass, field
@@ -36,6 +31,7 @@ from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.native.mapped import Bytes, MappedFile
 from tidecast.native.memory import address
+from tidecast.scratch import scratch_directory
 
 OUT_RING_BYTES_MAX = 2 * rf.MESSAGE_BYTES_MAX + (1 << 20)
 IN_SLOT_BYTES, IN_RING_BYTES = 16 << 10, 512 << 10
@@ -82,25 +78,9 @@ class Shelf:
 
 
 def make_directory() -> tuple[Path, int]:
-    """A directory for a client's rings, locked while it lives; what killed clients left is removed.
-
-    Returns it and the descriptor of its lock.
-    """
-    root = Path("/dev/shm" if Path("/dev/shm").is_dir() else tempfile.gettempdir())
-    for left in root.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):
-            lock = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(lock).st_uid == os.getuid():
-                    shutil.rmtree(left, ignore_errors=True)
-            finally:
-                os.close(lock)
-    # Locked under a name that nobody sweeps, so that no sweep comes between.
-    made = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=root))
-    lock = os.open(made, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    fcntl.flock(lock, fcntl.LOCK_SH)
-    return made.rename(root / made.name.removeprefix(".")), lock
+    """A directory for a client's rings, in memory, and the descriptor of its lock."""
+    memory = Path("/dev/shm")
+    return scratch_directory(_PREFIX, memory if memory.is_dir() else None)
 
 
 class Sent(NamedTuple):

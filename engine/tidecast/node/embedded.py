@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import shutil
-import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,9 @@ from tidecast.client.link import (
 from tidecast.config import Topology, default_topology, load_topology, with_identity
 from tidecast.events import Event
 from tidecast.node.node import Node
+from tidecast.scratch import drop_scratch, scratch_directory
+
+_PREFIX = "tidecast-embedded-"
 
 
 class EmbeddedLink:
@@ -32,7 +33,7 @@ class EmbeddedLink:
     def __init__(self, node: Node, name: str, *, owns_node: bool) -> None:
         self.node = node
         self._owns = owns_node
-        self._directory: Path | None = None
+        self._scratch: tuple[Path, int] | None = None
         self._closed = False
         self._work_lock = threading.Lock()
         self.client_id = node.attach(name)
@@ -60,18 +61,19 @@ class EmbeddedLink:
         elif isinstance(topology, str | Path):
             topology = load_topology(Path(topology))
         warm_up()
-        directory = None
+        scratch = None
         if data_dir is None:
-            directory = data_dir = Path(tempfile.mkdtemp(prefix="tidecast-"))
+            scratch = scratch_directory(_PREFIX)
+            data_dir, _ = scratch
         node = Node(with_identity(topology, data_dir), data_dir, mode == "inline")
         try:
             node.start()
         except BaseException:
-            if directory is not None:
-                shutil.rmtree(directory, ignore_errors=True)
+            if scratch is not None:
+                drop_scratch(*scratch)
             raise
         link = cls(node, name, owns_node=True)
-        link._directory = directory
+        link._scratch = scratch
         atexit.register(link.close)
         return link
 
@@ -151,5 +153,5 @@ class EmbeddedLink:
         self.node.client_gone(self.client_id)
         if self._owns:
             self.node.stop()
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
+        if self._scratch is not None:
+            drop_scratch(*self._scratch)
