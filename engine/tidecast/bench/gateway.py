@@ -73,30 +73,32 @@ def gateway_echo(port: int) -> dict[str, Any]:
 # --- clients ------------------------------------------------------------------------------------
 def gateway_floor(port: int, messages: int) -> dict[str, Any]:
     """Worker: the same bytes through a bare websocket and back, in frames of 256 KiB."""
-    from websockets.sync.client import connect
+    from websockets.asyncio.client import connect
 
     from tidecast.bench.worker import ready
 
     frame = np.random.default_rng(1).integers(0, 256, FRAME_BYTES).astype(np.uint8).tobytes()
     frames = max(1, messages * MESSAGE_BYTES // FRAME_BYTES)
-    with connect(
-        f"ws://127.0.0.1:{port}", compression=None, max_size=1 << 20, proxy=None
-    ) as connection:
 
-        def send() -> None:
+    async def run() -> float:
+        url = f"ws://127.0.0.1:{port}"
+        async with connect(url, compression=None, max_size=1 << 20, proxy=None) as connection:
+            await connection.send(frame)
+            await connection.recv()
+            await asyncio.to_thread(ready)
+            began = time.perf_counter()
+
+            async def send() -> None:
+                for _ in range(frames):
+                    await connection.send(frame)
+
+            sending = asyncio.create_task(send())
             for _ in range(frames):
-                connection.send(frame)
+                await connection.recv()
+            await sending
+            return time.perf_counter() - began
 
-        connection.send(frame)
-        connection.recv()
-        ready()
-        began = time.perf_counter()
-        sender = threading.Thread(target=send)
-        sender.start()
-        for _ in range(frames):
-            connection.recv()
-        sender.join()
-        return {"s": time.perf_counter() - began, "bytes": frames * FRAME_BYTES}
+    return {"s": asyncio.run(run()), "bytes": frames * FRAME_BYTES}
 
 
 def gateway_client(port: int, messages: int) -> dict[str, Any]:

@@ -111,7 +111,10 @@ class RemoteLink:
             lambda: kernels.ring_line(self.bells, self._shelf.pump_line),
         )  # fmt: skip
         self._greeted(self._welcome)
-        self.consumers = Consumers(self._shelf, self._push, self._ask, self._ask_then)
+        self.consumers = Consumers(
+            self._shelf, self._push, self._ask, self._ask_then, self._hang_up
+        )
+        self.consumer_grant = self.consumers.grant_of
         self._reader = self._thread(self._read, "tidecast-remote-in")
         self._pump = self._thread(self._ship, "tidecast-remote-out")
         self._reader.start()
@@ -259,7 +262,7 @@ class RemoteLink:
             for each in subscribed:
                 number = next(self._numbers)
                 self._waiting[number] = self._when_reopened(each, outstanding, back)
-                frames.append(self._opening(number, each))
+                frames.append(each.opening(number))
             try:
                 for frame in frames:
                     socket.send(rf.encode(frame))
@@ -281,12 +284,21 @@ class RemoteLink:
             if problem is None:
                 again = msgspec.msgpack.decode(answer.result(), type=rf.PublicationOpened)
                 out.node_session = again.session
-            elif not isinstance(problem, ConnectionLost):
+            elif not getattr(problem, "retryable", False):
                 self._fail(out, problem)
+            elif not isinstance(problem, ConnectionLost):
+                self._hang_up()
 
         answer.add_done_callback(opened)
         self._waiting[number] = answer
         return msgspec.structs.replace(out.begin_again(), id=number)
+
+    def _hang_up(self) -> None:
+        """The gateway cannot do it now: connect again, and ask again."""
+        socket = self._socket
+        if socket is not None:
+            with contextlib.suppress(Exception):
+                socket.close()
 
     def _ask_then(
         self, make: Callable[[int], rf.Frame], kind: Any, then: Callable[[Any], None]
@@ -311,13 +323,6 @@ class RemoteLink:
                 known = self._waiting.pop(number, None)
             if known is not None:
                 answer.set_exception(problem)
-
-    @staticmethod
-    def _opening(number: int, each: Subscribed) -> rf.OpenSubscription:
-        return rf.OpenSubscription(
-            id=number, number=each.number, pattern=each.pattern, options=each.options,
-            credit=rf.CREDIT_BYTES,
-        )  # fmt: skip
 
     def _when_reopened(
         self, each: Subscribed, outstanding: set[int], back: GatewayBack
@@ -501,7 +506,7 @@ class RemoteLink:
         each = Subscribed(next(self._numbers), pattern, options)
         self.arrivals.add(each)
         try:
-            opened = self._ask(lambda number: self._opening(number, each), rf.SubscriptionOpened)
+            opened = self._ask(each.opening, rf.SubscriptionOpened)
         except BaseException:
             self.arrivals.remove(each.number)
             raise
@@ -540,10 +545,6 @@ class RemoteLink:
         if mirror is not None:
             self._settle(mirror)
             self.consumers.close(consumer_id)
-
-    def consumer_grant(self, consumer_id: int) -> ConsumerGrant:
-        """Of a consumer that joined anew (`ConsumerRejoined`)."""
-        return self.consumers.grant_of(consumer_id)
 
     def subscription(self, action: str, arguments: dict[str, Any]) -> Any:
         """See `Link`."""

@@ -30,6 +30,13 @@ class Subscribed:
         self.again = False
         """It was opened anew: images may begin behind what was missed."""
 
+    def opening(self, question: int) -> rf.OpenSubscription:
+        """The question for it."""
+        return rf.OpenSubscription(
+            id=question, number=self.number, pattern=self.pattern, options=self.options,
+            credit=rf.CREDIT_BYTES,
+        )  # fmt: skip
+
 
 class Arrivals:
     """See the module."""

@@ -25,7 +25,7 @@ from tidecast.client import remote_kernels as rk
 from tidecast.client.link import ConsumerGrant, ConsumerOptions
 from tidecast.client.remote_frames import BadFrame
 from tidecast.client.remote_rings import Shelf
-from tidecast.errors import TidecastError
+from tidecast.errors import ConnectionLost, TidecastError
 from tidecast.events import ConsumerExpelled, ConsumerRejoined
 from tidecast.layout import member as lay
 from tidecast.native.mapped import MappedFile
@@ -152,8 +152,10 @@ class Consumers:
         self, shelf: Shelf, push: Callable[..., None],
         ask: Callable[[Callable[[int], rf.Frame], Any], Any],
         ask_then: Callable[[Callable[[int], rf.Frame], Any, Callable[[Any], None]], None],
+        hang_up: Callable[[], None],
     ) -> None:  # fmt: skip
         self._shelf, self._push, self._ask, self._ask_then = shelf, push, ask, ask_then
+        self._hang_up = hang_up
         self._lock = threading.Lock()
         self._files = 0
         self.mirrors: dict[int, Mirror] = {}
@@ -189,7 +191,9 @@ class Consumers:
             if isinstance(answer, TidecastError):
                 if answer.code == "not_found":
                     self._join(mirror)
-                return  # another connection, another try
+                else:
+                    self._refused(mirror, answer)
+                return
             try:
                 mirror.resume(answer)
             except BadFrame:
@@ -208,8 +212,7 @@ class Consumers:
 
         def answered(answer: Any) -> None:
             if isinstance(answer, TidecastError):
-                if not answer.retryable:
-                    self._push(mirror.expelled(str(answer)))
+                self._refused(mirror, answer)
                 return
             if self.mirrors.get(mirror.number) is not mirror:
                 return  # closed meanwhile
@@ -222,6 +225,13 @@ class Consumers:
             )
 
         self._ask_then(mirror.opening, rf.ConsumerOpened, answered)
+
+    def _refused(self, mirror: Mirror, problem: TidecastError) -> None:
+        """Another connection is another try, if trying again can help."""
+        if not problem.retryable:
+            self._push(mirror.expelled(str(problem)))
+        elif not isinstance(problem, ConnectionLost):
+            self._hang_up()
 
     def grant_of(self, number: int) -> ConsumerGrant:
         """What a consumer that joined anew is told."""

@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -42,6 +42,7 @@ from tidecast.node.gateway_consumers import RING_BYTES_MAX, RemoteConsumer
 from tidecast.node.gateway_publications import RemotePublication
 
 PUBLICATIONS_MAX, SUBSCRIPTIONS_MAX, CONSUMERS_MAX = 256, 256, 64
+OUTBOX_MAX = 10_000
 LOOKS = frozenset({"list", "show", "lanes", "peek"})
 """Actions on durable subscriptions that change nothing."""
 _PER_MESSAGE = wire.PACKET_HEADER_BYTES + wire.MESSAGE_HEADER_BYTES
@@ -126,7 +127,8 @@ class _Subscription:
                     batch = await relay.take()
                     if batch is None:
                         return
-                await self.tell_news()
+                for frame in self.news():
+                    await self._session.send(frame)
                 if batch is not None:
                     await self._deliver(batch)
         except TidecastError as problem:
@@ -134,33 +136,28 @@ class _Subscription:
                 rf.Ended(number=self.number, publication=False, failure=failure_of(problem))
             )
 
-    async def tell_news(self) -> None:
-        """Send what happened to images."""
+    def news(self) -> Iterator[Frame]:
+        """What happened to images."""
         while self.relay.news:
             what, image, about = self.relay.news.popleft()
             if what == "opened":
                 number = self._images[id(image)] = self._session.next_image()
                 seq, at = about
-                await self._session.send(
-                    rf.ImageOpened(
-                        number=self.number, image=number, topic=image.topic, node=image.node,
-                        session=image.session, reliability=image.reliability, seq=seq, at=at,
-                    )
+                yield rf.ImageOpened(
+                    number=self.number, image=number, topic=image.topic, node=image.node,
+                    session=image.session, reliability=image.reliability, seq=seq, at=at,
                 )  # fmt: skip
                 continue
             number = self._images.get(id(image), 0)
             if what == "gap":
-                await self._tell_gap(number, about.first, about.end, about.reason)
+                yield self._gap(number, about.first, about.end, about.reason)
             else:
                 self._images.pop(id(image), None)
-                ended = rf.ImageEnded(number=self.number, image=number, reason=str(about))
-                await self._session.send(ended)
+                yield rf.ImageEnded(number=self.number, image=number, reason=str(about))
 
-    async def _tell_gap(self, image: int, first: int, end: int, reason: str) -> None:
+    def _gap(self, image: int, first: int, end: int, reason: str) -> rf.GapTold:
         self._session.count("gaps")
-        await self._session.send(
-            rf.GapTold(number=self.number, image=image, first=first, end=end, reason=reason)
-        )
+        return rf.GapTold(number=self.number, image=image, first=first, end=end, reason=reason)
 
     async def _deliver(self, batch: Batch) -> None:
         image = self.relay.current
@@ -170,10 +167,11 @@ class _Subscription:
         for first, end, mixed, body in rf.bodies(memory, columns, rows, n):
             seq, at = int(image.port[rd.R_SEQ]), _offset(image)
             if not image.whole():
-                await self._tell_gap(number, int(kernels.forget(image.port)), seq, "lapped")
+                gone = int(kernels.forget(image.port))
+                await self._session.send(self._gap(number, gone, seq, "lapped"))
                 return
             if not body.size:
-                await self._tell_gap(number, seq - 1, seq, "too large for a gateway")
+                await self._session.send(self._gap(number, seq - 1, seq, "too large for a gateway"))
                 continue
             while self._credit <= 0:
                 self._credited.clear()
@@ -222,6 +220,8 @@ class RemoteSession:
         self._subscriptions: dict[int, _Subscription] = {}
         self._consumers: dict[int, RemoteConsumer] = {}
         self._leaving: set[asyncio.Task[None]] = set()
+        self._outbox: deque[Frame] = deque()
+        self._posted = asyncio.Event()
         self._image = 0
         self.ended = False
 
@@ -264,6 +264,20 @@ class RemoteSession:
             with contextlib.suppress(ConnectionClosed):
                 await socket.send(rf.encode(frame, body))
 
+    def post(self, frame: Frame) -> None:
+        """Have it sent; without waiting, as a client that is sending does not read."""
+        if len(self._outbox) >= OUTBOX_MAX:
+            raise BadFrame(f"{OUTBOX_MAX} answers wait: it asks and does not read")
+        self._outbox.append(frame)
+        self._posted.set()
+
+    async def _send_posted(self) -> None:
+        while True:
+            self._posted.clear()
+            while self._outbox:
+                await self.send(self._outbox.popleft())
+            await self._posted.wait()
+
     async def serve(self, socket: ServerConnection, *, resumed: bool) -> bool:
         """Serve one connection to its end; a second one of the same client ends the first.
 
@@ -274,12 +288,14 @@ class RemoteSession:
         async with self._free:
             self._socket = socket
             self.counts["resumed"] += resumed
-            events: asyncio.Task[None] | None = None
+            helpers: list[asyncio.Task[None]] = []
+            self._outbox.clear()
             try:
                 await self.send(self.welcome(resumed=resumed))
                 for publication in list(self._publications.values()):
                     await publication.tell_durable()
-                events = asyncio.create_task(self._tell_events())
+                helpers.append(asyncio.create_task(self._tell_events()))
+                helpers.append(asyncio.create_task(self._send_posted()))
                 async for data in socket:
                     frame, body = rf.from_client(data)
                     if isinstance(frame, rf.Bye):
@@ -287,8 +303,8 @@ class RemoteSession:
                     await self._handle(frame, body)
             finally:
                 self._socket = None
-                if events is not None:
-                    events.cancel()
+                for helper in helpers:
+                    helper.cancel()
                 for subscription in self._subscriptions.values():
                     await subscription.close()
                 self._subscriptions.clear()
@@ -353,9 +369,9 @@ class RemoteSession:
         try:
             result = rf.result_of(await self._ask(frame))
         except TidecastError as problem:
-            await self.send(rf.Reply(id=frame.id, failure=failure_of(problem)))
+            self.post(rf.Reply(id=frame.id, failure=failure_of(problem)))
         else:
-            await self.send(rf.Reply(id=frame.id, result=result))
+            self.post(rf.Reply(id=frame.id, result=result))
         if isinstance(frame, rf.OpenSubscription) and frame.number in self._subscriptions:
             self._subscriptions[frame.number].start()
 
@@ -484,7 +500,8 @@ class RemoteSession:
         subscription = _Subscription(self, frame.number, relay, credit)
         self._subscriptions[frame.number] = subscription
         relay.settle()
-        await subscription.tell_news()
+        for told in subscription.news():
+            self.post(told)
         return rf.SubscriptionOpened(subscriber_id=relay.subscriber_id)
 
     async def end(self) -> None:
