@@ -21,7 +21,7 @@ import yaml
 from msgspec import Meta
 
 from tidecast.access import ClientKey
-from tidecast.config_check import build, raise_problems, shown
+from tidecast.config_check import build, owner_problems, raise_problems, shown
 from tidecast.config_telemetry import TelemetryConfig
 from tidecast.errors import ConfigError, Conflict, NotFound
 from tidecast.layout.packet import NAME_BYTES_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN
@@ -131,6 +131,8 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """How long a closed publication still answers NAKs when receivers have not confirmed all."""
     mode: Literal["live", "durable"] = "live"
     """``durable``: also appended to queues on disk; what follows is for that mode."""
+    owner: Annotated[str, Meta(max_length=64)] = ""
+    """The node that keeps the queues for all; "": each for itself."""
     queues: Annotated[int, Meta(ge=1, le=1024)] = 1
     fsync: Literal["none", "interval", "batch"] = "interval"
     fsync_interval_ms: Annotated[float, Meta(ge=1, le=60_000)] = 50.0
@@ -428,6 +430,9 @@ def _check_topics(topology: Topology, problems: list[str]) -> None:
                 problems += [problem] if problem is not None else []
         if topic.mode == "durable" and topic.reliability == "unreliable":
             problems.append(f"{at}.reliability: unreliable: a durable topic loses nothing")
+        problems += owner_problems(
+            at, topic, carrier is not None and carrier.kind == "ipc", topology.node.name
+        )
         owner = ids.setdefault((transport, topic.wire_id), topic.name)
         if owner != topic.name:
             problems.append(_id_collision(at, topic, owner, transport, topology.topics))

@@ -190,3 +190,19 @@ def _allowed_text(kind: inspect.StrType) -> str:
     if kind.pattern is not None:
         return f"text that matches {kind.pattern}"
     return f"at most {kind.max_length} characters" if kind.max_length is not None else "text"
+
+
+def owner_problems(at: str, topic: Any, only_here: bool, node: str) -> list[str]:
+    """What is wrong with a topic's ``owner``. ``only_here``: its transport never leaves a node."""
+    if not topic.owner:
+        return []
+    given = f"{at}.owner: {shown(topic.owner)}"
+    if topic.mode != "durable":
+        return [f"{given}: topic {topic.name} is live, nobody keeps it: leave it out"]
+    if re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", topic.owner) is None:
+        return [f"{given}: allowed the name of a node (1..64 of A-Z a-z 0-9 _ . -)"]
+    if only_here and node and topic.owner != node:
+        return [
+            f"{given}: an ipc transport never leaves this node, {node}: use one of kind udp-..."
+        ]
+    return []

@@ -72,6 +72,7 @@ PACKET_FLAGS = {
     "PROBE": ("HEARTBEAT", "tail-loss probe"),
     "LEAVE": ("STATUS", "the receiver leaves; forget it"),
     "REPORT": ("HEARTBEAT", "not all is confirmed as consumed; answer with STATUS"),
+    "PRODUCER": ("SETUP", "a durable topic that another node keeps; the producer's block follows"),
 }
 MESSAGE_FLAGS = {
     "BEGIN": "the message begins here",
@@ -450,6 +451,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "status": lambda: record(packet.STATUS_BODY),
     "nak": lambda: record(packet.NAK_BODY),
     "lost": lambda: record(packet.LOST_BODY),
+    "producer": lambda: record(packet.PRODUCER_BODY),
+    "ack": lambda: record(packet.ACK_BODY),
     "channels": channels,
     "timers": timers,
     "limits": limits,

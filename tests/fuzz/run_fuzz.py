@@ -53,6 +53,7 @@ def seeds() -> list[bytes]:
         pk.status(consumed=top, contiguous=top, window=0xFFFFFFFF),
         pk.setup(), pk.setup(topic_name="nobody.wants"),
         pk.setup(slots=1 << 20, packet_bytes=65_000, oldest=5, seq=9),
+        pk.ack(), pk.ack(seq=top, state=-1), pk.durable_setup(pk.block()),
     ]  # fmt: skip
 
 

@@ -10,26 +10,30 @@ import struct
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tests.support.gateway_frames import frames
 from tests.support.simulation import Stream
 
+from tidecast.agents.puller_state import MEMBER
+from tidecast.buffers.member_ring import MemberFile, publish, put_frame, reserve
+from tidecast.buffers.member_ring import put_ack as put_member_ack
 from tidecast.buffers.recorder import create_recorder, record_from_python
 from tidecast.buffers.ring_file import add_consumer, create_ring
 from tidecast.client import metadata
 from tidecast.layout import counters as counters_lay
+from tidecast.layout import member, segment
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
-from tidecast.layout import segment
 from tidecast.layout.fields import Layout
 from tidecast.log.building import BatchBuilder
 from tidecast.log.files import index_name, segment_name
 from tidecast.log.queue_log import QueueLog
 from tidecast.memory_switch import Packet
 from tidecast.native.jit import kernel
-from tidecast.protocol.packets import put_nak, put_packet_header, put_status
+from tidecast.protocol.packets import put_ack, put_nak, put_packet_header, put_status
 from tidecast.testing import Network
 
 FOLDER = Path(__file__).parent / "files"
@@ -58,18 +62,20 @@ def built(out, ranges):  # type: ignore[no-untyped-def]
     m = put_status(
         out[300:], 16, 0, 0xA1B2C3D4, 0x1234, 0x0102, 1 << 61, 5, 9, 2048, 3, 1234567890123, 250
     )
-    return n, m
+    k = put_ack(out[400:], 1, 0xA1B2C3D4, 0x1234, 0x0102, 1 << 62, 3, 41, 1 << 33, 700, 9001, -1, 5)
+    return n, m, k
 
 
 def control_packets() -> dict[str, str]:
     out = np.zeros(600, dtype=np.uint8)
-    n, m = built(out, np.array([[5, 3], [900, 1]], dtype=np.int64))
+    n, m, k = built(out, np.array([[5, 3], [900, 1]], dtype=np.int64))
     raw = out.tobytes()
     return {
         "packet_heartbeat": drawn(wire.PACKET_HEADER, raw[:32]),
         "packet_lost": drawn(wire.LOST_BODY, raw[100:132]),
         "packet_nak": drawn(wire.NAK_BODY, raw[200 : 200 + n]),
         "packet_status": drawn(wire.STATUS_BODY, raw[300 : 300 + m]),
+        "packet_ack": drawn(wire.ACK_BODY, raw[400 : 400 + k]),
     }
 
 
@@ -102,6 +108,61 @@ def sent_packets() -> dict[str, str]:
     }
     found["packet_setup"] = drawn(wire.SETUP_BODY, first[wire.SETUP].data)
     return found
+
+
+def durable_setup() -> dict[str, str]:
+    """The SETUP of a publication whose topic another node keeps, once its session is open."""
+    seen: list[Packet] = []
+    settings: dict[str, Any] = {"mode": "durable", "owner": "alpha"}
+    with Network(seed=1) as net:
+        net.node("alpha", topics=["orders"], node={"id": 258}, **settings)
+        b = net.node("beta", topics=["orders"], node={"id": 259}, **settings)
+        net.intercept(seen.append)
+        Stream(b, "orders", producer="billing", first_seq=41).publisher.publish(b"", flush=True)
+        net.settle()
+    raw = [p.data for p in seen if p.type == wire.SETUP][-1]
+    raw = raw[: wire.TIME_AT] + bytes(8) + raw[32 : wire.SETUP_AGE_AT] + bytes(8) + raw[48:]
+    block = len(raw) - wire.PRODUCER_BYTES
+    return {
+        "packet_setup_durable": drawn(wire.SETUP_BODY, raw),
+        "producer_block": drawn(wire.PRODUCER_BODY, raw[block:]),
+    }
+
+
+@kernel
+def framed(ring, members, bells):  # type: ignore[no-untyped-def]
+    m = members[0]
+    m.deliveries_bytes, m.settled = 1 << 16, 56
+    at = reserve(ring, m, 48 + 32)
+    put_frame(ring, m, at, 48 + 32, member.FRAME_RECORDS, 2, 1 << 33, 1, 28, 0, 0x100000002)
+    at = reserve(ring, m, 48 + 8)
+    put_frame(ring, m, at, 48 + 8, member.FRAME_FRAGMENT, 1, 7, 900_000, 8, 4096, 0x100000002)
+    publish(ring, m, bells)
+
+
+def member_files() -> dict[str, str]:
+    """A member's file with two deliveries, and two ack frames of its client."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as directory:
+        file = MemberFile.create(Path(directory) / "m", 1 << 16, 1 << 14, member=3, bell=65)
+        struct.pack_into("<q", file.array.data, member.MEM_CREATED_AT, WHEN)
+        framed(file.array, np.zeros(1, dtype=MEMBER), np.zeros(128, dtype=np.uint8))
+        k = file.client_state()
+        put_member_ack(
+            file.array, k, member.ACK, 0x100000002, 7, 12, 0, np.zeros(1, dtype=np.uint8), 0
+        )
+        reason = np.frombuffer(bytearray(b"poison"), dtype=np.uint8)
+        put_member_ack(file.array, k, member.TERM, 0x100000002, 12, 13, 0, reason, reason.size)
+        raw = file.array.tobytes()
+    deliveries = raw[member.MEMBER_HEADER_BYTES :]
+    acks = deliveries[1 << 16 :]
+    n = member.ACK_FRAME_BYTES
+    return {
+        "member_header": drawn(member.MEMBER_HEADER, raw[: member.MEMBER_HEADER.size]),
+        "member_records": drawn(member.DELIVERY_FRAME, deliveries[:80]),
+        "member_fragment": drawn(member.DELIVERY_FRAME, deliveries[80:136]),
+        "member_ack": drawn(member.ACK_FRAME, acks[:n]),
+        "member_term": drawn(member.ACK_FRAME, acks[n : 2 * n + 8]),
+    }
 
 
 def optional_fields() -> dict[str, str]:
@@ -193,7 +254,7 @@ def golden() -> dict[str, str]:
     """Everything: file name -> content."""
     return (
         control_packets() | sent_packets() | optional_fields() | shared_memory() | log_files()
-        | enumerations() | gateway_frames()
+        | enumerations() | gateway_frames() | durable_setup() | member_files()
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 from tidecast.layout import packet as wire
 
@@ -50,6 +51,29 @@ def status(
         "<qqqIIq", receiver_id, consumed, contiguous, window, echo_delay_us, lost_packets
     )
     return header(wire.STATUS, wire.STATUS_BYTES, **fields) + body
+
+
+def ack(
+    *, producer: int = 9, epoch: int = 1, first_seq: int = 1, count: int = 0,
+    offset: int = wire.PACKET_HEADER_BYTES, state: int = 0, owner: int = 0, **fields: int,
+) -> bytes:  # fmt: skip
+    body = struct.pack("<qqqqIiq", producer, epoch, first_seq, count, offset, state, owner)
+    return header(wire.ACK, wire.ACK_BYTES, **fields) + body
+
+
+def block(
+    producer: int = 9, epoch: int = 0, first_seq: int = 1, packet: int = 0,
+    offset: int = wire.PACKET_HEADER_BYTES, count: int = 0,
+) -> bytes:  # fmt: skip
+    """The producer's block of a SETUP."""
+    return struct.pack("<qqqqqq", producer, epoch, first_seq, packet, offset, count)
+
+
+def durable_setup(producer: bytes, **fields: Any) -> bytes:
+    """A SETUP with a producer's block."""
+    raw = bytearray(setup(flags=wire.FLAG_PRODUCER, **fields) + producer)
+    struct.pack_into("<H", raw, wire.LENGTH_AT, len(raw))
+    return bytes(raw)
 
 
 def setup(

@@ -59,6 +59,13 @@ IMAGE = np.dtype(
         ("group", np.int64),  # receivers of the session, as its SETUP says
         ("timeout_ns", np.int64),
         ("silent", np.int64),  # 1: time-out was reported
+        ("durable", np.int64),  # 1: the archiver reads it, and its publisher is told
+        ("producer", np.int64),  # of a durable image
+        ("epoch", np.int64),
+        ("first_seq", np.int64),
+        ("owner", np.int64),  # epoch of our lease
+        ("acked", np.int64),  # version of the ack record as last sent
+        ("ack_state", np.int64),  # state as last sent
         ("dirty", np.int64),  # 1: readers are to be woken
     ]
 )

@@ -58,6 +58,10 @@ PUBLICATION = np.dtype(
         ("heartbeat_ns", np.int64),
         ("close_linger_ns", np.int64),  # how long a closed session answers NAKs
         ("blocked_ns", np.int64),  # since when flow control blocks, 0 = it does not
+        ("remote", np.int64),  # 1: durable, and its owner is another node
+        ("consumer", np.int64),  # entry in the ring that ACKs move (remote)
+        ("owner", np.int64),  # highest epoch of an owner that has acked
+        ("block_at", np.int64),  # where the producer's block lies in its SETUP
         ("held_ns", np.int64),  # since when a receiver holds back half the ring, 0 = none does
     ]
 )

@@ -39,6 +39,7 @@ from tidecast.agents.receiving import (
     ring_of,
     send_naks,
     send_status,
+    tell_durable,
 )
 from tidecast.buffers.recorder import record
 from tidecast.buffers.slots import wake_armed
@@ -154,7 +155,7 @@ def on_packet(S, buffer, at, n, name, now_ns):
         return
     kind = load_u8(buffer, at + wire.TYPE_AT)
     source = load_u16(buffer, at + wire.SOURCE_AT)
-    if kind == wire.NAK or kind == wire.STATUS:
+    if kind == wire.NAK or kind == wire.STATUS or kind == wire.ACK:
         S.counters[row, C.INVALID_TYPE] += 1
         return
     if source == S.misc[M_NODE]:
@@ -242,6 +243,7 @@ def _image_timers(S, image, now_ns):
         image.dirty = 0
         wake_armed(ring, S.bells)
         work += 1
+    work += tell_durable(S, image, ring)
     if image.gaps > 0 and now_ns >= image.nak_ns:
         work += send_naks(S, image, now_ns)
     if image.contiguous - image.reported >= (image.slots >> 3):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tidecast.agents.events import E_EVICTED, E_GAP, E_SESSION_ENDED, emit
-from tidecast.agents.images import M_NODE, NEVER
+from tidecast.agents.images import M_NODE, M_UNREPORTED, NEVER
+from tidecast.agents.remote_acks import image_unacked, send_ack
 from tidecast.buffers.recorder import record
 from tidecast.buffers.slots import control_at, control_word
 from tidecast.layout import packet as wire
@@ -365,7 +366,22 @@ def send_status(S, image, ring, flags, now_ns):
     image.status_ns = now_ns + image.status_interval_ns
     image.status_interval_ns = min(image.status_interval_ns * 2, STATUS_INTERVAL_NS)
     S.counters[image.row, C.STATUS_SENT] += 1
+    if image.durable != 0:
+        send_ack(S, image, ring, _address(S, image))
     S.counters[image.row, C.CONSUMED] = slowest
+
+
+@inlined
+def tell_durable(S, image, ring):
+    """Ack what has become durable of a durable image. 1: an ACK was sent."""
+    if image.durable == 0:
+        return 0
+    if image_unacked(image, ring):
+        send_ack(S, image, ring, _address(S, image))
+        return 1
+    if load_i64(ring, lay.CONSUMERS_AT + lay.CONSUMER_POSITION_AT) < image.contiguous:
+        S.misc[M_UNREPORTED] = 1  # the archiver is at it: look again soon
+    return 0
 
 
 @inlined

@@ -24,6 +24,7 @@ from tidecast.agents.publications import (
     M_ROW,
     RESENDS_MAX,
 )
+from tidecast.agents.remote_acks import acked_up_to, on_ack, put_producer
 from tidecast.agents.sending import counted, send_new_packets, send_repairs
 from tidecast.buffers.recorder import record
 from tidecast.layout import packet as wire
@@ -79,6 +80,7 @@ def _send_setup(S, p, pub, ring, now_ns):
     first = load_i64(ring, lay.FIRST_AT)
     store_i64(out, wire.SETUP_OLDEST_AT, min(max(first, head - pub.slots), pub.sent))
     store_u16(out, wire.SETUP_RECEIVERS_AT, min(pub.receivers, 0xFFFF))
+    put_producer(pub, ring, out)
     send_run_to_all(S.tx, pub.channel, out, 0, out.size, 1, False)
     S.counters[pub.row, C.SETUPS_SENT] += 1
     waiting = now_ns < pub.hold_until_ns
@@ -105,6 +107,8 @@ def _heartbeat_due(S, pub, ring, now_ns):
         flags |= wire.FLAG_END
         pub.ended += 1
     if pub.flow == lay.FLOW_MIN and pub.lowest < pub.sent:
+        flags |= wire.FLAG_REPORT
+    if pub.remote != 0 and acked_up_to(ring) < pub.sent:
         flags |= wire.FLAG_REPORT
     _send_heartbeat(S, pub, flags, now_ns)
     record(S.recorder, rec.WRITER_SENDER, rec.HIGH, now_ns, rec.Code.PROBE_SENT, pub.session,
@@ -312,7 +316,7 @@ def _on_control(S, now_ns, buffer, at, n):
         S.counters[S.misc[M_ROW], cause] += 1
         return
     kind = load_u8(buffer, at + wire.TYPE_AT)
-    if kind != wire.NAK and kind != wire.STATUS:
+    if kind != wire.NAK and kind != wire.STATUS and kind != wire.ACK:
         S.counters[S.misc[M_ROW], C.INVALID_TYPE] += 1
         return
     source = load_u16(buffer, at + wire.SOURCE_AT)
@@ -328,6 +332,8 @@ def _on_control(S, now_ns, buffer, at, n):
     pub = S.pubs[p]
     if kind == wire.STATUS:
         _on_status(S, p, pub, now_ns, buffer, at)
+    elif kind == wire.ACK:
+        on_ack(S, pub, now_ns, buffer, at)
     else:
         ring = bytes_at(pub.ring_address, pub.ring_bytes)
         _on_nak(S, p, pub, ring, now_ns, buffer, at)

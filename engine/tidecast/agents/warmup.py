@@ -122,7 +122,7 @@ def _puller_entries() -> None:
 
 def _tasks() -> dict[str, Callable[[], None]]:
     """What to compile, by name; the slow ones first. Order matters within `_AFTER`."""
-    from tidecast.agents import leave, run
+    from tidecast.agents import leave, remote_acks, run
     from tidecast.buffers import reader, writer
     from tidecast.buffers import recorder as rec
 
@@ -137,6 +137,7 @@ def _tasks() -> dict[str, Callable[[], None]]:
     def receiver() -> None:
         _compile(run.run_receiver, rx, 0, scratch, raw, 0, 0)
         _compile(leave.leave_session, rx, 0, 0)
+        _compile(remote_acks.answer_setup, rx, words, 0, 0)
 
     def inline() -> None:
         _compile(run.inline_agents, (tx, rx, scratch))

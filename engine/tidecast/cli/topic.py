@@ -42,6 +42,7 @@ _SETTINGS: list[tuple[str, Any, str]] = [
     ("receiver_timeout_s", float, "When a silent or stuck receiver is dropped."),
     ("close_linger_s", float, "How long a closed publication still repairs."),
     ("mode", click.Choice(["live", "durable"]), "Memory only, or queues on disk as well."),
+    ("owner", str, "The one node that keeps the queues [default: each its own]."),
     ("queues", int, "Queues of a durable topic; may grow, never shrink."),
     ("fsync", click.Choice(["none", "interval", "batch"]), "When appended bytes are synced."),
     ("fsync_interval_ms", float, "With --fsync interval: how often, at most."),

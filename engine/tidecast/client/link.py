@@ -62,6 +62,8 @@ class PublicationGrant(msgspec.Struct, frozen=True, kw_only=True):
     """All of the producer up to here was durable, as far as the engine remembers."""
     last_seq: int = 0
     """The producer's highest sequence in any queue."""
+    owner: str = ""
+    """The node that keeps the topic, if another: it has yet to say what is 0 above."""
 
 
 class SubscriptionGrant(msgspec.Struct, frozen=True, kw_only=True):

@@ -119,6 +119,7 @@ class PublisherCore:
         self.producer_session: receipts.Session | None = None
         """Sequences and acks; None: the topic is live."""
         self._attach(connection.link.open_publication(topic, options))
+        self._await_session()
 
     # --- opening, losing, reopening ---------------------------------------------------------------
 
@@ -144,6 +145,16 @@ class PublisherCore:
         linger_us = self.options.linger_us
         linger_ns = int(kernels.word_of(ring, lay.LINGER_AT))
         self.flush_after_s = flush_after_s(linger_us * 1000 if linger_us else linger_ns)
+
+    def _await_session(self) -> None:
+        if self.producer_session is None:
+            return
+        try:
+            receipts.await_session(self._connection, self.producer_session)
+        except TidecastError:
+            self._connection.link.close_publication(self.publication_id)
+            self._unmap()
+            raise
 
     def _take_port(self, port: kernels.Port) -> None:
         self._port, self._port_at = port, address(port)
@@ -570,5 +581,7 @@ class PublisherCore:
         counts[kernels.P_BUSY] = 1
         counts[: wr.WRITER_FIELDS] = self._port[: wr.WRITER_FIELDS]
         self._take_port(counts)
+        if self.producer_session is not None:
+            self.producer_session.detach()
         self._ring = np.empty(0, dtype=np.uint8)
         self._mapped.close()

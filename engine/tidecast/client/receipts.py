@@ -21,7 +21,16 @@ from tidecast.client import durable_kernels as dk
 from tidecast.client import kernels
 from tidecast.client.link import PublicationGrant, PublicationOptions
 from tidecast.client.outgoing import reject
-from tidecast.errors import Closed, ConfigError, Fenced, StorageError, TidecastError
+from tidecast.client.waiting import Deadline, InlinePace
+from tidecast.errors import (
+    Closed,
+    ConfigError,
+    Fenced,
+    SequenceGap,
+    StorageError,
+    TidecastError,
+    Timeout,
+)
 from tidecast.layout import ring as lay
 from tidecast.native.mapped import Bytes, MappedFile
 
@@ -29,6 +38,8 @@ if TYPE_CHECKING:
     from tidecast.client.publisher import PublisherCore
 
 ACKS = ("durable",)
+OPEN_TIMEOUT_S = 5.0
+_SLICE_S = 0.1
 
 
 class Move:
@@ -62,16 +73,39 @@ class Session:
     """The durable side of one publisher: which sequences its ring holds, how far it is durable."""
 
     def __init__(self, topic: str, grant: PublicationGrant, ring: Bytes) -> None:
-        self.topic, self._ring = topic, ring
-        self.producer_id, self.epoch = grant.producer_id, grant.epoch
-        self.first_seq, self.acked_seq, self.last_seq = (
+        self.topic, self.owner, self._ring = topic, grant.owner, ring
+        self.producer_id, self._epoch = grant.producer_id, grant.epoch
+        self._first_seq, self.acked_seq, self.last_seq = (
             grant.first_seq, grant.acked_seq, grant.last_seq
         )  # fmt: skip
 
     @property
+    def epoch(self) -> int:
+        """The session's epoch; 0 until the topic's owner has answered."""
+        self._epoch = self._epoch or self._word(lay.EPOCH_AT)
+        return self._epoch
+
+    @property
+    def first_seq(self) -> int:
+        """Sequence of the ring's first message; 0 until the topic's owner has said."""
+        if not self._first_seq and self.epoch:
+            self._first_seq = self._word(lay.FIRST_SEQ_AT)
+        return self._first_seq
+
+    def _word(self, at: int) -> int:
+        return int(kernels.word_of(self._ring, at)) if self._ring.size else 0
+
+    def detach(self) -> None:
+        """The ring is about to be unmapped; what is known of the session stays."""
+        self.acked_seq = max(self.acked_seq, self.durable_seq)
+        self._ring = np.empty(0, dtype=np.uint8)
+
+    @property
     def durable_seq(self) -> int:
         """All of this session up to here is durable."""
-        return self.first_seq - 1 + int(dk.durable_count(self._ring))
+        if not self._ring.size:
+            return self.acked_seq
+        return max(self.first_seq - 1, 0) + int(dk.durable_count(self._ring))
 
     @property
     def state(self) -> int:
@@ -83,6 +117,8 @@ class Session:
         state = self.state
         if state == lay.ACK_FENCED:
             return fenced(self.topic, self.epoch)
+        if state == lay.ACK_REFUSED:
+            return gap(self.topic, self._word(lay.FIRST_SEQ_AT))
         if state == lay.ACK_ENDED and self.durable_seq < self.first_seq:
             return Closed(f"topic {self.topic}: it was deleted, or the publisher is closed")
         if state > 0 and on_full == "error":
@@ -107,6 +143,13 @@ def fenced(topic: str, epoch: int) -> Fenced:
     )
 
 
+def gap(topic: str, due: int) -> SequenceGap:
+    """The error for a session that the topic's owner has refused."""
+    return SequenceGap(
+        f"topic {topic}: first_seq: {due} is due: sequences of a producer have no gaps", due
+    )
+
+
 def refused(topic: str, number: int) -> StorageError:
     """The error for a full or broken disk."""
     return StorageError(
@@ -121,6 +164,31 @@ def continued(options: PublicationOptions, session: Session, durable: int) -> Pu
     return msgspec.structs.replace(
         options, producer_id=session.producer_id, first_seq=session.first_seq + durable
     )
+
+
+def await_session(connection: Any, session: Session) -> None:
+    """Wait until a session's first sequence is known. Raises Timeout, SequenceGap, Fenced.
+
+    It is unless the producer has a name, gave no ``first_seq``, and another node keeps the topic.
+    """
+    deadline, pace, link = Deadline(OPEN_TIMEOUT_S), InlinePace(), connection.link
+    while session.first_seq == 0:
+        problem = session.problem("error")
+        if problem is not None:
+            raise problem
+        if deadline.passed:
+            raise Timeout(
+                f"topic {session.topic}: node {session.owner}, which keeps its queues, does not "
+                f"answer within {OPEN_TIMEOUT_S:g} s: see that its engine runs and that transports "
+                "and peers lead there (tidecast doctor)"
+            )
+        if link.inline:
+            connection.bell.wait(connection.bell.word, pace.pause_s(link.work()))
+            continue
+        word = connection.bell.word
+        session.arm()
+        if session.first_seq == 0:
+            connection.bell.wait(word, deadline.left_s(_SLICE_S))
 
 
 def messages_in(port: kernels.Port) -> int:

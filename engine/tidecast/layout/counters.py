@@ -177,6 +177,8 @@ class Counter(IntEnum):
     """Packets whose checksum does not match."""
     GSO_REFUSED = 62
     """Times the kernel refused segmentation offload; the transport then sends without it."""
+    ACKS = 63
+    """ACK packets of durable topics: sent (image) or taken (publication)."""
 
 
 GAUGES = frozenset(
@@ -234,13 +236,21 @@ class QueueCounter(IntEnum):
     """Bytes set aside by recovery."""
     ERRNO = 20
     """Gauge: errno of the disk while it refuses appends, else 0."""
+    OWNER_EPOCH = 21
+    """Gauge: epoch of this engine's lease on the queue, 0 while it has none."""
+    TAKEN = 22
+    """Times this engine took the queue over."""
+    HANDED_OVER = 23
+    """Times it flushed the queue and gave it back."""
+    OWNER_FENCED = 24
+    """Times it lost the queue to a newer owner."""
 
 
 QUEUE_GAUGES = frozenset(
     {
         QueueCounter.PRODUCERS, QueueCounter.NEXT_TOKEN, QueueCounter.DURABLE_TOKEN,
         QueueCounter.EARLIEST_TOKEN, QueueCounter.LOG_BYTES, QueueCounter.SEGMENTS,
-        QueueCounter.ERRNO,
+        QueueCounter.ERRNO, QueueCounter.OWNER_EPOCH,
     }
 )  # fmt: skip
 

@@ -13,9 +13,11 @@ VERSION_AT, TYPE_AT, FLAGS_AT, CHANNEL_AT = 0, 1, 2, 3
 SESSION_AT, TOPIC_AT, LENGTH_AT = 4, 8, 10
 RECEIVER_AT, SOURCE_AT, SEQ_AT, TIME_AT = 12, 14, 16, 24
 
-DATA, HEARTBEAT, NAK, STATUS, SETUP, LOST = 1, 2, 3, 4, 5, 6
-TYPE_MAX = LOST
-TYPE_NAMES = {1: "DATA", 2: "HEARTBEAT", 3: "NAK", 4: "STATUS", 5: "SETUP", 6: "LOST"}
+DATA, HEARTBEAT, NAK, STATUS, SETUP, LOST, ACK = 1, 2, 3, 4, 5, 6, 7
+TYPE_MAX = ACK
+TYPE_NAMES = {
+    1: "DATA", 2: "HEARTBEAT", 3: "NAK", 4: "STATUS", 5: "SETUP", 6: "LOST", 7: "ACK"
+}  # fmt: skip
 
 FLAG_RETRANSMIT = 1
 """DATA: sent again because of a NAK."""
@@ -31,6 +33,9 @@ FLAG_LEAVE = 16
 FLAG_REPORT = 32
 """HEARTBEAT: not all is confirmed as consumed; answer with STATUS (an earlier one may be lost)."""
 
+FLAG_PRODUCER = 64
+"""SETUP: the topic is durable and kept by another node; the producer's block follows the names."""
+
 CHANNEL_CONTROL, CHANNEL_ORDINARY, CHANNEL_LARGE = 0, 1, 2
 CHANNELS = 3
 CHANNEL_NAMES = ("control", "ordinary", "large")
@@ -38,18 +43,20 @@ CHANNEL_PORT_OFFSET = (1, 0, 2)
 """UDP port of a channel = the transport's port + this."""
 
 RECEIVER_ALL = 0
+EPOCH_MAX = (1 << 32) - 1
+MESSAGE_SEQ_MAX = 1 << 62
 
 PACKET_HEADER = Layout(
     "packet header",
     PACKET_HEADER_BYTES,
     (
         Field("version", VERSION_AT, 1, f"always {VERSION}"),
-        Field("type", TYPE_AT, 1, "DATA 1, HEARTBEAT 2, NAK 3, STATUS 4, SETUP 5, LOST 6"),
+        Field("type", TYPE_AT, 1, "DATA 1, HEARTBEAT 2, NAK 3, STATUS 4, SETUP 5, LOST 6, ACK 7"),
         Field(
             "flags",
             FLAGS_AT,
             1,
-            "RETRANSMIT 1, END 2, WANT_SETUP 4, PROBE 8, LEAVE 16, REPORT 32",
+            "RETRANSMIT 1, END 2, WANT_SETUP 4, PROBE 8, LEAVE 16, REPORT 32, PRODUCER 64",
         ),
         Field("channel", CHANNEL_AT, 1, "control 0, ordinary 1, large 2"),
         Field("session", SESSION_AT, 4, "random id of the publication, never 0"),
@@ -108,7 +115,25 @@ SETUP_BODY = Layout(
         Field("topic_len", SETUP_TOPIC_LEN_AT, 1, "bytes of the topic's name"),
     ),
 )
-"""Names follow: node, then topic, UTF-8."""
+"""Names follow: node, then topic, UTF-8; with PRODUCER the producer's block behind them."""
+
+(
+    SETUP_PRODUCER_AT, SETUP_EPOCH_AT, SETUP_FIRST_SEQ_AT, SETUP_ACKED_PACKET_AT,
+    SETUP_ACKED_OFFSET_AT, SETUP_ACKED_COUNT_AT, PRODUCER_BYTES,
+) = 0, 8, 16, 24, 32, 40, 48  # fmt: skip
+
+PRODUCER_BODY = Layout(
+    "producer's block of SETUP",
+    PRODUCER_BYTES,
+    (
+        Field("producer", SETUP_PRODUCER_AT, 8, "producer id"),
+        Field("epoch", SETUP_EPOCH_AT, 8, "as the owner granted it, 0: open a session"),
+        Field("first_seq", SETUP_FIRST_SEQ_AT, 8, "sequence of the ring's first message, 0: next"),
+        Field("packet", SETUP_ACKED_PACKET_AT, 8, "acked so far: packet,"),
+        Field("offset", SETUP_ACKED_OFFSET_AT, 8, "offset in it,"),
+        Field("count", SETUP_ACKED_COUNT_AT, 8, "messages before"),
+    ),
+)
 
 STATUS_RECEIVER_AT, STATUS_CONSUMED_AT, STATUS_CONTIGUOUS_AT = 32, 40, 48
 STATUS_WINDOW_AT, STATUS_ECHO_DELAY_AT, STATUS_LOST_AT, STATUS_BYTES = 56, 60, 64, 72
@@ -135,6 +160,26 @@ NAK_BODY = Layout(
         Field("header", 0, 32, "packet header"),
         Field("receiver", NAK_RECEIVER_AT, 8, "random id of the image"),
         Field("count", NAK_COUNT_AT, 4, "ranges that follow: {first u64, packets u32}"),
+    ),
+)
+
+(
+    ACK_PRODUCER_AT, ACK_EPOCH_AT, ACK_FIRST_SEQ_AT, ACK_COUNT_AT, ACK_OFFSET_AT, ACK_STATE_AT,
+    ACK_OWNER_AT, ACK_BYTES,
+) = 32, 40, 48, 56, 64, 68, 72, 80  # fmt: skip
+
+ACK_BODY = Layout(
+    "ACK",
+    ACK_BYTES,
+    (
+        Field("header", 0, 32, "packet header; seq = first packet not yet durable as a whole"),
+        Field("producer", ACK_PRODUCER_AT, 8, "producer id"),
+        Field("epoch", ACK_EPOCH_AT, 8, "the session's; when fenced, the newer one's"),
+        Field("first_seq", ACK_FIRST_SEQ_AT, 8, "of the session; when refused, the one due"),
+        Field("count", ACK_COUNT_AT, 8, "messages of the ring that are durable"),
+        Field("offset", ACK_OFFSET_AT, 4, "durable up to this offset in packet seq"),
+        Field("state", ACK_STATE_AT, 4, "0, errno of a full disk, -1 fenced, -4 refused"),
+        Field("owner", ACK_OWNER_AT, 8, "epoch of the owner; a lower one than seen is ignored"),
     ),
 )
 

@@ -32,8 +32,11 @@ RATE_PACKETS_AT, RATE_BYTES_AT, LINGER_AT = 384, 392, 400
 DURABLE_AT, APPENDED_AT, ACK_STATE_AT, ACK_VERSION_AT = 408, 416, 424, 432
 ACK_RECORDS_AT, ACK_RECORD_BYTES = 440, 24
 NODE_NAME_AT, TOPIC_NAME_AT = 512, 768
-ACK_OK, ACK_FENCED, ACK_ENDED = 0, -1, -2
-"""States of ACK_STATE_AT below 1; above it is the errno of a disk that refuses to take more."""
+ACK_OK, ACK_FENCED, ACK_ENDED, ACK_OPENING, ACK_REFUSED = 0, -1, -2, -3, -4
+"""States of ACK_STATE_AT below 1; above it is the errno of a disk that refuses to take more.
+
+OPENING: the topic's owner has not answered yet. REFUSED: `first_seq` left out the one in its place.
+"""
 
 RING_HEADER = Layout(
     "ring header",
@@ -75,7 +78,9 @@ RING_HEADER = Layout(
         Field("linger_ns", LINGER_AT, 8, "age at which the sender seals an open packet"),
         Field("durable", DURABLE_AT, 8, "messages of this ring that are durable"),
         Field("appended", APPENDED_AT, 8, "messages of this ring that are in the log"),
-        Field("ack_state", ACK_STATE_AT, 8, "0, errno of a full disk, -1 fenced, -2 ended"),
+        Field(
+            "ack_state", ACK_STATE_AT, 8, "errno or 0; fenced -1, ended -2, opening -3, refused -4"
+        ),
         Field("ack_version", ACK_VERSION_AT, 8, "its last bit says which record below holds"),
         Field("ack_records", ACK_RECORDS_AT, 48, "2 x {packet, offset in it, messages before}"),
         Field("node_name", NODE_NAME_AT, 256, "length byte + UTF-8"),

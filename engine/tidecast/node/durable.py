@@ -26,7 +26,10 @@ from tidecast.layout.counters import QueueCounter as C
 from tidecast.native.mapped import Bytes, MappedFile
 from tidecast.native.packing import unpack_from
 from tidecast.node import durable_sources as ds
+from tidecast.node import durable_upkeep as upkeep
+from tidecast.node import sessions
 from tidecast.node.durable_agent import ArchiverRuntime, Rows
+from tidecast.node.durable_remote import Remote
 from tidecast.node.durable_topic import DurableTopic, Position
 from tidecast.node.state import Publication
 from tidecast.protocol.dedup import Session, producer_id
@@ -56,9 +59,12 @@ class Durable:
         """What recovery found, for those who ask later."""
         self.broken: dict[str, TidecastError] = {}
         """Topics that could not be opened when the engine started, and why."""
+        self.remote = Remote(self)
+        """Publishers on other nodes, and topics that other nodes keep."""
         self._runtime: ArchiverRuntime | None = None
         self._tables: ds.ArchiverTables | None = None
-        self._rows: dict[tuple[str, int], int] = {}
+        self.rows: dict[tuple[str, int], int] = {}
+        """Counters of each queue."""
         self._by_number: dict[int, tuple[DurableTopic, int]] = {}
         self._leftovers: list[MappedFile] = []
         self._next_tick = 0.0
@@ -109,8 +115,10 @@ class Durable:
     def start(self) -> None:
         """Open the logs of all durable topics, drain leftovers, start the archiver."""
         for config in list(self.node.topic_by_name.values()):
-            if config.mode == "durable":
+            if self.keeps(config):
                 self._open_or_say(config)
+        if self.topics:
+            sessions.update_wanted(self.node)
         self._drain_leftovers()
         if self._runtime is not None:
             self._runtime.start()
@@ -122,14 +130,33 @@ class Durable:
         except TidecastError as problem:
             self.broken[config.name] = problem
             self.node.note(rec.ALERT, rec.Code.DISK_REFUSED, config.wire_id, -1, 0)
-            self._tell(ev.DiskRefused(topic=config.name, queue=-1, errno=0, detail=str(problem)))
+            self.tell(ev.DiskRefused(topic=config.name, queue=-1, errno=0, detail=str(problem)))
+
+    def keeps(self, config: TopicConfig) -> bool:
+        """Are the topic's queues kept by this node?"""
+        return config.mode == "durable" and config.owner in ("", self.node.name)
 
     def topic(self, name: str) -> DurableTopic:
         """A topic by name. Raises what kept it from being opened, NotFound."""
         found = self.topics.get(name)
-        if found is None:
-            raise self.broken.get(name) or NotFound(f"topic {name} is not durable here")
-        return found
+        if found is not None:
+            return found
+        if name in self.broken:
+            raise self.broken[name]
+        config = self.node.topic_by_name.get(name)
+        if config is not None and config.mode == "durable" and not self.keeps(config):
+            raise NotFound(
+                f"topic {name}: its queues are kept by node {config.owner}, and this is "
+                f"{self.node.name}: connect to the engine of {config.owner} to consume or inspect"
+            )
+        raise NotFound(
+            f"topic {name} is not durable here: nothing of it is kept (tidecast topic create "
+            f"{name} --mode durable)"
+        )
+
+    def wall_ns(self) -> int:
+        """The time of day, ns since 1970."""
+        return time.time_ns()
 
     def stop(self) -> None:
         """Let the archiver finish what is written, then close all logs."""
@@ -150,12 +177,13 @@ class Durable:
             if topic["errno"]:
                 continue
             behind = record["d_seq"] != record["seq"] or record["d_at"] != record["at"]
-            if behind or self._unread(slot, source):
+            if behind or (self.unread(source) and not source.image):
                 return True
         return False
 
-    def _unread(self, slot: int, source: ds.Source) -> bool:
-        record, ring = self.runtime.state.sources[slot], source.mapped.array
+    def unread(self, source: ds.Source) -> bool:
+        """A ring holds messages that the archiver has not read."""
+        record, ring = self.runtime.state.sources[source.slot], source.mapped.array
         seq, at, slots = int(record["seq"]), int(record["at"]), int(record["slots"])
         (word,) = unpack_from("<q", ring, lay.HEADER_BYTES + (seq & (slots - 1)) * 8)
         holds = word >> lay.SEQ_SHIFT == seq & lay.SEQ_MASK
@@ -168,12 +196,17 @@ class Durable:
 
     def row_of(self, topic: str, queue: int) -> int:
         """A queue's row of counters."""
-        return self._rows[topic, queue]
+        return self.rows[topic, queue]
 
     # --- topics -----------------------------------------------------------------------------------
 
-    def open_topic(self, config: TopicConfig) -> DurableTopic:
-        """Open a topic's logs. Raises CorruptLog, StorageError, SharedMemoryError."""
+    def open_topic(self, config: TopicConfig) -> None:
+        """Open a topic's logs, if this node keeps them.
+
+        Raises CorruptLog, StorageError, SharedMemoryError.
+        """
+        if not self.keeps(config):
+            return
         runtime = self.runtime
         topic = DurableTopic.open(config, self.node.data_dir, time.time_ns())
         try:
@@ -188,8 +221,8 @@ class Durable:
             self.node.note(
                 rec.ALERT, rec.Code.TAIL_TORN, config.wire_id, queue, torn.position, torn.bytes
             )
-            self.node.counters.values[self._rows[config.name, queue], C.TORN_BYTES] += torn.bytes
-            self._tell(
+            self.node.counters.values[self.rows[config.name, queue], C.TORN_BYTES] += torn.bytes
+            self.tell(
                 ev.TornTail(
                     topic=config.name, queue=queue, file=str(torn.segment),
                     position=torn.position, bytes=torn.bytes, aside=str(torn.aside),
@@ -197,9 +230,9 @@ class Durable:
             )  # fmt: skip
         if self.node.started:
             runtime.start()
-        return topic
 
-    def _tell(self, event: ev.Event) -> None:
+    def tell(self, event: ev.Event) -> None:
+        """Tell all clients, and those who ask later."""
         self.told.append(event)
         del self.told[:-1000]
         self.node.tell_all(event)
@@ -208,19 +241,21 @@ class Durable:
         rows = []
         for log in topic.logs[first:]:
             row = self.node.counters.allocate(cl.ROW_QUEUE, topic.config.name, f"queue {log.queue}")
-            self._rows[topic.config.name, log.queue] = row
+            self.rows[topic.config.name, log.queue] = row
             rows.append(row)
         return rows
 
     def _note_queues(self, topic: DurableTopic) -> None:
         for queue, number in enumerate(self.tables.queue_numbers(topic)):
             self._by_number[number] = (topic, queue)
-        self._gauges(topic)
+        upkeep.gauges(self, topic)
         for callback in self.on_queues:
             callback(topic)
 
     def edit_topic(self, config: TopicConfig) -> None:
         """A topic's settings changed; more queues are made. Raises StorageError."""
+        if not self.keeps(config):
+            return
         topic = self.topic(config.name)
         if config.queues > topic.map.queues:
             self._grow(topic, config.queues)
@@ -259,13 +294,14 @@ class Durable:
             self.broken.pop(name, None)  # its files stay: nobody could look into them
             return
         topic = self.topics.pop(name)
-        for slot in [s for s, source in self.sources.items() if source.topic == name]:
-            self._remove_source(slot, topic, lay.ACK_ENDED)
+        for source in [s for s in self.sources.values() if s.topic == name]:
+            self.remove_source(source.slot, topic, lay.ACK_ENDED)
+            self.remote.drop(source, lay.ACK_ENDED)
         for number in self.tables.queue_numbers(topic):
             del self._by_number[number]
         self.runtime.on_archiver(lambda: self.tables.remove_topic(topic))
         for queue in range(topic.map.queues):
-            self.node.counters.free(self._rows.pop((name, queue)))
+            self.node.counters.free(self.rows.pop((name, queue)))
         if keep_data:
             topic.close()
         else:
@@ -275,38 +311,47 @@ class Durable:
 
     def begin(self, config: TopicConfig, options: PublicationOptions) -> Session:
         """A producer opens a session; older ones of it are fenced. Raises SequenceGap, Conflict."""
+        if not self.keeps(config):
+            return self.remote.begin(options)
         topic = self.topic(config.name)
         if options.producer:
             producer = producer_id(options.producer)
         else:
             producer = options.producer_id or self.node.random_id(61)
-        self._fence(topic, producer, options.producer)
+        self.fence(topic, producer, options.producer)
         return topic.producers.open(producer, options.first_seq, time.time_ns())
 
-    def _fence(self, topic: DurableTopic, producer: int, name: str) -> None:
-        """What older sessions have committed goes into the log; then they may append no more."""
-        older = {
-            slot: source for slot, source in self.sources.items()
-            if source.producer.id == producer and source.topic == topic.config.name
-        }  # fmt: skip
-        if not older:
-            return
+    def drain(self, topic: DurableTopic, sources: list[ds.Source]) -> None:
+        """What some rings hold goes into the log, unless the disk refuses."""
 
         def drain() -> None:
             topics = self.runtime.state.topics
             for _ in range(FENCE_CYCLES_MAX):
-                unread = any(self._unread(slot, source) for slot, source in older.items())
-                if not unread or topics[topic.slot]["errno"]:
+                before = [int(self.runtime.state.sources[s.slot]["seq"]) for s in sources]
+                if topics[topic.slot]["errno"] or not any(self.unread(s) for s in sources):
                     return
                 self.runtime.work()
+                after = [int(self.runtime.state.sources[s.slot]["seq"]) for s in sources]
+                if before == after and not topics[topic.slot]["held"]:
+                    return  # the rest of a long message has not come
 
         self.runtime.on_archiver(drain)
-        for slot, source in older.items():
+
+    def fence(self, topic: DurableTopic, producer: int, name: str) -> None:
+        """What older sessions have committed goes into the log; then they may append no more."""
+        older = [
+            source for source in self.sources.values()
+            if source.producer.id == producer and source.topic == topic.config.name
+        ]  # fmt: skip
+        if older:
+            self.drain(topic, older)
+        for source in older:
             self.node.note(
                 rec.ALERT, rec.Code.PRODUCER_FENCED, source.session, producer, source.epoch
             )
-            self._remove_source(slot, topic, lay.ACK_FENCED)
-            self._tell(
+            self.remove_source(source.slot, topic, lay.ACK_FENCED)
+            self.remote.drop(source, lay.ACK_FENCED)
+            self.tell(
                 ev.ProducerFenced(
                     topic=topic.config.name, producer=name or f"{producer:x}",
                     session=source.session, epoch=source.epoch,
@@ -315,10 +360,14 @@ class Durable:
 
     def abort(self, config: TopicConfig, session: Session) -> None:
         """The publication that was to be opened could not be made."""
-        self.topics[config.name].producers.close(session.producer, time.time_ns())
+        if self.keeps(config):
+            self.topics[config.name].producers.close(session.producer, time.time_ns())
 
     def attach(self, publication: Publication, session: Session, doorbell: int) -> None:
         """Let the archiver read a new publication. Before its client knows the ring."""
+        if not self.keeps(publication.topic):
+            self.remote.attach(publication, session, doorbell)
+            return
         topic = self.topics[publication.topic.name]
         ring = publication.mapped.array
         consumer = ds.begin_ring(
@@ -326,12 +375,13 @@ class Durable:
             first_seq=session.first_seq, doorbell=doorbell,
         )  # fmt: skip
         publication.constant = bytes(ring[: lay.HEAD_AT])
-        publication.source = self._add_source(topic, publication.mapped, session, consumer)
+        publication.source = self.add_source(topic, publication.mapped, session, consumer)
         self.sources[publication.source].publication = publication.id
 
-    def _add_source(
+    def add_source(
         self, topic: DurableTopic, mapped: MappedFile, session: Session, consumer: int
     ) -> int:
+        """Let the archiver read a ring, from where it says that it is durable; its slot."""
         about = describe(mapped.array)
         slot = self.runtime.on_archiver(
             lambda: self.tables.add_source(
@@ -344,7 +394,7 @@ class Durable:
         )  # fmt: skip
         return slot
 
-    def _remove_source(self, slot: int, topic: DurableTopic, state: int) -> None:
+    def remove_source(self, slot: int, topic: DurableTopic, state: int) -> None:
         """The archiver is through with a ring, or it is fenced."""
         source = self.sources.pop(slot)
         record = self.runtime.state.sources[slot]
@@ -369,7 +419,7 @@ class Durable:
                 self._take_over(mapped)
             except TidecastError as problem:
                 self.node.note(rec.ALERT, rec.Code.RING_DRAINED, 0, -1)
-                self._tell(ev.TopicConflict(topic="", node=self.node.name, detail=str(problem)))
+                self.tell(ev.TopicConflict(topic="", node=self.node.name, detail=str(problem)))
         self._leftovers = []
         deadline = time.monotonic() + DRAIN_S
         while self._runtime is not None and self._busy() and time.monotonic() < deadline:
@@ -380,6 +430,10 @@ class Durable:
         """Read a dead engine's ring on from where it was durable, in its own session."""
         ring = mapped.array
         about = describe(ring)
+        config = self.node.topic_by_name.get(about.topic_name)
+        if config is not None and config.mode == "durable" and not self.keeps(config):
+            self.remote.adopt(mapped, config)
+            return
         topic = self.topics.get(about.topic_name)
         producer, epoch, first_seq = ds.ring_session(ring)
         known = topic.producers.known.get(producer) if topic is not None else None
@@ -388,22 +442,20 @@ class Durable:
         found = topic.producers.open(producer, None, time.time_ns())
         found.producer.epoch = epoch
         session = Session(found.producer, epoch, first_seq, 0, 0, known is not None)
-        self._add_source(topic, mapped, session, 0)
+        self.add_source(topic, mapped, session, 0)
 
     def _release_leftovers(self) -> None:
         """Let go of leftovers that are durable to their end."""
         for slot, source in list(self.sources.items()):
             record = self.runtime.state.sources[slot]
-            if source.publication or self._unread(slot, source):
+            if source.publication or source.image or self.unread(source):
                 continue
             if record["d_seq"] != record["seq"] or record["d_at"] != record["at"]:
                 continue
             messages = int(record["count"]) - source.first_count
             self.node.note(rec.LOW, rec.Code.RING_DRAINED, source.session, messages)
-            self._tell(
-                ev.RingDrained(topic=source.topic, session=source.session, messages=messages)
-            )
-            self._remove_source(slot, self.topics[source.topic], lay.ACK_ENDED)
+            self.tell(ev.RingDrained(topic=source.topic, session=source.session, messages=messages))
+            self.remove_source(slot, self.topics[source.topic], lay.ACK_ENDED)
             source.mapped.unlink()
             source.mapped.close()
 
@@ -440,12 +492,12 @@ class Durable:
                 self.node.post(lambda: self._handle(rows))
             return
         queues[number]["dirty"] = 1
-        self.node.counters.values[self._rows[topic.config.name, queue], C.SEGMENTS_ROLLED] += 1
+        self.node.counters.values[self.rows[topic.config.name, queue], C.SEGMENTS_ROLLED] += 1
 
     def _sync(self, number: int) -> int:
         """In the thread that syncs: make a queue durable."""
         topic, queue = self._by_number[number]
-        row = self._rows[topic.config.name, queue]
+        row = self.rows[topic.config.name, queue]
         try:
             topic.logs[queue].sync()
         except StorageError as problem:
@@ -466,13 +518,16 @@ class Durable:
                 topic = self._topic_at(a)
                 if topic is not None:
                     self.node.note(rec.ALERT, rec.Code.DISK_BACK, topic.config.wire_id)
-                    self._tell(ev.DiskBack(topic=topic.config.name))
+                    self.tell(ev.DiskBack(topic=topic.config.name))
 
     def _gap(self, slot: int, first: int, packets: int) -> None:
         """Packets of a ring that cannot be read: a client has scribbled."""
         source = self.sources.get(slot)
+        if source is not None and source.image:  # what is not acked comes again from the start
+            self.remove_source(slot, self.topics[source.topic], lay.ACK_ENDED)
+            self.remote.drop(source, lay.ACK_ENDED)
         if source is not None:
-            self._tell(
+            self.tell(
                 ev.Gap(
                     topic=source.topic, node=self.node.name, session=source.session, first=first,
                     end=first + packets, reason="malformed",
@@ -489,7 +544,7 @@ class Durable:
         queue, number = (self._by_number[b][1], c) if kind == ast.E_DISK else (-1, b)
         what = "a write" if kind == ast.E_DISK else "a sync"
         self.node.note(rec.ALERT, rec.Code.DISK_REFUSED, topic.config.wire_id, queue, number)
-        self._tell(
+        self.tell(
             ev.DiskRefused(
                 topic=topic.config.name, queue=queue, errno=number,
                 detail=f"{what} failed: {os.strerror(number)}",
@@ -498,52 +553,28 @@ class Durable:
 
     def _drained(self, slot: int) -> None:
         source = self.sources.get(slot)
-        if source is not None and self.runtime.state.sources[slot]["told_drained"]:
-            self._remove_source(slot, self.topics[source.topic], lay.ACK_ENDED)
+        if source is None or source.image:
+            return  # an image is kept until its publisher has heard of it
+        if self.runtime.state.sources[slot]["told_drained"]:
+            self.remove_source(slot, self.topics[source.topic], lay.ACK_ENDED)
 
     # --- now and then -----------------------------------------------------------------------------
 
     def tick(self, now_s: float) -> None:
         """Retention, producers that are silent for long, gauges; at most each TICK_S."""
-        if now_s < self._next_tick or self._runtime is None:
+        if now_s < self._next_tick:
             return
         self._next_tick = now_s + TICK_S
+        self.remote.tick(now_s)
+        if self._runtime is None:
+            return
         now_ns = time.time_ns()
         for topic in self.topics.values():
-            self._retain(topic, now_ns)
+            upkeep.retain(self, topic, now_ns)
             gone = topic.producers.expire(now_ns)
             if gone:
                 wire_id = topic.config.wire_id
                 self.node.note(rec.LOW, rec.Code.PRODUCERS_EXPIRED, wire_id, len(gone))
-                self._tell(ev.ProducersExpired(topic=topic.config.name, producers=len(gone)))
-            self._gauges(topic)
+                self.tell(ev.ProducersExpired(topic=topic.config.name, producers=len(gone)))
+            upkeep.gauges(self, topic)
         self._release_leftovers()
-
-    def _retain(self, topic: DurableTopic, now_ns: int) -> None:
-        name = topic.config.name
-        for queue, segments in topic.retain(self._position, now_ns):
-            earliest = topic.logs[queue].earliest_token
-            row = self._rows[name, queue]
-            self.node.counters.values[row, C.SEGMENTS_DELETED] += segments
-            self.node.note(
-                rec.LOW, rec.Code.SEGMENTS_DELETED, topic.config.wire_id, queue, segments, earliest
-            )
-            self._tell(
-                ev.SegmentsDeleted(
-                    topic=name, queue=queue, segments=segments, earliest_token=earliest
-                )
-            )
-
-    def _position(self, topic: str, queue: int) -> int | None:
-        held = [each(topic, queue) for each in self.positions]
-        tokens = [token for token in held if token is not None]
-        return min(tokens) if tokens else None
-
-    def _gauges(self, topic: DurableTopic) -> None:
-        for log in topic.logs:
-            values = self.node.counters.values[self._rows[topic.config.name, log.queue]]
-            values[C.NEXT_TOKEN], values[C.DURABLE_TOKEN] = log.next_token, log.durable_token
-            values[C.EARLIEST_TOKEN], values[C.LOG_BYTES] = log.earliest_token, log.bytes
-            values[C.SEGMENTS] = len(log.segments)
-            values[C.PRODUCERS] = len(topic.producers.known)
-            values[C.PRODUCERS_EXPIRED] = topic.producers.expired

@@ -39,6 +39,8 @@ class Source:
     publication: int
     first_count: int = 0
     """Messages that were durable when the archiver took it over."""
+    image: int = 0
+    """Id of the image that it is, if its publisher is on another node."""
 
 
 def _free(records: np.ndarray, what: str) -> int:
@@ -209,15 +211,23 @@ class ArchiverTables:
         del self._kept["source", slot], self._kept["marks", slot]
 
 
-def begin_ring(ring: Bytes, *, producer: int, epoch: int, first_seq: int, doorbell: int) -> int:
-    """Make a new ring that of a producer's session; the archiver's consumer entry."""
+def begin_ring(
+    ring: Bytes, *, producer: int, epoch: int, first_seq: int, doorbell: int,
+    record: tuple[int, int, int] | None = None,
+) -> int:  # fmt: skip
+    """Make a new ring that of a producer's session; the archiver's consumer entry.
+
+    ``record``: up to where it is durable, else to its first packet.
+    """
     (first,) = unpack_from("<q", ring, lay.FIRST_AT)
+    record = record or (first, wire.PACKET_HEADER_BYTES, 0)
     pack_into("<qq", ring, lay.PRODUCER_AT, producer, first_seq)
     pack_into("<q", ring, lay.EPOCH_AT, epoch)
     pack_into("<qq", ring, lay.ACK_ARMED_AT, 0, doorbell)
-    pack_into("<qqq", ring, lay.ACK_RECORDS_AT, first, wire.PACKET_HEADER_BYTES, 0)
+    pack_into("<qqq", ring, lay.ACK_RECORDS_AT, *record)
+    pack_into("<qq", ring, lay.DURABLE_AT, record[2], record[2])
     return add_consumer(
-        ring, position=first, client=0, doorbell=lay.DOORBELL_ARCHIVER,
+        ring, position=record[0], client=0, doorbell=lay.DOORBELL_ARCHIVER,
         subscription=ARCHIVER_SUBSCRIPTION, tethered=True,
     )  # fmt: skip
 

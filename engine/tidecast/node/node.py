@@ -410,7 +410,7 @@ class Node(NodeViews):
                 reliability=config.reliability,
                 flow=config.flow,
                 on_full=config.on_full,
-                **topics.session_of(producer),
+                **topics.session_of(producer, config.owner),
             )
 
     def _read_local(

@@ -5,7 +5,7 @@ Called by the conductor with the node's lock held.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +23,7 @@ from tidecast.layout import ring as lay
 from tidecast.native.mapped import MappedFile
 from tidecast.native.packing import pack_into, unpack_from
 from tidecast.node import tables
+from tidecast.node.setup import Setup, decode_setup
 from tidecast.node.state import Image, Peer, Publication, Subscription
 from tidecast.node.transports import TransportRuntime
 
@@ -33,56 +34,6 @@ RESUME_KEPT_MAX = 1024
 GONE_PATIENCE_S = 30.0
 GONE_REASONS = ("", "closed", "timeout", "restarted")
 """Why an image was removed, as the recorder counts: nobody reads it, or its publisher ..."""
-
-
-@dataclass(frozen=True, slots=True)
-class Setup:
-    """A SETUP packet, decoded (the receiver has checked its lengths)."""
-
-    session: int
-    topic_id: int
-    channel: int
-    source: int
-    next_seq: int
-    incarnation: int
-    age_ns: int
-    oldest: int
-    slots: int
-    packet_bytes: int
-    receivers: int
-    flow: int
-    reliability: int
-    node: str
-    topic: str
-    address_words: tuple[int, int]
-
-
-def decode_setup(raw: bytes, address_words: tuple[int, int]) -> Setup:
-    """Decode a checked SETUP packet."""
-    _, _, _, channel, session, topic, _, _, source, seq, _ = unpack_from("<BBBBIHHHHqq", raw)
-    incarnation, age, oldest = unpack_from("<qqq", raw, wire.SETUP_INCARNATION_AT)
-    slots, size, receivers, flow, reliability, node_n, topic_n = unpack_from(
-        "<IHHBBBB", raw, wire.SETUP_SLOTS_AT
-    )
-    names = raw[wire.SETUP_NAMES_AT :]
-    return Setup(
-        session,
-        topic,
-        channel,
-        source,
-        seq,
-        incarnation,
-        age,
-        oldest,
-        slots,
-        size,
-        receivers,
-        flow,
-        reliability,
-        names[:node_n].decode(errors="replace"),
-        names[node_n : node_n + topic_n].decode(errors="replace"),
-        address_words,
-    )
 
 
 # --- agents' events -------------------------------------------------------------------------------
@@ -213,10 +164,14 @@ def _on_setup(node: Node, runtime: TransportRuntime, setup: Setup) -> None:
         return
     topic = _topic_of(node, runtime, setup)
     readers = [s for s in node.subs.values() if topic and matches(s.pattern, topic.name)]
-    if topic is None or not readers:
-        special[setup.session] = im.SESSION_IGNORED
-        return
     special.pop(setup.session, None)
+    kept = topic is not None and setup.producer is not None and node.durable.keeps(topic)
+    if kept and topic is not None and not node.durable.remote.on_setup(runtime, setup, topic):
+        return  # it is not opened yet, or refused: its next SETUP is looked at again
+    if topic is None or not readers:
+        if not kept:
+            special[setup.session] = im.SESSION_IGNORED
+        return
     for mode in ("latest", "earliest"):
         group = [s for s in readers if s.options.start == mode]
         if group:
@@ -244,7 +199,8 @@ def _accept_peer(node: Node, setup: Setup) -> bool:
             node.tell_all(ev.NodeConflict(node_id=setup.source, names=(known.name, setup.node)))
         for image in list(node.images_by_id.values()):
             if image.node_id == setup.source and image.incarnation < setup.incarnation:
-                _special(node, image.runtime)[image.session] = im.SESSION_ENDED
+                if image.mode != "durable":  # what its ring still holds may come again
+                    _special(node, image.runtime)[image.session] = im.SESSION_ENDED
                 _image_gone(node, image, "restarted")
     node.peers[setup.source] = Peer(setup.source, setup.node, setup.incarnation, now)
     node.tell_all(
@@ -339,6 +295,16 @@ def _make_image(
     if setup.channel == wire.CHANNEL_LARGE:
         wanted = max(wanted, topic.large_history_bytes // 4)
     slots = lay.slots_for(wanted, setup.packet_bytes)
+    image = place_image(node, runtime, setup, topic, mode, join, slots)
+    for subscription in readers:
+        _connect(node, image, subscription, join)
+
+
+def place_image(
+    node: Node, runtime: TransportRuntime, setup: Setup, topic: TopicConfig, mode: str, join: int,
+    slots: int, prepare: Callable[[MappedFile], dict[str, int]] | None = None,
+) -> Image:  # fmt: skip
+    """Make an image. ``prepare``: works on its ring first; further fields of its record."""
     image_id = next(node.ids)
     mapped = _image_ring(node, image_id, setup, topic, slots, join)
     row = node.counters.allocate(
@@ -371,18 +337,18 @@ def _make_image(
             reliability=setup.reliability,
             group=setup.receivers,
             address_words=setup.address_words,
+            further=prepare(mapped) if prepare is not None else {},
         )
     except BaseException:
         node.counters.free(row)
         mapped.unlink()
         mapped.close()
         raise
-    for subscription in readers:
-        _connect(node, image, subscription, join)
     node.images_by_id[image_id] = image
     node.note(
         rec.LOW, rec.Code.IMAGE_ADDED, setup.session, setup.topic_id, join, slots, setup.source
     )
+    return image
 
 
 def _connect(node: Node, image: Image, subscription: Subscription, position: int) -> None:
@@ -414,8 +380,11 @@ def _connect(node: Node, image: Image, subscription: Subscription, position: int
 
 def join_existing_images(node: Node, subscription: Subscription) -> None:
     """Connect a new subscription to what this node receives already."""
+    mode = subscription.options.start
+    have = {i.session for i in node.images_by_id.values() if i.mode == mode and not i.gone}
     for image in list(node.images_by_id.values()):
-        if image.gone or image.mode != subscription.options.start:
+        other = image.mode != "durable" or image.session in have
+        if image.gone or (image.mode != mode and other):
             continue
         if not matches(subscription.pattern, image.topic.name):
             continue
@@ -423,7 +392,7 @@ def join_existing_images(node: Node, subscription: Subscription) -> None:
         def connect(image: Image = image) -> None:
             about = image.about()
             position = about.contiguous
-            if image.mode == "earliest":
+            if mode == "earliest":
                 record = image.runtime.rx_state.images[image.slot]
                 held = int(record["highest"]) - about.slots + about.slots // 8
                 position = min(max(about.first, held), about.contiguous)
@@ -441,6 +410,9 @@ def update_wanted(node: Node) -> None:
             want_all = want_all or is_pattern(subscription.pattern)
             topic = node.topic_by_name.get(subscription.pattern)
             if topic is not None and topic.transport == name:
+                bits[topic.wire_id >> 6] |= np.uint64(1 << (topic.wire_id & 63))
+        for topic in node.topic_by_name.values():
+            if topic.transport == name and node.durable.keeps(topic):
                 bits[topic.wire_id >> 6] |= np.uint64(1 << (topic.wire_id & 63))
         special = _special(node, runtime)
         for session in [s for s, why in special.items() if why == im.SESSION_IGNORED]:
@@ -531,8 +503,16 @@ def _image_gone(node: Node, image: Image, reason: str) -> None:
         _rebuild(node, image.runtime)
 
 
+def forget_session(node: Node, image: Image) -> None:
+    """An image was removed; its session is unknown from now on."""
+    _special(node, image.runtime).pop(image.session, None)
+    _rebuild(node, image.runtime)
+
+
 def look_after_image(node: Node, image: Image, now_s: float) -> None:
     """Remove an image that nobody reads, or that was gone long ago; evict stuck readers."""
+    if image.mode == "durable":
+        return  # `durable_remote` does
     if image.readers and not (image.gone and now_s - image.gone_s > GONE_PATIENCE_S):
         if not image.gone and image.topic.flow == "min":
             _evict_stuck(node, image, now_s, image.topic.receiver_timeout_s)
@@ -581,8 +561,8 @@ def look_after_publication(node: Node, publication: Publication, now_s: float) -
         if publication.topic.flow == "min":
             _evict_stuck(node, publication, now_s, publication.topic.receiver_timeout_s)
         return
-    if publication.source >= 0:
-        return  # the archiver is not through with it
+    if publication.source >= 0 or not node.durable.remote.settled(publication):
+        return  # the archiver, here or at the topic's owner, is not through with it
     late = now_s - publication.closed_s > GONE_PATIENCE_S
     if (publication.drained or late) and (not publication.readers or late):
         node.forget_publication(publication)

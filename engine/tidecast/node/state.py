@@ -76,6 +76,10 @@ class Publication(OwnRing):
     constant: bytes = b""
     source: int = -1
     """Row at the archiver while it still reads this ring (durable topics)."""
+    remote: int = -1
+    """Durable, and another node keeps it: entry in the ring that its ACKs move; else -1."""
+    leftover: bool = False
+    """Of a dead engine: sent on until it is acked."""
 
     def __post_init__(self) -> None:
         self.constant = _constant(self.mapped)

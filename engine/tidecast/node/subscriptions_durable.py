@@ -286,6 +286,8 @@ class DurableSubscriptions(Observer):
             raise ConfigError(
                 f"topic {topic} is live, it keeps nothing: use subscribe(), or make it durable"
             )
+        if not self.node.durable.keeps(config):
+            self.node.durable.topic(topic)  # says who does
 
     def _admit(
         self, saved: SavedSubscription, options: ConsumerOptions | None = None

@@ -69,17 +69,18 @@ def _setup_packet(node: Node, publication: Publication, channel: int) -> bytes:
     about = describe(publication.mapped.array)
     name, topic = node.name.encode()[:64], publication.topic.name.encode()
     body = bytearray(wire.SETUP_NAMES_AT)
+    block = wire.PRODUCER_BYTES if publication.remote >= 0 else 0
     pack_into(
         "<BBBBIHHHHqq",
         body,
         0,
         wire.VERSION,
         wire.SETUP,
-        0,
+        wire.FLAG_PRODUCER if publication.remote >= 0 else 0,
         channel,
         publication.session,
         about.topic,
-        wire.SETUP_NAMES_AT + len(name) + len(topic),
+        wire.SETUP_NAMES_AT + len(name) + len(topic) + block,
         wire.RECEIVER_ALL,
         node.id,
         0,
@@ -90,7 +91,7 @@ def _setup_packet(node: Node, publication: Publication, channel: int) -> bytes:
     pack_into(
         "<BBBB", body, wire.SETUP_FLOW_AT, about.flow, about.reliability, len(name), len(topic)
     )
-    return bytes(body) + name + topic
+    return bytes(body) + name + topic + bytes(block)
 
 
 def publication_ring(
@@ -119,22 +120,29 @@ def publication_ring(
     )
 
 
-def add_publication(node: Node, publication: Publication, channel: int) -> None:
-    """Give a publication a place at its transport's sender."""
+def _remote_fields(publication: Publication, setup: bytes) -> dict[str, int]:
+    """What the sender must know of a ring whose acks come over the network."""
+    return {
+        "remote": int(publication.remote >= 0), "consumer": publication.remote,
+        "block_at": len(setup) - wire.PRODUCER_BYTES,
+    }  # fmt: skip
+
+
+def add_publication(
+    node: Node, publication: Publication, channel: int, sent: int | None = None
+) -> None:
+    """Give a publication a place at its transport's sender; ``sent``: where it begins to send."""
     runtime = publication.runtime
     assert runtime is not None
     ring = publication.mapped.array
     about = describe(ring)
+    sent = about.head if sent is None else sent
     pack_into("<q", ring, lay.SENDER_BELL_AT, runtime.sender_bell)
     resent = publication.resent = np.zeros(about.slots, dtype=np.int64)
     publication.row = node.counters.allocate(
-        cl.ROW_PUBLICATION,
-        publication.topic.name,
-        wire.CHANNEL_NAMES[channel],
-        session=publication.session,
-        peer=node.id,
-        channel=channel,
-    )
+        cl.ROW_PUBLICATION, publication.topic.name, wire.CHANNEL_NAMES[channel],
+        session=publication.session, peer=node.id, channel=channel,
+    )  # fmt: skip
     setup = _setup_packet(node, publication, channel)
 
     def add() -> None:
@@ -159,7 +167,8 @@ def add_publication(node: Node, publication: Publication, channel: int) -> None:
             "flow": about.flow,
             "reliability": about.reliability,
             "row": publication.row,
-            "sent": about.head,
+            "sent": sent,
+            **_remote_fields(publication, setup),
             "open_seq": -1,
             "limit": NO_LIMIT,
             "lowest": NO_LIMIT,
@@ -246,6 +255,7 @@ def add_image(
     reliability: int,
     group: int,
     address_words: tuple[int, int],
+    further: dict[str, int],
 ) -> None:
     """Give an image a place at its transport's receiver, starting at packet ``join``."""
     runtime, ring = image.runtime, image.mapped.array
@@ -292,6 +302,7 @@ def add_image(
             "nak_retry_ns": topic.nak_retry_us * 1000,
             "group": group,
             "timeout_ns": int(node.topology.node.image_timeout_s * 1e9),
+            **further,
         }
         for field, value in values.items():
             S.images[i][field] = value

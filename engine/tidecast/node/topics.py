@@ -82,12 +82,12 @@ def delete_topic(node: Node, name: str, *, keep_data: bool) -> None:
         sessions.update_wanted(node)
 
 
-def session_of(session: Session | None) -> dict[str, Any]:
+def session_of(session: Session | None, owner: str) -> dict[str, Any]:
     """What a grant says of a producer's session."""
     if session is None:
         return {}
     return {
         "durable": True, "producer_id": session.producer.id, "epoch": session.epoch,
         "first_seq": session.first_seq, "acked_seq": session.acked_seq,
-        "last_seq": session.last_seq,
+        "last_seq": session.last_seq, "owner": "" if session.epoch else owner,
     }  # fmt: skip

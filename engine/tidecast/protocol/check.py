@@ -57,6 +57,8 @@ def _check_body(buffer, at, kind, length):
                 return _FIELD
             end = first + load_u32(buffer, range_at + 8)
         return 0
+    if kind == wire.ACK:
+        return _check_ack(buffer, at, length)
     if kind == wire.STATUS:
         if length < wire.STATUS_BYTES:
             return _SHORT
@@ -68,6 +70,40 @@ def _check_body(buffer, at, kind, length):
             return _FIELD
         return 0
     return _check_setup(buffer, at, length)
+
+
+@inlined
+def _check_ack(buffer, at, length):
+    if length < wire.ACK_BYTES:
+        return _SHORT
+    offset = load_u32(buffer, at + wire.ACK_OFFSET_AT)
+    if (
+        load_i64(buffer, at + wire.ACK_PRODUCER_AT) <= 0
+        or not 0 < load_i64(buffer, at + wire.ACK_EPOCH_AT) <= wire.EPOCH_MAX
+        or not 0 < load_i64(buffer, at + wire.ACK_FIRST_SEQ_AT) <= wire.MESSAGE_SEQ_MAX
+        or not 0 <= load_i64(buffer, at + wire.ACK_COUNT_AT) <= wire.MESSAGE_SEQ_MAX
+        or not 0 <= load_i64(buffer, at + wire.ACK_OWNER_AT) <= wire.EPOCH_MAX
+        or offset < wire.PACKET_HEADER_BYTES
+        or offset > wire.PACKET_BYTES_MAX
+    ):
+        return _FIELD
+    return 0
+
+
+@inlined
+def _check_producer(buffer, at):
+    packet = load_i64(buffer, at + wire.SETUP_ACKED_PACKET_AT)
+    offset = load_i64(buffer, at + wire.SETUP_ACKED_OFFSET_AT)
+    if (
+        load_i64(buffer, at + wire.SETUP_PRODUCER_AT) <= 0
+        or not 0 <= load_i64(buffer, at + wire.SETUP_EPOCH_AT) <= wire.EPOCH_MAX
+        or not 0 <= load_i64(buffer, at + wire.SETUP_FIRST_SEQ_AT) <= wire.MESSAGE_SEQ_MAX
+        or not 0 <= packet <= _SEQ_MAX
+        or not wire.PACKET_HEADER_BYTES <= offset <= wire.PACKET_BYTES_MAX
+        or not 0 <= load_i64(buffer, at + wire.SETUP_ACKED_COUNT_AT) <= wire.MESSAGE_SEQ_MAX
+    ):
+        return _FIELD
+    return 0
 
 
 @inlined
@@ -95,4 +131,9 @@ def _check_setup(buffer, at, length):
         or load_i64(buffer, at + wire.SETUP_AGE_AT) < 0
     ):
         return _FIELD
+    if load_u8(buffer, at + wire.FLAGS_AT) & wire.FLAG_PRODUCER:
+        names = wire.SETUP_NAMES_AT + node_n + topic_n
+        if length < names + wire.PRODUCER_BYTES:
+            return _SHORT
+        return _check_producer(buffer, at + names)
     return 0

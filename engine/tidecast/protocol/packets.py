@@ -41,6 +41,23 @@ def put_status(out, flags, channel, session, topic, source, receiver, consumed, 
 
 
 @inlined
+def put_ack(out, channel, session, topic, source, producer, epoch, first_seq, packet, offset,
+            count, state, owner):  # fmt: skip
+    """ACK of one producer's session: durable up to ``offset`` in ``packet``."""
+    n = put_packet_header(
+        out, wire.ACK, 0, channel, session, topic, wire.ACK_BYTES, source, packet, 0
+    )
+    store_i64(out, wire.ACK_PRODUCER_AT, producer)
+    store_i64(out, wire.ACK_EPOCH_AT, epoch)
+    store_i64(out, wire.ACK_FIRST_SEQ_AT, first_seq)
+    store_i64(out, wire.ACK_COUNT_AT, count)
+    store_u32(out, wire.ACK_OFFSET_AT, offset)
+    store_u32(out, wire.ACK_STATE_AT, state & 0xFFFFFFFF)
+    store_i64(out, wire.ACK_OWNER_AT, owner)
+    return n
+
+
+@inlined
 def put_nak(out, channel, session, topic, source, receiver, ranges, count, now_ns):
     """NAK with ``count`` ranges {first, packets}."""
     length = wire.NAK_RANGES_AT + count * wire.NAK_RANGE_BYTES

@@ -1,0 +1,340 @@
+"""Durable topics across nodes: publishers on one node, queues on another.
+
+*Publisher's node*: a publication of a topic that another node keeps. Its ring holds what is not
+acked, by a consumer entry that ACK packets move, and its SETUP carries the producer's session. So
+the ring is the repeat buffer, and this node needs to know nothing about the queues.
+
+*Owner*: a SETUP opens the session (the answer is an ACK with epoch and first sequence); nothing is
+appended before the publisher's node has said in its next SETUP that it knows both, else a session
+whose answer was lost could begin twice. From then on an image is read as any ring is. Whoever comes
+back after a crash, a partition or a time-out joins where the SETUP says that it is acked; what was
+in the log already is dropped as duplicate.
+
+Called with the node's lock held.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tidecast import events as ev
+from tidecast.agents.remote_acks import answer_setup
+from tidecast.buffers.ring_file import consumers, describe
+from tidecast.client.link import PublicationOptions
+from tidecast.config import TopicConfig
+from tidecast.errors import ConfigError, Conflict, SequenceGap, SharedMemoryError
+from tidecast.layout import packet as wire
+from tidecast.layout import recorder as rec
+from tidecast.layout import ring as lay
+from tidecast.native.mapped import Bytes, MappedFile
+from tidecast.native.packing import pack_into, unpack_from
+from tidecast.node import durable_sources as ds
+from tidecast.node import sessions, tables
+from tidecast.node.setup import ProducerBlock, Setup
+from tidecast.node.state import Image, Publication
+from tidecast.node.transports import TransportRuntime
+from tidecast.protocol.dedup import Producer, Session, producer_id
+
+if TYPE_CHECKING:
+    from tidecast.node.durable import Durable
+    from tidecast.node.durable_topic import DurableTopic
+
+IMAGE_BYTES_MAX = 1 << 30
+OPENED_S, OPENED_MAX = 60.0, 4096
+"""A session that was opened and is not begun is forgotten after this long."""
+SILENT_S = 1.0
+"""A publication that has ended, is durable and silent for so long is gone."""
+GONE_S = 2.0
+_OVER = (lay.ACK_FENCED, lay.ACK_REFUSED, lay.ACK_ENDED)
+
+
+@dataclass(slots=True)
+class _Opened:
+    topic: str
+    session: Session
+    at_s: float
+
+
+class Remote:
+    """Both sides; see the module."""
+
+    def __init__(self, durable: Durable) -> None:
+        self.durable, self.node = durable, durable.node
+        self._opened: dict[int, _Opened] = {}
+
+    # --- publisher's node -------------------------------------------------------------------------
+
+    def begin(self, options: PublicationOptions) -> Session:
+        """A session that the owner has yet to open. ``first_seq`` 0: the owner says."""
+        if options.first_seq is not None and not 0 <= options.first_seq <= wire.MESSAGE_SEQ_MAX:
+            raise ConfigError(f"first_seq: {options.first_seq}: allowed 1..{wire.MESSAGE_SEQ_MAX}")
+        if options.producer:
+            producer, first_seq = producer_id(options.producer), options.first_seq or 0
+        else:
+            producer = options.producer_id or self.node.random_id(61)
+            first_seq = options.first_seq or (0 if options.producer_id else 1)
+        unknown = Producer(producer, np.zeros(1, dtype=np.int64))
+        return Session(unknown, 0, first_seq, max(first_seq - 1, 0), 0, known=False)
+
+    def attach(self, publication: Publication, session: Session, doorbell: int) -> None:
+        """Make the ring of a new publication one that waits for acks."""
+        ring = publication.mapped.array
+        publication.remote = ds.begin_ring(
+            ring, producer=session.producer.id, epoch=0, first_seq=session.first_seq,
+            doorbell=doorbell,
+        )  # fmt: skip
+        pack_into("<q", ring, lay.ACK_STATE_AT, lay.ACK_OPENING)
+        publication.constant = bytes(ring[: lay.HEAD_AT])
+
+    def settled(self, publication: Publication) -> bool:
+        """The owner has all of it, or wants none of it."""
+        if publication.remote < 0:
+            return True
+        ring = publication.mapped.array
+        (state,) = unpack_from("<q", ring, lay.ACK_STATE_AT)
+        return state in _OVER or not _unacked(ring, publication.about().slots)
+
+    def adopt(self, mapped: MappedFile, config: TopicConfig) -> None:
+        """Send on what a dead engine's ring holds for the topic's owner."""
+        node, ring, about = self.node, mapped.array, describe(mapped.array)
+        runtime = node.runtimes.get(node.topology.transport(config.transport).name)
+        seq, _, _ = ds.ack_record(ring, about)
+        entry = next(
+            (i for i, e in consumers(ring) if not e[lay.CONSUMER_SUBSCRIPTION_AT // 8]), -1
+        )
+        (state,) = unpack_from("<q", ring, lay.ACK_STATE_AT)
+        if runtime is None or entry < 0 or state in _OVER or not _unacked(ring, about.slots):
+            mapped.unlink()
+            mapped.close()
+            return
+        publication = Publication(next(node.ids), 0, config, about.session, mapped, runtime)
+        publication.remote = entry
+        publication.closing, publication.closed_s = True, node.clock_ns() / 1e9
+        publication.leftover = True
+        node.pubs[publication.id] = publication
+        tables.add_publication(node, publication, about.channel, seq)
+
+    def _release_leftovers(self) -> None:
+        for publication in [p for p in self.node.pubs.values() if p.leftover]:
+            if self.settled(publication):
+                ring = publication.mapped.array
+                (count,) = unpack_from("<q", ring, lay.DURABLE_AT)
+                self.node.note(rec.LOW, rec.Code.RING_DRAINED, publication.session, count)
+                self.durable.tell(
+                    ev.RingDrained(
+                        topic=publication.topic.name, session=publication.session, messages=count
+                    )
+                )
+                self.node.forget_publication(publication)
+
+    # --- owner ------------------------------------------------------------------------------------
+
+    def on_setup(self, runtime: TransportRuntime, setup: Setup, config: TopicConfig) -> bool:
+        """A producer's session as its node announces it. True: an image of it is there now."""
+        topic = self.durable.topics.get(config.name)
+        block = setup.producer
+        if topic is None or block is None or not self._sound(setup, block):
+            return False
+        for source in self._sources(topic, setup.session):  # of before a time-out, or a restart
+            self._finish(source)
+        if block.epoch == 0:
+            self._open(runtime, setup, block, topic)
+            return False
+        known = topic.producers.known.get(block.id)
+        rivals = [s for s in self.durable.sources.values() if s.producer is known]
+        newer = max((s.epoch for s in rivals if s.session != setup.session), default=0)
+        newest = max(known.epoch if known is not None else 0, newer + (newer == block.epoch))
+        if newest > block.epoch:
+            self._answer(runtime, setup, block, topic, newest, 1, lay.ACK_FENCED)
+            return False
+        session = self._session(topic, setup, block)
+        self._join(runtime, setup, block, topic, session)
+        return True
+
+    def _sound(self, setup: Setup, block: ProducerBlock) -> bool:
+        sound = setup.oldest <= block.packet <= setup.next_seq + setup.slots and (
+            block.epoch == 0 or block.first_seq > 0
+        )
+        if not sound:
+            self.node.note(
+                rec.ALERT, rec.Code.TOPIC_CONFLICT, setup.session, setup.topic_id, setup.source
+            )
+            self.durable.tell(
+                ev.TopicConflict(
+                    topic=setup.topic, node=setup.node,
+                    detail=f"its history begins at packet {setup.oldest}, it is acked up to "
+                    f"{block.packet}: what lies between is not durable",
+                )
+            )  # fmt: skip
+        return sound
+
+    def _open(
+        self, runtime: TransportRuntime, setup: Setup, block: ProducerBlock, topic: DurableTopic
+    ) -> None:
+        """Grant epoch and first sequence; the same again when the answer was lost."""
+        opened = self._opened.get(setup.session)
+        if opened is None:
+            try:
+                self.durable.fence(topic, block.id, "")
+                session = topic.producers.open(
+                    block.id, block.first_seq or None, self.durable.wall_ns()
+                )
+            except SequenceGap as gap:
+                newest = topic.producers.known[block.id].epoch
+                self._answer(
+                    runtime, setup, block, topic, max(newest, 1), gap.expected, lay.ACK_REFUSED
+                )
+                return
+            except Conflict as problem:
+                self.durable.tell(
+                    ev.TopicConflict(topic=topic.config.name, node=setup.node, detail=str(problem))
+                )
+                return
+            while len(self._opened) >= OPENED_MAX:
+                self._forget(next(iter(self._opened)))
+            opened = self._opened[setup.session] = _Opened(
+                topic.config.name, session, self.node.clock_ns() / 1e9
+            )
+        found = opened.session
+        self._answer(runtime, setup, block, topic, found.epoch, found.first_seq, lay.ACK_OK)
+
+    def _answer(
+        self, runtime: TransportRuntime, setup: Setup, block: ProducerBlock, topic: DurableTopic,
+        epoch: int, first_seq: int, state: int,
+    ) -> None:  # fmt: skip
+        answer = np.array(
+            [setup.channel, setup.session, setup.topic_id, block.id, epoch, first_seq,
+             block.packet, block.offset, block.count, state, topic.owner], dtype=np.int64,
+        )  # fmt: skip
+        a, b = setup.address_words
+        words = runtime.inline_arguments[1]
+        runtime.on_receiver(lambda: answer_setup(words, answer, a, b))
+
+    def _session(self, topic: DurableTopic, setup: Setup, block: ProducerBlock) -> Session:
+        """The session that the publisher's node goes on with."""
+        opened = self._opened.pop(setup.session, None)
+        if opened is not None and opened.session.epoch == block.epoch:
+            return replace(opened.session, first_seq=block.first_seq)
+        found = topic.producers.open(block.id, None, self.durable.wall_ns())
+        found.producer.epoch = block.epoch
+        return replace(found, epoch=block.epoch, first_seq=block.first_seq)
+
+    def _join(
+        self, runtime: TransportRuntime, setup: Setup, block: ProducerBlock, topic: DurableTopic,
+        session: Session,
+    ) -> None:  # fmt: skip
+        """Receive a session from where it is acked, and let the archiver read it."""
+
+        def prepare(mapped: MappedFile) -> dict[str, int]:
+            ds.begin_ring(
+                mapped.array, producer=block.id, epoch=block.epoch, first_seq=block.first_seq,
+                doorbell=0, record=(block.packet, block.offset, block.count),
+            )  # fmt: skip
+            return {
+                "durable": 1, "producer": block.id, "epoch": block.epoch, "acked": -1,
+                "first_seq": block.first_seq, "owner": topic.owner,
+            }  # fmt: skip
+
+        config = topic.config
+        own = max(config.receive_bytes, config.large_history_bytes if setup.channel == 2 else 0)
+        most = lay.slots_for(max(own, IMAGE_BYTES_MAX), setup.packet_bytes)
+        slots = min(max(setup.slots, lay.slots_for(own, setup.packet_bytes)), most)
+        image = sessions.place_image(
+            self.node, runtime, setup, config, "durable", block.packet, slots, prepare
+        )
+        try:
+            slot = self.durable.add_source(topic, image.mapped, session, 0)
+        except SharedMemoryError:
+            self._remove_image(image)
+            topic.producers.close(session.producer, self.durable.wall_ns())
+            raise
+        self.durable.sources[slot].image = image.id
+
+    def _sources(self, topic: DurableTopic, session: int) -> list[ds.Source]:
+        return [
+            s for s in self.durable.sources.values()
+            if s.image and s.session == session and s.topic == topic.config.name
+        ]  # fmt: skip
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def tick(self, now_s: float) -> None:
+        """Let go of what has ended, and of sessions that were opened and never begun."""
+        self._release_leftovers()
+        for session in [s for s, o in self._opened.items() if now_s - o.at_s > OPENED_S]:
+            self._forget(session)
+        for source in [s for s in self.durable.sources.values() if s.image]:
+            image = self.node.images_by_id[source.image]
+            if self._over(source, image, now_s):
+                self._finish(source)
+
+    def _over(self, source: ds.Source, image: Image, now_s: float) -> bool:
+        record = self.durable.runtime.state.sources[source.slot]
+        if record["d_seq"] != record["seq"] or record["d_at"] != record["at"]:
+            return False
+        if image.slot >= 0:
+            heard_ns = int(image.runtime.rx_state.images[image.slot]["heard_ns"])
+            return bool(record["told_drained"]) and now_s - heard_ns / 1e9 > SILENT_S
+        unread = self.durable.unread(source)
+        return bool(record["told_drained"]) or not unread or now_s - image.gone_s > GONE_S
+
+    def _finish(self, source: ds.Source) -> None:
+        """Read what is there, then let go of an image; what was not acked comes again."""
+        topic = self.durable.topics[source.topic]
+        self.durable.drain(topic, [source])
+        self.durable.remove_source(source.slot, topic, lay.ACK_ENDED)
+        self._remove_image(self.node.images_by_id[source.image])
+
+    def drop(self, source: ds.Source, state: int) -> None:
+        """A source is removed: its image goes, and if it is fenced its publisher is told."""
+        image = self.node.images_by_id.get(source.image)
+        if image is None:
+            return
+        if state == lay.ACK_FENCED and image.slot >= 0:
+            self._tell_fenced(source, image)
+        self._remove_image(image)
+
+    def _tell_fenced(self, source: ds.Source, image: Image) -> None:
+        record = image.runtime.rx_state.images[image.slot]
+        topic = self.durable.topics[source.topic]
+        answer = np.array(
+            [record["channel"], image.session, record["topic"], source.producer.id,
+             source.epoch + 1, 1, 0, wire.PACKET_HEADER_BYTES, 0, lay.ACK_FENCED, topic.owner],
+            dtype=np.int64,
+        )  # fmt: skip
+        a, b = int(record["address_a"]), int(record["address_b"])
+        words = image.runtime.inline_arguments[1]
+        image.runtime.on_receiver(lambda: answer_setup(words, answer, a, b))
+
+    def _remove_image(self, image: Image) -> None:
+        node = self.node
+        for subscription_id in image.readers:
+            node.tell_gone(
+                subscription_id, image.id, image.topic.name, image.node_name, image.session,
+                image.gone or "closed",
+            )  # fmt: skip
+        tables.remove_image(node, image, leave=True)
+        node.images_by_id.pop(image.id, None)
+        sessions.forget_session(node, image)
+        image.mapped.unlink()
+        image.mapped.close()
+
+    def _forget(self, session: int) -> None:
+        opened = self._opened.pop(session)
+        topic = self.durable.topics.get(opened.topic)
+        if topic is not None:
+            topic.producers.close(opened.session.producer, self.durable.wall_ns())
+
+
+def _unacked(ring: Bytes, slots: int) -> bool:
+    """A ring holds messages behind what is acked."""
+    (version,) = unpack_from("<q", ring, lay.ACK_VERSION_AT)
+    record = lay.ACK_RECORDS_AT + (version & 1) * lay.ACK_RECORD_BYTES
+    seq, at, _ = unpack_from("<qqq", ring, record)
+    (word,) = unpack_from("<q", ring, lay.HEADER_BYTES + (seq & (slots - 1)) * 8)
+    holds = word >> lay.SEQ_SHIFT == seq & lay.SEQ_MASK
+    state, length = (word >> lay.STATE_SHIFT) & 0xFF, word & lay.CONTROL_LENGTH_MASK
+    return bool(holds and (state == lay.SEALED or (state == lay.OPEN and length > at)))

@@ -1,0 +1,113 @@
+"""ACK packets and producers' blocks: the parser takes what is sound, and no more."""
+
+from __future__ import annotations
+
+import struct
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+from tests.support import packets as pk
+
+from tidecast.config import TopicConfig
+from tidecast.layout import packet as wire
+from tidecast.layout.counters import Counter
+from tidecast.native.jit import kernel
+from tidecast.protocol.check import check_packet
+from tidecast.testing import Network
+
+SEQ_MAX, EPOCH_MAX = wire.MESSAGE_SEQ_MAX, wire.EPOCH_MAX
+
+
+@kernel
+def checked(buffer, n):  # type: ignore[no-untyped-def]
+    return check_packet(buffer, 0, n)
+
+
+def verdict(raw: bytes) -> int:
+    return int(checked(np.frombuffer(bytearray(raw), dtype=np.uint8), len(raw)))
+
+
+def near(*edges: int) -> st.SearchStrategy[int]:
+    return st.one_of(
+        st.sampled_from([e + d for e in edges for d in (-1, 0, 1)]),
+        st.integers(-(1 << 63), (1 << 63) - 1),
+    )
+
+
+OFFSETS = st.sampled_from([0, 31, 32, 33, 1400, 65_000, 65_001, 0xFFFFFFFF])
+
+
+@hypothesis.given(near(0), near(0, EPOCH_MAX), near(0, SEQ_MAX), near(0, SEQ_MAX), OFFSETS,
+                  st.integers(-4, 200), near(0, EPOCH_MAX))  # fmt: skip
+def test_an_ack_is_taken_when_every_field_is_in_range(
+    producer: int, epoch: int, first_seq: int, count: int, offset: int, state: int, owner: int
+) -> None:
+    raw = pk.ack(
+        producer=producer, epoch=epoch, first_seq=first_seq, count=count, offset=offset,
+        state=state, owner=owner,
+    )  # fmt: skip
+    sound = (
+        producer > 0 and 0 < epoch <= EPOCH_MAX and 0 < first_seq <= SEQ_MAX
+        and 0 <= count <= SEQ_MAX and 32 <= offset <= 65_000 and 0 <= owner <= EPOCH_MAX
+    )  # fmt: skip
+    assert verdict(raw) == (0 if sound else Counter.INVALID_FIELD)
+
+
+@hypothesis.given(near(0), near(0, EPOCH_MAX), near(0, SEQ_MAX), near(0, 1 << 60), near(31, 65_001),
+                  near(0, SEQ_MAX))  # fmt: skip
+def test_a_producers_block_is_taken_when_every_field_is_in_range(
+    producer: int, epoch: int, first_seq: int, packet: int, offset: int, count: int
+) -> None:
+    raw = pk.durable_setup(pk.block(producer, epoch, first_seq, packet, offset, count))
+    sound = (
+        producer > 0 and 0 <= epoch <= EPOCH_MAX and 0 <= first_seq <= SEQ_MAX
+        and 0 <= packet <= 1 << 60 and 32 <= offset <= 65_000 and 0 <= count <= SEQ_MAX
+    )  # fmt: skip
+    assert verdict(raw) == (0 if sound else Counter.INVALID_FIELD)
+
+
+@pytest.mark.parametrize("raw", [pk.ack(), pk.durable_setup(pk.block())], ids=["ack", "setup"])
+def test_a_shorter_one_is_refused(raw: bytes) -> None:
+    for n in range(wire.PACKET_HEADER_BYTES, len(raw)):
+        short = bytearray(raw[:n])
+        assert verdict(bytes(short)) == Counter.INVALID_SHORT
+        struct.pack_into("<H", short, wire.LENGTH_AT, n)
+        assert verdict(bytes(short)) == Counter.INVALID_SHORT
+
+
+def test_an_ack_that_cannot_be_moves_nothing() -> None:
+    topic = TopicConfig(name="orders", mode="durable", owner="a")
+    with Network(seed=3) as net:
+        net.node("a", topics=[topic])
+        b = net.node("b", topics=[topic])
+        publisher = b.connect().publisher("orders")
+        publisher.publish(b"one", ack="durable")
+        net.partition("a", "b")
+        publisher.publish(b"two", flush=True)
+        net.run(1000)
+        session = publisher.producer_session
+        assert session is not None
+        mine = {"session": publisher.session, "topic": topic.wire_id, "source": 1, "seq": 2}
+        own = {"producer": session.producer_id, "epoch": session.epoch, "count": 2}
+        cannot = [
+            own | {"producer": 5}, own | {"epoch": 7}, own | {"count": 0}, own | {"count": 5000},
+            own | {"offset": 5000},
+        ]  # fmt: skip
+        for fields in cannot:
+            net.switch.inject(b.id, pk.ack(**fields, **mine), control=True)
+        net.switch.inject(b.id, pk.ack(**own, **mine | {"seq": 900}), control=True)
+        net.switch.inject(b.id, pk.ack(**own | {"count": 0}, **mine | {"seq": 0}), control=True)
+        taken = b.count(Counter.ACKS)
+        net.run(1000)
+        assert publisher.durable_position == 1
+        assert b.count(Counter.INVALID_FIELD) == 5
+        assert b.count(Counter.STALE_SESSION) == 1
+        assert b.count(Counter.ACKS) == taken + 1, "the older one says nothing new"
+        net.switch.inject(b.id, pk.ack(**own, owner=9, **mine), control=True)
+        net.run(1000)
+        assert publisher.durable_position == 2
+        net.heal()
+        net.run(1e6)
+        assert b.count(Counter.STALE_SESSION) > 1, "of an owner with a lower epoch"

@@ -1,0 +1,253 @@
+"""Publishers on one node, queues on another: loss, duplication, reordering, partition, crashes.
+
+What is acked is in the owner's log, once, in key order. All of it in virtual time, by seeds.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from tests.support.durable import rows_of
+
+from tidecast.config import TopicConfig
+from tidecast.errors import Fenced, NotFound, SequenceGap, Timeout
+from tidecast.events import ProducerFenced, RingDrained
+from tidecast.layout import packet as wire
+from tidecast.memory_switch import Packet
+from tidecast.testing import Network, SimulatedNode
+
+SETTINGS = {"mode": "durable", "owner": "a", "fsync": "batch", "queues": 3}
+
+
+class Pair:
+    """Node ``a`` keeps topic ``orders``, ``b`` publishes."""
+
+    def __init__(self, net: Network, **settings: Any) -> None:
+        self.net = net
+        topic = TopicConfig(name="orders", **SETTINGS | settings)  # type: ignore[arg-type]
+        self.a, self.b = net.node("a", topics=[topic]), net.node("b", topics=[topic])
+
+    def publisher(self, **options: Any) -> Any:
+        return self.b.connect().publisher("orders", **options)
+
+    def rows(self) -> list[tuple[bytes | None, bytes, int]]:
+        """(key, payload, sequence) in the order of queues and tokens."""
+        topic = self.a.engine.durable.topics["orders"]
+        return [row[2:] for row in rows_of(topic)]
+
+    def payloads(self) -> list[bytes]:
+        return [row[1] for row in sorted(self.rows(), key=lambda row: row[2])]
+
+    def until_durable(self, publisher: Any, limit_us: float = 60e6) -> None:
+        assert self.net.run(
+            limit_us, until=lambda: publisher.durable_position >= publisher.position
+        ), (publisher.durable_position, publisher.position)
+
+    def crash(self, node: SimulatedNode) -> SimulatedNode:
+        """kill -9 of an engine, and its next start."""
+        for topic in node.engine.durable.topics.values():
+            for log in topic.logs:
+                log._close_active()
+        again = self.net.restart(node)
+        if node is self.a:
+            self.a = again
+        else:
+            self.b = again
+        return again
+
+
+@contextmanager
+def pair(seed: int = 1, faults: dict[str, float] | None = None, **topic: Any) -> Iterator[Pair]:
+    with Network(seed=seed, **(faults or {})) as net:  # type: ignore[arg-type]
+        yield Pair(net, **topic)
+
+
+def check_keys(rows: list[tuple[bytes | None, bytes, int]]) -> None:
+    """Each key's records stand in the order of their sequences."""
+    last: dict[bytes | None, int] = {}
+    for key, _, seq in rows:
+        if key is not None:
+            assert seq > last.get(key, 0)
+            last[key] = seq
+
+
+def test_what_another_node_publishes_is_kept_and_acked() -> None:
+    with pair() as two:
+        publisher = two.publisher()
+        for i in range(300):
+            publisher.publish(b"%d" % i, key=b"k%d" % (i % 7), headers={"n": i})
+        publisher.publish(b"x" * 100_000, key=b"long")
+        assert publisher.wait_durable(timeout=60.0) == 301
+        assert [int(p) for p in two.payloads()[:300]] == list(range(300))
+        assert two.payloads()[300] == b"x" * 100_000
+        check_keys(two.rows())
+        assert not two.b.engine.durable.topics, "b keeps nothing"
+        publisher.close()
+        assert two.net.run(30e6, until=lambda: not two.b.engine.pubs)
+        assert two.net.run(60e6, until=lambda: not two.a.engine.images_by_id)
+        assert not two.a.engine.durable.sources
+
+
+def test_live_subscribers_see_it_too_wherever_they_are() -> None:
+    with pair() as two:
+        there = two.a.connect().subscribe("orders")
+        here = two.b.connect().subscribe("orders")
+        publisher = two.publisher()
+        publisher.publish(b"one")
+        publisher.wait_durable(timeout=60.0)
+        assert bytes(there.next(timeout=1.0).data) == b"one"
+        assert bytes(here.next(timeout=1.0).data) == b"one"
+        late = two.a.connect().subscribe("orders")
+        publisher.publish(b"two")
+        assert bytes(late.next(timeout=1.0).data) == b"two"
+
+
+def test_a_named_producer_goes_on_behind_its_last_sequence() -> None:
+    with pair() as two:
+        first = two.publisher(producer="billing")
+        first.publish_batch([b"a", b"b", b"c"], ack="durable").check()
+        first.close()
+        second = two.publisher(producer="billing")
+        assert second.producer_session.first_seq == 4
+        second.publish(b"d", ack="durable")
+        assert second.position == second.durable_position == 4
+        again = two.publisher(producer="billing", first_seq=3)
+        again.publish_batch([b"c", b"d", b"e"], ack="durable").check()
+        assert two.payloads() == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_a_newer_session_fences_the_older_one_wherever_it_is() -> None:
+    with pair() as two:
+        old = two.publisher(producer="billing")
+        old.publish(b"a", ack="durable")
+        new: Any = two.a.connect().publisher("orders", producer="billing")
+        assert new.producer_session.epoch > old.producer_session.epoch
+        new.publish(b"b", ack="durable")
+        with pytest.raises(Fenced, match="newer session"):
+            old.publish(b"lost", ack="durable", timeout=60.0)
+        assert two.payloads() == [b"a", b"b"]
+        told = two.a.engine.durable.told
+        assert [type(e) for e in told] == [ProducerFenced]
+        newest = two.publisher(producer="billing")
+        with pytest.raises(Fenced):
+            new.publish(b"lost", ack="durable", timeout=60.0)
+        newest.publish(b"c", ack="durable")
+        assert two.payloads() == [b"a", b"b", b"c"]
+
+
+def test_a_gap_in_the_sequences_is_refused_by_the_owner() -> None:
+    with pair() as two:
+        two.publisher(producer="billing").publish(b"a", ack="durable")
+        publisher = two.publisher(producer="billing", first_seq=5)
+        with pytest.raises(SequenceGap, match="2 is due") as found:
+            publisher.publish(b"b", ack="durable", timeout=60.0)
+        assert found.value.expected == 2
+
+
+def test_an_owner_that_is_away_is_named_and_nothing_is_lost() -> None:
+    with pair() as two:
+        publisher = two.publisher()
+        publisher.publish(b"a", ack="durable")
+        two.net.kill(two.a)
+        publisher.publish(b"b")
+        with pytest.raises(Timeout, match="message 2 is not durable"):
+            publisher.wait_durable(timeout=0.05)
+        two.a = two.net.restart(two.a)
+        two.until_durable(publisher)
+        assert two.payloads() == [b"a", b"b"]
+
+
+def test_consumers_are_told_where_the_queues_are() -> None:
+    with pair() as two, pytest.raises(NotFound, match="kept by node a, and this is b"):
+        two.b.connect().consumer("orders", name="c")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_faults_of_all_kinds(seed: int) -> None:
+    faulty(seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(100, 220))
+def test_faults_of_all_kinds_long(seed: int) -> None:
+    faulty(seed)
+
+
+def faulty(seed: int) -> None:
+    """Loss, duplicates, reordering; partitions, and crashes of the owner, as the seed has it."""
+    chance = random.Random(seed)
+    faults = {"drop": 0.05, "duplicate": 0.05, "reorder": 0.1, "delay_us": 50.0}
+    with pair(seed, faults) as two:
+        publishers = [two.publisher() for _ in range(2)]
+        sent: list[list[bytes]] = [[], []]
+        for step in range(12):
+            for k, publisher in enumerate(publishers):
+                for _ in range(chance.randrange(40)):
+                    i = len(sent[k])
+                    payload = b"%d:%d:" % (k, i) + bytes(chance.choice([0, 10, 3000]))
+                    publisher.publish(payload, key=b"%d-%d" % (k, i % 5))
+                    sent[k].append(payload)
+            two.net.run(chance.randrange(1, 3000))
+            what = chance.randrange(6)
+            if what == 0:
+                two.net.partition(two.a, two.b)
+                two.net.run(chance.choice([1e5, 15e6]))
+                two.net.heal()
+            elif what == 1:
+                two.crash(two.a)
+            assert step < 12
+        for publisher in publishers:
+            two.until_durable(publisher)
+        rows = two.rows()
+        check_keys([(k, p, s) for k, p, s in rows])
+        for k in range(2):
+            mine = [p for _, p, _ in rows if p.startswith(b"%d:" % k)]
+            assert sorted(mine, key=lambda p: int(p.split(b":")[1])) == sent[k]
+
+
+def test_a_killed_engine_of_publishers_is_drained_by_the_next_one() -> None:
+    with pair() as two:
+        publisher = two.publisher(producer="billing")
+        publisher.publish(b"a", ack="durable")
+        two.net.partition(two.a, two.b)
+        publisher.publish_batch([b"b", b"c"])
+        two.net.run(1e5)
+        two.net.heal()
+        directory, two.b.engine.directory = two.b.engine.directory, two.b.data_dir / "none"
+        two.b.engine._alive, alive = -1, two.b.engine._alive
+        import os
+
+        os.close(alive)
+        two.b.engine._alive = os.open("/dev/null", os.O_RDONLY)
+        two.crash(two.b)
+        assert directory.exists() is False
+        assert two.net.run(60e6, until=lambda: len(two.payloads()) == 3)
+        assert two.payloads() == [b"a", b"b", b"c"]
+        assert two.net.run(60e6, until=lambda: not two.b.engine.pubs)
+        assert RingDrained in [type(e) for e in two.b.engine.durable.told]
+
+
+def test_what_one_direction_loses_is_repaired() -> None:
+    for kind in (wire.DATA, wire.ACK):
+        with pair() as two:
+            publisher = two.publisher()
+            publisher.publish(b"first", ack="durable")
+            seen: list[int] = []
+
+            def drop(packet: Packet, kind: int = kind, seen: list[int] = seen) -> bool:
+                if packet.type == kind and len(seen) < 20:
+                    seen.append(packet.seq)
+                    return False
+                return True
+
+            two.net.intercept(drop)
+            for i in range(50):
+                publisher.publish(b"%d" % i)
+                two.net.run(200)
+            two.until_durable(publisher)
+            assert len(seen) == 20
+            assert len(two.payloads()) == 51
