@@ -22,7 +22,11 @@ from tests.project import ROOT
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 WIDTH, HEIGHT, TALL = 1440, 900, 1250
 CHART_MS = 25_000
-"""How long the charts gather before the first picture."""
+"""How long the charts gather before the first picture, and on pages with charts of their own."""
+GATHERS_MS = {
+    "topic": 20_000, "topics": 10_000, "reliability": 15_000, "subscriptions": 10_000,
+    "subscription": 20_000,
+}  # fmt: skip
 LABELS = {"team": "shop"}
 
 PAGES: dict[str, tuple[str, str, int]] = {
@@ -93,7 +97,7 @@ def traffic(platform: Platform, second: Path, api: Api) -> Iterator[None]:
         consuming(one, "orders.eu", "shipping", slow_per_s=100),
         publishing(one, "jobs", 2), refusing(one, "jobs", "workers"),
     ]  # fmt: skip
-    workers[8].fast.set()
+    workers[8].fast.set()  # one of the two consumers keeps up
     with contextlib.ExitStack() as stack:
         for worker in workers:
             stack.enter_context(worker)
@@ -115,14 +119,14 @@ def test_pictures(page: Page, platform: Platform, traffic: None, tmp_path: Path)
         page.wait_for_load_state("networkidle")
         expect(page.get_by_role("status", name="Loading")).to_have_count(0)
         expect(page.get_by_role("alert")).to_have_count(0)
-        page.wait_for_timeout(4_000)
-        page.screenshot(path=directory / f"{name}.png")
+        page.wait_for_timeout(GATHERS_MS.get(name, 3_000))
+        page.screenshot(path=directory / f"{name}.png", timeout=60_000)
     page.set_viewport_size({"width": WIDTH, "height": HEIGHT})
     _open(page, "/topics")
     page.keyboard.press("c")
     page.get_by_label("Name", exact=True).fill("orders.asia")
     expect(page.get_by_label("Preview")).to_contain_text("create")
-    page.screenshot(path=directory / "create.png")
+    page.screenshot(path=directory / "create.png", timeout=60_000)
     page.keyboard.press("Escape")
     page.keyboard.press("y")
     page.get_by_label("Documents").fill(
@@ -130,14 +134,14 @@ def test_pictures(page: Page, platform: Platform, traffic: None, tmp_path: Path)
     )
     page.get_by_role("button", name="Plan").click()
     expect(page.get_by_role("region", name="Plan")).to_contain_text("updated")
-    page.screenshot(path=directory / "yaml.png")
+    page.screenshot(path=directory / "yaml.png", timeout=60_000)
     page.keyboard.press("Escape")
     page.keyboard.press("d")
     expect(page.locator("html")).to_have_attribute("data-theme", re.compile("light"))
     page.set_viewport_size({"width": WIDTH, "height": 800})
     _open(page, "/")
     page.wait_for_timeout(3_000)
-    page.screenshot(path=directory / "light.png")
+    page.screenshot(path=directory / "light.png", timeout=60_000)
     page.keyboard.press("d")
     small = [p.name for p in directory.glob("*.png") if p.stat().st_size < 20_000]
     assert not small, f"hardly anything in {small}"

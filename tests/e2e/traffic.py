@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,16 +18,18 @@ JOIN_S = 15.0
 class Worker:
     """A thread with a connection of its own, and what it has done so far."""
 
-    def __init__(self, data_dir: Path, work: Callable[[Worker, tidecast.sync.Connection], None]):
+    def __init__(
+        self, data_dir: Path, name: str, work: Callable[[Worker, tidecast.sync.Connection], None]
+    ) -> None:
         self.done = 0
         """Messages published, read or settled."""
         self.fast = threading.Event()
         self.stopping = threading.Event()
-        self._data_dir, self._work = data_dir, work
+        self._data_dir, self._name, self._work = data_dir, name, work
         self._threads = ThreadPoolExecutor(1)
 
     def _run(self) -> None:
-        with tidecast.sync.connect(url_of(self._data_dir), name="e2e") as client:
+        with tidecast.sync.connect(url_of(self._data_dir), name=self._name) as client:
             self._work(self, client)
 
     def __enter__(self) -> Worker:
@@ -49,7 +52,7 @@ def publishing(
     gate: bool = False,
 ) -> Worker:
     """Publish JSON at a rate until the end of the block; with ``gate`` only while `fast` is set."""
-    filler = "x" * max(0, size - 40)
+    filler = ("lorem ipsum dolor sit amet " * size)[: max(0, size - 60)]
 
     def work(worker: Worker, client: tidecast.sync.Connection) -> None:
         publisher = client.publisher(topic)
@@ -60,13 +63,15 @@ def publishing(
             owed += rate_per_s * TICK_S
             for _ in range(int(owed)):
                 key = f"customer-{worker.done % keys}"
-                text = f'{{"order": {worker.done}, "note": "{filler}"}}'
-                publisher.publish(text.encode(), key=key, headers={"source": "e2e"})
+                order = {"order": worker.done, "total": worker.done % 97, "note": filler}
+                publisher.publish(
+                    json.dumps(order).encode(), key=key, headers={"source": "e2e"}, timestamp=True
+                )
                 worker.done += 1
             owed -= int(owed)
             publisher.flush()
 
-    return Worker(data_dir, work)
+    return Worker(data_dir, f"{topic} feed", work)
 
 
 def reading(data_dir: Path, topic: str) -> Worker:
@@ -78,7 +83,7 @@ def reading(data_dir: Path, topic: str) -> Worker:
                 worker.done += len(messages.poll(512) or ())
                 worker.stopping.wait(0.001)
 
-    return Worker(data_dir, work)
+    return Worker(data_dir, f"{topic} reader", work)
 
 
 def consuming(data_dir: Path, topic: str, name: str, *, slow_per_s: float) -> Worker:
@@ -94,7 +99,7 @@ def consuming(data_dir: Path, topic: str, name: str, *, slow_per_s: float) -> Wo
                 if not worker.fast.is_set():
                     worker.stopping.wait(1 / slow_per_s)
 
-    return Worker(data_dir, work)
+    return Worker(data_dir, f"{name} worker", work)
 
 
 def refusing(data_dir: Path, topic: str, name: str) -> Worker:
@@ -110,4 +115,4 @@ def refusing(data_dir: Path, topic: str, name: str) -> Worker:
                     else:
                         message.term("not today")
 
-    return Worker(data_dir, work)
+    return Worker(data_dir, f"{name} worker", work)

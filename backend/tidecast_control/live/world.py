@@ -13,6 +13,8 @@ from tidecast_control.live import rates as r
 from tidecast_control.live.rates import Json
 
 AGENT_KINDS = ("sender", "receiver")
+STATES = ("idle", "active", "paused")
+"""Of a subscription on several nodes the last of these is told."""
 NOBODY = 1 << 62
 """Positions beyond this mean `no limit`."""
 
@@ -122,10 +124,15 @@ def _add_subscription(world: World, row: Json, old: Json | None, seconds: float)
         "outstanding": str(int(row["outstanding"]) + int(seen["outstanding"] if seen else 0)),
         "dead_letters": str(int(row["dead"]) + int(seen["dead_letters"] if seen else 0)),
     }  # fmt: skip
+    if seen and STATES.index(seen["state"]) > STATES.index(row["state"]):
+        shown["state"] = seen["state"]
+    trend, delivered = (seen or {}).get("lag_trend_per_s"), (seen or {}).get("delivered_per_s")
     if old is not None and seconds > 0:
-        trend = (int(row["lag_messages"]) - int(old["lag_messages"])) / seconds
-        shown["lag_trend_per_s"] = round(trend, 1)
-        shown["delivered_per_s"] = round(r.growth(old, row, "delivered", seconds), 1)
+        grown = (int(row["lag_messages"]) - int(old["lag_messages"])) / seconds
+        trend = round((trend or 0.0) + grown, 1)
+        delivered = round((delivered or 0.0) + r.growth(old, row, "delivered", seconds), 1)
+    if trend is not None:
+        shown |= {"lag_trend_per_s": trend, "delivered_per_s": delivered}
         if trend < 0:
             shown["drain_s"] = round(lag / -trend, 1)
     world.subscriptions[row["name"]] = shown

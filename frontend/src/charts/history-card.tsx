@@ -9,7 +9,7 @@ import { Card } from "@/ui/card";
 import { CopyAs } from "@/ui/copy-as";
 import { Segments } from "@/ui/segments";
 import { Select } from "@/ui/select";
-import { Empty, Failed, Loading } from "@/ui/states";
+import { Empty, Failed, Loading, Said } from "@/ui/states";
 import { HistoryChart } from "./history-chart";
 
 type Scope = Schemas["History"]["scope"];
@@ -170,8 +170,12 @@ export function HistoryCard({
         <Loading rows={5} />
       ) : query.data.empty ? (
         <Empty icon={ChartSpline} title="No history to show" className="py-6">
-          <p>{sentence(query.data.empty.detail)}</p>
-          <p className="mt-1">{sentence(query.data.empty.mend)}</p>
+          <p>
+            <Said text={query.data.empty.detail} />
+          </p>
+          <p className="mt-1">
+            <Said text={query.data.empty.mend} />
+          </p>
         </Empty>
       ) : (
         <HistoryChart
@@ -185,5 +189,3 @@ export function HistoryCard({
     </Card>
   );
 }
-
-const sentence = (text: string) => `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;

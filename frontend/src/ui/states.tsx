@@ -44,6 +44,24 @@ export function Empty({
   );
 }
 
+/** What the service says in a few words, as a sentence; `code` in it as code. */
+export function Said({ text }: { text: string }) {
+  return (
+    <>
+      {`${text.charAt(0).toUpperCase()}${text.slice(1)}.`.split("`").map((part, at) =>
+        at % 2 ? (
+          // biome-ignore lint/suspicious/noArrayIndexKey: parts of one text never reorder
+          <code key={at} className="font-mono text-xs">
+            {part}
+          </code>
+        ) : (
+          part
+        ),
+      )}
+    </>
+  );
+}
+
 export function Failed({ error, retry }: { error: unknown; retry?: () => void }) {
   const message = error instanceof Error ? error.message : String(error);
   return (

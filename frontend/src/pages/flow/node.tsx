@@ -63,9 +63,11 @@ export const FlowNodeView = memo(function FlowNodeView({ data }: NodeProps<Node<
         ) : (
           <span className="block truncate font-medium text-ink text-xs">{data.label}</span>
         )}
-        <span className="num flex gap-1.5 text-2xs text-muted">
-          {data.kind}
-          {data.node && ` @ ${data.node}`}
+        <span className="num flex gap-1.5 whitespace-nowrap text-2xs text-muted">
+          <span className="truncate">
+            {data.kind}
+            {data.node && ` @ ${data.node}`}
+          </span>
           {data.state !== "active" && <b className="font-medium text-warn">{data.state}</b>}
         </span>
         <span className="num flex justify-between text-2xs text-muted">

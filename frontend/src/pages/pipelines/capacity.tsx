@@ -7,7 +7,7 @@ import { useMay } from "@/app/session";
 import { byteRate, bytes, rate } from "@/lib/format";
 import { ago } from "@/lib/time";
 import { Card } from "@/ui/card";
-import { Empty, Failed } from "@/ui/states";
+import { Empty, Failed, Said } from "@/ui/states";
 import { type Column, Table } from "@/ui/table";
 import { AdviceButton } from "./advice";
 
@@ -68,9 +68,7 @@ export function CapacityList() {
         rowKey={(row) => row.topic}
         empty={
           <Empty icon={Lightbulb} title="No recommendation yet" className="py-6">
-            {capacity?.mend
-              ? `${capacity.mend.charAt(0).toUpperCase()}${capacity.mend.slice(1)}.`
-              : "The last report had no topic to speak of."}
+            <Said text={capacity?.mend || "the last report had no topic to speak of"} />
           </Empty>
         }
       />

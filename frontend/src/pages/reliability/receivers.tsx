@@ -1,17 +1,18 @@
 import { Snail } from "lucide-react";
+import { useNodeNames } from "@/app/node-names";
 import { Sparkline } from "@/charts/sparkline";
 import { exact } from "@/lib/format";
 import type { ReceiverLive } from "@/live/types";
 import { Badge } from "@/ui/badge";
 import { type Column, Table } from "@/ui/table";
 
-const columns = (channel: string): Column<ReceiverLive>[] => [
+const columns = (channel: string, nameOf: (node: string) => string): Column<ReceiverLive>[] => [
   {
     id: "node",
     head: "Receiver",
     cell: (row) => (
-      <span className="inline-flex items-center gap-1.5">
-        {row.node}
+      <span className="inline-flex items-center gap-1.5 whitespace-nowrap">
+        {nameOf(row.node)}
         {row.slowest && (
           <Badge tone="warn" icon={Snail}>
             slowest
@@ -26,7 +27,11 @@ const columns = (channel: string): Column<ReceiverLive>[] => [
     head: "Topic",
     cell: (row) => <span className="font-mono text-xs">{row.topic}</span>,
   },
-  { id: "publisher", head: "Publisher", cell: (row) => row.publisher },
+  {
+    id: "publisher",
+    head: "Publisher",
+    cell: (row) => <span className="whitespace-nowrap">{row.publisher}</span>,
+  },
   { id: "lag", head: "Behind, packets", right: true, cell: (row) => exact(row.lag_packets) },
   {
     id: "trend",
@@ -44,9 +49,9 @@ const columns = (channel: string): Column<ReceiverLive>[] => [
   { id: "window", head: "Window", right: true, cell: (row) => exact(row.window) },
   {
     id: "lost",
-    head: "Lost",
+    head: "Missing",
     right: true,
-    cell: (row) => (row.lost === "0" ? "0" : <Badge tone="bad">{exact(row.lost)}</Badge>),
+    cell: (row) => exact(row.lost),
   },
 ];
 
@@ -61,7 +66,7 @@ export function ReceiverTable({
   return (
     <Table
       label="Receivers"
-      columns={columns(channel)}
+      columns={columns(channel, useNodeNames())}
       rows={rows}
       rowKey={(row) => row.id}
       empty={<p className="px-3.5 pb-4 text-muted">No node receives from another one.</p>}

@@ -1,9 +1,9 @@
 import { Activity } from "lucide-react";
+import { useNodeNames } from "@/app/node-names";
 import { TimeChart } from "@/charts/time-chart";
 import { compact, duration, exact, percent, rate } from "@/lib/format";
 import { useLive } from "@/live/store";
 import type { AgentLive, ImageLive, Reliability } from "@/live/types";
-import { Badge } from "@/ui/badge";
 import { Card, Facts } from "@/ui/card";
 import { Meter } from "@/ui/meter";
 import { Page } from "@/ui/page";
@@ -35,9 +35,9 @@ const IMAGES: Column<ImageLive>[] = [
   { id: "recovered", head: "Recovered", right: true, cell: (row) => exact(row.recovered) },
   {
     id: "lost",
-    head: "Lost for good",
+    head: "Missing, in all",
     right: true,
-    cell: (row) => (row.lost === "0" ? "0" : <Badge tone="bad">{exact(row.lost)}</Badge>),
+    cell: (row) => exact(row.lost),
   },
   { id: "duplicates", head: "Duplicates", right: true, cell: (row) => exact(row.duplicates) },
   { id: "overruns", head: "Overruns", right: true, cell: (row) => exact(row.overruns) },
@@ -77,6 +77,7 @@ function Body({ data }: { data: Reliability }) {
   const images = Object.values(data.images);
   const slowest = data.slowest_receiver ? data.receivers[data.slowest_receiver] : undefined;
   const { rates } = data;
+  const nameOf = useNodeNames();
   return (
     <div className="flex flex-col gap-3">
       <div className="grid grid-cols-2 gap-3 lg:grid-cols-3 2xl:grid-cols-6">
@@ -116,7 +117,7 @@ function Body({ data }: { data: Reliability }) {
         <Stat
           label="Slowest receiver"
           value={slowest ? `${compact(Number(slowest.lag_packets))} pkt` : "none"}
-          note={slowest ? `${slowest.node} on ${slowest.topic}` : "nobody is behind"}
+          note={slowest ? `${nameOf(slowest.node)} on ${slowest.topic}` : "nobody is behind"}
         />
       </div>
       <div className="grid grid-cols-1 gap-3 xl:grid-cols-3">

@@ -34,19 +34,19 @@ const COLUMNS: Column<Row>[] = [
   {
     id: "name",
     head: "Subscription",
-    width: "minmax(12rem,2fr)",
+    width: "minmax(9rem,2fr)",
     cell: (row) => <span className="font-medium font-mono text-xs">{row.name}</span>,
   },
   {
     id: "topic",
     head: "Topic",
-    width: "minmax(10rem,1.5fr)",
+    width: "minmax(8rem,1.5fr)",
     cell: (row) => <span className="font-mono text-xs">{row.subscription.spec.topic}</span>,
   },
   {
     id: "state",
     head: "State",
-    width: "7rem",
+    width: "6rem",
     cell: (row) => (
       <SubscriptionState state={row.live?.state ?? row.subscription.status.state ?? "unknown"} />
     ),
@@ -55,7 +55,7 @@ const COLUMNS: Column<Row>[] = [
     id: "lag",
     head: "Lag, messages",
     right: true,
-    width: "8rem",
+    width: "7.5rem",
     cell: (row) => exact(lagOf(row)),
   },
   {
@@ -81,7 +81,7 @@ const COLUMNS: Column<Row>[] = [
   {
     id: "drain",
     head: "To drain",
-    width: "8rem",
+    width: "6rem",
     cell: (row) => lagTrend(row.live, row.subscription),
   },
   {
