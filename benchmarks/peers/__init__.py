@@ -31,7 +31,7 @@ __all__ = [
     "run",
 ]
 
-BENCHES = ("throughput", "python", "latency", "ipc", "loss", "fanout")
+BENCHES = ("throughput", "python", "latency", "ipc", "loss", "fanout", "durable", "consume")
 PEERS = {
     "fast-cast": "fast_cast",
     "aeron": "aeron",
@@ -39,6 +39,8 @@ PEERS = {
     "pyaeron": "pyaeron",
     "pyzmq": "pyzmq_peer",
     "nats": "nats_peer",
+    "jetstream": "jetstream_peer",
+    "redis": "redis_peer",
 }
 
 

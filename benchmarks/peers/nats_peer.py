@@ -29,10 +29,10 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
 }
 
 
-def start_server(stage: Stage) -> str:
+def start_server(stage: Stage, *options: str) -> str:
     """A nats-server of this run's own on a loopback port; its address."""
     port = free_port(socket.SOCK_STREAM)
-    arguments = ("--addr", "127.0.0.1", "--port", str(port))
+    arguments = ("--addr", "127.0.0.1", "--port", str(port), *options)
     server = stage.start("nats-server", (str(layout.NATS_SERVER), *arguments), listens=False)
     while server.process.poll() is None and time.monotonic() < stage.deadline:
         try:

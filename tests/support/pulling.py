@@ -74,6 +74,9 @@ class CountingSource(LogSource):
         self.bytes = 0
         self._late: tuple[int, Fetched] | None = None
 
+    def here(self) -> Any:
+        return super().here() if self.rig.reads_here else None
+
     def read(self, token: int, buffer: Any) -> Fetched | None:  # type: ignore[override]
         self.reads += 1
         got = super().read(token, buffer)
@@ -173,8 +176,8 @@ class TestMember:
 class Rig:
     """Queues, lanes, members; `run` works until nothing is left to do."""
 
-    def __init__(self, directory: Path, **puller: Any) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, *, reads_here: bool = False, **puller: Any) -> None:
+        self.directory, self.reads_here = directory, reads_here
         self.now = S_NS
         self.wakes = np.zeros(lay.WAKES_BYTES, dtype=np.uint8)
         self.bells = np.zeros(rl.DOORBELLS_MAX * rl.DOORBELL_BYTES, dtype=np.uint8)

@@ -483,3 +483,36 @@ def test_any_take_size_yields_the_same(limit: int) -> None:
             m.ack_all(fresh)
             got += fresh
         assert payloads(got) == bodies
+
+
+def test_blocks_are_fetched_in_the_cycle_and_the_shell_sees_only_what_is_special() -> None:
+    with rig(reads_here=True, block_bytes=1 << 14) as r:
+        q, m = r.queue(blocks_max=3), r.member(in_flight_max=4000)
+        lane = r.lane(q, m)
+        bodies = fill(r, q, 2000) + fill(r, q, 3, size=20_000, batch=1) + fill(r, q, 500)
+        assert payloads(drain(r, m)) == bodies
+        assert r.position(lane) == (2503, 2503)
+        queue = r.puller.state.queues[q]
+        reads = r.sources[0].reads
+        assert 6 <= reads <= 12  # the large ones, and making room
+        assert queue["fetches"] > 20
+        assert queue["fetched_records"] == 2503
+        assert queue["evicted"] > 0
+        assert queue["blocks"] <= 3
+        assert r.puller.state.spare_n[0] == r.puller.blocks_max - queue["blocks"]
+        r.put(q, b"more")
+        assert payloads(drain(r, m)) == [b"more"]
+        assert r.sources[0].reads == reads
+
+
+def test_what_retention_deleted_is_told_also_when_the_cycle_reads() -> None:
+    with rig(reads_here=True) as r:
+        q, m = r.queue(segment_bytes=1 << 16), r.member()
+        fill(r, q, 2000)
+        gone = r.logs[0].retain(bytes_max=100_000)
+        lane = r.lane(q, m)
+        first = r.logs[0].earliest_token
+        assert gone
+        assert r.run() >= 0
+        assert [one.token for one in drain(r, m)] == list(range(first, 2000))
+        assert r.seen.gaps == [(lane, 0, first)]

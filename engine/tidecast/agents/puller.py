@@ -9,11 +9,11 @@ to the shell as an event; the lanes concerned wait meanwhile, the others go on.
 from __future__ import annotations
 
 from tidecast.agents.events import A_EVENTS, EVENTS_MAX, emit
+from tidecast.agents.puller_fetch import ask_shell, fetch_here
 from tidecast.agents.puller_state import (
     DEAD_ATTEMPTS,
     DEAD_TERM,
     DEAD_TIMEOUT,
-    E_FETCH,
     E_HOSTILE,
     P_CYCLE,
     P_DISCARD,
@@ -461,7 +461,8 @@ def _woken(S, now):
 
 @inlined
 def _fetches(S):
-    """Ask the shell for the blocks that lanes wait for: once, after all had their turn."""
+    """Fetch the blocks that lanes wait for: once, after all had their turn. Blocks fetched."""
+    work = 0
     for i in range(S.wanting.shape[0]):
         word = S.wanting[i]
         while word != 0:
@@ -470,10 +471,14 @@ def _fetches(S):
             q = i * 64 + bit
             Q = S.queues[q]
             if Q.fetching == 0 and Q.want >= 0:
-                if emit(S.events, S.attention, E_FETCH, q, Q.want, 0, 0, 0) == 0:
-                    return
-                Q.fetching = 1
+                done = fetch_here(S, q) if Q.reader_address != 0 else -1
+                if done >= 0:
+                    work += done
+                    continue
+                if not ask_shell(S, q):
+                    return work
             S.wanting[i] &= ~(1 << bit)
+    return work
 
 
 @inlined
@@ -491,5 +496,4 @@ def pull_cycle(S, now):
         if m.active:
             publish(bytes_at(m.ring_address, m.ring_bytes), m, S.bells)
     S.misc[P_TOUCHED] = 0
-    _fetches(S)
-    return work
+    return work + _fetches(S)

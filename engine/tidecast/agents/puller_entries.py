@@ -13,6 +13,14 @@ from tidecast.agents.puller import (
     puller_of,
     serve_member,
 )
+from tidecast.agents.puller_fetch import (
+    DEFER,
+    EXTEND,
+    FRESH,
+    NOTHING_WANTED,
+    extensible,
+    finish_fetch,
+)
 from tidecast.agents.puller_state import DEAD_ATTEMPTS, P_BELL, P_CYCLE, P_LANES, P_TIMER_NS
 from tidecast.agents.pulling import fail, leave_member
 from tidecast.layout import member as lay
@@ -38,13 +46,12 @@ from tidecast.native.memory import (
 )
 from tidecast.queues import cursor as cu
 from tidecast.queues import window as wi
-from tidecast.queues.cache import UNKNOWN, adopt, drop_block_of, drop_blocks, evict
+from tidecast.queues.cache import UNKNOWN, drop_block_of, drop_blocks, evict, give_block
 
 BUSY, BACKOFF, BLOCK = 0, 1, 2
 SPINS, YIELDS = 200, 20
 PARK_NS_MAX = 20_000_000
 ACK_ROUNDS_MAX = 1024
-EXTEND, FRESH, DEFER, NOTHING_WANTED = 0, 1, 2, 3
 
 # --- running ------------------------------------------------------------------------------------
 
@@ -131,11 +138,9 @@ def plan_fetch(words, q):
     if token < 0:
         Q.fetching = 0
         return NOTHING_WANTED, token, -1
-    for j in range(Q.blocks):
-        b = S.held[q, j]
-        B = S.blocks[b]
-        if B.end == token and B.own == 0 and B.used * 4 < B.data_bytes * 3:
-            return EXTEND, token, b
+    b = extensible(S, q, token)
+    if b >= 0:
+        return EXTEND, token, b
     if Q.blocks < Q.blocks_max:
         return FRESH, token, -1
     b = evict(S, q, S.misc[P_CYCLE] + 1)
@@ -170,19 +175,7 @@ def evict_block(words, q):
 @held_kernel
 def end_fetch(words, q, b, fetched_bytes, records, end, fresh):
     """A fetch of queue ``q`` ended: wake who waits. ``end``: behind the queue's newest record."""
-    S = puller_of(words)
-    Q = S.queues[q]
-    if fresh and records > 0:
-        adopt(S, q, b)
-    if records > 0:
-        Q.fetches += 1
-        Q.fetched_bytes += fetched_bytes
-        Q.fetched_records += records
-        S.blocks[b].touched = S.misc[P_CYCLE]
-    Q.want, Q.fetching = -1, 0
-    Q.end = end
-    S.wanting[q >> 6] &= ~(1 << (q & 63))
-    cu.wake_chain(S, cu.FOR_QUEUE, cu.BLOCK_CHAINS + q)
+    finish_fetch(puller_of(words), q, b, fetched_bytes, records, end, fresh)
     return 0
 
 
@@ -225,6 +218,12 @@ def _settle_lost(S, L, token, first):
             wi.delist(L, win, e)
             wi.set_state(win, e, wi.DONE)
     wi.pop_settled(L, win)
+
+
+@held_kernel
+def spare_block(words, b):
+    """Block ``b``, which no queue holds, may be taken by any."""
+    give_block(puller_of(words), b)
 
 
 @held_kernel

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from tidecast.agents import puller_entries as entries
+from tidecast.agents import puller_fetch as pf
 from tidecast.agents import puller_state as ps
 from tidecast.agents.events import A_EVENTS, A_STOP
 from tidecast.buffers.member_ring import MemberFile
@@ -99,18 +100,16 @@ class Puller:
         self.state.misc[ps.P_BELL] = bell
         wakes[lay.WAKE_BELL_AT : lay.WAKE_BELL_AT + 8].view(np.int64)[0] = bell
         self._bells, self._wakes = bells, wakes
-        self._memory: dict[int, list[np.ndarray]] = {}
         self._windows: dict[int, tuple[Any, ...]] = {}
         self._members: dict[int, MemberFile] = {}
         self._waiting: dict[int, int] = {}
         self._pending: dict[int, _Pending] = {}
-        self._made = 0
-        self._free: list[int] = []
         self._gaps = np.zeros((_GAPS, 3), dtype=np.int64)
         self._scratch = np.zeros(512, dtype=np.uint8)
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._stopping = False
+        self._make_blocks()
         self._generation = (time.time_ns() >> 20) & 0x3FFFFFFF
 
     # --- queues -----------------------------------------------------------------------------------
@@ -126,6 +125,8 @@ class Puller:
         S.queues[q] = np.zeros((), dtype=S.queues.dtype)
         record["active"], record["end"], record["want"] = 1, UNKNOWN, -1
         record["blocks_max"] = max(2, min(blocks_max, bl.QUEUE_BLOCKS_MAX))
+        reader = source.here()
+        record["reader_address"] = 0 if reader is None else address(reader)
         self.sources[q] = source
         return q
 
@@ -142,7 +143,6 @@ class Puller:
         entries.drop_queue_blocks(self.words, q)
         for b in held:
             self._plain(b)
-            self._free.append(b)
 
     # --- lanes ------------------------------------------------------------------------------------
 
@@ -262,16 +262,16 @@ class Puller:
 
     def _fetch(self, q: int) -> None:
         plan, token, b = entries.plan_fetch(self.words, q)
-        if plan == entries.NOTHING_WANTED:
+        if plan == pf.NOTHING_WANTED:
             return
-        if plan == entries.FRESH and b < 0:
+        if plan == pf.FRESH and b < 0:
             b = self._new_block(q)
-        if plan == entries.DEFER or b < 0:
+        if plan == pf.DEFER or b < 0:
             self._waiting[q] = 0
             return
-        if plan == entries.FRESH:
+        if plan == pf.FRESH:
             self._plain(b)
-        self._read(_Pending(q, token, b, plan == entries.FRESH))
+        self._read(_Pending(q, token, b, plan == pf.FRESH))
 
     def _read(self, job: _Pending) -> None:
         record = self.state.blocks[job.b]
@@ -317,7 +317,7 @@ class Puller:
 
     def _end(self, job: _Pending, used: int, records: int, end: int) -> None:
         if records == 0 and job.fresh:
-            self._free.append(job.b)
+            self._spare(job.b)
         entries.end_fetch(self.words, job.q, job.b, used, records, end, job.fresh)
 
     def _make_room(self, job: _Pending, need_bytes: int) -> None:
@@ -355,7 +355,7 @@ class Puller:
         S = self.state
         S.queues[job.q]["bad"] += 1
         if job.fresh:
-            self._free.append(job.b)
+            self._spare(job.b)
         self._waiting[job.q] = self.clock_ns() + RETRY_NS
         self.observer.damaged(job.q, job.token, problem)
 
@@ -367,29 +367,35 @@ class Puller:
             if n < _GAPS:
                 return
 
+    def _make_blocks(self) -> None:
+        """Room for all blocks at once: memory that is not touched yet costs nothing."""
+        n, size = self.blocks_max, self.block_bytes
+        self._slabs = [np.empty((n, k), dtype=np.uint8) for k in (size, size // 8, bl.HEADS * 8)]
+        self._memory = {b: [slab[b] for slab in self._slabs] for b in range(n)}
+        S = self.state
+        numbers = np.arange(n)
+        for part, slab in zip(("data", "index", "heads"), self._slabs, strict=True):
+            S.blocks[f"{part}_address"][:n] = address(slab) + numbers * slab.shape[1]
+        S.blocks["data_bytes"][:n], S.blocks["index_max"][:n] = size, size // 8 // bl.INDEX_BYTES
+        S.spare[:n], S.spare_n[0] = numbers[::-1], n
+
     def _new_block(self, q: int) -> int:
-        if self._free:
-            return self._free.pop()
-        if self._made < self.blocks_max:
-            b = self._made
-            self._made += 1
-            self._memory[b] = [
-                np.empty(self.block_bytes, dtype=np.uint8),
-                np.empty(self.block_bytes // 8, dtype=np.uint8),
-                np.empty(bl.HEADS * 8, dtype=np.uint8),
-            ]
-            self._point(b)
-            return b
-        return int(entries.steal_block(self.words, q))
+        n = int(self.state.spare_n[0])
+        if n == 0:
+            return int(entries.steal_block(self.words, q))
+        self.state.spare_n[0] = n - 1
+        return int(self.state.spare[n - 1])
+
+    def _spare(self, b: int) -> None:
+        entries.spare_block(self.words, b)
 
     def _plain(self, b: int) -> None:
         """Give a block that had memory of its own the usual size again."""
         memory = self._memory[b]
         if memory[0].size != self.block_bytes:
-            memory[0] = np.empty(self.block_bytes, dtype=np.uint8)
+            memory[0] = self._slabs[0][b]
             self.oversized -= 1
-        if memory[1].size > self.block_bytes // 8:
-            memory[1] = np.empty(self.block_bytes // 8, dtype=np.uint8)
+        memory[1] = self._slabs[1][b]
         self._point(b)
 
     def _point(self, b: int) -> None:

@@ -78,6 +78,8 @@ PULLER = Kind(
         ("wanting", np.int64, ()),  # bitmap of queues of which a block is wanted
         ("held", np.int64, (QUEUE_BLOCKS_MAX,)),  # blocks by queue
         ("blocks", BLOCK, ()),
+        ("spare", np.int64, ()),  # blocks that no queue holds
+        ("spare_n", np.int64, ()),  # how many
         ("members", MEMBER, ()),
         ("samples", np.int64, (SAMPLES, 2)),  # by member
         ("touched", np.int64, ()),  # members with unpublished frames
@@ -104,7 +106,8 @@ def puller_state(*, wakes: Bytes, bells: Bytes) -> State:
         queues=np.zeros(QUEUES_MAX, dtype=QUEUE),
         wanting=np.zeros(QUEUES_MAX // 64, dtype=np.int64),
         held=np.zeros((QUEUES_MAX, QUEUE_BLOCKS_MAX), dtype=np.int64),
-        blocks=np.zeros(BLOCKS_MAX, dtype=BLOCK), members=np.zeros(MEMBERS_MAX, dtype=MEMBER),
+        blocks=np.zeros(BLOCKS_MAX, dtype=BLOCK), spare=np.zeros(BLOCKS_MAX, dtype=np.int64),
+        spare_n=np.zeros(1, dtype=np.int64), members=np.zeros(MEMBERS_MAX, dtype=MEMBER),
         samples=np.zeros((MEMBERS_MAX, SAMPLES, 2), dtype=np.int64),
         touched=np.zeros(MEMBERS_MAX, dtype=np.int64),
         stamps=np.zeros((2 * WINDOW_MAX, 2), dtype=np.int64),

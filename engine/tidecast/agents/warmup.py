@@ -104,7 +104,7 @@ def _puller_entries() -> None:
     words, rows = S.words, np.zeros((1, 3), dtype=np.int64)
     _compile(en.cycle_at, words, 0)
     one = (en.plan_fetch, en.steal_block, en.evict_block, en.drop_queue_blocks, en.lane_ready)
-    for each in (*one, en.remove_lane, en.position_of, en.refresh_owners):
+    for each in (*one, en.spare_block, en.remove_lane, en.position_of, en.refresh_owners):
         _compile(each, words, 0)
     for each in (en.drop_one_block, en.pause_lane, en.drop_member, en.seek_lane):
         _compile(each, words, 0, 0)

@@ -6,7 +6,6 @@ protocol, in the same run. Ratios travel between machines, absolute figures do n
 
 from __future__ import annotations
 
-from tidecast.bench import pulling_commands as _more  # noqa: F401 - its commands
 from tidecast.bench.commands import cli
 
 __all__ = ["cli"]

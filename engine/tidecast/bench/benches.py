@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tidecast.bench.consuming import consume
 from tidecast.bench.durable import durable, recovery
 from tidecast.bench.gateway import gateway
 from tidecast.bench.measure import (
@@ -20,6 +21,8 @@ from tidecast.bench.measure import (
     run_together,
     workers,
 )
+from tidecast.bench.pulling import pausing, slow_consumer
+from tidecast.bench.streams import streams
 from tidecast.errors import ConfigError, TidecastError
 
 MESSAGE_BYTES = 70
@@ -416,6 +419,7 @@ BENCHES: dict[str, Callable[..., Result]] = {
     "floor": floor, "throughput": throughput, "python": python, "latency": latency, "ipc": ipc,
     "fanout": fanout, "loss": loss, "idle": idle, "durable": durable, "recovery": recovery,
     "gateway": gateway,
+    "consume": consume, "pausing": pausing, "slow-consumer": slow_consumer, "streams": streams,
 }  # fmt: skip
 
 

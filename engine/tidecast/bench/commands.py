@@ -25,8 +25,12 @@ HELP = {
     "durable": "Publishing to a durable topic, acked, beside a plain sequential write.",
     "gateway": "Publishing and consuming over a websocket, beside a bare websocket.",
     "recovery": "A large queue after kill -9: how soon it serves.",
+    "consume": "Consuming and acking a durable topic: compiled, in batches, one by one; many keys.",
+    "pausing": "Queues paused at random while consumed: what pausing and holding back costs.",
+    "slow-consumer": "One stuck consumer beside healthy ones: they keep their rate.",
+    "streams": "One key's messages in a queue of very many keys, each with a subscription.",
 }
-PEER_BENCHES = ("throughput", "python", "latency", "ipc", "fanout", "loss")
+PEER_BENCHES = ("throughput", "python", "latency", "ipc", "fanout", "loss", "durable", "consume")
 
 
 @click.group()
@@ -106,6 +110,11 @@ def _add(name: str) -> None:
     @click.option("--queues", type=click.IntRange(1, 1024), help="Queues (durable).")
     @click.option("--fsync", type=click.Choice(["none", "interval", "batch"]), help="(durable)")
     @click.option("--gigabytes", type=click.FloatRange(0.01, 1000), help="Queue size (recovery).")
+    @click.option("--records", type=click.IntRange(1000), help="In the queue (consuming).")
+    @click.option("--streams", type=click.IntRange(1, 16_000), help="Keys (consume, streams).")
+    @click.option("--healthy", type=click.IntRange(1, 500), help="Consumers (slow-consumer).")
+    @click.option("--seconds", type=click.FloatRange(0.1, 600), help="Of each case (pausing).")
+    @click.option("--bm2-records", type=click.IntRange(1000), help="Of 5,000 bytes (pausing).")
     @click.option("--drop", type=click.FloatRange(0, 0.9), help="Share of packets lost (loss).")
     @data_dir_option
     def command(as_json: bool, shape: str, peers: bool, data_dir: Path, **given: Any) -> None:

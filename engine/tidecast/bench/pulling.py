@@ -7,11 +7,12 @@ consumer that holds back. BM3: one stuck consumer beside 30 healthy ones.
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +21,23 @@ import numpy as np
 from tidecast.agents.puller_shell import Puller
 from tidecast.agents.puller_state import P_DISCARD
 from tidecast.bench import pulling_kernels as bk
+from tidecast.bench.durable import MESSAGE_BYTES, Note
+from tidecast.bench.measure import Result, machine
 from tidecast.buffers import member_ring as mr
+from tidecast.errors import TidecastError
 from tidecast.layout import member as lay
 from tidecast.layout import ring as rl
 from tidecast.log.building import BatchBuilder
 from tidecast.log.queue_log import QueueLog
 from tidecast.native.mapped import Bytes
 from tidecast.queues.cursor import SHARES
-from tidecast.queues.sources import Fetched, LogSource
+from tidecast.queues.sources import Fetched, LogSource, Rows
 
 PUBLISHED_DISCARD, PUBLISHED_RETAIN = 2087 / 60, 4_884_693 / 60
 """Records/s of KAFKA-7548's report, before and after."""
+BM2_QUEUES, BM2_BYTES = 100, 5000
 ROUND_TRIPS_MS = (0.0, 1.0, 10.0, 30.0)
-_BATCH = 500
+_BATCH, _BATCH_BYTES = 500, 128 << 10
 
 
 class DelayedSource(LogSource):
@@ -42,6 +47,10 @@ class DelayedSource(LogSource):
         super().__init__(log)
         self._delay_ns = delay_ns
         self._late: tuple[int, Fetched] | None = None
+
+    def here(self) -> Rows | None:
+        """See `Source`: only without a delay."""
+        return None if self._delay_ns else super().here()
 
     def read(self, token: int, buffer: Bytes) -> Fetched | None:  # type: ignore[override]
         """See `Source`."""
@@ -71,15 +80,21 @@ class Stand:
 
     def _fill(self, q: int, records: int, size: int) -> QueueLog:
         log = QueueLog.open(self.directory / f"q{q}", topic="bench", queue=q, fsync="none")
-        payload = bytes(size)
-        batch = max(1, min(_BATCH, (128 << 10) // (size + 24)))
-        for first in range(0, records, batch):
-            builder = BatchBuilder().begin()
-            for _ in range(min(batch, records - first)):
-                builder.add(payload, key=b"key", key_hash=1)
+        batch = max(1, min(_BATCH, _BATCH_BYTES // (size + 24), records))
+        builder = BatchBuilder(2 * _BATCH_BYTES).begin()
+        for _ in range(batch):
+            builder.add(bytes(size), key=b"key", key_hash=1)
+        for first in range(0, records - batch + 1, batch):
+            if first:
+                builder.reopen()
             builder.seal(log.next_token)
             log.append(builder.buffer, builder.used)
         return log
+
+    @property
+    def records(self) -> int:
+        """Records of all queues."""
+        return sum(log.next_token for log in self.logs)
 
     def puller(self, delay_ns: int = 0, blocks: int = 4) -> tuple[Puller, list[int]]:
         """A fresh puller; the numbers of its queues."""
@@ -148,61 +163,75 @@ def pausing_case(stand: Stand, policy: str, round_trip_ms: float, seconds: float
                 seek_lane(puller.words, lane, 0)
     taken_s = (time.monotonic_ns() - began) / 1e9
     return {
-        "policy": policy, "round_trip_ms": round_trip_ms, "records": int(found[0]),
-        "records_per_s": round(int(found[0]) / taken_s),
+        "records": int(found[0]),
+        "seconds": taken_s,
         "amplification": round(amplification(puller, lanes), 4),
-    }  # fmt: skip
+    }
+
+
+@contextlib.contextmanager
+def stand_of(queues: int, records: int, size: int) -> Iterator[Stand]:
+    """A stand, gone afterwards."""
+    stand = Stand(queues, records, size)
+    try:
+        yield stand
+    finally:
+        stand.close()
 
 
 def pausing(
-    note: Callable[[str], None], *, seconds: float = 1.0, records: int = 20_000,
-    bm2_records: int = 20_000,
-) -> dict[str, Any]:  # fmt: skip
-    """BM1 with both policies and all round trips, and BM2."""
+    note: Note, *, seconds: float = 2.0, records: int = 20_000, bm2_records: int = 50_000
+) -> Result:
+    """BM1 with both policies and all round trips; BM2: 5,000-byte records over 100 queues.
+
+    `--seconds 60` and `--bm2-records 1000000` are the published sizes; figures of 60 s are scaled.
+    """
+    result = Result(
+        "pausing",
+        {"seconds": seconds, "queues": 10, "records_a_queue": records, "bm2_queues": BM2_QUEUES,
+         "bm2_records": bm2_records, "bm2_record_bytes": BM2_BYTES, **machine()},
+    )  # fmt: skip
+    found = result.metrics
     note("BM1: filling 10 queues")
-    stand = Stand(10, records, 100)
-    cases = []
-    try:
+    with stand_of(10, records, MESSAGE_BYTES) as stand:
         for policy in ("retain", "discard"):
             for round_trip in ROUND_TRIPS_MS:
                 note(f"BM1: {policy}, round trip {round_trip:g} ms")
-                cases.append(pausing_case(stand, policy, round_trip, seconds))
-    finally:
-        stand.close()
-    best = next(c for c in cases if c["policy"] == "retain" and c["round_trip_ms"] == 0.0)
+                case = pausing_case(stand, policy, round_trip, seconds)
+                name = f"{policy}_{round_trip:g}ms"
+                found[f"{name}_records_per_s"] = round(case["records"] / case["seconds"])
+                found[f"{name}_amplification"] = case["amplification"]
+                if policy == "retain":
+                    found[f"{name}_records_in_60_s"] = round(case["records"] / case["seconds"] * 60)
     note("BM2: filling 100 queues")
-    second = many_queues(bm2_records)
-    return {
-        "bench": "pausing", "bm1": cases, "bm2": second,
-        "records_in_60_s": best["records_per_s"] * 60, "published_in_60_s": 4_884_693,
-        "ratio": round(best["records_per_s"] / PUBLISHED_RETAIN, 2),
-    }  # fmt: skip
+    found.update({f"bm2_{name}": value for name, value in many_queues(bm2_records).items()})
+    result.floor = {"retain_0ms_records_per_s": round(PUBLISHED_RETAIN),
+                    "discard_30ms_records_per_s": round(PUBLISHED_DISCARD, 1)}  # fmt: skip
+    for name in result.floor:
+        result.compare(name)
+    return result
 
 
 def many_queues(records: int) -> dict[str, Any]:
     """BM2: 5,000-byte records over 100 queues, one consumer."""
-    stand = Stand(100, max(1, records // 100), 5000)
-    try:
+    with stand_of(BM2_QUEUES, max(1, records // BM2_QUEUES), BM2_BYTES) as stand:
         before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         puller, queues = stand.puller(blocks=2)
         member, k = stand.member(puller, 0, in_flight_max=500)
         lanes = [puller.add_lane(0, q, 0) for q in queues]
         for lane in lanes:
             puller.share(lane, [member] * SHARES)
-        taken, seconds = drain(puller, [member], [k], sum(log.next_token for log in stand.logs))
+        taken, seconds = drain(puller, [member], [k], stand.records)
         tables = puller.state
-        fetched = int(tables.queues["fetched_bytes"].sum())
-        consumed = int(tables.queues["consumed_bytes"].sum())
+        fetched = int(tables.queues["fetched_records"].sum())
         peak_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
         return {
             "records": int(taken[0]), "records_per_s": round(int(taken[0]) / seconds),
-            "mib_per_s": round(consumed / seconds / (1 << 20)),
-            "amplification": round(fetched / consumed, 4),
+            "bytes_per_s": round(int(tables.queues["consumed_bytes"].sum()) / seconds),
+            "amplification": round(fetched / max(1, int(tables.lanes["delivered"].sum())), 4),
             "cache_bytes_max": 2 * len(queues) * puller.block_bytes,
-            "peak_rss_growth_mib": round(peak_kib / 1024, 1),
+            "peak_rss_growth_bytes": peak_kib * 1024,
         }  # fmt: skip
-    finally:
-        stand.close()
 
 
 def drain(
@@ -226,43 +255,52 @@ def drain(
     return found, time.perf_counter() - began
 
 
-def slow_consumer(
-    note: Callable[[str], None], *, records: int = 50_000, healthy: int = 30
-) -> dict[str, Any]:
+def slow_consumer(note: Note, *, records: int = 50_000, healthy: int = 30) -> Result:
     """BM3: the healthy ones' rate without and with a stuck one; what the stuck one gets later."""
+    result = Result(
+        "slow-consumer",
+        {"records": records, "healthy": healthy, "message_bytes": MESSAGE_BYTES, **machine()},
+    )
     note("filling the queue")
-    stand = Stand(1, records, 100)
-    try:
-        rates: dict[str, float] = {}
-        for case in ("alone", "beside"):
+    with stand_of(1, records, MESSAGE_BYTES) as stand:
+        for case in ("alone", "beside", "alone", "beside"):
             note(f"{healthy} healthy consumers, {case}")
-            puller, (q,) = stand.puller()
-            stuck = stand.member(puller, healthy) if case == "beside" else None
-            if stuck is not None:
-                lane = puller.add_lane(healthy, q, 0)
-                puller.share(lane, [stuck[0]] * SHARES)
-            members, states = [], []
-            for sub in range(healthy):
-                number, k = stand.member(puller, sub, in_flight_max=2000)
-                puller.share(puller.add_lane(sub, q, 0), [number] * SHARES)
-                members.append(number)
-                states.append(k)
-            found, seconds = drain(puller, members, states, records * healthy)
-            assert found.tolist() == [records] * healthy
-            rates[case] = records * healthy / seconds
+            puller, stuck, rate = _healthy(stand, healthy, case == "beside")
+            name = f"{case}_msgs_per_s"
+            result.metrics[name] = max(round(rate), result.metrics.get(name, 0))
         assert stuck is not None
         note("the stuck one goes on")
-        late, _ = drain(puller, [stuck[0]], [stuck[1]], records)
+        late, _ = drain(puller, [stuck[0]], [stuck[1]], stand.records)
         tables = puller.state
-        return {
-            "bench": "slow-consumer", "healthy": healthy, "records": records,
-            "alone_per_s": round(rates["alone"]), "beside_per_s": round(rates["beside"]),
-            "kept": round(rates["beside"] / rates["alone"], 3), "stuck_received": int(late[0]),
+        result.metrics |= {
+            "stuck_received": int(late[0]), "lost": stand.records - int(late[0]),
             "blocks": int(tables.queues["blocks"].sum()),
+            "cache_bytes": int(tables.queues["blocks"].sum()) * puller.block_bytes,
             "spilled": int(tables.queues["spilled"].sum()),
             "amplification": round(
-                int(tables.queues["fetched_bytes"].sum()) / (records * 127 * (healthy + 1)), 4
+                int(tables.queues["fetched_records"].sum()) / (2 * stand.records), 4
             ),
         }  # fmt: skip
-    finally:
-        stand.close()
+    result.floor["beside_msgs_per_s"] = result.metrics["alone_msgs_per_s"]
+    result.compare("beside_msgs_per_s")
+    return result
+
+
+def _healthy(
+    stand: Stand, healthy: int, with_stuck: bool
+) -> tuple[Puller, tuple[int, np.ndarray] | None, float]:
+    """One run: the puller, the stuck member if there is one, records/s of the healthy together."""
+    puller, (q,) = stand.puller()
+    stuck = stand.member(puller, healthy) if with_stuck else None
+    if stuck is not None:
+        puller.share(puller.add_lane(healthy, q, 0), [stuck[0]] * SHARES)
+    members, states = [], []
+    for sub in range(healthy):
+        number, k = stand.member(puller, sub, in_flight_max=2000)
+        puller.share(puller.add_lane(sub, q, 0), [number] * SHARES)
+        members.append(number)
+        states.append(k)
+    found, seconds = drain(puller, members, states, stand.records * healthy)
+    if found.tolist() != [stand.records] * healthy:
+        raise TidecastError(f"bench slow-consumer: {found.tolist()} of {stand.records} each")
+    return puller, stuck, stand.records * healthy / seconds

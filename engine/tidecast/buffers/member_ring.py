@@ -25,7 +25,7 @@ from tidecast.native.atomics import (
     store_relaxed,
     store_release,
 )
-from tidecast.native.jit import held_kernel, inlined
+from tidecast.native.jit import held_kernel, inlined, kernel
 from tidecast.native.mapped import MappedFile
 from tidecast.native.memory import (
     copy,
@@ -426,7 +426,7 @@ def mark_taken(ring, rows, n):
         store_release(ring, lay.MEM_TAKEN_AT, rows[n - 1, ROW_POSITION])
 
 
-@held_kernel
+@kernel
 def take(ring, k, assembly, rows, runs, limit, mark):
     """Take up to ``limit`` records in place; gives back what was taken before.
 
@@ -487,7 +487,7 @@ def ack_all_into(ring, k, runs, count, empty):
     return count
 
 
-@held_kernel
+@kernel
 def ack_runs(ring, k, runs, first, count, empty):
     """Ack ``count`` runs from ``first``. Returns how many found room."""
     for r in range(first, first + count):

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from tidecast.buffers import member_ring as mr
-from tidecast.native.jit import held_kernel
+from tidecast.native.jit import kernel
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import copy
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
-@held_kernel
+@kernel
 def gather(memory: Bytes, rows: Rows, offsets: Rows, out: Bytes) -> None:
     """Copy the payloads of all ``rows`` into ``out``, one behind the other."""
     for i in range(rows.shape[0]):

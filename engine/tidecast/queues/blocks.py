@@ -66,8 +66,8 @@ def holds_token(B, queue, token):
     return B.state == 1 and B.queue == queue and B.first <= token < B.end
 
 
-@kernel
-def records_in(data, used):
+@inlined
+def count_records(data, used):
     """How many records the headers of ``used`` bytes of batches promise; BAD_BATCH."""
     at = 0
     n = 0
@@ -86,7 +86,19 @@ def records_in(data, used):
 
 
 @kernel
+def records_in(data, used):
+    """`count_records`, from Python."""
+    return count_records(data, used)
+
+
+@kernel
 def add_batches(blocks, b, n):
+    """`list_batches`, from Python."""
+    return list_batches(blocks, b, n)
+
+
+@inlined
+def list_batches(blocks, b, n):
     """List the records of ``n`` more bytes of batches behind ``used``.
 
     Every length is checked, so that nobody needs to look again. Returns how many records there

@@ -30,8 +30,26 @@ QUEUE = np.dtype(
         ("evicted", np.int64),  # blocks given up
         ("spilled", np.int64),  # of these, blocks in which a slow or paused lane rested
         ("bad", np.int64),  # fetches whose batches were not sound
+        ("reader_address", np.int64),  # words of the READER of its log; 0: the shell fetches
     ]
 )
+
+
+@inlined
+def give_block(S, b):
+    """Block ``b`` is nobody's now."""
+    S.spare[S.spare_n[0]] = b
+    S.spare_n[0] += 1
+
+
+@inlined
+def take_block(S):
+    """A block that is nobody's, of the usual size; -1: there is none."""
+    n = S.spare_n[0]
+    if n == 0 or S.blocks[S.spare[n - 1]].own != 0:
+        return -1
+    S.spare_n[0] = n - 1
+    return S.spare[n - 1]
 
 
 @inlined
@@ -66,7 +84,7 @@ def _forget(S, q, j):
 
 
 @inlined
-def _victim(S, q, cycle):
+def victim(S, q, cycle):
     """Which of a queue's blocks goes first: unused before resting ones, oldest first; -1: none.
 
     A block with a ready lane in it never goes: it would be fetched again at once.
@@ -86,7 +104,7 @@ def _victim(S, q, cycle):
 @inlined
 def evict(S, q, cycle):
     """Give up one block of queue ``q``; the block, or -1 when all are in use."""
-    j = _victim(S, q, cycle)
+    j = victim(S, q, cycle)
     if j < 0:
         return -1
     if S.blocks[S.held[q, j]].parked > 0:
@@ -100,7 +118,7 @@ def drop_blocks(S, q):
     """Give up all blocks of a queue."""
     n = 0
     while S.queues[q].blocks > 0:
-        _forget(S, q, 0)
+        give_block(S, _forget(S, q, 0))
         n += 1
     return n
 
@@ -110,7 +128,7 @@ def drop_block_of(S, q, b):
     """Give up one certain block (policy discard, broken batches)."""
     for j in range(S.queues[q].blocks):
         if S.held[q, j] == b:
-            _forget(S, q, j)
+            give_block(S, _forget(S, q, j))
             return
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy as np
 
 from tidecast.errors import NotFound
 from tidecast.log.queue_log import LogReader, QueueLog
 from tidecast.native.mapped import Bytes
+
+Rows = np.ndarray[Any, np.dtype[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,9 @@ class Source(Protocol):
         After None, `poll` is asked until it answers. Raises TidecastError.
         """
 
+    def here(self) -> Rows | None:
+        """Words of a READER that the puller may read with by itself; None: it asks `read`."""
+
     def poll(self, now_ns: int) -> Fetched | None:
         """The answer to a `read` that returned None."""
 
@@ -41,6 +48,10 @@ class LogSource:
     def __init__(self, log: QueueLog) -> None:
         self.log = log
         self.reader: LogReader = log.reader()
+
+    def here(self) -> Rows | None:
+        """See `Source`."""
+        return self.reader.state.words
 
     def read(self, token: int, buffer: Bytes) -> Fetched:
         """See `Source`. What retention has deleted is passed over: the block starts behind it."""
