@@ -135,6 +135,11 @@ def install_fast_cast() -> None:
     compile_java("FastCastBench.java", layout.FAST_CAST_JARS)
 
 
+def install_redis() -> None:
+    install_python("redis")
+    layout.redis_server().chmod(0o755)
+
+
 INSTALLERS: dict[str, Callable[[], None]] = {
     "aeron": install_aeron,
     "aeron-java": install_aeron_java,
@@ -143,7 +148,7 @@ INSTALLERS: dict[str, Callable[[], None]] = {
     "pyzmq": lambda: install_python("pyzmq"),
     "nats": lambda: install_python("nats"),
     "jetstream": lambda: install_python("jetstream"),
-    "redis": lambda: install_python("redis"),
+    "redis": install_redis,
 }
 
 

@@ -272,3 +272,38 @@ def rig(**puller: Any) -> Iterator[Rig]:
             yield one
         finally:
             one.close()
+
+
+def payloads(got: list[Got]) -> list[bytes]:
+    """What was in them."""
+    return [one.payload for one in got]
+
+
+def fill(r: Rig, q: int, n: int, size: int = 100, keys: int = 0, batch: int = 50) -> list[bytes]:
+    """n numbered records; (key k, i) when there are keys."""
+    bodies = [b"%08d" % i + bytes(size - 8) for i in range(n)]
+    for i in range(0, n, batch):
+        part = bodies[i : i + batch]
+        if keys:
+            r.put(q, *((b"k%d" % ((i + k) % keys), body) for k, body in enumerate(part)))
+        else:
+            r.put(q, *part)
+    return bodies
+
+
+def drain(r: Rig, *members: TestMember, rounds: int = 2000) -> list[Got]:
+    """Run, take and ack until nothing comes any more."""
+    found: list[Got] = []
+    empty = 0
+    for _ in range(rounds):
+        r.run()
+        fresh: list[Got] = []
+        for m in members:
+            got = m.take()
+            m.ack_all(got)
+            fresh += got
+        empty = 0 if fresh else empty + 1  # the first empty one still gives room back
+        if empty == 2:
+            return found
+        found += fresh
+    raise AssertionError("no end")

@@ -12,9 +12,14 @@ import pytest
 
 import tidecast
 import tidecast.sync
+from tidecast.bench.measure import wait_until
+from tidecast.client.consumer import filter_options
+from tidecast.client.link import ConsumerOptions
 from tidecast.client.start import Earliest, Latest, Time, Tokens
 from tidecast.config import TopicConfig, Topology, TransportConfig, topology_from
 from tidecast.errors import ConfigError, Conflict, Fenced, NotFound
+from tidecast.layout.subscription_counters import SubscriptionCounter
+from tidecast.node import subscriptions_durable_redrive as again
 from tidecast.node.embedded import EmbeddedLink
 from tidecast.sync import Connection
 
@@ -246,6 +251,69 @@ def test_dead_letters_say_why_and_come_again_for_one_subscription_only(client: C
         assert not other.fetch(10, 0.1)
 
 
+def test_a_redrive_goes_page_by_page_and_does_not_read_again_what_is_done(
+    client: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(again, "SCANNED_MAX", 4)
+    publish(client, *BODIES[:6], keys=6)
+    with client.consumer("orders", "work", dead_letter="dead") as consumer:
+        refused = 0
+        while refused < 6:
+            for message in consumer.fetch(10, 5.0):
+                message.term("bad" if bytes(message.data) in BODIES[:5] else "worse")
+                refused += 1
+        with client.consumer("dead", "graveyard") as graveyard:
+            assert len(take(graveyard, 6)) == 6
+        pages = [consumer.redrive(dry_run=True, reason="bad")]
+        while pages[-1]["next"]:
+            pages.append(consumer.redrive(dry_run=True, reason="bad", after=pages[-1]["next"]))
+        assert [page["scanned"] for page in pages] == [4, 2]
+        assert sum(page["records"] for page in pages) == 5
+        assert consumer.redrive(limit=1)["records"] == 1
+        found, after = 1, None
+        for _ in range(3):
+            page = consumer.redrive(after=after)
+            found, after = found + page["records"], page["next"]
+            if after is None:
+                break
+        assert found == 6
+        assert sorted(take(consumer, 6)) == sorted(BODIES[:6])
+        assert consumer.redrive()["scanned"] == 0
+        saved = client.link.node.consumers.get("orders", "work").saved  # type: ignore[attr-defined]
+        assert saved.redriven == []
+
+
+def test_the_counters_file_tells_lag_redeliveries_and_dead_letters(client: Connection) -> None:
+    node: Any = client.link.node  # type: ignore[attr-defined]
+    publish(client, *BODIES[:5], keys=5)
+    with client.consumer("orders", "work") as consumer:
+        while not (batch := consumer.fetch(10, 5.0)):
+            pass
+        first, *others = batch.messages
+        first.nak()
+        for message in others:
+            message.ack()
+        got = len(batch)
+        while got < 6:
+            for message in consumer.fetch(10, 5.0):
+                got += 1
+                if message.attempts == 2:
+                    message.term("no")
+                else:
+                    message.ack()
+        wait_until(lambda: consumer.info()["lag"] == 0, 5.0, "settled")
+        node.consumers.counters.update(node.counters, now=True)
+        (row,) = [row for row in node.counters.rows() if row.kind == "subscription"]
+        values = {column.name: int(row.values[column]) for column in SubscriptionCounter}
+        assert (row.name, row.detail) == ("orders", "work")
+        assert (values["DELIVERED"], values["REDELIVERED"], values["NAKS"]) == (6, 1, 1)
+        assert (values["DEAD"], values["LAG"], values["OUTSTANDING"]) == (1, 0, 0)
+        assert (values["MEMBERS"], values["QUEUES"]) == (1, 2)
+    client.link.subscription("delete", {"pattern": "orders", "name": "work"})
+    node.consumers.counters.update(node.counters, now=True)
+    assert not [row for row in node.counters.rows() if row.kind == "subscription"]
+
+
 def test_filters_on_key_and_headers(client: Connection) -> None:
     with (
         client.consumer("orders", "key", key="k1") as one,
@@ -327,6 +395,34 @@ def test_asyncio_the_same_names(tmp_path: Path) -> None:
             assert (await q.info())["lag"] >= 0
 
     asyncio.run(main())
+
+
+def longer(key: Any, value: Any, timestamp: int) -> bool:
+    """A compiled filter."""
+    return len(value) > 1
+
+
+def test_a_compiled_filter_belongs_to_its_subscription_also_after_a_restart(tmp_path: Path) -> None:
+    with connected(tmp_path) as client:
+        consumer = client.consumer("orders", "long ones", where=longer)
+        publish(client, b"a", b"bb", b"c", b"dd")
+        assert sorted(take(consumer, 2)) == [b"bb", b"dd"]
+        with pytest.raises(Conflict, match="where"):
+            client.consumer("orders", "long ones")
+        with pytest.raises(Conflict, match="filter_digest"):
+            client.consumer("orders", "long ones", where=lambda key, value, timestamp: True)
+    with connected(tmp_path) as client:
+        consumer = client.consumer("orders", "long ones", where=longer)
+        publish(client, b"e", b"ff")
+        assert take(consumer, 1) == [b"ff"]
+        consumer.close()
+
+
+def test_another_engine_takes_no_compiled_filter(client: Connection) -> None:
+    with pytest.raises(ConfigError, match="another one"):
+        filter_options(object(), longer)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="offered"):
+        client.link.open_consumer("orders", "x", ConsumerOptions(filter_digest="0" * 16))
 
 
 # --- acceptance tests by their ids, see tests/README.md ------------------------------------------

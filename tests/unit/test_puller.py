@@ -4,47 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.support.pulling import S_NS, Got, Rig, rig
+from tests.support.pulling import S_NS, Got, drain, fill, payloads, rig
 
 from tidecast.agents import puller_state as ps
 from tidecast.agents.puller_entries import drop_member, pause_lane, seek_lane
 from tidecast.layout import member as lay
 from tidecast.queues import cursor as cu
 from tidecast.queues.window import WINDOW_MIN
-
-
-def payloads(got: list[Got]) -> list[bytes]:
-    return [one.payload for one in got]
-
-
-def fill(r: Rig, q: int, n: int, size: int = 100, keys: int = 0, batch: int = 50) -> list[bytes]:
-    """n numbered records; (key k, i) when there are keys."""
-    bodies = [b"%08d" % i + bytes(size - 8) for i in range(n)]
-    for i in range(0, n, batch):
-        part = bodies[i : i + batch]
-        if keys:
-            r.put(q, *((b"k%d" % ((i + k) % keys), body) for k, body in enumerate(part)))
-        else:
-            r.put(q, *part)
-    return bodies
-
-
-def drain(r: Rig, *members: object, rounds: int = 2000) -> list[Got]:
-    """Run, take and ack until nothing comes any more."""
-    found: list[Got] = []
-    empty = 0
-    for _ in range(rounds):
-        r.run()
-        fresh: list[Got] = []
-        for m in members:
-            got = m.take()  # type: ignore[attr-defined]
-            m.ack_all(got)  # type: ignore[attr-defined]
-            fresh += got
-        empty = 0 if fresh else empty + 1  # the first empty one still gives room back
-        if empty == 2:
-            return found
-        found += fresh
-    raise AssertionError("no end")
 
 
 def test_all_records_come_in_order_once_and_are_settled() -> None:
@@ -516,3 +482,21 @@ def test_what_retention_deleted_is_told_also_when_the_cycle_reads() -> None:
         assert r.run() >= 0
         assert [one.token for one in drain(r, m)] == list(range(first, 2000))
         assert r.seen.gaps == [(lane, 0, first)]
+
+
+def test_a_record_comes_again_although_its_block_is_gone_and_the_queue_rests() -> None:
+    with rig(block_bytes=1 << 13) as r:
+        q, m = r.queue(blocks_max=2), r.member(in_flight_max=4000)
+        lane = r.lane(q, m)
+        bodies = fill(r, q, 1000)
+        r.run()
+        first, *others = m.take()
+        m.nak(first, S_NS)
+        m.ack_all(others)
+        rest = drain(r, m)
+        assert len(others) + len(rest) == len(bodies) - 1
+        blocks = r.puller.state.held[q, : r.puller.state.queues[q]["blocks"]]
+        assert all(r.puller.state.blocks[b]["first"] > 0 for b in blocks)  # its block is gone
+        r.run(2 * S_NS)
+        assert payloads(m.take()) == bodies[:1]
+        assert r.lane_record(lane)["redelivered"] == 1

@@ -15,8 +15,10 @@ from tidecast.agents.puller_state import (
     DEAD_TERM,
     DEAD_TIMEOUT,
     E_HOSTILE,
+    NEVER_NS,
     P_CYCLE,
     P_DISCARD,
+    P_DUE_NS,
     P_LANES,
     P_ROTATE,
     P_TIMER_NS,
@@ -331,6 +333,7 @@ def look_at_timers(S, lane, L, now):
 @inlined
 def _timers(S, now):
     work = 0
+    S.misc[P_DUE_NS] = NEVER_NS
     for k in range(S.misc[P_LANES]):
         lane = S.index[k]
         L = S.lanes[lane]
@@ -338,6 +341,8 @@ def _timers(S, now):
             look_at_timers(S, lane, L, now)
             wi.pop_settled(L, wi.window_of(L))
             work += 1
+        if L.timer_ns != 0:
+            S.misc[P_DUE_NS] = min(S.misc[P_DUE_NS], L.timer_ns)
     return work
 
 
@@ -361,6 +366,7 @@ def serve_lane(S, lane, now):
         L.reason = cu.NO_MEMBER
         cu.park(S, L)
         return 0
+    cu.catch_up(S, L, lane)
     cu.unlink(S, lane, cu.FOR_QUEUE)
     cu.unlink(S, lane, cu.FOR_CREDIT)
     L.reason = cu.FLOWING
@@ -377,10 +383,16 @@ def serve_lane(S, lane, now):
             return done
         b = cu.block_of(S, L, cycle)
         if b < 0:
-            cu.want(S, L, lane, L.next)
+            if L.filter == STREAM and cu.may_follow(S, L):
+                cu.follow(S, L, lane)
+            else:
+                cu.want(S, L, lane, L.next)
             return done
         if L.filter == STREAM and not skip_to_stream(S, L, b):
             done += 1
+            if cu.may_follow(S, L):
+                cu.follow(S, L, lane)
+                return done
             continue
         n = deliver_run(S, L, lane, b, now, BUDGET - done)
         if n <= 0:
@@ -460,6 +472,19 @@ def _woken(S, now):
 
 
 @inlined
+def _scouts(S):
+    """Look at new records for the lanes that follow one stream each."""
+    work = 0
+    for i in range(S.scouting.shape[0]):
+        word = S.scouting[i]
+        while word != 0:
+            bit = _lowest_bit(word)
+            word &= ~(1 << bit)
+            work += cu.scout(S, i * 64 + bit, S.misc[P_CYCLE], BUDGET)
+    return work
+
+
+@inlined
 def _fetches(S):
     """Fetch the blocks that lanes wait for: once, after all had their turn. Blocks fetched."""
     work = 0
@@ -488,7 +513,9 @@ def pull_cycle(S, now):
     work = _woken(S, now)
     if now >= S.misc[P_TIMER_NS]:
         S.misc[P_TIMER_NS] = now + TIMER_GRAIN_NS
-        work += _timers(S, now)
+        if S.misc[P_DUE_NS] <= now:
+            work += _timers(S, now)
+    work += _scouts(S)
     work += _ready_lanes(S, now)
     for k in range(S.misc[P_TOUCHED]):
         m = S.members[S.touched[k]]

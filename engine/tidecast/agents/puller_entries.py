@@ -21,7 +21,14 @@ from tidecast.agents.puller_fetch import (
     extensible,
     finish_fetch,
 )
-from tidecast.agents.puller_state import DEAD_ATTEMPTS, P_BELL, P_CYCLE, P_LANES, P_TIMER_NS
+from tidecast.agents.puller_state import (
+    DEAD_ATTEMPTS,
+    P_BELL,
+    P_CYCLE,
+    P_DUE_NS,
+    P_LANES,
+    P_TIMER_NS,
+)
 from tidecast.agents.pulling import fail, leave_member
 from tidecast.layout import member as lay
 from tidecast.layout import ring as rl
@@ -52,6 +59,8 @@ BUSY, BACKOFF, BLOCK = 0, 1, 2
 SPINS, YIELDS = 200, 20
 PARK_NS_MAX = 20_000_000
 ACK_ROUNDS_MAX = 1024
+UNSAVED_MAX = 10_000
+"""Records of other streams that a waiting lane may pass before its position is saved again."""
 
 # --- running ------------------------------------------------------------------------------------
 
@@ -71,12 +80,7 @@ def _anything(S):
 @inlined
 def _sleep_ns(S, now):
     """How long until the next timer, PARK_NS_MAX at most."""
-    wait = PARK_NS_MAX
-    for k in range(S.misc[P_LANES]):
-        timer = S.lanes[S.index[k]].timer_ns
-        if timer != 0:
-            wait = min(wait, timer - now)
-    return max(wait, 0)
+    return max(min(PARK_NS_MAX, S.misc[P_DUE_NS] - now), 0)
 
 
 @kernel
@@ -341,6 +345,7 @@ def seek_lane(words, lane, token):
         if S.members[k].active and S.members[k].fragment_lane == lane:
             S.members[k].fragment_lane = -1
     cu.unpark(S, L)
+    cu.unlink(S, lane, cu.FOR_QUEUE)
     L.generation += 1
     L.next, L.fragment_at, L.timer_ns, L.dirty = token, 0, 0, 1
     L.restored_n, L.restored_i = 0, 0
@@ -395,7 +400,10 @@ def remove_lane(words, lane):
 @held_kernel
 def position_of(words, lane):
     """(watermark, cursor) of a lane."""
-    L = puller_of(words).lanes[lane]
+    S = puller_of(words)
+    L = S.lanes[lane]
+    if cu.catch_up(S, L, lane) >= UNSAVED_MAX:
+        L.dirty = 1
     return wi.watermark(L, wi.window_of(L)), L.next
 
 
@@ -409,4 +417,5 @@ def refresh_owners(words, lane):
 @held_kernel
 def hurry_timers(words):
     """Look at the timers in the next cycle."""
-    puller_of(words).misc[P_TIMER_NS] = 0
+    S = puller_of(words)
+    S.misc[P_TIMER_NS], S.misc[P_DUE_NS] = 0, 0

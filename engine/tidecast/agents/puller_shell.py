@@ -25,6 +25,7 @@ from tidecast.layout import member as lay
 from tidecast.layout import segment as seg
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address
+from tidecast.native.predicates import Predicate
 from tidecast.native.threads import prepare_agent_thread
 from tidecast.queues import blocks as bl
 from tidecast.queues import cursor as cu
@@ -159,10 +160,12 @@ class Puller:
         name: str = "",
         key_pattern: str = "",
         headers: dict[str, str] | None = None,
+        predicate: Predicate | None = None,
     ) -> int:
         """A subscription's cursor in queue ``q``, at ``token``. ``restored``: see LANE.
 
         ``key_pattern``: a key (then the lane follows one stream), or a prefix and ``*``.
+        ``predicate``: see `filter_by`.
         """
         S = self.state
         free = np.flatnonzero(S.lanes["active"] == 0)
@@ -199,8 +202,17 @@ class Puller:
         count = int(S.misc[ps.P_LANES])
         S.index[count] = lane
         S.misc[ps.P_LANES] = count + 1
+        if predicate is not None:
+            self.filter_by(lane, predicate)
         record["active"] = 1
         return lane
+
+    def filter_by(self, lane: int, predicate: Predicate) -> None:
+        """Deliver only what a compiled function keeps; it is kept alive as long as the lane."""
+        record = self.state.lanes[lane]
+        record["filter"] = fi.STREAM if record["filter"] == fi.STREAM else fi.PATTERN
+        record["function_address"] = predicate.address
+        self._windows[lane] = (*self._windows[lane], predicate)
 
     def restored_beyond(self, lane: int, token: int) -> list[tuple[int, int]]:
         """Ranges from ``token`` on that a saved position says are settled."""

@@ -58,11 +58,15 @@ MEMBER = np.dtype(
     ]
 )
 
-P_CYCLE, P_LANES, P_TIMER_NS, P_ROTATE, P_TOUCHED, P_STAMP, P_ROW, P_BELL, P_DISCARD = range(9)
+(
+    P_CYCLE, P_LANES, P_TIMER_NS, P_ROTATE, P_TOUCHED, P_STAMP, P_ROW, P_BELL, P_DISCARD, P_DUE_NS,
+) = range(10)  # fmt: skip
 MISC_FIELDS = 16
 """Words of the puller: cycle number, lanes in use, when timers are looked at again, where the walk
 over ready lanes starts, members with unpublished frames, stamp of the scratch table of keys,
-counters row, doorbell line, 1: blocks are discarded when their lanes pause (for comparison)."""
+counters row, doorbell line, 1: blocks are discarded when their lanes pause (for comparison), before
+when no lane's timer is due."""
+NEVER_NS = (1 << 62) - 1
 
 PULLER = Kind(
     "Puller",
@@ -76,6 +80,7 @@ PULLER = Kind(
         ("heirs", np.uint16, (SHARES,)),  # owners of moving shares to be
         ("queues", QUEUE, ()),
         ("wanting", np.int64, ()),  # bitmap of queues of which a block is wanted
+        ("scouting", np.int64, ()),  # bitmap of queues with new records for lanes of one stream
         ("held", np.int64, (QUEUE_BLOCKS_MAX,)),  # blocks by queue
         ("blocks", BLOCK, ()),
         ("spare", np.int64, ()),  # blocks that no queue holds
@@ -96,6 +101,8 @@ PULLER = Kind(
 
 def puller_state(*, wakes: Bytes, bells: Bytes) -> State:
     """State of a puller without lanes. Some 6 MB of it is written to; the rest costs nothing."""
+    misc = np.zeros(MISC_FIELDS, dtype=np.int64)
+    misc[P_DUE_NS] = NEVER_NS
     return PULLER.make(
         lanes=np.zeros(LANES_MAX, dtype=LANE), index=np.zeros(LANES_MAX, dtype=np.int64),
         ready=np.zeros(LANES_MAX // 64, dtype=np.int64),
@@ -105,6 +112,7 @@ def puller_state(*, wakes: Bytes, bells: Bytes) -> State:
         heirs=np.zeros((LANES_MAX, SHARES), dtype=np.uint16),
         queues=np.zeros(QUEUES_MAX, dtype=QUEUE),
         wanting=np.zeros(QUEUES_MAX // 64, dtype=np.int64),
+        scouting=np.zeros(QUEUES_MAX // 64, dtype=np.int64),
         held=np.zeros((QUEUES_MAX, QUEUE_BLOCKS_MAX), dtype=np.int64),
         blocks=np.zeros(BLOCKS_MAX, dtype=BLOCK), spare=np.zeros(BLOCKS_MAX, dtype=np.int64),
         spare_n=np.zeros(1, dtype=np.int64), members=np.zeros(MEMBERS_MAX, dtype=MEMBER),
@@ -114,5 +122,5 @@ def puller_state(*, wakes: Bytes, bells: Bytes) -> State:
         events=np.zeros((EVENTS_MAX, EVENT_FIELDS), dtype=np.int64),
         reasons=np.zeros((EVENTS_MAX, ACK_REASON_BYTES_MAX), dtype=np.uint8),
         attention=np.zeros(ATTENTION_FIELDS, dtype=np.int64), wakes=wakes, bells=bells,
-        misc=np.zeros(MISC_FIELDS, dtype=np.int64),
+        misc=misc,
     )  # fmt: skip

@@ -14,6 +14,7 @@ from tidecast.agents.puller_state import (
     E_HOSTILE,
     E_WINDOW,
     P_CYCLE,
+    P_DUE_NS,
     P_STAMP,
     P_TOUCHED,
 )
@@ -45,6 +46,15 @@ STUCK = -1
 _FRAME = lay.FRAME_HEADER_BYTES
 _U32 = (1 << 32) - 1
 _NEVER = (1 << 62) - 1
+
+
+@inlined
+def due(S, L, when_ns):
+    """Look at the lane's timers at ``when_ns``, at the latest."""
+    if L.timer_ns == 0 or when_ns < L.timer_ns:
+        L.timer_ns = when_ns
+    if when_ns < S.misc[P_DUE_NS]:
+        S.misc[P_DUE_NS] = when_ns
 
 
 @inlined
@@ -230,8 +240,7 @@ def _account(S, L, member, n, size, deadline):
     L.delivered += n
     L.delivered_bytes += size
     S.queues[L.queue].consumed_bytes += size
-    if L.timer_ns == 0 or deadline < L.timer_ns:
-        L.timer_ns = deadline
+    due(S, L, deadline)
     L.dirty = 1
 
 
@@ -521,8 +530,7 @@ def announce_dead(S, L, lane, win, e, now, reason):
     attempts = load_u8(win, e + wi.W_ATTEMPTS)
     store_i64(win, e + wi.W_DEADLINE, now + 1_000_000_000)
     store_u32(win, e + wi.W_POSITION, reason)
-    if L.timer_ns == 0 or now + 1_000_000_000 < L.timer_ns:
-        L.timer_ns = now + 1_000_000_000
+    due(S, L, now + 1_000_000_000)
     emit(S.events, S.attention, E_DEAD, lane, token, attempts, reason, L.generation)
 
 
@@ -534,8 +542,8 @@ def fail(S, L, lane, win, e, now, due_ns, reason):
         bury(S, L, lane, win, e, now, reason)
         return
     wi.enlist(L, win, e, wi.WAIT if due_ns > now else wi.READY, due_ns)
-    if due_ns > now and (L.timer_ns == 0 or due_ns < L.timer_ns):
-        L.timer_ns = due_ns
+    if due_ns > now:
+        due(S, L, due_ns)
     L.dirty = 1
 
 

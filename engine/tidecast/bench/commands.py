@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from tidecast.bench.measure import Result
 from tidecast.cli.common import console, data_dir_option
 
 HELP = {
@@ -30,6 +31,7 @@ HELP = {
     "slow-consumer": "One stuck consumer beside healthy ones: they keep their rate.",
     "streams": "One key's messages in a queue of very many keys, each with a subscription.",
 }
+OURS = {"durable": "publish_batched_msgs_per_s", "consume": "batches_msgs_per_s"}
 PEER_BENCHES = ("throughput", "python", "latency", "ipc", "fanout", "loss", "durable", "consume")
 
 
@@ -60,6 +62,15 @@ def _run_peers(name: str, note: Callable[[str], None]) -> dict[str, Any]:
     return found
 
 
+def _beside_peers(result: Result) -> None:
+    """``ratio.PEER``: our figure from Python, by the peer's best one of the same run."""
+    ours = result.metrics.get(OURS.get(result.bench, ""))
+    for peer, cases in result.peers.items():
+        best = max((case.get("metrics", {}).get("msgs_per_s", 0) for case in cases), default=0)
+        if ours and best:
+            result.ratio[peer] = round(ours / best, 2)
+
+
 def _show(outcome: dict[str, Any]) -> None:
     from rich.table import Table
 
@@ -85,6 +96,7 @@ def _measure(name: str, as_json: bool, with_peers: bool, options: dict[str, Any]
         result = BENCHES[name](note, **options)
         if with_peers and name in PEER_BENCHES:
             result.peers = _run_peers(name, note)
+            _beside_peers(result)
     outcome = result.as_dict()
     if as_json:
         click.echo(json.dumps(outcome))

@@ -19,6 +19,8 @@ from tidecast.cli.common import (
 )
 
 F = TypeVar("F", bound=Callable[..., Any])
+REDRIVE_PAGE = 10_000
+TOKENS_SHOWN_MAX = 1000
 
 
 @click.group()
@@ -165,17 +167,27 @@ def seek(
 @_named
 @click.option("--reason", metavar="TEXT", help="Only those whose reason holds this.")
 @click.option("--key", metavar="KEY", help="Only those of this key.")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=100_000, help="At most.")
+@click.option("--limit", type=click.IntRange(1), default=100_000, help="At most (100,000).")
 @click.option("--dry-run", is_flag=True, help="Only say which.")
 def redrive(
     topic: str, name: str, reason: str | None, key: str | None, limit: int, dry_run: bool,
     data_dir: Path, token: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Deliver dead letters of this subscription again, to it alone."""
-    found = _ask(
-        data_dir, token, "redrive", pattern=topic, name=name, reason=reason, key=key,
-        limit=limit, dry_run=dry_run,
-    )  # fmt: skip
+    found: dict[str, Any] = {"records": 0, "scanned": 0, "dry_run": dry_run, "tokens": []}
+    after = None
+    while found["records"] < limit:
+        page = _ask(
+            data_dir, token, "redrive", pattern=topic, name=name, reason=reason, key=key,
+            limit=min(limit - found["records"], REDRIVE_PAGE), dry_run=dry_run, after=after,
+        )  # fmt: skip
+        for field in ("records", "scanned", "tokens"):
+            found[field] += page[field]
+        del found["tokens"][TOKENS_SHOWN_MAX:]
+        after = page["next"]
+        if after is None:
+            break
+    found["next"] = after
     verb = "would be delivered" if dry_run else "are delivered"
     _done(as_json, found, f"{found['records']} records {verb} again")
 

@@ -150,6 +150,7 @@ def view(now: Snapshot, receivers: list[dict[str, Any]], engine: Any) -> dict[st
         "images": [],
         "agents": [],
         "gateway": None,
+        "subscriptions": [],
         "receivers": receivers,
     }
     for key, row in now["rows"].items():
@@ -169,7 +170,9 @@ def view(now: Snapshot, receivers: list[dict[str, Any]], engine: Any) -> dict[st
             )  # fmt: skip
         elif row.kind == "gateway":
             found["gateway"] = _gateway_row(row, rates)
-        elif row.kind not in ("queue", "subscription"):
+        elif row.kind == "subscription":
+            found["subscriptions"].append(_subscription(row, rates))
+        elif row.kind != "queue":
             counts = {
                 c.name.lower(): int(row.values[c]) for c in Counter if row.values[c] or c in GAUGES
             }
@@ -186,6 +189,15 @@ def _gateway_row(row: Any, rates: Any) -> dict[str, Any]:
     for c in (C.BYTES_IN, C.BYTES_OUT):
         found[f"{c.name.lower()}_per_s"] = 0.0 if rates is None else round(float(rates[c]), 3)
     return found
+
+
+def _subscription(row: Any, rates: Any) -> dict[str, Any]:
+    from tidecast.layout.subscription_counters import SubscriptionCounter as S
+
+    found: dict[str, Any] = {"topic": row.name, "subscription": row.detail}
+    found |= {column.name.lower(): int(row.values[column]) for column in S}
+    per_s = 0.0 if rates is None else float(rates[S.SETTLED])
+    return found | {"settled_per_s": round(per_s, 3)}
 
 
 def _rates(rates: Any, names: dict[str, str]) -> dict[str, float]:
@@ -245,6 +257,8 @@ def render(shown: dict[str, Any]) -> RenderableType:
     parts.append(_publications(shown["publications"], shown["slowest"]))
     parts.append(_images(shown["images"]))
     parts.append(_losses(shown["sources"]))
+    if shown["subscriptions"]:
+        parts.append(_subscriptions(shown["subscriptions"]))
     parts.append(_agents(shown["agents"]))
     if shown["gateway"] is not None:
         parts.append(_gateway(shown["gateway"]))
@@ -319,6 +333,18 @@ def _gateway(g: dict[str, Any]) -> RenderableType:
                                             "bad_frames")),
     ]  # fmt: skip
     return _table("Gateway", columns, [row], 1)
+
+
+def _subscriptions(found: list[dict[str, Any]]) -> RenderableType:
+    rows = [
+        [s["topic"], s["subscription"], human_count(s["lag"]), human_count(s["settled_per_s"]),
+         human_count(s["outstanding"]), human_count(s["redelivered"]), human_count(s["dead"]),
+         str(s["members"])]
+        for s in sorted(found, key=lambda s: -int(s["lag"]))
+    ]  # fmt: skip
+    columns = ["topic", "subscription", "lag", "settled/s", "outstanding", "again", "dead",
+               "members"]  # fmt: skip
+    return _table("Durable subscriptions", columns, rows, 2)
 
 
 def _agents(found: list[dict[str, Any]]) -> RenderableType:

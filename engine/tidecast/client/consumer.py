@@ -19,12 +19,13 @@ import numpy as np
 from tidecast import codecs
 from tidecast.buffers import member_ring as mr
 from tidecast.client.consumer_message import DurableBatch, DurableMessage
-from tidecast.client.link import ConsumerGrant, ConsumerOptions
+from tidecast.client.link import ConsumerGrant, ConsumerOptions, Link
 from tidecast.client.outgoing import reject
 from tidecast.client.start import Start, Time, Tokens
 from tidecast.client.waiting import Backoff, Deadline
 from tidecast.errors import (
     Closed,
+    ConfigError,
     ConnectionLost,
     ForkedProcess,
     SharedMemoryError,
@@ -32,6 +33,7 @@ from tidecast.errors import (
 )
 from tidecast.layout import member as lay
 from tidecast.native.mapped import MappedFile
+from tidecast.native.predicates import Predicate
 
 if TYPE_CHECKING:
     from tidecast.client.connection import ConnectionCore
@@ -53,6 +55,21 @@ def start_options(start: Start) -> dict[str, Any]:
     if isinstance(start, Start):
         return {"start": start.word}
     raise reject("start", start, "are Earliest(), Latest(), Time(ns) and Tokens({queue: sequence})")
+
+
+def filter_options(link: Link, fn: Callable[..., Any] | None) -> dict[str, Any]:
+    """What `ConsumerOptions` says of a compiled filter. Raises ConfigError."""
+    if fn is None:
+        return {}
+    offer = getattr(link, "offer_filter", None)
+    if offer is None:
+        raise ConfigError(
+            "where: a compiled function runs in the engine's process, and this engine is another "
+            'one: connect to "embedded://...", or filter by key= and headers='
+        )
+    predicate = Predicate(fn)
+    offer(predicate)
+    return {"filter_digest": predicate.digest}
 
 
 class ConsumerCore:

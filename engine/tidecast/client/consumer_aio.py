@@ -17,6 +17,7 @@ from tidecast.client.consumer import (
     ITERATE_MESSAGES,
     ConsumerCore,
     check_run,
+    filter_options,
     start_options,
     worker_of,
 )
@@ -236,6 +237,7 @@ class AsyncConsumers(ConnectionCore):
         dead_letter: str | None = None,
         key: str | None = None,
         headers: dict[str, str] | None = None,
+        where: Callable[[Any, Any, int], bool] | None = None,
         ring_bytes: int = 1 << 20,
         codec: codecs.Codec | str | None = None,
     ) -> _Opening:
@@ -245,5 +247,6 @@ class AsyncConsumers(ConnectionCore):
             **start_options(start), ack_wait_s=ack_wait, max_deliver=max_deliver,
             dead_letter=dead_letter, key_pattern=key, headers=headers, max_in_flight=max_in_flight,
             max_bytes_in_flight=max_bytes_in_flight, ring_bytes=ring_bytes,
+            **filter_options(self.link, where),
         )  # fmt: skip
         return _Opening(lambda: Consumer(self, topic, name, options, codec))

@@ -15,6 +15,7 @@ from tidecast.client.consumer import (
     ITERATE_MESSAGES,
     ConsumerCore,
     check_run,
+    filter_options,
     start_options,
     worker_of,
 )
@@ -310,6 +311,7 @@ class Consumers(ConnectionCore):
         dead_letter: str | None = None,
         key: str | None = None,
         headers: dict[str, str] | None = None,
+        where: Callable[[Any, Any, int], bool] | None = None,
         ring_bytes: int = 1 << 20,
         codec: codecs.Codec | str | None = None,
     ) -> Consumer:
@@ -318,12 +320,15 @@ class Consumers(ConnectionCore):
         Its position is fixed when this returns. Members of one subscription share its queues, or
         its keys. None: as the subscription has it; a new one gets 30 s, 5 deliveries, no
         dead-letter topic. ``key``: a pattern that keys must match; ``headers``: that records must
-        have. Raises NotFound, Conflict (the subscription has other settings), ConfigError.
+        have; ``where``: ``fn(key, value, timestamp) -> bool``, compiled by Numba and run in an
+        embedded engine on every record. Raises NotFound, Conflict (the subscription has other
+        settings), ConfigError.
         """
         self.check()
         options = ConsumerOptions(
             **start_options(start), ack_wait_s=ack_wait, max_deliver=max_deliver,
             dead_letter=dead_letter, key_pattern=key, headers=headers, max_in_flight=max_in_flight,
             max_bytes_in_flight=max_bytes_in_flight, ring_bytes=ring_bytes,
+            **filter_options(self.link, where),
         )  # fmt: skip
         return Consumer(self, topic, name, options, codec)

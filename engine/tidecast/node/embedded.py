@@ -21,6 +21,7 @@ from tidecast.client.link import (
 )
 from tidecast.config import Topology, default_topology, load_topology, with_identity
 from tidecast.events import Event
+from tidecast.native.predicates import Predicate
 from tidecast.node.node import Node
 from tidecast.scratch import drop_scratch, scratch_directory
 
@@ -101,6 +102,10 @@ class EmbeddedLink:
     def release_image(self, subscription_id: int, image_id: int) -> None:
         """See `Link`."""
         self.node.release_image(self.client_id, subscription_id, image_id)
+
+    def offer_filter(self, predicate: Predicate) -> None:
+        """A compiled filter that consumers may name by its digest. Only here: it is an address."""
+        self.node.consumers.offer(predicate)
 
     def open_consumer(self, pattern: str, name: str, options: ConsumerOptions) -> ConsumerGrant:
         """See `Link`."""

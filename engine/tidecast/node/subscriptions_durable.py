@@ -26,6 +26,7 @@ from tidecast.layout import member as lay
 from tidecast.layout.ring import DOORBELL_PULLER
 from tidecast.log.queue_log import QueueLog
 from tidecast.native.mapped import MappedFile
+from tidecast.native.predicates import Predicate
 from tidecast.node.durable_topic import DurableTopic
 from tidecast.node.subscriptions_durable_checks import (
     check_options,
@@ -34,6 +35,7 @@ from tidecast.node.subscriptions_durable_checks import (
     saved_lane,
     start_token,
 )
+from tidecast.node.subscriptions_durable_counters import SubscriptionRows
 from tidecast.node.subscriptions_durable_dead import DeadLetters
 from tidecast.node.subscriptions_durable_state import (
     PAUSED_GROWTH,
@@ -56,9 +58,8 @@ from tidecast.queues.subscription_store import SavedSubscription, SubscriptionSt
 if TYPE_CHECKING:
     from tidecast.node.node import Node
 
-SAVE_INTERVAL_S = 0.1
-ACK_WAIT_S, MAX_DELIVER = 30.0, 5
-NAME_BYTES_MAX = 128
+SAVE_INTERVAL_S, ACK_WAIT_S, MAX_DELIVER = 0.1, 30.0, 5
+NAME_BYTES_MAX, FILTERS_MAX = 128, 1024
 CACHE_BYTES_MAX = 256 << 20
 """What all caches of a node hold together."""
 _ACKS_BYTES = 1 << 18
@@ -74,6 +75,7 @@ class DurableSubscriptions(Observer):
         self.topics: dict[str, TopicHere] = {}
         self.subscriptions: dict[tuple[str, str], SubscriptionHere] = {}
         self.consumers: dict[int, tuple[SubscriptionHere, MemberHere]] = {}
+        self.filters: dict[str, Predicate] = {}
         self.puller: Puller | None = None
         self._rows: dict[int, QueueHere] = {}
         self._by_lane: dict[int, tuple[SubscriptionHere, LaneHere]] = {}
@@ -82,7 +84,7 @@ class DurableSubscriptions(Observer):
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._helper: threading.Thread | None = None
         self._next_save = 0.0
-        self.letters = DeadLetters(self)
+        self.letters, self.counters = DeadLetters(self), SubscriptionRows(self)
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -243,13 +245,30 @@ class DurableSubscriptions(Observer):
         """See `Link.open_consumer`."""
         check_options(options)
         with self.lock:
+            if options.filter_digest and options.filter_digest not in self.filters:
+                raise ConfigError("where: this engine was not offered such a function")
             subscription = self.subscriptions.get((pattern, name))
             if subscription is None:
                 subscription = self.create(pattern, name, options)
             else:
                 check_same(subscription.saved, options)
+                self._arm_filter(subscription)
             member = self._join(subscription, client_id, options)
             return self._grant(subscription, member)
+
+    def offer(self, predicate: Predicate) -> None:
+        """A compiled filter of this process, for consumers that name it."""
+        with self.lock:
+            if len(self.filters) >= FILTERS_MAX and predicate.digest not in self.filters:
+                raise Conflict(f"where: an engine keeps at most {FILTERS_MAX} compiled functions")
+            self.filters.setdefault(predicate.digest, predicate)
+
+    def _arm_filter(self, subscription: SubscriptionHere) -> None:
+        """Lanes that were loaded from disk learn their compiled filter."""
+        predicate, puller = self.filters.get(subscription.saved.filter_digest), self._running()
+        for lane in subscription.lanes.values() if predicate else ():
+            if not puller.state.lanes[lane.lane]["function_address"]:
+                puller.call(puller.filter_by, lane.lane, predicate)
 
     def create(self, pattern: str, name: str, options: ConsumerOptions) -> SubscriptionHere:
         """A new subscription. Its position is fixed and saved when this returns."""
@@ -268,10 +287,10 @@ class DurableSubscriptions(Observer):
                 ack_wait_s=or_default(options.ack_wait_s, ACK_WAIT_S),
                 max_deliver=or_default(options.max_deliver, MAX_DELIVER),
                 dead_letter=options.dead_letter or "", key_pattern=options.key_pattern or "",
-                headers=options.headers or {},
+                headers=options.headers or {}, filter_digest=options.filter_digest or "",
             )  # fmt: skip
             subscription = self._admit(saved, options)
-            self._save(subscription)
+            self.save_now(subscription)
             return subscription
 
     def _check_durable(self, topic: str) -> None:
@@ -340,6 +359,7 @@ class DurableSubscriptions(Observer):
                 puller.add_lane, subscription.number, one.row, token, restored=rows,
                 ack_wait_ns=subscription.ack_wait_ns, deliveries_max=saved.max_deliver,
                 name=saved.name, key_pattern=saved.key_pattern, headers=saved.headers,
+                predicate=self.filters.get(saved.filter_digest),
             )  # fmt: skip
             made = LaneHere(lane, puller.lane_word(lane), one)
             subscription.lanes[key] = made
@@ -468,6 +488,8 @@ class DurableSubscriptions(Observer):
             self._next_save = now + SAVE_INTERVAL_S
             self._open_gates()
             self.save_all()
+            with self.lock:
+                self.counters.update(self.node.counters)
 
     def _open_gates(self) -> None:
         with self.lock:
@@ -482,7 +504,7 @@ class DurableSubscriptions(Observer):
             changed = [s for s in self.subscriptions.values() if self._changed(s)]
             for subscription in changed:
                 try:
-                    self._save(subscription)
+                    self.save_now(subscription)
                 except StorageError as problem:
                     self.node.tell_all(
                         ev.PositionsNotSaved(
@@ -497,15 +519,12 @@ class DurableSubscriptions(Observer):
         lanes = self.puller.state.lanes
         return any(lanes[lane.lane]["dirty"] for lane in subscription.lanes.values())
 
-    def save_now(self, subscription: SubscriptionHere) -> None:
-        """Save a subscription that was changed. Raises StorageError."""
-        self._save(subscription)
-
     def position_of(self, lane: LaneHere) -> int:
         """First token of a lane that is not settled."""
         return self._position(lane)[0]
 
-    def _save(self, subscription: SubscriptionHere) -> None:
+    def save_now(self, subscription: SubscriptionHere) -> None:
+        """Save a subscription. Raises StorageError."""
         if self.puller is not None:
             puller = self.puller
             here = [*subscription.lanes.items()]

@@ -271,8 +271,8 @@ def _seek_lane(subs: DurableSubscriptions, lane: LaneHere, token: int) -> None:
 def redrive(
     subs: DurableSubscriptions, pattern: str, name: str, *, dry_run: bool = False, **which: Any
 ) -> dict[str, Any]:
-    """Deliver dead letters again. See `subscriptions_durable_dead.redrive`."""
-    from tidecast.node.subscriptions_durable_dead import redrive as again
+    """Deliver dead letters again. See `subscriptions_durable_redrive.redrive`."""
+    from tidecast.node.subscriptions_durable_redrive import redrive as again
 
     return again(subs, pattern, name, dry_run=dry_run, **which)
 

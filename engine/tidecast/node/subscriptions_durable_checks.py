@@ -56,8 +56,13 @@ def check_same(saved: SavedSubscription, options: ConsumerOptions) -> None:
     asked = {
         "ack_wait_s": options.ack_wait_s, "max_deliver": options.max_deliver,
         "dead_letter": options.dead_letter, "key_pattern": options.key_pattern,
-        "headers": options.headers,
+        "headers": options.headers, "filter_digest": options.filter_digest,
     }  # fmt: skip
+    if saved.filter_digest and options.filter_digest is None:
+        raise Conflict(
+            f"where: subscription {saved.name} of {saved.pattern} has a compiled filter: give the "
+            "same function, or delete the subscription first"
+        )
     for field, value in asked.items():
         if value is not None and value != getattr(saved, field):
             raise Conflict(
@@ -69,10 +74,10 @@ def check_same(saved: SavedSubscription, options: ConsumerOptions) -> None:
 def saved_lane(puller: Puller, key: tuple[str, int], lane: LaneHere) -> SavedLane:
     """A lane's position, in the puller's thread."""
     record = puller.state.lanes[lane.lane]
+    mark, cursor = entries.position_of(puller.words, lane.lane)
     record["dirty"] = 0
     out = np.zeros((int(record["w_next"] - record["w_first"]) + 1, 5), dtype=np.int64)
     n = int(wi.export_window(puller.state.lanes, lane.lane, out))
-    mark, cursor = entries.position_of(puller.words, lane.lane)
     settled: list[tuple[int, int]] = []
     attempts: list[tuple[int, int]] = []
     for token, state, tries, _, _ in out[:n].tolist():

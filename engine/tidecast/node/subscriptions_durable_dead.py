@@ -14,7 +14,7 @@ import tidecast.sync
 from tidecast import events as ev
 from tidecast.agents.puller_shell import Dead
 from tidecast.agents.puller_state import DEAD_ATTEMPTS, DEAD_TERM, DEAD_TIMEOUT
-from tidecast.errors import ConfigError, TidecastError
+from tidecast.errors import TidecastError
 from tidecast.node.subscriptions_durable_admin import decoded
 from tidecast.node.subscriptions_durable_state import LaneHere, SubscriptionHere
 from tidecast.queues.filters import FOR_HEADER
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from tidecast.node.subscriptions_durable import DurableSubscriptions
 
 STORE_TIMEOUT_S = 10.0
-REDRIVE_MAX = 100_000
 CAUSES = {DEAD_ATTEMPTS: "delivered too often", DEAD_TERM: "refused", DEAD_TIMEOUT: "not acked"}
-_MARK = "dead-"
+MARK = "dead-"
 
 
 class DeadLetters:
@@ -84,10 +83,10 @@ class DeadLetters:
         record = decoded(puller.call(puller.record, lane.here.row, dead.token), cut=False)
         kept = {name: value for name, value in record["headers"].items() if name != FOR_HEADER}
         headers = {
-            f"{_MARK}topic": lane.here.topic, f"{_MARK}queue": lane.here.queue,
-            f"{_MARK}token": dead.token, f"{_MARK}subscription": subscription.saved.name,
-            f"{_MARK}pattern": subscription.saved.pattern, f"{_MARK}attempts": dead.attempts,
-            f"{_MARK}reason": dead.reason or CAUSES[dead.cause], f"{_MARK}time": record["time_ns"],
+            f"{MARK}topic": lane.here.topic, f"{MARK}queue": lane.here.queue,
+            f"{MARK}token": dead.token, f"{MARK}subscription": subscription.saved.name,
+            f"{MARK}pattern": subscription.saved.pattern, f"{MARK}attempts": dead.attempts,
+            f"{MARK}reason": dead.reason or CAUSES[dead.cause], f"{MARK}time": record["time_ns"],
             **kept,
         }  # fmt: skip
         self._publisher(topic).publish(
@@ -105,10 +104,10 @@ class DeadLetters:
     def send(self, topic: str, record: dict[str, Any], name: str) -> None:
         """Send a dead letter to its topic again, for one subscription."""
         kept = {key: value for key, value in record["headers"].items()
-                if not key.startswith(_MARK)}  # fmt: skip
+                if not key.startswith(MARK)}  # fmt: skip
         self._publisher(topic).publish(
             record["payload"], key=record["key"], headers={FOR_HEADER: name, **kept},
-            timestamp=record["headers"].get(f"{_MARK}time"), timeout=STORE_TIMEOUT_S,
+            timestamp=record["headers"].get(f"{MARK}time"), timeout=STORE_TIMEOUT_S,
         )  # fmt: skip
 
     def sent(self, topic: str) -> None:
@@ -121,54 +120,3 @@ class DeadLetters:
         if client is not None:
             with contextlib.suppress(TidecastError):
                 client.close()
-
-
-def redrive(
-    subs: DurableSubscriptions, pattern: str, name: str, *, dry_run: bool,
-    reason: str | None = None, key: str | None = None, limit: int = REDRIVE_MAX,
-) -> dict[str, Any]:  # fmt: skip
-    """Deliver dead letters of one subscription again, each once; ``dry_run``: only say which.
-
-    ``reason``: those whose reason holds this text; ``key``: of this key; at most ``limit``.
-    """
-    if not 1 <= limit <= REDRIVE_MAX:
-        raise ConfigError(f"limit: {limit}: allowed 1 to {REDRIVE_MAX}")
-    with subs.lock:
-        subscription = subs.get(pattern, name)
-        here = subs.topics.get(subscription.saved.dead_letter)
-        done = {tuple(one) for one in subscription.saved.redriven}
-        queues = [] if here is None else list(here.queues)
-    found: list[tuple[int, int, dict[str, Any]]] = []
-    for one in queues:
-        for token in range(one.log.earliest_token, one.log.next_token):
-            if len(found) >= limit:
-                break
-            if (one.queue, token) in done:
-                continue
-            assert subs.puller is not None
-            record = decoded(subs.puller.call(subs.puller.record, one.row, token), cut=False)
-            if _is_meant(record, pattern, name, reason, key):
-                found.append((one.queue, token, record))
-    if not dry_run:
-        topics = {record["headers"][f"{_MARK}topic"] for _, _, record in found}
-        for _, _, record in found:
-            subs.letters.send(record["headers"][f"{_MARK}topic"], record, name)
-        for topic in topics:
-            subs.letters.sent(topic)
-        with subs.lock:
-            subscription.saved.redriven += [(queue, token) for queue, token, _ in found]
-            subs.save_now(subscription)
-    return {
-        "records": len(found), "dry_run": dry_run,
-        "tokens": [(record["headers"][f"{_MARK}queue"], record["headers"][f"{_MARK}token"])
-                   for _, _, record in found[:1000]],
-    }  # fmt: skip
-
-
-def _is_meant(
-    record: dict[str, Any], pattern: str, name: str, reason: str | None, key: str | None
-) -> bool:
-    headers = record["headers"]
-    mine = headers.get(f"{_MARK}subscription") == name and headers.get(f"{_MARK}pattern") == pattern
-    wanted = reason is None or reason in str(headers.get(f"{_MARK}reason", ""))
-    return mine and wanted and (key is None or record["key"] == key.encode())

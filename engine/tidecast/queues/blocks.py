@@ -182,8 +182,8 @@ def index_streams(B):
 def next_of_stream(B, key_hash, i):
     """First record from ``i`` on whose key has this hash; -1 when the block has none.
 
-    ``i`` is a record of that stream, or the walk starts at the head of its bucket. Cost: records
-    of the stream (and of streams that share its bucket), not of the block.
+    The walk starts at ``i``, or at the one before, if either is in the bucket, else at the bucket's
+    head. Cost: records of the stream (and of streams that share its bucket), not of the block.
     """
     index_streams(B)
     heads = bytes_at(B.heads_address, HEADS * 8)
@@ -195,6 +195,10 @@ def next_of_stream(B, key_hash, i):
             return i
         if here & (HEADS - 1) == key_hash & (HEADS - 1):
             found = i + 1
+        elif i > 0:  # the record that was delivered last
+            last = load_u32(data, record_at(B, i - 1) + seg.REC_KEY_HASH_AT)
+            if last & (HEADS - 1) == key_hash & (HEADS - 1):
+                found = _next_in_bucket(B, i - 1)
     while found != 0:
         k = found - 1
         if k >= i and load_u32(data, record_at(B, k) + seg.REC_KEY_HASH_AT) == key_hash:

@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from tidecast.layout import segment as seg
 from tidecast.layout.member import QUEUES_MAX
 from tidecast.native.jit import inlined
+from tidecast.native.memory import load_u32
+from tidecast.queues.blocks import data_of, record_at
 from tidecast.queues.cache import UNKNOWN, find_block, touch
+from tidecast.queues.filters import STREAM
 
 LANES_MAX, SUBSCRIPTIONS_MAX = 16_384, 16_384
 SHARES = 64
@@ -61,6 +65,8 @@ LANE = np.dtype(
         ("stream_hash", np.int64),
         ("filter_address", np.int64),  # pattern's bytes, or function
         ("filter_bytes", np.int64),
+        ("function_address", np.int64),  # compiled predicate; 0: none
+        ("filter_errors", np.int64),  # records about which it raised; they are delivered
         ("conditions_address", np.int64),  # see `filters.conditions_of`
         ("conditions_bytes", np.int64),
         ("restored_address", np.int64),  # int64[n, 3]: first, end, attempts (-1: settled)
@@ -82,9 +88,11 @@ LANE = np.dtype(
 
 # --- chains -------------------------------------------------------------------------------------
 DATA_CHAINS, BLOCK_CHAINS, CREDIT_CHAINS = 0, QUEUES_MAX, 2 * QUEUES_MAX
-CHAINS = 2 * QUEUES_MAX + SUBSCRIPTIONS_MAX
+STREAM_CHAINS, STREAM_BUCKETS = 2 * QUEUES_MAX + SUBSCRIPTIONS_MAX, 32_768
+CHAINS = STREAM_CHAINS + STREAM_BUCKETS
 FOR_QUEUE, FOR_CREDIT = 0, 1
-"""A lane may be in two chains: one about its queue (new records, or a block), one about credit."""
+"""A lane may be in two chains: one about its queue (new records, or a block), one about credit. A
+lane that follows one stream waits for new records in a bucket of its queue and key's hash."""
 PREVIOUS, NEXT, WHERE = 0, 1, 2
 
 
@@ -117,6 +125,8 @@ def unlink(S, lane, kind):
     if behind >= 0:
         S.links[behind, kind, PREVIOUS] = before
     S.links[lane, kind, WHERE] = -1
+    if chain >= STREAM_CHAINS:
+        S.queues[S.lanes[lane].queue].followers -= 1
 
 
 @inlined
@@ -185,8 +195,13 @@ def unpark(S, L):
 def want(S, L, lane, token):
     """Wait for the block with ``token``, or for new records when there is none yet."""
     Q = S.queues[L.queue]
+    if token >= Q.end and S.links[lane, FOR_QUEUE, WHERE] == BLOCK_CHAINS + L.queue:
+        return  # what is to be delivered again waits for its block: that comes first
     if token >= Q.end:
         L.reason = 1  # CAUGHT_UP
+        if L.filter == STREAM:
+            follow(S, L, lane)
+            return
         link(S, lane, FOR_QUEUE, DATA_CHAINS + L.queue)
         return
     L.reason = 7  # FETCHING
@@ -201,4 +216,94 @@ def want(S, L, lane, token):
 def queue_grew(S, q):
     """New records were appended: how many is found out by whoever fetches."""
     S.queues[q].end = UNKNOWN
+    if S.queues[q].followers > 0:
+        S.scouting[q >> 6] |= 1 << (q & 63)
     return wake_chain(S, FOR_QUEUE, DATA_CHAINS + q)
+
+
+# --- lanes of one stream ------------------------------------------------------------------------
+
+
+@inlined
+def _stream_chain(q, key_hash):
+    return STREAM_CHAINS + ((((key_hash + q * 40_503) * 0x9E3779B1) >> 12) & (STREAM_BUCKETS - 1))
+
+
+@inlined
+def may_follow(S, L):
+    """Is all that lies behind the cursor still to be looked at by the queue's scout?"""
+    Q = S.queues[L.queue]
+    return Q.followers == 0 or L.next >= Q.scout
+
+
+@inlined
+def follow(S, L, lane):
+    """Wait until the scout of the queue finds a record of this lane's stream."""
+    q = L.queue
+    Q = S.queues[q]
+    if S.links[lane, FOR_QUEUE, WHERE] == BLOCK_CHAINS + q:
+        return
+    if Q.followers == 0 or L.next < Q.scout:
+        Q.scout = L.next
+    L.reason = 1  # CAUGHT_UP, as far as its own stream is concerned
+    chain = _stream_chain(q, L.stream_hash)
+    if S.links[lane, FOR_QUEUE, WHERE] != chain:
+        link(S, lane, FOR_QUEUE, chain)
+        Q.followers += 1
+    if Q.scout < Q.end:
+        S.scouting[q >> 6] |= 1 << (q & 63)
+
+
+@inlined
+def _tell(S, q, key_hash, token):
+    """Wake the lanes that wait for this record."""
+    lane = S.chains[_stream_chain(q, key_hash)]
+    while lane >= 0:
+        behind = S.links[lane, FOR_QUEUE, NEXT]
+        L = S.lanes[lane]
+        if L.queue == q and L.stream_hash == key_hash and L.next <= token:
+            L.next = token
+            unlink(S, lane, FOR_QUEUE)
+            make_ready(S, lane)
+        lane = behind
+
+
+@inlined
+def scout(S, q, cycle, most):
+    """Look at up to ``most`` records for the lanes that wait for one of their stream. How many.
+
+    One look at each record, however many lanes there are: waking them all cost 1.5 us a lane.
+    """
+    Q = S.queues[q]
+    if Q.followers == 0 or Q.scout >= Q.end:
+        S.scouting[q >> 6] &= ~(1 << (q & 63))
+        return 0
+    b = find_block(S, q, Q.scout)
+    if b < 0:
+        if Q.want < 0:
+            Q.want = Q.scout
+        if Q.fetching == 0:
+            S.wanting[q >> 6] |= 1 << (q & 63)
+        return 0
+    touch(S, b, cycle)
+    B = S.blocks[b]
+    data = data_of(B)
+    token = Q.scout
+    end = min(B.end, token + most)
+    while token < end and Q.followers > 0:
+        p = record_at(B, token - B.first)
+        _tell(S, q, load_u32(data, p + seg.REC_KEY_HASH_AT), token)
+        token += 1
+    done = token - Q.scout
+    Q.scout = token
+    return done
+
+
+@inlined
+def catch_up(S, L, lane):
+    """A waiting lane has passed what the scout has: let its cursor say so. Records passed."""
+    if S.links[lane, FOR_QUEUE, WHERE] < STREAM_CHAINS:
+        return 0
+    done = max(0, S.queues[L.queue].scout - L.next)
+    L.next += done
+    return done

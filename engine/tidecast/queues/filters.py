@@ -1,4 +1,4 @@
-"""Which records a lane delivers: all, one stream, keys with a prefix, those with certain headers.
+"""Which records a lane delivers: all, one stream, keys with a prefix, certain headers, a function.
 
 A record whose first header is ``tidecast-for`` is for the subscription of that name alone: that is
 how dead letters are delivered again without disturbing the others.
@@ -11,7 +11,8 @@ import numpy as np
 
 from tidecast.layout import segment as seg
 from tidecast.native.jit import inlined
-from tidecast.native.memory import bytes_at, load_i64, load_u8, load_u16, load_u32
+from tidecast.native.memory import address_of, bytes_at, load_i64, load_u8, load_u16, load_u32
+from tidecast.native.predicates import DROPS, RAISED, call_predicate
 
 ALL, STREAM, PATTERN = 0, 1, 2
 FOR_HEADER = "tidecast-for"
@@ -87,6 +88,18 @@ def addressed(data, p):
 
 
 @inlined
+def _kept(L, data, p, at, key_n, value_at, word):
+    """What the user's compiled function says of the record; the record's lengths are checked."""
+    base = address_of(data)
+    value_n = (word & seg.REC_LENGTH_MASK) - (value_at - p)
+    time_ns = load_i64(data, p + seg.REC_TIME_AT)
+    kept = call_predicate(L.function_address, base + at, key_n, base + value_at, value_n, time_ns)
+    if kept == RAISED:
+        L.filter_errors += 1
+    return kept != DROPS
+
+
+@inlined
 def passes(L, data, p):
     """Does the lane deliver the record at ``p``?"""
     word = load_u32(data, p + seg.REC_LENGTH_AT)
@@ -108,6 +121,8 @@ def passes(L, data, p):
             return False
         if not _same(data, at, bytes_at(L.filter_address, L.filter_bytes), L.filter_bytes):
             return False
+    if L.function_address != 0 and not _kept(L, data, p, at, key_n, end, word):
+        return False
     c = 2 + own
     while c < L.conditions_bytes:
         n = load_u16(conditions, c)

@@ -46,10 +46,14 @@ class SavedSubscription(msgspec.Struct, kw_only=True):
     dead_letter: str = ""
     key_pattern: str = ""
     headers: dict[str, str] = {}
+    filter_digest: str = ""
+    """Of the compiled filter that each consumer must bring along; the code is not kept."""
     paused: bool = False
     lanes: list[SavedLane] = []
     redriven: list[tuple[int, int]] = []
     """(queue, token) of dead letters that were sent again."""
+    redrive_start: dict[int, int] = {}
+    """By queue of the dead-letter topic: before it, nothing is left to be sent again."""
 
 
 class SubscriptionStore:

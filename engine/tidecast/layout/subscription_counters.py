@@ -1,0 +1,52 @@
+"""Columns of a durable subscription's row in the counters file.
+
+Apart from `counters`, which kernels import, so that a column more compiles no kernel anew.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, unique
+
+
+@unique
+class SubscriptionCounter(IntEnum):
+    """Sums over the subscription's queues, written once a second. All but the gauges only grow."""
+
+    DELIVERED = 0
+    """Records delivered, redelivered ones too."""
+    DELIVERED_BYTES = 1
+    """Bytes of those."""
+    SETTLED = 2
+    """Records settled: acked, or stored as dead."""
+    REDELIVERED = 3
+    """Records delivered again."""
+    NAKS = 4
+    """Records that members refused for the time being."""
+    TIMEOUTS = 5
+    """Records not settled within `ack_wait`."""
+    DEAD = 6
+    """Records given up on: dead letters, or dropped and told."""
+    FILTERED = 7
+    """Records that the filter passed over."""
+    FILTER_ERRORS = 8
+    """Records about which a compiled filter raised; they were delivered."""
+    LAG = 9
+    """Gauge: records behind the ends of the queues, outstanding ones too."""
+    OUTSTANDING = 10
+    """Gauge: records at members."""
+    WAITING = 11
+    """Gauge: records to be delivered (again) that wait."""
+    MEMBERS = 12
+    """Gauge: members."""
+    QUEUES = 13
+    """Gauge: queues."""
+    PAUSED = 14
+    """Gauge: queues in which it is paused."""
+
+
+SUBSCRIPTION_GAUGES = frozenset(
+    {
+        SubscriptionCounter.LAG, SubscriptionCounter.OUTSTANDING, SubscriptionCounter.WAITING,
+        SubscriptionCounter.MEMBERS, SubscriptionCounter.QUEUES, SubscriptionCounter.PAUSED,
+    }
+)  # fmt: skip

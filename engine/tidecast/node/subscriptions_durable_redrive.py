@@ -1,0 +1,165 @@
+"""Re-drive: dead letters of one subscription go back to it, each once, a page at a time.
+
+A page reads at most SCANNED_MAX records of the dead-letter topic. Where nothing of the subscription
+is left before is kept with it, so that the next re-drive does not read that again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tidecast.errors import ConfigError, NotFound
+from tidecast.layout import segment as seg
+from tidecast.log.queue_log import QueueLog
+from tidecast.native.packing import unpack_from
+from tidecast.node.subscriptions_durable_admin import decoded
+from tidecast.node.subscriptions_durable_dead import MARK
+
+if TYPE_CHECKING:
+    from tidecast.node.subscriptions_durable import DurableSubscriptions
+
+REDRIVE_MAX, SCANNED_MAX = 10_000, 100_000
+TOKENS_MAX = 1000
+_READ_BYTES = 1 << 20
+
+
+def records(log: QueueLog, token: int) -> Iterator[tuple[int, bytes]]:
+    """(token, record) from ``token`` on (the oldest one kept, if that is later)."""
+    reader, buffer = log.reader(), np.empty(_READ_BYTES, dtype=np.uint8)
+    try:
+        while token < log.next_token:
+            try:
+                used = reader.read_block(token, buffer)
+            except NotFound:
+                token = log.earliest_token
+                continue
+            except ValueError:
+                buffer = np.empty(reader.need, dtype=np.uint8)
+                continue
+            if used == 0:
+                return
+            for one, record in _records_in(bytes(buffer[:used])):
+                if one >= token:
+                    yield one, record
+            token = reader.next_token
+    finally:
+        reader.close()
+
+
+def _records_in(raw: bytes) -> Iterator[tuple[int, bytes]]:
+    """The records of whole batches, which the reader has checked."""
+    at = 0
+    while at < len(raw):
+        (length,) = unpack_from("<I", raw, at + seg.BATCH_LENGTH_AT)
+        (token,) = unpack_from("<q", raw, at + seg.BATCH_BASE_TOKEN_AT)
+        (count,) = unpack_from("<I", raw, at + seg.BATCH_COUNT_AT)
+        p = at + seg.BATCH_HEADER_BYTES
+        for i in range(count):
+            size = unpack_from("<I", raw, p)[0] & seg.REC_LENGTH_MASK
+            yield token + i, raw[p : p + size]
+            p += size
+        at += length
+
+
+@dataclass(slots=True)
+class _Page:
+    """What one page found; ``starts``: by queue, before which nothing is left."""
+
+    pattern: str
+    name: str
+    reason: str | None
+    key: str | None
+    limit: int
+    done: set[tuple[int, int]]
+    starts: dict[int, int]
+    found: list[tuple[int, int, dict[str, Any]]] = field(default_factory=list)
+    following: dict[int, int] = field(default_factory=dict)
+    scanned: int = 0
+    more: bool = False
+
+    @property
+    def full(self) -> bool:
+        """No more fits."""
+        return len(self.found) >= self.limit or self.scanned >= SCANNED_MAX
+
+    def scan(self, queue: int, log: QueueLog, after: int, dry_run: bool) -> None:
+        """Go through one queue of the dead-letter topic."""
+        start = max(log.earliest_token, self.starts.get(queue, 0))
+        clear = after <= start
+        self.following[queue] = max(start, after)
+        for token, raw in records(log, max(start, after)):
+            if self.full:
+                self.more = True
+                break
+            self.scanned += 1
+            self.following[queue] = token + 1
+            record = decoded(raw, cut=False)
+            left = self._is_mine(record) and (queue, token) not in self.done
+            if left and self._is_meant(record):
+                self.found.append((queue, token, record))
+                left = dry_run
+            clear = clear and not left
+            if clear:
+                self.starts[queue] = token + 1
+
+    def _is_mine(self, record: dict[str, Any]) -> bool:
+        headers = record["headers"]
+        return bool(
+            headers.get(f"{MARK}subscription") == self.name
+            and headers.get(f"{MARK}pattern") == self.pattern
+        )
+
+    def _is_meant(self, record: dict[str, Any]) -> bool:
+        wanted = self.reason is None or self.reason in str(record["headers"].get(f"{MARK}reason"))
+        return wanted and (self.key is None or record["key"] == self.key.encode())
+
+
+def redrive(
+    subs: DurableSubscriptions, pattern: str, name: str, *, dry_run: bool,
+    reason: str | None = None, key: str | None = None, limit: int = REDRIVE_MAX,
+    after: list[list[int]] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Deliver dead letters of one subscription again, each once; ``dry_run``: only say which.
+
+    ``reason``: those whose reason holds this text; ``key``: of this key; at most ``limit``.
+    ``after``: what the page before called ``next``; that is None when there is nothing more.
+    """
+    if not 1 <= limit <= REDRIVE_MAX:
+        raise ConfigError(f"limit: {limit}: allowed 1 to {REDRIVE_MAX}")
+    behind = {int(queue): int(token) for queue, token in after or []}
+    with subs.lock:
+        saved = subs.get(pattern, name).saved
+        here = subs.topics.get(saved.dead_letter)
+        done = {(int(queue), int(token)) for queue, token in saved.redriven}
+        page = _Page(pattern, name, reason, key, limit, done, dict(saved.redrive_start))
+        queues = [] if here is None else list(here.queues)
+    for one in queues:
+        page.scan(one.queue, one.log, behind.get(one.queue, 0), dry_run)
+    if not dry_run:
+        _send(subs, page)
+    return {
+        "records": len(page.found), "scanned": page.scanned, "dry_run": dry_run,
+        "tokens": [(record["headers"][f"{MARK}queue"], record["headers"][f"{MARK}token"])
+                   for _, _, record in page.found[:TOKENS_MAX]],
+        "next": [list(one) for one in page.following.items()] if page.more else None,
+    }  # fmt: skip
+
+
+def _send(subs: DurableSubscriptions, page: _Page) -> None:
+    topics = {record["headers"][f"{MARK}topic"] for _, _, record in page.found}
+    for _, _, record in page.found:
+        subs.letters.send(record["headers"][f"{MARK}topic"], record, page.name)
+    for topic in topics:
+        subs.letters.sent(topic)
+    with subs.lock:
+        subscription = subs.get(page.pattern, page.name)
+        done = {*page.done, *((queue, token) for queue, token, _ in page.found)}
+        subscription.saved.redrive_start = page.starts
+        subscription.saved.redriven = sorted(
+            (queue, token) for queue, token in done if token >= page.starts.get(queue, 0)
+        )
+        subs.save_now(subscription)

@@ -1,0 +1,111 @@
+"""Lanes that follow one stream, and lanes with a compiled filter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.support.pulling import S_NS, drain, payloads, rig
+
+from tidecast.agents.puller_entries import pause_lane, seek_lane
+from tidecast.errors import ConfigError
+from tidecast.native.predicates import Predicate, digest_of
+
+
+def test_a_record_wakes_only_the_lanes_of_its_stream_and_the_others_move_on() -> None:
+    with rig(reads_here=True) as r:
+        q, m = r.queue(), r.member(in_flight_max=4000)
+        lanes = [r.lane(q, m, key_pattern=f"k{i}") for i in range(40)]
+        everything = r.lane(q, r.member(1, in_flight_max=4000), sub=1)
+        r.run()
+        assert r.puller.state.queues[q]["followers"] == 40
+        for round_ in range(3):
+            r.put(q, *((b"k%d" % i, b"%d" % i) for i in (7, 9, 7)))
+            r.put(q, *[(b"other", b"")] * 500)
+            r.run()
+            got = m.take()
+            wanted = [(lanes[7], b"7"), (lanes[7], b"7"), (lanes[9], b"9")]
+            assert sorted((one.lane, one.payload) for one in got) == sorted(wanted)
+            m.ack_all(got)
+            r.run()
+            assert r.puller.state.queues[q]["followers"] == 40
+            assert [r.lane_record(lane)["next"] for lane in lanes[20:]] == [0] * 20  # not touched
+            assert r.lane_record(everything)["next"] == (round_ + 1) * 503
+        assert {r.position(lane) for lane in lanes} == {(1509, 1509)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_c1_lanes_of_streams_get_all_of_their_own_whatever_happens(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    with rig(reads_here=seed % 2 == 0, block_bytes=1 << 13) as r:
+        q = r.queue(blocks_max=3, segment_bytes=1 << 17)
+        members = [r.member(i, in_flight_max=50) for i in range(6)]
+        lanes = [
+            r.lane(q, m, sub=i, key_pattern=f"k{i}", deliveries_max=0)
+            for i, m in enumerate(members)
+        ]
+        sent: list[int] = []
+        seen: list[set[int]] = [set() for _ in lanes]
+        for _ in range(150):
+            what = rng.integers(0, 10)
+            i = int(rng.integers(0, 6))
+            if what < 5:
+                keys = rng.integers(0, 30, int(rng.integers(1, 60))).tolist()
+                sent += keys
+                r.put(q, *((b"k%d" % k, bytes(40)) for k in keys))
+            elif what == 5:
+                pause_lane(r.puller.words, lanes[i], int(rng.integers(0, 2)))
+            elif what == 6 and sent:
+                seek_lane(r.puller.words, lanes[i], int(rng.integers(0, len(sent))))
+                members[i].take()  # what was on its way is stale now
+                seek_lane(r.puller.words, lanes[i], 0)
+                seen[i].clear()
+            r.run(int(rng.integers(0, 3)) * S_NS)
+            for k, m in enumerate(members):
+                got = m.take(int(rng.integers(1, 60)))
+                assert all(one.key == b"k%d" % k for one in got)
+                if got and rng.integers(0, 4) == 0:
+                    m.nak(got[0], S_NS)
+                    got = got[1:]
+                for one in got:
+                    seen[k].add(one.token)
+                    m.ack(one)
+        for lane in lanes:
+            pause_lane(r.puller.words, lane, 0)
+        r.run(40 * S_NS)
+        for _ in range(100):
+            for k, m in enumerate(members):
+                got = m.take()
+                seen[k] |= {one.token for one in got}
+                m.ack(*got)
+            r.run(2 * S_NS)
+        for k in range(6):
+            assert seen[k] == {token for token, key in enumerate(sent) if key == k}
+            assert r.position(lanes[k]) == (len(sent), len(sent))
+
+
+def test_a_compiled_filter_chooses_records_and_what_raises_is_delivered() -> None:
+    def odd_or_short(key: Any, value: Any, timestamp: int) -> bool:
+        return bool(value[2] % 2 == 1 and len(key) == 2 and timestamp >= 0)
+
+    with rig() as r:
+        q, m = r.queue(), r.member()
+        lane = r.lane(q, m, predicate=Predicate(odd_or_short))
+        bodies = [b"ab%c" % i for i in range(10)] + [b"xy"]  # the last one is too short
+        r.put(q, *((b"kk", body) for body in bodies), b"ab\1")
+        assert payloads(drain(r, m)) == [*bodies[1::2][:5], b"xy"]
+        record = r.lane_record(lane)
+        assert (record["filtered"], record["filter_errors"]) == (6, 1)
+        assert r.position(lane) == (12, 12)
+
+
+def test_filters_are_told_apart_by_what_they_do() -> None:
+    def made(limit: int) -> Any:
+        return lambda key, value, timestamp: len(value) > limit
+
+    assert digest_of(made(1)) == digest_of(made(1)) != digest_of(made(2))
+    with pytest.raises(ConfigError, match="where"):
+        Predicate(lambda key: True)
+    with pytest.raises(ConfigError, match="compile"):
+        Predicate(lambda key, value, timestamp: value.nothing())
