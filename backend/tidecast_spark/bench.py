@@ -129,11 +129,6 @@ def _stream(spark: Any, data_dir: Path, rows: int) -> float:
         .option("startingOffsets", "earliest").option("maxRecordsPerTrigger", str(rows // 3))
         .load()
     )  # fmt: skip
-    return stream_rate(frame)
-
-
-def stream_rate(frame: Any) -> float:
-    """Rows a second of a streaming frame up to its end, without the first trigger."""
     query = frame.writeStream.format("noop").trigger(availableNow=True).start()
     query.awaitTermination()
     done = [p for p in query.recentProgress if p["numInputRows"]][1:]

@@ -1,4 +1,7 @@
-"""Spark's own Kafka source and sink on the same rows: what `tidecast bench spark` compares with."""
+"""Spark's own Kafka source and sink on the same rows: what `tidecast bench spark` compares with.
+
+Batches only: the newest connector to be had, 4.0, is older than this PySpark, and its streams fail.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,6 @@ def run_kafka(
 ) -> dict[str, Any]:
     """The metrics of the bench, of Kafka: rows written by Spark's sink, then read three times."""
     from tidecast_spark import session
-    from tidecast_spark.bench import stream_rate
 
     found = [p for p in (jars / "spark").glob("*.jar") if p.name.startswith(CONNECTOR)]
     config = {
@@ -93,14 +95,8 @@ def run_kafka(
                 begun = time.perf_counter()
                 source.write.format("noop").mode("overwrite").save()
                 times.append(time.perf_counter() - begun)
-            streamed = stream_rate(
-                spark.readStream.format("kafka").options(**told).option("subscribe", "in")
-                .option("startingOffsets", "earliest")
-                .option("maxOffsetsPerTrigger", str(rows // 3)).load()
-            )  # fmt: skip
             return {
                 "source_rows_per_s": round(rows / min(times)),
-                "stream_rows_per_s": round(streamed),
                 "sink_rows_per_s": round(rows / sink_s),
             }
         finally:

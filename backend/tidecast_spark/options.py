@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -209,11 +210,12 @@ SOURCE_OPTIONS: dict[str, str] = {
 }
 SINK_OPTIONS: dict[str, str] = {
     "dataDir": "directory of the engine on this host; default: TIDECAST_DATA_DIR, else the user's",
+    "servers": "a gateway, tidecast://HOST:PORT, instead of dataDir; then stagingDir is needed",
     "topic": "where rows without a `topic` column go",
     "stagingDir": "directory that all tasks and the driver share; default: in the checkpoint",
     "writeId": "batch only: a name that makes a repeated write to the same topic one write",
     "rate": "rows a second to publish at most; 0 (default): as fast as it goes",
-    "token": "what an engine that was started with a token asks for",
+    "token": "key or token that the gateway asks for, or an engine that was started with one",
 }
 
 
@@ -301,6 +303,22 @@ class SinkOptions:
     write_id: str
     rate: int
     token: str
+    servers: str = ""
+
+    @property
+    def url(self) -> str:
+        """Where to publish to."""
+        return self.servers or f"tidecast://{self.data_dir}"
+
+
+_SERVERS = re.compile(r"tidecast(\+tls)?://[^\s/:]+:\d{1,5}/?")
+
+
+def _check_servers(servers: str, found: Mapping[str, tuple[str, str]]) -> None:
+    if not _SERVERS.fullmatch(servers):
+        raise _problem("servers", servers, "allowed: tidecast://HOST:PORT of one gateway")
+    if "datadir" in found:
+        raise ConfigError("option servers: give either servers or dataDir")
 
 
 def _rate(value: str) -> int:
@@ -310,12 +328,18 @@ def _rate(value: str) -> int:
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Check the options of a write. Raises ConfigError, NotFound, AuthError."""
     found = _check_names(given, SINK_OPTIONS, "sink")
-    data_dir = _data_dir(found.get("datadir", ("", ""))[1])
+    servers = found.get("servers", ("", ""))[1]
+    if servers:
+        _check_servers(servers, found)
+    data_dir = Path() if servers else _data_dir(found.get("datadir", ("", ""))[1])
     topic = found.get("topic", ("", ""))[1]
     if topic:
         if "," in topic:
             raise _problem("topic", topic, "one topic; for several give the rows a column `topic`")
-        _topics(data_dir, topic)
+        if not servers:
+            _topics(data_dir, topic)
+        elif not TOPIC_NAME.fullmatch(topic):
+            raise _problem("topic", topic, "names have letters, digits, _ - and dots between them")
     return SinkOptions(
         data_dir=data_dir,
         topic=topic,
@@ -323,4 +347,5 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         write_id=found.get("writeid", ("", ""))[1],
         rate=_rate(found.get("rate", ("", "0"))[1]),
         token=found.get("token", ("", ""))[1],
+        servers=servers,
     )

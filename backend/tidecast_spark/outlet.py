@@ -52,6 +52,9 @@ def check_engine(options: SinkOptions) -> None:
 
     Raises EngineNotRunning, AuthError, ConfigError.
     """
+    if options.servers:
+        _check_gateway(options)
+        return
     from tidecast.client.socket_session import EngineControl
 
     try:
@@ -66,6 +69,20 @@ def check_engine(options: SinkOptions) -> None:
         raise AuthError(f"option token: {problem}") from problem
     if options.topic:
         check_mode(options.topic, modes.get(options.topic, ""))
+
+
+def _check_gateway(options: SinkOptions) -> None:
+    """A gateway answers and takes the token; it does not say which topics are durable."""
+    import tidecast.sync
+
+    try:
+        tidecast.sync.connect(options.servers, token=options.token or None).close()
+    except AuthError as problem:
+        raise AuthError(f"option token: {problem}") from problem
+    except TidecastError as problem:
+        raise EngineNotRunning(
+            f"option servers: {options.servers}: no gateway answers there: {problem}"
+        ) from problem
 
 
 def check_mode(topic: str, mode: str) -> None:
@@ -101,11 +118,10 @@ def _publish_topic(
     """
     import tidecast.sync
 
-    url = f"tidecast://{options.data_dir}"
     token: dict[str, Any] = {"token": options.token} if options.token else {}
     producer = f"spark-{area.directory.name}"
     with (
-        tidecast.sync.connect(url, **token) as client,
+        tidecast.sync.connect(options.url, **token) as client,
         client.publisher(
             topic, producer=producer, first_seq=manifest.first_seq[topic], on_full="block"
         ) as publisher,

@@ -204,6 +204,11 @@ def writer_options(given: Mapping[str, str], *, streaming: bool, overwrite: bool
         low = {k.lower(): v for k, v in given.items()}
         checkpoint = _local_path(low.get("checkpointlocation", "s3:"))
         if not streaming:
+            if options.servers:
+                raise ConfigError(
+                    "option stagingDir: needed with servers: give a directory that the driver and "
+                    "all tasks share"
+                )
             staging = options.data_dir / "spark"
         elif checkpoint is not None:
             staging = checkpoint / "tidecast-sink"

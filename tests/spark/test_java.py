@@ -81,6 +81,25 @@ def test_settings_are_defaults_then_what_is_given(tmp_path: Path) -> None:
     (jv.scripts_dir()).mkdir(parents=True)
     (jv.scripts_dir() / f"classes-path-17-{ss._place(java)}.jsa").touch()
     assert "-XX:SharedArchiveFile=" in ss.jvm_options(java)
+    ss.cache_path(java).touch()
+    assert f"-XX:AOTCache={ss.cache_path(java)}" in ss.jvm_options(java)
+
+
+def test_warming_up_says_what_is_missing_and_leaves_no_old_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ss, "require_pyspark", lambda: None)
+    monkeypatch.setattr(ss, "find_java", lambda: jv.Java(tmp_path, 21, "PATH"))
+    with pytest.raises(ConfigError, match="only Java 25 and newer keeps linked classes"):
+        ss.warm_up(lambda _: None)
+    java = jv.Java(tmp_path, 25, "PATH")
+    monkeypatch.setattr(ss, "find_java", lambda: java)
+    monkeypatch.setattr(ss, "_TRAINING", "tidecast_spark.nothing")
+    jv.scripts_dir().mkdir(parents=True, exist_ok=True)
+    ss.cache_path(java).touch()
+    with pytest.raises(ConfigError, match=r"left no cache: exit code 1: .*No module named"):
+        ss.warm_up(lambda _: None)
+    assert not ss.cache_path(java).exists()
 
 
 def test_workers_import_pyspark_from_site_packages() -> None:

@@ -241,8 +241,11 @@ BAD: list[tuple[Any, dict[str, object], type[Exception], str]] = [
     (TEXT, {"topic": "nope"}, NotFound, "option topic: 'nope': no durable topic in"),
     (TEXT, {"topic": "out,more"}, ConfigError, "option topic: 'out,more': one topic"),
     (TEXT, {"dataDir": "/nowhere"}, ConfigError, "option dataDir"),
+    (TEXT, {"dataDir": None, "servers": "db1"}, ConfigError, "option servers: 'db1': allowed"),
+    (TEXT, {"servers": "tidecast://a:1"}, ConfigError, "give either servers or dataDir"),
+    (TEXT, {"dataDir": None, "servers": "tidecast://a:1"}, ConfigError, "option stagingDir: need"),
     (TEXT, {"writeId": "a/b"}, ConfigError, "option writeId: 'a/b'"),
-    (TEXT, {"startingOffsets": "x"}, ConfigError, "the sink has no such option: dataDir, topic"),
+    (TEXT, {"startingOffsets": "x"}, ConfigError, "the sink has no such option: dataDir, servers"),
     (StructType([StructField("key", StringType())]), {}, ConfigError, "column value is missing"),
     (StructType([StructField("value", LongType())]), {}, ConfigError, "column value bigint: cann"),
     (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+from tests.support.gateways import Served
 from tests.support.lab import Platform, open_lab, topology
 
 from tidecast.errors import AuthError, ConfigError, EngineNotRunning, PayloadTooLarge
@@ -165,6 +167,29 @@ def test_what_the_engine_refuses_is_said_before_any_task(
     monkeypatch.setattr("tidecast.client.socket_session.EngineControl", refuse)
     with pytest.raises(AuthError, match="option token: wrong token"):
         source(platform, "out").writer(SCHEMA, False)
+
+
+def test_through_a_gateway_a_repeated_write_has_effect_once(tmp_path: Path) -> None:
+    with open_lab() as lab:
+        served = Served(lab, [{"name": "far", "mode": "durable", "queues": 2}, {"name": "live"}])
+        told = {
+            "servers": f"tidecast://127.0.0.1:{served.port}", "token": served.token,
+            "stagingDir": str(tmp_path), "topic": "far", "writeId": "w",
+        }  # fmt: skip
+        for _ in range(2):
+            writer: Any = TidecastDataSource(told).writer(SCHEMA, False)
+            writer.commit([writer.write(iter([rows(0, 3000)]))])
+            shutil.rmtree(tmp_path / "w@far")  # the staging area is lost: the log still knows
+        found = written(served.platform, "far")
+        assert sorted(int(r["value"][:9]) for r in found) == list(range(3000))
+        live: Any = TidecastDataSource(told | {"topic": "live"}).writer(SCHEMA, False)
+        with pytest.raises(ConfigError, match="'live': is a live topic"):
+            live.commit([live.write(iter([rows(0, 1)]))])
+        with pytest.raises(AuthError, match="option token: "):
+            TidecastDataSource(told | {"token": "wrong"}).writer(SCHEMA, False)
+        served.platform.stop()
+        with pytest.raises(EngineNotRunning, match=r"option servers: .* no gateway answers"):
+            TidecastDataSource(told).writer(SCHEMA, False)
 
 
 def test_an_engine_that_went_away_is_tried_again_for_a_while(
