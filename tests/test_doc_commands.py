@@ -39,13 +39,14 @@ ELSEWHERE = {
     r"tidecast engine --control http://control\.example": "another host: tests/e2e",
     r"tidecast engine --gateway 0\.0\.0\.0": "another host: tests/system/test_gateway_processes.py",
     r"tidecast (sub|pub) .*--server tidecast://db1\.example": "another host: the same test",
+    r"tidecast topic create \S+ .*--transport wan": "a network of its own",
     r"TIDECAST_DATABASE_URL=postgresql://\.\.\. ": "tests/control/test_migrations.py",
     r"tidecast (up --no-control|control --port 7480)": "tests/system, tests/e2e: a platform each",
     r"(\S*python) -m tidecast_control\.openapi": "tests/control/test_openapi.py",
     r"tidecast down": "it would end the platform of the other commands: tests/e2e",
 }
-STAYS = (r"tidecast sub logs$", r"tidecast top$")
-"""Run until somebody stops them."""
+STAYS = (r"tidecast sub logs$",)
+"""Run until somebody stops them. (`top` shows once what there is when it has no terminal.)"""
 WAITS = r"tidecast sub (\S+) --count (\d+)"
 """End when so many messages came: they are published meanwhile."""
 SPARK = r"tidecast pipeline (?!package)"
