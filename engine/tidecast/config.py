@@ -60,6 +60,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     image_timeout_s: Annotated[float, Meta(gt=0, le=3600)] = 10.0
     heartbeat_ms: Annotated[float, Meta(ge=1, le=60_000)] = 100.0
     quarantined: list[Annotated[int, Meta(ge=1, le=NODE_ID_MAX)]] = []
+    local_keys: bool = False  # local clients show a key, too
 
 
 class TransportConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -307,10 +308,7 @@ def topology_path(data_dir: Path) -> Path:
 
 
 def topology_from(raw: Any, source: str = "") -> Topology:
-    """A checked topology from a mapping or a Topology. Raises ConfigError with ``.problems``.
-
-    Topics without a transport get the first one.
-    """
+    """A checked topology: topics get the first transport. Raises ConfigError with ``.problems``."""
     problems: list[str] = []
     topology = build(Topology, raw, "", problems)
     raise_problems(problems, source)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx2 as httpx
 import pytest
 
 from tests.conftest import Eventually
@@ -50,6 +51,12 @@ def test_a_key_made_in_the_service_opens_the_gateway_until_it_is_revoked(
             client.publish("orders.eu", b"1", flush=True)
             with pytest.raises(AuthError, match="key shop lacks the right publish on secret"):
                 client.publish("secret", b"1")
+            text = httpx.get(control.url + "/metrics").text
+            counted = [
+                x for x in text.splitlines() if x.startswith("tidecast_gateway_denied_total")
+            ]
+            assert [x.rpartition(" ")[2] for x in counted] == ["1.0"]
+            assert 'name="gateway"' in counted[0]
             assert control.api.delete("/keys/shop").is_success
             eventually(lambda: not node.keys, "the engine told")
         with pytest.raises(AuthError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import struct
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -80,17 +81,18 @@ def embed(topology: str) -> None:
     sys.stdin.read()
 
 
-def produce(url: str, topic: str, progress: str) -> None:
+def produce(url: str, topic: str, progress: str, pace_s: str = "0") -> None:
     """Publish numbers to a durable topic without end, each its own sequence, by a producer's name.
 
     The file ``progress`` says up to which number all is durable. Goes on where the engine says.
+    ``pace_s``: seconds between a hundred and the next.
     """
     with Path(progress).open("r+b") as file:
         told = mmap.mmap(file.fileno(), NUMBER.size)
     publisher = tidecast.sync.connect(url).publisher(topic, producer="producer", buffer=False)
     session = publisher.producer_session
     assert session is not None
-    number = session.first_seq
+    number, pace = session.first_seq, threading.Event()
     say("ready")
     sys.stdin.readline()
     while True:
@@ -99,6 +101,7 @@ def produce(url: str, topic: str, progress: str) -> None:
             publisher.publish(payload, key=b"k%d" % (number % 7))
             number += 1
         NUMBER.pack_into(told, 0, publisher.durable_position)
+        pace.wait(float(pace_s))
 
 
 def consume(url: str, topic: str, seen: str) -> None:

@@ -38,7 +38,7 @@ def kill_in_turn(
     progress.write_bytes(bytes(NUMBER.size))
 
     def producer() -> Process:
-        child = lab.role("produce", proxy.url, "orders", str(progress))
+        child = lab.role("produce", proxy.url, "orders", str(progress), "0.01")
         assert child.popen.stdin is not None
         child.popen.stdin.write("go\n")
         child.popen.stdin.flush()
@@ -51,7 +51,7 @@ def kill_in_turn(
         roles = {"producer": producer(), "consumer": consumer()}
         acked = 0
         for victim in victims:
-            goal = durable(progress) + rng.randrange(1, 5000)
+            goal = durable(progress) + rng.randrange(1, 3000)
             eventually(lambda goal=goal: durable(progress) >= goal, "progress", timeout_s=60.0)
             acked = max(acked, durable(progress))
             if victim == "engine":
@@ -83,6 +83,10 @@ def token(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TIDECAST_TOKEN", self.token)
 
     monkeypatch.setattr(Served, "start", with_token)
+
+
+def test_an_engine_is_killed_under_remote_clients(lab: Lab, eventually: Eventually) -> None:
+    kill_in_turn(lab, eventually, ("engine",), random.Random(2))
 
 
 @pytest.mark.long

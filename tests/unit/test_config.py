@@ -76,7 +76,7 @@ def test_every_problem_is_named_at_once() -> None:
     )
     assert found == [
         "node.id: 70000: allowed 0..65534",
-        "node.color: unknown setting: allowed id, name, image_timeout_s, heartbeat_ms, quarantined",
+        "node.color: unknown setting: allowed " + ", ".join(NodeConfig.__struct_fields__),
         "transports[0].packet_bytes: 70000: allowed 576..65000, a multiple of 8",
         "transports[0].kind: tcp: allowed ipc, memory, udp-multicast, udp-unicast",
         "transports[1].gso: maybe: allowed true or false",

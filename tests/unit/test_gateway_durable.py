@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from tests.conftest import Eventually
@@ -18,7 +18,14 @@ from tests.support.proxy import Proxy
 import tidecast
 from tidecast.client.start import Earliest, Latest
 from tidecast.config import topology_from
-from tidecast.errors import ConfigError, Fenced, NotFound, SequenceGap
+from tidecast.errors import (
+    ConfigError,
+    Fenced,
+    NotFound,
+    SequenceGap,
+    TidecastError,
+    Timeout,
+)
 from tidecast.events import ConsumerRejoined, GatewayBack
 from tidecast.node.embedded import EmbeddedLink
 from tidecast.node.gateway import Gateway
@@ -232,6 +239,7 @@ def test_nak_term_and_redrive(gateway: Gateway, topic: str) -> None:
             assert take(consumer, 1) == [b"bad"]
 
 
+@pytest.mark.long  # compiles for seconds
 def test_compiled_handlers(gateway: Gateway, topic: str) -> None:
     import numpy as np
 
@@ -349,6 +357,53 @@ def test_a_place_that_was_given_up_brings_what_was_not_acked_again(
                 assert set(unacked) <= set(rest)
                 eventually(lambda: _settled(near, topic, "lost") == 100, "all settled")
     finally:
+        proxy.close()
+        gateway.stop()
+
+
+class Flaky(EmbeddedLink):
+    """A link of the gateway that cannot open anything ``failures`` times."""
+
+    failures: ClassVar[list[TidecastError]] = []
+
+    def open_publication(self, topic: str, options: Any) -> Any:
+        if self.failures:
+            raise self.failures.pop()
+        return super().open_publication(topic, options)
+
+    def open_consumer(self, pattern: str, name: str, options: Any) -> Any:
+        if self.failures:
+            raise self.failures.pop()
+        return super().open_consumer(pattern, name, options)
+
+
+@pytest.mark.parametrize("problem", [Timeout("busy"), NotFound("deleted meanwhile")])
+def test_what_cannot_be_opened_again_is_tried_again_or_says_why(
+    node: EmbeddedLink, topic: str, eventually: Eventually, problem: TidecastError
+) -> None:
+    link: Any = lambda name: Flaky(node.node, name, owns_node=False)  # noqa: E731
+    gateway = Gateway(link, TOKEN, port=0, resume_s=0.01, keep_s=0.01)
+    gateway.start()
+    proxy = Proxy(gateway.port)
+    try:
+        with remote(proxy.url) as far:
+            publisher, consumer = far.publisher(topic), far.consumer(topic, "flaky")
+            Flaky.failures = [problem, problem]
+            proxy.refuses = True
+            proxy.cut()
+            eventually(lambda: not gateway.stats()["sessions"], "the end of the session")
+            proxy.refuses = False
+            if problem.retryable:
+                publisher.publish(b"1", ack="durable", timeout=TIMEOUT_S)
+                assert take(consumer, 1) == [b"1"]
+            else:
+                with pytest.raises(NotFound, match="meanwhile"):
+                    publisher.publish(b"1", ack="durable", timeout=TIMEOUT_S)
+                with pytest.raises(Fenced, match="meanwhile"):
+                    consumer.fetch(1, TIMEOUT_S)
+            assert not Flaky.failures
+    finally:
+        Flaky.failures = []
         proxy.close()
         gateway.stop()
 

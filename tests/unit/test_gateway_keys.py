@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from tests.conftest import Eventually
 from tests.support.gateways import TIMEOUT_S, local, make_gateway, remote, until_event
 
+import tidecast.sync
 from tidecast.access import Access, ClientKey, Scope, covers, new_key
 from tidecast.config import dump_topology, matches, topology_from
 from tidecast.errors import AuthError, ConfigError, TidecastError
@@ -24,6 +25,7 @@ from tidecast.events import AccessDenied, EngineLost
 from tidecast.node.embedded import EmbeddedLink
 from tidecast.node.gateway import Gateway, is_loopback, open_gateway
 from tidecast.node.keys import KEYS_NAME, KeyRing
+from tidecast.node.process import Engine
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SECRET, KEY = new_key(
@@ -239,3 +241,30 @@ def test_the_command_makes_what_the_file_takes() -> None:
     assert not found.may("subscribe", "orders.eu")
     assert isinstance(key, ClientKey)
     assert secret not in text.split("\n", 1)[1]
+
+
+# --- local clients -----------------------------------------------------------------------------
+def test_local_clients_show_keys_where_the_topology_says_so(short_dir: Path) -> None:
+    _, admin_key = admin = new_key("admin", [Scope(pattern=">", rights=["manage"])])
+    settings = {
+        "node": {"local_keys": True},
+        "transports": [{"name": "ipc", "kind": "ipc"}],
+        "keys": [msgspec.to_builtins(KEY), msgspec.to_builtins(admin_key)],
+    }
+    engine = Engine(short_dir, topology_from(settings))
+    engine.start()
+    try:
+        for token in (None, "wrong"):
+            with pytest.raises(AuthError, match="wants a key"):
+                tidecast.sync.connect(f"tidecast://{short_dir}", token=token)
+        with tidecast.sync.connect(f"tidecast://{short_dir}", token=SECRET, name="near") as client:
+            client.publish("orders.eu", b"1")
+            with pytest.raises(AuthError, match="key shop lacks the right publish on secret"):
+                client.publish("secret", b"1")
+            with pytest.raises(AuthError, match="manage on >"):
+                client.stats()
+        with tidecast.sync.connect(f"tidecast://{short_dir}", token=admin[0]) as client:
+            (row,) = client.stats()["gateway"]
+            assert (row["name"], row["refused"], row["denied"]) == ("socket", 2, 2)
+    finally:
+        engine.stop()

@@ -88,10 +88,10 @@ def _gateways(samples: dict[str, Json]) -> Iterator[Metric]:
     for counter in GatewayCounter:
         kind = GaugeMetricFamily if counter in GATEWAY_GAUGES else CounterMetricFamily
         name, words = counter.name.lower(), (counter.__doc__ or "").strip()
-        family = kind(f"tidecast_gateway_{name}", words, labels=["node"])
+        family = kind(f"tidecast_gateway_{name}", words, labels=["node", "name"])
         for node, sample in samples.items():
             for row in sample["counters"].get("gateway", ()):
-                family.add_metric([node], float(row.get(name, 0)))
+                family.add_metric([node, row["name"]], float(row.get(name, 0)))
         yield family
 
 

@@ -127,7 +127,7 @@ def gateway_client(port: int, messages: int) -> dict[str, Any]:
                 sender = threading.Thread(target=publish, args=("live", messages))
                 sender.start()
                 got = 0
-                for each in subscription.batches(8192):
+                for each in subscription.batches(4096):
                     got += len(each)
                     if got >= messages:
                         break

@@ -149,7 +149,7 @@ def view(now: Snapshot, receivers: list[dict[str, Any]], engine: Any) -> dict[st
         "publications": [],
         "images": [],
         "agents": [],
-        "gateway": None,
+        "gateway": [],
         "subscriptions": [],
         "receivers": receivers,
     }
@@ -169,7 +169,7 @@ def view(now: Snapshot, receivers: list[dict[str, Any]], engine: Any) -> dict[st
                 | {"fill": fill}
             )  # fmt: skip
         elif row.kind == "gateway":
-            found["gateway"] = _gateway_row(row, rates)
+            found["gateway"].append(_gateway_row(row, rates))
         elif row.kind == "subscription":
             found["subscriptions"].append(_subscription(row, rates))
         elif row.kind != "queue":
@@ -260,7 +260,7 @@ def render(shown: dict[str, Any]) -> RenderableType:
     if shown["subscriptions"]:
         parts.append(_subscriptions(shown["subscriptions"]))
     parts.append(_agents(shown["agents"]))
-    if shown["gateway"] is not None:
+    if shown["gateway"]:
         parts.append(_gateway(shown["gateway"]))
     return Group(*parts)
 
@@ -323,16 +323,16 @@ def _losses(found: list[dict[str, Any]]) -> RenderableType:
     return _table("Loss by source", columns, rows, 1)
 
 
-def _gateway(g: dict[str, Any]) -> RenderableType:
-    columns = ["listens", "sessions", "in/s", "out/s", "refused", "denied", "resumed", "expired",
+def _gateway(found: list[dict[str, Any]]) -> RenderableType:
+    columns = ["gateway", "sessions", "in/s", "out/s", "refused", "denied", "resumed", "expired",
                "gaps", "bad frames"]  # fmt: skip
-    row = [
-        g["listens"], str(g["sessions"]), human_bytes(g["bytes_in_per_s"]),
-        human_bytes(g["bytes_out_per_s"]),
-        *(human_count(g[name]) for name in ("refused", "denied", "resumed", "expired", "gaps",
-                                            "bad_frames")),
+    counts = ("refused", "denied", "resumed", "expired", "gaps", "bad_frames")
+    rows = [
+        [g["listens"], str(g["sessions"]), human_bytes(g["bytes_in_per_s"]),
+         human_bytes(g["bytes_out_per_s"]), *(human_count(g[name]) for name in counts)]
+        for g in found
     ]  # fmt: skip
-    return _table("Gateway", columns, [row], 1)
+    return _table("Remote clients", columns, rows, 1)
 
 
 def _subscriptions(found: list[dict[str, Any]]) -> RenderableType:

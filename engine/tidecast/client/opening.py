@@ -61,6 +61,7 @@ def _remote_link(url: str, name: str, token: str | None) -> Link:
 def _socket_link(path: str, name: str, token: str | None) -> Link:
     from tidecast.client.socket_link import SocketLink
 
+    token = token or os.environ.get("TIDECAST_TOKEN")
     return SocketLink.connect(Path(path) if path else default_data_dir(), name, token)
 
 

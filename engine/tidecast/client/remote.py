@@ -385,7 +385,8 @@ class RemoteLink:
     def _fail(self, out: Outgoing, problem: BaseException) -> None:
         """What a publisher still has cannot go anywhere."""
         out.failed, code = str(problem), getattr(problem, "code", "error")
-        out.durable(0, lay.ACK_FENCED if code == Fenced.code else lay.ACK_ENDED)
+        if code == Fenced.code:
+            out.durable(0, lay.ACK_FENCED)
         about: Any = {"topic": out.topic, "session": out.session}
         self._push(
             MessagesDropped(messages=out.unconfirmed, **about),

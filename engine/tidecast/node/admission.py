@@ -22,11 +22,13 @@ from typing import Any
 import msgspec
 
 import tidecast
+from tidecast.access import EVERYTHING
 from tidecast.client import socket_frames as frames
 from tidecast.client.socket_session import short_path, socket_path
 from tidecast.config import TopicConfig
 from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, TidecastError
 from tidecast.node.api import NodeApi
+from tidecast.node.rights import Guard
 from tidecast.node.store import TopologyStore
 
 CONNECTIONS_MAX = 2048
@@ -41,12 +43,17 @@ class AdmissionServer:
     """Serves one node on the socket of one data directory. `start` and `stop` from any thread."""
 
     def __init__(
-        self, node: NodeApi, data_dir: Path, store: TopologyStore, token: str | None = None
+        self,
+        node: NodeApi,
+        data_dir: Path,
+        store: TopologyStore,
+        token: str | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self.node = node
         self.store = store
         self.path = socket_path(data_dir)
-        self.token = token
+        self.token, self.guard = token, guard
         self.pool = ThreadPoolExecutor(POOL_THREADS, "tidecast-admission")
         self.connections: set[_Connection] = set()
         self.by_client: dict[int, _Connection] = {}
@@ -144,6 +151,7 @@ class _Connection:
         self.server, self.node = server, server.node
         self.reader, self.writer = reader, writer
         self.client_id = 0
+        self.name, self.access = "", EVERYTHING
         self.has_events = asyncio.Event()
         self.may_push = asyncio.Event()
         self.may_push.set()
@@ -220,10 +228,11 @@ class _Connection:
         self.has_events.set()
 
     async def _admit(self, hello: frames.Hello) -> frames.Welcome:
-        wanted = self.server.token
-        if wanted is not None and not hmac.compare_digest(
-            wanted.encode(), (hello.token or "").encode()
-        ):
+        wanted, given, guard = self.server.token, hello.token or "", self.server.guard
+        matches = wanted is not None and hmac.compare_digest(wanted.encode(), given.encode())
+        if guard is not None and not matches:
+            self.name, self.access = hello.name, guard.admit(given, hello.name)
+        elif wanted is not None and not matches:
             raise AuthError("the engine wants a token, and this is not it: give token=...")
         if hello.protocol != frames.PROTOCOL_VERSION:
             raise ConfigError(
@@ -311,6 +320,8 @@ class _Connection:
             raise ConfigError("this session has begun already")
         if self.client_id == 0 and isinstance(body, _NEEDS_CLIENT):
             raise ConfigError(f"{type(body).__name__} needs a session that attached")
+        if self.server.guard is not None:
+            self.server.guard.check(self.access, self.name, body)
         return _perform(self.node, self.server.store, self.client_id, body)
 
 

@@ -38,13 +38,12 @@ from tidecast.errors import ConfigError, Conflict, NotFound, TidecastError
 from tidecast.events import AccessDenied, ConsumerExpelled, Gap, ImageAvailable, ImageGone
 from tidecast.layout import packet as wire
 from tidecast.layout.counters import GatewayCounter
+from tidecast.node import rights
 from tidecast.node.gateway_consumers import RING_BYTES_MAX, RemoteConsumer
 from tidecast.node.gateway_publications import RemotePublication
 
 PUBLICATIONS_MAX, SUBSCRIPTIONS_MAX, CONSUMERS_MAX = 256, 256, 64
-OUTBOX_MAX = 10_000
-LOOKS = frozenset({"list", "show", "lanes", "peek"})
-"""Actions on durable subscriptions that change nothing."""
+OUTBOX_MAX, REFUSED_MAX = 10_000, 10_000
 _PER_MESSAGE = wire.PACKET_HEADER_BYTES + wire.MESSAGE_HEADER_BYTES
 
 
@@ -220,6 +219,8 @@ class RemoteSession:
         self._subscriptions: dict[int, _Subscription] = {}
         self._consumers: dict[int, RemoteConsumer] = {}
         self._leaving: set[asyncio.Task[None]] = set()
+        self._refused: set[int] = set()
+        """Publications that could not be opened."""
         self._outbox: deque[Frame] = deque()
         self._posted = asyncio.Event()
         self._image = 0
@@ -346,6 +347,8 @@ class RemoteSession:
         match frame:
             case rf.Publish():
                 publication = self._publications.get(frame.number)
+                if publication is None and frame.number in self._refused:
+                    return  # the answer that says so is on its way
                 if publication is None:
                     raise BadFrame(f"publication {frame.number}: it is not open")
                 publication.offer(frame, body)
@@ -369,6 +372,8 @@ class RemoteSession:
         try:
             result = rf.result_of(await self._ask(frame))
         except TidecastError as problem:
+            if isinstance(frame, rf.OpenPublication) and len(self._refused) < REFUSED_MAX:
+                self._refused.add(frame.number)
             self.post(rf.Reply(id=frame.id, failure=failure_of(problem)))
         else:
             self.post(rf.Reply(id=frame.id, result=result))
@@ -409,22 +414,15 @@ class RemoteSession:
             case rf.Administer():
                 return await self._administer(frame)
             case rf.Stats():
-                all_ = self.access.may("manage", ">")
+                all_ = self.access.may("manage", rights.EVERY_TOPIC)
                 found = await asyncio.to_thread(link.stats) if all_ else {}
                 return {**found, "gateway": self.counts}
         raise BadFrame(f"{type(frame).__name__} is no question")
 
     async def _administer(self, frame: rf.Administer) -> Any:
         """See `Link.subscription`; looking needs the right to subscribe, changing to manage."""
-        pattern = frame.arguments.get("pattern")
-        right = "subscribe" if frame.action in LOOKS else "manage"
-        if isinstance(pattern, str):
+        for right, pattern in rights.to_administer(frame.action, frame.arguments):
             self.need(right, pattern)
-        elif frame.action != "list":
-            self.need(right, ">")
-        for topic in (frame.arguments.get("dead_letter"), frame.arguments.get("topic")):
-            if topic and frame.action not in LOOKS:
-                self.need(right, str(topic))
         link = self.connection.link
         found = await asyncio.to_thread(link.subscription, frame.action, frame.arguments)
         if frame.action != "list":
@@ -460,9 +458,8 @@ class RemoteSession:
         )  # fmt: skip
 
     async def _open_consumer(self, frame: rf.OpenConsumer) -> rf.ConsumerOpened:
-        self.need("subscribe", frame.pattern)
-        if frame.options.dead_letter:  # the engine publishes there on its behalf
-            self.need("publish", frame.options.dead_letter)
+        for right, pattern in rights.to_consume(frame.pattern, frame.options):
+            self.need(right, pattern)
         before = self._consumers.pop(frame.number, None)
         if before is not None:
             await before.close()

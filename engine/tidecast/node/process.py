@@ -34,6 +34,7 @@ from tidecast.config import (
 from tidecast.errors import ConfigError, Conflict, NotFound, TidecastError
 from tidecast.node.admission import AdmissionServer
 from tidecast.node.api import NodeApi
+from tidecast.node.rights import Guard
 from tidecast.node.store import TopologyStore
 
 LOCK_NAME, STATE_NAME = "engine.lock", "engine.json"
@@ -217,7 +218,8 @@ class Engine:
                 opened = open_gateway(node, self.data_dir, self._gateway, keys_come=come)
                 undo.callback(opened.stop)
                 gateway = opened.url
-            server = AdmissionServer(node, self.data_dir, store, self._token)
+            guard = Guard(node) if self._topology.node.local_keys else None
+            server = AdmissionServer(node, self.data_dir, store, self._token, guard)
             undo.callback(server.stop)
             server.start()
             for make in self._companions:
