@@ -23,7 +23,7 @@ from tidecast_control.faults import service as faults
 from tidecast_control.history.routes import router as history
 from tidecast_control.kinds import KINDS
 from tidecast_control.kit.crud import resource_routes
-from tidecast_control.kit.http import BODY_BYTES_MAX, SAFE_METHODS, context, install_handlers
+from tidecast_control.kit.http import BODY_BYTES_MAX, SAFE_METHODS, context_of, install_handlers
 from tidecast_control.kit.problems import CATALOGUE
 from tidecast_control.kit.schemas import Problem
 from tidecast_control.live.routes import SCHEMAS as LIVE_SCHEMAS
@@ -34,6 +34,7 @@ from tidecast_control.operations.routes import router as operations
 from tidecast_control.page import router as page
 from tidecast_control.pipelines.routes import router as pipelines
 from tidecast_control.queues.routes import router as queues
+from tidecast_control.rate_limits.routes import router as rate_limits
 from tidecast_control.system.routes import api as system_api
 from tidecast_control.system.routes import router as system
 from tidecast_control.traffic.routes import router as traffic
@@ -43,9 +44,9 @@ PREFIX = "/api/v1"
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
-def _guard_faults(request: Request) -> None:
+async def _guard_faults(request: Request) -> None:
     if request.method not in SAFE_METHODS:
-        faults.allow(context(request).settings.allow_faults)
+        faults.allow(context_of(request).settings.allow_faults)
 
 
 def api_router() -> APIRouter:
@@ -58,7 +59,7 @@ def api_router() -> APIRouter:
         api.include_router(one)
     for router in (
         auth, nodes, queues, messages, operations, alerts, audit, apply, live, traffic, history,
-        pipelines, system_api,
+        pipelines, rate_limits, system_api,
     ):  # fmt: skip
         api.include_router(router)
     return api

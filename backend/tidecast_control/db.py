@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from alembic import command
 from alembic.config import Config
@@ -31,6 +32,10 @@ class Database:
 
     def __init__(self, url: str, pool_size: int = 16) -> None:
         self.url = psycopg_url(url)
+        self.world: Callable[[], Any] = lambda: None
+        """What telemetry says now, for statuses: see `live.seen`."""
+        self.memo: dict[str, tuple[int, Any]] = {}
+        """What was worked out from all of a topology, with that topology's version."""
         self.engine: Engine = create_engine(
             self.url,
             pool_size=pool_size,
@@ -51,6 +56,7 @@ class Database:
     def begin(self) -> Iterator[Session]:
         """One transaction: committed at the end, rolled back on an exception."""
         with Session(self.engine, expire_on_commit=False) as session, session.begin():
+            session.info |= {"world": self.world, "memo": self.memo}
             yield session
 
     @property

@@ -65,6 +65,7 @@ def lifespan_of(
             secrets = await run_in_threadpool(_prepare, db, settings, local_token)
             hub = Hub(db)
             feed = Feed(db, hub, settings.telemetry_hz)
+            db.world = feed.seen
             loop = asyncio.get_running_loop()
             runner = Runner(db, Place(settings.data_dir, url, settings.spark_master))
             ctx = Context(settings, db, hub, feed, runner)

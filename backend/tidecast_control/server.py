@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidState
 
 from tidecast_control.app import create_app
 from tidecast_control.first_run import Secrets
@@ -16,6 +18,17 @@ from tidecast_control.settings import Settings
 OnReady = Callable[[str, Secrets], None]
 KEEP_ALIVE_S, STOP_S = 30, 5
 CONNECTIONS_MAX = 2000
+
+
+class SocketProtocol(WebSocketsSansIOProtocol):
+    """A websocket that may be told to shut down while the other side is closing it."""
+
+    def shutdown(self) -> None:
+        """Close it. Without this one such socket keeps the service from stopping in order."""
+        try:
+            super().shutdown()
+        except InvalidState:
+            self.transport.close()
 
 
 class Server(uvicorn.Server):
@@ -56,7 +69,7 @@ def make_server(settings: Settings, on_ready: OnReady, *, local_token: str | Non
         timeout_graceful_shutdown=STOP_S,
         limit_concurrency=CONNECTIONS_MAX,
         loop="asyncio",
-        ws="websockets-sansio",
+        ws=SocketProtocol,
         ws_max_size=64 << 20,
         ws_ping_interval=20.0,
         ws_ping_timeout=20.0,

@@ -27,11 +27,13 @@ def _fill(service: Service) -> None:
             rows = [
                 _rows(at=at, messages_in=60 * i, in_per_s=float(i), bytes_in=600 * i),
                 _rows(at=at, messages_in=60, in_per_s=1.0, bytes_in=60, node="n2"),
-                _rows(at=at, queue=0, lag_p95=5, lag_max=7, cache_fill=0.5),
+                _rows(at=at, topic="kept", resent=1, packets=8, messages_in=0),
+                _rows(at=at, topic="kept", queue=0, messages_in=4, cache_fill=0.5),
+                _rows(at=at, topic="kept", queue=1, messages_in=3, cache_fill=0.7),
+                _rows(at=at, topic="kept", queue=0, subscription="s", lag_max=6, messages_out=2),
+                _rows(at=at, topic="kept", queue=1, subscription="s", lag_max=1, messages_out=2),
                 _rows(at=at, queue=0, subscription="billing", lag_p95=i, lag_ms_max=1500),
                 _rows(at=at, queue=1, subscription="billing", lag_p95=10, lag_ms_max=500),
-                _rows(at=at, topic="bare", queue=0, messages_in=1, resent=1, packets=4),
-                _rows(at=at, topic="bare", queue=1, messages_in=2, resent=0, packets=4),
             ]
             for row in rows:
                 session.execute(insert(ROLLUP_MINUTE).values(row))
@@ -69,16 +71,18 @@ def test_series_by_scope(service: Service) -> None:
     assert found["empty"] is None
     coarse = _ask(api, "topic", "orders", "messages_in", step=300)
     assert coarse["series"][0]["values"] == [60 * 10 + 300, 60 * 35 + 300]
-    queue = _ask(api, "queue", "orders:0", "lag_max")["series"][0]
-    assert (queue["values"], queue["unit"]) == ([7.0] * 10, "messages")
+    queue = _ask(api, "queue", "kept:0", ["lag_max", "messages_in", "messages_out"])["series"]
+    assert [s["values"][0] for s in queue] == [6.0, 4.0, 2.0]
+    assert queue[0]["unit"] == "messages"
     lag = _ask(api, "subscription", "billing", "lag_p95")["series"][0]["values"]
     assert lag == [10.0 + i for i in range(10)]
     seconds = _ask(api, "subscription", "billing", "lag_s_max")["series"][0]["values"]
     assert seconds == [1.5] * 10
     node = _ask(api, "node", "n2", "bytes_in_per_s")["series"][0]["values"]
     assert node == [1.0] * 10
-    added = _ask(api, "topic", "bare", ["messages_in", "retransmit_ratio"])
-    assert [s["values"][0] for s in added["series"]] == [3.0, 0.125]
+    wanted = ["messages_in", "messages_out", "retransmit_ratio", "lag_max", "cache_fill"]
+    whole = _ask(api, "topic", "kept", wanted)["series"]
+    assert [s["values"][0] for s in whole] == [7.0, 4.0, 0.125, 7.0, 0.6]
     hours = _ask(api, "topic", "orders", "messages_in", step=3600)
     assert (hours["source"], hours["series"][0]["values"]) == ("hour", [77.0])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.conftest import Eventually
 from tests.control.test_link import control, engine
 from tests.support.control import Running
@@ -32,6 +34,7 @@ def test_a_subscription_is_made_seen_paused_and_moved(
     for number in range(10):
         publisher.publish(b"order", key=f"k{number}")
     publisher.flush()
+    _statuses(control)
     with control.live("subscriptions") as feed:
         shown = feed.until(
             "subscriptions",
@@ -39,21 +42,117 @@ def test_a_subscription_is_made_seen_paused_and_moved(
                 data.get("subscriptions", {}).get("billing", {}).get("lag_messages") == "10"
             ),
         )
-    assert shown["subscriptions"]["billing"]["state"] == "idle"
+    billing = shown["subscriptions"]["billing"]
+    assert (billing["state"], billing["pressure"]) == ("idle", "no member")
+    assert sum(int(c["lag_messages"]) for c in billing["cursors"].values()) == 10
     planned = control.api.post("/subscriptions/billing/pause?dry_run=true").json()
     assert planned["state"] == "done"
     assert not node.consumers.perform("list", {})[0]["paused"]
     done = control.api.post("/subscriptions/billing/pause")
     assert done.status_code == 200, done.text
-    assert done.json()["cli"] == "tidecast subscription pause billing"
+    assert done.json()["cli"] == "tidecast subscription pause orders billing"
     assert node.consumers.perform("list", {})[0]["paused"]
     moved = control.api.post("/subscriptions/billing/seek", json={"at": "latest"})
     assert moved.status_code == 200, moved.text
     lanes = moved.json()["results"][0]["value"]["lanes"]
     assert sum(lane["records"] for lane in lanes) == 10
     assert control.api.post("/topics/orders/pause").status_code == 200
-    purge = control.api.post("/queues/orders:0/purge")
-    assert (purge.status_code, purge.json()["code"]) == (501, "not_implemented")
+    eventually(
+        lambda: {q["state"] for q in control.api.get("/queues").json()["items"]} == {"paused"},
+        "the queues' pause", timeout_s=30,
+    )  # fmt: skip
+    _browsing(control)
+    _purging(control)
     client.close()
     assert control.api.delete("/subscriptions/billing").status_code == 200
     eventually(lambda: there() == [], "the subscription's end", timeout_s=30)
+
+
+def _statuses(control: Running) -> None:
+    """What REST says without a viewer: engines are asked."""
+    assert control.api.get("/system").json()["watchers"] == 0
+    status = control.api.get("/subscriptions/billing").json()["status"]
+    assert (status["state"], status["lag_messages"], status["members"]) == ("idle", "10", 0)
+    assert 0 < status["lag_s"] < 60
+    queues = control.api.get("/queues?topic=orders").json()["items"]
+    assert [q["name"] for q in queues] == ["orders:0", "orders:1"]
+    assert sum(int(q["latest"]) for q in queues) == 10
+    assert sum(int(q["lag_messages"]) for q in queues) == 10
+    assert {q["state"] for q in queues} == {"open"}
+    assert all(int(q["bytes"]) > 0 and q["node"] and q["cache_fill"] == 0 for q in queues)
+    assert {q["pressure"] for q in queues if q["lag_messages"] != "0"} == {"no member"}
+    topic = control.api.get("/topics/orders").json()["status"]
+    assert topic["publishers"] == 1
+    live = control.api.get("/live/topics/orders").json()
+    assert set(live["queues"]) == {"orders:0", "orders:1"}
+    assert live["topic"]["lag_messages"] == str(max(int(q["lag_messages"]) for q in queues))
+    flow = control.api.get("/live/flow").json()
+    assert "queue/orders:0>subscription/billing" in flow["edges"]
+
+
+def _browsing(control: Running) -> None:
+    """By position, by token, by time; of one queue or of all; nothing is consumed."""
+    at = "/topics/orders/messages"
+    everything = control.api.get(at).json()
+    assert len(everything["messages"]) == 10
+    assert {m["payload"]["text"] for m in everything["messages"]} == {"order"}
+    times = [int(m["at_ns"]) for m in everything["messages"]]
+    assert times == sorted(times)
+    assert everything["next_token"] is None
+    mine = [m for m in everything["messages"] if m["queue"] == 0]
+    assert len(mine) > 2
+    page = control.api.get(at, params={"queue": 0, "limit": 2}).json()
+    assert [m["key"] for m in page["messages"]] == [m["key"] for m in mine[:2]]
+    assert (page["complete"], page["next_token"]) == (False, "2")
+    rest = control.api.get(at, params={"queue": 0, "start": "token", "token": "2"}).json()
+    assert [m["token"] for m in rest["messages"]] == [str(n) for n in range(2, len(mine))]
+    newest = control.api.get(at, params={"start": "latest", "limit": 3}).json()
+    assert [m["at_ns"] for m in newest["messages"]] == [str(t) for t in times[-3:]]
+    later = control.api.get(at, params={"start": "time", "time_ns": str(times[-1] + 10**9)})
+    assert later.json()["messages"] == []
+    assert len(control.api.get(at, params={"q": "k7"}).json()["messages"]) == 1
+    wrong = control.api.get(at, params={"start": "token", "token": "2"})
+    assert (wrong.status_code, wrong.json()["code"]) == (422, "invalid_request")
+
+
+def _purging(control: Running) -> None:
+    """Typed again, never by accident; the subscription goes on behind what is gone."""
+    refused = control.api.post("/queues/orders:0/purge")
+    assert (refused.status_code, refused.json()["errors"][0]["allowed"]) == (422, "orders:0")
+    planned = control.api.post("/queues/orders:0/purge?dry_run=true").json()
+    [row] = planned["results"][0]["value"]["queues"]
+    assert row["messages"] > 2
+    kept = control.api.get("/topics/orders/messages").json()["messages"]
+    assert len(kept) == 10
+    control.api.patch("/topics/orders", json={"metadata": {"deletion_protection": True}})
+    protected = control.api.post("/queues/orders:0/purge?confirm=orders:0")
+    assert (protected.status_code, protected.json()["code"]) == (409, "protected")
+    control.api.patch("/topics/orders", json={"metadata": {"deletion_protection": False}})
+    done = control.api.post("/queues/orders:0/purge?confirm=orders:0")
+    assert done.status_code == 200, done.text
+    left = control.api.get("/topics/orders/messages").json()["messages"]
+    assert {m["queue"] for m in left} == {1}
+    assert len(left) == 10 - row["messages"]
+    assert control.api.post("/topics/orders/purge?confirm=orders").status_code == 200
+    assert control.api.get("/topics/orders/messages").json()["messages"] == []
+
+
+def test_filters_reach_the_engine(control: Running, engine: Engine, eventually: Eventually) -> None:
+    node = engine.node
+    assert node is not None
+    control.api.put("/topics/orders", json={"spec": {"mode": "durable"}})
+    spec = {"topic": "orders", "filter": "key=eu-* and header:level=error"}
+    made = control.api.put("/subscriptions/eu", json={"spec": spec})
+    assert made.status_code == 201, made.text
+
+    def there() -> list[tuple[str, Any]]:
+        return [(s["key_pattern"], s["headers"]) for s in node.consumers.perform("list", {})]
+
+    eventually(lambda: there() == [("eu-*", {"level": "error"})], "the filter", timeout_s=30)
+    for wrong in ("key=a*b", "color=red", "key=a and key=b"):
+        answer = control.api.put(
+            "/subscriptions/x", json={"spec": {"topic": "orders", "filter": wrong}}
+        )
+        assert answer.json()["errors"][0]["pointer"] == "/spec/filter", wrong
+    changed = control.api.patch("/subscriptions/eu", json={"spec": {"filter": "key=us-*"}})
+    assert changed.status_code == 422

@@ -12,7 +12,7 @@ from tests.project import ROOT
 from tests.support.control import Service, _app
 from tidecast_control.openapi import document
 
-EXAMPLES_MAX = 2
+EXAMPLES, EXAMPLES_LONG = 1, 25
 SKIPPED = ("/api/v1/auth/log", "/api/v1/auth/password", "/metrics")
 """They would log the fuzzer out."""
 
@@ -32,8 +32,11 @@ def test_every_operation_says_what_can_go_wrong() -> None:
                 assert "401" in operation["responses"], (method, path)
 
 
-@pytest.mark.timeout(300)
-def test_nothing_that_fits_the_schema_breaks_the_service(service: Service) -> None:
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    "examples", [EXAMPLES, pytest.param(EXAMPLES_LONG, marks=pytest.mark.long)]
+)
+def test_nothing_that_fits_the_schema_breaks_the_service(service: Service, examples: int) -> None:
     """Server errors, answers that are not as declared, problems without a code."""
     schema = schemathesis.openapi.from_dict(_app().openapi())
     client = service.admin
@@ -45,17 +48,17 @@ def test_nothing_that_fits_the_schema_breaks_the_service(service: Service) -> No
         if operation.path.startswith(SKIPPED):
             continue
         tried += 1
-        found = _fuzz(client, operation)
+        found = _fuzz(client, operation, examples)
         failures += found
     assert tried > 80
     assert failures == []
 
 
-def _fuzz(client: TestClient, operation: schemathesis.APIOperation) -> list[str]:
+def _fuzz(client: TestClient, operation: schemathesis.APIOperation, examples: int) -> list[str]:
     failures: list[str] = []
 
     @hypothesis.settings(
-        max_examples=EXAMPLES_MAX, deadline=None, database=None, derandomize=True,
+        max_examples=examples, deadline=None, database=None, derandomize=True,
         suppress_health_check=list(hypothesis.HealthCheck), phases=[hypothesis.Phase.generate],
     )  # fmt: skip
     @hypothesis.given(case=operation.as_strategy())

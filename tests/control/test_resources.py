@@ -226,6 +226,11 @@ def test_which_rate_limit_holds_and_why(api: TestClient) -> None:
     assert (rate("md.eu.bonds")["bytes_per_s"]) == 0
     status = api.get("/api/v1/rate-limits/md").json()["status"]
     assert (status["topics_matched"], status["topics_effective"]) == (2, 0)
+    told = api.get("/api/v1/effective-rates/md.new.bonds").json()
+    assert (told["exists"], told["effective_rate"]["bytes_source"]) == (False, "rate_limit/all")
+    assert [(p["name"], p["wins"]) for p in told["policies"]] == [
+        ("all", True), ("packets", True), ("md", False),
+    ]  # fmt: skip
 
 
 def test_faults_are_guarded_by_the_setting(service: Service) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import itertools
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -153,8 +154,10 @@ class Feed:
 class Running:
     """A service that listens on a port, in a thread."""
 
-    def __init__(self, settings: Settings, login: Login) -> None:
-        self._login = login
+    def __init__(
+        self, settings: Settings, login: Login, verify: ssl.SSLContext | bool = True
+    ) -> None:
+        self._login, self._verify = login, verify
         ready = threading.Event()
         told: list[str] = []
 
@@ -174,7 +177,9 @@ class Running:
         headers = {"X-CSRF-Token": self._login.csrf}
         cookies = {SESSION_COOKIE: self._login.cookie}
         base = f"{self.url}/api/v1"
-        return httpx.Client(base_url=base, headers=headers, cookies=cookies, timeout=30)
+        return httpx.Client(
+            base_url=base, headers=headers, cookies=cookies, timeout=30, verify=self._verify
+        )
 
     def enrol(self) -> str:
         """A new enrolment token."""
@@ -211,9 +216,11 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(settings: Settings, login: Login) -> Iterator[Running]:
-    """A listening service until the end of the block."""
-    made = Running(settings, login)
+def running(
+    settings: Settings, login: Login, verify: ssl.SSLContext | bool = True
+) -> Iterator[Running]:
+    """A listening service until the end of the block. ``verify``: whose certificates count."""
+    made = Running(settings, login, verify)
     try:
         yield made
     finally:

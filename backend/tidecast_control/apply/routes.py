@@ -10,7 +10,7 @@ from fastapi.concurrency import run_in_threadpool
 from tidecast_control.apply import service
 from tidecast_control.apply.schemas import ApplyInput, ApplyResult
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import Ctx, Db, DryRun, needs, problem_responses
+from tidecast_control.kit.http import Ctx, Db, DryRun, as_json, needs, problem_responses
 from tidecast_control.kit.problems import ProblemError
 
 router = APIRouter(tags=["apply"])
@@ -19,6 +19,7 @@ YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml")
 
 @router.post(
     "/apply",
+    response_model=ApplyResult,
     responses=problem_responses(409),
     openapi_extra={
         "requestBody": {
@@ -43,7 +44,7 @@ async def apply(
         list[Annotated[str, Query(max_length=320, pattern=r"^[^\x00=]+=[^\x00]*$")]],
         Query(max_length=20, description="Prune only what has these labels"),
     ] = [],  # noqa: B006 - FastAPI copies it
-) -> ApplyResult:
+) -> Response:
     """Many documents, YAML or JSON: all of it or nothing."""
     raw = await request.body()
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -55,13 +56,14 @@ async def apply(
         raise ProblemError("unsupported_media_type", f"{media}: allowed {', '.join(YAML_TYPES)}")
     wanted = service.Wanted(documents, managed_by, prune, tuple(label), dry_run)
 
-    def work() -> ApplyResult:
+    def work() -> Response:
         with ctx.db.begin() as session:
-            return service.apply(session, wanted, actor, ctx.settings.allow_faults)
+            result = service.apply(session, wanted, actor, ctx.settings.allow_faults)
+        return as_json(result)
 
-    result = await run_in_threadpool(work)
+    answer = await run_in_threadpool(work)
     ctx.changed()
-    return result
+    return answer
 
 
 @router.get(

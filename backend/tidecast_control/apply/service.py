@@ -16,6 +16,7 @@ from tidecast_control.faults import service as faults
 from tidecast_control.kinds import KINDS
 from tidecast_control.kit import repository, resources
 from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.batch import batch
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow
 from tidecast_control.kit.problems import ProblemError, invalid
@@ -87,17 +88,13 @@ def apply(session: Session, wanted: Wanted, actor: Actor, faults_allowed: bool) 
     ordered = _ordered(wanted.documents)
     if any(kind.name == "fault" for _, kind, _, _ in ordered):
         faults.allow(faults_allowed)
-    errors: list[ProblemItem] = []
     savepoint = session.begin_nested()
-    plans = [
-        plan for index, kind, name, document in ordered
-        if (plan := _one(session, index, kind, name, document, wanted, actor, errors)) is not None
-    ]  # fmt: skip
-    if errors:
+    try:
+        with batch(session, [(kind.name, name) for _, kind, name, _ in ordered]):
+            plans = _all(session, ordered, wanted, actor)
+    except ProblemError:
         savepoint.rollback()
-        raise ProblemError("invalid_request", f"{len(errors)} problem(s)", errors[:ERRORS_MAX])
-    if wanted.prune:
-        plans += _prune(session, wanted, {(k.name, n) for _, k, n, _ in ordered}, actor)
+        raise
     if wanted.dry_run:
         savepoint.rollback()
     else:
@@ -112,6 +109,22 @@ def apply(session: Session, wanted: Wanted, actor: Actor, faults_allowed: bool) 
         plans=plans,
         warnings=[f"{p.kind} {p.name}: {w}" for p in plans for w in p.warnings],
     )
+
+
+def _all(
+    session: Session, ordered: Sequence[tuple[int, Kind, str, Document]], wanted: Wanted,
+    actor: Actor,
+) -> list[Plan]:  # fmt: skip
+    errors: list[ProblemItem] = []
+    plans = [
+        plan for index, kind, name, document in ordered
+        if (plan := _one(session, index, kind, name, document, wanted, actor, errors)) is not None
+    ]  # fmt: skip
+    if errors:
+        raise ProblemError("invalid_request", f"{len(errors)} problem(s)", errors[:ERRORS_MAX])
+    if wanted.prune:
+        plans += _prune(session, wanted, {(k.name, n) for _, k, n, _ in ordered}, actor)
+    return plans
 
 
 def _ordered(documents: Sequence[Document]) -> list[tuple[int, Kind, str, Document]]:
@@ -155,7 +168,7 @@ def _one(
     try:
         actor.need(f"{kind.rights}:write")
         body = resources.built(kind.input, {"metadata": metadata, "spec": document.spec})
-        return resources.put(session, kind, name, body, actor).plan
+        return resources.put(session, kind, name, body, actor, plan_only=True).plan
     except ProblemError as problem:
         if problem.problem == "denied":
             raise

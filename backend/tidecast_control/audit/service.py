@@ -12,6 +12,7 @@ from tidecast_control.audit.models import AuditRow
 from tidecast_control.audit.schemas import AuditEntry
 from tidecast_control.kit import cursor as cursors
 from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.batch import add
 from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.problems import ProblemError, invalid
 from tidecast_control.kit.schemas import Page
@@ -28,13 +29,13 @@ def record(
     detail: str = "",
 ) -> None:
     """Note a write, in the write's own transaction."""
-    session.add(
-        AuditRow(
-            actor=actor.name, actor_kind=actor.kind, action=action, kind=kind, name=name,
-            outcome="done", before=before, after=after, detail=detail[:1000],
-            request_id=actor.request_id, address=actor.address,
-        )
-    )  # fmt: skip
+    values = {
+        "at": utc_now(), "actor": actor.name, "actor_kind": actor.kind, "action": action,
+        "kind": kind, "name": name, "outcome": "done", "status": 200, "before": before,
+        "after": after, "detail": detail[:1000], "request_id": actor.request_id,
+        "address": actor.address,
+    }  # fmt: skip
+    add(session, AuditRow, values)
 
 
 def denial(

@@ -25,7 +25,7 @@ from tidecast_control.auth.schemas import (
 from tidecast_control.auth.throttle import Throttle
 from tidecast_control.kit import repository as kit_repository
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.models import OutboxRow, utc_now
+from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.problems import ProblemError, invalid, not_found
 
 PREFIX_CHARS = 12
@@ -183,7 +183,7 @@ def revoke_key(session: Session, name: str, actor: Actor) -> Key:
 def _tell_engines(session: Session, name: str) -> None:
     """Engines check the tokens of clients themselves: they are told when keys change."""
     version = kit_repository.next_version(session)
-    kit_repository.announce(session, [OutboxRow(version=version, kind="key", name=name)])
+    kit_repository.announce(session, version, "key", name, None)
 
 
 def check_token(session: Session, token: str) -> TokenCheck:

@@ -12,66 +12,84 @@ from sqlmodel import Session
 
 from tidecast_control.history.schemas import HistoryMetric, HistoryScope
 
+OWN, QUEUES, READERS = "own", "queues", "readers"
+_ROWS = {
+    OWN: "queue = -1 and subscription = ''",
+    QUEUES: "queue >= 0 and subscription = ''",
+    READERS: "subscription <> ''",
+}
+"""Kinds of rows: of a topic, of a queue, of a subscription on a queue. They overlap in what they
+count, so a metric is read from the first kind of its list that has it."""
+
 
 @dataclass(frozen=True)
 class MetricSql:
-    """How a metric is made: over the parts of one minute, then over the minutes of a step."""
+    """How a metric is made: of the rows of one minute, then of the minutes of a step."""
 
     unit: str
-    parts: str
+    rows: str
     steps: str
+    kinds: tuple[str, ...]
+
+    @property
+    def parts(self) -> str:
+        """The value of one minute (or hour)."""
+        return "coalesce(" + ", ".join(self.rows.format(_ROWS[kind]) for kind in self.kinds) + ")"
 
 
-def _sum(name: str, unit: str) -> MetricSql:
-    return MetricSql(unit, f"sum({name})", "sum({})")
+_IN, _OUT, _WIRE, _LAG = (QUEUES, OWN), (READERS, QUEUES, OWN), (OWN,), (READERS, QUEUES, OWN)
 
 
-def _rate(expression: str, unit: str) -> MetricSql:
-    return MetricSql(unit, f"sum({expression})", "avg({})")
+def _sum(name: str, unit: str, kinds: tuple[str, ...]) -> MetricSql:
+    return MetricSql(unit, f"sum({name}) filter (where {{}})", "sum({})", kinds)
 
 
-def _lag(name: str) -> MetricSql:
-    return MetricSql("messages", f"sum({name})", "max({})")
+def _rate(expression: str, unit: str, kinds: tuple[str, ...]) -> MetricSql:
+    return MetricSql(unit, f"sum({expression}) filter (where {{}})", "avg({})", kinds)
+
+
+def _most(expression: str, unit: str, kinds: tuple[str, ...]) -> MetricSql:
+    return MetricSql(unit, f"{expression} filter (where {{}})", "max({})", kinds)
 
 
 METRICS: dict[HistoryMetric, MetricSql] = {
-    "in_per_s": _rate("in_per_s", "messages/s"),
-    "out_per_s": _rate("out_per_s", "messages/s"),
-    "bytes_in_per_s": _rate("in_per_s * bytes_in / nullif(messages_in, 0)", "bytes/s"),
-    "bytes_out_per_s": _rate("out_per_s * bytes_out / nullif(messages_out, 0)", "bytes/s"),
-    "messages_in": _sum("messages_in", "messages"),
-    "messages_out": _sum("messages_out", "messages"),
-    "bytes_in": _sum("bytes_in", "bytes"),
-    "bytes_out": _sum("bytes_out", "bytes"),
-    "packets": _sum("packets", "packets"),
-    "resent": _sum("resent", "packets"),
+    "in_per_s": _rate("in_per_s", "messages/s", _IN),
+    "out_per_s": _rate("out_per_s", "messages/s", _OUT),
+    "bytes_in_per_s": _rate("bytes_in / :span", "bytes/s", _IN),
+    "bytes_out_per_s": _rate("bytes_out / :span", "bytes/s", _OUT),
+    "messages_in": _sum("messages_in", "messages", _IN),
+    "messages_out": _sum("messages_out", "messages", _OUT),
+    "bytes_in": _sum("bytes_in", "bytes", _IN),
+    "bytes_out": _sum("bytes_out", "bytes", _OUT),
+    "packets": _sum("packets", "packets", _WIRE),
+    "resent": _sum("resent", "packets", _WIRE),
     "retransmit_ratio": MetricSql(
-        "ratio", "sum(resent)::float8 / nullif(sum(packets), 0)", "avg({})"
+        "ratio",
+        "sum(resent) filter (where {0})::float8 / nullif(sum(packets) filter (where {0}), 0)",
+        "avg({})",
+        _WIRE,
     ),
-    "lag_p50": _lag("lag_p50"),
-    "lag_p95": _lag("lag_p95"),
-    "lag_p99": _lag("lag_p99"),
-    "lag_max": _lag("lag_max"),
-    "lag_s_max": MetricSql("s", "max(lag_ms_max) / 1000.0", "max({})"),
-    "cache_fill": MetricSql("ratio", "avg(cache_fill)", "avg({})"),
-    "cache_fill_max": MetricSql("ratio", "max(cache_fill_max)", "max({})"),
-    "drain_s": MetricSql("s", "max(drain_s)", "max({})"),
+    "lag_p50": _most("sum(lag_p50)", "messages", _LAG),
+    "lag_p95": _most("sum(lag_p95)", "messages", _LAG),
+    "lag_p99": _most("sum(lag_p99)", "messages", _LAG),
+    "lag_max": _most("sum(lag_max)", "messages", _LAG),
+    "lag_s_max": MetricSql("s", "max(lag_ms_max) filter (where {}) / 1000.0", "max({})", _LAG),
+    "cache_fill": MetricSql("ratio", "avg(cache_fill) filter (where {})", "avg({})", _IN),
+    "cache_fill_max": _most("max(cache_fill_max)", "ratio", _IN),
+    "drain_s": _most("max(drain_s)", "s", _LAG),
 }
-_OWN = "queue = -1 and subscription = ''"
-_QUEUES = "queue >= 0 and subscription = ''"
-WHERE: dict[HistoryScope, tuple[str, ...]] = {
-    "topic": (f"topic = :name and {_OWN}", f"topic = :name and {_QUEUES}"),
-    "queue": ("topic = :name and queue = :queue and subscription = ''",),
-    "subscription": ("subscription = :name and subscription <> ''",),
-    "node": (f"node = :name and {_OWN}", f"node = :name and {_QUEUES}"),
+WHERE: dict[HistoryScope, str] = {
+    "topic": "topic = :name",
+    "queue": "topic = :name and queue = :queue",
+    "subscription": "subscription = :name and subscription <> ''",
+    "node": "node = :name",
 }
-"""Rows of a scope. Of topics and nodes: their own rows, else all of their queues added up."""
 
 
 def points(
     session: Session,
     table: str,
-    where: str,
+    scope: HistoryScope,
     metrics: Sequence[HistoryMetric],
     values: dict[str, Any],
 ) -> dict[int, list[float | None]]:
@@ -81,8 +99,8 @@ def points(
     found = session.execute(
         text(
             f"select floor(extract(epoch from at) / :step)::bigint * :step, {steps} "
-            f"from (select at, {parts} from {table} where {where} and at >= :since and at < :until "
-            "group by at) as parts group by 1"
+            f"from (select at, {parts} from {table} where {WHERE[scope]} "
+            "and at >= :since and at < :until group by at) as parts group by 1"
         ),
         values,
     )

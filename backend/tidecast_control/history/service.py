@@ -42,16 +42,13 @@ def read(session: Session, wanted: Wanted, now: datetime) -> History:
     step_s = _step(wanted.step_s, since, until)
     first = int(since.timestamp()) // step_s * step_s
     at_s = list(range(first, int(until.timestamp()), step_s))
+    source = "minute" if step_s % HOUR_S else "hour"
     values = _named(wanted) | {
         "step": step_s, "since": datetime.fromtimestamp(first, UTC), "until": until,
+        "span": float(MINUTE_S if source == "minute" else HOUR_S),
     }  # fmt: skip
-    source = "minute" if step_s % HOUR_S else "hour"
     metrics = list(dict.fromkeys(wanted.metrics))
-    found: dict[int, list[float | None]] = {}
-    for where in repository.WHERE[wanted.scope]:
-        found = repository.points(session, f"rollup_{source}", where, metrics, values)
-        if found:
-            break
+    found = repository.points(session, f"rollup_{source}", wanted.scope, metrics, values)
     newest = repository.rolled_up_until(session)
     nothing: list[float | None] = [None] * len(metrics)
     rows = [found.get(at, nothing) for at in at_s]
@@ -62,7 +59,8 @@ def read(session: Session, wanted: Wanted, now: datetime) -> History:
             HistorySeries(metric=m, unit=repository.METRICS[m].unit, values=[r[i] for r in rows])
             for i, m in enumerate(metrics)
         ],
-        empty=None if found else _why_empty(wanted, newest),
+        empty=None if any(v is not None for row in found.values() for v in row)
+        else _why_empty(wanted, newest),
     )  # fmt: skip
 
 

@@ -14,7 +14,9 @@ from tidecast_control.kit.http import (
     Ctx,
     Db,
     DryRun,
+    as_json,
     etag_of,
+    fresh,
     needs,
     problem_responses,
 )
@@ -34,7 +36,7 @@ SORTS = (
 )  # fmt: skip
 
 
-def list_query(
+async def list_query(
     limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = LIMIT_DEFAULT,
     cursor: Annotated[str | None, Query(max_length=1000)] = None,
     sort: Annotated[str, Query(pattern=rf"^({'|'.join(SORTS)})$")] = "name",
@@ -71,18 +73,19 @@ def _read_routes(kind: Kind, router: APIRouter) -> None:
     read = Annotated[Actor, needs(f"{kind.rights}:read")]
     in_path = Annotated[str, Path(min_length=1, max_length=200, pattern=NAME_PATTERN)]
 
+    first = [Depends(fresh)] if kind.measured else []
+
     def list_all(session, actor, query):  # type: ignore[no-untyped-def]
         del actor
-        return resources.page(session, kind, query)
+        return as_json(resources.page(session, kind, query))
 
-    def get(session, actor, name, request, response):  # type: ignore[no-untyped-def]
+    def get(session, actor, name, request):  # type: ignore[no-untyped-def]
         del actor
-        found = resources.get(session, kind, name)
-        etag = etag_of(found.metadata.uid, found.metadata.generation)
-        response.headers["ETag"] = etag
+        row = resources.row_of(session, kind, name)
+        etag = etag_of(row.uid, row.generation)
         if request.headers.get("if-none-match") == etag:
             return Response(status_code=304, headers={"ETag": etag})
-        return found
+        return as_json(resources.views(session, kind, [row])[0], {"ETag": etag})
 
     router.add_api_route(
         f"/{kind.path}",
@@ -92,16 +95,18 @@ def _read_routes(kind: Kind, router: APIRouter) -> None:
         ),
         response_model=Page[kind.resource],  # type: ignore[name-defined]
         responses=problem_responses(),
+        dependencies=first,
         tags=[kind.path],
     )  # fmt: skip
     router.add_api_route(
         f"/{kind.path}/{{name}}",
         typed(
             f"get_{kind.name}", get, f"One {label}, with its ETag.",
-            session=Db, actor=read, name=in_path, request=Request, response=Response,
+            session=Db, actor=read, name=in_path, request=Request,
         ),
         response_model=kind.resource,
         responses=problem_responses(404),
+        dependencies=first,
         tags=[kind.path],
     )  # fmt: skip
 

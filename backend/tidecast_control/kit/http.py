@@ -5,13 +5,16 @@ from __future__ import annotations
 import hashlib
 import logging
 import secrets
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Annotated, Any
 
+import anyio
 from fastapi import Depends, FastAPI, Header, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlmodel import Session
@@ -50,7 +53,7 @@ def context_of(connection: HTTPConnection) -> Context:
     return found
 
 
-def context(request: Request) -> Context:
+async def context(request: Request) -> Context:
     """The same, for requests."""
     return context_of(request)
 
@@ -58,17 +61,39 @@ def context(request: Request) -> Context:
 Ctx = Annotated[Context, Depends(context)]
 
 
-def transaction(ctx: Ctx) -> Iterator[Session]:
-    """One transaction a request: committed before the response is sent, rolled back on error."""
-    with ctx.db.begin() as session:
+async def transaction(ctx: Ctx) -> AsyncIterator[Session]:
+    """One transaction a request: committed before the response is sent, rolled back on error.
+
+    It begins with the first query. What talks to Postgres does so in threads.
+    """
+    block = ctx.db.begin()
+    session = block.__enter__()  # makes an object, nothing more
+    try:
         yield session
+    except BaseException as problem:
+        trace = type(problem), problem, problem.__traceback__
+        with anyio.CancelScope(shield=True):
+            if not await run_in_threadpool(block.__exit__, *trace):
+                raise
+    else:
+        await run_in_threadpool(block.__exit__, None, None, None)
+
+
+async def fresh(ctx: Ctx) -> None:
+    """For routes whose status comes from telemetry: engines are asked, unless they told lately."""
+    await ctx.feed.fresh()
 
 
 Db = Annotated[Session, Depends(transaction, scope="function")]
 
 
-def anyone(request: Request, session: Db) -> Actor:
+async def anyone(request: Request, ctx: Ctx, session: Db) -> Actor:
     """Who asks: a session's cookie or a key. Raises `unauthenticated`, `csrf`."""
+    return await run_in_threadpool(actor_of, request, ctx, session)
+
+
+def actor_of(request: Request, ctx: Context, session: Session) -> Actor:
+    """The same, in the caller's thread."""
     address = request.client.host if request.client else ""
     header = request.headers.get("authorization", "")
     if header:
@@ -80,7 +105,7 @@ def anyone(request: Request, session: Db) -> Actor:
         token = request.cookies.get(SESSION_COOKIE, "")
         if not token:
             raise ProblemError("unauthenticated")
-        idle = timedelta(hours=context(request).settings.session_idle_hours)
+        idle = timedelta(hours=ctx.settings.session_idle_hours)
         request_id = request.state.request_id
         actor = auth.actor_of_session(session, token, address, request_id, idle)
         if request.method not in SAFE_METHODS:
@@ -92,8 +117,13 @@ def anyone(request: Request, session: Db) -> Actor:
     return actor
 
 
-def settled(actor: Annotated[Actor, Depends(anyone, scope="function")]) -> Actor:
+async def settled(actor: Annotated[Actor, Depends(anyone, scope="function")]) -> Actor:
     """Who asks, once a first-run password was changed."""
+    return checked(actor)
+
+
+def checked(actor: Actor) -> Actor:
+    """The actor. Raises `password_change_required`."""
     if actor.must_change_password:
         raise ProblemError("password_change_required")
     return actor
@@ -107,12 +137,17 @@ DryRun = Annotated[bool, Query(description="Only say what would change; answers 
 def needs(right: str) -> Any:
     """A dependency that is the actor, who has the right. The matrix test reads `.right`."""
 
-    def check(actor: Who) -> Actor:
+    async def check(actor: Who) -> Actor:
         actor.need(right)
         return actor
 
     check.right = right  # type: ignore[attr-defined]
     return Depends(check, scope="function")
+
+
+def as_json(model: BaseModel, headers: dict[str, str] | None = None) -> Response:
+    """A model as a response, without the checks that FastAPI makes of what we built ourselves."""
+    return Response(model.model_dump_json(), 200, headers, media_type="application/json")
 
 
 class Preconditions:

@@ -76,3 +76,5 @@ class Kind:
     """The topic that a key's scope has to cover for a write."""
     number_of: Callable[[str, Mapping[str, Any]], int | None] = no_number
     can_create: bool = True
+    measured: bool = False
+    """Its status comes from telemetry: who reads it wants a fresh sample."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,11 +12,13 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import Session, col
 
 from tidecast_control.kit import cursor as cursors
+from tidecast_control.kit.batch import add, batch_of
 from tidecast_control.kit.models import (
     IdempotencyRow,
     OutboxRow,
     ResourceRow,
     TopologyClock,
+    utc_now,
 )
 from tidecast_control.kit.problems import invalid
 
@@ -37,10 +39,16 @@ class ListQuery:
 
 def find(session: Session, kind: str, name: str, *, lock: bool = False) -> ResourceRow | None:
     """One row; ``lock``: nobody else changes it before this transaction ends."""
+    batch = batch_of(session)
+    if batch is not None and (kind, name) in batch.rows:
+        return batch.rows[kind, name]
     query = select(ResourceRow).where(col(ResourceRow.kind) == kind, col(ResourceRow.name) == name)
     if lock:
         query = query.with_for_update()
-    return session.execute(query).scalar_one_or_none()
+    row = session.execute(query).scalar_one_or_none()
+    if batch is not None:
+        batch.rows[kind, name] = row
+    return row
 
 
 def names(session: Session, kind: str) -> list[str]:
@@ -51,6 +59,16 @@ def names(session: Session, kind: str) -> list[str]:
 
 def all_of(session: Session, kind: str, wanted: Iterable[str] | None = None) -> list[ResourceRow]:
     """All rows of a kind, or those named."""
+    batch = batch_of(session) if wanted is None else None
+    if batch is not None:
+        if kind not in batch.lists:
+            session.flush()
+            batch.lists[kind] = _all_of(session, kind, None)
+        return batch.lists[kind]
+    return _all_of(session, kind, wanted)
+
+
+def _all_of(session: Session, kind: str, wanted: Iterable[str] | None) -> list[ResourceRow]:
     query = select(ResourceRow).where(col(ResourceRow.kind) == kind)
     if wanted is not None:
         query = query.where(col(ResourceRow.name).in_(list(wanted)))
@@ -125,12 +143,22 @@ def _beyond(field: str, key: Any, name: Any, value: Any, last: str, down: bool) 
 
 
 def next_version(session: Session) -> int:
-    """The topology's next version; locks the clock until the transaction ends."""
+    """The topology's next version; locks the clock until the transaction ends.
+
+    Writes of one batch share one version: engines see all of them or none.
+    """
+    batch = batch_of(session)
+    if batch is not None and batch.version is not None:
+        return batch.version
     raised = text(
         "INSERT INTO topology_clock (id, version, trimmed) VALUES (1, 1, 0) "
         "ON CONFLICT (id) DO UPDATE SET version = topology_clock.version + 1 RETURNING version"
     )
-    return int(session.execute(raised).scalar_one())
+    session.info.pop("memo", None)  # what this transaction sees is not committed yet
+    version = int(session.execute(raised).scalar_one())
+    if batch is not None:
+        batch.version = version
+    return version
 
 
 def clock(session: Session) -> tuple[int, int]:
@@ -139,13 +167,31 @@ def clock(session: Session) -> tuple[int, int]:
     return (row.version, row.trimmed) if row is not None else (0, 0)
 
 
-def announce(session: Session, rows: Sequence[OutboxRow]) -> None:
-    """Write outbox rows; who listens is told when the transaction commits."""
-    session.add_all(rows)
-    if rows:
+def remembered(session: Session, what: str, work: Callable[[], Any]) -> Any:
+    """What ``work`` makes of the topology; done again when the topology has changed."""
+    memo: dict[str, tuple[int, Any]] | None = session.info.get("memo")
+    if memo is None:
+        return work()
+    version, _ = clock(session)
+    known = memo.get(what)
+    if known is None or known[0] != version:
+        known = memo[what] = (version, work())
+    return known[1]
+
+
+def announce(
+    session: Session, version: int, kind: str, name: str, old: dict[str, Any] | None
+) -> None:
+    """Write an outbox row; who listens is told when the transaction commits."""
+    values = {"version": version, "kind": kind, "name": name, "old": old, "at": utc_now()}
+    add(session, OutboxRow, values)
+    batch = batch_of(session)
+    if batch is None or not batch.announced:
+        if batch is not None:
+            batch.announced = True
         session.execute(
             text("SELECT pg_notify(:channel, :version)"),
-            {"channel": CHANNEL, "version": str(rows[-1].version)},
+            {"channel": CHANNEL, "version": str(version)},
         )
 
 

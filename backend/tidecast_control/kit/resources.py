@@ -13,8 +13,9 @@ from sqlmodel import Session
 from tidecast_control.audit import service as audit
 from tidecast_control.kit import repository
 from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.batch import batch_of
 from tidecast_control.kit.kind import Kind
-from tidecast_control.kit.models import OutboxRow, ResourceRow, utc_now
+from tidecast_control.kit.models import ResourceRow, utc_now
 from tidecast_control.kit.problems import ProblemError, invalid, not_found
 from tidecast_control.kit.schemas import (
     Change,
@@ -57,10 +58,10 @@ def etag(row: ResourceRow | None) -> str | None:
 
 
 def views(session: Session, kind: Kind, rows: Sequence[ResourceRow]) -> list[Resource[Any, Any]]:
-    """Rows as resources, with their statuses."""
+    """Rows as resources, with their statuses. What was checked when it was stored is not again."""
     statuses = kind.status(session, rows)
     return [
-        kind.resource(
+        kind.resource.model_construct(
             kind=kind.name,
             metadata=metadata_of(row),
             spec=kind.spec.model_validate(row.spec),
@@ -72,7 +73,7 @@ def views(session: Session, kind: Kind, rows: Sequence[ResourceRow]) -> list[Res
 
 def metadata_of(row: ResourceRow) -> Metadata:
     """A row's metadata."""
-    return Metadata(
+    return Metadata.model_construct(
         name=row.name,
         uid=row.uid,
         labels=row.labels,
@@ -119,6 +120,8 @@ def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def _changes(kind: Kind, old: dict[str, Any] | None, new: dict[str, Any]) -> list[Change]:
+    if old == new:
+        return []
     before, after = dict(_flat(old or {}, "")), dict(_flat(new, ""))
     before.pop("", None), after.pop("", None)
     found = []
@@ -164,6 +167,15 @@ def _checked(
     return {"metadata": metadata, "spec": body.spec.model_dump(mode="json")}
 
 
+def _told(body: ResourceInput[Any]) -> dict[str, Any]:
+    """What makes a new resource other than its defaults."""
+    told = body.model_dump(
+        mode="json", include={"metadata", "spec"}, exclude={"metadata": {"name"}},
+        exclude_defaults=True,
+    )  # fmt: skip
+    return {area: values for area, values in told.items() if values}
+
+
 # --- writing --------------------------------------------------------------------------------------
 
 
@@ -176,8 +188,12 @@ def put(
     *,
     dry_run: bool = False,
     precondition: Precondition = no_precondition,
+    plan_only: bool = False,
 ) -> Outcome:
-    """Make a resource what the body says. A repeat does not raise the generation."""
+    """Make a resource what the body says. A repeat does not raise the generation.
+
+    ``plan_only``: nobody wants to see the resource as it is afterwards, with its status.
+    """
     row = repository.find(session, kind.name, name, lock=not dry_run)
     precondition(etag(row))
     if row is None and not kind.can_create:
@@ -187,7 +203,7 @@ def put(
         if spec is not None:
             actor.need(f"{kind.rights}:write", kind.topic_of(name, spec))
     old = _document(row) if row is not None else None
-    changes = _changes(kind, old, new)
+    changes = _changes(kind, old, new if old is not None else _told(body))
     action: Any = "create" if old is None else "update" if changes else "none"
     plan = Plan(
         kind=kind.name, name=name, action=action, impact=_worst(changes), changes=changes,
@@ -199,7 +215,7 @@ def put(
         row = _store(session, kind, name, row, new, actor)
         audit.record(session, actor, action, kind.name, name, old, new)
     assert row is not None
-    return Outcome(plan, views(session, kind, [row])[0], False)
+    return Outcome(plan, None if plan_only else views(session, kind, [row])[0], False)
 
 
 def _store(
@@ -211,6 +227,7 @@ def _store(
     actor: Actor,
 ) -> ResourceRow:
     old_spec = None if row is None else row.spec
+    old_number = None if row is None else row.number
     if row is None:
         row = ResourceRow(uid=str(uuid.uuid4()), kind=kind.name, name=name)
     else:
@@ -221,10 +238,13 @@ def _store(
     row.spec, row.updated_at, row.updated_by = new["spec"], utc_now(), actor.name
     if kind.in_topology:
         row.version = repository.next_version(session)
-        change = OutboxRow(version=row.version, kind=kind.name, name=name, old=old_spec)
-        repository.announce(session, [change])
+        repository.announce(session, row.version, kind.name, name, old_spec)
     session.add(row)
-    session.flush()
+    batch = batch_of(session)
+    if batch is None:
+        session.flush()
+    else:
+        batch.changed(row, old_number)
     return row
 
 
@@ -299,10 +319,13 @@ def delete(
     old = _document(row)
     if kind.in_topology:
         version = repository.next_version(session)
-        change = OutboxRow(version=version, kind=kind.name, name=name, old=row.spec)
-        repository.announce(session, [change])
+        repository.announce(session, version, kind.name, name, row.spec)
     session.delete(row)
-    session.flush()
+    batch = batch_of(session)
+    if batch is None:
+        session.flush()
+    else:
+        batch.deleted(row)
     audit.record(session, actor, "delete", kind.name, name, old, None)
     return Outcome(plan, None, False)
 
@@ -316,5 +339,5 @@ def ensure(
     body: ResourceInput[Any] = kind.input.model_validate(
         {"metadata": MetadataInput(description=description), "spec": spec.model_dump(mode="json")}
     )
-    put(session, kind, name, body, actor)
+    put(session, kind, name, body, actor, plan_only=True)
     return True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -18,9 +19,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tidecast_control.db import Database
 from tidecast_control.kit.problems import ProblemError
+from tidecast_control.leases import service as leases
 from tidecast_control.link import topology
 from tidecast_control.nodes import service as nodes
-from tidecast_control.queues.schemas import Queue
 
 log = logging.getLogger("tidecast.control")
 
@@ -40,9 +41,15 @@ class Engine:
         self.dirty = asyncio.Event()
         self.sample: Json | None = None
         self.before: Json | None = None
+        self.sampled_s = float("-inf")
         self.answers: dict[str, asyncio.Future[Json]] = {}
         self.streams: dict[str, OnItems] = {}
         self._sending = asyncio.Lock()
+
+    def keep(self, sample: Json) -> None:
+        """A sample came."""
+        self.before, self.sample = self.sample, sample
+        self.sampled_s = time.monotonic()
 
     async def send(self, message: Json) -> None:
         """Send one message."""
@@ -69,14 +76,6 @@ class Hub:
     def engines(self) -> list[Engine]:
         """The engines that are connected."""
         return list(self._engines.values())
-
-    def queue(self, topic: str, number: int) -> Queue | None:
-        """What telemetry says of a queue; None when no engine says anything."""
-        for engine in self._engines.values():
-            for row in (engine.sample or {}).get("queues", ()):
-                if row["topic"] == topic and row["number"] == number:
-                    return Queue.model_validate(row | {"node": engine.name})
-        return None
 
     # --- connection -------------------------------------------------------------------------------
 
@@ -155,7 +154,7 @@ class Hub:
         message = msgspec.json.decode(text)
         match message.get("type"):
             case "telemetry":
-                engine.before, engine.sample = engine.sample, message
+                engine.keep(message)
                 self.on_telemetry(engine)
             case "applied":
                 engine.version = int(message["version"])
@@ -164,10 +163,28 @@ class Hub:
                 answer = engine.answers.pop(str(message.get("id")), None)
                 if answer is not None and not answer.done():
                     answer.set_result(message)
+            case "lease":
+                await self._lease(engine, message)
             case "stream":
                 on_items = engine.streams.get(str(message.get("id")))
                 if on_items is not None:
                     on_items(message)
+
+    async def _lease(self, engine: Engine, message: Json) -> None:
+        """An engine asks for a queue; without an answer it asks again."""
+
+        def handle() -> Json:
+            with self._db.begin() as session:
+                return leases.handle(session, engine.name, message.get("request"))
+
+        answer: Json = {"type": "leased", "id": message.get("id")}
+        try:
+            answer["reply"] = await run_in_threadpool(handle)
+        except ProblemError as problem:
+            answer |= {"code": problem.problem, "detail": problem.detail}
+        except SQLAlchemyError as problem:
+            answer |= {"code": "database_unavailable", "detail": str(problem).splitlines()[0]}
+        await self._try_send(engine, answer)
 
     async def _note_applied(self, engine: Engine, message: Json) -> None:
         def note() -> None:
@@ -296,5 +313,6 @@ def _value(node: str, result: Json) -> Json:
         return value if isinstance(value, dict) else {"value": value}
     detail = f"{node}: {result.get('detail', '')}"
     code = {"not_found": "not_found", "not_implemented": "not_implemented",
-            "conflict": "conflict"}.get(str(result.get("code")), "node_failed")  # fmt: skip
+            "conflict": "conflict",
+            "config": "invalid_request"}.get(str(result.get("code")), "node_failed")  # fmt: skip
     raise ProblemError(code, detail)

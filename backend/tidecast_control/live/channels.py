@@ -118,6 +118,11 @@ def slow(world: World, facts: Facts, now: datetime) -> dict[str, Json]:
                 f"{reader['client']} is {reader['lag_packets']} packets behind",
                 int(reader["lag_packets"]),
             )
+    for name, row in world.subscriptions.items():
+        if row["pressure"] and row["state"] == "active":
+            lag = int(row["lag_messages"])
+            words = f"{lag} messages behind: {row['pressure']}"
+            note("subscription", name, "", "slow_reader", words, lag)
     for gone in facts.since.keys() - found.keys():
         del facts.since[gone]
     return found  # fmt: skip
@@ -143,7 +148,20 @@ def topic(world: World, name: str) -> Json:
         "receivers": mine(world.receivers),
         "images": mine(world.images),
         "readers": mine(world.readers),
+        "queues": mine(world.queues),
+        "subscriptions": {
+            key: row for key, row in world.subscriptions.items() if _reads(row, name)
+        },
     }
+
+
+def _reads(subscription: Json, topic: str) -> bool:
+    return any(queue.rpartition(":")[0] == topic for queue in subscription["cursors"])
+
+
+def queues(world: World) -> Json:
+    """Channel `queues`."""
+    return {"queues": world.queues}
 
 
 def reliability(world: World) -> Json:
@@ -242,7 +260,7 @@ def flow(world: World) -> Json:
             min(1.0, lag / slots) if slots else 0.0,
             lag,
         )
-    _flow_queues(world, box, edges)
+    _flow_queues(world, boxes, box, edges)
     truncated = len(boxes) > FLOW_NODES_MAX
     if truncated:
         kept = sorted(boxes, key=lambda b: -boxes[b].get("packets_per_s", 0.0))[:FLOW_NODES_MAX]
@@ -252,7 +270,9 @@ def flow(world: World) -> Json:
             "truncated": truncated}  # fmt: skip
 
 
-def _flow_queues(world: World, box: Callable[..., str], edges: dict[str, Json]) -> None:
+def _flow_queues(
+    world: World, boxes: dict[str, Json], box: Callable[..., str], edges: dict[str, Json]
+) -> None:
     for name, row in world.queues.items():
         target = box(
             f"queue/{name}",
@@ -260,13 +280,31 @@ def _flow_queues(world: World, box: Callable[..., str], edges: dict[str, Json]) 
             name,
             node=row["node"],
             fill=row.get("cache_fill"),
+            packets_per_s=row.get("in_per_s", 0.0),
             state=_queue_state(row),
         )
-        _edge(edges, f"topic/{row['topic']}", target, r.no_rates(), "none", 0.0, 0)
+        made = r.no_rates() | {"packets_in": row.get("in_per_s", 0.0)}
+        _edge(edges, f"topic/{row['topic']}", target, made, "none", row["cache_fill"], 0)
+    for name, row in world.subscriptions.items():
+        target = box(f"subscription/{name}", "subscription", name, state=_reader_state(row))
+        for queue, cursor in row["cursors"].items():
+            if f"queue/{queue}" not in boxes:
+                continue
+            lag, kept = int(cursor["lag_messages"]), world.queues[queue]
+            held = int(kept["latest"]) - int(kept["earliest"])
+            made = r.no_rates() | {"packets_in": kept.get("out_per_s", 0.0)}
+            full = min(1.0, lag / held) if held else 0.0
+            _edge(edges, f"queue/{queue}", target, made, "none", full, lag)
 
 
 def _queue_state(row: Json) -> str:
-    return "paused" if row.get("state") == "paused" else "active"
+    if row["state"] == "paused":
+        return "paused"
+    return "slow" if row["state"] == "full" else "active" if row.get("in_per_s") else "idle"
+
+
+def _reader_state(row: Json) -> str:
+    return "slow" if row["pressure"] and row["state"] != "paused" else str(row["state"])
 
 
 def _edge(
@@ -299,6 +337,7 @@ PLAIN: dict[str, Callable[[World, Facts, datetime], Json]] = {
     "overview": overview,
     "topics": lambda world, _facts, _now: topics(world),
     "reliability": lambda world, _facts, _now: reliability(world),
+    "queues": lambda world, _facts, _now: queues(world),
     "subscriptions": lambda world, facts, _now: subscriptions(world, facts),
     "nodes": lambda world, facts, _now: nodes(world, facts),
     "flow": lambda world, _facts, _now: flow(world),

@@ -32,6 +32,7 @@ from tidecast_control.live.rates import Json
 log = logging.getLogger("tidecast.control")
 
 LINGER_S, FACTS_S = 10.0, 1.0
+FRESH_S, FRESH_WAIT_S, SEEN_S = 2.0, 1.0, 5.0
 FRAMES_KEPT_MAX = 64
 CHANNELS_MAX = 256
 FRAME_ENTRIES_MAX = 200
@@ -102,6 +103,8 @@ class Feed:
         self._world = worlds.World()
         self._stale = True
         self._wake = asyncio.Event()
+        self._asking: asyncio.Task[None] | None = None
+        self._asked_s = float("-inf")
         self.background_ms = 0
         """Telemetry that alert rules need even when nobody watches: its interval, 0 = none."""
         hub.on_telemetry = self._on_telemetry
@@ -169,6 +172,30 @@ class Feed:
             self._world = worlds.build(self._sources())
             self._stale = False
         return self._world
+
+    def seen(self) -> worlds.World | None:
+        """The newest world, if engines said something lately. From any thread."""
+        now_s = time.monotonic()
+        lately = any(now_s - engine.sampled_s < SEEN_S for engine in self._hub.engines)
+        return self.world() if lately else None
+
+    async def fresh(self) -> None:
+        """See that `seen` has something to say: ask once for all who want to know."""
+        if self._hub.interval_ms or not self._hub.connected():
+            return
+        now_s = time.monotonic()
+        if self._asking is None or (self._asking.done() and now_s - self._asked_s > FRESH_S):
+            self._asked_s = now_s
+            self._asking = asyncio.create_task(self._ask())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(self._asking), FRESH_WAIT_S)
+
+    async def _ask(self) -> None:
+        found = await self._hub.samples(FRESH_WAIT_S)
+        for engine in self._hub.engines:
+            if engine.name in found:
+                engine.keep(found[engine.name])
+        self._stale = True
 
     # --- the tick ---------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from tidecast_control.live.schemas import (
     MessagesLive,
     NodesLive,
     Overview,
+    QueuesLive,
     RecorderLive,
     Reliability,
     SubscriptionsLive,
@@ -77,6 +78,13 @@ async def live_subscriptions(ctx: Ctx, actor: READER) -> SubscriptionsLive:
     """Channel `subscriptions`, once."""
     del actor
     return SubscriptionsLive.model_validate(await _once(ctx, "subscriptions"))
+
+
+@router.get("/live/queues", responses=ANSWERS)
+async def live_queues(ctx: Ctx, actor: READER) -> QueuesLive:
+    """Channel `queues`, once."""
+    del actor
+    return QueuesLive.model_validate(await _once(ctx, "queues"))
 
 
 @router.get("/live/nodes", responses=ANSWERS)

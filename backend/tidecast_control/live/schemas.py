@@ -89,6 +89,7 @@ class TopicLive(View):
     throttle: Literal["none", "rate", "flow"] = "none"
     nodes: list[str] = []
     traffic: bool = False
+    paused: bool = False
 
 
 class Overview(View):
@@ -221,6 +222,8 @@ class TopicDetail(View):
     receivers: dict[str, ReceiverLive]
     images: dict[str, ImageLive]
     readers: dict[str, ReaderLive]
+    queues: dict[str, QueueLive] = {}
+    subscriptions: dict[str, SubscriptionLive] = {}
 
 
 class Reliability(View):
@@ -273,6 +276,52 @@ class Flow(View):
     truncated: bool = False
 
 
+class QueueLive(View):
+    """A durable queue, its cache, and the slowest subscription that reads it."""
+
+    name: str
+    topic: str
+    number: int
+    node: str
+    state: Literal["open", "paused", "full"]
+    owner_epoch: Int64
+    earliest: Int64
+    latest: Int64
+    durable: Int64
+    bytes: Int64
+    segments: int
+    cache_bytes: Int64
+    cache_max: Int64
+    cache_fill: float
+    cache_pressure: Literal["", "full", "spilling"] = ""
+    subscriptions: int = 0
+    lag_messages: Int64 = 0
+    lag_s: float | None = None
+    cursor: Int64 | None = None
+    pressure: str = Field("", description="Why the slowest subscription waits")
+    in_per_s: float | None = None
+    out_per_s: float | None = None
+
+
+class QueuesLive(View):
+    """Channel `queues`: by name, TOPIC:NUMBER; at most 4,000 of a node."""
+
+    queues: dict[str, QueueLive]
+
+
+class CursorLive(View):
+    """A subscription's place in one queue."""
+
+    earliest: Int64 = 0
+    acked: Int64
+    delivered: Int64
+    latest: Int64
+    lag_messages: Int64
+    lag_s: float | None = None
+    outstanding: Int64 = 0
+    pressure: str = ""
+
+
 class SubscriptionLive(View):
     """A durable subscription, live."""
 
@@ -287,7 +336,8 @@ class SubscriptionLive(View):
     outstanding: Int64 | None = None
     delivered_per_s: float | None = None
     dead_letters: Int64 | None = Field(None, description="Since the subscription was made")
-    pressure: str = ""
+    pressure: str = Field("", description="Why it waits; empty = it does not")
+    cursors: dict[str, CursorLive] = Field({}, description="By queue; the furthest behind")
 
 
 class SubscriptionsLive(View):

@@ -67,6 +67,8 @@ def build(sources: Iterable[Source]) -> World:
         sent = row["rates"]["packets_out"]
         row["retransmit_ratio"] = r.ratio(row["rates"]["packets_resent"], sent)
         row["lag_packets"] = str(row["lag_packets"])
+        if "lag_messages" in row:
+            row["lag_messages"] = str(row["lag_messages"])
         row["nodes"] = sorted(set(row["nodes"]))
     return world
 
@@ -99,8 +101,9 @@ def _add_node(world: World, source: Source) -> None:
     delivered = {s["name"]: s for s in (source.before or {}).get("durable_subscriptions", ())}
     for row in sample.get("durable_subscriptions", ()):
         _add_subscription(world, row, delivered.get(row["name"]), seconds)
+    queues = {q["name"]: q for q in (source.before or {}).get("queues", ())}
     for row in sample.get("queues", ()):
-        world.queues[f"{row['topic']}:{row['number']}"] = row | {"node": node}
+        _add_queue(world, node, row, queues.get(row["name"]), seconds)
     world.nodes[node] = {
         "name": node, "state": "up", "rates": total,
         "publications": len(sample["publications"]), "images": len(sample["images"]),
@@ -120,13 +123,18 @@ def _add_subscription(world: World, row: Json, old: Json | None, seconds: float)
         "name": row["name"], "topic": row["topic"], "state": row["state"],
         "members": row["members"] + (seen["members"] if seen else 0),
         "lag_messages": str(lag),
-        "lag_s": max(row["lag_s"], seen["lag_s"] if seen else 0.0),
         "outstanding": str(int(row["outstanding"]) + int(seen["outstanding"] if seen else 0)),
         "dead_letters": str(int(row["dead"]) + int(seen["dead_letters"] if seen else 0)),
+        "pressure": row.get("pressure", "") or (seen["pressure"] if seen else ""),
+        "cursors": {name: _texts(each) for name, each in row.get("cursors", {}).items()}
+        | (seen["cursors"] if seen else {}),
     }  # fmt: skip
     if seen and STATES.index(seen["state"]) > STATES.index(row["state"]):
         shown["state"] = seen["state"]
     trend, delivered = (seen or {}).get("lag_trend_per_s"), (seen or {}).get("delivered_per_s")
+    ages = [s for s in (row["lag_s"], seen.get("lag_s") if seen else None) if s is not None]
+    if ages:
+        shown["lag_s"] = round(max(ages), 3)
     if old is not None and seconds > 0:
         grown = (int(row["lag_messages"]) - int(old["lag_messages"])) / seconds
         trend = round((trend or 0.0) + grown, 1)
@@ -136,6 +144,49 @@ def _add_subscription(world: World, row: Json, old: Json | None, seconds: float)
         if trend < 0:
             shown["drain_s"] = round(lag / -trend, 1)
     world.subscriptions[row["name"]] = shown
+
+
+INT64 = frozenset(
+    (
+        "owner_epoch", "earliest", "latest", "durable", "bytes", "cache_bytes", "cache_max",
+        "lag_messages", "cursor", "acked", "delivered", "outstanding",
+    )
+)  # fmt: skip
+
+
+def _texts(row: Json) -> Json:
+    """64-bit numbers as strings; what is not known is left out; ages to a millisecond."""
+    return {
+        k: str(v) if k in INT64 else round(v, 3) if isinstance(v, float) else v
+        for k, v in row.items() if v is not None
+    }  # fmt: skip
+
+
+def _add_queue(world: World, node: str, row: Json, old: Json | None, seconds: float) -> None:
+    """One queue. Where several engines have one of that name, the newest owner's is shown."""
+    told = ("appended", "appended_bytes", "settled", "evicted", "spilled", "fetched_bytes",
+            "consumed_bytes")  # fmt: skip
+    shown = _texts({k: v for k, v in row.items() if k not in told}) | {"node": node}
+    spills = old is not None and row["spilled"] > old["spilled"]
+    full = row["cache_fill"] >= 1.0
+    shown["cache_pressure"] = "spilling" if spills else "full" if full else ""
+    if old is not None and seconds > 0:
+        shown["in_per_s"] = round(r.growth(old, row, "appended", seconds), 1)
+        shown["out_per_s"] = round(r.growth(old, row, "settled", seconds), 1)
+    rival = world.queues.get(row["name"])
+    if rival is not None and _seniority(rival) > _seniority(shown):
+        return
+    world.queues[row["name"]] = shown
+    topic = world.topic(row["topic"])
+    topic["nodes"].append(node)
+    topic["lag_messages"] = max(row["lag_messages"], topic.get("lag_messages", 0))
+    if row["lag_s"] is not None:
+        topic["lag_s"] = round(max(row["lag_s"], topic.get("lag_s", 0.0)), 3)
+    topic["paused"] = row["state"] == "paused" and topic.get("paused", True)
+
+
+def _seniority(row: Json) -> tuple[int, int]:
+    return int(row["owner_epoch"]), int(row["latest"])
 
 
 def _add_agent(

@@ -10,6 +10,7 @@ from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.crud import typed
 from tidecast_control.kit.http import Ctx, DryRun, needs, problem_responses
 from tidecast_control.kit.idempotent import IdempotencyKey, once
+from tidecast_control.kit.problems import invalid
 from tidecast_control.kit.schemas import LIMIT_DEFAULT, LIMIT_MAX, NAME_PATTERN, Page
 from tidecast_control.operations import service
 from tidecast_control.operations.schemas import Operation
@@ -44,17 +45,45 @@ async def get_operation(
     return await service.one(ctx.db, operation_id)
 
 
+Confirm = Annotated[
+    str,
+    Query(max_length=210, pattern=r"^[^\x00]*$",
+          description="The name again, typed: needed unless it is a dry run"),
+]  # fmt: skip
+
+
 @router.post("/queues/{name}/purge", responses=ANSWERS)
 async def purge_queue(
     ctx: Ctx,
     name: QueueName,
     actor: Annotated[Actor, needs("queues:write")],
+    confirm: Confirm = "",
     key: IdempotencyKey = None,
     dry_run: DryRun = False,
 ) -> Operation:
     """Delete every message of a queue. Cannot be undone."""
-    wanted = service.Wanted("purge", "queue", name, {}, dry_run)
-    return await _run(ctx, wanted, actor, key)
+    return await _purge(ctx, "queue", name, actor, confirm, key, dry_run)
+
+
+@router.post("/topics/{name}/purge", responses=ANSWERS)
+async def purge_topic(
+    ctx: Ctx,
+    name: Target,
+    actor: Annotated[Actor, needs("queues:write")],
+    confirm: Confirm = "",
+    key: IdempotencyKey = None,
+    dry_run: DryRun = False,
+) -> Operation:
+    """Delete every message of every queue of a topic. Cannot be undone."""
+    return await _purge(ctx, "topic", name, actor, confirm, key, dry_run)
+
+
+async def _purge(
+    ctx: Any, kind: str, name: str, actor: Actor, confirm: str, key: str | None, dry_run: bool
+) -> Operation:
+    if not dry_run and confirm != name:
+        raise invalid("query/confirm", "a purge cannot be undone: type the name again", name)
+    return await _run(ctx, service.Wanted("purge", kind, name, {}, dry_run), actor, key)
 
 
 @router.post("/subscriptions/{name}/seek", responses=ANSWERS)

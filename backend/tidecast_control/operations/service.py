@@ -76,14 +76,16 @@ async def run(db: Database, hub: Hub, wanted: Wanted, actor: Actor) -> Operation
     )
     results = [_result(n, a) for n, a in zip(nodes, answers, strict=True)]
     done = [r.ok for r in results]
+    missing = [r.ok or r.code == "not_found" for r in results]
     if not any(done):
         first = next(a for a in answers if isinstance(a, BaseException))
         raise first
     row = OperationRow(
         id=str(uuid.uuid4()), action=wanted.action, kind=wanted.kind, name=wanted.name,
-        state="done" if all(done) else "partial", dry_run=wanted.dry_run, request=wanted.request,
-        results=[r.model_dump(mode="json") for r in results], cli=cli_of(wanted),
-        finished_at=utc_now(), created_by=actor.name,
+        state="done" if all(missing) else "partial", dry_run=wanted.dry_run, request=wanted.request,
+        results=[r.model_dump(mode="json") for r in results],
+        cli=cli_of(wanted, str(place.get("pattern", ""))), finished_at=utc_now(),
+        created_by=actor.name,
     )  # fmt: skip
 
     def note() -> Operation:
@@ -114,7 +116,14 @@ def _check(session: Session, wanted: Wanted, actor: Actor) -> dict[str, Any]:
         topic = KINDS[wanted.kind].topic_of(wanted.name, row.spec) or wanted.name
     if wanted.kind != "subscription" and row.spec.get("mode") != "durable":
         raise ProblemError("conflict", f"topic {topic} is live: only durable topics have queues")
-    actor.need("topics:write" if wanted.kind == "topic" else "subscriptions:write", topic)
+    if wanted.action == "purge":
+        actor.need("queues:write", topic)
+        if row.deletion_protection:
+            raise ProblemError("protected", f"topic {topic} has deletion_protection")
+    else:
+        actor.need("topics:write" if wanted.kind == "topic" else "subscriptions:write", topic)
+    if wanted.request.get("to"):
+        actor.need("messages:publish", wanted.request["to"])
     if wanted.kind == "subscription":
         return {"pattern": topic}
     return {"topic": topic, **({"queue": int(number)} if wanted.kind == "queue" else {})}
@@ -138,10 +147,11 @@ def _result(node: str, answer: dict[str, Any] | BaseException) -> NodeResult:
     return NodeResult(node=node, ok=True, value=answer)
 
 
-def cli_of(wanted: Wanted) -> str:
-    """The same from the shell."""
+def cli_of(wanted: Wanted, topic: str = "") -> str:
+    """The same from the shell. A subscription's name comes after its topic."""
     options = "".join(
         f" --{key.replace('_', '-')} {value}" for key, value in wanted.request.items()
     )
     dry = " --dry-run" if wanted.dry_run else ""
-    return f"tidecast {wanted.kind} {wanted.action} {wanted.name}{options}{dry}"
+    name = f"{topic} {wanted.name}" if wanted.kind == "subscription" else wanted.name
+    return f"tidecast {wanted.kind} {wanted.action} {name}{options}{dry}"

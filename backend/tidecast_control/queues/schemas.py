@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import Field
+
 from tidecast_control.kit.schemas import Int64, View
 
 
@@ -18,8 +20,19 @@ class Queue(View):
     owner_epoch: Int64 | None = None
     earliest: Int64 | None = None
     latest: Int64 | None = None
+    durable: Int64 | None = Field(None, description="All below is on disk for sure")
     bytes: Int64 | None = None
     segments: int | None = None
+    cache_bytes: Int64 | None = None
+    cache_max: Int64 | None = None
     cache_fill: float | None = None
-    cache_pressure: str = ""
+    cache_pressure: Literal["", "full", "spilling"] = Field(
+        "", description="spilling: blocks that a slow reader rests in are given up"
+    )
     subscriptions: int = 0
+    lag_messages: Int64 | None = Field(None, description="Of the slowest subscription")
+    lag_s: float | None = None
+    cursor: Int64 | None = Field(None, description="Where the slowest subscription is")
+    pressure: str = Field("", description="Why the slowest subscription waits")
+    in_per_s: float | None = Field(None, description="Messages appended; from two samples")
+    out_per_s: float | None = Field(None, description="Messages settled, by all subscriptions")

@@ -7,13 +7,15 @@ from sqlmodel import Session
 from tidecast_control.kit import cursor as cursors
 from tidecast_control.kit.problems import invalid, not_found
 from tidecast_control.kit.schemas import Page
-from tidecast_control.link.hub import Hub
+from tidecast_control.live.seen import world_of
+from tidecast_control.live.world import World
 from tidecast_control.queues import repository
 from tidecast_control.queues.schemas import Queue
 
 
-def page(session: Session, hub: Hub, topic: str, limit: int, cursor: str | None) -> Page[Queue]:
+def page(session: Session, topic: str, limit: int, cursor: str | None) -> Page[Queue]:
     """Queues by topic and number."""
+    world = world_of(session)
     after_topic, after_number = "", -1
     if cursor:
         value, name = cursors.decode(cursor, "name")
@@ -23,7 +25,7 @@ def page(session: Session, hub: Hub, topic: str, limit: int, cursor: str | None)
     found: list[Queue] = []
     for name, count in repository.durable_topics(session, topic, after_topic):
         first = after_number + 1 if name == after_topic else 0
-        found += [_queue(hub, name, n) for n in range(first, count)][: limit + 1 - len(found)]
+        found += [_queue(world, name, n) for n in range(first, count)][: limit + 1 - len(found)]
         if len(found) > limit:
             break
     following = None
@@ -33,16 +35,16 @@ def page(session: Session, hub: Hub, topic: str, limit: int, cursor: str | None)
     return Page(items=found, next_cursor=following)
 
 
-def get(session: Session, hub: Hub, name: str) -> Queue:
+def get(session: Session, name: str) -> Queue:
     """One queue. Raises `not_found`."""
     topic, _, number = name.rpartition(":")
     for known, count in repository.durable_topics(session, topic, ""):
         if known == topic and int(number) < count:
-            return _queue(hub, topic, int(number))
+            return _queue(world_of(session), topic, int(number))
     raise not_found("queue", name)
 
 
-def _queue(hub: Hub, topic: str, number: int) -> Queue:
-    return hub.queue(topic, number) or Queue(
-        name=f"{topic}:{number}", topic=topic, number=number, state="unknown"
-    )
+def _queue(world: World | None, topic: str, number: int) -> Queue:
+    name = f"{topic}:{number}"
+    live = world.queues.get(name) if world is not None else None
+    return Queue.model_validate(live or {"name": name, "topic": topic, "number": number})

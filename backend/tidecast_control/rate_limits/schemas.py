@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tidecast_control.kit.schemas import Count, Model, Resource, ResourceInput, Short, Status
+from tidecast_control.kit.schemas import Count, Model, Resource, ResourceInput, Short, Status, View
+from tidecast_control.topics.schemas import EffectiveRate
 
 Pattern = Annotated[
     str,
@@ -31,6 +32,27 @@ class RateLimitSpec(Model):
     rate_packets_per_s: Count | None = Field(None, description="null = says nothing; 0 = none")
     rate_bytes_per_s: Count | None = None
     publisher: Short = Field("", description='Node name; "" = publishers of all nodes')
+
+
+class MatchedPolicy(View):
+    """A policy that matches a topic."""
+
+    name: str
+    pattern: str
+    priority: int
+    publisher: str
+    rate_packets_per_s: int | None
+    rate_bytes_per_s: int | None
+    wins: bool = Field(description="One of its limits holds")
+
+
+class EffectiveRates(View):
+    """What limits a topic, and the policies that match it, the strongest first."""
+
+    topic: str
+    exists: bool
+    effective_rate: EffectiveRate
+    policies: list[MatchedPolicy]
 
 
 class RateLimitStatus(Status):

@@ -14,7 +14,10 @@ from tidecast_control.kit import applied, repository
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow
 from tidecast_control.kit.schemas import Status
+from tidecast_control.rate_limits.repository import rates_of_topics
 from tidecast_control.rate_limits.schemas import (
+    EffectiveRates,
+    MatchedPolicy,
     RateLimit,
     RateLimitInput,
     RateLimitSpec,
@@ -82,6 +85,29 @@ def effective(
     )
 
 
+def effective_rates(session: Session, topic: str, node: str) -> EffectiveRates:
+    """The limit of a topic, there or not, and every policy that matches it."""
+    row = repository.find(session, "topic", topic)
+    own = row.spec if row is not None else {}
+    ordered = policies(session)
+    rate = effective(ordered, topic, own, node)
+    used = (rate.packets_source, rate.bytes_source)
+    return EffectiveRates(
+        topic=topic,
+        exists=row is not None,
+        effective_rate=rate,
+        policies=[
+            MatchedPolicy(
+                name=p.name, pattern=p.pattern, priority=p.priority, publisher=p.publisher,
+                rate_packets_per_s=p.packets, rate_bytes_per_s=p.bytes,
+                wins=f"rate_limit/{p.name}" in used,
+            )
+            for p in ordered
+            if p.publisher in ("", node) and matches(p.pattern, topic)
+        ],
+    )  # fmt: skip
+
+
 def _pick(fitting: Sequence[Policy], own: int | None, field: str) -> tuple[int, str]:
     if own is not None:
         return own, "spec"
@@ -93,27 +119,29 @@ def _pick(fitting: Sequence[Policy], own: int | None, field: str) -> tuple[int, 
 
 
 def _status(session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
-    states, ordered = applied.connected(session), policies(session)
-    topics = repository.all_of(session, "topic")[:STATUS_TOPICS_MAX]
-    names = {row.name for row in rows}
-    matched, wins = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
-    patterns = [(p.name, p.pattern) for p in ordered if p.name in names]
-    for topic in topics:
-        hit = [name for name, pattern in patterns if matches(pattern, topic.name)]
-        if not hit:
-            continue
-        rate = effective(ordered, topic.name, topic.spec)
-        for name in hit:
-            matched[name] += 1
-            wins[name] += f"rate_limit/{name}" in (rate.packets_source, rate.bytes_source)
+    states = applied.connected(session)
+    counts = repository.remembered(session, NAME, lambda: _counts(session))
     return [
         RateLimitStatus(
             **applied.applied(states, row),
-            topics_matched=matched[row.name],
-            topics_effective=wins[row.name],
+            topics_matched=counts[row.name][0],
+            topics_effective=counts[row.name][1],
         )
         for row in rows
     ]
+
+
+def _counts(session: Session) -> dict[str, tuple[int, int]]:
+    """Topics that each policy matches, and those where it wins."""
+    ordered = policies(session)
+    matched, wins = dict.fromkeys((p.name for p in ordered), 0), {p.name: 0 for p in ordered}
+    for topic, own in rates_of_topics(session, STATUS_TOPICS_MAX):
+        rate = effective(ordered, topic, own)
+        hit = [p.name for p in ordered if matches(p.pattern, topic)]
+        for name in hit:
+            matched[name] += 1
+            wins[name] += f"rate_limit/{name}" in (rate.packets_source, rate.bytes_source)
+    return {name: (matched[name], wins[name]) for name in matched}
 
 
 def _warn(session: Session, name: str, spec: RateLimitSpec, row: ResourceRow | None) -> list[str]:

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from tidecast_control.kit.schemas import Int64, Model, Resource, ResourceInput, Short, Status, View
 from tidecast_control.rate_limits.schemas import Pattern
+from tidecast_control.subscriptions import filters
 
 
 class StartAt(Model):
@@ -24,8 +25,12 @@ class SubscriptionSpec(Model):
 
     topic: Pattern = Field(description="A topic, or a pattern (implicit subscription)")
     start: StartAt = StartAt()
-    filter: Annotated[str, Field(max_length=4096)] = Field("", description="Compiled filter")
-    ack: Literal["explicit", "auto", "none"] = "explicit"
+    filter: Annotated[str, Field(max_length=4096)] = Field(
+        "", description=f'{filters.ALLOWED}; "" = all; fixed once the subscription exists'
+    )
+    ack: Literal["explicit"] = Field(
+        "explicit", description="Consumers ack each message, or have their client do it"
+    )
     ack_wait_s: float = Field(30.0, gt=0, le=86_400)
     deliver_max: int = Field(5, ge=0, le=10_000, description="0 = for ever")
     in_flight_max: int = Field(500, ge=1, le=1_000_000)
@@ -34,16 +39,17 @@ class SubscriptionSpec(Model):
 
 
 class QueueCursor(View):
-    """Positions in one queue."""
+    """Positions in one queue. All below ``acked`` is settled; ``delivered`` is next to go out."""
 
-    queue: int
+    queue: str = Field(description="TOPIC:NUMBER")
     earliest: Int64 = 0
     acked: Int64 = 0
     delivered: Int64 = 0
     latest: Int64 = 0
     lag_messages: Int64 = 0
-    lag_s: float | None = None
-    pressure: str = Field("", description="Why it is slow; empty = it is not")
+    lag_s: float | None = Field(None, description="Age of the oldest message not settled")
+    outstanding: Int64 = 0
+    pressure: str = Field("", description="Why it waits; empty = it does not")
 
 
 class SubscriptionStatus(Status):
@@ -55,8 +61,9 @@ class SubscriptionStatus(Status):
     lag_s: float | None = None
     drain_s: float | None = Field(None, description="Time to drain at the present rate")
     outstanding: Int64 | None = None
-    dead_letters: Int64 | None = None
-    cursors: list[QueueCursor] = []
+    dead_letters: Int64 | None = Field(None, description="Since it was made")
+    pressure: str = Field("", description="Why it is slow; empty = it is not")
+    cursors: list[QueueCursor] = Field([], description="The furthest behind first, at most 64")
 
 
 class Subscription(Resource[SubscriptionSpec, SubscriptionStatus]):

@@ -12,6 +12,8 @@ from tidecast_control.kit import applied, repository
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow
 from tidecast_control.kit.schemas import ProblemItem, Status
+from tidecast_control.live.seen import world_of
+from tidecast_control.subscriptions import filters
 from tidecast_control.subscriptions.schemas import (
     Subscription,
     SubscriptionInput,
@@ -34,6 +36,15 @@ def _check(
             ProblemItem(pointer="/spec/topic", detail="a subscription cannot change its topic",
                         allowed=str(row.spec.get("topic")))
         )  # fmt: skip
+    if row is not None and row.spec.get("filter", "") != spec.filter:
+        found.append(
+            ProblemItem(pointer="/spec/filter", detail="a filter cannot be changed: make another "
+                        "subscription", allowed=str(row.spec.get("filter", "")))
+        )  # fmt: skip
+    try:
+        filters.parse(spec.filter)
+    except ValueError as problem:
+        found.append(ProblemItem(pointer="/spec/filter", detail=str(problem)[:500]))
     if not is_pattern(spec.topic):
         topic = repository.find(session, "topic", spec.topic)
         if topic is None:
@@ -56,14 +67,25 @@ def _check(
 
 
 def _status(session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
-    states = applied.connected(session)
-    return [
-        SubscriptionStatus(
-            **applied.applied(states, row),
-            state="paused" if row.spec.get("paused") else "unknown",
-        )
-        for row in rows
-    ]
+    states, world = applied.connected(session), world_of(session)
+    seen = world.subscriptions if world is not None else {}
+    return [_status_of(row, applied.applied(states, row), seen.get(row.name)) for row in rows]
+
+
+def _status_of(
+    row: ResourceRow, facts: dict[str, Any], live: dict[str, Any] | None
+) -> SubscriptionStatus:
+    if live is None:
+        state = "paused" if row.spec.get("paused") else "unknown"
+        return SubscriptionStatus.model_validate(facts | {"state": state})
+    shown = {
+        "state": live["state"], "members": live["members"], "lag_messages": live["lag_messages"],
+        "lag_s": live.get("lag_s"), "drain_s": live.get("drain_s"),
+        "outstanding": live["outstanding"], "dead_letters": live["dead_letters"],
+        "pressure": live["pressure"],
+        "cursors": [{"queue": queue} | each for queue, each in live["cursors"].items()],
+    }  # fmt: skip
+    return SubscriptionStatus.model_validate(facts | shown)
 
 
 KIND = Kind(
@@ -80,4 +102,5 @@ KIND = Kind(
     check=_check,
     status=_status,
     topic_of=topic_of,
+    measured=True,
 )

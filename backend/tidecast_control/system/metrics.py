@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from tidecast.layout.counters import GATEWAY_GAUGES, Counter, GatewayCounter
 from tidecast_control.live.channels import Facts
 from tidecast_control.live.rates import Json
-from tidecast_control.live.world import Source, build
+from tidecast_control.live.world import Source, World, build
 
 GAUGES = frozenset(
     (
@@ -114,3 +114,21 @@ def _rings(samples: dict[str, Json]) -> Iterator[Metric]:
         if row.get("lag_messages") is not None:
             messages.add_metric([name], float(row["lag_messages"]))
     yield messages
+    yield from _durable(world)
+
+
+def _durable(world: World) -> Iterator[Metric]:
+    ages = _gauge("subscription_lag_seconds", "Age of a subscription's oldest message.", ["name"])
+    for name, row in world.subscriptions.items():
+        if row.get("lag_s") is not None:
+            ages.add_metric([name], float(row["lag_s"]))
+    yield ages
+    for name, words, field in (
+        ("queue_cache_fill_ratio", "Blocks that the cache of a queue holds.", "cache_fill"),
+        ("queue_lag_messages", "Messages the slowest subscription is behind.", "lag_messages"),
+        ("queue_size_bytes", "Bytes of all segments of a queue.", "bytes"),
+    ):
+        gauge = _gauge(name, words, ["queue", "node"])
+        for queue, row in world.queues.items():
+            gauge.add_metric([queue, row["node"]], float(row[field]))
+        yield gauge

@@ -9,7 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from tidecast_control.context import Context
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import Ctx, Db, anyone, needs, problem_responses, settled
+from tidecast_control.kit.http import Ctx, Db, actor_of, checked, needs, problem_responses
 from tidecast_control.kit.problems import CATALOGUE, not_found
 from tidecast_control.kit.schemas import Page
 from tidecast_control.live.facts import read as read_facts
@@ -78,4 +78,4 @@ def _is_near(request: Request, ctx: Context) -> bool:
 
 def _check_reader(request: Request, ctx: Context) -> None:
     with ctx.db.begin() as session:
-        settled(anyone(request, session)).need("system:read")
+        checked(actor_of(request, ctx, session)).need("system:read")

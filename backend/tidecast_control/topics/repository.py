@@ -5,11 +5,16 @@ from __future__ import annotations
 from sqlalchemy import select
 from sqlmodel import Session, col
 
+from tidecast_control.kit import repository
+from tidecast_control.kit.batch import Batch, batch_of
 from tidecast_control.kit.models import ResourceRow
 
 
 def with_wire_id(session: Session, wire_id: int, transport: str, but: str) -> str | None:
     """Another topic of that transport with the same id in packets."""
+    batch = batch_of(session)
+    if batch is not None:
+        return _rival(session, batch, wire_id, transport, but)
     query = select(col(ResourceRow.name)).where(
         col(ResourceRow.kind) == "topic",
         col(ResourceRow.number) == wire_id,
@@ -19,8 +24,25 @@ def with_wire_id(session: Session, wire_id: int, transport: str, but: str) -> st
     return session.execute(query.limit(1)).scalar_one_or_none()
 
 
+def _rival(session: Session, batch: Batch, wire_id: int, transport: str, but: str) -> str | None:
+    known = batch.numbers.get("topic")
+    if known is None:
+        known = batch.numbers["topic"] = {}
+        for row in repository.all_of(session, "topic"):
+            if row.number is not None:
+                known.setdefault(row.number, set()).add(row.name)
+    for name in sorted(known.get(wire_id, ())):
+        rival = repository.find(session, "topic", name) if name != but else None
+        if rival is not None and rival.spec["transport"] == transport:
+            return name
+    return None
+
+
 def subscriptions_of(session: Session, topic: str) -> list[str]:
     """Subscriptions that name exactly this topic."""
+    if batch_of(session) is not None:
+        found = repository.all_of(session, "subscription")
+        return [row.name for row in found if row.spec["topic"] == topic]
     query = select(col(ResourceRow.name)).where(
         col(ResourceRow.kind) == "subscription",
         col(ResourceRow.spec)["topic"].astext == topic,

@@ -12,6 +12,8 @@ from tidecast_control.kit import applied, repository
 from tidecast_control.kit.kind import Kind, own_name
 from tidecast_control.kit.models import ResourceRow
 from tidecast_control.kit.schemas import Condition, ProblemItem, Status
+from tidecast_control.live.seen import world_of
+from tidecast_control.live.world import World
 from tidecast_control.rate_limits import service as rate_limits
 from tidecast_control.topics import repository as topics
 from tidecast_control.topics.schemas import Topic, TopicInput, TopicSpec, TopicStatus
@@ -79,9 +81,10 @@ def _status(session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
     unwired = [
         field for field in DURABLE if field not in ENGINE_FIELDS
     ] if states else []  # fmt: skip
+    world = world_of(session)
     found: list[Status] = []
     for row in rows:
-        facts = applied.applied(states, row)
+        facts = applied.applied(states, row) | _seen(world, row.name)
         missing = unwired if row.spec.get("mode") == "durable" else []
         if missing:
             facts["conditions"].append(
@@ -97,6 +100,15 @@ def _status(session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
             )
         )
     return found
+
+
+def _seen(world: World | None, name: str) -> dict[str, Any]:
+    """What telemetry says; nothing when nobody asked for any lately."""
+    if world is None:
+        return {}
+    live = world.topics.get(name, {})
+    return {"publishers": live.get("publishers", 0), "subscribers": live.get("subscribers", 0),
+            "paused": bool(live.get("paused"))}  # fmt: skip
 
 
 def _wire_id(name: str, spec: Mapping[str, Any]) -> int:

@@ -12,7 +12,7 @@ class TrafficSpec(Model):
 
     topic: Short = ""
     running: bool = False
-    messages_per_s: float = Field(1000.0, gt=0, le=1_000_000)
+    messages_per_s: float = Field(1000.0, gt=0, le=100_000)
     message_bytes: int = Field(100, ge=16, le=65_536)
     keys: int = Field(16, ge=0, le=65_536)
     subscribers: int = Field(1, ge=0, le=16)

@@ -27,6 +27,8 @@ from tidecast.config import write_atomically
 from tidecast.errors import AuthError, ConfigError, TidecastError
 from tidecast.node.control_link_apply import Applier
 from tidecast.node.control_link_commands import Commands
+from tidecast.node.control_link_leases import LinkLeases
+from tidecast.node.control_link_queues import Times
 from tidecast.node.control_link_views import sample
 from tidecast.node.store import TopologyStore
 
@@ -113,13 +115,16 @@ class ControlLink:
                 "there and give it with --enrol TOKEN"
             )
         self._applier = Applier(node, store, self.state.managed)
-        self._commands = Commands(node, self._send)
+        self._commands = Commands(node, self._send, self._applier.traffic)
+        self.leases = LinkLeases(self._send)
+        """The queues' lease store, in the service's Postgres."""
         self._pool = ThreadPoolExecutor(COMMANDS_AT_ONCE_MAX, thread_name_prefix="control-command")
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._socket: ClientConnection | None = None
         self._interval_ms = 0
         self._due_s = 0.0
+        self._times = Times()
         self.connected = threading.Event()
         self.problem = ""
         self._thread = threading.Thread(target=self._run, name="control-link", daemon=True)
@@ -214,7 +219,7 @@ class ControlLink:
             wait_s = self._due_s - now_s
             if wait_s <= 0:
                 traffic = self._applier.traffic()
-                seen = sample(self.node, self._clock_ns())
+                seen = sample(self.node, self._clock_ns(), self._times)
                 self._send({"type": "telemetry", "traffic": traffic, **seen})
                 self._due_s = max(self._due_s + self._interval_ms / 1000, now_s)
                 return
@@ -249,6 +254,8 @@ class ControlLink:
                 self._due_s = time.monotonic()
             case "command":
                 self._pool.submit(self._command, message)
+            case "leased":
+                self.leases.take(message)
             case "cancel":
                 self._commands.cancel(str(message.get("id")))
 

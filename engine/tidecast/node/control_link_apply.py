@@ -85,7 +85,7 @@ class Applier:
 
     def traffic(self) -> dict[str, Any]:
         """What the generators did, by name."""
-        return {name: generator.counts() for name, generator in self._traffic.items()}
+        return {name: generator.counts() for name, generator in list(self._traffic.items())}
 
     # --- topics -----------------------------------------------------------------------------------
 

@@ -16,9 +16,10 @@ from tidecast.buffers.recorder import Record, read_records
 from tidecast.client.blocking import Subscription
 from tidecast.client.message import Message
 from tidecast.client.start import Earliest, Latest
-from tidecast.errors import NotFound, TidecastError, Timeout
+from tidecast.errors import ConfigError, NotFound, TidecastError, Timeout
 from tidecast.layout.recorder import MEANING, Code
 from tidecast.native.mapped import MappedFile
+from tidecast.node import control_link_browse
 from tidecast.node.control_link_views import connect_inside, sample
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ class Unsupported(TidecastError):
 class Commands:
     """Runs commands on threads of the link's pool; ``send`` carries what streams produce."""
 
-    def __init__(self, node: Node, send: Send) -> None:
-        self._node, self._send = node, send
+    def __init__(self, node: Node, send: Send, traffic: Callable[[], dict[str, Any]]) -> None:
+        self._node, self._send, self._traffic = node, send, traffic
         self._streams: dict[str, threading.Event] = {}
         self._lock = threading.Lock()
         self._stopped = False
@@ -53,7 +54,7 @@ class Commands:
         """Run one command; its value. Raises TidecastError."""
         match name:
             case "sample":
-                return sample(self._node, time.time_ns())
+                return sample(self._node, time.time_ns()) | {"traffic": self._traffic()}
             case "counters":
                 return {"node": self._node.name, "at_ns": time.time_ns(),
                         "counters": self._node.stats()}  # fmt: skip
@@ -80,21 +81,28 @@ class Commands:
                 told["queue"] = int(args["queue"])
             perform(f"{name.replace('resume', 'pause')}_{kind}", told)
             return {"paused": name == "pause"}
+        if name == "purge" and kind in ("topic", "queue"):
+            return self._purge(str(args["topic"]), args.get("queue"), dry_run)
         if kind != "subscription" or name not in ("pause", "resume", "seek", "redrive"):
             raise Unsupported(f"{name} of a {kind}: this engine cannot do that yet")
         which = {"pattern": str(args["pattern"]), "name": str(args["name"])}
         if name == "seek":
             return {"lanes": perform("seek", which | _seek_arguments(args) | {"dry_run": dry_run})}
         if name == "redrive":
-            if args.get("to"):
-                raise Unsupported("redrive to another topic: this engine cannot do that yet")
             chosen: dict[str, Any] = {"dry_run": dry_run}
             chosen["limit"] = int(args.get("count_max", 1000))
-            chosen |= {k: str(args[k]) for k in ("key", "reason") if args.get(k)}
+            chosen |= {k: str(args[k]) for k in ("key", "reason", "to") if args.get(k)}
             return dict(perform("redrive", which | chosen))
         if not dry_run:
             perform(name, which)
         return dict(perform("show", which | {"lanes": False}))
+
+    def _purge(self, topic: str, queue: int | None, dry_run: bool) -> Any:
+        kept = control_link_browse.topic_of(self._node, topic)
+        if kept is None:
+            raise NotFound(f"no durable topic {topic} here")
+        number = None if queue is None else int(queue)
+        return control_link_browse.purge(self._node, kept, number, dry_run=dry_run)
 
     def cancel(self, command_id: str) -> None:
         """End a stream."""
@@ -142,8 +150,15 @@ class Commands:
             connection.close()
 
     def _browse(self, args: dict[str, Any]) -> dict[str, Any]:
+        kept = control_link_browse.topic_of(self._node, str(args["topic"]))
+        if kept is not None:
+            limit = min(int(args["limit"]), BROWSE_MESSAGES_MAX)
+            return control_link_browse.browse(self._node, kept, args | {"limit": limit})
         if args.get("start") in ("token", "time"):
-            raise Unsupported("a live topic is browsed from earliest or latest")
+            raise ConfigError(
+                f"start: {args['start']}: topic {args['topic']} is live, it keeps no tokens: "
+                "allowed earliest, latest"
+            )
         limit = min(int(args["limit"]), BROWSE_MESSAGES_MAX)
         needle = str(args.get("q", "")).encode()
         wait_s = min(int(args["wait_ms"]) / 1000, BROWSE_S_MAX)

@@ -92,7 +92,7 @@ class Traffic:
             serial = self.published
             publisher.publish(
                 self._payload(serial, time.time_ns()), key=f"key-{serial % self._keys}",
-                timeout=TICK_S,
+                timestamp=True, timeout=TICK_S,
             )  # fmt: skip
             self.published += 1
 

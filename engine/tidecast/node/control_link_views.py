@@ -6,6 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tidecast.client.blocking import Connection
+from tidecast.node.control_link_queues import Times
+from tidecast.node.control_link_queues import samples as durable_samples
 from tidecast.node.embedded import EmbeddedLink
 
 if TYPE_CHECKING:
@@ -18,8 +20,11 @@ def connect_inside(node: Node, name: str) -> Connection:
     return Connection(link, name)
 
 
-def sample(node: Node, at_ns: int) -> dict[str, Any]:
-    """Counters and positions, now. ``mono_ns``: for rates; ``at_ns``: wall clock."""
+def sample(node: Node, at_ns: int, times: Times | None = None) -> dict[str, Any]:
+    """Counters and positions, now. ``mono_ns``: for rates; ``at_ns``: wall clock.
+
+    ``times``: what the sample before found out about the age of records.
+    """
     with node.lock:
         clients = {c.id: c.name for c in node.clients.values()}
         subscriptions = {
@@ -38,21 +43,6 @@ def sample(node: Node, at_ns: int) -> dict[str, Any]:
         "images": node.images(),
         "receivers": node.receivers(),
         "subscriptions": subscriptions,
-        "durable_subscriptions": [_durable(row) for row in node.consumers.perform("list", {})],
+        **durable_samples(node, times if times is not None else Times(), at_ns),
         "clients": len(clients),
-    }
-
-
-def _durable(row: dict[str, Any]) -> dict[str, Any]:
-    state = "paused" if row["paused"] else "active" if row["members"] else "idle"
-    return {
-        "name": row["name"],
-        "topic": row["pattern"],
-        "state": state,
-        "members": len(row["members"]),
-        "lag_messages": row["lag"],
-        "lag_s": row["lag_s"],
-        "outstanding": row["outstanding"],
-        "delivered": row["delivered"],
-        "dead": row["dead"],
     }

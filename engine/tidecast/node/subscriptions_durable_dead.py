@@ -101,12 +101,13 @@ class DeadLetters:
             self._client = tidecast.sync.connect(link=link)
         return self._client.kept_publisher(topic)
 
-    def send(self, topic: str, record: dict[str, Any], name: str) -> None:
-        """Send a dead letter to its topic again, for one subscription."""
+    def send(self, topic: str, record: dict[str, Any], name: str | None) -> None:
+        """Send a dead letter to a topic again, for one subscription, or for all (None)."""
         kept = {key: value for key, value in record["headers"].items()
                 if not key.startswith(MARK)}  # fmt: skip
+        headers = kept if name is None else {FOR_HEADER: name, **kept}
         self._publisher(topic).publish(
-            record["payload"], key=record["key"], headers={FOR_HEADER: name, **kept},
+            record["payload"], key=record["key"], headers=headers,
             timestamp=record["headers"].get(f"{MARK}time"), timeout=STORE_TIMEOUT_S,
         )  # fmt: skip
 

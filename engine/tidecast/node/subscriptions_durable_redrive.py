@@ -121,12 +121,13 @@ class _Page:
 def redrive(
     subs: DurableSubscriptions, pattern: str, name: str, *, dry_run: bool,
     reason: str | None = None, key: str | None = None, limit: int = REDRIVE_MAX,
-    after: list[list[int]] | None = None,
+    after: list[list[int]] | None = None, to: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Deliver dead letters of one subscription again, each once; ``dry_run``: only say which.
 
     ``reason``: those whose reason holds this text; ``key``: of this key; at most ``limit``.
     ``after``: what the page before called ``next``; that is None when there is nothing more.
+    ``to``: publish them to this durable topic instead, for all who read it.
     """
     if not 1 <= limit <= REDRIVE_MAX:
         raise ConfigError(f"limit: {limit}: allowed 1 to {REDRIVE_MAX}")
@@ -140,7 +141,7 @@ def redrive(
     for one in queues:
         page.scan(one.queue, one.log, behind.get(one.queue, 0), dry_run)
     if not dry_run:
-        _send(subs, page)
+        _send(subs, page, to)
     return {
         "records": len(page.found), "scanned": page.scanned, "dry_run": dry_run,
         "tokens": [(record["headers"][f"{MARK}queue"], record["headers"][f"{MARK}token"])
@@ -149,10 +150,11 @@ def redrive(
     }  # fmt: skip
 
 
-def _send(subs: DurableSubscriptions, page: _Page) -> None:
-    topics = {record["headers"][f"{MARK}topic"] for _, _, record in page.found}
+def _send(subs: DurableSubscriptions, page: _Page, to: str | None) -> None:
+    topics = {to or record["headers"][f"{MARK}topic"] for _, _, record in page.found}
     for _, _, record in page.found:
-        subs.letters.send(record["headers"][f"{MARK}topic"], record, page.name)
+        topic = to or record["headers"][f"{MARK}topic"]
+        subs.letters.send(topic, record, page.name if to is None else None)
     for topic in topics:
         subs.letters.sent(topic)
     with subs.lock:

@@ -127,13 +127,14 @@ export function Danger({ topic }: { topic: Topic }) {
         lead="Every stored message of every queue is deleted. This cannot be undone."
         word={name}
         verb="Purge for good"
-        action={{ method: "POST", path: `/api/v1/queues/${encodeURIComponent(`${name}:0`)}/purge` }}
+        action={{
+          method: "POST",
+          path: `${path}/purge?confirm=${encodeURIComponent(name)}`,
+        }}
         run={async () => {
-          for (let queue = 0; queue < (topic.spec.queues ?? 1); queue += 1) {
-            await http.POST("/api/v1/queues/{name}/purge", {
-              params: { path: { name: `${name}:${queue}` } },
-            });
-          }
+          await http.POST("/api/v1/topics/{name}/purge", {
+            params: { ...params, query: { confirm: name } },
+          });
           await act(async () => undefined, `${name} is empty`);
         }}
       />

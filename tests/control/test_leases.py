@@ -1,0 +1,102 @@
+"""Leases in Postgres: the same answers as the table in memory; over the link; two at once."""
+
+from __future__ import annotations
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.control.test_link import control, engine
+from tests.support.control import Running, Service
+from tidecast.errors import AuthError, Timeout
+from tidecast.node.control_link_leases import LinkLeases
+from tidecast.node.process import Engine
+from tidecast.queues.leases import (
+    Acquire,
+    Granted,
+    LeaseTable,
+    Listing,
+    ListLeases,
+    Refused,
+    Release,
+    Released,
+    Renew,
+    Reply,
+    Request,
+)
+from tidecast_control.db import Database
+from tidecast_control.leases import service as leases
+
+FIXTURES = (control, engine)
+LONG_NS, OVER_NS = 3_000_000_000_000, 0
+
+
+def _ask(db: Database, request: Request) -> Reply:
+    node = getattr(request, "owner", "n0")
+    with db.begin() as session:
+        found = leases.handle(session, node, msgspec.to_builtins(request))
+    return msgspec.convert(found, Reply)
+
+
+def test_the_same_answers_as_the_table_in_memory(service: Service) -> None:
+    """Leases that last, and such as are over at once, in any order."""
+    chance, table = random.Random(5), LeaseTable()
+    kinds = set()
+    for serial in range(150):
+        head = (serial, f"q{chance.randrange(2)}", f"n{chance.randrange(3)}")
+        lease_ns = chance.choice((LONG_NS, LONG_NS, OVER_NS))
+        request: Request = chance.choice((
+            Acquire(*head, lease_ns, above=chance.choice((0, 0, 9))),
+            Renew(*head, lease_ns, epoch=chance.randrange(40)),
+            Renew(*head, lease_ns, epoch=_epoch(table, head[1])),
+            Release(*head, epoch=_epoch(table, head[1])),
+            ListLeases(serial),
+        ))  # fmt: skip
+        expected = table.handle(request, serial)
+        assert _ask(service.ctx.db, request) == expected, (serial, request)
+        kinds.add(type(expected))
+    assert kinds == {Granted, Refused, Released, Listing}
+
+
+def _epoch(table: LeaseTable, queue: str) -> int:
+    lease = table.leases.get(queue)
+    return lease.epoch if lease is not None else 0
+
+
+def test_one_of_many_gets_it(service: Service) -> None:
+    gate = threading.Barrier(8)
+
+    def ask(n: int) -> Reply:
+        gate.wait(10)
+        return _ask(service.ctx.db, Acquire(1, "q", f"n{n}", LONG_NS))
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(ask, range(8)))
+    assert sum(isinstance(a, Granted) for a in answers) == 1
+    assert {a.epoch for a in answers if isinstance(a, Refused)} == {1}
+
+
+def test_over_the_link(control: Running, engine: Engine, tmp_path: Path) -> None:
+    del tmp_path
+    store = engine.links[0].leases  # type: ignore[attr-defined]
+    assert engine.node is not None
+    name = engine.node.name
+    assert store.handle(Acquire(1, "orders:0", name, LONG_NS, above=41), 0) == Granted(42)
+    assert store.handle(ListLeases(2), 0) == Listing({"orders:0": name})
+    with pytest.raises(AuthError, match="in the name of other"):
+        store.handle(Acquire(3, "orders:0", "other", LONG_NS), 0)
+    assert store.handle(Release(4, "orders:0", name, 42), 0) == Released()
+
+
+def test_no_answer_is_a_time_out() -> None:
+    sent: list[Any] = []
+    store = LinkLeases(sent.append, answer_s=0.01)
+    with pytest.raises(Timeout):
+        store.handle(ListLeases(1), 0)
+    store.take({"type": "leased", "id": 1, "reply": {"type": "Listing", "owners": {}}})
+    assert sent[0]["request"]["type"] == "ListLeases"

@@ -1,0 +1,101 @@
+"""`/metrics`: the text format read strictly, names as Prometheus wants them, and kept."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.project import ROOT
+from tidecast.layout.counters import Counter
+from tidecast_control.live.channels import Facts
+from tidecast_control.system.metrics import GAUGES, text
+
+GOLDEN = ROOT / "tests" / "golden" / "metrics.txt"
+LINE = re.compile(
+    r'[a-z_][a-z0-9_]*(\{([a-z_]+="(\\.|[^"\\\n])*",?)+\})? [-+0-9.eEInfNa]+'
+)  # fmt: skip
+UNITS = ("milliseconds", "minutes", "kilobytes", "megabytes", "percent")
+
+
+def _sample() -> dict[str, Any]:
+    row = {c.name.lower(): 7 for c in Counter}
+    about = {"name": 'a "name"\\\n', "detail": "", "session": 1, "peer": 0}
+    queue = {
+        "name": "orders:0", "topic": "orders", "number": 0, "state": "open", "owner_epoch": 0,
+        "earliest": 0, "latest": 9, "durable": 9, "bytes": 100, "segments": 1, "appended": 9,
+        "appended_bytes": 90, "settled": 4, "evicted": 0, "spilled": 0, "fetched_bytes": 0,
+        "consumed_bytes": 0, "cache_bytes": 10, "cache_max": 100, "cache_fill": 0.1,
+        "subscriptions": 1, "lag_messages": 5, "lag_s": 1.5, "cursor": 4, "pressure": "",
+    }  # fmt: skip
+    subscription = {
+        "name": "billing", "topic": "orders", "state": "idle", "members": 0, "lag_messages": 5,
+        "lag_s": 1.5, "outstanding": 0, "pressure": "", "cursors": {}, "dead": 0, "delivered": 4,
+    }  # fmt: skip
+    publication = {
+        "publication_id": 1, "topic": "orders", "session": 1, "channel": "ordinary", "head": 5,
+        "transport": "udp", "slots": 64, "packet_bytes": 1400, "closing": False, "readers": [],
+    }  # fmt: skip
+    return {
+        "mono_ns": 1, "counters": {"sender": [about | row], "publication": [about | row]},
+        "publications": [publication], "images": [], "receivers": [], "subscriptions": {},
+        "clients": 0, "queues": [queue], "durable_subscriptions": [subscription],
+    }  # fmt: skip
+
+
+def _text() -> str:
+    facts = Facts(nodes={"n1": {"state": "up", "drift": False}}, topics_total=3)
+    return text({"n1": _sample()}, facts, 2).decode()
+
+
+def test_the_text_is_read_by_a_strict_parser() -> None:
+    shown = _text()
+    assert shown.endswith("\n")
+    typed: set[str] = set()
+    for line in shown.splitlines():
+        if line.startswith("# TYPE "):
+            name = line.split()[2]
+            assert name not in typed, f"{name} is declared twice"
+            typed.add(name)
+        elif not line.startswith("# HELP "):
+            assert LINE.fullmatch(line), line
+    families = {f.name: f for f in text_string_to_metric_families(shown)}
+    assert families["tidecast_queue_lag_messages"].samples[0].labels == {
+        "queue": "orders:0", "node": "n1",
+    }  # fmt: skip
+    [sample] = [
+        s for s in families["tidecast_packets_sent"].samples if s.labels["kind"] == "sender"
+    ]
+    assert (sample.labels["name"], sample.value) == ('a "name"\\\n', 7)
+
+
+def test_names_are_as_prometheus_wants_them() -> None:
+    """What `promtool check metrics` finds fault with."""
+    for family in text_string_to_metric_families(_text()):
+        for sample in family.samples:
+            counter = sample.name.endswith("_total")
+            assert counter == (family.type == "counter"), sample.name
+        assert family.documentation, family.name
+        assert family.documentation.endswith("."), family.documentation
+        assert not any(unit in family.name for unit in UNITS), family.name
+        assert family.name.startswith("tidecast_")
+        assert not re.search(r"_(counter|gauge|count|sum|bucket|info)$", family.name), family.name
+
+
+def test_names_stay() -> None:
+    """A name that goes breaks somebody's dashboard: take one out of the file on purpose only."""
+    names = {f.name for f in text_string_to_metric_families(_text())}
+    assert set(GOLDEN.read_text().split()) <= names
+    assert {g.upper() for g in GAUGES} <= {c.name for c in Counter}
+
+
+def test_the_dashboard_asks_for_what_there_is() -> None:
+    known = {
+        s.name for f in text_string_to_metric_families(_text()) for s in f.samples
+    }  # fmt: skip
+    grafana = json.loads((ROOT / "docker" / "grafana" / "tidecast.json").read_text())
+    asked = set(re.findall(r"tidecast_[a-z_]+", json.dumps(grafana)))
+    assert asked
+    assert asked <= known
