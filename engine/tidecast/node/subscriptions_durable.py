@@ -1,8 +1,7 @@
 """Durable subscriptions of a node: who consumes which queues, from where, and how far they are.
 
-Everything here runs under one lock; tables of the puller are changed by commands to its thread.
-The puller's own news arrive in an inbox and are dealt with by a helper thread (inline: in `work`),
-which also saves positions, at most every SAVE_INTERVAL_S.
+All runs under one lock; the puller's tables are changed by commands to its thread. Its own news go
+into the inbox of a helper thread (inline: `work`), which saves positions every SAVE_INTERVAL_S.
 """
 
 from __future__ import annotations
@@ -585,9 +584,8 @@ class DurableSubscriptions(Observer):
         """See `Observer`; in the puller's thread."""
         one = self._rows.get(q)
         if one is not None:
-            event = ev.QueueUnreadable(
-                topic=one.topic, queue=one.queue, token=token, detail=problem
-            )
+            about: dict[str, Any] = {"topic": one.topic, "queue": one.queue, "token": token}
+            event = ev.QueueUnreadable(detail=problem, **about)
             self._inbox.put(lambda: self.node.tell_all(event))
 
     def perform(self, action: str, arguments: dict[str, Any]) -> Any:
