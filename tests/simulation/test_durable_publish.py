@@ -300,6 +300,18 @@ def test_defect_4_what_was_freed_leaves_no_counts_behind() -> None:
         assert len(rows_of(one.topic)) == 3, "forgotten producers begin anew"
 
 
+def test_a_producer_that_is_idle_in_a_session_is_not_forgotten() -> None:
+    """KAFKA-7190: state that expires under an idle producer makes its next message an error."""
+    with platform(producer_ttl_s=1) as one:
+        publisher = one.publisher(producer="p", first_seq=1)
+        publisher.publish(b"a", ack="durable", timeout=5.0)
+        assert not one.topic.producers.expire(2**62)
+        publisher.publish(b"b", ack="durable", timeout=5.0)
+        again = one.publisher(producer="p", first_seq=1)
+        again.publish_batch([b"a", b"b", b"c"], ack="durable", timeout=5.0).check()
+        assert payloads(one) == [b"a", b"b", b"c"]
+
+
 def test_defect_5_a_late_duplicate_after_completion_is_dropped() -> None:
     with platform(queues=3) as one:
         for _ in range(2):

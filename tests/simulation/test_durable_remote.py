@@ -231,6 +231,70 @@ def test_a_killed_engine_of_publishers_is_drained_by_the_next_one() -> None:
         assert RingDrained in [type(e) for e in two.b.engine.durable.told]
 
 
+class Proxy:
+    """Stands between producer and engine: `Network.intercept` shows it every packet."""
+
+    def __init__(self, two: Pair) -> None:
+        self.two, self.dropped = two, 0
+        self.drops: tuple[int, ...] = ()
+        two.net.intercept(self._look)
+
+    def _look(self, packet: Packet) -> bool:
+        if packet.type in self.drops:
+            self.dropped += 1
+            return False
+        return True
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["stopped", "to the engine", "to the producer", "cut before the ack", "doubled", "mixed up"],
+)
+def test_a_proxy_between_producer_and_engine(how: str) -> None:
+    """What the reference asks for: stop and start, one direction, cut, duplicate, reorder."""
+    with pair(seed=5) as two:
+        proxy, publisher = Proxy(two), two.publisher(producer="p")
+        publisher.publish(b"0", ack="durable")
+        if how == "stopped":
+            two.net.partition(two.a, two.b)
+        elif how == "to the engine":
+            proxy.drops = (wire.DATA, wire.HEARTBEAT, wire.SETUP)
+        elif how in ("to the producer", "cut before the ack"):
+            proxy.drops = (
+                (wire.ACK,) if how.startswith("cut") else (wire.ACK, wire.STATUS, wire.NAK)
+            )
+        elif how == "doubled":
+            two.net.switch.duplicate = 1.0
+        else:
+            two.net.switch.reorder = 0.9
+        for i in range(1, 100):
+            publisher.publish(b"%d" % i, key=b"k")
+            two.net.run(300)
+        if how not in ("doubled", "mixed up"):
+            assert publisher.durable_position == 1
+        if how == "cut before the ack":
+            assert len(two.rows()) == 100, "all of it is in the log, and nobody was told"
+            two.crash(two.a)
+        two.net.heal()
+        proxy.drops = ()
+        two.until_durable(publisher)
+        assert two.payloads() == [b"%d" % i for i in range(100)]
+        check_keys(two.rows())
+
+
+def test_acks_are_cumulative_and_few() -> None:
+    with pair(fsync="interval", fsync_interval_ms=50) as two:
+        acks: list[int] = []
+        two.net.intercept(lambda p: acks.append(p.seq) if p.type == wire.ACK else None)
+        publisher = two.publisher()
+        for i in range(5000):
+            publisher.publish(b"%d" % i)
+        two.until_durable(publisher)
+        assert len(two.payloads()) == 5000
+        assert len(acks) < 100
+        assert acks == sorted(acks)
+
+
 def test_what_one_direction_loses_is_repaired() -> None:
     for kind in (wire.DATA, wire.ACK):
         with pair() as two:

@@ -116,9 +116,31 @@ def consume(url: str, topic: str, seen: str) -> None:
             batch.ack()
 
 
+def keep(url: str, topic: str, seen: str) -> None:
+    """Consume numbers without end: note each in the file ``seen`` before it is acked, once.
+
+    What the file holds when it starts is dropped if it comes again.
+    """
+    path = Path(seen)
+    whole = path.stat().st_size // NUMBER.size * NUMBER.size
+    known = {n for (n,) in NUMBER.iter_unpack(path.read_bytes()[:whole])}
+    consumer = tidecast.sync.connect(url).consumer(topic, "keeper")
+    say("ready")
+    with path.open("r+b", buffering=0) as file:
+        file.truncate(whole)
+        file.seek(whole)
+        while True:
+            batch = consumer.fetch(500, max_wait=1.0)
+            numbers = [NUMBER.unpack_from(message.data)[0] for message in batch]
+            fresh = [n for n in numbers if n not in known]
+            file.write(b"".join(NUMBER.pack(n) for n in fresh))
+            known.update(fresh)
+            batch.ack()
+
+
 ROLES: dict[str, Callable[..., Any]] = {
     "count": count, "hold": hold, "collect": collect, "echo": echo, "embed": embed,
-    "produce": produce, "consume": consume,
+    "produce": produce, "keep": keep, "consume": consume,
 }  # fmt: skip
 
 if __name__ == "__main__":

@@ -1,69 +1,129 @@
-"""kill -9 of producers and engines at random points, with real processes.
+"""kill -9 of producers, engines and consumers at random points, with real processes and faults on.
 
 Each message's payload is its sequence, so what the logs must hold is plain: every number from 1 to
-the last, once, each key's in order; and never less than what was said to be durable.
+the last, once, each key's in order, and never less than what was said to be durable. A consumer
+that notes what it has seen before it acks, and drops what it has noted, has each of them once.
+
+*Shared*: producer and consumer on one engine. *Apart*: the producer's engine sends over a network
+that loses, doubles and reorders to the engine that keeps the topic.
 """
 
 from __future__ import annotations
 
 import random
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conftest import Eventually
 from tests.support.durable import rows_of
-from tests.support.lab import Lab, Platform, Process, topology
+from tests.support.lab import Lab, Platform, Process, multicast, topology
 from tests.support.roles import NUMBER
 
-from tidecast.config import TopicConfig
+from tidecast.client.socket_session import EngineControl
+from tidecast.config import FaultSettings, TopicConfig
 from tidecast.node.durable_topic import DurableTopic
 
-TOPIC = {"name": "orders", "mode": "durable", "queues": 3, "segment_bytes": 1 << 20,
-         "fsync_interval_ms": 5}  # fmt: skip
+TOPIC: dict[str, Any] = {"name": "orders", "mode": "durable", "queues": 3,
+                         "segment_bytes": 1 << 20, "fsync_interval_ms": 5}  # fmt: skip
+FAULTS = FaultSettings(drop=0.02, duplicate=0.02, reorder=0.05, seed=7)
+WAIT_S = 30.0
 
 
-def producer(lab: Lab, platform: Platform, progress: Path) -> Process:
-    child = lab.role("produce", platform.url, "orders", str(progress))
-    assert child.popen.stdin is not None
-    child.popen.stdin.write("go\n")
-    child.popen.stdin.flush()
-    return child
+class Crashes:
+    """Engines, one producer and one consumer, killed and started again."""
+
+    def __init__(self, lab: Lab, eventually: Eventually, *, apart: bool, spool: bool) -> None:
+        self.lab, self.eventually = lab, eventually
+        topic = TOPIC | {"spool": spool}
+        if apart:
+            wire = multicast()
+            topic |= {"owner": "keeper"}
+            self.owner = lab.platform(topology(wire, topics=[topic], name="keeper"))
+            self.source = lab.platform(topology(wire, topics=[topic], name="source"))
+        else:
+            settings = topology({"name": "ipc", "kind": "ipc"}, topics=[topic])
+            self.owner = self.source = lab.platform(settings)
+        self.progress = lab.directory / "progress"
+        self.progress.write_bytes(bytes(NUMBER.size))
+        self.seen = lab.directory / "seen"
+        self.seen.touch()
+        self.acked = 0
+        self.set_faults()
+        self.producer, self.consumer = self.start_producer(), self.start_consumer()
+
+    @property
+    def engines(self) -> list[Platform]:
+        return [self.owner] if self.owner is self.source else [self.owner, self.source]
+
+    def set_faults(self) -> None:
+        if self.owner is not self.source:
+            for each in self.engines:
+                with EngineControl(each.directory) as control:
+                    control.set_faults("multicast", FAULTS)
+
+    def start_producer(self) -> Process:
+        child = self.lab.role("produce", self.source.url, "orders", str(self.progress))
+        assert child.popen.stdin is not None
+        child.popen.stdin.write("go\n")
+        child.popen.stdin.flush()
+        return child
+
+    def start_consumer(self) -> Process:
+        return self.lab.role("keep", self.owner.url, "orders", str(self.seen))
+
+    def durable(self) -> int:
+        return int(NUMBER.unpack(self.progress.read_bytes())[0])
+
+    def kill(self, victims: list[str]) -> None:
+        """Kill these at once, then start them again."""
+        if "producer" in victims:
+            self.producer.kill()
+        if "consumer" in victims:
+            self.consumer.kill()
+        self.acked = max(self.acked, self.durable())
+        engines = [e for e in self.engines if ("engine" if e is self.owner else "other") in victims]
+        for each in engines:
+            each.kill()
+        for each in engines:
+            each.start()
+        if engines:
+            self.set_faults()
+        if "producer" in victims:
+            self.producer = self.start_producer()
+        if "consumer" in victims:
+            self.consumer = self.start_consumer()
+
+    def finish(self) -> None:
+        """No more is sent; all is drained and consumed; then the proof."""
+        self.producer.kill()
+        self.acked = max(self.acked, self.durable())
+        for each in self.engines:
+            self.eventually(
+                lambda each=each: not each.overview().publications,
+                "rings drained",
+                timeout_s=WAIT_S,
+            )
+        last = self.owner.counters("queue")["next_token"]
+        self.eventually(
+            lambda: self.seen.stat().st_size >= last * NUMBER.size, "all consumed", timeout_s=WAIT_S
+        )
+        self.consumer.kill()
+        for each in self.engines:
+            each.stop()
+        numbers = in_log(self.owner.directory, self.acked)
+        seen = [n for (n,) in NUMBER.iter_unpack(self.seen.read_bytes())]
+        assert sorted(seen) == numbers, "each message once, to a consumer that drops duplicates"
+        for key in range(7):
+            mine = [n for n in seen if n % 7 == key]
+            assert mine == sorted(mine)
 
 
-def durable(progress: Path) -> int:
-    return int(NUMBER.unpack(progress.read_bytes())[0])
-
-
-def kill_at_random(lab: Lab, eventually: Eventually, kills: int, seed: int, spool: bool) -> None:
-    rng = random.Random(seed)
-    settings = topology({"name": "ipc", "kind": "ipc"}, topics=[TOPIC | {"spool": spool}])
-    platform = lab.platform(settings)
-    progress = platform.directory / "progress"
-    progress.write_bytes(bytes(NUMBER.size))
-    child = producer(lab, platform, progress)
-    acked = 0
-    for _ in range(kills):
-        goal = durable(progress) + rng.randrange(1, 20_000)
-        eventually(lambda goal=goal: durable(progress) >= goal, "progress", timeout_s=30.0)
-        victims = rng.choice(["engine", "producer", "both"])
-        if victims != "engine":
-            child.kill()
-        acked = max(acked, durable(progress))
-        if victims != "producer":
-            platform.kill()
-            platform.start()
-        if victims != "engine":
-            child = producer(lab, platform, progress)
-    child.kill()
-    acked = max(acked, durable(progress))
-    eventually(lambda: not platform.overview().publications, "the ring drained", timeout_s=30.0)
-    platform.stop()
-    prove(platform.directory, acked)
-
-
-def prove(directory: Path, acked: int) -> None:
-    topic = DurableTopic.open(TopicConfig(**TOPIC), directory, time.time_ns())  # type: ignore[arg-type]
+def in_log(directory: Path, acked: int) -> list[int]:
+    """The numbers in the logs: all, once, in key order, and none missing that was acked."""
+    topic = DurableTopic.open(TopicConfig(**TOPIC), directory, time.time_ns())
     rows = rows_of(topic)
     topic.close()
     numbers = [NUMBER.unpack_from(payload)[0] for _, _, _, payload, _ in rows]
@@ -71,21 +131,45 @@ def prove(directory: Path, acked: int) -> None:
     assert sorted(numbers) == list(range(1, len(numbers) + 1))
     assert len(numbers) >= acked
     for key in range(7):
-        mine = [
-            n for (queue, token, k, *_), n in zip(rows, numbers, strict=True) if k == b"k%d" % key
-        ]
+        mine = [n for n, (_, _, k, *_) in zip(numbers, rows, strict=True) if k == b"k%d" % key]
         assert mine == sorted(mine)
+    return sorted(numbers)
 
 
-@pytest.mark.parametrize("spool", [False, True], ids=["memory", "spool"])
-def test_kills_lose_nothing_and_double_nothing(
-    lab: Lab, eventually: Eventually, spool: bool
+def victims_of(rng: random.Random, names: list[str]) -> Iterator[list[str]]:
+    while True:
+        yield rng.sample(names, rng.choice([1, 1, 1, 2, len(names)]))
+
+
+def kill_at_random(
+    lab: Lab, eventually: Eventually, kills: int, seed: int, *, apart: bool, spool: bool
 ) -> None:
-    kill_at_random(lab, eventually, 2, seed=int(spool), spool=spool)
+    """``kills`` processes are killed, one or more at a time."""
+    rng = random.Random(seed)
+    crashes = Crashes(lab, eventually, apart=apart, spool=spool)
+    names = ["engine", "producer", "consumer"] + ["other"] * apart
+    done = 0
+    for victims in victims_of(rng, names):
+        goal = crashes.durable() + rng.randrange(1, 5_000)
+        eventually(lambda goal=goal: crashes.durable() >= goal, "progress", timeout_s=WAIT_S)
+        crashes.kill(victims)
+        done += len(victims)
+        if done >= kills:
+            break
+    crashes.finish()
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["shared", "apart"])
+def test_ten_kills_lose_nothing_and_double_nothing(
+    lab: Lab, eventually: Eventually, apart: bool
+) -> None:
+    kill_at_random(lab, eventually, 10, seed=int(apart), apart=apart, spool=apart)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1500)
 @pytest.mark.parametrize("seed", range(10))
 def test_two_hundred_kills(lab: Lab, eventually: Eventually, seed: int) -> None:
-    kill_at_random(lab, eventually, 20, seed=100 + seed, spool=seed % 2 == 1)
+    kill_at_random(
+        lab, eventually, 20, seed=100 + seed, apart=seed % 2 == 1, spool=seed // 2 % 2 == 1
+    )

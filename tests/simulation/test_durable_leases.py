@@ -1,0 +1,245 @@
+"""Topics whose queues are taken with a lease: hand-over, take-over, and the fence, in virtual time.
+
+Two nodes share a directory. What is acked is in the log once, whoever keeps it when.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.support.durable import rows_of
+from tidecast.log.takeover import OwnerFile
+from tidecast.queues.lease_file import NAME, LeaseFile
+
+from tidecast.config import TopicConfig
+from tidecast.errors import CorruptLog, Fenced, NotFound
+from tidecast.events import QueuesLost, QueuesReleased, QueuesTaken
+from tidecast.layout.counters import QueueCounter as C
+from tidecast.node.durable_topic import DurableTopic
+from tidecast.queues.leases import Acquire, Granted, Listing, ListLeases, Refused, Release, Renew
+from tidecast.testing import Network, SimulatedNode
+
+LEASE_S = 3.0
+TOPIC = TopicConfig(
+    name="orders", mode="durable", owner="*", fsync="batch", queues=2, segment_bytes=1 << 16
+)
+
+
+class Cluster:
+    """Nodes that share a directory; time is virtual, also for the leases."""
+
+    def __init__(self, net: Network, directory: Path, **leases: Any) -> None:
+        self.net, self.directory = net, directory
+        self.leases = {"directory": str(directory), "lease_s": LEASE_S} | leases
+
+    def node(self, name: str, *topics: TopicConfig) -> SimulatedNode:
+        made = self.net.node(name, topics=list(topics) or [TOPIC], node={"leases": self.leases})
+        store: Any = made.engine.durable.leases._store
+        store._clock_ns = self.net.clock
+        return made
+
+    def keeper(self, topic: str = "orders") -> SimulatedNode | None:
+        held = [n for n in self.net.nodes if topic in n.engine.durable.topics]
+        return held[0] if held else None
+
+    def until_kept(self, by: SimulatedNode | None = None, limit_s: float = 20.0) -> SimulatedNode:
+        assert self.net.run(
+            limit_s * 1e6,
+            until=lambda: self.keeper() is not None and by in (None, self.keeper()),
+        )
+        found = self.keeper()
+        assert found is not None
+        return found
+
+    def payloads(self) -> list[bytes]:
+        found = self.keeper()
+        assert found is not None
+        rows = rows_of(found.engine.durable.topics["orders"])
+        return [row[3] for row in sorted(rows, key=lambda row: (row[4], row[3]))]
+
+
+@contextmanager
+def cluster(tmp_path: Path, seed: int = 1, **leases: Any) -> Iterator[Cluster]:
+    with Network(seed=seed) as net:
+        yield Cluster(net, tmp_path / "shared", **leases)
+
+
+def told(node: SimulatedNode, kind: type) -> list[Any]:
+    return [e for e in node.engine.durable.told if isinstance(e, kind)]
+
+
+def durable(one: Cluster, publisher: Any) -> None:
+    assert one.net.run(60e6, until=lambda: publisher.durable_position >= publisher.position)
+
+
+def test_publishers_go_on_through_every_hand_over(tmp_path: Path) -> None:
+    with cluster(tmp_path) as one:
+        a = one.node("a")
+        one.until_kept(a)
+        publisher = a.connect().publisher("orders", producer="p")
+        publisher.publish_batch([b"1", b"2"], ack="durable").check()
+        b = one.node("b")
+        away = b.connect().publisher("orders", producer="q")
+        away.publish(b"9")
+        durable(one, away)
+        with pytest.raises(NotFound, match="kept by node a, and this is b"):
+            b.engine.durable.topic("orders")
+        keeper = a.engine.durable.leases._keeper
+        assert keeper is not None
+        keeper.plan([], one.net.clock())  # as a balancer with a plan would
+        other = b.engine.durable.leases._keeper
+        assert other is not None
+        other.plan(["orders"], one.net.clock())
+        one.until_kept(b)
+        publisher.publish(b"3")
+        away.publish(b"99")
+        durable(one, publisher)
+        durable(one, away)
+        assert sorted(one.payloads()) == [b"1", b"2", b"3", b"9", b"99"]
+        assert [type(e) for e in a.engine.durable.told] == [QueuesTaken, QueuesReleased]
+        assert [e.epoch for e in told(b, QueuesTaken)] == [2]
+        rows = [r for (t, _), r in a.engine.durable.rows.items() if t == "orders"]
+        values = a.engine.counters.values[rows]
+        assert values[:, C.TAKEN].tolist() == values[:, C.HANDED_OVER].tolist() == [1, 1]
+        assert values[:, C.OWNER_EPOCH].tolist() == [0, 0]
+
+
+def test_a_killed_keeper_is_followed_within_a_lease_and_a_look(tmp_path: Path) -> None:
+    with cluster(tmp_path) as one:
+        a = one.node("a")
+        one.until_kept(a)
+        b = one.node("b")
+        publisher = b.connect().publisher("orders")
+        publisher.publish_batch([b"%d" % i for i in range(50)])
+        durable(one, publisher)
+        one.net.kill(a)
+        publisher.publish_batch([b"%d" % i for i in range(50, 100)])
+        one.until_kept(b)
+        durable(one, publisher)
+        assert sorted(one.payloads(), key=int) == [b"%d" % i for i in range(100)]
+
+
+def test_one_that_sleeps_beyond_its_lease_is_fenced_and_doubles_nothing(tmp_path: Path) -> None:
+    with cluster(tmp_path) as one:
+        a = one.node("a")
+        one.until_kept(a)
+        b = one.node("b")
+        publisher = a.connect().publisher("orders")
+        publisher.publish_batch([b"%d" % i for i in range(50)])
+        durable(one, publisher)
+        one.net.nodes.remove(a)  # SIGSTOP: it does nothing any more
+        publisher.publish_batch([b"%d" % i for i in range(50, 100)])
+        one.until_kept(b)
+        mine = a.engine.durable.topics["orders"]
+        before = publisher.durable_position
+        for _ in range(20):  # it wakes amid a cycle, before it has looked at anything
+            a.engine.durable.runtime.work(one.net.clock())
+        assert publisher.durable_position == before, "appended, and not said to be durable"
+        assert mine.logs == [], "fenced"
+        assert [e.newest for e in told(a, QueuesLost)] == [2]
+        rows = [r for (t, _), r in a.engine.durable.rows.items() if t == "orders"]
+        assert a.engine.counters.values[rows][:, C.OWNER_FENCED].tolist() == [1, 1]
+        one.net.nodes.append(a)
+        durable(one, publisher)
+        one.until_kept()
+        assert sorted(one.payloads(), key=int) == [b"%d" % i for i in range(100)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_keepers_come_and_go(tmp_path: Path, seed: int) -> None:
+    turns(tmp_path, seed, 8)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(100, 140))
+def test_keepers_come_and_go_for_long(tmp_path: Path, seed: int) -> None:
+    turns(tmp_path, seed, 30)
+
+
+def turns(tmp_path: Path, seed: int, rounds: int) -> None:
+    """Sleeps, crashes and hand-overs of keepers while a third node publishes."""
+    chance = random.Random(seed)
+    with cluster(tmp_path, seed) as one:
+        names = ["a", "b"]
+        for name in names:
+            one.node(name)
+        source = one.net.node(
+            "source", topics=[TOPIC], node={"leases": {"directory": str(tmp_path)}}
+        )
+        source.engine.durable.leases._keeper = None  # it only publishes
+        publisher = source.connect().publisher("orders")
+        sent = 0
+        for _ in range(rounds):
+            n = chance.randrange(60)
+            publisher.publish_batch([b"%d" % i for i in range(sent, sent + n)])
+            sent += n
+            one.net.run(chance.randrange(1, 3_000_000))
+            keeper, what = one.keeper(), chance.randrange(3)
+            if keeper is None:
+                continue
+            if what == 0:
+                again = one.net.restart(keeper)
+                again.engine.durable.leases._store._clock_ns = one.net.clock  # type: ignore[attr-defined]
+            elif what == 1:
+                one.net.nodes.remove(keeper)
+                one.net.run(chance.randrange(1, 8) * 1e6)
+                keeper.engine.durable.runtime.work(one.net.clock())
+                one.net.nodes.append(keeper)
+        durable(one, publisher)
+        one.until_kept()
+        assert sorted(one.payloads(), key=int) == [b"%d" % i for i in range(sent)]
+
+
+def test_plans_share_topics_out(tmp_path: Path) -> None:
+    topics = [TopicConfig(name=f"t{i}", mode="durable", owner="*", fsync="none") for i in range(4)]
+    with cluster(tmp_path, balancer="best-fit", owners=["a", "b"]) as one:
+        nodes = [one.node(name, *topics) for name in ("a", "b")]
+        assert one.net.run(
+            60e6, until=lambda: [sorted(n.engine.durable.topics) for n in nodes]
+            == [["t0", "t1"], ["t2", "t3"]],
+        )  # fmt: skip
+        one.net.kill(nodes[1])
+        assert one.net.run(60e6, until=lambda: len(nodes[0].engine.durable.topics) == 4)
+
+
+# --- on disk ------------------------------------------------------------------------------------
+
+
+def test_only_a_higher_epoch_opens_the_queues(tmp_path: Path) -> None:
+    first = DurableTopic.open(TOPIC, tmp_path, 1, owner=3, name="a")
+    assert first.owned
+    with pytest.raises(Fenced, match="node a owns these queues with epoch 3"):
+        DurableTopic.open(TOPIC, tmp_path, 1, owner=3, name="b")
+    second = DurableTopic.open(TOPIC, tmp_path, 1, owner=4, name="b")
+    assert not first.owned
+    assert second.owned
+    assert OwnerFile(second.directory).read() == (4, "b")
+    with pytest.raises(Fenced, match="another engine owns it now"):
+        first.grow(5, 1)
+    for each in (first, second):
+        each.close()
+
+
+def test_leases_in_a_file_are_those_of_the_table_and_end_with_the_host(tmp_path: Path) -> None:
+    now = [100]
+    store = LeaseFile(tmp_path, lambda: now[0], "boot 1")
+    other = LeaseFile(tmp_path, lambda: now[0], "boot 1")
+    assert store.handle(Acquire(1, "q", "a", 10)) == Granted(1)
+    assert other.handle(Acquire(2, "q", "b", 10)) == Refused("a", 1)
+    assert other.handle(ListLeases(3)) == Listing({"q": "a"})
+    now[0] = 105
+    assert store.handle(Renew(4, "q", "a", 10, 1)) == Granted(1)
+    now[0] = 112
+    assert other.handle(Acquire(5, "q", "b", 10)) == Refused("a", 1)
+    store.handle(Release(6, "q", "a", 1))
+    assert other.handle(Acquire(7, "q", "b", 1000)) == Granted(2)
+    booted = LeaseFile(tmp_path, lambda: 5, "boot 2")
+    assert booted.handle(Acquire(8, "q", "a", 10)) == Granted(3)
+    (tmp_path / NAME).write_bytes(b"{")
+    with pytest.raises(CorruptLog, match="stop all engines that share it"):
+        store.handle(ListLeases(9))
