@@ -22,6 +22,7 @@ from msgspec import Meta
 
 from tidecast.access import ClientKey
 from tidecast.config_check import build, owner_problems, raise_problems, shown
+from tidecast.config_leases import LeaseConfig
 from tidecast.config_telemetry import TelemetryConfig
 from tidecast.errors import ConfigError, Conflict, NotFound
 from tidecast.layout.packet import NAME_BYTES_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN
@@ -61,6 +62,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     heartbeat_ms: Annotated[float, Meta(ge=1, le=60_000)] = 100.0
     quarantined: list[Annotated[int, Meta(ge=1, le=NODE_ID_MAX)]] = []
     local_keys: bool = False  # local clients show a key, too
+    leases: LeaseConfig = LeaseConfig()
 
 
 class TransportConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -128,12 +130,10 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     nak_delay_us: Annotated[int, Meta(ge=0, le=1_000_000)] = 50
     nak_retry_us: Annotated[int, Meta(ge=1, le=10_000_000)] = 200
     receiver_timeout_s: Annotated[float, Meta(gt=0, le=3600)] = 5.0
-    close_linger_s: Annotated[float, Meta(ge=0, le=3600)] = 5.0
-    """How long a closed publication still answers NAKs when receivers have not confirmed all."""
+    close_linger_s: Annotated[float, Meta(ge=0, le=3600)] = 5.0  # answers NAKs so long, once closed
     mode: Literal["live", "durable"] = "live"
     """``durable``: also appended to queues on disk; what follows is for that mode."""
-    owner: Annotated[str, Meta(max_length=64)] = ""
-    """The node that keeps the queues for all; "": each for itself."""
+    owner: Annotated[str, Meta(max_length=64)] = ""  # keeps the queues; "": each, "*": by lease
     queues: Annotated[int, Meta(ge=1, le=1024)] = 1
     fsync: Literal["none", "interval", "batch"] = "interval"
     fsync_interval_ms: Annotated[float, Meta(ge=1, le=60_000)] = 50.0

@@ -199,8 +199,10 @@ def owner_problems(at: str, topic: Any, only_here: bool, node: str) -> list[str]
     given = f"{at}.owner: {shown(topic.owner)}"
     if topic.mode != "durable":
         return [f"{given}: topic {topic.name} is live, nobody keeps it: leave it out"]
+    if topic.owner == "*":
+        return []
     if re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", topic.owner) is None:
-        return [f"{given}: allowed the name of a node (1..64 of A-Z a-z 0-9 _ . -)"]
+        return [f"{given}: allowed the name of a node (1..64 of A-Z a-z 0-9 _ . -), or *"]
     if only_here and node and topic.owner != node:
         return [
             f"{given}: an ipc transport never leaves this node, {node}: use one of kind udp-..."

@@ -172,6 +172,33 @@ class RingDrained(Event, frozen=True):
     messages: int
 
 
+class QueuesTaken(Event, frozen=True):
+    """This engine has the lease on a durable topic's queues now."""
+
+    topic: str
+    queues: int
+    epoch: int
+
+
+class QueuesReleased(Event, frozen=True):
+    """This engine has flushed a durable topic's queues and given their lease back."""
+
+    topic: str
+    epoch: int
+
+
+class QueuesLost(Event, frozen=True):
+    """This engine was fenced off a durable topic's queues: its lease ended, or is another's.
+
+    What was not durable is in the publishers' rings, and goes to the next owner.
+    """
+
+    topic: str
+    epoch: int
+    newest: int
+    reason: str
+
+
 class SegmentsDeleted(Event, frozen=True):
     """Retention deleted the oldest segments of a queue."""
 
@@ -306,7 +333,7 @@ AnyEvent = (
     ImageAvailable | ImageGone | Gap | PeerJoined | PeerTimeout | ReceiverJoined | ReceiverTimeout
     | SubscriberEvicted | StaleIncarnation | NodeConflict | TopicConflict | MessagesDropped
     | DiskRefused | DiskBack | TornTail | ProducerFenced | ProducersExpired | RingDrained
-    | SegmentsDeleted
+    | SegmentsDeleted | QueuesTaken | QueuesReleased | QueuesLost
     | RecordsGone | QueueUnreadable | MessageDropped | MessageDead | ConsumerExpelled
     | SubscriptionDamaged | PositionsNotSaved
     | EngineLost | EngineBack | GatewayLost | GatewayBack | ConsumerRejoined

@@ -83,6 +83,9 @@ class Code(IntEnum):
     SEGMENTS_DELETED = 32
     PRODUCERS_EXPIRED = 33
     QUEUES_GROWN = 34
+    QUEUES_TAKEN = 35
+    QUEUES_RELEASED = 36
+    OWNER_FENCED = 37
 
 
 MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
@@ -120,4 +123,7 @@ MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
     Code.SEGMENTS_DELETED: (LOW, "retention deleted segments", ("queue", "segments", "earliest")),
     Code.PRODUCERS_EXPIRED: (LOW, "producers forgotten", ("producers",)),
     Code.QUEUES_GROWN: (LOW, "durable topic has more queues", ("before", "after")),
+    Code.QUEUES_TAKEN: (LOW, "queues taken with a lease", ("queues", "epoch")),
+    Code.QUEUES_RELEASED: (LOW, "queues flushed and handed over", ("epoch",)),
+    Code.OWNER_FENCED: (ALERT, "queues lost to a newer owner", ("epoch", "newest")),
 }

@@ -6,6 +6,7 @@ and `_sync`, which take no lock of the node.
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from tidecast.node import durable_sources as ds
 from tidecast.node import durable_upkeep as upkeep
 from tidecast.node import sessions
 from tidecast.node.durable_agent import ArchiverRuntime, Rows
+from tidecast.node.durable_leases import SHARED, Leases
 from tidecast.node.durable_remote import Remote
 from tidecast.node.durable_topic import DurableTopic, Position
 from tidecast.node.state import Publication
@@ -60,13 +62,15 @@ class Durable:
         self.broken: dict[str, TidecastError] = {}
         """Topics that could not be opened when the engine started, and why."""
         self.remote = Remote(self)
+        self.leases = Leases(self, node.lease_store)
         """Publishers on other nodes, and topics that other nodes keep."""
         self._runtime: ArchiverRuntime | None = None
         self._tables: ds.ArchiverTables | None = None
         self.rows: dict[tuple[str, int], int] = {}
         """Counters of each queue."""
         self._by_number: dict[int, tuple[DurableTopic, int]] = {}
-        self._leftovers: list[MappedFile] = []
+        self.leftovers: list[MappedFile] = []
+        """Rings of dead engines, until it is known whose they are."""
         self._next_tick = 0.0
 
     @property
@@ -108,18 +112,20 @@ class Durable:
                 except SharedMemoryError:
                     wanted = False
                 if wanted:
-                    self._leftovers.append(mapped)
+                    self.leftovers.append(mapped)
                 else:
                     mapped.close()
 
     def start(self) -> None:
         """Open the logs of all durable topics, drain leftovers, start the archiver."""
         for config in list(self.node.topic_by_name.values()):
-            if self.keeps(config):
+            if config.mode == "durable" and config.owner == SHARED:
+                self.leases.add(config)
+            elif self.keeps(config):
                 self._open_or_say(config)
         if self.topics:
             sessions.update_wanted(self.node)
-        self._drain_leftovers()
+        upkeep.drain_leftovers(self)
         if self._runtime is not None:
             self._runtime.start()
 
@@ -134,6 +140,8 @@ class Durable:
 
     def keeps(self, config: TopicConfig) -> bool:
         """Are the topic's queues kept by this node?"""
+        if config.owner == SHARED:
+            return config.name in self.topics
         return config.mode == "durable" and config.owner in ("", self.node.name)
 
     def topic(self, name: str) -> DurableTopic:
@@ -145,9 +153,12 @@ class Durable:
             raise self.broken[name]
         config = self.node.topic_by_name.get(name)
         if config is not None and config.mode == "durable" and not self.keeps(config):
+            owner = config.owner
+            if owner == SHARED:
+                owner = self.leases.owners.get(name, "that has the lease (nobody yet)")
             raise NotFound(
-                f"topic {name}: its queues are kept by node {config.owner}, and this is "
-                f"{self.node.name}: connect to the engine of {config.owner} to consume or inspect"
+                f"topic {name}: its queues are kept by node {owner}, and this is {self.node.name}: "
+                "connect to the engine there to consume or inspect"
             )
         raise NotFound(
             f"topic {name} is not durable here: nothing of it is kept (tidecast topic create "
@@ -160,16 +171,19 @@ class Durable:
 
     def stop(self) -> None:
         """Let the archiver finish what is written, then close all logs."""
+        self.leases.stop()
         if self._runtime is not None:
             self._runtime.stop()
             deadline = time.monotonic() + DRAIN_S
-            while self._busy() and time.monotonic() < deadline:
+            while self.busy() and time.monotonic() < deadline:
                 self._runtime.work()
+        held = {name: topic.owner for name, topic in self.topics.items() if topic.owner}
         for topic in self.topics.values():
             topic.close()
         self.topics.clear()
+        self.leases.give_back(held)
 
-    def _busy(self) -> bool:
+    def busy(self) -> bool:
         """Some ring holds what is not durable, and no disk refuses it."""
         S = self.runtime.state
         for slot, source in self.sources.items():
@@ -200,15 +214,19 @@ class Durable:
 
     # --- topics -----------------------------------------------------------------------------------
 
-    def open_topic(self, config: TopicConfig) -> None:
-        """Open a topic's logs, if this node keeps them.
+    def open_topic(self, config: TopicConfig, owner: int = 0) -> None:
+        """Open a topic's logs, if this node keeps them. ``owner``: epoch of a lease on them.
 
         Raises CorruptLog, StorageError, SharedMemoryError.
         """
-        if not self.keeps(config):
+        if config.owner == SHARED and not owner:
+            self.leases.add(config)
+            return
+        if not owner and not self.keeps(config):
             return
         runtime = self.runtime
-        topic = DurableTopic.open(config, self.node.data_dir, time.time_ns())
+        directory = self.leases.directory if owner else self.node.data_dir
+        topic = DurableTopic.open(config, directory, time.time_ns(), owner, self.node.name)
         try:
             rows = self._make_rows(topic, 0)
             runtime.on_archiver(lambda: self.tables.add_topic(topic, rows))
@@ -240,8 +258,11 @@ class Durable:
     def _make_rows(self, topic: DurableTopic, first: int) -> list[int]:
         rows = []
         for log in topic.logs[first:]:
-            row = self.node.counters.allocate(cl.ROW_QUEUE, topic.config.name, f"queue {log.queue}")
-            self.rows[topic.config.name, log.queue] = row
+            key = (topic.config.name, log.queue)
+            row = self.rows.get(key)  # of an earlier lease
+            if row is None:
+                row = self.node.counters.allocate(cl.ROW_QUEUE, key[0], f"queue {log.queue}")
+                self.rows[key] = row
             rows.append(row)
         return rows
 
@@ -290,8 +311,10 @@ class Durable:
         """The topic is deleted, or made anew (then its data stays)."""
         for callback in self.on_closed:
             callback(name)
+        self.leases.remove(name)
         if name not in self.topics:
             self.broken.pop(name, None)  # its files stay: nobody could look into them
+            self._free_rows(name)
             return
         topic = self.topics.pop(name)
         for source in [s for s in self.sources.values() if s.topic == name]:
@@ -300,12 +323,37 @@ class Durable:
         for number in self.tables.queue_numbers(topic):
             del self._by_number[number]
         self.runtime.on_archiver(lambda: self.tables.remove_topic(topic))
-        for queue in range(topic.map.queues):
-            self.node.counters.free(self.rows.pop((name, queue)))
+        self._free_rows(name)
         if keep_data:
             topic.close()
         else:
             topic.delete()
+
+    def _free_rows(self, name: str) -> None:
+        for key in [key for key in self.rows if key[0] == name]:
+            self.node.counters.free(self.rows.pop(key))
+
+    def release_topic(self, name: str, *, flush: bool) -> None:
+        """Another engine keeps the topic from now on. ``flush``: what is read becomes durable."""
+        for callback in self.on_closed:
+            callback(name)
+        topic = self.topics[name]
+        mine = [s for s in self.sources.values() if s.topic == name]
+        if flush:
+            upkeep.settle(self, topic, mine)
+        for source in mine:
+            self.remote.take_back(source, topic)
+        del self.topics[name]
+        for number in self.tables.queue_numbers(topic):
+            del self._by_number[number]
+        self.runtime.on_archiver(lambda: self.tables.remove_topic(topic))
+        topic.close()
+        sessions.update_wanted(self.node)
+
+    def take_rings(self, name: str) -> None:
+        """The topic is kept here now: read its own publishers' rings, receive the others'."""
+        self.remote.take_own(self.topics[name])
+        sessions.update_wanted(self.node)
 
     # --- sessions ---------------------------------------------------------------------------------
 
@@ -394,70 +442,28 @@ class Durable:
         )  # fmt: skip
         return slot
 
-    def remove_source(self, slot: int, topic: DurableTopic, state: int) -> None:
+    def remove_source(
+        self, slot: int, topic: DurableTopic, state: int, *, keep_entry: bool = False
+    ) -> None:
         """The archiver is through with a ring, or it is fenced."""
         source = self.sources.pop(slot)
         record = self.runtime.state.sources[slot]
         durable = int(record["first_seq"] + record["d_count"]) - 1
         source.producer.acked_seq = max(source.producer.acked_seq, durable)
-        self.runtime.on_archiver(lambda: self.tables.remove_source(topic, slot))
-        self._say(source.mapped.array, state)
+        self.runtime.on_archiver(
+            lambda: self.tables.remove_source(topic, slot, keep_entry=keep_entry)
+        )
+        self.say(source.mapped.array, state)
         topic.producers.close(source.producer, time.time_ns())
         publication = self.node.pubs.get(source.publication)
         if publication is not None:
             publication.source = -1
-            self.node.look_after(publication)
+            if not keep_entry:
+                self.node.look_after(publication)
 
-    def _say(self, ring: Bytes, state: int) -> None:
+    def say(self, ring: Bytes, state: int) -> None:
+        """Tell the writer of a ring its session's state (ACK_*)."""
         tell_ring(ring, self.node.bells, state)
-
-    # --- leftovers --------------------------------------------------------------------------------
-
-    def _drain_leftovers(self) -> None:
-        for mapped in self._leftovers:
-            try:
-                self._take_over(mapped)
-            except TidecastError as problem:
-                self.node.note(rec.ALERT, rec.Code.RING_DRAINED, 0, -1)
-                self.tell(ev.TopicConflict(topic="", node=self.node.name, detail=str(problem)))
-        self._leftovers = []
-        deadline = time.monotonic() + DRAIN_S
-        while self._runtime is not None and self._busy() and time.monotonic() < deadline:
-            self._runtime.work()
-        self._release_leftovers()
-
-    def _take_over(self, mapped: MappedFile) -> None:
-        """Read a dead engine's ring on from where it was durable, in its own session."""
-        ring = mapped.array
-        about = describe(ring)
-        config = self.node.topic_by_name.get(about.topic_name)
-        if config is not None and config.mode == "durable" and not self.keeps(config):
-            self.remote.adopt(mapped, config)
-            return
-        topic = self.topics.get(about.topic_name)
-        producer, epoch, first_seq = ds.ring_session(ring)
-        known = topic.producers.known.get(producer) if topic is not None else None
-        if topic is None or (known is not None and known.epoch > epoch):
-            return
-        found = topic.producers.open(producer, None, time.time_ns())
-        found.producer.epoch = epoch
-        session = Session(found.producer, epoch, first_seq, 0, 0, known is not None)
-        self.add_source(topic, mapped, session, 0)
-
-    def _release_leftovers(self) -> None:
-        """Let go of leftovers that are durable to their end."""
-        for slot, source in list(self.sources.items()):
-            record = self.runtime.state.sources[slot]
-            if source.publication or source.image or self.unread(source):
-                continue
-            if record["d_seq"] != record["seq"] or record["d_at"] != record["at"]:
-                continue
-            messages = int(record["count"]) - source.first_count
-            self.node.note(rec.LOW, rec.Code.RING_DRAINED, source.session, messages)
-            self.tell(ev.RingDrained(topic=source.topic, session=source.session, messages=messages))
-            self.remove_source(slot, self.topics[source.topic], lay.ACK_ENDED)
-            source.mapped.unlink()
-            source.mapped.close()
 
     # --- from the archiver ------------------------------------------------------------------------
 
@@ -496,13 +502,19 @@ class Durable:
 
     def _sync(self, number: int) -> int:
         """In the thread that syncs: make a queue durable."""
-        topic, queue = self._by_number[number]
+        topic, queue = self._by_number.get(number, (None, 0))
+        if topic is None or queue >= len(topic.logs):
+            return -errno.ESTALE  # another engine keeps it now
         row = self.rows[topic.config.name, queue]
         try:
             topic.logs[queue].sync()
         except StorageError as problem:
             self.node.counters.values[row, C.SYNC_FAILURES] += 1
             return -(problem.errno or 5)
+        if not topic.owned:  # whoever took over may not have seen this: it is not durable
+            name, epoch = topic.config.name, topic.owner
+            self.node.post(lambda: self.leases.lose(name, epoch, "the log has a newer owner"))
+            return -errno.ESTALE
         self.node.counters.values[row, C.SYNCS] += 1
         return 0
 
@@ -539,7 +551,7 @@ class Durable:
 
     def _disk(self, slot: int, kind: int, b: int, c: int) -> None:
         topic = self._topic_at(slot)
-        if topic is None:
+        if topic is None or errno.ESTALE in (b, c):
             return
         queue, number = (self._by_number[b][1], c) if kind == ast.E_DISK else (-1, b)
         what = "a write" if kind == ast.E_DISK else "a sync"
@@ -566,6 +578,7 @@ class Durable:
             return
         self._next_tick = now_s + TICK_S
         self.remote.tick(now_s)
+        self.leases.tick()
         if self._runtime is None:
             return
         now_ns = time.time_ns()
@@ -577,4 +590,4 @@ class Durable:
                 self.node.note(rec.LOW, rec.Code.PRODUCERS_EXPIRED, wire_id, len(gone))
                 self.tell(ev.ProducersExpired(topic=topic.config.name, producers=len(gone)))
             upkeep.gauges(self, topic)
-        self._release_leftovers()
+        upkeep.release_leftovers(self)

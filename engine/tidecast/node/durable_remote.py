@@ -32,6 +32,7 @@ from tidecast.layout import ring as lay
 from tidecast.native.mapped import Bytes, MappedFile
 from tidecast.native.packing import pack_into, unpack_from
 from tidecast.node import durable_sources as ds
+from tidecast.node import durable_upkeep as upkeep
 from tidecast.node import sessions, tables
 from tidecast.node.setup import ProducerBlock, Setup
 from tidecast.node.state import Image, Publication
@@ -64,6 +65,7 @@ class Remote:
     def __init__(self, durable: Durable) -> None:
         self.durable, self.node = durable, durable.node
         self._opened: dict[int, _Opened] = {}
+        self._waiting: dict[str, list[MappedFile]] = {}
 
     # --- publisher's node -------------------------------------------------------------------------
 
@@ -106,9 +108,12 @@ class Remote:
             (i for i, e in consumers(ring) if not e[lay.CONSUMER_SUBSCRIPTION_AT // 8]), -1
         )
         (state,) = unpack_from("<q", ring, lay.ACK_STATE_AT)
-        if runtime is None or entry < 0 or state in _OVER or not _unacked(ring, about.slots):
+        if entry < 0 or state in _OVER or not _unacked(ring, about.slots):
             mapped.unlink()
             mapped.close()
+            return
+        if runtime is None:  # it can go nowhere: until the topic is kept here
+            self._waiting.setdefault(config.name, []).append(mapped)
             return
         publication = Publication(next(node.ids), 0, config, about.session, mapped, runtime)
         publication.remote = entry
@@ -129,6 +134,75 @@ class Remote:
                     )
                 )
                 self.node.forget_publication(publication)
+
+    # --- who keeps the topic changes --------------------------------------------------------------
+
+    def take_back(self, source: ds.Source, topic: DurableTopic) -> None:
+        """Another node keeps the topic now: send it what our archiver has read so far."""
+        durable, node = self.durable, self.node
+        if source.image:
+            durable.remove_source(source.slot, topic, lay.ACK_ENDED)
+            self.drop(source, lay.ACK_ENDED)
+            return
+        record = durable.runtime.state.sources[source.slot]
+        entry = int(record["consumer"])
+        durable.remove_source(source.slot, topic, lay.ACK_OK, keep_entry=True)
+        publication = node.pubs.get(source.publication)
+        if publication is None:
+            self.adopt(source.mapped, topic.config)
+            return
+        publication.remote = entry
+        if publication.runtime is not None:
+            tables.announce(node, publication, topic.owner)
+        node.look_after(publication)
+
+    def take_own(self, topic: DurableTopic) -> None:
+        """This node keeps the topic now: its archiver reads the rings that it sent to others."""
+        for mapped in self._waiting.pop(topic.config.name, []):
+            upkeep.take_over(self.durable, mapped)
+        for publication in [
+            p for p in self.node.pubs.values() if p.topic.name == topic.config.name
+        ]:
+            if publication.remote >= 0 and not self._is_over(publication):
+                self._take_ring(topic, publication)
+
+    def _is_over(self, publication: Publication) -> bool:
+        (state,) = unpack_from("<q", publication.mapped.array, lay.ACK_STATE_AT)
+        return state in _OVER
+
+    def _take_ring(self, topic: DurableTopic, publication: Publication) -> None:
+        node, ring = self.node, publication.mapped.array
+        entry, publication.remote = publication.remote, -1
+        if publication.leftover:
+            node.pubs.pop(publication.id)
+            tables.remove_publication(node, publication)
+            upkeep.take_over(self.durable, publication.mapped)
+            return
+        if publication.runtime is not None:
+            tables.announce(node, publication)
+        producer, epoch, first_seq = ds.ring_session(ring)
+        known = topic.producers.known.get(producer)
+        if epoch == 0:
+            self.durable.fence(topic, producer, "")
+            try:
+                session = topic.producers.open(producer, first_seq or None, self.durable.wall_ns())
+            except SequenceGap as gap:
+                pack_into("<q", ring, lay.FIRST_SEQ_AT, gap.expected)
+                self.durable.say(ring, lay.ACK_REFUSED)
+                return
+            pack_into("<q", ring, lay.FIRST_SEQ_AT, session.first_seq)
+            pack_into("<q", ring, lay.EPOCH_AT, session.epoch)
+        elif known is not None and known.epoch > epoch:
+            self.durable.say(ring, lay.ACK_FENCED)
+            return
+        else:
+            opened = topic.producers.open(producer, None, self.durable.wall_ns())
+            opened.producer.epoch = epoch
+            session = replace(opened, epoch=epoch, first_seq=first_seq)
+        self.durable.say(ring, lay.ACK_OK)
+        slot = self.durable.add_source(topic, publication.mapped, session, entry)
+        publication.source = slot
+        self.durable.sources[slot].publication = publication.id
 
     # --- owner ------------------------------------------------------------------------------------
 

@@ -43,6 +43,12 @@ class Source:
     """Id of the image that it is, if its publisher is on another node."""
 
 
+def _policy(topic: DurableTopic) -> int:
+    """With a lease nothing is durable before it was seen that nobody has taken over: a sync."""
+    policy = ast.SYNC_NAMES[topic.config.fsync]
+    return ast.SYNC_BATCH if topic.owner and policy == ast.SYNC_NONE else policy
+
+
 def _free(records: np.ndarray, what: str) -> int:
     free = np.flatnonzero(records["active"] == 0)
     if free.size == 0:
@@ -83,7 +89,7 @@ class ArchiverTables:
         _fill(
             self.state.topics[topic.slot],
             {
-                "policy": ast.SYNC_NAMES[topic.config.fsync],
+                "policy": _policy(topic),
                 "interval_ns": int(topic.config.fsync_interval_ms * 1e6),
             },
         )
@@ -195,8 +201,8 @@ class ArchiverTables:
             {"marks_address": address(producer.marks), "marks": producer.marks.size},
         )
 
-    def remove_source(self, topic: DurableTopic, slot: int) -> None:
-        """The archiver reads a ring no more."""
+    def remove_source(self, topic: DurableTopic, slot: int, *, keep_entry: bool = False) -> None:
+        """The archiver reads a ring no more. ``keep_entry``: its entry goes on holding it."""
         S = self.state
         before, at = -1, int(S.topics[topic.slot]["first_source"])
         while at != slot:
@@ -206,7 +212,8 @@ class ArchiverTables:
             S.topics[topic.slot]["first_source"] = following
         else:
             S.sources[before]["next"] = following
-        remove_consumer(self._kept["source", slot].array, int(S.sources[slot]["consumer"]))
+        if not keep_entry:
+            remove_consumer(self._kept["source", slot].array, int(S.sources[slot]["consumer"]))
         S.sources[slot]["active"] = 0
         del self._kept["source", slot], self._kept["marks", slot]
 

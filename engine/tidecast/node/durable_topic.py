@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,11 +11,12 @@ import msgspec
 import numpy as np
 
 from tidecast.config import TopicConfig, write_atomically
-from tidecast.errors import CorruptLog, Fenced
+from tidecast.errors import CorruptLog, Fenced, StorageError
 from tidecast.log import scan as sc
 from tidecast.log.files import checksum, queue_directory, segment_name
 from tidecast.log.queue_log import QueueLog
 from tidecast.log.recovery import Torn
+from tidecast.log.takeover import OwnerFile, isolate
 from tidecast.protocol.dedup import ProducerTable
 from tidecast.queues.mapper import QueueMap
 
@@ -33,18 +35,26 @@ class DurableTopic:
         self.logs: list[QueueLog] = []
         self.producers = ProducerTable(config.queues, ttl_ns=int(config.producer_ttl_s * 1e9))
         self.owner = 0
+        self.owner_file = OwnerFile(self.directory)
         self.slot = -1
         """Row at the archiver."""
 
     @classmethod
-    def open(cls, config: TopicConfig, data_dir: Path, now_ns: int, owner: int = 0) -> DurableTopic:
-        """Open or make the topic's logs. ``owner``: epoch of the lease on its queues.
+    def open(
+        cls, config: TopicConfig, data_dir: Path, now_ns: int, owner: int = 0, name: str = ""
+    ) -> DurableTopic:
+        """Open or make the topic's logs. ``owner``: epoch of the lease on its queues, 0: none.
+
+        With a lease they are taken over from whoever had them; ``name``: of this node.
 
         Raises CorruptLog, StorageError, ConfigError; Fenced when a newer owner has appended.
         """
         topic = cls(config, data_dir)
         topic.owner = owner
         try:
+            topic.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if owner:
+                topic.owner_file.take(owner, name)
             topic._load_map()
             topic.producers.queues = topic.map.queues
             for queue in range(topic.map.queues):
@@ -72,6 +82,13 @@ class DurableTopic:
 
     def _open_log(self, queue: int, now_ns: int) -> QueueLog:
         config = self.config
+        if self.owner:
+            try:
+                isolate(queue_directory(self.data_dir, config.name, queue))
+            except OSError as problem:
+                raise StorageError(
+                    f"{self.directory}: {problem.strerror}", problem.errno or 0
+                ) from None
         log = QueueLog.open(
             queue_directory(self.data_dir, config.name, queue),
             topic=config.name,
@@ -116,10 +133,19 @@ class DurableTopic:
 
         ``waiting``: first sequence of each producer among what the queue is about to append.
         """
+        if not self.owned:
+            raise StorageError(f"{self.directory}: another engine owns it now", errno.ESTALE)
         self.logs[queue].roll(now_ns, self.producers.snapshot(queue, checksum, waiting))
+
+    @property
+    def owned(self) -> bool:
+        """No other engine has taken the queues over."""
+        return not self.owner or self.owner_file.mine
 
     def grow(self, queues: int, now_ns: int) -> None:
         """More queues. To be called between two cycles, with nothing half appended."""
+        if not self.owned:
+            raise Fenced(f"{self.directory}: another engine owns it now")
         cuts = [log.next_token for log in self.logs]
         fresh = self.map.grown(queues, cuts)
         before = self.map.queues
@@ -133,7 +159,7 @@ class DurableTopic:
     def retain(self, position: Position, now_ns: int) -> list[tuple[int, int]]:
         """Delete what retention has no room for: (queue, segments deleted)."""
         config = self.config
-        if not config.retention_bytes and not config.retention_s:
+        if (not config.retention_bytes and not config.retention_s) or not self.owned:
             return []
         found = []
         for log in self.logs:

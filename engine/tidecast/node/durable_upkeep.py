@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import TYPE_CHECKING
 
 from tidecast import events as ev
+from tidecast.buffers.ring_file import describe
+from tidecast.errors import TidecastError
 from tidecast.layout import recorder as rec
+from tidecast.layout import ring as lay
 from tidecast.layout.counters import QueueCounter as C
+from tidecast.native.mapped import MappedFile
+from tidecast.node import durable_sources as ds
 from tidecast.node.durable_topic import DurableTopic
+from tidecast.protocol.dedup import Session
 
 if TYPE_CHECKING:
     from tidecast.node.durable import Durable
+
+DRAIN_S, FLUSH_S = 10.0, 2.0
 
 
 def retain(durable: Durable, topic: DurableTopic, now_ns: int) -> None:
@@ -45,3 +55,70 @@ def gauges(durable: Durable, topic: DurableTopic) -> None:
         values[C.SEGMENTS] = len(log.segments)
         values[C.PRODUCERS] = len(topic.producers.known)
         values[C.PRODUCERS_EXPIRED] = topic.producers.expired
+
+
+def settle(durable: Durable, topic: DurableTopic, sources: list[ds.Source]) -> None:
+    """Let what some rings hold become durable, for FLUSH_S at most, while the topic is ours."""
+    durable.drain(topic, sources)
+    deadline = time.monotonic() + FLUSH_S
+    while topic.owned and time.monotonic() < deadline:
+        records = [durable.runtime.state.sources[s.slot] for s in sources]
+        if all(r["d_seq"] == r["seq"] and r["d_at"] == r["at"] for r in records):
+            return
+        if durable.runtime.inline:
+            durable.runtime.work()
+        else:
+            threading.Event().wait(0.002)
+
+
+# --- leftovers of dead engines ------------------------------------------------------------------
+
+
+def drain_leftovers(durable: Durable) -> None:
+    """Read what dead engines' rings hold, for a while; the rest follows by and by."""
+    for mapped in durable.leftovers:
+        try:
+            take_over(durable, mapped)
+        except TidecastError as problem:
+            durable.node.note(rec.ALERT, rec.Code.RING_DRAINED, 0, -1)
+            durable.tell(ev.TopicConflict(topic="", node=durable.node.name, detail=str(problem)))
+    durable.leftovers = []
+    deadline = time.monotonic() + DRAIN_S
+    while durable.active and durable.busy() and time.monotonic() < deadline:
+        durable.runtime.work()
+    release_leftovers(durable)
+
+
+def take_over(durable: Durable, mapped: MappedFile) -> None:
+    """Read a dead engine's ring on from where it was durable, in its own session."""
+    ring = mapped.array
+    about = describe(ring)
+    config = durable.node.topic_by_name.get(about.topic_name)
+    if config is not None and config.mode == "durable" and not durable.keeps(config):
+        durable.remote.adopt(mapped, config)
+        return
+    topic = durable.topics.get(about.topic_name)
+    producer, epoch, first_seq = ds.ring_session(ring)
+    known = topic.producers.known.get(producer) if topic is not None else None
+    if topic is None or (known is not None and known.epoch > epoch):
+        return
+    found = topic.producers.open(producer, None, time.time_ns())
+    found.producer.epoch = epoch
+    session = Session(found.producer, epoch, first_seq, 0, 0, known is not None)
+    durable.add_source(topic, mapped, session, 0)
+
+
+def release_leftovers(durable: Durable) -> None:
+    """Let go of leftovers that are durable to their end."""
+    for slot, source in list(durable.sources.items()):
+        record = durable.runtime.state.sources[slot]
+        if source.publication or source.image or durable.unread(source):
+            continue
+        if record["d_seq"] != record["seq"] or record["d_at"] != record["at"]:
+            continue
+        messages = int(record["count"]) - source.first_count
+        durable.node.note(rec.LOW, rec.Code.RING_DRAINED, source.session, messages)
+        durable.tell(ev.RingDrained(topic=source.topic, session=source.session, messages=messages))
+        durable.remove_source(slot, durable.topics[source.topic], lay.ACK_ENDED)
+        source.mapped.unlink()
+        source.mapped.close()

@@ -62,6 +62,7 @@ from tidecast.node.state import Client, Image, Peer, Publication, Subscription
 from tidecast.node.subscriptions_durable import DurableSubscriptions
 from tidecast.node.transports import Memory, TransportRuntime
 from tidecast.node.views import NodeViews
+from tidecast.queues.leases import LeaseStore
 
 TICK_S = 0.1
 CLIENTS_MAX = lay.DOORBELLS_MAX - lay.DOORBELL_FIRST_CLIENT
@@ -81,6 +82,7 @@ class Node(NodeViews):
         memory: Memory | None = None,
         seed: int | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
+        lease_store: LeaseStore | None = None,
     ) -> None:
         self.clock_ns = clock_ns
         self.topology, self.data_dir, self.inline = topology, data_dir, inline
@@ -105,6 +107,7 @@ class Node(NodeViews):
         self.resume: dict[int, int] = {}
         self.topic_by_name: dict[str, TopicConfig] = {t.name: t for t in topology.topics}
         self.faults: dict[str, FaultSettings] = {}
+        self.lease_store = lease_store
         self.ids = itertools.count(1)
         self.started = False
         self.keys = KeyRing(topology.keys, data_dir / KEYS_NAME)

@@ -297,13 +297,11 @@ class DurableSubscriptions(Observer):
             return
         config = self.node.topic_by_name.get(topic)
         if config is None:
-            raise NotFound(
-                f"no topic {topic}: create it (tidecast topic create {topic} --mode durable)"
-            )
+            how = f"create it (tidecast topic create {topic} --mode durable)"
+            raise NotFound(f"no topic {topic}: {how}")
         if config.mode != "durable":
-            raise ConfigError(
-                f"topic {topic} is live, it keeps nothing: use subscribe(), or make it durable"
-            )
+            why = "is live, it keeps nothing: use subscribe(), or make it durable"
+            raise ConfigError(f"topic {topic} {why}")
         if not self.node.durable.keeps(config):
             self.node.durable.topic(topic)  # says who does
 

@@ -120,6 +120,28 @@ def publication_ring(
     )
 
 
+def announce(node: Node, publication: Publication, owner: int = 0) -> None:
+    """A running publication's acks come from elsewhere now (`Publication.remote`): say so.
+
+    ``owner``: epoch of the owner so far; only a newer one may ack.
+    """
+    runtime = publication.runtime
+    assert runtime is not None
+    S, p = runtime.tx_state, publication.slot
+    setup = _setup_packet(node, publication, int(S.pubs[p]["channel"]))
+
+    def put() -> None:
+        record = S.pubs[p]
+        for field, value in _remote_fields(publication, setup).items():
+            record[field] = value
+        S.setups[p] = 0
+        S.setups[p, : len(setup)] = np.frombuffer(setup, dtype=np.uint8)
+        record["owner"] = max(int(record["owner"]), owner)
+        record["setup_ns"] = node.clock_ns()
+
+    runtime.on_sender(put)
+
+
 def _remote_fields(publication: Publication, setup: bytes) -> dict[str, int]:
     """What the sender must know of a ring whose acks come over the network."""
     return {

@@ -129,7 +129,9 @@ class LeaseStore(Protocol):
 
 
 @dataclass(slots=True)
-class _Lease:
+class Lease:
+    """Of one queue. ``owner`` "": nobody's; ``ends_ns`` by the store's clock."""
+
     owner: str = ""
     epoch: int = 0
     ends_ns: int = 0
@@ -139,14 +141,22 @@ class _Lease:
 class LeaseTable:
     """The store in memory. Epochs start anew with it, which `Acquire.above` makes good."""
 
-    leases: dict[str, _Lease] = field(default_factory=dict)
+    leases: dict[str, Lease] = field(default_factory=dict)
+
+    def put(self, queue: str, owner: str, epoch: int, ends_ns: int) -> None:
+        """A lease as it was kept elsewhere."""
+        self.leases[queue] = Lease(owner, epoch, ends_ns)
+
+    def items(self) -> Iterable[tuple[str, Lease]]:
+        """All leases that there ever were."""
+        return self.leases.items()
 
     def handle(self, request: Request, now_ns: int) -> Reply:
         """Answer one request."""
         if isinstance(request, ListLeases):
             held = {q: e.owner for q, e in self.leases.items() if e.owner and now_ns < e.ends_ns}
             return Listing(held)
-        lease = self.leases.setdefault(request.queue, _Lease())
+        lease = self.leases.setdefault(request.queue, Lease())
         free = not lease.owner or now_ns >= lease.ends_ns
         mine = lease.owner == request.owner
         match request:
@@ -236,12 +246,28 @@ class LeaseKeeper:
         self._listing: ListLeases | None = None
         self._listing_ns = 0
         self._orders: list[Order] = []
+        self._plan: frozenset[str] | None = None
 
     def nodes(self, nodes: Sequence[str], now_ns: int) -> None:
         """Who shares the queues now (see `balancer.mature_nodes`)."""
         if tuple(sorted(nodes)) != self._nodes:
             self._nodes = tuple(sorted(nodes))
             self._list_ns = now_ns
+
+    @property
+    def queues(self) -> list[str]:
+        """All that there are."""
+        return list(self._queues)
+
+    def plan(self, queues: Iterable[str] | None, now_ns: int) -> None:
+        """Hold these queues and no others (see `balancer.BALANCERS`); None: an equal share."""
+        wanted = None if queues is None else frozenset(queues)
+        if wanted != self._plan:
+            self._plan, self._list_ns = wanted, now_ns
+
+    def remove(self, queue: str) -> None:
+        """A queue less: its topic was deleted. Its lease, if held, ends by itself."""
+        self._queues.pop(queue, None)
 
     def add(self, queue: str, now_ns: int) -> None:
         """A queue more: its topic has grown."""
@@ -267,7 +293,14 @@ class LeaseKeeper:
     @property
     def target(self) -> int:
         """How many it should hold."""
-        return 0 if self._closing else targets(len(self._queues), self._nodes).get(self.owner, 0)
+        if self._closing:
+            return 0
+        if self._plan is not None:
+            return len(self._plan)
+        return targets(len(self._queues), self._nodes).get(self.owner, 0)
+
+    def _may_hold(self, queue: str) -> bool:
+        return not self._closing and (self._plan is None or queue in self._plan)
 
     def shutdown(self) -> None:
         """Hand everything over; done when `idle`."""
@@ -307,6 +340,8 @@ class LeaseKeeper:
 
     def reply(self, request: Request, reply: Reply, now_ns: int) -> None:
         """Take the answer to ``request``. Late and repeated ones do nothing."""
+        if not isinstance(request, ListLeases) and request.queue not in self._queues:
+            return
         if isinstance(request, ListLeases):
             if request == self._listing and isinstance(reply, Listing):
                 self._listing, self._list_ns = None, now_ns + self.terms.acquire_ns
@@ -342,8 +377,9 @@ class LeaseKeeper:
     def _give(self, target: int) -> None:
         """Begin to hand over what is above the target, oldest first."""
         held = [e for e in self._queues.values() if e.at is _At.HELD]
-        held.sort(key=lambda e: e.started)
-        for entry in held[: max(0, len(held) - target)]:
+        held.sort(key=lambda e: (self._may_hold(e.name), e.started))
+        surplus = max(len(held) - target, sum(not self._may_hold(e.name) for e in held))
+        for entry in held[: max(0, surplus)]:
             entry.at = _At.FLUSHING
             self._orders.append(Flush(entry.name, entry.epoch))
 
@@ -361,7 +397,9 @@ class LeaseKeeper:
         free = [
             e
             for e in self._queues.values()
-            if e.at is _At.FREE and listing.owners.get(e.name, self.owner) == self.owner
+            if e.at is _At.FREE
+            and self._may_hold(e.name)
+            and listing.owners.get(e.name, self.owner) == self.owner
         ]
         self._chance.shuffle(free)
         for entry in free[: max(0, self.target - busy)]:

@@ -1,0 +1,273 @@
+"""Leases of a node: which topics with owner "*" it keeps, taken, renewed and handed over.
+
+All queues of a topic go together, as one lease: a publisher's ring has messages for all of them in
+one order, and is acked as one. The store may be slow or away: it is asked in a thread of its own,
+and what follows from its answers is done by the conductor. A node shows that it is there by a lease
+of its own, "@" and its name.
+
+Handed over: flush -> release -> acquire. Publishers stay open and their rings as they are; from
+then on they are sent to whoever keeps the topic (`durable_remote`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+from tidecast import events as ev
+from tidecast.config import TopicConfig
+from tidecast.errors import Fenced, TidecastError
+from tidecast.layout import recorder as rec
+from tidecast.layout.counters import QueueCounter as C
+from tidecast.log.files import queue_directory
+from tidecast.log.takeover import OwnerFile
+from tidecast.queues.balancer import BALANCERS
+from tidecast.queues.lease_file import LeaseFile
+from tidecast.queues.leases import (
+    Acquire,
+    Fence,
+    Flush,
+    LeaseKeeper,
+    LeaseStore,
+    Listing,
+    Order,
+    Release,
+    Reply,
+    Request,
+    Start,
+    Terms,
+)
+
+if TYPE_CHECKING:
+    from tidecast.node.durable import Durable
+
+SHARED = "*"
+PRESENCE = "@"
+ROUNDS_MAX = 4
+"""Requests that follow from replies are sent in the same step, so often at most."""
+
+
+class Leases:
+    """See module. ``store``: None: a file in the directory of the queues."""
+
+    def __init__(self, durable: Durable, store: LeaseStore | None) -> None:
+        self.durable, self.node = durable, durable.node
+        self._settings = self.node.topology.node.leases
+        told = self._settings.directory
+        self.directory = Path(told) if told else self.node.data_dir
+        self._store: LeaseStore = store or LeaseFile(self.directory / "queues")
+        lease_ns = int(self._settings.lease_s * 1e9)
+        self.terms = Terms(lease_ns, lease_ns // 3, lease_ns // 4, max(lease_ns // 10, 1))
+        self._keeper: LeaseKeeper | None = None
+        self._lock = threading.RLock()
+        self._shown_ns = -lease_ns
+        self._serial = 0
+        self.owners: dict[str, str] = {}
+        """Who keeps what, as the store said last."""
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._due_ns = 0
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    def add(self, config: TopicConfig) -> None:
+        """A topic with owner "*" is there."""
+        now = self.node.clock_ns()
+        with self._lock:
+            if self._keeper is None:
+                chance = Random(self.node.random_id(62))
+                self._keeper = LeaseKeeper(self.node.name, [], self.terms, chance, now)
+            self._keeper.add(config.name, now)
+            self._keeper.log_epoch(config.name, self.owner_file(config.name).read()[0])
+        if self.node.started:
+            self.start()
+
+    def remove(self, name: str) -> None:
+        """A topic was deleted."""
+        with self._lock:
+            if self._keeper is not None:
+                epoch = self._keeper.epoch_to_append(name, self.node.clock_ns())
+                self._keeper.remove(name)
+                if epoch:
+                    self._ask(Release(self._next(), name, self.node.name, epoch))
+
+    def owner_file(self, name: str) -> OwnerFile:
+        """Who owns a topic's queues, on disk."""
+        return OwnerFile(queue_directory(self.directory, name, 0).parent)
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to ask for leases."""
+        if self._keeper is None or self.node.inline or self._thread is not None:
+            return
+        self._thread = threading.Thread(target=self._loop, name="leases", daemon=True)
+        self._thread.start()
+
+    def _loop(self) -> None:
+        period_s = self._settings.lease_s / 30
+        while True:
+            self.step()
+            if self._stop.wait(period_s):
+                return
+
+    def tick(self) -> None:
+        """Begin, once the node has started; inline: a step when it is due."""
+        self.start()
+        now = self.node.clock_ns()
+        if self.node.inline and self._keeper is not None and now >= self._due_ns:
+            self._due_ns = now + self.terms.lease_ns // 30
+            self.step()
+
+    def stop(self) -> None:
+        """Ask no more; what is held stays until `give_back`."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def give_back(self, held: dict[str, int]) -> None:
+        """The logs are closed: let others have their leases (topic: epoch) at once."""
+        if self._keeper is None:
+            return
+        for name, epoch in held.items():
+            self._ask(Release(self._next(), name, self.node.name, epoch))
+        self._ask(Release(self._next(), PRESENCE + self.node.name, self.node.name, self._presence))
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Ask what is due, let the conductor do what follows."""
+        keeper = self._keeper
+        if keeper is None:
+            return
+        self._show()
+        for _ in range(ROUNDS_MAX):
+            with self._lock:
+                requests, orders = keeper.poll(self.node.clock_ns())
+            for order in orders:
+                self.node.post(self._job(order))
+            if not requests:
+                return
+            for request in requests:
+                reply = self._ask(request)
+                if reply is None:
+                    continue
+                with self._lock:
+                    if isinstance(reply, Listing):
+                        reply = self._meet(keeper, reply)
+                    keeper.reply(request, reply, self.node.clock_ns())
+
+    def _ask(self, request: Request) -> Reply | None:
+        try:
+            return self._store.handle(request, self.node.clock_ns())
+        except TidecastError:
+            self.refusals += 1
+            return None
+
+    refusals = 0
+    """Requests that the store did not answer."""
+    _presence = 0
+
+    def _next(self) -> int:
+        self._serial += 1
+        return -self._serial
+
+    def _show(self) -> None:
+        """Be there: others count those who are."""
+        now = self.node.clock_ns()
+        if now - self._shown_ns < self.terms.renew_ns:
+            return
+        name = self.node.name
+        reply = self._ask(Acquire(self._next(), PRESENCE + name, name, self.terms.lease_ns))
+        if reply is not None:
+            self._shown_ns = now
+            self._presence = getattr(reply, "epoch", 0)
+
+    def _meet(self, keeper: LeaseKeeper, listing: Listing) -> Listing:
+        """Tell the keeper who is there, and what the balancer wants it to hold."""
+        now, settings = self.node.clock_ns(), self._settings
+        there = {q[1:] for q in listing.owners if q.startswith(PRESENCE)} | {self.node.name}
+        self.owners = {q: o for q, o in listing.owners.items() if not q.startswith(PRESENCE)}
+        keeper.nodes(sorted(there), now)
+        if settings.balancer != "leases":
+            names = sorted(keeper.queues)
+            configured = settings.owners or sorted(there)
+            shares = BALANCERS[settings.balancer](len(names), configured, there)
+            keeper.plan([names[i] for i in shares.get(self.node.name, ())], now)
+        return Listing(self.owners)
+
+    # --- the conductor's part ---------------------------------------------------------------------
+
+    def _job(self, order: Order) -> Callable[[], None]:
+        match order:
+            case Start(name, epoch):
+                return lambda: self._take(name, epoch)
+            case Flush(name, epoch):
+                return lambda: self._hand_over(name, epoch)
+            case Fence(name, epoch, reason):
+                return lambda: self.lose(name, epoch, reason)
+
+    def _take(self, name: str, epoch: int) -> None:
+        config = self.node.topic_by_name.get(name)
+        if config is None or name in self.durable.topics:
+            return
+        try:
+            self.durable.open_topic(config, epoch)
+        except TidecastError as problem:
+            newest = epoch
+            if isinstance(problem, Fenced):
+                newest = self.owner_file(name).read()[0]
+            else:
+                self.durable.broken[name] = problem
+                self.durable.tell(
+                    ev.DiskRefused(topic=name, queue=-1, errno=0, detail=str(problem))
+                )
+            with self._lock:
+                if self._keeper is not None:
+                    self._keeper.fenced(name, newest)
+            return
+        self.durable.broken.pop(name, None)
+        queues = self.durable.topics[name].map.queues
+        self._count(name, C.TAKEN, epoch)
+        self.node.note(rec.LOW, rec.Code.QUEUES_TAKEN, config.wire_id, queues, epoch)
+        self.durable.tell(ev.QueuesTaken(topic=name, queues=queues, epoch=epoch))
+        self.durable.take_rings(name)
+
+    def _hand_over(self, name: str, epoch: int) -> None:
+        if name in self.durable.topics:
+            wire_id = self.node.topic_by_name[name].wire_id
+            self.durable.release_topic(name, flush=True)
+            self._count(name, C.HANDED_OVER, 0)
+            self.node.note(rec.LOW, rec.Code.QUEUES_RELEASED, wire_id, epoch)
+            self.durable.tell(ev.QueuesReleased(topic=name, epoch=epoch))
+        with self._lock:
+            if self._keeper is not None:
+                self._keeper.flushed(name)
+
+    def lose(self, name: str, epoch: int, reason: str) -> None:
+        """Another engine has, or may have, the queues: let go of them at once."""
+        topic = self.durable.topics.get(name)
+        if topic is None or topic.owner != epoch:
+            return
+        newest = topic.owner_file.read()[0]
+        self.durable.release_topic(name, flush=False)
+        self._count(name, C.OWNER_FENCED, 0)
+        wire_id = self.node.topic_by_name[name].wire_id
+        self.node.note(rec.ALERT, rec.Code.OWNER_FENCED, wire_id, epoch, newest)
+        self.durable.tell(ev.QueuesLost(topic=name, epoch=epoch, newest=newest, reason=reason))
+        with self._lock:
+            if self._keeper is not None and self._keeper.epoch_to_append(
+                name, self.node.clock_ns()
+            ):
+                self._keeper.fenced(name, newest)
+
+    def _count(self, name: str, counter: C, epoch: int) -> None:
+        for (topic, _), row in self.durable.rows.items():
+            if topic == name:
+                values = self.node.counters.values[row]
+                values[counter] += 1
+                values[C.OWNER_EPOCH] = epoch
