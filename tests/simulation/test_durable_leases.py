@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 from tests.support.durable import rows_of
-from tidecast.log.takeover import OwnerFile
-from tidecast.queues.lease_file import NAME, LeaseFile
 
 from tidecast.config import TopicConfig
 from tidecast.errors import CorruptLog, Fenced, NotFound
 from tidecast.events import QueuesLost, QueuesReleased, QueuesTaken
 from tidecast.layout.counters import QueueCounter as C
+from tidecast.log.takeover import OwnerFile
 from tidecast.node.durable_topic import DurableTopic
+from tidecast.queues.lease_file import NAME, LeaseFile
 from tidecast.queues.leases import Acquire, Granted, Listing, ListLeases, Refused, Release, Renew
 from tidecast.testing import Network, SimulatedNode
 
