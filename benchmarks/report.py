@@ -39,6 +39,12 @@ RUNS: dict[str, tuple[str, ...]] = {
     "loss-20": ("tidecast", "bench", "loss", "--drop", "0.2", "--json"),
     "idle": ("tidecast", "bench", "idle", "--json"),
     "fanout": ("tidecast", "bench", "fanout", "--json"),
+    "durable": ("tidecast", "bench", "durable", "--peers", "--json"),
+    "consume": ("tidecast", "bench", "consume", "--peers", "--json"),
+    "pausing": ("tidecast", "bench", "pausing", "--json"),
+    "slow-consumer": ("tidecast", "bench", "slow-consumer", "--json"),
+    "streams": ("tidecast", "bench", "streams", "--json"),
+    "recovery": ("tidecast", "bench", "recovery", "--gigabytes", "10", "--json"),
     "throughput-8192": ("tidecast", "bench", "throughput", "--packet-bytes", "8192", "--json"),
     "throughput-61440": ("tidecast", "bench", "throughput", "--packet-bytes", "61440", "--json"),
 }

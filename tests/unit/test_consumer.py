@@ -13,6 +13,7 @@ import pytest
 import tidecast
 import tidecast.sync
 from tidecast.bench.measure import wait_until
+from tidecast.buffers import member_ring
 from tidecast.client.consumer import filter_options
 from tidecast.client.link import ConsumerOptions
 from tidecast.client.start import Earliest, Latest, Time, Tokens
@@ -281,6 +282,26 @@ def test_a_redrive_goes_page_by_page_and_does_not_read_again_what_is_done(
         assert consumer.redrive()["scanned"] == 0
         saved = client.link.node.consumers.get("orders", "work").saved  # type: ignore[attr-defined]
         assert saved.redriven == []
+
+
+def test_single_acks_wake_nobody_and_are_settled_all_the_same(
+    client: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lanes = client.link.node.consumers.puller.state.lanes  # type: ignore[attr-defined]
+    before = int(lanes["settled"].sum())
+    publish(client, *BODIES[:3], keys=1)
+    with client.consumer("orders", "quiet") as consumer:
+        messages = []
+        while len(messages) < 3:
+            messages += [message.copy() for message in consumer.fetch(10, 5.0)]
+        woken: list[int] = []
+        monkeypatch.setattr(member_ring, "wake_member", lambda *rest: woken.append(rest[-1]))
+        for message in messages:
+            message.ack()
+        wait_until(lambda: int(lanes["settled"].sum()) - before == 3, 5.0, "acks")
+        assert woken == []
+        messages[0].term("too late")
+        assert len(woken) == 1
 
 
 def test_the_counters_file_tells_lag_redeliveries_and_dead_letters(client: Connection) -> None:

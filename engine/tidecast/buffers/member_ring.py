@@ -259,6 +259,15 @@ def wake_member(wakes, bells, member):
 
 
 @held_kernel
+def note_member(wakes, member):
+    """The client's: the puller shall look at it in its next cycle; nobody is woken for that."""
+    if 0 <= member < lay.MEMBERS_MAX:
+        at, bit = lay.WAKE_MEMBERS_AT + (member >> 6) * 8, 1 << (member & 63)
+        if load_relaxed(wakes, at) & bit == 0:
+            fetch_or(wakes, at, bit)
+
+
+@held_kernel
 def wake_queue(wakes, bells, queue):
     """A queue has new records (from Python; kernels call `wake`)."""
     if 0 <= queue < lay.QUEUES_MAX:

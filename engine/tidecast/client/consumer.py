@@ -42,6 +42,9 @@ FETCH_MAX = 65_536
 ITERATE_MESSAGES = 256
 RUNS_MAX = 4096
 ACK_PATIENCE_S = 10.0
+ACKS_UNRUNG_MAX = 64
+"""Single acks before the puller is woken for them: a system call for each is saved. It looks every
+20 ms at the latest, and taking the next messages wakes it as well."""
 ACKS, ON_ERROR = ("after", "before", "none"), ("nak", "term", "raise")
 _TAKEN = lay.MEM_TAKEN_AT // 8
 
@@ -89,6 +92,7 @@ class ConsumerCore:
         self._lost = False
         self._draining = False
         self._lock = threading.Lock()
+        self._unrung = 0
         self._reason = np.zeros(lay.ACK_REASON_BYTES_MAX, dtype=np.uint8)
         self._rows = np.zeros((1024, mr.ROW_FIELDS), dtype=np.int64)
         self._runs = np.zeros((RUNS_MAX, mr.RUN_FIELDS), dtype=np.int64)
@@ -282,7 +286,14 @@ class ConsumerCore:
                 backoff.pause(deadline)
                 if deadline.passed:
                     raise ConnectionLost(f"{self.pattern}: the engine took no acks for 10 s")
-        mr.wake_member(self._wakes, self._connection.link.bells, self._grant.member)
+            self._unrung += 1
+            quiet = kind == lay.ACK and self._unrung < ACKS_UNRUNG_MAX
+            if not quiet:
+                self._unrung = 0
+        if quiet:
+            mr.note_member(self._wakes, self._grant.member)
+        else:
+            mr.wake_member(self._wakes, self._connection.link.bells, self._grant.member)
 
     def wake(self) -> None:
         """Tell the puller that there are acks, or room."""

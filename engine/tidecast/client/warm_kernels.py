@@ -63,6 +63,7 @@ def compile_kernels() -> None:
         (mr.ack_runs, (raw, state, runs, 0, 0, raw)),
         (mr.arm_client, (raw, state)),
         (mr.wake_member, (raw, raw, 0)),
+        (mr.note_member, (raw, 0)),
         (gather, (raw, rows, words, raw)),
     ]
     for kernel, arguments in calls:
