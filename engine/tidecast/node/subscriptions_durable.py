@@ -230,7 +230,7 @@ class DurableSubscriptions(Observer):
         """
         with self.lock:
             found = [
-                self._position(lane)[0]
+                self.position_of(lane)[0]
                 for subscription in self.subscriptions.values()
                 if (lane := subscription.lanes.get((topic, queue_index))) is not None
             ]
@@ -386,15 +386,15 @@ class DurableSubscriptions(Observer):
         lane.gated = False
         if queue_map.epoch:
             settled = [
-                self._position(subscription.lanes[(lane.here.topic, q)])[0]
+                self.position_of(subscription.lanes[(lane.here.topic, q)])[0]
                 if (lane.here.topic, q) in subscription.lanes else 0
                 for q in range(queue_map.queues)
             ]  # fmt: skip
             lane.gated = bool(queue_map.blocked_by(lane.here.queue, settled))
         return lane.gated
 
-    def _position(self, lane: LaneHere) -> tuple[int, int]:
-        """(watermark, cursor)."""
+    def position_of(self, lane: LaneHere) -> tuple[int, int]:
+        """(first token that is not settled, cursor) of a lane."""
         assert self.puller is not None
         puller = self.puller
         mark, cursor = puller.call(entries.position_of, puller.words, lane.lane)
@@ -515,10 +515,6 @@ class DurableSubscriptions(Observer):
             return False
         lanes = self.puller.state.lanes
         return any(lanes[lane.lane]["dirty"] for lane in subscription.lanes.values())
-
-    def position_of(self, lane: LaneHere) -> int:
-        """First token of a lane that is not settled."""
-        return self._position(lane)[0]
 
     def save_now(self, subscription: SubscriptionHere) -> None:
         """Save a subscription. Raises StorageError."""

@@ -248,7 +248,7 @@ def seek(
         for key, lane in sorted(subscription.lanes.items()):
             if (topic is not None and key[0] != topic) or (queue is not None and key[1] != queue):
                 continue
-            before = subs.position_of(lane)
+            before, _ = subs.position_of(lane)
             log = lane.here.log
             after = before + shift if shift else start_token(log, options)
             after = min(max(after, log.earliest_token), log.next_token)
