@@ -291,7 +291,7 @@ def test_single_acks_wake_nobody_and_are_settled_all_the_same(
     before = int(lanes["settled"].sum())
     publish(client, *BODIES[:3], keys=1)
     with client.consumer("orders", "quiet") as consumer:
-        messages = []
+        messages: list[Any] = []
         while len(messages) < 3:
             messages += [message.copy() for message in consumer.fetch(10, 5.0)]
         woken: list[int] = []
