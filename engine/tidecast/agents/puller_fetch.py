@@ -1,9 +1,9 @@
 """Fetching a block from a log that the puller reads itself, inside its duty cycle.
 
-A cycle that had to return to Python for each block waited for the interpreter lock, up to 5 ms (the
-switch interval) for 2,000 records whenever the user's code was busy: 0.04 to 0.8 M records/s where
-the same loop, compiled, made 2.3 M. What is out of the ordinary is left to the shell: batches
-larger than a block, records that retention deleted, damage, errors of the disk.
+A cycle that returns to Python for a block waits there for the interpreter lock, up to 5 ms (the
+switch interval) for some 2,000 records, whenever the user's code is busy. What is out of the
+ordinary is left to the shell: batches larger than a block, records that retention deleted, damage,
+errors of the disk.
 """
 
 from __future__ import annotations
