@@ -107,7 +107,11 @@ TIMERS: tuple[tuple[str, str, str], ...] = (
     ("agents.sending", "PROBE_NS_MAX", "and at most; doubles from there to the heartbeat"),
     ("node", "heartbeat_ms", "heartbeat of a silent publication"),
     ("topic", "nak_delay_us", "grace for reordering before the first NAK of a gap"),
-    ("topic", "nak_retry_us", "least time between two NAKs of a gap; else 2 x the round trip"),
+    (
+        "topic",
+        "nak_retry_us",
+        "least time between two NAKs of a gap; else its round trip + 4 x deviation",
+    ),
     ("agents.receiving", "NAK_RETRY_NS_UNKNOWN", "the same while the round trip is not known"),
     ("protocol.loss", "RETRY_NS_MAX", "NAKs of a gap back off by doubling up to this"),
     (

@@ -186,3 +186,35 @@ def test_idle_engine_is_small(lab: Lab) -> None:
     process.cpu_percent(interval=1.0)  # agents spin a while before they park
     assert process.cpu_percent(interval=5.0) < 2.0
     assert process.memory_info().rss < 250e6
+
+
+def test_a_ring_larger_than_the_socket_buffer_loses_nothing_while_the_receiver_sleeps(
+    lab: Lab,
+) -> None:
+    """Two inline nodes: nobody receives while the publisher fills what it may."""
+    wire = multicast(socket_buffer_bytes=256 << 10)
+    rings = {"history_bytes": 16 << 20, "receive_bytes": 16 << 20, "flow": "min"}
+
+    def node(name: str) -> Connection:
+        topics = [{"name": "wide", "on_full": "error", **rings}]
+        chosen = topology_from(topology(wire, topics=topics, name=name))
+        return lab.connect("embedded://", topology=chosen, mode="inline")
+
+    left, right = node("left"), node("right")
+    publisher = left.publisher("wide", linger_us=0)
+    subscription = right.subscribe("wide")
+    payload = bytes(1000)
+    deadline = time.monotonic() + 20.0
+    while not left.link.stats()["publication"][0].get("receivers") and time.monotonic() < deadline:
+        left.work()
+        right.work()
+    published, received = 0, 0
+    while received < 8_000:
+        while published < 8_000 and publisher.try_publish(payload):
+            published += 1
+        for _ in range(50):
+            left.work()  # as much as the window lets it: `right` does not run meanwhile
+        received += len(subscription.poll(4096))
+    (image,) = right.link.stats()["image"]
+    assert published == received == 8_000
+    assert image.get("losses", 0) == 0

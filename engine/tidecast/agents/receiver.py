@@ -246,7 +246,10 @@ def _image_timers(S, image, now_ns):
     work += tell_durable(S, image, ring)
     if image.gaps > 0 and now_ns >= image.nak_ns:
         work += send_naks(S, image, now_ns)
-    if image.contiguous - image.reported >= (image.slots >> 3):
+    if image.contiguous - image.told >= (image.buffer_slots >> 2):
+        send_status(S, image, ring, 0, now_ns)
+        work += 1
+    elif image.contiguous - image.reported >= (image.slots >> 3):
         slowest, _ = consumed_by_all(image, ring)
         if slowest - image.reported >= (image.slots >> 3):
             send_status(S, image, ring, 0, now_ns)

@@ -352,15 +352,17 @@ def _address(S, image):
 def send_status(S, image, ring, flags, now_ns):
     """Report positions to the publisher."""
     slowest, _ = consumed_by_all(image, ring)
+    # Beyond what has arrived no more than the socket holds while we do not run, at worst.
+    window = min(image.slots, image.contiguous - slowest + image.buffer_slots)
     echo_delay_us = (now_ns - image.echo_at_ns) // 1000
     n = put_status(
         S.packet, flags, image.channel, image.session, image.topic, S.misc[M_NODE],
-        image.receiver, slowest, image.contiguous, image.slots, image.lost,
+        image.receiver, slowest, image.contiguous, window, image.lost,
         image.echo_ns, echo_delay_us,
     )  # fmt: skip
     image.echo_ns = 0
     send_to_address(S.tx, _address(S, image), S.packet, n)
-    image.reported = slowest
+    image.reported, image.told = slowest, image.contiguous
     # The first ones follow each other quickly: until one arrives the publisher does not know us,
     # and `min` flow control does not wait for us.
     image.status_ns = now_ns + image.status_interval_ns

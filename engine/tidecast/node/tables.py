@@ -268,6 +268,12 @@ def sent_of(publication: Publication) -> int:
 # --- images ---------------------------------------------------------------------------------------
 
 
+def _slots_of_socket(runtime: TransportRuntime, channel: int, slot_bytes: int) -> int:
+    """Packets that the socket's buffer holds; as many as any window where it has none."""
+    n_bytes = runtime.receive_buffer_bytes(channel)
+    return lay.SLOTS_MAX if n_bytes == 0 else max(n_bytes // slot_bytes, lay.SLOTS_MIN)
+
+
 def add_image(
     node: Node,
     image: Image,
@@ -314,6 +320,8 @@ def add_image(
             "status_ns": now,
             "status_interval_ns": STATUS_INTERVAL_NS_FIRST,
             "reported": join,
+            "told": join,
+            "buffer_slots": _slots_of_socket(runtime, channel, about.slot_bytes),
             "heard_ns": now,
             "echo_at_ns": now,
             "end_seq": -1,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import struct
 import threading
 import time
@@ -185,6 +186,15 @@ class TransportRuntime:
         self.sender_row = counters.allocate(cl.ROW_SENDER, config.name, name)
         self.receiver_row = counters.allocate(cl.ROW_RECEIVER, config.name, name)
         self._build(incarnation, counters, recorder, seed)
+
+    def receive_buffer_bytes(self, channel: int) -> int:
+        """What the kernel keeps for us on a channel while we do not run; 0: nothing is lost there.
+
+        Linux grants twice what is asked for, for its own book-keeping, and no more than its limit.
+        """
+        if self.sockets is None:
+            return 0
+        return self.sockets.receive[channel].getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
 
     # --- construction ---------------------------------------------------------------------------
 

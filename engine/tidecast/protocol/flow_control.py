@@ -64,10 +64,10 @@ def place_for(receivers, identity):
 def note_status(receivers, i, consumed, contiguous, window, lost, now_ns):
     """Take a receiver's STATUS. Positions never go back."""
     receivers[i].heard_ns = now_ns
-    receivers[i].window = window
     receivers[i].lost = lost
-    if contiguous > receivers[i].contiguous:
+    if contiguous >= receivers[i].contiguous:  # a belated one knows an older window
         receivers[i].contiguous = contiguous
+        receivers[i].window = window
     if consumed > receivers[i].consumed:
         receivers[i].consumed = consumed
         receivers[i].progress_ns = now_ns
