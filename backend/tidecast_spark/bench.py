@@ -213,10 +213,12 @@ def run(
         note("decoding without Spark")
         floor = {"decode_rows_per_s": _decode_rate(data_dir, kept)}
         if kafka is not None:
-            from tidecast_spark.bench_kafka import run_kafka
+            from tidecast_spark.bench_kafka import in_its_own_process
 
             note("Kafka")
-            peers["kafka"] = run_kafka(kafka, data_dir / "kafka", kept, PER_BATCH, VALUE_BYTES)
+            peers["kafka"] = in_its_own_process(
+                kafka, data_dir / "kafka", kept, PER_BATCH, VALUE_BYTES
+            )
     source = metrics["source_rows_per_s"]
     return {
         "bench": "spark",

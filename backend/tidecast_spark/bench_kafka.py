@@ -5,7 +5,9 @@ Batches only: the newest connector to be had, 4.0, is older than this PySpark, a
 
 from __future__ import annotations
 
+import json
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -101,3 +103,22 @@ def run_kafka(
             }
         finally:
             spark.stop()
+
+
+def in_its_own_process(jars: Path, directory: Path, rows: int, keys: int, size: int) -> Any:
+    """`run_kafka` with a JVM that has the connector's jars from its start."""
+    words = [str(jars), str(directory), str(rows), str(keys), str(size)]
+    ran = subprocess.run(
+        [sys.executable, "-m", "tidecast_spark.bench_kafka", *words],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if ran.returncode:
+        last = (ran.stderr.strip().splitlines() or ["no output"])[-1]
+        return {"error": f"exit code {ran.returncode}: {last}"}
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    _jars, _directory, *_numbers = sys.argv[1:]
+    _found = run_kafka(Path(_jars), Path(_directory), *map(int, _numbers))
+    sys.stdout.write(json.dumps(_found) + "\n")
