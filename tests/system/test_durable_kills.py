@@ -87,8 +87,11 @@ class Crashes:
         engines = [e for e in self.engines if ("engine" if e is self.owner else "other") in victims]
         for each in engines:
             each.kill()
+        for each in engines:  # side by side: most of it is waiting
+            each.engine = self.lab.spawn("engine", platform=each)
         for each in engines:
-            each.start()
+            assert each.engine is not None
+            assert "ready" in each.engine.line()
         if engines:
             self.set_faults()
         if "producer" in victims:
