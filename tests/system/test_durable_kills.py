@@ -173,10 +173,10 @@ SHARED = pytest.param(False, id="shared", marks=pytest.mark.long)
 
 
 @pytest.mark.parametrize("apart", [SHARED, pytest.param(True, id="apart")])
-def test_ten_kills_lose_nothing_and_double_nothing(
+def test_kills_lose_nothing_and_double_nothing(
     lab: Lab, eventually: Eventually, apart: bool
 ) -> None:
-    kill_at_random(lab, eventually, 10, seed=int(apart), apart=apart, spool=apart, least=4)
+    kill_at_random(lab, eventually, 4, seed=int(apart), apart=apart, spool=apart, least=4)
 
 
 @pytest.mark.long
