@@ -272,6 +272,7 @@ def test_traffic_is_switched_on_and_off_and_seen_live(
 ) -> None:
     monkeypatch.setattr("tidecast_control.live.feed.LINGER_S", 0.2)
     _put(control, "topics/example", {})
+    eventually(lambda: _settled(control, "topics/example"), "the topic on the engine")
     with control.live("overview", "topic:example", "messages:example") as feed:
         assert feed.next("overview", "snapshot")["data"]["nodes_up"] == 1
         started = control.api.post("/traffic/example/start")

@@ -113,7 +113,6 @@ def test_lag_rises_with_a_slow_consumer_and_falls_and_a_pause_holds_it(
         expect(figure(page, "Lag")).not_to_have_text(HUNDREDS)
         assert source.done > published
         assert consumer.done > held
-        page.get_by_role("button", name="Ask the engines").click()
         positions = page.get_by_label("Positions").get_by_role("row")
         expect(positions).to_have_count(3)  # a head, two queues
         source.stopping.set()

@@ -343,10 +343,11 @@ def test_a_place_that_was_given_up_brings_what_was_not_acked_again(
                 unacked = held.payloads()
                 # What was acked is settled before the cut.
                 eventually(lambda: _settled(near, topic, "lost") == 20, "acks")
+                counts = lambda: gateway.stats()["sessions"][0]["consumers_given_up"]  # noqa: E731
+                before = counts()  # at the opening, too, a busy client may be back too late
                 proxy.refuses = True
                 proxy.cut()
-                counts = lambda: gateway.stats()["sessions"][0]["consumers_given_up"]  # noqa: E731
-                eventually(lambda: counts() == 1, "the place given up")
+                eventually(lambda: counts() > before, "the place given up")
                 proxy.refuses = False
                 assert until_event(far, ConsumerRejoined).subscription == "lost"
                 held.ack()  # too late: it comes again

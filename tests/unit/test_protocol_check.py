@@ -63,7 +63,7 @@ BROKEN = {
     "version 2": (VERSION, pk.data(version=2)),
     "version 0": (VERSION, bytes(64)),
     "type 0": (TYPE, pk.header(0, 32)),
-    "type 7": (TYPE, pk.header(7, 32)),
+    "type 8": (TYPE, pk.header(8, 32)),
     "length below header": (SHORT, pk.header(wire.DATA, 31)),
     "length beyond the datagram": (SHORT, pk.header(wire.DATA, 33)),
     "channel 3": (FIELD, pk.data(channel=3)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -17,6 +17,8 @@ from tidecast.layout import packet as wire
 
 if TYPE_CHECKING:
     from tidecast.client.images import Image
+
+_T = TypeVar("_T")
 
 SLICED_MAX = 8
 """So few payloads are sliced one by one: gathering costs some us, however few there are."""
@@ -163,8 +165,12 @@ class Batch(Origin):
 
     @property
     def messages(self) -> list[Message]:
-        """All messages. `views` and `to_arrow` are for who wants nothing copied."""
-        return list(map(Message, self.payloads(), repeat(self), range(self._n)))
+        """All messages. `views` and `to_arrow` are for who wants nothing copied.
+
+        A subscription that can be lapped took a copy; the ring of another is not overwritten
+        before it moves on, except when it is evicted: `still_valid` tells.
+        """
+        return list(map(Message, self._pieces(), repeat(self), range(self._n)))
 
     def views(self) -> list[memoryview]:
         """The payloads in place, nothing copied: valid until the next batch is taken."""
@@ -187,11 +193,11 @@ class Batch(Origin):
 
     def payloads(self) -> list[bytes]:
         """The payloads, copied. Raises GapError when the ring was overwritten meanwhile."""
+        return self._whole(self._pieces())
+
+    def _pieces(self) -> list[bytes]:
         if self._n <= SLICED_MAX:
-            found = list(map(bytes, self.views()))
-            if found:
-                self._image.check_whole()
-            return found
+            return list(map(bytes, self.views()))
         data, offsets = self._gathered()
         return split(data.tobytes(), offsets)
 
@@ -201,7 +207,7 @@ class Batch(Origin):
 
     def to_numpy(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """A copy as ``uint8[n, bytes]``. Raises CodecError when the lengths differ."""
-        data, offsets = self._gathered()
+        data, offsets = self._whole(self._gathered())
         size = int(offsets[1]) if self._n else 0
         if not np.array_equal(offsets, np.arange(self._n + 1) * size):
             raise CodecError(
@@ -222,7 +228,7 @@ class Batch(Origin):
 
         if in_place:
             return self._arrow_in_place(pa)
-        data, offsets = self._gathered()
+        data, offsets = self._whole(self._gathered())
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
         return pa.Array.from_buffers(pa.large_binary(), self._n, buffers)
 
@@ -253,6 +259,11 @@ class Batch(Origin):
         columns = self._columns
         n = self._n
         return columns[0, :n].tolist(), columns[1, :n].tolist()
+
+    def _whole(self, copied: _T) -> _T:
+        if self._n:
+            self._image.check_whole()
+        return copied
 
     def _gathered(self) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], kernels.Port]:
         self._check()

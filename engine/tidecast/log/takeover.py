@@ -50,9 +50,10 @@ class OwnerFile:
         """Become the owner. Raises Fenced when there is one with this epoch or a higher one."""
         newest, owner = self.read()
         if newest >= epoch:
+            who = f"node {owner}" if owner else "another engine"
             raise Fenced(
-                f"{self.path.parent}: node {owner} owns these queues with epoch {newest}, this "
-                f"engine's lease has {epoch}: it is asked for again"
+                f"{self.path.parent}: {who} owns these queues with epoch {newest}, this engine's "
+                f"lease has {epoch}: it is asked for again"
             )
         write_atomically(self.path, msgspec.json.encode(_Owner(epoch, name)))
         sync_directory(self.path.parent)

@@ -1,4 +1,4 @@
-import { useEffect } from "react";
+import { useEffect, useRef } from "react";
 
 export type Hotkeys = Record<string, () => void>;
 
@@ -13,10 +13,16 @@ const typing = (target: EventTarget | null) =>
  * with `mod` count; inside a dialog none but those do.
  */
 export function useHotkeys(keys: Hotkeys): void {
+  // The page renders anew with each piece of live data: that must not part the two keys of a pair.
+  const latest = useRef(keys);
+  useEffect(() => {
+    latest.current = keys;
+  }, [keys]);
   useEffect(() => {
     let first = "";
     let timer: ReturnType<typeof setTimeout> | undefined;
     const press = (event: KeyboardEvent) => {
+      const keys = latest.current;
       if (event.defaultPrevented || event.isComposing || event.altKey) return;
       const mod = event.ctrlKey || event.metaKey;
       const name =
@@ -43,5 +49,5 @@ export function useHotkeys(keys: Hotkeys): void {
       clearTimeout(timer);
       document.removeEventListener("keydown", press);
     };
-  }, [keys]);
+  }, []);
 }
