@@ -26,7 +26,8 @@ def keeps(platform: Platform) -> bool:
     return platform.counters("queue").get("owner_epoch", 0) > 0
 
 
-@pytest.mark.parametrize("how", ["stopped", pytest.param("killed", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["stopped", "killed"])
 def test_the_other_engine_takes_over_and_nothing_is_lost_or_doubled(
     lab: Lab, eventually: Eventually, how: str
 ) -> None:

@@ -97,7 +97,7 @@ def test_publisher_killed_in_a_burst(lab: Lab, eventually: Eventually, where: st
     assert _number(subscription.next(timeout=10.0)) == 77
 
 
-@pytest.mark.parametrize("where", ["here", "there"])
+@pytest.mark.parametrize("where", ["here", pytest.param("there", marks=pytest.mark.long)])
 def test_subscriber_killed_that_held_the_publisher_back(
     lab: Lab, eventually: Eventually, where: str
 ) -> None:
