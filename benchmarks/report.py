@@ -56,13 +56,15 @@ README_FIGURES = (
     ("latency", "rtt_p999_us", "round trip p99.9, us"),
     ("ipc", "msgs_per_s", "messages/s"),
     ("ipc", "rtt_p50_us", "round trip p50, us"),
-    ("python", "ipc_two_one_msgs_per_s", "messages/s, one by one"),
-    ("python", "udp_batch_msgs_per_s", "messages/s, batches"),
+    ("python", "ipc_two_one_msgs_per_s", "messages/s, one by one, ipc"),
+    ("python", "udp_batch_msgs_per_s", "messages/s, batches, UDP"),
+    ("python", "ipc_two_batch_msgs_per_s", "messages/s, batches, ipc"),
     ("loss-5", "msgs_per_s", "messages/s at 5 % loss"),
     ("loss-5", "at_1_percent_rtt_p999_us", "round trip p99.9 at 1 % loss, us"),
 )
 PEER_NAMES = {
-    "ipc_two_one_msgs_per_s": "msgs_per_s", "udp_batch_msgs_per_s": "msgs_per_s",
+    "ipc_two_one_msgs_per_s": "msgs_per_s", "ipc_two_batch_msgs_per_s": "msgs_per_s",
+    "udp_batch_msgs_per_s": "msgs_per_s",
     "at_1_percent_rtt_p999_us": "rtt_p999_us",
 }  # fmt: skip
 HEAD_FIGURES = ("msgs_per_s", "rtt_p50_us", "rtt_p99_us", "rtt_p999_us")
@@ -179,13 +181,17 @@ def write() -> None:
         README.write_text(f"{before}{TABLE_BEGIN}\n{table}\n{TABLE_END}{after}")
 
 
-def _best_peer(outcome: dict[str, Any], figure: str, lowest: bool) -> str:
-    """The best peer's figure of the same run, and whose it is."""
+def _best_peer(outcome: dict[str, Any], figure: str, lowest: bool, near: bool) -> str:
+    """The best peer's figure of the same run, and whose it is; ``near``: over shared memory.
+
+    Shared memory is compared with shared memory, a network with a network.
+    """
     found = [
         (each["metrics"][figure], peer)
         for peer, runs in outcome.get("peers", {}).items()
         for each in runs
         if each.get("metrics", {}).get(figure)
+        and (each.get("config", {}).get("channel") == "ipc") == near
     ]
     if not found:
         return ""
@@ -203,7 +209,8 @@ def _readme_table(kept: dict[str, Any]) -> list[str]:
         if outcome is None or figure not in outcome["metrics"]:
             continue
         floor = outcome["floor"].get(figure, "")
-        peer = _best_peer(outcome, PEER_NAMES.get(figure, figure), figure.endswith("_us"))
+        near = name == "ipc" or figure.startswith("ipc")
+        peer = _best_peer(outcome, PEER_NAMES.get(figure, figure), figure.endswith("_us"), near)
         value = _figure(outcome["metrics"][figure])
         lines.append(f"| {name} | {label} | {value} | {_figure(floor)} | {peer} |")
     return lines

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import resource
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +30,7 @@ from tidecast.log.queue_log import QueueLog
 from tidecast.native.mapped import Bytes
 from tidecast.queues.cursor import SHARES
 from tidecast.queues.sources import Fetched, LogSource, Rows
+from tidecast.scratch import drop_scratch, scratch_directory
 
 PUBLISHED_DISCARD, PUBLISHED_RETAIN = 2087 / 60, 4_884_693 / 60
 """Records/s of KAFKA-7548's report, before and after."""
@@ -69,12 +68,15 @@ class DelayedSource(LogSource):
         return got
 
 
+SCRATCH = "tidecast-pulling-"
+
+
 class Stand:
     """Prefilled queues and a puller over them, in a directory of their own."""
 
     def __init__(self, queues: int, records: int, size: int) -> None:
-        self.directory = Path(tempfile.mkdtemp(prefix="tidecast-bench-"))
-        self.shm = Path(tempfile.mkdtemp(prefix="tidecast-bench-", dir="/dev/shm"))
+        self.directory, self._lock = scratch_directory(SCRATCH)
+        self.shm, self._shm_lock = scratch_directory(SCRATCH, Path("/dev/shm"))
         self.logs = [self._fill(q, records, size) for q in range(queues)]
         self.members = 0
 
@@ -119,8 +121,8 @@ class Stand:
         """Remove everything."""
         for log in self.logs:
             log.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
-        shutil.rmtree(self.shm, ignore_errors=True)
+        drop_scratch(self.directory, self._lock)
+        drop_scratch(self.shm, self._shm_lock)
 
 
 def amplification(puller: Puller, lanes: list[int]) -> float:
