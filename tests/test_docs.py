@@ -176,6 +176,26 @@ def verbs_exist(path: str, text: str) -> list[str]:
     ]
 
 
+def page_commands(text: str) -> Iterator[tuple[int, list[str]]]:
+    """(line, words) of each `tidecast ...` that a source of the dashboard shows or copies."""
+    for found in re.finditer(r"([\"'`])(tidecast [a-z].*?)(?<!\\)\1(?!\w)", text):
+        words = shlex.split(re.sub(r"\$\{[^}]*\}", "X", found[2].replace('\\"', '"')))
+        yield text.count("\n", 0, found.start()) + 1, words
+
+
+def page_commands_run(path: str, text: str) -> list[str]:
+    command = command_line()
+    assert command is not None
+    found = []
+    for line, words in page_commands(text):
+        wrong = check_verb(words, command)
+        if words[1] == "pub" and len(words) > 3 and not words[3].startswith("-"):
+            wrong = f"`tidecast pub` takes {words[3]!r} for a file: --message"
+        if wrong:
+            found.append(f"{line}: {wrong}")
+    return found
+
+
 DOCS = [(path, text) for path, text in select(".md") if path != "CHANGELOG.md"]
 
 RULES: dict[str, tuple[Rule, list[tuple[str, str]]]] = {
@@ -184,6 +204,7 @@ RULES: dict[str, tuple[Rule, list[tuple[str, str]]]] = {
     "python examples": (python_examples_parse, DOCS),
     "shell commands": (commands_are_known, DOCS),
     "tidecast verbs": (verbs_exist, DOCS),
+    "the dashboard's commands": (page_commands_run, list(select(".tsx", under=("frontend/src",)))),
 }
 
 
@@ -200,6 +221,8 @@ PLANTED: list[tuple[str, str]] = [
     ("named files", "see `docs/none-such.md`\n"),
     ("python examples", "```python\nwith x as y\n```\n"),
     ("shell commands", "```bash\nmake x && ./configure --now\n```\n"),
+    ("the dashboard's commands", "<Command text=\"tidecast pub hello 'hi'\" />\n"),
+    ("the dashboard's commands", "cli: `tidecast topic remove ${name}`,\n"),
 ]
 
 
@@ -212,6 +235,7 @@ def test_each_rule_bites(name: str, text: str) -> None:
 HARMLESS: list[tuple[str, str]] = [
     ("links", "# A title\n\nsee [it](#a-title), [web](https://x.example), [file](Makefile)\n"),
     ("python examples", "```python\nasync with a as b:\n    await b.c()\n```\n"),
+    ("the dashboard's commands", "commands={[`tidecast pub ${name} --message 'hi'`]}\n"),
     ("shell commands", "```bash\nA=1 make x  # it's\ncat > x <<'E'\nany\nE\nmake y \\\n  z\n```\n"),
 ]
 

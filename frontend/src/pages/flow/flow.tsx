@@ -87,7 +87,7 @@ export function FlowPage() {
         <Empty
           icon={Network}
           title="Nothing flows yet"
-          commands={["tidecast sub 'md.>'", "tidecast pub md.eu 'hello'"]}
+          commands={["tidecast sub 'md.>'", "tidecast pub md.eu --message 'hello'"]}
         >
           As soon as somebody publishes or subscribes, the way of the messages shows up here.
         </Empty>

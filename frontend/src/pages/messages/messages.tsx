@@ -54,7 +54,7 @@ export function MessagesPage() {
         <Empty
           icon={MessageSquareText}
           title="Choose a topic"
-          commands={["tidecast sub 'md.>' --output json", "tidecast pub md.eu 'hello'"]}
+          commands={["tidecast sub 'md.>' --output json", "tidecast pub md.eu --message 'hello'"]}
         >
           Its messages are shown as they come. Looking changes nothing: no position moves, no
           message is taken from anybody.

@@ -2,6 +2,7 @@ import { Send } from "lucide-react";
 import { useState } from "react";
 import { bodyOf, http, type Schemas, wanted } from "@/api/client";
 import { useAct } from "@/app/act";
+import { commandOf } from "@/lib/copy-as";
 import { Button } from "@/ui/button";
 import { Card } from "@/ui/card";
 import { CopyAs } from "@/ui/copy-as";
@@ -74,7 +75,10 @@ export function Publish({ topic }: { topic: string }) {
                 cli:
                   shape === "hex"
                     ? undefined
-                    : `tidecast pub ${topic} '${payload.replaceAll("\n", " ").replaceAll("'", "'\\''")}'${key ? ` --key ${key}` : ""}`,
+                    : commandOf(
+                        ...["tidecast", "pub", topic, "--message", payload],
+                        ...(key ? ["--key", key] : []),
+                      ),
               }}
             />
           </span>

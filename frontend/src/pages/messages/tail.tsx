@@ -97,7 +97,7 @@ export function Tail({
             <Empty
               icon={Radio}
               title={query ? "Nothing shown matches" : "Listening"}
-              commands={query ? [] : [`tidecast pub ${topic} 'hello'`]}
+              commands={query ? [] : [`tidecast pub ${topic} --message 'hello'`]}
             >
               {query ? "Only what is on the page is filtered." : "The next message shows up here."}
             </Empty>

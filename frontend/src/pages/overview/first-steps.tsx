@@ -90,7 +90,7 @@ export function FirstSteps({ active }: { active: boolean }) {
       </header>
       <div className="grid gap-2 lg:grid-cols-2">
         <Command text="tidecast sub hello" />
-        <Command text="tidecast pub hello 'first message'" />
+        <Command text="tidecast pub hello --message 'first message'" />
       </div>
     </section>
   );

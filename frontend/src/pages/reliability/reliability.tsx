@@ -146,7 +146,7 @@ function Body({ data }: { data: Reliability }) {
           <Empty
             icon={Activity}
             title="No publisher is connected"
-            commands={["tidecast pub md.eu 'hello'"]}
+            commands={["tidecast pub md.eu --message 'hello'"]}
           >
             A publication is a publisher's ring: send buffer and history for repairs in one.
           </Empty>

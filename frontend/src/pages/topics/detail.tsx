@@ -224,7 +224,7 @@ function LiveTab({
             icon={RadioTower}
             title="No publisher yet"
             className="py-8"
-            commands={[`tidecast pub ${name} 'hello'`, `tidecast sub ${name}`]}
+            commands={[`tidecast pub ${name} --message 'hello'`, `tidecast sub ${name}`]}
           >
             The first message opens a publication.
           </Empty>

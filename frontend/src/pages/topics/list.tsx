@@ -231,7 +231,10 @@ export function TopicsPage() {
               <Empty
                 icon={Layers}
                 title="No topics yet"
-                commands={["tidecast pub orders.eu '{\"id\": 1}'", "tidecast sub 'orders.>'"]}
+                commands={[
+                  "tidecast pub orders.eu --message '{\"id\": 1}'",
+                  "tidecast sub 'orders.>'",
+                ]}
                 action={
                   may("topics:write") && (
                     <Button look="primary" icon={Plus} onClick={create}>
