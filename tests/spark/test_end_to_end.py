@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType, TimestampType
 from tests.support import spark_driver
-from tests.support.lab import Lab, Platform, Process, open_lab, topology
+from tests.support.lab import Lab, Platform, open_lab, topology
+from tests.support.process import Process
 from tests.support.spark_logs import STEP_NS, TIME_NS
 
 from tidecast.client.socket_session import EngineControl

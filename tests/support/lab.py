@@ -15,15 +15,17 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 import tidecast.sync
+from tests.support.process import COMMAND_TIMEOUT_S, ROOT, Child, Process
 from tidecast.config import shm_dir
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-COMMAND_TIMEOUT_S = 60.0
+if TYPE_CHECKING:
+    from tests.support.nursery import Nursery
+
 _numbers = itertools.count(1)
 
 Text = subprocess.CompletedProcess[str]
@@ -60,64 +62,18 @@ def topology(*transports: dict[str, Any], topics: list[Any] | None = None, **nod
     return {"node": node, "transports": chosen, "topics": topics or []}
 
 
-class Process:
-    """A child whose standard output is read line by line."""
-
-    def __init__(self, command: list[str], log: Path, **options: Any) -> None:
-        self.log = log
-        with log.open("ab") as errors:
-            self.popen = subprocess.Popen(
-                command, stderr=errors, cwd=ROOT, text=True,
-                **({"stdin": subprocess.PIPE, "stdout": subprocess.PIPE} | options),
-            )  # fmt: skip
-        self.pid = self.popen.pid
-
-    def line(self) -> str:
-        """The next line it says; fails with its log when it has ended."""
-        out: IO[str] | None = self.popen.stdout
-        assert out is not None
-        line = out.readline()
-        if not line:
-            self.popen.wait(COMMAND_TIMEOUT_S)
-            raise AssertionError(f"it ended, code {self.popen.returncode}:\n{self.log.read_text()}")
-        return line.strip()
-
-    def kill(self) -> None:
-        """SIGKILL, and reap."""
-        self.popen.kill()
-        self.popen.wait(COMMAND_TIMEOUT_S)
-
-    def end(self) -> int:
-        """SIGTERM; the exit code."""
-        self.popen.terminate()
-        return self.popen.wait(COMMAND_TIMEOUT_S)
-
-    def code(self, timeout_s: float = COMMAND_TIMEOUT_S) -> int:
-        """Wait for its end; the exit code."""
-        return self.popen.wait(timeout_s)
-
-    def close(self) -> None:
-        """The end of a test."""
-        if self.popen.poll() is None:
-            self.kill()
-        for stream in (self.popen.stdin, self.popen.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
-
-
 class Platform:
     """One data directory: its topology, its engine (when started), commands on it."""
 
     def __init__(self, lab: Lab, directory: Path, settings: Any) -> None:
         self.lab, self.directory = lab, directory
         self.url = f"tidecast://{directory}"
-        self.engine: Process | None = None
+        self.engine: Child | None = None
         directory.mkdir()
         if settings is not None:
             (directory / "topology.yaml").write_text(yaml.safe_dump(settings))
 
-    def start(self) -> Process:
+    def start(self) -> Child:
         """An engine process of ours; ready when this returns."""
         self.engine = self.lab.spawn("engine", platform=self)
         assert "ready" in self.engine.line()
@@ -174,7 +130,9 @@ class Platform:
 class Lab:
     """Makes platforms, processes and clients; ends them all in `close`."""
 
-    def __init__(self) -> None:
+    def __init__(self, nursery: Nursery | None = None) -> None:
+        """``nursery``: engines and roles are forked there instead of being started anew."""
+        self._nursery = nursery
         self.directory = Path(tempfile.mkdtemp(prefix="tc-"))
         self._undo = contextlib.ExitStack()
         self._undo.callback(shutil.rmtree, self.directory, ignore_errors=True)
@@ -203,22 +161,31 @@ class Lab:
         made = [self.platform(topology(wire, name=name, **node)) for name in ("left", "right")]
         return made[0], made[1]
 
-    def spawn(self, *arguments: str, platform: Platform, **options: Any) -> Process:
+    def spawn(self, *arguments: str, platform: Platform, **options: Any) -> Child:
         """`tidecast ...` in the background."""
-        command = [sys.executable, "-m", "tidecast.cli", *arguments]
-        return self._process([*command, "--data-dir", str(platform.directory)], **options)
+        asked = [*arguments, "--data-dir", str(platform.directory)]
+        return self._child("command", "tidecast.cli", asked, **options)
 
-    def role(self, name: str, url: str, *arguments: str) -> Process:
+    def role(self, name: str, url: str, *arguments: str) -> Child:
         """A client process, see `tests.support.roles`; it has said "ready"."""
-        command = [sys.executable, "-m", "tests.support.roles", name, url, *arguments]
-        made = self._process(command)
+        made = self._child("role", "tests.support.roles", [name, url, *arguments])
         assert made.line() == "ready"
         return made
 
-    def _process(self, command: list[str], **options: Any) -> Process:
-        made = Process(command, self.directory / f"log-{next(_numbers)}", **options)
+    def _child(self, kind: str, module: str, arguments: list[str], **options: Any) -> Child:
+        if self._nursery is None or options:
+            return self._process([sys.executable, "-m", module, *arguments], **options)
+        made = self._nursery.fork(kind, arguments, self._log())
         self._undo.callback(made.close)
         return made
+
+    def _process(self, command: list[str], **options: Any) -> Process:
+        made = Process(command, self._log(), **options)
+        self._undo.callback(made.close)
+        return made
+
+    def _log(self) -> Path:
+        return self.directory / f"log-{next(_numbers)}"
 
     def run(self, *arguments: str, check: bool = True, **options: Any) -> Text:
         """A command to its end."""
@@ -240,9 +207,9 @@ class Lab:
 
 
 @contextlib.contextmanager
-def open_lab() -> Iterator[Lab]:
+def open_lab(nursery: Nursery | None = None) -> Iterator[Lab]:
     """A lab for one test."""
-    lab = Lab()
+    lab = Lab(nursery)
     try:
         yield lab
     finally:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.support.lab import Lab, open_lab
+from tests.support.nursery import Nursery
 
 from tidecast.agents.warmup import warm_up
 
@@ -28,4 +29,19 @@ def _warm() -> None:
 def lab() -> Iterator[Lab]:
     """Engines, commands and clients; all ended afterwards."""
     with open_lab() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def nursery(_warm: None) -> Iterator[Nursery]:
+    """A warm process that forks engines and clients."""
+    made = Nursery()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def quick_lab(nursery: Nursery) -> Iterator[Lab]:
+    """A lab whose engines and clients are forked: for tests that kill many of them."""
+    with open_lab(nursery) as made:
         yield made

@@ -193,7 +193,7 @@ def test_json_output_of_sub_and_until_end(lab: Lab) -> None:
     platform = lab.platform()
     reading = lab.spawn("sub", "a", "--output", "json", "--until-end", platform=platform)
     while "subscribed" not in reading.log.read_text():
-        assert reading.popen.poll() is None
+        assert reading.running
     platform.run("pub", "a", "--message", "hello", "--key", "k", "--header", "h=v", "--count", "2")
     said = [json.loads(reading.line()) for _ in range(2)]
     assert [(m["data"], m["key"], m["headers"]) for m in said] == [("hello", "k", {"h": "v"})] * 2

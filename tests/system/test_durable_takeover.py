@@ -40,9 +40,7 @@ def test_the_other_engine_takes_over_and_nothing_is_lost_or_doubled(
     progress = lab.directory / "progress"
     progress.write_bytes(bytes(NUMBER.size))
     child = lab.role("produce", second.url, "orders", str(progress))
-    assert child.popen.stdin is not None
-    child.popen.stdin.write("go\n")
-    child.popen.stdin.flush()
+    child.tell("go")
 
     def durable() -> int:
         return int(NUMBER.unpack(progress.read_bytes())[0])

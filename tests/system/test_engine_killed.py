@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import time
 from pathlib import Path
@@ -122,9 +123,9 @@ def test_shared_memory_of_dead_engines_goes_at_the_next_start(lab: Lab) -> None:
     platform = lab.platform()
     engine = platform.engine
     assert engine is not None
-    assert engine.popen.stdout is not None
-    engine.popen.kill()
-    engine.popen.stdout.read()  # to its end: it is dead, and not reaped
+    assert engine.stdout is not None
+    engine.signal(signal.SIGKILL)
+    engine.stdout.read()  # to its end: it is dead, and not reaped
     (zombie,) = platform.shared()
     assert Path(f"/proc/{engine.pid}").exists()
     platform.start()

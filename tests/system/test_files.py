@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import Eventually
-from tests.support.lab import Lab, Platform, Process
+from tests.support.lab import Lab, Platform
+from tests.support.process import Child
 
 FAULTS = ("--drop", "0.05", "--duplicate", "0.02", "--reorder", "0.05", "--seed", "7")
 
@@ -27,13 +28,13 @@ def _file(path: Path, size_bytes: int, seed: int = 7) -> int:
     return len(lines)
 
 
-def _subscriber(lab: Lab, platform: Platform, n: int, out: Path) -> Process:
+def _subscriber(lab: Lab, platform: Platform, n: int, out: Path) -> Child:
     with out.open("wb") as target:
         return lab.spawn("sub", "logs", "--output", "raw", "--count", str(n), "--timeout", "60",
                          platform=platform, stdout=target)  # fmt: skip
 
 
-def _subscribed(process: Process) -> bool:
+def _subscribed(process: Child) -> bool:
     return "subscribed" in process.log.read_text()
 
 

@@ -86,7 +86,7 @@ def test_what_a_killed_client_had_is_released(served: Served) -> None:
     child = served.lab._process([sys.executable, "-c", code, url, served.token])
     with served.connect().subscribe("held", start=tidecast.Earliest()) as there:
         assert child.line() == "ready"
-        child.popen.send_signal(signal.SIGKILL)
+        child.signal(signal.SIGKILL)
         child.code()
         # Its subscription is gone, or the ring would fill up: it reads no more.
         with served.connect().publisher("held") as publisher:

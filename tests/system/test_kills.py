@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from tests.conftest import Eventually
-from tests.support.lab import Lab, Platform, Process
+from tests.support.lab import Lab, Platform
+from tests.support.process import Child
 from tests.support.roles import NUMBER
 
 from tidecast.client.blocking import Subscription
@@ -19,7 +20,7 @@ from tidecast.sync import Connection
 Client = Connection
 
 
-def _counting(lab: Lab, platform: Platform, topic: str) -> tuple[Process, Path]:
+def _counting(lab: Lab, platform: Platform, topic: str) -> tuple[Child, Path]:
     """A publisher of numbers in a burst, and the file that says how far it is."""
     progress = lab.directory / f"progress-{topic}"
     progress.write_bytes(bytes(NUMBER.size))
@@ -27,10 +28,8 @@ def _counting(lab: Lab, platform: Platform, topic: str) -> tuple[Process, Path]:
     return made, progress
 
 
-def _begin(process: Process) -> None:
-    assert process.popen.stdin is not None
-    process.popen.stdin.write("go\n")
-    process.popen.stdin.flush()
+def _begin(process: Child) -> None:
+    process.tell("go")
 
 
 def _committed(progress: Path) -> int:

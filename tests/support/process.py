@@ -1,0 +1,94 @@
+"""A child process whose standard output is read line by line."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+from pathlib import Path
+from typing import IO, Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+COMMAND_TIMEOUT_S = 60.0
+
+
+class Child:
+    """What a test does with a process that it started; `signal` and `wait` are the kind's own."""
+
+    def __init__(self, pid: int, log: Path, stdin: IO[str] | None, stdout: IO[str] | None) -> None:
+        self.pid, self.log, self.stdin, self.stdout = pid, log, stdin, stdout
+
+    def signal(self, number: int) -> None:
+        """Send a signal; nothing when it has ended."""
+        raise NotImplementedError
+
+    def wait(self, timeout_s: float) -> int:
+        """Wait for its end; the exit code, negative for a signal."""
+        raise NotImplementedError
+
+    @property
+    def running(self) -> bool:
+        """It has not ended."""
+        raise NotImplementedError
+
+    def line(self) -> str:
+        """The next line it says; fails with its log when it has ended."""
+        assert self.stdout is not None
+        line = self.stdout.readline()
+        if not line:
+            code = self.wait(COMMAND_TIMEOUT_S)
+            raise AssertionError(f"it ended, code {code}:\n{self.log.read_text()}")
+        return line.strip()
+
+    def tell(self, text: str) -> None:
+        """A line to its standard input."""
+        assert self.stdin is not None
+        self.stdin.write(f"{text}\n")
+        self.stdin.flush()
+
+    def kill(self) -> None:
+        """SIGKILL, and reap."""
+        self.signal(signal.SIGKILL)
+        self.wait(COMMAND_TIMEOUT_S)
+
+    def end(self) -> int:
+        """SIGTERM; the exit code."""
+        self.signal(signal.SIGTERM)
+        return self.wait(COMMAND_TIMEOUT_S)
+
+    def code(self, timeout_s: float = COMMAND_TIMEOUT_S) -> int:
+        """Wait for its end; the exit code."""
+        return self.wait(timeout_s)
+
+    def close(self) -> None:
+        """The end of a test."""
+        self.kill()
+        for stream in (self.stdin, self.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+class Process(Child):
+    """A program of its own."""
+
+    def __init__(self, command: list[str], log: Path, **options: Any) -> None:
+        with log.open("ab") as errors:
+            self.popen = subprocess.Popen(
+                command, stderr=errors, cwd=ROOT, text=True,
+                **({"stdin": subprocess.PIPE, "stdout": subprocess.PIPE} | options),
+            )  # fmt: skip
+        super().__init__(self.popen.pid, log, self.popen.stdin, self.popen.stdout)
+
+    def signal(self, number: int) -> None:
+        """See `Child`."""
+        self.popen.send_signal(number)
+
+    @property
+    def running(self) -> bool:
+        """See `Child`."""
+        return self.popen.poll() is None
+
+    def wait(self, timeout_s: float) -> int:
+        """See `Child`."""
+        return self.popen.wait(timeout_s)
