@@ -8,7 +8,7 @@ import { Button } from "@/ui/button";
 import { Code } from "@/ui/code";
 import { CopyAs } from "@/ui/copy-as";
 import { Dialog } from "@/ui/dialog";
-import { Field, Input, TextArea } from "@/ui/field";
+import { Field, Input, TextArea, TextField } from "@/ui/field";
 import { PlanView } from "@/ui/plan";
 import { Failed, Loading } from "@/ui/states";
 import { Switch } from "@/ui/switch";
@@ -221,16 +221,13 @@ function Export() {
   return (
     <div className="flex flex-col gap-3 pb-2">
       <div className="flex flex-wrap items-end gap-2">
-        <Field label="Only what is managed by" className="w-56">
-          {(field) => (
-            <Input
-              {...field}
-              placeholder="everything"
-              value={managedBy}
-              onChange={(event) => setManagedBy(event.target.value)}
-            />
-          )}
-        </Field>
+        <TextField
+          label="Only what is managed by"
+          className="w-56"
+          placeholder="everything"
+          value={managedBy}
+          onChange={setManagedBy}
+        />
         <span className="ml-auto">
           <CopyAs action={{ method: "GET", path }} />
         </span>

@@ -3,7 +3,7 @@ import type { Action } from "@/lib/copy-as";
 import { Button } from "./button";
 import { CopyAs } from "./copy-as";
 import { Dialog } from "./dialog";
-import { Field, Input } from "./field";
+import { TextField } from "./field";
 import { Failed } from "./states";
 
 interface Props {
@@ -81,17 +81,13 @@ export function Confirm({
       >
         {children}
         {word && (
-          <Field label={`Type ${word} to confirm`}>
-            {(field) => (
-              <Input
-                {...field}
-                autoFocus
-                className="font-mono"
-                value={typed}
-                onChange={(event) => setTyped(event.target.value)}
-              />
-            )}
-          </Field>
+          <TextField
+            label={`Type ${word} to confirm`}
+            autoFocus
+            mono
+            value={typed}
+            onChange={setTyped}
+          />
         )}
         {error !== null && <Failed error={error} />}
       </form>

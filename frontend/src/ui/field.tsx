@@ -56,6 +56,39 @@ export function Field({ label, hint, error, className, children }: FieldProps) {
   );
 }
 
+interface TextFieldProps
+  extends Omit<FieldProps, "children">,
+    Omit<ComponentProps<"input">, "value" | "onChange" | "className" | "children"> {
+  value: string;
+  onChange: (value: string) => void;
+  /** For what a machine reads: names, patterns, schedules. */
+  mono?: boolean;
+}
+
+/** A field of one line of text; `className` places the field. */
+export function TextField({
+  label,
+  hint,
+  error,
+  className,
+  mono,
+  onChange,
+  ...input
+}: TextFieldProps) {
+  return (
+    <Field label={label} hint={hint} error={error} {...(className ? { className } : {})}>
+      {(field) => (
+        <Input
+          {...field}
+          {...input}
+          {...(mono ? { className: "font-mono" } : {})}
+          onChange={(event) => onChange(event.target.value)}
+        />
+      )}
+    </Field>
+  );
+}
+
 export function SearchInput({
   icon: Icon = Search,
   className,

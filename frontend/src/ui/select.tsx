@@ -1,7 +1,7 @@
 import { Check, ChevronDown } from "lucide-react";
 import { Select as BaseSelect } from "radix-ui";
 import { cn } from "@/lib/cn";
-import { boxed } from "./field";
+import { boxed, Field } from "./field";
 
 interface SelectProps<T extends string> {
   value: T;
@@ -11,6 +11,19 @@ interface SelectProps<T extends string> {
   id?: string;
   className?: string;
   disabled?: boolean;
+}
+
+/** A choice with its label and hint. */
+export function SelectField<T extends string>({
+  label,
+  hint,
+  ...select
+}: Omit<SelectProps<T>, "id" | "label"> & { label: string; hint?: string }) {
+  return (
+    <Field label={label} hint={hint}>
+      {(field) => <Select {...select} id={field.id} />}
+    </Field>
+  );
 }
 
 export function Select<T extends string>(props: SelectProps<T>) {

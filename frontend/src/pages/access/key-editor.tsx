@@ -2,12 +2,13 @@ import { Plus, X } from "lucide-react";
 import { useState } from "react";
 import { bodyOf, http, type Schemas, wanted } from "@/api/client";
 import { useAct } from "@/app/act";
+import { isName } from "@/lib/names";
 import { Button, IconButton } from "@/ui/button";
 import { Command } from "@/ui/code";
-import { CopyAs } from "@/ui/copy-as";
 import { Dialog } from "@/ui/dialog";
-import { Field, Input } from "@/ui/field";
-import { Select } from "@/ui/select";
+import { Editor } from "@/ui/editor";
+import { Input, TextField } from "@/ui/field";
+import { SelectField } from "@/ui/select";
 
 type Right = Schemas["Scope"]["rights"][number];
 type Role = Schemas["KeyInput"]["role"];
@@ -36,8 +37,7 @@ export function KeyEditor({ onClose }: { onClose: () => void }) {
     scopes: scopes.map(({ pattern, rights }) => ({ pattern, rights })),
     ...(days === "never" ? {} : { expires_s: Number(days) * 86_400 }),
   });
-  const ready =
-    /^[\w-]+(\.[\w-]+)*$/.test(name) && scopes.every((one) => one.pattern && one.rights.length > 0);
+  const ready = isName(name) && scopes.every((one) => one.pattern && one.rights.length > 0);
   const make = async () => {
     const made = await act(() => http.POST("/api/v1/keys", { body }).then(bodyOf));
     if (made) setSecret(made.secret);
@@ -66,142 +66,103 @@ export function KeyEditor({ onClose }: { onClose: () => void }) {
     );
   }
   return (
-    <Dialog
-      open
-      onOpenChange={(open) => !open && onClose()}
+    <Editor
       title="Create an API key"
       lead="Give it as little as it needs."
-      footer={
-        <>
-          <span className="mr-auto">
-            <CopyAs action={{ method: "POST", path: "/api/v1/keys", body }} />
-          </span>
-          <Button onClick={onClose}>Cancel</Button>
-          <Button look="primary" busy={busy} disabled={!ready} onClick={make}>
-            Create key
-          </Button>
-        </>
-      }
+      onClose={onClose}
+      action={{ method: "POST", path: "/api/v1/keys", body }}
+      ready={ready}
+      busy={busy}
+      save={make}
+      verb="Create key"
     >
-      <form
-        className="grid grid-cols-2 gap-3 pb-2"
-        onSubmit={(event) => {
-          event.preventDefault();
-          if (ready) make();
-        }}
-      >
-        <Field label="Name">
-          {(field) => (
-            <Input
-              {...field}
-              autoFocus
-              className="font-mono"
-              value={name}
-              onChange={(event) => setName(event.target.value)}
-            />
-          )}
-        </Field>
-        <Field label="Expires in">
-          {(field) => <Select id={field.id} value={days} onChange={setDays} options={DAYS} />}
-        </Field>
-        <Field label="Role" hint="What it may do in the API">
-          {(field) => (
-            <Select
-              id={field.id}
-              value={role}
-              onChange={setRole}
-              options={[
-                { value: "viewer", label: "Viewer", hint: "Reads, changes nothing" },
-                { value: "operator", label: "Operator", hint: "Runs topics and subscriptions" },
-                { value: "admin", label: "Admin", hint: "Everything" },
-              ]}
-            />
-          )}
-        </Field>
-        <Field label="Description">
-          {(field) => (
-            <Input
-              {...field}
-              value={description}
-              onChange={(event) => setDescription(event.target.value)}
-            />
-          )}
-        </Field>
-        <fieldset className="col-span-2 flex flex-col gap-2">
-          <legend className="mb-1 font-medium text-xs">Rights on topics</legend>
-          {scopes.map((scope, index) => (
-            <div
-              key={scope.id}
-              className="flex flex-wrap items-center gap-3 rounded-md border px-2.5 py-2"
-            >
-              <Input
-                aria-label="Topic pattern"
-                className="w-40 font-mono"
-                value={scope.pattern}
-                onChange={(event) =>
-                  setScopes(
-                    scopes.map((one) =>
-                      one.id === scope.id ? { ...one, pattern: event.target.value } : one,
-                    ),
-                  )
-                }
-              />
-              {RIGHTS.map((right) => (
-                <label key={right} className="inline-flex items-center gap-1.5 text-xs">
-                  <input
-                    type="checkbox"
-                    className="accent-(--accent)"
-                    checked={scope.rights.includes(right)}
-                    onChange={(event) =>
-                      setScopes(
-                        scopes.map((one) =>
-                          one.id === scope.id
-                            ? {
-                                ...one,
-                                rights: event.target.checked
-                                  ? [...one.rights, right]
-                                  : one.rights.filter((had) => had !== right),
-                              }
-                            : one,
-                        ),
-                      )
-                    }
-                  />
-                  {right.replaceAll("_", " ")}
-                </label>
-              ))}
-              <IconButton
-                icon={X}
-                label={`Remove scope ${index + 1}`}
-                className="ml-auto"
-                onClick={() => setScopes(scopes.filter((one) => one.id !== scope.id))}
-              />
-            </div>
-          ))}
-          <Button
-            size="sm"
-            icon={Plus}
-            className="self-start"
-            onClick={() =>
-              setScopes([
-                ...scopes,
-                {
-                  id: Math.max(-1, ...scopes.map((one) => one.id)) + 1,
-                  pattern: "",
-                  rights: ["subscribe"],
-                },
-              ])
-            }
+      <TextField label="Name" autoFocus mono value={name} onChange={setName} />
+      <SelectField label="Expires in" value={days} onChange={setDays} options={DAYS} />
+      <SelectField
+        label="Role"
+        hint="What it may do in the API"
+        value={role}
+        onChange={setRole}
+        options={[
+          { value: "viewer", label: "Viewer", hint: "Reads, changes nothing" },
+          { value: "operator", label: "Operator", hint: "Runs topics and subscriptions" },
+          { value: "admin", label: "Admin", hint: "Everything" },
+        ]}
+      />
+      <TextField label="Description" value={description} onChange={setDescription} />
+      <fieldset className="col-span-2 flex flex-col gap-2">
+        <legend className="mb-1 font-medium text-xs">Rights on topics</legend>
+        {scopes.map((scope, index) => (
+          <div
+            key={scope.id}
+            className="flex flex-wrap items-center gap-3 rounded-md border px-2.5 py-2"
           >
-            Another pattern
-          </Button>
-          <p className="text-faint text-xs">
-            <code className="font-mono">*</code> stands for one part of a name,{" "}
-            <code className="font-mono">{">"}</code> at the end for the rest.
-          </p>
-        </fieldset>
-        <button type="submit" hidden aria-hidden tabIndex={-1} />
-      </form>
-    </Dialog>
+            <Input
+              aria-label="Topic pattern"
+              className="w-40 font-mono"
+              value={scope.pattern}
+              onChange={(event) =>
+                setScopes(
+                  scopes.map((one) =>
+                    one.id === scope.id ? { ...one, pattern: event.target.value } : one,
+                  ),
+                )
+              }
+            />
+            {RIGHTS.map((right) => (
+              <label key={right} className="inline-flex items-center gap-1.5 text-xs">
+                <input
+                  type="checkbox"
+                  className="accent-(--accent)"
+                  checked={scope.rights.includes(right)}
+                  onChange={(event) =>
+                    setScopes(
+                      scopes.map((one) =>
+                        one.id === scope.id
+                          ? {
+                              ...one,
+                              rights: event.target.checked
+                                ? [...one.rights, right]
+                                : one.rights.filter((had) => had !== right),
+                            }
+                          : one,
+                      ),
+                    )
+                  }
+                />
+                {right.replaceAll("_", " ")}
+              </label>
+            ))}
+            <IconButton
+              icon={X}
+              label={`Remove scope ${index + 1}`}
+              className="ml-auto"
+              onClick={() => setScopes(scopes.filter((one) => one.id !== scope.id))}
+            />
+          </div>
+        ))}
+        <Button
+          size="sm"
+          icon={Plus}
+          className="self-start"
+          onClick={() =>
+            setScopes([
+              ...scopes,
+              {
+                id: Math.max(-1, ...scopes.map((one) => one.id)) + 1,
+                pattern: "",
+                rights: ["subscribe"],
+              },
+            ])
+          }
+        >
+          Another pattern
+        </Button>
+        <p className="text-faint text-xs">
+          <code className="font-mono">*</code> stands for one part of a name,{" "}
+          <code className="font-mono">{">"}</code> at the end for the rest.
+        </p>
+      </fieldset>
+    </Editor>
   );
 }

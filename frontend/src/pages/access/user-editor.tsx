@@ -2,11 +2,10 @@ import { useState } from "react";
 import { http, type Schemas, wanted } from "@/api/client";
 import type { User } from "@/api/queries";
 import { useAct } from "@/app/act";
-import { Button } from "@/ui/button";
-import { CopyAs } from "@/ui/copy-as";
-import { Dialog } from "@/ui/dialog";
-import { Field, Input } from "@/ui/field";
-import { Select } from "@/ui/select";
+import { isName } from "@/lib/names";
+import { Editor } from "@/ui/editor";
+import { TextField } from "@/ui/field";
+import { SelectField } from "@/ui/select";
 import { Switch } from "@/ui/switch";
 
 type Role = Schemas["UserInput"]["role"];
@@ -20,8 +19,7 @@ export function UserEditor({ user, onClose }: { user?: User; onClose: () => void
   const [password, setPassword] = useState("");
   const [disabled, setDisabled] = useState(user?.disabled ?? false);
   const ready =
-    /^[\w-]+(\.[\w-]+)*$/.test(name) &&
-    (password === "" ? Boolean(user) : password.length >= PASSWORD_CHARS_MIN);
+    isName(name) && (password === "" ? Boolean(user) : password.length >= PASSWORD_CHARS_MIN);
   const save = async () => {
     const saved = await act(
       () =>
@@ -39,98 +37,49 @@ export function UserEditor({ user, onClose }: { user?: User; onClose: () => void
     if (saved) onClose();
   };
   return (
-    <Dialog
-      open
-      onOpenChange={(open) => !open && onClose()}
+    <Editor
       title={user ? `Edit ${user.name}` : "Add a user"}
-      footer={
-        <>
-          <span className="mr-auto">
-            <CopyAs
-              action={{
-                method: "PUT",
-                path: `/api/v1/users/${name || "NAME"}`,
-                // The password stays on the page.
-                body: {
-                  role,
-                  display_name: display,
-                  disabled,
-                  ...(user ? {} : { password: "..." }),
-                },
-              }}
-            />
-          </span>
-          <Button onClick={onClose}>Cancel</Button>
-          <Button look="primary" disabled={!ready} busy={busy} onClick={save}>
-            Save
-          </Button>
-        </>
-      }
+      onClose={onClose}
+      action={{
+        method: "PUT",
+        path: `/api/v1/users/${name || "NAME"}`,
+        // The password stays on the page.
+        body: {
+          role,
+          display_name: display,
+          disabled,
+          ...(user ? {} : { password: "..." }),
+        },
+      }}
+      ready={ready}
+      busy={busy}
+      save={save}
     >
-      <form
-        className="grid grid-cols-2 gap-3 pb-2"
-        onSubmit={(event) => {
-          event.preventDefault();
-          if (ready) save();
-        }}
-      >
-        <Field label="User">
-          {(field) => (
-            <Input
-              {...field}
-              autoFocus
-              disabled={Boolean(user)}
-              value={name}
-              onChange={(event) => setName(event.target.value)}
-            />
-          )}
-        </Field>
-        <Field label="Role">
-          {(field) => (
-            <Select
-              id={field.id}
-              value={role}
-              onChange={setRole}
-              options={[
-                { value: "viewer", label: "Viewer", hint: "Sees everything but payloads" },
-                { value: "operator", label: "Operator", hint: "Runs topics and subscriptions" },
-                { value: "admin", label: "Admin", hint: "Everything, users too" },
-              ]}
-            />
-          )}
-        </Field>
-        <Field label="Full name" className="col-span-2">
-          {(field) => (
-            <Input
-              {...field}
-              value={display}
-              onChange={(event) => setDisplay(event.target.value)}
-            />
-          )}
-        </Field>
-        <Field
-          label={user ? "New password" : "First password"}
-          hint={user ? "Empty: as it is" : "To be changed at the first sign-in"}
-          error={
-            password && password.length < PASSWORD_CHARS_MIN
-              ? "At least ten characters."
-              : undefined
-          }
-          className="col-span-2"
-        >
-          {(field) => (
-            <Input
-              {...field}
-              type="password"
-              autoComplete="new-password"
-              value={password}
-              onChange={(event) => setPassword(event.target.value)}
-            />
-          )}
-        </Field>
-        {user && <Switch label="Disabled" checked={disabled} onChange={setDisabled} />}
-        <button type="submit" hidden aria-hidden tabIndex={-1} />
-      </form>
-    </Dialog>
+      <TextField label="User" autoFocus disabled={Boolean(user)} value={name} onChange={setName} />
+      <SelectField
+        label="Role"
+        value={role}
+        onChange={setRole}
+        options={[
+          { value: "viewer", label: "Viewer", hint: "Sees everything but payloads" },
+          { value: "operator", label: "Operator", hint: "Runs topics and subscriptions" },
+          { value: "admin", label: "Admin", hint: "Everything, users too" },
+        ]}
+      />
+      <TextField label="Full name" className="col-span-2" value={display} onChange={setDisplay} />
+      <TextField
+        label={user ? "New password" : "First password"}
+        hint={user ? "Empty: as it is" : "To be changed at the first sign-in"}
+        error={
+          password && password.length < PASSWORD_CHARS_MIN ? "At least ten characters." : undefined
+        }
+        className="col-span-2"
+        type="password"
+        autoComplete="new-password"
+        value={password}
+        onChange={setPassword}
+      />
+      {user && <Switch label="Disabled" checked={disabled} onChange={setDisabled} />}
+    </Editor>
   );
 }

@@ -1,11 +1,9 @@
 import { useState } from "react";
 import { http, type Schemas, wanted } from "@/api/client";
 import { useAct } from "@/app/act";
-import { Button } from "@/ui/button";
-import { CopyAs } from "@/ui/copy-as";
-import { Dialog } from "@/ui/dialog";
-import { Field, Input } from "@/ui/field";
-import { Select } from "@/ui/select";
+import { Editor } from "@/ui/editor";
+import { TextField } from "@/ui/field";
+import { SelectField } from "@/ui/select";
 
 const LENGTHS = [
   { value: "15", label: "15 minutes" },
@@ -49,62 +47,26 @@ export function SilenceEditor({
     if (saved) onClose();
   };
   return (
-    <Dialog
-      open
-      onOpenChange={(open) => !open && onClose()}
+    <Editor
       title="Silence alerts"
       lead="Webhooks are quiet until then; the alerts still show up."
-      footer={
-        <>
-          <span className="mr-auto">
-            <CopyAs action={{ method: "PUT", path: `/api/v1/silences/${name}`, body: body() }} />
-          </span>
-          <Button onClick={onClose}>Cancel</Button>
-          <Button look="primary" busy={busy} disabled={!target} onClick={save}>
-            Silence
-          </Button>
-        </>
-      }
+      onClose={onClose}
+      action={{ method: "PUT", path: `/api/v1/silences/${name}`, body: body() }}
+      ready={target !== ""}
+      busy={busy}
+      save={save}
+      verb="Silence"
     >
-      <form
-        className="grid grid-cols-2 gap-3 pb-2"
-        onSubmit={(event) => {
-          event.preventDefault();
-          save();
-        }}
-      >
-        <Field label="Rule" hint="Empty: all rules">
-          {(field) => (
-            <Input {...field} value={rule} onChange={(event) => setRule(event.target.value)} />
-          )}
-        </Field>
-        <Field label="About" hint="A name or a pattern">
-          {(field) => (
-            <Input
-              {...field}
-              className="font-mono"
-              value={target}
-              onChange={(event) => setTarget(event.target.value)}
-            />
-          )}
-        </Field>
-        <Field label="For">
-          {(field) => (
-            <Select id={field.id} value={minutes} onChange={setMinutes} options={LENGTHS} />
-          )}
-        </Field>
-        <Field label="Reason">
-          {(field) => (
-            <Input
-              {...field}
-              autoFocus
-              value={reason}
-              onChange={(event) => setReason(event.target.value)}
-            />
-          )}
-        </Field>
-        <button type="submit" hidden aria-hidden tabIndex={-1} />
-      </form>
-    </Dialog>
+      <TextField label="Rule" hint="Empty: all rules" value={rule} onChange={setRule} />
+      <TextField
+        label="About"
+        hint="A name or a pattern"
+        mono
+        value={target}
+        onChange={setTarget}
+      />
+      <SelectField label="For" value={minutes} onChange={setMinutes} options={LENGTHS} />
+      <TextField label="Reason" autoFocus value={reason} onChange={setReason} />
+    </Editor>
   );
 }

@@ -4,11 +4,9 @@ import { bodyOf, http, type Schemas, wanted } from "@/api/client";
 import type { Plan, RateLimit } from "@/api/queries";
 import { useAct } from "@/app/act";
 import { bytes, parseAmount } from "@/lib/format";
-import { Button } from "@/ui/button";
-import { Confirm } from "@/ui/confirm";
-import { CopyAs } from "@/ui/copy-as";
-import { Dialog } from "@/ui/dialog";
-import { Field, Input } from "@/ui/field";
+import { isName } from "@/lib/names";
+import { Editor } from "@/ui/editor";
+import { TextField } from "@/ui/field";
 import { PlanView } from "@/ui/plan";
 import { Failed } from "@/ui/states";
 
@@ -37,11 +35,10 @@ export function PolicyEditor({
   const [packets, setPackets] = useState(textOf(policy?.spec.rate_packets_per_s));
   const [size, setSize] = useState(textOf(policy?.spec.rate_bytes_per_s, bytes));
   const [publisher, setPublisher] = useState(policy?.spec.publisher ?? "");
-  const [asked, setAsked] = useState(false);
   const perPackets = amountOf(packets);
   const perBytes = amountOf(size);
   const ready =
-    /^[\w-]+(\.[\w-]+)*$/.test(name) &&
+    isName(name) &&
     pattern !== "" &&
     perPackets !== undefined &&
     perBytes !== undefined &&
@@ -75,117 +72,74 @@ export function PolicyEditor({
   const save = async () => {
     if (await act(() => put(false), `${name} holds`)) onClose();
   };
+  const remove = async () => {
+    await http.DELETE("/api/v1/rate-limits/{name}", { params });
+    await act(async () => undefined, `${name} is deleted`);
+    onClose();
+  };
   return (
-    <Dialog
-      open
-      onOpenChange={(open) => !open && onClose()}
+    <Editor
       title={policy ? `Edit ${name}` : "Create a policy"}
       lead="A limit for each publisher of the topics that match."
-      footer={
-        <>
-          {policy && (
-            <Button look="danger" onClick={() => setAsked(true)}>
-              Delete
-            </Button>
-          )}
-          <span className="mr-auto">
-            <CopyAs action={{ method: "PUT", path, body }} />
-          </span>
-          <Button onClick={onClose}>Cancel</Button>
-          <Button look="primary" busy={busy} disabled={!ready || plan.isError} onClick={save}>
-            Save
-          </Button>
-        </>
+      onClose={onClose}
+      action={{ method: "PUT", path, body }}
+      ready={ready && !plan.isError}
+      busy={busy}
+      save={save}
+      remove={
+        policy && {
+          name,
+          path,
+          lead: "What it limited is limited by the next policy that matches, or by nothing.",
+          run: remove,
+        }
       }
     >
-      <form
-        className="grid grid-cols-2 gap-3 pb-2"
-        onSubmit={(event) => {
-          event.preventDefault();
-          if (ready) save();
-        }}
-      >
-        <Field label="Name">
-          {(field) => (
-            <Input
-              {...field}
-              autoFocus
-              disabled={Boolean(policy)}
-              value={name}
-              onChange={(event) => setName(event.target.value)}
-            />
-          )}
-        </Field>
-        <Field label="Priority" hint="-1000 to 1000">
-          {(field) => (
-            <Input
-              {...field}
-              inputMode="numeric"
-              value={priority}
-              onChange={(event) => setPriority(event.target.value)}
-            />
-          )}
-        </Field>
-        <Field label="Topics" hint="* is one part of a name, > the rest: md.*, orders.>">
-          {(field) => (
-            <Input
-              {...field}
-              className="font-mono"
-              value={pattern}
-              onChange={(event) => setPattern(event.target.value)}
-            />
-          )}
-        </Field>
-        <Field label="Publishers of node" hint="Empty: of all nodes">
-          {(field) => (
-            <Input
-              {...field}
-              value={publisher}
-              onChange={(event) => setPublisher(event.target.value)}
-            />
-          )}
-        </Field>
-        <Field
-          label="Packets a second"
-          hint="Empty: says nothing; none: no limit"
-          error={perPackets === undefined ? "Such as 500, 10k, none" : undefined}
-        >
-          {(field) => (
-            <Input
-              {...field}
-              value={packets}
-              onChange={(event) => setPackets(event.target.value)}
-            />
-          )}
-        </Field>
-        <Field
-          label="Bytes a second"
-          hint="Such as 10 MiB"
-          error={perBytes === undefined ? "Such as 10 MiB, 500k, none" : undefined}
-        >
-          {(field) => (
-            <Input {...field} value={size} onChange={(event) => setSize(event.target.value)} />
-          )}
-        </Field>
-        <div className="col-span-2">
-          {plan.isError && <Failed error={plan.error} />}
-          {plan.data && <PlanView plan={plan.data} />}
-        </div>
-        <button type="submit" hidden aria-hidden tabIndex={-1} />
-      </form>
-      <Confirm
-        open={asked}
-        onOpenChange={setAsked}
-        title={`Delete ${name}?`}
-        lead="What it limited is limited by the next policy that matches, or by nothing."
-        verb="Delete"
-        action={{ method: "DELETE", path }}
-        run={async () => {
-          await http.DELETE("/api/v1/rate-limits/{name}", { params });
-          await act(async () => undefined, `${name} is deleted`);
-          onClose();
-        }}
+      <TextField
+        label="Name"
+        autoFocus
+        disabled={Boolean(policy)}
+        value={name}
+        onChange={setName}
       />
-    </Dialog>
+      <TextField
+        label="Priority"
+        hint="-1000 to 1000"
+        inputMode="numeric"
+        value={priority}
+        onChange={setPriority}
+      />
+      <TextField
+        label="Topics"
+        hint="* is one part of a name, > the rest: md.*, orders.>"
+        mono
+        value={pattern}
+        onChange={setPattern}
+      />
+      <TextField
+        label="Publishers of node"
+        hint="Empty: of all nodes"
+        value={publisher}
+        onChange={setPublisher}
+      />
+      <TextField
+        label="Packets a second"
+        hint="Empty: says nothing; none: no limit"
+        error={perPackets === undefined ? "Such as 500, 10k, none" : undefined}
+        value={packets}
+        onChange={setPackets}
+      />
+      <TextField
+        label="Bytes a second"
+        hint="Such as 10 MiB"
+        error={perBytes === undefined ? "Such as 10 MiB, 500k, none" : undefined}
+        value={size}
+        onChange={setSize}
+      />
+      <div className="col-span-2">
+        {plan.isError && <Failed error={plan.error} />}
+        {plan.data && <PlanView plan={plan.data} />}
+      </div>
+    </Editor>
   );
 }

@@ -8,7 +8,7 @@ import { queries } from "@/app/query-client";
 import { signIn } from "@/app/session";
 import { Mark } from "@/app/sidebar";
 import { Button } from "@/ui/button";
-import { Field, Input } from "@/ui/field";
+import { TextField } from "@/ui/field";
 import { Failed } from "@/ui/states";
 
 const route = getRouteApi("/login");
@@ -72,30 +72,23 @@ function SignIn({ done }: { done: (mustChange: boolean, password: string) => voi
       lead="On the first run the user is admin; its password was printed once where the service started."
     >
       <form onSubmit={submit} className="flex flex-col gap-3.5">
-        <Field label="User">
-          {(field) => (
-            <Input
-              {...field}
-              autoFocus
-              autoComplete="username"
-              required
-              value={user}
-              onChange={(event) => setUser(event.target.value)}
-            />
-          )}
-        </Field>
-        <Field label="Password" error={wrong ? "User or password is wrong." : undefined}>
-          {(field) => (
-            <Input
-              {...field}
-              type="password"
-              autoComplete="current-password"
-              required
-              value={password}
-              onChange={(event) => setPassword(event.target.value)}
-            />
-          )}
-        </Field>
+        <TextField
+          label="User"
+          autoFocus
+          autoComplete="username"
+          required
+          value={user}
+          onChange={setUser}
+        />
+        <TextField
+          label="Password"
+          error={wrong ? "User or password is wrong." : undefined}
+          type="password"
+          autoComplete="current-password"
+          required
+          value={password}
+          onChange={setPassword}
+        />
         {error !== null && !wrong && <Failed error={error} />}
         <Button type="submit" look="primary" icon={LogIn} busy={busy} className="mt-1">
           Sign in
@@ -138,49 +131,36 @@ function NewPassword({ old, user, done }: { old: string; user: string; done: () 
     >
       <form onSubmit={submit} className="flex flex-col gap-3.5">
         {!old && (
-          <Field label="Present password">
-            {(field) => (
-              <Input
-                {...field}
-                type="password"
-                autoComplete="current-password"
-                required
-                value={before}
-                onChange={(event) => setBefore(event.target.value)}
-              />
-            )}
-          </Field>
+          <TextField
+            label="Present password"
+            type="password"
+            autoComplete="current-password"
+            required
+            value={before}
+            onChange={setBefore}
+          />
         )}
-        <Field
+        <TextField
           label="New password"
           hint="At least ten characters."
           error={short ? "At least ten characters." : undefined}
-        >
-          {(field) => (
-            <Input
-              {...field}
-              autoFocus
-              type="password"
-              autoComplete="new-password"
-              required
-              minLength={PASSWORD_CHARS_MIN}
-              value={fresh}
-              onChange={(event) => setFresh(event.target.value)}
-            />
-          )}
-        </Field>
-        <Field label="Once more" error={differs ? "The two differ." : undefined}>
-          {(field) => (
-            <Input
-              {...field}
-              type="password"
-              autoComplete="new-password"
-              required
-              value={again}
-              onChange={(event) => setAgain(event.target.value)}
-            />
-          )}
-        </Field>
+          autoFocus
+          type="password"
+          autoComplete="new-password"
+          required
+          minLength={PASSWORD_CHARS_MIN}
+          value={fresh}
+          onChange={setFresh}
+        />
+        <TextField
+          label="Once more"
+          error={differs ? "The two differ." : undefined}
+          type="password"
+          autoComplete="new-password"
+          required
+          value={again}
+          onChange={setAgain}
+        />
         {error !== null && <Failed error={error} />}
         <Button type="submit" look="primary" busy={busy} className="mt-1">
           Set the password

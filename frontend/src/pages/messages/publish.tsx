@@ -6,9 +6,9 @@ import { commandOf } from "@/lib/copy-as";
 import { Button } from "@/ui/button";
 import { Card } from "@/ui/card";
 import { CopyAs } from "@/ui/copy-as";
-import { Field, Input, TextArea } from "@/ui/field";
+import { Field, TextArea, TextField } from "@/ui/field";
 import { Segments } from "@/ui/segments";
-import { Select } from "@/ui/select";
+import { SelectField } from "@/ui/select";
 
 import { parseHeaders, payloadError, type Shape } from "./publish-body";
 
@@ -94,30 +94,23 @@ export function Publish({ topic }: { topic: string }) {
           )}
         </Field>
         <div className="grid grid-cols-2 gap-3">
-          <Field label="Key" hint="Messages of one key keep their order">
-            {(field) => (
-              <Input
-                {...field}
-                className="font-mono"
-                value={key}
-                onChange={(event) => setKey(event.target.value)}
-              />
-            )}
-          </Field>
-          <Field label="Answer when">
-            {(field) => (
-              <Select
-                id={field.id}
-                value={ack}
-                onChange={setAck}
-                options={[
-                  { value: "none", label: "At once" },
-                  { value: "engine", label: "The engine has it" },
-                  { value: "durable", label: "It is on disk", hint: "Durable topics" },
-                ]}
-              />
-            )}
-          </Field>
+          <TextField
+            label="Key"
+            hint="Messages of one key keep their order"
+            mono
+            value={key}
+            onChange={setKey}
+          />
+          <SelectField
+            label="Answer when"
+            value={ack}
+            onChange={setAck}
+            options={[
+              { value: "none", label: "At once" },
+              { value: "engine", label: "The engine has it" },
+              { value: "durable", label: "It is on disk", hint: "Durable topics" },
+            ]}
+          />
           <Field
             label="Headers"
             hint="name: value, one a line"

@@ -5,7 +5,7 @@ import { Button } from "@/ui/button";
 import { Command } from "@/ui/code";
 import { CopyAs } from "@/ui/copy-as";
 import { Dialog } from "@/ui/dialog";
-import { Field, Input } from "@/ui/field";
+import { TextField } from "@/ui/field";
 
 /** A token that lets an engine register, shown once, with the commands to use it. */
 export function Enrol({ onClose }: { onClose: () => void }) {
@@ -47,16 +47,7 @@ export function Enrol({ onClose }: { onClose: () => void }) {
           <Command text={`tidecast engine --control ${location.origin}`} />
         </div>
       ) : (
-        <Field label="Name of the token">
-          {(field) => (
-            <Input
-              {...field}
-              autoFocus
-              value={name}
-              onChange={(event) => setName(event.target.value)}
-            />
-          )}
-        </Field>
+        <TextField label="Name of the token" autoFocus value={name} onChange={setName} />
       )}
     </Dialog>
   );

@@ -3,12 +3,10 @@ import { useDeferredValue, useMemo, useState } from "react";
 import { bodyOf, http, type Schemas, wanted } from "@/api/client";
 import type { Pipeline, Plan } from "@/api/queries";
 import { useAct } from "@/app/act";
-import { Button } from "@/ui/button";
-import { Confirm } from "@/ui/confirm";
-import { CopyAs } from "@/ui/copy-as";
-import { Dialog } from "@/ui/dialog";
-import { Field, Input } from "@/ui/field";
-import { Select } from "@/ui/select";
+import { isName } from "@/lib/names";
+import { Editor } from "@/ui/editor";
+import { TextField } from "@/ui/field";
+import { SelectField } from "@/ui/select";
 import { Failed } from "@/ui/states";
 import { Switch } from "@/ui/switch";
 
@@ -47,10 +45,9 @@ export function PipelineEditor({
   const [source, setSource] = useState(was?.source ?? "");
   const [hours, setHours] = useState(String(was?.hours ?? 168));
   const [timeout, setTimeoutS] = useState(String(was?.timeout_s ?? 3_600));
-  const [asked, setAsked] = useState(false);
   const params = { path: { name } };
   const path = `/api/v1/pipelines/${encodeURIComponent(name || "NAME")}`;
-  const ready = /^[\w-]+(\.[\w-]+)*$/.test(name);
+  const ready = isName(name);
   const body = useMemo(
     () => ({
       spec: {
@@ -81,140 +78,81 @@ export function PipelineEditor({
   const save = async () => {
     if (await act(() => put(false), `${name} is saved`)) onClose();
   };
+  const remove = async () => {
+    await http.DELETE("/api/v1/pipelines/{name}", { params });
+    await act(async () => undefined, `${name} is deleted`);
+    onClose();
+  };
   return (
-    <Dialog
-      open
-      onOpenChange={(open) => !open && onClose()}
+    <Editor
       title={pipeline ? `Edit ${name}` : "Create a pipeline"}
       lead="A job on Spark, run by its schedule or by hand."
-      footer={
-        <>
-          {pipeline && (
-            <Button look="danger" onClick={() => setAsked(true)}>
-              Delete
-            </Button>
-          )}
-          <span className="mr-auto">
-            <CopyAs action={{ method: "PUT", path, body }} />
-          </span>
-          <Button onClick={onClose}>Cancel</Button>
-          <Button look="primary" busy={busy} disabled={!ready || plan.isError} onClick={save}>
-            Save
-          </Button>
-        </>
+      onClose={onClose}
+      action={{ method: "PUT", path, body }}
+      ready={ready && !plan.isError}
+      busy={busy}
+      save={save}
+      remove={
+        pipeline && {
+          name,
+          path,
+          lead: "It runs no more. Archives and rollups that it made stay.",
+          run: remove,
+        }
       }
     >
-      <form
-        className="grid grid-cols-2 gap-3 pb-2"
-        onSubmit={(event) => {
-          event.preventDefault();
-          if (ready) save();
-        }}
-      >
-        <Field label="Name">
-          {(field) => (
-            <Input
-              {...field}
-              autoFocus
-              disabled={Boolean(pipeline)}
-              value={name}
-              onChange={(event) => setName(event.target.value)}
-            />
-          )}
-        </Field>
-        <Field label="Job">
-          {(field) => (
-            <Select
-              id={field.id}
-              value={job}
-              onChange={setJob}
-              options={(Object.keys(JOBS) as Job[]).map((value) => ({
-                value,
-                label: JOBS[value].name,
-                hint: JOBS[value].hint,
-              }))}
-            />
-          )}
-        </Field>
-        <Field label="Schedule" hint="every 15m, @daily, or cron in UTC: 0 3 * * *; empty: by hand">
-          {(field) => (
-            <Input
-              {...field}
-              className="font-mono"
-              value={schedule}
-              onChange={(event) => setSchedule(event.target.value)}
-            />
-          )}
-        </Field>
-        <div className="pt-5">
-          <Switch label="Run by its schedule" checked={enabled} onChange={setEnabled} />
-        </div>
-        {job !== "capacity" && (
-          <Field label="Topic" hint={JOBS[job].topic}>
-            {(field) => (
-              <Input
-                {...field}
-                className="font-mono"
-                value={topic}
-                onChange={(event) => setTopic(event.target.value)}
-              />
-            )}
-          </Field>
-        )}
-        {job === "replay" && (
-          <Field label="Archived topic">
-            {(field) => (
-              <Input
-                {...field}
-                className="font-mono"
-                value={source}
-                onChange={(event) => setSource(event.target.value)}
-              />
-            )}
-          </Field>
-        )}
-        {job === "capacity" && (
-          <Field label="Hours to look back">
-            {(field) => (
-              <Input
-                {...field}
-                inputMode="numeric"
-                value={hours}
-                onChange={(event) => setHours(event.target.value)}
-              />
-            )}
-          </Field>
-        )}
-        <Field label="Stopped after, s">
-          {(field) => (
-            <Input
-              {...field}
-              inputMode="numeric"
-              value={timeout}
-              onChange={(event) => setTimeoutS(event.target.value)}
-            />
-          )}
-        </Field>
-        {plan.isError && (
-          <div className="col-span-2">
-            <Failed error={plan.error} />
-          </div>
-        )}
-        <button type="submit" hidden aria-hidden tabIndex={-1} />
-      </form>
-      <Confirm
-        open={asked}
-        onOpenChange={setAsked}
-        title={`Delete ${name}?`}
-        lead="It runs no more. Archives and rollups that it made stay."
-        verb="Delete"
-        action={{ method: "DELETE", path }}
-        run={async () => {
-          await http.DELETE("/api/v1/pipelines/{name}", { params });
-          await act(async () => undefined, `${name} is deleted`);
-          onClose();
-        }}
+      <TextField
+        label="Name"
+        autoFocus
+        disabled={Boolean(pipeline)}
+        value={name}
+        onChange={setName}
       />
-    </Dialog>
+      <SelectField
+        label="Job"
+        value={job}
+        onChange={setJob}
+        options={(Object.keys(JOBS) as Job[]).map((value) => ({
+          value,
+          label: JOBS[value].name,
+          hint: JOBS[value].hint,
+        }))}
+      />
+      <TextField
+        label="Schedule"
+        hint="every 15m, @daily, or cron in UTC: 0 3 * * *; empty: by hand"
+        mono
+        value={schedule}
+        onChange={setSchedule}
+      />
+      <div className="pt-5">
+        <Switch label="Run by its schedule" checked={enabled} onChange={setEnabled} />
+      </div>
+      {job !== "capacity" && (
+        <TextField label="Topic" hint={JOBS[job].topic} mono value={topic} onChange={setTopic} />
+      )}
+      {job === "replay" && (
+        <TextField label="Archived topic" mono value={source} onChange={setSource} />
+      )}
+      {job === "capacity" && (
+        <TextField
+          label="Hours to look back"
+          inputMode="numeric"
+          value={hours}
+          onChange={setHours}
+        />
+      )}
+      <TextField
+        label="Stopped after, s"
+        inputMode="numeric"
+        value={timeout}
+        onChange={setTimeoutS}
+      />
+      {plan.isError && (
+        <div className="col-span-2">
+          <Failed error={plan.error} />
+        </div>
+      )}
+    </Editor>
   );
 }

@@ -10,8 +10,8 @@ import { Badge } from "@/ui/badge";
 import { Button } from "@/ui/button";
 import { Card } from "@/ui/card";
 import { CopyAs } from "@/ui/copy-as";
-import { Field, Input } from "@/ui/field";
-import { Select } from "@/ui/select";
+import { TextField } from "@/ui/field";
+import { SelectField } from "@/ui/select";
 
 /** Loss on purpose, to see repairs at work: guarded, seeded, and it switches itself off. */
 export function Faults({ injected }: { injected: Readonly<Record<string, string>> }) {
@@ -96,29 +96,22 @@ export function Faults({ injected }: { injected: Readonly<Record<string, string>
               );
             }}
           >
-            <Field label="Transport">
-              {(field) => (
-                <Select
-                  id={field.id}
-                  value={transport}
-                  onChange={setChosen}
-                  options={open.map((one) => ({
-                    value: one.metadata.name,
-                    label: one.metadata.name,
-                  }))}
-                />
-              )}
-            </Field>
-            <Field label="Drop, %" error={valid ? undefined : "0 to 100"}>
-              {(field) => (
-                <Input
-                  {...field}
-                  inputMode="decimal"
-                  value={drop}
-                  onChange={(event) => setDrop(event.target.value)}
-                />
-              )}
-            </Field>
+            <SelectField
+              label="Transport"
+              value={transport}
+              onChange={setChosen}
+              options={open.map((one) => ({
+                value: one.metadata.name,
+                label: one.metadata.name,
+              }))}
+            />
+            <TextField
+              label="Drop, %"
+              error={valid ? undefined : "0 to 100"}
+              inputMode="decimal"
+              value={drop}
+              onChange={setDrop}
+            />
             <div className="col-span-2 flex items-center gap-2">
               <Button
                 type="submit"

@@ -4,14 +4,12 @@ import { http, type Schemas, wanted } from "@/api/client";
 import type { Subscription } from "@/api/queries";
 import { useAct } from "@/app/act";
 import { useTopicNames } from "@/app/topic-names";
-import { Button } from "@/ui/button";
-import { CopyAs } from "@/ui/copy-as";
-import { Dialog } from "@/ui/dialog";
-import { Field, Input } from "@/ui/field";
-import { Select } from "@/ui/select";
+import { isName } from "@/lib/names";
+import { Editor } from "@/ui/editor";
+import { Field, Input, TextField } from "@/ui/field";
+import { SelectField } from "@/ui/select";
 
 type Start = "earliest" | "latest";
-const NAME = /^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$/;
 
 export function SubscriptionEditor({
   subscription,
@@ -31,7 +29,7 @@ export function SubscriptionEditor({
   const [inFlight, setInFlight] = useState(String(spec?.in_flight_max ?? 500));
   const [deadLetter, setDeadLetter] = useState(spec?.dead_letter ?? "");
   const names = useTopicNames(topic);
-  const valid = NAME.test(name) && topic.length > 0 && Number(ackWait) > 0 && Number(inFlight) >= 1;
+  const valid = isName(name) && topic.length > 0 && Number(ackWait) > 0 && Number(inFlight) >= 1;
   const body = {
     spec: {
       ...spec,
@@ -58,121 +56,86 @@ export function SubscriptionEditor({
     navigate({ to: "/subscriptions/$name", params: { name } });
   };
   return (
-    <Dialog
-      open
-      onOpenChange={(open) => !open && onClose()}
+    <Editor
       title={subscription ? `Edit ${name}` : "Create a subscription"}
       lead="A named consumer of a durable topic."
-      footer={
-        <>
-          <span className="mr-auto">
-            <CopyAs action={{ method: "PUT", path, body }} />
-          </span>
-          <Button onClick={onClose}>Cancel</Button>
-          <Button look="primary" disabled={!valid} busy={busy} onClick={save}>
-            {subscription ? "Save" : "Create"}
-          </Button>
-        </>
-      }
+      onClose={onClose}
+      action={{ method: "PUT", path, body }}
+      ready={valid}
+      busy={busy}
+      save={save}
+      verb={subscription ? "Save" : "Create"}
     >
-      <form
-        className="grid grid-cols-2 gap-3 pb-2"
-        onSubmit={(event) => {
-          event.preventDefault();
-          if (valid) save();
-        }}
+      <TextField
+        label="Name"
+        className="col-span-2"
+        autoFocus
+        disabled={Boolean(subscription)}
+        mono
+        value={name}
+        onChange={setName}
+      />
+      <Field
+        label="Topic"
+        hint="A durable topic, or a pattern such as orders.*"
+        className="col-span-2"
       >
-        <Field label="Name" className="col-span-2">
-          {(field) => (
+        {(field) => (
+          <>
             <Input
               {...field}
-              autoFocus
-              disabled={Boolean(subscription)}
+              list="topic-names"
               className="font-mono"
-              value={name}
-              onChange={(event) => setName(event.target.value)}
+              value={topic}
+              onChange={(event) => setTopic(event.target.value)}
             />
-          )}
-        </Field>
-        <Field
-          label="Topic"
-          hint="A durable topic, or a pattern such as orders.*"
-          className="col-span-2"
-        >
-          {(field) => (
-            <>
-              <Input
-                {...field}
-                list="topic-names"
-                className="font-mono"
-                value={topic}
-                onChange={(event) => setTopic(event.target.value)}
-              />
-              <datalist id="topic-names">
-                {names.map((one) => (
-                  <option key={one} value={one} />
-                ))}
-              </datalist>
-            </>
-          )}
-        </Field>
-        {!subscription && (
-          <Field label="Start">
-            {(field) => (
-              <Select
-                id={field.id}
-                value={start}
-                onChange={setStart}
-                options={[
-                  { value: "earliest", label: "Earliest", hint: "All that is kept" },
-                  { value: "latest", label: "Latest", hint: "From now on" },
-                ]}
-              />
-            )}
-          </Field>
+            <datalist id="topic-names">
+              {names.map((one) => (
+                <option key={one} value={one} />
+              ))}
+            </datalist>
+          </>
         )}
-        <Field label="Ack wait, s" hint="Then it is delivered again">
-          {(field) => (
-            <Input
-              {...field}
-              inputMode="decimal"
-              value={ackWait}
-              onChange={(event) => setAckWait(event.target.value)}
-            />
-          )}
-        </Field>
-        <Field label="Deliveries, at most" hint="0: for ever">
-          {(field) => (
-            <Input
-              {...field}
-              inputMode="numeric"
-              value={deliverMax}
-              onChange={(event) => setDeliverMax(event.target.value)}
-            />
-          )}
-        </Field>
-        <Field label="In flight, at most" hint="A member's credit">
-          {(field) => (
-            <Input
-              {...field}
-              inputMode="numeric"
-              value={inFlight}
-              onChange={(event) => setInFlight(event.target.value)}
-            />
-          )}
-        </Field>
-        <Field label="Dead letters to" hint="A topic; empty: none">
-          {(field) => (
-            <Input
-              {...field}
-              className="font-mono"
-              value={deadLetter}
-              onChange={(event) => setDeadLetter(event.target.value)}
-            />
-          )}
-        </Field>
-        <button type="submit" hidden aria-hidden tabIndex={-1} />
-      </form>
-    </Dialog>
+      </Field>
+      {!subscription && (
+        <SelectField
+          label="Start"
+          value={start}
+          onChange={setStart}
+          options={[
+            { value: "earliest", label: "Earliest", hint: "All that is kept" },
+            { value: "latest", label: "Latest", hint: "From now on" },
+          ]}
+        />
+      )}
+      <TextField
+        label="Ack wait, s"
+        hint="Then it is delivered again"
+        inputMode="decimal"
+        value={ackWait}
+        onChange={setAckWait}
+      />
+      <TextField
+        label="Deliveries, at most"
+        hint="0: for ever"
+        inputMode="numeric"
+        value={deliverMax}
+        onChange={setDeliverMax}
+      />
+      <TextField
+        label="In flight, at most"
+        hint="A member's credit"
+        inputMode="numeric"
+        value={inFlight}
+        onChange={setInFlight}
+      />
+      <TextField
+        label="Dead letters to"
+        hint="A topic; empty: none"
+        mono
+        value={deadLetter}
+        onChange={setDeadLetter}
+      />
+    </Editor>
   );
 }

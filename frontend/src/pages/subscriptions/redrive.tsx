@@ -9,7 +9,7 @@ import { exact } from "@/lib/format";
 import { Button } from "@/ui/button";
 import { CopyAs } from "@/ui/copy-as";
 import { Dialog } from "@/ui/dialog";
-import { Field, Input } from "@/ui/field";
+import { TextField } from "@/ui/field";
 import { Empty } from "@/ui/states";
 import { OperationView } from "./operation";
 
@@ -97,26 +97,14 @@ export function Redrive({
               {topic}
             </Link>
           </p>
-          <Field label="To topic" hint="Empty: where each came from">
-            {(field) => (
-              <Input
-                {...field}
-                className="font-mono"
-                value={to}
-                onChange={(event) => setTo(event.target.value)}
-              />
-            )}
-          </Field>
-          <Field label="At most">
-            {(field) => (
-              <Input
-                {...field}
-                inputMode="numeric"
-                value={max}
-                onChange={(event) => setMax(event.target.value)}
-              />
-            )}
-          </Field>
+          <TextField
+            label="To topic"
+            hint="Empty: where each came from"
+            mono
+            value={to}
+            onChange={setTo}
+          />
+          <TextField label="At most" inputMode="numeric" value={max} onChange={setMax} />
           {result && (
             <div className="col-span-2">
               <OperationView operation={result} />

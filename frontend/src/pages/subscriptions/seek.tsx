@@ -9,8 +9,8 @@ import { Button } from "@/ui/button";
 import { Command } from "@/ui/code";
 import { CopyAs } from "@/ui/copy-as";
 import { Dialog } from "@/ui/dialog";
-import { Field, Input } from "@/ui/field";
-import { Select } from "@/ui/select";
+import { TextField } from "@/ui/field";
+import { SelectField } from "@/ui/select";
 import { Failed } from "@/ui/states";
 import { OperationView } from "./operation";
 
@@ -106,75 +106,59 @@ export function Seek({
       }
     >
       <div className="grid grid-cols-2 gap-3 pb-2">
-        <Field label="To">
-          {(field) => (
-            <Select
-              id={field.id}
-              value={way}
-              onChange={setWay}
-              options={[
-                { value: "earliest", label: "Earliest", hint: "All that is kept" },
-                { value: "latest", label: "Latest", hint: "Skip what waits" },
-                { value: "time", label: "A time" },
-                { value: "token", label: "A token", hint: "Of one queue" },
-                { value: "shift", label: "By so many messages" },
-              ]}
-            />
-          )}
-        </Field>
-        <Field label="Queue">
-          {(field) => (
-            <Select
-              id={field.id}
-              value={queue}
-              onChange={setQueue}
-              options={[
-                ...(way === "token" ? [] : [{ value: "all", label: "All queues" }]),
-                ...cursors.map((one) => ({
-                  value: String(one.queue),
-                  label: `Queue ${one.queue}`,
-                })),
-              ]}
-            />
-          )}
-        </Field>
+        <SelectField
+          label="To"
+          value={way}
+          onChange={setWay}
+          options={[
+            { value: "earliest", label: "Earliest", hint: "All that is kept" },
+            { value: "latest", label: "Latest", hint: "Skip what waits" },
+            { value: "time", label: "A time" },
+            { value: "token", label: "A token", hint: "Of one queue" },
+            { value: "shift", label: "By so many messages" },
+          ]}
+        />
+        <SelectField
+          label="Queue"
+          value={queue}
+          onChange={setQueue}
+          options={[
+            ...(way === "token" ? [] : [{ value: "all", label: "All queues" }]),
+            ...cursors.map((one) => ({
+              value: String(one.queue),
+              label: `Queue ${one.queue}`,
+            })),
+          ]}
+        />
         {way === "time" && (
-          <Field label="Time, local" className="col-span-2">
-            {(field) => (
-              <Input
-                {...field}
-                type="datetime-local"
-                step="1"
-                value={time}
-                onChange={(event) => setTime(event.target.value)}
-              />
-            )}
-          </Field>
+          <TextField
+            label="Time, local"
+            className="col-span-2"
+            type="datetime-local"
+            step="1"
+            value={time}
+            onChange={setTime}
+          />
         )}
         {way === "token" && (
-          <Field label="Token" className="col-span-2">
-            {(field) => (
-              <Input
-                {...field}
-                inputMode="numeric"
-                className="font-mono"
-                value={token}
-                onChange={(event) => setToken(event.target.value)}
-              />
-            )}
-          </Field>
+          <TextField
+            label="Token"
+            className="col-span-2"
+            inputMode="numeric"
+            mono
+            value={token}
+            onChange={setToken}
+          />
         )}
         {way === "shift" && (
-          <Field label="Messages" hint="Negative: backwards" className="col-span-2">
-            {(field) => (
-              <Input
-                {...field}
-                inputMode="numeric"
-                value={shift}
-                onChange={(event) => setShift(event.target.value)}
-              />
-            )}
-          </Field>
+          <TextField
+            label="Messages"
+            hint="Negative: backwards"
+            className="col-span-2"
+            inputMode="numeric"
+            value={shift}
+            onChange={setShift}
+          />
         )}
         <div className="col-span-2 flex flex-col gap-2">
           {preview.isError && <Failed error={preview.error} />}
