@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ PER_BATCH = 400
 QUEUES = 2
 MASTER = "local[2]"
 START_NS = 1_700_000_000_000_000_000
+PARTS = ("source", "tuples", "stream", "gateway", "sink", "rollup", "decode")
+"""What can be measured by itself; a session and its first row are measured always."""
 
 
 class TupleReader(BatchReader):
@@ -90,19 +92,20 @@ def telemetry(n: int) -> list[bytes]:
 
 
 @contextmanager
-def _engine(data_dir: Path) -> Iterator[None]:
-    """An engine with the durable topic `out`."""
+def _engine(data_dir: Path) -> Iterator[str]:
+    """An engine with the durable topic `out`; the address of its gateway."""
     topology = {
         "transports": [{"name": "ipc", "kind": "ipc"}],
         "topics": [{"name": "out", "mode": "durable", "queues": QUEUES, "history_bytes": 64 << 20}],
     }
     (data_dir / "topology.yaml").write_text(json.dumps(topology))
     command = [sys.executable, "-m", "tidecast.cli", "engine", "--data-dir", str(data_dir)]
+    command += ["--gateway", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as engine:
         assert engine.stdout is not None
         engine.stdout.readline()
         try:
-            yield
+            yield json.loads((data_dir / "engine.json").read_text())["gateway"]
         finally:
             engine.terminate()
             engine.wait(30)
@@ -163,78 +166,137 @@ def _decode_rate(data_dir: Path, rows: int) -> float:
     return rows / min(_seconds(decode) for _ in range(2))
 
 
-def _first_row(data_dir: Path) -> tuple[Any, float, float]:
-    """A session; seconds to its start, and to its first row, from nothing."""
-    from tidecast_spark import session
+class Bench:
+    """The parts of the bench; each adds to ``metrics``. ``few``: rows of the topic for tuples."""
 
-    begun = time.perf_counter()
-    spark = session("bench", master=MASTER, config={"spark.sql.shuffle.partitions": "2"})
-    started = time.perf_counter() - begun
-    _read(spark, data_dir).limit(1).collect()
-    return spark, started, time.perf_counter() - begun
+    def __init__(self, data_dir: Path, rows: int, rollup_rows: int) -> None:
+        self.data_dir, self.rows, self.rollup_rows = data_dir, rows, rollup_rows
+        self.metrics: dict[str, float] = {}
+        self.floor: dict[str, float] = {}
+        self.kept = self.few = 0
+        self.spark: Any = None
+
+    def fill(self, only: Collection[str]) -> None:
+        """Write the topics that the parts need."""
+        value = [bytes(VALUE_BYTES)] * PER_BATCH
+        self.kept = fill(self.data_dir, "in", QUEUES, self.rows, value)
+        self.few = fill(self.data_dir, "few", QUEUES, self.rows // 6, value)
+        if "rollup" in only and self.rollup_rows:
+            samples = telemetry(PER_BATCH)
+            fill(self.data_dir, TELEMETRY_TOPIC, QUEUES, self.rollup_rows, samples)
+
+    def first_row(self) -> None:
+        """A session; seconds to its start, and to its first row, from nothing."""
+        from tidecast_spark import session
+
+        begun = time.perf_counter()
+        self.spark = session("bench", master=MASTER, config={"spark.sql.shuffle.partitions": "2"})
+        self.metrics["session_start_s"] = time.perf_counter() - begun
+        _read(self.spark, self.data_dir).limit(1).collect()
+        self.metrics["first_row_s"] = time.perf_counter() - begun
+
+    def source(self) -> None:
+        """Rows a second of a batch."""
+        arrow = _noop(_read(self.spark, self.data_dir))
+        self.metrics["source_rows_per_s"] = self.kept / min(_seconds(arrow) for _ in range(3))
+
+    def tuples(self) -> None:
+        """The same by tuples."""
+        self.spark.dataSource.register(TupleSource)
+        tuples = _noop(_read(self.spark, self.data_dir, "tidecast_tuples", "few"))
+        self.metrics["source_tuples_rows_per_s"] = self.few / _seconds(tuples)
+
+    def stream(self) -> None:
+        """The same as a stream."""
+        self.metrics["stream_rows_per_s"] = _stream(self.spark, self.data_dir, self.rows)
+
+    def gateway(self) -> None:
+        """The same as a batch over a gateway."""
+        with _engine(self.data_dir) as url:
+            token = (self.data_dir / "gateway.token").read_text().strip()
+            far = {"servers": url, "token": token, "topic": "in"}
+            read = _noop(self.spark.read.format("tidecast").options(**far).load())
+            self.metrics["gateway_rows_per_s"] = self.kept / min(_seconds(read) for _ in range(2))
+
+    def sink(self) -> None:
+        """Rows a second that are durable: cold, and once more."""
+        cold_s, warm_s = _sink(self.spark, self.data_dir)
+        self.metrics["sink_rows_per_s"] = self.kept / min(cold_s, warm_s)
+        self.metrics["sink_cold_rows_per_s"] = self.kept / cold_s
+
+    def rollup(self) -> None:
+        """Seconds to roll up the telemetry."""
+        from tidecast_spark.jobs.rollup import rollup
+
+        if self.rollup_rows:
+            took_s = _seconds(lambda: rollup(self.spark, self.data_dir, self.data_dir / "out"))
+            self.metrics["rollup_s"] = took_s
+            self.metrics["rollup_rows_per_s"] = self.rollup_rows / took_s
+
+    def decode(self) -> None:
+        """The floor."""
+        self.floor["decode_rows_per_s"] = _decode_rate(self.data_dir, self.kept)
+
+    def ratios(self) -> dict[str, float]:
+        """Of what was measured."""
+        all_ = self.metrics | self.floor
+        pairs = {
+            "source_to_decode": ("source_rows_per_s", "decode_rows_per_s"),
+            "source_to_tuples": ("source_rows_per_s", "source_tuples_rows_per_s"),
+            "stream_to_source": ("stream_rows_per_s", "source_rows_per_s"),
+            "gateway_to_source": ("gateway_rows_per_s", "source_rows_per_s"),
+        }
+        return {
+            name: round(all_[a] / all_[b], 3)
+            for name, (a, b) in pairs.items()
+            if a in all_ and b in all_
+        }
 
 
 def run(
-    rows: int, rollup_rows: int, kafka: Path | None, note: Callable[[str], None]
-) -> dict[str, Any]:
-    """All figures in the shape of the other benches. ``kafka``: jars to compare with."""
-    from tidecast_spark.jobs.rollup import rollup
+    rows: int, rollup_rows: int, kafka: Path | None, only: Collection[str],
+    note: Callable[[str], None],
+) -> dict[str, Any]:  # fmt: skip
+    """The figures in the shape of the other benches. ``kafka``: jars to compare with.
 
-    metrics: dict[str, float] = {}
+    ``only``: some of `PARTS`; empty: all.
+    """
+    only = only or PARTS
     peers: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="tc-") as directory:
-        data_dir = Path(directory)
+        bench = Bench(Path(directory), rows, rollup_rows)
         note("writing topics")
-        kept = fill(data_dir, "in", QUEUES, rows, [bytes(VALUE_BYTES)] * PER_BATCH)
-        few = fill(data_dir, "few", QUEUES, rows // 6, [bytes(VALUE_BYTES)] * PER_BATCH)
-        fill(data_dir, TELEMETRY_TOPIC, QUEUES, rollup_rows, telemetry(PER_BATCH))
+        bench.fill(only)
         note("first row")
-        spark, metrics["session_start_s"], metrics["first_row_s"] = _first_row(data_dir)
+        bench.first_row()
         try:
-            spark.dataSource.register(TupleSource)
-            note("source")
-            arrow = _noop(_read(spark, data_dir))
-            metrics["source_rows_per_s"] = kept / min(_seconds(arrow) for _ in range(3))
-            note("source by tuples")
-            tuples = _noop(_read(spark, data_dir, "tidecast_tuples", "few"))
-            metrics["source_tuples_rows_per_s"] = few / _seconds(tuples)
-            note("stream")
-            metrics["stream_rows_per_s"] = _stream(spark, data_dir, rows)
-            note("sink")
-            cold_s, warm_s = _sink(spark, data_dir)
-            metrics["sink_rows_per_s"] = kept / min(cold_s, warm_s)
-            metrics["sink_cold_rows_per_s"] = kept / cold_s
-            if rollup_rows:
-                note("rollup")
-                metrics["rollup_s"] = _seconds(lambda: rollup(spark, data_dir, data_dir / "out"))
-                metrics["rollup_rows_per_s"] = rollup_rows / metrics["rollup_s"]
+            for part in PARTS:
+                if part in only and part != "decode":
+                    note(part)
+                    getattr(bench, part)()
         finally:
-            spark.stop()
-        note("decoding without Spark")
-        floor = {"decode_rows_per_s": _decode_rate(data_dir, kept)}
+            bench.spark.stop()
+        if "decode" in only:
+            note("decoding without Spark")
+            bench.decode()
         if kafka is not None:
             from tidecast_spark.bench_kafka import in_its_own_process
 
             note("Kafka")
             peers["kafka"] = in_its_own_process(
-                kafka, data_dir / "kafka", kept, PER_BATCH, VALUE_BYTES
+                kafka, Path(directory) / "kafka", bench.kept, PER_BATCH, VALUE_BYTES
             )
-    source = metrics["source_rows_per_s"]
     return {
         "bench": "spark",
         "config": {
-            "rows": kept, "value_bytes": VALUE_BYTES, "master": MASTER,
+            "rows": bench.kept, "value_bytes": VALUE_BYTES, "master": MASTER,
             "rows_per_trigger": rows // 3, "rollup_rows": rollup_rows,
         },
         "metrics": {
             name: round(n) if name.endswith("_per_s") else round(n, 2)
-            for name, n in metrics.items()
+            for name, n in bench.metrics.items()
         },
-        "floor": {name: round(n) for name, n in floor.items()},
-        "ratio": {
-            "source_to_decode": round(source / floor["decode_rows_per_s"], 3),
-            "source_to_tuples": round(source / metrics["source_tuples_rows_per_s"], 2),
-            "stream_to_source": round(metrics["stream_rows_per_s"] / source, 3),
-        },
+        "floor": {name: round(n) for name, n in bench.floor.items()},
+        "ratio": bench.ratios(),
         "peers": peers,
     }  # fmt: skip

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import fnmatch
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from tidecast.config import TOPIC_NAME, default_data_dir
-from tidecast.errors import AuthError, ConfigError, NotFound
-from tidecast_spark.files import topics_of
+from tidecast.errors import ConfigError, NotFound
+from tidecast_spark.catalogue import Catalogue, FileCatalogue, GatewayCatalogue
 from tidecast_spark.parts import ALL_ROWS, KEYS_MAX, TIME_END_NS, TIME_MIN_NS, RowFilter
 
 TOPICS_SHOWN_MAX = 20
@@ -56,23 +55,15 @@ class SourceOptions:
     rows: RowFilter = ALL_ROWS
     queues: frozenset[int] | None = None
     push_filters: bool = False
-
-    def topics_now(self) -> list[str]:
-        """The topics to read, those of a pattern as they are now."""
-        if not self.pattern:
-            return list(self.topics)
-        return [t for t in known_topics(self.data_dir) if fnmatch.fnmatchcase(t, self.pattern)]
+    servers: str = ""
+    token: str = field(default="", repr=False)
 
 
-def known_topics(data_dir: Path) -> list[str]:
-    """Topics with queues in a data directory. Raises AuthError without the right to read it."""
-    try:
-        return topics_of(data_dir)
-    except PermissionError as problem:
-        raise AuthError(
-            f"dataDir: {data_dir}: no right to read it as user {os.getuid()}: run the job as the "
-            "engine's user, or let its group read the directory"
-        ) from problem
+def topics_now(options: SourceOptions, catalogue: Catalogue) -> list[str]:
+    """The topics to read, those of a pattern as they are now."""
+    if not options.pattern:
+        return list(options.topics)
+    return [t for t in catalogue.topics() if fnmatch.fnmatchcase(t, options.pattern)]
 
 
 def _problem(name: str, value: object, allowed: str) -> ConfigError:
@@ -191,6 +182,8 @@ def _check_names(
 
 SOURCE_OPTIONS: dict[str, str] = {
     "dataDir": "directory of the engine on this host; default: TIDECAST_DATA_DIR, else the user's",
+    "servers": "a gateway, tidecast://HOST:PORT, instead of dataDir: reads from any host",
+    "token": "key or token that the gateway asks for; the key needs the right read_payloads",
     "topic": "one topic or several, separated by commas",
     "topicPattern": "topics by a pattern with * and ?, as orders.*; new ones are found",
     "startingOffsets": "where to begin: earliest (default in batch), latest (default in streams), "
@@ -226,19 +219,33 @@ def _data_dir(value: str | None) -> Path:
     return data_dir.absolute()
 
 
-def _topics(data_dir: Path, value: str) -> tuple[str, ...]:
+def _topics(catalogue: Catalogue, value: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in value.split(","))
-    known = known_topics(data_dir)
+    known = catalogue.topics()
     for name in names:
         if not TOPIC_NAME.fullmatch(name):
             raise _problem("topic", name, "names have letters, digits, _ - and dots between them")
         if name not in known:
             some = ", ".join(known[:TOPICS_SHOWN_MAX]) or "none"
-            more = f" and {len(known) - TOPICS_SHOWN_MAX} more" if len(known) > 20 else ""
+            left = len(known) - TOPICS_SHOWN_MAX
+            more = f" and {left} more" if left > 0 else ""
             raise NotFound(
-                f"option topic: {name!r}: no durable topic in {data_dir}; known: {some}{more}"
+                f"option topic: {name!r}: no durable topic {catalogue.whose}; known: {some}{more}"
             )
     return names
+
+
+def _catalogue(found: Mapping[str, tuple[str, str]]) -> tuple[Catalogue, dict[str, Any]]:
+    """Where to read from, and the options that say so."""
+    servers, token = (found.get(name, ("", ""))[1] for name in ("servers", "token"))
+    if servers:
+        _check_servers(servers, found)
+        told = {"servers": servers, "token": token, "data_dir": Path()}
+        return GatewayCatalogue(servers, token), told
+    if token:
+        raise ConfigError("option token: it is for a gateway: give servers, too")
+    data_dir = _data_dir(found.get("datadir", ("", ""))[1])
+    return FileCatalogue(data_dir), {"data_dir": data_dir}
 
 
 def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -249,20 +256,22 @@ def source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOption
         proper, value = found.get(name.lower(), (name, None))
         return default if value is None else read(proper, value)
 
-    data_dir = _data_dir(get("dataDir", lambda _, v: v, None))
+    catalogue, place = _catalogue(found)
     named, pattern = "topic" in found, get("topicPattern", lambda _, v: v, "")
     if named == bool(pattern):
         raise ConfigError("option topic: give exactly one of topic and topicPattern")
-    topics = _topics(data_dir, found["topic"][1]) if named else ()
+    topics = _topics(catalogue, found["topic"][1]) if named else ()
     if pattern and not streaming and not any(
-        fnmatch.fnmatchcase(t, pattern) for t in known_topics(data_dir)
+        fnmatch.fnmatchcase(t, pattern) for t in catalogue.topics()
     ):  # fmt: skip
-        raise NotFound(f"option topicPattern: {pattern!r}: no durable topic matches it")
+        raise NotFound(
+            f"option topicPattern: {pattern!r}: no durable topic {catalogue.whose} matches"
+        )
     if streaming and "endingoffsets" in found:
         raise ConfigError("option endingOffsets: only batch reads end; use Trigger.AvailableNow")
     first = ("earliest", "latest") if streaming else ("earliest",)
     return SourceOptions(
-        data_dir=data_dir,
+        **place,
         topics=topics,
         pattern=pattern,
         starting=get(
@@ -337,7 +346,7 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         if "," in topic:
             raise _problem("topic", topic, "one topic; for several give the rows a column `topic`")
         if not servers:
-            _topics(data_dir, topic)
+            _topics(FileCatalogue(data_dir), topic)
         elif not TOPIC_NAME.fullmatch(topic):
             raise _problem("topic", topic, "names have letters, digits, _ - and dots between them")
     return SinkOptions(

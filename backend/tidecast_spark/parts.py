@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 TIME_MIN_NS, TIME_END_NS = -(1 << 62), (1 << 63) - 1
 TOKEN_END = 1 << 62
@@ -34,7 +34,10 @@ ALL_ROWS = RowFilter()
 
 @dataclass(frozen=True)
 class ReadSettings:
-    """How a worker reads. ``headers``: "no", "map" or "raw" (the MessagePack bytes)."""
+    """How a worker reads. ``headers``: "no", "map" or "raw" (the MessagePack bytes).
+
+    ``servers``: a gateway; empty: from files.
+    """
 
     columns: tuple[str, ...] = ("key", "value", "topic", "queue", "token", "timestamp")
     headers: str = "no"
@@ -42,11 +45,13 @@ class ReadSettings:
     bad_records_path: str = ""
     fail_on_data_loss: bool = True
     rows: RowFilter = ALL_ROWS
+    servers: str = ""
+    token: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True)
 class QueueRange:
-    """Tokens [start, end) of one queue; ``directory`` holds its segments."""
+    """Tokens [start, end) of one queue; ``directory`` holds its segments, if they are here."""
 
     topic: str
     queue: int

@@ -5,36 +5,40 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from tidecast.errors import ConfigError, GapError
-from tidecast_spark.files import QueueFiles, queues_of
-from tidecast_spark.options import EARLIEST, LATEST, Positions, SourceOptions, Where
+from tidecast.log.range_scan import lost
+from tidecast_spark.catalogue import Queue, catalogue_of
+from tidecast_spark.options import (
+    EARLIEST,
+    LATEST,
+    Positions,
+    SourceOptions,
+    Where,
+    topics_now,
+)
 from tidecast_spark.parts import QueueRange
 
 PART_BYTES_MIN = 4 << 20
-PARTS_A_CORE = 2
+PARTS_A_CORE, FEW_ROWS = 2, 2_000_000
+"""Two, so that cores end together; of few rows one: a task costs as much as 50,000 of them."""
 
 
-@dataclass
 class Planner:
     """Looks at the queues of the topics that are read; keeps what it learnt of their ends."""
 
-    options: SourceOptions
-    _files: dict[tuple[str, int], QueueFiles] = field(default_factory=dict)
+    def __init__(self, options: SourceOptions) -> None:
+        self.options = options
+        self._catalogue = catalogue_of(options)
 
-    def queues(self) -> list[QueueFiles]:
+    def queues(self) -> list[Queue]:
         """All queues there are now, in order."""
-        found = []
-        for topic in self.options.topics_now():
-            for queue in queues_of(self.options.data_dir, topic):
-                if self.options.queues is not None and queue not in self.options.queues:
-                    continue
-                key = (topic, queue)
-                if key not in self._files:
-                    self._files[key] = QueueFiles(self.options.data_dir, topic, queue)
-                found.append(self._files[key])
-        return found
+        return [
+            one
+            for topic in topics_now(self.options, self._catalogue)
+            for one in self._catalogue.queues(topic)
+            if self.options.queues is None or one.queue in self.options.queues
+        ]
 
     def ends(self) -> Positions:
         """The end of every queue."""
@@ -44,7 +48,7 @@ class Planner:
         """The tokens of option ``name``, by topic and queue. Raises ConfigError if not there."""
         return _positions((one, self._token(name, one, where)) for one in self.queues())
 
-    def _token(self, name: str, one: QueueFiles, where: Where) -> int:
+    def _token(self, name: str, one: Queue, where: Where) -> int:
         token = {"earliest": EARLIEST, "latest": LATEST}.get(where.kind, 0)
         if where.kind == "time":
             return one.token_at_time(where.time_ns)
@@ -92,11 +96,8 @@ class Planner:
             return 0
         return self._file(topic, queue).earliest_token()
 
-    def _file(self, topic: str, queue: str) -> QueueFiles:
-        key = (topic, int(queue))
-        if key not in self._files:
-            self._files[key] = QueueFiles(self.options.data_dir, *key)
-        return self._files[key]
+    def _file(self, topic: str, queue: str) -> Queue:
+        return self._catalogue.queue(topic, int(queue))
 
     def ranges(self, start: Positions, end: Positions) -> list[QueueRange]:
         """What each task reads, in order. Raises GapError for what retention has deleted."""
@@ -109,7 +110,9 @@ class Planner:
                 if first < stop:
                     wanted.append((file, first, stop))
         rows = sum(stop - first for _, first, stop in wanted)
-        parts = self.options.partitions_min or (os.cpu_count() or 1) * PARTS_A_CORE
+        parts = self.options.partitions_min or (os.cpu_count() or 1) * (
+            PARTS_A_CORE if rows > FEW_ROWS else 1
+        )
         found = []
         for file, first, stop in wanted:
             share = -(-parts * (stop - first) // rows)
@@ -118,7 +121,7 @@ class Planner:
                 found.append(QueueRange(file.topic, file.queue, str(file.directory), low, high))
         return found
 
-    def _not_lost(self, file: QueueFiles, first: int, stop: int) -> int:
+    def _not_lost(self, file: Queue, first: int, stop: int) -> int:
         """The first token that can be read; the same unless data was lost."""
         if first >= stop:
             return stop
@@ -126,12 +129,7 @@ class Planner:
         if first >= earliest:
             return first
         if self.options.fail_on_data_loss:
-            raise GapError(
-                f"{file.topic}/{file.queue}: tokens {first} to {min(earliest, stop) - 1} were "
-                "deleted by retention before they were read. Keep more (retention), read faster, "
-                "or set failOnDataLoss=false to go on with what is left",
-                (first, min(earliest, stop)),
-            )
+            raise lost(file.topic, file.queue, first, min(earliest, stop))
         return min(earliest, stop)
 
 
@@ -153,7 +151,7 @@ def _start_of(start: Positions, topic: str, queue: str, default: int) -> int:
     return start.get(topic, {}).get(queue, default)
 
 
-def _positions(tokens: Iterable[tuple[QueueFiles, int]]) -> Positions:
+def _positions(tokens: Iterable[tuple[Queue, int]]) -> Positions:
     found: Positions = {}
     for one, token in tokens:
         found.setdefault(one.topic, {})[str(one.queue)] = token

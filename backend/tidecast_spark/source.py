@@ -95,6 +95,8 @@ def read_settings(options: SourceOptions, schema: StructType) -> ReadSettings:
         bad_records_path=options.bad_records_path,
         fail_on_data_loss=options.fail_on_data_loss,
         rows=options.rows,
+        servers=options.servers,
+        token=options.token,
     )
 
 

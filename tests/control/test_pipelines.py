@@ -63,14 +63,15 @@ def test_a_run_is_started_noted_and_its_log_kept(service: Service, script: Any) 
     api = service.admin
     script(
         "import json, sys; "
-        "print(json.dumps({'report': {'rows': 7, 'words': sys.argv[1:]}}))\n"
+        "print(json.dumps({'errors': 2, 'report': {'rows': 7, 'words': sys.argv[1:]}}))\n"
         f"sys.stderr.write('x' * {LOG_BYTES_MAX} + 'the end\\n')"
     )
     _make(api)
     started = api.post("/api/v1/pipelines/p/start")
     assert (started.status_code, started.json()["state"]) == (201, "queued")
     run = _last(api, "done")
-    assert (run["rows"], run["error"], run["trigger"]) == ("7", "", "user")
+    assert (run["rows"], run["errors"]) == ("7", "2")
+    assert (run["error"], run["trigger"]) == ("", "user")
     assert run["report"]["words"][:4] == ["pipeline", "archive", "--topic", "orders"]
     assert run["cli"].startswith("tidecast pipeline archive --topic orders --out ")
     log = api.get(f"/api/v1/pipelines/p/runs/{run['id']}/log").json()

@@ -10,7 +10,7 @@ from tests.support.lab import Platform, open_lab, topology
 
 import tidecast.sync
 from tidecast.errors import EngineNotRunning
-from tidecast_spark.files import QueueFiles
+from tidecast.log.queue_files import QueueFiles
 from tidecast_spark.jobs.archive_hold import holding
 
 SEGMENT, A_BATCH = 65_536, 25

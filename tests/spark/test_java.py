@@ -85,7 +85,7 @@ def test_settings_are_defaults_then_what_is_given(tmp_path: Path) -> None:
     assert f"-XX:AOTCache={ss.cache_path(java)}" in ss.jvm_options(java)
 
 
-def test_warming_up_says_what_is_missing_and_leaves_no_old_cache(
+def test_warming_up_is_done_once_and_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ss, "require_pyspark", lambda: None)
@@ -98,8 +98,8 @@ def test_warming_up_says_what_is_missing_and_leaves_no_old_cache(
     jv.scripts_dir().mkdir(parents=True, exist_ok=True)
     ss.cache_path(java).touch()
     with pytest.raises(ConfigError, match=r"left no cache: exit code 1: .*No module named"):
-        ss.warm_up(lambda _: None)
-    assert not ss.cache_path(java).exists()
+        ss.warm_up(lambda _: None, again=True)
+    assert ss.warm_up(lambda _: None) == ss.cache_path(java), "the old one serves still"
 
 
 def test_workers_import_pyspark_from_site_packages() -> None:

@@ -1,8 +1,12 @@
-"""The source without a JVM: the same objects Spark would call, called by hand."""
+"""The source without a JVM: the same objects Spark would call, called by hand.
+
+Each test reads the files, and once more over a gateway.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +17,7 @@ import pytest
 from pyspark.sql import datasource as sql
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+from tests.support.log_gateways import TOKEN, gateways
 from tests.support.spark_logs import (
     STEP_NS,
     TIME_NS,
@@ -25,15 +30,30 @@ from tests.support.spark_logs import (
 
 from tidecast.errors import AuthError, ConfigError, CorruptLog, GapError, NotFound
 from tidecast.layout import segment as lay
+from tidecast.log.queue_files import QueueFiles
 from tidecast.log.queue_log import QueueLog
-from tidecast_spark.files import QueueFiles
 from tidecast_spark.parts import QueueRange, ReadSettings, RowFilter
-from tidecast_spark.reading import QueueScan
+from tidecast_spark.reading import Telling, read_files
 from tidecast_spark.source import TidecastDataSource
+
+_served: list[Any] = []
+"""How the address of a data directory's gateway is found; empty: files are read."""
+
+
+@pytest.fixture(params=["files", "gateway"], autouse=True)
+def way(request: pytest.FixtureRequest) -> Iterator[str]:
+    with gateways() as served:
+        if request.param == "gateway":
+            _served.append(served)
+        yield request.param
+        _served.clear()
 
 
 def given(data_dir: Path, **options: object) -> TidecastDataSource:
-    told = {"dataDir": str(data_dir), "topic": "orders"} | options
+    place = {"dataDir": str(data_dir)}
+    if _served and "dataDir" not in options:
+        place = {"servers": _served[0](data_dir), "token": TOKEN}
+    told = place | {"topic": "orders"} | options
     return TidecastDataSource({k: str(v) for k, v in told.items() if v is not None})
 
 
@@ -126,9 +146,12 @@ def test_long_scans_are_cut_by_the_index_so_that_one_queue_uses_all_cores(tmp_pa
 def test_blocks_smaller_than_a_batch_grow(tmp_path: Path, room: int) -> None:
     some = [Record(bytes([i % 256]) * (37 * i % 9000), b"k") for i in range(300)]
     log = append(tmp_path, "orders", 0, some, per_batch=7)
-    part = QueueRange("orders", 0, str(log.directory), 3, 290)
-    scan = QueueScan(part, ReadSettings(columns=("value",)), block_bytes=room)
-    found = [v for one in scan for v in one.column(0).to_pylist()]
+    part, told = QueueRange("orders", 0, str(log.directory), 3, 290), ReadSettings(("value",))
+    found = [
+        v
+        for one in read_files(part, told, Telling(told), block_bytes=room)
+        for v in one.column(0).to_pylist()
+    ]
     assert found == [one.value for one in some[3:290]]
 
 
@@ -336,7 +359,7 @@ def test_the_end_is_found_by_the_index_and_moves_with_the_writer(orders: Path) -
 
 
 BAD: list[tuple[dict[str, object], type[Exception], str]] = [
-    ({"topic": "nope"}, NotFound, "option topic: 'nope': no durable topic in .*; known: orders"),
+    ({"topic": "nope"}, NotFound, "option topic: 'nope': no durable topic .*; known: orders"),
     ({"topic": "a b"}, ConfigError, "option topic: 'a b'"),
     ({"topicPattern": "x*"}, ConfigError, "exactly one of topic and topicPattern"),
     ({"topic": None, "topicPattern": "x*"}, NotFound, "option topicPattern: 'x\\*'"),
@@ -380,9 +403,9 @@ def test_no_right_to_read_is_said(orders: Path, monkeypatch: pytest.MonkeyPatch)
     def refused(_: Path) -> list[str]:
         raise PermissionError(13, "denied")
 
-    monkeypatch.setattr("tidecast_spark.options.topics_of", refused)
+    monkeypatch.setattr("tidecast_spark.catalogue.topics_of", refused)
     with pytest.raises(AuthError, match=r"dataDir: .*no right to read it"):
-        batch(orders)
+        batch(orders, dataDir=orders)
 
 
 def test_an_empty_filter_reads_nothing(orders: Path) -> None:

@@ -39,6 +39,7 @@ class PipelineRunRow(SQLModel, table=True):
     pid_start: int | None = Field(default=None, sa_type=BigInteger)
     exit_code: int | None = None
     rows: int | None = Field(default=None, sa_type=BigInteger)
+    errors: int | None = Field(default=None, sa_type=BigInteger)
     error: str = ""
     report: Any = Field(default=None, sa_column=Column(JSONB(none_as_null=True)))
 

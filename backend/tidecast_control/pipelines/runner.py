@@ -212,9 +212,10 @@ class Runner:
     async def _finish(self, active: _Active) -> None:
         _signal(active.process, signal.SIGKILL)
         code = active.process.returncode
-        report = _report(active.output) if code == 0 else None
+        told = _told(active.output)
+        report = told.get("report") if code == 0 else None
         values: dict[str, Any] = {"exit_code": code, "report": report}
-        values["rows"] = rows_of(report)
+        values |= {"rows": rows_of(report), "errors": _count(told.get("errors"))}
         if active.why == "stopped":
             values["state"] = "stopped"
         elif active.why:
@@ -225,11 +226,11 @@ class Runner:
             values |= {"state": "failed", "error": _error(active.errors.text, code)}
         await self._keep(active.run, active.errors, **values)
 
-    async def _keep(self, run: PipelineRunRow, errors: _Tail, **values: Any) -> None:
+    async def _keep(self, run: PipelineRunRow, said: _Tail, **values: Any) -> None:
         def keep() -> None:
             with self._db.begin() as session:
                 repository.change(session, run.id, finished_at=utc_now(), **values)
-                session.merge(PipelineLogRow(run=run.id, text=errors.text, bytes=errors.total))
+                session.merge(PipelineLogRow(run=run.id, text=said.text, bytes=said.total))
                 repository.forget(session, RUNS_KEPT)
 
         await self._stored(keep)
@@ -247,13 +248,17 @@ def _signal(process: asyncio.subprocess.Process, number: int) -> None:
         os.killpg(process.pid, number)
 
 
-def _report(output: _Tail) -> Any:
-    """The job's own report; docs/SPARK.md has the object around it."""
+def _told(output: _Tail) -> dict[str, Any]:
+    """What the job says that it did, as docs/SPARK.md has it; nothing, if it says nothing."""
     try:
         told = msgspec.json.decode(bytes(output.kept))
     except msgspec.MsgspecError:
-        return None
-    return told.get("report") if isinstance(told, dict) else None
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and 0 <= value < 1 << 63 else None
 
 
 def _error(text: str, code: int | None) -> str:

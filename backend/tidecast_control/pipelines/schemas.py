@@ -76,6 +76,7 @@ class PipelineRun(View):
     finished_at: datetime | None = None
     duration_s: float | None = None
     rows: Int64 | None = Field(None, description="Archived, published or rolled up; topics advised")
+    errors: Int64 | None = Field(None, description="Rows left out; 1 when the job failed")
     error: str = ""
     exit_code: int | None = None
     cli: str = Field("", description="The same from the shell")

@@ -65,9 +65,13 @@ def _archiver() -> None:
 
 
 def _log() -> None:
-    from tidecast.log import append, files, read, scan
+    from tidecast.log import append, files, read, scan, select
 
     raw, words = np.zeros(64, dtype=np.uint8), np.zeros(8, dtype=np.int64)
+    rows = np.zeros((1, 2), dtype=np.int64)
+    _compile(select.select_records, raw, 0, words, raw, words, words, rows)
+    _compile(select.keep_listed, raw, 0, 0, rows, 0, raw)
+    _compile(select.find_batch, raw, 0, 0, 0)
     _compile(append.append_sealed, words, raw, 0)
     _compile(append.sync_active, words)
     _compile(read.read_run, words, 0, raw, 0, 0)

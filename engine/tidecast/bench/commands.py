@@ -162,6 +162,9 @@ def run_all(as_json: bool, peers: bool, data_dir: Path) -> None:
     _measure("throughput", as_json, False, {"shape": "engine"})
 
 
+SPARK_PARTS = ("source", "tuples", "stream", "gateway", "sink", "rollup", "decode")
+
+
 @cli.command("spark", help="PySpark: source, sink, rollup, first row. Needs the extra `spark`.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, last, on a line.")
 @click.option("--rows", type=click.IntRange(10_000), default=6_000_000, show_default=True,
@@ -171,10 +174,13 @@ def run_all(as_json: bool, peers: bool, data_dir: Path) -> None:
 @click.option("--kafka", type=click.Path(path_type=Path, file_okay=False, exists=True),
               metavar="DIR", help="Compare with Kafka: its jars in DIR/broker, those of Spark's "
               "connector in DIR/spark.")  # fmt: skip
+@click.option("--only", multiple=True, help="Measure these parts only.",
+              type=click.Choice(SPARK_PARTS))  # fmt: skip
 @data_dir_option
 def run_spark(
-    as_json: bool, rows: int, rollup_rows: int, kafka: Path | None, data_dir: Path
-) -> None:
+    as_json: bool, rows: int, rollup_rows: int, kafka: Path | None, only: tuple[str, ...],
+    data_dir: Path,
+) -> None:  # fmt: skip
     """Measure the Spark pipeline."""
     del data_dir
     from tidecast.cli.pipeline_run import load_spark
@@ -182,7 +188,7 @@ def run_spark(
     screen = console(stderr=True)
     with screen.status("bench spark") as status:
         outcome = load_spark("bench", "run")(
-            rows, rollup_rows, kafka, lambda text: status.update(f"spark: {text}")
+            rows, rollup_rows, kafka, only, lambda text: status.update(f"spark: {text}")
         )
     if as_json:
         click.echo(json.dumps(outcome))

@@ -155,12 +155,13 @@ def report(
 
 
 @pipeline.command("warm-up")
+@click.option("--again", is_flag=True, help="Also when it was done before.")
 @data_dir_option
-def warm_up(data_dir: Path) -> None:
+def warm_up(data_dir: Path, again: bool) -> None:
     """Let sessions on this machine start quicker: keeps what the JVM has loaded and linked."""
     del data_dir
     with console(stderr=True).status("warming up") as status:
-        made = load_spark("spark_session", "warm_up")(status.update)
+        made = load_spark("spark_session", "warm_up")(status.update, again=again)
     console().print(f"{made}: {made.stat().st_size >> 20} MiB")
 
 

@@ -26,7 +26,7 @@ def dial(
 
     Raises AuthError, ConfigError, ConnectionLost, EngineNotRunning.
     """
-    socket = _connect(where, token, tls=tls)
+    socket = open_socket(where, token, tls=tls)
     try:
         socket.send(rf.encode(rf.Hello(name=name, session=session, key=key)))
         frame, _ = rf.from_gateway(socket.recv(CONNECT_TIMEOUT_S))
@@ -40,10 +40,13 @@ def dial(
     return frame, socket
 
 
-def _connect(where: str, token: str, *, tls: bool) -> ClientConnection:
+def open_socket(
+    where: str, token: str, *, tls: bool, path: str = rf.PATH
+) -> ClientConnection:  # fmt: skip
+    """A websocket to a gateway. Raises AuthError, ConfigError, ConnectionLost, EngineNotRunning."""
     try:
         return connect(
-            f"{'wss' if tls else 'ws'}://{where}{rf.PATH}",
+            f"{'wss' if tls else 'ws'}://{where}{path}",
             additional_headers={"Authorization": f"Bearer {token}"},
             compression=None, proxy=None, max_size=rf.FRAME_BYTES_MAX, max_queue=4,
             open_timeout=CONNECT_TIMEOUT_S, close_timeout=1, user_agent_header=None,

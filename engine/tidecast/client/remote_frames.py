@@ -362,7 +362,8 @@ def result_of(value: Any) -> msgspec.Raw:
     return msgspec.Raw(_encoder.encode(value))
 
 
-def _split(data: Any) -> tuple[memoryview, memoryview]:
+def split(data: Any) -> tuple[memoryview, memoryview]:
+    """Header and body of a frame. Raises BadFrame."""
     if not isinstance(data, bytes):
         raise BadFrame("a text message: frames are binary")
     if not HEAD.size <= len(data) <= FRAME_BYTES_MAX:
@@ -376,7 +377,7 @@ def _split(data: Any) -> tuple[memoryview, memoryview]:
 
 def from_client(data: Any) -> tuple[FromClient, memoryview]:
     """A client's frame and its body. Raises BadFrame."""
-    header, body = _split(data)
+    header, body = split(data)
     try:
         frame = _client_decoder.decode(header)
     except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
@@ -386,7 +387,7 @@ def from_client(data: Any) -> tuple[FromClient, memoryview]:
 
 def from_gateway(data: Any) -> tuple[FromGateway, memoryview]:
     """A gateway's frame and its body. Raises BadFrame."""
-    header, body = _split(data)
+    header, body = split(data)
     try:
         frame = _gateway_decoder.decode(header)
     except (msgspec.MsgspecError, ValueError, RecursionError) as problem:

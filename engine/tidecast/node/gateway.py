@@ -27,6 +27,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from tidecast.access import EVERYTHING, Access, digest_of
+from tidecast.client import log_frames as lf
 from tidecast.client import remote_frames as rf
 from tidecast.client.aio import Connection
 from tidecast.client.link import Link
@@ -35,6 +36,7 @@ from tidecast.errors import AuthError, ConfigError, Conflict, TidecastError
 from tidecast.events import AccessDenied, Event
 from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter
 from tidecast.node.gateway_consumers import KEEP_S
+from tidecast.node.gateway_log import READERS_MAX, LogReader
 from tidecast.node.gateway_session import RemoteSession
 
 PORT = 7400
@@ -100,7 +102,7 @@ class Gateway:
     """Serves remote clients. ``make_link`` attaches one, by name, to the node.
 
     ``find_key``: what the key with this hash may do. ``counters``: the gateway's row. ``tell``: to
-    whom events go.
+    whom events go. ``data_dir``: where the logs are that may be read.
     """
 
     def __init__(
@@ -108,8 +110,9 @@ class Gateway:
         resume_s: float = RESUME_S, keep_s: float = KEEP_S, clients_max: int = CLIENTS_MAX,
         find_key: Callable[[str], Access | None] = _no_key,
         counters: np.ndarray[Any, np.dtype[np.int64]] | None = None,
-        tell: Callable[[Event], None] | None = None,
+        tell: Callable[[Event], None] | None = None, data_dir: Path | None = None,
     ) -> None:  # fmt: skip
+        self._data_dir, self._readers = data_dir, set[LogReader]()
         self._make_link, self._digest = make_link, digest_of(token)
         self._find_key, self._tell = find_key, tell
         self.counters = np.zeros(len(GatewayCounter), np.int64) if counters is None else counters
@@ -199,6 +202,7 @@ class Gateway:
             server.close(close_connections=False)
             goodbye = rf.Goodbye(reason="the engine stops")
             sessions = list(self._sessions.values())
+            await asyncio.gather(*(each.end(goodbye.reason) for each in list(self._readers)))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(1.0):
                     await asyncio.gather(*(each.send(goodbye) for each in sessions))
@@ -218,7 +222,7 @@ class Gateway:
             self._count(GatewayCounter.REFUSED)
             self._say_denied("", str((connection.remote_address or [""])[0]), "connect", "")
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, "wrong or missing token\n")
-        if request.path != rf.PATH:
+        if request.path != rf.PATH and (request.path != lf.PATH or self._data_dir is None):
             return connection.respond(http.HTTPStatus.NOT_FOUND, f"this gateway is at {rf.PATH}\n")
         self._shown[connection] = digest
         return None
@@ -241,10 +245,40 @@ class Gateway:
                     self._count(GatewayCounter.KEYS_ENDED)
                     await session.send(rf.Goodbye(reason="the key was revoked or changed"))
                     await self._end(session)
+            for reader in list(self._readers):
+                if reader.access != self._access(reader.digest):
+                    self._count(GatewayCounter.KEYS_ENDED)
+                    await reader.end("the key was revoked or changed")
+
+    async def _read_logs(self, socket: ServerConnection) -> None:
+        digest = self._shown[socket]
+        access = self._access(digest)
+        if access is None:
+            raise AuthError("the key is not valid any more")
+        if len(self._readers) >= READERS_MAX:
+            raise Conflict(f"a gateway serves at most {READERS_MAX} readers of logs")
+        assert self._data_dir is not None
+
+        def denied(right: str, topic: str) -> None:
+            self._count(GatewayCounter.DENIED)
+            self._say_denied(access.name, "a reader of logs", right, topic)
+
+        reader = LogReader(
+            socket, self._data_dir, access, digest, denied=denied,
+            sent=lambda n: self._count(GatewayCounter.BYTES_OUT, n),
+        )  # fmt: skip
+        self._readers.add(reader)
+        try:
+            await reader.serve()
+        finally:
+            self._readers.discard(reader)
 
     async def _handle(self, socket: ServerConnection) -> None:
         self._count(GatewayCounter.CONNECTIONS)
         try:
+            if socket.request is not None and socket.request.path == lf.PATH:
+                await self._read_logs(socket)
+                return
             async with asyncio.timeout(HELLO_TIMEOUT_S):
                 data = await socket.recv()
             hello, _ = rf.from_client(data)
@@ -340,6 +374,7 @@ def open_gateway(node: Any, data_dir: Path, where: str, *, keys_come: bool = Fal
     row = node.counters.allocate(ROW_GATEWAY, "gateway", where)
     made: dict[str, Any] = {
         "find_key": node.keys.find, "counters": node.counters.values[row], "tell": node.tell_all,
+        "data_dir": data_dir,
     }  # fmt: skip
     token = token_of(data_dir)
     try:

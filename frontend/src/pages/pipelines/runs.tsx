@@ -28,6 +28,7 @@ export function Runs({ pipeline }: { pipeline: Pipeline }) {
     },
     { id: "took", head: "Took", right: true, cell: (row) => duration(row.duration_s) },
     { id: "rows", head: "Rows", right: true, cell: (row) => exact(row.rows) },
+    { id: "errors", head: "Left out", right: true, cell: (row) => exact(row.errors) },
     {
       id: "error",
       head: "Error",

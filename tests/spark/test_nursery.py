@@ -1,0 +1,99 @@
+"""The nursery that forks Spark's Python daemons, spoken to as Spark speaks to its Python."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.conftest import Eventually
+
+from tidecast_spark import nursery
+from tidecast_spark.spark_session import python_wrapper
+
+VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
+
+
+@contextmanager
+def daemon(name: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """A daemon, and the process id of a worker that it forked."""
+    environment = os.environ | {nursery.VARIABLE: name, "PYTHON_WORKER_FACTORY_SECRET": "s"}
+    command = [str(python_wrapper()), "-m", "pyspark.daemon", "pyspark.worker"]
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    )
+    with process:
+        assert process.stdout is not None
+        (port,) = struct.unpack("!i", process.stdout.read(4))
+        with socket.create_connection(("127.0.0.1", port)) as worker:
+            (pid,) = struct.unpack("!i", worker.recv(4, socket.MSG_WAITALL))
+            yield process, pid
+        assert process.stdin is not None
+        process.stdin.close()  # Spark stops
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[str, int]]:
+    """Its name and process id. The session's own, if tests have one, is left alone."""
+    kept = nursery._started
+    nursery._started = None
+    before = os.environ.get(nursery.VARIABLE)
+    nursery.start()
+    assert nursery._started is not None
+    pid, name = nursery._started.pid, os.environ[nursery.VARIABLE]
+    yield name, pid
+    nursery.stop()
+    assert not Path(f"/proc/{pid}").exists()
+    nursery._started = kept
+    if before is None:
+        del os.environ[nursery.VARIABLE]
+    else:
+        os.environ[nursery.VARIABLE] = before
+
+
+def test_daemons_are_forked_and_end_with_spark(
+    running: tuple[str, int], eventually: Eventually
+) -> None:
+    name, pid = running
+    with daemon(name) as (process, worker):
+        forked = parent(worker)
+        assert parent(forked) == pid
+        assert Path(f"/proc/{forked}/stat").read_text().split()[4] == str(forked), "a group"
+        assert process.poll() is None
+    eventually(lambda: process.poll() == 0, "the one that stands for it")
+    eventually(lambda: not Path(f"/proc/{worker}").exists(), "the worker's end")
+
+
+def test_a_daemon_that_is_ended_takes_what_stands_for_it_along(running: tuple[str, int]) -> None:
+    with daemon(running[0]) as (process, _):
+        process.terminate()
+        assert process.wait(10) == 0
+
+
+def test_without_a_nursery_spark_starts_its_own() -> None:
+    with daemon("there-is-none") as (process, worker):
+        assert parent(parent(worker)) == os.getpid()
+        assert parent(worker) == process.pid
+
+
+def test_others_are_refused_and_the_version_needs_nobody(running: tuple[str, int]) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.connect(f"\0{running[0]}")
+        one.sendall(b"nonsense")
+        with contextlib.suppress(ConnectionResetError):
+            assert one.recv(1) == b""
+    said = subprocess.run(
+        [str(python_wrapper()), "-c", VERSION], capture_output=True, text=True, check=True
+    )
+    assert said.stdout == f"{sys.version_info.major}.{sys.version_info.minor}\n"
