@@ -20,15 +20,13 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 import tidecast.sync
-from tests.support.process import COMMAND_TIMEOUT_S, ROOT, Child, Process
+from tests.support.process import COMMAND_TIMEOUT_S, ROOT, Child, Process, Text
 from tidecast.config import shm_dir
 
 if TYPE_CHECKING:
     from tests.support.nursery import Nursery
 
 _numbers = itertools.count(1)
-
-Text = subprocess.CompletedProcess[str]
 
 
 def free_port(kind: int = socket.SOCK_DGRAM) -> int:
@@ -131,7 +129,7 @@ class Lab:
     """Makes platforms, processes and clients; ends them all in `close`."""
 
     def __init__(self, nursery: Nursery | None = None) -> None:
-        """``nursery``: engines and roles are forked there instead of being started anew."""
+        """``nursery``: processes are forked there instead of being started anew."""
         self._nursery = nursery
         self.directory = Path(tempfile.mkdtemp(prefix="tc-"))
         self._undo = contextlib.ExitStack()
@@ -189,9 +187,14 @@ class Lab:
 
     def run(self, *arguments: str, check: bool = True, **options: Any) -> Text:
         """A command to its end."""
+        if self._nursery is not None and options.keys() <= {"env"}:
+            environment = options.get("env", os.environ)
+            done = self._nursery.run([*arguments], environment, self._log())
+            assert not check or done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
+            return done
         command = [sys.executable, "-m", "tidecast.cli", *arguments]
         defaults = {"capture_output": True, "text": True, "timeout": COMMAND_TIMEOUT_S}
-        done: Text = subprocess.run(command, check=False, cwd=ROOT, **(defaults | options))
+        done = subprocess.run(command, check=False, cwd=ROOT, **(defaults | options))
         assert not check or done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
         return done
 

@@ -21,10 +21,13 @@ import socket
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn
 
-from tests.support.process import Child
+from tests.support.process import COMMAND_TIMEOUT_S, Child, Text
+
+Environment = Mapping[str, str]
 
 REQUEST_BYTES_MAX = 1 << 17
 WARM_MESSAGES = 300
@@ -35,6 +38,10 @@ MODULES = (
     "tidecast.node.telemetry",
 )  # fmt: skip
 """What engines and clients import as they run."""
+
+
+def _appending(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
 
 class Nursery:
@@ -65,12 +72,28 @@ class Nursery:
         """A child: ``kind`` is `command` (of tidecast) or `role` (see `tests.support.roles`)."""
         in_r, in_w = os.pipe2(os.O_CLOEXEC)
         out_r, out_w = os.pipe2(os.O_CLOEXEC)
-        errors = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        request = {"kind": kind, "arguments": arguments, "environment": dict(os.environ)}
-        pid = self._ask(request, (in_r, out_w, errors))["pid"]
-        for fd in (in_r, out_w, errors):
+        pid = self._fork(kind, arguments, os.environ, in_r, out_w, _appending(log))
+        return Forked(self, pid, log, os.fdopen(in_w, "w"), os.fdopen(out_r))
+
+    def run(self, arguments: list[str], environment: Environment, log: Path) -> Text:
+        """A command of tidecast to its end; it has nothing on its standard input."""
+        out = log.with_suffix(".out")
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        files = (nothing, _appending(out), _appending(log))
+        pid = self._fork("command", arguments, environment, *files)
+        child = Forked(self, pid, log, None, None)
+        try:
+            code = child.wait(COMMAND_TIMEOUT_S)
+        finally:
+            child.close()
+        return Text(arguments, code, out.read_text("utf-8"), log.read_text("utf-8"))
+
+    def _fork(self, kind: str, arguments: list[str], environment: Environment, *fds: int) -> int:
+        request = {"kind": kind, "arguments": arguments, "environment": dict(environment)}
+        pid = self._ask(request, fds)["pid"]
+        for fd in fds:
             os.close(fd)
-        return Forked(self, pid, log, in_w, out_r)
+        return int(pid)
 
     def reap(self, pid: int) -> int:
         """The exit code of a child that has ended, as `subprocess` has it."""
@@ -86,8 +109,10 @@ class Nursery:
 class Forked(Child):
     """A child of the nursery."""
 
-    def __init__(self, nursery: Nursery, pid: int, log: Path, stdin: int, stdout: int) -> None:
-        super().__init__(pid, log, os.fdopen(stdin, "w"), os.fdopen(stdout))
+    def __init__(
+        self, nursery: Nursery, pid: int, log: Path, stdin: IO[str] | None, stdout: IO[str] | None
+    ) -> None:
+        super().__init__(pid, log, stdin, stdout)
         self._nursery = nursery
         self._code: int | None = None
         self._pidfd = os.pidfd_open(pid)  # it cannot be another's: only `reap` lets it go

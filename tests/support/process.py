@@ -11,6 +11,8 @@ from typing import IO, Any
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMMAND_TIMEOUT_S = 60.0
 
+Text = subprocess.CompletedProcess[str]
+
 
 class Child:
     """What a test does with a process that it started; `signal` and `wait` are the kind's own."""

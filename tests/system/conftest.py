@@ -25,23 +25,23 @@ def _warm() -> None:
             subscription.next(timeout=30.0)
 
 
-@pytest.fixture
-def lab() -> Iterator[Lab]:
-    """Engines, commands and clients; all ended afterwards."""
-    with open_lab() as made:
-        yield made
-
-
 @pytest.fixture(scope="session")
 def nursery(_warm: None) -> Iterator[Nursery]:
-    """A warm process that forks engines and clients."""
+    """A warm process that forks engines, commands and clients."""
     made = Nursery()
     yield made
     made.close()
 
 
 @pytest.fixture
-def quick_lab(nursery: Nursery) -> Iterator[Lab]:
-    """A lab whose engines and clients are forked: for tests that kill many of them."""
+def lab(nursery: Nursery) -> Iterator[Lab]:
+    """Engines, commands and clients, forked from a warm process; all ended afterwards."""
     with open_lab(nursery) as made:
+        yield made
+
+
+@pytest.fixture
+def cold_lab() -> Iterator[Lab]:
+    """A lab whose processes begin as a user's do: for how they start, and what they weigh."""
+    with open_lab() as made:
         yield made

@@ -157,16 +157,16 @@ def kill_at_random(
 
 @pytest.mark.parametrize("apart", [False, True], ids=["shared", "apart"])
 def test_kills_lose_nothing_and_double_nothing(
-    quick_lab: Lab, eventually: Eventually, apart: bool
+    lab: Lab, eventually: Eventually, apart: bool
 ) -> None:
-    kill_at_random(quick_lab, eventually, KILLS // 2, seed=int(apart), apart=apart, spool=apart)
+    kill_at_random(lab, eventually, KILLS // 2, seed=int(apart), apart=apart, spool=apart)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(10))
-def test_two_hundred_kills(quick_lab: Lab, eventually: Eventually, seed: int) -> None:
+def test_two_hundred_kills(lab: Lab, eventually: Eventually, seed: int) -> None:
     kill_at_random(
-        quick_lab, eventually, 2 * KILLS, seed=100 + seed, apart=seed % 2 == 1,
+        lab, eventually, 2 * KILLS, seed=100 + seed, apart=seed % 2 == 1,
         spool=seed // 2 % 2 == 1,
     )  # fmt: skip

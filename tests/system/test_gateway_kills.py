@@ -89,14 +89,14 @@ def token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Served, "start", with_token)
 
 
-def test_kills_of_all_three_lose_nothing(quick_lab: Lab, eventually: Eventually) -> None:
+def test_kills_of_all_three_lose_nothing(lab: Lab, eventually: Eventually) -> None:
     victims = ("engine", "consumer", "connections", "producer")
-    kill_in_turn(quick_lab, eventually, victims, random.Random(1))
+    kill_in_turn(lab, eventually, victims, random.Random(1))
 
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("seed", range(3))
-def test_many_kills_at_random(quick_lab: Lab, eventually: Eventually, seed: int) -> None:
+def test_many_kills_at_random(lab: Lab, eventually: Eventually, seed: int) -> None:
     rng = random.Random(seed)
-    kill_in_turn(quick_lab, eventually, [rng.choice(VICTIMS) for _ in range(40)], rng)
+    kill_in_turn(lab, eventually, [rng.choice(VICTIMS) for _ in range(40)], rng)

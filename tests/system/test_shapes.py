@@ -174,9 +174,9 @@ def test_rate_limit_changes_at_run_time(lab: Lab, eventually: Eventually) -> Non
         thread.join(20.0)
 
 
-def test_idle_engine_is_small(lab: Lab) -> None:
+def test_idle_engine_is_small(cold_lab: Lab) -> None:
     """Less than 2 % of a core and 250 MB, with topics and a client attached."""
-    platform = lab.platform()
+    platform = cold_lab.platform()
     client = platform.connect()
     subscription, publisher = client.subscribe("idle"), client.publisher("idle")
     publisher.publish(b"x", flush=True)
