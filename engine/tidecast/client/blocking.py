@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from itertools import chain
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from tidecast import codecs
 from tidecast.client import compiled, durable_waits
@@ -41,6 +41,8 @@ _SPINS = 16
 
 class Publisher(durable_waits.BlockingWaits, PublisherCore):
     """Publishes to one topic. Safe from several threads; see `tidecast.client.publisher`."""
+
+    _QUICK: ClassVar[dict[str, object]] = {"try_publish": True, "publish": None}
 
     def publish(
         self,
@@ -176,17 +178,17 @@ class Publisher(durable_waits.BlockingWaits, PublisherCore):
 
     def _room(self, timeout: float | None) -> bool:
         """Room for one more collected message. False: it is to be dropped, and is counted."""
-        if self.attempt_hand_over(seal=False):
-            return True
-        if self._wait(lambda: self.attempt_hand_over(seal=False), timeout):
+        attempt = partial(self.attempt_hand_over, seal=False)
+        if attempt() or self._wait(attempt, timeout):
             return True
         self.drop(1)
         return False
 
     def _finish_collecting(self, timeout: float | None) -> None:
         """The burst ended while we collected: nobody else will hand this over."""
-        if not self.attempt_hand_over(seal=False) and not self._lost:
-            self._until(lambda: self.attempt_hand_over(seal=False), timeout)
+        attempt = partial(self.attempt_hand_over, seal=False)
+        if not attempt() and not self._lost:
+            self._until(attempt, timeout)
 
     def _wait(self, attempt: Callable[[], bool], timeout: float | None) -> bool:
         """Repeat ``attempt`` as ``on_full`` says. True: done; False: drop it."""
@@ -229,9 +231,6 @@ class Subscription(SubscriptionCore):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __iter__(self) -> Iterator[Message]:
-        return self.messages()
-
     def messages(self) -> Iterator[Message]:
         """Messages as they come, until closed or drained.
 
@@ -239,6 +238,8 @@ class Subscription(SubscriptionCore):
         """
         self.check()
         return chain.from_iterable(self._walks())
+
+    __iter__ = messages
 
     def _walks(self) -> Iterator[Iterator[Message]]:
         while True:
@@ -300,9 +301,8 @@ class Subscription(SubscriptionCore):
             if concurrency > 1:
                 return self._run_in_threads(handler, concurrency)
             n = 0
-            for message in self.messages():
+            for n, message in enumerate(self.messages(), 1):  # noqa: B007 - the count
                 handler(message)
-                n += 1
             return n
         finally:
             self.running -= 1

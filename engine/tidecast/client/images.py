@@ -40,6 +40,7 @@ class Image:
         "_ring",
         "_seen",
         "after",
+        "base",
         "codec",
         "generation",
         "gone",
@@ -70,6 +71,8 @@ class Image:
         entry = int(self.port[rd.R_ENTRY]) + lay.CONSUMER_TETHERED_AT
         self.tethered = bool(self._ring[entry])
         self.memory = self._ring.data.toreadonly()
+        self.base = address(self._ring)
+        """Where `memory` lies."""
         self._assembly: Bytes = np.empty(0, dtype=np.uint8)
         self._gathered: Bytes = np.empty(0, dtype=np.uint8)
         self._out = np.empty((0, rd.OUT_FIELDS), dtype=np.int64)

@@ -138,13 +138,13 @@ def put_array(port: Port, source: Bytes) -> int:
 
 @held_kernel
 def put_many(
-    port: Port, at: int, n_bytes: int, lengths: Port, fixed: int, n: int, receiver: int,
-    flush: int, done: Port,
+    port: Port, at: int, n_bytes: int, lengths: Port, fixed: int, items: int, n: int,
+    receiver: int, flush: int, done: Port,
 ) -> int:  # fmt: skip
-    """Append ``n`` messages that lie end to end at raw address ``at``; see `append_batch`."""
+    """Append ``n`` messages: end to end at raw address ``at``, or objects; see `append_batch`."""
     return append_batch(
         ring_of(port), bells_of(port), port, bytes_at(at, n_bytes), lengths,
-        fixed, n, receiver, flush, done,
+        fixed, items, n, receiver, flush, done,
     )  # fmt: skip
 
 
@@ -161,10 +161,10 @@ def finish(port: Port) -> None:
 
 
 @inlined
-def _tabulate(port: Port, out: Port, columns: Port, n: int) -> int:
-    """Starts and ends of the batch's payloads as two columns, flags or-ed."""
-    flags = 0
-    for i in range(n):
+def _tabulate(port: Port, out: Port, columns: Port, first: int, n: int) -> int:
+    """Starts and ends of the batch's payloads from ``first`` on as two columns, flags or-ed."""
+    flags = 0 if first == 0 else port[Q_FLAGS]
+    for i in range(first, n):
         columns[0, i] = out[i, rd.OUT_AT]
         columns[1, i] = out[i, rd.OUT_AT] + out[i, rd.OUT_LENGTH]
         flags |= out[i, rd.OUT_FLAGS]
@@ -176,7 +176,7 @@ def _tabulate(port: Port, out: Port, columns: Port, n: int) -> int:
 def take(port: Port, out: Port, columns: Port, limit: int) -> int:
     """`poll`, and the payloads' starts and ends in ``columns`` (int64[2, limit])."""
     n = rd.poll_into(read_ring_of(port), port, assembly_of(port), out, limit)
-    return _tabulate(port, out, columns, n)
+    return _tabulate(port, out, columns, 0, n)
 
 
 @held_kernel
@@ -186,7 +186,7 @@ def extend(port: Port, out: Port, columns: Port, n: int, limit: int) -> int:
     more = rd.extend_into(ring, port, assembly_of(port), out, n, limit)
     if more == n and rd.has_more(ring, port):
         return NOTHING  # a fragmented message or a gap is next: it comes alone
-    return _tabulate(port, out, columns, more)
+    return _tabulate(port, out, columns, n, more)
 
 
 @held_kernel

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import repeat
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -12,8 +11,10 @@ import numpy as np
 from tidecast import codecs
 from tidecast.client import kernels, metadata
 from tidecast.client.metadata import HeaderValue, Optional
+from tidecast.client.object_kernels import message_maker, payload_maker
 from tidecast.errors import Closed, CodecError, GapError
 from tidecast.layout import packet as wire
+from tidecast.native.memory import address
 
 if TYPE_CHECKING:
     from tidecast.client.images import Image
@@ -170,7 +171,10 @@ class Batch(Origin):
         A subscription that can be lapped took a copy; the ring of another is not overwritten
         before it moves on, except when it is evicted: `still_valid` tells.
         """
-        return list(map(Message, self._pieces(), repeat(self), range(self._n)))
+        self._check()
+        return message_maker(Message)(
+            self._base(), self._columns, self._n, self, self._rows is not None
+        )
 
     def views(self) -> list[memoryview]:
         """The payloads in place, nothing copied: valid until the next batch is taken."""
@@ -196,10 +200,16 @@ class Batch(Origin):
         return self._whole(self._pieces())
 
     def _pieces(self) -> list[bytes]:
-        if self._n <= SLICED_MAX:
-            return list(map(bytes, self.views()))
-        data, offsets = self._gathered()
-        return split(data.tobytes(), offsets)
+        self._check()
+        return payload_maker()(self._base(), self._columns, self._n)
+
+    def _base(self) -> int:
+        image = self._image
+        return (
+            image.base
+            if self._memory is image.memory
+            else address(np.frombuffer(self._memory, np.uint8))
+        )
 
     def values(self) -> list[Any]:
         """The payloads decoded by the subscription's codec. Raises CodecError."""
@@ -292,6 +302,9 @@ class EmptyBatch(Batch):
     def image(self) -> None:
         """No ring."""
         return
+
+    def _base(self) -> int:
+        return 0
 
     def _check(self) -> None:
         return

@@ -8,8 +8,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tidecast.client import object_kernels as kernels
+from tidecast.client.kernels import Port, put_many
 from tidecast.errors import CodecError, ConfigError, TidecastError
 from tidecast.native.memory import address
+from tidecast.native.objects import TUPLE_ITEMS_AT
 
 Lengths = np.ndarray[Any, np.dtype[np.int64]]
 SAME_LENGTH: Lengths = np.empty(0, dtype=np.int64)
@@ -18,23 +21,37 @@ _ARROW_WIDE = ("large_binary", "large_string")
 
 
 class Run:
-    """Messages that lie end to end in memory, and how many of them are appended already."""
+    """Messages end to end in memory, or as objects, and how many of them are appended already."""
 
-    __slots__ = ("address", "bytes", "done", "fixed", "keep", "lengths", "n")
+    __slots__ = ("address", "bytes", "done", "fixed", "items", "keep", "lengths", "n")
 
-    def __init__(self, keep: Any, lengths: Lengths, fixed: int, n: int) -> None:
+    def __init__(
+        self, keep: Any, lengths: Lengths, fixed: int, n: int, objects: tuple[bytes, ...] = ()
+    ) -> None:
         """``keep``: a byte array of the messages. All have ``fixed`` bytes if ``lengths`` is empty.
 
         An address instead of an array keeps the kernel to one signature, read-only or not.
         """
-        self.keep = keep
         self.address, self.bytes = address(keep), int(keep.size)
         self.lengths, self.fixed, self.n = lengths, fixed, n
+        self.keep = objects or keep
+        self.items = _items(objects) if objects else 0
         self.done = np.zeros(2, dtype=np.int64)
 
     def length_of(self, index: int) -> int:
         """Bytes of one message."""
+        if self.items:
+            return len(self.keep[index])
         return int(self.lengths[index]) if self.lengths.size else self.fixed
+
+    def append(self, port: Port, flush: bool) -> int:
+        """Append what is left of it; see `append_batch`."""
+        return int(
+            put_many(
+                port, self.address, self.bytes, self.lengths, self.fixed, self.items, self.n, 0,
+                int(flush), self.done,
+            )
+        )  # fmt: skip
 
 
 class BatchResult(msgspec.Struct, frozen=True):
@@ -106,24 +123,21 @@ def runs_of(messages: Any, topic: str) -> list[Run]:
 
 
 def list_run(messages: Sequence[Any], topic: str) -> Run:
-    """A list of bytes, joined (20 ns a message). Raises CodecError naming the first that is not."""
-    n = len(messages)
-    try:
-        joined = b"".join(messages)
-        lengths = np.fromiter(map(len, messages), np.int64, n)
-    except TypeError:
-        joined, lengths = b"", SAME_LENGTH
-    if lengths.size != n or int(lengths.sum()) != len(joined):
-        # Not all are bytes: a memoryview of wider items counts items, an array joins as its bytes.
-        payloads = []
-        for index, each in enumerate(messages):
+    """A list of bytes, read where they lie. Raises CodecError naming the first that is not."""
+    objects = tuple(messages)  # nobody changes it, and all live until the last is appended
+    if not kernels.all_bytes(_items(objects), len(objects), id(bytes)):
+        converted = []
+        for index, each in enumerate(objects):
             try:
-                payloads.append(payload_bytes(each, topic))
+                converted.append(payload_bytes(each, topic))
             except CodecError as problem:
                 raise CodecError(f"item {index}: {problem}") from None
-        joined = b"".join(payloads)
-        lengths = np.fromiter(map(len, payloads), np.int64, n)
-    return Run(np.frombuffer(joined, dtype=np.uint8), lengths, 0, n)
+        objects = tuple(converted)
+    return Run(_no_bytes(), SAME_LENGTH, 0, len(objects), objects)
+
+
+def _items(objects: tuple[bytes, ...]) -> int:
+    return id(objects) + TUPLE_ITEMS_AT
 
 
 def _numpy_runs(array: np.ndarray[Any, Any], topic: str) -> list[Run]:

@@ -3,9 +3,10 @@
 The blocking and the asyncio publisher add the waiting. Messages of one thread keep their order,
 whatever mixture of calls it makes; calls from several threads are safe.
 
-Each message is handed to the kernel at once. A publisher that was made with ``buffer=True``
-collects plain messages in a list when calls come faster than one in 20 us, and hands up to 512 of
-them over at a time, at the latest after the linger time (`Flusher`).
+Each message is handed to the kernel at once: a call with `bytes` and nothing else goes there
+without a line of Python (`quick`), all others come by the methods here. A publisher that was made
+with ``buffer=True`` collects plain messages in a list when calls come faster than one in 20 us, and
+hands up to 512 of them over at a time, at the latest after the linger time (`Flusher`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 import numpy as np
@@ -24,6 +25,7 @@ from tidecast.buffers.ring_file import describe
 from tidecast.client import kernels, metadata, receipts
 from tidecast.client.link import PublicationGrant, PublicationOptions
 from tidecast.client.metadata import Headers
+from tidecast.client.object_kernels import quick
 from tidecast.client.outgoing import Run, list_run, no_text, payload_bytes, reject
 from tidecast.client.waiting import flush_after_s
 from tidecast.errors import (
@@ -82,6 +84,9 @@ class PublisherStats(msgspec.Struct, frozen=True, kw_only=True):
 class PublisherCore:
     """One publication. See the module; made by `Connection.publisher`."""
 
+    _QUICK: ClassVar[dict[str, object]] = {"try_publish": True}
+    """What a plain call of a method returns when it took the short way."""
+
     def __init__(
         self,
         connection: ConnectionCore,
@@ -104,6 +109,7 @@ class PublisherCore:
         """The type of payloads that go the short way."""
         self._lock = threading.Lock()
         self._put = kernels.putter()
+        self._port_at = np.zeros(1, dtype=np.int64)
         self._collects = buffer and options.linger_us != 0
         self._collected: list[bytes] = []
         self._run: Run | None = None
@@ -120,6 +126,9 @@ class PublisherCore:
         """Sequences and acks; None: the topic is live."""
         self._attach(connection.link.open_publication(topic, options))
         self._await_session()
+        if self._plain and not self._collects and type(self).__module__.startswith("tidecast."):
+            for name, done in self._QUICK.items():  # not of a subclass that may replace them
+                self.__dict__[name] = quick(self._port_at, getattr(self, name), done)
 
     # --- opening, losing, reopening ---------------------------------------------------------------
 
@@ -157,7 +166,7 @@ class PublisherCore:
             raise
 
     def _take_port(self, port: kernels.Port) -> None:
-        self._port, self._port_at = port, address(port)
+        self._port, self._port_at[0] = port, address(port)
 
     def lose(self) -> None:
         """The engine is gone. What was not handed over waits for the next one."""
@@ -282,7 +291,7 @@ class PublisherCore:
         with self._lock:
             if not self._hand_over():
                 return False
-            status = self._append(run, flush)
+            status = run.append(self._port, flush)
         if status == wr.TOO_LARGE:
             raise self._too_large(run.length_of(int(run.done[0])), 0)
         return bool(status == 0)
@@ -309,7 +318,7 @@ class PublisherCore:
     def attempt_plain(self, payload: bytes) -> bool:
         """`attempt` for a message that is nothing but a payload; without the lock."""
         if not self._collected and self._run is None:
-            status = self._put(self._port_at, payload)
+            status = self._put(int(self._port_at[0]), payload)
             if status >= 0:
                 return True
             if status == wr.FULL:
@@ -366,17 +375,9 @@ class PublisherCore:
                     return True
                 self._run = list_run(collected[:n], self.topic)
                 del collected[:n]
-            if self._append(self._run, False) != 0:
+            if self._run.append(self._port, False) != 0:
                 return False
             self._run = None
-
-    def _append(self, run: Run, flush: bool) -> int:
-        return int(
-            kernels.put_many(
-                self._port, run.address, run.bytes, run.lengths, run.fixed, run.n, 0, int(flush),
-                run.done,
-            )
-        )  # fmt: skip
 
     # --- collecting -------------------------------------------------------------------------------
 

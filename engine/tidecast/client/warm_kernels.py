@@ -11,6 +11,7 @@ from tidecast.buffers import member_ring as mr
 from tidecast.buffers.reader import OUT_FIELDS
 from tidecast.client import durable_kernels as dk
 from tidecast.client import kernels as k
+from tidecast.client import object_kernels as ok
 from tidecast.client import remote_kernels as rk
 from tidecast.client.consumer_kernels import gather
 
@@ -30,7 +31,8 @@ def compile_kernels() -> None:
         (k.ring_line, (raw, 0)),
         (k.wait_line, (raw, 0, 0, 0, raw)),
         (k.forget, (reader,)),
-        (k.put_many, (writer, 0, 0, words, 0, 0, 0, 0, words)),
+        (k.put_many, (writer, 0, 0, words, 0, 0, 0, 0, 0, words)),
+        (ok.all_bytes, (0, 0, 0)),
         (k.seal_open, (writer,)),
         (k.finish, (writer,)),
         (k.take, (reader, out, columns, 0)),
@@ -69,3 +71,4 @@ def compile_kernels() -> None:
     for kernel, arguments in calls:
         kernel.compile(tuple(typeof(each) for each in arguments))
     k.putter()
+    ok.compile_builtins()
