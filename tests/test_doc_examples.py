@@ -17,7 +17,9 @@ from tests.project import ROOT
 from tidecast.config import topology_from
 from tidecast.node.process import Engine
 
-PAGES = ("README.md", "docs/QUICKSTART.md", "docs/CLIENT.md", "docs/DURABLE.md")
+PAGES = (
+    "README.md", "docs/QUICKSTART.md", "docs/COMING_FROM.md", "docs/CLIENT.md", "docs/DURABLE.md",
+)  # fmt: skip
 DURABLE = ("invoices", "payments", "parcels")
 """Durable topics that the examples presume."""
 
