@@ -211,7 +211,7 @@ def _chunks(source: str, *, quiet: bool) -> Iterator[bytes | None]:
     try:
         descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise NotFound(f"no file {source}") from None
+        raise NotFound(f"no file {source!r}; to publish it as text: --message {source!r}") from None
     except OSError as problem:
         raise ConfigError(f"{source}: cannot be read: {problem.strerror}") from None
     try:
