@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
-import yaml
 from msgspec import Meta
 
 from tidecast.access import ClientKey
 from tidecast.config_check import build, owner_problems, raise_problems, shown
 from tidecast.config_leases import LeaseConfig
 from tidecast.config_telemetry import TelemetryConfig
+from tidecast.config_yaml import dump_yaml, parse_yaml
 from tidecast.errors import ConfigError, Conflict, NotFound
 from tidecast.layout.packet import NAME_BYTES_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN
 from tidecast.layout.ring import SLOTS_MAX
@@ -505,33 +505,6 @@ def remove_topic(topology: Topology, name: str) -> Topology:
 # --- load, save -----------------------------------------------------------------------------------
 
 
-class _Loader(yaml.SafeLoader):
-    """YAML that refuses a key given twice (PyYAML silently keeps the last)."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = getattr(key_node, "value", None)
-            if isinstance(key, str) and key in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"{key}: given twice", problem_mark=key_node.start_mark
-                )
-            seen.add(key if isinstance(key, str) else id(key_node))
-        return super().construct_mapping(node, deep)
-
-
-def parse_yaml(text: str, source: str) -> Any:
-    """YAML to plain values. Raises ConfigError with line and column."""
-    try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a SafeLoader
-    except yaml.MarkedYAMLError as problem:
-        mark = problem.problem_mark
-        where = f" line {mark.line + 1}, column {mark.column + 1}:" if mark is not None else ""
-        raise ConfigError(f"{source}:{where} {problem.problem or 'not YAML'}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as problem:
-        raise ConfigError(f"{source}: not YAML: {str(problem).splitlines()[0]}") from None
-
-
 def load_topology(path: Path) -> Topology:
     """Read and check a topology file. Raises NotFound, ConfigError (all problems at once)."""
     try:
@@ -551,7 +524,7 @@ def load_topology(path: Path) -> Topology:
 def dump_topology(topology: Topology) -> str:
     """As YAML; settings that have their default are left out."""
     plain = {key: value for key, value in msgspec.to_builtins(topology).items() if value != {}}
-    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, default_flow_style=False)
+    return dump_yaml(plain)
 
 
 _HEADER = """\

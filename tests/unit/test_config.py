@@ -31,6 +31,7 @@ from tidecast.config import (
     with_identity,
 )
 from tidecast.config_check import parse_bytes, parse_duration_ns
+from tidecast.config_yaml import parse_yaml
 from tidecast.errors import ConfigError, Conflict, NotFound
 
 GOOD = """
@@ -46,7 +47,7 @@ topics:
 
 def problems(text: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        topology_from(config.parse_yaml(text, "t.yaml"), "t.yaml")
+        topology_from(parse_yaml(text, "t.yaml"), "t.yaml")
     return caught.value.problems
 
 
@@ -133,7 +134,7 @@ def test_a_problem_is_named(text: str, problem: str) -> None:
 )
 def test_bad_yaml_says_where(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
-        config.parse_yaml(text, "t.yaml")
+        parse_yaml(text, "t.yaml")
 
 
 def test_unreadable_files(tmp_path: Path) -> None:
@@ -149,7 +150,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
 def test_many_problems_are_cut_in_the_message_not_in_the_list() -> None:
     text = "topics: [" + ",".join("{name: 'a b'}" for _ in range(50)) + "]"
     with pytest.raises(ConfigError) as caught:
-        topology_from(config.parse_yaml(text, ""))
+        topology_from(parse_yaml(text, ""))
     assert str(caught.value).count("\n") == 21
     assert len(caught.value.problems) >= 50
 
@@ -163,7 +164,7 @@ def test_an_empty_file_is_the_default(tmp_path: Path) -> None:
 
 def test_saved_and_loaded_is_the_same(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "topology.yaml"
-    topology = topology_from(config.parse_yaml(GOOD, ""))
+    topology = topology_from(parse_yaml(GOOD, ""))
     save_topology(topology, path)
     assert load_topology(path) == topology
     assert path.stat().st_mode & 0o777 == 0o600

@@ -11,6 +11,7 @@ import yaml
 from pydantic import ValidationError
 from sqlmodel import Session
 
+from tidecast.config_yaml import LOADER, check_events
 from tidecast_control.apply.schemas import ApplyInput, ApplyResult, Document
 from tidecast_control.faults import service as faults
 from tidecast_control.kinds import KINDS
@@ -37,17 +38,12 @@ class Wanted:
     dry_run: bool
 
 
-LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
 def documents_of_yaml(raw: bytes) -> list[Document]:
     """Documents separated by `---`. Raises `bad_request`, `invalid_request`."""
     if len(raw) > YAML_BYTES_MAX:
         raise ProblemError("too_large", f"{len(raw)} bytes: allowed {YAML_BYTES_MAX}")
     try:
-        # A few hundred bytes of aliases can mean gigabytes.
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(raw, Loader=LOADER)):
-            raise ProblemError("bad_request", "YAML aliases are not allowed")
+        check_events(raw, aliases=False)
         found = [each for each in yaml.load_all(raw, Loader=LOADER) if each is not None]
         plain = msgspec.json.decode(msgspec.json.encode(found))
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError, TypeError) as problem:

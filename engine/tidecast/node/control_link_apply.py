@@ -17,6 +17,7 @@ from tidecast.config import (
     topology_from,
 )
 from tidecast.errors import ConfigError, TidecastError
+from tidecast.node import topics
 from tidecast.node.control_link_traffic import Traffic
 from tidecast.node.sessions import set_quarantine
 from tidecast.node.store import TopologyStore
@@ -92,26 +93,33 @@ class Applier:
     def _topics(self, wanted: dict[str, dict[str, Any] | None]) -> None:
         running = {t.name: t for t in self._node.topics()}
         built: dict[str, TopicConfig] = {}
+        gone: list[str] = []
         for name, raw in wanted.items():
             self._outcome.errors.pop(f"topic/{name}", None)
             if raw is None:
-                self._delete(name, running)
+                self._managed.discard(name)
+                gone.append(name)
                 continue
-            topic = self._built(name, raw, running.get(name))
+            topic = self._built(name, raw)
             if topic is not None:
                 built[name] = topic
-        fixed = {n: t for n, t in built.items() if _differs(running.get(n), t) == "recreate"}
-        sound = self._checked(running, fixed) if fixed else {}
-        for name, topic in built.items():
-            if name in fixed and name not in sound:
-                continue
-            self._put(name, sound.get(name, topic), running.get(name))
+        self._note(topics.delete_topics(self._node, sorted(running.keys() & gone), keep_data=False))
+        left = {name: t for name, t in running.items() if name not in gone}
+        anew = {n: t for n, t in built.items() if _differs(left.get(n), t) == "recreate"}
+        sound = self._checked(left, anew) if anew else {}
+        self._managed |= built.keys() - (anew.keys() - sound.keys())
+        for name in built.keys() - anew.keys():
+            self._edit(name, built[name], left[name])
+        replaced = sorted(left.keys() & sound.keys())
+        self._note(topics.delete_topics(self._node, replaced, keep_data=False))
+        self._note(topics.create_topics(self._node, list(sound.values())))
         if wanted:
             self._save_soon()
 
-    def _built(
-        self, name: str, raw: dict[str, Any], before: TopicConfig | None
-    ) -> TopicConfig | None:
+    def _note(self, problems: dict[str, TidecastError]) -> None:
+        self._outcome.errors |= {f"topic/{name}": str(each) for name, each in problems.items()}
+
+    def _built(self, name: str, raw: dict[str, Any]) -> TopicConfig | None:
         known = {key: value for key, value in raw.items() if key in KNOWN}
         try:
             topic = msgspec.convert(known | {"name": name}, TopicConfig)
@@ -119,21 +127,32 @@ class Applier:
         except (msgspec.ValidationError, TidecastError) as problem:
             self._outcome.errors[f"topic/{name}"] = str(problem)
             return None
-        del before
         return msgspec.structs.replace(topic, transport=transport)
 
     def _checked(
         self, running: dict[str, TopicConfig], changed: dict[str, TopicConfig]
     ) -> dict[str, TopicConfig]:
-        """Those of the changed topics that fit with all others; the errors of the rest."""
+        """Those of the changed topics that are sound and fit with the others; the rest's errors.
+
+        What runs was checked when it was made: only its ids matter, so that a change of one topic
+        among 10,000 costs little.
+        """
         good = dict(changed)
+        taken = {(t.transport, t.wire_id): n for n, t in running.items() if n not in changed}
+        for name, topic in changed.items():
+            other = taken.get((topic.transport, topic.wire_id))
+            if other is not None:
+                self._outcome.errors[f"topic/{name}"] = (
+                    f"id: {topic.wire_id}: topic {other} has the same on transport "
+                    f"{topic.transport}: give one of them another id"
+                )
+                del good[name]
         while good:
-            topics = [*(t for n, t in running.items() if n not in good), *good.values()]
-            whole = msgspec.structs.replace(self._node.topology, topics=topics)
+            told = list(good.values())
             try:
-                topology_from(whole)
+                topology_from(msgspec.structs.replace(self._node.topology, topics=told))
             except ConfigError as problem:
-                bad = self._blamed(problem.problems, topics, good)
+                bad = self._blamed(problem.problems, told)
                 if not bad:
                     self._outcome.errors |= {f"topic/{name}": str(problem) for name in good}
                     return {}
@@ -145,40 +164,22 @@ class Applier:
         return good
 
     @staticmethod
-    def _blamed(
-        problems: list[str], topics: list[TopicConfig], changed: dict[str, TopicConfig]
-    ) -> dict[str, str]:
+    def _blamed(problems: list[str], told: list[TopicConfig]) -> dict[str, str]:
         found: dict[str, str] = {}
         for text in problems:
             at = _AT_TOPIC.match(text)
-            if at is not None and topics[int(at.group(1))].name in changed:
-                found.setdefault(topics[int(at.group(1))].name, _AT_TOPIC.sub("", text, count=1))
+            if at is not None:
+                found.setdefault(told[int(at.group(1))].name, _AT_TOPIC.sub("", text, count=1))
         return found
 
-    def _put(self, name: str, topic: TopicConfig, before: TopicConfig | None) -> None:
-        self._managed.add(name)
+    def _edit(self, name: str, topic: TopicConfig, before: TopicConfig) -> None:
+        changes = {
+            key: getattr(topic, key) for key in LIVE_TOPIC_FIELDS
+            if getattr(topic, key) != getattr(before, key)
+        }  # fmt: skip
         try:
-            match _differs(before, topic):
-                case "recreate":
-                    if before is not None:
-                        self._node.delete_topic(name)
-                    self._node.create_topic(topic)
-                case "live":
-                    assert before is not None
-                    changes = {
-                        key: getattr(topic, key) for key in LIVE_TOPIC_FIELDS
-                        if getattr(topic, key) != getattr(before, key)
-                    }  # fmt: skip
-                    self._node.edit_topic(name, changes)
-        except TidecastError as problem:
-            self._outcome.errors[f"topic/{name}"] = str(problem)
-
-    def _delete(self, name: str, running: dict[str, TopicConfig]) -> None:
-        self._managed.discard(name)
-        if name not in running:
-            return
-        try:
-            self._node.delete_topic(name)
+            if changes:
+                self._node.edit_topic(name, changes)
         except TidecastError as problem:
             self._outcome.errors[f"topic/{name}"] = str(problem)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from tidecast.config import TopicConfig
-from tidecast.errors import Conflict, NotFound
+from tidecast.errors import Conflict, NotFound, TidecastError
 from tidecast.layout import recorder as rec
 from tidecast.node import sessions, tables
 from tidecast.protocol.dedup import Session
@@ -16,23 +17,48 @@ if TYPE_CHECKING:
     from tidecast.node.node import Node
 
 
+AT_ONCE_MAX = 256
+"""So many topics are made or removed before others may take the node's lock."""
+
+
 def create_topic(node: Node, topic: TopicConfig) -> None:
     """Add a topic."""
-    with node.lock:
-        if topic.name in node.topic_by_name:
-            raise Conflict(f"topic {topic.name} exists already")
-        transport = node.topology.transport(topic.transport).name
-        topic = msgspec.structs.replace(topic, transport=transport)
-        for other in node.topic_by_name.values():
-            if other.transport == transport and other.wire_id == topic.wire_id:
-                raise Conflict(
-                    f"topics.id: {topic.wire_id}: used by topic {other.name} on transport "
-                    f"{transport}: give {topic.name} another id"
-                )
-        if topic.mode == "durable":
-            node.durable.open_topic(topic)
-        node.topic_by_name[topic.name] = topic
-        sessions.update_wanted(node)
+    for problem in create_topics(node, [topic]).values():
+        raise problem
+
+
+def create_topics(node: Node, wanted: Sequence[TopicConfig]) -> dict[str, TidecastError]:
+    """Add topics; by name, what kept some of them from being added."""
+    failed: dict[str, TidecastError] = {}
+    for first in range(0, len(wanted), AT_ONCE_MAX):
+        with node.lock:
+            taken = {(t.transport, t.wire_id): t.name for t in node.topic_by_name.values()}
+            for topic in wanted[first : first + AT_ONCE_MAX]:
+                try:
+                    _add(node, topic, taken)
+                except TidecastError as problem:
+                    failed[topic.name] = problem
+    if wanted:
+        with node.lock:
+            sessions.update_wanted(node)
+    return failed
+
+
+def _add(node: Node, topic: TopicConfig, taken: dict[tuple[str, int], str]) -> None:
+    if topic.name in node.topic_by_name:
+        raise Conflict(f"topic {topic.name} exists already")
+    transport = node.topology.transport(topic.transport).name
+    topic = msgspec.structs.replace(topic, transport=transport)
+    other = taken.get((transport, topic.wire_id))
+    if other is not None:
+        raise Conflict(
+            f"topics.id: {topic.wire_id}: used by topic {other} on transport "
+            f"{transport}: give {topic.name} another id"
+        )
+    if topic.mode == "durable":
+        node.durable.open_topic(topic)
+    node.topic_by_name[topic.name] = topic
+    taken[transport, topic.wire_id] = topic.name
 
 
 def edit_topic(node: Node, name: str, changes: dict[str, Any]) -> None:
@@ -67,19 +93,38 @@ def delete_topic(node: Node, name: str, *, keep_data: bool) -> None:
 
     What a durable topic has on disk goes with it, unless ``keep_data``.
     """
-    with node.lock:
-        if name not in node.topic_by_name:
-            raise NotFound(f"no topic {name}")
-        for publication in list(node.pubs.values()):
-            if publication.topic.name == name:
-                node.close_publication(publication.client, publication.id)
-        for subscription in list(node.subs.values()):
-            if subscription.pattern == name:
-                node.close_subscription(subscription.client, subscription.id)
-        if node.topic_by_name[name].mode == "durable":
-            node.durable.close_topic(name, keep_data=keep_data)
-        del node.topic_by_name[name]
-        sessions.update_wanted(node)
+    for problem in delete_topics(node, [name], keep_data=keep_data).values():
+        raise problem
+
+
+def delete_topics(node: Node, names: Sequence[str], *, keep_data: bool) -> dict[str, TidecastError]:
+    """The same for many; by name, what kept some of them from being removed."""
+    failed: dict[str, TidecastError] = {}
+    for first in range(0, len(names), AT_ONCE_MAX):
+        with node.lock:
+            for name in names[first : first + AT_ONCE_MAX]:
+                try:
+                    _remove(node, name, keep_data)
+                except TidecastError as problem:
+                    failed[name] = problem
+    if names:
+        with node.lock:
+            sessions.update_wanted(node)
+    return failed
+
+
+def _remove(node: Node, name: str, keep_data: bool) -> None:
+    if name not in node.topic_by_name:
+        raise NotFound(f"no topic {name}")
+    for publication in list(node.pubs.values()):
+        if publication.topic.name == name:
+            node.close_publication(publication.client, publication.id)
+    for subscription in list(node.subs.values()):
+        if subscription.pattern == name:
+            node.close_subscription(subscription.client, subscription.id)
+    if node.topic_by_name[name].mode == "durable":
+        node.durable.close_topic(name, keep_data=keep_data)
+    del node.topic_by_name[name]
 
 
 def session_of(session: Session | None, owner: str) -> dict[str, Any]:
