@@ -356,6 +356,30 @@ def test_defect_7_an_engine_that_comes_back_knows_the_epochs() -> None:
         assert payloads(one) == [b"old", b"new"]
 
 
+@pytest.mark.parametrize("missing", [1, 2, 99])
+def test_producers_are_known_without_the_newest_snapshots(missing: int) -> None:
+    """The newest sound one and the segments since tell the same."""
+    with platform(queues=1, segment_bytes=1 << 16, history_bytes=1 << 19) as one:
+        early = one.publisher(producer="early")
+        early.publish_batch([b"early"] * 5, ack="durable").check()
+        late = one.publisher(producer="late")
+        for i in range(300):
+            late.publish(b"%d" % i + bytes(1000))
+            if i % 20 == 19:
+                one.run(2)
+        one.run()
+        assert late.durable_position == 300
+        kept = sorted(one.topic.logs[0].directory.glob("*.producers"))
+        assert len(kept) > 3
+        one.crash()
+        for n, path in enumerate(kept[-missing:]):
+            path.write_bytes(path.read_bytes()[:-1]) if n % 2 else path.unlink()
+        one.restart()
+        for name, seq in (("early", 5), ("late", 300)):
+            found = one.topic.producers.known[dedup.producer_id(name)]
+            assert (found.marks.tolist(), found.epoch >= 1) == ([seq], True)
+
+
 def test_defect_8_an_idle_publisher_s_last_message_becomes_durable_by_itself() -> None:
     with platform(fsync_interval_ms=50) as one:
         publisher = one.publisher()

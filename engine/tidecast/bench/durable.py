@@ -131,16 +131,20 @@ def durable(
 def fill(directory: Path, n: int, note: Note) -> int:
     """A queue's log of about ``n`` bytes, written directly; its last token."""
     from tidecast.log.building import BatchBuilder
+    from tidecast.log.files import checksum
     from tidecast.log.queue_log import QueueLog
+    from tidecast.protocol.dedup import ProducerTable
 
     builder, payload = BatchBuilder(2 << 20), os.urandom(MESSAGE_BYTES)
     with QueueLog.open(directory, topic="orders", fsync="none") as log:
         builder.begin()
         for _ in range(8000):
             builder.add(payload)
-        done = 0
+        done, producers = 0, ProducerTable(1).snapshot(0, checksum)
         while done < n:
             builder.seal(log.next_token)
+            if log.segments[-1].bytes + builder.used > log.segment_bytes:
+                log.roll(0, producers)  # as an engine does, which knows its producers
             log.append(builder.buffer, builder.used)
             done += builder.used
             builder.reopen()
@@ -158,7 +162,11 @@ def fill(directory: Path, n: int, note: Note) -> int:
 
 
 def recovery(note: Note, *, gigabytes: float = 1.0) -> Result:
-    """An engine is killed (-9) amid appends to a large queue: how soon does the next one serve?"""
+    """An engine is killed (-9) amid appends to a large queue: how soon does the next one serve?
+
+    ``serve_s``: from the start of an engine until a consumer has the oldest record, kernels loaded
+    from their cache. ``recover_s``: the queue's part of it, once more.
+    """
     from tidecast.log.files import queue_directory
     from tidecast.log.verify import queue_bytes
     from tidecast.node.durable_topic import DurableTopic
@@ -174,22 +182,40 @@ def recovery(note: Note, *, gigabytes: float = 1.0) -> Result:
             wait_until(lambda: queue_bytes(directory) > size + (1 << 20), 30.0, "appends")
             engine.process.kill()
             engine.process.wait()
+        note("the next engine")
+        (served,) = run_together(Worker("durable_serve", None, data_dir=folder))
+        result.metrics.update(served)
         config = durable_topology().topics[0]
         began = time.perf_counter()
         topic = DurableTopic.open(config, Path(folder), time.time_ns())
         result.metrics["recover_s"] = round(time.perf_counter() - began, 4)
-        log = topic.logs[0]
-        buffer = np.zeros(4 << 20, dtype=np.uint8)
-        reader = log.reader()
-        assert reader.read_block(log.next_token // 2, buffer) > 0
-        result.metrics["first_read_s"] = round(time.perf_counter() - began, 4)
-        result.metrics["scanned_bytes"] = log.recovered.scanned_bytes
-        result.metrics["torn_bytes"] = sum(torn.bytes for _, torn in topic.torn)
-        result.metrics["queue_bytes"] = log.bytes
+        result.metrics["queue_bytes"] = topic.logs[0].bytes
         topic.close()
-    result.floor["recover_s"] = SERVE_S_MAX
-    result.compare("recover_s")
+    result.floor["serve_s"] = SERVE_S_MAX
+    result.compare("serve_s")
     return result
+
+
+def durable_serve(data_dir: str) -> dict[str, Any]:
+    """Worker: start an engine on what another left; until it serves the oldest and takes more."""
+    import tidecast.sync
+    from tidecast.bench.worker import ready
+    from tidecast.node.embedded import EmbeddedLink
+
+    ready()
+    began = time.perf_counter()
+    link: Any = EmbeddedLink.open(durable_topology(), data_dir=Path(data_dir))
+    with tidecast.sync.connect(link=link) as client, client.consumer("orders", "first") as consumer:
+        assert consumer.fetch(1, max_wait=60.0)
+        serve_s = time.perf_counter() - began
+        client.publisher("orders").publish(b"x" * MESSAGE_BYTES, ack="durable", timeout=60.0)
+        topic = link.node.durable.topics["orders"]
+        return {
+            "scanned_bytes": topic.logs[0].recovered.scanned_bytes,
+            "torn_bytes": sum(torn.bytes for _, torn in topic.torn),
+            "serve_s": round(serve_s, 4),
+            "publish_acked_s": round(time.perf_counter() - began, 4),
+        }
 
 
 def durable_engine(data_dir: str) -> dict[str, Any]:
@@ -208,4 +234,5 @@ def durable_engine(data_dir: str) -> dict[str, Any]:
 
 ROLES: dict[str, Callable[..., dict[str, Any]]] = {
     "durable_publish": durable_publish, "durable_engine": durable_engine,
+    "durable_serve": durable_serve,
 }  # fmt: skip

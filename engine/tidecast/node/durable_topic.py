@@ -116,8 +116,14 @@ class DurableTopic:
         self.producers.learn(queue, *(rows[:, column] for column in columns))
 
     def _learn_from_segments(self, log: QueueLog, queue: int) -> None:
-        """The snapshot is missing: read what it would have said out of all segments."""
-        for one in log.segments[:-1]:
+        """The snapshot is missing: take the newest that is sound, and read the segments since."""
+        sealed = log.segments[:-1]
+        first = len(sealed) - 1
+        while first > 0:
+            if self.producers.load(queue, log.snapshot(sealed[first].base_token), checksum):
+                break
+            first -= 1
+        for one in sealed[first:]:
             with (log.directory / segment_name(one.base_token)).open("rb") as file:
                 scanner = sc.Scanner(file.fileno(), one.bytes)
                 while (rows := scanner.next_rows()).shape[0]:
