@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.project import ROOT
@@ -17,6 +21,7 @@ GOLDEN = ROOT / "tests" / "golden" / "metrics.txt"
 LINE = re.compile(
     r'[a-z_][a-z0-9_]*(\{([a-z_]+="(\\.|[^"\\\n])*",?)+\})? [-+0-9.eEInfNa]+'
 )  # fmt: skip
+PROMTOOL = shutil.which("promtool")
 UNITS = ("milliseconds", "minutes", "kilobytes", "megabytes", "percent")
 
 
@@ -82,6 +87,23 @@ def test_names_are_as_prometheus_wants_them() -> None:
         assert not any(unit in family.name for unit in UNITS), family.name
         assert family.name.startswith("tidecast_")
         assert not re.search(r"_(counter|gauge|count|sum|bucket|info)$", family.name), family.name
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not here: it comes with Prometheus")
+@pytest.mark.parametrize(
+    ("arguments", "given"),
+    [
+        (("check", "metrics"), _text),
+        (("check", "config", "docker/prometheus.yaml"), str),
+    ],
+    ids=["metrics", "config"],
+)
+def test_promtool_finds_no_fault(arguments: tuple[str, ...], given: Callable[[], str]) -> None:
+    done = subprocess.run(
+        [str(PROMTOOL), *arguments], input=given(), capture_output=True, text=True, check=False,
+        cwd=ROOT,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
 
 
 def test_names_stay() -> None:
