@@ -57,14 +57,15 @@ README_FIGURES = (
     ("ipc", "msgs_per_s", "messages/s"),
     ("ipc", "rtt_p50_us", "round trip p50, us"),
     ("python", "ipc_two_one_msgs_per_s", "messages/s, one by one, ipc"),
-    ("python", "udp_batch_msgs_per_s", "messages/s, batches, UDP"),
-    ("python", "ipc_two_batch_msgs_per_s", "messages/s, batches, ipc"),
+    ("python", "udp_batch_array_msgs_per_s", "messages/s, batches of arrays, UDP"),
+    ("python", "ipc_two_batch_list_msgs_per_s", "messages/s, batches of lists, ipc"),
+    ("python", "ipc_two_batch_array_msgs_per_s", "messages/s, batches of arrays, ipc"),
     ("loss-5", "msgs_per_s", "messages/s at 5 % loss"),
     ("loss-5", "at_1_percent_rtt_p999_us", "round trip p99.9 at 1 % loss, us"),
 )
 PEER_NAMES = {
-    "ipc_two_one_msgs_per_s": "msgs_per_s", "ipc_two_batch_msgs_per_s": "msgs_per_s",
-    "udp_batch_msgs_per_s": "msgs_per_s",
+    "ipc_two_one_msgs_per_s": "msgs_per_s", "ipc_two_batch_list_msgs_per_s": "msgs_per_s",
+    "ipc_two_batch_array_msgs_per_s": "msgs_per_s", "udp_batch_array_msgs_per_s": "msgs_per_s",
     "at_1_percent_rtt_p999_us": "rtt_p999_us",
 }  # fmt: skip
 HEAD_FIGURES = ("msgs_per_s", "rtt_p50_us", "rtt_p99_us", "rtt_p999_us")

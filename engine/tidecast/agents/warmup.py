@@ -154,7 +154,7 @@ def _tasks() -> dict[str, Callable[[], None]]:
         _compile(writer.close_ring, raw, raw, words)
         _compile(writer.close_abandoned, raw, raw, 0)
         _compile(reader.poll, raw, words, raw, out, 0)
-        for each in (reader.arm, reader.disarm, reader.drained, reader.still_held):
+        for each in (reader.arm, reader.drained, reader.still_held):
             _compile(each, raw, words)
         _compile(rec.record_from_python, raw, *([0] * 9))
         _compile(run.ring_bell_line, raw, 0)

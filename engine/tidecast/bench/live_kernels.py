@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidecast.agents.run import inline_agents
 from tidecast.buffers import reader as rd
-from tidecast.buffers.writer import append
+from tidecast.buffers.writer import append_into
 from tidecast.client import kernels as ck
 from tidecast.native import syscalls as sys
 from tidecast.native.atomics import pause
@@ -15,7 +15,9 @@ TIMEOUT_NS = 10_000_000_000
 
 @inlined
 def _send(port, source, n):
-    return append(ck.ring_of(port), ck.bells_of(port), port, source, n, source[:0], 0, 0, 0, True)
+    return append_into(
+        ck.ring_of(port), ck.bells_of(port), port, source, n, source[:0], 0, 0, 0, True
+    )
 
 
 @inlined

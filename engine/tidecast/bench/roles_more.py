@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from tidecast.bench import live_kernels as lk
 from tidecast.bench import roles_live as live
 from tidecast.bench.worker import ready
 from tidecast.config import FaultSettings
+from tidecast.errors import TidecastError
 
 PING, PONG = "bench.ping", "bench.pong"
 SETTLE_S = 20.0
@@ -109,11 +111,11 @@ def pong(node: int, rounds: int, message_bytes: int, **config: Any) -> dict[str,
 def python_publish(
     node: int, count: int, message_bytes: int, how: str, **config: Any
 ) -> dict[str, Any]:
-    """Publish from Python: ``one`` by one or in a ``batch`` of 1,000."""
+    """Publish from Python: ``one`` by one, or 1,000 at a time from a ``list`` or an ``array``."""
     payload = b"x" * message_bytes
     with live.connect(node, config) as c:
         pub = c.publisher(live.TOPIC)
-        batch = [payload] * 1000
+        batch = _batch(how, message_bytes, 1000)
         ready()
         live.wait_for_receivers(c, 1)
         publish = pub.publish
@@ -121,9 +123,14 @@ def python_publish(
         if how == "one":
             for _ in range(count):
                 publish(payload)
-        else:
+        elif how == "list":
             for _ in range(count // 1000):
                 pub.publish_batch(batch)
+        else:
+            numbers = batch["number"]
+            for _ in range(count // 1000):
+                pub.publish_batch(batch)
+                numbers += 1000
         pub.flush()
         elapsed = time.perf_counter() - began
         pub.close()
@@ -131,20 +138,38 @@ def python_publish(
     return {"published": count, "elapsed_s": elapsed}
 
 
+def _batch(how: str, message_bytes: int, n: int) -> Any:
+    """``n`` messages: distinct `bytes`, or an array whose rows begin with their number."""
+    if how != "array":
+        return [number.to_bytes(message_bytes, "little") for number in range(n)]
+    row = np.dtype([("number", np.int64), ("rest", np.uint8, message_bytes - 8)])
+    rows = np.zeros(n, dtype=row)
+    rows["number"] = np.arange(n)
+    return rows
+
+
+def _take(batch: Any, how: str, expected: int) -> int:
+    """Copy a batch out: payloads as `bytes`, or a matrix whose numbers are looked at. The count."""
+    if how != "array":
+        return len(batch.payloads())
+    numbers = batch.to_numpy()[:, :8].copy().view(np.int64).ravel()
+    if numbers[0] != expected or (np.diff(numbers) != 1).any():
+        raise TidecastError(f"messages {expected} and the following came otherwise: {numbers[:9]}")
+    return len(numbers)
+
+
 def python_subscribe(node: int, count: int, how: str, **config: Any) -> dict[str, Any]:
-    """Receive in Python: ``one`` by one (iterating messages) or in ``batch``es of payloads."""
+    """Receive in Python: ``one`` by one, or batches as a ``list`` of payloads or an ``array``."""
     received, n_bytes = 0, 0
     with live.connect(node, config) as c, c.subscribe(live.TOPIC, on_gap="event") as sub:
         ready()
         began = 0.0
         if how == "one":
-            for message in sub:
-                if received == 0:
-                    began = time.perf_counter()
+            n_bytes += len(sub.next().data)
+            began = time.perf_counter()
+            for message in itertools.islice(sub, count - 1):
                 n_bytes += len(message.data)
-                received += 1
-                if received >= count:
-                    break
+            received = count
         else:
             for batch in sub.batches(max_messages=4096, max_wait=0.5):
                 if not len(batch):
@@ -153,8 +178,7 @@ def python_subscribe(node: int, count: int, how: str, **config: Any) -> dict[str
                     continue
                 if received == 0:
                     began = time.perf_counter()
-                payloads = batch.payloads()
-                received += len(payloads)
+                received += _take(batch, how, received)
                 if received >= count:
                     break
         elapsed = time.perf_counter() - began
@@ -167,7 +191,7 @@ def python_loop(count: int, message_bytes: int, how: str, **config: Any) -> dict
     chosen = {"mode": "inline", "kind": "ipc", **config}
     with live.connect(1, chosen) as c, c.subscribe(live.TOPIC) as sub:
         pub = c.publisher(live.TOPIC)
-        publish, chunk = pub.publish, [payload] * 500
+        publish, chunk = pub.publish, _batch(how, message_bytes, 500)
         ready()
         began, received = time.perf_counter(), 0
         while received < count:
@@ -176,6 +200,8 @@ def python_loop(count: int, message_bytes: int, how: str, **config: Any) -> dict
                     publish(payload)
             else:
                 pub.publish_batch(chunk)
+                if how == "array":
+                    chunk["number"] += 500
             pub.flush()
             want = received + 500
             while received < want:
@@ -183,8 +209,8 @@ def python_loop(count: int, message_bytes: int, how: str, **config: Any) -> dict
                 if how == "one":
                     for message in batch:
                         received += 1 if message.data else 0
-                else:
-                    received += len(batch.payloads())
+                elif len(batch):
+                    received += _take(batch, how, received)
         elapsed = time.perf_counter() - began
     return {"received": received, "elapsed_s": elapsed}
 
@@ -194,6 +220,7 @@ def fan_publish(
 ) -> dict[str, Any]:
     """Publish at a bounded rate; CPU time a message, and packets sent."""
     with live.connect(node, config) as c:
+        live.compile_loops(c, message_bytes)
         pub = c.publisher(live.TOPIC, rate_packets_per_s=config.get("rate", 20_000))
         state = np.full(1, message_bytes, dtype=np.int64)
         ready()
@@ -216,6 +243,7 @@ def fan_subscribe(count: int, subscribers: int, **config: Any) -> dict[str, Any]
         live.connect(10 + i, {**config, "mode": "threads", "idle": "block"}).__enter__()
         for i in range(subscribers)
     ]
+    live.compile_loops(connections[0], 8)  # a subscriber that compiles holds the publisher up
     subs = [c.subscribe(live.TOPIC, on_gap="event") for c in connections]
     states = [np.zeros(8, dtype=np.int64) for _ in subs]
     ready()

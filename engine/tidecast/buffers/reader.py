@@ -63,7 +63,7 @@ from tidecast.native.atomics import (
     load_relaxed,
     store_release,
 )
-from tidecast.native.jit import held_kernel, inlined
+from tidecast.native.jit import held_kernel, hot, inlined
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import load_i64, load_u32
 
@@ -136,7 +136,7 @@ def reader_state(ring: Bytes, consumer: int, subscriber: int = 0) -> np.ndarray:
     return r
 
 
-@inlined
+@hot
 def release(ring, r):
     """Give back all packets before R_SEQ."""
     store_release(ring, r[R_ENTRY] + lay.CONSUMER_POSITION_AT, r[R_SEQ])
@@ -194,14 +194,14 @@ def skip_lost(ring, r, word):
     return GAP
 
 
-@inlined
+@hot
 def poll_into(ring, r, assembly, out, limit):
     """The body of `poll`, for kernels."""
     release(ring, r)
     return extend_into(ring, r, assembly, out, 0, limit)
 
 
-@inlined
+@hot
 def extend_into(ring, r, assembly, out, n, limit):
     """Add to the ``n`` messages of the last poll, up to ``limit``, without giving any back.
 
@@ -224,7 +224,7 @@ def extend_into(ring, r, assembly, out, n, limit):
     return n
 
 
-@inlined
+@hot
 def _walk(ring, r, assembly, out, n, limit):
     """Note where the messages from R_SEQ on lie; the count, or what `poll` returns below zero."""
     while n < limit:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidecast.buffers.slots import control_at, holds, packets_ahead
 from tidecast.layout import packet as wire
 from tidecast.native.atomics import fence_acquire, load_acquire
-from tidecast.native.jit import inlined
+from tidecast.native.jit import hot, inlined
 from tidecast.native.memory import copy, load_i64, load_u16, load_u32
 
 R_SEQ, R_AT, R_MASK, R_SLOTS, R_SLOT_BYTES, R_SLOTS_AT = 0, 1, 2, 3, 4, 5
@@ -63,14 +63,14 @@ def addressed_to_other(ring, at, flags, subscriber):
     return load_u32(ring, at) != subscriber
 
 
-@inlined
+@hot
 def next_packet(r):
     """Step to the packet behind the current one."""
     r[R_SEQ] += 1
     r[R_AT] = _HEADER
 
 
-@inlined
+@hot
 def list_messages(ring, r, out, n, limit, at, end):
     """Note the whole messages between ``at`` and ``end`` in ``out``.
 
@@ -104,7 +104,7 @@ def list_messages(ring, r, out, n, limit, at, end):
     return n, at
 
 
-@inlined
+@hot
 def is_fragment(ring, at, end):
     """Does a fragment of a larger message begin at ``at``?"""
     return at + 4 <= end and (load_u32(ring, at) >> 24) & wire.WHOLE != wire.WHOLE
@@ -120,7 +120,7 @@ def held(ring, r, seq):
     return holds(load_acquire(ring, control_at(seq, r[R_MASK])), seq)
 
 
-@inlined
+@hot
 def lapped(ring, r, seq):
     """True when a newer packet has taken the place of ``seq`` (not so when it is a hole)."""
     fence_acquire()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tidecast.layout import ring as lay
 from tidecast.native.atomics import exchange, fence_seq_cst, fetch_add_i32, load_relaxed
-from tidecast.native.jit import inlined
+from tidecast.native.jit import hot, inlined
 from tidecast.native.memory import address_of, load_i64
 from tidecast.native.syscalls import futex_wake
 
@@ -17,25 +17,25 @@ _HEADER_BYTES, _SEQ_MASK, _SEQ_SHIFT = lay.HEADER_BYTES, lay.SEQ_MASK, lay.SEQ_S
 _STATE_SHIFT = lay.STATE_SHIFT
 
 
-@inlined
+@hot
 def control_word(seq, state, length):
     """Pack a control word."""
     return ((seq & _SEQ_MASK) << _SEQ_SHIFT) | (state << _STATE_SHIFT) | length
 
 
-@inlined
+@hot
 def control_at(seq, mask):
     """Offset of the control word of packet ``seq``."""
     return _HEADER_BYTES + (seq & mask) * 8
 
 
-@inlined
+@hot
 def holds(word, seq):
     """Does this control word speak of packet ``seq``?"""
     return (word >> _SEQ_SHIFT) == (seq & _SEQ_MASK)
 
 
-@inlined
+@hot
 def packets_ahead(word, seq):
     """How far the packet in this slot is ahead of ``seq``; 0 when it is not ahead."""
     ahead = ((word >> _SEQ_SHIFT) - seq) & _SEQ_MASK
@@ -54,11 +54,7 @@ def ring_bell(bells, line):
 
 
 @inlined
-def wake_armed(ring, bells):
-    """Wake everybody who armed this ring. Call after each commit; costs a fence and a load."""
-    fence_seq_cst()
-    if load_relaxed(ring, lay.ARMED_AT) == 0:
-        return
+def _wake(ring, bells):
     armed = exchange(ring, lay.ARMED_AT, 0)
     if (armed >> lay.SENDER_ARMED_BIT) & 1:
         ring_bell(bells, load_i64(ring, lay.SENDER_BELL_AT))
@@ -66,3 +62,11 @@ def wake_armed(ring, bells):
         if (armed >> i) & 1:
             entry = lay.CONSUMERS_AT + i * lay.CONSUMER_BYTES
             ring_bell(bells, load_i64(ring, entry + lay.CONSUMER_DOORBELL_AT))
+
+
+@hot
+def wake_armed(ring, bells):
+    """Wake everybody who armed this ring. Call after each commit; costs a fence and a load."""
+    fence_seq_cst()
+    if load_relaxed(ring, lay.ARMED_AT) != 0:
+        _wake(ring, bells)

@@ -23,7 +23,7 @@ from tidecast.native.atomics import (
     store_relaxed,
     store_release,
 )
-from tidecast.native.jit import held_kernel, inlined
+from tidecast.native.jit import held_kernel, hot, inlined
 from tidecast.native.memory import bytes_at, copy, load_i64, store_i64, store_u32
 from tidecast.native.objects import DATA_AT, LENGTH_AT, word_at
 
@@ -74,7 +74,7 @@ def _limit_within(ring, w, limit):
     return limit
 
 
-@inlined
+@hot
 def room(ring, w, packets):
     """Are ``packets`` more packets allowed, from W_SEQ on? Refreshes the cached limit if needed."""
     if w[W_SEQ] + packets <= w[W_LIMIT]:
@@ -95,7 +95,7 @@ def _room_for_run(ring, w, packets):
     return True
 
 
-@inlined
+@hot
 def open_packet(ring, w, receiver):
     """Open packet W_SEQ; the caller has checked `room`."""
     seq = w[W_SEQ]
@@ -115,7 +115,7 @@ def open_packet(ring, w, receiver):
     w[W_RECEIVER] = receiver
 
 
-@inlined
+@hot
 def _move(ring, w, state):
     """Publish the used bytes with ``state``. False: the sender sealed first; they did not count."""
     seq = w[W_SEQ]
@@ -135,25 +135,25 @@ def _move(ring, w, state):
     return done
 
 
-@inlined
+@hot
 def commit(ring, w):
     """Make the used bytes of the open packet visible; False if the packet was sealed before."""
     return _move(ring, w, lay.OPEN)
 
 
-@inlined
+@hot
 def seal(ring, w):
     """Close the open packet with all used bytes; False if it was sealed before, without them."""
     return _move(ring, w, lay.SEALED)
 
 
-@inlined
+@hot
 def _flush_seals(ring, w):
     """Does a flush close the packet? Not without a sender: readers see what is committed."""
     return w[W_HAS_NETWORK] != 0 and load_relaxed(ring, lay.NEAR_LIMIT_AT) == 0
 
 
-@inlined
+@hot
 def put_header(ring, at, length, flags):
     """Write a message header."""
     store_u32(ring, at, length | (flags << 24))
@@ -202,6 +202,12 @@ def append(ring, bells, w, source, n, meta, meta_n, flags, receiver, flush):
 
     ``source``: payload bytes; ``meta``: optional fields in wire order; ``flags``: their bits.
     """
+    return append_into(ring, bells, w, source, n, meta, meta_n, flags, receiver, flush)
+
+
+@hot
+def append_into(ring, bells, w, source, n, meta, meta_n, flags, receiver, flush):
+    """The body of `append`, for kernels."""
     need = _MESSAGE_HEADER + meta_n + n
     if need > w[W_SLOT_BYTES] - _HEADER:
         done = _append_fragments(ring, w, source, 0, n, meta, meta_n, flags, receiver)
@@ -224,7 +230,8 @@ def append(ring, bells, w, source, n, meta, meta_n, flags, receiver, flush):
             used = _HEADER
         at = w[W_SLOTS_AT] + (w[W_SEQ] & w[W_MASK]) * w[W_SLOT_BYTES] + used
         put_header(ring, at, meta_n + n, wire.WHOLE | flags)
-        copy(ring, at + 4, meta, 0, meta_n)
+        if meta_n > 0:
+            copy(ring, at + 4, meta, 0, meta_n)
         copy(ring, at + 4 + meta_n, source, 0, n)
         w[W_USED] = used + need
         done = seal(ring, w) if flush and _flush_seals(ring, w) else commit(ring, w)

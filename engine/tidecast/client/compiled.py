@@ -30,7 +30,7 @@ from tidecast.client.outgoing import reject
 from tidecast.errors import ConfigError
 from tidecast.layout import packet as wire
 from tidecast.native.atomics import pause
-from tidecast.native.jit import closure_kernel, inlined
+from tidecast.native.jit import closure_kernel, users
 from tidecast.native.memory import address_of, bytes_at, load_i64, load_u16
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Meta(NamedTuple):
     session: int
 
 
-@inlined
+@users
 def meta_at(memory: Any, at: int, flags: int, node: int, session: int) -> Any:
     """Decode the optional fields at ``at``; `poll` has checked that they fit."""
     timestamp = 0
@@ -82,7 +82,7 @@ def meta_at(memory: Any, at: int, flags: int, node: int, session: int) -> Any:
 
 def jitable(fn: Callable[..., Any]) -> Callable[..., Any]:
     """The function as kernels may call it: already compiled by the user, or plain."""
-    return fn if hasattr(fn, "py_func") else inlined(fn)
+    return fn if hasattr(fn, "py_func") else users(fn)
 
 
 def parameters(fn: Callable[..., Any], allowed: tuple[int, ...], shape: str) -> int:
@@ -178,7 +178,7 @@ def _make_consumer(fn: Callable[..., Any], with_meta: bool, cycle: Any) -> Any:
         about = meta_at(memory, meta, flags, port[kernels.Q_NODE], port[kernels.Q_SESSION])
         handle(bytes_at(address_of(memory) + at, n), about, state)
 
-    call = inlined(call_meta if with_meta else call_plain)
+    call = users(call_meta if with_meta else call_plain)
 
     def consume(port, out, state, limit, spins, done):  # type: ignore[no-untyped-def]
         ring, assembly = kernels.read_ring_of(port), kernels.assembly_of(port)

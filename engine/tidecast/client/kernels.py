@@ -18,15 +18,15 @@ from tidecast.buffers import reader as rd
 from tidecast.buffers.slots import ring_bell
 from tidecast.buffers.writer import (
     WRITER_FIELDS,
-    append,
     append_batch,
+    append_into,
     close_ring,
     flush_open,
     writer_state,
 )
 from tidecast.layout import ring as lay
 from tidecast.native.atomics import load_acquire, load_acquire_i32, load_relaxed
-from tidecast.native.jit import held_kernel, inlined, kernel
+from tidecast.native.jit import held_kernel, hot, inlined, kernel
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address, address_of, bytes_at, copy, load_i64
 from tidecast.native.objects import BYTES_OBJECT, DATA_AT, LENGTH_AT, direct, object_address
@@ -73,31 +73,31 @@ def reader_port(ring: Bytes, consumer: int, subscriber: int) -> Port:
     return port
 
 
-@inlined
+@hot
 def words_at(at: int) -> Port:
     """A port from its address."""
     return bytes_at(at, PORT_FIELDS * 8).view(np.int64)
 
 
-@inlined
+@hot
 def ring_of(port: Port) -> Bytes:
     """The ring behind a publisher's port."""
     return bytes_at(port[P_RING], port[P_RING_BYTES])
 
 
-@inlined
+@hot
 def bells_of(port: Port) -> Bytes:
     """The doorbells behind a publisher's port."""
     return bytes_at(port[P_BELLS], port[P_BELLS_BYTES])
 
 
-@inlined
+@hot
 def read_ring_of(port: Port) -> Bytes:
     """The ring behind a reader's port."""
     return bytes_at(port[Q_RING], port[Q_RING_BYTES])
 
 
-@inlined
+@hot
 def assembly_of(port: Port) -> Bytes:
     """The assembly buffer behind a reader's port."""
     return bytes_at(port[Q_ASSEMBLY], port[Q_ASSEMBLY_BYTES])
@@ -115,7 +115,7 @@ def put_object(port_at: int, payload: Any) -> int:
     at = object_address(payload)
     n = load_i64(bytes_at(at, LENGTH_AT + 8), LENGTH_AT)
     source = bytes_at(at + DATA_AT, n)
-    return append(ring_of(port), bells_of(port), port, source, n, source, 0, 0, 0, 0)
+    return append_into(ring_of(port), bells_of(port), port, source, n, source, 0, 0, 0, 0)
 
 
 @held_kernel
@@ -123,7 +123,7 @@ def put(port: Port, payload: bytes, meta: bytes, flags: int, receiver: int, flus
     """Append one message from two `bytes`. Returns as `append` does."""
     n, meta_n = len(payload), len(meta)
     source, optional = bytes_at(address_of(payload), n), bytes_at(address_of(meta), meta_n)
-    return append(
+    return append_into(
         ring_of(port), bells_of(port), port, source, n, optional, meta_n, flags, receiver, flush
     )
 
@@ -133,7 +133,7 @@ def put_array(port: Port, source: Bytes) -> int:
     """Append one message from a writable ``uint8[::1]``. Returns as `append` does, or BUSY."""
     if port[P_BUSY] != 0:
         return BUSY
-    return append(ring_of(port), bells_of(port), port, source, source.size, source, 0, 0, 0, 0)
+    return append_into(ring_of(port), bells_of(port), port, source, source.size, source, 0, 0, 0, 0)
 
 
 @held_kernel

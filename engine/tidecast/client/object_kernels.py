@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tidecast.buffers.writer import append
+from tidecast.buffers.writer import append_into
 from tidecast.client.kernels import P_BUSY, bells_of, ring_of, words_at
 from tidecast.native.jit import held_kernel, inlined
 from tidecast.native.memory import bytes_at
@@ -60,7 +60,10 @@ def _put(own: int, arguments: int, n: int, names: int) -> int:
         if word_at(payload, TYPE_AT) == word_at(own, _BYTES) and port[P_BUSY] == 0:
             size = word_at(payload, LENGTH_AT)
             source = bytes_at(payload + DATA_AT, size)
-            if append(ring_of(port), bells_of(port), port, source, size, source, 0, 0, 0, 0) >= 0:
+            if (
+                append_into(ring_of(port), bells_of(port), port, source, size, source, 0, 0, 0, 0)
+                >= 0
+            ):
                 done = word_at(own, _DONE)
                 hold(done)
                 return done

@@ -22,7 +22,7 @@ from numba import types
 from numba.core.types import ExternalFunction
 from numba.extending import NativeValue, intrinsic, models, register_model, unbox
 
-from tidecast.native.jit import inlined
+from tidecast.native.jit import hot
 from tidecast.native.memory import bytes_at, load_i64, store_i64
 
 _I64 = ir.IntType(64)
@@ -61,13 +61,13 @@ hold = ExternalFunction("Py_IncRef", types.void(types.int64))
 drop = ExternalFunction("Py_DecRef", types.void(types.int64))
 
 
-@inlined
+@hot
 def word_at(at, offset):
     """One word of an object, or of its items."""
     return load_i64(bytes_at(at + offset, 8), 0)
 
 
-@inlined
+@hot
 def put_word(at, offset, value):
     """Store a word of an object, or of its items."""
     store_i64(bytes_at(at + offset, 8), 0, value)

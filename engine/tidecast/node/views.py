@@ -86,14 +86,19 @@ class NodeViews:
             self.on_source_gone(source)
 
     def node_id_of(self, name: str) -> int:
-        """Id of a node by name."""
+        """Id of a node by name. Raises NoResponders: names travel with what a node publishes."""
         if name == self.name:
             return self.id
         for peer in self.peers.values():
             if peer.name == name:
                 return peer.id
         known = ", ".join(sorted(p.name for p in self.peers.values())) or "none"
-        raise NoResponders(f"no node {name!r} was seen: known are {known}")
+        unnamed = {row["node_id"] for row in self.receivers()} - {p.id for p in self.peers.values()}
+        numbers = ", ".join(map(str, sorted(unnamed)))
+        hint = f"; receivers whose names are not known yet: give their id, {numbers}" * bool(
+            numbers
+        )
+        raise NoResponders(f"no node {name!r} was seen: known are {known}{hint}")
 
     def set_faults(self, transport: str, faults: FaultSettings) -> None:
         """Inject faults into a transport that allows it."""
