@@ -24,8 +24,10 @@ COMPILE_S = 600.0
 """After an edit of the engine kernels are compiled first; else that takes some seconds."""
 README = HERE.parent / "README.md"
 TABLE_BEGIN, TABLE_END = "<!-- figures: python -m benchmarks.report write -->", "<!-- end -->"
-LIMITS_S = {"throughput": 280.0, "fanout": 120.0, "loss-5": 150.0}
+LIMITS_S = {"throughput": 280.0, "fanout": 120.0, "loss-5": 150.0, "spark": 240.0}
 LIMIT_S = 100.0
+KAFKA_JARS = HERE / "peers" / ".cache" / "kafka"
+KAFKA = ("--kafka", str(KAFKA_JARS.relative_to(HERE.parent))) if KAFKA_JARS.is_dir() else ()
 # The most telling ones first: time may run out.
 RUNS: dict[str, tuple[str, ...]] = {
     "throughput": ("tidecast", "bench", "throughput", "--peers", "--json"),
@@ -46,6 +48,21 @@ RUNS: dict[str, tuple[str, ...]] = {
     "streams": ("tidecast", "bench", "streams", "--json"),
     "recovery": ("tidecast", "bench", "recovery", "--gigabytes", "10", "--json"),
     "throughput-8192": ("tidecast", "bench", "throughput", "--packet-bytes", "8192", "--json"),
+    "spark": (
+        "tidecast",
+        "bench",
+        "spark",
+        "--only",
+        "source",
+        "--only",
+        "stream",
+        "--only",
+        "sink",
+        "--only",
+        "gateway",
+        "--json",
+        *KAFKA,
+    ),
     "throughput-61440": ("tidecast", "bench", "throughput", "--packet-bytes", "61440", "--json"),
 }
 README_FIGURES = (
@@ -68,7 +85,10 @@ PEER_NAMES = {
     "ipc_two_batch_array_msgs_per_s": "msgs_per_s", "udp_batch_array_msgs_per_s": "msgs_per_s",
     "at_1_percent_rtt_p999_us": "rtt_p999_us",
 }  # fmt: skip
-HEAD_FIGURES = ("msgs_per_s", "rtt_p50_us", "rtt_p99_us", "rtt_p999_us")
+HEAD_FIGURES = (
+    "msgs_per_s", "rtt_p50_us", "rtt_p99_us", "rtt_p999_us", "source_rows_per_s",
+    "sink_rows_per_s",
+)  # fmt: skip
 
 
 def run(names: list[str]) -> None:

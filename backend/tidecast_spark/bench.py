@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tidecast.bench.measure import machine
 from tidecast.log.building import BatchBuilder
 from tidecast.log.files import queue_directory
 from tidecast.log.queue_log import QueueLog
@@ -171,6 +172,7 @@ class Bench:
 
     def __init__(self, data_dir: Path, rows: int, rollup_rows: int) -> None:
         self.data_dir, self.rows, self.rollup_rows = data_dir, rows, rollup_rows
+        self.machine = machine()
         self.metrics: dict[str, float] = {}
         self.floor: dict[str, float] = {}
         self.kept = self.few = 0
@@ -283,12 +285,13 @@ def run(
             from tidecast_spark.bench_kafka import in_its_own_process
 
             note("Kafka")
-            peers["kafka"] = in_its_own_process(
+            found = in_its_own_process(
                 kafka, Path(directory) / "kafka", bench.kept, PER_BATCH, VALUE_BYTES
             )
+            peers["kafka"] = [found]
     return {
         "bench": "spark",
-        "config": {
+        "config": bench.machine | {
             "rows": bench.kept, "value_bytes": VALUE_BYTES, "master": MASTER,
             "rows_per_trigger": rows // 3, "rollup_rows": rollup_rows,
         },

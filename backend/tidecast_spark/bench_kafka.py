@@ -66,10 +66,16 @@ def broker(jars: Path, directory: Path) -> Iterator[str]:
         process.wait(30)
 
 
+def _version(directory: Path, name: str) -> str:
+    """Of a jar."""
+    found = sorted(p.stem for p in directory.glob(f"{name}*.jar"))
+    return found[0].rpartition("-")[2] if found else "?"
+
+
 def run_kafka(
     jars: Path, directory: Path, rows: int, keys: int, value_bytes: int
 ) -> dict[str, Any]:
-    """The metrics of the bench, of Kafka: rows written by Spark's sink, then read three times."""
+    """What the bench says of Kafka: rows written by Spark's sink, then read three times."""
     from tidecast_spark import session
 
     found = [p for p in (jars / "spark").glob("*.jar") if p.name.startswith(CONNECTOR)]
@@ -98,9 +104,13 @@ def run_kafka(
                 source.write.format("noop").mode("overwrite").save()
                 times.append(time.perf_counter() - begun)
             return {
-                "source_rows_per_s": round(rows / min(times)),
-                "sink_rows_per_s": round(rows / sink_s),
-            }
+                "config": {"rows": rows, "broker": _version(jars / "broker", "kafka_"),
+                           "connector": _version(jars / "spark", CONNECTOR[0])},
+                "metrics": {
+                    "source_rows_per_s": round(rows / min(times)),
+                    "sink_rows_per_s": round(rows / sink_s),
+                },
+            }  # fmt: skip
         finally:
             spark.stop()
 

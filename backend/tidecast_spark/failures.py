@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,15 +26,28 @@ def platform_error(problem: BaseException) -> errors.TidecastError | None:
     return made
 
 
+def refused_by_spark(problem: BaseException) -> errors.ConfigError | None:
+    """What Spark says of a filter, a setting or a name that it refuses, without the stack."""
+    from pyspark.errors import AnalysisException, IllegalArgumentException
+
+    if not isinstance(problem, AnalysisException | IllegalArgumentException):
+        return None  # a ParseException is an AnalysisException
+    said = [line.strip() for line in str(problem).splitlines()]
+    text = " ".join(itertools.takewhile(lambda line: line and line[0] not in "';=", said))
+    return errors.ConfigError(text or str(problem))
+
+
 @contextmanager
 def spark_errors() -> Iterator[None]:
     """Raise the platform's own error instead of the Spark exception around it."""
+    # PySpark's logger repeats on standard error, as JSON, what the exception says.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     try:
         yield
     except errors.TidecastError:
         raise
     except Exception as problem:
-        own = platform_error(problem)
+        own = platform_error(problem) or refused_by_spark(problem)
         if own is None:
             raise
         raise own from problem

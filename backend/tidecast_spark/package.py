@@ -10,6 +10,7 @@ import importlib.util
 import zipfile
 from pathlib import Path
 
+KINDS = ("*.py", "*.properties")
 PACKAGES = ("tidecast", "tidecast_spark", "pyspark_tidecast")
 
 
@@ -22,7 +23,7 @@ def write_package(out: Path) -> int:
             assert spec is not None
             assert spec.origin is not None
             root = Path(spec.origin).parent
-            for path in sorted(root.rglob("*.py")):
+            for path in sorted(p for kind in KINDS for p in root.rglob(kind)):
                 inside = Path(name) / path.relative_to(root)
                 archive.writestr(zipfile.ZipInfo(str(inside)), path.read_bytes())
                 n += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -41,7 +42,14 @@ exec {python} "$@"
 """
 _DUMP_TIMEOUT_S, _WARM_UP_TIMEOUT_S = 60, 300
 AOT_JAVA_MIN = 25
-_PLAIN = "-XX:+UseSerialGC -Djava.net.preferIPv4Stack=true"
+_LOGGING = Path(__file__).with_name("log4j2.properties")
+_PLAIN = (
+    "-XX:+UseSerialGC -XX:MetaspaceSize=256m -XX:-UsePerfData -Djava.net.preferIPv4Stack=true "
+    f"-Dlog4j2.configurationFile={_LOGGING}"
+)
+_MASTER = re.compile(
+    r"local|local\[(\*|\d+)(,\d+)?\]|local-cluster\[[\d,]+\]|yarn|(spark|k8s)://\S+"
+)
 _TRAINING = "tidecast_spark.training"
 SHUFFLE_PARTITIONS_LOCAL = 4
 
@@ -51,7 +59,6 @@ DEFAULTS: dict[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
     "spark.sql.catalogImplementation": "in-memory",
-    "spark.log.level": "ERROR",
 }
 """Settings of every session; what the caller gives goes before them."""
 
@@ -170,7 +177,12 @@ def require_pyspark() -> None:
 
 
 def settings(master: str, java: Java, given: Mapping[str, str]) -> dict[str, str]:
-    """All settings of a session for a master: defaults, then what is given."""
+    """All settings of a session: defaults, then what is given. Raises ConfigError."""
+    if not _MASTER.fullmatch(master):
+        raise ConfigError(
+            f"master: {master!r}: allowed: local, local[N], local[*], spark://HOST:PORT, yarn, "
+            "k8s://HOST:PORT"
+        )
     merged = dict(DEFAULTS)
     if master.startswith("local"):
         merged |= LOCAL_DEFAULTS
@@ -191,13 +203,14 @@ def session(
     running = SparkSession.getActiveSession()
     if running is None:
         java = find_java()
+        wanted = settings(master, java, config or {})
         os.environ["JAVA_HOME"] = str(java.home)
         if master.startswith("local"):
             os.environ.setdefault("PYSPARK_PYTHON", str(python_wrapper()))
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             nursery.start()
         builder: Any = SparkSession.builder.appName(app).master(master)
-        for key, value in settings(master, java, config or {}).items():
+        for key, value in wanted.items():
             builder = builder.config(key, value)
         running = builder.getOrCreate()
     register(running)

@@ -107,7 +107,7 @@ def test_rollups_reach_postgres_and_the_report_gives_advice(
     samples = [
         {
             "time_us": begun_us + i * 10_000_000, "node": "n1", "topic": "orders",
-            "queue": -1, "interval_ms": 10_000, "messages_in": 100, "bytes_in": 50_000,
+            "interval_ms": 10_000, "messages_in": 100, "bytes_in": 50_000,
             "packets": 10, "resent": 1,
         }
         for i in range(720)

@@ -34,6 +34,8 @@ def daemon(name: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
         (port,) = struct.unpack("!i", process.stdout.read(4))
         with socket.create_connection(("127.0.0.1", port)) as worker:
             (pid,) = struct.unpack("!i", worker.recv(4, socket.MSG_WAITALL))
+            worker.sendall(struct.pack("!i", 1) + b"s")  # once it answers, it heeds signals
+            assert worker.recv(6, socket.MSG_WAITALL) == struct.pack("!i", 2) + b"ok"
             yield process, pid
         assert process.stdin is not None
         process.stdin.close()  # Spark stops

@@ -167,36 +167,85 @@ def _expr(text: str) -> Any:
 
 # --- the page -------------------------------------------------------------------------------------
 
-_WIDTH, _HEIGHT, _PAD = 720, 140, 8
+_WIDTH, _HEIGHT, _PAD, _LEFT, _FOOT = 720, 160, 10, 64, 22
+_GAP = timedelta(minutes=10)
+"""Without samples for so long the line is interrupted."""
 _STYLE = (
     "body{font:15px system-ui,sans-serif;max-width:780px;margin:2em auto;color:#1c2733}"
-    "svg{background:#f5f8fa;border-radius:6px}table{border-collapse:collapse}"
+    "svg{background:#f5f8fa;border-radius:6px}"
+    "svg text{font-size:11px;fill:#51606f;paint-order:stroke;stroke:#f5f8fa;stroke-width:4px}"
+    "figure{margin:1.2em 0}figcaption{margin-bottom:.3em}table{border-collapse:collapse}"
     "td,th{text-align:left;padding:.2em 1em .2em 0}h2{margin-top:2em}"
 )
 
 
-def _plot(title: str, values: Sequence[float], limit: float | None, unit: str) -> str:
-    """A line over time as SVG, with the recommended limit as a dashed line."""
-    step = max(1, len(values) // POINTS_MAX)
-    some = [max(values[i : i + step]) for i in range(0, len(values), step)]
-    top = max([*some, limit or 0.0, 1e-9])
-    x = (_WIDTH - 2 * _PAD) / max(1, len(some) - 1)
-    y = (_HEIGHT - 2 * _PAD) / top
-    points = " ".join(
-        f"{_PAD + i * x:.1f},{_HEIGHT - _PAD - value * y:.1f}" for i, value in enumerate(some)
-    )
-    line = ""
+def _short(value: float) -> str:
+    """A number for an axis: 1.5 M."""
+    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g}{unit}"
+    return f"{value:.3g}"
+
+
+def _runs(points: Sequence[tuple[datetime, float]]) -> list[list[tuple[datetime, float]]]:
+    """Points without a gap between them; of many, the highest of some neighbours."""
+    step = max(1, len(points) // POINTS_MAX)
+    runs: list[list[tuple[datetime, float]]] = []
+    for i in range(0, len(points), step):
+        at, value = points[i][0], max(v for _, v in points[i : i + step])
+        if not runs or at - runs[-1][-1][0] > _GAP * step:
+            runs.append([])
+        runs[-1].append((at, value))
+    return runs
+
+
+def _plot(
+    title: str, minutes: Sequence[Minute], field: str, unit: str, limit: float | None = None,
+    named: str = "recommended",
+) -> str:  # fmt: skip
+    """A line over time as SVG, with a limit as a dashed line."""
+    seen = [(m.at, float(getattr(m, field))) for m in minutes]
+    highest = max(value for _, value in seen)
+    top = max(highest, limit or 0.0) or 1.0
+    first, last = seen[0][0], seen[-1][0]
+    width = max((last - first).total_seconds(), 1.0)
+
+    def x(at: datetime) -> float:
+        return _LEFT + (at - first).total_seconds() / width * (_WIDTH - _LEFT - _PAD)
+
+    def y(value: float) -> float:
+        return _HEIGHT - _FOOT - value / top * (_HEIGHT - _FOOT - _PAD)
+
+    drawn = [
+        f'<line x1="{_LEFT}" x2="{_WIDTH - _PAD}" y1="{y(value):.1f}" y2="{y(value):.1f}" '
+        f'stroke="#d5dde4"/><text x="{_LEFT - 6}" y="{y(value) + 4:.1f}" text-anchor="end">'
+        f"{_short(value)}</text>"
+        for value in (0.0, top)
+    ]
+    for run in _runs(seen):
+        points = " ".join(f"{x(at):.1f},{y(value):.1f}" for at, value in run)
+        if len(run) == 1:
+            points += f" {x(run[0][0]) + 1:.1f},{y(run[0][1]):.1f}"  # a dot
+        drawn.append(
+            '<polyline fill="none" stroke="#0b7285" stroke-width="1.5" stroke-linecap="round" '
+            f'points="{points}"/>'
+        )
     if limit:
-        at = _HEIGHT - _PAD - limit * y
-        line = (
-            f'<line x1="{_PAD}" x2="{_WIDTH - _PAD}" y1="{at:.1f}" y2="{at:.1f}" '
-            'stroke="#c2410c" stroke-dasharray="6 4"/>'
+        under = 12 if limit > 0.85 * top else -4
+        drawn.append(
+            f'<line x1="{_LEFT}" x2="{_WIDTH - _PAD}" y1="{y(limit):.1f}" y2="{y(limit):.1f}" '
+            f'stroke="#c2410c" stroke-dasharray="6 4"/><text x="{_WIDTH - _PAD - 4}" '
+            f'y="{y(limit) + under:.1f}" text-anchor="end">{named}: {_short(limit)}</text>'
+        )
+    for at, anchor in ((first, "start"), (last, "end")):
+        drawn.append(
+            f'<text x="{x(at) if anchor == "start" else _WIDTH - _PAD}" y="{_HEIGHT - 6}" '
+            f'text-anchor="{anchor}">{at:%Y-%m-%d %H:%M}</text>'
         )
     return (
-        f"<figure><figcaption>{escape(title)}: highest {max(some):,.4g} {unit}</figcaption>"
+        f"<figure><figcaption>{escape(title)}: highest {_short(highest)} {unit}</figcaption>"
         f'<svg width="{_WIDTH}" height="{_HEIGHT}" role="img" aria-label="{escape(title)}">'
-        f'<polyline fill="none" stroke="#0b7285" stroke-width="1.5" points="{points}"/>{line}'
-        "</svg></figure>"
+        f"{''.join(drawn)}</svg></figure>"
     )
 
 
@@ -206,7 +255,7 @@ def page(advice: Sequence[Advice], minutes: dict[str, list[Minute]], made: datet
     parts.append(
         f"<!doctype html><html lang=en><meta charset=utf-8><title>Capacity</title><style>{_STYLE}"
         f"</style><h1>Capacity report</h1><p>Made {made:%Y-%m-%d %H:%M} UTC from one-minute "
-        "rollups. A dashed line is the recommended limit.</p>"
+        "rollups. Times are UTC.</p>"
     )
     for one in advice:
         rows = "".join(f"<tr><th>{k}</th><td>{v:,}</td></tr>" for k, v in one.spec.items())
@@ -214,14 +263,11 @@ def page(advice: Sequence[Advice], minutes: dict[str, list[Minute]], made: datet
         seen = minutes[one.topic]
         parts.append(
             f"<h2>{escape(one.topic)}</h2><table>{rows}</table><ul>{why}</ul>"
-            + _plot(
-                "Bytes in", [m.bytes_per_s for m in seen],
-                float(one.spec["rate_bytes_per_s"]), "bytes/s",
-            )
-            + _plot("Lag", [float(m.lag) for m in seen], None, "messages")
-            + _plot("Retransmit ratio", [m.retransmit_ratio for m in seen], None, "")
-            + _plot("History fill", [m.history_fill for m in seen], FILL_HIGH, "")
-            + _plot("Cache fill", [m.cache_fill for m in seen], None, "")
+            + _plot("Bytes in", seen, "bytes_per_s", "bytes/s", one.spec["rate_bytes_per_s"])
+            + _plot("Lag", seen, "lag", "messages")
+            + _plot("Retransmit ratio", seen, "retransmit_ratio", "")
+            + _plot("History fill", seen, "history_fill", "", FILL_HIGH, "full from")
+            + _plot("Cache fill", seen, "cache_fill", "")
         )  # fmt: skip
     if not advice:
         parts.append("<p>No rollups in this time: run <code>tidecast pipeline rollup</code>.</p>")

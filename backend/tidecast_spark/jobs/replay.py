@@ -51,7 +51,13 @@ def replay(
     if not dry_run:
         sink_options(given)  # an error before Spark starts to work
     log = ArchiveLog(archive)
-    frame = log.read(spark, log.open()).where(f"topic = '{source_topic}'")
+    held = log.open()
+    if held.positions and source_topic not in held.positions:
+        raise ConfigError(
+            f"from: {source_topic!r}: is not in the archive {log.directory}; it holds: "
+            f"{', '.join(sorted(held.positions))}"
+        )
+    frame = log.read(spark, held).where(f"topic = '{source_topic}'")
     frame = _window(frame, since, until)
     if where:
         frame = frame.where(where)

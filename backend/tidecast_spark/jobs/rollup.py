@@ -147,10 +147,11 @@ def rollup(
         .option("startingOffsets", "earliest").option("maxRecordsPerTrigger", str(trigger_rows))
         .load()
     )  # fmt: skip
-    parsed = source.selectExpr("*", f"timestamp_micros({TIME}) at").observe(
-        "telemetry", f.expr("count(*) n"), f.expr(f"count_if({SOUND}) ok")
+    parsed = source.selectExpr("*", f"timestamp_micros({TIME}) at").selectExpr(
+        "*", f"{SOUND} sound"
     )
-    frame = minutes(parsed.where(SOUND).withWatermark("at", watermark))
+    watched = parsed.observe("telemetry", f.expr("count(*) n"), f.expr("count_if(sound) ok"))
+    frame = minutes(watched.where("sound").withWatermark("at", watermark))
     with progress_bar("rollup", _waiting(data_dir, topic, checkpoint)) as bar:
         rows_done = 0
 
