@@ -80,9 +80,8 @@ class Parser:
         """The samples of a column of binary values, which has no nulls and begins its buffers."""
         n, at = len(values), 0
         _, ends_buffer, data_buffer = values.buffers()
-        ends = np.frombuffer(ends_buffer, dtype=np.int32, count=n + 1)
-        data = np.frombuffer(data_buffer or bytes(1), dtype=np.uint8)
-        ends, data = (one if one.flags.writeable else one.copy() for one in (ends, data))
+        ends = _writable(np.frombuffer(ends_buffer, dtype=np.int32, count=n + 1))
+        data = _writable(np.frombuffer(data_buffer or bytes(1), dtype=np.uint8))
         while at < n:
             found = self._plain(data, ends, at, n)
             if found is not None:
@@ -145,6 +144,11 @@ class Parser:
             return msgspec.structs.asdict(self._one.decode(line))
         except msgspec.MsgspecError:
             return {TIME: None}
+
+
+def _writable(array: np.ndarray) -> np.ndarray:
+    """Kernels have one signature."""
+    return array if array.flags.writeable else array.copy()
 
 
 class TelemetryReader(StreamReader):
