@@ -38,6 +38,7 @@ from tidecast.agents.pulling import (
     share_of,
     skip_to_stream,
 )
+from tidecast.agents.scouting import scout
 from tidecast.buffers.member_ring import HOSTILE, NOTHING, next_ack, pass_ack, publish
 from tidecast.layout import member as lay
 from tidecast.native.atomics import (
@@ -472,7 +473,7 @@ def _woken(S, now):
 
 
 @inlined
-def _scouts(S):
+def _scouts(S, now):
     """Look at new records for the lanes that follow one stream each."""
     work = 0
     for i in range(S.scouting.shape[0]):
@@ -480,7 +481,7 @@ def _scouts(S):
         while word != 0:
             bit = _lowest_bit(word)
             word &= ~(1 << bit)
-            work += cu.scout(S, i * 64 + bit, S.misc[P_CYCLE], BUDGET)
+            work += scout(S, i * 64 + bit, now, BUDGET)
     return work
 
 
@@ -515,7 +516,7 @@ def pull_cycle(S, now):
         S.misc[P_TIMER_NS] = now + TIMER_GRAIN_NS
         if S.misc[P_DUE_NS] <= now:
             work += _timers(S, now)
-    work += _scouts(S)
+    work += _scouts(S, now)
     work += _ready_lanes(S, now)
     for k in range(S.misc[P_TOUCHED]):
         m = S.members[S.touched[k]]

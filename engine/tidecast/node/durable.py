@@ -574,6 +574,7 @@ class Durable:
 
     def tick(self, now_s: float) -> None:
         """Retention, producers that are silent for long, gauges; at most each TICK_S."""
+        self.remote.announce_held(now_s)
         if now_s < self._next_tick:
             return
         self._next_tick = now_s + TICK_S

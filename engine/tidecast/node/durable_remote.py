@@ -49,6 +49,8 @@ OPENED_S, OPENED_MAX = 60.0, 4096
 SILENT_S = 1.0
 """A publication that has ended, is durable and silent for so long is gone."""
 GONE_S = 2.0
+RIVAL_S = 1.0
+"""How long a new session waits for an older one of its producer that somebody still uses."""
 _OVER = (lay.ACK_FENCED, lay.ACK_REFUSED, lay.ACK_ENDED)
 
 
@@ -59,6 +61,13 @@ class _Opened:
     at_s: float
 
 
+@dataclass(slots=True)
+class _Held:
+    publication: Publication
+    channel: int
+    since_s: float
+
+
 class Remote:
     """Both sides; see the module."""
 
@@ -66,6 +75,7 @@ class Remote:
         self.durable, self.node = durable, durable.node
         self._opened: dict[int, _Opened] = {}
         self._waiting: dict[str, list[MappedFile]] = {}
+        self._held: list[_Held] = []
 
     # --- publisher's node -------------------------------------------------------------------------
 
@@ -90,6 +100,42 @@ class Remote:
         )  # fmt: skip
         pack_into("<q", ring, lay.ACK_STATE_AT, lay.ACK_OPENING)
         publication.constant = bytes(ring[: lay.HEAD_AT])
+
+    def announce(self, publication: Publication, channel: int) -> None:
+        """Let a new publication be sent, once what its producer left on this node is acked.
+
+        Its session fences older ones at the owner, and goes on behind the last sequence known
+        there: what an older ring holds and the owner has not got would be left out for good. That
+        goes also for a client that repeats it from its old ring: it may die amid that.
+        """
+        if publication.remote >= 0 and self._older(publication, 0.0):
+            self._held.append(_Held(publication, channel, self.node.clock_ns() / 1e9))
+        else:
+            tables.add_publication(self.node, publication, channel)
+
+    def announce_held(self, now_s: float) -> None:
+        """Announce what need not wait any more."""
+        held, self._held = self._held, []
+        for one in held:
+            if one.publication.id not in self.node.pubs:
+                continue
+            if self._older(one.publication, now_s - one.since_s):
+                self._held.append(one)
+            else:
+                tables.add_publication(self.node, one.publication, one.channel)
+
+    def _older(self, publication: Publication, waited_s: float) -> bool:
+        """Older rings of its producer are to be sent first; one in use holds it up RIVAL_S."""
+        producer = ds.ring_session(publication.mapped.array)[0]
+        return any(
+            each.remote >= 0
+            and each.id < publication.id
+            and each.topic.name == publication.topic.name
+            and ds.ring_session(each.mapped.array)[0] == producer
+            and (each.closing or waited_s < RIVAL_S)
+            and not self.settled(each)
+            for each in self.node.pubs.values()
+        )
 
     def settled(self, publication: Publication) -> bool:
         """The owner has all of it, or wants none of it."""

@@ -397,7 +397,7 @@ class Node(NodeViews):
                 if producer is not None:
                     self.durable.attach(publication, producer, client.doorbell)
                 if runtime is not None:
-                    tables.add_publication(self, publication, channel)
+                    self.durable.remote.announce(publication, channel)
                 for subscription in self.subs.values():
                     if matches(subscription.pattern, config.name):
                         self._read_local(publication, subscription, at_head=False)

@@ -128,6 +128,8 @@ def announce(node: Node, publication: Publication, owner: int = 0) -> None:
     runtime = publication.runtime
     assert runtime is not None
     S, p = runtime.tx_state, publication.slot
+    if p < 0:
+        return  # it is not sent yet
     setup = _setup_packet(node, publication, int(S.pubs[p]["channel"]))
 
     def put() -> None:

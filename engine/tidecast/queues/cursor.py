@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidecast.layout import segment as seg
 from tidecast.layout.member import QUEUES_MAX
 from tidecast.native.jit import inlined
-from tidecast.native.memory import load_u32
-from tidecast.queues.blocks import data_of, record_at
 from tidecast.queues.cache import UNKNOWN, find_block, touch
 from tidecast.queues.filters import STREAM
 
@@ -225,7 +222,8 @@ def queue_grew(S, q):
 
 
 @inlined
-def _stream_chain(q, key_hash):
+def stream_chain(q, key_hash):
+    """The chain of the lanes that wait for a record of a stream (and of some others)."""
     return STREAM_CHAINS + ((((key_hash + q * 40_503) * 0x9E3779B1) >> 12) & (STREAM_BUCKETS - 1))
 
 
@@ -246,57 +244,12 @@ def follow(S, L, lane):
     if Q.followers == 0 or L.next < Q.scout:
         Q.scout = L.next
     L.reason = 1  # CAUGHT_UP, as far as its own stream is concerned
-    chain = _stream_chain(q, L.stream_hash)
+    chain = stream_chain(q, L.stream_hash)
     if S.links[lane, FOR_QUEUE, WHERE] != chain:
         link(S, lane, FOR_QUEUE, chain)
         Q.followers += 1
     if Q.scout < Q.end:
         S.scouting[q >> 6] |= 1 << (q & 63)
-
-
-@inlined
-def _tell(S, q, key_hash, token):
-    """Wake the lanes that wait for this record."""
-    lane = S.chains[_stream_chain(q, key_hash)]
-    while lane >= 0:
-        behind = S.links[lane, FOR_QUEUE, NEXT]
-        L = S.lanes[lane]
-        if L.queue == q and L.stream_hash == key_hash and L.next <= token:
-            L.next = token
-            unlink(S, lane, FOR_QUEUE)
-            make_ready(S, lane)
-        lane = behind
-
-
-@inlined
-def scout(S, q, cycle, most):
-    """Look at up to ``most`` records for the lanes that wait for one of their stream. How many.
-
-    One look at each record, however many lanes there are: waking them all cost 1.5 us a lane.
-    """
-    Q = S.queues[q]
-    if Q.followers == 0 or Q.scout >= Q.end:
-        S.scouting[q >> 6] &= ~(1 << (q & 63))
-        return 0
-    b = find_block(S, q, Q.scout)
-    if b < 0:
-        if Q.want < 0:
-            Q.want = Q.scout
-        if Q.fetching == 0:
-            S.wanting[q >> 6] |= 1 << (q & 63)
-        return 0
-    touch(S, b, cycle)
-    B = S.blocks[b]
-    data = data_of(B)
-    token = Q.scout
-    end = min(B.end, token + most)
-    while token < end and Q.followers > 0:
-        p = record_at(B, token - B.first)
-        _tell(S, q, load_u32(data, p + seg.REC_KEY_HASH_AT), token)
-        token += 1
-    done = token - Q.scout
-    Q.scout = token
-    return done
 
 
 @inlined

@@ -1,0 +1,75 @@
+"""Lanes of one stream each: one look at each new record of a queue, however many lanes wait.
+
+A lane that waits for a record of its stream stands in a chain of its queue and key's hash. The
+scout goes through a queue's records in order, and hands each at once to the lanes of its chain that
+want it; they stay there. To wake each, and let it find its record in the block and wait again, took
+some 300 ns a record more with 10,000 streams than with 100.
+"""
+
+from __future__ import annotations
+
+from tidecast.agents.puller_state import P_CYCLE
+from tidecast.agents.pulling import STUCK, deliver_run
+from tidecast.layout import segment as seg
+from tidecast.native.jit import inlined
+from tidecast.native.memory import load_u32
+from tidecast.queues import cursor as cu
+from tidecast.queues import window as wi
+from tidecast.queues.blocks import data_of, record_at
+from tidecast.queues.cache import find_block, touch
+
+
+@inlined
+def _hand_over(S, L, lane, b, now):
+    """Deliver the record at the cursor of a waiting lane, which goes on waiting.
+
+    If anything holds it back it waits for that, or has a turn of its own.
+    """
+    if L.paused != 0 or L.owners == 0 or L.moving > 0 or L.again_n > 0 or wi.window_room(L) == 0:
+        cu.unlink(S, lane, cu.FOR_QUEUE)
+        cu.make_ready(S, lane)
+        return
+    L.block, L.block_generation = b, S.blocks[b].generation
+    if deliver_run(S, L, lane, b, now, 1) == STUCK:
+        cu.unlink(S, lane, cu.FOR_QUEUE)  # it is in the chain of those without credit
+
+
+@inlined
+def _tell(S, q, b, key_hash, token, now):
+    """Give the lanes that wait for this record their copy of it."""
+    lane = S.chains[cu.stream_chain(q, key_hash)]
+    while lane >= 0:
+        behind = S.links[lane, cu.FOR_QUEUE, cu.NEXT]
+        L = S.lanes[lane]
+        if L.queue == q and L.stream_hash == key_hash and L.next <= token:
+            L.next = token
+            _hand_over(S, L, lane, b, now)
+        lane = behind
+
+
+@inlined
+def scout(S, q, now, most):
+    """Look at up to ``most`` records for the lanes that wait for one of their stream. How many."""
+    Q = S.queues[q]
+    if Q.followers == 0 or Q.scout >= Q.end:
+        S.scouting[q >> 6] &= ~(1 << (q & 63))
+        return 0
+    b = find_block(S, q, Q.scout)
+    if b < 0:
+        if Q.want < 0:
+            Q.want = Q.scout
+        if Q.fetching == 0:
+            S.wanting[q >> 6] |= 1 << (q & 63)
+        return 0
+    touch(S, b, S.misc[P_CYCLE])
+    B = S.blocks[b]
+    data = data_of(B)
+    token = Q.scout
+    end = min(B.end, token + most)
+    while token < end and Q.followers > 0:
+        p = record_at(B, token - B.first)
+        _tell(S, q, b, load_u32(data, p + seg.REC_KEY_HASH_AT), token, now)
+        token += 1
+    done = token - Q.scout
+    Q.scout = token
+    return done
