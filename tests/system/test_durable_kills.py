@@ -109,9 +109,12 @@ class Crashes:
                 timeout_s=WAIT_S,
             )
         last = self.owner.counters("queue")["next_token"]
-        self.eventually(
-            lambda: self.seen.stat().st_size >= last * NUMBER.size, "all consumed", timeout_s=WAIT_S
-        )
+
+        def all_consumed() -> bool:
+            assert self.consumer.running, f"the consumer ended:\n{self.consumer.log.read_text()}"
+            return self.seen.stat().st_size >= last * NUMBER.size
+
+        self.eventually(all_consumed, "all consumed", timeout_s=WAIT_S)
         self.consumer.kill()
         for each in self.engines:
             each.stop()
