@@ -32,7 +32,7 @@ def refused_by_spark(problem: BaseException) -> errors.ConfigError | None:
 
     if not isinstance(problem, AnalysisException | IllegalArgumentException):
         return None  # a ParseException is an AnalysisException
-    said = [line.strip() for line in str(problem).splitlines()]
+    said = [line.strip() for line in str(problem).strip().splitlines()]
     text = " ".join(itertools.takewhile(lambda line: line and line[0] not in "';=", said))
     return errors.ConfigError(text or str(problem))
 
