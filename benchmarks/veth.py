@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,8 @@ from tidecast.bench.benches import MESSAGE_BYTES, messages_a_packet
 from tidecast.bench.measure import Worker, machine, run_together
 
 PACKET_BYTES = 1400
+TIMEOUT_S = 90
+"""It ends by then, and its namespaces with it: each worker may be silent for longer by itself."""
 NAMES = (f"tidecast-a-{os.getpid()}", f"tidecast-b-{os.getpid()}")
 ADDRESSES = ("10.254.84.1", "10.254.84.2")
 OFF = ("tx-udp-segmentation", "gso", "tso", "gro", "rx-udp-gro-forwarding")
@@ -116,8 +119,16 @@ def measure(messages: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _end(number: int, _frame: object) -> None:
+    late = f"not done within {TIMEOUT_S} s" if number == signal.SIGALRM else "told to stop"
+    raise SystemExit(f"veth: {late}")
+
+
 def main() -> None:
     """Command line."""
+    for number in (signal.SIGALRM, signal.SIGTERM):
+        signal.signal(number, _end)  # so that what has to be removed is removed
+    signal.alarm(TIMEOUT_S)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--messages", type=int, default=10_000_000)
     parser.add_argument("--json", action="store_true")

@@ -393,8 +393,7 @@ class Subscription(SubscriptionCore):
     def _idle(self, deadline: Deadline, pace: InlinePace) -> None:
         link = self._connection.link
         if link.inline:
-            did = link.work()
-            pause_s = pace.pause_s(did)
+            pause_s = pace.pause_s(link.work())
             if pause_s:
                 self._connection.bell.wait(self._connection.bell.word, deadline.left_s(pause_s))
             return
@@ -403,16 +402,17 @@ class Subscription(SubscriptionCore):
             self._connection.bell.wait(word, deadline.left_s(1.0))
 
     def _fill(self, batch: Batch, limit: int, max_wait: float) -> Batch:
-        deadline = Deadline(max_wait)
+        deadline, spins = Deadline(max_wait), 0
         bell, link = self._connection.bell, self._connection.link
         while len(batch) < limit and not deadline.passed:
             grown = self.grow(batch, limit)
             if grown is None:
                 return batch
-            if len(grown) == len(batch):
+            spins = spins + 1 if len(grown) == len(batch) else 0
+            if spins:
                 if link.inline:
                     link.work()
-                elif (word := self.arm(batch)) is not None:
+                elif spins > 4 * _SPINS and (word := self.arm(batch)) is not None:
                     bell.wait(word, deadline.left_s(1.0))
             batch = grown
         return batch
