@@ -14,6 +14,8 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, text
 from sqlmodel import Session
 
+from tidecast_control.statements import Statements
+
 MIGRATIONS = Path(__file__).parent / "migrations"
 STATEMENT_TIMEOUT_MS, LOCK_TIMEOUT_MS = 10_000, 5_000
 MIGRATION_LOCK = 7_305_812_001
@@ -34,8 +36,10 @@ class Database:
         self.url = psycopg_url(url)
         self.world: Callable[[], Any] = lambda: None
         """What telemetry says now, for statuses: see `live.seen`."""
-        self.memo: dict[str, tuple[int, Any]] = {}
-        """What was worked out from all of a topology, with that topology's version."""
+        self.learned: dict[str, tuple[Any, Any]] = {}
+        """What statuses of a kind need, and when it was so: see `kit.reads`."""
+        options = f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c lock_timeout={LOCK_TIMEOUT_MS}"
+        self.statements = Statements(self.listen_url, options)
         self.engine: Engine = create_engine(
             self.url,
             pool_size=pool_size,
@@ -46,9 +50,7 @@ class Database:
             connect_args={
                 "connect_timeout": 5,
                 "application_name": "tidecast-control",
-                "options": (
-                    f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c lock_timeout={LOCK_TIMEOUT_MS}"
-                ),
+                "options": options,
             },
         )
 
@@ -56,7 +58,7 @@ class Database:
     def begin(self) -> Iterator[Session]:
         """One transaction: committed at the end, rolled back on an exception."""
         with Session(self.engine, expire_on_commit=False) as session, session.begin():
-            session.info |= {"world": self.world, "memo": self.memo}
+            session.info["world"] = self.world
             yield session
 
     @property
@@ -85,8 +87,13 @@ class Database:
                 connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": MIGRATION_LOCK})
                 connection.commit()
 
+    def analyze(self, table: str) -> None:
+        """Have Postgres count what is in a table, so that it plans well."""
+        with self.engine.begin() as connection:
+            connection.execute(text(f"ANALYZE {table}"))
+
     def close(self) -> None:
-        """Close all connections."""
+        """Close all connections but those of `statements`."""
         self.engine.dispose()
 
 

@@ -62,6 +62,7 @@ def lifespan_of(
                 url = settings.database_url.get_secret_value()
             db = Database(url, settings.pool_size)
             stack.callback(db.close)
+            stack.push_async_callback(db.statements.close)
             secrets = await run_in_threadpool(_prepare, db, settings, local_token)
             hub = Hub(db)
             feed = Feed(db, hub, settings.telemetry_hz)

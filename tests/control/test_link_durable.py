@@ -87,7 +87,12 @@ def _statuses(control: Running) -> None:
     assert set(live["queues"]) == {"orders:0", "orders:1"}
     assert live["topic"]["lag_messages"] == str(max(int(q["lag_messages"]) for q in queues))
     flow = control.api.get("/live/flow").json()
-    assert "queue/orders:0>subscription/billing" in flow["edges"]
+    node = next(q["node"] for q in queues)
+    for edge in ("topic/orders>queue/orders:0", f"queue/orders:0>agent/{node}",
+                 f"agent/{node}>subscription/billing"):  # fmt: skip
+        assert edge in flow["edges"]
+    assert flow["edges"][f"agent/{node}>subscription/billing"]["lag_packets"] == "10"
+    assert not [e for e in flow["edges"] if e.startswith("topic/orders>subscriber/")]
 
 
 def _browsing(control: Running) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sqlmodel import Session
@@ -23,8 +23,9 @@ from tidecast_control.alerts.schemas import (
 )
 from tidecast_control.kit import repository
 from tidecast_control.kit.kind import Kind
-from tidecast_control.kit.models import ResourceRow, utc_now
+from tidecast_control.kit.models import ResourceRow, Row, utc_now
 from tidecast_control.kit.schemas import ProblemItem, Status
+from tidecast_control.live.world import World
 
 
 def _target_problem(target: str) -> list[Any]:
@@ -56,15 +57,16 @@ def _check_silence(
     return found
 
 
-def _rule_status(session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
-    firing = alerts.firing_by_rule(session)
+def _rule_status(
+    firing: Mapping[str, int], _world: World | None, rows: Sequence[Row]
+) -> list[Status]:
     return [
         AlertRuleStatus(observed_generation=row.generation, firing=firing.get(row.name, 0))
         for row in rows
     ]
 
 
-def _silence_status(_session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
+def _silence_status(_known: None, _world: World | None, rows: Sequence[Row]) -> list[Status]:
     now = utc_now()
     return [
         SilenceStatus(
@@ -85,6 +87,8 @@ RULES = Kind(
     in_topology=False,
     order=6,
     check=_check_rule,
+    learn=alerts.firing_by_rule,
+    keeps=False,
     status=_rule_status,
 )
 

@@ -59,6 +59,8 @@ async def apply(
     def work() -> Response:
         with ctx.db.begin() as session:
             result = service.apply(session, wanted, actor, ctx.settings.allow_faults)
+        if not dry_run and len(result.plans) - result.unchanged >= service.ANALYZED_FROM:
+            ctx.db.analyze("resources")
         return as_json(result)
 
     answer = await run_in_threadpool(work)

@@ -27,6 +27,7 @@ from tidecast_control.kit import repository as kit_repository
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.problems import ProblemError, invalid, not_found
+from tidecast_control.statements import Statements
 
 PREFIX_CHARS = 12
 
@@ -186,10 +187,10 @@ def _tell_engines(session: Session, name: str) -> None:
     kit_repository.announce(session, version, "key", name, None)
 
 
-def check_token(session: Session, token: str) -> TokenCheck:
+async def check_token(statements: Statements, token: str) -> TokenCheck:
     """What a client's token may do."""
     try:
-        actor = service.actor_of_key(session, token, "", "")
+        actor = await service.actor_of_key(statements, token, "", "")
     except ProblemError:
         return TokenCheck(valid=False)
     return TokenCheck(

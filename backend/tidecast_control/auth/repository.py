@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any, NamedTuple
 
 from sqlalchemy import delete, func, select
 from sqlmodel import Session, col
 
 from tidecast_control.auth.models import KeyRow, SessionRow, UserRow
+from tidecast_control.statements import Statements
 
 
 def user(session: Session, name: str, *, lock: bool = False) -> UserRow | None:
@@ -33,15 +35,57 @@ def admins(session: Session) -> int:
     return len(session.execute(query.with_for_update()).all())
 
 
-def login(session: Session, digest: str) -> tuple[SessionRow, UserRow] | None:
+class Login(NamedTuple):
     """A session with its user."""
-    query = (
-        select(SessionRow, UserRow)
-        .join(UserRow, col(UserRow.name) == col(SessionRow.user))
-        .where(col(SessionRow.id) == digest)
-    )
-    found = session.execute(query).first()
-    return (found[0], found[1]) if found is not None else None
+
+    id: str
+    user: str
+    csrf: str
+    used_at: datetime
+    expires_at: datetime
+    role: str
+    disabled: bool
+    must_change_password: bool
+
+
+class KnownKey(NamedTuple):
+    """What tells who asks with a key."""
+
+    id: str
+    name: str
+    role: str
+    scopes: list[Any]
+    expires_at: datetime | None
+    used_at: datetime | None
+    revoked_at: datetime | None
+
+
+_LOGIN = """
+SELECT s.id, s."user", s.csrf, s.used_at, s.expires_at, u.role, u.disabled, u.must_change_password
+FROM sessions s JOIN users u ON u.name = s."user" WHERE s.id = %s"""
+_KEY = f"SELECT {', '.join(KnownKey._fields)} FROM keys WHERE digest = %s"
+
+
+async def login(statements: Statements, digest: str) -> Login | None:
+    """A session with its user."""
+    found = await statements.rows(_LOGIN, digest)
+    return Login(*found[0]) if found else None
+
+
+async def note_session(statements: Statements, session: str, now: datetime) -> None:
+    """A session was used."""
+    await statements.rows("UPDATE sessions SET used_at = %s WHERE id = %s", now, session)
+
+
+async def known_key(statements: Statements, digest: str) -> KnownKey | None:
+    """A key by its secret's digest."""
+    found = await statements.rows(_KEY, digest)
+    return KnownKey(*found[0]) if found else None
+
+
+async def note_key(statements: Statements, key: str, now: datetime) -> None:
+    """A key was used."""
+    await statements.rows("UPDATE keys SET used_at = %s WHERE id = %s", now, key)
 
 
 def end_sessions(session: Session, user_name: str, keep: str | None = None) -> None:
@@ -58,11 +102,6 @@ def end_session(session: Session, digest: str) -> None:
 def forget_sessions(session: Session, now: datetime) -> None:
     """Delete expired sessions."""
     session.execute(delete(SessionRow).where(col(SessionRow.expires_at) < now))
-
-
-def key_by_digest(session: Session, digest: str) -> KeyRow | None:
-    """A key by its secret's digest."""
-    return session.execute(select(KeyRow).where(col(KeyRow.digest) == digest)).scalar_one_or_none()
 
 
 def key_by_name(session: Session, name: str) -> KeyRow | None:

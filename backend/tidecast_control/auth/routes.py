@@ -83,12 +83,12 @@ class TokenInput(Model):
 
 
 @router.post("/auth/check", tags=["auth"], responses=problem_responses())
-def check_token(
-    session: Db, body: TokenInput, actor: Annotated[Actor, needs("tokens:check")]
+async def check_token(
+    ctx: Ctx, body: TokenInput, actor: Annotated[Actor, needs("tokens:check")]
 ) -> TokenCheck:
     """What a client's token may do; engines ask this over their link."""
     del actor
-    return accounts.check_token(session, body.token)
+    return await accounts.check_token(ctx.db.statements, body.token)
 
 
 @router.get("/users", tags=["users"], responses=problem_responses())

@@ -19,6 +19,7 @@ from tidecast_control.auth.throttle import Throttle
 from tidecast_control.kit.actor import ROLES, Actor
 from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.problems import ProblemError
+from tidecast_control.statements import Statements
 
 KEY_PREFIX = "tck_"
 USED_NOTED_EVERY = timedelta(minutes=1)
@@ -90,58 +91,59 @@ def log_in(
     )
     session.add(row)
     session.flush()
-    return token, _actor(row, user, address, "")
+    login = repository.Login(
+        row.id, user.name, row.csrf, row.used_at, row.expires_at, user.role, user.disabled,
+        user.must_change_password,
+    )  # fmt: skip
+    return token, _actor(login, address, "")
 
 
-def actor_of_session(
-    session: Session, token: str, address: str, request_id: str, idle: timedelta = IDLE
+async def actor_of_session(
+    statements: Statements, token: str, address: str, request_id: str, idle: timedelta = IDLE
 ) -> Actor:
     """The actor of a cookie. Raises `unauthenticated`, after ``idle`` without a request too."""
-    found = repository.login(session, digest(token))
+    found = await repository.login(statements, digest(token))
     now = utc_now()
-    if found is None or found[0].expires_at < now or found[1].disabled:
+    if found is None or found.expires_at < now or found.disabled:
         raise ProblemError("unauthenticated", "the session ended: log in again")
-    row, user = found
-    if now - row.used_at > idle:
+    if now - found.used_at > idle:
         raise ProblemError("unauthenticated", "nobody used the session for long: log in again")
-    if now - row.used_at > USED_NOTED_EVERY:
-        row.used_at = now
-        session.add(row)
-    return _actor(row, user, address, request_id)
+    if now - found.used_at > USED_NOTED_EVERY:
+        await repository.note_session(statements, found.id, now)
+    return _actor(found, address, request_id)
 
 
-def _actor(row: SessionRow, user: UserRow, address: str, request_id: str) -> Actor:
-    role = cast("Role", user.role)
+def _actor(login: repository.Login, address: str, request_id: str) -> Actor:
+    role = cast("Role", login.role)
     return Actor(
         kind="user",
-        name=user.name,
+        name=login.user,
         role=role,
-        session_id=row.id,
-        csrf=row.csrf,
-        must_change_password=user.must_change_password,
-        expires_at=row.expires_at,
+        session_id=login.id,
+        csrf=login.csrf,
+        must_change_password=login.must_change_password,
+        expires_at=login.expires_at,
         request_id=request_id,
         address=address,
         rights=ROLES[role],
     )
 
 
-def actor_of_key(session: Session, secret: str, address: str, request_id: str) -> Actor:
+async def actor_of_key(statements: Statements, secret: str, address: str, request_id: str) -> Actor:
     """The actor of an API key. Raises `unauthenticated`."""
-    row = repository.key_by_digest(session, digest(secret))
+    found = await repository.known_key(statements, digest(secret))
     now = utc_now()
-    if row is None or row.revoked_at is not None or _is_over(row.expires_at, now):
+    if found is None or found.revoked_at is not None or _is_over(found.expires_at, now):
         raise ProblemError("unauthenticated", "the key is unknown, expired or revoked")
-    if row.used_at is None or now - row.used_at > USED_NOTED_EVERY:
-        row.used_at = now
-        session.add(row)
-    role = cast("Role", row.role)
+    if found.used_at is None or now - found.used_at > USED_NOTED_EVERY:
+        await repository.note_key(statements, found.id, now)
+    role = cast("Role", found.role)
     return Actor(
         kind="key",
-        name=row.name,
+        name=found.name,
         role=role,
-        scopes=tuple(Scope.model_validate(s) for s in row.scopes),
-        expires_at=row.expires_at,
+        scopes=tuple(Scope.model_validate(s) for s in found.scopes),
+        expires_at=found.expires_at,
         request_id=request_id,
         address=address,
         rights=ROLES[role],

@@ -11,14 +11,16 @@ from sqlmodel import Session
 from tidecast_control.faults.schemas import Fault, FaultInput, FaultSpec, FaultStatus
 from tidecast_control.kit import applied, repository
 from tidecast_control.kit.kind import Kind
-from tidecast_control.kit.models import ResourceRow, utc_now
+from tidecast_control.kit.models import ResourceRow, Row, utc_now
 from tidecast_control.kit.problems import ProblemError
 from tidecast_control.kit.schemas import ProblemItem, Status
+from tidecast_control.live.world import World
+from tidecast_control.nodes.models import NodeStateRow
 
 PROBABILITIES = ("drop", "duplicate", "reorder", "corrupt")
 
 
-def is_over(row: ResourceRow) -> bool:
+def is_over(row: Row) -> bool:
     """The faults have expired."""
     expires_s = float(row.spec.get("expires_s", 0.0))
     return expires_s > 0 and utc_now() > row.updated_at + timedelta(seconds=expires_s)
@@ -48,8 +50,9 @@ def _check(session: Session, name: str, spec: FaultSpec, row: ResourceRow | None
     return []
 
 
-def _status(session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
-    states = applied.connected(session)
+def _status(
+    states: Sequence[NodeStateRow], _world: World | None, rows: Sequence[Row]
+) -> list[Status]:
     return [
         FaultStatus(
             **applied.applied(states, row),
@@ -70,5 +73,6 @@ KIND = Kind(
     in_topology=True,
     order=5,
     check=_check,
+    learn=applied.connected,
     status=_status,
 )

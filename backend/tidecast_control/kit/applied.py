@@ -7,15 +7,13 @@ from typing import Any
 
 from sqlmodel import Session
 
-from tidecast_control.kit.models import ResourceRow
+from tidecast_control.kit.models import Row
 from tidecast_control.kit.schemas import Condition
 from tidecast_control.nodes import repository
 from tidecast_control.nodes.models import NodeStateRow
 
 
-def applied(
-    states: Sequence[NodeStateRow], row: ResourceRow, path: str | None = None
-) -> dict[str, Any]:
+def applied(states: Sequence[NodeStateRow], row: Row, path: str | None = None) -> dict[str, Any]:
     """The fields of `Status` for one row, from the states of the connected nodes."""
     reference = f"{path or row.kind}/{row.name}"
     conditions: list[Condition] = []

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
-from tidecast_control.kit import resources
+from tidecast_control.kit import reads, resources
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.http import (
     Conditions,
@@ -21,7 +21,7 @@ from tidecast_control.kit.http import (
     problem_responses,
 )
 from tidecast_control.kit.kind import Kind
-from tidecast_control.kit.repository import ListQuery
+from tidecast_control.kit.reads import ListQuery
 from tidecast_control.kit.schemas import (
     LIMIT_DEFAULT,
     LIMIT_MAX,
@@ -75,23 +75,24 @@ def _read_routes(kind: Kind, router: APIRouter) -> None:
 
     first = [Depends(fresh)] if kind.measured else []
 
-    def list_all(session, actor, query):  # type: ignore[no-untyped-def]
+    async def list_all(ctx, actor, query):  # type: ignore[no-untyped-def]
         del actor
-        return as_json(resources.page(session, kind, query))
+        return as_json(await reads.page(ctx.db, kind, query))
 
-    def get(session, actor, name, request):  # type: ignore[no-untyped-def]
+    async def get(ctx, actor, name, request):  # type: ignore[no-untyped-def]
         del actor
-        row = resources.row_of(session, kind, name)
+        row, stamp = await reads.one(ctx.db, kind, name)
         etag = etag_of(row.uid, row.generation)
         if request.headers.get("if-none-match") == etag:
             return Response(status_code=304, headers={"ETag": etag})
-        return as_json(resources.views(session, kind, [row])[0], {"ETag": etag})
+        found = await reads.views(ctx.db, kind, [row], stamp)
+        return as_json(found[0], {"ETag": etag})
 
     router.add_api_route(
         f"/{kind.path}",
         typed(
             f"list_{kind.path.replace('-', '_')}", list_all, f"A page of {label}s.",
-            session=Db, actor=read, query=Annotated[ListQuery, Depends(list_query)],
+            ctx=Ctx, actor=read, query=Annotated[ListQuery, Depends(list_query)],
         ),
         response_model=Page[kind.resource],  # type: ignore[name-defined]
         responses=problem_responses(),
@@ -102,7 +103,7 @@ def _read_routes(kind: Kind, router: APIRouter) -> None:
         f"/{kind.path}/{{name}}",
         typed(
             f"get_{kind.name}", get, f"One {label}, with its ETag.",
-            session=Db, actor=read, name=in_path, request=Request,
+            ctx=Ctx, actor=read, name=in_path, request=Request,
         ),
         response_model=kind.resource,
         responses=problem_responses(404),

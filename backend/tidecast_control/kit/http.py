@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 import anyio
+import psycopg
 from fastapi import Depends, FastAPI, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
@@ -87,33 +88,30 @@ async def fresh(ctx: Ctx) -> None:
 Db = Annotated[Session, Depends(transaction, scope="function")]
 
 
-async def anyone(request: Request, ctx: Ctx, session: Db) -> Actor:
-    """Who asks: a session's cookie or a key. Raises `unauthenticated`, `csrf`."""
-    return await run_in_threadpool(actor_of, request, ctx, session)
-
-
-def actor_of(request: Request, ctx: Context, session: Session) -> Actor:
-    """The same, in the caller's thread."""
-    address = request.client.host if request.client else ""
-    header = request.headers.get("authorization", "")
+async def actor_of(connection: HTTPConnection, ctx: Context) -> Actor:
+    """Who asks: a session's cookie or a key. Raises `unauthenticated`."""
+    address = connection.client.host if connection.client else ""
+    header = connection.headers.get("authorization", "")
+    request_id = getattr(connection.state, "request_id", "")
     if header:
         scheme, _, secret = header.partition(" ")
         if scheme.lower() != "bearer" or not secret:
             raise ProblemError("unauthenticated", "Authorization: allowed is `Bearer KEY`")
-        actor = auth.actor_of_key(session, secret.strip(), address, request.state.request_id)
-    else:
-        token = request.cookies.get(SESSION_COOKIE, "")
-        if not token:
-            raise ProblemError("unauthenticated")
-        idle = timedelta(hours=ctx.settings.session_idle_hours)
-        request_id = request.state.request_id
-        actor = auth.actor_of_session(session, token, address, request_id, idle)
-        if request.method not in SAFE_METHODS:
-            sent = request.headers.get("x-csrf-token", "")
-            if not secrets.compare_digest(sent.encode(), (actor.csrf or "").encode()):
-                request.state.actor = actor
-                raise ProblemError("csrf")
-    request.state.actor = actor
+        return await auth.actor_of_key(ctx.db.statements, secret.strip(), address, request_id)
+    token = connection.cookies.get(SESSION_COOKIE, "")
+    if not token:
+        raise ProblemError("unauthenticated")
+    idle = timedelta(hours=ctx.settings.session_idle_hours)
+    return await auth.actor_of_session(ctx.db.statements, token, address, request_id, idle)
+
+
+async def anyone(request: Request, ctx: Ctx) -> Actor:
+    """Who asks. Raises `unauthenticated`, `csrf`."""
+    actor = request.state.actor = await actor_of(request, ctx)
+    if actor.csrf is not None and request.method not in SAFE_METHODS:
+        sent = request.headers.get("x-csrf-token", "")
+        if not secrets.compare_digest(sent.encode(), actor.csrf.encode()):
+            raise ProblemError("csrf")
     return actor
 
 
@@ -302,13 +300,16 @@ def install_handlers(app: FastAPI) -> None:
         return respond(request, ProblemError("conflict", "another request was first: try again"))
 
     @app.exception_handler(DataError)
-    def on_data(request: Request, error: DataError) -> Response:
-        log.info("data: %s", error.orig)
+    @app.exception_handler(psycopg.DataError)
+    def on_data(request: Request, error: Exception) -> Response:
+        log.info("data: %s", error)
         return respond(request, ProblemError("invalid_request", "a value that cannot be stored"))
 
     @app.exception_handler(OperationalError)
     @app.exception_handler(InterfaceError)
     @app.exception_handler(PoolTimeout)
+    @app.exception_handler(psycopg.OperationalError)
+    @app.exception_handler(psycopg.InterfaceError)
     def on_database(request: Request, error: Exception) -> Response:
         log.warning("database: %s", str(error).splitlines()[0])
         return respond(request, ProblemError("database_unavailable", retry_after_s=2.0))

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 from sqlmodel import Session
 
-from tidecast_control.kit.models import ResourceRow
+from tidecast_control.kit.models import ResourceRow, Row
 from tidecast_control.kit.schemas import Impact, ProblemItem, Resource, ResourceInput, Status
+
+if TYPE_CHECKING:
+    from tidecast_control.live.world import World
 
 Checks = Callable[[Session, str, Any, ResourceRow | None], list[ProblemItem]]
 """(session, name, new spec, row before) -> what is wrong beyond the fields' own limits."""
 
-StatusOf = Callable[[Session, Sequence[ResourceRow]], list[Status]]
-"""Statuses of many rows with few queries."""
+Learn = Callable[[Session], Any]
+"""What statuses of a kind need besides the rows."""
+
+StatusOf = Callable[[Any, "World | None", Sequence[Row]], list[Status]]
+"""(what was learned, what telemetry says lately, rows) -> their statuses."""
 
 Warnings = Callable[[Session, str, Any, ResourceRow | None], list[str]]
 Uses = Callable[[Session, ResourceRow], list[str]]
@@ -33,7 +39,11 @@ def no_uses(_session: Session, _row: ResourceRow) -> list[str]:
     return []
 
 
-def plain_status(_session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
+def nothing(_session: Session) -> None:
+    """Statuses need nothing besides the rows."""
+
+
+def plain_status(_known: None, _world: World | None, rows: Sequence[Row]) -> list[Status]:
     """A kind that no engine applies is in effect as soon as it is stored."""
     return [Status(observed_generation=row.generation) for row in rows]
 
@@ -71,6 +81,9 @@ class Kind:
     check: Checks = nothing_wrong
     warn: Warnings = nothing_wrong
     uses: Uses = no_uses
+    learn: Learn = nothing
+    keeps: bool = True
+    """What was learned holds until the topology or an engine's state changes."""
     status: StatusOf = plain_status
     topic_of: Callable[[str, Mapping[str, Any]], str | None] = no_topic
     """The topic that a key's scope has to cover for a write."""

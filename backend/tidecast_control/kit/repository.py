@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, or_, select, text, tuple_
+from sqlalchemy import delete, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import Session, col
 
-from tidecast_control.kit import cursor as cursors
 from tidecast_control.kit.batch import add, batch_of
 from tidecast_control.kit.models import (
     IdempotencyRow,
@@ -20,21 +18,8 @@ from tidecast_control.kit.models import (
     TopologyClock,
     utc_now,
 )
-from tidecast_control.kit.problems import invalid
 
 CHANNEL = "tidecast_topology"
-
-
-@dataclass(frozen=True)
-class ListQuery:
-    """Which rows of a list: filters hold before paging."""
-
-    limit: int
-    cursor: str | None = None
-    sort: str = "name"
-    q: str = ""
-    labels: tuple[str, ...] = ()
-    count: bool = False
 
 
 def find(session: Session, kind: str, name: str, *, lock: bool = False) -> ResourceRow | None:
@@ -81,64 +66,6 @@ def count(session: Session, kind: str) -> int:
     return int(session.execute(query).scalar_one())
 
 
-def _filters(kind: str, query: ListQuery) -> list[ColumnElement[bool]]:
-    found: list[ColumnElement[bool]] = [col(ResourceRow.kind) == kind]
-    if query.q:
-        like = "%" + query.q.replace("\\", r"\\").replace("%", r"\%").replace("_", r"\_") + "%"
-        found.append(
-            or_(col(ResourceRow.name).ilike(like), col(ResourceRow.description).ilike(like))
-        )
-    for label in query.labels:
-        key, equals, value = label.partition("=")
-        labels: Any = col(ResourceRow.labels)
-        found.append(labels.contains({key: value}) if equals else labels.has_key(key))
-    return found
-
-
-def page(
-    session: Session, kind: str, query: ListQuery
-) -> tuple[list[ResourceRow], str | None, int | None]:
-    """(rows, cursor of the next page, count when asked)."""
-    filters = _filters(kind, query)
-    total = None
-    if query.count:
-        counting = select(func.count()).select_from(ResourceRow).where(*filters)
-        total = int(session.execute(counting).scalar_one())
-    down = query.sort.startswith("-")
-    field = query.sort.removeprefix("-")
-    name: Any = col(ResourceRow.name)
-    key: Any = {
-        "name": name,
-        "created_at": col(ResourceRow.created_at),
-        "updated_at": col(ResourceRow.updated_at),
-    }[field]
-    if query.cursor:
-        value, last = cursors.decode(query.cursor, query.sort)
-        filters.append(_beyond(field, key, name, value, last, down))
-    order = [key] if field == "name" else [key, name]
-    found = select(ResourceRow).where(*filters)
-    found = found.order_by(*[c.desc() if down else c.asc() for c in order]).limit(query.limit + 1)
-    rows = list(session.execute(found).scalars())
-    following = None
-    if len(rows) > query.limit:
-        rows = rows[: query.limit]
-        last_value = rows[-1].name if field == "name" else getattr(rows[-1], field).isoformat()
-        following = cursors.encode(query.sort, last_value, rows[-1].name)
-    return rows, following, total
-
-
-def _beyond(field: str, key: Any, name: Any, value: Any, last: str, down: bool) -> Any:
-    if field == "name":
-        return name < last if down else name > last
-    try:
-        at = datetime.fromisoformat(str(value))
-        at.utcoffset()
-    except ValueError:
-        raise invalid("query/cursor", "not a cursor of this list", "next_cursor") from None
-    pair, bound = tuple_(key, name), tuple_(at, last)
-    return pair < bound if down else pair > bound
-
-
 # --- topology -------------------------------------------------------------------------------------
 
 
@@ -154,7 +81,6 @@ def next_version(session: Session) -> int:
         "INSERT INTO topology_clock (id, version, trimmed) VALUES (1, 1, 0) "
         "ON CONFLICT (id) DO UPDATE SET version = topology_clock.version + 1 RETURNING version"
     )
-    session.info.pop("memo", None)  # what this transaction sees is not committed yet
     version = int(session.execute(raised).scalar_one())
     if batch is not None:
         batch.version = version
@@ -165,18 +91,6 @@ def clock(session: Session) -> tuple[int, int]:
     """(version, newest trimmed version)."""
     row = session.get(TopologyClock, 1)
     return (row.version, row.trimmed) if row is not None else (0, 0)
-
-
-def remembered(session: Session, what: str, work: Callable[[], Any]) -> Any:
-    """What ``work`` makes of the topology; done again when the topology has changed."""
-    memo: dict[str, tuple[int, Any]] | None = session.info.get("memo")
-    if memo is None:
-        return work()
-    version, _ = clock(session)
-    known = memo.get(what)
-    if known is None or known[0] != version:
-        known = memo[what] = (version, work())
-    return known[1]
 
 
 def announce(

@@ -15,7 +15,7 @@ from tidecast_control.kit import repository
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.batch import batch_of
 from tidecast_control.kit.kind import Kind
-from tidecast_control.kit.models import ResourceRow, utc_now
+from tidecast_control.kit.models import ResourceRow, Row, utc_now
 from tidecast_control.kit.problems import ProblemError, invalid, not_found
 from tidecast_control.kit.schemas import (
     Change,
@@ -23,12 +23,13 @@ from tidecast_control.kit.schemas import (
     MergePatch,
     Metadata,
     MetadataInput,
-    Page,
     Plan,
     ProblemItem,
     Resource,
     ResourceInput,
 )
+from tidecast_control.live.seen import world_of
+from tidecast_control.live.world import World
 
 IMPACTS: tuple[Impact, ...] = ("none", "live", "restart", "recreate", "data_loss")
 META_FIELDS = ("labels", "owner", "description", "deletion_protection", "managed_by")
@@ -57,9 +58,11 @@ def etag(row: ResourceRow | None) -> str | None:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def views(session: Session, kind: Kind, rows: Sequence[ResourceRow]) -> list[Resource[Any, Any]]:
+def shown(
+    kind: Kind, rows: Sequence[Row], known: Any, world: World | None
+) -> list[Resource[Any, Any]]:
     """Rows as resources, with their statuses. What was checked when it was stored is not again."""
-    statuses = kind.status(session, rows)
+    statuses = kind.status(known, world, rows)
     return [
         kind.resource.model_construct(
             kind=kind.name,
@@ -71,7 +74,7 @@ def views(session: Session, kind: Kind, rows: Sequence[ResourceRow]) -> list[Res
     ]
 
 
-def metadata_of(row: ResourceRow) -> Metadata:
+def metadata_of(row: Row) -> Metadata:
     """A row's metadata."""
     return Metadata.model_construct(
         name=row.name,
@@ -88,12 +91,6 @@ def metadata_of(row: ResourceRow) -> Metadata:
     )
 
 
-def page(session: Session, kind: Kind, query: repository.ListQuery) -> Page[Any]:
-    """One page of a kind."""
-    rows, following, total = repository.page(session, kind.name, query)
-    return Page(items=views(session, kind, rows), next_cursor=following, total=total)
-
-
 def row_of(session: Session, kind: Kind, name: str, *, lock: bool = False) -> ResourceRow:
     """One row. Raises `not_found`."""
     row = repository.find(session, kind.name, name, lock=lock)
@@ -102,9 +99,9 @@ def row_of(session: Session, kind: Kind, name: str, *, lock: bool = False) -> Re
     return row
 
 
-def get(session: Session, kind: Kind, name: str) -> Resource[Any, Any]:
-    """One resource. Raises `not_found`."""
-    return views(session, kind, [row_of(session, kind, name)])[0]
+def view(session: Session, kind: Kind, row: Row) -> Resource[Any, Any]:
+    """A row as a resource, as this transaction sees the rest."""
+    return shown(kind, [row], kind.learn(session), world_of(session))[0]
 
 
 # --- planning -------------------------------------------------------------------------------------
@@ -215,7 +212,7 @@ def put(
         row = _store(session, kind, name, row, new, actor)
         audit.record(session, actor, action, kind.name, name, old, new)
     assert row is not None
-    return Outcome(plan, None if plan_only else views(session, kind, [row])[0], False)
+    return Outcome(plan, None if plan_only else view(session, kind, row), False)
 
 
 def _store(

@@ -16,6 +16,7 @@ from tidecast_control.nodes import repository as nodes_repository
 from tidecast_control.rate_limits import service as rate_limits
 from tidecast_control.subscriptions import filters
 from tidecast_control.traffic import service as traffic
+from tidecast_control.transports import repository as transports
 
 CHANGES_MAX = 20_000
 RATES = ("rate_packets_per_s", "rate_bytes_per_s")
@@ -48,7 +49,7 @@ def message(session: Session, since: int, node: str, nodes: Sequence[str]) -> di
     }
     kinds = {change.kind for change in changes}
     if full or "transport" in kinds:
-        told["transports"] = {row.name: row.spec for row in repository.all_of(session, "transport")}
+        told["transports"] = {row.name: row.spec for row in transports.in_order(session)}
     if full or "key" in kinds:
         told["keys"] = _keys(session)
     if full:

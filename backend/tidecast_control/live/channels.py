@@ -106,7 +106,10 @@ def slow(world: World, facts: Facts, now: datetime) -> dict[str, Json]:
         lost = r.ratio(made["packets_resent"], made["packets_out"])
         if lost > LOSS_RATIO:
             note("topic", topic, node, "loss", f"{lost:.1%} of the packets are sent again", lost)
+    archived = {(row["topic"], row["node"]) for row in world.queues.values()}
     for reader in world.readers.values():
+        if not reader["client"] and (reader["topic"], reader["node"]) in archived:
+            continue  # the archiver: the way goes on through the queues
         ring = world.publications.get(reader["source"]) or world.images.get(reader["source"])
         slots = int(ring["slots"]) if ring else 0
         if slots and int(reader["lag_packets"]) > LAG_SLOW * slots:
@@ -204,7 +207,7 @@ def nodes(world: World, facts: Facts) -> Json:
 
 
 def flow(world: World) -> Json:
-    """Channel `flow`: publishers -> topics -> (queues -> subscriptions | subscribers)."""
+    """Channel `flow`: publishers -> topics -> (queues -> agents -> subscriptions | subscribers)."""
     boxes: dict[str, Json] = {}
     edges: dict[str, Json] = {}
 
@@ -238,7 +241,10 @@ def flow(world: World) -> Json:
         )
         throttle = "flow" if made["flow_limited"] else "rate" if made["rate_limited"] else "none"
         _edge(edges, source, f"topic/{each['topic']}", made, throttle, each["fill"], 0)
+    archived = {(row["topic"], row["node"]) for row in world.queues.values()}
     for reader in world.readers.values():
+        if not reader["client"] and (reader["topic"], reader["node"]) in archived:
+            continue  # the archiver: the way goes on through the queues
         ring = world.publications.get(reader["source"]) or world.images.get(reader["source"])
         made = ring["rates"] if ring else r.no_rates()
         slots = int(ring["slots"]) if ring else 0
@@ -285,16 +291,38 @@ def _flow_queues(
         )
         made = r.no_rates() | {"packets_in": row.get("in_per_s", 0.0)}
         _edge(edges, f"topic/{row['topic']}", target, made, "none", row["cache_fill"], 0)
+        agent = box(f"agent/{row['node']}", "agent", "puller", node=row["node"])
+        out = row.get("out_per_s", 0.0)
+        boxes[agent]["packets_per_s"] = round(boxes[agent].get("packets_per_s", 0.0) + out, 1)
+        boxes[agent]["state"] = "active" if boxes[agent]["packets_per_s"] else "idle"
+        made = r.no_rates() | {"packets_out": out}
+        _edge(edges, target, agent, made, "none", 0.0, 0)
     for name, row in world.subscriptions.items():
-        target = box(f"subscription/{name}", "subscription", name, state=_reader_state(row))
-        for queue, cursor in row["cursors"].items():
-            if f"queue/{queue}" not in boxes:
-                continue
-            lag, kept = int(cursor["lag_messages"]), world.queues[queue]
-            held = int(kept["latest"]) - int(kept["earliest"])
-            made = r.no_rates() | {"packets_in": kept.get("out_per_s", 0.0)}
-            full = min(1.0, lag / held) if held else 0.0
-            _edge(edges, f"queue/{queue}", target, made, "none", full, lag)
+        _flow_subscription(world, name, row, box, edges)
+
+
+def _flow_subscription(
+    world: World, name: str, row: Json, box: Callable[..., str], edges: dict[str, Json]
+) -> None:
+    """From the agents of the nodes that keep its queues; it holds back what has no credit."""
+    rate = row.get("delivered_per_s") or 0.0
+    target = box(
+        f"subscription/{name}", "subscription", name, packets_per_s=rate, state=_reader_state(row)
+    )
+    lags: dict[str, int] = {}
+    full: dict[str, float] = {}
+    for queue, cursor in row["cursors"].items():
+        kept = world.queues.get(queue)
+        if kept is None:
+            continue
+        node, lag = kept["node"], int(cursor["lag_messages"])
+        held = int(kept["latest"]) - int(kept["earliest"])
+        lags[node] = lags.get(node, 0) + lag
+        full[node] = max(full.get(node, 0.0), min(1.0, lag / held) if held else 0.0)
+    throttle = "flow" if row["pressure"] else "none"
+    for node, lag in lags.items():
+        made = r.no_rates() | {"packets_out": rate / len(lags)}
+        _edge(edges, f"agent/{node}", target, made, throttle, full[node], lag)
 
 
 def _queue_state(row: Json) -> str:

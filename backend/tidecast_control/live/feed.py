@@ -21,6 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from tidecast_control.db import Database
 from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.problems import ProblemError
+from tidecast_control.kit.resources import merged
 from tidecast_control.link.hub import Engine, Hub
 from tidecast_control.live import facts as facts_of
 from tidecast_control.live import world as worlds
@@ -33,7 +34,8 @@ log = logging.getLogger("tidecast.control")
 
 LINGER_S, FACTS_S = 10.0, 1.0
 FRESH_S, FRESH_WAIT_S, SEEN_S = 2.0, 1.0, 5.0
-FRAMES_KEPT_MAX = 64
+FRAMES_KEPT_MAX, FRAMES_KEPT_BYTES_MAX = 240, 1 << 20
+"""A minute at 4 Hz, of a channel that is not huge: who comes later begins with it, not empty."""
 CHANNELS_MAX = 256
 FRAME_ENTRIES_MAX = 200
 
@@ -41,16 +43,18 @@ FRAME_ENTRIES_MAX = 200
 class Frame:
     """One frame, encoded once for all who watch."""
 
-    __slots__ = ("channel", "data", "kind", "seq", "text")
+    __slots__ = ("at", "channel", "data", "kind", "seq", "text")
 
     def __init__(self, seq: int, kind: str, channel: str, data: Json | None) -> None:
         self.seq, self.kind, self.channel, self.data = seq, kind, channel, data
-        self.text = encode(seq, kind, channel, data)
+        self.at = utc_now().isoformat()
+        self.text = encode(seq, kind, channel, data, self.at)
 
 
-def encode(seq: int, kind: str, channel: str, data: Json | None) -> str:
-    """A frame as it is sent."""
-    frame: Json = {"seq": str(seq), "at": utc_now().isoformat(), "kind": kind, "channel": channel}
+def encode(seq: int, kind: str, channel: str, data: Json | None, at: str = "") -> str:
+    """A frame as it is sent; ``at``: when its data was so, now by default."""
+    at = at or utc_now().isoformat()
+    frame: Json = {"seq": str(seq), "at": at, "kind": kind, "channel": channel}
     if data is not None:
         frame["data"] = data
     return msgspec.json.encode(frame).decode()
@@ -68,14 +72,24 @@ class Channel:
         self.frames: deque[Frame] = deque()
         self.watchers = 0
         self.idle_since_s = 0.0
-        self._snapshot: Frame | None = None
+        self._bytes = 0
+        self._base: Json = {}
+        self._base_at = ""
+        """The data at ``floor``, and when it was so."""
 
     def push(self, frame: Frame) -> None:
-        """Keep a frame; the oldest goes."""
+        """Keep a frame; the oldest go."""
         self.frames.append(frame)
-        self.seq, self._snapshot = frame.seq, None
-        if len(self.frames) > FRAMES_KEPT_MAX:
-            self.floor = self.frames.popleft().seq
+        self.seq = frame.seq
+        self._bytes += len(frame.text)
+        while len(self.frames) > FRAMES_KEPT_MAX or (
+            self._bytes > FRAMES_KEPT_BYTES_MAX and len(self.frames) > 1
+        ):
+            gone = self.frames.popleft()
+            self.floor, self._base_at = gone.seq, gone.at
+            self._bytes -= len(gone.text)
+            if self.source is None:
+                self._base = merged(self._base, gone.data)
 
     def after(self, seq: int) -> list[Frame] | None:
         """The frames after ``seq``; None when some of them are gone."""
@@ -83,11 +97,14 @@ class Channel:
             return None
         return [frame for frame in self.frames if frame.seq > seq]
 
-    def snapshot(self) -> Frame:
-        """All of it, as a frame with the newest frame's ``seq``."""
-        if self._snapshot is None:
-            self._snapshot = Frame(self.seq, "snapshot", self.public, self.data)
-        return self._snapshot
+    def replay(self) -> list[str]:
+        """For who begins: all of it as it was, and every frame since then."""
+        base = encode(self.floor, "snapshot", self.public, self._base, self._base_at)
+        if not self._base_at and self.frames:  # nothing is forgotten: the first frame is all of it
+            first = self.frames[0]
+            base = encode(first.seq, "snapshot", self.public, first.data, first.at)
+            return [base, *(frame.text for frame in itertools.islice(self.frames, 1, None))]
+        return [base, *(frame.text for frame in self.frames)]
 
 
 class Feed:

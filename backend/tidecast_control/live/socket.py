@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from datetime import timedelta
 from urllib.parse import urlsplit
 
 from fastapi import WebSocket, WebSocketDisconnect
-from fastapi.concurrency import run_in_threadpool
 from pydantic import ValidationError
 
-from tidecast_control.auth import service as auth
 from tidecast_control.context import Context
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import SESSION_COOKIE
+from tidecast_control.kit.http import actor_of, checked
 from tidecast_control.kit.problems import CATALOGUE, ProblemError
 from tidecast_control.live.feed import Channel, encode
 from tidecast_control.live.patch import combined
@@ -36,7 +33,7 @@ async def serve(websocket: WebSocket) -> None:
         await websocket.close(4403, "another origin")
         return
     try:
-        actor = await run_in_threadpool(_actor, ctx, websocket)
+        actor = checked(await actor_of(websocket, ctx))
         actor.need("live:read")
     except ProblemError as problem:
         await websocket.accept()  # only then can a browser read the code
@@ -65,20 +62,6 @@ async def serve(websocket: WebSocket) -> None:
 
 def _own(origin: str, host: str, ctx: Context) -> bool:
     return urlsplit(origin).netloc == host or origin in ctx.settings.allowed_origins
-
-
-def _actor(ctx: Context, websocket: WebSocket) -> Actor:
-    address = websocket.client.host if websocket.client else ""
-    with ctx.db.begin() as session:
-        scheme, _, secret = websocket.headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and secret:
-            return auth.actor_of_key(session, secret.strip(), address, "")
-        token = websocket.cookies.get(SESSION_COOKIE, "")
-        idle = timedelta(hours=ctx.settings.session_idle_hours)
-        actor = auth.actor_of_session(session, token, address, "", idle)
-    if actor.must_change_password:
-        raise ProblemError("password_change_required")
-    return actor
 
 
 class Viewer:
@@ -190,7 +173,7 @@ class Viewer:
 
     async def _still_allowed(self) -> bool:
         try:
-            await run_in_threadpool(_actor, self._ctx, self._websocket)
+            checked(await actor_of(self._websocket, self._ctx))
         except ProblemError:
             return False
         return True
@@ -207,7 +190,8 @@ class Viewer:
             if frames is None and appending:
                 await self._send(encode(channel.seq, "gap", name, None))
             elif frames is None:
-                await self._send(channel.snapshot().text)
+                for text in channel.replay():
+                    await self._send(text)
             elif len(frames) == 1 or appending:
                 for frame in frames:
                     await self._send(frame.text)

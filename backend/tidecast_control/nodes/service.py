@@ -15,9 +15,10 @@ from tidecast_control.auth.service import digest
 from tidecast_control.kit import repository as resources_repository
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.kind import Kind
-from tidecast_control.kit.models import ResourceRow, utc_now
+from tidecast_control.kit.models import ResourceRow, Row, utc_now
 from tidecast_control.kit.problems import ProblemError, not_found
 from tidecast_control.kit.schemas import Condition, Status
+from tidecast_control.live.world import World
 from tidecast_control.nodes import repository
 from tidecast_control.nodes.models import EnrolmentRow, NodeStateRow
 from tidecast_control.nodes.schemas import (
@@ -34,13 +35,18 @@ LOCAL = "local-engine"
 TOKEN_PREFIX, CREDENTIAL_PREFIX = "tce_", "tcn_"
 
 
-def _status(session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
-    states = repository.states(session)
-    version, _ = resources_repository.clock(session)
+def _learn(session: Session) -> tuple[dict[str, NodeStateRow], int]:
+    return repository.states(session), resources_repository.clock(session)[0]
+
+
+def _status(
+    known: tuple[dict[str, NodeStateRow], int], _world: World | None, rows: Sequence[Row]
+) -> list[Status]:
+    states, version = known
     return [_status_of(row, states.get(row.name), version) for row in rows]
 
 
-def _status_of(row: ResourceRow, state: NodeStateRow | None, version: int) -> NodeStatus:
+def _status_of(row: Row, state: NodeStateRow | None, version: int) -> NodeStatus:
     if state is None:
         return NodeStatus(state="never", wanted_version=version)
     drift = state.connected and (
@@ -87,6 +93,7 @@ KIND = Kind(
     order=8,
     impacts={"quarantined": "live", "site": "none"},
     uses=_uses,
+    learn=_learn,
     status=_status,
 )
 

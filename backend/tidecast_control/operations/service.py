@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import uuid
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlmodel import Session
@@ -148,10 +150,32 @@ def _result(node: str, answer: dict[str, Any] | BaseException) -> NodeResult:
 
 
 def cli_of(wanted: Wanted, topic: str = "") -> str:
-    """The same from the shell. A subscription's name comes after its topic."""
-    options = "".join(
-        f" --{key.replace('_', '-')} {value}" for key, value in wanted.request.items()
-    )
-    dry = " --dry-run" if wanted.dry_run else ""
-    name = f"{topic} {wanted.name}" if wanted.kind == "subscription" else wanted.name
-    return f"tidecast {wanted.kind} {wanted.action} {name}{options}{dry}"
+    """The same from the shell; "" where `tidecast` has no command for it."""
+    if wanted.kind != "subscription":
+        return ""
+    told = wanted.request
+    words = ["tidecast", "subscription", wanted.action, topic, wanted.name]
+    if wanted.action == "seek":
+        where = _where(told)
+        if not where:
+            return ""
+        words += where
+    if wanted.action == "redrive":
+        if told.get("to"):
+            return ""  # from the shell they go back to where they came from
+        words += ["--limit", str(told["count_max"])]
+        words += [w for key in ("key", "reason") if told.get(key) for w in (f"--{key}", told[key])]
+    return shlex.join(words + (["--dry-run"] if wanted.dry_run else []))
+
+
+def _where(told: dict[str, Any]) -> list[str]:
+    queue = ["--queue", str(told["queue"])] if told.get("queue") is not None else []
+    if told.get("shift") is not None:
+        return ["--shift", str(told["shift"]), *queue]
+    if told["at"] == "token":
+        return []
+    if told["at"] != "time":
+        return ["--to", told["at"], *queue]
+    at = datetime.fromtimestamp(int(told["time_ns"]) // 1_000_000_000, UTC)
+    fraction = int(told["time_ns"]) % 1_000_000_000 // 1000
+    return ["--to", at.replace(microsecond=fraction).isoformat(), *queue]

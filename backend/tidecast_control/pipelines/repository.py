@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import delete, select, text, update
@@ -15,12 +14,11 @@ from tidecast_control.pipelines.models import PipelineLogRow, PipelineRunRow
 OPEN = ("queued", "running")
 
 
-def newest(session: Session, pipelines: Sequence[str]) -> dict[str, PipelineRunRow]:
+def newest(session: Session) -> dict[str, PipelineRunRow]:
     """The newest run of each pipeline."""
     query = (
         select(PipelineRunRow)
         .ext(distinct_on(col(PipelineRunRow.pipeline)))
-        .where(col(PipelineRunRow.pipeline).in_(list(pipelines)))
         .order_by(col(PipelineRunRow.pipeline), col(PipelineRunRow.queued_at).desc())
     )
     return {row.pipeline: row for row in session.execute(query).scalars()}

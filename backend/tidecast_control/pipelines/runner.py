@@ -136,7 +136,7 @@ class Runner:
         """Queue what is due by its schedule; the next to run."""
         with self._db.begin() as session:
             rows = resources_repository.all_of(session, service.KIND.name)
-            newest = repository.newest(session, [row.name for row in rows])
+            newest = repository.newest(session)
             now = utc_now()
             for row in rows:
                 last = newest.get(row.name)

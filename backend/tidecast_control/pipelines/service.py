@@ -16,9 +16,10 @@ from tidecast_control.kit import repository as resources_repository
 from tidecast_control.kit import resources
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.kind import Kind
-from tidecast_control.kit.models import ResourceRow, utc_now
+from tidecast_control.kit.models import ResourceRow, Row, utc_now
 from tidecast_control.kit.problems import ProblemError, not_found
 from tidecast_control.kit.schemas import MergePatch, ProblemItem, Status
+from tidecast_control.live.world import World
 from tidecast_control.pipelines import repository
 from tidecast_control.pipelines.jobs import Place, cli_of
 from tidecast_control.pipelines.models import PipelineLogRow, PipelineRunRow
@@ -66,7 +67,7 @@ def run_view(row: PipelineRunRow) -> PipelineRun:
     )
 
 
-def next_run(row: ResourceRow, last: PipelineRunRow | None) -> datetime | None:
+def next_run(row: Row, last: PipelineRunRow | None) -> datetime | None:
     """When it is due by its schedule: after its last run, and after it was enabled."""
     if not row.spec["enabled"] or not row.spec["schedule"]:
         return None
@@ -74,8 +75,9 @@ def next_run(row: ResourceRow, last: PipelineRunRow | None) -> datetime | None:
     return parse(row.spec["schedule"]).next_after(since)
 
 
-def _status(session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
-    newest = repository.newest(session, [row.name for row in rows])
+def _status(
+    newest: Mapping[str, PipelineRunRow], _world: World | None, rows: Sequence[Row]
+) -> list[Status]:
     found: list[Status] = []
     for row in rows:
         last = newest.get(row.name)
@@ -110,6 +112,8 @@ KIND = Kind(
     delete_impact="none",
     check=_check,
     uses=_uses,
+    learn=repository.newest,
+    keeps=False,
     status=_status,
     topic_of=_topic_of,
 )

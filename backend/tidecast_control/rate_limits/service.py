@@ -12,8 +12,10 @@ from tidecast.access import covers
 from tidecast.config import matches
 from tidecast_control.kit import applied, repository
 from tidecast_control.kit.kind import Kind
-from tidecast_control.kit.models import ResourceRow
+from tidecast_control.kit.models import ResourceRow, Row
 from tidecast_control.kit.schemas import Status
+from tidecast_control.live.world import World
+from tidecast_control.nodes.models import NodeStateRow
 from tidecast_control.rate_limits.repository import rates_of_topics
 from tidecast_control.rate_limits.schemas import (
     EffectiveRates,
@@ -118,14 +120,21 @@ def _pick(fitting: Sequence[Policy], own: int | None, field: str) -> tuple[int, 
     return 0, "none"
 
 
-def _status(session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
-    states = applied.connected(session)
-    counts = repository.remembered(session, NAME, lambda: _counts(session))
+def _learn(session: Session) -> tuple[list[NodeStateRow], dict[str, tuple[int, int]]]:
+    return applied.connected(session), _counts(session)
+
+
+def _status(
+    known: tuple[list[NodeStateRow], dict[str, tuple[int, int]]],
+    _world: World | None,
+    rows: Sequence[Row],
+) -> list[Status]:
+    states, counts = known
     return [
         RateLimitStatus(
             **applied.applied(states, row),
-            topics_matched=counts[row.name][0],
-            topics_effective=counts[row.name][1],
+            topics_matched=counts.get(row.name, (0, 0))[0],
+            topics_effective=counts.get(row.name, (0, 0))[1],
         )
         for row in rows
     ]
@@ -164,6 +173,7 @@ KIND = Kind(
     input=RateLimitInput,
     in_topology=True,
     order=2,
+    learn=_learn,
     status=_status,
     warn=_warn,
 )

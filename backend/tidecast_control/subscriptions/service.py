@@ -10,9 +10,10 @@ from sqlmodel import Session
 from tidecast.config import is_pattern
 from tidecast_control.kit import applied, repository
 from tidecast_control.kit.kind import Kind
-from tidecast_control.kit.models import ResourceRow
+from tidecast_control.kit.models import ResourceRow, Row
 from tidecast_control.kit.schemas import ProblemItem, Status
-from tidecast_control.live.seen import world_of
+from tidecast_control.live.world import World
+from tidecast_control.nodes.models import NodeStateRow
 from tidecast_control.subscriptions import filters
 from tidecast_control.subscriptions.schemas import (
     Subscription,
@@ -66,15 +67,14 @@ def _check(
     return found
 
 
-def _status(session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
-    states, world = applied.connected(session), world_of(session)
+def _status(
+    states: Sequence[NodeStateRow], world: World | None, rows: Sequence[Row]
+) -> list[Status]:
     seen = world.subscriptions if world is not None else {}
     return [_status_of(row, applied.applied(states, row), seen.get(row.name)) for row in rows]
 
 
-def _status_of(
-    row: ResourceRow, facts: dict[str, Any], live: dict[str, Any] | None
-) -> SubscriptionStatus:
+def _status_of(row: Row, facts: dict[str, Any], live: dict[str, Any] | None) -> SubscriptionStatus:
     if live is None:
         state = "paused" if row.spec.get("paused") else "unknown"
         return SubscriptionStatus.model_validate(facts | {"state": state})
@@ -100,6 +100,7 @@ KIND = Kind(
     impacts={"start": "none", "filter": "live"},
     delete_impact="data_loss",
     check=_check,
+    learn=applied.connected,
     status=_status,
     topic_of=topic_of,
     measured=True,

@@ -65,7 +65,7 @@ def health_ready(ctx: Ctx, response: Response) -> Health:
 async def metrics(request: Request, ctx: Ctx) -> Response:
     """For Prometheus, in its text format. From this machine without a key, else with one."""
     if not _is_near(request, ctx):
-        await run_in_threadpool(_check_reader, request, ctx)
+        checked(await actor_of(request, ctx)).need("system:read")
     samples = await ctx.hub.samples()
     facts = await run_in_threadpool(read_facts, ctx.db)
     return Response(text(samples, facts, ctx.feed.watchers), media_type=CONTENT_TYPE)
@@ -74,8 +74,3 @@ async def metrics(request: Request, ctx: Ctx) -> Response:
 def _is_near(request: Request, ctx: Context) -> bool:
     host = request.client.host if request.client else ""
     return is_loopback(host) and not ctx.settings.behind_tls_proxy
-
-
-def _check_reader(request: Request, ctx: Context) -> None:
-    with ctx.db.begin() as session:
-        checked(actor_of(request, ctx, session)).need("system:read")

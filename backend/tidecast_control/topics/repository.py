@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from sqlalchemy import select
 from sqlmodel import Session, col
 
 from tidecast_control.kit import repository
 from tidecast_control.kit.batch import Batch, batch_of
 from tidecast_control.kit.models import ResourceRow
+from tidecast_control.transports import repository as transports
 
 
 def with_wire_id(session: Session, wire_id: int, transport: str, but: str) -> str | None:
-    """Another topic of that transport with the same id in packets."""
+    """Another topic of that transport ("": the first) with the same id in packets."""
+    first = transports.first(session)
+    same = {"", first} if transport in ("", first) else {transport}
     batch = batch_of(session)
     if batch is not None:
-        return _rival(session, batch, wire_id, transport, but)
+        return _rival(session, batch, wire_id, same, but)
     query = select(col(ResourceRow.name)).where(
         col(ResourceRow.kind) == "topic",
         col(ResourceRow.number) == wire_id,
         col(ResourceRow.name) != but,
-        col(ResourceRow.spec)["transport"].astext == transport,
+        col(ResourceRow.spec)["transport"].astext.in_(same),
     )
     return session.execute(query.limit(1)).scalar_one_or_none()
 
 
-def _rival(session: Session, batch: Batch, wire_id: int, transport: str, but: str) -> str | None:
+def _rival(
+    session: Session, batch: Batch, wire_id: int, same: Collection[str], but: str
+) -> str | None:
     known = batch.numbers.get("topic")
     if known is None:
         known = batch.numbers["topic"] = {}
@@ -33,7 +40,7 @@ def _rival(session: Session, batch: Batch, wire_id: int, transport: str, but: st
                 known.setdefault(row.number, set()).add(row.name)
     for name in sorted(known.get(wire_id, ())):
         rival = repository.find(session, "topic", name) if name != but else None
-        if rival is not None and rival.spec["transport"] == transport:
+        if rival is not None and rival.spec["transport"] in same:
             return name
     return None
 

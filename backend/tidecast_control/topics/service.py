@@ -10,10 +10,10 @@ from sqlmodel import Session
 from tidecast.config import LIVE_TOPIC_FIELDS, TopicConfig, derive_topic_id, topic_name_problem
 from tidecast_control.kit import applied, repository
 from tidecast_control.kit.kind import Kind, own_name
-from tidecast_control.kit.models import ResourceRow
+from tidecast_control.kit.models import ResourceRow, Row
 from tidecast_control.kit.schemas import Condition, ProblemItem, Status
-from tidecast_control.live.seen import world_of
 from tidecast_control.live.world import World
+from tidecast_control.nodes.models import NodeStateRow
 from tidecast_control.rate_limits import service as rate_limits
 from tidecast_control.topics import repository as topics
 from tidecast_control.topics.schemas import Topic, TopicInput, TopicSpec, TopicStatus
@@ -76,12 +76,19 @@ def _uses(session: Session, row: ResourceRow) -> list[str]:
     return found
 
 
-def _status(session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
-    states, policies = applied.connected(session), rate_limits.policies(session)
+def _learn(session: Session) -> tuple[list[NodeStateRow], list[rate_limits.Policy]]:
+    return applied.connected(session), rate_limits.policies(session)
+
+
+def _status(
+    known: tuple[list[NodeStateRow], list[rate_limits.Policy]],
+    world: World | None,
+    rows: Sequence[Row],
+) -> list[Status]:
+    states, policies = known
     unwired = [
         field for field in DURABLE if field not in ENGINE_FIELDS
     ] if states else []  # fmt: skip
-    world = world_of(session)
     found: list[Status] = []
     for row in rows:
         facts = applied.applied(states, row) | _seen(world, row.name)
@@ -130,6 +137,7 @@ KIND = Kind(
     check=_check,
     warn=_warn,
     uses=_uses,
+    learn=_learn,
     status=_status,
     topic_of=own_name,
     number_of=_wire_id,

@@ -10,8 +10,10 @@ from sqlmodel import Session
 from tidecast_control.kit import applied, repository, resources
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.kind import Kind
-from tidecast_control.kit.models import ResourceRow
+from tidecast_control.kit.models import ResourceRow, Row
 from tidecast_control.kit.schemas import MergePatch, ProblemItem, Status
+from tidecast_control.live.world import World
+from tidecast_control.nodes.models import NodeStateRow
 from tidecast_control.traffic.schemas import Traffic, TrafficInput, TrafficSpec, TrafficStatus
 
 
@@ -34,8 +36,9 @@ def _check(session: Session, name: str, spec: TrafficSpec, row: ResourceRow | No
     return []
 
 
-def _status(session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
-    states = applied.connected(session)
+def _status(
+    states: Sequence[NodeStateRow], _world: World | None, rows: Sequence[Row]
+) -> list[Status]:
     names = [s.name for s in states]
     found: list[Status] = []
     for row in rows:
@@ -57,6 +60,7 @@ KIND = Kind(
     in_topology=True,
     order=4,
     check=_check,
+    learn=applied.connected,
     status=_status,
     topic_of=topic_of,
 )

@@ -11,9 +11,11 @@ from tidecast.config import TRANSPORTS_MAX, topology_from
 from tidecast.errors import ConfigError
 from tidecast_control.kit import applied, repository
 from tidecast_control.kit.kind import Kind
-from tidecast_control.kit.models import ResourceRow
+from tidecast_control.kit.models import ResourceRow, Row
 from tidecast_control.kit.schemas import ProblemItem, Status
-from tidecast_control.transports.repository import topics_on
+from tidecast_control.live.world import World
+from tidecast_control.nodes.models import NodeStateRow
+from tidecast_control.transports.repository import topic_counts
 from tidecast_control.transports.schemas import (
     Transport,
     TransportInput,
@@ -51,16 +53,22 @@ def _item(problem: str, mine: int) -> ProblemItem:
 
 
 def _uses(session: Session, row: ResourceRow) -> list[str]:
-    count = topics_on(session, row.name)
+    count = topic_counts(session).get(row.name, 0)
     return [f"{count} topic(s) use it"] if count else []
 
 
-def _status(session: Session, rows: Sequence[ResourceRow]) -> list[Status]:
-    states = applied.connected(session)
+def _learn(session: Session) -> tuple[list[NodeStateRow], dict[str, int]]:
+    return applied.connected(session), topic_counts(session)
+
+
+def _status(
+    known: tuple[list[NodeStateRow], dict[str, int]], _world: World | None, rows: Sequence[Row]
+) -> list[Status]:
+    states, topics = known
     return [
         TransportStatus(
             **applied.applied(states, row),
-            topics=topics_on(session, row.name),
+            topics=topics.get(row.name, 0),
             nodes=[s.name for s in states if f"transport/{row.name}" not in s.restart_needed],
         )
         for row in rows
@@ -80,5 +88,6 @@ KIND = Kind(
     delete_impact="restart",
     check=_check,
     uses=_uses,
+    learn=_learn,
     status=_status,
 )

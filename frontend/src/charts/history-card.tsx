@@ -1,4 +1,5 @@
 import { useQuery } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
 import { ChartSpline } from "lucide-react";
 import { useMemo, useState } from "react";
 import type { Schemas } from "@/api/client";
@@ -9,7 +10,7 @@ import { Card } from "@/ui/card";
 import { CopyAs } from "@/ui/copy-as";
 import { Segments } from "@/ui/segments";
 import { Select } from "@/ui/select";
-import { Empty, Failed, Loading, Said } from "@/ui/states";
+import { Failed, Loading, Said } from "@/ui/states";
 import { HistoryChart } from "./history-chart";
 
 type Scope = Schemas["History"]["scope"];
@@ -169,14 +170,23 @@ export function HistoryCard({
       ) : query.isPending ? (
         <Loading rows={5} />
       ) : query.data.empty ? (
-        <Empty icon={ChartSpline} title="No history to show" className="py-6">
-          <p>
-            <Said text={query.data.empty.detail} />
-          </p>
-          <p className="mt-1">
-            <Said text={query.data.empty.mend} />
-          </p>
-        </Empty>
+        <div className="flex items-center gap-3 py-1">
+          <ChartSpline aria-hidden className="size-5 shrink-0 text-accent" />
+          <div className="text-muted text-sm">
+            <p className="font-medium text-ink">No history to show</p>
+            <p>
+              <Said text={query.data.empty.detail} /> <Said text={query.data.empty.mend} />
+            </p>
+          </div>
+          {query.data.empty.code === "no_rollup" && (
+            <Link
+              to="/pipelines"
+              className="ml-auto shrink-0 rounded font-medium text-accent text-sm hover:underline"
+            >
+              Pipelines
+            </Link>
+          )}
+        </div>
       ) : (
         <HistoryChart
           label={`${figure.name} of ${about.name}, ${RANGE_NAMES[range]}`}

@@ -26,6 +26,9 @@ const STATES: Record<One["state"], string> = {
   paused: "border-info border-dashed",
 };
 
+/** On the network packets are counted, behind a queue messages. */
+const DURABLE: readonly One["kind"][] = ["queue", "agent", "subscription"];
+
 function pathOf(data: One): string | null {
   if (data.kind === "topic") return `/topics/${encodeURIComponent(data.label)}`;
   if (data.kind === "subscription") return `/subscriptions/${encodeURIComponent(data.label)}`;
@@ -71,7 +74,7 @@ export const FlowNodeView = memo(function FlowNodeView({ data }: NodeProps<Node<
           {data.state !== "active" && <b className="font-medium text-warn">{data.state}</b>}
         </span>
         <span className="num flex justify-between text-2xs text-muted">
-          {rate(data.packets_per_s, " pkt/s")}
+          {rate(data.packets_per_s, DURABLE.includes(data.kind) ? " msg/s" : " pkt/s")}
           {data.fill != null && <span>{percent(data.fill)} full</span>}
         </span>
       </span>

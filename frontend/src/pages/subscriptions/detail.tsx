@@ -1,9 +1,9 @@
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
-import { CirclePause, CirclePlay, ListOrdered, Pencil, Rewind, Skull, Trash2 } from "lucide-react";
+import { CirclePause, CirclePlay, Pencil, Rewind, Skull, Trash2 } from "lucide-react";
 import { useState } from "react";
-import { bodyOf, http, type Schemas } from "@/api/client";
-import { type Operation, type Subscription, subscriptionQuery } from "@/api/queries";
+import { http, type Schemas } from "@/api/client";
+import { type Subscription, subscriptionQuery } from "@/api/queries";
 import { useAct } from "@/app/act";
 import { useMay } from "@/app/session";
 import { HistoryCard } from "@/charts/history-card";
@@ -21,10 +21,9 @@ import { Stat } from "@/ui/stat";
 import { Failed, Loading } from "@/ui/states";
 import { type Column, Table } from "@/ui/table";
 import { SubscriptionEditor } from "./editor";
-import { OperationView } from "./operation";
 import { Redrive } from "./redrive";
 import { Seek } from "./seek";
-import { cursorShares, exactOr, lagTrend, SubscriptionState } from "./state";
+import { cursorShares, drainNote, exactOr, SubscriptionState } from "./state";
 
 const route = getRouteApi("/app/subscriptions/$name");
 type Cursor = Schemas["QueueCursor"];
@@ -96,6 +95,9 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
   const close = () => setAsked(null);
   const lag = live?.lag_messages ?? status.lag_messages;
   const dead = live?.dead_letters ?? status.dead_letters;
+  const cursors: Cursor[] = live
+    ? Object.entries(live.cursors).map(([queue, each]) => ({ queue, ...each }))
+    : (status.cursors ?? []);
   const verb = spec.paused ? "resume" : "pause";
   const spark = (metric: string, tint: number) => ({
     channel: "subscriptions",
@@ -183,7 +185,7 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
           <Stat
             label="Delivered"
             value={rate(live?.delivered_per_s)}
-            note={<>To drain: {lagTrend(live, subscription)}</>}
+            note={drainNote(live)}
             spark={spark("delivered_per_s", 1)}
           />
           <Stat
@@ -238,11 +240,11 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
           </Card>
         </div>
         <HistoryCard scope="subscription" name={name} />
-        <Positions name={name} cursors={status.cursors ?? []} may={may} />
+        <Positions cursors={cursors} />
       </div>
       {asked === "edit" && <SubscriptionEditor subscription={subscription} onClose={close} />}
       {asked === "seek" && (
-        <Seek name={name} of={spec.topic} cursors={status.cursors ?? []} onClose={close} />
+        <Seek name={name} of={spec.topic} cursors={cursors} onClose={close} />
       )}
       {asked === "redrive" && (
         <Redrive
@@ -275,52 +277,21 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
   );
 }
 
-/** Where it stands in each queue. Telemetry has sums only: engines are asked when somebody wants it. */
-function Positions(props: { name: string; cursors: readonly Cursor[]; may: boolean }) {
-  const { name, cursors, may } = props;
-  const { busy, act } = useAct();
-  const [told, setTold] = useState<Operation | null>(null);
-  const ask = async () => {
-    // What moving to the end would do says where it stands, and how much lies behind.
-    const found = await act(() =>
-      http
-        .POST("/api/v1/subscriptions/{name}/seek", {
-          params: { path: { name }, query: { dry_run: true } },
-          body: { at: "latest" } as Schemas["SeekRequest"],
-        })
-        .then((answer) => bodyOf(answer as { data?: Operation })),
-    );
-    if (found) setTold(found);
-  };
+/** Where it stands in each queue. */
+function Positions({ cursors }: { cursors: readonly Cursor[] }) {
   return (
-    <Card
-      title="Positions"
-      hint="one a queue"
-      flush={cursors.length > 0}
-      actions={
-        may &&
-        cursors.length === 0 && (
-          <Button size="sm" icon={ListOrdered} busy={busy} onClick={ask}>
-            {told ? "Ask again" : "Ask the engines"}
-          </Button>
-        )
-      }
-    >
-      {told && cursors.length === 0 ? (
-        <OperationView operation={told} title="From its position (before) to the end (after)" />
-      ) : (
-        <Table
-          label="Positions"
-          columns={CURSORS}
-          rows={cursors}
-          rowKey={(row) => String(row.queue)}
-          empty={
-            <p className="text-muted">
-              Position, end and lag of each queue; nothing is moved by asking.
-            </p>
-          }
-        />
-      )}
+    <Card title="Positions" hint="one a queue" flush={cursors.length > 0}>
+      <Table
+        label="Positions"
+        columns={CURSORS}
+        rows={cursors}
+        rowKey={(row) => row.queue}
+        empty={
+          <p className="text-muted">
+            No engine has it yet. It gets a position in each queue as soon as one has.
+          </p>
+        }
+      />
     </Card>
   );
 }

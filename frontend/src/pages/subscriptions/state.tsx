@@ -40,6 +40,14 @@ export function lagTrend(live: SubscriptionLive | undefined, subscription: Subsc
   return <span className="text-faint text-xs">–</span>;
 }
 
+/** The same in words. */
+export function drainNote(live: SubscriptionLive | undefined): string {
+  const trend = live?.lag_trend_per_s;
+  if (trend != null && trend > 0.5) return `lag grows by ${rate(trend)}`;
+  if (live?.drain_s) return `drained in ${duration(live.drain_s)}`;
+  return live?.lag_messages === "0" ? "nothing is left" : "lag stays as it is";
+}
+
 /** How far along its queue a cursor stands, as shares for a bar. */
 export function cursorShares(cursor: {
   earliest: string;

@@ -1,0 +1,147 @@
+"""Reading resources: one statement each. What statuses need besides is kept until it changes.
+
+Every statement brings, with its rows, the topology's version and how far the engines are: while
+both are as they were, so is what a kind has learned (`Kind.learn`), and nobody has to be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from anyio import to_thread
+
+from tidecast_control.db import Database
+from tidecast_control.kit import cursor as cursors
+from tidecast_control.kit.kind import Kind
+from tidecast_control.kit.problems import invalid, not_found
+from tidecast_control.kit.resources import shown
+from tidecast_control.kit.schemas import Page, Resource
+
+Stamp: TypeAlias = tuple[int, str]
+
+_COLUMNS = (
+    "uid, kind, name, labels, owner, description, deletion_protection, managed_by, spec, "
+    "generation, version, created_at, updated_at, updated_by"
+)
+_STAMP = (
+    "coalesce((SELECT version FROM topology_clock WHERE id = 1), 0), "
+    "(SELECT concat(max(seen_at), count(*) FILTER (WHERE connected)) FROM node_states)"
+)
+_SELECT = f"SELECT {_STAMP}, {_COLUMNS} FROM resources WHERE "
+_ONE = _SELECT + "kind = %s AND name = %s"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A row as it is read: in the order of the columns."""
+
+    uid: str
+    kind: str
+    name: str
+    labels: dict[str, str]
+    owner: str
+    description: str
+    deletion_protection: bool
+    managed_by: str
+    spec: dict[str, Any]
+    generation: int
+    version: int
+    created_at: datetime
+    updated_at: datetime
+    updated_by: str
+
+
+@dataclass(frozen=True)
+class ListQuery:
+    """Which rows of a list: filters hold before paging."""
+
+    limit: int
+    cursor: str | None = None
+    sort: str = "name"
+    q: str = ""
+    labels: tuple[str, ...] = ()
+    count: bool = False
+
+
+async def one(db: Database, kind: Kind, name: str) -> tuple[Stored, Stamp]:
+    """One row, and when it was so. Raises `not_found`."""
+    found = await db.statements.rows(_ONE, kind.name, name)
+    if not found:
+        raise not_found(kind.name, name)
+    return Stored(*found[0][2:]), found[0][:2]
+
+
+async def page(db: Database, kind: Kind, query: ListQuery) -> Page[Any]:
+    """One page of a kind."""
+    where, told = _filters(kind, query)
+    total = None
+    if query.count:
+        counting = f"SELECT count(*) FROM resources WHERE {' AND '.join(where)}"
+        total = int((await db.statements.rows(counting, *told))[0][0])
+    down = query.sort.startswith("-")
+    field = query.sort.removeprefix("-")
+    if query.cursor:
+        where.append(_beyond(field, down))
+        told += _place(query.cursor, query.sort, field)
+    order = " DESC" if down else ""
+    by = f"name{order}" if field == "name" else f"{field}{order}, name{order}"
+    sql = f"{_SELECT}{' AND '.join(where)} ORDER BY {by} LIMIT %s"
+    found = await db.statements.rows(sql, *told, query.limit + 1)
+    following = None
+    rows = [Stored(*each[2:]) for each in found[: query.limit]]
+    if len(found) > query.limit:
+        last = rows[-1]
+        value = last.name if field == "name" else getattr(last, field).isoformat()
+        following = cursors.encode(query.sort, value, last.name)
+    items = await views(db, kind, rows, found[0][:2]) if rows else []
+    return Page.model_construct(items=items, next_cursor=following, total=total)
+
+
+def _filters(kind: Kind, query: ListQuery) -> tuple[list[str], list[Any]]:
+    where, told = ["kind = %s"], [kind.name]
+    if query.q:
+        part = query.q.replace("\\", r"\\").replace("%", r"\%").replace("_", r"\_")
+        where.append("search LIKE lower(%s)")
+        told.append(f"%{part}%")
+    for label in query.labels:
+        key, equals, value = label.partition("=")
+        where.append(
+            "labels @> jsonb_build_object(%s::text, %s::text)" if equals else "labels ? %s"
+        )
+        told += [key, value] if equals else [key]
+    return where, told
+
+
+def _beyond(field: str, down: bool) -> str:
+    sign = "<" if down else ">"
+    return f"name {sign} %s" if field == "name" else f"({field}, name) {sign} (%s, %s)"
+
+
+def _place(cursor: str, sort: str, field: str) -> list[Any]:
+    value, last = cursors.decode(cursor, sort)
+    if field == "name":
+        return [last]
+    try:
+        at = datetime.fromisoformat(str(value))
+        at.utcoffset()
+    except ValueError:
+        raise invalid("query/cursor", "not a cursor of this list", "next_cursor") from None
+    return [at, last]
+
+
+async def views(
+    db: Database, kind: Kind, rows: Sequence[Stored], stamp: Stamp
+) -> list[Resource[Any, Any]]:
+    """Rows as resources, with their statuses."""
+    known = db.learned.get(kind.name)
+    if known is None or known[0] != stamp or not kind.keeps:
+
+        def learn() -> Any:
+            with db.begin() as session:
+                return kind.learn(session)
+
+        known = db.learned[kind.name] = (stamp, await to_thread.run_sync(learn))
+    return shown(kind, rows, known[1], db.world())

@@ -1,0 +1,71 @@
+"""What an operation shows as its command is one that the command line takes."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import click
+import pytest
+
+from tidecast.cli import main
+from tidecast_control.operations.service import Wanted, cli_of
+
+START: dict[str, Any] = {"at": "earliest", "queue": None, "token": None, "time_ns": None}
+TIME_NS = "1795283762635938533"
+
+
+def parsed(command: str) -> tuple[str, dict[str, Any]]:
+    """(command, its parameters). Raises click.UsageError."""
+    program, *words = shlex.split(command)
+    assert program == "tidecast"
+    found: click.Command = main
+    names = []
+    while isinstance(found, click.Group):
+        name = words.pop(0)
+        names.append(name)
+        inner = found.get_command(click.Context(found), name)
+        assert inner is not None, command
+        found = inner
+    return " ".join(names), found.make_context(names[-1], words).params
+
+
+@pytest.mark.parametrize(
+    ("action", "request_", "params"),
+    [
+        ("pause", {}, {}),
+        ("resume", {}, {}),
+        ("seek", START, {"start": "earliest", "queue": None}),
+        ("seek", START | {"shift": -5, "queue": 2}, {"shift": -5, "queue": 2}),
+        ("seek", START | {"at": "time", "time_ns": TIME_NS},
+         {"start": "2026-11-21T17:56:02.635938+00:00"}),
+        ("redrive", {"to": "", "count_max": 7, "key": "a b", "reason": "it's"},
+         {"limit": 7, "key": "a b", "reason": "it's"}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_the_command_is_one(
+    action: str, request_: dict[str, Any], params: dict[str, Any], dry_run: bool
+) -> None:
+    if dry_run and action in ("pause", "resume"):
+        pytest.skip("these have nothing to preview")
+    wanted = Wanted(action, "subscription", "billing", request_, dry_run)
+    name, took = parsed(cli_of(wanted, "orders.*"))
+    assert name == f"subscription {action}"
+    assert took["topic"] == "orders.*"
+    assert took["name"] == "billing"
+    assert took.get("dry_run", False) is dry_run
+    assert {key: took[key] for key in params} == params
+
+
+@pytest.mark.parametrize(
+    ("action", "kind", "request_"),
+    [
+        ("pause", "topic", {}),
+        ("purge", "queue", {}),
+        ("seek", "subscription", START | {"at": "token", "token": "5"}),
+        ("redrive", "subscription", {"to": "elsewhere", "count_max": 1}),
+    ],
+)
+def test_without_a_command_none_is_shown(action: str, kind: str, request_: dict[str, Any]) -> None:
+    assert cli_of(Wanted(action, kind, "orders", request_, False), "orders") == ""

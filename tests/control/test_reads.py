@@ -1,0 +1,121 @@
+"""Reads: how many statements they are, what they keep, and what a restart of Postgres does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from starlette.testclient import TestClient
+
+from tests.support.control import Service
+
+
+@pytest.fixture
+def statements(service: Service, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Statements in the event loop, and sessions (`session`), as they happen."""
+    db, told = service.ctx.db, []
+    rows, begin = db.statements.rows, db.begin
+
+    async def counted(sql: str, *parameters: Any) -> list[tuple[Any, ...]]:
+        told.append(sql)
+        return await rows(sql, *parameters)
+
+    def begun() -> Any:
+        told.append("session")
+        return begin()
+
+    monkeypatch.setattr(db.statements, "rows", counted)
+    monkeypatch.setattr(db, "begin", begun)
+    return told
+
+
+@pytest.mark.parametrize(
+    "path", ["/topics/one", "/topics", "/topics?sort=-updated_at&label=a&q=o", "/transports"]
+)
+def test_a_read_is_two_statements(api: TestClient, statements: list[str], path: str) -> None:
+    """Who asks, and what; the rest is known until something changes."""
+    api.put("/api/v1/topics/one", json={"metadata": {"labels": {"a": "1"}}, "spec": {}})
+    api.get(f"/api/v1{path}")
+    del statements[:]
+    answer = api.get(f"/api/v1{path}")
+    assert answer.status_code == 200
+    assert answer.json()
+    assert len(statements) == 2, statements
+    assert "session" not in statements
+
+
+def test_a_change_shows_in_the_next_read(api: TestClient) -> None:
+    api.put("/api/v1/topics/md.one", json={"spec": {}})
+    assert _rate(api) == (0, "none")
+    api.put("/api/v1/rate-limits/all", json={"spec": {"pattern": "md.*", "rate_bytes_per_s": 7}})
+    assert _rate(api) == (7, "rate_limit/all")
+    matched = api.get("/api/v1/rate-limits/all").json()["status"]["topics_matched"]
+    api.put("/api/v1/topics/md.two", json={"spec": {}})
+    assert api.get("/api/v1/rate-limits/all").json()["status"]["topics_matched"] == matched + 1
+    api.delete("/api/v1/rate-limits/all")
+    assert _rate(api) == (0, "none")
+
+
+def _rate(api: TestClient) -> tuple[int, str]:
+    rate = api.get("/api/v1/topics/md.one").json()["status"]["effective_rate"]
+    return rate["bytes_per_s"], rate["bytes_source"]
+
+
+def test_an_engines_word_shows_in_the_next_read(service: Service, api: TestClient) -> None:
+    api.put("/api/v1/topics/md.one", json={"spec": {}})
+    assert api.get("/api/v1/topics/md.one").json()["status"]["nodes"] == []
+    add = (
+        "INSERT INTO node_states (name, credential, connected, node_id, incarnation, software, "
+        "host, address, applied_version, errors, restart_needed, unwired, seen_at) "
+        "VALUES ('n', 'x', true, 1, 1, '', '', '', 999999, '{}', '[]', '[]', now())"
+    )
+    with service.ctx.db.begin() as session:
+        session.execute(text(add))
+    try:
+        assert api.get("/api/v1/topics/md.one").json()["status"]["nodes"] == ["n"]
+    finally:
+        with service.ctx.db.begin() as session:
+            session.execute(text("DELETE FROM node_states WHERE name = 'n'"))
+    assert api.get("/api/v1/topics/md.one").json()["status"]["nodes"] == []
+
+
+def test_search_takes_every_character_as_it_is(api: TestClient) -> None:
+    described = {"metadata": {"description": "100% Größe_x \\"}, "spec": {}}
+    api.put("/api/v1/topics/search.me", json=described)
+    for part in ("100%", "GRÖSSE"[:3], "größe_", "\\", "RCH.M"):
+        found = api.get("/api/v1/topics", params={"q": part}).json()["items"]
+        assert "search.me" in [each["metadata"]["name"] for each in found], part
+    for part in ("100_", "größe%", "h_me"):
+        assert api.get("/api/v1/topics", params={"q": part}).json()["items"] == [], part
+
+
+def test_connections_that_postgres_ended_are_replaced(service: Service, api: TestClient) -> None:
+    assert api.get("/api/v1/topics").status_code == 200
+    end = (
+        "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+        "WHERE application_name = 'tidecast-control-reads' AND datname = current_database()"
+    )
+    with service.ctx.db.begin() as session:
+        assert session.execute(text(end)).scalar_one() >= 1
+    assert api.get("/api/v1/topics").status_code == 200
+
+
+def test_topics_that_name_no_transport_count_for_the_first(api: TestClient) -> None:
+    """The first is the oldest: so it is for engines, too, after a restart."""
+    before = _counts(api)
+    api.put("/api/v1/topics/count.a", json={"spec": {}})
+    api.put("/api/v1/topics/count.b", json={"spec": {"transport": "multicast"}})
+    api.put("/api/v1/topics/count.c", json={"spec": {"transport": "ipc"}})
+    after = _counts(api)
+    assert after["multicast"] == before["multicast"] + 2
+    assert after["ipc"] == before["ipc"] + 1
+    same = {"spec": {"transport": "multicast", "wire_id": 4242}}
+    assert api.put("/api/v1/topics/count.b", json=same).status_code == 200
+    rival = api.put("/api/v1/topics/count.a", json={"spec": {"wire_id": 4242}})
+    assert rival.status_code == 422, "no transport and the first one are the same"
+
+
+def _counts(api: TestClient) -> dict[str, int]:
+    items = api.get("/api/v1/transports").json()["items"]
+    return {each["metadata"]["name"]: each["status"]["topics"] for each in items}
