@@ -53,10 +53,12 @@ def api_router() -> APIRouter:
     """Everything below /api/v1."""
     api = APIRouter()
     for kind in KINDS.values():
-        guards = [Depends(_guard_faults)] if kind.name == "fault" else []
-        one = APIRouter(dependencies=guards)
-        resource_routes(kind, one)
-        api.include_router(one)
+        if kind.name == "fault":
+            one = APIRouter(dependencies=[Depends(_guard_faults)])
+            resource_routes(kind, one)
+            api.include_router(one)
+        else:
+            resource_routes(kind, api)  # a router in a router is looked into for every request
     for router in (
         auth, nodes, queues, messages, operations, alerts, audit, apply, live, traffic, history,
         pipelines, rate_limits, system_api,

@@ -60,6 +60,7 @@ class Database:
         with Session(self.engine, expire_on_commit=False) as session, session.begin():
             session.info["world"] = self.world
             yield session
+        self.statements.recent.clear()  # it may have changed users, sessions or keys
 
     @property
     def listen_url(self) -> str:

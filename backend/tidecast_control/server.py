@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
 
@@ -18,6 +19,33 @@ from tidecast_control.settings import Settings
 OnReady = Callable[[str, Secrets], None]
 KEEP_ALIVE_S, STOP_S = 30, 5
 CONNECTIONS_MAX = 2000
+HEAD_BYTES_MAX = 64 * 1024
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """HTTP parsed in C (in Python it was 1.5 ms a request), with a limit for what leads a body."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._in_head, self._head_bytes = False, 0
+
+    def data_received(self, data: bytes) -> None:
+        """Parse; end the connection when a head is too long."""
+        super().data_received(data)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self.send_400_response(f"request line and headers: at most {HEAD_BYTES_MAX} bytes")
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self._in_head, self._head_bytes = True, 0
+
+    def on_headers_complete(self) -> None:
+        """Its head is over."""
+        self._in_head = False
+        super().on_headers_complete()
 
 
 class SocketProtocol(WebSocketsSansIOProtocol):
@@ -69,6 +97,7 @@ def make_server(settings: Settings, on_ready: OnReady, *, local_token: str | Non
         timeout_graceful_shutdown=STOP_S,
         limit_concurrency=CONNECTIONS_MAX,
         loop="asyncio",
+        http=HttpProtocol,
         ws=SocketProtocol,
         ws_max_size=64 << 20,
         ws_ping_interval=20.0,

@@ -7,7 +7,8 @@ they cost no thread, no unit of work and, once prepared, no parsing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +17,34 @@ from psycopg.types.json import set_json_loads
 
 CONNECTIONS_MAX = 8
 PREPARE_AFTER = 1
+LIFE_S, RECENT_MAX = 1.0, 1024
+
+
+class Recent:
+    """Answers that hold for a moment: who asks once asks again at once.
+
+    A change through this service clears them; one through another is seen after ``LIFE_S``.
+    """
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self._known: dict[str, tuple[float, Any]] = {}
+
+    def get(self, key: str) -> Any:
+        """What was put under the key a moment ago, or None."""
+        found = self._known.get(key)
+        return found[1] if found is not None and self._clock_s() - found[0] < LIFE_S else None
+
+    def put(self, key: str, answer: Any) -> None:
+        """Keep an answer; the oldest goes."""
+        self._known.pop(key, None)
+        self._known[key] = (self._clock_s(), answer)
+        if len(self._known) > RECENT_MAX:
+            del self._known[next(iter(self._known))]
+
+    def clear(self) -> None:
+        """Something changed."""
+        self._known.clear()
 
 
 class Statements:
@@ -23,6 +52,8 @@ class Statements:
 
     def __init__(self, url: str, options: str) -> None:
         """``options`` of the server: see `db.Database`."""
+        self.recent = Recent()
+        """Who asks, by the digest of the secret."""
         self._url = url
         # Values differ much in how many rows they match, and planning takes 0.1 ms.
         self._options = f"{options} -c plan_cache_mode=force_custom_plan"

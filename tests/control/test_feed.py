@@ -17,7 +17,8 @@ from tidecast_control.live.patch import difference
 
 def _filled(moments: int, width: int = 1) -> tuple[Channel, dict[str, Any]]:
     """A channel after so many changes, and its data."""
-    channel, data = Channel("overview", 0, None), {}
+    channel = Channel("overview", 0, None)
+    data: dict[str, Any] = {}
     for n in range(moments):
         after = {"n": n, "pad": {str(w): n * w for w in range(width)}, f"only{n % 3}": n}
         patch = difference(data, after)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 from starlette.testclient import TestClient
 
-from tests.support.control import Service
+from tests.control.conftest import Template
+from tests.support.control import Service, running
+from tidecast_control.settings import Settings
+from tidecast_control.statements import LIFE_S, RECENT_MAX, Recent
 
 
 @pytest.fixture
@@ -25,6 +29,7 @@ def statements(service: Service, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         told.append("session")
         return begin()
 
+    monkeypatch.setattr(db.statements, "recent", Recent(lambda: 0.0))
     monkeypatch.setattr(db.statements, "rows", counted)
     monkeypatch.setattr(db, "begin", begun)
     return told
@@ -33,16 +38,17 @@ def statements(service: Service, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(
     "path", ["/topics/one", "/topics", "/topics?sort=-updated_at&label=a&q=o", "/transports"]
 )
-def test_a_read_is_two_statements(api: TestClient, statements: list[str], path: str) -> None:
-    """Who asks, and what; the rest is known until something changes."""
+def test_a_read_is_one_statement(api: TestClient, statements: list[str], path: str) -> None:
+    """Who asks is known for a second, what statuses need until something changes."""
     api.put("/api/v1/topics/one", json={"metadata": {"labels": {"a": "1"}}, "spec": {}})
-    api.get(f"/api/v1{path}")
+    for _ in range(2):
+        api.get(f"/api/v1{path}")
     del statements[:]
     answer = api.get(f"/api/v1{path}")
     assert answer.status_code == 200
     assert answer.json()
-    assert len(statements) == 2, statements
-    assert "session" not in statements
+    assert len(statements) == 1, statements
+    assert "FROM resources" in statements[0]
 
 
 def test_a_change_shows_in_the_next_read(api: TestClient) -> None:
@@ -119,3 +125,42 @@ def test_topics_that_name_no_transport_count_for_the_first(api: TestClient) -> N
 def _counts(api: TestClient) -> dict[str, int]:
     items = api.get("/api/v1/transports").json()["items"]
     return {each["metadata"]["name"]: each["status"]["topics"] for each in items}
+
+
+def test_who_asked_is_known_for_a_moment() -> None:
+    now = [0.0]
+    recent = Recent(lambda: now[0])
+    recent.put("a", 1)
+    now[0] = LIFE_S * 0.9
+    assert recent.get("a") == 1
+    now[0] = LIFE_S
+    assert recent.get("a") is None
+    for n in range(RECENT_MAX + 5):
+        recent.put(str(n), n)
+    assert recent.get("0") is None
+    assert recent.get(str(RECENT_MAX + 4)) == RECENT_MAX + 4
+    recent.clear()
+    assert recent.get(str(RECENT_MAX + 4)) is None
+
+
+def test_who_is_shut_out_is_out_at_once(service: Service) -> None:
+    """A session that was just used ends with the next request, and so does a key."""
+    user, key = service.user("short", "viewer"), service.key("brief", role="viewer")
+    for client in (user, key):
+        assert client.get("/api/v1/topics").status_code == 200
+    body = {"role": "viewer", "disabled": True}
+    assert service.admin.put("/api/v1/users/short", json=body).status_code == 200
+    assert user.get("/api/v1/topics").status_code == 401
+    assert key.get("/api/v1/topics").status_code == 200
+    assert service.admin.delete("/api/v1/keys/brief").status_code == 200
+    assert key.get("/api/v1/topics").status_code == 401
+
+
+def test_a_head_that_never_ends_is_refused(settings: Settings, template: Template) -> None:
+    with running(settings, template.login) as service:
+        address = ("127.0.0.1", service.port)
+        for head in (b"GET /" + b"a" * 70_000, b"GET / HTTP/1.1\r\nx: " + b"a" * 70_000):
+            with socket.create_connection(address, timeout=20) as connection:
+                connection.sendall(head)
+                assert connection.makefile("rb").readline().startswith(b"HTTP/1.1 400")
+        assert service.api.get("/topics").status_code == 200

@@ -68,24 +68,36 @@ _KEY = f"SELECT {', '.join(KnownKey._fields)} FROM keys WHERE digest = %s"
 
 async def login(statements: Statements, digest: str) -> Login | None:
     """A session with its user."""
-    found = await statements.rows(_LOGIN, digest)
-    return Login(*found[0]) if found else None
+    known: Login | None = statements.recent.get(digest)
+    if known is None:
+        found = await statements.rows(_LOGIN, digest)
+        if found:
+            known = Login(*found[0])
+            statements.recent.put(digest, known)
+    return known
 
 
 async def note_session(statements: Statements, session: str, now: datetime) -> None:
     """A session was used."""
     await statements.rows("UPDATE sessions SET used_at = %s WHERE id = %s", now, session)
+    statements.recent.clear()
 
 
 async def known_key(statements: Statements, digest: str) -> KnownKey | None:
     """A key by its secret's digest."""
-    found = await statements.rows(_KEY, digest)
-    return KnownKey(*found[0]) if found else None
+    known: KnownKey | None = statements.recent.get(digest)
+    if known is None:
+        found = await statements.rows(_KEY, digest)
+        if found:
+            known = KnownKey(*found[0])
+            statements.recent.put(digest, known)
+    return known
 
 
 async def note_key(statements: Statements, key: str, now: datetime) -> None:
     """A key was used."""
     await statements.rows("UPDATE keys SET used_at = %s WHERE id = %s", now, key)
+    statements.recent.clear()
 
 
 def end_sessions(session: Session, user_name: str, keep: str | None = None) -> None:

@@ -14,7 +14,6 @@ from tidecast_control.kit.http import (
     Ctx,
     Db,
     DryRun,
-    as_json,
     etag_of,
     fresh,
     needs,
@@ -77,7 +76,7 @@ def _read_routes(kind: Kind, router: APIRouter) -> None:
 
     async def list_all(ctx, actor, query):  # type: ignore[no-untyped-def]
         del actor
-        return as_json(await reads.page(ctx.db, kind, query))
+        return _json(await reads.page(ctx.db, kind, query))
 
     async def get(ctx, actor, name, request):  # type: ignore[no-untyped-def]
         del actor
@@ -86,7 +85,7 @@ def _read_routes(kind: Kind, router: APIRouter) -> None:
         if request.headers.get("if-none-match") == etag:
             return Response(status_code=304, headers={"ETag": etag})
         found = await reads.views(ctx.db, kind, [row], stamp)
-        return as_json(found[0], {"ETag": etag})
+        return _json(reads.encode(found[0]), {"ETag": etag})
 
     router.add_api_route(
         f"/{kind.path}",
@@ -110,6 +109,10 @@ def _read_routes(kind: Kind, router: APIRouter) -> None:
         dependencies=first,
         tags=[kind.path],
     )  # fmt: skip
+
+
+def _json(body: bytes, headers: dict[str, str] | None = None) -> Response:
+    return Response(body, 200, headers, media_type="application/json")
 
 
 def _write_routes(kind: Kind, router: APIRouter) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,6 @@ from tidecast_control.kit.schemas import (
     ResourceInput,
 )
 from tidecast_control.live.seen import world_of
-from tidecast_control.live.world import World
 
 IMPACTS: tuple[Impact, ...] = ("none", "live", "restart", "recreate", "data_loss")
 META_FIELDS = ("labels", "owner", "description", "deletion_protection", "managed_by")
@@ -56,22 +55,6 @@ def etag(row: ResourceRow | None) -> str | None:
 
 
 # --- reading --------------------------------------------------------------------------------------
-
-
-def shown(
-    kind: Kind, rows: Sequence[Row], known: Any, world: World | None
-) -> list[Resource[Any, Any]]:
-    """Rows as resources, with their statuses. What was checked when it was stored is not again."""
-    statuses = kind.status(known, world, rows)
-    return [
-        kind.resource.model_construct(
-            kind=kind.name,
-            metadata=metadata_of(row),
-            spec=kind.spec.model_validate(row.spec),
-            status=status,
-        )
-        for row, status in zip(rows, statuses, strict=True)
-    ]
 
 
 def metadata_of(row: Row) -> Metadata:
@@ -101,7 +84,12 @@ def row_of(session: Session, kind: Kind, name: str, *, lock: bool = False) -> Re
 
 def view(session: Session, kind: Kind, row: Row) -> Resource[Any, Any]:
     """A row as a resource, as this transaction sees the rest."""
-    return shown(kind, [row], kind.learn(session), world_of(session))[0]
+    return kind.resource.model_construct(
+        kind=kind.name,
+        metadata=metadata_of(row),
+        spec=kind.spec.model_validate(row.spec),
+        status=kind.status(kind.learn(session), world_of(session), [row])[0],
+    )
 
 
 # --- planning -------------------------------------------------------------------------------------

@@ -106,25 +106,22 @@ def slow(world: World, facts: Facts, now: datetime) -> dict[str, Json]:
         lost = r.ratio(made["packets_resent"], made["packets_out"])
         if lost > LOSS_RATIO:
             note("topic", topic, node, "loss", f"{lost:.1%} of the packets are sent again", lost)
-    archived = {(row["topic"], row["node"]) for row in world.queues.values()}
     for reader in world.readers.values():
-        if not reader["client"] and (reader["topic"], reader["node"]) in archived:
-            continue  # the archiver: the way goes on through the queues
         ring = world.publications.get(reader["source"]) or world.images.get(reader["source"])
-        slots = int(ring["slots"]) if ring else 0
-        if slots and int(reader["lag_packets"]) > LAG_SLOW * slots:
+        slots, lag = int(ring["slots"]) if ring else 0, int(reader["lag_packets"])
+        if slots and lag > LAG_SLOW * slots:
             note(
                 "receiver",
                 reader["topic"],
                 reader["node"],
                 "slow_reader",
-                f"{reader['client']} is {reader['lag_packets']} packets behind",
-                int(reader["lag_packets"]),
+                f"{reader['client'] or 'the archiver'} is {lag:,} packets behind",
+                lag,
             )
     for name, row in world.subscriptions.items():
         if row["pressure"] and row["state"] == "active":
             lag = int(row["lag_messages"])
-            words = f"{lag} messages behind: {row['pressure']}"
+            words = f"{lag:,} messages behind: {row['pressure']}"
             note("subscription", name, "", "slow_reader", words, lag)
     for gone in facts.since.keys() - found.keys():
         del facts.since[gone]
@@ -257,6 +254,8 @@ def flow(world: World) -> Json:
             node=reader["node"],
             state="active",
         )
+        read = boxes[target].get("packets_per_s", 0.0) + made["packets_out"] + made["packets_in"]
+        boxes[target]["packets_per_s"] = round(read, 1)
         _edge(
             edges,
             f"topic/{reader['topic']}",

@@ -9,7 +9,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from tidecast_control.context import Context
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import Ctx, Db, actor_of, checked, needs, problem_responses
+from tidecast_control.kit.http import Ctx, actor_of, checked, needs, problem_responses
 from tidecast_control.kit.problems import CATALOGUE, not_found
 from tidecast_control.kit.schemas import Page
 from tidecast_control.live.facts import read as read_facts
@@ -23,10 +23,10 @@ router = APIRouter(tags=["system"])
 
 
 @api.get("/system", responses=problem_responses())
-def system_info(session: Db, ctx: Ctx, actor: Annotated[Actor, needs("system:read")]) -> SystemInfo:
+async def system_info(ctx: Ctx, actor: Annotated[Actor, needs("system:read")]) -> SystemInfo:
     """Version, time, and the settings a client should know."""
     del actor
-    return service.info(session, ctx)
+    return await service.info(ctx)
 
 
 @api.get("/problems")
@@ -48,7 +48,7 @@ def _kind(code: str) -> ProblemKind:
 
 
 @router.get("/health/live")
-def health_live() -> Health:
+async def health_live() -> Health:
     """The process answers. For everybody."""
     return Health(ok=True, checks={"process": "ok"})
 

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from sqlalchemy.exc import SQLAlchemyError
-from sqlmodel import Session
 
 import tidecast
-from tidecast_control.auth import repository as accounts
 from tidecast_control.context import Context
-from tidecast_control.kit import repository
 from tidecast_control.kit.models import utc_now
 from tidecast_control.system.schemas import Health, SystemInfo
 
+_FACTS = """
+SELECT coalesce((SELECT version FROM topology_clock WHERE id = 1), 0),
+count(*) = 1 AND bool_and(must_change_password) FROM users"""
 
-def info(session: Session, ctx: Context) -> SystemInfo:
+
+async def info(ctx: Context) -> SystemInfo:
     """Version, time, settings that a client should know."""
-    version, _ = repository.clock(session)
+    version, first_run = (await ctx.db.statements.rows(_FACTS))[0]
     now = utc_now()
-    people = accounts.users(session)
     return SystemInfo(
         version=tidecast.__version__,
         started_at=ctx.started_at,
         now=now,
         uptime_s=(now - ctx.started_at).total_seconds(),
         topology_version=version,
-        first_run=len(people) == 1 and people[0].must_change_password,
+        first_run=first_run,
         faults_allowed=ctx.settings.allow_faults,
         telemetry_hz_max=ctx.settings.telemetry_hz,
         postgres="external" if ctx.settings.database_url is not None else "embedded",

@@ -1,6 +1,7 @@
 import { Link } from "@tanstack/react-router";
 import { PanelLeft } from "lucide-react";
 import { cn } from "@/lib/cn";
+import { SMALL, useMedia } from "@/lib/media";
 import { setPref, usePrefs } from "@/lib/prefs";
 import { IconButton } from "@/ui/button";
 import { Tip } from "@/ui/tip";
@@ -59,12 +60,13 @@ function NavLink({ place, narrow, badge }: { place: Place; narrow: boolean; badg
 }
 
 export function Sidebar({ firing, admin }: { firing: number; admin: boolean }) {
-  const narrow = usePrefs().sidebar === "narrow";
+  const small = useMedia(SMALL);
+  const narrow = usePrefs().sidebar === "narrow" || small;
   return (
     <nav
       aria-label="Main"
       className={cn(
-        "flex h-full shrink-0 flex-col border-r bg-panel transition-[width] max-md:w-13",
+        "flex h-full shrink-0 flex-col border-r bg-panel transition-[width]",
         narrow ? "w-13" : "w-52",
       )}
     >
@@ -97,14 +99,16 @@ export function Sidebar({ firing, admin }: { firing: number; admin: boolean }) {
           </div>
         ))}
       </div>
-      <div className={cn("flex border-t p-2", narrow && "justify-center")}>
-        <IconButton
-          icon={PanelLeft}
-          label={narrow ? "Widen the sidebar" : "Narrow the sidebar"}
-          hint="["
-          onClick={() => setPref("sidebar", narrow ? "wide" : "narrow")}
-        />
-      </div>
+      {!small && (
+        <div className={cn("flex border-t p-2", narrow && "justify-center")}>
+          <IconButton
+            icon={PanelLeft}
+            label={narrow ? "Widen the sidebar" : "Narrow the sidebar"}
+            hint="["
+            onClick={() => setPref("sidebar", narrow ? "wide" : "narrow")}
+          />
+        </div>
+      )}
     </nav>
   );
 }

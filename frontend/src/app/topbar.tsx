@@ -116,11 +116,14 @@ export function Topbar({ user, onPalette, onKeys, onYaml, onSignOut }: Props) {
       <button
         type="button"
         onClick={onPalette}
-        className="flex h-7.5 w-72 min-w-0 items-center gap-2 rounded-md border bg-canvas px-2.5 text-faint text-sm transition-colors hover:border-line-strong hover:text-muted"
+        aria-label="Find or do anything"
+        className="flex h-7.5 w-72 min-w-0 items-center max-sm:w-auto gap-2 rounded-md border bg-canvas px-2.5 text-faint text-sm transition-colors hover:border-line-strong hover:text-muted"
       >
         <Search aria-hidden className="size-3.5 shrink-0" />
-        <span className="flex-1 truncate text-left">Find or do anything</span>
-        <Keys keys="mod+k" />
+        <span className="flex flex-1 items-center gap-2 max-sm:hidden">
+          <span className="flex-1 truncate text-left">Find or do anything</span>
+          <Keys keys="mod+k" />
+        </span>
       </button>
       <div className="ml-auto flex items-center gap-1.5">
         <LiveBadge />
@@ -146,10 +149,12 @@ export function Topbar({ user, onPalette, onKeys, onYaml, onSignOut }: Props) {
             {zone === "utc" ? "UTC" : "Local"}
           </button>
         </Tip>
-        {onYaml && (
-          <IconButton icon={FileCode} label="Apply or export YAML" hint="y" onClick={onYaml} />
-        )}
-        <IconButton icon={Keyboard} label="Keyboard shortcuts" hint="?" onClick={onKeys} />
+        <span className="flex items-center gap-1.5 max-sm:hidden">
+          {onYaml && (
+            <IconButton icon={FileCode} label="Apply or export YAML" hint="y" onClick={onYaml} />
+          )}
+          <IconButton icon={Keyboard} label="Keyboard shortcuts" hint="?" onClick={onKeys} />
+        </span>
         <Menu trigger={<IconButton icon={isDark(theme) ? Moon : Sun} label="Theme" />}>
           <MenuLabel>Theme</MenuLabel>
           {THEMES.map((one) => (

@@ -53,7 +53,7 @@ export function HistoryChart({ label, atS, stepS, lines, format, height = 170 }:
       {
         width: host.clientWidth || 300,
         height,
-        padding: [6, 16, 0, 0],
+        padding: [6, 28, 0, 0],
         legend: { show: false },
         cursor: { points: { size: 6 }, drag: { x: false, y: false } },
         scales: { x: { time: true }, y: { range: (_, __, top) => [0, (top || 0) * 1.12 || 1] } },

@@ -67,7 +67,7 @@ export function TimeChart(props: Props) {
       {
         width: host.clientWidth || 300,
         height,
-        padding: [6, 16, 0, 0],
+        padding: [6, 28, 0, 0],
         legend: { show: false },
         cursor: { sync: { key: "live" }, points: { size: 6 }, drag: { x: false, y: false } },
         scales: {

@@ -11,6 +11,7 @@ export type LinkState = "connecting" | "live" | "stale" | "paused" | "offline" |
 /** Ten minutes at two samples a second; more frames are shown, but not kept. */
 export const SAMPLES_MAX = 1_200;
 const SPACING_SECONDS = 0.45;
+const HOLE_SECONDS = 4;
 /** Rings of channels that nobody watches any more are kept for a return, up to this many. */
 const CHANNELS_KEPT_MAX = 24;
 
@@ -115,6 +116,8 @@ export class LiveStore {
     const seconds = this.lastAtMs / 1000;
     const newest = channel.ring.newestTime();
     if (seconds - newest < SPACING_SECONDS) return;
+    // Nobody watched in between: a hole, not a line across what is not known.
+    if (seconds - newest > HOLE_SECONDS) channel.ring.push(newest + SPACING_SECONDS, []);
     channel.ring.push(seconds, samplesOf(name, channel.data));
   }
 

@@ -19,8 +19,8 @@ export function Card({ title, hint, actions, children, className, flush, label }
     >
       {(title || actions) && (
         <header className="flex min-h-10 items-center gap-2 px-3.5 pt-1.5">
-          <h2 className="font-semibold text-sm">{title}</h2>
-          {hint && <span className="truncate text-faint text-xs">{hint}</span>}
+          <h2 className="whitespace-nowrap font-semibold text-sm">{title}</h2>
+          {hint && <span className="truncate text-faint text-xs max-sm:hidden">{hint}</span>}
           <span className="ml-auto flex items-center gap-1">{actions}</span>
         </header>
       )}

@@ -47,14 +47,16 @@ export function Stat({ label, value, note, tone, help, spark }: Props) {
           <span className="ml-0.5 font-medium text-muted text-sm tracking-normal">{unit}</span>
         </p>
         {spark && (
-          <Sparkline
-            channel={spark.channel}
-            name={spark.name}
-            tint={spark.tint ?? 1}
-            label={`${label} over the last minutes`}
-            width={72}
-            height={26}
-          />
+          <span className="max-sm:hidden">
+            <Sparkline
+              channel={spark.channel}
+              name={spark.name}
+              tint={spark.tint ?? 1}
+              label={`${label} over the last minutes`}
+              width={72}
+              height={26}
+            />
+          </span>
         )}
       </div>
       <p className="truncate text-faint text-xs">{note ?? "\u00a0"}</p>

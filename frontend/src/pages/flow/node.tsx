@@ -26,6 +26,13 @@ const STATES: Record<One["state"], string> = {
   paused: "border-info border-dashed",
 };
 
+const WORDS: Record<One["state"], string> = {
+  active: "",
+  idle: "text-faint",
+  slow: "text-warn",
+  paused: "text-info",
+};
+
 /** On the network packets are counted, behind a queue messages. */
 const DURABLE: readonly One["kind"][] = ["queue", "agent", "subscription"];
 
@@ -71,7 +78,9 @@ export const FlowNodeView = memo(function FlowNodeView({ data }: NodeProps<Node<
             {data.kind}
             {data.node && ` @ ${data.node}`}
           </span>
-          {data.state !== "active" && <b className="font-medium text-warn">{data.state}</b>}
+          {data.state !== "active" && (
+            <b className={cn("font-medium", WORDS[data.state])}>{data.state}</b>
+          )}
         </span>
         <span className="num flex justify-between text-2xs text-muted">
           {rate(data.packets_per_s, DURABLE.includes(data.kind) ? " msg/s" : " pkt/s")}

@@ -69,8 +69,8 @@ export function FirstSteps({ active }: { active: boolean }) {
   }
   return (
     <section aria-label="First steps" className="mb-3 rounded-lg border bg-panel p-4">
-      <header className="mb-2.5 flex items-start gap-4">
-        <div className="min-w-0 flex-1">
+      <header className="mb-2.5 flex flex-wrap items-start gap-x-4 gap-y-2">
+        <div className="min-w-0 flex-1 basis-56">
           <h2 className="font-semibold">
             {active ? "Your platform is running" : "From here to the first message"}
           </h2>

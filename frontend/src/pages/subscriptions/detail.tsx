@@ -95,7 +95,7 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
   const close = () => setAsked(null);
   const lag = live?.lag_messages ?? status.lag_messages;
   const dead = live?.dead_letters ?? status.dead_letters;
-  const cursors: Cursor[] = live
+  const cursors: Cursor[] = live?.cursors
     ? Object.entries(live.cursors).map(([queue, each]) => ({ queue, ...each }))
     : (status.cursors ?? []);
   const verb = spec.paused ? "resume" : "pause";
@@ -243,9 +243,7 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
         <Positions cursors={cursors} />
       </div>
       {asked === "edit" && <SubscriptionEditor subscription={subscription} onClose={close} />}
-      {asked === "seek" && (
-        <Seek name={name} of={spec.topic} cursors={cursors} onClose={close} />
-      )}
+      {asked === "seek" && <Seek name={name} of={spec.topic} cursors={cursors} onClose={close} />}
       {asked === "redrive" && (
         <Redrive
           name={name}

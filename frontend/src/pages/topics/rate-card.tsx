@@ -171,8 +171,8 @@ function RateRow({ scale, own, effective, source, disabled, send }: RowProps) {
   const text = value === 0 ? "no limit" : scale.show(value);
   return (
     <div>
-      <div className="mb-1.5 flex items-center gap-2">
-        <span className="font-medium text-xs">{scale.label}</span>
+      <div className="mb-1.5 flex flex-wrap items-center gap-2">
+        <span className="whitespace-nowrap font-medium text-xs">{scale.label}</span>
         {own === null ? (
           <Badge icon={Gauge}>{source === "none" ? "no limit set" : `by ${source}`}</Badge>
         ) : (
