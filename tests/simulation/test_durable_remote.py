@@ -120,6 +120,26 @@ def test_a_named_producer_goes_on_behind_its_last_sequence() -> None:
         assert two.payloads() == [b"a", b"b", b"c", b"d", b"e"]
 
 
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_new_session_waits_for_what_an_older_ring_of_its_node_still_holds(
+    closed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would fence the older ring, and go on behind a hole where that ring's messages were."""
+    monkeypatch.setattr("tidecast.node.node.TICK_S", 1e-3)  # it looks at held sessions then
+    with pair() as two:
+        first = two.publisher(producer="billing")
+        first.publish(b"a", ack="durable")
+        lost_until_ns = two.net.clock() + 5_000_000
+        two.net.intercept(lambda p: p.type != wire.DATA or two.net.clock() > lost_until_ns)
+        first.publish_batch([b"b", b"c"])
+        if closed:
+            first.close()
+        second = two.publisher(producer="billing")
+        second.publish(b"d", ack="durable", timeout=60.0)
+        assert second.position == 4
+        assert two.payloads() == [b"a", b"b", b"c", b"d"]
+
+
 def test_a_newer_session_fences_the_older_one_wherever_it_is() -> None:
     with pair() as two:
         old = two.publisher(producer="billing")
