@@ -99,7 +99,7 @@ def test_lag_rises_with_a_slow_consumer_and_falls_and_a_pause_holds_it(
         consuming(platform.data_dir, "orders.eu", "billing", slow_per_s=20) as consumer,
     ):
         expect(figure(page, "Lag")).to_have_text(HUNDREDS)
-        expect(page.get_by_label("grows").first).to_be_visible()
+        expect(page.get_by_text("lag grows by")).to_be_visible()
         consumer.fast.set()
         expect(figure(page, "Lag")).not_to_have_text(HUNDREDS)
         page.get_by_role("button", name="Pause", exact=True).click()

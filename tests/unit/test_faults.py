@@ -44,8 +44,9 @@ def due(words, now_ns, out):  # type: ignore[no-untyped-def]
     i = ft.due_held(faults, now_ns)
     if i < 0:
         return -1
-    out[: faults.held[i, 2]] = faults.held_bytes[i, : faults.held[i, 2]]
     n = faults.held[i, 2]
+    for k in range(n):
+        out[k] = faults.held_bytes[i, k]
     ft.forget_held(faults, i)
     return n
 
