@@ -19,6 +19,7 @@ from tidecast.client import metadata, object_kernels
 from tidecast.client.message import Message, Origin
 from tidecast.client.object_kernels import message_maker, payload_maker
 from tidecast.errors import Closed
+from tidecast.native import objects
 from tidecast.native.memory import address
 from tidecast.native.objects import field_offsets
 from tidecast.sync import Connection
@@ -119,6 +120,16 @@ def test_a_method_kept_from_its_publisher_stays_safe(client: Connection) -> None
     gc.collect()
     with pytest.raises(Closed):
         publish(b"late")
+
+
+def test_a_function_keeps_what_the_interpreter_knows_of_it(client: Connection) -> None:
+    """The cache forgets what threads have made at the same time, all but one."""
+    publisher = client.publisher("t")
+    objects._method.cache_clear()
+    gc.collect()
+    others = [bytes(range(size)) for size in range(256)]  # they take the memory that is free
+    assert publisher.publish.__name__ == "publish"
+    publisher.publish(others[7])
 
 
 def test_a_subclass_that_replaces_publish_is_called(client: Connection) -> None:

@@ -149,7 +149,10 @@ def builtin(kernel: Any, own: tuple[Any, ...], name: str, doc: str = "") -> Call
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object,
                                                      ctypes.c_void_p)  # fmt: skip
-    function: Callable[..., Any] = make(ctypes.addressof(_method(kernel, name, doc)), own, None)
+    method = _method(kernel, name, doc)
+    # The function has the address alone. Threads that come here together may each have made one,
+    # and the cache keeps but one of them.
+    function: Callable[..., Any] = make(ctypes.addressof(method), (*own, method), None)
     return function
 
 
