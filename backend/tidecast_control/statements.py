@@ -7,8 +7,9 @@ they cost no thread, no unit of work and, once prepared, no parsing.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import msgspec
@@ -28,23 +29,31 @@ class Recent:
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
-        self._known: dict[str, tuple[float, Any]] = {}
+        self._lock = threading.Lock()  # changes are made in other threads
+        self._known: dict[Hashable, tuple[float, Any]] = {}
+        self.changes = 0
+        """How often something changed."""
 
-    def get(self, key: str) -> Any:
+    def get(self, key: Hashable) -> Any:
         """What was put under the key a moment ago, or None."""
         found = self._known.get(key)
         return found[1] if found is not None and self._clock_s() - found[0] < LIFE_S else None
 
-    def put(self, key: str, answer: Any) -> None:
-        """Keep an answer; the oldest goes."""
-        self._known.pop(key, None)
-        self._known[key] = (self._clock_s(), answer)
-        if len(self._known) > RECENT_MAX:
-            del self._known[next(iter(self._known))]
+    def put(self, key: Hashable, answer: Any, changes: int) -> None:
+        """Keep an answer, asked for at ``changes``, if nothing changed since; the oldest goes."""
+        with self._lock:
+            if changes != self.changes:
+                return  # it may be as things were before
+            self._known.pop(key, None)
+            self._known[key] = (self._clock_s(), answer)
+            if len(self._known) > RECENT_MAX:
+                del self._known[next(iter(self._known))]
 
     def clear(self) -> None:
         """Something changed."""
-        self._known.clear()
+        with self._lock:
+            self.changes += 1
+            self._known.clear()
 
 
 class Statements:
@@ -53,7 +62,7 @@ class Statements:
     def __init__(self, url: str, options: str) -> None:
         """``options`` of the server: see `db.Database`."""
         self.recent = Recent()
-        """Who asks, by the digest of the secret."""
+        """Who asks, by the kind and the digest of the secret."""
         self._url = url
         # Values differ much in how many rows they match, and planning takes 0.1 ms.
         self._options = f"{options} -c plan_cache_mode=force_custom_plan"

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from tests.control.conftest import Template
 from tests.support.control import Service, running
+from tidecast_control.kit.http import SESSION_COOKIE
 from tidecast_control.settings import Settings
 from tidecast_control.statements import LIFE_S, RECENT_MAX, Recent
 
@@ -130,17 +131,33 @@ def _counts(api: TestClient) -> dict[str, int]:
 def test_who_asked_is_known_for_a_moment() -> None:
     now = [0.0]
     recent = Recent(lambda: now[0])
-    recent.put("a", 1)
+    recent.put("a", 1, recent.changes)
     now[0] = LIFE_S * 0.9
     assert recent.get("a") == 1
     now[0] = LIFE_S
     assert recent.get("a") is None
     for n in range(RECENT_MAX + 5):
-        recent.put(str(n), n)
+        recent.put(str(n), n, recent.changes)
     assert recent.get("0") is None
     assert recent.get(str(RECENT_MAX + 4)) == RECENT_MAX + 4
+    asked_at = recent.changes
     recent.clear()
     assert recent.get(str(RECENT_MAX + 4)) is None
+    recent.put("b", "as it was before the change", asked_at)
+    assert recent.get("b") is None
+
+
+def test_a_session_is_no_key_and_a_key_no_session(service: Service) -> None:
+    """Not even while it is known from a moment ago."""
+    user, key = service.user("wrong", "viewer"), service.key("way", role="viewer")
+    stranger = service.client()
+    for client in (user, key):
+        assert client.get("/api/v1/topics").status_code == 200
+    bearer = {"Authorization": f"Bearer {user.cookies[SESSION_COOKIE]}"}
+    assert stranger.get("/api/v1/topics", headers=bearer).status_code == 401
+    secret = key.headers["Authorization"].removeprefix("Bearer ")
+    cookie = {"Cookie": f"{SESSION_COOKIE}={secret}"}
+    assert stranger.get("/api/v1/topics", headers=cookie).status_code == 401
 
 
 def test_who_is_shut_out_is_out_at_once(service: Service) -> None:

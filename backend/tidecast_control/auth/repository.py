@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import delete, func, select
 from sqlmodel import Session, col
 
 from tidecast_control.auth.models import KeyRow, SessionRow, UserRow
 from tidecast_control.statements import Statements
+
+_T = TypeVar("_T")
 
 
 def user(session: Session, name: str, *, lock: bool = False) -> UserRow | None:
@@ -66,15 +68,21 @@ FROM sessions s JOIN users u ON u.name = s."user" WHERE s.id = %s"""
 _KEY = f"SELECT {', '.join(KnownKey._fields)} FROM keys WHERE digest = %s"
 
 
+async def _known(statements: Statements, kind: type[_T], sql: str, digest: str) -> _T | None:
+    recent = statements.recent
+    known: _T | None = recent.get((kind, digest))
+    if known is None:
+        changes = recent.changes
+        found = await statements.rows(sql, digest)
+        if found:
+            known = kind(*found[0])
+            recent.put((kind, digest), known, changes)
+    return known
+
+
 async def login(statements: Statements, digest: str) -> Login | None:
     """A session with its user."""
-    known: Login | None = statements.recent.get(digest)
-    if known is None:
-        found = await statements.rows(_LOGIN, digest)
-        if found:
-            known = Login(*found[0])
-            statements.recent.put(digest, known)
-    return known
+    return await _known(statements, Login, _LOGIN, digest)
 
 
 async def note_session(statements: Statements, session: str, now: datetime) -> None:
@@ -85,13 +93,7 @@ async def note_session(statements: Statements, session: str, now: datetime) -> N
 
 async def known_key(statements: Statements, digest: str) -> KnownKey | None:
     """A key by its secret's digest."""
-    known: KnownKey | None = statements.recent.get(digest)
-    if known is None:
-        found = await statements.rows(_KEY, digest)
-        if found:
-            known = KnownKey(*found[0])
-            statements.recent.put(digest, known)
-    return known
+    return await _known(statements, KnownKey, _KEY, digest)
 
 
 async def note_key(statements: Statements, key: str, now: datetime) -> None:

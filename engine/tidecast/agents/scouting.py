@@ -2,8 +2,8 @@
 
 A lane that waits for a record of its stream stands in a chain of its queue and key's hash. The
 scout goes through a queue's records in order, and hands each at once to the lanes of its chain that
-want it; they stay there. To wake each, and let it find its record in the block and wait again, took
-some 300 ns a record more with 10,000 streams than with 100.
+want it; they stay there, instead of being woken, finding their record and waiting again.
+`tidecast bench streams` measures what a record costs with 1, 100 and 10,000 streams.
 """
 
 from __future__ import annotations

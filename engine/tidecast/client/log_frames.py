@@ -139,19 +139,13 @@ def from_reader(data: Any) -> FromReader:
     header, body = rf.split(data)
     if body.nbytes:
         raise BadFrame(f"a reader's frame with a body of {body.nbytes} bytes: it has none")
-    try:
-        return _reader_decoder.decode(header)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
-        raise BadFrame(f"no frame of a reader: {problem}") from None
+    return rf.decoded(_reader_decoder, header, "a reader")
 
 
 def from_log(data: Any) -> tuple[FromLog, memoryview]:
     """A gateway's frame and its body. Raises BadFrame."""
     header, body = rf.split(data)
-    try:
-        frame = _log_decoder.decode(header)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
-        raise BadFrame(f"no frame of a gateway: {problem}") from None
+    frame = rf.decoded(_log_decoder, header, "a gateway")
     if body.nbytes > (PIECE_BYTES_MAX if isinstance(frame, Piece) else 0):
         raise BadFrame(f"{type(frame).__name__} with a body of {body.nbytes} bytes")
     return frame, body

@@ -1,9 +1,7 @@
 """What the client does with Python's objects in kernels: take `bytes`, make `bytes` and messages.
 
-Functions of this module are called as the interpreter's own are (see `tidecast.native.objects`):
-20 ns for the call instead of 200 for a dispatch, and no Python code a message. Publishing one
-message so costs half of what it did, a list of payloads is made in a third of the time, and a list
-of 4,000 distinct `bytes` is published at 10 ns each instead of 60.
+Functions of this module are called as the interpreter's own are (see `tidecast.native.objects`),
+without a dispatch and without Python code a message. `tidecast bench python` measures the gain.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -27,6 +27,7 @@ from tidecast.layout import member
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address
 
+_F = TypeVar("_F")
 PROTOCOL_VERSION = 2
 PATH = "/tidecast/2"
 """Where a gateway's websocket is. The version is in the path, the token in the HTTP header."""
@@ -375,23 +376,25 @@ def split(data: Any) -> tuple[memoryview, memoryview]:
     return whole[HEAD.size : HEAD.size + n], whole[HEAD.size + n :]
 
 
+def decoded(decoder: msgspec.msgpack.Decoder[_F], header: Any, sender: str) -> _F:
+    """The header of a frame of ``sender``. Raises BadFrame."""
+    try:
+        return decoder.decode(header)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
+        raise BadFrame(f"no frame of {sender}: {problem}") from None
+
+
 def from_client(data: Any) -> tuple[FromClient, memoryview]:
     """A client's frame and its body. Raises BadFrame."""
     header, body = split(data)
-    try:
-        frame = _client_decoder.decode(header)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
-        raise BadFrame(f"no frame of a client: {problem}") from None
+    frame = decoded(_client_decoder, header, "a client")
     return frame, _checked(frame, body, _room_of(frame))
 
 
 def from_gateway(data: Any) -> tuple[FromGateway, memoryview]:
     """A gateway's frame and its body. Raises BadFrame."""
     header, body = split(data)
-    try:
-        frame = _gateway_decoder.decode(header)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as problem:
-        raise BadFrame(f"no frame of a gateway: {problem}") from None
+    frame = decoded(_gateway_decoder, header, "a gateway")
     return frame, _checked(frame, body, _room_of(frame))
 
 
