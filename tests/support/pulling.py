@@ -291,8 +291,8 @@ def fill(r: Rig, q: int, n: int, size: int = 100, keys: int = 0, batch: int = 50
     return bodies
 
 
-def drain(r: Rig, *members: TestMember, rounds: int = 2000) -> list[Got]:
-    """Run, take and ack until nothing comes any more."""
+def drain(r: Rig, *members: TestMember, rounds: int = 3000, patience: int = 2) -> list[Got]:
+    """Run, take and ack until nothing comes any more, ``patience`` times."""
     found: list[Got] = []
     empty = 0
     for _ in range(rounds):
@@ -303,7 +303,7 @@ def drain(r: Rig, *members: TestMember, rounds: int = 2000) -> list[Got]:
             m.ack_all(got)
             fresh += got
         empty = 0 if fresh else empty + 1  # the first empty one still gives room back
-        if empty == 2:
+        if empty == patience:
             return found
         found += fresh
     raise AssertionError("no end")

@@ -11,45 +11,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from tests.support.pulling import S_NS, Got, Rig, TestMember, rig
+from tests.support.pulling import S_NS, Got, Rig, drain, fill, payloads, rig
 
 from tidecast.agents.puller_entries import pause_lane
 from tidecast.log.queue_log import QueueLog
 from tidecast.queues import cursor as cu
-
-
-def fill(r: Rig, q: int, n: int, size: int = 100, keys: int = 0, batch: int = 50) -> list[bytes]:
-    """n numbered records, of ``keys`` keys in turn."""
-    bodies = [b"%08d" % i + bytes(size - 8) for i in range(n)]
-    for i in range(0, n, batch):
-        part = bodies[i : i + batch]
-        if keys:
-            r.put(q, *((b"k%d" % ((i + k) % keys), body) for k, body in enumerate(part)))
-        else:
-            r.put(q, *part)
-    return bodies
-
-
-def drain(r: Rig, *members: TestMember, rounds: int = 3000, patience: int = 2) -> list[Got]:
-    """Run, take and ack until nothing comes any more, ``patience`` times."""
-    found: list[Got] = []
-    empty = 0
-    for _ in range(rounds):
-        r.run()
-        fresh: list[Got] = []
-        for m in members:
-            got = m.take()
-            m.ack_all(got)
-            fresh += got
-        empty = 0 if fresh else empty + 1
-        if empty == patience:
-            return found
-        found += fresh
-    raise AssertionError("no end")
-
-
-def payloads(got: list[Got]) -> list[bytes]:
-    return [one.payload for one in got]
 
 
 def blocks_used(r: Rig) -> int:
@@ -75,6 +41,71 @@ def test_f1_one_fetch_at_a_time_and_none_for_what_is_buffered() -> None:
         r.now += 2 * S_NS
         assert payloads(drain(r, m, patience=20)) == bodies
         assert r.sources[0].reads == 1, "all of it was buffered by the first"
+
+
+def turn(r: Rig, advance_ns: int = 0) -> None:
+    """Some cycles; does not wait for answers of sources."""
+    r.now += advance_ns
+    for _ in range(20):
+        r.puller.work(r.now)
+
+
+def test_a_flowing_lane_does_not_wait_for_its_next_block() -> None:
+    """Behind a round trip the next blocks are asked for early: one wait, for the first."""
+    with rig(block_bytes=64 << 10) as r:
+        q, m = r.queue(blocks_max=4, delay_ns=S_NS), r.member(in_flight_max=20)
+        lane = r.lane(q, m)
+        bodies = fill(r, q, 4000)
+        got, waits = [], 0
+        while len(got) < len(bodies):
+            turn(r)
+            fresh = m.take()
+            m.ack_all(fresh)
+            got += fresh
+            starved = not fresh and r.lane_record(lane)["reason"] == cu.FETCHING
+            waits += starved
+            r.now += S_NS + 1 if starved else S_NS // 8
+        assert payloads(got) == bodies
+        assert waits == 1
+        assert amplification(r) == 1.0
+        assert blocks_used(r) <= 4
+
+
+def test_what_is_read_ahead_takes_no_block_from_who_rests() -> None:
+    with rig(block_bytes=64 << 10) as r:
+        q = r.queue(blocks_max=2, delay_ns=S_NS)
+        slow, fast = r.member(sub=0, in_flight_max=1), r.member(sub=1, in_flight_max=100)
+        resting = r.lane(q, slow, sub=0)
+        bodies = fill(r, q, 2000)
+        turn(r)
+        turn(r, 2 * S_NS)
+        assert len(slow.take()) == 1
+        pause_lane(r.puller.words, resting, 1)
+        turn(r)
+        r.lane(q, fast, sub=1)
+        got: list[Got] = []
+        for _ in range(4):  # all within the first block
+            turn(r, 2 * S_NS)
+            fresh = fast.take()
+            fast.ack_all(fresh)
+            got += fresh
+        assert payloads(got) == bodies[: len(got)]
+        assert got
+        assert int(r.puller.state.queues[q]["spilled"]) == 0
+
+
+def test_a_queue_that_grows_while_it_is_read_is_read_again() -> None:
+    """The answer tells where the queue ended when it was asked, not where it ends."""
+    with rig() as r:
+        q, m = r.queue(delay_ns=S_NS), r.member()
+        r.lane(q, m)
+        first = fill(r, q, 10)
+        turn(r)  # asked
+        more = fill(r, q, 10)
+        turn(r)
+        for _ in range(3):
+            turn(r, 2 * S_NS)
+        assert payloads(m.take()) == first + more
 
 
 def test_f3_f8_with_everything_buffered_and_paused_it_neither_spins_nor_hangs() -> None:

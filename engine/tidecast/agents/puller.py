@@ -9,7 +9,7 @@ to the shell as an event; the lanes concerned wait meanwhile, the others go on.
 from __future__ import annotations
 
 from tidecast.agents.events import A_EVENTS, EVENTS_MAX, emit
-from tidecast.agents.puller_fetch import ask_shell, fetch_here
+from tidecast.agents.puller_fetch import ask_shell, fetch_here, read_ahead
 from tidecast.agents.puller_state import (
     DEAD_ATTEMPTS,
     DEAD_TERM,
@@ -399,6 +399,8 @@ def serve_lane(S, lane, now):
         if n <= 0:
             return done
         done += n
+        if S.queues[L.queue].reader_address == 0 and S.misc[P_DISCARD] == 0:
+            read_ahead(S, L)
     if L.block >= 0:
         S.blocks[L.block].hot = cycle + 1
     cu.make_ready(S, lane)
@@ -497,6 +499,7 @@ def _fetches(S):
             q = i * 64 + bit
             Q = S.queues[q]
             if Q.fetching == 0 and Q.want >= 0:
+                Q.grew = 0
                 done = fetch_here(S, q) if Q.reader_address != 0 else -1
                 if done >= 0:
                     work += done

@@ -17,7 +17,16 @@ from tidecast.native.jit import inlined
 from tidecast.native.memory import bytes_at
 from tidecast.queues import cursor as cu
 from tidecast.queues.blocks import count_records, list_batches
-from tidecast.queues.cache import adopt, evict, give_block, take_block, victim
+from tidecast.queues.cache import (
+    UNKNOWN,
+    adopt,
+    evict,
+    find_block,
+    give_block,
+    take_block,
+    touch,
+    victim,
+)
 
 EXTEND, FRESH, DEFER, NOTHING_WANTED = 0, 1, 2, 3
 _reader_of = READER.of
@@ -46,7 +55,7 @@ def finish_fetch(S, q, b, fetched_bytes, records, end, fresh):
         Q.fetched_records += records
         S.blocks[b].touched = S.misc[P_CYCLE]
     Q.want, Q.fetching = -1, 0
-    Q.end = end
+    Q.end = UNKNOWN if Q.grew else end
     S.wanting[q >> 6] &= ~(1 << (q & 63))
     cu.wake_chain(S, cu.FOR_QUEUE, cu.BLOCK_CHAINS + q)
 
@@ -112,6 +121,30 @@ def fetch_here(S, q):
         return -1
     finish_fetch(S, q, b, S.blocks[b].used, n, max(log_end, S.blocks[b].end), True)
     return 1
+
+
+@inlined
+def read_ahead(S, L):
+    """Want what follows a flowing lane's block, once the lane is in the block's second half.
+
+    For sources behind a round trip: a lane that asks only when it has nothing left gets one block a
+    round trip. Gives up no block in which another lane flows or rests.
+    """
+    q, B = L.queue, S.blocks[L.block]
+    Q = S.queues[q]
+    if Q.want >= 0 or B.end >= Q.end or Q.end == UNKNOWN or L.next * 2 < B.first + B.end:
+        return
+    cycle = S.misc[P_CYCLE]
+    ahead = find_block(S, q, B.end)
+    if ahead >= 0:
+        touch(S, ahead, cycle)
+        return
+    if Q.blocks == Q.blocks_max:
+        j = victim(S, q, cycle)
+        if j < 0 or S.blocks[S.held[q, j]].parked > 0:
+            return
+    Q.want = B.end
+    S.wanting[q >> 6] |= 1 << (q & 63)
 
 
 @inlined

@@ -19,6 +19,7 @@ QUEUE = np.dtype(
     [
         ("active", np.int64),
         ("end", np.int64),  # token behind the newest known record; UNKNOWN: ask the log
+        ("grew", np.int64),  # 1: it may have grown since the last fetch was asked for
         ("want", np.int64),  # token that a lane waits for; -1: none
         ("fetching", np.int64),  # 1: a fetch is on its way
         ("blocks", np.int64),  # how many it holds

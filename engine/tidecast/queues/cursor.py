@@ -212,7 +212,7 @@ def want(S, L, lane, token):
 @inlined
 def queue_grew(S, q):
     """New records were appended: how many is found out by whoever fetches."""
-    S.queues[q].end = UNKNOWN
+    S.queues[q].end, S.queues[q].grew = UNKNOWN, 1
     if S.queues[q].followers > 0:
         S.scouting[q >> 6] |= 1 << (q & 63)
     return wake_chain(S, FOR_QUEUE, DATA_CHAINS + q)
