@@ -56,7 +56,8 @@ def test_a_flowing_lane_does_not_wait_for_its_next_block() -> None:
         q, m = r.queue(blocks_max=4, delay_ns=S_NS), r.member(in_flight_max=20)
         lane = r.lane(q, m)
         bodies = fill(r, q, 4000)
-        got, waits = [], 0
+        got: list[Got] = []
+        waits = 0
         while len(got) < len(bodies):
             turn(r)
             fresh = m.take()
