@@ -10,7 +10,6 @@ import errno
 import os
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidecast import events as ev
@@ -19,7 +18,7 @@ from tidecast.agents.archiver import tell_ring
 from tidecast.buffers.ring_file import describe
 from tidecast.client.link import PublicationOptions
 from tidecast.config import TopicConfig
-from tidecast.errors import NotFound, SharedMemoryError, StorageError, TidecastError
+from tidecast.errors import NotFound, StorageError, TidecastError
 from tidecast.layout import counters as cl
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
@@ -97,24 +96,6 @@ class Durable:
         return self._tables
 
     # --- life -------------------------------------------------------------------------------------
-
-    def adopt(self, directories: list[Path]) -> None:
-        """Map the rings that dead engines left, before their files are removed."""
-        for directory in directories:
-            for path in sorted(directory.glob("pub-*")):
-                try:
-                    mapped = MappedFile.open(path)
-                except TidecastError:
-                    continue
-                try:
-                    describe(mapped.array)
-                    wanted = ds.ring_session(mapped.array)[0] != 0
-                except SharedMemoryError:
-                    wanted = False
-                if wanted:
-                    self.leftovers.append(mapped)
-                else:
-                    mapped.close()
 
     def start(self) -> None:
         """Open the logs of all durable topics, drain leftovers, start the archiver."""

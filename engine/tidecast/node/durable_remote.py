@@ -29,7 +29,7 @@ from tidecast.errors import ConfigError, Conflict, SequenceGap, SharedMemoryErro
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
-from tidecast.native.mapped import Bytes, MappedFile
+from tidecast.native.mapped import MappedFile
 from tidecast.native.packing import pack_into, unpack_from
 from tidecast.node import durable_sources as ds
 from tidecast.node import durable_upkeep as upkeep
@@ -51,7 +51,6 @@ SILENT_S = 1.0
 GONE_S = 2.0
 RIVAL_S = 1.0
 """How long a new session waits for an older one of its producer that somebody still uses."""
-_OVER = (lay.ACK_FENCED, lay.ACK_REFUSED, lay.ACK_ENDED)
 
 
 @dataclass(slots=True)
@@ -141,9 +140,7 @@ class Remote:
         """The owner has all of it, or wants none of it."""
         if publication.remote < 0:
             return True
-        ring = publication.mapped.array
-        (state,) = unpack_from("<q", ring, lay.ACK_STATE_AT)
-        return state in _OVER or not _unacked(ring, publication.about().slots)
+        return not ds.unacked(publication.mapped.array, publication.about().slots)
 
     def adopt(self, mapped: MappedFile, config: TopicConfig) -> None:
         """Send on what a dead engine's ring holds for the topic's owner."""
@@ -153,8 +150,7 @@ class Remote:
         entry = next(
             (i for i, e in consumers(ring) if not e[lay.CONSUMER_SUBSCRIPTION_AT // 8]), -1
         )
-        (state,) = unpack_from("<q", ring, lay.ACK_STATE_AT)
-        if entry < 0 or state in _OVER or not _unacked(ring, about.slots):
+        if entry < 0 or not ds.unacked(ring, about.slots):
             mapped.unlink()
             mapped.close()
             return
@@ -214,7 +210,7 @@ class Remote:
 
     def _is_over(self, publication: Publication) -> bool:
         (state,) = unpack_from("<q", publication.mapped.array, lay.ACK_STATE_AT)
-        return state in _OVER
+        return state in ds.OVER
 
     def _take_ring(self, topic: DurableTopic, publication: Publication) -> None:
         node, ring = self.node, publication.mapped.array
@@ -447,14 +443,3 @@ class Remote:
         topic = self.durable.topics.get(opened.topic)
         if topic is not None:
             topic.producers.close(opened.session.producer, self.durable.wall_ns())
-
-
-def _unacked(ring: Bytes, slots: int) -> bool:
-    """A ring holds messages behind what is acked."""
-    (version,) = unpack_from("<q", ring, lay.ACK_VERSION_AT)
-    record = lay.ACK_RECORDS_AT + (version & 1) * lay.ACK_RECORD_BYTES
-    seq, at, _ = unpack_from("<qqq", ring, record)
-    (word,) = unpack_from("<q", ring, lay.HEADER_BYTES + (seq & (slots - 1)) * 8)
-    holds = word >> lay.SEQ_SHIFT == seq & lay.SEQ_MASK
-    state, length = (word >> lay.STATE_SHIFT) & 0xFF, word & lay.CONTROL_LENGTH_MASK
-    return bool(holds and (state == lay.SEALED or (state == lay.OPEN and length > at)))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tidecast.agents import archiver_state as ast
 from tidecast.buffers.ring_file import RingInfo, add_consumer, describe, remove_consumer
-from tidecast.errors import SharedMemoryError
+from tidecast.errors import SharedMemoryError, TidecastError
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.layout import segment as seg
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 ARCHIVER_SUBSCRIPTION = 0
 """Subscription id of the archiver's consumer entries; others begin at 1."""
+OVER = (lay.ACK_FENCED, lay.ACK_REFUSED, lay.ACK_ENDED)
+"""States of a session that is over: nothing more of its ring is taken."""
 
 
 @dataclass(slots=True)
@@ -262,7 +265,30 @@ def ring_session(ring: Bytes) -> tuple[int, int, int]:
     return producer, epoch, first_seq
 
 
+def unacked(ring: Bytes, slots: int) -> bool:
+    """A ring holds messages behind what is acked, and its session is not over."""
+    (version,) = unpack_from("<q", ring, lay.ACK_VERSION_AT)
+    if unpack_from("<q", ring, lay.ACK_STATE_AT)[0] in OVER:
+        return False
+    record = lay.ACK_RECORDS_AT + (version & 1) * lay.ACK_RECORD_BYTES
+    seq, at, _ = unpack_from("<qqq", ring, record)
+    (word,) = unpack_from("<q", ring, lay.HEADER_BYTES + (seq & (slots - 1)) * 8)
+    holds = word >> lay.SEQ_SHIFT == seq & lay.SEQ_MASK
+    state, length = (word >> lay.STATE_SHIFT) & 0xFF, word & lay.CONTROL_LENGTH_MASK
+    return bool(holds and (state == lay.SEALED or (state == lay.OPEN and length > at)))
+
+
+def unsettled(path: Path) -> bool:
+    """A file is the ring of a durable topic's producer, with messages that are not acked."""
+    try:
+        mapped = MappedFile.open(path)
+        about = describe(mapped.array)
+    except TidecastError:
+        return False
+    return ring_session(mapped.array)[0] != 0 and unacked(mapped.array, about.slots)
+
+
 __all__ = [
-    "ARCHIVER_SUBSCRIPTION", "ArchiverTables", "Source", "ack_record", "begin_ring", "describe",
-    "ring_session",
+    "ARCHIVER_SUBSCRIPTION", "OVER", "ArchiverTables", "Source", "ack_record", "begin_ring",
+    "describe", "ring_session", "unacked", "unsettled",
 ]  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidecast import events as ev
@@ -14,6 +15,7 @@ from tidecast.layout import ring as lay
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.native.mapped import MappedFile
 from tidecast.node import durable_sources as ds
+from tidecast.node import tables
 from tidecast.node.durable_topic import DurableTopic
 from tidecast.protocol.dedup import Session
 
@@ -74,6 +76,26 @@ def settle(durable: Durable, topic: DurableTopic, sources: list[ds.Source]) -> N
 # --- leftovers of dead engines ------------------------------------------------------------------
 
 
+def adopt(durable: Durable, directories: list[Path], into: Path) -> None:
+    """Map the rings that dead engines left, and take them ``into`` our own directory.
+
+    Else a crash before they are drained would lose them. The spool's stay where they are.
+    """
+    spool = tables.spool_directory(durable.node.data_dir)
+    for path in [path for each in (*directories, spool) for path in sorted(each.glob("pub-*"))]:
+        try:
+            mapped = MappedFile.open(path)
+            describe(mapped.array)
+        except TidecastError:
+            continue
+        if not ds.ring_session(mapped.array)[0]:
+            mapped.close()
+            continue
+        if path.parent != spool:
+            mapped.path = path.rename(into / f"pub-left-{len(durable.leftovers)}")
+        durable.leftovers.append(mapped)
+
+
 def drain_leftovers(durable: Durable) -> None:
     """Read what dead engines' rings hold, for a while; the rest follows by and by."""
     for mapped in durable.leftovers:
@@ -100,7 +122,10 @@ def take_over(durable: Durable, mapped: MappedFile) -> None:
     topic = durable.topics.get(about.topic_name)
     producer, epoch, first_seq = ds.ring_session(ring)
     known = topic.producers.known.get(producer) if topic is not None else None
-    if topic is None or (known is not None and known.epoch > epoch):
+    if topic is None:
+        return  # its file stays, for an engine that has the topic again
+    if known is not None and known.epoch > epoch:
+        mapped.unlink()  # fenced: nobody will ever take it
         return
     found = topic.producers.open(producer, None, time.time_ns())
     found.producer.epoch = epoch

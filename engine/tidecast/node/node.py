@@ -12,7 +12,6 @@ import itertools
 import os
 import queue
 import secrets
-import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -56,8 +55,15 @@ from tidecast.layout.packet import CHANNEL_LARGE, CHANNEL_NAMES
 from tidecast.native.mapped import MappedFile
 from tidecast.node import sessions, tables, topics
 from tidecast.node.durable import Durable
+from tidecast.node.durable_upkeep import adopt
 from tidecast.node.keys import KEYS_NAME, KeyRing
-from tidecast.node.leftovers import adopt_recorder, clear_leftovers, dead_nodes, make_directory
+from tidecast.node.leftovers import (
+    adopt_recorder,
+    clear_leftovers,
+    dead_nodes,
+    make_directory,
+    remove_directory,
+)
 from tidecast.node.state import Client, Image, Peer, Publication, Subscription
 from tidecast.node.subscriptions_durable import DurableSubscriptions
 from tidecast.node.transports import Memory, TransportRuntime
@@ -122,10 +128,9 @@ class Node(NodeViews):
     def start(self) -> None:
         """Create shared memory, open sockets, start agents: all of it or nothing."""
         self.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-        spool = tables.spool_directory(self.data_dir)
-        self.durable.adopt([*dead_nodes(self.directory.parent), spool])
+        self._alive = make_directory(self.directory, self.data_dir)
+        adopt(self.durable, dead_nodes(self.directory.parent), self.directory)
         clear_leftovers(self.directory.parent)
-        self._alive = make_directory(self.directory)
         fresh = self.recorder_path.with_suffix(".new")
         fresh.unlink(missing_ok=True)
         try:
@@ -199,7 +204,7 @@ class Node(NodeViews):
             runtime.stop()
         self.runtimes.clear()
         if os.getpid() == self._pid:
-            shutil.rmtree(self.directory, ignore_errors=True)
+            remove_directory(self.directory)
             os.close(self._alive)
             with contextlib.suppress(OSError):
                 self.directory.parent.rmdir()
