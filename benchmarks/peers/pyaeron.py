@@ -13,6 +13,7 @@ DEFAULTS: dict[str, Any] = {
     "warmup_rounds": 2_000,
     "driver_idle": "backoff",
     "give_way": True,
+    "handler": "nothing",
 }
 
 CASES: dict[str, tuple[dict[str, Any], ...]] = {
@@ -21,7 +22,11 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
         for channel in ("multicast", "unicast")
         for size in (1400, 8192, 65500)
     ),
-    "python": ({"channel": "ipc"}, {"channel": "unicast"}),
+    "python": tuple(
+        {"channel": channel, "handler": handler}
+        for channel in ("ipc", "unicast")
+        for handler in ("nothing", "bytes")
+    ),
     "latency": (
         {"channel": "ipc", "give_way": False},
         {"channel": "unicast", "packet_bytes": 1400, "driver_idle": "yield"},
@@ -36,11 +41,9 @@ CASES: dict[str, tuple[dict[str, Any], ...]] = {
 def start(
     stage: Stage, config: dict[str, Any], role: str, core: int | None, **channels: str
 ) -> Worker:
+    keys = ("message_bytes", "seconds", "rounds", "warmup_rounds", "give_way", "handler")
     given = {
-        **{
-            key: config[key]
-            for key in ("message_bytes", "seconds", "rounds", "warmup_rounds", "give_way")
-        },
+        **{key: config[key] for key in keys},
         **channels,
         "warmup_s": config["warmup_s"],
         "environment": {},

@@ -45,6 +45,25 @@ def test_publish_and_iterate() -> None:
     play(scene)
 
 
+def test_what_publish_returns_is_awaited_gathered_or_made_a_task() -> None:
+    async def scene(client: tidecast.Connection, _: LoopLink) -> None:
+        async with client.subscribe("t") as sub:
+            publish = client.publisher("t").publish
+            done = publish(b"0")  # done already: there was room
+            assert len(sub.poll()) == 1
+            await done
+            await asyncio.create_task(publish(b"1"))
+            await asyncio.gather(publish(b"2"), publish(b"3", key=b"k"))
+            await asyncio.wait_for(publish(b"4"), 5.0)
+            cancelled = asyncio.create_task(publish(b"5"))
+            cancelled.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await cancelled
+            assert [(await sub.next(5.0)).data for _ in range(5)] == [b"1", b"2", b"3", b"4", b"5"]
+
+    play(scene)
+
+
 def test_await_instead_of_async_with() -> None:
     async def run() -> None:
         with loop_link() as link:

@@ -61,7 +61,7 @@ class Ring:
         lengths = np.array([len(each) for each in payloads], dtype=np.int64)
         done = np.zeros(2, dtype=np.int64) if done is None else done
         status = wr.append_batch(
-            self.ring, self.bells, self.w, joined, lengths, 0, 0, len(payloads), 0, 0, done
+            self.ring, self.bells, self.w, joined, lengths, 0, len(payloads), 0, 0, done
         )
         return int(status), int(done[0])
 

@@ -1,9 +1,11 @@
 """One process of the pyaeron benches: pub, sub, ping or pong, message by message from Python.
 
-Started as `python pyaeron_worker.py CONFIG_JSON`. The handler gets pyaeron's zero-copy view and
-does nothing with it, messages are counted by poll()'s return value, and the publisher cycles
-through messages made before: the most favourable reading. Loss shows (modulo the cycle) in the
-sequence numbers of the first and of the last message of the window.
+Started as `python pyaeron_worker.py CONFIG_JSON`. The handler gets pyaeron's zero-copy view, valid
+during the call. By ``handler`` it does ``nothing`` with it (the most favourable reading), or keeps
+its ``bytes`` in a list, which is emptied between polls (what a user must do who needs the message
+later than that). Messages are counted by poll()'s return value, and the publisher cycles through
+messages made before. Loss shows (modulo the cycle) in the sequence numbers of the first and of the
+last message of the window.
 """
 
 import contextlib
@@ -69,19 +71,29 @@ def subscribe(aeron: Any, given: dict[str, Any], end: float) -> None:
     subscription = aeron.add_subscription(given["channel"], STREAM_OUT)
     report.ready()
     poll, give_way = subscription.poll, os.sched_yield
+    kept: list[bytes] = []
+    keep = kept.append
+    handler = ignore
+    if given["handler"] == "bytes":
+
+        def handler(view: Any, _header: Any) -> None:
+            keep(view.tobytes())
+
     first = poll_one(subscription, end)
     clock = time.monotonic
     warm_at = clock() + given["warmup_s"]
     while clock() < warm_at:
-        if not poll(ignore, 256, assemble=False):
+        if not poll(handler, 256, assemble=False):
             give_way()
+        kept.clear()
     first = poll_one(subscription, end)
     start = now = clock()
     stop_at = start + given["seconds"]
     received = 0
     while now < stop_at:
         for _ in range(16):
-            polled = poll(ignore, 256, assemble=False)
+            polled = poll(handler, 256, assemble=False)
+            kept.clear()
             received += polled
             if not polled:
                 give_way()

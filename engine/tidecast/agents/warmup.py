@@ -149,7 +149,7 @@ def _tasks() -> dict[str, Callable[[], None]]:
 
     def rings() -> None:
         _compile(writer.append, raw, raw, words, raw, 0, raw, 0, 0, 0, True)
-        _compile(writer.append_batch, raw, raw, words, raw, words, 0, 0, 0, 0, True, words)
+        _compile(writer.append_batch, raw, raw, words, raw, words, 0, 0, 0, True, words)
         _compile(writer.flush_open, raw, raw, words)
         _compile(writer.close_ring, raw, raw, words)
         _compile(writer.close_abandoned, raw, raw, 0)

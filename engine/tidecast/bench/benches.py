@@ -314,10 +314,15 @@ def _ipc_turn(
 def python(note: Note, *, messages: int = 2_000_000) -> Result:
     """What a Python user sees: one by one and in batches, over UDP and over ipc.
 
-    Batches are lists of `bytes` on both sides, or arrays whose numbers the subscriber looks at.
+    One by one the subscriber looks at each message's bytes, or (``one_nothing``) at nothing, as the
+    peers' most favourable reading. Batches are lists of `bytes` on both sides; or arrays whose
+    numbers the subscriber looks at, or which it leaves in place (``batch_in_place``).
     """
     result = Result("python", {"messages": messages, "message_bytes": MESSAGE_BYTES, **machine()})
-    cases = (("one", "one", 1), ("batch_list", "list", 4), ("batch_array", "array", 6))
+    cases = (
+        ("one", "one", 1), ("one_nothing", "nothing", 1), ("batch_list", "list", 4),
+        ("batch_array", "array", 6), ("batch_in_place", "in_place", 6),
+    )  # fmt: skip
     for case, how, times in cases:
         count = messages * times
         note(f"multicast, {case}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 import os
 import time
@@ -19,6 +20,8 @@ from tidecast.errors import TidecastError
 
 PING, PONG = "bench.ping", "bench.pong"
 SETTLE_S = 20.0
+BATCH_MESSAGES = 1024
+"""A batch that a Python subscriber asks for: its payloads and its part of the ring fit an L2."""
 
 
 def _settle(c: Any, sub: Any, pub_topic: str) -> Any:
@@ -111,7 +114,7 @@ def pong(node: int, rounds: int, message_bytes: int, **config: Any) -> dict[str,
 def python_publish(
     node: int, count: int, message_bytes: int, how: str, **config: Any
 ) -> dict[str, Any]:
-    """Publish from Python: ``one`` by one, or 1,000 at a time from a ``list`` or an ``array``."""
+    """Publish from Python: one by one, or 1,000 at a time from a ``list`` or else an array."""
     payload = b"x" * message_bytes
     with live.connect(node, config) as c:
         pub = c.publisher(live.TOPIC)
@@ -120,7 +123,7 @@ def python_publish(
         live.wait_for_receivers(c, 1)
         publish = pub.publish
         began = time.perf_counter()
-        if how == "one":
+        if how in ("one", "nothing"):
             for _ in range(count):
                 publish(payload)
         elif how == "list":
@@ -140,7 +143,7 @@ def python_publish(
 
 def _batch(how: str, message_bytes: int, n: int) -> Any:
     """``n`` messages: distinct `bytes`, or an array whose rows begin with their number."""
-    if how != "array":
+    if how == "list":
         return [number.to_bytes(message_bytes, "little") for number in range(n)]
     row = np.dtype([("number", np.int64), ("rest", np.uint8, message_bytes - 8)])
     rows = np.zeros(n, dtype=row)
@@ -149,9 +152,15 @@ def _batch(how: str, message_bytes: int, n: int) -> Any:
 
 
 def _take(batch: Any, how: str, expected: int) -> int:
-    """Copy a batch out: payloads as `bytes`, or a matrix whose numbers are looked at. The count."""
-    if how != "array":
+    """What a user does with a batch; how many messages it has.
+
+    ``list``: all payloads as `bytes`; ``array``: copied as a matrix, whose numbers are looked at;
+    ``in_place``: left where it is, its bytes counted.
+    """
+    if how == "list":
         return len(batch.payloads())
+    if how == "in_place":
+        return len(batch) if batch.nbytes else 0
     numbers = batch.to_numpy()[:, :8].copy().view(np.int64).ravel()
     if numbers[0] != expected or (np.diff(numbers) != 1).any():
         raise TidecastError(f"messages {expected} and the following came otherwise: {numbers[:9]}")
@@ -159,30 +168,37 @@ def _take(batch: Any, how: str, expected: int) -> int:
 
 
 def python_subscribe(node: int, count: int, how: str, **config: Any) -> dict[str, Any]:
-    """Receive in Python: ``one`` by one, or batches as a ``list`` of payloads or an ``array``."""
-    received, n_bytes = 0, 0
+    """Receive in Python: batches (see `_take`), or ``one`` by one, each looked at, or ``nothing``.
+
+    The clock stops one batch before the last: that one waits for more, as is asked for.
+    """
     with live.connect(node, config) as c, c.subscribe(live.TOPIC, on_gap="event") as sub:
         ready()
-        began = 0.0
-        if how == "one":
-            n_bytes += len(sub.next().data)
-            began = time.perf_counter()
-            for message in itertools.islice(sub, count - 1):
-                n_bytes += len(message.data)
-            received = count
-        else:
-            for batch in sub.batches(max_messages=4096, max_wait=0.5):
-                if not len(batch):
-                    if received:
-                        break
-                    continue
-                if received == 0:
-                    began = time.perf_counter()
-                received += _take(batch, how, received)
-                if received >= count:
-                    break
-        elapsed = time.perf_counter() - began
-    return {"received": received, "bytes": n_bytes, "elapsed_s": elapsed}
+        if how in ("one", "nothing"):
+            return _iterate(sub, count, how)
+        began = elapsed = 0.0
+        received = measured = 0
+        for batch in sub.batches(max_messages=BATCH_MESSAGES, max_wait=0.01):
+            if received == 0:
+                began = time.perf_counter()
+            received += _take(batch, how, received)
+            if not measured and received > count - BATCH_MESSAGES:
+                measured, elapsed = received, time.perf_counter() - began
+            if received >= count:
+                break
+    return {"received": measured, "elapsed_s": elapsed}
+
+
+def _iterate(sub: Any, count: int, how: str) -> dict[str, Any]:
+    sub.next()
+    began = time.perf_counter()
+    if how == "nothing":
+        collections.deque(itertools.islice(sub, count - 1), maxlen=0)
+    else:
+        n_bytes = 0
+        for message in itertools.islice(sub, count - 1):
+            n_bytes += len(message.data)
+    return {"received": count, "elapsed_s": time.perf_counter() - began}
 
 
 def python_loop(count: int, message_bytes: int, how: str, **config: Any) -> dict[str, Any]:
@@ -200,7 +216,7 @@ def python_loop(count: int, message_bytes: int, how: str, **config: Any) -> dict
                     publish(payload)
             else:
                 pub.publish_batch(chunk)
-                if how == "array":
+                if how != "list":
                     chunk["number"] += 500
             pub.flush()
             want = received + 500

@@ -24,8 +24,7 @@ from tidecast.native.atomics import (
     store_release,
 )
 from tidecast.native.jit import held_kernel, hot, inlined
-from tidecast.native.memory import bytes_at, copy, load_i64, store_i64, store_u32
-from tidecast.native.objects import DATA_AT, LENGTH_AT, word_at
+from tidecast.native.memory import copy, load_i64, store_i64, store_u32
 
 W_SEQ, W_USED, W_COMMITTED, W_LIMIT = 0, 1, 2, 3
 W_MASK, W_SLOT_BYTES, W_SLOTS_AT, W_RECEIVER = 4, 5, 6, 7
@@ -244,10 +243,8 @@ def append_into(ring, bells, w, source, n, meta, meta_n, flags, receiver, flush)
 
 
 @held_kernel
-def append_batch(ring, bells, w, source, lengths, fixed, items, n, receiver, flush, done):
+def append_batch(ring, bells, w, source, lengths, fixed, n, receiver, flush, done):
     """Append ``n`` messages that lie end to end in ``source``; one atomic a packet.
-
-    Or, where ``items`` is not 0, the `bytes` objects whose addresses lie there.
 
     ``lengths``: int64 length of each, or empty when all have ``fixed`` bytes. ``done``: int64[2],
     {messages, bytes} already appended: the call resumes there and updates it. Returns 0 when all
@@ -258,20 +255,14 @@ def append_batch(ring, bells, w, source, lengths, fixed, items, n, receiver, flu
     i, at = done[0], done[1]
     first, first_at = i, at  # what is written but not yet committed starts here
     while i < n:
-        payload, start = source, at
-        if items != 0:
-            one = word_at(items, 8 * i)
-            size = word_at(one, LENGTH_AT)
-            payload, start = bytes_at(one + DATA_AT, size), 0
-        else:
-            size = fixed if lengths.size == 0 else lengths[i]
+        size = fixed if lengths.size == 0 else lengths[i]
         need = _MESSAGE_HEADER + size
         if need > w[W_SLOT_BYTES] - _HEADER:
             if w[W_USED] != 0 and not seal(ring, w):
                 i, at = first, first_at
                 continue
             first, first_at = i, at
-            status = _append_fragments(ring, w, payload, start, size, empty, 0, 0, receiver)
+            status = _append_fragments(ring, w, source, at, size, empty, 0, 0, receiver)
             if status < 0:
                 break
             status = 0
@@ -294,7 +285,7 @@ def append_batch(ring, bells, w, source, lengths, fixed, items, n, receiver, flu
             used = _HEADER
         to = w[W_SLOTS_AT] + (w[W_SEQ] & w[W_MASK]) * w[W_SLOT_BYTES] + used
         put_header(ring, to, size, wire.WHOLE)
-        copy(ring, to + 4, payload, start, size)
+        copy(ring, to + 4, source, at, size)
         w[W_USED] = used + need
         i += 1
         at += size

@@ -4,22 +4,46 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
-from tidecast import codecs
 from tidecast.client import compiled, durable_waits
 from tidecast.client.metadata import Headers
-from tidecast.client.outgoing import BatchResult, runs_of
+from tidecast.client.outgoing import BatchResult
 from tidecast.client.publisher import CLOSE_TIMEOUT_S, COLLECTED_MAX, PublisherCore
 from tidecast.client.receipts import check_ack
 from tidecast.client.waiting import Backoff, Deadline
 from tidecast.errors import BackPressure, Closed, StorageError, TidecastError, Timeout
 
 
+class Published(Coroutine[Any, Any, None]):
+    """What `Publisher.publish` returns when all is done: await it, or make a task of it."""
+
+    __slots__ = ()
+    __await__ = ().__iter__  # type: ignore[assignment] # no line of Python: 60 ns, not 100
+
+    def send(self, value: Any) -> Any:
+        """It is over."""
+        del value
+        raise StopIteration
+
+    def throw(self, *problem: Any) -> Any:
+        """Somebody cancels what is done."""
+        raise problem[1] if len(problem) > 1 and problem[1] is not None else problem[0]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 class Publisher(PublisherCore):
-    """Publishes to one topic; `tidecast.client.blocking.Publisher` with ``await``."""
+    """Publishes to one topic; `tidecast.client.blocking.Publisher` with ``await``.
+
+    `publish` of `bytes` and nothing else is done when the call returns, if there is room: awaiting
+    it then costs next to nothing and lets no other task run.
+    """
+
+    _QUICK: ClassVar[dict[str, object]] = {"try_publish": True, "publish": Published()}
 
     async def publish(
         self,
@@ -90,11 +114,8 @@ class Publisher(PublisherCore):
             except (Timeout, StorageError) as problem:
                 return result if result.error else durable_waits.with_error(result, problem)
             return result
-        if self._codec is not None and isinstance(messages, (list, tuple)):
-            messages = [codecs.encode(self._codec, each, self.topic) for each in messages]
-        runs = runs_of(messages, self.topic)
-        requested = sum(run.n for run in runs)
-        appended = 0
+        appended, runs = self.begin_batch(messages, flush)
+        requested = appended + sum(run.n for run in runs)
         for run in runs:
             error: TidecastError | None = None
             done = False
@@ -106,7 +127,7 @@ class Publisher(PublisherCore):
                 raise
             except TidecastError as problem:
                 error = problem
-            appended += int(run.done[0])
+            appended += run.done
             if not done:
                 dropped = 0 if error is not None else requested - appended
                 self.drop(dropped)

@@ -20,7 +20,7 @@ from tidecast.client.link import Link
 from tidecast.client.message import Batch, Message
 from tidecast.client.metadata import Headers
 from tidecast.client.opening import open_link
-from tidecast.client.outgoing import BatchResult, reject, runs_of
+from tidecast.client.outgoing import BatchResult, reject
 from tidecast.client.publisher import CLOSE_TIMEOUT_S, COLLECTED_MAX, PublisherCore
 from tidecast.client.receipts import check_ack
 from tidecast.client.start import Latest, Start
@@ -31,7 +31,7 @@ from tidecast.client.subscriber import (
     check_handler,
     check_max_messages,
 )
-from tidecast.client.waiting import Backoff, Deadline, InlinePace
+from tidecast.client.waiting import Backoff, Deadline, FillPace, InlinePace
 from tidecast.errors import BackPressure, Closed, TidecastError, Timeout
 from tidecast.events import Event
 
@@ -105,11 +105,8 @@ class Publisher(durable_waits.BlockingWaits, PublisherCore):
             check_ack(self, ack)
             result = self.publish_batch(messages, flush=flush, timeout=timeout)
             return self.settle_batch(result, timeout)
-        if self._codec is not None and isinstance(messages, (list, tuple)):
-            messages = [codecs.encode(self._codec, each, self.topic) for each in messages]
-        runs = runs_of(messages, self.topic)
-        requested = sum(run.n for run in runs)
-        appended = 0
+        appended, runs = self.begin_batch(messages, flush)
+        requested = appended + sum(run.n for run in runs)
         for run in runs:
             error: TidecastError | None = None
             done = False
@@ -121,7 +118,7 @@ class Publisher(durable_waits.BlockingWaits, PublisherCore):
                 raise
             except TidecastError as problem:
                 error = problem
-            appended += int(run.done[0])
+            appended += run.done
             if not done:
                 dropped = 0 if error is not None else requested - appended
                 self.drop(dropped)
@@ -402,18 +399,21 @@ class Subscription(SubscriptionCore):
             self._connection.bell.wait(word, deadline.left_s(1.0))
 
     def _fill(self, batch: Batch, limit: int, max_wait: float) -> Batch:
-        deadline, spins = Deadline(max_wait), 0
+        deadline, pace = Deadline(max_wait), FillPace()
         bell, link = self._connection.bell, self._connection.link
         while len(batch) < limit and not deadline.passed:
+            if not link.inline and batch.image is not None:
+                batch.image.await_more(len(batch), limit)
             grown = self.grow(batch, limit)
             if grown is None:
                 return batch
-            spins = spins + 1 if len(grown) == len(batch) else 0
-            if spins:
+            if len(grown) == len(batch):
                 if link.inline:
                     link.work()
-                elif spins > 4 * _SPINS and (word := self.arm(batch)) is not None:
+                elif (word := self.arm(batch)) is not None:
                     bell.wait(word, deadline.left_s(1.0))
+            elif len(grown) < limit and not link.inline:
+                pace.pause(deadline)
             batch = grown
         return batch
 

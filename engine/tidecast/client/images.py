@@ -9,7 +9,7 @@ import numpy as np
 
 from tidecast.buffers import reader as rd
 from tidecast.buffers.ring_file import describe
-from tidecast.client import kernels
+from tidecast.client import batch_kernels, kernels
 from tidecast.client.message import Batch, torn
 from tidecast.codecs import Codec
 from tidecast.events import Gap, ImageAvailable
@@ -19,6 +19,7 @@ from tidecast.native.memory import address
 
 BATCH_MESSAGES_MAX = 4096
 """Messages a batch may have."""
+_AWAIT_SPINS = 300
 _ASSEMBLY_KEPT_BYTES_MAX = 1 << 20
 _ASSEMBLY_BYTES_MIN = 1 << 12
 
@@ -70,6 +71,7 @@ class Image:
             self.port[rd.R_SEEN] = address(self._seen)
         entry = int(self.port[rd.R_ENTRY]) + lay.CONSUMER_TETHERED_AT
         self.tethered = bool(self._ring[entry])
+        self.port[kernels.Q_IN_PLACE] = int(self.tethered)
         self.memory = self._ring.data.toreadonly()
         self.base = address(self._ring)
         """Where `memory` lies."""
@@ -90,10 +92,10 @@ class Image:
         self.generation += 1
         if self._assembly.size > _ASSEMBLY_KEPT_BYTES_MAX:
             self._drop_assembly()
-        n = kernels.take(self.port, self._out, self._columns, limit)
+        n = batch_kernels.take(self.port, self._out, self._columns, limit)
         if n == rd.NEED_BUFFER:
             self.make_room()
-            n = kernels.take(self.port, self._out, self._columns, limit)
+            n = batch_kernels.take(self.port, self._out, self._columns, limit)
         if n > 0:
             return self._batch(n)
         if n == rd.ASSEMBLED:
@@ -107,11 +109,15 @@ class Image:
         n = len(batch)
         if not self.tethered or limit > self._out.shape[0]:
             return None
-        more = kernels.extend(self.port, self._out, self._columns, n, limit)
+        more = batch_kernels.extend(self.port, self._out, self._columns, n, limit)
         if more == kernels.NOTHING:
             return None
         self.generation += 1
         return self._batch(more) if more > 0 else self.gap("lost")
+
+    def await_more(self, have: int, limit: int) -> None:
+        """Give the writer some 50 us to make of a batch of ``have`` messages one of ``limit``."""
+        batch_kernels.await_packets(self.port, limit, have, _AWAIT_SPINS)
 
     def gap(self, reason: str) -> Gap:
         """The last gap as an event."""
@@ -158,17 +164,6 @@ class Image:
             "malformed": int(port[rd.R_MALFORMED]),
             "behind_packets": self.behind(),
         }
-
-    def gather(
-        self, memory: memoryview, columns: kernels.Port, n: int
-    ) -> tuple[Bytes, kernels.Port]:
-        """The payloads end to end, copied, and their n + 1 offsets; then ask `check_whole`."""
-        source = np.frombuffer(memory, dtype=np.uint8)
-        size = int((columns[1, :n] - columns[0, :n]).sum())
-        target = np.empty(size, dtype=np.uint8)
-        offsets = np.empty(n + 1, dtype=np.int64)
-        kernels.gather(address(source), source.size, columns, n, target, offsets)
-        return target, offsets
 
     def check_whole(self) -> None:
         """Raises GapError when what was polled last was overwritten meanwhile."""

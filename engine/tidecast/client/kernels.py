@@ -26,7 +26,7 @@ from tidecast.buffers.writer import (
 )
 from tidecast.layout import ring as lay
 from tidecast.native.atomics import load_acquire, load_acquire_i32, load_relaxed
-from tidecast.native.jit import held_kernel, hot, inlined, kernel
+from tidecast.native.jit import held_kernel, hot, kernel
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address, address_of, bytes_at, copy, load_i64
 from tidecast.native.objects import BYTES_OBJECT, DATA_AT, LENGTH_AT, direct, object_address
@@ -41,9 +41,10 @@ compiled producer runs without the interpreter lock, or the ring is gone. The ke
 hold the interpreter lock from the look at P_BUSY to the end, so the look is enough."""
 
 Q_RING, Q_RING_BYTES, Q_ASSEMBLY, Q_ASSEMBLY_BYTES = (rd.READER_FIELDS + i for i in range(4))
-Q_FLAGS, Q_NODE, Q_SESSION = (rd.READER_FIELDS + 4 + i for i in range(3))
-READ_PORT_FIELDS = rd.READER_FIELDS + 7
-"""A reader's port. Q_FLAGS: all flags of the last batch or-ed. Node id and session."""
+Q_FLAGS, Q_NODE, Q_SESSION, Q_IN_PLACE = (rd.READER_FIELDS + 4 + i for i in range(4))
+READ_PORT_FIELDS = rd.READER_FIELDS + 8
+"""A reader's port. Q_FLAGS: all flags of the last batch or-ed. Node id and session. Q_IN_PLACE: not
+0 when batches stay in the ring, and the columns of a plain one are enough."""
 
 BUSY = -10
 NOTHING = -9
@@ -138,13 +139,13 @@ def put_array(port: Port, source: Bytes) -> int:
 
 @held_kernel
 def put_many(
-    port: Port, at: int, n_bytes: int, lengths: Port, fixed: int, items: int, n: int,
-    receiver: int, flush: int, done: Port,
+    port: Port, at: int, n_bytes: int, lengths: Port, fixed: int, n: int, receiver: int,
+    flush: int, done: Port,
 ) -> int:  # fmt: skip
-    """Append ``n`` messages: end to end at raw address ``at``, or objects; see `append_batch`."""
+    """Append ``n`` messages that lie end to end at raw address ``at``; see `append_batch`."""
     return append_batch(
-        ring_of(port), bells_of(port), port, bytes_at(at, n_bytes), lengths,
-        fixed, items, n, receiver, flush, done,
+        ring_of(port), bells_of(port), port, bytes_at(at, n_bytes), lengths, fixed, n, receiver,
+        flush, done,
     )  # fmt: skip
 
 
@@ -158,35 +159,6 @@ def seal_open(port: Port) -> None:
 def finish(port: Port) -> None:
     """Seal what is open and mark the ring closed."""
     close_ring(ring_of(port), bells_of(port), port)
-
-
-@inlined
-def _tabulate(port: Port, out: Port, columns: Port, first: int, n: int) -> int:
-    """Starts and ends of the batch's payloads from ``first`` on as two columns, flags or-ed."""
-    flags = 0 if first == 0 else port[Q_FLAGS]
-    for i in range(first, n):
-        columns[0, i] = out[i, rd.OUT_AT]
-        columns[1, i] = out[i, rd.OUT_AT] + out[i, rd.OUT_LENGTH]
-        flags |= out[i, rd.OUT_FLAGS]
-    port[Q_FLAGS] = flags
-    return n
-
-
-@held_kernel
-def take(port: Port, out: Port, columns: Port, limit: int) -> int:
-    """`poll`, and the payloads' starts and ends in ``columns`` (int64[2, limit])."""
-    n = rd.poll_into(read_ring_of(port), port, assembly_of(port), out, limit)
-    return _tabulate(port, out, columns, 0, n)
-
-
-@held_kernel
-def extend(port: Port, out: Port, columns: Port, n: int, limit: int) -> int:
-    """Add to the ``n`` messages of the last `take` without giving any back; the count then."""
-    ring = read_ring_of(port)
-    more = rd.extend_into(ring, port, assembly_of(port), out, n, limit)
-    if more == n and rd.has_more(ring, port):
-        return NOTHING  # a fragmented message or a gap is next: it comes alone
-    return _tabulate(port, out, columns, n, more)
 
 
 @held_kernel

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from tidecast import codecs
-from tidecast.client import kernels, metadata
+from tidecast.client import batch_kernels, kernels, metadata
 from tidecast.client.metadata import HeaderValue, Optional
 from tidecast.client.object_kernels import message_maker, payload_maker
 from tidecast.errors import Closed, CodecError, GapError
@@ -179,9 +179,9 @@ class Batch(Origin):
     def views(self) -> list[memoryview]:
         """The payloads in place, nothing copied: valid until the next batch is taken."""
         self._check()
-        memory = self._memory
-        starts, ends = self._bounds()
-        return [memory[start:end] for start, end in zip(starts, ends, strict=True)]
+        columns, n = self._columns, self._n
+        slices = map(slice, columns[0, :n].tolist(), columns[1, :n].tolist())
+        return list(map(self._memory.__getitem__, slices))
 
     @property
     def nbytes(self) -> int:
@@ -204,12 +204,10 @@ class Batch(Origin):
         return payload_maker()(self._base(), self._columns, self._n)
 
     def _base(self) -> int:
-        image = self._image
-        return (
-            image.base
-            if self._memory is image.memory
-            else address(np.frombuffer(self._memory, np.uint8))
-        )
+        image, memory = self._image, self._memory
+        if memory is image.memory:
+            return image.base
+        return address(np.frombuffer(memory, np.uint8)) if len(memory) else 0
 
     def values(self) -> list[Any]:
         """The payloads decoded by the subscription's codec. Raises CodecError."""
@@ -217,14 +215,18 @@ class Batch(Origin):
 
     def to_numpy(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
         """A copy as ``uint8[n, bytes]``. Raises CodecError when the lengths differ."""
-        data, offsets = self._whole(self._gathered())
-        size = int(offsets[1]) if self._n else 0
-        if not np.array_equal(offsets, np.arange(self._n + 1) * size):
+        self._check()
+        columns, n = self._columns, self._n
+        size = int(columns[1, 0] - columns[0, 0]) if n else 0
+        data = np.empty((n, size), dtype=np.uint8)
+        if not batch_kernels.copy_rows(
+            self._base(), len(self._memory), columns, n, size, data.reshape(-1)
+        ):
             raise CodecError(
                 f"topic {self.topic}: messages of different lengths are no matrix: use to_arrow "
                 "or payloads"
             )
-        return data.reshape(self._n, size)
+        return self._whole(data)
 
     def to_arrow(self, *, in_place: bool = False) -> Any:
         """An Arrow array of the payloads.
@@ -254,21 +256,16 @@ class Batch(Origin):
 
     def _arrow_in_place(self, pa: Any) -> Any:
         self._check()
-        memory = np.frombuffer(self._memory, dtype=np.uint8)
-        if memory.size >= 1 << 31:
+        size = len(self._memory)
+        if size >= 1 << 31:
             raise CodecError(
-                f"topic {self.topic}: a view array reaches 2 GiB, this ring has {memory.size} "
+                f"topic {self.topic}: a view array reaches 2 GiB, this ring has {size} "
                 "bytes: use to_arrow()"
             )
         views = np.empty(self._n * _VIEW_BYTES, dtype=np.uint8)
-        kernels.arrow_views(memory.ctypes.data, memory.size, self._columns, self._n, views)
+        kernels.arrow_views(self._base(), size, self._columns, self._n, views)
         buffers = [None, pa.py_buffer(views), pa.py_buffer(self._memory)]
         return pa.Array.from_buffers(pa.binary_view(), self._n, buffers)
-
-    def _bounds(self) -> tuple[list[int], list[int]]:
-        columns = self._columns
-        n = self._n
-        return columns[0, :n].tolist(), columns[1, :n].tolist()
 
     def _whole(self, copied: _T) -> _T:
         if self._n:
@@ -277,7 +274,10 @@ class Batch(Origin):
 
     def _gathered(self) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], kernels.Port]:
         self._check()
-        return self._image.gather(self._memory, self._columns, self._n)
+        columns, n = self._columns, self._n
+        data, offsets = np.empty(self.nbytes, dtype=np.uint8), np.empty(n + 1, dtype=np.int64)
+        kernels.gather(self._base(), len(self._memory), columns, n, data, offsets)
+        return data, offsets
 
     def _check(self) -> None:
         if self._n and self._generation != self._image.generation:
@@ -313,9 +313,6 @@ class EmptyBatch(Batch):
     def still_valid(self) -> bool:
         """Always."""
         return True
-
-    def _gathered(self) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], kernels.Port]:
-        return np.empty(0, dtype=np.uint8), np.zeros(1, dtype=np.int64)
 
 
 def split(raw: bytes, offsets: np.ndarray[Any, Any]) -> list[bytes]:

@@ -87,15 +87,6 @@ def _about(function: Callable[..., Any]) -> str:
     return f"{function.__name__}({', '.join(given)})\n--\n\n{inspect.getdoc(function)}"
 
 
-@held_kernel
-def all_bytes(items: int, n: int, kind: int) -> bool:
-    """Are the ``n`` objects whose addresses lie at ``items`` of type ``kind``?"""
-    alike = True
-    for i in range(n):
-        alike = alike and word_at(word_at(items, 8 * i), TYPE_AT) == kind
-    return alike
-
-
 @inlined
 def _ends(columns: int) -> int:
     """Address of the second of two columns, of the array object ``columns``."""

@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tidecast.client import object_kernels as kernels
+from tidecast.buffers import writer as wr
+from tidecast.client import batch_kernels as kernels
 from tidecast.client.kernels import Port, put_many
+from tidecast.client.kernels import put as put_one
 from tidecast.errors import CodecError, ConfigError, TidecastError
 from tidecast.native.memory import address
-from tidecast.native.objects import TUPLE_ITEMS_AT
 
 Lengths = np.ndarray[Any, np.dtype[np.int64]]
 SAME_LENGTH: Lengths = np.empty(0, dtype=np.int64)
@@ -21,37 +22,78 @@ _ARROW_WIDE = ("large_binary", "large_string")
 
 
 class Run:
-    """Messages end to end in memory, or as objects, and how many of them are appended already."""
+    """Messages that lie end to end in memory, and how many of them are appended already.
 
-    __slots__ = ("address", "bytes", "done", "fixed", "items", "keep", "lengths", "n")
+    All have ``fixed`` bytes if ``lengths`` is empty.
+    """
 
-    def __init__(
-        self, keep: Any, lengths: Lengths, fixed: int, n: int, objects: tuple[bytes, ...] = ()
-    ) -> None:
-        """``keep``: a byte array of the messages. All have ``fixed`` bytes if ``lengths`` is empty.
+    __slots__ = ("_at", "done", "fixed", "keep", "lengths", "n")
 
-        An address instead of an array keeps the kernel to one signature, read-only or not.
-        """
-        self.address, self.bytes = address(keep), int(keep.size)
-        self.lengths, self.fixed, self.n = lengths, fixed, n
-        self.keep = objects or keep
-        self.items = _items(objects) if objects else 0
-        self.done = np.zeros(2, dtype=np.int64)
+    def __init__(self, keep: Any, lengths: Lengths, fixed: int, n: int) -> None:
+        """``keep``: a contiguous array of ``n`` messages; it may be read-only."""
+        self.keep, self.lengths, self.fixed, self.n = keep, lengths, fixed, n
+        self.done = self._at = 0
 
     def length_of(self, index: int) -> int:
         """Bytes of one message."""
-        if self.items:
-            return len(self.keep[index])
         return int(self.lengths[index]) if self.lengths.size else self.fixed
 
     def append(self, port: Port, flush: bool) -> int:
-        """Append what is left of it; see `append_batch`."""
-        return int(
-            put_many(
-                port, self.address, self.bytes, self.lengths, self.fixed, self.items, self.n, 0,
-                int(flush), self.done,
-            )
+        """Append what is left of it: 0 when all is in, else `wr.FULL` or `wr.TOO_LARGE`."""
+        done = np.array((self.done, self._at), dtype=np.int64)
+        status = put_many(
+            port, address(self.keep), self.keep.nbytes, self.lengths, self.fixed, self.n, 0,
+            int(flush), done,
         )  # fmt: skip
+        self.done, self._at = done.tolist()
+        return int(status)
+
+
+class RowsRun(Run):
+    """The rows of an array."""
+
+    __slots__ = ()
+
+    def __init__(self, rows: np.ndarray[Any, Any], size: int) -> None:
+        super().__init__(rows, SAME_LENGTH, size, len(rows))
+
+    def append(self, port: Port, flush: bool) -> int:
+        """See `Run.append`."""
+        put = kernels.rows_putter()
+        self.done, code = divmod(
+            put(port, self.keep, self.fixed, self.done, self.n, flush), kernels.CODES
+        )
+        if code != kernels.OTHER:
+            return wr.FULL if code == kernels.FULL else 0
+        self._at = self.done * self.fixed
+        return super().append(port, flush)
+
+
+class ObjectRun(Run):
+    """`bytes` objects of a list, read where they lie."""
+
+    __slots__ = ()
+
+    def __init__(self, objects: tuple[bytes, ...]) -> None:
+        """A tuple: nobody changes it, and all live until the last is appended."""
+        super().__init__(objects, SAME_LENGTH, 0, len(objects))
+
+    def length_of(self, index: int) -> int:
+        """Bytes of one message."""
+        return len(self.keep[index])
+
+    def append(self, port: Port, flush: bool) -> int:
+        """See `Run.append`."""
+        put = kernels.list_putter()
+        while True:
+            self.done, code = divmod(put(port, self.keep, self.done, flush), kernels.CODES)
+            if code != kernels.OTHER:
+                return wr.FULL if code == kernels.FULL else 0
+            # packets of its own
+            status = int(put_one(port, self.keep[self.done], b"", 0, 0, int(flush)))
+            if status < 0:
+                return status
+            self.done += 1
 
 
 class BatchResult(msgspec.Struct, frozen=True):
@@ -123,9 +165,9 @@ def runs_of(messages: Any, topic: str) -> list[Run]:
 
 
 def list_run(messages: Sequence[Any], topic: str) -> Run:
-    """A list of bytes, read where they lie. Raises CodecError naming the first that is not."""
-    objects = tuple(messages)  # nobody changes it, and all live until the last is appended
-    if not kernels.all_bytes(_items(objects), len(objects), id(bytes)):
+    """A list of bytes, or of what can be made bytes. Raises CodecError naming what cannot."""
+    objects = tuple(messages)
+    if any(type(each) is not bytes for each in objects):
         converted = []
         for index, each in enumerate(objects):
             try:
@@ -133,11 +175,7 @@ def list_run(messages: Sequence[Any], topic: str) -> Run:
             except CodecError as problem:
                 raise CodecError(f"item {index}: {problem}") from None
         objects = tuple(converted)
-    return Run(_no_bytes(), SAME_LENGTH, 0, len(objects), objects)
-
-
-def _items(objects: tuple[bytes, ...]) -> int:
-    return id(objects) + TUPLE_ITEMS_AT
+    return ObjectRun(objects)
 
 
 def _numpy_runs(array: np.ndarray[Any, Any], topic: str) -> list[Run]:
@@ -155,8 +193,7 @@ def _numpy_runs(array: np.ndarray[Any, Any], topic: str) -> list[Run]:
     fixed = array.dtype.itemsize * (array.shape[1] if array.ndim == 2 else 1)
     if n == 0:
         return []
-    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8) if fixed else _no_bytes()
-    return [Run(flat, SAME_LENGTH, fixed, n)]
+    return [RowsRun(np.ascontiguousarray(array), fixed)]
 
 
 def _no_bytes() -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -188,7 +225,8 @@ def _arrow_run(array: Any, topic: str) -> Run:
     values = np.frombuffer(buffers[-1], dtype=np.uint8) if buffers[-1] else _no_bytes()
     if not (narrow or wide):
         fixed = int(array.type.byte_width)
-        return Run(values[start * fixed : (start + n) * fixed], SAME_LENGTH, fixed, n)
+        rows = values[start * fixed : (start + n) * fixed].reshape(n, fixed)
+        return RowsRun(rows, fixed)
     offsets = np.frombuffer(buffers[1], dtype=np.int32 if narrow else np.int64)
     offsets = offsets[start : start + n + 1]
     lengths = np.diff(offsets).astype(np.int64, copy=False)

@@ -23,10 +23,11 @@ from tidecast import codecs
 from tidecast.buffers import writer as wr
 from tidecast.buffers.ring_file import describe
 from tidecast.client import kernels, metadata, receipts
+from tidecast.client.batch_kernels import CODES, list_putter
 from tidecast.client.link import PublicationGrant, PublicationOptions
 from tidecast.client.metadata import Headers
 from tidecast.client.object_kernels import quick
-from tidecast.client.outgoing import Run, list_run, no_text, payload_bytes, reject
+from tidecast.client.outgoing import Run, list_run, no_text, payload_bytes, reject, runs_of
 from tidecast.client.waiting import flush_after_s
 from tidecast.errors import (
     BackPressure,
@@ -108,7 +109,7 @@ class PublisherCore:
         self._plain = bytes if self._codec is None else None
         """The type of payloads that go the short way."""
         self._lock = threading.Lock()
-        self._put = kernels.putter()
+        self._put, self._put_list = kernels.putter(), list_putter()
         self._port_at = np.zeros(1, dtype=np.int64)
         self._collects = buffer and options.linger_us != 0
         self._collected: list[bytes] = []
@@ -286,6 +287,17 @@ class PublisherCore:
             raise self._too_large(len(message.payload), len(message.meta))
         return bool(status >= 0)
 
+    def begin_batch(self, messages: Any, flush: bool) -> tuple[int, list[Run]]:
+        """Append what needs no preparation; how many that were, and the rest as runs."""
+        n = 0
+        if self._codec is not None and isinstance(messages, (list, tuple)):
+            messages = [codecs.encode(self._codec, each, self.topic) for each in messages]
+        elif type(messages) is list and self._run is None and not self._collected:
+            # where its objects are, without the lock: the kernel looks whether it is free to
+            n = self._put_list(self._port, messages, 0, flush) // CODES
+            messages = messages[n:] if n else messages
+        return n, runs_of(messages, self.topic)
+
     def attempt_run(self, run: Run, flush: bool) -> bool:
         """Append a run, as far as there is room; ``run.done`` says how far. False: not all."""
         with self._lock:
@@ -293,7 +305,7 @@ class PublisherCore:
                 return False
             status = run.append(self._port, flush)
         if status == wr.TOO_LARGE:
-            raise self._too_large(run.length_of(int(run.done[0])), 0)
+            raise self._too_large(run.length_of(run.done), 0)
         return bool(status == 0)
 
     def attempt_hand_over(self, *, seal: bool) -> bool:
@@ -503,7 +515,7 @@ class PublisherCore:
         head = int(kernels.word_of(ring, lay.HEAD_AT)) if ring.size else 0
         sent = int(kernels.word_of(ring, lay.SENT_AT)) if ring.size else 0
         run = self._run
-        waiting = len(self._collected) + (0 if run is None else run.n - int(run.done[0]))
+        waiting = len(self._collected) + (0 if run is None else run.n - run.done)
         return PublisherStats(
             topic=self.topic,
             session=self.session,
@@ -565,7 +577,7 @@ class PublisherCore:
                 self._hand_over()
                 kernels.finish(self._port)
             if self._run is not None:
-                left = self._run.n - int(self._run.done[0])
+                left = self._run.n - self._run.done
             left += len(self._collected)
             self._collected, self._run, self.buffering = [], None, False
             self._refusal = Closed(f"publisher of {self.topic}: it is closed")

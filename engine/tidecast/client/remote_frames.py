@@ -463,8 +463,8 @@ class Block:
             )  # fmt: skip
         return int(
             k.put_many(
-                port, self._address, self._data.size, self.lengths, 0, 0, self.n, receiver,
-                0, self.done,
+                port, self._address, self._data.size, self.lengths, 0, self.n, receiver, 0,
+                self.done,
             )
         )  # fmt: skip
 

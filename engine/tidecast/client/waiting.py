@@ -26,7 +26,7 @@ SLICE_NS = 100_000_000
 """Longest sleep in one kernel call: Ctrl-C is noticed between two of them."""
 _SPINS = 32
 _SLEEP_MIN_S, _SLEEP_MAX_S = 20e-6, 1e-3
-_INLINE_SPIN_S = 1e-3
+_INLINE_SPIN_S, _FILL_MIN_S = 1e-3, 50e-6
 _FLUSH_MIN_S, _FLUSH_MAX_S, _FLUSH_DEFAULT_S = 200e-6, 10e-3, 1e-3
 
 
@@ -51,19 +51,22 @@ class Deadline:
 
 
 class Backoff:
-    """Growing pauses while a ring is full: some spins, then sleeps of 20 us to 1 ms."""
+    """Growing pauses while a ring is full: some spins, then sleeps of 20 us to 1 ms.
 
-    __slots__ = ("_link", "_sleep_s", "_turn")
+    With an inline link the agents run meanwhile, without a pause as long as they have work.
+    """
+
+    __slots__ = ("_link", "_pace", "_sleep_s", "_turn")
 
     def __init__(self, link: Link) -> None:
         self._link, self._turn, self._sleep_s = link, 0, _SLEEP_MIN_S
+        self._pace = InlinePace()
 
     def next_s(self) -> float:
         """How long to sleep now; 0: not at all."""
+        if self._link.inline:
+            return self._pace.pause_s(self._link.work())
         self._turn += 1
-        if self._link.inline and self._link.work() > 0:
-            self._turn, self._sleep_s = 0, _SLEEP_MIN_S
-            return 0.0
         if self._turn <= _SPINS:
             return 0.0
         pause_s, self._sleep_s = self._sleep_s, min(self._sleep_s * 1.5, _SLEEP_MAX_S)
@@ -76,6 +79,20 @@ class Backoff:
     async def pause_async(self, deadline: Deadline) -> None:
         """The same on an event loop."""
         await asyncio.sleep(deadline.left_s(self.next_s()))
+
+
+class FillPace:
+    """Growing pauses while a batch fills up, but slowly: 50 us to 1 ms."""
+
+    __slots__ = ("_pause_s",)
+
+    def __init__(self) -> None:
+        self._pause_s = _FILL_MIN_S
+
+    def pause(self, deadline: Deadline) -> None:
+        """Sleep for the next pause, not beyond the deadline."""
+        time.sleep(deadline.left_s(self._pause_s))
+        self._pause_s = min(2 * self._pause_s, _SLEEP_MAX_S)
 
 
 class Bell:

@@ -9,6 +9,7 @@ from numba import typeof
 
 from tidecast.buffers import member_ring as mr
 from tidecast.buffers.reader import OUT_FIELDS
+from tidecast.client import batch_kernels as bk
 from tidecast.client import durable_kernels as dk
 from tidecast.client import kernels as k
 from tidecast.client import object_kernels as ok
@@ -31,12 +32,15 @@ def compile_kernels() -> None:
         (k.ring_line, (raw, 0)),
         (k.wait_line, (raw, 0, 0, 0, raw)),
         (k.forget, (reader,)),
-        (k.put_many, (writer, 0, 0, words, 0, 0, 0, 0, 0, words)),
-        (ok.all_bytes, (0, 0, 0)),
+        (k.gather, (0, 0, columns, 0, raw, words)),
+        (k.arrow_views, (0, 0, columns, 0, raw)),
+        (k.put_many, (writer, 0, 0, words, 0, 0, 0, 0, words)),
         (k.seal_open, (writer,)),
         (k.finish, (writer,)),
-        (k.take, (reader, out, columns, 0)),
-        (k.extend, (reader, out, columns, 0, 0)),
+        (bk.take, (reader, out, columns, 0)),
+        (bk.extend, (reader, out, columns, 0, 0)),
+        (bk.await_packets, (reader, 0, 0, 0)),
+        (bk.copy_rows, (0, 0, columns, 0, 0, raw)),
         (k.ready, (reader,)),
         (k.arm_reader, (reader, 0)),
         (k.is_drained, (reader,)),
@@ -72,3 +76,4 @@ def compile_kernels() -> None:
         kernel.compile(tuple(typeof(each) for each in arguments))
     k.putter()
     ok.compile_builtins()
+    bk.compile_builtins()
