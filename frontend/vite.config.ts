@@ -4,7 +4,7 @@ import react from "@vitejs/plugin-react";
 import { defineConfig } from "vitest/config";
 
 const here = (path: string) => fileURLToPath(new URL(path, import.meta.url));
-const control = process.env.TIDECAST_CONTROL ?? "http://127.0.0.1:7480";
+const control = process.env.TIDECAST_CONTROL_URL ?? "http://127.0.0.1:7480";
 
 export default defineConfig({
   plugins: [react(), tailwindcss()],

@@ -118,7 +118,7 @@ def _key(told: str) -> dict[str, str]:
         log_in_first_admin(cast("Any", client), password.group(1))
         made = client.post("/api/v1/keys", json={"name": "docs", "role": "admin"})
         assert made.status_code == 201, made.text
-    return {"TIDECAST_CONTROL": url.group(1), "TIDECAST_KEY": made.json()["secret"]}
+    return {"TIDECAST_KEY": made.json()["secret"]}
 
 
 class Shell:
@@ -193,7 +193,7 @@ def _here(command: Command) -> bool:
     "path", [p for p in PAGES if any(map(_here, ALL[p]))], ids=lambda p: p.name
 )
 def test_commands_run(path: Path, tmp_path: Path) -> None:
-    control = "$TIDECAST_CONTROL" in path.read_text("utf-8")
+    control = "tidecast api " in path.read_text("utf-8")
     failed = []
     with platform(control=control) as environment:
         shell = Shell(tmp_path, environment)

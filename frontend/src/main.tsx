@@ -2,12 +2,12 @@ import { QueryClientProvider } from "@tanstack/react-query";
 import { RouterProvider } from "@tanstack/react-router";
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
-import { Toaster } from "sonner";
 import { onSignedOut } from "@/api/client";
 import { queries } from "@/app/query-client";
 import { router } from "@/app/router";
-import { applyTheme, isDark, usePrefs, watchSystemTheme } from "@/lib/prefs";
+import { applyTheme, watchSystemTheme } from "@/lib/prefs";
 import { TipProvider } from "@/ui/tip";
+import { Toaster } from "@/ui/toast";
 import "./index.css";
 
 applyTheme();
@@ -19,16 +19,11 @@ onSignedOut(() => {
 });
 
 function App() {
-  const { theme } = usePrefs();
   return (
     <QueryClientProvider client={queries}>
       <TipProvider delayDuration={300}>
         <RouterProvider router={router} />
-        <Toaster
-          theme={isDark(theme) ? "dark" : "light"}
-          position="bottom-right"
-          toastOptions={{ className: "!bg-raised !border-line !text-ink !text-sm !font-sans" }}
-        />
+        <Toaster />
       </TipProvider>
     </QueryClientProvider>
   );

@@ -36,7 +36,7 @@ def test_the_image_copies_what_exists_and_does_not_run_as_root() -> None:
             assert ":" in rest, f"{rest}: no tag"
     users = [rest for word, rest in steps if word == "USER"]
     assert users == ["tidecast"]
-    assert (ROOT / "frontend" / "package-lock.json").exists()  # npm ci needs it
+    assert (ROOT / "frontend" / "package-lock.json").exists()
 
 
 def test_what_compose_refers_to_is_there() -> None:

@@ -36,3 +36,28 @@ def test_dead_letters_are_driven_again(page: Page, platform: Platform, api: Api)
         page.keyboard.press("Escape")
         expect(figure(page, "Outstanding")).to_have_text("0")
     assert worker.done == source.done
+
+
+def test_dead_letters_are_driven_to_another_topic(page: Page, platform: Platform, api: Api) -> None:
+    for topic in ("mails", "mails.dead", "mails.later"):
+        api.topic(topic, mode="durable")
+    create_subscription(page, platform, "mails", "senders", "mails.dead")
+    with refusing(platform.data_dir, "mails", "senders"):
+        with publishing(platform.data_dir, "mails", 50) as source:
+            expect(figure(page, "Dead letters")).to_have_text(re.compile(r"^[1-9]\d*$"))
+        expect(figure(page, "Lag")).to_have_text(NOTHING)
+        expect(figure(page, "Dead letters")).to_have_text(str(source.done))
+    page.get_by_role("button", name="Dead letters").click()
+    dialog = page.get_by_role("dialog", name="Dead letters")
+    dialog.get_by_label("To topic").fill("mails.later")
+    dialog.get_by_role("button", name="Re-drive", exact=True).click()
+    expect(dialog.get_by_role("region", name="Result")).to_contain_text("done")
+    # In the queue of the other topic, each once, and in none of the first.
+    orders: list[int] = []
+    place = "start=earliest"
+    while place:
+        found = api.ask("GET", f"/topics/mails.later/messages?limit=200&{place}")
+        orders += [one["payload"]["value"]["order"] for one in found["messages"]]
+        place = "" if found["complete"] else f"start=token&token={found['next_token']}"
+    assert sorted(orders) == list(range(source.done))
+    expect(figure(page, "Lag")).to_have_text(NOTHING)

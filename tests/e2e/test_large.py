@@ -10,10 +10,12 @@ from collections.abc import Callable
 import psycopg
 import pytest
 from playwright.sync_api import Page, expect
+from sqlalchemy import inspect
 
 from tests.conftest import Eventually
 from tests.e2e.conftest import Api, Platform
 from tests.e2e.traffic import publishing
+from tidecast_control.kit.models import ResourceRow
 from tidecast_control.postgres import EmbeddedPostgres
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -22,10 +24,13 @@ ROWS_IN_PAGE_MAX = 80
 UPDATE_MS_MAX = 500.0
 ROUNDS = 8
 
-MANY = """insert into resources select (jsonb_populate_record(r, jsonb_build_object(
-    'uid', gen_random_uuid()::text, 'name', 'many.t' || lpad(n::text, 5, '0'), 'number', 20000 + n
-))).* from resources r, generate_series(0, %(count)s - 1) n
-where r.kind = 'topic' and r.name = 'many.base'"""
+GIVEN = ", ".join(c.name for c in inspect(ResourceRow).columns if c.computed is None)
+MANY = f"""insert into resources ({GIVEN}) select {GIVEN} from (
+    select (jsonb_populate_record(r, jsonb_build_object(
+        'uid', gen_random_uuid()::text, 'name', 'many.t' || lpad(n::text, 5, '0'),
+        'number', 20000 + n
+    ))).* from resources r, generate_series(0, %(count)s - 1) n
+    where r.kind = 'topic' and r.name = 'many.base') made"""
 """Rows as `apply` would write them; no engine is told, for the list is the service's."""
 
 WATCH = """() => {

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +22,7 @@ from tidecast_control.db import Database
 from tidecast_control.kit.problems import ProblemError
 from tidecast_control.leases import service as leases
 from tidecast_control.link import topology
+from tidecast_control.live.rates import seconds_between
 from tidecast_control.nodes import service as nodes
 
 log = logging.getLogger("tidecast.control")
@@ -28,6 +30,8 @@ log = logging.getLogger("tidecast.control")
 HELLO_TIMEOUT_S, COMMAND_TIMEOUT_S = 10.0, 8.0
 COMMANDS_UNDER_WAY_MAX = 256
 RETRY_S = 1.0
+RATES_OVER_S, SAMPLES_KEPT_MAX = 1.0, 32
+"""Over less, a rate jumps with each batch of a publisher and each pause of a busy machine."""
 Json = dict[str, Any]
 OnItems = Callable[[Json], None]
 
@@ -41,6 +45,9 @@ class Engine:
         self.dirty = asyncio.Event()
         self.sample: Json | None = None
         self.before: Json | None = None
+        """What rates are measured against: a sample that is some `RATES_OVER_S` older."""
+        self._earlier: deque[Json] = deque(maxlen=SAMPLES_KEPT_MAX)
+        self._resting = False
         self.sampled_s = float("-inf")
         self.answers: dict[str, asyncio.Future[Json]] = {}
         self.streams: dict[str, OnItems] = {}
@@ -48,8 +55,19 @@ class Engine:
 
     def keep(self, sample: Json) -> None:
         """A sample came."""
-        self.before, self.sample = self.sample, sample
+        if self.sample is not None and not self._resting:
+            self._earlier.append(self.sample)
+        self.sample, self._resting = sample, False
         self.sampled_s = time.monotonic()
+        earlier = self._earlier
+        while len(earlier) > 1 and seconds_between(earlier[1], sample) >= RATES_OVER_S:
+            earlier.popleft()
+        self.before = earlier[0] if earlier else None
+
+    def rest(self) -> None:
+        """Nobody watches: what comes next is not compared with what came before."""
+        self._earlier.clear()
+        self.before, self._resting = None, True
 
     async def send(self, message: Json) -> None:
         """Send one message."""
@@ -236,7 +254,7 @@ class Hub:
         self.interval_ms = interval_ms
         for engine in self.engines:
             if not interval_ms:
-                engine.before = None
+                engine.rest()
             await self._try_send(engine, {"type": "watch", "interval_ms": interval_ms})
 
     async def _try_send(self, engine: Engine, message: Json) -> None:

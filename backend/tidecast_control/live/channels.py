@@ -27,10 +27,18 @@ class Facts:
     since: dict[str, datetime] = field(default_factory=dict)
 
 
+OWN_TOPICS = "tidecast."
+"""The platform's own, telemetry: counted for nobody's traffic."""
+
+
 def overview(world: World, facts: Facts, now: datetime) -> Json:
     """Channel `overview`."""
     topics = sorted(world.topics.values(), key=lambda t: -t["rates"]["packets_out"])
-    active = [t for t in topics if t["rates"]["packets_out"] or t["rates"]["packets_in"]]
+    active = [
+        t for t in topics
+        if (t["rates"]["packets_out"] or t["rates"]["packets_in"])
+        and not t["name"].startswith(OWN_TOPICS)
+    ]  # fmt: skip
     lags = [s for s in world.subscriptions.values() if s.get("lag_messages") is not None]
     return _known({
         "rates": world.totals,

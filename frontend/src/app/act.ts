@@ -1,6 +1,6 @@
 import { useQueryClient } from "@tanstack/react-query";
 import { useState } from "react";
-import { toast } from "sonner";
+import { toast } from "@/ui/toast";
 
 /** Does something once, says how it went, and reads anew what it may have changed. */
 export function useAct(): {
@@ -17,7 +17,7 @@ export function useAct(): {
       client.invalidateQueries();
       return result;
     } catch (error) {
-      toast.error(error instanceof Error ? error.message : String(error), { duration: 8_000 });
+      toast.error(error instanceof Error ? error.message : String(error));
       return undefined;
     } finally {
       setBusy(false);

@@ -1,7 +1,6 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Download, FileUp, ListChecks } from "lucide-react";
 import { useState } from "react";
-import { toast } from "sonner";
 import { bodyOf, http, type Schemas } from "@/api/client";
 import { Badge } from "@/ui/badge";
 import { Button } from "@/ui/button";
@@ -13,6 +12,7 @@ import { PlanView } from "@/ui/plan";
 import { Failed, Loading } from "@/ui/states";
 import { Switch } from "@/ui/switch";
 import { TabPanel, Tabs } from "@/ui/tabs";
+import { toast } from "@/ui/toast";
 import { useMay } from "./session";
 
 type Result = Schemas["ApplyResult"];

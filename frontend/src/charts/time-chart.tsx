@@ -28,6 +28,19 @@ interface Props {
   fill?: boolean;
 }
 
+/** Of an axis that has nothing to show: whole numbers stand at its lines. */
+const EMPTY_TOP = 4;
+
+/** uPlot leaves a hole at null; across NaN it draws a line. */
+function withHoles([times, ...columns]: readonly Float64Array[]): uPlot.AlignedData {
+  const values = columns.map((column) =>
+    column.some(Number.isNaN)
+      ? Array.from(column, (value) => (Number.isNaN(value) ? null : value))
+      : column,
+  );
+  return [times ?? new Float64Array(0), ...values];
+}
+
 /** A live chart: it reads the store's arrays and draws once a frame, outside React. */
 export function TimeChart(props: Props) {
   const {
@@ -51,8 +64,7 @@ export function TimeChart(props: Props) {
     const host = box.current;
     if (!host) return;
     const keys = names.split("\n");
-    const read = () =>
-      store.ring(channel).window(keys, getPrefs().windowSeconds) as unknown as uPlot.AlignedData;
+    const read = () => withHoles(store.ring(channel).window(keys, getPrefs().windowSeconds));
     const show = (data: uPlot.AlignedData, at: number | null) => {
       for (let index = 1; index < data.length; index += 1) {
         const column = data[index];
@@ -72,7 +84,7 @@ export function TimeChart(props: Props) {
         cursor: { sync: { key: "live" }, points: { size: 6 }, drag: { x: false, y: false } },
         scales: {
           x: { time: true, range: () => [now() - span(), now()] },
-          y: { range: (_, __, top) => [0, Math.max((top || 0) * 1.12, floor) || 1] },
+          y: { range: (_, __, top) => [0, Math.max((top || 0) * 1.12, floor) || EMPTY_TOP] },
         },
         axes: axes(format, (seconds) => clock(seconds * 1000, getPrefs().zone).slice(0, 8)),
         series: [

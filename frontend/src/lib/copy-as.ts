@@ -8,7 +8,7 @@ export interface Action {
   /** A body that is not JSON, and its media type. */
   text?: string;
   type?: string;
-  /** The command of `tidecast`, when there is one. */
+  /** A command of its own, where one does the same; any other request goes by `tidecast api`. */
   cli?: string | undefined;
 }
 
@@ -20,9 +20,8 @@ export const commandOf = (...words: (string | number)[]) =>
   words.map((word) => quoted(String(word))).join(" ");
 
 export function asCurl(action: Action, origin: string): string {
-  const lines = [
-    `curl -sS ${action.method === "GET" ? "" : `-X ${action.method} `}${quoted(origin + action.path)}`,
-  ];
+  const method = action.method === "GET" ? "" : `-X ${action.method} `;
+  const lines = [`curl -sS --fail-with-body ${method}${quoted(origin + action.path)}`];
   lines.push(`-H "Authorization: Bearer $TIDECAST_KEY"`);
   if (action.body !== undefined) {
     lines.push("-H 'Content-Type: application/json'", `-d ${quoted(JSON.stringify(action.body))}`);
@@ -30,6 +29,17 @@ export function asCurl(action: Action, origin: string): string {
     lines.push(`-H 'Content-Type: ${action.type}'`, `--data-binary ${quoted(action.text)}`);
   }
   return lines.join(" \\\n  ");
+}
+
+export function asCommand(action: Action, origin: string): string {
+  if (action.cli) return action.cli;
+  const path = action.path.replace(/^\/api\/v1/, "");
+  const words = ["tidecast", "api", "--control", origin, action.method, path];
+  if (action.body !== undefined) words.push("--data", JSON.stringify(action.body));
+  else if (action.text !== undefined) {
+    words.push("--type", action.type ?? "text/plain", "--data", action.text);
+  }
+  return commandOf(...words);
 }
 
 /** JSON as Python writes it. */

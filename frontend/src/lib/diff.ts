@@ -20,3 +20,20 @@ export function differences(before: unknown, after: unknown, path = "", depth = 
   }
   return JSON.stringify(before) === JSON.stringify(after) ? [] : [{ path, before, after }];
 }
+
+const isEmpty = (value: unknown) =>
+  value === null ||
+  value === undefined ||
+  value === "" ||
+  value === false ||
+  (typeof value === "object" && Object.keys(value).length === 0);
+
+/** What something new has: its fields, without those that are empty. */
+export function fieldsOf(value: unknown, path = "", depth = 0): Difference[] {
+  if (isObject(value) && depth < DEPTH_MAX) {
+    return Object.keys(value)
+      .sort()
+      .flatMap((key) => fieldsOf(value[key], path ? `${path}.${key}` : key, depth + 1));
+  }
+  return isEmpty(value) ? [] : [{ path, before: undefined, after: value }];
+}

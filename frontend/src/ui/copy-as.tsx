@@ -1,11 +1,17 @@
 import { Braces, CodeXml, SquareTerminal, Terminal } from "lucide-react";
-import { toast } from "sonner";
-import { type Action, asCurl, asPython } from "@/lib/copy-as";
+import { type Action, asCommand, asCurl, asPython } from "@/lib/copy-as";
+import { toast } from "@/ui/toast";
 import { Button, IconButton } from "./button";
 import { copyText } from "./code";
 import { Menu, MenuItem, MenuLabel } from "./menu";
 
-/** Copies what an action does as curl, as a command, or as Python. */
+const WAYS = [
+  ["curl", Terminal, asCurl],
+  ["tidecast", SquareTerminal, asCommand],
+  ["Python", Braces, asPython],
+] as const;
+
+/** Copies what an action does as curl, as a command or as Python. */
 export function CopyAs({ action, small }: { action: Action; small?: boolean }) {
   const copy = async (what: string, text: string) => {
     if (await copyText(text)) toast.success(`Copied as ${what}`);
@@ -21,17 +27,15 @@ export function CopyAs({ action, small }: { action: Action; small?: boolean }) {
   return (
     <Menu trigger={trigger}>
       <MenuLabel>Do the same elsewhere</MenuLabel>
-      <MenuItem icon={Terminal} onSelect={() => copy("curl", asCurl(action, location.origin))}>
-        curl
-      </MenuItem>
-      {action.cli && (
-        <MenuItem icon={SquareTerminal} onSelect={() => copy("a command", action.cli ?? "")}>
-          tidecast
+      {WAYS.map(([name, icon, written]) => (
+        <MenuItem
+          key={name}
+          icon={icon}
+          onSelect={() => copy(name, written(action, location.origin))}
+        >
+          {name}
         </MenuItem>
-      )}
-      <MenuItem icon={Braces} onSelect={() => copy("Python", asPython(action, location.origin))}>
-        Python
-      </MenuItem>
+      ))}
     </Menu>
   );
 }

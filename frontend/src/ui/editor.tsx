@@ -53,7 +53,7 @@ export function Editor({ title, lead, shape, onClose, remove, children, ...form 
       }
     >
       <form
-        className="grid grid-cols-2 gap-3 pb-2"
+        className="grid gap-3 pb-2 sm:grid-cols-2"
         onSubmit={(event) => {
           event.preventDefault();
           if (ready && !busy) save();

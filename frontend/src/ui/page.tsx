@@ -27,7 +27,9 @@ export function Page({ title, lead, actions, badges, children, fill }: Props) {
           </div>
           {lead && <p className="max-w-3xl text-muted text-sm">{lead}</p>}
         </div>
-        {actions && <div className="ml-auto flex flex-wrap items-center gap-1.5">{actions}</div>}
+        {actions && (
+          <div className="ml-auto flex flex-wrap items-center gap-1.5 max-sm:w-full">{actions}</div>
+        )}
       </header>
       <div className={fill ? "min-h-0 flex-1 px-5 pb-4" : "px-5"}>{children}</div>
     </div>

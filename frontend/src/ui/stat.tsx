@@ -23,7 +23,7 @@ interface Props {
 export function Stat({ label, value, note, tone, help, spark }: Props) {
   const [, number = value, unit = ""] = /^(-?[\d.,<]+)\s*(.*)$/.exec(value) ?? [];
   return (
-    <div className="flex min-w-0 flex-col rounded-lg border bg-panel px-3.5 pt-2.5 pb-2">
+    <div className="@container flex min-w-0 flex-col rounded-lg border bg-panel px-3.5 pt-2.5 pb-2">
       <div className="flex items-center justify-between text-muted text-xs">
         {help ? (
           <Tip text={help}>
@@ -47,7 +47,7 @@ export function Stat({ label, value, note, tone, help, spark }: Props) {
           <span className="ml-0.5 font-medium text-muted text-sm tracking-normal">{unit}</span>
         </p>
         {spark && (
-          <span className="max-sm:hidden">
+          <span className="@max-[10.5rem]:hidden">
             <Sparkline
               channel={spark.channel}
               name={spark.name}
@@ -59,7 +59,12 @@ export function Stat({ label, value, note, tone, help, spark }: Props) {
           </span>
         )}
       </div>
-      <p className="truncate text-faint text-xs">{note ?? "\u00a0"}</p>
+      <p
+        className="truncate text-faint text-xs"
+        title={typeof note === "string" ? note : undefined}
+      >
+        {note ?? "\u00a0"}
+      </p>
     </div>
   );
 }

@@ -1,6 +1,7 @@
 import { ArrowDown, ArrowUp } from "lucide-react";
 import type { ComponentProps, ReactNode } from "react";
 import { cn } from "@/lib/cn";
+import { SMALL, useMedia } from "@/lib/media";
 
 export interface Column<T> {
   id: string;
@@ -10,7 +11,15 @@ export interface Column<T> {
   /** CSS width; columns without one share what is left. */
   width?: string;
   sort?: boolean;
+  /** Left out of narrow windows, where the rest would not fit. */
+  wide?: boolean;
   className?: string;
+}
+
+/** The columns that there is room for. */
+export function useFitting<T>(columns: readonly Column<T>[]): readonly Column<T>[] {
+  const small = useMedia(SMALL);
+  return small ? columns.filter((column) => !column.wide) : columns;
 }
 
 export interface Sort {
@@ -70,7 +79,8 @@ interface Props<T> {
 
 /** A table of what fits a page. Thousands of rows: `VirtualTable`. */
 export function Table<T>(props: Props<T>) {
-  const { label, columns, rows, rowKey, onRow, sort, onSort, empty, className } = props;
+  const { label, rows, rowKey, onRow, sort, onSort, empty, className } = props;
+  const columns = useFitting(props.columns);
   if (rows.length === 0 && empty) return <>{empty}</>;
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard
@@ -99,8 +109,16 @@ export function Table<T>(props: Props<T>) {
           {rows.map((row) => (
             <tr
               key={rowKey(row)}
-              onClick={onRow ? () => onRow(row) : undefined}
-              className={cn("border-b last:border-0", onRow && "cursor-pointer hover:bg-hover")}
+              {...(onRow && {
+                tabIndex: 0,
+                onClick: () => onRow(row),
+                onKeyDown: (event) =>
+                  event.key === "Enter" && event.target === event.currentTarget && onRow(row),
+              })}
+              className={cn(
+                "border-b last:border-0",
+                onRow && "cursor-pointer hover:bg-hover focus-visible:-outline-offset-2",
+              )}
             >
               {columns.map((column) => (
                 <td

@@ -1,7 +1,7 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { type KeyboardEvent, type ReactNode, useEffect, useRef } from "react";
 import { cn } from "@/lib/cn";
-import { ariaSort, type Column, type Sort, SortHead } from "./table";
+import { ariaSort, type Column, type Sort, SortHead, useFitting } from "./table";
 
 const ROW_HEIGHT = 36;
 
@@ -21,7 +21,8 @@ interface Props<T> {
 
 /** Ten thousand rows, of which some forty exist. Arrow keys move, Enter opens. */
 export function VirtualTable<T>(props: Props<T>) {
-  const { label, columns, rows, total, rowKey, onRow, sort, onSort, onEnd, empty } = props;
+  const { label, rows, total, rowKey, onRow, sort, onSort, onEnd, empty } = props;
+  const columns = useFitting(props.columns);
   const box = useRef<HTMLDivElement>(null);
   const virtual = useVirtualizer({
     count: rows.length,
@@ -73,7 +74,7 @@ export function VirtualTable<T>(props: Props<T>) {
         role="table"
         aria-label={label}
         aria-rowcount={(total ?? rows.length) + 1}
-        className="relative min-h-0 flex-1 overflow-auto [&>*]:min-w-[60rem]"
+        className="relative min-h-0 flex-1 overflow-auto md:[&>*]:min-w-[60rem]"
       >
         {/* biome-ignore lint/a11y/useSemanticElements: see above */}
         <div role="rowgroup" className="sticky top-0 z-10 border-b bg-panel">

@@ -138,16 +138,19 @@ function Keys({ keys, onCreate }: { keys: Key[]; onCreate: () => void }) {
     },
     {
       id: "expires",
+      wide: true,
       head: "Expires",
       cell: (row) => (row.expires_at ? ago(row.expires_at, now) : "never"),
     },
     {
       id: "used",
+      wide: true,
       head: "Last used",
       cell: (row) => (row.used_at ? ago(row.used_at, now) : "never"),
     },
     {
       id: "created",
+      wide: true,
       head: "Created",
       cell: (row) => (
         <span className="num text-muted text-xs">
@@ -255,6 +258,7 @@ function UserTable({
     },
     {
       id: "login",
+      wide: true,
       head: "Last signed in",
       cell: (row) => (row.login_at ? ago(row.login_at, now) : "never"),
     },

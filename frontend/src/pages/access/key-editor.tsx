@@ -90,7 +90,7 @@ export function KeyEditor({ onClose }: { onClose: () => void }) {
         ]}
       />
       <TextField label="Description" value={description} onChange={setDescription} />
-      <fieldset className="col-span-2 flex flex-col gap-2">
+      <fieldset className="col-span-full flex flex-col gap-2">
         <legend className="mb-1 font-medium text-xs">Rights on topics</legend>
         {scopes.map((scope, index) => (
           <div

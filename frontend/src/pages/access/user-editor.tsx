@@ -66,14 +66,19 @@ export function UserEditor({ user, onClose }: { user?: User; onClose: () => void
           { value: "admin", label: "Admin", hint: "Everything, users too" },
         ]}
       />
-      <TextField label="Full name" className="col-span-2" value={display} onChange={setDisplay} />
+      <TextField
+        label="Full name"
+        className="col-span-full"
+        value={display}
+        onChange={setDisplay}
+      />
       <TextField
         label={user ? "New password" : "First password"}
         hint={user ? "Empty: as it is" : "To be changed at the first sign-in"}
         error={
           password && password.length < PASSWORD_CHARS_MIN ? "At least ten characters." : undefined
         }
-        className="col-span-2"
+        className="col-span-full"
         type="password"
         autoComplete="new-password"
         value={password}

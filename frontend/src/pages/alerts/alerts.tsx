@@ -141,13 +141,15 @@ function Fired({
     },
     {
       id: "value",
+      wide: true,
       head: "Value",
       right: true,
       cell: (row) => `${compact(row.value)} / ${compact(row.threshold)}`,
     },
-    { id: "metric", head: "Figure", cell: (row) => nameOf(row.metric) },
+    { id: "metric", wide: true, head: "Figure", cell: (row) => nameOf(row.metric) },
     {
       id: "since",
+      wide: true,
       head: "Since",
       cell: (row) => (
         <span className="num" title={dateTime(row.started_at, zone)}>
@@ -157,6 +159,7 @@ function Fired({
     },
     {
       id: "lasted",
+      wide: true,
       head: "Lasted",
       cell: (row) =>
         duration(
@@ -164,7 +167,7 @@ function Fired({
             1000,
         ),
     },
-    { id: "webhook", head: "Webhook", cell: (row) => row.delivery || "–" },
+    { id: "webhook", wide: true, head: "Webhook", cell: (row) => row.delivery || "–" },
     {
       id: "act",
       head: <span className="sr-only">Actions</span>,
@@ -225,6 +228,7 @@ function Rules({ rules, onRule }: { rules: AlertRule[]; onRule: (rule: AlertRule
     },
     {
       id: "severity",
+      wide: true,
       head: "Severity",
       cell: (row) => (
         <Badge tone={SEVERITIES[row.spec.severity ?? "warning"]}>{row.spec.severity}</Badge>
@@ -238,6 +242,7 @@ function Rules({ rules, onRule }: { rules: AlertRule[]; onRule: (rule: AlertRule
     },
     {
       id: "webhook",
+      wide: true,
       head: "Webhook",
       cell: (row) => (
         <span className="block max-w-56 truncate font-mono text-faint text-xs">
@@ -333,7 +338,7 @@ function Silences({ silences }: { silences: Silence[] }) {
       cell: (row) => <span className="num">{dateTime(row.spec.until, zone)}</span>,
     },
     { id: "reason", head: "Reason", cell: (row) => row.spec.reason },
-    { id: "by", head: "By", cell: (row) => row.metadata.updated_by },
+    { id: "by", wide: true, head: "By", cell: (row) => row.metadata.updated_by },
     {
       id: "act",
       head: <span className="sr-only">Actions</span>,

@@ -81,7 +81,7 @@ export function RuleEditor({
     >
       <TextField
         label="Name"
-        className="col-span-2"
+        className="col-span-full"
         autoFocus
         disabled={Boolean(rule)}
         value={name}
@@ -136,7 +136,7 @@ export function RuleEditor({
       <TextField
         label="Webhook"
         hint="Gets a POST when it fires and when it is over"
-        className="col-span-2"
+        className="col-span-full"
         type="url"
         placeholder="https://"
         value={webhook}

@@ -3,7 +3,7 @@ import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { History, Radio } from "lucide-react";
 import { useEffect, useState } from "react";
 import { type AuditEntry, auditQuery } from "@/api/queries";
-import { differences } from "@/lib/diff";
+import { differences, fieldsOf } from "@/lib/diff";
 import { dateTime, useZone } from "@/lib/time";
 import { live } from "@/live/store";
 import { Badge, type Tone } from "@/ui/badge";
@@ -54,6 +54,7 @@ export function AuditPage() {
     },
     {
       id: "actor",
+      wide: true,
       head: "Who",
       width: "11rem",
       cell: (row) => (
@@ -76,12 +77,14 @@ export function AuditPage() {
     },
     {
       id: "change",
+      wide: true,
       head: "Changed",
       width: "minmax(14rem,1.5fr)",
       cell: (row) => <span className="font-mono text-muted text-xs">{summary(row)}</span>,
     },
     {
       id: "address",
+      wide: true,
       head: "From",
       width: "8rem",
       cell: (row) => <span className="font-mono text-faint text-xs">{row.address}</span>,
@@ -160,16 +163,26 @@ export function AuditPage() {
 
 function summary(entry: AuditEntry): string {
   if (entry.outcome !== "done") return entry.detail ?? "";
-  const changes = differences(entry.before ?? {}, entry.after ?? {});
-  return changes
-    .slice(0, 3)
-    .map((one) => `${one.path.replace(/^spec\./, "")}: ${shown(one.before)} → ${shown(one.after)}`)
+  return changesOf(entry)
+    .map(({ path, before, after }) => {
+      const name = path.replace(/^(spec|metadata)\./, "");
+      return before === undefined
+        ? `${name} ${shown(after)}`
+        : `${name}: ${shown(before)} → ${shown(after)}`;
+    })
+    .slice(0, CHANGES_SHOWN_MAX)
     .join(", ");
 }
 
+const CHANGES_SHOWN_MAX = 4;
+
+/** What differs; of what is new, what it has. */
+const changesOf = ({ before, after }: AuditEntry) =>
+  Object.keys(before ?? {}).length === 0 ? fieldsOf(after ?? {}) : differences(before, after ?? {});
+
 function EntryDialog({ entry, onClose }: { entry: AuditEntry; onClose: () => void }) {
   const zone = useZone();
-  const changes = differences(entry.before ?? {}, entry.after ?? {});
+  const changes = changesOf(entry);
   return (
     <Dialog
       open

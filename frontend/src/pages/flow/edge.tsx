@@ -42,7 +42,11 @@ export const FlowEdgeView = memo(function FlowEdgeView(props: EdgeProps<Edge<Flo
     <>
       <BaseEdge
         path={path}
-        style={{ stroke, strokeWidth: edgeWidth(data.packets_per_s), opacity: 0.32 }}
+        style={{
+          stroke,
+          strokeWidth: edgeWidth(data.packets_per_s),
+          opacity: data.packets_per_s > 0 ? 0.5 : 1,
+        }}
       />
       {pace > 0 && (
         <path

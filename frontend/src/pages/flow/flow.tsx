@@ -5,6 +5,7 @@ import {
   type EdgeTypes,
   type Node,
   type NodeTypes,
+  Panel,
   ReactFlow,
   ReactFlowProvider,
 } from "@xyflow/react";
@@ -12,6 +13,7 @@ import "@xyflow/react/dist/style.css";
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { Network } from "lucide-react";
 import { useMemo } from "react";
+import { SMALL, useMedia } from "@/lib/media";
 import { useLive } from "@/live/store";
 import type { Flow } from "@/live/types";
 import { SearchInput } from "@/ui/field";
@@ -27,34 +29,62 @@ const NODE_TYPES: NodeTypes = { box: FlowNodeView };
 const EDGE_TYPES: EdgeTypes = { pipe: FlowEdgeView };
 const route = getRouteApi("/app/flow");
 
-/** What touches a node whose name matches, and what those touch, along the stream. */
-function around(flow: Flow, query: string): { nodes: string[]; edges: string[] } {
+type One = Flow["nodes"][string];
+type Way = Flow["edges"][string];
+
+interface Shown {
+  nodes: string[];
+  edges: string[];
+}
+
+/** The platform's own topics: telemetry. They are shown to who asks for them. */
+const OWN = "tidecast.";
+
+/**
+ * What touches a node whose name matches, and what those touch, along the stream; without a query
+ * all but the platform's own topics.
+ */
+function around(flow: Flow, query: string): Shown {
   const nodes = Object.values(flow.nodes);
   const edges = Object.values(flow.edges);
-  if (!query) return { nodes: nodes.map((one) => one.id), edges: edges.map((one) => one.id) };
-  const kept = new Set(nodes.filter((one) => one.label.includes(query)).map((one) => one.id));
-  for (const forward of [true, false]) {
-    const reached = [...kept];
-    for (let at = reached.pop(); at !== undefined; at = reached.pop()) {
-      for (const edge of edges) {
-        const [from, to] = forward ? [edge.source, edge.target] : [edge.target, edge.source];
-        if (from === at && !kept.has(to)) {
-          kept.add(to);
-          reached.push(to);
-        }
-      }
-    }
-  }
+  const starts = query
+    ? nodes.filter((one) => one.label.includes(query))
+    : nodes.filter((one) => one.kind === "topic" && !one.label.startsWith(OWN));
+  // Each way from the start alone: back from what is reached, an agent would bring all it serves.
+  const kept = new Set([...reached(starts, edges, true), ...reached(starts, edges, false)]);
   const inside = edges.filter((one) => kept.has(one.source) && kept.has(one.target));
   return { nodes: [...kept], edges: inside.map((one) => one.id) };
 }
 
+function reached(starts: readonly One[], edges: readonly Way[], forward: boolean): Set<string> {
+  const seen = new Set(starts.map((one) => one.id));
+  const next = [...seen];
+  for (let at = next.pop(); at !== undefined; at = next.pop()) {
+    for (const edge of edges) {
+      const [from, to] = forward ? [edge.source, edge.target] : [edge.target, edge.source];
+      if (from === at && !seen.has(to)) {
+        seen.add(to);
+        next.push(to);
+      }
+    }
+  }
+  return seen;
+}
+
 export function FlowPage() {
-  const { q = "", view = "graph" } = route.useSearch();
+  const { q = "", view: wanted } = route.useSearch();
   const navigate = useNavigate();
   const flow = useLive("flow");
+  const small = useMedia(SMALL);
+  // A graph that is narrower than four of its boxes shows nothing that could be read.
+  const view = wanted ?? (small ? "table" : "graph");
+  const shown = flow ? around(flow, q) : { nodes: [], edges: [] };
   const set = (search: { q?: string | undefined; view?: "graph" | "table" | undefined }) =>
-    navigate({ to: "/flow", search: { q: q || undefined, view, ...search }, replace: true });
+    navigate({
+      to: "/flow",
+      search: { q: q || undefined, view: wanted, ...search },
+      replace: true,
+    });
   return (
     <Page
       fill
@@ -67,7 +97,7 @@ export function FlowPage() {
             placeholder="Topic, node, client"
             value={q}
             onChange={(event) => set({ q: event.target.value || undefined })}
-            className="w-56"
+            className="w-56 max-sm:w-full"
           />
           <Segments
             label="View"
@@ -83,7 +113,7 @@ export function FlowPage() {
     >
       {!flow ? (
         <Loading />
-      ) : Object.keys(flow.nodes).length === 0 ? (
+      ) : shown.nodes.length === 0 && !q ? (
         <Empty
           icon={Network}
           title="Nothing flows yet"
@@ -100,10 +130,10 @@ export function FlowPage() {
           )}
           {view === "graph" ? (
             <ReactFlowProvider>
-              <Graph flow={flow} query={q} />
+              <Graph flow={flow} shown={shown} />
             </ReactFlowProvider>
           ) : (
-            <FlowTable flow={flow} edges={around(flow, q).edges} />
+            <FlowTable flow={flow} edges={shown.edges} />
           )}
         </div>
       )}
@@ -111,8 +141,7 @@ export function FlowPage() {
   );
 }
 
-function Graph({ flow, query }: { flow: Flow; query: string }) {
-  const shown = around(flow, query);
+function Graph({ flow, shown }: { flow: Flow; shown: Shown }) {
   const shape = `${shown.nodes.toSorted().join("\n")}\n\n${shown.edges.toSorted().join("\n")}`;
   // biome-ignore lint/correctness/useExhaustiveDependencies: places change with the shape alone
   const places = useMemo(
@@ -156,7 +185,36 @@ function Graph({ flow, query }: { flow: Flow; query: string }) {
       >
         <Background gap={22} size={1} color="var(--line)" />
         <Controls showInteractive={false} />
+        <Panel position="bottom-right">
+          <Legend />
+        </Panel>
       </ReactFlow>
     </div>
+  );
+}
+
+const MEANINGS = [
+  ["bg-accent", "flows"],
+  ["bg-warn", "held back, or over 70 % full"],
+  ["bg-bad", "loses, or over 90 % full"],
+  ["bg-line-strong", "nothing moves"],
+] as const;
+
+/** What the colours and signs of the graph mean. */
+function Legend() {
+  return (
+    <ul
+      aria-label="Legend"
+      className="flex flex-wrap gap-x-3.5 gap-y-1 rounded-md border bg-panel px-2.5 py-1.5 text-2xs text-muted"
+    >
+      {MEANINGS.map(([tone, means]) => (
+        <li key={means} className="flex items-center gap-1.5">
+          <span aria-hidden className={`h-0.5 w-4 rounded ${tone}`} />
+          {means}
+        </li>
+      ))}
+      <li>↻ sent again</li>
+      <li>−5 behind by 5</li>
+    </ul>
   );
 }

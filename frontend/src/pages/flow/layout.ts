@@ -13,7 +13,7 @@ export type Places = ReadonlyMap<string, { x: number; y: number }>;
 /** Places from left to right. The same graph gets the same places: nothing jumps between frames. */
 export function layout(ids: readonly string[], edges: readonly Edge[]): Places {
   const graph = new dagre.graphlib.Graph();
-  graph.setGraph({ rankdir: "LR", nodesep: 26, ranksep: 112, marginx: 16, marginy: 16 });
+  graph.setGraph({ rankdir: "LR", nodesep: 14, ranksep: 104, marginx: 8, marginy: 8 });
   graph.setDefaultEdgeLabel(() => ({}));
   for (const id of ids) graph.setNode(id, { width: NODE_WIDTH, height: NODE_HEIGHT });
   for (const edge of edges) {

@@ -136,7 +136,7 @@ export function PolicyEditor({
         value={size}
         onChange={setSize}
       />
-      <div className="col-span-2">
+      <div className="col-span-full">
         {plan.isError && <Failed error={plan.error} />}
         {plan.data && <PlanView plan={plan.data} />}
       </div>

@@ -111,8 +111,19 @@ const COLUMNS: Column<RateLimit>[] = [
     head: "Topics",
     cell: (row) => <span className="font-mono text-xs">{row.spec.pattern}</span>,
   },
-  { id: "publisher", head: "Publishers of", cell: (row) => row.spec.publisher || "all nodes" },
-  { id: "priority", head: "Priority", right: true, cell: (row) => exact(row.spec.priority ?? 0) },
+  {
+    id: "publisher",
+    wide: true,
+    head: "Publishers of",
+    cell: (row) => row.spec.publisher || "all nodes",
+  },
+  {
+    id: "priority",
+    wide: true,
+    head: "Priority",
+    right: true,
+    cell: (row) => exact(row.spec.priority ?? 0),
+  },
   {
     id: "packets",
     head: "Packets",

@@ -110,7 +110,7 @@ export function Browse({
         <SearchInput
           aria-label="Only messages that contain"
           placeholder="Contains"
-          className="w-56"
+          className="w-56 max-sm:w-full"
           value={text}
           onChange={(event) => setText(event.target.value)}
         />
@@ -118,7 +118,7 @@ export function Browse({
           Search
         </Button>
         <DecoderSelect value={decoder} onChange={(next) => set({ decoder: next })} />
-        <CopyAs action={{ method: "GET", path, cli: `tidecast sub ${topic} --output json` }} />
+        <CopyAs action={{ method: "GET", path }} />
         <span className="num ml-auto flex items-center gap-2 text-muted text-xs">
           {pages.some((page) => page.withheld) && <Badge tone="warn">payloads withheld</Badge>}
           {exact(messages.length)} of {exact(scanned)} scanned

@@ -66,6 +66,7 @@ export function MessageTable({ messages, decoder, empty }: Props) {
       },
       {
         id: "place",
+        wide: true,
         head: "Place",
         width: "11.5rem",
         right: true,
@@ -73,12 +74,14 @@ export function MessageTable({ messages, decoder, empty }: Props) {
       },
       {
         id: "key",
+        wide: true,
         head: "Key",
         width: "9rem",
         cell: (row) => <span className="font-mono text-xs">{row.key ?? ""}</span>,
       },
       {
         id: "size",
+        wide: true,
         head: "Size",
         width: "5.5rem",
         right: true,
@@ -87,7 +90,7 @@ export function MessageTable({ messages, decoder, empty }: Props) {
       {
         id: "payload",
         head: "Payload",
-        width: "minmax(16rem,1fr)",
+        width: "minmax(9rem,1fr)",
         cell: (row) => {
           const shown = shownPayload(row.payload, decoder);
           return shown ? (
@@ -99,7 +102,7 @@ export function MessageTable({ messages, decoder, empty }: Props) {
           );
         },
       },
-      { id: "from", head: "Node", width: "7rem", cell: (row) => row.node },
+      { id: "from", wide: true, head: "Node", width: "7rem", cell: (row) => row.node },
     ],
     [zone, decoder],
   );

@@ -35,7 +35,7 @@ export function MessagesPage() {
             onText={setText}
             onChange={(next) => set({ topic: next })}
             options={names}
-            className="w-64"
+            className="w-64 max-sm:w-full"
           />
           <Segments
             label="View"

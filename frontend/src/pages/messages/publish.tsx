@@ -78,6 +78,10 @@ export function Publish({ topic }: { topic: string }) {
                     : commandOf(
                         ...["tidecast", "pub", topic, "--message", payload],
                         ...(key ? ["--key", key] : []),
+                        ...Object.entries(parsed ?? {}).flatMap(([name, value]) => [
+                          "--header",
+                          `${name}=${value}`,
+                        ]),
                       ),
               }}
             />
@@ -93,7 +97,7 @@ export function Publish({ topic }: { topic: string }) {
             />
           )}
         </Field>
-        <div className="grid grid-cols-2 gap-3">
+        <div className="grid gap-3 sm:grid-cols-2">
           <TextField
             label="Key"
             hint="Messages of one key keep their order"
@@ -115,7 +119,7 @@ export function Publish({ topic }: { topic: string }) {
             label="Headers"
             hint="name: value, one a line"
             error={parsed ? undefined : "name: value, one a line"}
-            className="col-span-2"
+            className="col-span-full"
           >
             {(field) => (
               <TextArea

@@ -77,7 +77,7 @@ export function Tail({
         <SearchInput
           aria-label="Filter shown messages"
           placeholder="Key or payload"
-          className="w-56"
+          className="w-56 max-sm:w-full"
           value={query}
           onChange={(event) => setQuery(event.target.value)}
         />
@@ -88,22 +88,27 @@ export function Tail({
           {skipped > 0 && <Badge>{exact(skipped)} too fast to show</Badge>}
         </span>
       </div>
-      {error && <Failed error={error} />}
-      <div className="min-h-0 flex-1">
-        <MessageTable
-          messages={rows}
-          decoder={decoder}
-          empty={
-            <Empty
-              icon={Radio}
-              title={query ? "Nothing shown matches" : "Listening"}
-              commands={query ? [] : [`tidecast pub ${topic} --message 'hello'`]}
-            >
-              {query ? "Only what is on the page is filtered." : "The next message shows up here."}
-            </Empty>
-          }
-        />
-      </div>
+      {error ? (
+        <Failed error={error} />
+      ) : (
+        <div className="min-h-0 flex-1">
+          <MessageTable
+            messages={rows}
+            decoder={decoder}
+            empty={
+              <Empty
+                icon={Radio}
+                title={query ? "Nothing shown matches" : "Listening"}
+                commands={query ? [] : [`tidecast pub ${topic} --message 'hello'`]}
+              >
+                {query
+                  ? "Only what is on the page is filtered."
+                  : "The next message shows up here."}
+              </Empty>
+            }
+          />
+        </div>
+      )}
     </div>
   );
 }

@@ -20,6 +20,7 @@ import { Dialog } from "@/ui/dialog";
 import { Page } from "@/ui/page";
 import { Empty, Failed, Loading } from "@/ui/states";
 import { type Column, Table } from "@/ui/table";
+import { Tip } from "@/ui/tip";
 import { Enrol } from "./enrol";
 
 export function NodesPage() {
@@ -83,6 +84,9 @@ export function NodesPage() {
   );
 }
 
+/** A cycle that took longer is shown as a warning. */
+const LONG_CYCLE_MS = 50;
+
 const STATES = { up: "good", down: "bad", never: "plain" } as const;
 
 function NodeCard({
@@ -143,15 +147,18 @@ function NodeCard({
         />
       </div>
       {agents.length > 0 && (
-        <ul className="mt-2 flex flex-wrap gap-1">
+        <div className="mt-2 flex flex-wrap items-center gap-1">
+          <span className="mr-1 text-2xs text-faint">Cycles of its agents</span>
           {agents.map((one) => (
-            <li key={one.id}>
-              <Badge tone={one.duty_cycle_ms_max > 50 ? "warn" : "plain"}>
-                {one.name} {rate(one.duty_cycles_per_s)}
-              </Badge>
-            </li>
+            <Tip key={one.id} text={`Longest cycle: ${duration(one.duty_cycle_ms_max / 1000)}`}>
+              <button type="button" className="cursor-help rounded">
+                <Badge tone={one.duty_cycle_ms_max > LONG_CYCLE_MS ? "warn" : "plain"}>
+                  {one.name} {rate(one.duty_cycles_per_s)}
+                </Badge>
+              </button>
+            </Tip>
           ))}
-        </ul>
+        </div>
       )}
       {restart.length > 0 && (
         <p className="mt-2 text-warn text-xs">Needs a restart for: {restart.join(", ")}</p>
@@ -245,7 +252,7 @@ function NodeDialog({ node, onClose }: { node: Node; onClose: () => void }) {
 
 const TRANSPORTS: Column<Transport>[] = [
   { id: "name", head: "Name", cell: (row) => <b className="font-medium">{row.metadata.name}</b> },
-  { id: "kind", head: "Kind", cell: (row) => <Badge>{row.spec.kind}</Badge> },
+  { id: "kind", wide: true, head: "Kind", cell: (row) => <Badge>{row.spec.kind}</Badge> },
   {
     id: "where",
     head: "Where",
@@ -259,14 +266,21 @@ const TRANSPORTS: Column<Transport>[] = [
       </span>
     ),
   },
-  { id: "packet", head: "Packet", right: true, cell: (row) => bytes(row.spec.packet_bytes) },
+  {
+    id: "packet",
+    wide: true,
+    head: "Packet",
+    right: true,
+    cell: (row) => bytes(row.spec.packet_bytes),
+  },
   {
     id: "buffer",
+    wide: true,
     head: "Socket buffer",
     right: true,
     cell: (row) => bytes(row.spec.socket_buffer_bytes),
   },
-  { id: "idle", head: "Idle", cell: (row) => row.spec.idle },
+  { id: "idle", wide: true, head: "Idle", cell: (row) => row.spec.idle },
   { id: "topics", head: "Topics", right: true, cell: (row) => exact(row.status.topics) },
   {
     id: "faults",

@@ -14,7 +14,7 @@ import { CopyAs } from "@/ui/copy-as";
 const HIDDEN = "tidecast.firstSteps";
 
 /** Example traffic by one click, and the three commands that send a first message of one's own. */
-export function FirstSteps({ active }: { active: boolean }) {
+export function FirstSteps() {
   const [hidden, setHidden] = useState(() => localStorage.getItem(HIDDEN) === "hidden");
   const traffic = useQuery(trafficQuery).data;
   const { busy, act } = useAct();
@@ -71,9 +71,7 @@ export function FirstSteps({ active }: { active: boolean }) {
     <section aria-label="First steps" className="mb-3 rounded-lg border bg-panel p-4">
       <header className="mb-2.5 flex flex-wrap items-start gap-x-4 gap-y-2">
         <div className="min-w-0 flex-1 basis-56">
-          <h2 className="font-semibold">
-            {active ? "Your platform is running" : "From here to the first message"}
-          </h2>
+          <h2 className="font-semibold">From here to the first message</h2>
           <p className="text-muted text-sm">
             Switch on example traffic and watch it, or send a message of your own from two shells.
           </p>

@@ -33,7 +33,7 @@ export function OverviewPage() {
   });
   return (
     <Page title="Overview" lead={summary(data)}>
-      <FirstSteps active={data.topics_active > 0} />
+      <FirstSteps />
       <div className="grid grid-cols-2 gap-3 lg:grid-cols-4 2xl:grid-cols-8">
         <Stat
           label="Sent"

@@ -149,7 +149,7 @@ export function PipelineEditor({
         onChange={setTimeoutS}
       />
       {plan.isError && (
-        <div className="col-span-2">
+        <div className="col-span-full">
           <Failed error={plan.error} />
         </div>
       )}

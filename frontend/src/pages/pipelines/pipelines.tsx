@@ -103,7 +103,7 @@ function columns(onEdit: ((pipeline: Pipeline) => void) | undefined): Column<Pip
       head: "Pipeline",
       cell: (row) => <b className="font-medium">{row.metadata.name}</b>,
     },
-    { id: "job", head: "Job", cell: (row) => <Badge>{row.spec.job}</Badge> },
+    { id: "job", wide: true, head: "Job", cell: (row) => <Badge>{row.spec.job}</Badge> },
     {
       id: "schedule",
       head: "Schedule",
@@ -119,6 +119,7 @@ function columns(onEdit: ((pipeline: Pipeline) => void) | undefined): Column<Pip
     },
     {
       id: "next",
+      wide: true,
       head: "Next run",
       cell: (row) => (row.status.next_run_at ? ago(row.status.next_run_at, now) : "–"),
     },
@@ -138,13 +139,15 @@ function columns(onEdit: ((pipeline: Pipeline) => void) | undefined): Column<Pip
     },
     {
       id: "duration",
+      wide: true,
       head: "Took",
       right: true,
       cell: (row) => duration(last(row)?.duration_s),
     },
-    { id: "rows", head: "Rows", right: true, cell: (row) => exact(last(row)?.rows) },
+    { id: "rows", wide: true, head: "Rows", right: true, cell: (row) => exact(last(row)?.rows) },
     {
       id: "error",
+      wide: true,
       head: "Error",
       width: "22%",
       cell: (row) => (
@@ -199,7 +202,6 @@ function Doing({ pipeline, onEdit }: { pipeline: Pipeline; onEdit: () => void })
         action={{
           method: "POST",
           path: `/api/v1/pipelines/${encodeURIComponent(name)}/${verb}`,
-          cli: pipeline.status.last_run?.cli || undefined,
         }}
       />
     </span>

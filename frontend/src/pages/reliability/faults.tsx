@@ -112,7 +112,7 @@ export function Faults({ injected }: { injected: Readonly<Record<string, string>
               value={drop}
               onChange={setDrop}
             />
-            <div className="col-span-2 flex items-center gap-2">
+            <div className="col-span-full flex items-center gap-2">
               <Button
                 type="submit"
                 size="sm"
@@ -122,15 +122,7 @@ export function Faults({ injected }: { injected: Readonly<Record<string, string>
               >
                 Inject loss for five minutes
               </Button>
-              <CopyAs
-                small
-                action={{
-                  method: "PUT",
-                  path,
-                  body,
-                  cli: `tidecast faults set --drop ${share} --seed 7`,
-                }}
-              />
+              <CopyAs small action={{ method: "PUT", path, body }} />
             </div>
           </form>
         )}

@@ -47,11 +47,18 @@ export function PublicationTable({
     },
     {
       id: "publisher",
+      wide: true,
       head: "Publisher",
       cell: (row) => `${row.client || "client"} @ ${row.node}`,
     },
     { id: "sent", head: "Sent", right: true, cell: (row) => rate(row.rates.packets_out) },
-    { id: "resent", head: "Resent", right: true, cell: (row) => rate(row.rates.packets_resent) },
+    {
+      id: "resent",
+      wide: true,
+      head: "Resent",
+      right: true,
+      cell: (row) => rate(row.rates.packets_resent),
+    },
     { id: "ring", head: "Ring", width: "14rem", cell: (row) => <RingBar publication={row} /> },
     {
       id: "history",
@@ -71,9 +78,16 @@ export function PublicationTable({
         );
       },
     },
-    { id: "receivers", head: "Receivers", right: true, cell: (row) => exact(row.receivers) },
+    {
+      id: "receivers",
+      wide: true,
+      head: "Receivers",
+      right: true,
+      cell: (row) => exact(row.receivers),
+    },
     {
       id: "late",
+      wide: true,
       head: "NAKs too late",
       right: true,
       cell: (row) =>
@@ -81,6 +95,7 @@ export function PublicationTable({
     },
     {
       id: "rtt",
+      wide: true,
       head: "Round trip",
       right: true,
       cell: (row) => (row.rtt_ms == null ? "–" : duration(row.rtt_ms / 1000)),

@@ -29,12 +29,14 @@ const columns = (channel: string, nameOf: (node: string) => string): Column<Rece
   },
   {
     id: "publisher",
+    wide: true,
     head: "Publisher",
     cell: (row) => <span className="whitespace-nowrap">{row.publisher}</span>,
   },
   { id: "lag", head: "Behind, packets", right: true, cell: (row) => exact(row.lag_packets) },
   {
     id: "trend",
+    wide: true,
     head: "Trend",
     cell: (row) => (
       <Sparkline
@@ -46,7 +48,7 @@ const columns = (channel: string, nameOf: (node: string) => string): Column<Rece
       />
     ),
   },
-  { id: "window", head: "Window", right: true, cell: (row) => exact(row.window) },
+  { id: "window", wide: true, head: "Window", right: true, cell: (row) => exact(row.window) },
   {
     id: "lost",
     head: "Missing",

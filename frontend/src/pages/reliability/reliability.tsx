@@ -23,7 +23,7 @@ const IMAGES: Column<ImageLive>[] = [
     head: "Topic",
     cell: (row) => <span className="font-mono text-xs">{row.topic}</span>,
   },
-  { id: "way", head: "From → at", cell: (row) => `${row.source} → ${row.node}` },
+  { id: "way", wide: true, head: "From → at", cell: (row) => `${row.source} → ${row.node}` },
   {
     id: "fill",
     head: "Receive ring",
@@ -32,15 +32,27 @@ const IMAGES: Column<ImageLive>[] = [
   },
   { id: "gaps", head: "Open gaps", right: true, cell: (row) => exact(row.gaps) },
   { id: "losses", head: "Missing", right: true, cell: (row) => rate(row.rates.losses) },
-  { id: "recovered", head: "Recovered", right: true, cell: (row) => exact(row.recovered) },
+  {
+    id: "recovered",
+    wide: true,
+    head: "Recovered",
+    right: true,
+    cell: (row) => exact(row.recovered),
+  },
   {
     id: "lost",
     head: "Missing, in all",
     right: true,
     cell: (row) => exact(row.lost),
   },
-  { id: "duplicates", head: "Duplicates", right: true, cell: (row) => exact(row.duplicates) },
-  { id: "overruns", head: "Overruns", right: true, cell: (row) => exact(row.overruns) },
+  {
+    id: "duplicates",
+    wide: true,
+    head: "Duplicates",
+    right: true,
+    cell: (row) => exact(row.duplicates),
+  },
+  { id: "overruns", wide: true, head: "Overruns", right: true, cell: (row) => exact(row.overruns) },
 ];
 
 const AGENTS: Column<AgentLive>[] = [
@@ -53,10 +65,28 @@ const AGENTS: Column<AgentLive>[] = [
     right: true,
     cell: (row) => duration(row.duty_cycle_ms_max / 1000),
   },
-  { id: "parks", head: "Parks", right: true, cell: (row) => rate(row.parks_per_s) },
-  { id: "calls", head: "System calls", right: true, cell: (row) => rate(row.system_calls_per_s) },
-  { id: "short", head: "Short sends", right: true, cell: (row) => exact(row.short_sends) },
-  { id: "errors", head: "Send errors", right: true, cell: (row) => exact(row.send_errors) },
+  { id: "parks", wide: true, head: "Parks", right: true, cell: (row) => rate(row.parks_per_s) },
+  {
+    id: "calls",
+    wide: true,
+    head: "System calls",
+    right: true,
+    cell: (row) => rate(row.system_calls_per_s),
+  },
+  {
+    id: "short",
+    wide: true,
+    head: "Short sends",
+    right: true,
+    cell: (row) => exact(row.short_sends),
+  },
+  {
+    id: "errors",
+    wide: true,
+    head: "Send errors",
+    right: true,
+    cell: (row) => exact(row.send_errors),
+  },
 ];
 
 export function ReliabilityPage() {

@@ -8,7 +8,6 @@ import { useAct } from "@/app/act";
 import { useMay } from "@/app/session";
 import { HistoryCard } from "@/charts/history-card";
 import { TimeChart } from "@/charts/time-chart";
-import { commandOf } from "@/lib/copy-as";
 import { compact, duration, exact, rate } from "@/lib/format";
 import { useLivePart } from "@/live/store";
 import { Badge } from "@/ui/badge";
@@ -149,7 +148,6 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
               action={{
                 method: "POST",
                 path: `/api/v1/subscriptions/${encodeURIComponent(name)}/${verb}`,
-                cli: commandOf("tidecast", "subscription", verb, spec.topic, name),
               }}
             />
             <Button icon={Rewind} onClick={() => setAsked("seek")}>
@@ -243,15 +241,9 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
         <Positions cursors={cursors} />
       </div>
       {asked === "edit" && <SubscriptionEditor subscription={subscription} onClose={close} />}
-      {asked === "seek" && <Seek name={name} of={spec.topic} cursors={cursors} onClose={close} />}
+      {asked === "seek" && <Seek name={name} cursors={cursors} onClose={close} />}
       {asked === "redrive" && (
-        <Redrive
-          name={name}
-          of={spec.topic}
-          topic={spec.dead_letter ?? ""}
-          count={dead ?? null}
-          onClose={close}
-        />
+        <Redrive name={name} topic={spec.dead_letter ?? ""} count={dead ?? null} onClose={close} />
       )}
       <Confirm
         open={asked === "delete"}
@@ -263,7 +255,6 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
         action={{
           method: "DELETE",
           path: `/api/v1/subscriptions/${encodeURIComponent(name)}`,
-          cli: commandOf("tidecast", "subscription", "delete", spec.topic, name, "--yes"),
         }}
         run={async () => {
           await http.DELETE("/api/v1/subscriptions/{name}", { params });

@@ -68,7 +68,7 @@ export function SubscriptionEditor({
     >
       <TextField
         label="Name"
-        className="col-span-2"
+        className="col-span-full"
         autoFocus
         disabled={Boolean(subscription)}
         mono
@@ -78,7 +78,7 @@ export function SubscriptionEditor({
       <Field
         label="Topic"
         hint="A durable topic, or a pattern such as orders.*"
-        className="col-span-2"
+        className="col-span-full"
       >
         {(field) => (
           <>

@@ -34,11 +34,12 @@ const COLUMNS: Column<Row>[] = [
   {
     id: "name",
     head: "Subscription",
-    width: "minmax(9rem,2fr)",
+    width: "minmax(6rem,2fr)",
     cell: (row) => <span className="font-medium font-mono text-xs">{row.name}</span>,
   },
   {
     id: "topic",
+    wide: true,
     head: "Topic",
     width: "minmax(8rem,1.5fr)",
     cell: (row) => <span className="font-mono text-xs">{row.subscription.spec.topic}</span>,
@@ -60,6 +61,7 @@ const COLUMNS: Column<Row>[] = [
   },
   {
     id: "lag_s",
+    wide: true,
     head: "Lag, time",
     right: true,
     width: "6.5rem",
@@ -67,6 +69,7 @@ const COLUMNS: Column<Row>[] = [
   },
   {
     id: "trend",
+    wide: true,
     head: "Trend",
     width: "7.5rem",
     cell: (row) => (
@@ -80,12 +83,14 @@ const COLUMNS: Column<Row>[] = [
   },
   {
     id: "drain",
+    wide: true,
     head: "To drain",
     width: "6rem",
     cell: (row) => lagTrend(row.live, row.subscription),
   },
   {
     id: "rate",
+    wide: true,
     head: "Delivered",
     right: true,
     width: "6.5rem",
@@ -93,6 +98,7 @@ const COLUMNS: Column<Row>[] = [
   },
   {
     id: "members",
+    wide: true,
     head: "Members",
     right: true,
     width: "5.5rem",
@@ -100,6 +106,7 @@ const COLUMNS: Column<Row>[] = [
   },
   {
     id: "dead",
+    wide: true,
     head: "Dead letters",
     right: true,
     width: "6.5rem",
@@ -117,12 +124,13 @@ const READERS: Column<ReaderLive>[] = [
     head: "Topic",
     cell: (row) => <span className="font-mono text-xs">{row.topic}</span>,
   },
-  { id: "node", head: "Node", cell: (row) => row.node },
-  { id: "source", head: "Reads from", cell: (row) => row.source },
-  { id: "position", head: "Position", right: true, cell: (row) => exact(row.position) },
+  { id: "node", wide: true, head: "Node", cell: (row) => row.node },
+  { id: "source", wide: true, head: "Reads from", cell: (row) => row.source },
+  { id: "position", wide: true, head: "Position", right: true, cell: (row) => exact(row.position) },
   { id: "lag", head: "Behind, packets", right: true, cell: (row) => exact(row.lag_packets) },
   {
     id: "trend",
+    wide: true,
     head: "Trend",
     cell: (row) => (
       <Sparkline
@@ -135,6 +143,7 @@ const READERS: Column<ReaderLive>[] = [
   },
   {
     id: "tethered",
+    wide: true,
     head: "If it stalls",
     cell: (row) => (row.tethered ? "holds the ring" : "is evicted"),
   },
@@ -176,7 +185,7 @@ export function SubscriptionsPage() {
             placeholder="Name or topic"
             value={q}
             onChange={(event) => set({ q: event.target.value || undefined })}
-            className="w-56"
+            className="w-56 max-sm:w-full"
           />
           <Segments
             label="Kind"

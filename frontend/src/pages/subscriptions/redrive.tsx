@@ -4,7 +4,6 @@ import { useState } from "react";
 import { bodyOf, http } from "@/api/client";
 import type { Operation } from "@/api/queries";
 import { useAct } from "@/app/act";
-import { commandOf } from "@/lib/copy-as";
 import { exact } from "@/lib/format";
 import { Button } from "@/ui/button";
 import { CopyAs } from "@/ui/copy-as";
@@ -16,14 +15,11 @@ import { OperationView } from "./operation";
 /** Publishes dead letters again: where they came from, or elsewhere. */
 export function Redrive({
   name,
-  of,
   topic,
   count,
   onClose,
 }: {
   name: string;
-  /** What the subscription reads. */
-  of: string;
   topic: string;
   count: string | null;
   onClose: () => void;
@@ -56,24 +52,7 @@ export function Redrive({
         topic && (
           <>
             <span className="mr-auto">
-              <CopyAs
-                action={{
-                  method: "POST",
-                  path,
-                  body,
-                  cli: to
-                    ? undefined
-                    : commandOf(
-                        "tidecast",
-                        "subscription",
-                        "redrive",
-                        of,
-                        name,
-                        "--limit",
-                        body.count_max,
-                      ),
-                }}
-              />
+              <CopyAs action={{ method: "POST", path, body }} />
             </span>
             <Button onClick={() => run(true)} busy={busy}>
               Preview
@@ -86,8 +65,8 @@ export function Redrive({
       }
     >
       {topic ? (
-        <div className="grid grid-cols-2 gap-3 pb-2">
-          <p className="col-span-2 text-sm">
+        <div className="grid gap-3 pb-2 sm:grid-cols-2">
+          <p className="col-span-full text-sm">
             {count === null ? "They are in" : `${exact(count)} went to`}{" "}
             <Link
               to="/messages"
@@ -106,7 +85,7 @@ export function Redrive({
           />
           <TextField label="At most" inputMode="numeric" value={max} onChange={setMax} />
           {result && (
-            <div className="col-span-2">
+            <div className="col-span-full">
               <OperationView operation={result} />
             </div>
           )}

@@ -3,10 +3,8 @@ import { useMemo, useState } from "react";
 import { bodyOf, http, type Schemas } from "@/api/client";
 import type { Operation } from "@/api/queries";
 import { useAct } from "@/app/act";
-import { commandOf } from "@/lib/copy-as";
 import { nanosOf } from "@/pages/messages/place";
 import { Button } from "@/ui/button";
-import { Command } from "@/ui/code";
 import { CopyAs } from "@/ui/copy-as";
 import { Dialog } from "@/ui/dialog";
 import { TextField } from "@/ui/field";
@@ -20,13 +18,10 @@ type Way = "earliest" | "latest" | "time" | "token" | "shift";
 /** Moves a subscription's position, after showing what that means. */
 export function Seek({
   name,
-  of,
   cursors,
   onClose,
 }: {
   name: string;
-  /** What the subscription reads. */
-  of: string;
   cursors: readonly Cursor[];
   onClose: () => void;
 }) {
@@ -70,15 +65,6 @@ export function Seek({
     retry: false,
   });
   const path = `/api/v1/subscriptions/${encodeURIComponent(name)}/seek`;
-  const where = way === "time" ? time : way;
-  const cli =
-    way === "token"
-      ? undefined
-      : commandOf(
-          ...["tidecast", "subscription", "seek", of, name],
-          ...(way === "shift" ? ["--shift", shift] : ["--to", where]),
-          ...(number === null ? [] : ["--queue", number]),
-        );
   const run = async () => {
     if (!body) return;
     const done = await act(
@@ -96,7 +82,7 @@ export function Seek({
       footer={
         <>
           <span className="mr-auto">
-            {body && <CopyAs action={{ method: "POST", path, body, cli }} />}
+            {body && <CopyAs action={{ method: "POST", path, body }} />}
           </span>
           <Button onClick={onClose}>Cancel</Button>
           <Button look="primary" disabled={!body || preview.isError} busy={busy} onClick={run}>
@@ -105,7 +91,7 @@ export function Seek({
         </>
       }
     >
-      <div className="grid grid-cols-2 gap-3 pb-2">
+      <div className="grid gap-3 pb-2 sm:grid-cols-2">
         <SelectField
           label="To"
           value={way}
@@ -133,7 +119,7 @@ export function Seek({
         {way === "time" && (
           <TextField
             label="Time, local"
-            className="col-span-2"
+            className="col-span-full"
             type="datetime-local"
             step="1"
             value={time}
@@ -143,7 +129,7 @@ export function Seek({
         {way === "token" && (
           <TextField
             label="Token"
-            className="col-span-2"
+            className="col-span-full"
             inputMode="numeric"
             mono
             value={token}
@@ -154,16 +140,15 @@ export function Seek({
           <TextField
             label="Messages"
             hint="Negative: backwards"
-            className="col-span-2"
+            className="col-span-full"
             inputMode="numeric"
             value={shift}
             onChange={setShift}
           />
         )}
-        <div className="col-span-2 flex flex-col gap-2">
+        <div className="col-span-full flex flex-col gap-2">
           {preview.isError && <Failed error={preview.error} />}
           {preview.data && <OperationView operation={preview.data} />}
-          {preview.data && cli && <Command text={cli} />}
         </div>
       </div>
     </Dialog>

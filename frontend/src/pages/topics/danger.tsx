@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
-import { type ReactNode, useState } from "react";
+import { Fragment, type ReactNode, useState } from "react";
 import { bodyOf, http } from "@/api/client";
 import type { Plan, Topic } from "@/api/queries";
 import { useAct } from "@/app/act";
@@ -55,25 +55,26 @@ export function Danger({ topic }: { topic: Topic }) {
           action={
             <span className="flex items-center gap-1.5">
               {(["pause", "resume"] as const).map((verb) => (
-                <Button
-                  key={verb}
-                  busy={busy}
-                  onClick={() =>
-                    act(
-                      () =>
+                <Fragment key={verb}>
+                  <Button
+                    busy={busy}
+                    onClick={() =>
+                      act(
+                        () =>
+                          verb === "pause"
+                            ? http.POST("/api/v1/topics/{name}/pause", { params })
+                            : http.POST("/api/v1/topics/{name}/resume", { params }),
                         verb === "pause"
-                          ? http.POST("/api/v1/topics/{name}/pause", { params })
-                          : http.POST("/api/v1/topics/{name}/resume", { params }),
-                      verb === "pause"
-                        ? `Deliveries of ${name} are paused`
-                        : `${name} is delivered again`,
-                    )
-                  }
-                >
-                  {verb === "pause" ? "Pause" : "Resume"}
-                </Button>
+                          ? `Deliveries of ${name} are paused`
+                          : `${name} is delivered again`,
+                      )
+                    }
+                  >
+                    {verb === "pause" ? "Pause" : "Resume"}
+                  </Button>
+                  <CopyAs small action={{ method: "POST", path: `${path}/${verb}` }} />
+                </Fragment>
               ))}
-              <CopyAs small action={{ method: "POST", path: `${path}/pause` }} />
             </span>
           }
         >
@@ -111,7 +112,7 @@ export function Danger({ topic }: { topic: Topic }) {
         lead="This cannot be undone."
         word={name}
         verb="Delete for good"
-        action={{ method: "DELETE", path, cli: `tidecast topic delete ${name} --yes` }}
+        action={{ method: "DELETE", path }}
         run={async () => {
           await http.DELETE("/api/v1/topics/{name}", { params });
           await navigate({ to: "/topics" });

@@ -1,20 +1,16 @@
-import { zodResolver } from "@hookform/resolvers/zod";
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
-import { type ReactNode, useEffect, useMemo, useState } from "react";
-import { Controller, useForm } from "react-hook-form";
+import { useEffect, useMemo, useState } from "react";
 import { ApiError, bodyOf, etag, http, type Schemas, wanted } from "@/api/client";
 import { type Plan, type Topic, transportsQuery } from "@/api/queries";
 import { useAct } from "@/app/act";
-import { Button } from "@/ui/button";
-import { CopyAs } from "@/ui/copy-as";
-import { Dialog } from "@/ui/dialog";
-import { Field, Input, TextArea } from "@/ui/field";
+import { Editor } from "@/ui/editor";
+import { Field, TextArea, TextField } from "@/ui/field";
 import { PlanView } from "@/ui/plan";
-import { Select } from "@/ui/select";
+import { SelectField } from "@/ui/select";
 import { Failed } from "@/ui/states";
 import { Switch } from "@/ui/switch";
-import { bodyOfForm, FRESH, formOf, type TopicForm, topicForm } from "./form";
+import { bodyOfForm, errorsOf, FRESH, formOf, type TopicForm } from "./form";
 
 const PREVIEW_MS = 250;
 
@@ -83,75 +79,59 @@ function usePreview(form: TopicForm, valid: boolean, before: Topic | undefined) 
   return { plan, error, body };
 }
 
+type Text = "history" | "ratePackets" | "rateBytes" | "queues" | "labels" | "owner";
+
 export function TopicEditor({ topic, onClose }: { topic?: Topic; onClose: () => void }) {
   const navigate = useNavigate();
   const { busy, act } = useAct();
   const transports = useQuery(transportsQuery).data?.items ?? [];
-  const form = useForm<TopicForm>({
-    resolver: zodResolver(topicForm),
-    defaultValues: topic ? formOf(topic) : FRESH,
-    mode: "onChange",
-  });
-  const values = form.watch();
-  const valid = topicForm.safeParse(values).success;
-  const { plan, error, body } = usePreview(values, valid, topic);
+  const [form, setForm] = useState<TopicForm>(() => (topic ? formOf(topic) : FRESH));
+  const set = (next: Partial<TopicForm>) => setForm((before) => ({ ...before, ...next }));
+  const errors = errorsOf(form);
+  const valid = Object.keys(errors).length === 0;
+  const { plan, error, body } = usePreview(form, valid, topic);
   const taken = !topic && plan?.action === "update";
-  const path = `/api/v1/topics/${encodeURIComponent(values.name || "NAME")}`;
+  const path = `/api/v1/topics/${encodeURIComponent(form.name || "NAME")}`;
 
-  const save = form.handleSubmit(async (filled) => {
+  const save = async () => {
     const saved = await act(
       () =>
         http.PUT("/api/v1/topics/{name}", {
           params: {
-            path: { name: filled.name },
+            path: { name: form.name },
             header: topic
               ? { "if-match": etag(topic.metadata.generation) }
               : { "if-none-match": "*" },
           },
           body: wanted<Schemas["TopicInput"]>(body),
         }),
-      topic ? `${filled.name} is saved` : `${filled.name} is created`,
+      topic ? `${form.name} is saved` : `${form.name} is created`,
     );
     if (!saved) return;
     if (topic) onClose();
-    else navigate({ to: "/topics/$name", params: { name: filled.name } });
-  });
+    else navigate({ to: "/topics/$name", params: { name: form.name } });
+  };
 
-  const pick = (name: keyof typeof CHOICES, label: string) => (
-    <Controller
-      control={form.control}
-      name={name}
-      render={({ field }) => (
-        <Field label={label}>
-          {(props) => (
-            <Select
-              id={props.id}
-              value={field.value}
-              onChange={field.onChange}
-              options={CHOICES[name] as never}
-            />
-          )}
-        </Field>
-      )}
+  const pick = <N extends keyof typeof CHOICES>(name: N, label: string) => (
+    <SelectField
+      label={label}
+      value={form[name] as string}
+      onChange={(value) => set({ [name]: value })}
+      options={CHOICES[name]}
     />
   );
-  const text = (name: keyof TopicForm, label: string, hint?: ReactNode, mono?: boolean) => (
-    <Field label={label} hint={hint} error={form.formState.errors[name]?.message}>
-      {(props) => (
-        <Input
-          {...props}
-          {...form.register(name)}
-          className={mono ? "font-mono" : ""}
-          disabled={name === "name" && Boolean(topic)}
-        />
-      )}
-    </Field>
+  const text = (name: Text, label: string, hint?: string) => (
+    <TextField
+      label={label}
+      hint={hint}
+      error={errors[name]}
+      value={form[name]}
+      onChange={(value) => set({ [name]: value })}
+    />
   );
 
   return (
-    <Dialog
-      open
-      onOpenChange={(open) => !open && onClose()}
+    <Editor
       shape="sheet"
       title={topic ? `Edit ${topic.metadata.name}` : "Create a topic"}
       lead={
@@ -159,91 +139,73 @@ export function TopicEditor({ topic, onClose }: { topic?: Topic; onClose: () => 
           ? "The preview says what each change costs."
           : "Everything but the name has a good default."
       }
-      footer={
-        <>
-          <span className="mr-auto">
-            <CopyAs action={{ method: "PUT", path, body }} />
-          </span>
-          <Button onClick={onClose}>Cancel</Button>
-          <Button
-            look={plan?.impact === "data_loss" ? "danger" : "primary"}
-            busy={busy}
-            disabled={!valid || taken || plan?.action === "none" || error !== null}
-            onClick={save}
-          >
-            {topic ? "Save" : "Create topic"}
-          </Button>
-        </>
-      }
+      onClose={onClose}
+      action={{ method: "PUT", path, body }}
+      ready={valid && !taken && plan?.action !== "none" && error === null}
+      busy={busy}
+      save={save}
+      verb={topic ? "Save" : "Create topic"}
+      risky={plan?.impact === "data_loss"}
     >
-      <form className="flex flex-col gap-3.5 pb-2" onSubmit={save}>
-        {text(
-          "name",
-          "Name",
-          taken ? undefined : "Parts joined by dots, such as md.eu.equities",
-          true,
-        )}
-        {taken && <p className="-mt-2.5 text-bad text-xs">A topic of this name exists.</p>}
-        <div className="grid grid-cols-2 gap-3">
-          {pick("mode", "Mode")}
-          <Controller
-            control={form.control}
-            name="transport"
-            render={({ field }) => (
-              <Field label="Transport">
-                {(props) => (
-                  <Select
-                    id={props.id}
-                    value={field.value || "default"}
-                    onChange={(value) => field.onChange(value === "default" ? "" : value)}
-                    options={[
-                      {
-                        value: "default",
-                        label: "First one",
-                        hint: transports[0]?.metadata.name ?? "",
-                      },
-                      ...transports.map((one) => ({
-                        value: one.metadata.name,
-                        label: one.metadata.name,
-                        hint: one.spec.kind ?? "",
-                      })),
-                    ]}
-                  />
-                )}
-              </Field>
-            )}
+      <TextField
+        label="Name"
+        hint="Parts joined by dots, such as md.eu.equities"
+        error={taken ? "A topic of this name exists." : form.name === "" ? undefined : errors.name}
+        className="col-span-full"
+        autoFocus
+        disabled={Boolean(topic)}
+        mono
+        value={form.name}
+        onChange={(name) => set({ name })}
+      />
+      {pick("mode", "Mode")}
+      <SelectField
+        label="Transport"
+        value={form.transport || "default"}
+        onChange={(value) => set({ transport: value === "default" ? "" : value })}
+        options={[
+          { value: "default", label: "First one", hint: transports[0]?.metadata.name ?? "" },
+          ...transports.map((one) => ({
+            value: one.metadata.name,
+            label: one.metadata.name,
+            hint: one.spec.kind ?? "",
+          })),
+        ]}
+      />
+      {pick("reliability", "Reliability")}
+      {pick("flow", "Flow control")}
+      {pick("on_full", "When the ring is full")}
+      {text("history", "History ring", "Send buffer and repairs")}
+      {text("ratePackets", "Limit, packets/s", "Empty: by policy; 0: none")}
+      {text("rateBytes", "Limit, bytes/s", "Empty: by policy; 0: none")}
+      {form.mode === "durable" && text("queues", "Queues", "Partitions; may only grow")}
+      {form.mode === "durable" && pick("fsync", "Sync to disk")}
+      {text("labels", "Labels", "team=risk, tier=1")}
+      {text("owner", "Owner")}
+      <Field label="Description" className="col-span-full">
+        {(field) => (
+          <TextArea
+            {...field}
+            rows={2}
+            className="font-sans"
+            value={form.description}
+            onChange={(event) => set({ description: event.target.value })}
           />
-          {pick("reliability", "Reliability")}
-          {pick("flow", "Flow control")}
-          {pick("on_full", "When the ring is full")}
-          {text("history", "History ring", "Send buffer and repairs")}
-          {text("ratePackets", "Limit, packets/s", "Empty: by policy; 0: none")}
-          {text("rateBytes", "Limit, bytes/s", "Empty: by policy; 0: none")}
-          {values.mode === "durable" && text("queues", "Queues", "Partitions; may only grow")}
-          {values.mode === "durable" && pick("fsync", "Sync to disk")}
-          {text("labels", "Labels", "team=risk, tier=1")}
-          {text("owner", "Owner")}
-        </div>
-        <Field label="Description">
-          {(props) => (
-            <TextArea {...props} {...form.register("description")} rows={2} className="font-sans" />
-          )}
-        </Field>
-        <Controller
-          control={form.control}
-          name="protected"
-          render={({ field }) => (
-            <Switch
-              label="Protect against deletion"
-              checked={field.value}
-              onChange={field.onChange}
-            />
-          )}
+        )}
+      </Field>
+      <div className="col-span-full">
+        <Switch
+          label="Protect against deletion"
+          checked={form.protected}
+          onChange={(value) => set({ protected: value })}
         />
-        {error !== null && <Failed error={error instanceof ApiError ? error : String(error)} />}
-        {plan && !taken && <PlanView plan={plan} />}
-        <button type="submit" hidden aria-hidden tabIndex={-1} />
-      </form>
-    </Dialog>
+      </div>
+      {(error !== null || (plan && !taken)) && (
+        <div className="col-span-full">
+          {error !== null && <Failed error={error instanceof ApiError ? error : String(error)} />}
+          {plan && !taken && <PlanView plan={plan} />}
+        </div>
+      )}
+    </Editor>
   );
 }

@@ -1,47 +1,61 @@
-import { z } from "zod";
 import type { Topic, TopicSpec } from "@/api/queries";
 import { parseAmount } from "@/lib/format";
+import { isName } from "@/lib/names";
 
-const NAME = /^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$/;
+const NAME_CHARS_MAX = 200;
+const RING_BYTES_MIN = 16_384;
 
-const amount = (what: string, min: number) =>
-  z.string().refine(
-    (text) => {
-      const value = parseAmount(text);
-      return value !== null && value >= min;
-    },
-    { error: `${what}: a number of at least ${min}, such as 64k or 4 MiB` },
-  );
-const limit = z.string().refine((text) => text.trim() === "" || parseAmount(text) !== null, {
-  error: "A number such as 10k, 0 for no limit, or nothing for the policy",
-});
+/** What is filled in, as it is written. */
+export interface TopicForm {
+  name: string;
+  mode: NonNullable<TopicSpec["mode"]>;
+  transport: string;
+  reliability: NonNullable<TopicSpec["reliability"]>;
+  flow: NonNullable<TopicSpec["flow"]>;
+  on_full: NonNullable<TopicSpec["on_full"]>;
+  history: string;
+  receive: string;
+  ratePackets: string;
+  rateBytes: string;
+  queues: string;
+  fsync: NonNullable<TopicSpec["fsync"]>;
+  labels: string;
+  owner: string;
+  description: string;
+  protected: boolean;
+}
 
-export const topicForm = z.object({
-  name: z
-    .string()
-    .min(1, { error: "A name is needed" })
-    .max(200, { error: "At most 200 characters" })
-    .regex(NAME, { error: "Letters, digits, _ and -, in parts joined by dots" }),
-  mode: z.enum(["live", "durable"]),
-  transport: z.string(),
-  reliability: z.enum(["reliable", "unordered", "unreliable"]),
-  flow: z.enum(["min", "max", "rate"]),
-  on_full: z.enum(["block", "error", "drop"]),
-  history: amount("History", 16_384),
-  receive: amount("Receive ring", 16_384),
-  ratePackets: limit,
-  rateBytes: limit,
-  queues: amount("Queues", 1),
-  fsync: z.enum(["none", "interval", "batch"]),
-  labels: z.string().refine((text) => parseLabels(text) !== null, {
-    error: "Pairs such as team=risk, tier=1",
-  }),
-  owner: z.string().max(200),
-  description: z.string().max(4096),
-  protected: z.boolean(),
-});
+export type TopicErrors = Partial<Record<keyof TopicForm, string>>;
 
-export type TopicForm = z.infer<typeof topicForm>;
+const amount = (text: string, what: string, min: number) =>
+  (parseAmount(text) ?? -1) >= min
+    ? undefined
+    : `${what}: a number of at least ${min}, such as 64k or 4 MiB`;
+const limit = (text: string) =>
+  text.trim() === "" || parseAmount(text) !== null
+    ? undefined
+    : "A number such as 10k, 0 for no limit, or nothing for the policy";
+
+/** What is wrong with a form, by field; nothing when it can be saved. */
+export function errorsOf(form: TopicForm): TopicErrors {
+  const found: Record<string, string | undefined> = {
+    name:
+      form.name === ""
+        ? "A name is needed"
+        : form.name.length > NAME_CHARS_MAX
+          ? `At most ${NAME_CHARS_MAX} characters`
+          : isName(form.name)
+            ? undefined
+            : "Letters, digits, _ and -, in parts joined by dots",
+    history: amount(form.history, "History", RING_BYTES_MIN),
+    receive: amount(form.receive, "Receive ring", RING_BYTES_MIN),
+    ratePackets: limit(form.ratePackets),
+    rateBytes: limit(form.rateBytes),
+    queues: amount(form.queues, "Queues", 1),
+    labels: parseLabels(form.labels) ? undefined : "Pairs such as team=risk, tier=1",
+  };
+  return Object.fromEntries(Object.entries(found).filter(([, error]) => error));
+}
 
 export const FRESH: TopicForm = {
   name: "",

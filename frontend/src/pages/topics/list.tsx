@@ -15,7 +15,7 @@ import { Select } from "@/ui/select";
 import { Empty, Failed, Loading } from "@/ui/states";
 import { type Column, parseSort, sortText } from "@/ui/table";
 import { VirtualTable } from "@/ui/virtual-table";
-import { LIVE_SORTS, labelChoices, liveFirst, type TopicRow } from "./rows";
+import { activeIn, LIVE_SORTS, labelChoices, liveFirst, type TopicRow } from "./rows";
 import { ThrottleBadge } from "./throttle";
 
 const TopicEditor = lazy(() =>
@@ -29,7 +29,7 @@ const COLUMNS: Column<TopicRow>[] = [
     id: "name",
     head: "Topic",
     sort: true,
-    width: "minmax(15rem,2fr)",
+    width: "minmax(9rem,2fr)",
     cell: ({ name, topic }) => (
       <span className="flex items-center gap-2">
         <span className="truncate font-medium font-mono text-xs">{name}</span>
@@ -41,6 +41,7 @@ const COLUMNS: Column<TopicRow>[] = [
   },
   {
     id: "shape",
+    wide: true,
     head: "Last 2 min",
     width: "7.5rem",
     cell: ({ name, live }) =>
@@ -64,6 +65,7 @@ const COLUMNS: Column<TopicRow>[] = [
   },
   {
     id: "bytes",
+    wide: true,
     head: "Bytes",
     sort: true,
     right: true,
@@ -72,6 +74,7 @@ const COLUMNS: Column<TopicRow>[] = [
   },
   {
     id: "lag",
+    wide: true,
     head: "Lag, packets",
     sort: true,
     right: true,
@@ -80,6 +83,7 @@ const COLUMNS: Column<TopicRow>[] = [
   },
   {
     id: "fill",
+    wide: true,
     head: "Ring",
     sort: true,
     right: true,
@@ -88,6 +92,7 @@ const COLUMNS: Column<TopicRow>[] = [
   },
   {
     id: "resent",
+    wide: true,
     head: "Resent",
     sort: true,
     right: true,
@@ -96,12 +101,14 @@ const COLUMNS: Column<TopicRow>[] = [
   },
   {
     id: "throttle",
+    wide: true,
     head: "Held back",
     width: "8.5rem",
     cell: ({ live }) => <ThrottleBadge throttle={live?.throttle ?? "none"} />,
   },
   {
     id: "ends",
+    wide: true,
     head: "Pub / sub",
     right: true,
     width: "5.5rem",
@@ -110,6 +117,7 @@ const COLUMNS: Column<TopicRow>[] = [
   },
   {
     id: "labels",
+    wide: true,
     head: "Labels",
     width: "minmax(8rem,1fr)",
     cell: ({ topic }) => (
@@ -165,7 +173,7 @@ export function TopicsPage() {
       title="Topics"
       lead={
         list.data
-          ? `${plural(total, "topic")}${filtered ? " match" : ""}, ${exact(Object.keys(lives).length)} active`
+          ? `${plural(total, "topic")}${filtered ? " match" : ""}, ${exact(activeIn(lives))} active`
           : undefined
       }
       actions={
@@ -175,7 +183,7 @@ export function TopicsPage() {
             placeholder="Search by name"
             value={text}
             onChange={(event) => setText(event.target.value)}
-            className="w-64"
+            className="w-64 max-sm:w-full"
           />
           {labels.length > 1 && (
             <Select

@@ -2,7 +2,6 @@ import { useQueryClient } from "@tanstack/react-query";
 import { Check, Gauge, LoaderCircle } from "lucide-react";
 import { Slider } from "radix-ui";
 import { useEffect, useRef, useState } from "react";
-import { toast } from "sonner";
 import { bodyOf, http, type Schemas, wanted } from "@/api/client";
 import { type Topic, topicQuery } from "@/api/queries";
 import { useMay } from "@/app/session";
@@ -14,6 +13,7 @@ import { Button } from "@/ui/button";
 import { Card } from "@/ui/card";
 import { CopyAs } from "@/ui/copy-as";
 import { Input } from "@/ui/field";
+import { toast } from "@/ui/toast";
 import { ThrottleBadge } from "./throttle";
 
 type FieldName = "rate_packets_per_s" | "rate_bytes_per_s";

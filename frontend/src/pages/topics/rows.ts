@@ -17,6 +17,12 @@ export const LIVE_SORTS: Record<string, (live: TopicLive) => number> = {
   resent: (live) => live.retransmit_ratio,
 };
 
+/** How many carry traffic now; the platform's own are not counted. */
+export const activeIn = (lives: Readonly<Record<string, TopicLive>>) =>
+  Object.values(lives).filter(
+    ({ name, rates }) => !name.startsWith("tidecast.") && rates.packets_out + rates.packets_in > 0,
+  ).length;
+
 export function liveFirst(
   topics: readonly Topic[],
   lives: Readonly<Record<string, TopicLive>>,

@@ -1,0 +1,462 @@
+"""`Copy as` beside each action: what it gives as curl, as a command and as Python does the same."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.conftest import Eventually
+from tests.e2e.conftest import Api, Platform
+from tests.e2e.traffic import publishing, refusing
+from tests.project import ROOT
+from tidecast_control.postgres import EmbeddedPostgres
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
+WAYS = ("curl", "tidecast", "Python")
+COMMAND_S = 60.0
+RIGHTS = ["publish", "subscribe", "manage", "read_payloads"]
+SECRET = "correct horse battery"
+ANEW = "copied-anew"
+"""Of what no second may be made: each way makes one of its own."""
+DUE = '"2030-01-01T00:00:00.000Z"'
+ADVICE = """insert into pipeline_runs (id, pipeline, job, trigger, requested_by, state, spec, cli,
+    queued_at, finished_at, error, report)
+values ('copied', 'capacity', 'capacity', 'user', '', 'done', '{}', '', now(), now(), '',
+    '{"advice": [{"topic": "copied", "peak_messages_per_s": 10, "peak_bytes_per_s": 1000,
+                  "spec": {"history_bytes": 2097152}, "reasons": ["it is small"]}]}')"""
+
+
+@dataclass(frozen=True)
+class Action:
+    """Something the page does."""
+
+    name: str
+    path: str
+    """The page that it stands on."""
+    opened: Callable[[Page], Locator]
+    """Does what has to be done before; in what it returns stands one `Copy as`."""
+    prepared: Callable[[Api], object] = lambda api: None
+    """How it has to be each time before it is done."""
+    done: Callable[[Api], bool] = field(default=lambda api: True)
+    """Whether it shows."""
+
+
+def _dialog(button: str, **filled: str) -> Callable[[Page], Locator]:
+    """A dialog behind a button, with its fields filled in."""
+
+    def opened(page: Page) -> Locator:
+        page.get_by_role("main").get_by_role("button", name=button).first.click()
+        return _filled(page.get_by_role("dialog"), **filled)
+
+    return opened
+
+
+def _filled(dialog: Locator, **filled: str) -> Locator:
+    for label, value in filled.items():
+        dialog.get_by_label(label.replace("_", " "), exact=True).fill(value)
+    return dialog
+
+
+def _row(text: str, button: str = "") -> Callable[[Page], Locator]:
+    """A row of a table, or the dialog behind one of its buttons."""
+
+    def opened(page: Page) -> Locator:
+        row = page.get_by_role("row", name=re.compile(text)).first
+        if not button:
+            return row
+        row.get_by_role("button", name=button).click()
+        return page.get_by_role("dialog")
+
+    return opened
+
+
+def _deleting(opened: Callable[[Page], Locator]) -> Callable[[Page], Locator]:
+    """The question behind `Delete` in an editor."""
+
+    def asked(page: Page) -> Locator:
+        opened(page).get_by_role("button", name="Delete").click()
+        return page.get_by_role("dialog", name=re.compile("^Delete "))
+
+    return asked
+
+
+def _clicked_row(text: str) -> Callable[[Page], Locator]:
+    def opened(page: Page) -> Locator:
+        page.get_by_role("row", name=re.compile(text)).get_by_role("cell").first.click()
+        return page.get_by_role("dialog")
+
+    return opened
+
+
+def _region(label: str) -> Callable[[Page], Locator]:
+    return lambda page: page.get_by_label(label, exact=True)
+
+
+def _none(path: str) -> Callable[[Api], None]:
+    """It is not there."""
+
+    def gone(api: Api) -> None:
+        if _is(path)(api):
+            api.ask("DELETE", path)
+
+    return gone
+
+
+def _is(path: str, wanted: dict[str, Any] | None = None) -> Callable[[Api], bool]:
+    """It is there, and says so."""
+
+    def there(api: Api) -> bool:
+        kind, _, name = path.rpartition("/")
+        answer = api.ask("GET", f"{kind}?limit=500" if kind != "/users" else kind)
+        found = [
+            one for one in answer["items"] if (one.get("metadata") or one)["name"] == name
+        ]  # fmt: skip
+        if not found:
+            return False
+        one = found[0] | found[0].get("metadata", {}) | found[0].get("spec", {})
+        return all(one[key] == value for key, value in (wanted or {}).items())
+
+    return there
+
+
+def _is_not(path: str) -> Callable[[Api], bool]:
+    return lambda api: not _is(path)(api)
+
+
+def _put(path: str, **spec: Any) -> Callable[[Api], object]:
+    return lambda api: api.ask("PUT", path, {"spec": spec})
+
+
+def _patch(path: str, **spec: Any) -> Callable[[Api], object]:
+    return lambda api: api.ask("PATCH", path, {"spec": spec})
+
+
+def _ask(method: str, path: str) -> Callable[[Api], object]:
+    return lambda api: api.ask(method, path)
+
+
+RULE: dict[str, Any] = {"metric": "lag_s", "target": ">", "threshold": 1e6, "for_s": 5}
+SILENCE: dict[str, Any] = {"rule": "", "target": "x", "until": DUE.strip('"')}
+POLICY: dict[str, Any] = {"pattern": "nothing.*", "rate_packets_per_s": 5}
+YAML = 'kind: topic\nmetadata: {name: copied.yaml}\nspec: {description: "it\'s $HOME"}\n'
+
+
+def _topics() -> Iterator[Action]:
+    yield Action(
+        "example traffic",
+        "/",
+        _region("First steps"),
+        _ask("POST", "/traffic/example/stop"),
+        _is("/traffic/example", {"running": True}),
+    )
+    yield Action(
+        "create a topic",
+        "/topics?create=true",
+        lambda page: _filled(
+            page.get_by_role("dialog"), Name="copied.new", Description='it\'s "$HOME" `here`'
+        ),
+        _none("/topics/copied.new"),
+        _is("/topics/copied.new", {"description": 'it\'s "$HOME" `here`'}),
+    )
+    yield Action(
+        "limits of a topic",
+        "/topics/copied",
+        _region("Rate limits"),
+        _patch("/topics/copied", rate_packets_per_s=7),
+        _is("/topics/copied", {"rate_packets_per_s": 900}),
+    )
+    yield Action("history", "/topics/copied", _region("History"))
+    yield Action(
+        "pause a topic",
+        "/topics/copied?tab=danger",
+        lambda page: page.get_by_role("listitem").filter(has_text="Pause deliveries"),
+    )
+    yield Action("purge", "/topics/copied.purged?tab=danger", _dialog("Purge"))
+    yield Action(
+        "delete a topic",
+        "/topics/copied.gone?tab=danger",
+        _dialog("Delete"),
+        _put("/topics/copied.gone"),
+        _is_not("/topics/copied.gone"),
+    )
+    yield Action(
+        "publish",
+        "/messages?topic=copied&view=publish",
+        lambda page: _filled(
+            page.get_by_label("Publish a message"), Key="it's", Headers="a: 1\nb: two words"
+        ),
+    )
+    yield Action(
+        "browse",
+        "/messages?topic=copied&view=browse&from=earliest",
+        lambda page: page.get_by_role("main"),
+    )
+    yield Action(
+        "apply YAML",
+        "/",
+        _yaml,
+        _none("/topics/copied.yaml"),
+        _is("/topics/copied.yaml", {"description": "it's $HOME"}),
+    )
+    yield Action("export", "/", _export)
+
+
+def _yaml(page: Page) -> Locator:
+    expect(page.get_by_role("heading", name="Overview", level=1)).to_be_visible()
+    page.keyboard.press("y")
+    return _filled(page.get_by_role("dialog", name="YAML"), Documents=YAML)
+
+
+def _export(page: Page) -> Locator:
+    expect(page.get_by_role("heading", name="Overview", level=1)).to_be_visible()
+    page.keyboard.press("y")
+    dialog = page.get_by_role("dialog", name="YAML")
+    dialog.get_by_role("tab", name="Export").click()
+    return dialog.get_by_role("tabpanel")
+
+
+def _subscriptions() -> Iterator[Action]:
+    at = "/subscriptions/copier"
+    yield Action(
+        "create a subscription",
+        "/subscriptions",
+        _dialog("Create subscription", Name="copied-new", Topic="copied"),
+        _none("/subscriptions/copied-new"),
+        _is("/subscriptions/copied-new"),
+    )
+    yield Action(
+        "pause",
+        at,
+        lambda page: page.get_by_role("main").locator("header").first,
+        _patch(at, paused=False),
+        _is(at, {"paused": True}),
+    )
+    yield Action("move the position", at, _dialog("Move position"))
+    yield Action("re-drive", at, _dialog("Dead letters", To_topic="copied.to"))
+    yield Action(
+        "edit",
+        at,
+        _dialog("Edit", **{"Ack wait, s": "31"}),
+        _patch(at, ack_wait_s=40),
+        _is(at, {"ack_wait_s": 31}),
+    )
+    yield Action(
+        "delete a subscription",
+        "/subscriptions/copied-gone",
+        _dialog("Delete"),
+        _put("/subscriptions/copied-gone", topic="copied"),
+        _is_not("/subscriptions/copied-gone"),
+    )
+
+
+def _rules() -> Iterator[Action]:
+    yield Action(
+        "create a policy",
+        "/limits",
+        _dialog("Create policy", Name="copied-new", Topics="nothing.*", Packets_a_second="5k"),
+        _none("/rate-limits/copied-new"),
+        _is("/rate-limits/copied-new", {"rate_packets_per_s": 5000}),
+    )
+    yield Action(
+        "delete a policy",
+        "/limits",
+        _deleting(_clicked_row("copied-policy")),
+        _put("/rate-limits/copied-policy", **POLICY),
+        _is_not("/rate-limits/copied-policy"),
+    )
+    yield Action(
+        "create a rule",
+        "/alerts?tab=rules",
+        _dialog("Create rule", Name="copied-new", Of="copied"),
+        _none("/alert-rules/copied-new"),
+        _is("/alert-rules/copied-new"),
+    )
+    yield Action(
+        "switch a rule off",
+        "/alerts?tab=rules",
+        _row("copied-rule"),
+        _patch("/alert-rules/copied-rule", enabled=True),
+        _is("/alert-rules/copied-rule", {"enabled": False}),
+    )
+    yield Action(
+        "delete a rule",
+        "/alerts?tab=rules",
+        _deleting(_row("copied-gone", "Edit copied-gone")),
+        _put("/alert-rules/copied-gone", **RULE),
+        _is_not("/alert-rules/copied-gone"),
+    )
+    yield Action(
+        "end a silence",
+        "/alerts?tab=silences",
+        _row("to be ended"),
+        _put("/silences/copied-silence", **SILENCE, reason="to be ended"),
+        _is_not("/silences/copied-silence"),
+    )
+    yield Action(
+        "stop loss", "/reliability", _region("Fault injection"),
+        _put("/faults/multicast", drop=0.02, seed=1, expires_s=300), _is_not("/faults/multicast"),
+    )  # fmt: skip
+    yield Action(
+        "inject loss",
+        "/reliability",
+        lambda page: page.get_by_label("Fault injection").locator("form"),
+        _none("/faults/multicast"),
+        _is("/faults/multicast", {"drop": 0.01}),
+    )
+
+
+def _pipelines() -> Iterator[Action]:
+    yield Action(
+        "create a pipeline",
+        "/pipelines",
+        _dialog("Create pipeline", Name="copied-new", Topic="copied.>"),
+        _none("/pipelines/copied-new"),
+        _is("/pipelines/copied-new"),
+    )
+    yield Action(
+        "what is recommended",
+        "/pipelines",
+        _row("copied.*messages", "Preview what is recommended for copied"),
+        _patch("/topics/copied", history_bytes=4 << 20),
+        _is("/topics/copied", {"history_bytes": 2 << 20}),
+    )
+    yield Action(
+        "start a pipeline", "/pipelines", _row("copied-run"), _stopped,
+        lambda api: api.ask("GET", "/pipelines/copied-run")["status"]["last_run"] is not None,
+    )  # fmt: skip
+
+
+def _stopped(api: Api) -> None:
+    """It is there anew, and does not run."""
+    path, ended = "/pipelines/copied-run", threading.Event()
+    if _is(path)(api):
+        if api.ask("GET", path)["status"]["state"] != "idle":
+            api.ask("POST", f"{path}/stop")
+        while api.ask("GET", path)["status"]["state"] != "idle":
+            ended.wait(0.1)
+        api.ask("DELETE", path)
+    _put(path, job="archive", topic="copied")(api)
+
+
+def _people() -> Iterator[Action]:
+    yield Action(
+        "create a key",
+        "/access",
+        _dialog("Create key", Name=ANEW),
+    )
+    yield Action(
+        "add a user",
+        "/access?tab=users",
+        _dialog("Add user", User="copied", First_password=SECRET),
+        done=_is("/users/copied", {"role": "viewer"}),
+    )
+    yield Action("add a node", "/nodes", _dialog("Add a node", Name_of_the_token=ANEW))
+    yield Action("quarantine", "/nodes", _quarantine, _unquarantined, _quarantined)
+
+
+def _quarantine(page: Page) -> Locator:
+    page.get_by_role("main").get_by_role("button", name=re.compile("Details|Show")).first.click()
+    return page.get_by_role("dialog").locator("footer")
+
+
+def _unquarantined(api: Api) -> None:
+    for node in api.ask("GET", "/nodes")["items"]:
+        api.ask("PATCH", f"/nodes/{node['metadata']['name']}", {"spec": {"quarantined": False}})
+
+
+def _quarantined(api: Api) -> bool:
+    return any(node["spec"]["quarantined"] for node in api.ask("GET", "/nodes")["items"])
+
+
+def _there_before(api: Api, platform: Platform) -> None:
+    """What the actions are done to."""
+    for name in ("copied", "copied.dead", "copied.to", "copied.purged"):
+        api.topic(name, mode="durable")
+    api.ask("PATCH", "/topics/copied", {"spec": {"rate_packets_per_s": 900}})
+    _put("/subscriptions/copier", topic="copied", dead_letter="copied.dead")(api)
+    _put("/rate-limits/copied-policy", **POLICY)(api)
+    _put("/alert-rules/copied-rule", **RULE)(api)
+    with psycopg.connect(EmbeddedPostgres(platform.data_dir / "postgres").url) as connection:
+        connection.execute(ADVICE)
+    _patch("/transports/multicast", allow_faults=True)(api)
+
+
+@pytest.mark.parametrize("part", [_topics, _subscriptions, _rules, _pipelines, _people])
+def test_what_is_copied_does_the_same(
+    part: Callable[[], Iterator[Action]], page: Page, platform: Platform, api: Api,
+    tmp_path: Path, eventually: Eventually,
+) -> None:  # fmt: skip
+    if not _is("/subscriptions/copier")(api):
+        _there_before(api, platform)
+        with (
+            publishing(platform.data_dir, "copied", 50),
+            refusing(platform.data_dir, "copied", "copier"),
+        ):
+            eventually(
+                lambda: int(api.ask("GET", "/subscriptions/copier")["status"]["dead_letters"]) > 5,
+                "dead letters", timeout_s=20,
+            )  # fmt: skip
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=platform.url)
+    key = {"name": f"copies{part.__name__}".replace("_", "-"), "role": "admin",
+           "scopes": [{"pattern": ">", "rights": RIGHTS}]}  # fmt: skip
+    environment = {
+        **os.environ, "TIDECAST_KEY": api.ask("POST", "/keys", key)["secret"],
+        "TIDECAST_DATA_DIR": str(platform.data_dir),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }  # fmt: skip
+    failures = []
+    for action in part():
+        action.prepared(api)
+        page.goto(platform.url + action.path)
+        for way, copied in _copied(page, action.opened(page)).items():
+            action.prepared(api)
+            text = copied.replace(ANEW, f"copied-{way.lower()}")
+            wrong = _wrong(way, text, environment, tmp_path)
+            if wrong is None and not action.done(api):
+                wrong = "it changed nothing"
+            if wrong:
+                failures.append(f"{action.name}, {way}: {wrong}\n{text}")
+        action.prepared(api)
+    assert not failures, "\n\n".join(failures)
+
+
+def _copied(page: Page, place: Locator) -> dict[str, str]:
+    """Way -> what was copied."""
+    texts = {}
+    for way in WAYS:
+        place.get_by_role("button", name="Copy as").first.click()
+        page.get_by_role("menuitem", name=way, exact=True).click()
+        expect(page.get_by_role("menu")).to_have_count(0)
+        texts[way] = page.evaluate("navigator.clipboard.readText()")
+    assert len(set(texts.values())) == len(WAYS), texts
+    return texts
+
+
+def _wrong(way: str, text: str, environment: dict[str, str], directory: Path) -> str | None:
+    """What went wrong with what was copied. A password is left for its owner to fill in."""
+    shell = [sys.executable, "-c"] if way == "Python" else ["bash", "-ec"]
+    done = subprocess.run(
+        [*shell, text.replace('"..."', f'"{SECRET}"')], env=environment, cwd=directory,
+        capture_output=True, text=True, check=False, timeout=COMMAND_S,
+    )  # fmt: skip
+    if done.returncode or re.search(r'"state":\s*"failed"', done.stdout):
+        return f"exit code {done.returncode}: {done.stdout[-500:]} {done.stderr[-500:]}"
+    return None
+
+
+def test_every_copy_as_is_tried() -> None:
+    """A new one is noticed: the sources have as many as are clicked here."""
+    pages = sorted((ROOT / "frontend/src").rglob("*.tsx"))
+    found = sum(len(re.findall(r"<CopyAs\b", one.read_text("utf-8"))) for one in pages)
+    assert found == 21, "add what is new to the actions above, then count it here"
