@@ -9,6 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.support.control import Service
+from tidecast.config import derive_topic_id
 
 
 def put(api: TestClient, path: str, spec: dict[str, Any], **metadata: Any) -> Any:
@@ -33,6 +34,19 @@ def test_a_topic_is_created_changed_and_deleted(api: TestClient) -> None:
     assert reset.json()["spec"]["linger_us"] == 20
     assert api.delete("/api/v1/topics/md.eu").json()["action"] == "delete"
     assert api.get("/api/v1/topics/md.eu").status_code == 404
+
+
+def test_a_name_whose_number_is_taken_is_told_a_free_one(api: TestClient) -> None:
+    number = derive_topic_id("b")
+    put(api, "topics/a", {"wire_id": number})
+    put(api, "topics/c", {"wire_id": number + 1})
+    refused = api.put("/api/v1/topics/b", json={"spec": {}})
+    assert refused.status_code == 422
+    (problem,) = refused.json()["errors"]
+    assert problem["pointer"] == "/spec/wire_id"
+    assert problem["detail"].startswith(f"{number} (made from the name): topic a has the same")
+    assert problem["allowed"] == f"another number of 1..65535, such as {number + 2}"
+    put(api, "topics/b", {"wire_id": number + 2})
 
 
 def test_preconditions(api: TestClient) -> None:

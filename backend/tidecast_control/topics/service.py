@@ -25,6 +25,7 @@ DURABLE = (
 )  # fmt: skip
 ENGINE_FIELDS = frozenset(TopicConfig.__struct_fields__)
 PACKET_SLOTS_MAX = 1 << 20
+WIRE_ID_MAX, WIRE_IDS_TRIED_MAX = 65_535, 32
 
 
 def _check(session: Session, name: str, spec: TopicSpec, row: ResourceRow | None) -> list[Any]:
@@ -50,11 +51,21 @@ def _check(session: Session, name: str, spec: TopicSpec, row: ResourceRow | None
         found.append(
             ProblemItem(
                 pointer="/spec/wire_id",
-                detail=f"{wire_id}: topic {rival} has the same on that transport",
-                allowed="another number of 1..65535",
+                detail=f"{wire_id} ({'given' if spec.wire_id else 'made from the name'}): "
+                f"topic {rival} has the same on that transport",
+                allowed=f"another number of 1..{WIRE_ID_MAX}"
+                + _free_wire_id(session, wire_id, spec.transport, name),
             )
         )
     return found
+
+
+def _free_wire_id(session: Session, taken: int, transport: str, name: str) -> str:
+    for step in range(WIRE_IDS_TRIED_MAX):
+        free = (taken + step) % WIRE_ID_MAX + 1
+        if topics.with_wire_id(session, free, transport, name) is None:
+            return f", such as {free}"
+    return ""
 
 
 def _warn(session: Session, name: str, spec: TopicSpec, row: ResourceRow | None) -> list[str]:

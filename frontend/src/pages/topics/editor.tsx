@@ -79,7 +79,7 @@ function usePreview(form: TopicForm, valid: boolean, before: Topic | undefined) 
   return { plan, error, body };
 }
 
-type Text = "history" | "ratePackets" | "rateBytes" | "queues" | "labels" | "owner";
+type Text = "history" | "ratePackets" | "rateBytes" | "queues" | "wireId" | "labels" | "owner";
 
 export function TopicEditor({ topic, onClose }: { topic?: Topic; onClose: () => void }) {
   const navigate = useNavigate();
@@ -90,6 +90,8 @@ export function TopicEditor({ topic, onClose }: { topic?: Topic; onClose: () => 
   const errors = errorsOf(form);
   const valid = Object.keys(errors).length === 0;
   const { plan, error, body } = usePreview(form, valid, topic);
+  // Only a name whose number another topic has needs one of its own.
+  const clash = error instanceof ApiError && error.at("/spec/wire_id") !== undefined;
   const taken = !topic && plan?.action === "update";
   const path = `/api/v1/topics/${encodeURIComponent(form.name || "NAME")}`;
 
@@ -180,6 +182,8 @@ export function TopicEditor({ topic, onClose }: { topic?: Topic; onClose: () => 
       {text("rateBytes", "Limit, bytes/s", "Empty: by policy; 0: none")}
       {form.mode === "durable" && text("queues", "Queues", "Partitions; may only grow")}
       {form.mode === "durable" && pick("fsync", "Sync to disk")}
+      {(clash || form.wireId !== "") &&
+        text("wireId", "Number in packets", "1 to 65535; empty: made from the name")}
       {text("labels", "Labels", "team=risk, tier=1")}
       {text("owner", "Owner")}
       <Field label="Description" className="col-span-full">

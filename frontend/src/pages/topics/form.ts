@@ -18,6 +18,7 @@ export interface TopicForm {
   ratePackets: string;
   rateBytes: string;
   queues: string;
+  wireId: string;
   fsync: NonNullable<TopicSpec["fsync"]>;
   labels: string;
   owner: string;
@@ -52,6 +53,9 @@ export function errorsOf(form: TopicForm): TopicErrors {
     ratePackets: limit(form.ratePackets),
     rateBytes: limit(form.rateBytes),
     queues: amount(form.queues, "Queues", 1),
+    wireId: /^(|[1-9]\d{0,4})$/.test(form.wireId)
+      ? undefined
+      : "A number of 1 to 65535, or nothing",
     labels: parseLabels(form.labels) ? undefined : "Pairs such as team=risk, tier=1",
   };
   return Object.fromEntries(Object.entries(found).filter(([, error]) => error));
@@ -69,6 +73,7 @@ export const FRESH: TopicForm = {
   ratePackets: "",
   rateBytes: "",
   queues: "1",
+  wireId: "",
   fsync: "interval",
   labels: "",
   owner: "",
@@ -110,6 +115,7 @@ export function formOf(topic: Topic): TopicForm {
     ratePackets: optional(spec.rate_packets_per_s),
     rateBytes: optional(spec.rate_bytes_per_s),
     queues: String(spec.queues ?? 1),
+    wireId: optional(spec.wire_id),
     fsync: spec.fsync ?? "interval",
     labels: Object.entries(metadata.labels)
       .map(([key, value]) => (value ? `${key}=${value}` : key))
@@ -136,6 +142,7 @@ export function bodyOfForm(form: TopicForm, before?: Topic) {
     receive_bytes: number(form.receive),
     rate_packets_per_s: optionalNumber(form.ratePackets),
     rate_bytes_per_s: optionalNumber(form.rateBytes),
+    wire_id: optionalNumber(form.wireId),
     ...(form.mode === "durable" ? { queues: number(form.queues), fsync: form.fsync } : {}),
   };
   return {
