@@ -175,7 +175,7 @@ function Graph({ flow, shown }: { flow: Flow; shown: Shown }) {
         nodeTypes={NODE_TYPES}
         edgeTypes={EDGE_TYPES}
         fitView
-        fitViewOptions={{ padding: 0.12, maxZoom: 1.1 }}
+        fitViewOptions={{ padding: 0.06, maxZoom: 1.1 }}
         minZoom={0.15}
         maxZoom={1.6}
         nodesDraggable={false}

@@ -9,6 +9,7 @@ import { exact, percent } from "@/lib/format";
 import { Badge } from "@/ui/badge";
 import { Button } from "@/ui/button";
 import { Card } from "@/ui/card";
+import { Command } from "@/ui/code";
 import { CopyAs } from "@/ui/copy-as";
 import { TextField } from "@/ui/field";
 import { SelectField } from "@/ui/select";
@@ -75,11 +76,20 @@ export function Faults({ injected }: { injected: Readonly<Record<string, string>
             />
           </div>
         ))}
-        {!system?.faults_allowed || open.length === 0 ? (
-          <p className="text-muted text-sm">
-            Off on this platform. It takes <code className="font-mono text-xs">allow_faults</code>{" "}
-            on a transport and the service's setting.
-          </p>
+        {!system?.faults_allowed ? (
+          <>
+            <p className="text-muted text-sm">
+              To see repairs at work, lose packets on purpose. This service allows it to nobody: it
+              takes a start with
+            </p>
+            <Command text="TIDECAST_CONTROL_ALLOW_FAULTS=true tidecast up" />
+          </>
+        ) : open.length === 0 ? (
+          <Allow
+            transports={transports.map((one) => one.metadata.name)}
+            {...{ busy, act }}
+            may={may("transports:write")}
+          />
         ) : (
           <form
             className="grid grid-cols-[1fr_6rem] gap-2"
@@ -135,5 +145,53 @@ export function Faults({ injected }: { injected: Readonly<Record<string, string>
         )}
       </div>
     </Card>
+  );
+}
+
+interface AllowProps extends ReturnType<typeof useAct> {
+  transports: readonly string[];
+  may: boolean;
+}
+
+/** The second of two locks: each transport has one of its own. */
+function Allow({ transports, may, busy, act }: AllowProps) {
+  const [chosen, setChosen] = useState("");
+  const name = chosen || transports.find((one) => one !== "ipc") || transports[0] || "";
+  const body = { spec: { allow_faults: true } };
+  return (
+    <div className="flex flex-col gap-2">
+      <p className="text-muted text-sm">
+        The service allows faults, no transport does yet. Allowing them changes nothing by itself.
+      </p>
+      <SelectField
+        label="Transport"
+        value={name}
+        onChange={setChosen}
+        options={transports.map((one) => ({ value: one, label: one }))}
+      />
+      <div className="flex items-center gap-2">
+        <Button
+          size="sm"
+          busy={busy}
+          disabled={!may || !name}
+          onClick={() =>
+            act(
+              () =>
+                http.PATCH("/api/v1/transports/{name}", {
+                  params: { path: { name } },
+                  body: wanted<Schemas["MergePatch"]>(body),
+                }),
+              `Faults may be injected on ${name}`,
+            )
+          }
+        >
+          Allow faults
+        </Button>
+        <CopyAs
+          small
+          action={{ method: "PATCH", path: `/api/v1/transports/${encodeURIComponent(name)}`, body }}
+        />
+      </div>
+    </div>
   );
 }
