@@ -336,7 +336,7 @@ def _pipelines() -> Iterator[Action]:
     yield Action(
         "create a pipeline",
         "/pipelines",
-        _dialog("Create pipeline", Name="copied-new", Topic="copied.>"),
+        _dialog("Create pipeline", Name="copied-new", Topic="copied"),
         _none("/pipelines/copied-new"),
         _is("/pipelines/copied-new"),
     )
