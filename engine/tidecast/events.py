@@ -157,6 +157,18 @@ class ProducerFenced(Event, frozen=True):
     epoch: int
 
 
+class ProducerHole(Event, frozen=True):
+    """Some of a producer's sequences ``first`` to ``end``, none acked, will never come.
+
+    A crash left a part of them in the log, and the ring that holds the rest was silent too long.
+    """
+
+    topic: str
+    producer: str
+    first: int
+    end: int
+
+
 class ProducersExpired(Event, frozen=True):
     """Producers of a durable topic were forgotten: what they send again is stored again."""
 

@@ -161,6 +161,30 @@ def test_growth_keeps_key_order_and_knows_what_was_sent() -> None:
         assert len(rows_of(one.topic)) == 300
 
 
+def test_nothing_is_deleted_before_the_slowest_subscription_has_it() -> None:
+    with platform(segment_bytes=1 << 16, retention_bytes=1 << 17) as one:
+        fast, slow = (one.connect().consumer("orders", name) for name in ("fast", "slow"))
+
+        def take(consumer: Any, n: int) -> None:
+            while n > 0:
+                batch = consumer.fetch(min(n, 100), 5.0)
+                n -= len(batch)
+                batch.ack()
+            one.run(600)
+
+        publisher = one.publisher()
+        for _ in range(60):
+            publisher.publish_batch([bytes(1000)] * 10)
+            one.run(8)
+        take(fast, 600)
+        assert one.topic.logs[0].earliest_token == 0
+        take(slow, 300)
+        assert 0 < one.topic.logs[0].earliest_token <= 300
+        slow.close()
+        one.run(600)
+        assert one.topic.logs[0].earliest_token <= 300, "a subscription needs no member to hold"
+
+
 def test_retention_deletes_and_never_what_a_subscription_needs() -> None:
     with platform(segment_bytes=1 << 16, retention_bytes=1 << 17) as one:
         publisher = one.publisher()
@@ -332,9 +356,11 @@ def test_defect_6_a_dead_client_blocks_nobody_and_waits_end() -> None:
         one.run()
         assert sorted(payloads(one)) == [b"alive", b"dead"], "a dead client's ring is drained"
         set_faults(one, F_ERRNO, errno.ENOSPC)
-        with pytest.raises(Timeout) as raised:
-            alive.publish(b"x", ack="durable", timeout=0.01)
-        assert isinstance(raised.value.__cause__, StorageError | None)
+        alive.publish(b"x")
+        one.run()
+        with pytest.raises(Timeout, match="message 2 is not durable") as raised:
+            alive.wait_durable(timeout=0.01)
+        assert isinstance(raised.value.__cause__, StorageError), "a wait ends and says why"
 
 
 def test_defect_7_an_engine_that_comes_back_knows_the_epochs() -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.support.durable import rows_of
 
-from tidecast.config import TopicConfig
+from tidecast.config import TopicConfig, shm_dir
 from tidecast.errors import Fenced, NotFound, SequenceGap, Timeout
 from tidecast.events import ProducerFenced, RingDrained
 from tidecast.layout import packet as wire
@@ -64,6 +64,14 @@ class Pair:
 def pair(seed: int = 1, faults: dict[str, float] | None = None, **topic: Any) -> Iterator[Pair]:
     with Network(seed=seed, **(faults or {})) as net:  # type: ignore[arg-type]
         yield Pair(net, **topic)
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions that wait for others do so for some ms of virtual time."""
+    monkeypatch.setattr("tidecast.node.node.TICK_S", 1e-3)
+    for name in ("RIVAL_S", "MEET_S"):
+        monkeypatch.setattr(f"tidecast.node.durable_grants.{name}", 1e-2)
 
 
 def check_keys(rows: list[tuple[bytes | None, bytes, int]]) -> None:
@@ -122,10 +130,9 @@ def test_a_named_producer_goes_on_behind_its_last_sequence() -> None:
 
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_new_session_waits_for_what_an_older_ring_of_its_node_still_holds(
-    closed: bool, monkeypatch: pytest.MonkeyPatch
+    closed: bool,
 ) -> None:
     """It would fence the older ring, and go on behind a hole where that ring's messages were."""
-    monkeypatch.setattr("tidecast.node.node.TICK_S", 1e-3)  # it looks at held sessions then
     with pair() as two:
         first = two.publisher(producer="billing")
         first.publish(b"a", ack="durable")
@@ -229,26 +236,31 @@ def faulty(seed: int) -> None:
             assert sorted(mine, key=lambda p: int(p.split(b":")[1])) == sent[k]
 
 
-def test_a_killed_engine_of_publishers_is_drained_by_the_next_one() -> None:
+@pytest.mark.parametrize("how", ["once", "twice", "while others start"])
+def test_a_killed_engine_of_publishers_is_drained_by_the_next_one(how: str) -> None:
+    """Also if that one is killed before it could, or another data directory's starts before."""
     with pair() as two:
         publisher = two.publisher(producer="billing")
         publisher.publish(b"a", ack="durable")
         two.net.partition(two.a, two.b)
         publisher.publish_batch([b"b", b"c"])
         two.net.run(1e5)
-        two.net.heal()
-        directory, two.b.engine.directory = two.b.engine.directory, two.b.data_dir / "none"
-        two.b.engine._alive, alive = -1, two.b.engine._alive
-        import os
-
-        os.close(alive)
-        two.b.engine._alive = os.open("/dev/null", os.O_RDONLY)
+        directory = two.b.engine.directory
+        if how == "while others start":
+            two.net.kill(two.b)
+            two.net.node("c")
         two.crash(two.b)
-        assert directory.exists() is False
+        assert not directory.exists()
+        if how == "twice":
+            two.net.run(1e5)
+            two.crash(two.b)
+        two.net.heal()
         assert two.net.run(60e6, until=lambda: len(two.payloads()) == 3)
         assert two.payloads() == [b"a", b"b", b"c"]
         assert two.net.run(60e6, until=lambda: not two.b.engine.pubs)
         assert RingDrained in [type(e) for e in two.b.engine.durable.told]
+        two.net.kill(two.b)
+        assert not shm_dir(two.b.data_dir).exists(), "nothing stays of what is acked"
 
 
 class Proxy:

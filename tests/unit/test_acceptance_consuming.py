@@ -11,6 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from tests.conftest import Eventually
 from tests.support.pulling import S_NS, Got, Rig, drain, fill, payloads, rig
 
 from tidecast.agents.puller_entries import pause_lane
@@ -268,16 +269,22 @@ def test_a1_a_subscription_without_members_delays_no_other() -> None:
         assert payloads(drain(r, late)) == bodies, "and itself loses nothing"
 
 
-def test_a2_nothing_is_read_once_it_stops_and_stopping_is_idempotent() -> None:
+def test_a2_nothing_is_read_once_it_stops_and_stopping_is_idempotent(
+    eventually: Eventually,
+) -> None:
     with rig() as r:
         q, m = r.queue(), r.member()
         r.lane(q, m)
+        r.puller.start()
         fill(r, q, 10)
+        eventually(lambda: r.sources[0].reads > 0, "read by its thread")
         r.puller.stop()
         reads = r.sources[0].reads
-        assert reads == 0
+        fill(r, q, 10)  # wakes whoever is there
         r.puller.stop()
         assert r.sources[0].reads == reads
+        r.run()
+        assert r.sources[0].reads > reads, "there was something to read"
 
 
 def test_a5_streams_leave_nothing_behind() -> None:
@@ -431,6 +438,22 @@ def test_recovery_transient_faults_at_the_first_the_33rd_and_the_last() -> None:
         assert sorted(set(done)) == bodies
         assert len(done) == 100, "exactly once: what waits behind a refused one was not handed out"
         assert r.position(lane) == (100, 100)
+
+
+@pytest.mark.parametrize("in_flight", [10, 200])
+def test_no_queue_starves_beside_a_full_one(in_flight: int) -> None:
+    """Whoever has much gets no more of a member's credit than whoever has little."""
+    with rig() as r:
+        m = r.member(in_flight_max=in_flight)
+        full = r.lane(r.queue(), m)
+        for q in range(1, 4):
+            r.lane(r.queue(), m)
+            fill(r, q, 100)
+        fill(r, 0, 5000)
+        lanes = [one.lane for one in drain(r, m)]
+        last = max(i for i, lane in enumerate(lanes) if lane != full)
+        assert lanes[:last].count(full) < 1000
+        assert len(lanes) == 5300
 
 
 @pytest.mark.parametrize(("queues", "members"), [(1, 1), (1, 5), (5, 1), (4, 3)])

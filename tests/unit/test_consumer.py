@@ -179,6 +179,22 @@ def test_pause_resume_seek_and_info(client: Connection) -> None:
         assert len(consumer.info()["members"]) == 1
 
 
+def test_a8_a_restart_begins_at_the_earliest_that_is_not_settled(tmp_path: Path) -> None:
+    with connected(tmp_path) as client, client.consumer("orders", "billing") as consumer:
+        publish(client, *BODIES)
+        got: list[Any] = []
+        while len(got) < 30:
+            got += [message.copy() for message in consumer.fetch(30, 5.0)]
+        held = got[10]
+        for message in got:
+            if message is not held:
+                message.ack()
+        token = held.token
+    with connected(tmp_path) as client, client.consumer("orders", "billing") as consumer:
+        again = consumer.next(timeout=5.0)
+        assert (again.data, again.token) == (held.data, token)
+
+
 def test_run_handles_each_key_in_order_with_many_workers(client: Connection) -> None:
     with client.consumer("orders", "billing") as consumer:
         publish(client, *BODIES)

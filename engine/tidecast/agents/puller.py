@@ -428,23 +428,34 @@ def _lowest_bit(word):
 
 @inlined
 def _ready_lanes(S, now):
-    work = 0
+    """Give each lane that is ready its turn. First is the next one behind who was it last time.
+
+    Lanes share a member's credit, and the first may get all of it.
+    """
+    work, first = 0, -1
     words = S.ready.shape[0] if S.misc[P_LANES] > 0 else 0
     start = S.misc[P_ROTATE]
-    for k in range(words):
-        i = start + k
+    above = -1 << (start & 63)
+    for k in range(words + 1 if words > 0 else 0):
+        i = (start >> 6) + k
         if i >= words:
             i -= words
         word = S.ready[i]
+        if k == 0:
+            word &= above
+        elif k == words:
+            word &= ~above
         if word == 0:
             continue
-        S.ready[i] = 0
+        S.ready[i] &= ~word
         while word != 0:
             bit = _lowest_bit(word)
             word &= ~(1 << bit)
+            if first < 0:
+                first = i * 64 + bit
             work += serve_lane(S, i * 64 + bit, now)
-    if words > 0:
-        S.misc[P_ROTATE] = start + 1 if start + 1 < words else 0
+    if first >= 0:
+        S.misc[P_ROTATE] = first + 1 if first + 1 < words * 64 else 0
     return work
 
 

@@ -367,6 +367,8 @@ class ConnectionCore:
         _open.discard(self)
         self._stop.set()
         self.flusher.stop()
+        for consumer in consumers:
+            consumer.settle()
         for subscription in subscriptions:
             subscription.fail(Closed("the connection is closed"))
         for consumer in consumers:

@@ -18,6 +18,7 @@ import numpy as np
 
 from tidecast import codecs
 from tidecast.buffers import member_ring as mr
+from tidecast.client.consumer_acks import COLLECT_S, COLLECTED_MAX, Collected, Collector, runs_of
 from tidecast.client.consumer_message import DurableBatch, DurableMessage
 from tidecast.client.link import ConsumerGrant, ConsumerOptions, Link
 from tidecast.client.outgoing import reject
@@ -42,9 +43,6 @@ FETCH_MAX = 65_536
 ITERATE_MESSAGES = 256
 RUNS_MAX = 4096
 ACK_PATIENCE_S = 10.0
-ACKS_UNRUNG_MAX = 64
-"""Single acks before the puller is woken for them: a system call for each is saved. It looks every
-20 ms at the latest, and taking the next messages wakes it as well."""
 ACKS, ON_ERROR = ("after", "before", "none"), ("nak", "term", "raise")
 _TAKEN = lay.MEM_TAKEN_AT // 8
 
@@ -92,7 +90,8 @@ class ConsumerCore:
         self._lost = False
         self._draining = False
         self._lock = threading.Lock()
-        self._unrung = 0
+        flusher = None if connection.link.inline else connection.flusher
+        self.collector = Collector(self._send_acks, self.fail, flusher)
         self._reason = np.zeros(lay.ACK_REASON_BYTES_MAX, dtype=np.uint8)
         self._rows = np.zeros((1024, mr.ROW_FIELDS), dtype=np.int64)
         self._runs = np.zeros((RUNS_MAX, mr.RUN_FIELDS), dtype=np.int64)
@@ -114,6 +113,7 @@ class ConsumerCore:
         self._state = self._file.client_state()
         self._lanes = {word: (topic, queue) for word, topic, queue in grant.lanes}
         self._refused.clear()
+        self.collector.flush_after_s = min(COLLECT_S, grant.ack_wait_s / 2)
         self.generation += 1
         self._since = self.generation
         """Batches before this are of an engine, or a member, that is gone."""
@@ -133,6 +133,7 @@ class ConsumerCore:
     def lose(self) -> None:
         """The engine went away: what was delivered and not settled will come again."""
         self._lost = True
+        self.collector.forget()
 
     def reopen(self) -> None:
         """Join again at the engine that is back."""
@@ -156,6 +157,7 @@ class ConsumerCore:
 
     def forked(self) -> None:
         """This is a child process."""
+        self.collector = Collector(self._send_acks, self.fail, None)
         self._refusal = ForkedProcess("this consumer belongs to the parent process: connect again")
 
     def check(self) -> None:
@@ -178,6 +180,7 @@ class ConsumerCore:
             return None
         if self._connection.rung:
             self._connection.pump()
+        self.collector.flush()
         if limit > len(self._rows):
             self._rows = np.zeros((min(limit, FETCH_MAX), mr.ROW_FIELDS), dtype=np.int64)
         self.generation += 1
@@ -246,8 +249,22 @@ class ConsumerCore:
 
     # --- settling ---------------------------------------------------------------------------------
 
-    def ack_runs(self, runs: Any, generation: int) -> None:
-        """Ack whole runs. What a member that is gone was delivered is forgotten."""
+    def _send_acks(self, acks: Collected) -> None:
+        live = [ack for ack in acks if ack[0].generation >= self._since]
+        if live and self._refusal is None:
+            self.ack_runs(runs_of(live), self.generation, wake=len(acks) >= COLLECTED_MAX)
+
+    def settle(self) -> None:
+        """Send what was acked, if the engine takes it; else it comes again."""
+        with contextlib.suppress(ConnectionLost):
+            self.collector.flush()
+
+    def ack_runs(self, runs: Any, generation: int, *, wake: bool = True) -> None:
+        """Ack whole runs. What a member that is gone was delivered is forgotten.
+
+        Not to ``wake`` the puller saves a system call: it looks every 20 ms at the latest, and is
+        woken when the next messages are taken.
+        """
         done = 0
         with self._lock:
             if self._lost or generation < self._since:
@@ -255,7 +272,10 @@ class ConsumerCore:
             done = int(mr.ack_runs(self._ring, self._state, runs, 0, len(runs), self._reason))
             if done < len(runs):
                 self._ack_rest(runs, done)
-        mr.wake_member(self._wakes, self._connection.link.bells, self._grant.member)
+        if wake:
+            self.wake()
+        else:
+            mr.note_member(self._wakes, self._grant.member)
 
     def _ack_rest(self, runs: Any, done: int) -> None:
         deadline, backoff = Deadline(ACK_PATIENCE_S), Backoff(self._connection.link)
@@ -272,6 +292,7 @@ class ConsumerCore:
         generation: int,
     ) -> None:  # fmt: skip
         """Settle one record. What a member that is gone was delivered is forgotten."""
+        self.collector.flush()
         raw = reason.encode()[: lay.ACK_REASON_BYTES_MAX - 2]
         with self._lock:
             if self._lost or self._refusal is not None or generation < self._since:
@@ -286,14 +307,7 @@ class ConsumerCore:
                 backoff.pause(deadline)
                 if deadline.passed:
                     raise ConnectionLost(f"{self.pattern}: the engine took no acks for 10 s")
-            self._unrung += 1
-            quiet = kind == lay.ACK and self._unrung < ACKS_UNRUNG_MAX
-            if not quiet:
-                self._unrung = 0
-        if quiet:
-            mr.note_member(self._wakes, self._grant.member)
-        else:
-            mr.wake_member(self._wakes, self._connection.link.bells, self._grant.member)
+        mr.wake_member(self._wakes, self._connection.link.bells, self._grant.member)
 
     def wake(self) -> None:
         """Tell the puller that there are acks, or room."""
@@ -306,6 +320,7 @@ class ConsumerCore:
             return 0
         if self._connection.rung:
             self._connection.pump()
+        self.collector.flush()
         with self._lock:
             n = kernel(self._ring, self._state, self._assembly, self._reason)
             if n == mr.NEED_BUFFER:
@@ -332,6 +347,8 @@ class ConsumerCore:
         return found
 
     def _control(self, action: str, **arguments: Any) -> Any:
+        if action != "lanes":
+            self.collector.flush()
         arguments = {"pattern": self.pattern, "name": self.name, **arguments}
         return self._connection.link.subscription(action, arguments)
 
@@ -346,6 +363,7 @@ class ConsumerCore:
         """Leave. False: it was done already."""
         if self._refusal is not None and isinstance(self._refusal, Closed):
             return False
+        self.settle()
         self._refusal = Closed(f"the consumer of {self.pattern} is closed")
         self._connection.remove_consumer(self)
         return True

@@ -101,8 +101,10 @@ class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
         return codecs.decode(self._batch.consumer.codec, self.data, self.topic)
 
     def ack(self) -> _Done:
-        """It is done with."""
-        return self._batch.settle(self._row, lay.ACK)
+        """It is done with; sent together with others, see `consumer_acks`."""
+        batch = self._batch
+        batch.consumer.collector.add(batch, self._row)
+        return DONE
 
     def nak(self, delay: float = 0.0) -> _Done:
         """Deliver it again, after ``delay`` seconds. Later records of its key wait for it."""
@@ -224,6 +226,16 @@ class DurableBatch:
             run[mr.RUN_COUNT], run[mr.RUN_ROW] = 1, k
             runs.append(run)
         return DurableBatch(self.consumer, self._memory, self._rows[rows], np.array(runs))
+
+    @property
+    def runs(self) -> Any:
+        """What it is made of, see `member_ring.RUN_*`."""
+        return self._runs
+
+    @property
+    def generation(self) -> int:
+        """When it was taken."""
+        return self._generation
 
     @property
     def positions(self) -> list[int]:

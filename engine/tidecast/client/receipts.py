@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from tidecast.client.publisher import PublisherCore
 
 ACKS = ("durable",)
-OPEN_TIMEOUT_S = 5.0
+OPEN_TIMEOUT_S = 15.0
+"""Longer than an owner waits for an older session's ring (`image_timeout_s`, 10 s)."""
 _SLICE_S = 0.1
 
 
@@ -180,8 +181,9 @@ def await_session(connection: Any, session: Session) -> None:
         if deadline.passed:
             raise Timeout(
                 f"topic {session.topic}: node {session.owner}, which keeps its queues, does not "
-                f"answer within {OPEN_TIMEOUT_S:g} s: see that its engine runs and that transports "
-                "and peers lead there (tidecast doctor)"
+                f"begin it within {OPEN_TIMEOUT_S:g} s: see that its engine runs, that transports "
+                "and peers lead there (tidecast doctor), and the same of the node where this "
+                "producer was before: it may hold messages that are not acked"
             )
         if link.inline:
             connection.bell.wait(connection.bell.word, pace.pause_s(link.work()))

@@ -11,16 +11,13 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
 from tidecast.client import kernels
 from tidecast.client.link import Link
 from tidecast.layout import ring as lay
-
-if TYPE_CHECKING:
-    from tidecast.client.publisher import PublisherCore
 
 SLICE_NS = 100_000_000
 """Longest sleep in one kernel call: Ctrl-C is noticed between two of them."""
@@ -201,25 +198,38 @@ class LoopWaker:
                 future.set_result(None)
 
 
-class Flusher:
-    """One thread a connection that hands over what publishers collected, after their linger time.
+class Collects(Protocol):
+    """Whoever collects what is to be handed over together: publishers, and consumers their acks."""
 
-    It sleeps on a condition while no publisher collects: a publisher that is called now and then
-    hands every message over by itself.
+    flush_after_s: float
+
+    @property
+    def buffering(self) -> bool:
+        """Something may be collected."""
+
+    def tick(self) -> bool:
+        """Hand over what was collected. False: there was nothing for a whole round."""
+
+
+class Flusher:
+    """One thread a connection that hands over what was collected, in time.
+
+    It sleeps on a condition while nobody collects: a publisher that is called now and then hands
+    every message over by itself.
     """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._busy: set[PublisherCore] = set()
+        self._busy: set[Collects] = set()
         self._stop = False
         self._thread: threading.Thread | None = None
 
-    def add(self, publisher: PublisherCore) -> None:
-        """Look after this publisher until it has nothing to flush for a whole round."""
+    def add(self, each: Collects) -> None:
+        """Look after it until it has nothing to flush for a whole round."""
         with self._changed:
             if self._stop:
                 return
-            self._busy.add(publisher)
+            self._busy.add(each)
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=self._run, name="tidecast-flusher", daemon=True
@@ -246,14 +256,14 @@ class Flusher:
                 pause_s = min(each.flush_after_s for each in self._busy)
                 self._changed.wait(pause_s)
                 busy = list(self._busy)
-            for publisher in busy:
-                if not publisher.tick():
-                    self._retire(publisher)
+            for each in busy:
+                if not each.tick():
+                    self._retire(each)
 
-    def _retire(self, publisher: PublisherCore) -> None:
+    def _retire(self, each: Collects) -> None:
         with self._changed:
-            if not publisher.buffering:
-                self._busy.discard(publisher)
+            if not each.buffering:
+                self._busy.discard(each)
 
 
 def flush_after_s(linger_ns: int) -> float:

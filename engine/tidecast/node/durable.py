@@ -6,6 +6,7 @@ and `_sync`, which take no lock of the node.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -29,6 +30,7 @@ from tidecast.node import durable_sources as ds
 from tidecast.node import durable_upkeep as upkeep
 from tidecast.node import sessions
 from tidecast.node.durable_agent import ArchiverRuntime, Rows
+from tidecast.node.durable_grants import Grants
 from tidecast.node.durable_leases import SHARED, Leases
 from tidecast.node.durable_remote import Remote
 from tidecast.node.durable_topic import DurableTopic, Position
@@ -60,6 +62,7 @@ class Durable:
         """What recovery found, for those who ask later."""
         self.broken: dict[str, TidecastError] = {}
         """Topics that could not be opened when the engine started, and why."""
+        self.grants = Grants(self)
         self.remote = Remote(self)
         self.leases = Leases(self, node.lease_store)
         """Publishers on other nodes, and topics that other nodes keep."""
@@ -214,6 +217,7 @@ class Durable:
         except BaseException:
             topic.close()
             raise
+        topic.opened_s = self.node.clock_ns() / 1e9
         self.topics[config.name] = topic
         self._note_queues(topic)
         for queue, torn in topic.torn:
@@ -259,8 +263,8 @@ class Durable:
         if not self.keeps(config):
             return
         topic = self.topic(config.name)
-        if config.queues > topic.map.queues:
-            self._grow(topic, config.queues)
+        if config.queues > topic.map.queues and self.grants.whole(topic):
+            self._grow(topic, config.queues)  # else later, see `tick`
         topic.config = config
         topic.producers.ttl_ns = int(config.producer_ttl_s * 1e9)
 
@@ -340,13 +344,13 @@ class Durable:
 
     def begin(self, config: TopicConfig, options: PublicationOptions) -> Session:
         """A producer opens a session; older ones of it are fenced. Raises SequenceGap, Conflict."""
+        producer = producer_id(options.producer) if options.producer else options.producer_id
+        producer = producer or self.node.random_id(61)
         if not self.keeps(config):
-            return self.remote.begin(options)
+            return self.remote.begin(options, producer)
         topic = self.topic(config.name)
-        if options.producer:
-            producer = producer_id(options.producer)
-        else:
-            producer = options.producer_id or self.node.random_id(61)
+        if not self.grants.ready(topic, producer, 0.0):
+            return self.remote.begin(options, producer)
         self.fence(topic, producer, options.producer)
         return topic.producers.open(producer, options.first_seq, time.time_ns())
 
@@ -389,12 +393,12 @@ class Durable:
 
     def abort(self, config: TopicConfig, session: Session) -> None:
         """The publication that was to be opened could not be made."""
-        if self.keeps(config):
+        if session.epoch:
             self.topics[config.name].producers.close(session.producer, time.time_ns())
 
     def attach(self, publication: Publication, session: Session, doorbell: int) -> None:
         """Let the archiver read a new publication. Before its client knows the ring."""
-        if not self.keeps(publication.topic):
+        if session.epoch == 0:
             self.remote.attach(publication, session, doorbell)
             return
         topic = self.topics[publication.topic.name]
@@ -469,6 +473,7 @@ class Durable:
         queues[number]["roll_asked"] = 0
         record["held"] = ast.HELD_DISK
         record["retry_ns"] = 0
+        self.tables.note_acked(topic)
         try:
             topic.roll(queue, time.time_ns(), self.tables.waiting_in(number))
         except StorageError as problem:
@@ -555,7 +560,7 @@ class Durable:
 
     def tick(self, now_s: float) -> None:
         """Retention, producers that are silent for long, gauges; at most each TICK_S."""
-        self.remote.announce_held(now_s)
+        self.remote.begin_held(now_s)
         if now_s < self._next_tick:
             return
         self._next_tick = now_s + TICK_S
@@ -566,6 +571,9 @@ class Durable:
         now_ns = time.time_ns()
         for topic in self.topics.values():
             upkeep.retain(self, topic, now_ns)
+            if topic.config.queues > topic.map.queues and self.grants.whole(topic):
+                with contextlib.suppress(StorageError):  # the disk refuses: later
+                    self._grow(topic, topic.config.queues)
             gone = topic.producers.expire(now_ns)
             if gone:
                 wire_id = topic.config.wire_id

@@ -29,7 +29,7 @@ from tidecast.errors import ConfigError, Conflict, SequenceGap, SharedMemoryErro
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
-from tidecast.native.mapped import MappedFile
+from tidecast.native.mapped import Bytes, MappedFile
 from tidecast.native.packing import pack_into, unpack_from
 from tidecast.node import durable_sources as ds
 from tidecast.node import durable_upkeep as upkeep
@@ -37,7 +37,7 @@ from tidecast.node import sessions, tables
 from tidecast.node.setup import ProducerBlock, Setup
 from tidecast.node.state import Image, Publication
 from tidecast.node.transports import TransportRuntime
-from tidecast.protocol.dedup import Producer, Session, producer_id
+from tidecast.protocol.dedup import Producer, Session
 
 if TYPE_CHECKING:
     from tidecast.node.durable import Durable
@@ -49,8 +49,8 @@ OPENED_S, OPENED_MAX = 60.0, 4096
 SILENT_S = 1.0
 """A publication that has ended, is durable and silent for so long is gone."""
 GONE_S = 2.0
-RIVAL_S = 1.0
-"""How long a new session waits for an older one of its producer that somebody still uses."""
+ASKED_S = 3.0
+"""A session that waits to begin and was not announced for so long is given up."""
 
 
 @dataclass(slots=True)
@@ -58,6 +58,16 @@ class _Opened:
     topic: str
     session: Session
     at_s: float
+
+
+@dataclass(slots=True)
+class _Asked:
+    topic: str
+    runtime: TransportRuntime
+    setup: Setup
+    block: ProducerBlock
+    since_s: float
+    heard_s: float
 
 
 @dataclass(slots=True)
@@ -73,20 +83,18 @@ class Remote:
     def __init__(self, durable: Durable) -> None:
         self.durable, self.node = durable, durable.node
         self._opened: dict[int, _Opened] = {}
+        self._asked: dict[int, _Asked] = {}
         self._waiting: dict[str, list[MappedFile]] = {}
         self._held: list[_Held] = []
 
     # --- publisher's node -------------------------------------------------------------------------
 
-    def begin(self, options: PublicationOptions) -> Session:
+    def begin(self, options: PublicationOptions, producer: int) -> Session:
         """A session that the owner has yet to open. ``first_seq`` 0: the owner says."""
         if options.first_seq is not None and not 0 <= options.first_seq <= wire.MESSAGE_SEQ_MAX:
             raise ConfigError(f"first_seq: {options.first_seq}: allowed 1..{wire.MESSAGE_SEQ_MAX}")
-        if options.producer:
-            producer, first_seq = producer_id(options.producer), options.first_seq or 0
-        else:
-            producer = options.producer_id or self.node.random_id(61)
-            first_seq = options.first_seq or (0 if options.producer_id else 1)
+        named = options.producer or options.producer_id
+        first_seq = options.first_seq or (0 if named else 1)
         unknown = Producer(producer, np.zeros(1, dtype=np.int64))
         return Session(unknown, 0, first_seq, max(first_seq - 1, 0), 0, known=False)
 
@@ -103,35 +111,51 @@ class Remote:
     def announce(self, publication: Publication, channel: int) -> None:
         """Let a new publication be sent, once what its producer left on this node is acked.
 
+        One whose topic is kept here waits until its session may begin.
+
         Its session fences older ones at the owner, and goes on behind the last sequence known
         there: what an older ring holds and the owner has not got would be left out for good. That
         goes also for a client that repeats it from its old ring: it may die amid that.
         """
-        if publication.remote >= 0 and self._older(publication, 0.0):
-            self._held.append(_Held(publication, channel, self.node.clock_ns() / 1e9))
-        else:
-            tables.add_publication(self.node, publication, channel)
+        now_s = self.node.clock_ns() / 1e9
+        self._announce(_Held(publication, channel, now_s), now_s)
 
-    def announce_held(self, now_s: float) -> None:
-        """Announce what need not wait any more."""
+    def begin_held(self, now_s: float) -> None:
+        """Begin what need not wait any more, here and at those who asked."""
         held, self._held = self._held, []
         for one in held:
-            if one.publication.id not in self.node.pubs:
-                continue
-            if self._older(one.publication, now_s - one.since_s):
-                self._held.append(one)
+            if one.publication.id in self.node.pubs:
+                self._announce(one, now_s)
+        for session, asked in list(self._asked.items()):
+            topic = self.durable.topics.get(asked.topic)
+            if topic is None or now_s - asked.heard_s > ASKED_S:
+                del self._asked[session]
             else:
-                tables.add_publication(self.node, one.publication, one.channel)
+                self._open(asked, topic)
 
-    def _older(self, publication: Publication, waited_s: float) -> bool:
-        """Older rings of its producer are to be sent first; one in use holds it up RIVAL_S."""
+    def _announce(self, one: _Held, now_s: float) -> None:
+        publication = one.publication
+        topic = self.durable.topics.get(publication.topic.name)
+        if publication.remote >= 0:
+            if topic is None:
+                wait = self._older(publication)
+            else:
+                wait = not self._take_ring(topic, publication, now_s - one.since_s)
+            if wait:
+                self._held.append(one)
+                return
+        if publication.runtime is not None and publication.slot < 0:
+            tables.add_publication(self.node, publication, one.channel)
+
+    def _older(self, publication: Publication) -> bool:
+        """Closed rings of its producer are to be sent first; for one in use the owner waits."""
         producer = ds.ring_session(publication.mapped.array)[0]
         return any(
             each.remote >= 0
+            and each.closing
             and each.id < publication.id
             and each.topic.name == publication.topic.name
             and ds.ring_session(each.mapped.array)[0] == producer
-            and (each.closing or waited_s < RIVAL_S)
             and not self.settled(each)
             for each in self.node.pubs.values()
         )
@@ -157,12 +181,24 @@ class Remote:
         if runtime is None:  # it can go nowhere: until the topic is kept here
             self._waiting.setdefault(config.name, []).append(mapped)
             return
-        publication = Publication(next(node.ids), 0, config, about.session, mapped, runtime)
+        publication = self._leftover(mapped, config, runtime, entry)
+        tables.add_publication(node, publication, about.channel, seq)
+
+    def _leftover(
+        self, mapped: MappedFile, config: TopicConfig, runtime: TransportRuntime | None, entry: int
+    ) -> Publication:
+        node, session = self.node, describe(mapped.array).session
+        publication = Publication(next(node.ids), 0, config, session, mapped, runtime)
         publication.remote = entry
         publication.closing, publication.closed_s = True, node.clock_ns() / 1e9
         publication.leftover = True
         node.pubs[publication.id] = publication
-        tables.add_publication(node, publication, about.channel, seq)
+        return publication
+
+    def hold(self, mapped: MappedFile, config: TopicConfig) -> None:
+        """A dead engine's ring for a topic that is kept here; its session may not begin yet."""
+        publication = self._leftover(mapped, config, None, 0)
+        self._held.append(_Held(publication, 0, publication.closed_s))
 
     def _release_leftovers(self) -> None:
         for publication in [p for p in self.node.pubs.values() if p.leftover]:
@@ -205,23 +241,42 @@ class Remote:
         for publication in [
             p for p in self.node.pubs.values() if p.topic.name == topic.config.name
         ]:
-            if publication.remote >= 0 and not self._is_over(publication):
-                self._take_ring(topic, publication)
+            held = any(one.publication is publication for one in self._held)
+            if publication.remote < 0 or held or self._is_over(publication):
+                continue
+            if not self._take_ring(topic, publication, 0.0):
+                now_s = self.node.clock_ns() / 1e9
+                self._held.append(_Held(publication, publication.about().channel, now_s))
 
     def _is_over(self, publication: Publication) -> bool:
         (state,) = unpack_from("<q", publication.mapped.array, lay.ACK_STATE_AT)
         return state in ds.OVER
 
-    def _take_ring(self, topic: DurableTopic, publication: Publication) -> None:
+    def _take_ring(self, topic: DurableTopic, publication: Publication, waited_s: float) -> bool:
+        """Let our archiver read a publication's ring. False: its session may not begin yet."""
         node, ring = self.node, publication.mapped.array
+        producer, epoch, _ = ds.ring_session(ring)
+        ready = epoch or self.durable.grants.ready(topic, producer, waited_s, publication.session)
+        if not ready:
+            return False
         entry, publication.remote = publication.remote, -1
         if publication.leftover:
             node.pubs.pop(publication.id)
-            tables.remove_publication(node, publication)
-            upkeep.take_over(self.durable, publication.mapped)
-            return
-        if publication.runtime is not None:
+            if publication.slot >= 0:
+                tables.remove_publication(node, publication)
+            upkeep.take_over(self.durable, publication.mapped, waited_s)
+            return True
+        if publication.slot >= 0:
             tables.announce(node, publication)
+        session = self.session_of(topic, ring)
+        if session is not None:
+            slot = self.durable.add_source(topic, publication.mapped, session, entry)
+            publication.source = slot
+            self.durable.sources[slot].publication = publication.id
+        return True
+
+    def session_of(self, topic: DurableTopic, ring: Bytes) -> Session | None:
+        """The session in which our archiver reads a ring on; None: fenced or refused, and told."""
         producer, epoch, first_seq = ds.ring_session(ring)
         known = topic.producers.known.get(producer)
         if epoch == 0:
@@ -231,20 +286,18 @@ class Remote:
             except SequenceGap as gap:
                 pack_into("<q", ring, lay.FIRST_SEQ_AT, gap.expected)
                 self.durable.say(ring, lay.ACK_REFUSED)
-                return
+                return None
             pack_into("<q", ring, lay.FIRST_SEQ_AT, session.first_seq)
             pack_into("<q", ring, lay.EPOCH_AT, session.epoch)
         elif known is not None and known.epoch > epoch:
             self.durable.say(ring, lay.ACK_FENCED)
-            return
+            return None
         else:
             opened = topic.producers.open(producer, None, self.durable.wall_ns())
             opened.producer.epoch = epoch
             session = replace(opened, epoch=epoch, first_seq=first_seq)
         self.durable.say(ring, lay.ACK_OK)
-        slot = self.durable.add_source(topic, publication.mapped, session, entry)
-        publication.source = slot
-        self.durable.sources[slot].publication = publication.id
+        return session
 
     # --- owner ------------------------------------------------------------------------------------
 
@@ -257,11 +310,16 @@ class Remote:
         for source in self._sources(topic, setup.session):  # of before a time-out, or a restart
             self._finish(source)
         if block.epoch == 0:
-            self._open(runtime, setup, block, topic)
+            self._ask(runtime, setup, block, topic)
             return False
         known = topic.producers.known.get(block.id)
-        rivals = [s for s in self.durable.sources.values() if s.producer is known]
-        newer = max((s.epoch for s in rivals if s.session != setup.session), default=0)
+        others = [
+            (s.session, s.epoch) for s in self.durable.sources.values() if s.producer is known
+        ]
+        others += [
+            (s, o.session.epoch) for s, o in self._opened.items() if o.session.producer is known
+        ]
+        newer = max((epoch for session, epoch in others if session != setup.session), default=0)
         newest = max(known.epoch if known is not None else 0, newer + (newer == block.epoch))
         if newest > block.epoch:
             self._answer(runtime, setup, block, topic, newest, 1, lay.ACK_FENCED)
@@ -287,12 +345,38 @@ class Remote:
             )  # fmt: skip
         return sound
 
-    def _open(
+    def _ask(
         self, runtime: TransportRuntime, setup: Setup, block: ProducerBlock, topic: DurableTopic
     ) -> None:
+        """Somebody's session waits until it may begin."""
+        now_s = self.node.clock_ns() / 1e9
+        asked = self._asked.get(setup.session)
+        if asked is None:
+            while len(self._asked) >= OPENED_MAX:
+                del self._asked[next(iter(self._asked))]
+            name = topic.config.name
+            asked = self._asked[setup.session] = _Asked(name, runtime, setup, block, now_s, now_s)
+        asked.heard_s = now_s
+        self._open(asked, topic)
+
+    def granted_s(self, producer: Producer, session: int) -> float:
+        """When another session of a producer was granted last that has not begun; 0: none was."""
+        return max(
+            (
+                one.at_s for each, one in self._opened.items()
+                if each != session and one.session.producer is producer
+            ),
+            default=0.0,
+        )  # fmt: skip
+
+    def _open(self, asked: _Asked, topic: DurableTopic) -> None:
         """Grant epoch and first sequence; the same again when the answer was lost."""
+        runtime, setup, block = asked.runtime, asked.setup, asked.block
         opened = self._opened.get(setup.session)
         if opened is None:
+            waited_s = self.node.clock_ns() / 1e9 - asked.since_s
+            if not self.durable.grants.ready(topic, block.id, waited_s, setup.session):
+                return
             try:
                 self.durable.fence(topic, block.id, "")
                 session = topic.producers.open(
@@ -314,6 +398,7 @@ class Remote:
             opened = self._opened[setup.session] = _Opened(
                 topic.config.name, session, self.node.clock_ns() / 1e9
             )
+        self._asked.pop(setup.session, None)
         found = opened.session
         self._answer(runtime, setup, block, topic, found.epoch, found.first_seq, lay.ACK_OK)
 

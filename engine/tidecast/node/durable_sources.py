@@ -204,6 +204,18 @@ class ArchiverTables:
             {"marks_address": address(producer.marks), "marks": producer.marks.size},
         )
 
+    def note_acked(self, topic: DurableTopic) -> None:
+        """Let the topic's producers know how far they are durable: a snapshot says so."""
+        S = self.state
+        slot = int(S.topics[topic.slot]["first_source"])
+        while slot >= 0:
+            record = S.sources[slot]
+            known = topic.producers.known.get(int(record["producer"]))
+            if known is not None:
+                acked = int(record["first_seq"] + record["d_count"]) - 1
+                known.acked_seq = max(known.acked_seq, acked)
+            slot = int(record["next"])
+
     def remove_source(self, topic: DurableTopic, slot: int, *, keep_entry: bool = False) -> None:
         """The archiver reads a ring no more. ``keep_entry``: its entry goes on holding it."""
         S = self.state

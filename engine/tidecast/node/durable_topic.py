@@ -15,12 +15,15 @@ from tidecast.errors import CorruptLog, Fenced, StorageError
 from tidecast.log import scan as sc
 from tidecast.log.files import checksum, queue_directory, segment_name
 from tidecast.log.queue_log import QueueLog
-from tidecast.log.recovery import Torn
+from tidecast.log.recovery import Segment, Torn
 from tidecast.log.takeover import OwnerFile, isolate
+from tidecast.node.durable_tails import Tails, seqs_of
 from tidecast.protocol.dedup import ProducerTable
 from tidecast.queues.mapper import QueueMap
 
 MAP_NAME = "map.json"
+LOOK_BACK_BYTES_MAX = 64 << 20
+"""How much of the segments before the last one is searched for what seems to be missing."""
 Position = Callable[[str, int], int | None]
 """(topic, queue) -> the oldest token that some subscription has not acked; None: nobody holds."""
 
@@ -34,6 +37,9 @@ class DurableTopic:
         self.map = QueueMap(config.queues)
         self.logs: list[QueueLog] = []
         self.producers = ProducerTable(config.queues, ttl_ns=int(config.producer_ttl_s * 1e9))
+        self.tails = Tails()
+        self.opened_s = 0.0
+        """On the node's clock."""
         self.owner = 0
         self.owner_file = OwnerFile(self.directory)
         self.slot = -1
@@ -59,8 +65,8 @@ class DurableTopic:
             topic.producers.queues = topic.map.queues
             for queue in range(topic.map.queues):
                 topic.logs.append(topic._open_log(queue, now_ns))
-            if config.queues > topic.map.queues:  # grown in the file while no engine ran
-                topic.grow(config.queues, now_ns)
+            if not topic._find_torn() and config.queues > topic.map.queues:
+                topic.grow(config.queues, now_ns)  # in the file, while no engine ran
         except BaseException:
             topic.close()
             raise
@@ -114,6 +120,31 @@ class DurableTopic:
             )
         columns = (sc.C_PRODUCER, sc.C_EPOCH, sc.C_LAST_SEQ, sc.C_ACKED_SEQ, sc.C_APPEND_TIME)
         self.producers.learn(queue, *(rows[:, column] for column in columns))
+        self.tails.see(queue, rows, self.producers)
+
+    def _find_torn(self) -> bool:
+        """Find out which producers have holes below their last sequence. True: some have."""
+        torn = self.tails.torn(self.producers, self._seqs)
+        for queue in self.tails.unseen(self.producers, torn):
+            looked = 0
+            for one in reversed(self.logs[queue].segments[:-1]):
+                self._learn_from(self.logs[queue], queue, [one])
+                looked += one.bytes
+                if looked > LOOK_BACK_BYTES_MAX:
+                    break
+        for each in self.tails.torn(self.producers, self._seqs) if torn else []:
+            each.torn_seq = each.last_seq
+        self.tails = Tails()
+        self.producers.before.clear()
+        return any(each.torn_seq for each in torn)
+
+    def _seqs(self, queue: int, row: np.ndarray) -> np.ndarray:
+        """Sequences of a batch's records."""
+        reader = self.logs[queue].reader()
+        raw = np.zeros(int(row[sc.C_LENGTH]), dtype=np.uint8)
+        reader.read_block(int(row[sc.C_BASE_TOKEN]), raw)
+        reader.close()
+        return seqs_of(raw)
 
     def _learn_from_segments(self, log: QueueLog, queue: int) -> None:
         """The snapshot is missing: take the newest that is sound, and read the segments since."""
@@ -123,7 +154,10 @@ class DurableTopic:
             if self.producers.load(queue, log.snapshot(sealed[first].base_token), checksum):
                 break
             first -= 1
-        for one in sealed[first:]:
+        self._learn_from(log, queue, sealed[first:])
+
+    def _learn_from(self, log: QueueLog, queue: int, segments: list[Segment]) -> None:
+        for one in segments:
             with (log.directory / segment_name(one.base_token)).open("rb") as file:
                 scanner = sc.Scanner(file.fileno(), one.bytes)
                 while (rows := scanner.next_rows()).shape[0]:

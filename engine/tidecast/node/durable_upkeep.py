@@ -17,7 +17,6 @@ from tidecast.native.mapped import MappedFile
 from tidecast.node import durable_sources as ds
 from tidecast.node import tables
 from tidecast.node.durable_topic import DurableTopic
-from tidecast.protocol.dedup import Session
 
 if TYPE_CHECKING:
     from tidecast.node.durable import Durable
@@ -111,8 +110,11 @@ def drain_leftovers(durable: Durable) -> None:
     release_leftovers(durable)
 
 
-def take_over(durable: Durable, mapped: MappedFile) -> None:
-    """Read a dead engine's ring on from where it was durable, in its own session."""
+def take_over(durable: Durable, mapped: MappedFile, waited_s: float = 0.0) -> None:
+    """Read a dead engine's ring on from where it was durable, in its own session.
+
+    One that had none yet begins it when it may.
+    """
     ring = mapped.array
     about = describe(ring)
     config = durable.node.topic_by_name.get(about.topic_name)
@@ -120,16 +122,16 @@ def take_over(durable: Durable, mapped: MappedFile) -> None:
         durable.remote.adopt(mapped, config)
         return
     topic = durable.topics.get(about.topic_name)
-    producer, epoch, first_seq = ds.ring_session(ring)
-    known = topic.producers.known.get(producer) if topic is not None else None
-    if topic is None:
+    if topic is None or config is None:
         return  # its file stays, for an engine that has the topic again
-    if known is not None and known.epoch > epoch:
-        mapped.unlink()  # fenced: nobody will ever take it
+    producer, epoch, _ = ds.ring_session(ring)
+    if not epoch and not durable.grants.ready(topic, producer, waited_s, about.session):
+        durable.remote.hold(mapped, config)
         return
-    found = topic.producers.open(producer, None, time.time_ns())
-    found.producer.epoch = epoch
-    session = Session(found.producer, epoch, first_seq, 0, 0, known is not None)
+    session = durable.remote.session_of(topic, ring)
+    if session is None:
+        mapped.unlink()  # nobody will ever take it
+        return
     durable.add_source(topic, mapped, session, 0)
 
 

@@ -401,8 +401,7 @@ class Node(NodeViews):
             try:
                 if producer is not None:
                     self.durable.attach(publication, producer, client.doorbell)
-                if runtime is not None:
-                    self.durable.remote.announce(publication, channel)
+                self.durable.remote.announce(publication, channel)
                 for subscription in self.subs.values():
                     if matches(subscription.pattern, config.name):
                         self._read_local(publication, subscription, at_head=False)
@@ -418,7 +417,7 @@ class Node(NodeViews):
                 reliability=config.reliability,
                 flow=config.flow,
                 on_full=config.on_full,
-                **topics.session_of(producer, config.owner),
+                **topics.session_of(producer, config.owner or self.name),
             )
 
     def _read_local(

@@ -46,6 +46,10 @@ class Producer:
     seen_ns: int = 0
     sessions: int = 0
     """Sessions that are open; a producer with one is never forgotten."""
+    torn_seq: int = 0
+    """A crash left some up to this one in the log and others not: they are still to come."""
+    met: bool = False
+    """A session of it was opened since the topic was."""
 
     @property
     def last_seq(self) -> int:
@@ -79,6 +83,8 @@ class ProducerTable:
     ttl_ns: int = 604_800_000_000_000
     known: dict[int, Producer] = field(default_factory=dict)
     expired: int = 0
+    before: dict[tuple[int, int], int] = field(default_factory=dict)
+    """By queue and producer: its last sequence before the segment that the queue's log begins."""
 
     def _get(self, producer: int) -> Producer:
         found = self.known.get(producer)
@@ -135,6 +141,7 @@ class ProducerTable:
         for each, epoch, last, acked, seen in _ENTRY.iter_unpack(body):
             found = self._get(each)
             found.marks[queue] = max(int(found.marks[queue]), last)
+            self.before[queue, each] = last
             found.epoch, found.acked_seq = max(found.epoch, epoch), max(found.acked_seq, acked)
             found.seen_ns = max(found.seen_ns, seen)
         return True
@@ -167,6 +174,7 @@ class ProducerTable:
         found.epoch += 1
         found.seen_ns = now_ns
         found.sessions += 1
+        found.met = True
         return Session(found, found.epoch, first_seq, min(found.acked_seq, last), last, known)
 
     def close(self, producer: Producer, now_ns: int) -> None:

@@ -1,0 +1,105 @@
+"""A producer that moves to another node: what its older ring holds is never left out by halves.
+
+The owner's queues refuse one by one and it crashes: a part of what was sent is in the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from tests.simulation.test_durable_remote import SETTINGS, Pair, check_keys
+
+from tidecast.config import TopicConfig
+from tidecast.events import ProducerHole
+from tidecast.native.files import F_ERRNO
+from tidecast.testing import Network
+
+FULL = 28
+MESSAGES = [b"%d" % i for i in range(1, 30)]
+
+
+class Moved(Pair):
+    """The producer was at ``b``; after a crash of ``a`` one queue lacks what the others have."""
+
+    def __init__(self, net: Network, away_us: float) -> None:
+        super().__init__(net)
+        topic = TopicConfig(name="orders", **SETTINGS)  # type: ignore[arg-type]
+        self.c = net.node("c", topics=[topic])
+        first = self.publisher(producer="billing")
+        first.publish(b"1", key=b"k", ack="durable")
+        kept = self.a.engine.durable.topics["orders"]
+        kept.logs[1].state.faults[F_ERRNO] = FULL
+        for payload in MESSAGES[1:]:
+            first.publish(payload, key=payload)
+        topics = self.a.engine.durable.runtime.state.topics
+        assert net.run(10e6, until=lambda: bool(topics[kept.slot]["errno"]))
+        away_until_ns, b = net.clock() + int(away_us * 1e3), self.b.id
+        net.intercept(lambda p: p.source != b or net.clock() > away_until_ns)
+        self.crash(self.a)
+        seqs = sorted(row[2] for row in self.rows())
+        self.last = seqs[-1]
+        assert self.last > len(seqs) > 1, "there are holes"
+
+    def told(self) -> list[ProducerHole]:
+        return [e for e in self.a.engine.durable.told if isinstance(e, ProducerHole)]
+
+
+@pytest.fixture
+def net(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
+    """A network whose clock jumps while somebody waits for a session to begin."""
+    with Network(seed=1) as made:
+
+        def wait(connection: object, session: Any) -> None:
+            assert made.run(60e6, until=lambda: session.first_seq)
+
+        monkeypatch.setattr("tidecast.client.receipts.await_session", wait)
+        yield made
+
+
+@pytest.mark.parametrize("to", ["another node", "the owner"])
+def test_a_session_waits_for_the_ring_that_its_producer_left_at_another_node(
+    net: Network, to: str
+) -> None:
+    three = Moved(net, away_us=4e6)
+    there = three.c if to == "another node" else three.a
+    second: Any = there.connect().publisher("orders", producer="billing")
+    assert second.producer_session.first_seq == len(MESSAGES) + 1
+    second.publish(b"%d" % (len(MESSAGES) + 1), ack="durable", timeout=60.0)
+    assert three.payloads() == [*MESSAGES, b"%d" % (len(MESSAGES) + 1)]
+    check_keys(three.rows())
+    assert not three.told()
+
+
+def test_a_ring_that_never_comes_back_is_given_up_and_told(net: Network) -> None:
+    three = Moved(net, away_us=1e12)
+    began_ns = net.clock()
+    second: Any = three.c.connect().publisher("orders", producer="billing")
+    patience_s = three.a.topology.node.image_timeout_s
+    assert patience_s <= (net.clock() - began_ns) / 1e9 < patience_s + 2
+    assert second.producer_session.first_seq == three.last + 1
+    second.publish(b"next", ack="durable", timeout=60.0)
+    [hole] = three.told()
+    assert (hole.topic, hole.first, hole.end) == ("orders", 2, three.last)
+
+
+def test_a_topic_with_such_a_hole_grows_when_it_is_filled(net: Network) -> None:
+    """Else what is still to come would pass for a duplicate in a queue that is new."""
+    three = Moved(net, away_us=1e6)
+    config = three.a.engine.topic_by_name["orders"]
+    three.a.engine.durable.edit_topic(msgspec.structs.replace(config, queues=6))
+    topic = three.a.engine.durable.topics["orders"]
+    assert topic.map.queues == 3
+    assert net.run(30e6, until=lambda: topic.map.queues == 6)
+    assert net.run(30e6, until=lambda: len(three.payloads()) == len(MESSAGES))
+    assert three.payloads() == MESSAGES
+
+
+def test_where_nothing_is_missing_no_session_waits(net: Network) -> None:
+    two = Pair(net)
+    two.publisher(producer="billing").publish_batch([b"1", b"2", b"3"], ack="durable").check()
+    two.crash(two.a)
+    known = two.a.engine.durable.topics["orders"].producers.known
+    assert [each.torn_seq for each in known.values()] == [0]

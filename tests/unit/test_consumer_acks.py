@@ -1,0 +1,145 @@
+"""Single acks are collected: what is sent is what was acked, and all of it is sent in time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+from tests.conftest import Eventually
+from tests.unit.test_consumer import BODIES, connected, publish, take
+
+from tidecast.buffers import member_ring as mr
+from tidecast.client.consumer_acks import COLLECTED_MAX, Collector, runs_of
+from tidecast.client.consumer_message import DurableBatch
+from tidecast.errors import ConnectionLost, TidecastError
+from tidecast.sync import Consumer
+
+
+def batch_of(*runs: tuple[int, int, int]) -> DurableBatch:
+    """A batch of runs (lane, first token, records)."""
+    table = np.zeros((len(runs), mr.RUN_FIELDS), dtype=np.int64)
+    table[:, [mr.RUN_LANE, mr.RUN_TOKEN, mr.RUN_COUNT]] = runs
+    table[1:, mr.RUN_ROW] = np.cumsum(table[:-1, mr.RUN_COUNT])
+    made: Any = DurableBatch.__new__(DurableBatch)
+    made._runs = table
+    return made  # type: ignore[no-any-return]
+
+
+@given(
+    some.lists(
+        some.tuples(some.integers(0, 1), some.integers(0, 4), some.integers(1, 3)), min_size=1,
+        max_size=6,
+    ),
+    some.data(),
+)  # fmt: skip
+def test_runs_say_what_was_acked_one_by_one(
+    runs: list[tuple[int, int, int]], data: some.DataObject
+) -> None:
+    batches = [batch_of(*runs), batch_of(*runs[::-1])]
+    total = sum(n for _, _, n in runs)
+    row = some.tuples(some.integers(0, 1), some.integers(0, total - 1))
+    acks = data.draw(some.lists(row, min_size=1, max_size=40))
+    found = [
+        (int(run[mr.RUN_LANE]), int(run[mr.RUN_TOKEN]) + i)
+        for run in runs_of([(batches[b], r) for b, r in acks])
+        for i in range(int(run[mr.RUN_COUNT]))
+    ]
+    records = [[(lane, first + i) for lane, first, n in each for i in range(n)]
+               for each in (runs, runs[::-1])]  # fmt: skip
+    assert found == [records[b][r] for b, r in acks]
+
+
+def test_a_run_that_is_acked_in_order_is_one_run() -> None:
+    batch = batch_of((1, 10, 100), (2, 5, 100))
+    assert len(runs_of([(batch, row) for row in range(200)])) == 2
+
+
+class Silent:
+    """A flusher that only notes who asked for it."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def add(self, each: object) -> None:
+        self.asked += 1
+
+
+def test_it_sends_by_count_and_by_time_and_asks_once_for_a_burst() -> None:
+    sent: list[int] = []
+    problems: list[TidecastError] = []
+    flusher: Any = Silent()
+    collector = Collector(lambda acks: sent.append(len(acks)), problems.append, flusher)
+    batch: Any = object()
+    for row in range(COLLECTED_MAX + 3):
+        collector.add(batch, row)
+    assert sent == [COLLECTED_MAX]
+    assert collector.buffering
+    assert flusher.asked == 1
+    assert collector.tick()
+    assert sent == [COLLECTED_MAX, 3]
+    assert not collector.tick(), "a whole round without acks: the flusher may sleep"
+    collector.add(batch, 0)
+    assert flusher.asked == 2
+
+
+def test_what_the_flusher_cannot_send_fails_the_consumer() -> None:
+    def refuse(acks: object) -> None:
+        raise ConnectionLost("gone")
+
+    problems: list[TidecastError] = []
+    flusher: Any = Silent()
+    collector = Collector(refuse, problems.append, flusher)
+    batch: Any = object()
+    collector.add(batch, 0)
+    collector.tick()
+    assert [type(each) for each in problems] == [ConnectionLost]
+
+
+@pytest.fixture
+def consumer(tmp_path: Path) -> Any:
+    with connected(tmp_path) as client:
+        publish(client, *BODIES)
+        yield client.consumer("orders", "billing", ack_wait=30.0)
+
+
+def test_acks_go_out_by_themselves(consumer: Consumer, eventually: Eventually) -> None:
+    """Nothing else is called: a handler that is busy for long must not hold back its acks."""
+    for message in consumer.fetch(10):
+        message.ack()
+    eventually(lambda: not consumer.collector.buffering, "sent")
+
+
+@pytest.mark.parametrize("how", ["close", "connection"])
+def test_closing_sends_them(tmp_path: Path, how: str) -> None:
+    with connected(tmp_path) as client:
+        publish(client, *BODIES)
+        consumer = client.consumer("orders", "billing")
+        got = consumer.fetch(30, 5.0)
+        for message in got:
+            message.ack()
+        acked = got.payloads()
+        if how == "close":
+            consumer.close()
+            again = client.consumer("orders", "billing")
+            assert sorted(acked + take(again, 30 - len(acked))) == BODIES
+            assert not again.fetch(1, 0.05)
+    with connected(tmp_path) as client, client.consumer("orders", "billing") as consumer:
+        left = 0 if how == "close" else 30 - len(acked)
+        assert len(take(consumer, left)) == left
+        assert not consumer.fetch(1, 0.05)
+
+
+def test_a_refusal_goes_out_behind_the_acks_before_it(consumer: Consumer) -> None:
+    first: list[Any] = []
+    while len(first) < 30:
+        first += [message.copy() for message in consumer.fetch(30, 5.0)]
+    for message in first[:-1]:
+        message.ack()
+    first[-1].nak()
+    assert not consumer.collector.buffering
+    [again] = consumer.fetch(30, 5.0)
+    assert (again.data, again.attempts) == (first[-1].data, 2)
