@@ -35,8 +35,7 @@ from tidecast.client.waiting import Backoff, Deadline, FillPace, InlinePace
 from tidecast.errors import BackPressure, Closed, TidecastError, Timeout
 from tidecast.events import Event
 
-_NEVER = Deadline(None)
-_SPINS = 16
+_NEVER, _SPINS = Deadline(None), 16
 
 
 class Publisher(durable_waits.BlockingWaits, PublisherCore):
@@ -239,9 +238,11 @@ class Subscription(SubscriptionCore):
     __iter__ = messages
 
     def _walks(self) -> Iterator[Iterator[Message]]:
+        batch: Batch | None = None
         while True:
             walk = self.rest()
             if walk is None:
+                self._keep_back(batch)
                 batch = self._wait_batch(ITERATE_MESSAGES, _NEVER)
                 if batch is None:
                     return
@@ -402,8 +403,7 @@ class Subscription(SubscriptionCore):
         deadline, pace = Deadline(max_wait), FillPace()
         bell, link = self._connection.bell, self._connection.link
         while len(batch) < limit and not deadline.passed:
-            if not link.inline and batch.image is not None:
-                batch.image.await_more(len(batch), limit)
+            self._await_more(batch, limit)
             grown = self.grow(batch, limit)
             if grown is None:
                 return batch

@@ -19,7 +19,8 @@ from tidecast.native.memory import address
 
 BATCH_MESSAGES_MAX = 4096
 """Messages a batch may have."""
-_AWAIT_SPINS = 300
+AWAIT_SPINS = 300
+"""Looks at a packet that is to come, 0.2 us each."""
 _ASSEMBLY_KEPT_BYTES_MAX = 1 << 20
 _ASSEMBLY_BYTES_MIN = 1 << 12
 
@@ -115,9 +116,9 @@ class Image:
         self.generation += 1
         return self._batch(more) if more > 0 else self.gap("lost")
 
-    def await_more(self, have: int, limit: int) -> None:
+    def await_more(self, have: int, limit: int, spins: int = AWAIT_SPINS) -> None:
         """Give the writer some 50 us to make of a batch of ``have`` messages one of ``limit``."""
-        batch_kernels.await_packets(self.port, limit, have, _AWAIT_SPINS)
+        batch_kernels.await_packets(self.port, limit, have, spins)
 
     def gap(self, reason: str) -> Gap:
         """The last gap as an event."""

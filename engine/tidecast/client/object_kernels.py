@@ -174,5 +174,11 @@ def message_maker(kind: type[_M]) -> Callable[[int, np.ndarray[Any, Any], int, A
 
 def compile_builtins() -> None:
     """Compile, or load from the cache, what this module makes functions of."""
-    for kernel in (_put, _payload_list, _message_list):
+    compile_builtin(_put)
+    compile_makers()
+
+
+def compile_makers() -> None:
+    """The part of it that makes `bytes` and messages."""
+    for kernel in (_payload_list, _message_list):
         compile_builtin(kernel)

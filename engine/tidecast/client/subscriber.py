@@ -17,11 +17,12 @@ import msgspec
 
 from tidecast import codecs
 from tidecast.buffers import reader as rd
-from tidecast.client.images import BATCH_MESSAGES_MAX, Image, Unfinished
+from tidecast.client.images import AWAIT_SPINS, BATCH_MESSAGES_MAX, Image, Unfinished
 from tidecast.client.link import SubscriptionOptions
 from tidecast.client.message import Batch, EmptyBatch, Message
 from tidecast.client.outgoing import reject
 from tidecast.client.start import Start
+from tidecast.client.warm_kernels import compile_reading
 from tidecast.errors import Closed, ForkedProcess, GapError, NotFound, TidecastError
 from tidecast.events import Gap, ImageAvailable, ImageGone
 from tidecast.layout import ring as lay
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 ON_GAP = ("raise", "event", "skip")
 ITERATE_MESSAGES = 512
 """Messages taken at a time by who iterates over messages."""
+_FEW_MESSAGES, _KEEP_BACK_SPINS = 64, 25
 _ENGINE_LOST = -1
 _UNFINISHED_MAX = 64
 """Messages cut in two by a time-out that are kept until their publishers come back."""
@@ -101,6 +103,7 @@ class SubscriptionCore:
             raise self._refusal
         if self._opened:
             return
+        compile_reading()  # now, not while the first messages wait
         grant = self._connection.link.open_subscription(self.pattern, self._options)
         self.subscription_id, self.subscriber_id = grant.subscription_id, grant.subscriber_id
         self._opened = True
@@ -278,6 +281,20 @@ class SubscriptionCore:
             self._rest = None
             return None
         return walk
+
+    def _await_more(self, batch: Batch, limit: int, spins: int = AWAIT_SPINS) -> None:
+        """Give the writer some time to fill ``batch`` up; see `Image.await_more`."""
+        image = batch.image
+        if image is not None and not self.inline:
+            image.await_more(len(batch), limit, spins)
+
+    def _keep_back(self, batch: Batch | None) -> None:
+        """On the heels of a writer let it get ahead for some 5 us: few messages a look are slow.
+
+        Not behind one message alone, which may be waited for.
+        """
+        if batch is not None and 1 < len(batch) < _FEW_MESSAGES:
+            self._await_more(batch, len(batch) + _FEW_MESSAGES, _KEEP_BACK_SPINS)
 
     def _take_rest(self, limit: int) -> Batch | None:
         if self._rest is None:

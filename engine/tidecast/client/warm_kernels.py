@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,6 @@ from tidecast.client.consumer_kernels import gather
 def compile_kernels() -> None:
     """Compile, or load from the cache, what publishers and subscribers call message by message."""
     writer = np.zeros(k.PORT_FIELDS, dtype=np.int64)
-    reader = np.zeros(k.READ_PORT_FIELDS, dtype=np.int64)
     out = np.zeros((1, OUT_FIELDS), dtype=np.int64)
     columns = np.zeros((2, 1), dtype=np.int64)
     words, raw = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.uint8)
@@ -29,23 +29,9 @@ def compile_kernels() -> None:
     calls: list[tuple[Any, tuple[Any, ...]]] = [
         (k.put, (writer, b"", b"", 0, 0, 0)),
         (k.put_array, (writer, raw)),
-        (k.ring_line, (raw, 0)),
-        (k.wait_line, (raw, 0, 0, 0, raw)),
-        (k.forget, (reader,)),
-        (k.gather, (0, 0, columns, 0, raw, words)),
-        (k.arrow_views, (0, 0, columns, 0, raw)),
         (k.put_many, (writer, 0, 0, words, 0, 0, 0, 0, words)),
         (k.seal_open, (writer,)),
         (k.finish, (writer,)),
-        (bk.take, (reader, out, columns, 0)),
-        (bk.extend, (reader, out, columns, 0, 0)),
-        (bk.await_packets, (reader, 0, 0, 0)),
-        (bk.copy_rows, (0, 0, columns, 0, 0, raw)),
-        (k.ready, (reader,)),
-        (k.arm_reader, (reader, 0)),
-        (k.is_drained, (reader,)),
-        (k.is_held, (reader,)),
-        (k.newest, (reader,)),
         (rk.message_bytes, (0, 0, out, out)),
         (rk.fill_block, (0, 0, out, out, 0, 0, 0, raw)),
         (rk.check_block, (0, 0, words, words, words)),
@@ -72,8 +58,40 @@ def compile_kernels() -> None:
         (mr.note_member, (raw, 0)),
         (gather, (raw, rows, words, raw)),
     ]
-    for kernel, arguments in calls:
-        kernel.compile(tuple(typeof(each) for each in arguments))
+    _compile(calls)
+    compile_reading()
     k.putter()
     ok.compile_builtins()
     bk.compile_builtins()
+
+
+@functools.cache
+def compile_reading() -> None:
+    """The part of it that subscribers call."""
+    reader = np.zeros(k.READ_PORT_FIELDS, dtype=np.int64)
+    out, columns = np.zeros((1, OUT_FIELDS), dtype=np.int64), np.zeros((2, 1), dtype=np.int64)
+    words, raw = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.uint8)
+    _compile(
+        [
+            (bk.take, (reader, out, columns, 0)),
+            (bk.extend, (reader, out, columns, 0, 0)),
+            (bk.await_packets, (reader, 0, 0, 0)),
+            (bk.copy_rows, (0, 0, columns, 0, 0, raw)),
+            (k.gather, (0, 0, columns, 0, raw, words)),
+            (k.arrow_views, (0, 0, columns, 0, raw)),
+            (k.ready, (reader,)),
+            (k.arm_reader, (reader, 0)),
+            (k.is_drained, (reader,)),
+            (k.is_held, (reader,)),
+            (k.forget, (reader,)),
+            (k.newest, (reader,)),
+            (k.ring_line, (raw, 0)),
+            (k.wait_line, (raw, 0, 0, 0, raw)),
+        ]
+    )
+    ok.compile_makers()
+
+
+def _compile(calls: list[tuple[Any, tuple[Any, ...]]]) -> None:
+    for kernel, arguments in calls:
+        kernel.compile(tuple(typeof(each) for each in arguments))
