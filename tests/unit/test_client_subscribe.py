@@ -14,6 +14,7 @@ from tests.support.clients import loop_client
 from tests.support.loop_link import LoopLink
 
 import tidecast
+from tidecast.client import batch_kernels
 from tidecast.errors import Closed, CodecError, ConfigError, GapError, Timeout
 from tidecast.events import Gap, ImageAvailable, ImageGone
 from tidecast.layout import ring as lay
@@ -107,6 +108,24 @@ def test_a_batch_is_over_when_the_next_is_taken(pair: Pair) -> None:
         with pytest.raises(Closed):
             _ = last.key
         assert bytes(kept.data) == b"a"
+
+
+def test_who_iterates_lets_a_writer_get_ahead_unless_he_waits_for_one_message(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[list[int]] = []
+    monkeypatch.setattr(batch_kernels, "await_packets", lambda _port, *how: waits.append([*how]))
+    client, _ = pair
+    with client.subscribe("t") as sub:
+        walk = iter(sub)
+        client.publish_batch("t", [b"0", b"1", b"2"])
+        assert [next(walk).data for _ in range(3)] == [b"0", b"1", b"2"]
+        client.publish("t", b"3")
+        assert next(walk).data == b"3"
+        assert [each[:2] for each in waits] == [[67, 3]], "behind three at once"
+        client.publish("t", b"4")
+        assert next(walk).data == b"4"
+        assert len(waits) == 1, "not behind one"
 
 
 def test_batches_fill_up(pair: Pair) -> None:
