@@ -79,12 +79,14 @@ README_FIGURES = (
     ("python", "udp_batch_array_msgs_per_s", "messages/s, batches of arrays, UDP"),
     ("python", "ipc_two_batch_list_msgs_per_s", "messages/s, batches of lists, ipc"),
     ("python", "ipc_two_batch_array_msgs_per_s", "messages/s, batches of arrays, ipc"),
+    ("python", "ipc_two_batch_in_place_msgs_per_s", "messages/s, batches left in place, ipc"),
     ("loss-5", "msgs_per_s", "messages/s at 5 % loss"),
     ("loss-5", "at_1_percent_rtt_p999_us", "round trip p99.9 at 1 % loss, us"),
 )
 PEER_NAMES = {
     "ipc_two_one_msgs_per_s": "msgs_per_s", "ipc_two_batch_list_msgs_per_s": "msgs_per_s",
     "ipc_two_batch_array_msgs_per_s": "msgs_per_s", "udp_batch_array_msgs_per_s": "msgs_per_s",
+    "ipc_two_batch_in_place_msgs_per_s": "msgs_per_s",
     "at_1_percent_rtt_p999_us": "rtt_p999_us",
 }  # fmt: skip
 HEAD_FIGURES = (
