@@ -48,6 +48,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "pausing": ("tidecast", "bench", "pausing", "--json"),
     "slow-consumer": ("tidecast", "bench", "slow-consumer", "--json"),
     "streams": ("tidecast", "bench", "streams", "--json"),
+    "start": ("tidecast", "bench", "start", "--json"),
     "recovery": ("tidecast", "bench", "recovery", "--gigabytes", "10", "--json"),
     "throughput-8192": ("tidecast", "bench", "throughput", "--packet-bytes", "8192", "--json"),
     "spark": (

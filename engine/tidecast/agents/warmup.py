@@ -6,12 +6,17 @@ under a second. The first start compiles the big ones in processes side by side.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -26,6 +31,7 @@ Progress = Callable[[str, int, int], None]
 Task = tuple[str, list[Callable[[], None]]]
 COMPILE_TIMEOUT_S = 600.0
 _DONE = "complete"
+_LOOK_S = 0.2
 _KEPT: list[Any] = []
 
 
@@ -125,7 +131,7 @@ def _puller_entries() -> None:
 
 
 def _tasks() -> dict[str, Callable[[], None]]:
-    """What to compile, by name; the slow ones first. Order matters within `_AFTER`."""
+    """What to compile, by name."""
     from tidecast.agents import leave, remote_acks, run
     from tidecast.buffers import reader, writer
     from tidecast.buffers import recorder as rec
@@ -180,11 +186,11 @@ def _tasks() -> dict[str, Callable[[], None]]:
     }  # fmt: skip
 
 
-_SIDE_BY_SIDE = (
-    "receiver", "sender", "puller", "archiver", "puller entries", "log", "rings", "client",
-    "queues",
+_GROUPS = (
+    ("puller", "puller entries"), ("receiver", "sender", "inline"),
+    ("rings", "client"), ("archiver", "log", "queues"),
 )  # fmt: skip
-_AFTER = ("inline",)
+"""What shares most, for one process to compile; the longest first."""
 
 
 def _silent(*_: object) -> None:
@@ -208,31 +214,62 @@ def warm_up(progress: Progress | None = None) -> None:
     if is_warm():
         return
     progress = progress or _silent
-    total = len(_SIDE_BY_SIDE) + len(_AFTER)
-    done = 0
-    progress("compiling", done, total)
-    with ThreadPoolExecutor(max(1, min(os.cpu_count() or 1, len(_SIDE_BY_SIDE)))) as pool:
-        for name in pool.map(_compile_in_process, _SIDE_BY_SIDE):
-            done += 1
-            progress(name, done, total)
-    for name in _AFTER:
-        _compile_in_process(name)
-        done += 1
-        progress(name, done, total)
+    total = sum(map(len, _GROUPS))
+    finished: SimpleQueue[str] = SimpleQueue()
+    progress("compiling", 0, total)
+    with ThreadPoolExecutor(len(_GROUPS)) as pool:
+        running = [pool.submit(_compile_in_process, names, finished.put) for names in _dealt()]
+        done = 0
+        while done < total and not any(each.done() and each.exception() for each in running):
+            with contextlib.suppress(Empty):
+                name = finished.get(timeout=_LOOK_S)
+                done += 1
+                progress(name, done, total)
+        for each in running:
+            each.result()
     _marker().touch()
 
 
-def _compile_in_process(name: str) -> str:
+def _dealt() -> list[list[str]]:
+    """The groups, dealt to as many processes as there are cores."""
+    cores = min(len(os.sched_getaffinity(0)), len(_GROUPS))
+    hands: list[list[str]] = [[] for _ in range(cores)]
+    for k, names in enumerate(_GROUPS):
+        row, column = divmod(k, cores)
+        hands[column if row % 2 == 0 else cores - 1 - column].extend(names)
+    return hands
+
+
+def _compile_in_process(names: list[str], told: Callable[[str], None]) -> None:
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
-    done = subprocess.run(
-        [sys.executable, "-m", "tidecast.agents.warmup", name],
-        env=environment, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False,
-    )  # fmt: skip
-    if done.returncode != 0:
-        raise TidecastError(f"kernels {name} do not compile: {done.stderr.strip()[-2000:]}")
-    return name
+    command = [sys.executable, "-m", "tidecast.agents.warmup", *names]
+    with (
+        tempfile.TemporaryFile("w+") as words,
+        subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=words, text=True
+        ) as child,
+    ):
+        limit = threading.Timer(COMPILE_TIMEOUT_S, child.kill)
+        limit.start()
+        assert child.stdout is not None
+        for line in child.stdout:
+            told(line.strip())
+        code = child.wait()
+        limit.cancel()
+        if code != 0:
+            words.seek(0)
+            raise TidecastError(f"kernels {names} do not compile: {words.read().strip()[-2000:]}")
+
+
+def _main(names: list[str]) -> None:
+    gc.disable()  # what a compiler makes refers in circles and is kept to the end
+    tasks = _tasks()
+    for name in names:
+        tasks[name]()
+        sys.stdout.write(f"{name}\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    _tasks()[sys.argv[1]]()
+    _main(sys.argv[1:])

@@ -22,6 +22,7 @@ from tidecast.bench.measure import (
     workers,
 )
 from tidecast.bench.pulling import pausing, slow_consumer
+from tidecast.bench.starting import start
 from tidecast.bench.streams import streams
 from tidecast.errors import ConfigError, TidecastError
 
@@ -432,6 +433,7 @@ BENCHES: dict[str, Callable[..., Result]] = {
     "fanout": fanout, "loss": loss, "idle": idle, "durable": durable, "recovery": recovery,
     "gateway": gateway,
     "consume": consume, "pausing": pausing, "slow-consumer": slow_consumer, "streams": streams,
+    "start": start,
 }  # fmt: skip
 
 
