@@ -13,11 +13,14 @@ OWNERS_MAX = 64
 class LeaseConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How this node takes queues. All that share them have the same ``directory``.
 
-    ``directory`` "": the data directory. ``balancer`` "leases": an equal share of what is free; the
-    others have a plan over ``owners``, the names of all nodes that share them (none: who is there).
+    ``directory`` "": the data directory. ``store``: who keeps the leases, a ``file`` in there or
+    the control ``service``, in its Postgres; ``auto``: the service that the engine is linked to,
+    without one the file. ``balancer`` "leases": an equal share of what is free; the others have a
+    plan over ``owners``, the names of all nodes that share them (none: who is there).
     """
 
     directory: str = ""
+    store: Literal["auto", "file", "service"] = "auto"
     balancer: Literal["leases", "best-fit", "consistent-ring", "static"] = "leases"
     owners: Annotated[list[str], Meta(max_length=OWNERS_MAX)] = []
     lease_s: Annotated[float, Meta(ge=0.5, le=3600)] = 15.0

@@ -11,11 +11,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.conftest import Eventually
+from tests.control.test_link import _engine as made_engine
 from tests.control.test_link import control, engine
 from tests.support.control import Running, Service
-from tidecast.errors import AuthError, Timeout
+from tidecast.errors import AuthError, NoResponders, Timeout
 from tidecast.node.control_link_leases import LinkLeases
 from tidecast.node.process import Engine
+from tidecast.queues.lease_scope import directory_id
 from tidecast.queues.leases import (
     Acquire,
     Granted,
@@ -91,6 +94,28 @@ def test_over_the_link(control: Running, engine: Engine, tmp_path: Path) -> None
     with pytest.raises(AuthError, match="in the name of other"):
         store.handle(Acquire(3, "orders:0", "other", LONG_NS), 0)
     assert store.handle(Release(4, "orders:0", name, 42), 0) == Released()
+
+
+def test_an_engine_that_is_linked_takes_queues_with_the_services_lease(
+    control: Running, short_dir: Path, eventually: Eventually
+) -> None:
+    topic = {"name": "orders", "mode": "durable", "owner": "*"}
+    made = made_engine(control, short_dir, topics=[topic])
+    try:
+        node: Any = made.node
+        eventually(lambda: "orders" in node.durable.topics, "taken", timeout_s=20)
+        store = made.links[0].leases  # type: ignore[attr-defined]
+        [place] = [q for q in store.handle(ListLeases(1)).owners if q.endswith("/orders")]
+        assert place == f"{directory_id(short_dir / 'queues')}/orders"
+        assert not (short_dir / "queues" / "leases.json").exists()
+    finally:
+        made.stop()
+    assert "orders" not in node.durable.topics
+
+
+def test_without_a_connection_nothing_is_answered() -> None:
+    with pytest.raises(NoResponders, match="no connection"):
+        LinkLeases().handle(ListLeases(1))
 
 
 def test_no_answer_is_a_time_out() -> None:

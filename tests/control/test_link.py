@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import threading
 import time
@@ -18,8 +19,9 @@ from tests.support.lab import multicast, topology
 from tidecast.config import load_topology, topology_from
 from tidecast.errors import ConfigError
 from tidecast.node.control_link import ControlLink, load_state, websocket_url
+from tidecast.node.control_link_leases import LinkLeases
 from tidecast.node.control_link_views import connect_inside
-from tidecast.node.process import Engine
+from tidecast.node.process import Engine, make_node
 from tidecast_control.settings import Settings
 
 RATE_BYTES = 200_000
@@ -47,13 +49,18 @@ def _engine(control: Running, directory: Path, token: str | None = None, **node:
     if not path.exists():
         path.write_text(json.dumps(topology(multicast(), **node)))
     links: list[ControlLink] = []
+    leases = LinkLeases()
 
     def link(node: Any, store: Any) -> ControlLink:
-        made = ControlLink(node, store, control.url, token=token or control.enrol(), seed=1)
+        enrol = token or control.enrol()
+        made = ControlLink(node, store, control.url, token=enrol, seed=1, leases=leases)
         links.append(made)
         return made
 
-    made = Engine(directory, load_topology(path), topology_file=path, companions=(link,))
+    made = Engine(
+        directory, load_topology(path), topology_file=path, companions=(link,),
+        node_factory=functools.partial(make_node, lease_store=leases),
+    )  # fmt: skip
     made.start()
     made.links = links  # type: ignore[attr-defined]
     return made

@@ -15,13 +15,25 @@ import pytest
 from tests.support.durable import rows_of
 
 from tidecast.config import TopicConfig
-from tidecast.errors import CorruptLog, Fenced, NotFound
+from tidecast.errors import ConfigError, CorruptLog, Fenced, NoResponders, NotFound
 from tidecast.events import QueuesLost, QueuesReleased, QueuesTaken
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.log.takeover import OwnerFile
 from tidecast.node.durable_topic import DurableTopic
 from tidecast.queues.lease_file import NAME, LeaseFile
-from tidecast.queues.leases import Acquire, Granted, Listing, ListLeases, Refused, Release, Renew
+from tidecast.queues.lease_scope import ScopedLeases
+from tidecast.queues.leases import (
+    Acquire,
+    Granted,
+    LeaseTable,
+    Listing,
+    ListLeases,
+    Refused,
+    Release,
+    Renew,
+    Reply,
+    Request,
+)
 from tidecast.testing import Network, SimulatedNode
 
 LEASE_S = 3.0
@@ -193,6 +205,75 @@ def turns(tmp_path: Path, seed: int, rounds: int) -> None:
         durable(one, publisher)
         one.until_kept()
         assert sorted(one.payloads(), key=int) == [b"%d" % i for i in range(sent)]
+
+
+class Away:
+    """A store that can be away, for one node or for all."""
+
+    def __init__(self) -> None:
+        self.table, self.away = LeaseTable(), False
+
+    def handle(self, request: Request, now_ns: int) -> Reply:
+        if self.away:
+            raise NoResponders("leases: away")
+        return self.table.handle(request, now_ns)
+
+
+def test_while_the_store_is_away_for_all_the_owner_goes_on(tmp_path: Path) -> None:
+    with cluster(tmp_path) as one:
+        a, b, store = one.node("a"), one.node("b"), Away()
+        for node in (a, b):
+            node.engine.durable.leases._store = store
+        keeper = one.until_kept()
+        publisher = a.connect().publisher("orders")
+        publisher.publish(b"1")
+        durable(one, publisher)
+        store.away = True
+        one.net.run(10 * LEASE_S * 1e6)
+        publisher.publish(b"2")
+        durable(one, publisher)
+        assert one.keeper() is keeper
+        assert not told(keeper, QueuesLost)
+        store.away = False
+        one.net.run(3 * LEASE_S * 1e6)
+        one.until_kept()
+        assert sorted(one.payloads()) == [b"1", b"2"]
+
+
+def test_one_that_does_not_reach_the_store_acks_nothing_beside_the_next_owner(
+    tmp_path: Path,
+) -> None:
+    with cluster(tmp_path) as one:
+        a, mine, others = one.node("a"), Away(), Away()
+        mine.table = others.table
+        a.engine.durable.leases._store = mine
+        one.until_kept(a)
+        publisher = a.connect().publisher("orders")
+        mine.away = True
+        b = one.node("b")
+        b.engine.durable.leases._store = others
+        assert one.net.run(20e6, until=lambda: "orders" in b.engine.durable.topics)
+        publisher.publish(b"1")
+        durable(one, publisher)
+        one.until_kept(b)
+        assert one.payloads() == [b"1"]
+        assert [e.newest for e in told(a, QueuesLost)] == [2]
+
+
+def test_a_store_of_many_directories_keeps_them_apart(tmp_path: Path) -> None:
+    table = LeaseTable()
+    at = [ScopedLeases(table, tmp_path / name) for name in ("one", "one", "two")]
+    assert at[0].handle(Acquire(1, "q", "a", 10), 0) == Granted(1)
+    assert at[1].handle(Acquire(2, "q", "b", 10), 0) == Refused("a", 1)
+    assert at[2].handle(Acquire(3, "q", "c", 10), 0) == Granted(1)
+    assert at[1].handle(ListLeases(4), 0) == Listing({"q": "a"})
+    assert at[2].handle(ListLeases(5), 0) == Listing({"q": "c"})
+
+
+def test_leases_of_a_service_need_one(tmp_path: Path) -> None:
+    wrong = pytest.raises(ConfigError, match="start it with --control URL")
+    with cluster(tmp_path, store="service") as one, wrong:
+        one.node("a")
 
 
 def test_plans_share_topics_out(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -22,6 +22,7 @@ from tidecast.cli.common import data_dir_option
 
 if TYPE_CHECKING:
     from tidecast.node.process import CompanionFactory
+    from tidecast.queues.leases import LeaseStore
 
 STATE_NAME, TOKEN_NAME, LOG_NAME = "control-service.json", "enrol.token", "control-service.log"
 STOP_TIMEOUT_S = 20.0
@@ -142,11 +143,21 @@ def local_token(data_dir: Path) -> str | None:
         return None
 
 
-def link_to(url: str, token: str | None, ca_file: Path | None) -> CompanionFactory:
-    """What makes an engine's link to a control service."""
+class Linked(NamedTuple):
+    """What an engine that a control service manages runs with."""
+
+    companion: CompanionFactory
+    leases: LeaseStore
+
+
+def link_to(url: str, token: str | None, ca_file: Path | None) -> Linked:
+    """An engine's link to a control service, and the leases that the service keeps."""
     from tidecast.node.control_link import ControlLink
+    from tidecast.node.control_link_leases import LinkLeases
+
+    leases = LinkLeases()
 
     def make(node: Any, store: Any) -> ControlLink:
-        return ControlLink(node, store, url, token=token, ca_file=ca_file)
+        return ControlLink(node, store, url, token=token, ca_file=ca_file, leases=leases)
 
-    return make
+    return Linked(make, leases)

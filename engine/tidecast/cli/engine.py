@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,8 +17,8 @@ import click
 from tidecast.cli.common import F, console, data_dir_option, dir_hint, json_option, token_option
 
 if TYPE_CHECKING:
-    from tidecast.cli.control import Service
-    from tidecast.node.process import CompanionFactory, EngineState
+    from tidecast.cli.control import Linked, Service
+    from tidecast.node.process import EngineState
 
 LOG_NAME = "engine.log"
 DETACHED_START_TIMEOUT_S = 300.0
@@ -79,10 +80,10 @@ def _run(
     gateway: str,
     *,
     verbose: bool,
-    companions: Sequence[CompanionFactory] = (),
+    linked: Linked | None = None,
     telemetry_s: float = 0.0,
 ) -> None:
-    from tidecast.node.process import run_engine
+    from tidecast.node.process import make_node, run_engine
     from tidecast.node.telemetry import telemetry
 
     def on_ready(state: EngineState, seconds: float) -> None:
@@ -95,10 +96,12 @@ def _run(
             _explain(data_dir)
         sys.stdout.flush()
 
+    links = () if linked is None else (linked.companion,)
     try:
         run_engine(
             data_dir, topology_file, token=token, gateway=gateway, on_ready=on_ready,
-            warm_up=_warm_up, companions=(*companions, telemetry(telemetry_s)),
+            warm_up=_warm_up, companions=(*links, telemetry(telemetry_s)),
+            node_factory=partial(make_node, lease_store=linked and linked.leases),
         )  # fmt: skip
     except KeyboardInterrupt:
         click.echo("stopped before it was ready", err=True)
@@ -172,9 +175,9 @@ def up(
             _detach(data_dir, topology_file, token, gateway, service)
             service = None
         else:
-            links = () if service is None else (_link(service.url, local_token(data_dir), None),)
+            link = None if service is None else _link(service.url, local_token(data_dir), None)
             _run(
-                data_dir, topology_file, token, gateway, verbose=True, companions=links,
+                data_dir, topology_file, token, gateway, verbose=True, linked=link,
                 telemetry_s=_UP_TELEMETRY_S,
             )  # fmt: skip
     finally:
@@ -182,7 +185,7 @@ def up(
             service.stop()
 
 
-def _link(url: str, enrol_token: str | None, ca_file: Path | None) -> CompanionFactory:
+def _link(url: str, enrol_token: str | None, ca_file: Path | None) -> Linked:
     from tidecast.cli.control import link_to
 
     return link_to(url, enrol_token, ca_file)
@@ -210,11 +213,12 @@ def engine(
 ) -> None:  # fmt: skip
     """Run an engine in the foreground until SIGTERM or Ctrl-C (for service managers).
 
-    With --control it is managed by that service, and runs on when the service is away.
+    With --control it is managed by that service, and runs on when the service is away. Leases of
+    topics with owner "*" are the service's then (`leases.store` in the topology says otherwise).
     """
-    links = () if control_url is None else (_link(control_url, enrol_token, control_ca),)
+    link = None if control_url is None else _link(control_url, enrol_token, control_ca)
     _run(
-        data_dir, topology_file, token, gateway, verbose=False, companions=links,
+        data_dir, topology_file, token, gateway, verbose=False, linked=link,
         telemetry_s=telemetry_s,
     )  # fmt: skip
 

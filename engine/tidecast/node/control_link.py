@@ -90,8 +90,11 @@ class ControlLink:
         ca_file: Path | None = None,
         clock_ns: Callable[[], int] = time.time_ns,
         seed: int | None = None,
+        leases: LinkLeases | None = None,
     ) -> None:
         """``token``: an enrolment token, used until the service has issued a credential.
+
+        ``leases``: the node's store of leases, to be answered by the service.
 
         Raises ConfigError: the URL is wrong, or there is neither token nor credential.
         """
@@ -116,7 +119,8 @@ class ControlLink:
             )
         self._applier = Applier(node, store, self.state.managed)
         self._commands = Commands(node, self._send, self._applier.traffic)
-        self.leases = LinkLeases(self._send)
+        self.leases = LinkLeases() if leases is None else leases
+        self.leases.bind(self._send_now)
         """The queues' lease store, in the service's Postgres."""
         self._pool = ThreadPoolExecutor(COMMANDS_AT_ONCE_MAX, thread_name_prefix="control-command")
         self._stopping = threading.Event()
@@ -234,6 +238,19 @@ class ControlLink:
         with self._lock:
             if self._socket is not None:
                 self._socket.send(msgspec.json.encode(message).decode())
+
+    def _send_now(self, message: dict[str, Any]) -> bool:
+        """Send from any thread; False when the link is down."""
+        from websockets.exceptions import WebSocketException
+
+        with self._lock:
+            if self._socket is None:
+                return False
+            try:
+                self._socket.send(msgspec.json.encode(message).decode())
+            except (OSError, WebSocketException):
+                return False
+        return True
 
     # --- messages ---------------------------------------------------------------------------------
 

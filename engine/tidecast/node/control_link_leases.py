@@ -14,17 +14,30 @@ from tidecast.errors import AuthError, ConfigError, NoResponders, Timeout
 from tidecast.queues.leases import Reply, Request
 
 ANSWER_S = 5.0
-Send = Callable[[dict[str, Any]], None]
+Send = Callable[[dict[str, Any]], object]
+"""Sends a message; False: there is no connection now."""
+
+
+def _unlinked(message: dict[str, Any]) -> bool:
+    del message
+    return False
 
 
 class LinkLeases:
-    """Asks the service, from any thread but the link's own. The store's clock is Postgres'."""
+    """Asks the service, from any thread but the link's own. The store's clock is Postgres'.
 
-    def __init__(self, send: Send, answer_s: float = ANSWER_S) -> None:
+    A node has its store before its link: until `bind`, nothing is answered.
+    """
+
+    def __init__(self, send: Send = _unlinked, answer_s: float = ANSWER_S) -> None:
         self._send, self._answer_s = send, answer_s
         self._serial = itertools.count(1)
         self._lock = threading.Lock()
         self._waiting: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
+
+    def bind(self, send: Send) -> None:
+        """Ask by ``send`` from now on."""
+        self._send = send
 
     def handle(self, request: Request, now_ns: int = 0) -> Reply:
         """Answer one request; ``now_ns`` is not used. Raises Timeout, NoResponders, AuthError.
@@ -38,7 +51,8 @@ class LinkLeases:
             self._waiting[number] = answers
         try:
             plain = msgspec.to_builtins(request)
-            self._send({"type": "lease", "id": number, "request": plain})
+            if self._send({"type": "lease", "id": number, "request": plain}) is False:
+                raise NoResponders("leases: there is no connection to the control service now")
             message = answers.get(timeout=self._answer_s)
         except queue.Empty:
             raise Timeout("the control service did not answer about a lease") from None

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING
 
 from tidecast import events as ev
 from tidecast.config import TopicConfig
-from tidecast.errors import Fenced, TidecastError
+from tidecast.errors import ConfigError, Fenced, TidecastError
 from tidecast.layout import recorder as rec
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.log.files import queue_directory
 from tidecast.log.takeover import OwnerFile
 from tidecast.queues.balancer import BALANCERS
 from tidecast.queues.lease_file import LeaseFile
+from tidecast.queues.lease_scope import ScopedLeases
 from tidecast.queues.leases import (
     Acquire,
     Fence,
@@ -51,14 +52,14 @@ ROUNDS_MAX = 4
 
 
 class Leases:
-    """See module. ``store``: None: a file in the directory of the queues."""
+    """See module. ``store``: of the control service, if there is one. Raises ConfigError."""
 
     def __init__(self, durable: Durable, store: LeaseStore | None) -> None:
         self.durable, self.node = durable, durable.node
         self._settings = self.node.topology.node.leases
         told = self._settings.directory
         self.directory = Path(told) if told else self.node.data_dir
-        self._store: LeaseStore = store or LeaseFile(self.directory / "queues")
+        self._store = self._chosen(store, self.directory / "queues")
         lease_ns = int(self._settings.lease_s * 1e9)
         self.terms = Terms(lease_ns, lease_ns // 3, lease_ns // 4, max(lease_ns // 10, 1))
         self._keeper: LeaseKeeper | None = None
@@ -70,6 +71,17 @@ class Leases:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._due_ns = 0
+
+    def _chosen(self, service: LeaseStore | None, queues: Path) -> LeaseStore:
+        asked = self._settings.store
+        if asked == "service" and service is None:
+            raise ConfigError(
+                "node.leases.store: service: this engine has no control service: start it with "
+                "--control URL (tidecast up has one), or leave store out"
+            )
+        if asked == "file" or service is None:
+            return LeaseFile(queues)
+        return ScopedLeases(service, queues)
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -155,6 +167,8 @@ class Leases:
             for request in requests:
                 reply = self._ask(request)
                 if reply is None:
+                    with self._lock:
+                        keeper.unanswered(request, self.node.clock_ns())
                     continue
                 with self._lock:
                     if isinstance(reply, Listing):

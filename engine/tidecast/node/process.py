@@ -36,6 +36,7 @@ from tidecast.node.admission import AdmissionServer
 from tidecast.node.api import NodeApi
 from tidecast.node.rights import Guard
 from tidecast.node.store import TopologyStore
+from tidecast.queues.leases import LeaseStore
 
 LOCK_NAME, STATE_NAME = "engine.lock", "engine.json"
 LOCK_PATIENCE_S = 0.2
@@ -163,10 +164,13 @@ class Companion(Protocol):
 CompanionFactory = Callable[[NodeApi, TopologyStore], Companion]
 
 
-def _make_node(topology: Topology, data_dir: Path) -> NodeApi:
+def make_node(
+    topology: Topology, data_dir: Path, lease_store: LeaseStore | None = None
+) -> NodeApi:  # fmt: skip
+    """A node that is not started yet. ``lease_store``: of the service that it is linked to."""
     from tidecast.node.node import Node
 
-    return Node(topology, data_dir)
+    return Node(topology, data_dir, lease_store=lease_store)
 
 
 class Engine:
@@ -180,7 +184,7 @@ class Engine:
         topology_file: Path | None = None,
         token: str | None = None,
         gateway: str = "off",
-        node_factory: NodeFactory = _make_node,
+        node_factory: NodeFactory = make_node,
         companions: Sequence[CompanionFactory] = (),
     ) -> None:
         """``gateway``: HOST:PORT, ``off``, or ``auto``: loopback, on its port or any other."""
@@ -256,7 +260,7 @@ def run_engine(
     gateway: str = "off",
     on_ready: Callable[[EngineState, float], None],
     warm_up: Callable[[], None] = lambda: None,
-    node_factory: NodeFactory = _make_node,
+    node_factory: NodeFactory = make_node,
     companions: Sequence[CompanionFactory] = (),
 ) -> None:
     """Run until SIGTERM or SIGINT, in the main thread. Raises TidecastError when it cannot start.

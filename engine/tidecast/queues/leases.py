@@ -338,6 +338,17 @@ class LeaseKeeper:
         orders, self._orders = self._orders, []
         return send, orders
 
+    def unanswered(self, request: Request, now_ns: int) -> None:
+        """The store is away, so nobody else is granted anything there: keep what is held.
+
+        Only for an owner that its log fences by epoch, whatever the time is: the store may be away
+        for this node alone.
+        """
+        if isinstance(request, Renew) and request.queue in self._queues:
+            entry = self._queues[request.queue]
+            if entry.at in (_At.HELD, _At.FLUSHING):
+                entry.until_ns = max(entry.until_ns, now_ns + self.terms.own_ns)
+
     def reply(self, request: Request, reply: Reply, now_ns: int) -> None:
         """Take the answer to ``request``. Late and repeated ones do nothing."""
         if not isinstance(request, ListLeases) and request.queue not in self._queues:
