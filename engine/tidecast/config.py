@@ -62,6 +62,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     heartbeat_ms: Annotated[float, Meta(ge=1, le=60_000)] = 100.0
     quarantined: list[Annotated[int, Meta(ge=1, le=NODE_ID_MAX)]] = []
     local_keys: bool = False  # local clients show a key, too
+    publisher_ring_bytes_max: RingBytes = 256 * MIB
+    """Of one publisher on another node, to durable topics kept here."""
+    publisher_rings_bytes_max: RingBytes = 1024 * MIB
     leases: LeaseConfig = LeaseConfig()
 
 

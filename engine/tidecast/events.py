@@ -131,6 +131,25 @@ class DiskRefused(Event, frozen=True):
     detail: str
 
 
+class PublisherRefused(Event, frozen=True):
+    """No memory here for the ring of a publisher on another node, which waits for it."""
+
+    topic: str
+    node: str
+    session: int
+    bytes: int
+    detail: str
+
+
+class PublisherWaits(Event, frozen=True):
+    """Another node keeps the queues, and a publisher's transport does not reach it."""
+
+    topic: str
+    session: int
+    owner: str
+    detail: str
+
+
 class DiskBack(Event, frozen=True):
     """The disk takes a durable topic's records again. Nothing was lost."""
 
@@ -190,6 +209,18 @@ class QueuesTaken(Event, frozen=True):
     topic: str
     queues: int
     epoch: int
+
+
+class ConsumerStandsBy(Event, frozen=True):
+    """A consumer was opened at an engine that does not have the queues now.
+
+    It gets records once this engine has taken them, from where the subscription is then.
+    ``owner``: the node that has them, "": nobody.
+    """
+
+    topic: str
+    subscription: str
+    owner: str
 
 
 class QueuesReleased(Event, frozen=True):
@@ -345,7 +376,8 @@ AnyEvent = (
     ImageAvailable | ImageGone | Gap | PeerJoined | PeerTimeout | ReceiverJoined | ReceiverTimeout
     | SubscriberEvicted | StaleIncarnation | NodeConflict | TopicConflict | MessagesDropped
     | DiskRefused | DiskBack | TornTail | ProducerFenced | ProducersExpired | RingDrained
-    | SegmentsDeleted | QueuesTaken | QueuesReleased | QueuesLost
+    | SegmentsDeleted | QueuesTaken | QueuesReleased | QueuesLost | ConsumerStandsBy
+    | PublisherRefused | PublisherWaits
     | RecordsGone | QueueUnreadable | MessageDropped | MessageDead | ConsumerExpelled
     | SubscriptionDamaged | PositionsNotSaved
     | EngineLost | EngineBack | GatewayLost | GatewayBack | ConsumerRejoined

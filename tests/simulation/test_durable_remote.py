@@ -14,13 +14,14 @@ import pytest
 from tests.support.durable import rows_of
 
 from tidecast.config import TopicConfig, shm_dir
-from tidecast.errors import Fenced, NotFound, SequenceGap, Timeout
-from tidecast.events import ProducerFenced, RingDrained
+from tidecast.errors import Fenced, NotFound, SequenceGap, StorageError, Timeout
+from tidecast.events import ProducerFenced, PublisherRefused, RingDrained
 from tidecast.layout import packet as wire
+from tidecast.layout.counters import QueueCounter
 from tidecast.memory_switch import Packet
 from tidecast.testing import Network, SimulatedNode
 
-SETTINGS = {"mode": "durable", "owner": "a", "fsync": "batch", "queues": 3}
+SETTINGS: dict[str, Any] = {"mode": "durable", "owner": "a", "fsync": "batch", "queues": 3}
 
 
 class Pair:
@@ -28,7 +29,7 @@ class Pair:
 
     def __init__(self, net: Network, **settings: Any) -> None:
         self.net = net
-        topic = TopicConfig(name="orders", **SETTINGS | settings)  # type: ignore[arg-type]
+        topic = TopicConfig(name="orders", **SETTINGS | settings)
         self.a, self.b = net.node("a", topics=[topic]), net.node("b", topics=[topic])
 
     def publisher(self, **options: Any) -> Any:
@@ -347,3 +348,60 @@ def test_what_one_direction_loses_is_repaired() -> None:
             two.until_durable(publisher)
             assert len(seen) == 20
             assert len(two.payloads()) == 51
+
+
+# --- memory for rings -----------------------------------------------------------------------------
+
+
+def limited(net: Network, history_bytes: int, one: int, all_: int) -> Pair:
+    """An owner that gives little memory to publishers on other nodes."""
+    settings: dict[str, Any] = {"history_bytes": history_bytes, "receive_bytes": 1 << 16}
+    topic = TopicConfig(name="orders", **SETTINGS | settings)
+    made = Pair.__new__(Pair)
+    limits = {"publisher_ring_bytes_max": one, "publisher_rings_bytes_max": all_}
+    made.net = net
+    made.a, made.b = net.node("a", topics=[topic], node=limits), net.node("b", topics=[topic])
+    return made
+
+
+@pytest.mark.parametrize("drop", [0.0, 0.05])
+def test_a_ring_smaller_than_the_history_of_its_publisher_loses_nothing(drop: float) -> None:
+    with Network(seed=3, drop=drop) as net:
+        one = limited(net, 1 << 18, 1 << 16, 1 << 20)
+        publisher = one.publisher()
+        bodies = [b"%06d" % i + bytes(900) for i in range(150)]
+        publisher.publish_batch(bodies[:10])
+        one.until_durable(publisher)
+        [image] = one.a.engine.images_by_id.values()
+        [mine] = one.b.engine.pubs.values()
+        assert image.mapped.array.size < mine.mapped.array.size // 2
+        net.partition("a", "b")
+        publisher.publish_batch(bodies[10:])  # more than the owner has room for
+        net.run(1e6)
+        net.heal()
+        one.until_durable(publisher)
+        assert one.payloads() == bodies
+
+
+def test_a_publisher_without_room_is_told_waits_and_gets_it() -> None:
+    with Network() as net:
+        one = limited(net, 1 << 16, 1 << 16, 100_000)  # for one, not for two
+        first = one.publisher()
+        first.publish(b"1")
+        one.until_durable(first)
+        second = one.publisher()
+        second.publish(b"2")
+        net.run(5e6)
+        assert second.durable_position == 0
+        told = [e for e in one.a.engine.durable.told if isinstance(e, PublisherRefused)]
+        assert [(e.topic, e.node) for e in told] == [("orders", "b")], "once"
+        assert "node.publisher_rings_bytes_max" in told[0].detail
+        rows = [r for (t, _), r in one.a.engine.durable.rows.items() if t == "orders"]
+        assert one.a.engine.counters.values[rows][:, QueueCounter.RINGS_REFUSED].tolist() == [1] * 3
+        with pytest.raises(Timeout) as late:
+            second.wait_durable(timeout=0.01)
+        assert isinstance(late.value.__cause__, StorageError)
+        assert "no memory for a ring of this publisher" in str(late.value.__cause__)
+        first.close()
+        one.until_durable(second)
+        assert one.payloads() == [b"1", b"2"]

@@ -8,6 +8,7 @@ the new one, with the same sequences, before anything else is appended.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
@@ -152,7 +153,23 @@ def gap(topic: str, due: int) -> SequenceGap:
 
 
 def refused(topic: str, number: int) -> StorageError:
-    """The error for a full or broken disk."""
+    """The error for a disk that is full or broken, or an owner without memory or out of reach."""
+    if number == errno.EHOSTUNREACH:
+        return StorageError(
+            f"topic {topic}: another node keeps its queues, and its transport reaches no other "
+            "node; what is not durable waits in the publisher's ring until this engine has the "
+            "lease: give the topic a transport of kind udp-..., or publish at the node that has "
+            f"it (tidecast queue list {topic} says which)",
+            number,
+        )
+    if number == errno.ENOMEM:
+        return StorageError(
+            f"topic {topic}: the node that keeps it has no memory for a ring of this publisher "
+            "now; what is not durable waits in the publisher's ring and is sent as soon as there "
+            "is room: close publishers there, or raise node.publisher_rings_bytes_max in that "
+            "node's topology",
+            number,
+        )
     return StorageError(
         f"topic {topic}: the engine's disk takes no more: {os.strerror(number)}; what is not "
         "durable waits in the publisher's ring; the engine goes on by itself: free space there, or "

@@ -244,6 +244,8 @@ class QueueCounter(IntEnum):
     """Times it flushed the queue and gave it back."""
     OWNER_FENCED = 24
     """Times it lost the queue to a newer owner."""
+    RINGS_REFUSED = 25
+    """Publishers on other nodes that had to wait for memory for their ring."""
 
 
 QUEUE_GAUGES = frozenset(

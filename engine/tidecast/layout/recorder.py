@@ -86,6 +86,7 @@ class Code(IntEnum):
     QUEUES_TAKEN = 35
     QUEUES_RELEASED = 36
     OWNER_FENCED = 37
+    RING_REFUSED = 38
 
 
 MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
@@ -126,4 +127,5 @@ MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
     Code.QUEUES_TAKEN: (LOW, "queues taken with a lease", ("queues", "epoch")),
     Code.QUEUES_RELEASED: (LOW, "queues flushed and handed over", ("epoch",)),
     Code.OWNER_FENCED: (ALERT, "queues lost to a newer owner", ("epoch", "newest")),
+    Code.RING_REFUSED: (ALERT, "no memory for a ring", ("source", "bytes", "used", "allowed")),
 }

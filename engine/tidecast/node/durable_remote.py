@@ -15,6 +15,7 @@ Called with the node's lock held.
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ from tidecast.native.packing import pack_into, unpack_from
 from tidecast.node import durable_sources as ds
 from tidecast.node import durable_upkeep as upkeep
 from tidecast.node import sessions, tables
+from tidecast.node.durable_rings import NO_ROOM, PublisherRings
 from tidecast.node.setup import ProducerBlock, Setup
 from tidecast.node.state import Image, Publication
 from tidecast.node.transports import TransportRuntime
@@ -43,7 +45,6 @@ if TYPE_CHECKING:
     from tidecast.node.durable import Durable
     from tidecast.node.durable_topic import DurableTopic
 
-IMAGE_BYTES_MAX = 1 << 30
 OPENED_S, OPENED_MAX = 60.0, 4096
 """A session that was opened and is not begun is forgotten after this long."""
 SILENT_S = 1.0
@@ -51,6 +52,8 @@ SILENT_S = 1.0
 GONE_S = 2.0
 ASKED_S = 3.0
 """A session that waits to begin and was not announced for so long is given up."""
+UNREACHABLE = errno.EHOSTUNREACH
+"""State of a ring that can be sent to nobody."""
 
 
 @dataclass(slots=True)
@@ -86,6 +89,7 @@ class Remote:
         self._asked: dict[int, _Asked] = {}
         self._waiting: dict[str, list[MappedFile]] = {}
         self._held: list[_Held] = []
+        self._rings = PublisherRings(self.node)
 
     # --- publisher's node -------------------------------------------------------------------------
 
@@ -165,6 +169,29 @@ class Remote:
         if publication.remote < 0:
             return True
         return not ds.unacked(publication.mapped.array, publication.about().slots)
+
+    def _say_unreachable(self) -> None:
+        """A publisher whose transport reaches no other node learns that one has the queues.
+
+        What it has sent waits in its ring, which is right while queues move; it may be for long.
+        """
+        for publication in self.node.pubs.values():
+            if publication.remote < 0 or publication.runtime is not None:
+                continue
+            topic, ring = publication.topic, publication.mapped.array
+            owner = self.durable.leases.owners.get(topic.name, "")
+            (state,) = unpack_from("<q", ring, lay.ACK_STATE_AT)
+            if owner in ("", self.node.name) or state not in (lay.ACK_OPENING, lay.ACK_OK):
+                continue
+            self.durable.say(ring, UNREACHABLE)
+            event = ev.PublisherWaits(
+                topic=topic.name, session=publication.session, owner=owner,
+                detail=f"node {owner} keeps the queues, and transport {topic.transport or 'ipc'} "
+                "reaches no other node: messages wait in the publisher's ring until this engine "
+                "has the lease; give the topic a transport of kind udp-..., or publish there",
+            )  # fmt: skip
+            self.durable.told.append(event)
+            self.node.tell(publication.client, event)
 
     def adopt(self, mapped: MappedFile, config: TopicConfig) -> None:
         """Send on what a dead engine's ring holds for the topic's owner."""
@@ -324,8 +351,12 @@ class Remote:
         if newest > block.epoch:
             self._answer(runtime, setup, block, topic, newest, 1, lay.ACK_FENCED)
             return False
+        slots = self._rings.slots_for(setup, config)
+        if not slots:
+            self._answer(runtime, setup, block, topic, block.epoch, block.first_seq, NO_ROOM)
+            return False
         session = self._session(topic, setup, block)
-        self._join(runtime, setup, block, topic, session)
+        self._join(runtime, setup, block, topic, session, slots)
         return True
 
     def _sound(self, setup: Setup, block: ProducerBlock) -> bool:
@@ -425,7 +456,7 @@ class Remote:
 
     def _join(
         self, runtime: TransportRuntime, setup: Setup, block: ProducerBlock, topic: DurableTopic,
-        session: Session,
+        session: Session, slots: int,
     ) -> None:  # fmt: skip
         """Receive a session from where it is acked, and let the archiver read it."""
 
@@ -440,9 +471,6 @@ class Remote:
             }  # fmt: skip
 
         config = topic.config
-        own = max(config.receive_bytes, config.large_history_bytes if setup.channel == 2 else 0)
-        most = lay.slots_for(max(own, IMAGE_BYTES_MAX), setup.packet_bytes)
-        slots = min(max(setup.slots, lay.slots_for(own, setup.packet_bytes)), most)
         image = sessions.place_image(
             self.node, runtime, setup, config, "durable", block.packet, slots, prepare
         )
@@ -465,6 +493,7 @@ class Remote:
     def tick(self, now_s: float) -> None:
         """Let go of what has ended, and of sessions that were opened and never begun."""
         self._release_leftovers()
+        self._say_unreachable()
         for session in [s for s, o in self._opened.items() if now_s - o.at_s > OPENED_S]:
             self._forget(session)
         for source in [s for s in self.durable.sources.values() if s.image]:
