@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+SHARED = "*"
+"""As ``owner`` of a topic: whoever has the lease."""
 OWNERS_MAX = 64
 
 

@@ -15,10 +15,19 @@ import pytest
 from tests.support.durable import rows_of
 
 from tidecast.config import TopicConfig
-from tidecast.errors import ConfigError, CorruptLog, Fenced, NoResponders, NotFound
-from tidecast.events import QueuesLost, QueuesReleased, QueuesTaken
+from tidecast.errors import (
+    ConfigError,
+    CorruptLog,
+    Fenced,
+    NoResponders,
+    NotFound,
+    StorageError,
+    Timeout,
+)
+from tidecast.events import PublisherWaits, QueuesLost, QueuesReleased, QueuesTaken
 from tidecast.layout.counters import QueueCounter as C
-from tidecast.log.takeover import OwnerFile
+from tidecast.log.takeover import Owner
+from tidecast.node import tables
 from tidecast.node.durable_topic import DurableTopic
 from tidecast.queues.lease_file import NAME, LeaseFile
 from tidecast.queues.lease_scope import ScopedLeases
@@ -276,6 +285,32 @@ def test_leases_of_a_service_need_one(tmp_path: Path) -> None:
         one.node("a")
 
 
+def test_a_publisher_that_can_reach_nobody_is_told_and_goes_on_with_the_lease(
+    tmp_path: Path,
+) -> None:
+    with cluster(tmp_path) as one:
+        a = one.node("a")
+        one.until_kept(a)
+        b = one.node("b")
+        publisher = b.connect().publisher("orders")
+        [mine] = b.engine.pubs.values()
+        tables.remove_publication(b.engine, mine)
+        mine.runtime = None  # as one on transport ipc
+        publisher.publish(b"1")
+        one.net.run(5e6)
+        assert publisher.durable_position == 0
+        assert [e.owner for e in told(b, PublisherWaits)] == ["a"], "once"
+        with pytest.raises(Timeout) as late:
+            publisher.wait_durable(timeout=0.01)
+        assert isinstance(late.value.__cause__, StorageError)
+        assert "its transport reaches no other node" in str(late.value.__cause__)
+        one.net.kill(a)
+        durable(one, publisher)
+        publisher.publish(b"3")
+        durable(one, publisher)
+        assert one.payloads() == [b"1", b"3"]
+
+
 def test_plans_share_topics_out(tmp_path: Path) -> None:
     topics = [TopicConfig(name=f"t{i}", mode="durable", owner="*", fsync="none") for i in range(4)]
     with cluster(tmp_path, balancer="best-fit", owners=["a", "b"]) as one:
@@ -299,7 +334,7 @@ def test_only_a_higher_epoch_opens_the_queues(tmp_path: Path) -> None:
     second = DurableTopic.open(TOPIC, tmp_path, 1, owner=4, name="b")
     assert not first.owned
     assert second.owned
-    assert OwnerFile(second.directory).read() == (4, "b")
+    assert second.owners.current() == Owner(4, "b", 1)
     with pytest.raises(Fenced, match="another engine owns it now"):
         first.grow(5, 1)
     for each in (first, second):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tests.support.roles import NUMBER
 
 from tidecast.config import TopicConfig
 from tidecast.node.durable_topic import DurableTopic
+from tidecast.queues.subscription_store import SubscriptionStore, read_subscription
 
 TOPIC: dict[str, Any] = {"name": "orders", "mode": "durable", "owner": "*", "queues": 2,
                          "fsync_interval_ms": 5}  # fmt: skip
@@ -40,12 +42,23 @@ def test_the_other_engine_takes_over_and_nothing_is_lost_or_doubled(
     progress = lab.directory / "progress"
     progress.write_bytes(bytes(NUMBER.size))
     child = lab.role("produce", second.url, "orders", str(progress))
+    seen = [lab.directory / name for name in ("seen by first", "seen by second")]
+    at_first = lab.role("consume", first.url, "orders", str(seen[0]))
+    lab.role("consume", second.url, "orders", str(seen[1]))  # it stands by
     child.tell("go")
 
     def durable() -> int:
         return int(NUMBER.unpack(progress.read_bytes())[0])
 
     eventually(lambda: durable() > 1000, "acked by first", timeout_s=20.0)
+    stored: dict[int, int] = {}
+
+    def consumed() -> bool:
+        stored.update(positions(shared))
+        return sum(stored.values()) > 1000
+
+    eventually(consumed, "positions are stored", timeout_s=20.0)
+    assert seen[1].stat().st_size == 0
     assert first.engine is not None
     if how == "stopped":
         os.kill(first.engine.pid, signal.SIGSTOP)
@@ -65,16 +78,39 @@ def test_the_other_engine_takes_over_and_nothing_is_lost_or_doubled(
     child.kill()
     acked = durable()
     eventually(lambda: not second.overview().publications, "rings drained", timeout_s=20.0)
+    eventually(
+        lambda: len(numbers(seen[0]) | numbers(seen[1])) >= acked, "all consumed", timeout_s=20.0
+    )
+    at_first.kill()
     second.stop()
     if how == "stopped":
         first.stop()
-    prove(shared, acked)
+    prove(shared, acked, stored, *map(numbers, seen))
 
 
-def prove(directory: Path, acked: int) -> None:
+def positions(shared: Path) -> dict[int, int]:
+    """By queue, what the subscription's owner has stored."""
+    store = SubscriptionStore(shared / "queues" / "orders" / "subscriptions")
+    saved = read_subscription(store.path("orders", "handler"))
+    return {} if saved is None else {lane.queue: lane.position for lane in saved.lanes}
+
+
+def numbers(seen: Path) -> set[int]:
+    """What a consumer has noted."""
+    raw = seen.read_bytes()
+    return set(struct.unpack(f"<{len(raw) // NUMBER.size}Q", raw))
+
+
+def prove(
+    directory: Path, acked: int, stored: dict[int, int], by_first: set[int], by_second: set[int]
+) -> None:
+    """All that was acked is in the log once, was consumed, and not again from the beginning."""
     config = TopicConfig(**{**TOPIC, "owner": ""})
     topic = DurableTopic.open(config, directory, time.time_ns(), owner=1000, name="test")
-    numbers = [NUMBER.unpack_from(payload)[0] for _, _, _, payload, _ in rows_of(topic)]
+    found = [(q, t, NUMBER.unpack_from(payload)[0]) for q, t, _, payload, _ in rows_of(topic)]
     topic.close()
-    assert sorted(numbers) == list(range(1, len(numbers) + 1))
-    assert len(numbers) >= acked
+    assert sorted(n for _, _, n in found) == list(range(1, len(found) + 1))
+    assert len(found) >= acked
+    assert by_first | by_second >= set(range(1, acked + 1)), "nothing is skipped"
+    settled = {n for q, t, n in found if t < stored[q]}
+    assert not settled & by_second, "it goes on where the owner before had stored that it was"

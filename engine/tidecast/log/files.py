@@ -30,7 +30,12 @@ def checksum(raw: bytes) -> int:
 
 def queue_directory(data_dir: Path, topic: str, queue: int) -> Path:
     """Where a queue's log lies."""
-    return data_dir / "queues" / topic / f"{queue:05d}"
+    return data_dir / "queues" / topic / queue_name(queue)
+
+
+def queue_name(queue: int) -> str:
+    """Name of a queue's directory in its topic's."""
+    return f"{queue:05d}"
 
 
 def segment_name(base_token: int) -> str:

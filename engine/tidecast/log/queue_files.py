@@ -30,7 +30,7 @@ def topics_of(data_dir: Path) -> list[str]:
     """Names of the topics that have queues, sorted. Raises PermissionError."""
     root = data_dir / "queues"
     try:
-        return sorted(one.name for one in root.iterdir() if one.is_dir())
+        return sorted(one.name for one in root.iterdir() if one.name[0] != "." and one.is_dir())
     except (FileNotFoundError, NotADirectoryError):
         return []
 

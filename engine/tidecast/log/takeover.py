@@ -1,15 +1,21 @@
 """Taking a topic's queues over from another engine that may still believe it owns them.
 
-The owner's epoch stands in a file beside the queues. Whoever takes over writes a higher one first
-and reads the logs then; whoever appends looks at the file again after each sync and before it says
-that anything is durable. So what was said to be durable was there when the next owner read.
+Each owner has a directory of its own, named by its epoch. Making it is the claim: from then on
+every owner with a lower epoch is fenced, for whoever says that something is durable looks first,
+behind the sync, whether a higher epoch is there. That needs no clock and no lock. One that was
+asleep anywhere amid it can do no harm: it writes into a directory that nobody reads any more.
 
-An engine that sleeps amid an append writes on when it wakes. It writes into files that have no name
-any more: the next owner has made the active segments anew.
+The next owner's directory begins as what the one before had: sealed files by hard link, the newest
+segment and its index as a copy, since its owner may have it open. Positions of subscriptions come
+first and the logs behind them, so no position is ahead of the records that it counts.
+
+    queues/.owners/<topic>/<epoch>/   map.json, 00000/ ..., subscriptions/, owner.json (made last)
+    queues/<topic>                    link to the newest, for those who only read
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
@@ -18,81 +24,204 @@ import msgspec
 
 from tidecast.config import write_atomically
 from tidecast.errors import CorruptLog, Fenced
-from tidecast.log.files import index_name, segment_name, sync_directory
-from tidecast.log.recovery import segments_in
+from tidecast.log.files import sync_directory
 
-OWNER_NAME = "owner.json"
+OWNER_NAME, OWNERS_NAME = "owner.json", ".owners"
+SUBSCRIPTIONS_NAME = "subscriptions"
+_DIGITS = 10
 
 
-class _Owner(msgspec.Struct, frozen=True):
+class Owner(msgspec.Struct, frozen=True):
+    """Who has a topic's queues. ``since_ns``: since 1970."""
+
     epoch: int
     name: str
+    since_ns: int = 0
 
 
-class OwnerFile:
-    """The owner of a topic's queues, in the topic's ``directory``."""
+class Owners:
+    """The owners of one topic's queues, in ``queues``, the directory of all topics."""
 
-    def __init__(self, directory: Path) -> None:
-        self.path = directory / OWNER_NAME
-        self._mine: tuple[int, int] | None = None
+    def __init__(self, queues: Path, topic: str) -> None:
+        self.directory = queues / OWNERS_NAME / topic
+        self.link = queues / topic
 
-    def read(self) -> tuple[int, str]:
-        """(epoch, name) of the newest owner; (0, "") when there was none. Raises CorruptLog."""
-        try:
-            found = msgspec.json.decode(self.path.read_bytes(), type=_Owner)
-        except FileNotFoundError:
-            return 0, ""
-        except msgspec.DecodeError as problem:
-            raise CorruptLog(f"{self.path}: {problem}") from None
-        return found.epoch, found.name
+    def directory_of(self, epoch: int) -> Path:
+        """Where an owner has its queues."""
+        return self.directory / f"{epoch:0{_DIGITS}d}"
 
-    def take(self, epoch: int, name: str) -> None:
-        """Become the owner. Raises Fenced when there is one with this epoch or a higher one."""
-        newest, owner = self.read()
-        if newest >= epoch:
-            who = f"node {owner}" if owner else "another engine"
-            raise Fenced(
-                f"{self.path.parent}: {who} owns these queues with epoch {newest}, this engine's "
-                f"lease has {epoch}: it is asked for again"
-            )
-        write_atomically(self.path, msgspec.json.encode(_Owner(epoch, name)))
-        sync_directory(self.path.parent)
-        found = self.path.stat()
-        self._mine = (found.st_ino, found.st_mtime_ns)
+    def newest(self) -> int:
+        """The highest epoch that somebody has claimed; 0 when nobody has."""
+        epochs = self._epochs()
+        first = self.directory_of(0) / OWNER_NAME if 0 in epochs else self.link / OWNER_NAME
+        return max(epochs, default=0) or _read(first).epoch  # of before epochs had directories
+
+    def current(self) -> Owner:
+        """The owner whose queues are complete; epoch 0 without one. Raises CorruptLog."""
+        return _read(self.directory_of(self._complete() or 0) / OWNER_NAME)
 
     @property
-    def mine(self) -> bool:
-        """Nobody has taken over since `take`."""
+    def exist(self) -> bool:
+        """Somebody has claimed these queues at some time."""
+        return self.directory.exists()
+
+    def owned(self, epoch: int) -> bool:
+        """Nobody has claimed the queues since this epoch."""
+        return max(self._epochs(), default=-1) == epoch
+
+    def claim(self, epoch: int, name: str, now_ns: int) -> Path:
+        """Take the queues over; the directory that is this owner's alone from now on.
+
+        Raises Fenced when there is an owner with this epoch or a higher one, OSError.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if self.newest() >= epoch:
+            raise self._fenced(epoch)
+        self._adopt_plain()
+        mine = self.directory_of(epoch)
         try:
-            found = self.path.stat()
-        except OSError:
-            return False
-        return (found.st_ino, found.st_mtime_ns) == self._mine
+            mine.mkdir(mode=0o700)
+        except FileExistsError:
+            raise self._fenced(epoch) from None
+        try:
+            if not self.owned(epoch):
+                raise self._fenced(epoch)
+            before = self._complete(below=epoch)
+            if before is not None:
+                _inherit(self.directory_of(before), mine)
+            (mine / SUBSCRIPTIONS_NAME).mkdir(exist_ok=True, mode=0o700)
+            raw = msgspec.json.encode(Owner(epoch, name, now_ns))
+            write_atomically(mine / OWNER_NAME, raw)
+            sync_directory(mine)
+            sync_directory(self.directory)
+            self.show(epoch)
+        except BaseException:
+            self.discard(epoch)
+            raise
+        return mine
 
-
-def isolate(directory: Path) -> None:
-    """Make a queue's newest segment and its index anew, so that who has them open writes nowhere.
-
-    Raises OSError.
-    """
-    try:
-        newest = segments_in(directory)[-1:]
-    except FileNotFoundError:
-        return
-    for base in newest:
-        for name in (index_name(base), segment_name(base)):
-            _renew(directory / name)
-    if newest:
-        sync_directory(directory)
-
-
-def _renew(path: Path) -> None:
-    fresh = path.with_name(f".{path.name}.taken")
-    try:
-        shutil.copyfile(path, fresh)
-        with fresh.open("rb") as file:
-            os.fsync(file.fileno())
-    except FileNotFoundError:
+    def show(self, epoch: int) -> None:
+        """Let those who only read find the queues of this owner. Raises OSError."""
+        target = Path(OWNERS_NAME) / self.link.name / self.directory_of(epoch).name
+        if self.link.is_symlink() and self.link.readlink() == target:
+            return
+        fresh = self.directory.parent / f".{self.link.name}.{epoch}"
         fresh.unlink(missing_ok=True)
-        return  # an index that is missing is made anew by recovery
-    fresh.replace(path)
+        fresh.symlink_to(target)
+        fresh.replace(self.link)
+
+    def sweep(self, epoch: int) -> None:
+        """Remove what owners before this one had; it is all in this one's directory."""
+        for older in self._epochs():
+            if older < epoch:
+                self.discard(older)
+
+    def discard(self, epoch: int) -> None:
+        """Remove what one owner has, as if it had never been. Nobody sees half of it."""
+        gone = self.directory / f".{epoch}"
+        with contextlib.suppress(OSError):
+            self.directory_of(epoch).rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+        left = self._complete()
+        if left is not None:
+            with contextlib.suppress(OSError):
+                self.show(left)
+
+    def remove(self) -> None:
+        """The topic was deleted: remove all that any owner had."""
+        with contextlib.suppress(FileNotFoundError):
+            self.link.unlink()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _fenced(self, epoch: int) -> Fenced:
+        newest = self.newest()
+        name = _read(self.directory_of(newest) / OWNER_NAME).name
+        who = f"node {name}" if name else "another engine"
+        return Fenced(
+            f"{self.link}: {who} owns these queues with epoch {newest}, this engine's lease has "
+            f"{epoch}: it is asked for again"
+        )
+
+    def _adopt_plain(self) -> None:
+        """Queues that had no owner so far become those of epoch 0."""
+        if self.link.is_dir() and not self.link.is_symlink():
+            with contextlib.suppress(FileNotFoundError):  # another engine does the same
+                self.link.rename(self.directory_of(0))
+            self.show(0)
+
+    def _epochs(self) -> list[int]:
+        try:
+            names = os.listdir(self.directory)  # noqa: PTH208 - behind each sync: 2 us, not 9
+            return sorted(int(name) for name in names if name.isdecimal())
+        except OSError:
+            return []
+
+    def _complete(self, below: int | None = None) -> int | None:
+        """The newest epoch whose directory is complete. What was without owner is as it is."""
+        for epoch in reversed(self._epochs()):
+            complete = epoch == 0 or (self.directory_of(epoch) / OWNER_NAME).exists()
+            if complete and (below is None or epoch < below):
+                return epoch
+        return None
+
+
+def owner_of(queue: Path) -> Owner:
+    """Who has a queue that lies in this directory; epoch 0: nobody by a lease."""
+    return _read(queue.parent / OWNER_NAME)
+
+
+def _read(path: Path) -> Owner:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Owner)
+    except (FileNotFoundError, NotADirectoryError):
+        return Owner(0, "")
+    except msgspec.DecodeError as problem:
+        raise CorruptLog(f"{path}: {problem}") from None
+
+
+def _inherit(before: Path, mine: Path) -> None:
+    """All that the owner before has, so that nothing it writes later changes ours."""
+    for directory in (before / SUBSCRIPTIONS_NAME, before):  # positions first: see the module
+        target = mine / directory.relative_to(before)
+        target.mkdir(exist_ok=True, mode=0o700)
+        for path in _files(directory):
+            if path.name != OWNER_NAME:
+                _link(path, target)  # both are replaced as a whole, never written in place
+        sync_directory(target)
+    for queue in sorted(path for path in before.iterdir() if path.name.isdecimal()):
+        _inherit_queue(queue, mine / queue.name)
+
+
+def _inherit_queue(before: Path, mine: Path) -> None:
+    mine.mkdir(mode=0o700)
+    files = _files(before)
+    newest = max((path.stem for path in files if path.suffix == ".log"), default="")
+    for path in files:
+        head = path.name[: len(newest)]
+        if head < newest:
+            _link(path, mine)
+        elif head == newest:
+            _copy(path, mine)
+        # what is behind it belongs to a segment that the owner before is about to make
+    sync_directory(mine)
+
+
+def _files(directory: Path) -> list[Path]:
+    """Files of a directory that are whole: those in the making have a dot in front, or "-new"."""
+    try:
+        found = sorted(directory.iterdir())
+    except FileNotFoundError:
+        return []
+    return [p for p in found if p.name[0] != "." and not p.name.endswith("-new") and p.is_file()]
+
+
+def _link(path: Path, target: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):  # retention of the owner before was quicker
+        (target / path.name).hardlink_to(path)
+
+
+def _copy(path: Path, target: Path) -> None:
+    """A copy that is on the device: a hard link would be written by two."""
+    shutil.copyfile(path, target / path.name)
+    with (target / path.name).open("rb") as file:
+        os.fsync(file.fileno())

@@ -19,6 +19,7 @@ from tidecast.agents.archiver import tell_ring
 from tidecast.buffers.ring_file import describe
 from tidecast.client.link import PublicationOptions
 from tidecast.config import TopicConfig
+from tidecast.config_leases import SHARED
 from tidecast.errors import NotFound, StorageError, TidecastError
 from tidecast.layout import counters as cl
 from tidecast.layout import recorder as rec
@@ -31,7 +32,7 @@ from tidecast.node import durable_upkeep as upkeep
 from tidecast.node import sessions
 from tidecast.node.durable_agent import ArchiverRuntime, Rows
 from tidecast.node.durable_grants import Grants
-from tidecast.node.durable_leases import SHARED, Leases
+from tidecast.node.durable_leases import Leases
 from tidecast.node.durable_remote import Remote
 from tidecast.node.durable_topic import DurableTopic, Position
 from tidecast.node.state import Publication

@@ -11,7 +11,9 @@ then on they are sent to whoever keeps the topic (`durable_remote`).
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -22,8 +24,7 @@ from tidecast.config import TopicConfig
 from tidecast.errors import ConfigError, Fenced, TidecastError
 from tidecast.layout import recorder as rec
 from tidecast.layout.counters import QueueCounter as C
-from tidecast.log.files import queue_directory
-from tidecast.log.takeover import OwnerFile
+from tidecast.log.takeover import Owners
 from tidecast.queues.balancer import BALANCERS
 from tidecast.queues.lease_file import LeaseFile
 from tidecast.queues.lease_scope import ScopedLeases
@@ -45,7 +46,6 @@ from tidecast.queues.leases import (
 if TYPE_CHECKING:
     from tidecast.node.durable import Durable
 
-SHARED = "*"
 PRESENCE = "@"
 ROUNDS_MAX = 4
 """Requests that follow from replies are sent in the same step, so often at most."""
@@ -71,6 +71,8 @@ class Leases:
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._due_ns = 0
+        self._released: list[Release] = []
+        self._swept: dict[str, tuple[int, int]] = {}
 
     def _chosen(self, service: LeaseStore | None, queues: Path) -> LeaseStore:
         asked = self._settings.store
@@ -93,22 +95,37 @@ class Leases:
                 chance = Random(self.node.random_id(62))
                 self._keeper = LeaseKeeper(self.node.name, [], self.terms, chance, now)
             self._keeper.add(config.name, now)
-            self._keeper.log_epoch(config.name, self.owner_file(config.name).read()[0])
+            self._keeper.log_epoch(config.name, self.owners_of(config.name).newest())
+        self._show_here(config.name)
         if self.node.started:
             self.start()
 
+    def _show_here(self, name: str) -> None:
+        """Queues that lie elsewhere are found in this engine's directory, too, to be read."""
+        link, there = self._link(name), self.directory / "queues" / name
+        if self.directory != self.node.data_dir and not link.exists():
+            with contextlib.suppress(OSError):
+                link.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                link.unlink(missing_ok=True)
+                link.symlink_to(there.absolute())
+
+    def _link(self, name: str) -> Path:
+        return self.node.data_dir / "queues" / name
+
     def remove(self, name: str) -> None:
         """A topic was deleted."""
+        if self.directory != self.node.data_dir and self._link(name).is_symlink():
+            self._link(name).unlink()
         with self._lock:
             if self._keeper is not None:
                 epoch = self._keeper.epoch_to_append(name, self.node.clock_ns())
                 self._keeper.remove(name)
-                if epoch:
-                    self._ask(Release(self._next(), name, self.node.name, epoch))
+                if epoch:  # asked for in the thread of its own: the store may be slow
+                    self._released.append(Release(self._next(), name, self.node.name, epoch))
 
-    def owner_file(self, name: str) -> OwnerFile:
+    def owners_of(self, name: str) -> Owners:
         """Who owns a topic's queues, on disk."""
-        return OwnerFile(queue_directory(self.directory, name, 0).parent)
+        return Owners(self.directory / "queues", name)
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -134,6 +151,19 @@ class Leases:
             self._due_ns = now + self.terms.lease_ns // 30
             self.step()
 
+    def hand_over(self, timeout_s: float) -> None:
+        """Let others have all that is held, while the store can be told; then ask no more."""
+        self.stop()
+        keeper, pause = self._keeper, threading.Event()
+        if keeper is None:
+            return
+        keeper.shutdown()
+        deadline = time.monotonic() + timeout_s
+        while not keeper.idle and time.monotonic() < deadline:
+            self.step()
+            pause.wait(0.005)
+        self.give_back({})
+
     def stop(self) -> None:
         """Ask no more; what is held stays until `give_back`."""
         self._stop.set()
@@ -156,7 +186,10 @@ class Leases:
         keeper = self._keeper
         if keeper is None:
             return
+        self._sweep()
         self._show()
+        while self._released:
+            self._ask(self._released.pop())
         for _ in range(ROUNDS_MAX):
             with self._lock:
                 requests, orders = keeper.poll(self.node.clock_ns())
@@ -175,6 +208,13 @@ class Leases:
                         reply = self._meet(keeper, reply)
                     keeper.reply(request, reply, self.node.clock_ns())
 
+    def _sweep(self) -> None:
+        """What owners before had is no longer needed, once they must have noticed."""
+        for name, (epoch, due_ns) in list(self._swept.items()):
+            if self.node.clock_ns() >= due_ns:
+                del self._swept[name]
+                self.owners_of(name).sweep(epoch)
+
     def _ask(self, request: Request) -> Reply | None:
         try:
             return self._store.handle(request, self.node.clock_ns())
@@ -191,12 +231,16 @@ class Leases:
         return -self._serial
 
     def _show(self) -> None:
-        """Be there: others count those who are."""
+        """Be there: others count those who are, and readers find what is kept here."""
         now = self.node.clock_ns()
         if now - self._shown_ns < self.terms.renew_ns:
             return
         name = self.node.name
         reply = self._ask(Acquire(self._next(), PRESENCE + name, name, self.terms.lease_ns))
+        for topic in list(self.durable.topics.values()):
+            if topic.owner and topic.owned:
+                with contextlib.suppress(OSError):  # one that slept may have pointed elsewhere
+                    topic.owners.show(topic.owner)
         if reply is not None:
             self._shown_ns = now
             self._presence = getattr(reply, "epoch", 0)
@@ -234,7 +278,7 @@ class Leases:
         except TidecastError as problem:
             newest = epoch
             if isinstance(problem, Fenced):
-                newest = self.owner_file(name).read()[0]
+                newest = self.owners_of(name).newest()
             else:
                 self.durable.broken[name] = problem
                 self.durable.tell(
@@ -245,6 +289,7 @@ class Leases:
                     self._keeper.fenced(name, newest)
             return
         self.durable.broken.pop(name, None)
+        self._swept[name] = (epoch, self.node.clock_ns() + self.terms.lease_ns)
         queues = self.durable.topics[name].map.queues
         self._count(name, C.TAKEN, epoch)
         self.node.note(rec.LOW, rec.Code.QUEUES_TAKEN, config.wire_id, queues, epoch)
@@ -267,7 +312,7 @@ class Leases:
         topic = self.durable.topics.get(name)
         if topic is None or topic.owner != epoch:
             return
-        newest = topic.owner_file.read()[0]
+        newest = topic.owners.newest()
         self.durable.release_topic(name, flush=False)
         self._count(name, C.OWNER_FENCED, 0)
         wire_id = self.node.topic_by_name[name].wire_id

@@ -13,10 +13,10 @@ import numpy as np
 from tidecast.config import TopicConfig, write_atomically
 from tidecast.errors import CorruptLog, Fenced, StorageError
 from tidecast.log import scan as sc
-from tidecast.log.files import checksum, queue_directory, segment_name
+from tidecast.log.files import checksum, queue_directory, queue_name, segment_name
 from tidecast.log.queue_log import QueueLog
 from tidecast.log.recovery import Segment, Torn
-from tidecast.log.takeover import OwnerFile, isolate
+from tidecast.log.takeover import Owners
 from tidecast.node.durable_tails import Tails, seqs_of
 from tidecast.protocol.dedup import ProducerTable
 from tidecast.queues.mapper import QueueMap
@@ -32,8 +32,9 @@ class DurableTopic:
     """Logs and producers of one topic. Opened by `open`; the archiver's records are elsewhere."""
 
     def __init__(self, config: TopicConfig, data_dir: Path) -> None:
-        self.config, self.data_dir = config, data_dir
+        self.config = config
         self.directory = queue_directory(data_dir, config.name, 0).parent
+        """Of its queues; each owner has one of its own."""
         self.map = QueueMap(config.queues)
         self.logs: list[QueueLog] = []
         self.producers = ProducerTable(config.queues, ttl_ns=int(config.producer_ttl_s * 1e9))
@@ -41,7 +42,10 @@ class DurableTopic:
         self.opened_s = 0.0
         """On the node's clock."""
         self.owner = 0
-        self.owner_file = OwnerFile(self.directory)
+        """Epoch of a lease on its queues; 0: they are this engine's alone."""
+        self.since_ns = 0
+        """When it was taken, since 1970."""
+        self.owners = Owners(self.directory.parent, config.name)
         self.slot = -1
         """Row at the archiver."""
 
@@ -51,16 +55,19 @@ class DurableTopic:
     ) -> DurableTopic:
         """Open or make the topic's logs. ``owner``: epoch of the lease on its queues, 0: none.
 
-        With a lease they are taken over from whoever had them; ``name``: of this node.
+        With a lease they are taken over from whoever had them; ``name``: of this node. Queues that
+        were shared are taken over by one without a lease, too.
 
         Raises CorruptLog, StorageError, ConfigError; Fenced when a newer owner has appended.
         """
         topic = cls(config, data_dir)
-        topic.owner = owner
+        if not owner and topic.owners.exist:
+            owner = topic.owners.newest() + 1
+        elif not owner and topic.directory.is_symlink():
+            topic.directory.unlink()  # to queues that this engine shared with others elsewhere
+        if owner:
+            topic._claim(owner, name, now_ns)
         try:
-            topic.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            if owner:
-                topic.owner_file.take(owner, name)
             topic._load_map()
             topic.producers.queues = topic.map.queues
             for queue in range(topic.map.queues):
@@ -69,8 +76,19 @@ class DurableTopic:
                 topic.grow(config.queues, now_ns)  # in the file, while no engine ran
         except BaseException:
             topic.close()
+            if owner:
+                topic.owners.discard(owner)
             raise
         return topic
+
+    def _claim(self, owner: int, name: str, now_ns: int) -> None:
+        try:
+            self.directory = self.owners.claim(owner, name, now_ns)
+        except OSError as problem:
+            raise StorageError(
+                f"{self.directory}: {problem.strerror}", problem.errno or 0
+            ) from None
+        self.owner, self.since_ns = owner, now_ns
 
     def _load_map(self) -> None:
         path = self.directory / MAP_NAME
@@ -88,15 +106,8 @@ class DurableTopic:
 
     def _open_log(self, queue: int, now_ns: int) -> QueueLog:
         config = self.config
-        if self.owner:
-            try:
-                isolate(queue_directory(self.data_dir, config.name, queue))
-            except OSError as problem:
-                raise StorageError(
-                    f"{self.directory}: {problem.strerror}", problem.errno or 0
-                ) from None
         log = QueueLog.open(
-            queue_directory(self.data_dir, config.name, queue),
+            self.directory / queue_name(queue),
             topic=config.name,
             queue=queue,
             segment_bytes=config.segment_bytes,
@@ -173,14 +184,19 @@ class DurableTopic:
 
         ``waiting``: first sequence of each producer among what the queue is about to append.
         """
-        if not self.owned:
-            raise StorageError(f"{self.directory}: another engine owns it now", errno.ESTALE)
-        self.logs[queue].roll(now_ns, self.producers.snapshot(queue, checksum, waiting))
+        try:
+            if self.owned:
+                self.logs[queue].roll(now_ns, self.producers.snapshot(queue, checksum, waiting))
+                return
+        except StorageError:
+            if self.owned:
+                raise
+        raise StorageError(f"{self.directory}: another engine owns it now", errno.ESTALE)
 
     @property
     def owned(self) -> bool:
         """No other engine has taken the queues over."""
-        return not self.owner or self.owner_file.mine
+        return not self.owner or self.owners.owned(self.owner)
 
     def grow(self, queues: int, now_ns: int) -> None:
         """More queues. To be called between two cycles, with nothing half appended."""
@@ -221,4 +237,7 @@ class DurableTopic:
     def delete(self) -> None:
         """Close, and remove all that it has on disk."""
         self.close()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        if not self.owner:
+            shutil.rmtree(self.directory, ignore_errors=True)
+        elif self.owned:
+            self.owners.remove()

@@ -26,16 +26,18 @@ from tidecast.layout.ring import DOORBELL_PULLER
 from tidecast.log.queue_log import QueueLog
 from tidecast.native.mapped import MappedFile
 from tidecast.native.predicates import Predicate
+from tidecast.node import subscriptions_durable_places as places
 from tidecast.node.durable_topic import DurableTopic
 from tidecast.node.subscriptions_durable_checks import (
     check_options,
     check_same,
-    or_default,
+    restored,
     saved_lane,
     start_token,
 )
 from tidecast.node.subscriptions_durable_counters import SubscriptionRows
 from tidecast.node.subscriptions_durable_dead import DeadLetters
+from tidecast.node.subscriptions_durable_places import new_subscription
 from tidecast.node.subscriptions_durable_state import (
     PAUSED_GROWTH,
     PAUSED_QUEUE,
@@ -46,7 +48,6 @@ from tidecast.node.subscriptions_durable_state import (
     QueueHere,
     SubscriptionHere,
     TopicHere,
-    settled_rows,
     shares_of,
 )
 from tidecast.queues.blocks import BLOCK_BYTES
@@ -57,7 +58,7 @@ from tidecast.queues.subscription_store import SavedSubscription, SubscriptionSt
 if TYPE_CHECKING:
     from tidecast.node.node import Node
 
-SAVE_INTERVAL_S, ACK_WAIT_S, MAX_DELIVER = 0.1, 30.0, 5
+SAVE_INTERVAL_S = 0.1
 NAME_BYTES_MAX, FILTERS_MAX = 128, 1024
 CACHE_BYTES_MAX = 256 << 20
 """What all caches of a node hold together."""
@@ -167,7 +168,7 @@ class DurableSubscriptions(Observer):
 
     def _queues_opened(self, topic: DurableTopic) -> None:
         """The node's archiver has opened a topic, or made more queues: it wakes the puller now."""
-        self.topic_opened(topic.config, topic.logs, topic.map)
+        self.topic_opened(topic.config, topic.logs, topic.map, topic)
         archiver = self.node.durable.runtime
         rows = [one.row for one in self.topics[topic.config.name].queues]
         numbers = self.node.durable.tables.queue_numbers(topic)
@@ -181,13 +182,20 @@ class DurableSubscriptions(Observer):
         for row in rows:
             wake_queue(self._wakes.array, self.node.bells, row)
 
-    def topic_opened(self, config: TopicConfig, logs: list[QueueLog], queue_map: QueueMap) -> None:
+    def topic_opened(
+        self, config: TopicConfig, logs: list[QueueLog], queue_map: QueueMap,
+        topic: DurableTopic | None = None,
+    ) -> None:  # fmt: skip
         """A durable topic is there, or has grown: subscriptions that match it get lanes."""
         with self.lock:
             puller = self._running()
             here = self.topics.get(config.name)
             if here is None:
                 here = self.topics[config.name] = TopicHere(config, queue_map)
+                if topic is not None:
+                    here.store, here.owned = places.store_of(topic), lambda: topic.owned
+                for saved in places.taken(self, here):
+                    self._admit(saved)
             here.config, here.map = config, queue_map
             blocks = max(2, config.cache_bytes // BLOCK_BYTES // max(1, len(logs)))
             for log in logs[len(here.queues) :]:
@@ -204,11 +212,11 @@ class DurableSubscriptions(Observer):
     def topic_closed(self, name: str) -> None:
         """A durable topic is gone, for now or for good: so are its lanes and queues here."""
         with self.lock:
-            here = self.topics.pop(name, None)
-            if here is None or self.puller is None:
+            if name not in self.topics or self.puller is None:
                 return
             puller = self.puller
             self.save_all()
+            here = self.topics.pop(name)
             for subscription in self.subscriptions.values():
                 for key in [key for key in subscription.lanes if key[0] == name]:
                     self._remove_lane(subscription, key)
@@ -216,6 +224,8 @@ class DurableSubscriptions(Observer):
                 puller.call(puller.remove_queue, one.row)
                 self._rows.pop(one.row, None)
                 one.source.close()
+            if here.store is not None:
+                places.gone(self, name)
 
     def appended(self, topic: str, queue_index: int) -> None:
         """A queue has new records (from Python; the archiver wakes by itself)."""
@@ -248,6 +258,8 @@ class DurableSubscriptions(Observer):
                 raise ConfigError("where: this engine was not offered such a function")
             subscription = self.subscriptions.get((pattern, name))
             if subscription is None:
+                subscription = places.stand_by(self, pattern, name, options)
+            if subscription is None:
                 subscription = self.create(pattern, name, options)
             else:
                 check_same(subscription.saved, options)
@@ -274,42 +286,28 @@ class DurableSubscriptions(Observer):
         check_pattern(pattern)
         if not 1 <= len(name.encode()) <= NAME_BYTES_MAX or "/" in name:
             raise ConfigError(f"name: {name!r}: 1 to {NAME_BYTES_MAX} bytes, without /")
-        if not is_pattern(pattern):
-            self._check_durable(pattern)
-        if options.dead_letter:
-            self._check_durable(options.dead_letter)
+        if pattern not in self.topics and not is_pattern(pattern):
+            places.check_durable(self.node, pattern)
+        if options.dead_letter and options.dead_letter not in self.topics:
+            places.check_durable(self.node, options.dead_letter, here=False)
         with self.lock:
             if (pattern, name) in self.subscriptions:
                 raise Conflict(f"subscription {name} of {pattern} exists already")
-            saved = SavedSubscription(
-                pattern=pattern, name=name, created_ns=time.time_ns(),
-                ack_wait_s=or_default(options.ack_wait_s, ACK_WAIT_S),
-                max_deliver=or_default(options.max_deliver, MAX_DELIVER),
-                dead_letter=options.dead_letter or "", key_pattern=options.key_pattern or "",
-                headers=options.headers or {}, filter_digest=options.filter_digest or "",
-            )  # fmt: skip
+            saved = new_subscription(pattern, name, options)
             subscription = self._admit(saved, options)
             self.save_now(subscription)
             return subscription
 
-    def _check_durable(self, topic: str) -> None:
-        if topic in self.topics:
-            return
-        config = self.node.topic_by_name.get(topic)
-        if config is None:
-            how = f"create it (tidecast topic create {topic} --mode durable)"
-            raise NotFound(f"no topic {topic}: {how}")
-        if config.mode != "durable":
-            why = "is live, it keeps nothing: use subscribe(), or make it durable"
-            raise ConfigError(f"topic {topic} {why}")
-        if not self.node.durable.keeps(config):
-            self.node.durable.topic(topic)  # says who does
+    def new(self, saved: SavedSubscription) -> SubscriptionHere:
+        """A subscription without lanes. With the lock held."""
+        subscription = SubscriptionHere(next(self._numbers), saved)
+        self.subscriptions[subscription.key] = subscription
+        return subscription
 
     def _admit(
         self, saved: SavedSubscription, options: ConsumerOptions | None = None
     ) -> SubscriptionHere:
-        subscription = SubscriptionHere(next(self._numbers), saved)
-        self.subscriptions[subscription.key] = subscription
+        subscription = self.new(saved)
         for here in self.topics.values():
             if matches(saved.pattern, here.config.name):
                 self._add_lanes(subscription, here, options)
@@ -325,11 +323,13 @@ class DurableSubscriptions(Observer):
             for key in list(subscription.lanes):
                 self._remove_lane(subscription, key)
             del self.subscriptions[subscription.key]
-            self.store.remove(pattern, name)
+            places.remove(self, pattern, name)
 
     def get(self, pattern: str, name: str) -> SubscriptionHere:
-        """A subscription. Raises NotFound."""
+        """A subscription whose queues are here. Raises NotFound."""
         found = self.subscriptions.get((pattern, name))
+        if pattern not in self.topics and places.is_shared(self.node, pattern):
+            self.node.durable.topic(pattern)  # says who keeps it
         if found is None:
             raise NotFound(f"no subscription {name} of {pattern}: see tidecast subscription list")
         return found
@@ -348,8 +348,7 @@ class DurableSubscriptions(Observer):
             before = known.get(key)
             rows = None
             if before is not None:
-                token = before.position
-                rows = settled_rows(before.settled, before.attempts)
+                token, rows = restored(before, one.log.next_token)
             else:
                 token = start_token(one.log, options)
             lane = puller.call(
@@ -463,6 +462,8 @@ class DurableSubscriptions(Observer):
         puller.call(puller.drop_member, member.number)
         member.file.mapped.unlink()
         self._share(subscription)
+        if not subscription.members and places.stands_by(self, subscription):
+            self.subscriptions.pop(subscription.key, None)
 
     def _share(self, subscription: SubscriptionHere) -> None:
         """Share the lanes out anew among the members there are."""
@@ -527,7 +528,7 @@ class DurableSubscriptions(Observer):
                 if (one.topic, one.queue) not in subscription.lanes
             ]  # fmt: skip
             subscription.saved.lanes = kept + fresh
-        self.store.save(subscription.saved)
+        places.put(self, subscription.saved)
 
     # --- what the puller tells --------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from tidecast.errors import ConfigError, NotFound, TidecastError
 from tidecast.layout import segment as seg
 from tidecast.native.packing import unpack_from
 from tidecast.node.subscriptions_durable_checks import check_options, start_token
+from tidecast.node.subscriptions_durable_places import stands_by
 from tidecast.node.subscriptions_durable_state import LaneHere
 from tidecast.queues.cursor import PAUSED, REASONS
 
@@ -45,7 +46,8 @@ def perform(subs: DurableSubscriptions, action: str, arguments: dict[str, Any]) 
 def list_all(subs: DurableSubscriptions) -> list[dict[str, Any]]:
     """All subscriptions, each with its sums."""
     with subs.lock:
-        return [show(subs, *key, lanes=False) for key in sorted(subs.subscriptions)]
+        here = [k for k, s in sorted(subs.subscriptions.items()) if not stands_by(subs, s)]
+        return [show(subs, *key, lanes=False) for key in here]
 
 
 def show(subs: DurableSubscriptions, pattern: str, name: str, lanes: bool = True) -> dict[str, Any]:
@@ -128,7 +130,8 @@ def _lag_s(subs: DurableSubscriptions, lane: LaneHere, token: int) -> float:
 def lanes(subs: DurableSubscriptions, pattern: str, name: str) -> list[tuple[int, str, int]]:
     """(word in frames, topic, queue) of each lane."""
     with subs.lock:
-        return subs.lanes_of(subs.get(pattern, name))
+        found = subs.subscriptions.get((pattern, name))  # it may stand by meanwhile
+        return subs.lanes_of(found or subs.get(pattern, name))
 
 
 def peek(

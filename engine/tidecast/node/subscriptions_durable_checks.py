@@ -12,7 +12,7 @@ from tidecast.client.link import ConsumerOptions
 from tidecast.errors import ConfigError, Conflict
 from tidecast.layout import member as lay
 from tidecast.log.queue_log import QueueLog
-from tidecast.node.subscriptions_durable_state import LaneHere
+from tidecast.node.subscriptions_durable_state import LaneHere, settled_rows
 from tidecast.queues import window as wi
 from tidecast.queues.subscription_store import SavedLane, SavedSubscription
 
@@ -69,6 +69,17 @@ def check_same(saved: SavedSubscription, options: ConsumerOptions) -> None:
                 f"{field}: {value!r}: subscription {saved.name} of {saved.pattern} has "
                 f"{getattr(saved, field)!r}: leave it out, or delete the subscription first"
             )
+
+
+def restored(saved: SavedLane, end: int) -> tuple[int, np.ndarray]:
+    """Where a lane goes on, and the puller's rows of what is settled or was tried beyond that.
+
+    ``end``: of the log. A host that lost its power may have lost records that were settled: what is
+    appended in their place is new.
+    """
+    settled = [(first, min(last, end)) for first, last in saved.settled if first < end]
+    attempts = [(token, n) for token, n in saved.attempts if token < end]
+    return min(saved.position, end), settled_rows(settled, attempts)
 
 
 def saved_lane(puller: Puller, key: tuple[str, int], lane: LaneHere) -> SavedLane:

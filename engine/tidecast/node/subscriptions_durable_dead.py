@@ -50,6 +50,8 @@ class DeadLetters:
         stored = []
         try:
             for subscription, lane, dead in waiting.values():
+                if subscription.lanes.get((lane.here.topic, lane.here.queue)) is not lane:
+                    continue  # its queue is another engine's now, and so is the record
                 topic = subscription.saved.dead_letter
                 if topic:
                     self._store(topic, subscription, lane, dead)

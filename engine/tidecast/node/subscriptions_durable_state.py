@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,7 +13,7 @@ from tidecast.log.queue_log import QueueLog
 from tidecast.queues.cursor import NOBODY, SHARES
 from tidecast.queues.mapper import QueueMap
 from tidecast.queues.sources import LogSource
-from tidecast.queues.subscription_store import SavedSubscription
+from tidecast.queues.subscription_store import SavedSubscription, SubscriptionStore
 
 PAUSED_SUBSCRIPTION, PAUSED_QUEUE, PAUSED_TOPIC, PAUSED_GROWTH = 1, 2, 4, 8
 
@@ -38,6 +38,9 @@ class TopicHere:
     map: QueueMap
     queues: list[QueueHere] = field(default_factory=list)
     paused: bool = False
+    store: SubscriptionStore | None = None
+    """Positions in queues that engines share; None: with all others of this engine."""
+    owned: Callable[[], bool] = lambda: True
 
 
 @dataclass(slots=True)

@@ -57,10 +57,10 @@ class SavedSubscription(msgspec.Struct, kw_only=True):
 
 
 class SubscriptionStore:
-    """The subscriptions' files of one data directory."""
+    """The subscriptions' files of one directory, which is made if ``make``."""
 
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, directory: Path, *, make: bool = True) -> None:
+        self.directory, self._make = directory, make
 
     def path(self, pattern: str, name: str) -> Path:
         """Where a subscription is kept."""
@@ -72,7 +72,8 @@ class SubscriptionStore:
         raw = _HEAD.pack(MAGIC, len(content), checksum(content)) + content
         path = self.path(saved.pattern, saved.name)
         try:
-            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            if self._make:
+                self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_atomically(path, raw)
         except OSError as problem:
             raise StorageError(f"{path}: {problem.strerror}", problem.errno or 0) from problem
