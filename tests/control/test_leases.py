@@ -17,6 +17,7 @@ from tests.control.test_link import control, engine
 from tests.support.control import Running, Service
 from tidecast.errors import AuthError, NoResponders, Timeout
 from tidecast.node.control_link_leases import LinkLeases
+from tidecast.node.control_link_views import connect_inside
 from tidecast.node.process import Engine
 from tidecast.queues.lease_scope import directory_id
 from tidecast.queues.leases import (
@@ -96,21 +97,57 @@ def test_over_the_link(control: Running, engine: Engine, tmp_path: Path) -> None
     assert store.handle(Release(4, "orders:0", name, 42), 0) == Released()
 
 
-def test_an_engine_that_is_linked_takes_queues_with_the_services_lease(
+def test_queues_and_their_subscriptions_move_between_linked_engines(
     control: Running, short_dir: Path, eventually: Eventually
 ) -> None:
-    topic = {"name": "orders", "mode": "durable", "owner": "*"}
-    made = made_engine(control, short_dir, topics=[topic])
+    """Two engines that share a directory, their leases in Postgres; the one that has them stops."""
+    shared = {"directory": str(short_dir), "lease_s": 1.0}
+    homes = [short_dir / name for name in ("a", "b")]
+    for home in homes:
+        home.mkdir()
+    engines = {
+        home.name: made_engine(control, home, name=home.name, leases=shared) for home in homes
+    }
     try:
-        node: Any = made.node
-        eventually(lambda: "orders" in node.durable.topics, "taken", timeout_s=20)
-        store = made.links[0].leases  # type: ignore[attr-defined]
+        topic = {"spec": {"mode": "durable", "owner": "*"}}
+        assert control.api.put("/topics/orders", json=topic).status_code == 201
+        wanted = {"spec": {"topic": "orders", "start": {"at": "earliest"}}}
+        assert control.api.put("/subscriptions/billing", json=wanted).status_code == 201
+
+        def there(name: str) -> bool:
+            node: Any = engines[name].node
+            return [s["name"] for s in node.consumers.perform("list", {})] == ["billing"]
+
+        eventually(lambda: any(map(there, engines)), "taken, with its subscription", timeout_s=20)
+        first = next(filter(there, engines))
+        [after] = engines.keys() - {first}
+
+        def queue() -> dict[str, Any]:
+            found: dict[str, Any] = control.api.get("/queues/orders:0").json()
+            return found
+
+        eventually(lambda: queue()["node"] == first, "seen by the service", timeout_s=20)
+        assert queue()["owner_epoch"] == "1"
+        assert queue()["owner_since"] > "2026"
+        keeps = {n: control.api.get(f"/nodes/{n}").json()["status"]["keeps"] for n in engines}
+        assert keeps == {first: ["orders"], after: []}
+        assert not [c for c in control.api.get("/subscriptions/billing").json()["status"][
+            "conditions"] if c["type"] == "Error"]  # fmt: skip
+        store = engines[after].links[0].leases  # type: ignore[attr-defined]
         [place] = [q for q in store.handle(ListLeases(1)).owners if q.endswith("/orders")]
         assert place == f"{directory_id(short_dir / 'queues')}/orders"
         assert not (short_dir / "queues" / "leases.json").exists()
+        client = connect_inside(engines[first].node, "shop")  # type: ignore[arg-type]
+        client.publisher("orders").publish_batch([b"1", b"2", b"3"], ack="durable").check()
+        control.api.post("/subscriptions/billing/seek", json={"at": "latest"})
+        client.close()
+        engines.pop(first).stop()
+        eventually(lambda: there(after), "moved", timeout_s=20)
+        eventually(lambda: queue()["node"] == after, "seen by the service", timeout_s=20)
+        assert (queue()["owner_epoch"], queue()["latest"], queue()["cursor"]) == ("2", "3", "3")
     finally:
-        made.stop()
-    assert "orders" not in node.durable.topics
+        for each in engines.values():
+            each.stop()
 
 
 def test_without_a_connection_nothing_is_answered() -> None:

@@ -175,6 +175,8 @@ def test_a_cursor_belongs_to_its_sort(api: TestClient) -> None:
         ("topics/t", {"transport": "nowhere"}, "/spec/transport"),
         ("topics/t", {"linger_us": -1}, "/spec/linger_us"),
         ("topics/t", {"wire_id": 7}, "/spec/wire_id"),
+        ("topics/t", {"owner": "*"}, "/spec/owner"),
+        ("topics/t", {"owner": "a b", "mode": "durable"}, "/spec/owner"),
         ("topics/t", {"surprise": 1}, "/spec/surprise"),
         ("transports/x", {"group": "10.0.0.1"}, "/spec/group"),
         ("transports/x", {"port": 7401}, "/spec/port"),

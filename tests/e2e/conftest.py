@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -152,15 +153,17 @@ def api(admin: BrowserContext, platform: Platform) -> Api:
     return Api(admin, platform.url)
 
 
-@pytest.fixture(scope="module")
-def second(
-    platform: Platform, api: Api, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Path]:
-    """The data directory of a second engine, which the same service manages."""
+@contextlib.contextmanager
+def another_engine(
+    platform: Platform, api: Api, name: str, topology: str | None = None
+) -> Iterator[tuple[Path, subprocess.Popen[str]]]:
+    """One more engine that the same service manages: its data directory, and its process."""
     data_dir = Path(tempfile.mkdtemp(prefix="tc-"))
-    token = api.ask("POST", "/enrolments", {"name": "second"})["token"]
+    if topology is not None:
+        (data_dir / "topology.yaml").write_text(topology)
+    token = api.ask("POST", "/enrolments", {"name": name})["token"]
     command = [sys.executable, "-m", "tidecast.cli", "engine", "--data-dir", str(data_dir)]
-    log = (tmp_path_factory.mktemp("second") / "engine.log").open("w+")
+    log = (data_dir / "engine.log").open("w+")
     engine = subprocess.Popen(
         [*command, "--control", platform.url], stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=log, text=True,
@@ -170,12 +173,19 @@ def second(
         assert engine.stdout is not None
         line = engine.stdout.readline()
         assert "ready in" in line, line + Path(log.name).read_text()
-        yield data_dir
+        yield data_dir, engine
     finally:
         engine.terminate()
         engine.wait(30)
         log.close()
         shutil.rmtree(data_dir, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def second(platform: Platform, api: Api) -> Iterator[Path]:
+    """The data directory of a second engine, which the same service manages."""
+    with another_engine(platform, api, "second") as (data_dir, _):
+        yield data_dir
 
 
 @pytest.fixture

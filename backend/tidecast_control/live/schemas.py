@@ -285,6 +285,7 @@ class QueueLive(View):
     node: str
     state: Literal["open", "paused", "full"]
     owner_epoch: Int64
+    owner_since: datetime | None = Field(None, description="Kept by a lease since then")
     earliest: Int64
     latest: Int64
     durable: Int64

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from tidecast_control.live import rates as r
@@ -164,11 +165,13 @@ def _texts(row: Json) -> Json:
 
 def _add_queue(world: World, node: str, row: Json, old: Json | None, seconds: float) -> None:
     """One queue. Where several engines have one of that name, the newest owner's is shown."""
-    told = ("appended", "appended_bytes", "settled", "evicted", "spilled", "fetched_bytes",
-            "consumed_bytes")  # fmt: skip
+    told = ("owner_since_ns", "appended", "appended_bytes", "settled", "evicted", "spilled",
+            "fetched_bytes", "consumed_bytes")  # fmt: skip
     shown = _texts({k: v for k, v in row.items() if k not in told}) | {"node": node}
     spills = old is not None and row["spilled"] > old["spilled"]
     full = row["cache_fill"] >= 1.0
+    if row.get("owner_since_ns"):
+        shown["owner_since"] = datetime.fromtimestamp(row["owner_since_ns"] / 1e9, UTC).isoformat()
     shown["cache_pressure"] = "spilling" if spills else "full" if full else ""
     if old is not None and seconds > 0:
         shown["in_per_s"] = round(r.growth(old, row, "appended", seconds), 1)

@@ -39,6 +39,7 @@ class NodeStatus(Status):
     wanted_version: Int64 = 0
     connected_at: datetime | None = None
     seen_at: datetime | None = None
+    keeps: list[str] = Field([], description="Topics whose queues it has by a lease")
     restart_needed: list[str] = []
     errors: dict[str, str] = {}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import uuid
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -40,13 +41,19 @@ def _learn(session: Session) -> tuple[dict[str, NodeStateRow], int]:
 
 
 def _status(
-    known: tuple[dict[str, NodeStateRow], int], _world: World | None, rows: Sequence[Row]
+    known: tuple[dict[str, NodeStateRow], int], world: World | None, rows: Sequence[Row]
 ) -> list[Status]:
     states, version = known
-    return [_status_of(row, states.get(row.name), version) for row in rows]
+    keeps: dict[str, set[str]] = defaultdict(set)
+    for queue in world.queues.values() if world is not None else ():
+        if queue["owner_epoch"] != "0":
+            keeps[queue["node"]].add(queue["topic"])
+    return [_status_of(row, states.get(row.name), version, sorted(keeps[row.name])) for row in rows]
 
 
-def _status_of(row: Row, state: NodeStateRow | None, version: int) -> NodeStatus:
+def _status_of(
+    row: Row, state: NodeStateRow | None, version: int, keeps: list[str]
+) -> NodeStatus:  # fmt: skip
     if state is None:
         return NodeStatus(state="never", wanted_version=version)
     drift = state.connected and (
@@ -72,6 +79,7 @@ def _status_of(row: Row, state: NodeStateRow | None, version: int) -> NodeStatus
         wanted_version=version,
         connected_at=state.connected_at,
         seen_at=state.seen_at,
+        keeps=keeps,
         restart_needed=[str(r) for r in state.restart_needed],
         errors={str(k): str(v) for k, v in state.errors.items()},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Literal
 
 from pydantic import Field
@@ -16,8 +17,9 @@ class Queue(View):
     topic: str
     number: int
     state: Literal["open", "paused", "recovering", "full", "unwired", "unknown"] = "unknown"
-    node: str = ""
-    owner_epoch: Int64 | None = None
+    node: str = Field("", description="The engine that has it")
+    owner_epoch: Int64 | None = Field(None, description="Of its lease; 0 = not by a lease")
+    owner_since: datetime | None = Field(None, description="When it took the queue")
     earliest: Int64 | None = None
     latest: Int64 | None = None
     durable: Int64 | None = Field(None, description="All below is on disk for sure")

@@ -45,6 +45,11 @@ def _check(session: Session, name: str, spec: TopicSpec, row: ResourceRow | None
             ProblemItem(pointer="/spec/queues", detail=f"{spec.queues}: queues may only grow",
                         allowed=f">= {least}")
         )  # fmt: skip
+    if spec.owner and spec.mode != "durable":
+        found.append(
+            ProblemItem(pointer="/spec/owner",
+                        detail=f"{spec.owner!r}: a live topic is kept by nobody", allowed='""')
+        )  # fmt: skip
     wire_id = _wire_id(name, spec.model_dump())
     rival = topics.with_wire_id(session, wire_id, spec.transport, name)
     if rival is not None:
@@ -76,6 +81,8 @@ def _warn(session: Session, name: str, spec: TopicSpec, row: ResourceRow | None)
             found.append(f"its own rate overrules the policies {', '.join(over.shadowed)}")
     if row is not None and row.spec.get("mode") == "durable" and spec.mode == "live":
         found.append("the topic's queues and all messages in them are deleted")
+    if spec.owner not in ("", "*") and repository.find(session, "node", spec.owner) is None:
+        found.append(f"no node {spec.owner!r} has registered: nobody keeps the queues yet")
     return found
 
 

@@ -21,9 +21,10 @@ from tidecast.cli.common import (
 def _queues(data_dir: Path, topic: str | None, queue: int | None) -> list[tuple[str, int, Path]]:
     """(topic, queue, directory) of the queues on disk. Raises NotFound."""
     from tidecast.errors import NotFound
+    from tidecast.log.queue_files import topics_of
 
     base = data_dir / "queues"
-    topics = sorted(p.name for p in base.iterdir() if p.is_dir()) if base.is_dir() else []
+    topics = topics_of(data_dir)
     if topic is not None and topic not in topics:
         known = ", ".join(topics) or "none"
         raise NotFound(f"no durable topic {topic} in {base}: there are {known}")
@@ -56,17 +57,19 @@ def queue() -> None:
 def list_queues(topic: str | None, data_dir: Path, as_json: bool) -> None:
     """List the queues on disk, or those of TOPIC."""
     from tidecast.log.recovery import segments_in
+    from tidecast.log.takeover import owner_of
     from tidecast.log.verify import queue_bytes
 
     rows: list[dict[str, Any]] = []
     for name, number, directory in _queues(data_dir, topic, None):
-        bases = segments_in(directory)
+        bases, owner = segments_in(directory), owner_of(directory)
         rows.append(
             {
                 "topic": name, "queue": number, "segments": len(bases),
                 "bytes": queue_bytes(directory), "earliest_token": bases[0] if bases else 0,
                 "active_segment_token": bases[-1] if bases else 0,
                 "torn_files": len(list(directory.glob("*.torn-*"))), "directory": str(directory),
+                "owner": owner.name, "owner_epoch": owner.epoch, "owner_since_ns": owner.since_ns,
             }
         )  # fmt: skip
     if as_json:
@@ -78,11 +81,14 @@ def list_queues(topic: str | None, data_dir: Path, as_json: bool) -> None:
         return
     from rich.table import Table
 
-    table = Table("topic", "queue", "segments", "size", "earliest", "torn", box=None)
+    shared = any(row["owner_epoch"] for row in rows)
+    heads = ("topic", "queue", "segments", "size", "earliest", "torn")
+    table = Table(*heads, *(("owner", "epoch", "since") if shared else ()), box=None)
     for row in rows:
+        owned = (row["owner"] or "-", str(row["owner_epoch"] or "-"), _when(row["owner_since_ns"]))
         table.add_row(
             row["topic"], str(row["queue"]), str(row["segments"]), human_bytes(row["bytes"]),
-            str(row["earliest_token"]), str(row["torn_files"] or "-"),
+            str(row["earliest_token"]), str(row["torn_files"] or "-"), *(owned if shared else ()),
         )  # fmt: skip
     console().print(table)
 

@@ -46,6 +46,8 @@ REFUSED_S = 30.0
 INTERVAL_MS_MIN = 50
 COMMANDS_AT_ONCE_MAX = 8
 PING_S = 10.0
+HAND_OVER_S = 5.0
+"""How long an engine that stops takes at most to give its leases back."""
 SOUND_S = 10.0
 """A connection that lasted this long was a good one: the next attempt does not wait long."""
 
@@ -139,6 +141,8 @@ class ControlLink:
 
     def stop(self) -> None:
         """Close the link and wait for its thread. Idempotent."""
+        if self.node.lease_store is self.leases and self.connected.is_set():
+            self.node.durable.leases.hand_over(HAND_OVER_S)
         self._stopping.set()
         connection = self._socket
         if connection is not None:

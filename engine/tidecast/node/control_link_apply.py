@@ -21,8 +21,10 @@ from tidecast.node import topics
 from tidecast.node.control_link_traffic import Traffic
 from tidecast.node.sessions import set_quarantine
 from tidecast.node.store import TopologyStore
+from tidecast.node.subscriptions_durable_places import is_shared
 
 if TYPE_CHECKING:
+    from tidecast.node.durable_topic import DurableTopic
     from tidecast.node.node import Node
 
 SAVE_AFTER_S = 0.5
@@ -48,6 +50,9 @@ class Applier:
         self._outcome = Outcome()
         self._traffic: dict[str, Traffic] = {}
         self._timer: threading.Timer | None = None
+        self._wanted: dict[str, dict[str, Any]] = {}
+        """Durable subscriptions that the service has, by name."""
+        node.durable.on_queues.append(self._queues_here)
 
     def apply(self, message: dict[str, Any]) -> Outcome:
         """Apply a ``topology`` message: all topics (``full``), or those that changed.
@@ -76,6 +81,7 @@ class Applier:
 
     def stop(self) -> None:
         """Stop what runs here, save what is not saved."""
+        self._wanted.clear()
         for generator in self._traffic.values():
             generator.stop()
         self._traffic.clear()
@@ -262,24 +268,39 @@ class Applier:
 
     def _subscriptions(self, wanted: dict[str, dict[str, Any]], ended: list[list[str]]) -> None:
         """Make what is missing, end what the service ended; those of clients stay."""
-        perform = self._node.consumers.perform
-        there = {(s["pattern"], s["name"]): s for s in perform("list", {})}
+        for _, name in ended:
+            self._wanted.pop(name, None)
+        self._wanted |= wanted
+        there = {(s["pattern"], s["name"]): s for s in self._node.consumers.perform("list", {})}
         for pattern, name in ended:
             if (pattern, name) in there and name not in wanted:
-                self._attempt(name, perform, "delete", {"pattern": pattern, "name": name})
+                self._attempt(name, "delete", {"pattern": pattern, "name": name})
         for name, told in wanted.items():
             self._outcome.errors.pop(f"subscription/{name}", None)
-            which = {"pattern": told["pattern"], "name": name}
-            now = there.get((told["pattern"], name))
-            if now is None:
-                self._attempt(name, perform, "create", which | told["options"])
-            if told["paused"] != bool(now and now["paused"]):
-                action = "pause" if told["paused"] else "resume"
-                self._attempt(name, perform, action, which)
+            if not self._elsewhere(told["pattern"]):
+                self._subscription(name, told, there.get((told["pattern"], name)))
 
-    def _attempt(self, name: str, perform: Any, action: str, arguments: dict[str, Any]) -> None:
+    def _subscription(self, name: str, told: dict[str, Any], now: dict[str, Any] | None) -> None:
+        which = {"pattern": told["pattern"], "name": name}
+        if now is None:
+            self._attempt(name, "create", which | told["options"])
+        if told["paused"] != bool(now and now["paused"]):
+            self._attempt(name, "pause" if told["paused"] else "resume", which)
+
+    def _elsewhere(self, pattern: str) -> bool:
+        """The queues are shared, and not here: whoever has them has the subscription."""
+        return pattern not in self._node.durable.topics and is_shared(self._node, pattern)
+
+    def _queues_here(self, topic: DurableTopic) -> None:
+        """Queues were opened: those that nobody had made there are made now. In the conductor."""
+        for name, told in self._wanted.items():
+            known = (told["pattern"], name) in self._node.consumers.subscriptions
+            if topic.owner and told["pattern"] == topic.config.name and not known:
+                self._subscription(name, told, None)
+
+    def _attempt(self, name: str, action: str, arguments: dict[str, Any]) -> None:
         try:
-            perform(action, arguments)
+            self._node.consumers.perform(action, arguments)
         except TidecastError as problem:
             self._outcome.errors[f"subscription/{name}"] = str(problem)
 

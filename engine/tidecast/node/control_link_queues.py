@@ -16,6 +16,7 @@ from tidecast.errors import TidecastError
 from tidecast.layout import segment as seg
 from tidecast.layout.counters import QueueCounter
 from tidecast.native.packing import unpack_from
+from tidecast.node.subscriptions_durable_places import stands_by
 from tidecast.queues.blocks import BLOCK_BYTES
 from tidecast.queues.cursor import PAUSED, REASONS
 
@@ -63,7 +64,10 @@ def samples(node: Node, times: Times, at_ns: int | None = None) -> Json:
     subs = node.consumers
     with subs.lock:
         lanes = _lanes(subs, times, now_ns)
-        subscriptions = [_subscription(s, lanes) for _, s in sorted(subs.subscriptions.items())]
+        subscriptions = [
+            _subscription(s, lanes) for _, s in sorted(subs.subscriptions.items())
+            if not stands_by(subs, s)
+        ]  # fmt: skip
         queues = [one for topic in subs.topics.values() for one in topic.queues]
         caches = {one.row: _cache(subs.puller, one) for one in queues} if subs.puller else {}
         paused = {name for name, topic in subs.topics.items() if topic.paused}
@@ -215,6 +219,7 @@ def _queue(node: Node, here: QueueHere, cache: Json, paused: set[str]) -> Json:
         "number": here.queue,
         "state": "full" if refused else "paused" if stopped else "open",
         "owner_epoch": owner.owner if owner is not None else 0,
+        "owner_since_ns": owner.since_ns if owner is not None else 0,
         "earliest": log.earliest_token,
         "latest": log.next_token,
         "durable": log.durable_token,

@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from tidecast.config import TopicConfig, write_atomically
+from tidecast.config_leases import SHARED
 from tidecast.errors import CorruptLog, Fenced, StorageError
 from tidecast.log import scan as sc
 from tidecast.log.files import checksum, queue_directory, queue_name, segment_name
@@ -74,6 +75,8 @@ class DurableTopic:
                 topic.logs.append(topic._open_log(queue, now_ns))
             if not topic._find_torn() and config.queues > topic.map.queues:
                 topic.grow(config.queues, now_ns)  # in the file, while no engine ran
+            if config.owner != SHARED and owner:
+                topic.owners.sweep(owner)  # else each start would leave one
         except BaseException:
             topic.close()
             if owner:

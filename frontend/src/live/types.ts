@@ -5,6 +5,7 @@ type Schemas = components["schemas"];
 export type Overview = Schemas["Overview"];
 export type TopicsLive = Schemas["TopicsLive"];
 export type TopicDetail = Schemas["TopicDetail"];
+export type QueueLive = Schemas["QueueLive"];
 export type Reliability = Schemas["Reliability"];
 export type Flow = Schemas["Flow"];
 export type SubscriptionsLive = Schemas["SubscriptionsLive"];

@@ -238,6 +238,7 @@ function NodeDialog({ node, onClose }: { node: Node; onClose: () => void }) {
             ],
             ["Heard from", ago(status.seen_at, Date.now())],
             ["Topology", `${status.topology_version} of ${status.wanted_version}`],
+            ["Keeps by a lease", (status.keeps ?? []).join(", ") || "no queues"],
           ]}
         />
         {Object.entries(status.errors ?? {}).map(([what, error]) => (

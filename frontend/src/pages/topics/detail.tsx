@@ -9,7 +9,7 @@ import { TimeChart } from "@/charts/time-chart";
 import { byteRate, bytes, compact, duration, exact, percent, rate } from "@/lib/format";
 import { dateTime, useZone } from "@/lib/time";
 import { useLive } from "@/live/store";
-import type { ReaderLive, TopicDetail } from "@/live/types";
+import type { QueueLive, ReaderLive, TopicDetail } from "@/live/types";
 import { PublicationTable } from "@/pages/reliability/publications";
 import { ReceiverTable } from "@/pages/reliability/receivers";
 import { Badge, Label, StateBadge } from "@/ui/badge";
@@ -140,6 +140,45 @@ const READERS: Column<ReaderLive>[] = [
   },
 ];
 
+const KEEPERS: Record<string, string> = {
+  "": "each node what is published there",
+  "*": "engines by turns, with a lease",
+};
+
+/** Where each queue is: the engine that has it, since when, and what it holds. */
+function QueuesCard({ queues }: { queues: QueueLive[] }) {
+  const zone = useZone();
+  const columns: Column<QueueLive>[] = [
+    { id: "number", head: "Queue", cell: (row) => exact(row.number) },
+    { id: "node", head: "Kept by", cell: (row) => row.node },
+    {
+      id: "epoch",
+      head: "Owner epoch",
+      right: true,
+      cell: (row) => (row.owner_epoch === "0" ? "no lease" : exact(row.owner_epoch)),
+    },
+    {
+      id: "since",
+      head: "Since",
+      cell: (row) => (row.owner_since ? dateTime(row.owner_since, zone) : "always"),
+    },
+    { id: "latest", head: "Next token", right: true, cell: (row) => exact(row.latest) },
+    { id: "bytes", head: "On disk", right: true, cell: (row) => bytes(Number(row.bytes)) },
+    { id: "lag", head: "Lag, messages", right: true, cell: (row) => exact(row.lag_messages) },
+  ];
+  return (
+    <Card title="Queues" hint="each on the engine that has it now" flush>
+      <Table
+        label="Queues"
+        columns={columns}
+        rows={queues.sort((a, b) => a.number - b.number)}
+        rowKey={(row) => row.name}
+        empty={<p className="px-3.5 pb-4 text-muted">No engine has them now.</p>}
+      />
+    </Card>
+  );
+}
+
 function LiveTab({
   name,
   topic,
@@ -218,6 +257,7 @@ function LiveTab({
         name={name}
         queues={topic.spec.mode === "durable" ? (topic.spec.queues ?? 1) : 0}
       />
+      {topic.spec.mode === "durable" && <QueuesCard queues={Object.values(live?.queues ?? {})} />}
       <Card title="Publications" flush>
         {publications.length === 0 ? (
           <Empty
@@ -272,6 +312,7 @@ function SettingsTab({ topic }: { topic: Topic }) {
             ...(spec.mode === "durable"
               ? ([
                   ["Queues", exact(spec.queues)],
+                  ["Kept by", KEEPERS[spec.owner ?? ""] ?? `node ${spec.owner}`],
                   ["Sync", spec.fsync],
                   [
                     "Retention",

@@ -79,7 +79,15 @@ function usePreview(form: TopicForm, valid: boolean, before: Topic | undefined) 
   return { plan, error, body };
 }
 
-type Text = "history" | "ratePackets" | "rateBytes" | "queues" | "wireId" | "labels" | "owner";
+type Text =
+  | "history"
+  | "ratePackets"
+  | "rateBytes"
+  | "keeper"
+  | "queues"
+  | "wireId"
+  | "labels"
+  | "owner";
 
 export function TopicEditor({ topic, onClose }: { topic?: Topic; onClose: () => void }) {
   const navigate = useNavigate();
@@ -182,6 +190,8 @@ export function TopicEditor({ topic, onClose }: { topic?: Topic; onClose: () => 
       {text("rateBytes", "Limit, bytes/s", "Empty: by policy; 0: none")}
       {form.mode === "durable" && text("queues", "Queues", "Partitions; may only grow")}
       {form.mode === "durable" && pick("fsync", "Sync to disk")}
+      {form.mode === "durable" &&
+        text("keeper", "Queues kept by", "A node; empty: each its own; *: by turns, with a lease")}
       {(clash || form.wireId !== "") &&
         text("wireId", "Number in packets", "1 to 65535; empty: made from the name")}
       {text("labels", "Labels", "team=risk, tier=1")}

@@ -17,6 +17,7 @@ export interface TopicForm {
   receive: string;
   ratePackets: string;
   rateBytes: string;
+  keeper: string;
   queues: string;
   wireId: string;
   fsync: NonNullable<TopicSpec["fsync"]>;
@@ -52,6 +53,9 @@ export function errorsOf(form: TopicForm): TopicErrors {
     receive: amount(form.receive, "Receive ring", RING_BYTES_MIN),
     ratePackets: limit(form.ratePackets),
     rateBytes: limit(form.rateBytes),
+    keeper: /^(\*|[A-Za-z0-9_.-]{0,64})$/.test(form.keeper)
+      ? undefined
+      : "The name of a node, or * for engines that take turns",
     queues: amount(form.queues, "Queues", 1),
     wireId: /^(|[1-9]\d{0,4})$/.test(form.wireId)
       ? undefined
@@ -72,6 +76,7 @@ export const FRESH: TopicForm = {
   receive: "4 MiB",
   ratePackets: "",
   rateBytes: "",
+  keeper: "",
   queues: "1",
   wireId: "",
   fsync: "interval",
@@ -114,6 +119,7 @@ export function formOf(topic: Topic): TopicForm {
     receive: mib(spec.receive_bytes ?? 4_194_304),
     ratePackets: optional(spec.rate_packets_per_s),
     rateBytes: optional(spec.rate_bytes_per_s),
+    keeper: spec.owner ?? "",
     queues: String(spec.queues ?? 1),
     wireId: optional(spec.wire_id),
     fsync: spec.fsync ?? "interval",
@@ -143,7 +149,9 @@ export function bodyOfForm(form: TopicForm, before?: Topic) {
     rate_packets_per_s: optionalNumber(form.ratePackets),
     rate_bytes_per_s: optionalNumber(form.rateBytes),
     wire_id: optionalNumber(form.wireId),
-    ...(form.mode === "durable" ? { queues: number(form.queues), fsync: form.fsync } : {}),
+    ...(form.mode === "durable"
+      ? { owner: form.keeper, queues: number(form.queues), fsync: form.fsync }
+      : { owner: "" }),
   };
   return {
     metadata: {
