@@ -155,10 +155,18 @@ def test_f6_a_pause_outlives_a_change_of_members_and_says_so() -> None:
 def test_f7_memory_is_bounded_by_blocks_not_by_what_is_paused() -> None:
     with rig() as r:
         m = r.member()
-        for _ in range(20):
-            r.lane(r.queue(blocks_max=2), m)
+        lanes = [r.lane(r.queue(blocks_max=2), m) for _ in range(20)]
         for q in range(20):
-            fill(r, q, 400, size=2000)
+            fill(r, q, 200, size=2000)
+        r.run()
+        for lane in lanes:
+            pause_lane(r.puller.words, lane, 1)
+        for q in range(20):
+            fill(r, q, 200, size=2000)
+        r.run()
+        assert blocks_used(r) <= 2 * 20
+        for lane in lanes:
+            pause_lane(r.puller.words, lane, 0)
         assert len(drain(r, m)) == 8000
         assert blocks_used(r) <= 2 * 20
         assert amplification(r) <= 1.005
