@@ -1,7 +1,7 @@
 import { Command } from "cmdk";
 import { Check, ChevronsUpDown } from "lucide-react";
 import { Popover } from "radix-ui";
-import { useState } from "react";
+import { type ReactNode, useState } from "react";
 import { cn } from "@/lib/cn";
 
 /** Choose one of very many, found by typing. */
@@ -12,6 +12,7 @@ export function Combo({
   onText,
   onChange,
   className,
+  empty,
 }: {
   label: string;
   value: string;
@@ -19,6 +20,8 @@ export function Combo({
   onText: (text: string) => void;
   onChange: (value: string) => void;
   className?: string;
+  /** What to do when nothing matches. */
+  empty?: ReactNode;
 }) {
   const [open, setOpen] = useState(false);
   return (
@@ -49,7 +52,7 @@ export function Combo({
             />
             <Command.List className="max-h-72 overflow-y-auto p-1">
               <Command.Empty className="px-3 py-4 text-muted text-sm">
-                None of that name.
+                {empty ?? "None of that name."}
               </Command.Empty>
               {options.map((option) => (
                 <Command.Item

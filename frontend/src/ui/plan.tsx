@@ -1,5 +1,5 @@
 import type { LucideIcon } from "lucide-react";
-import { ArrowRight, CircleCheck, Flame, RefreshCw, TriangleAlert, Zap } from "lucide-react";
+import { ArrowRight, CircleCheck, Flame, Plus, RefreshCw, TriangleAlert, Zap } from "lucide-react";
 import type { Plan } from "@/api/queries";
 import { cn } from "@/lib/cn";
 import { Badge, type Tone } from "./badge";
@@ -48,6 +48,7 @@ export const shown = (value: unknown): string =>
 /** What a write would do, before it is done. */
 export function PlanView({ plan }: { plan: Plan }) {
   const impact = plan.impact ?? "none";
+  const fresh = plan.action === "create" && impact === "none";
   return (
     <section aria-label="Preview" className="rounded-lg border bg-canvas">
       <header className="flex items-center gap-2 border-b px-3 py-2 text-sm">
@@ -56,10 +57,18 @@ export function PlanView({ plan }: { plan: Plan }) {
         </b>
         <span className="truncate font-mono text-xs">{plan.name}</span>
         <span className="ml-auto">
-          <ImpactBadge impact={impact} />
+          {fresh ? (
+            <Badge tone="good" icon={Plus}>
+              new
+            </Badge>
+          ) : (
+            <ImpactBadge impact={impact} />
+          )}
         </span>
       </header>
-      <p className="px-3 pt-2 text-muted text-xs">{IMPACTS[impact].says}</p>
+      <p className="px-3 pt-2 text-muted text-xs">
+        {fresh ? "Nothing that is there changes." : IMPACTS[impact].says}
+      </p>
       <ul className="flex flex-col gap-1 px-3 py-2">
         {(plan.changes ?? []).map((change) => (
           <li key={change.path} className="flex flex-wrap items-center gap-1.5 font-mono text-xs">

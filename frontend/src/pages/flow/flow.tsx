@@ -5,7 +5,6 @@ import {
   type EdgeTypes,
   type Node,
   type NodeTypes,
-  Panel,
   ReactFlow,
   ReactFlowProvider,
 } from "@xyflow/react";
@@ -131,6 +130,7 @@ export function FlowPage() {
           {view === "graph" ? (
             <ReactFlowProvider>
               <Graph flow={flow} shown={shown} />
+              <Legend />
             </ReactFlowProvider>
           ) : (
             <FlowTable flow={flow} edges={shown.edges} />
@@ -184,10 +184,7 @@ function Graph({ flow, shown }: { flow: Flow; shown: Shown }) {
         proOptions={{ hideAttribution: true }}
       >
         <Background gap={22} size={1} color="var(--line)" />
-        <Controls showInteractive={false} />
-        <Panel position="bottom-right">
-          <Legend />
-        </Panel>
+        <Controls showInteractive={false} position="top-right" />
       </ReactFlow>
     </div>
   );
@@ -205,7 +202,7 @@ function Legend() {
   return (
     <ul
       aria-label="Legend"
-      className="flex flex-wrap gap-x-3.5 gap-y-1 rounded-md border bg-panel px-2.5 py-1.5 text-2xs text-muted"
+      className="flex flex-wrap justify-center gap-x-4 gap-y-1 text-2xs text-muted"
     >
       {MEANINGS.map(([tone, means]) => (
         <li key={means} className="flex items-center gap-1.5">

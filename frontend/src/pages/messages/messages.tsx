@@ -1,8 +1,9 @@
-import { getRouteApi, useNavigate } from "@tanstack/react-router";
+import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { MessageSquareText } from "lucide-react";
 import { useState } from "react";
 import { useMay } from "@/app/session";
 import { useTopicNames } from "@/app/topic-names";
+import { Button } from "@/ui/button";
 import { Combo } from "@/ui/combo";
 import { Page } from "@/ui/page";
 import { Segments } from "@/ui/segments";
@@ -35,6 +36,7 @@ export function MessagesPage() {
             onText={setText}
             onChange={(next) => set({ topic: next })}
             options={names}
+            empty={<NoTopic />}
             className="w-64 max-sm:w-full"
           />
           <Segments
@@ -54,7 +56,19 @@ export function MessagesPage() {
         <Empty
           icon={MessageSquareText}
           title="Choose a topic"
-          commands={["tidecast sub 'md.>' --output json", "tidecast pub md.eu --message 'hello'"]}
+          action={
+            names.length > 0 ? (
+              <div className="flex flex-wrap justify-center gap-2">
+                {names.slice(0, OFFERED_MAX).map((name) => (
+                  <Button key={name} onClick={() => set({ topic: name })}>
+                    {name}
+                  </Button>
+                ))}
+              </div>
+            ) : (
+              <NoTopic />
+            )
+          }
         >
           Its messages are shown as they come. Looking changes nothing: no position moves, no
           message is taken from anybody.
@@ -72,5 +86,22 @@ export function MessagesPage() {
         <Publish key={topic} topic={topic} />
       )}
     </Page>
+  );
+}
+
+const OFFERED_MAX = 6;
+
+function NoTopic() {
+  return (
+    <span>
+      No topic of that name.{" "}
+      <Link
+        to="/topics"
+        search={{ create: true }}
+        className="rounded font-medium text-accent hover:underline"
+      >
+        Create one
+      </Link>
+    </span>
   );
 }

@@ -28,7 +28,11 @@ export function OperationView({ operation, title }: { operation: Operation; titl
             <b className="font-medium">{one.node}</b>
             {one.ok ? (
               Object.entries(one.value ?? {}).map(([key, value]) =>
-                rowsOf(value) ? (
+                pairsOf(value) ? (
+                  <p key={key} className="num w-full break-words text-muted text-xs">
+                    {key.replaceAll("_", " ")} <span className="font-mono">{pairsOf(value)}</span>
+                  </p>
+                ) : rowsOf(value) ? (
                   <Rows key={key} label={key} rows={rowsOf(value) ?? []} />
                 ) : (
                   <span key={key} className="num text-muted text-xs">
@@ -49,6 +53,13 @@ export function OperationView({ operation, title }: { operation: Operation; titl
 
 type Row = Record<string, unknown>;
 const ROWS_SHOWN_MAX = 50;
+
+/** Places, queue and token: `0:17 0:18`. */
+function pairsOf(value: unknown): string | null {
+  if (!Array.isArray(value) || value.length === 0 || !value.every(Array.isArray)) return null;
+  const places = value.slice(0, ROWS_SHOWN_MAX).map((one: unknown[]) => one.join(":"));
+  return places.join(" ") + (value.length > ROWS_SHOWN_MAX ? " ..." : "");
+}
 
 /** A list of alike objects, such as what would move in each queue. */
 function rowsOf(value: unknown): Row[] | null {

@@ -174,7 +174,7 @@ export function TopicEditor({ topic, onClose }: { topic?: Topic; onClose: () => 
         value={form.transport || "default"}
         onChange={(value) => set({ transport: value === "default" ? "" : value })}
         options={[
-          { value: "default", label: "First one", hint: transports[0]?.metadata.name ?? "" },
+          { value: "default", label: "Default", hint: transports[0]?.metadata.name ?? "" },
           ...transports.map((one) => ({
             value: one.metadata.name,
             label: one.metadata.name,

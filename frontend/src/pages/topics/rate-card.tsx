@@ -174,7 +174,9 @@ function RateRow({ scale, own, effective, source, disabled, send }: RowProps) {
       <div className="mb-1.5 flex flex-wrap items-center gap-2">
         <span className="whitespace-nowrap font-medium text-xs">{scale.label}</span>
         {own === null ? (
-          <Badge icon={Gauge}>{source === "none" ? "no limit set" : `by ${source}`}</Badge>
+          <Badge icon={Gauge}>
+            {source === "none" ? "no limit set" : `by ${source.replace("rate_limit/", "policy ")}`}
+          </Badge>
         ) : (
           <>
             <Badge tone="accent">set here</Badge>
