@@ -455,6 +455,23 @@ def test_a_compiled_filter_belongs_to_its_subscription_also_after_a_restart(tmp_
         consumer.close()
 
 
+def test_a_filter_as_text_is_kept_with_its_subscription(tmp_path: Path) -> None:
+    text = 'key == "k1" and size > 2'
+    with connected(tmp_path) as client:
+        consumer = client.consumer("orders", "k1", where=text)
+        publish(client, *BODIES[:6])
+        assert take(consumer, 2) == [b"m01", b"m04"]
+        with pytest.raises(Conflict, match="where"):
+            client.consumer("orders", "k1", where="size > 3")
+        with pytest.raises(ConfigError, match="'price' at character 1"):
+            client.consumer("orders", "other", where="price > 3")
+    with connected(tmp_path) as client:
+        consumer = client.consumer("orders", "k1")
+        publish(client, *BODIES[6:9])
+        assert take(consumer, 1) == [b"m07"]
+        assert consumer.info()["where"] == text
+
+
 def test_another_engine_takes_no_compiled_filter(client: Connection) -> None:
     with pytest.raises(ConfigError, match="another one"):
         filter_options(object(), longer)  # type: ignore[arg-type]

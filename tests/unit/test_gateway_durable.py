@@ -213,6 +213,15 @@ def test_the_same_api(gateway: Gateway, topic: str, eventually: Eventually) -> N
             assert take(consumer, 1) == [b"later"]
 
 
+def test_a_filter_as_text_and_what_is_wrong_with_it(gateway: Gateway, topic: str) -> None:
+    with remote(gateway.url) as far:
+        with pytest.raises(ConfigError, match="'price' at character 1"):
+            far.consumer(topic, "dear", where="price > 3")
+        with far.consumer(topic, "late", where='value >= "000007"') as consumer:
+            far.publish_batch(topic, bodies(10), ack="durable").check()
+            assert sorted(take(consumer, 3)) == bodies(10)[7:]
+
+
 def test_nak_term_and_redrive(gateway: Gateway, topic: str) -> None:
     dead = next(_names)
     with remote(gateway.url) as far:

@@ -14,7 +14,6 @@ from tidecast_control.kit import repository
 from tidecast_control.kit.models import ResourceRow, utc_now
 from tidecast_control.nodes import repository as nodes_repository
 from tidecast_control.rate_limits import service as rate_limits
-from tidecast_control.subscriptions import filters
 from tidecast_control.traffic import service as traffic
 from tidecast_control.transports import repository as transports
 
@@ -135,9 +134,8 @@ def _options(spec: dict[str, Any]) -> dict[str, Any]:
         "max_in_flight": spec["in_flight_max"],
         "dead_letter": spec["dead_letter"] or None,
     }
-    wanted = filters.parse(spec["filter"])
-    if wanted.key or wanted.headers:
-        options |= {"key_pattern": wanted.key, "headers": wanted.headers}
+    if spec["filter"]:
+        options["where"] = spec["filter"]
     if start["at"] == "time":
         options["start_time_ns"] = int(start["time_ns"])
     if start["at"] == "token":

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from tidecast.queues.where import TEXT_CHARS_MAX
 from tidecast_control.kit.schemas import Int64, Model, Resource, ResourceInput, Short, Status, View
 from tidecast_control.rate_limits.schemas import Pattern
-from tidecast_control.subscriptions import filters
 
 
 class StartAt(Model):
@@ -25,8 +25,10 @@ class SubscriptionSpec(Model):
 
     topic: Pattern = Field(description="A topic, or a pattern (implicit subscription)")
     start: StartAt = StartAt()
-    filter: Annotated[str, Field(max_length=4096)] = Field(
-        "", description=f'{filters.ALLOWED}; "" = all; fixed once the subscription exists'
+    filter: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = Field(
+        "",
+        description='What records must hold, as in `key.startswith("eu.") and size < 1000`; '
+        '"" = all; fixed once the subscription exists',
     )
     ack: Literal["explicit"] = Field(
         "explicit", description="Consumers ack each message, or have their client do it"

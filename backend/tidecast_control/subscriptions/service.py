@@ -8,13 +8,14 @@ from typing import Any
 from sqlmodel import Session
 
 from tidecast.config import is_pattern
+from tidecast.errors import ConfigError
+from tidecast.queues.where import where_of
 from tidecast_control.kit import applied, repository
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row
 from tidecast_control.kit.schemas import ProblemItem, Status
 from tidecast_control.live.world import World
 from tidecast_control.nodes.models import NodeStateRow
-from tidecast_control.subscriptions import filters
 from tidecast_control.subscriptions.schemas import (
     Subscription,
     SubscriptionInput,
@@ -43,8 +44,8 @@ def _check(
                         "subscription", allowed=str(row.spec.get("filter", "")))
         )  # fmt: skip
     try:
-        filters.parse(spec.filter)
-    except ValueError as problem:
+        where_of(spec.filter)
+    except ConfigError as problem:
         found.append(ProblemItem(pointer="/spec/filter", detail=str(problem)[:500]))
     if not is_pattern(spec.topic):
         topic = repository.find(session, "topic", spec.topic)

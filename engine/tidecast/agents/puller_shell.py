@@ -33,10 +33,17 @@ from tidecast.queues import filters as fi
 from tidecast.queues import window as wi
 from tidecast.queues.cache import UNKNOWN
 from tidecast.queues.mapper import hash_of
+from tidecast.queues.records import record_in, record_of
 from tidecast.queues.sources import Fetched, Source
+from tidecast.queues.where import where_of
 
 RETRY_NS = 1_000_000_000
 _GAPS = 1024
+
+
+def _kept(raw: bytes) -> Bytes:
+    """Bytes for a kernel, and a zero behind them."""
+    return np.frombuffer(raw + b"\0", dtype=np.uint8).copy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +167,13 @@ class Puller:
         name: str = "",
         key_pattern: str = "",
         headers: dict[str, str] | None = None,
+        where: str = "",
         predicate: Predicate | None = None,
     ) -> int:
         """A subscription's cursor in queue ``q``, at ``token``. ``restored``: see LANE.
 
         ``key_pattern``: a key (then the lane follows one stream), or a prefix and ``*``.
-        ``predicate``: see `filter_by`.
+        ``where``: a filter's text. ``predicate``: see `filter_by`. Raises ConfigError, Conflict.
         """
         S = self.state
         free = np.flatnonzero(S.lanes["active"] == 0)
@@ -175,11 +183,11 @@ class Puller:
         generation = max(int(S.lanes[lane]["generation"]) + 1, self._generation)
         entries_memory, keys = wi.window_memory(window)
         rows = np.zeros((0, 3), dtype=np.int64) if restored is None else restored.copy()
-        prefix = key_pattern.endswith("*")
-        key = np.frombuffer(key_pattern.removesuffix("*").encode() + b"\0", dtype=np.uint8).copy()
-        conditions = fi.conditions_of(name, headers or {})
-        stream = bool(key_pattern) and not prefix
-        self._windows[lane] = (entries_memory, keys, rows, key, conditions)
+        many = key_pattern.endswith("*")
+        chosen = where_of(where, key_pattern[:-1] if many else "", headers)
+        stream = chosen.key if many or not key_pattern else key_pattern
+        key, own, program = map(_kept, (stream.encode(), name.encode(), chosen.program))
+        self._windows[lane] = (entries_memory, keys, rows, key, own, program)
         S.lanes[lane] = np.zeros((), dtype=cu.LANE)
         record = S.lanes[lane]
         values = {
@@ -189,10 +197,11 @@ class Puller:
             "keys_address": address(keys), "keys_mask": keys.size - 1,
             "ack_wait_ns": ack_wait_ns, "deliveries_max": deliveries_max,
             "restored_address": address(rows), "restored_n": len(rows),
-            "filter": fi.STREAM if stream else fi.PATTERN if prefix or headers else fi.ALL,
-            "stream_hash": hash_of(key_pattern.encode()) if stream else 0,
+            "filter": fi.STREAM if stream else fi.CHOSEN if chosen.program else fi.ALL,
+            "stream_hash": hash_of(stream.encode()) if stream else 0,
             "filter_address": address(key), "filter_bytes": key.size - 1,
-            "conditions_address": address(conditions), "conditions_bytes": conditions.size,
+            "program_address": address(program), "program_bytes": program.size - 1,
+            "name_address": address(own), "name_bytes": own.size - 1,
         }  # fmt: skip
         for field, value in values.items():
             record[field] = value
@@ -210,7 +219,7 @@ class Puller:
     def filter_by(self, lane: int, predicate: Predicate) -> None:
         """Deliver only what a compiled function keeps; it is kept alive as long as the lane."""
         record = self.state.lanes[lane]
-        record["filter"] = fi.STREAM if record["filter"] == fi.STREAM else fi.PATTERN
+        record["filter"] = fi.STREAM if record["filter"] == fi.STREAM else fi.CHOSEN
         record["function_address"] = predicate.address
         self._windows[lane] = (*self._windows[lane], predicate)
 
@@ -432,7 +441,7 @@ class Puller:
         for b in S.held[q, : int(S.queues[q]["blocks"])].tolist():
             record = S.blocks[b]
             if record["first"] <= token < record["end"]:
-                return _record_of(self._memory[b], token - int(record["first"]))
+                return record_of(self._memory[b], token - int(record["first"]))
         buffer = np.empty(self.block_bytes, dtype=np.uint8)
         got = self.sources[q].read(token, buffer)
         if got is not None and got.need_bytes:
@@ -440,7 +449,7 @@ class Puller:
             got = self.sources[q].read(token, buffer)
         if got is None or got.used == 0:
             raise TidecastError(f"record {token} cannot be read now")
-        return _record_in(buffer, got.used, token)
+        return record_in(buffer, got.used, token)
 
     # --- events -----------------------------------------------------------------------------------
 
@@ -569,32 +578,3 @@ class Puller:
             self.state.attention[A_STOP] = 0
             while not self._commands.empty():
                 self._commands.get()()
-
-
-def _record_of(memory: list[np.ndarray], i: int) -> bytes:
-    at = int(memory[1][i * 8 : i * 8 + 4].view(np.uint32)[0])
-    size = int(memory[0][at : at + 4].view(np.uint32)[0]) & seg.REC_LENGTH_MASK
-    return bytes(memory[0][at : at + size])
-
-
-def _u(raw: np.ndarray, at: int, width: int) -> int:
-    return int.from_bytes(bytes(raw[at : at + width]), "little")
-
-
-def _record_in(raw: np.ndarray, used: int, token: int) -> bytes:
-    at = 0
-    while at + seg.BATCH_HEADER_BYTES <= used:
-        length = _u(raw, at + seg.BATCH_LENGTH_AT, 4)
-        base, count = _u(raw, at + seg.BATCH_BASE_TOKEN_AT, 8), _u(raw, at + seg.BATCH_COUNT_AT, 4)
-        if length < seg.BATCH_HEADER_BYTES or at + length > used:
-            break
-        if base <= token < base + count:
-            p = at + seg.BATCH_HEADER_BYTES
-            for _ in range(token - base):
-                p += max(_u(raw, p, 4) & seg.REC_LENGTH_MASK, seg.RECORD_HEADER_BYTES)
-            size = _u(raw, p, 4) & seg.REC_LENGTH_MASK
-            if p + size <= at + length:
-                return bytes(raw[p : p + size])
-            break
-        at += length
-    raise TidecastError(f"record {token} is not in what the log returned")

@@ -75,7 +75,7 @@ def show(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool
         echo_json(found)
         return
     out = console()
-    for field in ("ack_wait_s", "max_deliver", "dead_letter", "key_pattern", "paused"):
+    for field in ("ack_wait_s", "max_deliver", "dead_letter", "key_pattern", "where", "paused"):
         out.print(f"{field}: {found[field]}")
     out.print(f"members: {', '.join(m['client'] for m in found['members']) or 'none'}")
     _table(
@@ -95,14 +95,16 @@ def show(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool
 @click.option("--max-deliver", type=int, metavar="N", help="Deliveries, at most; 0: no limit [5].")
 @click.option("--dead-letter", metavar="TOPIC", help="Durable topic for what fails too often.")
 @click.option("--key", metavar="PATTERN", help="A key, or a prefix and *.")
+@click.option("--where", metavar="TEXT", help="Only records for which this holds: 'size > 100'.")
 def create(
     topic: str, name: str, start: str, ack_wait: float | None, max_deliver: int | None,
-    dead_letter: str | None, key: str | None, data_dir: Path, token: str | None, as_json: bool,
+    dead_letter: str | None, key: str | None, where: str | None, data_dir: Path, token: str | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Create a subscription; its position is fixed from now on."""
     chosen = {
         "ack_wait_s": ack_wait, "max_deliver": max_deliver, "dead_letter": dead_letter,
-        "key_pattern": key, **_start(start),
+        "key_pattern": key, "where": where, **_start(start),
     }  # fmt: skip
     made = _ask(data_dir, token, "create", pattern=topic, name=name, **chosen)
     _done(as_json, made, f"subscription {name} of {topic}: {made['queues']} queues")

@@ -58,17 +58,21 @@ def start_options(start: Start) -> dict[str, Any]:
     raise reject("start", start, "are Earliest(), Latest(), Time(ns) and Tokens({queue: sequence})")
 
 
-def filter_options(link: Link, fn: Callable[..., Any] | None) -> dict[str, Any]:
-    """What `ConsumerOptions` says of a compiled filter. Raises ConfigError."""
-    if fn is None:
-        return {}
+Filter = str | Callable[[Any, Any, int], bool]
+"""A text, see `tidecast.queues.where`, or a function of (key, value, timestamp) to be compiled."""
+
+
+def filter_options(link: Link, where: Filter | None) -> dict[str, Any]:
+    """What `ConsumerOptions` says of a filter. Raises ConfigError."""
+    if where is None or isinstance(where, str):
+        return {"where": where}
     offer = getattr(link, "offer_filter", None)
     if offer is None:
         raise ConfigError(
             "where: a compiled function runs in the engine's process, and this engine is another "
-            'one: connect to "embedded://...", or filter by key= and headers='
+            'one: give a text, where="size > 100", or connect to "embedded://..."'
         )
-    predicate = Predicate(fn)
+    predicate = Predicate(where)
     offer(predicate)
     return {"filter_digest": predicate.digest}
 

@@ -16,6 +16,7 @@ from tidecast.client.connection import ConnectionCore
 from tidecast.client.consumer import (
     ITERATE_MESSAGES,
     ConsumerCore,
+    Filter,
     check_run,
     filter_options,
     start_options,
@@ -237,7 +238,7 @@ class AsyncConsumers(ConnectionCore):
         dead_letter: str | None = None,
         key: str | None = None,
         headers: dict[str, str] | None = None,
-        where: Callable[[Any, Any, int], bool] | None = None,
+        where: Filter | None = None,
         ring_bytes: int = 1 << 20,
         codec: codecs.Codec | str | None = None,
     ) -> _Opening:

@@ -14,6 +14,7 @@ from tidecast.client.connection import ConnectionCore
 from tidecast.client.consumer import (
     ITERATE_MESSAGES,
     ConsumerCore,
+    Filter,
     check_run,
     filter_options,
     start_options,
@@ -311,7 +312,7 @@ class Consumers(ConnectionCore):
         dead_letter: str | None = None,
         key: str | None = None,
         headers: dict[str, str] | None = None,
-        where: Callable[[Any, Any, int], bool] | None = None,
+        where: Filter | None = None,
         ring_bytes: int = 1 << 20,
         codec: codecs.Codec | str | None = None,
     ) -> Consumer:
@@ -320,8 +321,9 @@ class Consumers(ConnectionCore):
         Its position is fixed when this returns. Members of one subscription share its queues, or
         its keys. None: as the subscription has it; a new one gets 30 s, 5 deliveries, no
         dead-letter topic. ``key``: a pattern that keys must match; ``headers``: that records must
-        have; ``where``: ``fn(key, value, timestamp) -> bool``, compiled by Numba and run in an
-        embedded engine on every record. Raises NotFound, Conflict (the subscription has other
+        have; ``where``: a text such as ``'size > 100 and headers["kind"] == "trade"'``, or
+        ``fn(key, value, timestamp) -> bool``, compiled by Numba and run in an embedded engine on
+        every record. Raises NotFound, Conflict (the subscription has other
         settings), ConfigError.
         """
         self.check()

@@ -95,6 +95,8 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
     max_in_flight: int = 500
     max_bytes_in_flight: int = 64 << 20
     ring_bytes: int = 1 << 20
+    where: str | None = None
+    """A filter's text, see `tidecast.queues.where`."""
     filter_digest: str | None = None
     """Names a compiled filter that was offered to an engine in this process."""
 

@@ -355,7 +355,7 @@ class DurableSubscriptions(Observer):
                 puller.add_lane, subscription.number, one.row, token, restored=rows,
                 ack_wait_ns=subscription.ack_wait_ns, deliveries_max=saved.max_deliver,
                 name=saved.name, key_pattern=saved.key_pattern, headers=saved.headers,
-                predicate=self.filters.get(saved.filter_digest),
+                where=saved.where, predicate=self.filters.get(saved.filter_digest),
             )  # fmt: skip
             made = LaneHere(lane, puller.lane_word(lane), one)
             subscription.lanes[key] = made

@@ -59,7 +59,8 @@ def show(subs: DurableSubscriptions, pattern: str, name: str, lanes: bool = True
         found: dict[str, Any] = {
             "pattern": saved.pattern, "name": saved.name, "ack_wait_s": saved.ack_wait_s,
             "max_deliver": saved.max_deliver, "dead_letter": saved.dead_letter,
-            "key_pattern": saved.key_pattern, "headers": saved.headers, "paused": saved.paused,
+            "key_pattern": saved.key_pattern, "headers": saved.headers,
+            "where": saved.where, "paused": saved.paused,
             "created_ns": saved.created_ns, "queues": len(rows),
             "members": [_member_row(subs, m.number, m.client, m.id)
                         for m in subscription.members.values()],

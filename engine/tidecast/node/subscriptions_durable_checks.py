@@ -15,6 +15,7 @@ from tidecast.log.queue_log import QueueLog
 from tidecast.node.subscriptions_durable_state import LaneHere, settled_rows
 from tidecast.queues import window as wi
 from tidecast.queues.subscription_store import SavedLane, SavedSubscription
+from tidecast.queues.where import where_of
 
 
 def or_default(chosen: Any, default: Any) -> Any:
@@ -49,6 +50,7 @@ def check_options(options: ConsumerOptions) -> None:
         raise ConfigError(f"start: {options.start!r}: allowed earliest, latest, time, tokens")
     if any(token < 0 for token in options.start_tokens.values()):
         raise ConfigError("start_tokens: tokens are at least 0")
+    where_of(options.where or "", headers=options.headers)
 
 
 def check_same(saved: SavedSubscription, options: ConsumerOptions) -> None:
@@ -57,6 +59,7 @@ def check_same(saved: SavedSubscription, options: ConsumerOptions) -> None:
         "ack_wait_s": options.ack_wait_s, "max_deliver": options.max_deliver,
         "dead_letter": options.dead_letter, "key_pattern": options.key_pattern,
         "headers": options.headers, "filter_digest": options.filter_digest,
+        "where": options.where,
     }  # fmt: skip
     if saved.filter_digest and options.filter_digest is None:
         raise Conflict(

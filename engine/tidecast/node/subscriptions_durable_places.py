@@ -47,6 +47,7 @@ def new_subscription(pattern: str, name: str, options: ConsumerOptions) -> Saved
         max_deliver=or_default(options.max_deliver, MAX_DELIVER),
         dead_letter=options.dead_letter or "", key_pattern=options.key_pattern or "",
         headers=options.headers or {}, filter_digest=options.filter_digest or "",
+        where=options.where or "",
     )  # fmt: skip
 
 

@@ -58,14 +58,16 @@ LANE = np.dtype(
         ("timer_ns", np.int64),  # no entry is due before; 0: none
         ("ack_wait_ns", np.int64),
         ("deliveries_max", np.int64),  # 0: no limit
-        ("filter", np.int64),  # 0 none, 1 one stream, 2 prefix of the key, headers
+        ("filter", np.int64),  # 0 none, 1 one stream, 2 what a program or a function keeps
         ("stream_hash", np.int64),
-        ("filter_address", np.int64),  # pattern's bytes, or function
+        ("filter_address", np.int64),  # key of the stream
         ("filter_bytes", np.int64),
         ("function_address", np.int64),  # compiled predicate; 0: none
         ("filter_errors", np.int64),  # records about which it raised; they are delivered
-        ("conditions_address", np.int64),  # see `filters.conditions_of`
-        ("conditions_bytes", np.int64),
+        ("program_address", np.int64),  # see `where.program_of`
+        ("program_bytes", np.int64),
+        ("name_address", np.int64),  # of the subscription
+        ("name_bytes", np.int64),
         ("restored_address", np.int64),  # int64[n, 3]: first, end, attempts (-1: settled)
         ("restored_n", np.int64),
         ("restored_i", np.int64),

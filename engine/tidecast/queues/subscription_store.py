@@ -46,6 +46,7 @@ class SavedSubscription(msgspec.Struct, kw_only=True):
     dead_letter: str = ""
     key_pattern: str = ""
     headers: dict[str, str] = {}
+    where: str = ""
     filter_digest: str = ""
     """Of the compiled filter that each consumer must bring along; the code is not kept."""
     paused: bool = False

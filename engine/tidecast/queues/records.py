@@ -1,0 +1,39 @@
+"""Single records out of blocks, for the shell."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tidecast.errors import TidecastError
+from tidecast.layout import segment as seg
+
+
+def record_of(memory: list[np.ndarray], i: int) -> bytes:
+    """Record number ``i`` of a block: its data and its index."""
+    at = int(memory[1][i * 8 : i * 8 + 4].view(np.uint32)[0])
+    size = int(memory[0][at : at + 4].view(np.uint32)[0]) & seg.REC_LENGTH_MASK
+    return bytes(memory[0][at : at + size])
+
+
+def _u(raw: np.ndarray, at: int, width: int) -> int:
+    return int.from_bytes(bytes(raw[at : at + width]), "little")
+
+
+def record_in(raw: np.ndarray, used: int, token: int) -> bytes:
+    """Record ``token`` of batches that were read. Raises TidecastError when it is not there."""
+    at = 0
+    while at + seg.BATCH_HEADER_BYTES <= used:
+        length = _u(raw, at + seg.BATCH_LENGTH_AT, 4)
+        base, count = _u(raw, at + seg.BATCH_BASE_TOKEN_AT, 8), _u(raw, at + seg.BATCH_COUNT_AT, 4)
+        if length < seg.BATCH_HEADER_BYTES or at + length > used:
+            break
+        if base <= token < base + count:
+            p = at + seg.BATCH_HEADER_BYTES
+            for _ in range(token - base):
+                p += max(_u(raw, p, 4) & seg.REC_LENGTH_MASK, seg.RECORD_HEADER_BYTES)
+            size = _u(raw, p, 4) & seg.REC_LENGTH_MASK
+            if p + size <= at + length:
+                return bytes(raw[p : p + size])
+            break
+        at += length
+    raise TidecastError(f"record {token} is not in what the log returned")
