@@ -151,7 +151,7 @@ class Owners:
 
     def _epochs(self) -> list[int]:
         try:
-            names = os.listdir(self.directory)  # noqa: PTH208 - behind each sync: 2 us, not 9
+            names = os.listdir(self.directory)  # noqa: PTH208 - behind each sync: 10 us, not 16
             return sorted(int(name) for name in names if name.isdecimal())
         except OSError:
             return []
