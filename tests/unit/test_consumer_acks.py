@@ -133,6 +133,29 @@ def test_closing_sends_them(tmp_path: Path, how: str) -> None:
         assert not consumer.fetch(1, 0.05)
 
 
+def test_nothing_of_another_engine_is_acked_at_this_one(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lanes and tokens of the one before would settle what nobody has seen."""
+    take = mr.take
+
+    def taken(*arguments: Any) -> Any:
+        assert consumer._lock.locked(), "the keeper cannot give it another ring now"
+        return take(*arguments)
+
+    monkeypatch.setattr(mr, "take", taken)
+    kept: list[Any] = []
+    while len(kept) < 10:
+        kept += [message.copy() for message in consumer.fetch(10, 5.0)]
+    kept[0].ack()
+    consumer._go_on(consumer._ask())
+    acked = int(consumer._state[mr.K_ACKED])
+    for message in kept:
+        message.ack()
+    consumer.collector.flush()
+    assert int(consumer._state[mr.K_ACKED]) == acked
+
+
 def test_a_refusal_goes_out_behind_the_acks_before_it(consumer: Consumer) -> None:
     first: list[Any] = []
     while len(first) < 30:

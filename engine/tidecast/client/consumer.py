@@ -187,24 +187,31 @@ class ConsumerCore:
         self.collector.flush()
         if limit > len(self._rows):
             self._rows = np.zeros((min(limit, FETCH_MAX), mr.ROW_FIELDS), dtype=np.int64)
-        self.generation += 1
-        n, r = mr.take(self._ring, self._state, self._assembly, self._rows, self._runs,
-                       min(limit, FETCH_MAX), mark)  # fmt: skip
-        while n == mr.NEED_BUFFER:
-            self._assembly = np.zeros(int(self._state[mr.K_TOTAL]), dtype=np.uint8)
-            n, r = mr.take(self._ring, self._state, self._assembly, self._rows, self._runs,
-                           min(limit, FETCH_MAX), mark)  # fmt: skip
+        with self._lock:  # the keeper may find another engine meanwhile, with another ring
+            if self._lost:
+                return None
+            self.generation += 1
+            n, r = self._take(limit, mark)
+            memory = self._assembly if n == mr.ASSEMBLED else self._ring
+            count = 1 if n == mr.ASSEMBLED else max(n, 0)
+            batch = DurableBatch(self, memory, self._rows[:count].copy(), self._runs[:r].copy())
         if n == mr.HOSTILE:
             problem = SharedMemoryError(f"{self.pattern}: the deliveries' ring is damaged")
             self.fail(problem)
             raise problem
-        mr.wake_member(self._wakes, self._connection.link.bells, self._grant.member)
+        self.wake()
         if n == 0:
             return None
-        memory = self._assembly if n == mr.ASSEMBLED else self._ring
-        count = 1 if n == mr.ASSEMBLED else n
-        batch = DurableBatch(self, memory, self._rows[:count].copy(), self._runs[:r].copy())
         return self._without_refused(batch) if self._refused else batch
+
+    def _take(self, limit: int, mark: bool) -> tuple[int, int]:
+        most = min(limit, FETCH_MAX)
+        while True:
+            n, r = mr.take(self._ring, self._state, self._assembly, self._rows, self._runs, most,
+                           mark)  # fmt: skip
+            if n != mr.NEED_BUFFER:
+                return n, r
+            self._assembly = np.zeros(int(self._state[mr.K_TOTAL]), dtype=np.uint8)
 
     def _without_refused(self, batch: DurableBatch) -> DurableBatch | None:
         """Give back what was delivered before the engine knew that an earlier one was refused."""
@@ -256,7 +263,8 @@ class ConsumerCore:
     def _send_acks(self, acks: Collected) -> None:
         live = [ack for ack in acks if ack[0].generation >= self._since]
         if live and self._refusal is None:
-            self.ack_runs(runs_of(live), self.generation, wake=len(acks) >= COLLECTED_MAX)
+            oldest = min(batch.generation for batch, _ in live)
+            self.ack_runs(runs_of(live), oldest, wake=len(acks) >= COLLECTED_MAX)
 
     def settle(self) -> None:
         """Send what was acked, if the engine takes it; else it comes again."""

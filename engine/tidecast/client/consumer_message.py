@@ -138,7 +138,7 @@ class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
 class DurableBatch:
     """Deliveries taken together, in place. Valid until the next batch is taken."""
 
-    __slots__ = ("_generation", "_memory", "_n", "_rows", "_runs", "_starts", "_view", "consumer")
+    __slots__ = ("_memory", "_n", "_rows", "_runs", "_starts", "_view", "consumer", "generation")
 
     def __init__(
         self, consumer: ConsumerCore, memory: np.ndarray[Any, Any], rows: Any, runs: Any
@@ -146,7 +146,7 @@ class DurableBatch:
         self.consumer, self._memory, self._rows, self._runs = consumer, memory, rows, runs
         self._view = memory.data
         self._n = len(rows)
-        self._generation = consumer.generation
+        self.generation = consumer.generation
         self._starts: list[int] | None = None
 
     def __len__(self) -> int:
@@ -197,7 +197,7 @@ class DurableBatch:
     def ack(self) -> _Done:
         """All of it is done with; ranges, so it costs next to nothing."""
         if self._n:
-            self.consumer.ack_runs(self._runs, self._generation)
+            self.consumer.ack_runs(self._runs, self.generation)
         return DONE
 
     def settle(self, row: int, kind: int, seconds: float = 0.0, reason: str = "") -> _Done:
@@ -207,7 +207,7 @@ class DurableBatch:
         hashed = self._key_hash(row) if kind == lay.NAK else -1
         self.consumer.put(
             kind, int(run[mr.RUN_LANE]), token, int(seconds * 1e9), reason, hashed,
-            self._generation,
+            self.generation,
         )  # fmt: skip
         return DONE
 
@@ -225,17 +225,14 @@ class DurableBatch:
             run[mr.RUN_TOKEN] += row - run[mr.RUN_ROW]
             run[mr.RUN_COUNT], run[mr.RUN_ROW] = 1, k
             runs.append(run)
-        return DurableBatch(self.consumer, self._memory, self._rows[rows], np.array(runs))
+        rest = DurableBatch(self.consumer, self._memory, self._rows[rows], np.array(runs))
+        rest.generation = self.generation
+        return rest
 
     @property
     def runs(self) -> Any:
         """What it is made of, see `member_ring.RUN_*`."""
         return self._runs
-
-    @property
-    def generation(self) -> int:
-        """When it was taken."""
-        return self._generation
 
     @property
     def positions(self) -> list[int]:
@@ -303,6 +300,7 @@ class DurableBatch:
         run[mr.RUN_TOKEN] += row - run[mr.RUN_ROW]
         run[mr.RUN_COUNT], run[mr.RUN_ROW] = 1, 0
         kept = KeptBatch(self.consumer, memory, rows, run.reshape(1, -1))
+        kept.generation = self.generation  # it was delivered then
         return DurableMessage(memory[start - at : start - at + n].tobytes(), kept, 0)
 
     def _gathered(self) -> tuple[Any, Any]:
@@ -315,7 +313,7 @@ class DurableBatch:
         return data, offsets
 
     def _check(self) -> None:
-        if self._n and self._generation != self.consumer.generation:
+        if self._n and self.generation != self.consumer.generation:
             raise Closed(
                 f"{self.consumer.pattern}: this batch is over, a later one was taken: use copy() "
                 "or payloads() on what must live longer"
