@@ -24,6 +24,7 @@ from numba.extending import (
     models,
     register_model,
 )
+from numba.np.numpy_support import as_dtype
 
 from tidecast.native.memory import address
 
@@ -63,7 +64,7 @@ def _lower_field(context: Any, builder: Any, handle: Any, value: Any, attribute:
     count = builder.load(builder.gep(words, [ir.Constant(_I64, 2 * k + 1)]))
     array = context.make_array(kind)(context, builder)
     element = context.get_data_type(kind.dtype)
-    itemsize = context.get_abi_sizeof(element)
+    itemsize = as_dtype(kind.dtype).itemsize  # asking LLVM parses a module
     extents = [count, *(ir.Constant(_I64, n) for n in tail)]
     strides: list[Any] = []
     size = itemsize

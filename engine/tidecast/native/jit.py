@@ -36,9 +36,8 @@ from numba.core.caching import (  # noqa: E402
     FunctionCache,
     _CacheLocator,
 )
-from numba.core.compiler import CompilerBase, DefaultPassBuilder  # noqa: E402
-from numba.core.compiler_machinery import AnalysisPass, register_pass  # noqa: E402
-from numba.core.typed_passes import AnnotateTypes  # noqa: E402
+
+from tidecast.native.compiling import Compiler  # noqa: E402
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 # Not `ast`: parsing took 0.3 s of every start. What looks like an import and is none adds a source.
@@ -170,37 +169,14 @@ class _KernelCache(FunctionCache):  # type: ignore[misc]
     _impl_class = _KernelCacheImpl
 
 
-@register_pass(mutates_CFG=False, analysis_only=True)
-class _NoReferences(AnalysisPass):  # type: ignore[misc]
-    """From here on nothing is counted. An allocation does not compile."""
-
-    _name = "tidecast_no_references"
-
-    def __init__(self) -> None:
-        AnalysisPass.__init__(self)
-
-    def run_pass(self, state: Any) -> bool:
-        """Numba's entry."""
-        state.targetctx = state.targetctx.subtarget(enable_nrt=False)
-        return True
-
-
-class _Bare(CompilerBase):  # type: ignore[misc]
-    """Numba's compiler with `_NoReferences` before machine code is made."""
-
-    def define_pipelines(self) -> list[Any]:
-        """Numba's entry."""
-        passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
-        passes.add_pass_after(_NoReferences, AnnotateTypes)
-        passes.finalize()
-        return [passes]
-
-
 _OPTIONS: dict[str, Any] = {"error_model": "numpy", "boundscheck": BOUNDSCHECK}
 
 
 def _cached(fn: Callable[..., Any], nogil: bool) -> Any:
-    dispatcher = numba.njit(nogil=nogil, pipeline_class=_Bare, **_OPTIONS)(fn)
+    # What is called through its address, `objects.builtin`, holds the lock.
+    dispatcher = numba.njit(
+        nogil=nogil, no_cfunc_wrapper=nogil, pipeline_class=Compiler, **_OPTIONS
+    )(fn)
     if Path(inspect.getfile(fn)).exists():  # not one typed into a shell
         dispatcher._cache = _KernelCache(fn)
     return dispatcher
@@ -219,11 +195,12 @@ def held_kernel(fn: Callable[..., Any]) -> Any:
 _INSIDE: dict[str, Any] = {
     **_OPTIONS, "nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True,
 }  # fmt: skip
+_PARTS: dict[str, Any] = {**_INSIDE, "pipeline_class": Compiler}
 
 
 def inlined(fn: Callable[..., Any]) -> Any:
     """Compile ``fn`` for use inside kernels only; never entered from Python, so never cached."""
-    return numba.extending.register_jitable(pipeline_class=_Bare, **_INSIDE)(fn)
+    return numba.extending.register_jitable(**_PARTS)(fn)
 
 
 def hot(fn: Callable[..., Any]) -> Any:
@@ -231,7 +208,7 @@ def hot(fn: Callable[..., Any]) -> Any:
 
     A call takes arrays apart into some thirty words on the stack.
     """
-    return numba.extending.register_jitable(pipeline_class=_Bare, forceinline=True, **_INSIDE)(fn)
+    return numba.extending.register_jitable(forceinline=True, **_PARTS)(fn)
 
 
 def users(fn: Callable[..., Any]) -> Any:
