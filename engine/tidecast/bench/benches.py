@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tidecast.bench.pulling import pausing, slow_consumer
 from tidecast.bench.starting import start
 from tidecast.bench.streams import streams
 from tidecast.errors import ConfigError, TidecastError
+from tidecast.native.mapped import MappedFile
 
 MESSAGE_BYTES = 70
 PORT = 17_400
@@ -245,15 +247,12 @@ def ipc(
     """Shared memory: two processes, one engine, compiled; beside a plain ring with no protocol."""
     result = Result("ipc", {"messages": messages, "message_bytes": message_bytes, **machine()})
     with tempfile.TemporaryDirectory(prefix="tidecast-bench-") as folder:
-        shared = f"/dev/shm/{Path(folder).name}"
-        try:
+        with _plain_memory(folder) as shared:
             note("plain memory")
             read, _ = run_together(
                 Worker("memory_read", 1, path=shared, message_bytes=message_bytes),
                 Worker("memory_write", 0, path=shared, message_bytes=message_bytes, duration_s=1.5),
             )
-        finally:
-            Path(shared).unlink(missing_ok=True)
         result.floor = {"msgs_per_s": round(read["messages"] / read["elapsed_s"])}
         engine = Worker("engine", None, data_dir=folder, node=1, kind="ipc", port=PORT + 80)
         with workers(engine):
@@ -286,6 +285,16 @@ def ipc(
     return result
 
 
+@contextlib.contextmanager
+def _plain_memory(folder: str) -> Iterator[str]:
+    """A file of shared memory, there before any worker looks for it."""
+    made = MappedFile.create(Path("/dev/shm", Path(folder).name), 8 << 20)
+    try:
+        yield str(made.path)
+    finally:
+        made.unlink()
+
+
 def _ipc_turn(
     note: Note, folder: str, rounds: int, message_bytes: int
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -296,14 +305,11 @@ def _ipc_turn(
     """
     note("ping-pong")
     saved = [str(Path(folder) / name) for name in ("memory.npy", "ring.npy")]
-    shared = f"/dev/shm/{Path(folder).name}-words"
-    try:
+    with _plain_memory(folder) as shared:
         run_together(
             Worker("memory_pong", 1, path=shared, rounds=rounds),
             Worker("memory_ping", 0, path=shared, rounds=rounds, save=saved[0]),
         )
-    finally:
-        Path(shared).unlink(missing_ok=True)
     config: dict[str, Any] = {"rounds": rounds, "message_bytes": message_bytes, "node": 1}
     run_together(
         Worker("live_pong", 1, data_dir=folder, **config),

@@ -92,16 +92,9 @@ def pong(port: int, message_bytes: int, rounds: int) -> dict[str, Any]:
     return {"rounds": int(k.pong(tx.words, rx.words, packet, message_bytes, rounds, scratch))}
 
 
-def _shared(path: str) -> MappedFile:
-    try:
-        return MappedFile.create(Path(path), 8 << 20)
-    except FileExistsError:
-        return MappedFile.open(Path(path))
-
-
 def memory_write(path: str, message_bytes: int, duration_s: float) -> dict[str, Any]:
     """Write messages into plain shared memory."""
-    shared = _shared(path)
+    shared = MappedFile.open(Path(path))
     source = np.ones(message_bytes, dtype=np.uint8)
     scratch = np.zeros(64, dtype=np.uint8)
     trial = np.zeros(1 << 20, dtype=np.uint8)
@@ -113,7 +106,7 @@ def memory_write(path: str, message_bytes: int, duration_s: float) -> dict[str, 
 
 def memory_read(path: str, message_bytes: int) -> dict[str, Any]:
     """Read messages out of plain shared memory."""
-    shared = _shared(path)
+    shared = MappedFile.open(Path(path))
     scratch, counts = np.zeros(64, dtype=np.uint8), np.zeros(3, dtype=np.int64)
     trial = np.zeros(1 << 20, dtype=np.uint8)
     trial[k.MEMORY_STOP_AT] = 1
@@ -125,7 +118,7 @@ def memory_read(path: str, message_bytes: int) -> dict[str, Any]:
 
 def memory_ping(path: str, rounds: int, save: str) -> dict[str, Any]:
     """Ping over two words of shared memory."""
-    shared = _shared(path)
+    shared = MappedFile.open(Path(path))
     scratch, samples = np.zeros(64, dtype=np.uint8), np.zeros(rounds, dtype=np.int64)
     k.memory_ping(shared.array, 0, samples, scratch)
     ready()
@@ -136,7 +129,7 @@ def memory_ping(path: str, rounds: int, save: str) -> dict[str, Any]:
 
 def memory_pong(path: str, rounds: int) -> dict[str, Any]:
     """The other side of `memory_ping`."""
-    shared = _shared(path)
+    shared = MappedFile.open(Path(path))
     k.memory_pong(shared.array, 0)
     ready()
     return {"rounds": int(k.memory_pong(shared.array, rounds))}
