@@ -101,7 +101,7 @@ def test_queues_and_their_subscriptions_move_between_linked_engines(
     control: Running, short_dir: Path, eventually: Eventually
 ) -> None:
     """Two engines that share a directory, their leases in Postgres; the one that has them stops."""
-    shared = {"directory": str(short_dir), "lease_s": 1.0}
+    shared = {"directory": str(short_dir), "lease_s": 10.0}
     homes = [short_dir / name for name in ("a", "b")]
     for home in homes:
         home.mkdir()
@@ -138,7 +138,8 @@ def test_queues_and_their_subscriptions_move_between_linked_engines(
         assert place == f"{directory_id(short_dir / 'queues')}/orders"
         assert not (short_dir / "queues" / "leases.json").exists()
         client = connect_inside(engines[first].node, "shop")  # type: ignore[arg-type]
-        client.publisher("orders").publish_batch([b"1", b"2", b"3"], ack="durable").check()
+        batch = [b"1", b"2", b"3"]
+        client.publisher("orders").publish_batch(batch, ack="durable", timeout=60.0).check()
         control.api.post("/subscriptions/billing/seek", json={"at": "latest"})
         client.close()
         engines.pop(first).stop()

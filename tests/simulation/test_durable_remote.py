@@ -13,12 +13,16 @@ from typing import Any
 import pytest
 from tests.support.durable import rows_of
 
+from tidecast.buffers.ring_file import describe
+from tidecast.buffers.slots import control_at, control_word
 from tidecast.config import TopicConfig, shm_dir
 from tidecast.errors import Fenced, NotFound, SequenceGap, StorageError, Timeout
 from tidecast.events import ProducerFenced, PublisherRefused, RingDrained
 from tidecast.layout import packet as wire
+from tidecast.layout import ring as lay
 from tidecast.layout.counters import QueueCounter
 from tidecast.memory_switch import Packet
+from tidecast.native.packing import pack_into
 from tidecast.testing import Network, SimulatedNode
 
 SETTINGS: dict[str, Any] = {"mode": "durable", "owner": "a", "fsync": "batch", "queues": 3}
@@ -99,6 +103,32 @@ def test_what_another_node_publishes_is_kept_and_acked() -> None:
         assert two.net.run(30e6, until=lambda: not two.b.engine.pubs)
         assert two.net.run(60e6, until=lambda: not two.a.engine.images_by_id)
         assert not two.a.engine.durable.sources
+
+
+def test_a_packet_that_an_image_gave_up_shifts_no_sequence() -> None:
+    """As when an image before it had it acked: it joins anew, and counts from there."""
+    with pair() as two:
+        publisher = two.publisher()
+        publisher.publish(b"0", flush=True)
+        publisher.wait_durable(timeout=60.0)
+        (image,) = two.a.engine.images_by_id.values()
+        ring, about = image.mapped.array, describe(image.mapped.array)
+        record = image.runtime.rx_state.images[image.slot]
+        due = int(record["contiguous"])
+        lost = {due}
+        two.net.intercept(lambda packet: packet.type != wire.DATA or packet.seq not in lost)
+        for i in range(1, 200):
+            publisher.publish(b"%d" % i, flush=True)
+        assert two.net.run(1e6, until=lambda: record["highest"] > due + 1)
+        word = control_word(due, lay.GONE, 0)
+        pack_into("<q", ring, control_at(due, about.slots - 1), word)
+        two.net.run(1e4)
+        lost.clear()
+        assert publisher.wait_durable(timeout=60.0) == 200
+        assert [
+            (int(payload), seq) for _, payload, seq in sorted(two.rows(), key=lambda r: r[2])
+        ] == [(i, i + 1) for i in range(200)]
+        assert image.id not in two.a.engine.images_by_id
 
 
 def test_live_subscribers_see_it_too_wherever_they_are() -> None:

@@ -80,7 +80,7 @@ def test_daemons_are_forked_and_end_with_spark(
 def test_a_daemon_that_is_ended_takes_what_stands_for_it_along(running: tuple[str, int]) -> None:
     with daemon(running[0]) as (process, _):
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(60) == 0
 
 
 def test_without_a_nursery_spark_starts_its_own() -> None:

@@ -325,7 +325,7 @@ def tell_ring(ring, bells, state):
 @inlined
 def _has_more(source, ring):
     word = load_acquire(ring, control_at(source.seq, source.slots - 1))
-    if not holds(word, source.seq):
+    if not holds(word, source.seq) or source.told_gap != 0:
         return False
     state = (word >> lay.STATE_SHIFT) & 0xFF
     if state == lay.OPEN:

@@ -245,9 +245,11 @@ def read_source(A, topic, source, wall_ns, fields):
         length = word & lay.CONTROL_LENGTH_MASK
         slot = source.slots_at + (source.seq & (source.slots - 1)) * source.slot_bytes
         if state == lay.GONE or length > source.slot_bytes:
-            emit(A.events, A.attention, E_GAP, source.index, source.seq, 1, 0, 0)
-            source.seq, source.at = source.seq + 1, _HEADER
-            continue
+            if source.told_gap == 0:  # how many messages it held is not known: nothing follows it
+                source.told_gap = emit(
+                    A.events, A.attention, E_GAP, source.index, source.seq, 1, 0, 0
+                )
+            break
         end = slot + length
         at = slot + source.at
         here = source.seq

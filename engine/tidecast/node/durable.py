@@ -22,6 +22,7 @@ from tidecast.config import TopicConfig
 from tidecast.config_leases import SHARED
 from tidecast.errors import NotFound, StorageError, TidecastError
 from tidecast.layout import counters as cl
+from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import QueueCounter as C
@@ -520,18 +521,27 @@ class Durable:
                     self.tell(ev.DiskBack(topic=topic.config.name))
 
     def _gap(self, slot: int, first: int, packets: int) -> None:
-        """Packets of a ring that cannot be read: a client has scribbled."""
-        source = self.sources.get(slot)
-        if source is not None and source.image:  # what is not acked comes again from the start
+        """Packets of a ring that cannot be read.
+
+        Of an image: its publisher had them acked already, by an image before. It joins anew, where
+        the publisher's ring is acked now: sequences count from there. Of a ring of this node: a
+        client has scribbled; they are left out.
+        """
+        source, record = self.sources.get(slot), self.runtime.state.sources[slot]
+        if source is None or not record["told_gap"] or record["seq"] != first:
+            return
+        if source.image:
             self.remove_source(slot, self.topics[source.topic], lay.ACK_ENDED)
             self.remote.drop(source, lay.ACK_ENDED)
-        if source is not None:
-            self.tell(
-                ev.Gap(
-                    topic=source.topic, node=self.node.name, session=source.session, first=first,
-                    end=first + packets, reason="malformed",
-                )
-            )  # fmt: skip
+            return
+        values = {"seq": first + packets, "at": wire.PACKET_HEADER_BYTES, "told_gap": 0}
+        self.runtime.on_archiver(lambda: ds.fill(record, values))
+        self.tell(
+            ev.Gap(
+                topic=source.topic, node=self.node.name, session=source.session, first=first,
+                end=first + packets, reason="malformed",
+            )
+        )  # fmt: skip
 
     def _topic_at(self, slot: int) -> DurableTopic | None:
         return next((t for t in self.topics.values() if t.slot == slot), None)

@@ -59,7 +59,8 @@ def _free(records: np.ndarray, what: str) -> int:
     return int(free[0])
 
 
-def _fill(record: Any, values: dict[str, Any]) -> None:
+def fill(record: Any, values: dict[str, Any]) -> None:
+    """Set fields of a record."""
     for field, value in values.items():
         record[field] = value
 
@@ -78,7 +79,7 @@ class ArchiverTables:
         S = self.state
         slot = _free(S.topics, "durable topics")
         S.topics[slot] = np.zeros((), dtype=ast.TOPIC)
-        _fill(S.topics[slot], {"index": slot, "first_source": -1, "owner": topic.owner})
+        fill(S.topics[slot], {"index": slot, "first_source": -1, "owner": topic.owner})
         topic.slot = slot
         self._kept["map", slot] = np.zeros(0, dtype=np.int64)
         self.set_queues(topic, rows)
@@ -89,7 +90,7 @@ class ArchiverTables:
 
     def set_policy(self, topic: DurableTopic) -> None:
         """What may change while it runs."""
-        _fill(
+        fill(
             self.state.topics[topic.slot],
             {
                 "policy": _policy(topic),
@@ -106,7 +107,7 @@ class ArchiverTables:
             buffer = np.zeros(ast.QUEUE_BUFFER_BYTES, dtype=np.uint8)
             self._kept["buffer", number], self._kept["log", number] = buffer, log
             S.queues[number] = np.zeros((), dtype=ast.QUEUE)
-            _fill(
+            fill(
                 S.queues[number],
                 {
                     "index": number, "topic": slot, "log_address": address(log.state.words),
@@ -118,7 +119,7 @@ class ArchiverTables:
         table = topic.map.table()
         numbers_of = np.array(numbers, dtype=np.int64)
         self._kept["map", slot], self._kept["table", slot] = numbers_of, table
-        _fill(
+        fill(
             S.topics[slot],
             {
                 "queues": len(numbers), "map_address": address(numbers_of),
@@ -147,7 +148,7 @@ class ArchiverTables:
         """A longer buffer for a queue whose next message does not fit; its buffer is empty."""
         size = max(ast.QUEUE_BUFFER_BYTES, 1 << (need - 1).bit_length())
         buffer = self._kept["buffer", number] = np.zeros(size, dtype=np.uint8)
-        _fill(
+        fill(
             self.state.queues[number],
             {"buffer_address": address(buffer), "buffer_bytes": size, "grow_bytes": 0},
         )
@@ -177,7 +178,7 @@ class ArchiverTables:
         slot = _free(S.sources, "publications of durable topics")
         seq, at, count = ack_record(ring, about)
         S.sources[slot] = np.zeros((), dtype=ast.SOURCE)
-        _fill(
+        fill(
             S.sources[slot],
             {
                 "index": slot, "next": S.topics[topic.slot]["first_source"],
@@ -188,9 +189,7 @@ class ArchiverTables:
             },
         )  # fmt: skip
         for prefix in ("", "a_", "p_", "d_"):
-            _fill(
-                S.sources[slot], {f"{prefix}seq": seq, f"{prefix}at": at, f"{prefix}count": count}
-            )
+            fill(S.sources[slot], {f"{prefix}seq": seq, f"{prefix}at": at, f"{prefix}count": count})
         self._kept["source", slot] = mapped
         self.set_marks(slot, producer)
         S.topics[topic.slot]["first_source"] = slot
@@ -199,7 +198,7 @@ class ArchiverTables:
     def set_marks(self, slot: int, producer: Producer) -> None:
         """The producer's marks are an array anew."""
         self._kept["marks", slot] = producer.marks
-        _fill(
+        fill(
             self.state.sources[slot],
             {"marks_address": address(producer.marks), "marks": producer.marks.size},
         )
