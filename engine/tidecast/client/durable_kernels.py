@@ -43,12 +43,19 @@ def arm_ack(ring: Bytes) -> int:
 
 @held_kernel
 def begin_move(ring: Bytes, state: Port) -> int:
-    """Where a ring is durable, from the record that a crash cannot tear; messages before that."""
+    """Where a ring is durable, from the record that a crash cannot tear; messages before that.
+
+    The next engine may have taken the ring over and moves the record on meanwhile.
+    """
     version = load_acquire(ring, lay.ACK_VERSION_AT)
-    record = lay.ACK_RECORDS_AT + (version & 1) * lay.ACK_RECORD_BYTES
-    state[V_SEQ], state[V_AT] = load_i64(ring, record), load_i64(ring, record + 8)
-    state[V_COUNT] = load_i64(ring, record + 16)
-    return state[V_COUNT]
+    while True:
+        record = lay.ACK_RECORDS_AT + (version & 1) * lay.ACK_RECORD_BYTES
+        state[V_SEQ], state[V_AT] = load_i64(ring, record), load_i64(ring, record + 8)
+        state[V_COUNT] = load_i64(ring, record + 16)
+        fence_seq_cst()
+        known, version = version, load_acquire(ring, lay.ACK_VERSION_AT)
+        if version == known:
+            return state[V_COUNT]
 
 
 @inlined
