@@ -9,11 +9,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
-from tests.simulation.test_durable_remote import SETTINGS, Pair, check_keys
+from tests.simulation.test_durable_remote import SETTINGS, Pair, check_keys, jump_while_clients_wait
 
+from tidecast.buffers.recorder import read_records
 from tidecast.config import TopicConfig
 from tidecast.events import ProducerHole
+from tidecast.layout import recorder as rec
+from tidecast.layout.counters import QueueCounter
 from tidecast.native.files import F_ERRNO
 from tidecast.testing import Network
 
@@ -49,13 +53,8 @@ class Moved(Pair):
 
 @pytest.fixture
 def net(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
-    """A network whose clock jumps while somebody waits for a session to begin."""
+    jump_while_clients_wait(monkeypatch)
     with Network(seed=1) as made:
-
-        def wait(connection: object, session: Any) -> None:
-            assert made.run(60e6, until=lambda: session.first_seq)
-
-        monkeypatch.setattr("tidecast.client.receipts.await_session", wait)
         yield made
 
 
@@ -83,6 +82,12 @@ def test_a_ring_that_never_comes_back_is_given_up_and_told(net: Network) -> None
     second.publish(b"next", ack="durable", timeout=60.0)
     [hole] = three.told()
     assert (hole.topic, hole.first, hole.end) == ("orders", 2, three.last)
+    engine = three.a.engine
+    rows = [engine.durable.row_of("orders", queue) for queue in range(3)]
+    assert engine.counters.values[rows][:, QueueCounter.PRODUCER_HOLES].tolist() == [1, 0, 0]
+    recorded = np.fromfile(engine.recorder_path, dtype=np.uint8)
+    [note] = [each for each in read_records(recorded) if each.code == rec.Code.PRODUCER_HOLE]
+    assert note.arguments == (int(hole.producer, 16), hole.first, hole.end, 0)
 
 
 def test_a_topic_with_such_a_hole_grows_when_it_is_filled(net: Network) -> None:

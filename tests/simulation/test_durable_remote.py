@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from tests.support.durable import rows_of
 
-from tidecast.buffers.ring_file import describe
+from tidecast.agents.events import E_EVICTED
+from tidecast.buffers.ring_file import consumers, describe
 from tidecast.buffers.slots import control_at, control_word
 from tidecast.config import TopicConfig, shm_dir
 from tidecast.errors import Fenced, NotFound, SequenceGap, StorageError, Timeout
@@ -23,7 +24,10 @@ from tidecast.layout import ring as lay
 from tidecast.layout.counters import QueueCounter
 from tidecast.memory_switch import Packet
 from tidecast.native.packing import pack_into
+from tidecast.node.sessions import handle
 from tidecast.testing import Network, SimulatedNode
+
+SUBSCRIPTION = lay.CONSUMER_SUBSCRIPTION_AT // 8
 
 SETTINGS: dict[str, Any] = {"mode": "durable", "owner": "a", "fsync": "batch", "queues": 3}
 
@@ -72,11 +76,21 @@ def pair(seed: int = 1, faults: dict[str, float] | None = None, **topic: Any) ->
 
 
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sessions that wait for others do so for some ms of virtual time."""
-    monkeypatch.setattr("tidecast.node.node.TICK_S", 1e-3)
-    for name in ("RIVAL_S", "MEET_S"):
-        monkeypatch.setattr(f"tidecast.node.durable_grants.{name}", 1e-2)
+def _jumping(monkeypatch: pytest.MonkeyPatch) -> None:
+    jump_while_clients_wait(monkeypatch)
+
+
+def jump_while_clients_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When nothing is to be done the clock goes to the next timer, as in `Network.run`."""
+
+    def step(net: Any) -> int:
+        done: int = step_from_client(net)
+        if done == 0 and not net._driven:
+            net.now_ns = max(net.now_ns, net._next_timer_ns())
+        return done
+
+    step_from_client = Network.step_from_client
+    monkeypatch.setattr(Network, "step_from_client", step)
 
 
 def check_keys(rows: list[tuple[bytes | None, bytes, int]]) -> None:
@@ -131,6 +145,29 @@ def test_a_packet_that_an_image_gave_up_shifts_no_sequence() -> None:
         assert image.id not in two.a.engine.images_by_id
 
 
+def test_an_image_that_left_the_archiver_behind_joins_anew() -> None:
+    with pair() as two:
+        publisher = two.publisher()
+        publisher.publish(b"0", flush=True)
+        publisher.wait_durable(timeout=60.0)
+        (image,) = two.a.engine.images_by_id.values()
+        lost = {int(image.runtime.rx_state.images[image.slot]["contiguous"])}
+        two.net.intercept(lambda packet: packet.type != wire.DATA or packet.seq not in lost)
+        for i in range(1, 200):
+            publisher.publish(b"%d" % i, flush=True)
+        two.net.run(1e4)
+        (entry,) = [at for at, e in consumers(image.mapped.array) if not e[SUBSCRIPTION]]
+        at = lay.CONSUMERS_AT + entry * lay.CONSUMER_BYTES + lay.CONSUMER_STATE_AT
+        pack_into("<q", image.mapped.array, at, lay.CONSUMER_EVICTED)
+        row = [E_EVICTED, image.session, 0, 100, 0, 0]
+        with two.a.engine.lock:
+            handle(two.a.engine, image.runtime, [row])
+        lost.clear()
+        assert publisher.wait_durable(timeout=60.0) == 200
+        assert [int(payload) for payload in two.payloads()] == list(range(200))
+        assert image.id not in two.a.engine.images_by_id
+
+
 def test_live_subscribers_see_it_too_wherever_they_are() -> None:
     with pair() as two:
         there = two.a.connect().subscribe("orders")
@@ -155,6 +192,7 @@ def test_a_named_producer_goes_on_behind_its_last_sequence() -> None:
         second.publish(b"d", ack="durable")
         assert second.position == second.durable_position == 4
         again = two.publisher(producer="billing", first_seq=3)
+        two.net.run(3e6)  # until it may begin
         again.publish_batch([b"c", b"d", b"e"], ack="durable").check()
         assert two.payloads() == [b"a", b"b", b"c", b"d", b"e"]
 
@@ -201,6 +239,7 @@ def test_a_gap_in_the_sequences_is_refused_by_the_owner() -> None:
     with pair() as two:
         two.publisher(producer="billing").publish(b"a", ack="durable")
         publisher = two.publisher(producer="billing", first_seq=5)
+        two.net.run(3e6)
         with pytest.raises(SequenceGap, match="2 is due") as found:
             publisher.publish(b"b", ack="durable", timeout=60.0)
         assert found.value.expected == 2

@@ -246,6 +246,8 @@ class QueueCounter(IntEnum):
     """Times it lost the queue to a newer owner."""
     RINGS_REFUSED = 25
     """Publishers on other nodes that had to wait for memory for their ring."""
+    PRODUCER_HOLES = 26
+    """Holes in sequences of producers that stay; those of a topic count at its first queue."""
 
 
 QUEUE_GAUGES = frozenset(

@@ -87,6 +87,7 @@ class Code(IntEnum):
     QUEUES_RELEASED = 36
     OWNER_FENCED = 37
     RING_REFUSED = 38
+    PRODUCER_HOLE = 39
 
 
 MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
@@ -128,4 +129,5 @@ MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
     Code.QUEUES_RELEASED: (LOW, "queues flushed and handed over", ("epoch",)),
     Code.OWNER_FENCED: (ALERT, "queues lost to a newer owner", ("epoch", "newest")),
     Code.RING_REFUSED: (ALERT, "no memory for a ring", ("source", "bytes", "used", "allowed")),
+    Code.PRODUCER_HOLE: (ALERT, "hole in a producer's sequences", ("producer", "first", "end")),
 }

@@ -531,8 +531,7 @@ class Durable:
         if source is None or not record["told_gap"] or record["seq"] != first:
             return
         if source.image:
-            self.remove_source(slot, self.topics[source.topic], lay.ACK_ENDED)
-            self.remote.drop(source, lay.ACK_ENDED)
+            self.remote.join_anew(source)
             return
         values = {"seq": first + packets, "at": wire.PACKET_HEADER_BYTES, "told_gap": 0}
         self.runtime.on_archiver(lambda: ds.fill(record, values))

@@ -14,6 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidecast import events as ev
+from tidecast.layout import recorder as rec
+from tidecast.layout.counters import QueueCounter as C
 from tidecast.node import durable_sources as ds
 from tidecast.protocol.dedup import Producer
 
@@ -68,14 +70,18 @@ class Grants:
             patience_s = 0.0  # rings of other nodes are not for us, and ours were there at once
         if self._now_s - heard_s < patience_s:
             return True
-        self.durable.tell(
-            ev.ProducerHole(
-                topic=topic.config.name, producer=f"{producer.id:x}",
-                first=producer.acked_seq + 1, end=producer.torn_seq,
-            )
-        )  # fmt: skip
+        self._tell_hole(topic, producer)
         producer.torn_seq = 0
         return False
+
+    def _tell_hole(self, topic: DurableTopic, producer: Producer) -> None:
+        node, name = self.durable.node, topic.config.name
+        first, end = producer.acked_seq + 1, producer.torn_seq
+        node.counters.values[self.durable.row_of(name, 0), C.PRODUCER_HOLES] += 1
+        node.note(rec.ALERT, rec.Code.PRODUCER_HOLE, topic.config.wire_id, producer.id, first, end)
+        self.durable.tell(
+            ev.ProducerHole(topic=name, producer=f"{producer.id:x}", first=first, end=end)
+        )
 
     def whole(self, topic: DurableTopic) -> bool:
         """Nothing that was half appended is missing: keys may be mapped to other queues."""

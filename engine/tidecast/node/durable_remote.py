@@ -518,6 +518,18 @@ class Remote:
         self.durable.remove_source(source.slot, topic, lay.ACK_ENDED)
         self._remove_image(self.node.images_by_id[source.image])
 
+    def evicted(self, session: int) -> None:
+        """The archiver was left behind by an image: what it waits for never comes there."""
+        for source in [s for s in self.durable.sources.values() if s.image]:
+            if source.session == session:
+                self.join_anew(source)
+
+    def join_anew(self, source: ds.Source) -> None:
+        """Let go of an image; its publisher's next SETUP says from where it is acked."""
+        topic = self.durable.topics[source.topic]
+        self.durable.remove_source(source.slot, topic, lay.ACK_ENDED)
+        self.drop(source, lay.ACK_ENDED)
+
     def drop(self, source: ds.Source, state: int) -> None:
         """A source is removed: its image goes, and if it is fenced its publisher is told."""
         image = self.node.images_by_id.get(source.image)

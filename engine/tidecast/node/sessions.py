@@ -23,6 +23,7 @@ from tidecast.layout import ring as lay
 from tidecast.native.mapped import MappedFile
 from tidecast.native.packing import pack_into, unpack_from
 from tidecast.node import tables
+from tidecast.node.durable_sources import ARCHIVER_SUBSCRIPTION
 from tidecast.node.setup import Setup, decode_setup
 from tidecast.node.state import Image, Peer, Publication, Subscription
 from tidecast.node.transports import TransportRuntime
@@ -106,6 +107,9 @@ def _receiver(node: Node, kind: int, session: int, receiver: int, peer: int, las
 
 
 def _evicted(node: Node, session: int, subscription_id: int, behind: int) -> None:
+    if subscription_id == ARCHIVER_SUBSCRIPTION:
+        node.durable.remote.evicted(session)
+        return
     subscription = node.subs.get(subscription_id)
     if subscription is None:
         return
