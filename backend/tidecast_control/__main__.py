@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import logging
@@ -51,10 +52,13 @@ def run(settings: Settings, *, local_token: bool) -> None:
 
     server = make_server(settings, on_ready, local_token=token)
     try:
-        server.run()
+        with contextlib.suppress(SystemExit):  # so uvicorn ends when it cannot start: told below
+            server.run()
     finally:
         state.unlink(missing_ok=True)
         lock.close()
+    if server.problem is not None:
+        raise server.problem
     if not server.started:
         raise Conflict(f"the control service could not start on {settings.host}:{settings.port}")
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psycopg
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
@@ -14,9 +15,11 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, text
 from sqlmodel import Session
 
+from tidecast.errors import ConfigError
 from tidecast_control.statements import Statements
 
 MIGRATIONS = Path(__file__).parent / "migrations"
+ENCODING, CONNECT_S = "UTF8", 5
 STATEMENT_TIMEOUT_MS, LOCK_TIMEOUT_MS = 10_000, 5_000
 MIGRATION_LOCK = 7_305_812_001
 """Key of the advisory lock under which one service at a time migrates."""
@@ -48,7 +51,7 @@ class Database:
             pool_pre_ping=True,
             pool_use_lifo=True,
             connect_args={
-                "connect_timeout": 5,
+                "connect_timeout": CONNECT_S,
                 "application_name": "tidecast-control",
                 "options": options,
             },
@@ -66,6 +69,24 @@ class Database:
     def listen_url(self) -> str:
         """For psycopg itself (LISTEN)."""
         return self.url.replace("postgresql+psycopg://", "postgresql://", 1)
+
+    def check(self) -> None:
+        """Raises ConfigError: the database cannot be reached, or does not keep text as UTF-8."""
+        try:
+            with psycopg.connect(self.listen_url, connect_timeout=CONNECT_S) as connection:
+                encoding = connection.info.parameter_status("server_encoding")
+                name = connection.info.dbname
+        except psycopg.Error as problem:
+            raise ConfigError(
+                f"TIDECAST_DATABASE_URL: {str(problem).strip()}; it needs a Postgres that runs, "
+                "and a database in it that its user may change"
+            ) from None
+        if encoding != ENCODING:
+            raise ConfigError(
+                f"TIDECAST_DATABASE_URL: database {name!r} has the encoding {encoding}; allowed is "
+                f"{ENCODING}. Make another one: CREATE DATABASE tidecast ENCODING '{ENCODING}' "
+                "TEMPLATE template0"
+            )
 
     def ping(self) -> str:
         """The server's version. Raises OperationalError."""

@@ -97,6 +97,7 @@ async def _cancel(task: asyncio.Task[None]) -> None:
 
 
 def _prepare(db: Database, settings: Settings, local_token: str | None) -> first_run.Secrets:
+    db.check()
     db.migrate()
     with db.begin() as session:
         nodes.all_down(session)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
+from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import InvalidState
 
-from tidecast_control.app import create_app
+from tidecast.errors import TidecastError
+from tidecast_control.app import Lifespan, create_app
 from tidecast_control.first_run import Secrets
 from tidecast_control.lifespan import lifespan_of
 from tidecast_control.settings import Settings
@@ -59,12 +63,46 @@ class SocketProtocol(WebSocketsSansIOProtocol):
             self.transport.close()
 
 
+class Application:
+    """What is served. Why it cannot start is kept in ``problem``, not logged as a traceback."""
+
+    def __init__(self, lifespan: Lifespan) -> None:
+        self.problem: TidecastError | None = None
+        self._lifespan = lifespan
+        self._app = create_app(self._started)
+
+    @asynccontextmanager
+    async def _started(self, app: FastAPI) -> AsyncIterator[None]:
+        try:
+            async with self._lifespan(app):
+                yield
+        except TidecastError as problem:
+            self.problem = problem
+            raise
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+
+        async def told(message: Message) -> None:
+            failed = message["type"] == "lifespan.startup.failed" and self.problem is not None
+            await send({"type": message["type"]} if failed else message)
+
+        await self._app(scope, receive, told if scope["type"] == "lifespan" else send)
+
+
 class Server(uvicorn.Server):
     """A server that tells its URL once it listens."""
 
-    def __init__(self, config: uvicorn.Config, on_listen: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: uvicorn.Config, app: Application, on_listen: Callable[[str], None]
+    ) -> None:
         super().__init__(config)
-        self._on_listen = on_listen
+        self._app, self._on_listen = app, on_listen
+
+    @property
+    def problem(self) -> TidecastError | None:
+        """Why it could not start, when that is known."""
+        return self._app.problem
 
     async def startup(self, sockets: Any = None) -> None:
         """Bind, then tell."""
@@ -82,7 +120,9 @@ def make_server(settings: Settings, on_ready: OnReady, *, local_token: str | Non
     ``local_token``: an enrolment token, good once and for an hour, for the engine beside it.
     """
     told: list[Secrets] = []
-    app = create_app(lifespan_of(settings, lambda _ctx, secrets: told.append(secrets), local_token))
+    app = Application(
+        lifespan_of(settings, lambda _ctx, secrets: told.append(secrets), local_token)
+    )
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -104,4 +144,4 @@ def make_server(settings: Settings, on_ready: OnReady, *, local_token: str | Non
         ws_ping_timeout=20.0,
         lifespan="on",
     )
-    return Server(config, lambda url: on_ready(url, told[0]))
+    return Server(config, app, lambda url: on_ready(url, told[0]))

@@ -514,6 +514,7 @@ function subscription(name: string, of: string, state: string, seconds: number, 
       drain_s: live.drain_s,
       outstanding: live.outstanding,
       dead_letters: name === "settlement" ? "37" : "0",
+      given_up: name === "settlement" ? "41" : "0",
       cursors,
     },
   );

@@ -133,8 +133,8 @@ const rates = (out: number, seconds: number, losing: boolean) => {
     naks_sent: Math.round(lost * 0.4),
     losses: Math.round(lost),
     lost_for_good: 0,
-    rate_limited: losing ? Math.round(120 * wave(seconds, 25)) : 0,
-    flow_limited: losing ? Math.round(35 * wave(seconds, 17, 1)) : 0,
+    rate_held: losing ? 0.12 * wave(seconds, 25) : 0,
+    flow_held: losing ? 0.35 * wave(seconds, 17, 1) : 0,
   };
 };
 

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
 
 from tidecast_control.kit.resources import merged
+from tidecast_control.link.hub import Engine
+from tidecast_control.live import facts as facts_of
+from tidecast_control.live.channels import Facts
 from tidecast_control.live.feed import (
     FRAMES_KEPT_BYTES_MAX,
     FRAMES_KEPT_MAX,
     Channel,
+    Feed,
     Frame,
 )
 from tidecast_control.live.patch import difference
@@ -56,3 +64,45 @@ def test_a_huge_channel_keeps_less() -> None:
 
 def test_a_channel_without_data_begins_empty() -> None:
     assert _played(Channel("overview", 7, None).replay()) == {}
+
+
+class _Hub:
+    """One engine that says what it is told to."""
+
+    def __init__(self) -> None:
+        self.engines = [Engine("a", cast(Any, None), 0)]
+        self.interval_ms = 0
+        self.on_telemetry: Callable[[Engine], None]
+
+    async def watch(self, interval_ms: int) -> None:
+        self.interval_ms = interval_ms
+
+    def tell(self, second: int) -> None:
+        [engine] = self.engines
+        sample = {"at_ns": second * 10**9, "mono_ns": second * 10**9, "clients": second}
+        rows = ("publications", "images", "receivers", "durable_subscriptions", "queues")
+        engine.keep({**sample, "counters": {}, "subscriptions": {}, **{row: [] for row in rows}})
+        self.on_telemetry(engine)
+
+
+def test_who_asks_for_the_world_takes_nothing_from_those_who_watch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A request or an alert rule looks at the newest figures before the feed does."""
+    monkeypatch.setattr(facts_of, "read", lambda _db: Facts(nodes={"a": {}}))
+
+    async def watch() -> None:
+        hub = _Hub()
+        feed = Feed(cast(Any, None), cast(Any, hub), 50.0)
+        channel, ticked = await feed.open("nodes"), asyncio.Event()
+        feed.viewers.add(ticked)
+        running = asyncio.create_task(feed.run())
+        for second in range(1, 6):
+            hub.tell(second)
+            assert feed.world().nodes["a"]["clients"] == second
+            while channel.data["nodes"]["a"].get("clients") != second:
+                ticked.clear()
+                await asyncio.wait_for(ticked.wait(), 5.0)
+        running.cancel()
+
+    asyncio.run(asyncio.wait_for(watch(), 20.0))

@@ -10,7 +10,7 @@ from tidecast_control.live.world import Source, build
 def _sample(at_s: int, **subscription: Any) -> dict[str, Any]:
     row = {
         "name": "billing", "topic": "orders", "state": "idle", "members": 0, "lag_messages": 0,
-        "lag_s": 0.0, "outstanding": 0, "delivered": 0, "dead": 0,
+        "lag_s": 0.0, "outstanding": 0, "delivered": 0, "dead": 0, "dead_open": 0,
     }  # fmt: skip
     return {
         "at_ns": at_s * 10**9, "mono_ns": at_s * 10**9, "counters": {}, "publications": [],
@@ -23,8 +23,8 @@ def test_a_subscription_is_the_sum_of_what_engines_say() -> None:
     """An engine without a member hides nothing of the one that has it."""
     busy = Source(
         "a",
-        _sample(1, state="active", members=1, lag_messages=90, delivered=10, dead=1),
-        _sample(2, state="active", members=1, lag_messages=60, delivered=50, dead=3),
+        _sample(1, state="active", members=1, lag_messages=90, delivered=10, dead=1, dead_open=1),
+        _sample(2, state="active", members=1, lag_messages=60, delivered=50, dead=3, dead_open=2),
     )
     quiet = Source("b", _sample(1), _sample(2))
     for order in ((busy, quiet), (quiet, busy)):
@@ -35,4 +35,4 @@ def test_a_subscription_is_the_sum_of_what_engines_say() -> None:
         assert found["lag_trend_per_s"] == -30.0
         assert found["delivered_per_s"] == 40.0
         assert found["drain_s"] == 2.0
-        assert found["dead_letters"] == "3"
+        assert (found["dead_letters"], found["given_up"]) == ("2", "3")

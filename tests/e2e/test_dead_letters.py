@@ -35,6 +35,7 @@ def test_dead_letters_are_driven_again(page: Page, platform: Platform, api: Api)
         expect(dialog.get_by_role("region", name="Result")).to_contain_text("done")
         page.keyboard.press("Escape")
         expect(figure(page, "Outstanding")).to_have_text("0")
+        expect(figure(page, "Dead letters")).to_have_text("0")
     assert worker.done == source.done
 
 

@@ -31,6 +31,9 @@ def test_min_flow_holds_the_publisher_back_and_loses_nothing() -> None:
         assert stream.done < 3 * SLOTS
         assert len(fast.found) <= stream.done
         assert stream.publisher.stats().full > 0
+        [row] = a.engine.publications()
+        assert 0.5e9 < row["flow_held_ns"] <= 1.0e9, "how long, too"
+        assert row["rate_held_ns"] == 0
         slow.paused = False
         assert transfer(net, [stream], [fast, slow])
         assert fast.found == slow.found == stream.messages
@@ -245,8 +248,12 @@ def test_byte_rate_holds_and_changes_at_run_time() -> None:
         assert bytes_in(5_000) > 2_000_000, "no limit yet"
         a.engine.edit_topic("t", {"rate_bytes_per_s": 2_000_000})
         bytes_in(50_000)
+        before = a.engine.publications()[0]
         limited = bytes_in(500_000)
         assert 0.8e6 <= limited <= 1.02e6
+        after = a.engine.publications()[0]
+        assert 0.4e9 < after["rate_held_ns"] - before["rate_held_ns"] <= 0.5e9, "how long, too"
+        assert after["flow_held_ns"] == before["flow_held_ns"]
         a.engine.edit_topic("t", {"rate_bytes_per_s": 8_000_000})
         bytes_in(20_000)
         assert 3.2e6 <= bytes_in(500_000) <= 4.1e6

@@ -259,12 +259,16 @@ def test_dead_letters_say_why_and_come_again_for_one_subscription_only(client: C
         assert (letters[b"m01"]["dead-attempts"], letters[b"m01"]["dead-topic"]) == (2, "orders")
         assert letters[b"m01"]["n"] == 1
         assert sorted(take(other, 5)) == BODIES[:5]
+        saved = client.link.node.consumers.get("orders", "a").saved  # type: ignore[attr-defined]
+        wait_until(lambda: saved.dead_open == 2, 5.0, "both counted")
         assert consumer.redrive(dry_run=True)["records"] == 2
         assert consumer.redrive(reason="customer")["records"] == 1
+        assert saved.dead_open == 1
         assert take(consumer, 1) == [b"m03"]
         assert consumer.redrive()["records"] == 1
         assert take(consumer, 1) == [b"m01"]
         assert consumer.redrive()["records"] == 0
+        assert saved.dead_open == 0
         assert not other.fetch(10, 0.1)
 
 

@@ -51,8 +51,7 @@ def values_of(metric: str, world: World) -> Values:
             return {n: float(q.get(metric) or 0.0) for n, q in world.queues.items()}
     rate = {
         "lost_packets_per_s": "lost_for_good", "packets_out_per_s": "packets_out",
-        "bytes_out_per_s": "bytes_out", "rate_limited_per_s": "rate_limited",
-        "flow_limited_per_s": "flow_limited",
+        "bytes_out_per_s": "bytes_out", "rate_held": "rate_held", "flow_held": "flow_held",
     }[metric]  # fmt: skip
     return {name: float(t["rates"][rate]) for name, t in world.topics.items()}
 

@@ -19,8 +19,8 @@ Metric = Literal[
     "lost_packets_per_s",
     "packets_out_per_s",
     "bytes_out_per_s",
-    "rate_limited_per_s",
-    "flow_limited_per_s",
+    "rate_held",
+    "flow_held",
     "node_down",
     "drift",
 ]

@@ -84,24 +84,15 @@ def slow(world: World, facts: Facts, now: datetime) -> dict[str, Json]:
             note("node", name, name, "drift", "it has not applied the newest topology", 1)
     for each in world.publications.values():
         topic, node, made = each["topic"], each["node"], each["rates"]
-        if made["flow_limited"] > 0:
-            note(
-                "publication",
-                topic,
-                node,
-                "flow_control",
-                "a receiver's window holds the publisher back",
-                made["flow_limited"],
+        throttle = r.throttle(made)
+        if throttle == "flow":
+            told = (
+                f"a receiver's window holds the publisher back {made['flow_held']:.0%} of the time"
             )
-        elif made["rate_limited"] > 0:
-            note(
-                "publication",
-                topic,
-                node,
-                "rate_limit",
-                "the rate limit holds packets back",
-                made["rate_limited"],
-            )
+            note("publication", topic, node, "flow_control", told, made["flow_held"])
+        elif throttle == "rate":
+            told = f"the rate limit holds packets back {made['rate_held']:.0%} of the time"
+            note("publication", topic, node, "rate_limit", told, made["rate_held"])
         if each["fill"] >= RING_FULL:
             note(
                 "publication",
@@ -244,7 +235,7 @@ def flow(world: World) -> Json:
             fill=each["fill"],
             state="active" if made["packets_out"] else "idle",
         )
-        throttle = "flow" if made["flow_limited"] else "rate" if made["rate_limited"] else "none"
+        throttle = r.throttle(made)
         _edge(edges, source, f"topic/{each['topic']}", made, throttle, each["fill"], 0)
     archived = {(row["topic"], row["node"]) for row in world.queues.values()}
     for reader in world.readers.values():

@@ -36,6 +36,8 @@ LINGER_S, FACTS_S = 10.0, 1.0
 FRESH_S, FRESH_WAIT_S, SEEN_S = 2.0, 1.0, 5.0
 FRAMES_KEPT_MAX, FRAMES_KEPT_BYTES_MAX = 240, 1 << 20
 """A minute at 4 Hz, of a channel that is not huge: who comes later begins with it, not empty."""
+EARLY, TOGETHER_S = 0.8, 0.01
+"""A tick may come by this share of its period; what other engines say so soon is in it, too."""
 CHANNELS_MAX = 256
 FRAME_ENTRIES_MAX = 200
 
@@ -114,13 +116,17 @@ class Feed:
         self._db, self._hub, self.hz = db, hub, hz
         self._channels: dict[str, Channel] = {}
         self._serial = itertools.count(int(time.time() * 1e6))
-        self.tick = asyncio.Condition()
+        self.viewers: set[asyncio.Event] = set()
+        """Set at each tick: `Viewer`s wait for it."""
+        self._arrived = asyncio.Event()
         self._facts = Facts()
         self._facts_s = 0.0
-        self._world = worlds.World()
-        self._stale = True
+        self._version = self._shown = 0
+        """Of what is known, and of what the channels were computed from."""
+        self._built = (0, worlds.World())
         self._wake = asyncio.Event()
         self._asking: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
         self._asked_s = float("-inf")
         self.background_ms = 0
         """Telemetry that alert rules need even when nobody watches: its interval, 0 = none."""
@@ -133,10 +139,11 @@ class Feed:
         return sum(channel.watchers for channel in self._channels.values())
 
     def _on_telemetry(self, _engine: Engine) -> None:
-        self._stale = True
+        self._version += 1
+        self._arrived.set()
 
     def _on_change(self) -> None:
-        self._stale, self._facts_s = True, 0.0
+        self._version, self._facts_s = self._version + 1, 0.0
 
     # --- watching ---------------------------------------------------------------------------------
 
@@ -147,7 +154,7 @@ class Feed:
             if len(self._channels) >= CHANNELS_MAX:
                 raise ProblemError("throttled", f"at most {CHANNELS_MAX} channels are watched")
             source = await open_source(name, self._db, self._hub)
-            if source is None and data_of(name, self._world, self._facts, utc_now()) is None:
+            if source is None and data_of(name, self._built[1], self._facts, utc_now()) is None:
                 raise ProblemError("not_found", f"no channel {name!r}")
             channel = self._channels.get(name)  # another watcher may have been quicker
             if channel is None:
@@ -185,10 +192,10 @@ class Feed:
 
     def world(self) -> worlds.World:
         """The newest world: what telemetry says now."""
-        if self._stale:
-            self._world = worlds.build(self._sources())
-            self._stale = False
-        return self._world
+        built, version = self._built, self._version  # other threads ask, too
+        if built[0] != version:
+            built = self._built = version, worlds.build(self._sources())
+        return built[1]
 
     def seen(self) -> worlds.World | None:
         """The newest world, if engines said something lately. From any thread."""
@@ -212,7 +219,7 @@ class Feed:
         for engine in self._hub.engines:
             if engine.name in found:
                 engine.keep(found[engine.name])
-        self._stale = True
+        self._version += 1
 
     # --- the tick ---------------------------------------------------------------------------------
 
@@ -228,12 +235,20 @@ class Feed:
             interval_ms = round(1000 / self.hz) if self._channels else self.background_ms
             await self._hub.watch(interval_ms)
             began_s = time.monotonic()
+            self._arrived.clear()
             try:
                 await self._step()
             except (ProblemError, SQLAlchemyError, KeyError) as problem:
                 log.warning("live feed: %r", problem)
-            spent_s = time.monotonic() - began_s
-            await asyncio.sleep(max(0.01, 1 / self.hz - spent_s))
+            await self._pause(began_s)
+
+    async def _pause(self, began_s: float) -> None:
+        """Until telemetry comes, which is shown at once; at most ``hz`` ticks a second."""
+        period_s = 1 / self.hz
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._arrived.wait(), period_s * 1.5)
+        early_s = began_s + period_s * EARLY - time.monotonic()
+        await asyncio.sleep(max(TOGETHER_S, early_s))
 
     async def _step(self) -> None:
         now_s = time.monotonic()
@@ -242,27 +257,40 @@ class Feed:
                 del self._channels[name]
                 if channel.source is not None:
                     await channel.source.close()
-        await self._refresh_facts()
-        fresh = self._stale
+        self._begin_facts()  # figures do not wait for Postgres
+        fresh = self._shown != self._version
+        self._shown = self._version
         for channel in list(self._channels.values()):
             if channel.source is not None:
                 self._take(channel, await channel.source.take(FRAME_ENTRIES_MAX))
             elif fresh:
                 self._compute(channel)
-        async with self.tick:
-            self.tick.notify_all()
+        for viewer in self.viewers:
+            viewer.set()
+
+    def _begin_facts(self) -> asyncio.Task[None] | None:
+        """Have facts read that are too old; the task that does."""
+        if self._reading is not None and not self._reading.done():
+            return self._reading
+        if time.monotonic() - self._facts_s < FACTS_S:
+            return None
+        self._facts_s = time.monotonic()
+        self._reading = asyncio.create_task(self._read_facts())
+        return self._reading
 
     async def _refresh_facts(self) -> None:
-        if time.monotonic() - self._facts_s < FACTS_S:
-            return
+        reading = self._begin_facts()
+        if reading is not None:
+            await asyncio.shield(reading)
+
+    async def _read_facts(self) -> None:
         try:
             since = self._facts.since
             self._facts = await run_in_threadpool(facts_of.read, self._db)
             self._facts.since = since
-            self._stale = True
+            self._version += 1
         except SQLAlchemyError as problem:
             log.warning("live feed: Postgres: %s", str(problem).splitlines()[0])
-        self._facts_s = time.monotonic()
 
     def _sources(self) -> list[worlds.Source]:
         return [

@@ -17,10 +17,11 @@ RATE_COUNTERS = {
     "naks_sent": "naks_sent",
     "losses": "losses",
     "lost_for_good": "lost_for_good",
-    "rate_limited": "rate_limited",
-    "flow_limited": "flow_limited",
 }
 """Rate -> the counter whose growth it is."""
+HELD = {"rate_held": "rate_held_ns", "flow_held": "flow_held_ns"}
+"""Share of the time -> the publication's total that it is made of. Of many, the greatest counts."""
+HELD_TOLD_MIN = 0.01
 
 Key = tuple[str, str, str, int, int]
 
@@ -52,21 +53,39 @@ def growth(before: Json | None, after: Json, counter: str, seconds: float) -> fl
 
 def rates(before: Json | None, after: Json, seconds: float) -> Json:
     """`Rates` of one counter row."""
-    return {
+    made = {
         name: round(growth(before, after, counter, seconds), 1)
         for name, counter in RATE_COUNTERS.items()
     }
+    return made | dict.fromkeys(HELD, 0.0)
+
+
+def held(before: Json | None, after: Json, seconds: float) -> Json:
+    """For which share of the time limits held a publication's packets back."""
+    if before is None:  # what it has waited before is not of this interval
+        return dict.fromkeys(HELD, 0.0)
+    return {
+        name: min(1.0, round(growth(before, after, total, seconds) / 1e9, 4))
+        for name, total in HELD.items()
+    }
+
+
+def throttle(made: Json) -> str:
+    """What holds packets back for a time worth telling: ``flow``, ``rate`` or ``none``."""
+    if made["flow_held"] >= HELD_TOLD_MIN:
+        return "flow"
+    return "rate" if made["rate_held"] >= HELD_TOLD_MIN else "none"
 
 
 def no_rates() -> Json:
     """`Rates` of nothing."""
-    return dict.fromkeys(RATE_COUNTERS, 0.0)
+    return dict.fromkeys((*RATE_COUNTERS, *HELD), 0.0)
 
 
 def add(total: Json, more: Json) -> None:
     """Add rates to rates."""
     for name, value in more.items():
-        total[name] = round(total[name] + value, 1)
+        total[name] = max(total[name], value) if name in HELD else round(total[name] + value, 1)
 
 
 def ratio(part: float, whole: float) -> float:

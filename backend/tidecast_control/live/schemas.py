@@ -54,8 +54,8 @@ class Rates(View):
     naks_sent: float = 0
     losses: float = 0
     lost_for_good: float = 0
-    rate_limited: float = 0
-    flow_limited: float = 0
+    rate_held: float = Field(0, description="Share of the time a rate limit held packets back")
+    flow_held: float = Field(0, description="The same of a receiver's window; of many the greatest")
 
 
 class Slow(View):
@@ -323,6 +323,10 @@ class CursorLive(View):
     pressure: str = ""
 
 
+LETTERS = "Stored in their topic, and not sent again since"
+GIVEN_UP = "Messages since its engines started; without a topic for them they are gone"
+
+
 class SubscriptionLive(View):
     """A durable subscription, live."""
 
@@ -336,7 +340,8 @@ class SubscriptionLive(View):
     drain_s: float | None = None
     outstanding: Int64 | None = None
     delivered_per_s: float | None = None
-    dead_letters: Int64 | None = Field(None, description="Since the subscription was made")
+    dead_letters: Int64 | None = Field(None, description=LETTERS)
+    given_up: Int64 | None = Field(None, description=GIVEN_UP)
     pressure: str = Field("", description="Why it waits; empty = it does not")
     cursors: dict[str, CursorLive] = Field({}, description="By queue; the furthest behind")
 

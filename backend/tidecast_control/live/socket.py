@@ -73,7 +73,7 @@ class Viewer:
         self._sent: dict[str, int | None] = {}
         """Channel -> seq of the newest frame that was sent; None = a snapshot comes first."""
         self._hz = 4.0
-        self._changed = asyncio.Event()
+        self._tick = asyncio.Event()
         self._lock = asyncio.Lock()
 
     async def watch(self, text: str) -> None:
@@ -98,7 +98,7 @@ class Viewer:
                 continue
             self._channels[name] = channel
             await self._begin(name, channel, int(wanted.after) if wanted.after else None)
-        self._changed.set()
+        self._tick.set()
 
     def _internal(self, name: str) -> str:
         """The channel's name in the feed: those without the right get one without payloads."""
@@ -132,6 +132,7 @@ class Viewer:
 
     def close(self) -> None:
         """Nothing is watched any more."""
+        self._feed.viewers.discard(self._tick)
         for channel in self._channels.values():
             self._feed.close(channel)
         self._channels.clear()
@@ -139,8 +140,10 @@ class Viewer:
     async def send_frames(self) -> None:
         """Send what is new at each tick, at most ``hz`` times a second; ping when nothing is."""
         spoke_s = checked_s = time.monotonic()
+        self._feed.viewers.add(self._tick)
         while True:
             began_s = time.monotonic()
+            self._tick.clear()
             if await self._send_new():
                 spoke_s = time.monotonic()
             elif began_s - spoke_s >= PING_S:
@@ -151,25 +154,10 @@ class Viewer:
                 if not await self._still_allowed():
                     await self._websocket.close(4401, "unauthenticated")
                     return
-            await self._wait(began_s)
-
-    async def _wait(self, began_s: float) -> None:
-        self._changed.clear()
-        tick = asyncio.create_task(self._tick())
-        changed = asyncio.create_task(self._changed.wait())
-        try:
-            await asyncio.wait((tick, changed), timeout=PING_S, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            tick.cancel()
-            changed.cancel()
-        if not self._changed.is_set():
-            spare_s = began_s + 1 / self._hz - 0.02 - time.monotonic()
-            if spare_s > 0:
-                await asyncio.sleep(spare_s)
-
-    async def _tick(self) -> None:
-        async with self._feed.tick:
-            await self._feed.tick.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._tick.wait(), PING_S)
+            if self._hz < self._feed.hz:  # fewer frames than there are ticks
+                await asyncio.sleep(max(0.0, began_s + 0.9 / self._hz - time.monotonic()))
 
     async def _still_allowed(self) -> bool:
         try:

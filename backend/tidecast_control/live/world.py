@@ -81,17 +81,21 @@ def _add_node(world: World, source: Source) -> None:
     now = r.rows_of(sample)
     total = r.no_rates()
     by_session: dict[tuple[str, int], tuple[Json, Json]] = {}
+    before = {p["session"]: p for p in (source.before or {}).get("publications", ())}
+    rings = {p["session"]: p for p in sample["publications"]}
     for key, row in now.items():
-        kind = key[0]
+        kind, session = key[0], row["session"]
         if kind in ("publication", "image"):
             made = r.rates(old.get(key), row, seconds)
-            by_session[(kind, row["session"])] = (row, made)
+            if kind == "publication" and session in rings:
+                made |= r.held(before.get(session), rings[session], seconds)
+            by_session[(kind, session)] = (row, made)
             r.add(total, made)
         elif kind in AGENT_KINDS:
             _add_agent(world, node, kind, old.get(key), row, seconds)
         _add_causes(world, row)
     r.add(world.totals, total)
-    before_heads = {p["session"]: p["head"] for p in (source.before or {}).get("publications", ())}
+    before_heads = {session: p["head"] for session, p in before.items()}
     for publication in sample["publications"]:
         _add_publication(world, source, publication, by_session, before_heads, seconds)
     _add_receivers(world, node, sample)
@@ -125,7 +129,8 @@ def _add_subscription(world: World, row: Json, old: Json | None, seconds: float)
         "members": row["members"] + (seen["members"] if seen else 0),
         "lag_messages": str(lag),
         "outstanding": str(int(row["outstanding"]) + int(seen["outstanding"] if seen else 0)),
-        "dead_letters": str(int(row["dead"]) + int(seen["dead_letters"] if seen else 0)),
+        "dead_letters": str(row["dead_open"] + int(seen["dead_letters"] if seen else 0)),
+        "given_up": str(row["dead"] + int(seen["given_up"] if seen else 0)),
         "pressure": row.get("pressure", "") or (seen["pressure"] if seen else ""),
         "cursors": {name: _texts(each) for name, each in row.get("cursors", {}).items()}
         | (seen["cursors"] if seen else {}),
@@ -263,10 +268,9 @@ def _add_publication(
     topic["ring_fill"] = max(topic["ring_fill"], fill)
     topic["lag_packets"] = max(topic["lag_packets"], lag)
     topic["nodes"].append(node)
-    if made["flow_limited"] > 0:
-        topic["throttle"] = "flow"
-    elif made["rate_limited"] > 0 and topic["throttle"] == "none":
-        topic["throttle"] = "rate"
+    throttle = r.throttle(made)
+    if throttle == "flow" or topic["throttle"] == "none":
+        topic["throttle"] = throttle
     _add_readers(world, source, publication, publication["topic"], identity, head)
 
 

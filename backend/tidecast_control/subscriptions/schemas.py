@@ -63,7 +63,8 @@ class SubscriptionStatus(Status):
     lag_s: float | None = None
     drain_s: float | None = Field(None, description="Time to drain at the present rate")
     outstanding: Int64 | None = None
-    dead_letters: Int64 | None = Field(None, description="Since it was made")
+    dead_letters: Int64 | None = Field(None, description="Stored, and not sent again since")
+    given_up: Int64 | None = Field(None, description="Messages, since its engines started")
     pressure: str = Field("", description="Why it is slow; empty = it is not")
     cursors: list[QueueCursor] = Field([], description="The furthest behind first, at most 64")
 

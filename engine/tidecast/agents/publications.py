@@ -63,6 +63,10 @@ PUBLICATION = np.dtype(
         ("owner", np.int64),  # highest epoch of an owner that has acked
         ("block_at", np.int64),  # where the producer's block lies in its SETUP
         ("held_ns", np.int64),  # since when a receiver holds back half the ring, 0 = none does
+        ("waits_ns", np.int64),  # the last cycle, if a limit held packets back in it, else 0
+        ("waits_rate", np.int64),  # 1: it was the rate limit, 0: flow control
+        ("rate_held_ns", np.int64),  # for how long in all each of them has held packets back
+        ("flow_held_ns", np.int64),
     ]
 )
 

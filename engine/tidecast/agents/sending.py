@@ -137,6 +137,8 @@ def _sealed_run(pub, ring, wanted, now_ns):
 @inlined
 def send_new_packets(S, p, pub, ring, now_ns):
     """Send sealed packets. Returns how many went out."""
+    if pub.waits_ns != 0:
+        _count_wait(pub, now_ns)
     if now_ns < pub.hold_until_ns:
         return 0
     wanted = BURST_PACKETS_MAX
@@ -159,6 +161,8 @@ def send_new_packets(S, p, pub, ring, now_ns):
     allowed = _allowance(S, pub, ring, wanted, now_ns)
     if allowed <= 0:
         counted(S, pub, C.RATE_LIMITED, 1)
+        if word & lay.CONTROL_LENGTH_MASK > _HEADER:
+            pub.waits_ns, pub.waits_rate = now_ns, 1
         return 0
     n, total = _sealed_run(pub, ring, allowed, now_ns)
     if n == 0:
@@ -188,9 +192,22 @@ def send_new_packets(S, p, pub, ring, now_ns):
 
 
 @inlined
+def _count_wait(pub, now_ns):
+    """A limit held packets back in the cycle before: the time since then is its."""
+    if pub.waits_rate != 0:
+        pub.rate_held_ns += now_ns - pub.waits_ns
+    else:
+        pub.flow_held_ns += now_ns - pub.waits_ns
+    pub.waits_ns = 0
+
+
+@inlined
 def _flow_limited(S, pub, ring, now_ns):
     word = load_acquire(ring, control_at(pub.sent, pub.slots - 1))
+    if pub.sent - pub.lowest >= pub.slots:  # its ring is full: the writer itself has to wait
+        pub.waits_ns, pub.waits_rate = now_ns, 0
     if holds(word, pub.sent) and word & lay.CONTROL_LENGTH_MASK > _HEADER:
+        pub.waits_ns, pub.waits_rate = now_ns, 0
         if pub.blocked_ns == 0:
             pub.blocked_ns = now_ns
             counted(S, pub, C.FLOW_LIMITED, 1)

@@ -169,6 +169,7 @@ def _subscription(subscription: SubscriptionHere, lanes: dict[int, tuple[Place, 
         "lag_messages": sum(max(0, lane.end - lane.position) for _, lane in mine),
         "lag_s": _oldest([lane for _, lane in mine]),
         "outstanding": sum(lane.out for _, lane in mine),
+        "dead_open": saved.dead_open,
         "pressure": _pressure([lane for _, lane in worst]),
         "cursors": {f"{topic}:{queue}": _cursor(lane) for (topic, queue), lane in worst},
     }

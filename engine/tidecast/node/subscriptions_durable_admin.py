@@ -68,6 +68,7 @@ def show(subs: DurableSubscriptions, pattern: str, name: str, lanes: bool = True
         for field in ("lag", "outstanding", "waiting", "delivered", "settled", "redelivered",
                       "naks", "timeouts", "dead"):  # fmt: skip
             found[field] = sum(row[field] for row in rows)
+        found["dead_open"] = saved.dead_open
         found["lag_s"] = max((row["lag_s"] for row in rows), default=0.0)
         if lanes:
             found["lanes"] = rows

@@ -74,6 +74,8 @@ class DeadLetters:
             "reason": dead.reason or CAUSES[dead.cause],
         }  # fmt: skip
         topic = subscription.saved.dead_letter
+        with self._subs.lock:
+            subscription.saved.dead_open += bool(topic)
         event = ev.MessageDead(dead_letter=topic, **about) if topic else ev.MessageDropped(**about)
         self._subs.node.tell_all(event)
 

@@ -142,6 +142,7 @@ def _merged(mine: SavedSubscription, came: SavedSubscription, topic: str) -> Sav
         lanes=[*(lane for lane in mine.lanes if lane.topic != topic), *came.lanes],
         redriven=sorted({*map(tuple, mine.redriven), *map(tuple, came.redriven)}),
         redrive_start=starts,
+        dead_open=max(mine.dead_open, came.dead_open),
     )
 
 

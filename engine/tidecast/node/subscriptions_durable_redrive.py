@@ -79,7 +79,14 @@ class _Page:
     found: list[tuple[int, int, dict[str, Any]]] = field(default_factory=list)
     following: dict[int, int] = field(default_factory=dict)
     scanned: int = 0
+    partial: bool = False
+    """It begins behind what may be left."""
     more: bool = False
+
+    @property
+    def is_all(self) -> bool:
+        """Nothing of the subscription is left."""
+        return not self.more and self.reason is None and self.key is None and not self.partial
 
     @property
     def full(self) -> bool:
@@ -138,10 +145,14 @@ def redrive(
         done = {(int(queue), int(token)) for queue, token in saved.redriven}
         page = _Page(pattern, name, reason, key, limit, done, dict(saved.redrive_start))
         queues = [] if here is None else list(here.queues)
+        page.partial = bool(behind)
     for one in queues:
         page.scan(one.queue, one.log, behind.get(one.queue, 0), dry_run)
     if not dry_run:
         _send(subs, page, to)
+    elif page.is_all:
+        with subs.lock:
+            saved.dead_open = len(page.found)
     return {
         "records": len(page.found), "scanned": page.scanned, "dry_run": dry_run,
         "tokens": [(record["headers"][f"{MARK}queue"], record["headers"][f"{MARK}token"])
@@ -159,6 +170,8 @@ def _send(subs: DurableSubscriptions, page: _Page, to: str | None) -> None:
         subs.letters.sent(topic)
     with subs.lock:
         subscription = subs.get(page.pattern, page.name)
+        left = max(0, subscription.saved.dead_open - len(page.found))
+        subscription.saved.dead_open = 0 if page.is_all else left
         done = {*page.done, *((queue, token) for queue, token, _ in page.found)}
         subscription.saved.redrive_start = page.starts
         subscription.saved.redriven = sorted(

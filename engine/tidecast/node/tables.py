@@ -445,6 +445,8 @@ def publication_row(publication: Publication) -> dict[str, Any]:
             "receivers": int(record["receivers"]),
             "slowest_consumed": min(int(record["lowest"]), int(record["sent"])),
             "rtt_ns": int(record["rtt_ns"]),
+            "rate_held_ns": int(record["rate_held_ns"]),
+            "flow_held_ns": int(record["flow_held_ns"]),
         }
     return row
 

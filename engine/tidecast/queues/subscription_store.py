@@ -55,6 +55,8 @@ class SavedSubscription(msgspec.Struct, kw_only=True):
     """(queue, token) of dead letters that were sent again."""
     redrive_start: dict[int, int] = {}
     """By queue of the dead-letter topic: before it, nothing is left to be sent again."""
+    dead_open: int = 0
+    """Dead letters that were stored and not sent again since."""
 
 
 class SubscriptionStore:

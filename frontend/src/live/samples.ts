@@ -15,8 +15,8 @@ const RATES = [
   "naks_sent",
   "losses",
   "lost_for_good",
-  "rate_limited",
-  "flow_limited",
+  "rate_held",
+  "flow_held",
 ] as const;
 
 type Numbers = Record<string, unknown>;

@@ -11,8 +11,8 @@ export const METRICS: Record<Metric, { name: string; unit: string; start: number
   lost_packets_per_s: { name: "Packets lost for good", unit: "a second", start: 0 },
   packets_out_per_s: { name: "Packets sent", unit: "a second", start: 100_000 },
   bytes_out_per_s: { name: "Bytes sent", unit: "a second", start: 100_000_000 },
-  rate_limited_per_s: { name: "Held back by rate limit", unit: "times a second", start: 100 },
-  flow_limited_per_s: { name: "Held back by flow control", unit: "times a second", start: 100 },
+  rate_held: { name: "Held back by rate limit", unit: "share of the time, 0 to 1", start: 0.5 },
+  flow_held: { name: "Held back by flow control", unit: "share of the time, 0 to 1", start: 0.5 },
   node_down: { name: "Node down", unit: "1 = down", start: 0 },
   drift: { name: "Drift", unit: "1 = not applied", start: 0 },
 };

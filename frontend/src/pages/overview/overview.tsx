@@ -157,15 +157,16 @@ export function OverviewPage() {
             ]}
           />
         </Card>
-        <Card title="Held back" hint="times a second">
+        <Card title="Held back" hint="share of the time, the worst publisher">
           <TimeChart
             channel={CHANNEL}
-            label="Sends held back a second"
+            label="Share of the time that limits held packets back"
             height={150}
-            format={(value) => rate(value)}
+            floor={1}
+            format={percent}
             series={[
-              { key: "rate_limited", label: "by rate limit", tint: 3 },
-              { key: "flow_limited", label: "by flow control", tint: 4, dash: true },
+              { key: "rate_held", label: "by rate limit", tint: 3 },
+              { key: "flow_held", label: "by flow control", tint: 4, dash: true },
             ]}
           />
         </Card>

@@ -139,10 +139,10 @@ function Body({ data }: { data: Reliability }) {
         />
         <Stat
           label="Held back"
-          value={rate(rates.flow_limited)}
-          note={`${rate(rates.rate_limited)} by rate limit`}
-          help="Sends that flow control held back"
-          spark={{ channel: CHANNEL, name: "flow_limited", tint: 4 }}
+          value={percent(rates.flow_held)}
+          note={`by flow control; ${percent(rates.rate_held)} by rate limit`}
+          help="Share of the time, of the publisher that is held back most"
+          spark={{ channel: CHANNEL, name: "flow_held", tint: 4 }}
         />
         <Stat
           label="Slowest receiver"

@@ -36,7 +36,7 @@ export function bottleneck(
   const { unsent, held } = stagesOf(publication);
   if (publication.receivers === 0) return "no receiver";
   if (unsent < 0.05 && held < 0.25) return "none";
-  if (unsent >= held) return publication.rates.rate_limited > 0 ? "sender: rate limit" : "sender";
+  if (unsent >= held) return publication.rates.rate_held > 0 ? "sender: rate limit" : "sender";
   const slowest = receivers.find((one) => one.slowest && one.session === publication.session);
   return slowest ? `receiver ${slowest.node}` : "slowest receiver";
 }

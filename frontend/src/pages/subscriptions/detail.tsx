@@ -22,7 +22,7 @@ import { type Column, Table } from "@/ui/table";
 import { SubscriptionEditor } from "./editor";
 import { Redrive } from "./redrive";
 import { Seek } from "./seek";
-import { cursorShares, drainNote, exactOr, SubscriptionState } from "./state";
+import { cursorShares, drainNote, exactOr, lostOf, SubscriptionState } from "./state";
 
 const route = getRouteApi("/app/subscriptions/$name");
 type Cursor = Schemas["QueueCursor"];
@@ -93,7 +93,7 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
   const params = { path: { name } };
   const close = () => setAsked(null);
   const lag = live?.lag_messages ?? status.lag_messages;
-  const dead = live?.dead_letters ?? status.dead_letters;
+  const dead = lostOf(subscription, live);
   const cursors: Cursor[] = live?.cursors
     ? Object.entries(live.cursors).map(([queue, each]) => ({ queue, ...each }))
     : (status.cursors ?? []);
@@ -195,7 +195,7 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
             label="Dead letters"
             value={exactOr(dead)}
             tone={dead && dead !== "0" ? "bad" : undefined}
-            note={spec.dead_letter || "no topic for them"}
+            note={spec.dead_letter ? `in ${spec.dead_letter}` : "gone: no topic for them"}
           />
         </div>
         <div className="grid grid-cols-1 gap-3 xl:grid-cols-3">

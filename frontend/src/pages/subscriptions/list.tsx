@@ -18,7 +18,7 @@ import { Empty, Failed, Loading } from "@/ui/states";
 import { type Column, Table } from "@/ui/table";
 import { VirtualTable } from "@/ui/virtual-table";
 import { SubscriptionEditor } from "./editor";
-import { lagTrend, SubscriptionState } from "./state";
+import { lagTrend, lostOf, SubscriptionState } from "./state";
 
 const route = getRouteApi("/app/subscriptions");
 
@@ -111,7 +111,7 @@ const COLUMNS: Column<Row>[] = [
     right: true,
     width: "6.5rem",
     cell: (row) => {
-      const dead = row.live?.dead_letters ?? row.subscription.status.dead_letters;
+      const dead = lostOf(row.subscription, row.live);
       return dead && dead !== "0" ? <Badge tone="bad">{exact(dead)}</Badge> : exact(dead);
     },
   },

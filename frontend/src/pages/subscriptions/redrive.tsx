@@ -21,7 +21,7 @@ export function Redrive({
 }: {
   name: string;
   topic: string;
-  count: string | null;
+  count: string | null | undefined;
   onClose: () => void;
 }) {
   const { busy, act } = useAct();
@@ -67,7 +67,11 @@ export function Redrive({
       {topic ? (
         <div className="grid gap-3 pb-2 sm:grid-cols-2">
           <p className="col-span-full text-sm">
-            {count === null ? "They are in" : `${exact(count)} went to`}{" "}
+            {count == null
+              ? "They are in"
+              : count === "0"
+                ? "None is left in"
+                : `${exact(count)} in`}{" "}
             <Link
               to="/messages"
               search={{ topic, view: "browse" }}

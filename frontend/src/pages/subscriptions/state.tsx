@@ -64,4 +64,10 @@ export function cursorShares(cursor: {
   return { acked, delivered: Math.max(0, share(cursor.delivered) - acked) };
 }
 
+/** Messages given up: those that still wait in their topic, or all of them where there is none. */
+export const lostOf = (subscription: Subscription, live: SubscriptionLive | undefined) => {
+  const told = live ?? subscription.status;
+  return subscription.spec.dead_letter ? told.dead_letters : told.given_up;
+};
+
 export const exactOr = (value: string | null | undefined) => (value == null ? "–" : exact(value));

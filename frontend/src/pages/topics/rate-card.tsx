@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from "react";
 import { bodyOf, http, type Schemas, wanted } from "@/api/client";
 import { type Topic, topicQuery } from "@/api/queries";
 import { useMay } from "@/app/session";
-import { byteRate, bytes, compact, exact, parseAmount, rate } from "@/lib/format";
+import { byteRate, bytes, compact, exact, parseAmount, percent, rate } from "@/lib/format";
 import { positionOf, STEPS, valueAt } from "@/lib/log-scale";
 import { useLivePart } from "@/live/store";
 import { Badge } from "@/ui/badge";
@@ -51,8 +51,17 @@ export function RateCard({ topic }: { topic: Topic }) {
   const client = useQueryClient();
   const live = useLivePart(`topic:${name}`, (data) => data.topic);
   const [pending, setPending] = useState(0);
+  /** What was set and is not stored yet. */
+  const [drafts, setDrafts] = useState<Partial<Record<FieldName, number>>>({});
   const effective = topic.status.effective_rate;
-  const settled = pending === 0 && topic.status.observed_generation >= topic.metadata.generation;
+  const settled =
+    pending === 0 &&
+    Object.keys(drafts).length === 0 &&
+    topic.status.observed_generation >= topic.metadata.generation;
+  const draft = (field: FieldName, value: number | null) =>
+    setDrafts(({ [field]: _, ...others }) =>
+      value === null ? others : { ...others, [field]: value },
+    );
 
   const send = async (field: FieldName, value: number | null) => {
     setPending((count) => count + 1);
@@ -67,6 +76,7 @@ export function RateCard({ topic }: { topic: Topic }) {
       // What the engines report back comes a moment later.
       setTimeout(() => client.invalidateQueries({ queryKey: topicQuery(name).queryKey }), 600);
     } catch (error) {
+      draft(field, null);
       toast.error(error instanceof Error ? error.message : String(error));
       client.invalidateQueries({ queryKey: topicQuery(name).queryKey });
     } finally {
@@ -102,13 +112,15 @@ export function RateCard({ topic }: { topic: Topic }) {
                 : effective.bytes_source
             }
             disabled={!may}
+            draft={drafts[scale.field] ?? null}
+            setDraft={(value) => draft(scale.field, value)}
             send={(value) => send(scale.field, value)}
           />
         ))}
         <div className="flex flex-wrap items-center gap-3 border-t pt-2.5 text-muted text-xs">
           <span className="num">
             Now {rate(live?.rates.packets_out, " pkt/s")}, {byteRate(live?.rates.bytes_out)}; held
-            back {rate(live?.rates.rate_limited, " times/s")}
+            back {percent(live?.rates.rate_held)} of the time
           </span>
           {(effective.shadowed ?? []).length > 0 && (
             <span>Overridden: {effective.shadowed?.join(", ")}</span>
@@ -120,8 +132,8 @@ export function RateCard({ topic }: { topic: Topic }) {
                 path: `/api/v1/topics/${encodeURIComponent(name)}`,
                 body: {
                   spec: {
-                    rate_packets_per_s: topic.spec.rate_packets_per_s,
-                    rate_bytes_per_s: topic.spec.rate_bytes_per_s,
+                    rate_packets_per_s: drafts.rate_packets_per_s ?? topic.spec.rate_packets_per_s,
+                    rate_bytes_per_s: drafts.rate_bytes_per_s ?? topic.spec.rate_bytes_per_s,
                   },
                 },
               }}
@@ -143,18 +155,20 @@ interface RowProps {
   effective: number;
   source: string;
   disabled: boolean;
+  draft: number | null;
+  setDraft: (value: number | null) => void;
   send: (value: number | null) => void;
 }
 
-function RateRow({ scale, own, effective, source, disabled, send }: RowProps) {
-  const [draft, setDraft] = useState<number | null>(null);
+function RateRow({ scale, own, effective, source, disabled, draft, setDraft, send }: RowProps) {
   const [typed, setTyped] = useState<string | null>(null);
   const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
   const value = draft ?? own ?? effective;
   useEffect(() => () => clearTimeout(timer.current), []);
   // The engine has said the same: nothing is ahead of it any more.
+  // biome-ignore lint/correctness/useExhaustiveDependencies: `setDraft` is another one at each render
   useEffect(() => {
-    if (own === draft) setDraft(null);
+    if (draft !== null && own === draft) setDraft(null);
   }, [own, draft]);
 
   const set = (next: number) => {
