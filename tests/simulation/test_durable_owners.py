@@ -18,8 +18,11 @@ from tidecast.client.start import Latest
 from tidecast.config import TopicConfig
 from tidecast.errors import Fenced, NotFound, StorageError
 from tidecast.events import ConsumerStandsBy, QueuesTaken
+from tidecast.layout.segment import SEGMENT_HEADER_BYTES
+from tidecast.log.files import segment_name
 from tidecast.log.queue_files import QueueFiles, queues_of, topics_of
 from tidecast.log.takeover import Owner, Owners
+from tidecast.node import durable_upkeep
 from tidecast.node.durable_topic import DurableTopic
 from tidecast.node.subscriptions_durable_checks import restored
 from tidecast.queues.adapter import Record, pack, restamp
@@ -137,6 +140,39 @@ def test_a_consumer_may_open_a_subscription_before_its_engine_has_the_queues(
         assert [s["name"] for s in b.engine.consumers.perform("list", {})] == ["fresh"]
 
 
+@pytest.fixture
+def all_are_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever hands over begins new segments, however small the old ones are."""
+    monkeypatch.setattr(durable_upkeep, "COPIED_BYTES_MAX", SEGMENT_HEADER_BYTES)
+
+
+@pytest.mark.usefixtures("all_are_sealed")
+def test_what_is_handed_over_is_linked_and_not_copied(tmp_path: Path) -> None:
+    with cluster(tmp_path) as one:
+        a = one.node("a")
+        one.until_kept(a)
+        publisher = a.connect().publisher("orders", producer="p")
+        for body in BODIES:
+            publisher.publish(body, key=b"k")
+        durable(one, publisher)
+        b = one.node("b")
+        hand_over(one, b)
+        log = next(one for one in b.engine.durable.topics["orders"].logs if one.next_token)
+        old, fresh = (log.directory / segment_name(each.base_token) for each in log.segments)
+        assert old.stat().st_nlink == 2, "in the directory of the owner before, too"
+        assert fresh.stat().st_size == SEGMENT_HEADER_BYTES
+        assert log.recovered.scanned_bytes == SEGMENT_HEADER_BYTES
+        publisher.publish(b"more", key=b"k")
+        durable(one, publisher)
+        hand_over(one, a)
+        again = b.connect().publisher("orders", producer="p", first_seq=1)
+        for body in [*BODIES, b"more", b"last"]:
+            again.publish(body, key=b"k")
+        durable(one, again)
+        assert one.payloads() == [*BODIES, b"more", b"last"], "what it repeats is known"
+
+
+@pytest.mark.usefixtures("all_are_sealed")
 @pytest.mark.parametrize("seed", range(2))
 def test_nothing_is_skipped_over_many_owners(tmp_path: Path, seed: int) -> None:
     moves(tmp_path, seed, 6)

@@ -9,8 +9,10 @@ import pytest
 from tests.support.pulling import S_NS, drain, payloads, rig
 
 from tidecast.agents.puller_entries import pause_lane, seek_lane
+from tidecast.buffers.member_ring import RUN_COUNT
 from tidecast.errors import ConfigError
 from tidecast.native.predicates import Predicate, digest_of
+from tidecast.queues.window import WINDOW_MIN, WINDOW_SMALL
 
 
 def test_a_record_wakes_only_the_lanes_of_its_stream_and_the_others_move_on() -> None:
@@ -51,7 +53,7 @@ def test_c1_lanes_of_streams_get_all_of_their_own_whatever_happens(seed: int) ->
             what = rng.integers(0, 10)
             i = int(rng.integers(0, 6))
             if what < 5:
-                keys = rng.integers(0, 30, int(rng.integers(1, 60))).tolist()
+                keys = rng.integers(0, rng.choice((2, 30)), int(rng.integers(1, 60))).tolist()
                 sent += keys
                 r.put(q, *((b"k%d" % k, bytes(40)) for k in keys))
             elif what == 5:
@@ -83,6 +85,40 @@ def test_c1_lanes_of_streams_get_all_of_their_own_whatever_happens(seed: int) ->
         for k in range(6):
             assert seen[k] == {token for token, key in enumerate(sent) if key == k}
             assert r.position(lanes[k]) == (len(sent), len(sent))
+
+
+def test_records_of_a_stream_that_lie_together_are_one_frame_and_a_small_window_grows() -> None:
+    with rig(reads_here=True) as r:
+        q, m = r.queue(), r.member(in_flight_max=4000)
+        lane = r.lane(q, m, key_pattern="mine")
+        r.run()
+        r.put(q, *[(b"mine", b"%d" % i) for i in range(5)], (b"other", b""), (b"mine", b"5"))
+        r.run()
+        got = m.take()
+        assert payloads(got) == [b"%d" % i for i in range(6)]
+        assert m.runs[:2, RUN_COUNT].tolist() == [5, 1]
+        assert r.lane_record(lane)["window_mask"] == WINDOW_SMALL - 1
+        m.ack_all(got)
+        r.run()
+        assert (r.lane_record(lane)["w_first"], r.lane_record(lane)["w_next"]) == (0, 0)
+        r.put(q, *[(b"mine", b"%d" % i) for i in range(300)])
+        r.run()
+        more = drain(r, m)
+        assert payloads(more) == [b"%d" % i for i in range(300)]
+        assert r.lane_record(lane)["window_mask"] >= WINDOW_MIN - 1
+        assert r.position(lane) == (307, 307)
+
+
+@pytest.mark.parametrize("length", [1, 63, 64, 200])
+def test_keys_of_any_length_are_followed(length: int) -> None:
+    """A short key lies beside its lane, a longer one elsewhere."""
+    key = b"k" * length
+    with rig(reads_here=True) as r:
+        q, m = r.queue(), r.member()
+        r.lane(q, m, key_pattern=key.decode())
+        r.lane(q, m, key_pattern="x" * length)
+        r.put(q, (key, b"1"), (key + b"k", b"2"), (key[:-1], b"3"), (key, b"4"))
+        assert payloads(drain(r, m)) == [b"1", b"4"]
 
 
 def test_a_compiled_filter_chooses_records_and_what_raises_is_delivered() -> None:

@@ -23,6 +23,7 @@ from tidecast.buffers.member_ring import MemberFile
 from tidecast.errors import Conflict, TidecastError
 from tidecast.layout import member as lay
 from tidecast.layout import segment as seg
+from tidecast.native.lines import lined_table
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address
 from tidecast.native.predicates import Predicate
@@ -38,6 +39,8 @@ from tidecast.queues.sources import Fetched, Source
 from tidecast.queues.where import where_of
 
 RETRY_NS = 1_000_000_000
+_KEY_BYTES = 64
+_SMALL_BYTES = _KEY_BYTES + wi.WINDOW_SMALL * (wi.ENTRY_BYTES + 2 * 8)
 _GAPS = 1024
 
 
@@ -109,6 +112,7 @@ class Puller:
         wakes[lay.WAKE_BELL_AT : lay.WAKE_BELL_AT + 8].view(np.int64)[0] = bell
         self._bells, self._wakes = bells, wakes
         self._windows: dict[int, tuple[Any, ...]] = {}
+        self._small = lined_table(cu.LANES_MAX * _SMALL_BYTES, np.uint8).reshape(-1, _SMALL_BYTES)
         self._members: dict[int, MemberFile] = {}
         self._waiting: dict[int, int] = {}
         self._pending: dict[int, _Pending] = {}
@@ -163,7 +167,7 @@ class Puller:
         ack_wait_ns: int = 30_000_000_000,
         deliveries_max: int = 5,
         restored: np.ndarray | None = None,
-        window: int = wi.WINDOW_MIN,
+        window: int = 0,
         name: str = "",
         key_pattern: str = "",
         headers: dict[str, str] | None = None,
@@ -181,19 +185,23 @@ class Puller:
             raise Conflict(f"a puller serves at most {cu.LANES_MAX} lanes")
         lane = int(free[0])
         generation = max(int(S.lanes[lane]["generation"]) + 1, self._generation)
-        entries_memory, keys = wi.window_memory(window)
         rows = np.zeros((0, 3), dtype=np.int64) if restored is None else restored.copy()
         many = key_pattern.endswith("*")
         chosen = where_of(where, key_pattern[:-1] if many else "", headers)
         stream = chosen.key if many or not key_pattern else key_pattern
         key, own, program = map(_kept, (stream.encode(), name.encode(), chosen.program))
+        entries_memory, keys = self._window_memory(lane, window, bool(stream))
+        if stream and key.size <= _KEY_BYTES:
+            self._small[lane, : key.size] = key
+            key = self._small[lane, : key.size]
         self._windows[lane] = (entries_memory, keys, rows, key, own, program)
         S.lanes[lane] = np.zeros((), dtype=cu.LANE)
         record = S.lanes[lane]
         values = {
             "generation": generation, "sub": sub, "queue": q, "next": token,
             "reason": cu.NO_MEMBER, "block": -1, "parked": -1, "owner": -1,
-            "window_address": address(entries_memory), "window_mask": window - 1,
+            "window_address": address(entries_memory),
+            "window_mask": entries_memory.size // wi.ENTRY_BYTES - 1,
             "keys_address": address(keys), "keys_mask": keys.size - 1,
             "ack_wait_ns": ack_wait_ns, "deliveries_max": deliveries_max,
             "restored_address": address(rows), "restored_n": len(rows),
@@ -215,6 +223,15 @@ class Puller:
             self.filter_by(lane, predicate)
         record["active"] = 1
         return lane
+
+    def _window_memory(self, lane: int, entries: int, one_stream: bool) -> tuple[Bytes, Any]:
+        """Memory for a window; a lane of one stream has a few entries next to its key at first."""
+        if entries or not one_stream:
+            return wi.window_memory(entries or wi.WINDOW_MIN)
+        memory = self._small[lane, _KEY_BYTES:]
+        memory[:] = 0
+        at = wi.WINDOW_SMALL * wi.ENTRY_BYTES
+        return memory[:at], memory[at:].view(np.int64)
 
     def filter_by(self, lane: int, predicate: Predicate) -> None:
         """Deliver only what a compiled function keeps; it is kept alive as long as the lane."""
@@ -475,7 +492,8 @@ class Puller:
 
     def _grow_window(self, lane: int) -> None:
         record = self.state.lanes[lane]
-        size = min(4 * (int(record["window_mask"]) + 1), wi.WINDOW_MAX)
+        larger = max(4 * (int(record["window_mask"]) + 1), wi.WINDOW_MIN)
+        size = min(larger, wi.WINDOW_MAX)
         if not record["active"] or size <= int(record["window_mask"]) + 1:
             return
         memory, keys = wi.window_memory(size)

@@ -7,6 +7,7 @@ import numpy as np
 from tidecast.agents.events import ATTENTION_FIELDS, EVENT_FIELDS, EVENTS_MAX
 from tidecast.layout.member import ACK_REASON_BYTES_MAX, MEMBERS_MAX, QUEUES_MAX
 from tidecast.native.handles import Kind, State
+from tidecast.native.lines import lined_table
 from tidecast.native.mapped import Bytes
 from tidecast.queues.blocks import BLOCK, QUEUE_BLOCKS_MAX
 from tidecast.queues.cache import QUEUE
@@ -104,7 +105,7 @@ def puller_state(*, wakes: Bytes, bells: Bytes) -> State:
     misc = np.zeros(MISC_FIELDS, dtype=np.int64)
     misc[P_DUE_NS] = NEVER_NS
     return PULLER.make(
-        lanes=np.zeros(LANES_MAX, dtype=LANE), index=np.zeros(LANES_MAX, dtype=np.int64),
+        lanes=lined_table(LANES_MAX, LANE), index=np.zeros(LANES_MAX, dtype=np.int64),
         ready=np.zeros(LANES_MAX // 64, dtype=np.int64),
         links=np.zeros((LANES_MAX, 2, 3), dtype=np.int32),
         chains=np.full(CHAINS, -1, dtype=np.int32),

@@ -1,12 +1,16 @@
-"""`bench streams`: one key's records in a queue of very many keys, each with a subscription.
+"""`bench streams`: a record's cost in a queue of few keys beside that in a queue of very many.
 
-The cost of a record must not depend on how many subscriptions wait for other keys: the records are
-appended while all of them wait at the end of the queue.
+Two shapes. One subscription that takes all: it must not notice how many keys there are. And a
+subscription for each key, all waiting at the end of the queue while records are appended. Cases
+have their turns one after another and CPU time is counted, so that a busy machine changes little.
 """
 
 from __future__ import annotations
 
+import contextlib
+import statistics
 import time
+from typing import Any
 
 import numpy as np
 
@@ -19,61 +23,83 @@ from tidecast.buffers.member_ring import wake_queue
 from tidecast.errors import TidecastError
 from tidecast.queues.cursor import SHARES
 
-_APPENDED = 40
-"""Batches between two rounds of the puller."""
+_ROUND = 40 * BATCH
+"""Records appended between two rounds of the puller."""
 
 
-def _case(stand: Stand, keys: int, records: int) -> float:
-    """Nanoseconds of the puller (and of taking and acking) a record, with a lane for each key."""
-    log = stand.logs[0]
-    puller, (q,) = stand.puller(blocks=64)
-    member, k = stand.member(puller, 0, in_flight_max=100_000)
-    for i in range(keys):
-        lane = puller.add_lane(0, q, log.next_token, key_pattern=f"stream-{i}")
-        puller.share(lane, [member] * SHARES)
-    rows, runs = np.zeros((4096, 4), dtype=np.int64), np.zeros((4096, 6), dtype=np.int64)
-    found, scratch = np.zeros(1, dtype=np.int64), np.zeros(512, dtype=np.uint8)
-    members, states = np.array([member]), np.array([k])
-    arguments = (puller.words, members, states, rows, runs, scratch)
-    done, spent_s = 0, 0.0
-    rounds = records // (_APPENDED * BATCH)
-    for round_ in range(-1, rounds):  # the first touches the memory of each lane
-        fill(log, _APPENDED * BATCH, keys)
-        wake_queue(puller.state.wakes, puller.state.bells, q)
-        n, idle, began = 0, 0, time.perf_counter()
+class _Case:
+    """A queue of ``keys`` keys, and the lanes and members that take its records."""
+
+    def __init__(self, stand: Stand, keys: int, lanes: list[str], members: int) -> None:
+        self.keys, self.log = keys, stand.logs[0]
+        self.puller, (self.q,) = stand.puller(blocks=64)
+        made = [stand.member(self.puller, 0, in_flight_max=100_000) for _ in range(members)]
+        owners = [made[share % members][0] for share in range(SHARES)]
+        for pattern in lanes:
+            lane = self.puller.add_lane(0, self.q, self.log.next_token, key_pattern=pattern)
+            self.puller.share(lane, owners)
+        self.arguments = (
+            self.puller.words, np.array([number for number, _ in made]),
+            np.array([state for _, state in made]), np.zeros((4096, 4), dtype=np.int64),
+            np.zeros((4096, 6), dtype=np.int64), np.zeros(512, dtype=np.uint8),
+        )  # fmt: skip
+        self.found = np.zeros(members, dtype=np.int64)
+        self.costs_ns: list[float] = []
+
+    def round(self) -> None:
+        """Append some records, then deliver, take and ack all of them."""
+        fill(self.log, _ROUND, self.keys)
+        wake_queue(self.puller.state.wakes, self.puller.state.bells, self.q)
+        n, idle, began = 0, 0, time.thread_time_ns()
         while idle < 3:
-            some = int(drain_members(*arguments, 4, found))
+            some = int(drain_members(*self.arguments, 4, self.found))
             n += some
             idle = idle + 1 if some == 0 else 0
-            puller.work()
-        if round_ >= 0:
-            done, spent_s = done + n, spent_s + time.perf_counter() - began
-    wanted = records // (_APPENDED * BATCH) * _APPENDED * BATCH
-    if done != wanted:
-        raise TidecastError(f"bench streams: {keys} keys: {done} of {wanted} records")
-    return spent_s / done * 1e9
+            self.puller.work()
+        self.costs_ns.append((time.thread_time_ns() - began) / _ROUND)
+        if n != _ROUND:
+            raise TidecastError(f"bench streams: {self.keys} keys: {n} of {_ROUND} records")
 
 
 def streams(note: Note, *, records: int = 200_000, streams: int = 10_000) -> Result:
-    """A record's cost with one stream in the queue, with 100, and with very many, a lane for each.
+    """A record's cost by keys in the queue: in one subscription, and with a lane for each key.
 
-    With one, many records go out in one frame; with more, each is a frame and an ack of its own: it
-    is the third beside the second that tells what a stream more costs.
+    With a lane for each key a record is a frame and an ack of its own, as soon as there are two.
     """
-    records = max(records, _APPENDED * BATCH)
+    rounds = max(records // _ROUND, 1)
     result = Result(
         "streams",
-        {"records": records, "streams": streams, "message_bytes": MESSAGE_BYTES, **machine()},
-    )
-    for name, keys in (("one", 1), ("hundred", 100), ("many", streams)):
-        note(f"{keys} streams")
-        with stand_of(1, 0, MESSAGE_BYTES) as stand:
-            cost_ns = _case(stand, keys, records)
-        result.metrics[f"{name}_ns_per_record"] = round(cost_ns, 1)
-        result.metrics[f"{name}_msgs_per_s"] = round(1e9 / cost_ns)
-    result.floor["many_msgs_per_s"] = result.metrics["hundred_msgs_per_s"]
-    result.compare("many_msgs_per_s")
-    result.ratio["many_beside_one"] = round(
-        result.metrics["many_msgs_per_s"] / result.metrics["one_msgs_per_s"], 4
-    )
+        {"records": rounds * _ROUND, "streams": streams, "message_bytes": MESSAGE_BYTES,
+         **machine()},
+    )  # fmt: skip
+    shapes: dict[str, tuple[int, int, bool]] = {
+        "one": (1, 1, True), "hundred": (100, 1, True), "thousand": (1000, 1, True),
+        "many": (streams, 1, True),
+        "subscription_one": (1, 1, False), "subscription_hundred": (100, 1, False),
+        "subscription_thousand": (1000, 1, False), "subscription_many": (streams, 1, False),
+        "members_hundred": (100, 4, False), "members_many": (streams, 4, False),
+    }  # fmt: skip
+    with contextlib.ExitStack() as stack:
+        cases: dict[str, _Case] = {}
+        for name, (keys, members, own) in shapes.items():
+            note(f"{name}: {keys} streams")
+            stand = stack.enter_context(stand_of(1, 0, MESSAGE_BYTES))
+            lanes = [f"stream-{i}" for i in range(keys)] if own else [""]
+            cases[name] = _Case(stand, keys, lanes, members)
+        for k in range(rounds + 1):  # the first touches the memory of each lane
+            note(f"round {k} of {rounds}")
+            for case in cases.values():
+                case.round()
+        costs = {name: statistics.median(case.costs_ns[1:]) for name, case in cases.items()}
+    _report(result, costs)
     return result
+
+
+def _report(result: Result, costs: dict[str, float]) -> None:
+    found: dict[str, Any] = result.metrics
+    for name, cost_ns in costs.items():
+        found[f"{name}_ns_per_record"] = round(cost_ns, 1)
+    for name in ("", "subscription_", "members_"):
+        few, many = f"{name}hundred_ns_per_record", f"{name}many_ns_per_record"
+        result.floor[many] = found[few]
+        result.compare(many)

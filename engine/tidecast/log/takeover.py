@@ -6,8 +6,10 @@ behind the sync, whether a higher epoch is there. That needs no clock and no loc
 asleep anywhere amid it can do no harm: it writes into a directory that nobody reads any more.
 
 The next owner's directory begins as what the one before had: sealed files by hard link, the newest
-segment and its index as a copy, since its owner may have it open. Positions of subscriptions come
-first and the logs behind them, so no position is ahead of the records that it counts.
+segment and its index as a copy, since its owner may have it open: to append, or to cut off what a
+failed write left. One that hands over begins new segments before, so there is next to nothing to
+copy. Positions of subscriptions come first and the logs behind them, so no position is ahead of the
+records that it counts.
 
     queues/.owners/<topic>/<epoch>/   map.json, 00000/ ..., subscriptions/, owner.json (made last)
     queues/<topic>                    link to the newest, for those who only read
@@ -16,8 +18,10 @@ first and the logs behind them, so no position is ahead of the records that it c
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -29,6 +33,8 @@ from tidecast.log.files import sync_directory
 OWNER_NAME, OWNERS_NAME = "owner.json", ".owners"
 SUBSCRIPTIONS_NAME = "subscriptions"
 _DIGITS = 10
+COPIES_MAX = 8
+_CANNOT_SHARE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -188,8 +194,10 @@ def _inherit(before: Path, mine: Path) -> None:
             if path.name != OWNER_NAME:
                 _link(path, target)  # both are replaced as a whole, never written in place
         sync_directory(target)
-    for queue in sorted(path for path in before.iterdir() if path.name.isdecimal()):
-        _inherit_queue(queue, mine / queue.name)
+    queues = [path for path in before.iterdir() if path.name.isdecimal()]
+    with ThreadPoolExecutor(COPIES_MAX) as pool:  # most of it is waiting for the device
+        for done in [pool.submit(_inherit_queue, queue, mine / queue.name) for queue in queues]:
+            done.result()
 
 
 def _inherit_queue(before: Path, mine: Path) -> None:
@@ -221,7 +229,18 @@ def _link(path: Path, target: Path) -> None:
 
 
 def _copy(path: Path, target: Path) -> None:
-    """A copy that is on the device: a hard link would be written by two."""
-    shutil.copyfile(path, target / path.name)
-    with (target / path.name).open("rb") as file:
-        os.fsync(file.fileno())
+    """A copy that is on the device: a hard link would be written by two.
+
+    A file system that can share blocks until they are written to (XFS, btrfs) copies nothing.
+    """
+    with path.open("rb") as source, (target / path.name).open("xb") as made:
+        left = os.fstat(source.fileno()).st_size
+        try:
+            while left > 0 and (n := os.copy_file_range(source.fileno(), made.fileno(), left)) > 0:
+                left -= n
+        except OSError as problem:
+            if problem.errno not in _CANNOT_SHARE:
+                raise
+            shutil.copyfileobj(source, made)
+        made.flush()
+        os.fsync(made.fileno())

@@ -328,6 +328,7 @@ class Durable:
         mine = [s for s in self.sources.values() if s.topic == name]
         if flush:
             upkeep.settle(self, topic, mine)
+            upkeep.seal(self, topic)
         for source in mine:
             self.remote.take_back(source, topic)
         del self.topics[name]

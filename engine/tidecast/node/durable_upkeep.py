@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tidecast import events as ev
 from tidecast.buffers.ring_file import describe
-from tidecast.errors import TidecastError
+from tidecast.errors import StorageError, TidecastError
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import QueueCounter as C
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from tidecast.node.durable import Durable
 
 DRAIN_S, FLUSH_S = 10.0, 2.0
+COPIED_BYTES_MAX = 4 << 20
+"""A queue that is handed over with a newest segment up to this begins no new one."""
 
 
 def retain(durable: Durable, topic: DurableTopic, now_ns: int) -> None:
@@ -70,6 +73,24 @@ def settle(durable: Durable, topic: DurableTopic, sources: list[ds.Source]) -> N
             durable.runtime.work()
         else:
             threading.Event().wait(0.002)
+
+
+def seal(durable: Durable, topic: DurableTopic) -> None:
+    """Begin new segments, so that whoever has the queues next links the old ones, copying nothing.
+
+    Small ones are left as they are. A disk that refuses leaves the rest to be copied.
+    """
+    numbers = durable.tables.queue_numbers(topic)
+
+    def roll() -> None:
+        durable.runtime.drain_events()  # a roll that was asked for comes first
+        for log in topic.logs:
+            if log.segments[-1].bytes > COPIED_BYTES_MAX:
+                waiting = durable.tables.waiting_in(numbers[log.queue])
+                topic.roll(log.queue, time.time_ns(), waiting)
+
+    with contextlib.suppress(StorageError):
+        durable.runtime.on_archiver(roll)
 
 
 # --- leftovers of dead engines ------------------------------------------------------------------

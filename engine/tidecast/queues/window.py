@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from tidecast.native.jit import inlined, kernel
+from tidecast.native.lines import prefetch
 from tidecast.native.memory import (
     bytes_at,
     copy,
@@ -38,7 +39,9 @@ record has a key, so order matters."""
 STATE_NAMES = {OUT: "out", WAIT: "wait", READY: "ready", HELD: "held", DONE: "done", DEAD: "dead"}
 _STATE = 7
 ATTEMPTS_MAX = 255
-WINDOW_MIN, WINDOW_MAX = 256, 1 << 17
+WINDOW_SMALL, WINDOW_MIN, WINDOW_MAX = 8, 256, 1 << 17
+"""Entries: of a lane of one stream at first; of others at first, and what a small window grows to;
+at most."""
 NO_MEMBER = 0xFFFF
 
 """
@@ -114,6 +117,8 @@ def pop_settled(L, win):
     """Let settled entries leave at the front."""
     while L.w_first < L.w_next and state_of(win, entry_at(L, L.w_first)) == DONE:
         L.w_first += 1
+    if L.w_first == L.w_next:
+        L.w_first, L.w_next = 0, 0  # the same cache line again
 
 
 @inlined
@@ -222,6 +227,12 @@ def window_memory(entries: int) -> tuple[np.ndarray, np.ndarray]:
     """Memory for a window and for its table of held keys."""
     assert entries & (entries - 1) == 0
     return np.zeros(entries * ENTRY_BYTES, dtype=np.uint8), np.zeros(2 * entries, dtype=np.int64)
+
+
+@inlined
+def ask_for_window(L, w):
+    """Entry number ``w`` is about to be looked at."""
+    prefetch(L.window_address + entry_at(L, w))
 
 
 @kernel
