@@ -71,6 +71,7 @@ class ReceiverJoined(Event, frozen=True):
     session: int
     receiver: int
     node_id: int
+    node: str = ""
 
 
 class ReceiverTimeout(Event, frozen=True):
@@ -81,6 +82,7 @@ class ReceiverTimeout(Event, frozen=True):
     receiver: int
     node_id: int
     reason: str
+    node: str = ""
 
 
 class SubscriberEvicted(Event, frozen=True):

@@ -51,6 +51,7 @@ def seeds() -> list[bytes]:
         pk.nak([(0, 1)]), pk.nak([(0, 0xFFFFFFFF)]), pk.nak([(i * 2, 1) for i in range(42)]),
         pk.status(), pk.status(flags=wire.FLAG_WANT_SETUP), pk.status(flags=wire.FLAG_LEAVE),
         pk.status(consumed=top, contiguous=top, window=0xFFFFFFFF),
+        pk.status(name=b"node"), pk.status(receiver_id=98, name=b"\xff\x1b\0" * 66),
         pk.setup(), pk.setup(topic_name="nobody.wants"),
         pk.setup(slots=1 << 20, packet_bytes=65_000, oldest=5, seq=9),
         pk.ack(), pk.ack(seq=top, state=-1), pk.durable_setup(pk.block()),

@@ -33,7 +33,7 @@ from tidecast.log.files import index_name, segment_name
 from tidecast.log.queue_log import QueueLog
 from tidecast.memory_switch import Packet
 from tidecast.native.jit import kernel
-from tidecast.protocol.packets import put_ack, put_nak, put_packet_header, put_status
+from tidecast.protocol.packets import put_ack, put_nak, put_name, put_packet_header, put_status
 from tidecast.testing import Network
 
 FOLDER = Path(__file__).parent / "files"
@@ -55,7 +55,7 @@ def drawn(layout: Layout, raw: bytes) -> str:
 
 
 @kernel
-def built(out, ranges):  # type: ignore[no-untyped-def]
+def built(out, ranges, name):  # type: ignore[no-untyped-def]
     put_packet_header(out, 2, 10, 1, 0xA1B2C3D4, 0x1234, 32, 0x0102, 1 << 40, 1234567890123)
     put_packet_header(out[100:], 6, 0, 2, 0xA1B2C3D4, 0x1234, 32, 0x0102, 77, 1234567890123)
     n = put_nak(out[200:], 1, 0xA1B2C3D4, 0x1234, 0x0102, 1 << 61, ranges, 2, 1234567890123)
@@ -63,18 +63,22 @@ def built(out, ranges):  # type: ignore[no-untyped-def]
         out[300:], 16, 0, 0xA1B2C3D4, 0x1234, 0x0102, 1 << 61, 5, 9, 2048, 3, 1234567890123, 250
     )
     k = put_ack(out[400:], 1, 0xA1B2C3D4, 0x1234, 0x0102, 1 << 62, 3, 41, 1 << 33, 700, 9001, -1, 5)
-    return n, m, k
+    put_status(
+        out[500:], 0, 0, 0xA1B2C3D4, 0x1234, 0x0102, 1 << 61, 5, 9, 2048, 3, 1234567890123, 0
+    )
+    return n, m, k, put_name(out[500:], name)
 
 
 def control_packets() -> dict[str, str]:
-    out = np.zeros(600, dtype=np.uint8)
-    n, m, k = built(out, np.array([[5, 3], [900, 1]], dtype=np.int64))
+    out, name = np.zeros(700, dtype=np.uint8), np.frombuffer(bytearray(b"beta"), dtype=np.uint8)
+    n, m, k, named = built(out, np.array([[5, 3], [900, 1]], dtype=np.int64), name)
     raw = out.tobytes()
     return {
         "packet_heartbeat": drawn(wire.PACKET_HEADER, raw[:32]),
         "packet_lost": drawn(wire.LOST_BODY, raw[100:132]),
         "packet_nak": drawn(wire.NAK_BODY, raw[200 : 200 + n]),
         "packet_status": drawn(wire.STATUS_BODY, raw[300 : 300 + m]),
+        "packet_status_named": drawn(wire.STATUS_BODY, raw[500 : 500 + named]),
         "packet_ack": drawn(wire.ACK_BODY, raw[400 : 400 + k]),
     }
 

@@ -145,7 +145,6 @@ def test_fast_cast_10_unreliable_unicast_blocks_no_slots() -> None:
             receive_bytes=32 << 10,
         )  # fmt: skip
         readers = [Reader(b), Reader(c)]
-        Stream(b, "hello", count=1).push()
         stream = Stream(a)
         net.run(20_000)
         for i in range(500):

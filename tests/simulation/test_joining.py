@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.support import packets as pk
 from tests.support.simulation import (
     Census,
     Reader,
@@ -13,6 +14,8 @@ from tests.support.simulation import (
 )
 
 from tidecast import Earliest, Latest
+from tidecast.agents.publications import NAMES_KEPT_MAX
+from tidecast.errors import NoResponders
 from tidecast.events import ImageGone, ReceiverJoined
 from tidecast.layout import packet as wire
 from tidecast.testing import Network
@@ -169,9 +172,7 @@ def test_unicast_reaches_one_node_and_leaves_no_gap_elsewhere() -> None:
     with Network(seed=11, drop=0.05, delay_us=20) as net:
         a, b, c = network_of(net, "abc")
         readers = [Reader(b), Reader(c)]
-        back = Stream(b, "hello", count=1)  # a knows b by what it publishes
-        back.push()
-        stream = Stream(a)
+        stream = Stream(a)  # a knows b by what it receives: b publishes nothing
         net.run(20_000)
         expected: dict[str, list[bytes]] = {"b": [], "c": []}
         for i in range(300):
@@ -187,6 +188,42 @@ def test_unicast_reaches_one_node_and_leaves_no_gap_elsewhere() -> None:
             reader.take()
             assert reader.found == expected[reader.node.name]
             assert not reader.gaps
+
+
+def test_the_sender_knows_the_names_of_those_who_receive() -> None:
+    with Network(seed=13) as net:
+        a, b, _ = network_of(net, "abc")
+        Reader(b)
+        stream = Stream(a)
+        net.run(20_000)
+        [joined] = stream.events(ReceiverJoined)
+        assert (joined.node, joined.node_id) == ("b", b.id)
+        assert a.engine.node_id_of("b") == b.id
+        assert [row["node"] for row in a.engine.receivers()] == ["b"]
+        with pytest.raises(NoResponders, match=r"no node 'c' was seen: known are b$"):
+            a.engine.node_id_of("c")
+        old = pk.status(session=stream.publisher.session, source=77, receiver_id=5)
+        net.switch.inject(a.id, old, control=True)  # of a node that sends no name
+        net.run(100)
+        with pytest.raises(NoResponders, match=r"not known yet: give their id, 77$"):
+            a.engine.node_id_of("c")
+        stream.publisher.publish(b"hello", to=77)
+
+
+def test_more_names_at_once_than_have_room_are_learnt_later() -> None:
+    with Network(seed=14) as net:
+        [a] = network_of(net, "a")
+        stream = Stream(a)
+        net.run(1000)
+        for _ in range(2):
+            for k in range(NAMES_KEPT_MAX + 20):
+                raw = pk.status(
+                    session=stream.publisher.session, source=100 + k, receiver_id=1 + k,
+                    name=b"n%d" % k,
+                )  # fmt: skip
+                net.switch.inject(a.id, raw, control=True)
+            net.run(100)
+        assert all(a.engine.node_id_of(f"n{k}") == 100 + k for k in range(NAMES_KEPT_MAX + 20))
 
 
 def test_unicast_to_one_subscriber_of_several_on_a_node() -> None:

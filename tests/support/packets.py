@@ -45,12 +45,15 @@ def nak(ranges: list[tuple[int, int]], *, count: int | None = None, **fields: in
 
 def status(
     *, receiver_id: int = 99, consumed: int = 0, contiguous: int = 0, window: int = 64,
-    echo_delay_us: int = 0, lost_packets: int = 0, **fields: int,
+    echo_delay_us: int = 0, lost_packets: int = 0, name: bytes | None = None,
+    name_len: int | None = None, **fields: int,
 ) -> bytes:  # fmt: skip
     body = struct.pack(
         "<qqqIIq", receiver_id, consumed, contiguous, window, echo_delay_us, lost_packets
     )
-    return header(wire.STATUS, wire.STATUS_BYTES, **fields) + body
+    if name is not None:
+        body += bytes([len(name) if name_len is None else name_len]) + name
+    return header(wire.STATUS, wire.PACKET_HEADER_BYTES + len(body), **fields) + body
 
 
 def ack(

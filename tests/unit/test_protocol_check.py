@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import hypothesis
 import numpy as np
@@ -14,7 +15,7 @@ from tidecast.layout import packet as wire
 from tidecast.layout.counters import Counter
 from tidecast.native.jit import kernel
 from tidecast.protocol.check import check_packet
-from tidecast.protocol.packets import put_nak, put_status
+from tidecast.protocol.packets import put_nak, put_name, put_status
 
 SHORT, VERSION = Counter.INVALID_SHORT, Counter.INVALID_VERSION
 TYPE, FIELD = Counter.INVALID_TYPE, Counter.INVALID_FIELD
@@ -83,6 +84,8 @@ BROKEN = {
     "status that consumed -1": (FIELD, pk.status(consumed=-1)),
     "status of receiver 0": (FIELD, pk.status(receiver_id=0)),
     "status of receiver -1": (FIELD, pk.status(receiver_id=-1)),
+    "status that ends amid a name": (SHORT, pk.status(name=b"abc", name_len=4)),
+    "status with a name of 201 bytes": (FIELD, pk.status(name=b"n" * 201)),
     "setup without body": (SHORT, pk.header(wire.SETUP, 32)),
     "setup with a long node name": (SHORT, pk.setup(node_len=200)),
     "setup with a long topic": (SHORT, pk.setup(topic_len=200)),
@@ -112,19 +115,23 @@ def test_any_bytes_are_judged(packet: bytes) -> None:
 
 
 @kernel
-def built(out, ranges, count):  # type: ignore[no-untyped-def]
+def built(out, ranges, count, name):  # type: ignore[no-untyped-def]
     n = put_nak(out, 1, 5, 7, 3, 99, ranges, count, 11)
     m = put_status(out[1000:], 0, 1, 5, 7, 3, 99, 4, 9, 64, 2, 33, 44)
-    return n, m
+    put_status(out[1500:], 0, 1, 5, 7, 3, 99, 4, 9, 64, 2, 33, 44)
+    return n, m, put_name(out[1500:], name)
 
 
 def test_what_we_build_is_what_the_layout_says() -> None:
     out = np.zeros(2000, dtype=np.uint8)
     ranges = np.array([[0, 1], [5, 7]], dtype=np.int64)
-    n, m = built(out, ranges, 2)
+    n, m, k = built(out, ranges, 2, np.frombuffer(bytearray(b"node-7"), dtype=np.uint8))
     assert out[:n].tobytes() == pk.nak([(0, 1), (5, 7)], time_ns=11)
-    expected = pk.status(
-        consumed=4, contiguous=9, window=64, lost_packets=2, echo_delay_us=44, time_ns=33
-    )
-    assert out[1000 : 1000 + m].tobytes() == expected
+    about: dict[str, Any] = {
+        "consumed": 4, "contiguous": 9, "window": 64, "lost_packets": 2, "echo_delay_us": 44,
+        "time_ns": 33,
+    }  # fmt: skip
+    assert out[1000 : 1000 + m].tobytes() == pk.status(**about)
+    assert out[1500 : 1500 + k].tobytes() == pk.status(**about, name=b"node-7")
+    assert cause(out[1500 : 1500 + k].tobytes()) == 0
     assert cause(out[:n].tobytes()) == 0

@@ -52,7 +52,7 @@ from tidecast.native.atomics import (
 from tidecast.native.jit import held_kernel, inlined, kernel
 from tidecast.native.memory import address_of, bytes_at, load_i64, store_i64
 
-BUSY, BACKOFF = 0, 1
+BUSY, BACKOFF, ONCE = 0, 1, 3
 SPINS, YIELDS = 200, 20
 PARK_NS_MAX = 20_000_000
 RETRY_NS = 50_000_000
@@ -307,12 +307,6 @@ def archive_cycle(A, fields, now_ns, wall_ns):
 
 
 @held_kernel
-def archive_once(words, fields, now_ns, wall_ns):
-    """One duty cycle, from Python (inline agents, tests)."""
-    return archive_cycle(archiver_of(words), fields, now_ns, wall_ns)
-
-
-@held_kernel
 def tell_ring(ring, bells, state):
     """Say in a ring that its session is over (ACK_*), and wake its publisher."""
     store_release(ring, lay.ACK_STATE_AT, state)
@@ -367,14 +361,22 @@ def _wait_ns(A, now_ns):
 
 
 @kernel
-def run_archiver(words, idle, fields, scratch):
-    """Run until asked to stop (0) or there are events (1)."""
+def run_archiver(words, idle, fields, scratch, now_ns, wall_ns):
+    """Run until asked to stop (0) or there are events (1).
+
+    With ``idle`` ONCE: one duty cycle at the times given. Returns how much was done.
+    """
     A = archiver_of(words)
     quiet = 0
     bell = lay.DOORBELL_ARCHIVER * lay.DOORBELL_BYTES
     while True:
-        now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
-        work = archive_cycle(A, fields, now, sys.clock_ns(sys.CLOCK_REALTIME, scratch))
+        now, wall = now_ns, wall_ns
+        if idle != ONCE:
+            now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+            wall = sys.clock_ns(sys.CLOCK_REALTIME, scratch)
+        work = archive_cycle(A, fields, now, wall)
+        if idle == ONCE:
+            return work
         if A.attention[A_EVENTS] > 0:
             return 1
         if A.attention[A_STOP] != 0:

@@ -94,6 +94,7 @@ RECEIVER = Kind(
         ("recorder", np.uint8, ()),
         ("bells", np.uint8, ()),
         ("packet", np.uint8, ()),  # one under construction
+        ("name", np.uint8, ()),  # of our node, UTF-8
         ("ranges", np.int64, (2,)),  # of a NAK under construction
         ("misc", np.int64, ()),  # M_*
         ("seed", np.int64, ()),

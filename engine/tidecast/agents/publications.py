@@ -6,13 +6,14 @@ import numpy as np
 
 from tidecast.agents.events import EVENT_FIELDS
 from tidecast.layout.counters import COLUMNS
-from tidecast.layout.packet import CONTROL_BYTES_MAX
+from tidecast.layout.packet import CONTROL_BYTES_MAX, NAME_BYTES_MAX
 from tidecast.native.handles import Kind
 from tidecast.protocol.flow_control import RECEIVER, RECEIVERS_MAX
 from tidecast.transport.wire_io import RECEIVE_IO, SEND_IO
 
 PUBLICATIONS_MAX = 4608
 RESENDS_MAX = 512
+NAMES_KEPT_MAX = 64
 
 PUBLICATION = np.dtype(
     [
@@ -91,12 +92,13 @@ SENDER = Kind(
         ("misc", np.int64, ()),  # M_*
         ("bucket", np.float64, ()),  # of the transport: packets, bytes, refilled_ns
         ("refused", np.int64, ()),  # a bit a node that is quarantined or cut off
+        ("names", np.uint8, (NAME_BYTES_MAX,)),  # of receivers' nodes, for the conductor
     ],
 )
 """All that a sender owns."""
 
 M_COUNT, M_BUSY, M_CURSOR, M_NODE, M_ROW, M_INCARNATION, M_POLL_SKIP = 0, 1, 2, 3, 4, 5, 6
-M_RATE_PACKETS, M_RATE_BYTES, M_SENDER_BELL = 7, 8, 9
+M_RATE_PACKETS, M_RATE_BYTES, M_SENDER_BELL, M_NAMES = 7, 8, 9, 10
 MISC_FIELDS = 32
 
 

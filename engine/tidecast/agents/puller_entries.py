@@ -55,7 +55,7 @@ from tidecast.queues import cursor as cu
 from tidecast.queues import window as wi
 from tidecast.queues.cache import UNKNOWN, drop_block_of, drop_blocks, evict, give_block
 
-BUSY, BACKOFF, BLOCK = 0, 1, 2
+BUSY, BACKOFF, BLOCK, ONCE = 0, 1, 2, 3
 SPINS, YIELDS = 200, 20
 PARK_NS_MAX = 20_000_000
 ACK_ROUNDS_MAX = 1024
@@ -84,13 +84,18 @@ def _sleep_ns(S, now):
 
 
 @kernel
-def run_puller(words, idle, scratch):
-    """Run the puller until it is asked to stop or has events. Returns 1 for events, 0 for stop."""
+def run_puller(words, idle, scratch, now_ns):
+    """Run the puller until it is asked to stop or has events. Returns 1 for events, 0 for stop.
+
+    With ``idle`` ONCE: one duty cycle at ``now_ns``. Returns how much was done; -1: events wait.
+    """
     S = puller_of(words)
     quiet = 0
     while True:
-        now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+        now = now_ns if idle == ONCE else sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
         work = pull_cycle(S, now)
+        if idle == ONCE:
+            return -1 if S.attention[A_EVENTS] > 0 else work
         if S.attention[A_EVENTS] > 0:
             return 1
         if S.attention[A_STOP] != 0:
@@ -114,16 +119,6 @@ def run_puller(words, idle, scratch):
             if wait > 0:
                 sys.futex_wait(address_of(S.bells) + bell, seen, wait, scratch)
         store_relaxed(S.wakes, lay.WAKE_ARMED_AT, 0)
-
-
-@kernel
-def cycle_at(words, now_ns):
-    """One duty cycle at a given time. Returns how much was done; -1 when events wait."""
-    S = puller_of(words)
-    work = pull_cycle(S, now_ns)
-    if S.attention[A_EVENTS] > 0:
-        return -1
-    return work
 
 
 # --- fetching -----------------------------------------------------------------------------------

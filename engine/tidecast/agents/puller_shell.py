@@ -518,7 +518,7 @@ class Puller:
     def work(self, now_ns: int | None = None) -> int:
         """One cycle in the caller's thread, and what it asked for."""
         now = self.clock_ns() if now_ns is None else now_ns
-        done = int(entries.cycle_at(self.words, now))
+        done = int(entries.run_puller(self.words, entries.ONCE, self._scratch, now))
         if done < 0:
             done = self._handle_events()
         if self._waiting or self._pending:
@@ -586,7 +586,7 @@ class Puller:
                 if self.work() == 0:
                     time.sleep(0.0002)
             else:
-                entries.run_puller(self.words, idle, self._scratch)
+                entries.run_puller(self.words, idle, self._scratch, 0)
                 self._handle_events()
             self.run_commands()
 

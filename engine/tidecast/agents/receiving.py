@@ -29,7 +29,7 @@ from tidecast.protocol.loss import (
     open_gap,
     take_due,
 )
-from tidecast.protocol.packets import put_nak, put_status
+from tidecast.protocol.packets import put_nak, put_name, put_status
 from tidecast.protocol.random import random_below
 from tidecast.transport.wire_io import send_to_address
 
@@ -355,11 +355,12 @@ def send_status(S, image, ring, flags, now_ns):
     # Beyond what has arrived no more than the socket holds while we do not run, at worst.
     window = min(image.slots, image.contiguous - slowest + image.buffer_slots)
     echo_delay_us = (now_ns - image.echo_at_ns) // 1000
-    n = put_status(
+    put_status(
         S.packet, flags, image.channel, image.session, image.topic, S.misc[M_NODE],
         image.receiver, slowest, image.contiguous, window, image.lost,
         image.echo_ns, echo_delay_us,
     )  # fmt: skip
+    n = put_name(S.packet, S.name)
     image.echo_ns = 0
     send_to_address(S.tx, _address(S, image), S.packet, n)
     image.reported, image.told = slowest, image.contiguous

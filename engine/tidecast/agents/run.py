@@ -174,25 +174,15 @@ def run_receiver(words, idle, scratch, pollfds, polled, sender_bell):
 
 
 @kernel
-def inline_agents(agents):
+def inline_agents(agents, now_ns):
     """Both agents once, in the caller's thread. How much was done; -1 when events wait.
 
-    ``agents``: (sender's words, receiver's words, scratch).
+    ``agents``: (sender's words, receiver's words, scratch). ``now_ns``: NOW or simulated.
     """
     sender, receiver, scratch = agents
-    now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
-    return _both(sender_of(sender), receiver_of(receiver), now)
-
-
-@held_kernel
-def inline_agents_at(agents, now_ns):
-    """`inline_agents` at a given time: for simulated clocks."""
-    sender, receiver, _ = agents
-    return _both(sender_of(sender), receiver_of(receiver), now_ns)
-
-
-@inlined
-def _both(tx_state, rx_state, now_ns):
+    if now_ns == sys.NOW:
+        now_ns = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+    tx_state, rx_state = sender_of(sender), receiver_of(receiver)
     work = send_cycle(tx_state, now_ns)
     work += receive_cycle(rx_state, now_ns)
     if tx_state.attention[A_EVENTS] > 0 or rx_state.attention[A_EVENTS] > 0:

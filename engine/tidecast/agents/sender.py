@@ -12,6 +12,7 @@ from tidecast.agents.events import (
     E_PUBLICATION_DRAINED,
     E_RECEIVER_JOINED,
     E_RECEIVER_LEFT,
+    E_RECEIVER_NAME,
     E_RECEIVER_TIMEOUT,
     emit,
 )
@@ -19,9 +20,11 @@ from tidecast.agents.publications import (
     M_BUSY,
     M_COUNT,
     M_CURSOR,
+    M_NAMES,
     M_NODE,
     M_POLL_SKIP,
     M_ROW,
+    NAMES_KEPT_MAX,
     RESENDS_MAX,
 )
 from tidecast.agents.remote_acks import acked_up_to, on_ack, put_producer
@@ -35,6 +38,7 @@ from tidecast.native.atomics import load_acquire
 from tidecast.native.jit import inlined, kernel
 from tidecast.native.memory import (
     bytes_at,
+    copy,
     load_i64,
     load_u8,
     load_u16,
@@ -201,6 +205,19 @@ def _serve(S, p, now_ns):
 
 
 @inlined
+def _note_name(S, r, node, buffer, at):
+    """Keep the name of a receiver's node for the conductor, who looks nodes up by name."""
+    n = load_u8(buffer, at + wire.STATUS_NAME_LEN_AT)
+    i = S.misc[M_NAMES]
+    if n == 0 or i >= NAMES_KEPT_MAX:  # then its next STATUS tells
+        return
+    copy(S.names[i], 0, buffer, at + wire.STATUS_NAME_AT, n)
+    if emit(S.events, S.attention, E_RECEIVER_NAME, node, i, n, 0, 0):
+        S.misc[M_NAMES] = i + 1
+        r.named = 1
+
+
+@inlined
 def _on_status(S, p, pub, now_ns, buffer, at):
     flags = load_u8(buffer, at + wire.FLAGS_AT)
     counted(S, pub, C.STATUS_RECEIVED, 1)
@@ -228,12 +245,16 @@ def _on_status(S, p, pub, now_ns, buffer, at):
     if contiguous > pub.sent:
         counted(S, pub, C.INVALID_FIELD, 1)
         return
-    if r.id == 0:
+    joins = r.id == 0
+    if joins:
         r.id, r.node, r.consumed, r.contiguous = identity, node, consumed, contiguous
-        r.progress_ns, r.excluded = now_ns, 0
+        r.progress_ns, r.excluded, r.named = now_ns, 0, 0
         pub.receivers += 1
         if now_ns < pub.hold_until_ns:  # others may be on their way
             pub.hold_until_ns = min(pub.hold_until_ns, now_ns + JOIN_GRACE_NS)
+    if r.named == 0 and load_u16(buffer, at + wire.LENGTH_AT) > wire.STATUS_BYTES:
+        _note_name(S, r, node, buffer, at)
+    if joins:
         emit(S.events, S.attention, E_RECEIVER_JOINED, pub.session, identity, node, consumed, 0)
         record(S.recorder, rec.WRITER_SENDER, rec.LOW, now_ns, rec.Code.RECEIVER_JOINED,
                pub.session, identity, node, consumed, 0)  # fmt: skip

@@ -7,7 +7,7 @@ import numpy as np
 from tidecast.agents import images as im
 from tidecast.agents import publications as pu
 from tidecast.agents.events import ATTENTION_FIELDS, event_ring
-from tidecast.layout.packet import CONTROL_BYTES_MAX
+from tidecast.layout.packet import CONTROL_BYTES_MAX, NAME_BYTES_MAX
 from tidecast.native.handles import State
 from tidecast.native.mapped import Bytes
 from tidecast.protocol.session_table import session_table
@@ -30,12 +30,14 @@ def sender_state(
         recorder=recorder, bells=bells, packet=np.zeros(_PACKET_BYTES, dtype=np.uint8),
         misc=np.zeros(pu.MISC_FIELDS, dtype=np.int64), bucket=np.zeros(4, dtype=np.float64),
         refused=np.zeros(1024, dtype=np.int64),
+        names=np.zeros((pu.NAMES_KEPT_MAX, NAME_BYTES_MAX), dtype=np.uint8),
     )  # fmt: skip
 
 
 def receiver_state(
-    rx: list[State], tx: State, *, counters: np.ndarray, recorder: Bytes, bells: Bytes, seed: int
-) -> State:
+    rx: list[State], tx: State, *, name: str, counters: np.ndarray, recorder: Bytes, bells: Bytes,
+    seed: int,
+) -> State:  # fmt: skip
     """State of a receiver: ``rx`` one a channel, ``tx`` for NAK and STATUS."""
     images, gaps = im.image_tables(im.IMAGES_MAX)
     return im.RECEIVER.make(
@@ -47,6 +49,7 @@ def receiver_state(
         events=event_ring(), attention=np.zeros(ATTENTION_FIELDS, dtype=np.int64),
         counters=counters, recorder=recorder, bells=bells,
         packet=np.zeros(_PACKET_BYTES, dtype=np.uint8),
+        name=np.frombuffer(bytearray(name.encode()), dtype=np.uint8),
         ranges=np.zeros((_RANGES, 2), dtype=np.int64),
         misc=np.zeros(im.MISC_FIELDS, dtype=np.int64), seed=np.full(1, seed | 1, dtype=np.int64),
     )  # fmt: skip

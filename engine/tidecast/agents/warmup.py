@@ -47,7 +47,7 @@ def _states() -> tuple[Any, Any, Any]:
     tx = send_io(KIND_MEMORY, -1, [], 1400, False)
     rx = [receive_io(KIND_MEMORY, -1) for _ in range(4)]
     sender = sender_state(tx, rx[3], **shared)
-    receiver = receiver_state(rx[:3], tx, seed=1, **shared)
+    receiver = receiver_state(rx[:3], tx, name="", seed=1, **shared)
     _KEPT.extend((sender, receiver))
     return sender.words, receiver.words, np.zeros(SCRATCH_BYTES, dtype=np.uint8)
 
@@ -63,8 +63,7 @@ def _archiver() -> None:
     raw, words = np.zeros(64, dtype=np.uint8), np.zeros(8, dtype=np.int64)
     state = archiver_state(counters=np.zeros((1, counters.COLUMNS), dtype=np.int64), bells=raw)
     _KEPT.append(state)
-    _compile(ar.run_archiver, state.words, 0, words, raw)
-    _compile(ar.archive_once, state.words, words, 0, 0)
+    _compile(ar.run_archiver, state.words, 0, words, raw, 0, 0)
     _compile(ar.wait_for_sync, state.words, 0, raw)
     _compile(ar.sync_done, state.words)
     _compile(ar.tell_ring, raw, raw, 0)
@@ -102,7 +101,7 @@ def _puller_state() -> Any:
 def _puller() -> None:
     from tidecast.agents import puller_entries as entries
 
-    _compile(entries.run_puller, _puller_state().words, 0, np.zeros(64, dtype=np.uint8))
+    _compile(entries.run_puller, _puller_state().words, 0, np.zeros(64, dtype=np.uint8), 0)
 
 
 def _puller_entries() -> None:
@@ -112,7 +111,6 @@ def _puller_entries() -> None:
 
     S, raw = _puller_state(), np.zeros(64, dtype=np.uint8)
     words, rows = S.words, np.zeros((1, 3), dtype=np.int64)
-    _compile(en.cycle_at, words, 0)
     one = (en.plan_fetch, en.steal_block, en.evict_block, en.drop_queue_blocks, en.lane_ready)
     for each in (*one, en.spare_block, en.remove_lane, en.position_of, en.refresh_owners):
         _compile(each, words, 0)
@@ -150,8 +148,7 @@ def _tasks() -> dict[str, Callable[[], None]]:
         _compile(remote_acks.answer_setup, rx, words, 0, 0)
 
     def inline() -> None:
-        _compile(run.inline_agents, (tx, rx, scratch))
-        _compile(run.inline_agents_at, (tx, rx, scratch), 0)
+        _compile(run.inline_agents, (tx, rx, scratch), 0)
 
     def rings() -> None:
         _compile(writer.append, raw, raw, words, raw, 0, raw, 0, 0, 0, True)

@@ -34,7 +34,7 @@ def ping_inline(out_port, in_port, source, n, out, samples, progress, agents, sc
             return 2
         spins = 0
         while True:
-            work = inline_agents(agents)
+            work = inline_agents(agents, sys.NOW)
             if _take(in_port, out) > 0:
                 break
             spins += 1
@@ -57,7 +57,7 @@ def pong_inline(out_port, in_port, source, n, out, rounds, progress, agents, scr
     heard = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
     spins = 0
     while progress[0] < rounds:
-        work = inline_agents(agents)
+        work = inline_agents(agents, sys.NOW)
         k = _take(in_port, out)
         if k > 0:
             for _ in range(k):

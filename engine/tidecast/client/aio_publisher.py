@@ -51,7 +51,7 @@ class Publisher(PublisherCore):
         key: bytes | str | None = None,
         headers: Headers | None = None,
         timestamp: bool | int | None = None,
-        to: str | None = None,
+        to: str | int | None = None,
         subscriber: int | None = None,
         flush: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109 - as in the blocking client

@@ -32,6 +32,7 @@ from tidecast.layout import packet as wire
 from tidecast.native.atomics import pause
 from tidecast.native.jit import closure_kernel, users
 from tidecast.native.memory import address_of, bytes_at, load_i64, load_u16
+from tidecast.native.syscalls import NOW
 
 if TYPE_CHECKING:
     from tidecast.client.images import Image
@@ -156,7 +157,7 @@ def _make_producer(fn: Callable[..., Any], cycle: Any) -> Any:
         burst = max(1, min(64, _INLINE_BUNDLE_BYTES // port[wr.W_SLOT_BYTES]))
         while True:
             status = plain(port, state, done[0], end, size_max, done, burst)
-            work = cycle(agents)
+            work = cycle(agents, NOW)
             if status not in (MORE, wr.FULL):
                 return status
             idle = 0 if work > 0 else idle + 1
@@ -217,7 +218,7 @@ def _make_consumer(fn: Callable[..., Any], with_meta: bool, cycle: Any) -> Any:
     def consume_inline(port, out, state, limit, done, agents):  # type: ignore[no-untyped-def]
         idle = 0
         while done[0] < limit:
-            work = cycle(agents)
+            work = cycle(agents, NOW)
             status = plain(port, out, state, limit, 0, done)
             if status != 0:
                 return status

@@ -37,6 +37,7 @@ from tidecast.events import (
     PeerTimeout,
     ProducerFenced,
     PublicationEnded,
+    ReceiverJoined,
 )
 
 EVENTS_KEPT_MAX = 10_000
@@ -180,7 +181,7 @@ class ConnectionCore:
             for publisher in self._publishers:
                 if publisher.session == event.session:
                     publisher.fail(fenced(event.topic, event.epoch))
-        elif isinstance(event, (PeerJoined, PeerTimeout, EngineBack)):
+        elif isinstance(event, (PeerJoined, PeerTimeout, ReceiverJoined, EngineBack)):
             for publisher in self._publishers:
                 publisher.forget_nodes()
         self.emit(event)

@@ -136,6 +136,11 @@ class Image:
         """Ask for the doorbell. True: there is something already."""
         return bool(kernels.arm_reader(self.port, int(keep)))
 
+    def let_go(self) -> None:
+        """Give back what was taken last."""
+        self.generation += 1
+        kernels.let_go(self.port)
+
     def has_more(self) -> bool:
         """There is something to take."""
         return bool(kernels.ready(self.port))

@@ -25,7 +25,13 @@ from tidecast.buffers.writer import (
     writer_state,
 )
 from tidecast.layout import ring as lay
-from tidecast.native.atomics import load_acquire, load_acquire_i32, load_relaxed
+from tidecast.native.atomics import (
+    fence_seq_cst,
+    fetch_or,
+    load_acquire,
+    load_acquire_i32,
+    load_relaxed,
+)
 from tidecast.native.jit import held_kernel, hot, kernel
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address, address_of, bytes_at, copy, load_i64
@@ -174,6 +180,52 @@ def arm_reader(port: Port, keep: int) -> bool:
     if keep:
         return rd.arm_keeping(ring, port)
     return rd.arm(ring, port)
+
+
+@hot
+def _read_port_at(at: int) -> Port:
+    """A reader's port from its address."""
+    return bytes_at(at, READ_PORT_FIELDS * 8).view(np.int64)
+
+
+@held_kernel
+def find_ready(ports: Port, start: int, looks: int) -> int:
+    """Where the first ring is that has something, from ``start`` on, after the last the first.
+
+    -1 when none of the ``looks`` rings has. ``ports``: addresses of readers' ports, or 0.
+    """
+    k = start
+    for _ in range(looks):
+        if k >= ports.size:
+            k = 0
+        if ports[k] != 0:
+            port = _read_port_at(ports[k])
+            if rd.has_more(read_ring_of(port), port):
+                return k
+        k += 1
+    return -1
+
+
+@held_kernel
+def arm_ports(ports: Port, keep: int) -> bool:
+    """`arm_reader` of many rings; that at ``keep`` (or -1) keeps what it holds."""
+    for k in range(ports.size):
+        if ports[k] == 0:
+            continue
+        port = _read_port_at(ports[k])
+        ring = read_ring_of(port)
+        if k != keep:
+            rd.release(ring, port)
+        if load_relaxed(ring, lay.ARMED_AT) & (1 << port[rd.R_CONSUMER]) == 0:
+            fetch_or(ring, lay.ARMED_AT, 1 << port[rd.R_CONSUMER])
+    fence_seq_cst()
+    return find_ready(ports, 0, ports.size) >= 0
+
+
+@held_kernel
+def let_go(port: Port) -> None:
+    """Give back what the last poll returned."""
+    rd.release(read_ring_of(port), port)
 
 
 @held_kernel

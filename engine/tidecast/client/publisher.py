@@ -254,7 +254,7 @@ class PublisherCore:
         key: bytes | str | None,
         headers: Headers | None,
         timestamp: bool | int | None,
-        to: str | None,
+        to: str | int | None,
         subscriber: int | None,
         flush: bool,
     ) -> Outgoing:

@@ -14,10 +14,13 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import numpy as np
 
 from tidecast import codecs
 from tidecast.buffers import reader as rd
+from tidecast.client import kernels
 from tidecast.client.images import AWAIT_SPINS, BATCH_MESSAGES_MAX, Image, Unfinished
+from tidecast.client.kernels import Port
 from tidecast.client.link import SubscriptionOptions
 from tidecast.client.message import Batch, EmptyBatch, Message
 from tidecast.client.outgoing import reject
@@ -26,6 +29,7 @@ from tidecast.client.warm_kernels import compile_reading
 from tidecast.errors import Closed, ForkedProcess, GapError, NotFound, TidecastError
 from tidecast.events import Gap, ImageAvailable, ImageGone
 from tidecast.layout import ring as lay
+from tidecast.native.memory import address
 
 if TYPE_CHECKING:
     from tidecast.client.connection import ConnectionCore
@@ -83,7 +87,13 @@ class SubscriptionCore:
         self._images: list[Image] = []
         self._incoming: deque[ImageAvailable | ImageGone] = deque()
         self._settling = threading.Lock()
+        self._ports: Port | None = None
+        """Of `_images`, as `kernels.find_ready` takes them. None: to be made anew."""
+        self._leaving: list[Image] = []
+        """Those whose publications are gone."""
         self._turn = 0
+        self._held: Image | None = None
+        """What was read last: its messages stay in place until the next look."""
         self._rest: tuple[Batch, Iterator[Message]] | None = None
         self._refusal: TidecastError | None = None
         self._targets: dict[int, int] | None = None
@@ -148,6 +158,8 @@ class SubscriptionCore:
         self.fail(Closed(f"subscription to {self.pattern}: it is closed"))
         self._rest = None
         images, self._images = self._images, []
+        self._ports = self._held = None
+        self._leaving = []
         if opened:
             self._connection.remove_subscription(self)
         for image in images:
@@ -179,23 +191,54 @@ class SubscriptionCore:
         if self._connection.rung or self._incoming:
             self._connection.pump()
             self._settle()
-        images = self._images
-        for _ in range(len(images)):
-            turn = self._turn if self._turn < len(images) else 0
-            self._turn = turn + 1
-            image = images[turn]
-            if image.after is not None or (self._targets is not None and not self._wanted(image)):
-                continue
+        if self._leaving:
+            self._drop_finished()
+        for _ in range(len(self._images)):
+            image = self._next()
+            if image is None:
+                break
             found = image.take(limit)
-            if found is None:
-                if image.gone is not None and image.finished():
-                    self._drop(image)
-                    return self.step(limit)
-            elif isinstance(found, Gap):
+            if isinstance(found, Gap):
                 self._on_gap(image, found)
-            else:
+            elif found is not None:
                 return found
-        return None
+        return self.step(limit) if self._leaving and self._drop_finished() else None
+
+    def _next(self) -> Image | None:
+        """A ring that has something, in turn, or the only one. The one before gives back."""
+        images = self._images
+        image = None
+        if len(images) == 1 and self._targets is None:
+            image = images[0]
+        else:
+            k = kernels.find_ready(self._table(), self._turn, len(images))
+            if k >= 0:
+                image, self._turn = images[k], k + 1
+        held, self._held = self._held, image
+        if held is not None and held is not image:
+            held.let_go()
+        return image
+
+    def _table(self) -> Port:
+        """The ports of all rings that may be read now, 0 for others."""
+        if self._targets is not None:
+            return self._addresses(self._wanted)
+        if self._ports is None or self._ports.size != len(self._images):
+            self._ports = self._addresses(lambda image: image.after is None)
+        return self._ports
+
+    def _addresses(self, readable: Callable[[Image], bool]) -> Port:
+        found = [address(each.port) if readable(each) else 0 for each in self._images]
+        return np.array(found, dtype=np.int64)
+
+    def _drop_finished(self) -> bool:
+        """Drop rings that are gone and read to their end. True: some were."""
+        if self._targets is not None:
+            return False
+        found = [each for each in self._leaving if each.after is None and each.finished()]
+        for image in found:
+            self._drop(image)
+        return bool(found)
 
     def next_image(self) -> tuple[Image | None, bool]:
         """A ring that has something, in turn, for a compiled handler; is it the only one?
@@ -208,18 +251,11 @@ class SubscriptionCore:
         images = self._images
         if len(images) == 1 and self._targets is None and images[0].gone is None:
             return images[0], True
-        for _ in range(len(images)):
-            turn = self._turn if self._turn < len(images) else 0
-            self._turn = turn + 1
-            image = images[turn]
-            if (
-                image.after is None
-                and image.has_more()
-                and (self._targets is None or self._wanted(image))
-            ):
-                return image, False
-        for image in [each for each in images if each.finished()]:
-            self._drop(image)
+        image = self._next()
+        if image is not None and (len(images) > 1 or image.has_more()):
+            return image, False
+        if self._leaving:
+            self._drop_finished()
         return None, False
 
     def report(self, image: Image) -> None:
@@ -241,8 +277,11 @@ class SubscriptionCore:
         image = batch.image
         if image is None or self._targets is not None or image.gone is not None:
             return None
-        if any(each is not image and each.has_more() for each in self._images):
-            return None
+        others = len(self._images) - 1
+        if others:
+            behind = self._images.index(image) + 1
+            if kernels.find_ready(self._table(), behind, others) >= 0:
+                return None
         grown = image.extend(batch, limit)
         if isinstance(grown, Gap):
             self._on_gap(image, grown)
@@ -258,13 +297,14 @@ class SubscriptionCore:
         self._connection.pump()
         if self._incoming or self._refusal is not None:
             return None
-        held = None if batch is None else batch.image
-        for image in self._images:
-            if self._targets is not None and not self._wanted(image):
-                continue
-            if image.arm(keep=image is held):
-                return None
-        return word
+        keep = -1
+        if batch is None:
+            held, self._held = self._held, None
+            if held is not None:
+                held.let_go()
+        elif batch.image in self._images:
+            keep = self._images.index(batch.image)
+        return None if kernels.arm_ports(self._table(), keep) else word
 
     def start_walk(self, batch: Batch) -> Iterator[Message]:
         """Walk over a batch; whoever comes next gets what was not walked over."""
@@ -325,6 +365,7 @@ class SubscriptionCore:
                 if unfinished is not None:
                     made.go_on_from(unfinished)
                 self._images.append(made)
+                self._ports = None
             except NotFound:  # it came and went before we looked
                 self._connection.release_image(event.subscription_id, event.image_id)
             return
@@ -333,6 +374,8 @@ class SubscriptionCore:
             if image.image_id == event.image_id and (
                 lost or image.subscription_id == event.subscription_id
             ):
+                if image.gone is None:
+                    self._leaving.append(image)
                 image.gone = event.reason
                 if lost:
                     image.subscription_id = _ENGINE_LOST  # nobody is left to be told of its end
@@ -357,6 +400,10 @@ class SubscriptionCore:
 
     def _drop(self, image: Image) -> None:
         self._images.remove(image)
+        self._leaving.remove(image)
+        self._ports = None
+        if self._held is image:
+            self._held = None
         unfinished = image.unfinished() if image.gone == "timeout" else None
         for later in self._images:
             if later.after is image:

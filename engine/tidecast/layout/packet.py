@@ -137,6 +137,7 @@ PRODUCER_BODY = Layout(
 
 STATUS_RECEIVER_AT, STATUS_CONSUMED_AT, STATUS_CONTIGUOUS_AT = 32, 40, 48
 STATUS_WINDOW_AT, STATUS_ECHO_DELAY_AT, STATUS_LOST_AT, STATUS_BYTES = 56, 60, 64, 72
+STATUS_NAME_LEN_AT, STATUS_NAME_AT = 72, 73
 
 STATUS_BODY = Layout(
     "STATUS",
@@ -151,6 +152,7 @@ STATUS_BODY = Layout(
         Field("lost", STATUS_LOST_AT, 8, "packets found missing so far"),
     ),
 )
+"""Behind it the name of the receiver's node: its length (u8), then UTF-8. Older nodes end here."""
 
 NAK_RECEIVER_AT, NAK_COUNT_AT, NAK_RANGES_AT, NAK_RANGE_BYTES = 32, 40, 48, 12
 NAK_BODY = Layout(

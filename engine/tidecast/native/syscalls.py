@@ -15,6 +15,8 @@ from tidecast.native.jit import inlined
 from tidecast.native.memory import address_of, bytes_at, load_i64, load_u32, store_i64
 
 CLOCK_REALTIME, CLOCK_MONOTONIC = 0, 1
+NOW = -1
+"""For kernels that take a time: look at the clock."""
 MSG_DONTWAIT = 0x40
 EPERM, EINTR, EIO, EAGAIN, EINVAL, EMSGSIZE, ENOBUFS, ECONNREFUSED = 1, 4, 5, 11, 22, 90, 105, 111
 SOL_UDP, UDP_SEGMENT, UDP_GRO = 17, 103, 104

@@ -26,7 +26,6 @@ from tidecast.node.transports import AgentThread
 T = TypeVar("T")
 Rows = list[list[int]]
 _SYNC_WAIT_NS = 100_000_000
-_IDLE_BACKOFF = 1
 
 
 class ArchiverRuntime:
@@ -56,7 +55,7 @@ class ArchiverRuntime:
             return
         self._agent = AgentThread(
             "archiver",
-            lambda: int(ar.run_archiver(self._words, _IDLE_BACKOFF, self._fields, self._scratch)),
+            lambda: self._run(ar.BACKOFF, 0, 0),
             self.state.attention,
             self.drain_events,
             lambda: ring_bell_line(self._bells, lay.DOORBELL_ARCHIVER),
@@ -65,6 +64,10 @@ class ArchiverRuntime:
         self._syncer = threading.Thread(target=self._sync_loop, name="archiver-sync", daemon=True)
         self._agent.start()
         self._syncer.start()
+
+    def _run(self, idle: int, now_ns: int, wall_ns: int) -> int:
+        fields, scratch = self._fields, self._scratch
+        return int(ar.run_archiver(self._words, idle, fields, scratch, now_ns, wall_ns))
 
     def on_archiver(self, command: Callable[[], T]) -> T:
         """Run a command between two duty cycles."""
@@ -82,7 +85,7 @@ class ArchiverRuntime:
     def work(self, now_ns: int | None = None) -> int:
         """One duty cycle and, if one is asked for, a sync; in the caller's thread."""
         now = time.monotonic_ns() if now_ns is None else now_ns
-        done = int(ar.archive_once(self._words, self._fields, now, time.time_ns()))
+        done = self._run(ar.ONCE, now, time.time_ns())
         self.drain_events()
         if self.sync_asked:
             self.sync_all()

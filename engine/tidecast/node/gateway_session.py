@@ -74,7 +74,7 @@ class _Relay(Subscription):
         batch = super().step(limit)
         if batch is None and self.news:
             raise _News
-        self.current = self._images[self._turn - 1] if batch is not None else None
+        self.current = self._held if batch is not None else None
         return batch
 
     def _take_in(self, event: ImageAvailable | ImageGone) -> None:

@@ -110,6 +110,7 @@ class Node(NodeViews):
         self.subs: dict[int, Subscription] = {}
         self.images_by_id: dict[int, Image] = {}
         self.peers: dict[int, Peer] = {}
+        self.names: dict[int, str] = {}
         self.resume: dict[int, int] = {}
         self.topic_by_name: dict[str, TopicConfig] = {t.name: t for t in topology.topics}
         self.faults: dict[str, FaultSettings] = {}
@@ -144,8 +145,9 @@ class Node(NodeViews):
                 self.runtimes[config.name] = TransportRuntime(
                     config,
                     index,
-                    self.id,
+                    (self.id, self.name),
                     self.incarnation,
+                    names=self.names,
                     bells=self._bells.array,
                     counters=self.counters,
                     recorder=self._recorder.array,

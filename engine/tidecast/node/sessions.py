@@ -26,7 +26,7 @@ from tidecast.node import tables
 from tidecast.node.durable_sources import ARCHIVER_SUBSCRIPTION
 from tidecast.node.setup import Setup, decode_setup
 from tidecast.node.state import Image, Peer, Publication, Subscription
-from tidecast.node.transports import TransportRuntime
+from tidecast.node.transports import TransportRuntime, note_name
 
 if TYPE_CHECKING:
     from tidecast.node.node import Node
@@ -90,10 +90,10 @@ def _receiver(node: Node, kind: int, session: int, receiver: int, peer: int, las
     for publication in node.pubs.values():
         if publication.session != session:
             continue
-        topic = publication.topic.name
+        topic, name = publication.topic.name, node.names.get(peer, "")
         if kind == ae.E_RECEIVER_JOINED:
             event: ev.Event = ev.ReceiverJoined(
-                topic=topic, session=session, receiver=receiver, node_id=peer
+                topic=topic, session=session, receiver=receiver, node_id=peer, node=name
             )
         else:
             event = ev.ReceiverTimeout(
@@ -101,6 +101,7 @@ def _receiver(node: Node, kind: int, session: int, receiver: int, peer: int, las
                 session=session,
                 receiver=receiver,
                 node_id=peer,
+                node=name,
                 reason="stuck" if last else "silent",
             )
         node.tell(publication.client, event)
@@ -207,6 +208,7 @@ def _accept_peer(node: Node, setup: Setup) -> bool:
                     _special(node, image.runtime)[image.session] = im.SESSION_ENDED
                 _image_gone(node, image, "restarted")
     node.peers[setup.source] = Peer(setup.source, setup.node, setup.incarnation, now)
+    note_name(node.names, setup.source, setup.node)
     node.tell_all(
         ev.PeerJoined(node=setup.node, node_id=setup.source, incarnation=setup.incarnation)
     )

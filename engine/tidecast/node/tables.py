@@ -22,7 +22,7 @@ from tidecast.layout import ring as lay
 from tidecast.native.mapped import Bytes, MappedFile
 from tidecast.native.memory import address
 from tidecast.native.packing import pack_into, unpack_from
-from tidecast.node.state import Image, Peer, Publication
+from tidecast.node.state import Image, Publication
 from tidecast.node.transports import TransportRuntime
 from tidecast.protocol.flow_control import NO_LIMIT
 from tidecast.protocol.session_table import insert, rebuild
@@ -476,12 +476,11 @@ def image_row(image: Image) -> dict[str, Any]:
     return row
 
 
-def receiver_rows(peers: dict[int, Peer], publication: Publication) -> list[dict[str, Any]]:
+def receiver_rows(names: dict[int, str], publication: Publication) -> list[dict[str, Any]]:
     """The receivers of a publication."""
     if publication.slot < 0 or publication.runtime is None:
         return []
     table = publication.runtime.tx_state.receivers[publication.slot]
-    names = {p.id: p.name for p in peers.values()}
     return [
         {"topic": publication.topic.name, "session": publication.session,
          "receiver": int(r["id"]), "node_id": int(r["node"]),

@@ -20,11 +20,10 @@ import numpy as np
 
 from tidecast.agents import images as im
 from tidecast.agents import publications as pu
-from tidecast.agents.events import A_EVENTS, A_STOP, EVENTS_MAX
+from tidecast.agents.events import A_EVENTS, A_STOP, E_RECEIVER_NAME, EVENTS_MAX
 from tidecast.agents.run import (
     IDLE_NAMES,
     inline_agents,
-    inline_agents_at,
     ring_bell_line,
     run_receiver,
     run_sender,
@@ -38,6 +37,7 @@ from tidecast.layout.packet import CHANNELS, SOURCE_AT
 from tidecast.native.filters import drop_own_packets
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address
+from tidecast.native.syscalls import NOW
 from tidecast.native.threads import prepare_agent_thread
 from tidecast.transport import wire_io
 from tidecast.transport.sockets import TransportSockets, open_multicast, open_unicast
@@ -155,6 +155,12 @@ class AgentThread:
             self.thread.join(0.01)
 
 
+def note_name(names: dict[int, str], node_id: int, name: str) -> None:
+    """Remember a node's name, behind those that came before."""
+    names.pop(node_id, None)
+    names[node_id] = name
+
+
 class TransportRuntime:
     """Sockets and agents of one transport of one node."""
 
@@ -162,9 +168,10 @@ class TransportRuntime:
         self,
         config: TransportConfig,
         index: int,
-        node_id: int,
+        node: tuple[int, str],
         incarnation: int,
         *,
+        names: dict[int, str],
         bells: Bytes,
         counters: CountersFile,
         recorder: Bytes,
@@ -173,9 +180,11 @@ class TransportRuntime:
         memory: Memory | None = None,
         seed: int | None = None,
     ) -> None:
-        self.config, self.index, self.node_id, self.inline = config, index, node_id, inline
+        """``node``: our id and name. ``names``: where names of receivers' nodes go, by id."""
+        self.config, self.index, self.inline = config, index, inline
+        self.node_id, self._node_name = node
         self.sender_bell, self.receiver_bell = 2 * index, 2 * index + 1
-        self.bells, self._on_events, self.memory = bells, on_events, memory
+        self.bells, self._on_events, self.memory, self._names = bells, on_events, memory, names
         self.sockets: TransportSockets | None = None
         self._scratch = np.zeros(SCRATCH_BYTES, dtype=np.uint8)
         self._rx_scratch = np.zeros(SCRATCH_BYTES, dtype=np.uint8)
@@ -255,6 +264,7 @@ class TransportRuntime:
         self.rx_state = receiver_state(
             [wire_io.receive_io(kind, receive_fds[i], inboxes[i]) for i in range(CHANNELS)],
             wire_io.send_io(kind, control_fd, [], c.packet_bytes, False, source),
+            name=self._node_name,
             seed=start,
             **shared,
         )
@@ -338,14 +348,21 @@ class TransportRuntime:
             return
         rows = state.events[: min(n, EVENTS_MAX)].tolist()
         state.attention[A_EVENTS] = 0
+        if state is self.tx_state:
+            self._take_names(rows)
         self._on_events(self, rows)
+
+    def _take_names(self, rows: list[list[int]]) -> None:
+        """Now, while the sender stands still: it uses their places again."""
+        for kind, node_id, i, n, *_ in rows:
+            if kind == E_RECEIVER_NAME:
+                name = bytes(self.tx_state.names[i, :n]).decode(errors="replace")
+                note_name(self._names, node_id, name)
+        self.tx_state.misc[pu.M_NAMES] = 0
 
     def work(self, now_ns: int | None = None) -> int:
         """Run both agents once, inline; hand on their events."""
-        if now_ns is None:
-            done = int(inline_agents(self.inline_arguments))
-        else:
-            done = int(inline_agents_at(self.inline_arguments, now_ns))
+        done = int(inline_agents(self._handles, NOW if now_ns is None else now_ns))
         if done < 0:
             self.drain_events()
             return 1

@@ -20,7 +20,7 @@ from tidecast.layout import counters as cl
 from tidecast.layout import recorder as rec
 from tidecast.native.mapped import MappedFile
 from tidecast.node import sessions, tables
-from tidecast.node.state import Client, Image, Peer, Publication
+from tidecast.node.state import Client, Image, Publication
 from tidecast.node.transports import TransportRuntime
 from tidecast.transport.faults import apply_faults
 
@@ -35,7 +35,7 @@ class NodeViews:
     runtimes: dict[str, TransportRuntime]
     pubs: dict[int, Publication]
     images_by_id: dict[int, Image]
-    peers: dict[int, Peer]
+    names: dict[int, str]
     faults: dict[str, FaultSettings]
     counters: CountersFile
 
@@ -86,14 +86,18 @@ class NodeViews:
             self.on_source_gone(source)
 
     def node_id_of(self, name: str) -> int:
-        """Id of a node by name. Raises NoResponders: names travel with what a node publishes."""
+        """Id of a node by name, of two the one that came last. Raises NoResponders.
+
+        Names travel with what a node publishes, and with the reports of what it receives.
+        """
         if name == self.name:
             return self.id
-        for peer in self.peers.values():
-            if peer.name == name:
-                return peer.id
-        known = ", ".join(sorted(p.name for p in self.peers.values())) or "none"
-        unnamed = {row["node_id"] for row in self.receivers()} - {p.id for p in self.peers.values()}
+        names = dict(self.names)
+        for node_id in reversed(names):
+            if names[node_id] == name:
+                return node_id
+        known = ", ".join(sorted(names.values())) or "none"
+        unnamed = {row["node_id"] for row in self.receivers()} - names.keys()
         numbers = ", ".join(map(str, sorted(unnamed)))
         hint = f"; receivers whose names are not known yet: give their id, {numbers}" * bool(
             numbers
@@ -163,4 +167,4 @@ class NodeViews:
     def receivers(self) -> list[dict[str, Any]]:
         """One mapping a receiver of a publication of this node."""
         with self.lock:
-            return [r for p in self.pubs.values() for r in tables.receiver_rows(self.peers, p)]
+            return [r for p in self.pubs.values() for r in tables.receiver_rows(self.names, p)]

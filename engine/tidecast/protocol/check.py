@@ -68,6 +68,12 @@ def _check_body(buffer, at, kind, length):
             return _FIELD
         if load_i64(buffer, at + wire.STATUS_RECEIVER_AT) <= 0:
             return _FIELD
+        if length > wire.STATUS_BYTES:
+            name_n = load_u8(buffer, at + wire.STATUS_NAME_LEN_AT)
+            if name_n > wire.NAME_BYTES_MAX:
+                return _FIELD
+            if length < wire.STATUS_NAME_AT + name_n:
+                return _SHORT
         return 0
     return _check_setup(buffer, at, length)
 

@@ -23,6 +23,7 @@ RECEIVER = np.dtype(
         ("progress_ns", np.int64),  # last time `consumed` moved
         ("lost", np.int64),  # packets it found missing
         ("excluded", np.int64),  # 1: was stuck too long; counts again once it moves
+        ("named", np.int64),  # 1: the conductor was told the name of its node
     ]
 )
 NO_LIMIT = 1 << 62

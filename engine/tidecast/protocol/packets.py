@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidecast.layout import packet as wire
 from tidecast.native.jit import inlined
-from tidecast.native.memory import store_i64, store_u8, store_u16, store_u32
+from tidecast.native.memory import copy, store_i64, store_u8, store_u16, store_u32
 
 
 @inlined
@@ -37,6 +37,16 @@ def put_status(out, flags, channel, session, topic, source, receiver, consumed, 
     store_u32(out, wire.STATUS_WINDOW_AT, window)
     store_u32(out, wire.STATUS_ECHO_DELAY_AT, min(echo_delay_us, 0xFFFFFFFF))
     store_i64(out, wire.STATUS_LOST_AT, lost)
+    return n
+
+
+@inlined
+def put_name(out, name):
+    """The name of the receiver's node behind its STATUS."""
+    store_u8(out, wire.STATUS_NAME_LEN_AT, name.size)
+    copy(out, wire.STATUS_NAME_AT, name, 0, name.size)
+    n = wire.STATUS_NAME_AT + name.size
+    store_u16(out, wire.LENGTH_AT, n)
     return n
 
 
