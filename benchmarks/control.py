@@ -25,6 +25,7 @@ from typing import Any
 import click
 
 from benchmarks import control_load as load
+from tidecast.bench.measure import machine
 
 PASSWORD = "a long password for benches"
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -268,12 +269,9 @@ def measure(sizes: Sizes, directory: Path, note: Any) -> dict[str, Any]:
         for viewers in (0, 1, 20, sizes.viewers):
             found = asyncio.run(measure_viewers(made, sizes, viewers))
             metrics |= {f"{k}_{viewers}_viewers": v for k, v in found.items()}
-            if viewers == 0:
-                continue
-            time.sleep(11.0)  # telemetry goes off again
     return {
         "bench": "control",
-        "config": vars(sizes) | {"channels": CHANNELS, "cpus": os.cpu_count()},
+        "config": {**machine(), **vars(sizes), "channels": CHANNELS},
         "metrics": metrics,
         "floor": {f"read_{k}": v for k, v in floor.items()},
         "ratio": {"read_p99_ms": round(reads["p99_ms"] / max(floor["p99_ms"], 1e-9), 2)},

@@ -26,6 +26,7 @@ README = HERE.parent / "README.md"
 TABLE_BEGIN, TABLE_END = "<!-- figures: python -m benchmarks.report write -->", "<!-- end -->"
 LIMITS_S = {
     "throughput": 280.0, "python": 160.0, "fanout": 120.0, "loss-5": 150.0, "spark": 240.0,
+    "control": 150.0,
 }  # fmt: skip
 LIMIT_S = 100.0
 KAFKA_JARS = HERE / "peers" / ".cache" / "kafka"
@@ -49,6 +50,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "slow-consumer": ("tidecast", "bench", "slow-consumer", "--json"),
     "streams": ("tidecast", "bench", "streams", "--json"),
     "start": ("tidecast", "bench", "start", "--json"),
+    "control": ("python", "-m", "benchmarks.control", "--seconds", "5", "--json"),
     "recovery": ("tidecast", "bench", "recovery", "--gigabytes", "10", "--json"),
     "throughput-8192": ("tidecast", "bench", "throughput", "--packet-bytes", "8192", "--json"),
     "spark": (

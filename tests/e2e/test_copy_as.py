@@ -146,6 +146,21 @@ def _ask(method: str, path: str) -> Callable[[Api], Any]:
     return lambda api: api.ask(method, path)
 
 
+def _creating(
+    name: str, path: str, at: str, opened: Callable[[Page], Locator],
+    wanted: dict[str, Any] | None = None,
+) -> Action:  # fmt: skip
+    """Something is made at ``at``, where nothing was."""
+    return Action(name, path, opened, _none(at), _is(at, wanted))
+
+
+def _ending(
+    name: str, path: str, at: str, opened: Callable[[Page], Locator], **spec: Any
+) -> Action:
+    """What is at ``at`` goes."""
+    return Action(name, path, opened, _put(at, **spec), _is_not(at))
+
+
 RULE: dict[str, Any] = {"metric": "lag_s", "target": ">", "threshold": 1e6, "for_s": 5}
 SILENCE: dict[str, Any] = {"rule": "", "target": "x", "until": DUE.strip('"')}
 POLICY: dict[str, Any] = {"pattern": "nothing.*", "rate_packets_per_s": 5}
@@ -160,14 +175,14 @@ def _topics() -> Iterator[Action]:
         _ask("POST", "/traffic/example/stop"),
         _is("/traffic/example", {"running": True}),
     )
-    yield Action(
+    yield _creating(
         "create a topic",
         "/topics?create=true",
+        "/topics/copied.new",
         lambda page: _filled(
             page.get_by_role("dialog"), Name="copied.new", Description='it\'s "$HOME" `here`'
         ),
-        _none("/topics/copied.new"),
-        _is("/topics/copied.new", {"description": 'it\'s "$HOME" `here`'}),
+        {"description": 'it\'s "$HOME" `here`'},
     )
     yield Action(
         "limits of a topic",
@@ -183,12 +198,8 @@ def _topics() -> Iterator[Action]:
         lambda page: page.get_by_role("listitem").filter(has_text="Pause deliveries"),
     )
     yield Action("purge", "/topics/copied.purged?tab=danger", _dialog("Purge"))
-    yield Action(
-        "delete a topic",
-        "/topics/copied.gone?tab=danger",
-        _dialog("Delete"),
-        _put("/topics/copied.gone"),
-        _is_not("/topics/copied.gone"),
+    yield _ending(
+        "delete a topic", "/topics/copied.gone?tab=danger", "/topics/copied.gone", _dialog("Delete")
     )
     yield Action(
         "publish",
@@ -202,13 +213,7 @@ def _topics() -> Iterator[Action]:
         "/messages?topic=copied&view=browse&from=earliest",
         lambda page: page.get_by_role("main"),
     )
-    yield Action(
-        "apply YAML",
-        "/",
-        _yaml,
-        _none("/topics/copied.yaml"),
-        _is("/topics/copied.yaml", {"description": "it's $HOME"}),
-    )
+    yield _creating("apply YAML", "/", "/topics/copied.yaml", _yaml, {"description": "it's $HOME"})
     yield Action("export", "/", _export)
 
 
@@ -237,12 +242,11 @@ def _export(page: Page) -> Locator:
 
 def _subscriptions() -> Iterator[Action]:
     at = "/subscriptions/copier"
-    yield Action(
+    yield _creating(
         "create a subscription",
         "/subscriptions",
+        "/subscriptions/copied-new",
         _dialog("Create subscription", Name="copied-new", Topic="copied"),
-        _none("/subscriptions/copied-new"),
-        _is("/subscriptions/copied-new"),
     )
     yield Action(
         "pause",
@@ -260,36 +264,35 @@ def _subscriptions() -> Iterator[Action]:
         _patch(at, ack_wait_s=40),
         _is(at, {"ack_wait_s": 31}),
     )
-    yield Action(
+    yield _ending(
         "delete a subscription",
         "/subscriptions/copied-gone",
+        "/subscriptions/copied-gone",
         _dialog("Delete"),
-        _put("/subscriptions/copied-gone", topic="copied"),
-        _is_not("/subscriptions/copied-gone"),
+        topic="copied",
     )
 
 
 def _rules() -> Iterator[Action]:
-    yield Action(
+    yield _creating(
         "create a policy",
         "/limits",
+        "/rate-limits/copied-new",
         _dialog("Create policy", Name="copied-new", Topics="nothing.*", Packets_a_second="5k"),
-        _none("/rate-limits/copied-new"),
-        _is("/rate-limits/copied-new", {"rate_packets_per_s": 5000}),
+        {"rate_packets_per_s": 5000},
     )
-    yield Action(
+    yield _ending(
         "delete a policy",
         "/limits",
+        "/rate-limits/copied-policy",
         _deleting(_clicked_row("copied-policy")),
-        _put("/rate-limits/copied-policy", **POLICY),
-        _is_not("/rate-limits/copied-policy"),
+        **POLICY,
     )
-    yield Action(
+    yield _creating(
         "create a rule",
         "/alerts?tab=rules",
+        "/alert-rules/copied-new",
         _dialog("Create rule", Name="copied-new", Of="copied"),
-        _none("/alert-rules/copied-new"),
-        _is("/alert-rules/copied-new"),
     )
     yield Action(
         "switch a rule off",
@@ -298,30 +301,31 @@ def _rules() -> Iterator[Action]:
         _patch("/alert-rules/copied-rule", enabled=True),
         _is("/alert-rules/copied-rule", {"enabled": False}),
     )
-    yield Action(
+    yield _ending(
         "delete a rule",
         "/alerts?tab=rules",
+        "/alert-rules/copied-gone",
         _deleting(_row("copied-gone", "Edit copied-gone")),
-        _put("/alert-rules/copied-gone", **RULE),
-        _is_not("/alert-rules/copied-gone"),
+        **RULE,
     )
-    yield Action(
+    yield _ending(
         "end a silence",
         "/alerts?tab=silences",
+        "/silences/copied-silence",
         _row("to be ended"),
-        _put("/silences/copied-silence", **SILENCE, reason="to be ended"),
-        _is_not("/silences/copied-silence"),
+        **SILENCE,
+        reason="to be ended",
     )
     yield Action(
         "stop loss", "/reliability", _region("Fault injection"),
         _put("/faults/multicast", drop=0.02, seed=1, expires_s=300), _is_not("/faults/multicast"),
     )  # fmt: skip
-    yield Action(
+    yield _creating(
         "inject loss",
         "/reliability",
+        "/faults/multicast",
         lambda page: page.get_by_label("Fault injection").locator("form"),
-        _none("/faults/multicast"),
-        _is("/faults/multicast", {"drop": 0.01}),
+        {"drop": 0.01},
     )
     yield Action(
         "allow faults",
@@ -333,12 +337,11 @@ def _rules() -> Iterator[Action]:
 
 
 def _pipelines() -> Iterator[Action]:
-    yield Action(
+    yield _creating(
         "create a pipeline",
         "/pipelines",
+        "/pipelines/copied-new",
         _dialog("Create pipeline", Name="copied-new", Topic="copied"),
-        _none("/pipelines/copied-new"),
-        _is("/pipelines/copied-new"),
     )
     yield Action(
         "what is recommended",

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 TOPICS = 10_000
 ROWS_IN_PAGE_MAX = 80
 UPDATE_MS_MAX = 500.0
-ROUNDS = 8
+ROUNDS = 20
 
 GIVEN = ", ".join(c.name for c in inspect(ResourceRow).columns if c.computed is None)
 MANY = f"""insert into resources ({GIVEN}) select {GIVEN} from (
@@ -62,6 +62,7 @@ def test_from_the_publisher_to_pixels(
     page.goto(platform.url + "/topics/bursts")
     sent = page.get_by_test_id("stat-Sent")
     with publishing(platform.data_dir, "bursts", 100, gate=True) as source:
+        assert source.ready.wait(30), "no publisher: its first start is not what is measured"
         expect(sent).to_have_text(re.compile(r"^0 ?pkt/s$"))
         page.evaluate(WATCH)
         took_ms = []
@@ -77,7 +78,7 @@ def test_from_the_publisher_to_pixels(
             expect(sent).to_have_text(re.compile(r"^0 ?pkt/s$"))
     told = f"update to pixels: {sorted(round(ms) for ms in took_ms)} ms"
     record_property("update_to_pixels_ms", told)
-    assert statistics.median(took_ms) < UPDATE_MS_MAX, told
+    assert statistics.quantiles(took_ms, n=10)[-1] < UPDATE_MS_MAX, told
 
 
 def test_ten_thousand_topics_are_a_list_one_can_use(

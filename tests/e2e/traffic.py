@@ -24,6 +24,8 @@ class Worker:
         self.done = 0
         """Messages published, read or settled."""
         self.fast = threading.Event()
+        self.ready = threading.Event()
+        """It is connected, and its publisher made."""
         self.stopping = threading.Event()
         self._data_dir, self._name, self._work = data_dir, name, work
         self._threads = ThreadPoolExecutor(1)
@@ -56,6 +58,7 @@ def publishing(
 
     def work(worker: Worker, client: tidecast.sync.Connection) -> None:
         publisher = client.publisher(topic)
+        worker.ready.set()
         owed = 0.0
         while not worker.stopping.wait(TICK_S):
             while gate and not worker.fast.wait(0.1) and not worker.stopping.is_set():

@@ -32,13 +32,14 @@ from tidecast_control.live.rates import Json
 
 log = logging.getLogger("tidecast.control")
 
-LINGER_S, FACTS_S = 10.0, 1.0
+LINGER_S, KEPT_S, FACTS_S = 10.0, 60.0, 1.0
+"""A channel without a viewer goes on for a while: longer if somebody watches another one."""
 FRESH_S, FRESH_WAIT_S, SEEN_S = 2.0, 1.0, 5.0
 FRAMES_KEPT_MAX, FRAMES_KEPT_BYTES_MAX = 240, 1 << 20
 """A minute at 4 Hz, of a channel that is not huge: who comes later begins with it, not empty."""
 EARLY, TOGETHER_S = 0.8, 0.01
 """A tick may come by this share of its period; what other engines say so soon is in it, too."""
-CHANNELS_MAX = 256
+CHANNELS_MAX, CHANNELS_KEPT_MAX = 256, 24
 FRAME_ENTRIES_MAX = 200
 
 
@@ -252,8 +253,10 @@ class Feed:
 
     async def _step(self) -> None:
         now_s = time.monotonic()
+        calm = self.watchers and len(self._channels) <= CHANNELS_KEPT_MAX
         for name, channel in list(self._channels.items()):
-            if channel.watchers == 0 and now_s - channel.idle_since_s > LINGER_S:
+            linger_s = KEPT_S if calm and channel.source is None else LINGER_S
+            if channel.watchers == 0 and now_s - channel.idle_since_s > linger_s:
                 del self._channels[name]
                 if channel.source is not None:
                     await channel.source.close()

@@ -3,6 +3,7 @@ import uPlot from "uplot";
 import "uplot/dist/uPlot.min.css";
 import { usePrefs } from "@/lib/prefs";
 import { clock, dateTime } from "@/lib/time";
+import { Legend } from "./legend";
 import { axes, colourOf, fade } from "./theme";
 
 export interface HistoryLine {
@@ -90,32 +91,16 @@ export function HistoryChart({ label, atS, stepS, lines, format, height = 170 }:
 
   return (
     <figure className="m-0 min-w-0" aria-label={label}>
-      <figcaption className="mb-1 flex flex-wrap gap-x-4 gap-y-0.5 text-xs">
-        {lines.map((line, index) => (
-          <span key={line.label} className="inline-flex items-center gap-1.5">
-            <svg aria-hidden width="14" height="3" className="shrink-0">
-              <line
-                x1="0"
-                x2="14"
-                y1="1.5"
-                y2="1.5"
-                stroke={`var(--series-${line.tint})`}
-                strokeWidth="3"
-              />
-            </svg>
-            <span className="text-muted">{line.label}</span>
-            <b
-              className="num font-semibold"
-              ref={(element) => {
-                values.current[index] = element;
-              }}
-            />
-          </span>
-        ))}
+      <Legend
+        lines={lines}
+        figure={(index, element) => {
+          values.current[index] = element;
+        }}
+      >
         <span className="num ml-auto text-faint">
           <span ref={said} /> · {stepS < 3_600 ? `${stepS / 60} min` : `${stepS / 3_600} h`} a point
         </span>
-      </figcaption>
+      </Legend>
       <div ref={box} style={{ height }} />
     </figure>
   );

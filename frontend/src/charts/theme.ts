@@ -43,7 +43,7 @@ export function axes(
       size: 56,
       gap: 4,
       space: 34,
-      values: (_, splits) => splits.map((split) => format(split)),
+      values: (_, splits) => splits.map((split) => format(split).replace(/\.0+(?!\d)/, "")),
     },
   ];
 }

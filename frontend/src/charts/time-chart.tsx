@@ -5,6 +5,7 @@ import { cn } from "@/lib/cn";
 import { getPrefs, usePrefs } from "@/lib/prefs";
 import { clock } from "@/lib/time";
 import { type LiveStore, live } from "@/live/store";
+import { Legend } from "./legend";
 import { axes, colourOf, fade } from "./theme";
 
 export interface ChartSeries {
@@ -130,30 +131,12 @@ export function TimeChart(props: Props) {
 
   return (
     <figure className={cn("m-0 min-w-0", className)} aria-label={label}>
-      <figcaption className="mb-1 flex flex-wrap gap-x-4 gap-y-0.5 text-xs">
-        {series.map((one, index) => (
-          <span key={one.key} className="inline-flex items-center gap-1.5">
-            <svg aria-hidden width="14" height="3" className="shrink-0">
-              <line
-                x1="0"
-                x2="14"
-                y1="1.5"
-                y2="1.5"
-                stroke={`var(--series-${one.tint ?? (index % 6) + 1})`}
-                strokeWidth="3"
-                strokeDasharray={one.dash ? "4 2" : undefined}
-              />
-            </svg>
-            <span className="text-muted">{one.label}</span>
-            <b
-              className="num font-semibold"
-              ref={(element) => {
-                values.current[index] = element;
-              }}
-            />
-          </span>
-        ))}
-      </figcaption>
+      <Legend
+        lines={series}
+        figure={(index, element) => {
+          values.current[index] = element;
+        }}
+      />
       <div ref={box} style={{ height }} />
     </figure>
   );

@@ -10,6 +10,9 @@ const TONES: Partial<Record<Tone, string>> = {
   good: "text-good",
 };
 
+/** The figure and its unit: `22.1k` `msg`, `1.50` `MiB`; `2m 41s` is all figure. */
+const SPLIT = /^(\d+[dhm] \d+[hms]|-?[\d.,<]+[kMGTP]?)(?![A-Za-z])\s*(.*)$/;
+
 interface Props {
   label: string;
   value: string;
@@ -21,7 +24,7 @@ interface Props {
 }
 
 export function Stat({ label, value, note, tone, help, spark }: Props) {
-  const [, number = value, unit = ""] = /^(-?[\d.,<]+)\s*(.*)$/.exec(value) ?? [];
+  const [, number = value, unit = ""] = SPLIT.exec(value) ?? [];
   return (
     <div className="@container flex min-w-0 flex-col rounded-lg border bg-panel px-3.5 pt-2.5 pb-2">
       <div className="flex items-center justify-between text-muted text-xs">

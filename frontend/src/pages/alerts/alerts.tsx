@@ -23,7 +23,7 @@ import { Page } from "@/ui/page";
 import { Empty, Failed, Loading } from "@/ui/states";
 import { type Column, Table } from "@/ui/table";
 import { TabPanel, Tabs } from "@/ui/tabs";
-import { METRICS, type Metric } from "./metrics";
+import { isState, METRICS, type Metric } from "./metrics";
 import { RuleEditor } from "./rule-editor";
 import { SilenceEditor } from "./silence-editor";
 
@@ -211,6 +211,11 @@ function Fired({
   );
 }
 
+/** `>` is every name: said in words. */
+function Target({ pattern }: { pattern: string }) {
+  return pattern === ">" ? "anything" : <code className="font-mono text-xs">{pattern}</code>;
+}
+
 function Rules({ rules, onRule }: { rules: AlertRule[]; onRule: (rule: AlertRule) => void }) {
   const may = useMay()("alert_rules:write");
   const { busy, act } = useAct();
@@ -221,8 +226,11 @@ function Rules({ rules, onRule }: { rules: AlertRule[]; onRule: (rule: AlertRule
       head: "Fires when",
       cell: (row) => (
         <span className="num">
-          {nameOf(row.spec.metric)} of <code className="font-mono text-xs">{row.spec.target}</code>{" "}
-          is {row.spec.comparison} {compact(row.spec.threshold ?? 0)} for {duration(row.spec.for_s)}
+          {nameOf(row.spec.metric)} of <Target pattern={row.spec.target ?? ">"} />
+          {isState(row.spec.metric)
+            ? ""
+            : ` is ${row.spec.comparison} ${compact(row.spec.threshold ?? 0)}`}{" "}
+          for {duration(row.spec.for_s)}
         </span>
       ),
     },

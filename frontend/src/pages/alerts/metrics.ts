@@ -2,6 +2,9 @@ import type { Schemas } from "@/api/client";
 
 export type Metric = Schemas["AlertRuleSpec"]["metric"];
 
+/** Of a node: it is so, or it is not. */
+export const isState = (metric: Metric) => metric === "node_down" || metric === "drift";
+
 export const METRICS: Record<Metric, { name: string; unit: string; start: number }> = {
   lag_s: { name: "Lag in time", unit: "seconds", start: 10 },
   lag_messages: { name: "Lag in messages", unit: "messages", start: 10_000 },

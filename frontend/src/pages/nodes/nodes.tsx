@@ -272,7 +272,7 @@ const TRANSPORTS: Column<Transport>[] = [
     wide: true,
     head: "Packet",
     right: true,
-    cell: (row) => bytes(row.spec.packet_bytes),
+    cell: (row) => `${exact(row.spec.packet_bytes)} B`,
   },
   {
     id: "buffer",

@@ -139,8 +139,8 @@ function Body({ data }: { data: Reliability }) {
         />
         <Stat
           label="Held back"
-          value={percent(rates.flow_held)}
-          note={`by flow control; ${percent(rates.rate_held)} by rate limit`}
+          value={percent(Math.max(rates.flow_held, rates.rate_held))}
+          note={`flow control ${percent(rates.flow_held)}, rate limit ${percent(rates.rate_held)}`}
           help="Share of the time, of the publisher that is held back most"
           spark={{ channel: CHANNEL, name: "flow_held", tint: 4 }}
         />

@@ -119,7 +119,7 @@ function Badges({ topic, live }: { topic: Topic; live: TopicDetail | undefined }
       ) : (
         <StateBadge state="good">in step</StateBadge>
       )}
-      {live && live.topic.throttle !== "none" && <ThrottleBadge throttle={live.topic.throttle} />}
+      {live && live.topic.throttle !== "none" && <ThrottleBadge live={live.topic} />}
       {Object.entries(topic.metadata.labels).map(([key, value]) => (
         <Label key={key} name={key} value={value} />
       ))}

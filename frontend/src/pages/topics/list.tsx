@@ -104,7 +104,7 @@ const COLUMNS: Column<TopicRow>[] = [
     wide: true,
     head: "Held back",
     width: "8.5rem",
-    cell: ({ live }) => <ThrottleBadge throttle={live?.throttle ?? "none"} />,
+    cell: ({ live }) => <ThrottleBadge live={live} />,
   },
   {
     id: "ends",

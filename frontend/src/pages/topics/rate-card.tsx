@@ -90,7 +90,7 @@ export function RateCard({ topic }: { topic: Topic }) {
       hint="of each publisher, at once"
       actions={
         <>
-          <ThrottleState live={live?.throttle} />
+          {live && live.throttle !== "none" && <ThrottleBadge live={live} />}
           <Badge tone={settled ? "good" : "info"} icon={settled ? Check : LoaderCircle}>
             {settled ? "applied" : "applying"}
           </Badge>
@@ -143,10 +143,6 @@ export function RateCard({ topic }: { topic: Topic }) {
       </div>
     </Card>
   );
-}
-
-function ThrottleState({ live }: { live: "none" | "rate" | "flow" | undefined }) {
-  return live && live !== "none" ? <ThrottleBadge throttle={live} /> : null;
 }
 
 interface RowProps {

@@ -1,19 +1,21 @@
 import { Gauge, Waves } from "lucide-react";
+import { percent } from "@/lib/format";
 import type { TopicLive } from "@/live/types";
 import { Badge } from "@/ui/badge";
 
-export function ThrottleBadge({ throttle }: { throttle: TopicLive["throttle"] }) {
-  if (throttle === "rate") {
+/** What holds a topic's publishers back, and for which share of the time. */
+export function ThrottleBadge({ live }: { live: TopicLive | undefined }) {
+  if (live?.throttle === "rate") {
     return (
       <Badge tone="warn" icon={Gauge}>
-        rate limit
+        rate limit {percent(live.rates.rate_held)}
       </Badge>
     );
   }
-  if (throttle === "flow") {
+  if (live?.throttle === "flow") {
     return (
       <Badge tone="info" icon={Waves}>
-        flow control
+        flow control {percent(live.rates.flow_held)}
       </Badge>
     );
   }
