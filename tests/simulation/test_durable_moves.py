@@ -15,7 +15,9 @@ from tests.simulation.test_durable_remote import SETTINGS, Pair, check_keys, jum
 
 from tidecast.buffers.recorder import read_records
 from tidecast.config import TopicConfig
+from tidecast.errors import Fenced, Timeout
 from tidecast.events import ProducerHole
+from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout.counters import QueueCounter
 from tidecast.native.files import F_ERRNO
@@ -108,3 +110,61 @@ def test_where_nothing_is_missing_no_session_waits(net: Network) -> None:
     two.crash(two.a)
     known = two.a.engine.durable.topics["orders"].producers.known
     assert [each.torn_seq for each in known.values()] == [0]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_grant_outlives_the_owner_and_fences_the_ring_that_was_before(
+    net: Network, known: bool
+) -> None:
+    """Else the older ring's messages would take the sequences that the new session was given.
+
+    ``known``: the older session has messages in the log; else it shares its epoch with the new one.
+    """
+    two = Pair(net)
+    c = net.node("c", topics=[TopicConfig(name="orders", **SETTINGS)])  # type: ignore[arg-type]
+    cut: set[int] = set()
+    net.intercept(lambda p: p.source not in cut or p.type != wire.DATA)
+    before = two.publisher(producer="billing")
+    if known:
+        before.publish(b"1", ack="durable")
+    cut.add(two.b.id)
+    for _ in range(5):
+        before.publish(b"of before", flush=True)
+    net.run(2e6)
+    cut.add(c.id)
+    after: Any = c.connect().publisher("orders", producer="billing")
+    after.publish_batch([b"of after"] * 3)
+    net.run(1e6)
+    net.partition(two.a, c)
+    two.crash(two.a)
+    cut.clear()
+    net.run(15e6)
+    assert b"of before" not in two.payloads()
+    net.heal()
+    after.wait_durable(timeout=30.0)
+    assert two.payloads() == [*[b"1"][: int(known)], *[b"of after"] * 3]
+    with pytest.raises(Fenced):
+        before.wait_durable(timeout=30.0)
+
+
+def test_a_publisher_elsewhere_learns_that_it_is_fenced(net: Network) -> None:
+    """While it waits for room, and by an event if it does nothing."""
+    two = Pair(net, history_bytes=1 << 16)
+    c = net.node("c", topics=[TopicConfig(name="orders", **SETTINGS)])  # type: ignore[arg-type]
+    before = two.publisher(producer="billing")
+    before.publish(b"1", ack="durable")
+    net.partition(two.a, two.b)
+    full = before.publish_batch([bytes(1000)] * 100, timeout=0.1)
+    assert isinstance(full.error, Timeout)
+    after: Any = c.connect().publisher("orders", producer="billing")
+    after.publish(b"2", ack="durable", timeout=30.0)
+    net.heal()
+    with pytest.raises(Fenced, match="newer session"):
+        before.publish(bytes(1000), timeout=30.0)
+    newest = two.publisher(producer="billing")
+    net.run(5e6)
+    after.connection.pump()
+    with pytest.raises(Fenced, match="newer session"):
+        after.publish(b"3")
+    newest.publish(b"3", ack="durable", timeout=30.0)
+    assert two.payloads() == [b"1", b"2", b"3"]

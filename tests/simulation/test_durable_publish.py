@@ -10,12 +10,21 @@ import random
 from collections import Counter as Count
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from tests.support.durable import Platform, platform, rows_of
 
-from tidecast.config import TopicConfig
-from tidecast.errors import ConfigError, CorruptLog, Fenced, SequenceGap, StorageError, Timeout
+from tidecast.config import TopicConfig, topology_from
+from tidecast.errors import (
+    ConfigError,
+    ConnectionLost,
+    CorruptLog,
+    Fenced,
+    SequenceGap,
+    StorageError,
+    Timeout,
+)
 from tidecast.events import DiskBack, DiskRefused, ProducerFenced, RingDrained, SegmentsDeleted
 from tidecast.layout import segment as lay
 from tidecast.log.files import segment_name
@@ -453,6 +462,63 @@ def test_rings_of_an_engine_and_a_client_that_both_died_are_drained() -> None:
             session = one.publisher(producer="p").producer_session
             assert session is not None
             assert session.first_seq == 201
+
+
+def test_a_second_engine_that_dies_amid_the_move_leaves_nothing_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its ring has no room for all that the first one's held: both go on, in order."""
+    monkeypatch.setattr("tidecast.node.durable_upkeep.drain_leftovers", lambda durable: None)
+    with platform(history_bytes=1 << 18, fsync="batch") as one:
+        publisher = one.publisher(producer="p")
+        sent = [b"%d" % i + bytes(1000) for i in range(120)]
+        for payload in sent:
+            publisher.publish(payload)
+        for history_bytes in (1 << 16, 1 << 18):
+            one.crash()
+            settings = msgspec.to_builtins(one.topology)
+            settings["topics"][0]["history_bytes"] = history_bytes
+            one.topology = topology_from(settings)
+            one.restart()
+            assert (publisher.position < 120) == (history_bytes == 1 << 16)
+            assert publisher.stats().messages == 120
+        sent.append(b"next")
+        publisher.publish(b"next", ack="durable", timeout=5.0)
+        assert publisher.position == 121
+        assert payloads(one) == sent
+        stats = publisher.stats()
+        assert (stats.messages, stats.bytes) == (121, sum(map(len, sent)))
+
+
+def test_an_engine_that_dies_while_clients_come_back_is_left_again() -> None:
+    with platform() as one:
+        connection = one.connect()
+        both = [connection.publisher("orders", producer=name, buffer=False) for name in "ab"]
+        for publisher in both:
+            publisher.publish(b"1")
+        one.crash()
+        one.start()
+        link: Any = connection.link
+        link.attach_to(one.node)
+        first_only = iter([link.open_publication])
+
+        def open_publication(topic: str, options: Any) -> Any:
+            found = next(first_only, None)
+            if found is None:
+                raise ConnectionLost("it died again")
+            return found(topic, options)
+
+        link.open_publication = open_publication
+        with pytest.raises(ConnectionLost):
+            connection._reopen()
+        del link.open_publication
+        one.crash()
+        one.restart()
+        for publisher in both:
+            publisher.publish(b"2", ack="durable", timeout=5.0)
+            stats = publisher.stats()
+            assert (stats.messages, stats.bytes, publisher.position) == (2, 2, 2)
+        assert sorted(payloads(one)) == [b"1", b"1", b"2", b"2"]
 
 
 def proof(one: Platform, sent: dict[bytes, list[int]], acked: int, seq_of: dict[int, int]) -> None:

@@ -269,6 +269,10 @@ class LoopLink:
 class ReconnectingLoopLink(LoopLink):
     """A `LoopLink` that can be lost and found again, like the one to an engine process."""
 
+    @property
+    def connected(self) -> bool:
+        return not self.lost
+
     def reconnect(self) -> None:
         if self.refuses:
             raise EngineNotRunning("not yet")

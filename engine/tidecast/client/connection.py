@@ -278,8 +278,10 @@ class ConnectionCore:
         while not self._stop.is_set():
             try:
                 self.link.reconnect()  # type: ignore[attr-defined]
-                self._reopen()
-                return
+                self.pump()  # losses that were told of before change nothing: all is lost now
+                if self.link.connected:  # type: ignore[attr-defined]
+                    self._reopen()
+                    return
             except ConnectionLost:
                 if self._stop.wait(pause_s):
                     return
@@ -296,17 +298,25 @@ class ConnectionCore:
             self.bell = Bell(self.link)
             self._seen_word = self.bell.word - 1
             self._early.clear()
-            subscriptions = list(self._subscriptions.values())
-            for subscription in subscriptions:
-                _retry(subscription.reopen, subscription.fail)
-            self._subscriptions = {each.subscription_id: each for each in subscriptions}
-            for publisher in list(self._publishers):
-                _retry(publisher.reopen, publisher.fail)
-            for consumer in list(self._consumers):
-                _retry(consumer.reopen, consumer.fail)
+            try:
+                self._reopen_all()
+            except ConnectionLost:
+                for publisher in self._publishers:
+                    publisher.lose()  # those that were opened already lost this engine, too
+                raise
             self.status = CONNECTED
         self.pump()
         self.bell.ring()
+
+    def _reopen_all(self) -> None:
+        subscriptions = list(self._subscriptions.values())
+        for subscription in subscriptions:
+            _retry(subscription.reopen, subscription.fail)
+        self._subscriptions = {each.subscription_id: each for each in subscriptions}
+        for publisher in list(self._publishers):
+            _retry(publisher.reopen, publisher.fail)
+        for consumer in list(self._consumers):
+            _retry(consumer.reopen, consumer.fail)
 
     # --- what a user may ask ----------------------------------------------------------------------
 

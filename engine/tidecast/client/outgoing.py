@@ -21,6 +21,30 @@ _ARROW_NARROW = ("binary", "string")
 _ARROW_WIDE = ("large_binary", "large_string")
 
 
+class Outgoing(msgspec.Struct, frozen=True, gc=False):
+    """One message, ready to be appended."""
+
+    payload: bytes
+    meta: bytes
+    flags: int
+    receiver: int
+    flush: bool
+
+
+class PublisherStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Counts since the publisher was opened."""
+
+    topic: str
+    session: int
+    messages: int
+    bytes: int
+    collected: int
+    dropped: int
+    full: int
+    packets: int
+    unsent_packets: int
+
+
 class Run:
     """Messages that lie end to end in memory, and how many of them are appended already.
 

@@ -16,7 +16,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import msgspec
 import numpy as np
 
 from tidecast import codecs
@@ -27,7 +26,16 @@ from tidecast.client.batch_kernels import CODES, list_putter
 from tidecast.client.link import PublicationGrant, PublicationOptions
 from tidecast.client.metadata import Headers
 from tidecast.client.object_kernels import quick
-from tidecast.client.outgoing import Run, list_run, no_text, payload_bytes, reject, runs_of
+from tidecast.client.outgoing import (
+    Outgoing,
+    PublisherStats,
+    Run,
+    list_run,
+    no_text,
+    payload_bytes,
+    reject,
+    runs_of,
+)
 from tidecast.client.waiting import flush_after_s
 from tidecast.errors import (
     BackPressure,
@@ -56,30 +64,6 @@ SMALL_BYTES_MAX = 2048
 """Longer payloads are never collected: a call costs less than their copy."""
 _BURST_GAP_NS, _BURST_CALLS = 20_000, 32
 CLOSE_TIMEOUT_S = 10.0
-
-
-class Outgoing(msgspec.Struct, frozen=True, gc=False):
-    """One message, ready to be appended."""
-
-    payload: bytes
-    meta: bytes
-    flags: int
-    receiver: int
-    flush: bool
-
-
-class PublisherStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts since the publisher was opened."""
-
-    topic: str
-    session: int
-    messages: int
-    bytes: int
-    collected: int
-    dropped: int
-    full: int
-    packets: int
-    unsent_packets: int
 
 
 class PublisherCore:
@@ -122,7 +106,7 @@ class PublisherCore:
         self._lost = False
         self._closing = False
         self._nodes: dict[str | int, int] = {}
-        self._move: receipts.Move | None = None
+        self._moves = receipts.Moves()
         self.producer_session: receipts.Session | None = None
         """Sequences and acks; None: the topic is live."""
         self._attach(connection.link.open_publication(topic, options))
@@ -180,37 +164,38 @@ class PublisherCore:
         with self._lock:
             if self._refusal is not None or not self._lost:
                 return
-            if self.producer_session is None:  # else they are moved, and counted again
-                self._earlier_messages += int(self._port[wr.W_MESSAGES])
-            self._earlier_bytes += int(self._port[wr.W_BYTES])
+            before = self._port
             if self.producer_session is None:
-                self._ring = np.empty(0, dtype=np.uint8)
-                self._mapped.close()
                 self._attach(self._connection.link.open_publication(self.topic, self.options))
             else:
                 self._go_on(self.producer_session)
+            self._earlier_messages += int(before[wr.W_MESSAGES])
+            self._earlier_bytes += int(before[wr.W_BYTES])
             self._nodes.clear()
             self._lost = False
-            self.buffering = bool(self._collected or self._run is not None or self._move)
+            self.buffering = bool(self._collected or self._run is not None or self._moves)
         if self.buffering:
             self._connection.flusher.add(self)
 
     def _go_on(self, session: receipts.Session) -> None:
         """Open the producer's next session; what is not durable moves into its ring."""
         move = receipts.Move(self._mapped, self._ring)
-        self._earlier_messages += move.durable
         options = receipts.continued(self.options, session, move.durable)
         self._attach(self._connection.link.open_publication(self.topic, options))
-        self._move = move
+        self._moves.begin(move)
         self._port[kernels.P_BUSY] = 1  # nothing goes before it
         self._finish_move()
 
     def _finish_move(self) -> bool:
         """Move what there is room for; True: nothing is left to move."""
-        if self._move is not None and self._move.step(self._port):
-            self._move = None
-            self._port[kernels.P_BUSY] = 0
-        return self._move is None
+        if self._moves:
+            port = self._port
+            messages, size = int(port[wr.W_MESSAGES]), int(port[wr.W_BYTES])
+            if self._moves.step(port):
+                port[kernels.P_BUSY] = 0
+            self._earlier_messages -= int(port[wr.W_MESSAGES]) - messages  # counted once
+            self._earlier_bytes -= int(port[wr.W_BYTES]) - size
+        return not self._moves
 
     def fail(self, problem: TidecastError) -> None:
         """Nothing can be published any more: the next call raises ``problem``."""
@@ -278,14 +263,14 @@ class PublisherCore:
         """Append a message behind what was collected before it. False: full, or engine lost."""
         with self._lock:
             if not self._hand_over():
-                return False
+                return self._no_room()
             status = kernels.put(
                 self._port, message.payload, message.meta, message.flags, message.receiver,
                 int(message.flush),
             )  # fmt: skip
         if status == wr.TOO_LARGE:
             raise self._too_large(len(message.payload), len(message.meta))
-        return bool(status >= 0)
+        return status >= 0 or self._no_room()
 
     def begin_batch(self, messages: Any, flush: bool) -> tuple[int, list[Run]]:
         """Append what needs no preparation; how many that were, and the rest as runs."""
@@ -302,17 +287,26 @@ class PublisherCore:
         """Append a run, as far as there is room; ``run.done`` says how far. False: not all."""
         with self._lock:
             if not self._hand_over():
-                return False
+                return self._no_room()
             status = run.append(self._port, flush)
         if status == wr.TOO_LARGE:
             raise self._too_large(run.length_of(run.done), 0)
-        return bool(status == 0)
+        return status == 0 or self._no_room()
+
+    def _no_room(self) -> bool:
+        """False; a session that is over never gets any: raises why it is."""
+        session = self.producer_session
+        problem = None if session is None or self._lost else session.problem("block")
+        if problem is not None:
+            self.fail(problem)
+            raise problem
+        return False
 
     def attempt_hand_over(self, *, seal: bool) -> bool:
         """Hand over what was collected; with ``seal`` send the open packet. False: full, lost."""
         with self._lock:
             if not self._hand_over():
-                return False
+                return self._no_room()
             if seal:
                 kernels.seal_open(self._port)
         return True

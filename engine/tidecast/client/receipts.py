@@ -71,6 +71,28 @@ class Move:
             return False
 
 
+class Moves:
+    """Rings of engines that died, one after the other, on their way into the newest ring."""
+
+    def __init__(self) -> None:
+        self._left: list[Move] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._left)
+
+    def begin(self, move: Move) -> None:
+        """Move a ring: what was moved into it stands before what is left of those before it."""
+        self._left.insert(0, move)
+
+    def step(self, port: kernels.Port) -> bool:
+        """Move what there is room for. True: all is moved."""
+        while self._left:
+            if not self._left[0].step(port):
+                return False
+            del self._left[0]
+        return True
+
+
 class Session:
     """The durable side of one publisher: which sequences its ring holds, how far it is durable."""
 
@@ -112,7 +134,8 @@ class Session:
     @property
     def state(self) -> int:
         """0, errno of a disk that refuses, or ACK_* of a session that is over."""
-        return int(dk.ack_state(self._ring))
+        ring = self._ring
+        return int(dk.ack_state(ring)) if ring.size else 0
 
     def problem(self, on_full: str) -> TidecastError | None:
         """Why no more may become durable: fenced, closed, or (``on_full="error"``) a full disk."""

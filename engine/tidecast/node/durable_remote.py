@@ -26,7 +26,14 @@ from tidecast.agents.remote_acks import answer_setup
 from tidecast.buffers.ring_file import consumers, describe
 from tidecast.client.link import PublicationOptions
 from tidecast.config import TopicConfig
-from tidecast.errors import ConfigError, Conflict, SequenceGap, SharedMemoryError
+from tidecast.errors import (
+    ConfigError,
+    Conflict,
+    Fenced,
+    SequenceGap,
+    SharedMemoryError,
+    StorageError,
+)
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
@@ -89,6 +96,7 @@ class Remote:
         self._asked: dict[int, _Asked] = {}
         self._waiting: dict[str, list[MappedFile]] = {}
         self._held: list[_Held] = []
+        self._fenced: set[int] = set()
         self._rings = PublisherRings(self.node)
 
     # --- publisher's node -------------------------------------------------------------------------
@@ -169,6 +177,23 @@ class Remote:
         if publication.remote < 0:
             return True
         return not ds.unacked(publication.mapped.array, publication.about().slots)
+
+    def _say_fenced(self) -> None:
+        """A client learns of it while it does not ask, too."""
+        told, self._fenced = self._fenced, set()
+        for publication in self.node.pubs.values():
+            ring = publication.mapped.array
+            (state,) = unpack_from("<q", ring, lay.ACK_STATE_AT)
+            if publication.remote < 0 or state != lay.ACK_FENCED:
+                continue
+            self._fenced.add(publication.id)
+            if publication.id not in told:
+                producer, epoch, _ = ds.ring_session(ring)
+                event = ev.ProducerFenced(
+                    topic=publication.topic.name, producer=f"{producer:x}",
+                    session=publication.session, epoch=epoch,
+                )  # fmt: skip
+                self.node.tell(publication.client, event)
 
     def _say_unreachable(self) -> None:
         """A publisher whose transport reaches no other node learns that one has the queues.
@@ -410,9 +435,9 @@ class Remote:
                 return
             try:
                 self.durable.fence(topic, block.id, "")
-                session = topic.producers.open(
-                    block.id, block.first_seq or None, self.durable.wall_ns()
-                )
+                session = topic.grant(block.id, block.first_seq or None, self.durable.wall_ns())
+            except (Fenced, StorageError):
+                return  # the archiver finds out and tells; the publisher asks again
             except SequenceGap as gap:
                 newest = topic.producers.known[block.id].epoch
                 self._answer(
@@ -494,6 +519,7 @@ class Remote:
         """Let go of what has ended, and of sessions that were opened and never begun."""
         self._release_leftovers()
         self._say_unreachable()
+        self._say_fenced()
         for session in [s for s, o in self._opened.items() if now_s - o.at_s > OPENED_S]:
             self._forget(session)
         for source in [s for s in self.durable.sources.values() if s.image]:

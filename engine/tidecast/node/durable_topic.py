@@ -12,17 +12,24 @@ import numpy as np
 
 from tidecast.config import TopicConfig, write_atomically
 from tidecast.config_leases import SHARED
-from tidecast.errors import CorruptLog, Fenced, StorageError
+from tidecast.errors import CorruptLog, Fenced, StorageError, TidecastError
 from tidecast.log import scan as sc
-from tidecast.log.files import checksum, queue_directory, queue_name, segment_name
+from tidecast.log.files import (
+    checksum,
+    queue_directory,
+    queue_name,
+    segment_name,
+    sync_directory,
+)
 from tidecast.log.queue_log import QueueLog
 from tidecast.log.recovery import Segment, Torn
 from tidecast.log.takeover import Owners
 from tidecast.node.durable_tails import Tails, seqs_of
-from tidecast.protocol.dedup import ProducerTable
+from tidecast.protocol.dedup import ProducerTable, Session
 from tidecast.queues.mapper import QueueMap
 
 MAP_NAME = "map.json"
+GRANTS_NAME = "granted.producers"
 LOOK_BACK_BYTES_MAX = 64 << 20
 """How much of the segments before the last one is searched for what seems to be missing."""
 Position = Callable[[str, int], int | None]
@@ -71,6 +78,7 @@ class DurableTopic:
         try:
             topic._load_map()
             topic.producers.queues = topic.map.queues
+            topic._load_grants()
             for queue in range(topic.map.queues):
                 topic.logs.append(topic._open_log(queue, now_ns))
             if not topic._find_torn() and config.queues > topic.map.queues:
@@ -106,6 +114,36 @@ class DurableTopic:
     def _save_map(self, fresh: QueueMap) -> None:
         write_atomically(self.directory / MAP_NAME, msgspec.json.encode(fresh))
         self.map = fresh
+
+    def grant(self, producer: int, first_seq: int | None, now_ns: int) -> Session:
+        """Open a session of a producer at another node. Its epoch is on disk when this returns.
+
+        Else a crash before its first batch would let an older ring of the producer append again,
+        under sequences that the new session was given. Raises as `ProducerTable.open`, and Fenced,
+        StorageError.
+        """
+        session = self.producers.open(producer, first_seq, now_ns)
+        try:
+            write_atomically(self.directory / GRANTS_NAME, self.producers.grants(session, checksum))
+            sync_directory(self.directory)
+            if self.owned:
+                return session
+            problem: TidecastError = Fenced(f"{self.directory}: another engine owns it now")
+        except OSError as refused:
+            problem = StorageError(f"{self.directory}: {refused.strerror}", refused.errno or 0)
+        self.producers.close(session.producer, now_ns)
+        raise problem
+
+    def _load_grants(self) -> None:
+        path = self.directory / GRANTS_NAME
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            return
+        if not self.producers.load_grants(raw, checksum):
+            raise CorruptLog(
+                f"{path}: it is damaged: remove it if no publisher on another node is open"
+            )
 
     def _open_log(self, queue: int, now_ns: int) -> QueueLog:
         config = self.config

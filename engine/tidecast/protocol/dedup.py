@@ -83,6 +83,8 @@ class ProducerTable:
     ttl_ns: int = 604_800_000_000_000
     known: dict[int, Producer] = field(default_factory=dict)
     expired: int = 0
+    granted: dict[int, int] = field(default_factory=dict)
+    """Epochs by producer that were granted and may not be in the log yet."""
     before: dict[tuple[int, int], int] = field(default_factory=dict)
     """By queue and producer: its last sequence before the segment that the queue's log begins."""
 
@@ -118,33 +120,41 @@ class ProducerTable:
         ``waiting``: first sequence of each producer that was read and is not yet in the log: a
         mark must not be persisted before its effect.
         """
-        body = b"".join(
-            _ENTRY.pack(
-                p.id, p.epoch, min(int(p.marks[queue]), waiting.get(p.id, SEQ_MAX) - 1),
-                p.acked_seq, p.seen_ns,
-            )
-            for p in self.known.values()
+        return _packed(
+            [
+                (p.id, p.epoch, min(int(p.marks[queue]), waiting.get(p.id, SEQ_MAX) - 1),
+                 p.acked_seq, p.seen_ns)
+                for p in self.known.values()
+            ],
+            checksum,
         )  # fmt: skip
-        head = struct.pack("<QII", lay.PRODUCERS_MAGIC, len(self.known), checksum(body))
-        return head + body
 
     def load(self, queue: int, raw: bytes, checksum: Checksum) -> bool:
         """Take in a snapshot. False: it is none, or damaged."""
-        if len(raw) < lay.PRODUCERS_HEADER_BYTES:
-            return False
-        magic, count, crc = struct.unpack_from("<QII", raw)
-        body = raw[lay.PRODUCERS_HEADER_BYTES :]
-        if magic != lay.PRODUCERS_MAGIC or len(body) != count * lay.PRODUCER_BYTES:
-            return False
-        if crc != checksum(body):
-            return False
-        for each, epoch, last, acked, seen in _ENTRY.iter_unpack(body):
+        entries = _unpacked(raw, checksum)
+        for each, epoch, last, acked, seen in entries or []:
             found = self._get(each)
             found.marks[queue] = max(int(found.marks[queue]), last)
             self.before[queue, each] = last
             found.epoch, found.acked_seq = max(found.epoch, epoch), max(found.acked_seq, acked)
             found.seen_ns = max(found.seen_ns, seen)
-        return True
+        return entries is not None
+
+    def grants(self, session: Session, checksum: Checksum) -> bytes:
+        """What must be on disk before a session's epoch is told: this grant, and earlier ones."""
+        self.granted[session.producer.id] = session.epoch
+        self.granted = {each: n for each, n in self.granted.items() if each in self.known}
+        known = [(self.known[each], epoch) for each, epoch in self.granted.items()]
+        return _packed([(p.id, n, 0, p.acked_seq, p.seen_ns) for p, n in known], checksum)
+
+    def load_grants(self, raw: bytes, checksum: Checksum) -> bool:
+        """Take in what `grants` gave. False: it is none, or damaged."""
+        entries = _unpacked(raw, checksum)
+        for each, epoch, _, acked, seen in entries or []:
+            found, self.granted[each] = self._get(each), epoch
+            found.epoch, found.acked_seq = max(found.epoch, epoch), max(found.acked_seq, acked)
+            found.seen_ns = max(found.seen_ns, seen)
+        return entries is not None
 
     # --- sessions ---------------------------------------------------------------------------------
 
@@ -216,3 +226,18 @@ class ProducerTable:
             more = np.full(queues - self.queues, each.last_seq, dtype=np.int64)
             each.marks = np.concatenate([each.marks, more])
         self.queues = queues
+
+
+def _packed(entries: list[tuple[int, int, int, int, int]], checksum: Checksum) -> bytes:
+    body = b"".join(_ENTRY.pack(*entry) for entry in entries)
+    return struct.pack("<QII", lay.PRODUCERS_MAGIC, len(entries), checksum(body)) + body
+
+
+def _unpacked(raw: bytes, checksum: Checksum) -> list[tuple[int, ...]] | None:
+    if len(raw) < lay.PRODUCERS_HEADER_BYTES:
+        return None
+    magic, count, crc = struct.unpack_from("<QII", raw)
+    body = raw[lay.PRODUCERS_HEADER_BYTES :]
+    if magic != lay.PRODUCERS_MAGIC or len(body) != count * lay.PRODUCER_BYTES:
+        return None
+    return list(_ENTRY.iter_unpack(body)) if crc == checksum(body) else None
