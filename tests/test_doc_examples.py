@@ -19,8 +19,9 @@ from tidecast.node.process import Engine
 
 PAGES = (
     "README.md", "docs/QUICKSTART.md", "docs/COMING_FROM.md", "docs/CLIENT.md", "docs/DURABLE.md",
+    "docs/CONSUMING.md",
 )  # fmt: skip
-DURABLE = ("invoices", "payments", "parcels")
+DURABLE = ("invoices", "payments", "parcels", "orders", "orders.failed")
 """Durable topics that the examples presume."""
 
 

@@ -94,7 +94,8 @@ def test_a_record_without_a_key() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("size >", "at character"),
+        ("size >", "'size >': invalid syntax at its end"),
+        ("size > > 3", "at character 8"),
         ("price > 3", "'price' at character 1: unknown: known are key, value"),
         ("size", "no comparison"),
         ("True", "no comparison"),

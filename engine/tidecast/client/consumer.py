@@ -43,15 +43,24 @@ FETCH_MAX = 65_536
 ITERATE_MESSAGES = 256
 RUNS_MAX = 4096
 ACK_PATIENCE_S = 10.0
-ACKS, ON_ERROR = ("after", "before", "none"), ("nak", "term", "raise")
+ACKS, ON_ERROR = ("after", "before", "none"), ("nak", "term", "ack", "raise")
+OnError = str | Callable[[DurableMessage, Exception], Any]
+"""What becomes of a message whose handler raised: one of ON_ERROR, or a function of the message and
+the exception that returns one of them (or None: nak)."""
 _TAKEN = lay.MEM_TAKEN_AT // 8
+_LANE = (1 << 32) - 1
 
 
 def start_options(start: Start) -> dict[str, Any]:
     """A start position as `ConsumerOptions` has it. Raises ConfigError."""
     if isinstance(start, Time):
+        if not isinstance(start.time_ns, int):
+            raise reject("start", start, "is Time(ns since 1970, a whole number)")
         return {"start": "time", "start_time_ns": start.time_ns}
     if isinstance(start, Tokens):
+        numbers: list[Any] = [n for pair in dict(start.tokens).items() for n in pair]
+        if not all(isinstance(n, int) and n >= 0 for n in numbers):
+            raise reject("start", start, "is Tokens({queue: sequence}), whole numbers from 0 on")
         return {"start": "tokens", "start_tokens": dict(start.tokens)}
     if isinstance(start, Start):
         return {"start": start.word}
@@ -101,6 +110,8 @@ class ConsumerCore:
         self._runs = np.zeros((RUNS_MAX, mr.RUN_FIELDS), dtype=np.int64)
         self._assembly = np.zeros(64, dtype=np.uint8)
         self._refused: dict[tuple[int, int], int] = {}
+        self._seeks, self._sought_until = 0, 0
+        self._sought: dict[int, int] = {}
         self._rest: Iterator[DurableMessage] | None = None
         self._attach(self._ask())
         connection.add_consumer(self)
@@ -202,6 +213,10 @@ class ConsumerCore:
         self.wake()
         if n == 0:
             return None
+        if self._sought:
+            batch = self._without_stale(batch)
+            if not batch:
+                return None
         return self._without_refused(batch) if self._refused else batch
 
     def _take(self, limit: int, mark: bool) -> tuple[int, int]:
@@ -212,6 +227,16 @@ class ConsumerCore:
             if n != mr.NEED_BUFFER:
                 return n, r
             self._assembly = np.zeros(int(self._state[mr.K_TOTAL]), dtype=np.uint8)
+
+    def _without_stale(self, batch: DurableBatch) -> DurableBatch:
+        """Leave out what was on its way when the subscription was moved: the engine forgot it."""
+        if self._state[mr.K_POSITION] >= self._sought_until:
+            self._sought = {}
+        keep: list[int] = []
+        for run in batch.runs.tolist():
+            if run[mr.RUN_LANE] >= self._sought.get(run[mr.RUN_LANE] & _LANE, 0):
+                keep += range(run[mr.RUN_ROW], run[mr.RUN_ROW] + run[mr.RUN_COUNT])
+        return batch if len(keep) == len(batch) else batch.only(keep)
 
     def _without_refused(self, batch: DurableBatch) -> DurableBatch | None:
         """Give back what was delivered before the engine knew that an earlier one was refused."""
@@ -250,11 +275,13 @@ class ConsumerCore:
 
     def walk(self, batch: DurableBatch) -> Iterator[DurableMessage]:
         """The batch's messages one by one, each marked as taken when it is handed out."""
-        words = self._words
+        words, seeks = self._words, self._seeks
         for message, position in zip(batch.messages, batch.positions, strict=True):
             if self._refused and message.held_back:
                 message.give_back()
                 continue
+            if self._seeks != seeks:
+                return  # the subscription was moved meanwhile
             words[_TAKEN] = position
             yield message
 
@@ -364,6 +391,18 @@ class ConsumerCore:
         arguments = {"pattern": self.pattern, "name": self.name, **arguments}
         return self._connection.link.subscription(action, arguments)
 
+    def _seek(self, start: Start, dry_run: bool) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self._control("seek", dry_run=dry_run, **start_options(start))
+        if not dry_run:
+            lanes = self._control("lanes")
+            with self._lock:
+                self._lanes |= {word: (topic, queue) for word, topic, queue in lanes}
+                self._seeks += 1
+                self._sought = {word & _LANE: word for word, _, _ in lanes}
+                delivered = int(self._words[lay.MEM_DELIVERED_AT // 8])
+                self._sought_until = delivered + int(self._state[mr.K_DELIVERIES])
+        return rows
+
     def stats(self) -> dict[str, Any]:
         """What passed through this consumer."""
         return {
@@ -386,7 +425,7 @@ class ConsumerCore:
             self._connection.link.close_consumer(self.consumer_id)
 
 
-def check_run(handler: Callable[[Any], Any], concurrency: int, ack: str, on_error: str) -> bool:
+def check_run(handler: Callable[[Any], Any], concurrency: int, ack: str, on_error: OnError) -> bool:
     """Check what `run` is given; is the handler a coroutine function? Raises ConfigError."""
     if not callable(handler):
         raise reject("handler", handler, "is a function of one message")
@@ -400,11 +439,30 @@ def check_run(handler: Callable[[Any], Any], concurrency: int, ack: str, on_erro
         raise reject("concurrency", concurrency, "are 1 to 1024")
     if ack not in ACKS:
         raise reject("ack", ack, f"are {', '.join(ACKS)}")
-    if on_error not in ON_ERROR:
-        raise reject("on_error", on_error, f"are {', '.join(ON_ERROR)}")
+    if not callable(on_error):
+        check_outcome(on_error)
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         getattr(handler, "__call__", None)  # noqa: B004 - an instance with an async __call__
     )
+
+
+def check_outcome(said: Any) -> str:
+    """What ``on_error`` says, or what its function returned. Raises ConfigError."""
+    if said is None:
+        return "nak"
+    if said not in ON_ERROR:
+        raise reject("on_error", said, f"are {', '.join(ON_ERROR)}, or a function that returns one")
+    return str(said)
+
+
+def settle_failed(message: DurableMessage, how: str, nak_delay: float, problem: Exception) -> None:
+    """Do what ``on_error`` said about a message whose handler raised."""
+    if how == "nak":
+        message.nak(nak_delay)
+    elif how == "term":
+        message.term(f"{type(problem).__name__}: {problem}")
+    elif how == "ack":
+        message.ack()
 
 
 def worker_of(message: DurableMessage, workers: int, turn: int) -> int:

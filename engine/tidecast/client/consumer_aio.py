@@ -7,6 +7,7 @@ node (`seek`, `pause`, `info` ...) runs in a thread, so the loop goes on.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncIterator, Callable, Generator
 from functools import partial
 from typing import Any, Self
@@ -17,8 +18,11 @@ from tidecast.client.consumer import (
     ITERATE_MESSAGES,
     ConsumerCore,
     Filter,
+    OnError,
+    check_outcome,
     check_run,
     filter_options,
+    settle_failed,
     start_options,
     worker_of,
 )
@@ -40,7 +44,10 @@ class Consumer(ConsumerCore):
         """Up to ``max_messages``, as soon as there is one; empty after ``max_wait`` s without."""
         limit = check_max_messages(max_messages)
         batch = await self._wait_batch(limit, Deadline(max_wait), mark=True)
-        return EmptyDurableBatch(self) if batch is None else batch
+        if batch is None:
+            self.check()
+            return EmptyDurableBatch(self)
+        return batch
 
     async def batches(self, max_messages: int = 256) -> AsyncIterator[DurableBatch]:
         """Batches as they come, until closed or drained."""
@@ -72,7 +79,7 @@ class Consumer(ConsumerCore):
         concurrency: int = 1,
         *,
         ack: str = "after",
-        on_error: str = "nak",
+        on_error: OnError = "nak",
         nak_delay: float = 1.0,
         max_messages: int | None = None,
     ) -> int:
@@ -111,7 +118,7 @@ class Consumer(ConsumerCore):
 
     async def _handle(
         self, handler: Callable[[DurableMessage], Any], asynchronous: bool, ack: str,
-        on_error: str, nak_delay: float, message: DurableMessage,
+        on_error: OnError, nak_delay: float, message: DurableMessage,
     ) -> None:  # fmt: skip
         if message.held_back:
             message.give_back()
@@ -123,12 +130,11 @@ class Consumer(ConsumerCore):
             if asynchronous:
                 await outcome
         except Exception as problem:
+            said = on_error(message, problem) if callable(on_error) else on_error
+            how = check_outcome(await said if inspect.isawaitable(said) else said)
             if ack != "before":
-                if on_error == "nak":
-                    message.nak(nak_delay)
-                elif on_error == "term":
-                    message.term(f"{type(problem).__name__}: {problem}")
-            if on_error == "raise":
+                settle_failed(message, how, nak_delay, problem)
+            if how == "raise":
                 raise
         else:
             if ack == "after":
@@ -149,14 +155,16 @@ class Consumer(ConsumerCore):
 
     async def seek(self, start: Start, *, dry_run: bool = False) -> list[dict[str, Any]]:
         """Move the subscription, for all its members. Returns what moves, a mapping a queue."""
-        found: list[dict[str, Any]] = await self._call(
-            "seek", dry_run=dry_run, **start_options(start)
-        )
-        return found
+        return await asyncio.to_thread(self._seek, start, dry_run)
 
-    async def redrive(self, *, dry_run: bool = False, **which: Any) -> dict[str, Any]:
-        """Deliver dead letters of this subscription again."""
-        found: dict[str, Any] = await self._call("redrive", dry_run=dry_run, **which)
+    async def redrive(
+        self, *, dry_run: bool = False, reason: str | None = None, key: str | None = None,
+        limit: int = 10_000, after: list[list[int]] | None = None, to: str | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Deliver dead letters of this subscription again: see the blocking `Consumer.redrive`."""
+        found: dict[str, Any] = await self._call(
+            "redrive", dry_run=dry_run, reason=reason, key=key, limit=limit, after=after, to=to
+        )
         return found
 
     async def info(self) -> dict[str, Any]:

@@ -15,8 +15,11 @@ from tidecast.client.consumer import (
     ITERATE_MESSAGES,
     ConsumerCore,
     Filter,
+    OnError,
+    check_outcome,
     check_run,
     filter_options,
+    settle_failed,
     start_options,
     worker_of,
 )
@@ -43,7 +46,10 @@ class Consumer(ConsumerCore):
         """
         limit = check_max_messages(max_messages)
         batch = self._wait_batch(limit, Deadline(max_wait), mark=True)
-        return EmptyDurableBatch(self) if batch is None else batch
+        if batch is None:
+            self.check()
+            return EmptyDurableBatch(self)
+        return batch
 
     def batches(self, max_messages: int = 256) -> Iterator[DurableBatch]:
         """Batches as they come, until closed or drained."""
@@ -95,7 +101,7 @@ class Consumer(ConsumerCore):
         concurrency: int = 1,
         *,
         ack: str = "after",
-        on_error: str = "nak",
+        on_error: OnError = "nak",
         nak_delay: float = 1.0,
         max_messages: int | None = None,
     ) -> int:
@@ -103,8 +109,9 @@ class Consumer(ConsumerCore):
 
         Records of one key are handled in order, one after the other. ``ack``: ``after`` the handler
         returns, ``before`` it is called, ``none`` (it does it itself). ``on_error``: ``nak`` (again
-        after ``nak_delay`` s), ``term`` (dead-letter topic), ``raise`` (ends the run; the message
-        comes again). Raises ConfigError for what is no function of one message.
+        after ``nak_delay`` s), ``term`` (dead-letter topic), ``ack``, ``raise`` (ends the run; the
+        message comes again), or a function of the message and the exception that returns one of
+        these (None: nak). Raises ConfigError for what is no function of one message.
         """
         if check_run(handler, concurrency, ack, on_error):
             raise reject("handler", handler, "is a plain function: this client does not await")
@@ -125,8 +132,8 @@ class Consumer(ConsumerCore):
             self.running -= 1
 
     def _handle(
-        self, handler: Callable[[DurableMessage], Any], ack: str, on_error: str, nak_delay: float,
-        message: DurableMessage,
+        self, handler: Callable[[DurableMessage], Any], ack: str, on_error: OnError,
+        nak_delay: float, message: DurableMessage,
     ) -> None:  # fmt: skip
         if message.held_back:
             message.give_back()
@@ -136,12 +143,11 @@ class Consumer(ConsumerCore):
         try:
             handler(message)
         except Exception as problem:
+            said = on_error(message, problem) if callable(on_error) else on_error
+            how = check_outcome(said)
             if ack != "before":
-                if on_error == "nak":
-                    message.nak(nak_delay)
-                elif on_error == "term":
-                    message.term(f"{type(problem).__name__}: {problem}")
-            if on_error == "raise":
+                settle_failed(message, how, nak_delay, problem)
+            if how == "raise":
                 raise
         else:
             if ack == "after":
@@ -227,14 +233,26 @@ class Consumer(ConsumerCore):
     def seek(self, start: Start, *, dry_run: bool = False) -> list[dict[str, Any]]:
         """Move the subscription, for all its members; what is outstanding is forgotten.
 
+        The next `fetch` here begins at the new place. Members elsewhere may still get what was on
+        its way to them.
+
         Returns one mapping a queue: topic, queue, before, after, records. ``dry_run``: only that.
         """
-        found: list[dict[str, Any]] = self._control("seek", dry_run=dry_run, **start_options(start))
-        return found
+        return self._seek(start, dry_run)
 
-    def redrive(self, *, dry_run: bool = False, **which: Any) -> dict[str, Any]:
-        """Deliver dead letters of this subscription again: see `tidecast subscription redrive`."""
-        found: dict[str, Any] = self._control("redrive", dry_run=dry_run, **which)
+    def redrive(
+        self, *, dry_run: bool = False, reason: str | None = None, key: str | None = None,
+        limit: int = 10_000, after: list[list[int]] | None = None, to: str | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Deliver dead letters of this subscription again, each once; ``dry_run``: say which.
+
+        ``reason``: those whose reason holds this text; ``key``: of this key. At most ``limit``, 1
+        to 10,000; ``after``: what the page before called ``next`` (None: nothing is left).
+        ``to``: publish them to this durable topic instead. Raises ConfigError, NotFound.
+        """
+        found: dict[str, Any] = self._control(
+            "redrive", dry_run=dry_run, reason=reason, key=key, limit=limit, after=after, to=to
+        )
         return found
 
     def info(self) -> dict[str, Any]:

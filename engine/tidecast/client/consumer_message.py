@@ -155,6 +155,9 @@ class DurableBatch:
     def __bool__(self) -> bool:
         return self._n > 0
 
+    def __repr__(self) -> str:
+        return f"<DurableBatch of {self._n} messages from {self.consumer.pattern}>"
+
     def __iter__(self) -> Iterator[DurableMessage]:
         return iter(self.messages)
 

@@ -79,7 +79,8 @@ def _embedded_link(path: str, options: dict[str, Any], name: str) -> Link:
 
 def _refuse(options: dict[str, Any], scheme: str) -> None:
     for option, value in options.items():
-        raise reject(option, value, f"is no option of {scheme}")
+        how = f": it goes into the URL, {scheme}/PATH" if option == "data_dir" else ""
+        raise ConfigError(f"{option}: {value!r}: {scheme} has no such option{how}")
 
 
 def _load(module: str, attribute: str) -> Any:

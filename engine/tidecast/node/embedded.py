@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,13 @@ from tidecast.client.link import (
     SubscriptionGrant,
     SubscriptionOptions,
 )
-from tidecast.config import Topology, default_topology, load_topology, with_identity
+from tidecast.config import (
+    Topology,
+    default_topology,
+    load_topology,
+    topology_from,
+    with_identity,
+)
 from tidecast.events import Event
 from tidecast.native.predicates import Predicate
 from tidecast.node.node import Node
@@ -45,7 +52,7 @@ class EmbeddedLink:
     @classmethod
     def open(
         cls,
-        topology: Topology | Path | str | None = None,
+        topology: Topology | Mapping[str, Any] | Path | str | None = None,
         *,
         mode: str = "threads",
         name: str = "embedded",
@@ -53,14 +60,17 @@ class EmbeddedLink:
     ) -> EmbeddedLink:
         """Start a node in this process and attach to it.
 
-        ``topology``: a checked one, a YAML file, or None for the default. ``mode``: ``threads``, or
-        ``inline``: no threads; the agents run whenever this client polls, publishes or waits.
+        ``topology``: a checked one, a mapping as in YAML, a YAML file, or None for the default.
+        ``mode``: ``threads``, or ``inline``: no threads; the agents run whenever this client
+        polls, publishes or waits.
         Without ``data_dir`` a temporary directory is used. Raises ConfigError, NotFound, Conflict.
         """
         if topology is None:
             topology = default_topology()
         elif isinstance(topology, str | Path):
             topology = load_topology(Path(topology))
+        elif not isinstance(topology, Topology):
+            topology = topology_from(topology)
         warm_up()
         scratch = None
         if data_dir is None:

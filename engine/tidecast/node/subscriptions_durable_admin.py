@@ -250,6 +250,7 @@ def seek(
     rows = []
     with subs.lock:
         subscription = subs.get(pattern, name)
+        _check_queues(pattern, options.start_tokens, {q for _, q in subscription.lanes})
         for key, lane in sorted(subscription.lanes.items()):
             if (topic is not None and key[0] != topic) or (queue is not None and key[1] != queue):
                 continue
@@ -264,6 +265,13 @@ def seek(
         if not dry_run:
             subs.save_now(subscription)
     return rows
+
+
+def _check_queues(pattern: str, tokens: dict[int, int], queues: set[int]) -> None:
+    unknown = sorted(set(tokens) - queues)
+    if unknown:
+        there = f"0 to {max(queues)}" if queues else "none"
+        raise ConfigError(f"start_tokens: queue {unknown[0]}: {pattern} has {there}")
 
 
 def _seek_lane(subs: DurableSubscriptions, lane: LaneHere, token: int) -> None:

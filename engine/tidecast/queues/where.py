@@ -255,7 +255,8 @@ def parsed(where: str) -> ast.expr:
     try:
         return ast.parse(where.strip(), mode="eval").body
     except SyntaxError as problem:
-        raise ConfigError(f"where: {problem.msg} at character {problem.offset}") from None
+        place = f"at character {problem.offset}" if problem.offset else "at its end"
+        raise ConfigError(f"where: {where!r}: {problem.msg} {place}") from None
     except (ValueError, RecursionError, MemoryError) as problem:
         raise ConfigError(f"where: cannot be read: {problem}") from None
 
