@@ -18,6 +18,7 @@ from tidecast_control.live.channels import Facts
 from tidecast_control.system.metrics import GAUGES, text
 
 GOLDEN = ROOT / "tests" / "golden" / "metrics.txt"
+DASHBOARD = ROOT / "docker" / "grafana" / "tidecast.json"
 LINE = re.compile(
     r'[a-z_][a-z0-9_]*(\{([a-z_]+="(\\.|[^"\\\n])*",?)+\})? [-+0-9.eEInfNa]+'
 )  # fmt: skip
@@ -117,7 +118,19 @@ def test_the_dashboard_asks_for_what_there_is() -> None:
     known = {
         s.name for f in text_string_to_metric_families(_text()) for s in f.samples
     }  # fmt: skip
-    grafana = json.loads((ROOT / "docker" / "grafana" / "tidecast.json").read_text())
+    grafana = json.loads(DASHBOARD.read_text())
     asked = set(re.findall(r"tidecast_[a-z_]+", json.dumps(grafana)))
     assert asked
     assert asked <= known
+
+
+def test_what_the_dashboard_draws_is_there_before_it_happens() -> None:
+    """A series that begins with its first loss has no rise that a rate could show."""
+    quiet = _sample()
+    about = {"name": "orders", "detail": "", "session": 1, "peer": 0}
+    quiet["counters"] = {kind: [about] for kind in ("sender", "receiver", "publication", "image")}
+    shown = text({"n1": quiet}, Facts(), 0).decode()
+    asked = re.findall(r"tidecast_[a-z_]+_total", DASHBOARD.read_text())
+    assert asked
+    for name in set(asked):
+        assert re.search(rf"^{name}{{.*}} 0\.0$", shown, re.MULTILINE), name
