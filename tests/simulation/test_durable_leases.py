@@ -130,14 +130,20 @@ def test_publishers_go_on_through_every_hand_over(tmp_path: Path) -> None:
         assert values[:, C.OWNER_EPOCH].tolist() == [0, 0]
 
 
+def begun(one: Cluster, at: str) -> tuple[SimulatedNode, SimulatedNode, Any]:
+    """Node ``a`` keeps the queues and has 50 messages of a publisher at ``at``."""
+    a = one.node("a")
+    one.until_kept(a)
+    b = one.node("b")
+    publisher: Any = {"a": a, "b": b}[at].connect().publisher("orders")
+    publisher.publish_batch([b"%d" % i for i in range(50)])
+    durable(one, publisher)
+    return a, b, publisher
+
+
 def test_a_killed_keeper_is_followed_within_a_lease_and_a_look(tmp_path: Path) -> None:
     with cluster(tmp_path) as one:
-        a = one.node("a")
-        one.until_kept(a)
-        b = one.node("b")
-        publisher = b.connect().publisher("orders")
-        publisher.publish_batch([b"%d" % i for i in range(50)])
-        durable(one, publisher)
+        a, b, publisher = begun(one, at="b")
         one.net.kill(a)
         publisher.publish_batch([b"%d" % i for i in range(50, 100)])
         one.until_kept(b)
@@ -147,12 +153,7 @@ def test_a_killed_keeper_is_followed_within_a_lease_and_a_look(tmp_path: Path) -
 
 def test_one_that_sleeps_beyond_its_lease_is_fenced_and_doubles_nothing(tmp_path: Path) -> None:
     with cluster(tmp_path) as one:
-        a = one.node("a")
-        one.until_kept(a)
-        b = one.node("b")
-        publisher = a.connect().publisher("orders")
-        publisher.publish_batch([b"%d" % i for i in range(50)])
-        durable(one, publisher)
+        a, b, publisher = begun(one, at="a")
         one.net.nodes.remove(a)  # SIGSTOP: it does nothing any more
         publisher.publish_batch([b"%d" % i for i in range(50, 100)])
         one.until_kept(b)

@@ -119,8 +119,13 @@ def test_what_another_node_publishes_is_kept_and_acked() -> None:
         assert not two.a.engine.durable.sources
 
 
-def test_a_packet_that_an_image_gave_up_shifts_no_sequence() -> None:
-    """As when an image before it had it acked: it joins anew, and counts from there."""
+@pytest.mark.parametrize("gave_up", [True, False])
+def test_an_image_whose_archiver_cannot_go_on_joins_anew(gave_up: bool) -> None:
+    """It counts sequences from where its publisher has them acked.
+
+    ``gave_up``: a packet, as when an image before it had it acked; else it left its archiver
+    behind, and evicted it.
+    """
     with pair() as two:
         publisher = two.publisher()
         publisher.publish(b"0", flush=True)
@@ -134,37 +139,22 @@ def test_a_packet_that_an_image_gave_up_shifts_no_sequence() -> None:
         for i in range(1, 200):
             publisher.publish(b"%d" % i, flush=True)
         assert two.net.run(1e6, until=lambda: record["highest"] > due + 1)
-        word = control_word(due, lay.GONE, 0)
-        pack_into("<q", ring, control_at(due, about.slots - 1), word)
+        if gave_up:
+            word = control_word(due, lay.GONE, 0)
+            pack_into("<q", ring, control_at(due, about.slots - 1), word)
+        else:
+            (entry,) = [at for at, e in consumers(ring) if not e[SUBSCRIPTION]]
+            at = lay.CONSUMERS_AT + entry * lay.CONSUMER_BYTES + lay.CONSUMER_STATE_AT
+            pack_into("<q", ring, at, lay.CONSUMER_EVICTED)
+            with two.a.engine.lock:
+                row = [E_EVICTED, image.session, 0, 100, 0, 0]
+                handle(two.a.engine, image.runtime, [row])
         two.net.run(1e4)
         lost.clear()
         assert publisher.wait_durable(timeout=60.0) == 200
         assert [
             (int(payload), seq) for _, payload, seq in sorted(two.rows(), key=lambda r: r[2])
         ] == [(i, i + 1) for i in range(200)]
-        assert image.id not in two.a.engine.images_by_id
-
-
-def test_an_image_that_left_the_archiver_behind_joins_anew() -> None:
-    with pair() as two:
-        publisher = two.publisher()
-        publisher.publish(b"0", flush=True)
-        publisher.wait_durable(timeout=60.0)
-        (image,) = two.a.engine.images_by_id.values()
-        lost = {int(image.runtime.rx_state.images[image.slot]["contiguous"])}
-        two.net.intercept(lambda packet: packet.type != wire.DATA or packet.seq not in lost)
-        for i in range(1, 200):
-            publisher.publish(b"%d" % i, flush=True)
-        two.net.run(1e4)
-        (entry,) = [at for at, e in consumers(image.mapped.array) if not e[SUBSCRIPTION]]
-        at = lay.CONSUMERS_AT + entry * lay.CONSUMER_BYTES + lay.CONSUMER_STATE_AT
-        pack_into("<q", image.mapped.array, at, lay.CONSUMER_EVICTED)
-        row = [E_EVICTED, image.session, 0, 100, 0, 0]
-        with two.a.engine.lock:
-            handle(two.a.engine, image.runtime, [row])
-        lost.clear()
-        assert publisher.wait_durable(timeout=60.0) == 200
-        assert [int(payload) for payload in two.payloads()] == list(range(200))
         assert image.id not in two.a.engine.images_by_id
 
 
