@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from tests.support import packets as pk
 
+from tidecast.errors import ConfigError
 from tidecast.layout import packet as wire
 from tidecast.native.handles import State
 from tidecast.native.jit import kernel
 from tidecast.native.memory import address
 from tidecast.transport import wire_io as io
-from tidecast.transport.sockets import sockaddr
+from tidecast.transport.sockets import open_multicast, sockaddr
 
 STRIDE = 1400
 send_io_of, receive_io_of = io.SEND_IO.of, io.RECEIVE_IO.of
@@ -166,3 +167,11 @@ def test_a_closed_socket_is_an_error_that_is_counted(
     assert tx.io[io.IO_ERRNO] == 9
     rx.io[io.IO_FD] = 999_999
     assert received(rx.words, np.zeros((io.RECEIVE_MESSAGES, 2), dtype=np.int64)) == -9
+
+
+def test_an_interface_that_is_not_here_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"transport lan: interface: 203\.0\.113\.9: this host"):
+        open_multicast(
+            name="lan", group="239.1.2.3", port=47_123, interface="203.0.113.9", ttl=1,
+            buffer_bytes=65_536, gro=False,
+        )  # fmt: skip

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import click
 
-from tidecast.cli.common import echo_json, json_option
+from tidecast.cli.common import data_dir_option, echo_json, json_option
 
 
 @click.group()
@@ -30,8 +31,11 @@ def key() -> None:
     metavar="YYYY-MM-DD",
     help="The day on which it ends (UTC); never without it.",
 )
+@data_dir_option
 @json_option
-def new(name: str, allowed: tuple[str, ...], expires: datetime | None, as_json: bool) -> None:
+def new(
+    name: str, allowed: tuple[str, ...], expires: datetime | None, data_dir: Path, as_json: bool
+) -> None:  # fmt: skip
     """Make a key. Prints its secret, once, and what to put under `keys:` in the topology file.
 
     The file holds a hash only. Engines that a control service manages are told its keys instead.
@@ -40,6 +44,7 @@ def new(name: str, allowed: tuple[str, ...], expires: datetime | None, as_json: 
     import yaml
 
     from tidecast.access import RIGHTS, Scope, new_key
+    from tidecast.config import topology_path
 
     rights: dict[str, list[str]] = {}
     for each in allowed:
@@ -55,4 +60,5 @@ def new(name: str, allowed: tuple[str, ...], expires: datetime | None, as_json: 
         echo_json({"secret": secret, "key": plain})
         return
     click.echo(f"# The secret, shown only now: {secret}")
+    click.echo(f"# For {topology_path(data_dir)}:")
     click.echo(yaml.safe_dump({"keys": [plain]}, sort_keys=False), nl=False)

@@ -87,9 +87,14 @@ class _File:
     """Topics of a platform whose engine does not run: in its topology file."""
 
     def __init__(self, data_dir: Path) -> None:
-        from tidecast.node.process import choose_topology
+        from tidecast.config import default_topology, load_topology, topology_path
+        from tidecast.errors import NotFound
 
-        self.topology, self.path = choose_topology(data_dir, None)
+        self.path = topology_path(data_dir)
+        try:
+            self.topology = load_topology(self.path)
+        except NotFound:  # a look makes none
+            self.topology = default_topology()
 
     def topics(self) -> list[TopicConfig]:
         return self.topology.topics

@@ -103,10 +103,10 @@ def open_multicast(
     try:
         send = _udp_socket(buffer_bytes, gro=False)
         opened.append(send)
+        _bind(send, local, 0, f"transport {name}: interface")
         send.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
         send.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
         send.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(local))
-        _bind(send, local, 0, f"transport {name}")
         for channel in range(CHANNELS):
             one = _udp_socket(buffer_bytes, gro=gro)
             opened.append(one)
