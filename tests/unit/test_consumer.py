@@ -18,7 +18,7 @@ from tidecast.client.consumer import filter_options
 from tidecast.client.link import ConsumerOptions
 from tidecast.client.start import Earliest, Latest, Time, Tokens
 from tidecast.config import TopicConfig, Topology, TransportConfig, topology_from
-from tidecast.errors import Closed, ConfigError, Conflict, Fenced, NotFound
+from tidecast.errors import ConfigError, Conflict, Fenced, NotFound
 from tidecast.layout.subscription_counters import SubscriptionCounter
 from tidecast.node import subscriptions_durable_redrive as again
 from tidecast.node.embedded import EmbeddedLink
@@ -177,83 +177,6 @@ def test_pause_resume_seek_and_info(client: Connection) -> None:
         assert sorted(take(consumer, 30)) == BODIES
         wait_until(lambda: consumer.info()["lag"] == 0, 5.0, "settled")
         assert len(consumer.info()["members"]) == 1
-
-
-def test_after_a_seek_nothing_comes_of_what_was_on_its_way(client: Connection) -> None:
-    publish(client, *BODIES)
-    with client.consumer("orders", "billing") as consumer:
-        whole = {bytes(message.data): message.token for message in consumer.fetch(30, 5.0)}
-        while len(whole) < 30:
-            whole |= {bytes(message.data): message.token for message in consumer.fetch(30, 5.0)}
-        consumer.seek(Earliest())
-        assert consumer.fetch(1, 5.0)  # what lies behind it is in the ring now
-        consumer.seek(Latest())
-        assert not consumer.fetch(30, 0.05)
-        publish(client, b"new")
-        assert take(consumer, 1) == [b"new"]
-        consumer.seek(Earliest())
-        seen = []
-        for message in consumer.messages():
-            seen.append(bytes(message.data))
-            if len(seen) == 5:
-                consumer.seek(Latest())  # amid what was taken together
-                publish(client, b"newer")
-            if seen[-1] == b"newer":
-                break
-        assert seen[5:] == [b"newer"]
-        assert [m.attempts for m in consumer.fetch(5, 0.05)] == []
-        moved = consumer.seek(Tokens({whole[b"m00"].queue: whole[b"m00"].sequence}), dry_run=True)
-        assert len(moved) == 2
-        for wrong, said in (
-            (Tokens({7: 0}), "queue 7: orders has 0 to 1"),
-            (Tokens({0: -1}), "whole numbers from 0 on"),
-            (Time("2031-05-04"), "ns since 1970"),  # type: ignore[arg-type]
-        ):
-            with pytest.raises(ConfigError, match=said):
-                consumer.seek(wrong)
-        assert repr(consumer.fetch(1, 0.0)) == "<DurableBatch of 0 messages from orders>"
-    with pytest.raises(Closed):
-        consumer.fetch(1, 0.0)
-
-
-def test_a_function_says_what_becomes_of_a_message_that_failed(client: Connection) -> None:
-    publish(client, *BODIES[:4], keys=4)
-    said = {b"m00": "term", b"m01": None, b"m02": "ack", b"m03": "raise"}
-    told: list[tuple[bytes, str]] = []
-
-    def handler(message: Any) -> None:
-        if message.attempts == 1:
-            raise ValueError(bytes(message.data).decode())
-
-    def on_error(message: Any, problem: Exception) -> str | None:
-        told.append((bytes(message.data), str(problem)))
-        return said[bytes(message.data)]
-
-    with client.consumer("orders", "billing", dead_letter="dead") as consumer:
-        raised: list[str] = []
-        while len(told) < 4:
-            try:
-                consumer.run(handler, on_error=on_error, nak_delay=0.0, max_messages=1)
-            except ValueError as problem:
-                raised.append(str(problem))
-        assert raised == ["m03"]
-        assert sorted(told) == [(body, body.decode()) for body in BODIES[:4]]
-        wait_until(lambda: consumer.info()["dead"] == 1, 5.0, "a dead letter")
-
-
-def test_a_function_that_says_nothing_known_ends_the_run(tmp_path: Path) -> None:
-    async def no_idea(message: Any, problem: Exception) -> str:
-        return "hope"
-
-    async def main() -> None:
-        link = EmbeddedLink.open(topology(), data_dir=tmp_path)
-        async with tidecast.connect(link=link) as client:  # type: ignore[arg-type]
-            await client.publish("orders", b"1")
-            async with client.consumer("orders", "aio") as consumer:
-                with pytest.raises(ConfigError, match="on_error: 'hope': allowed are nak, term"):
-                    await consumer.run(lambda message: 1 / 0, on_error=no_idea)
-
-    asyncio.run(main())
 
 
 def test_a8_a_restart_begins_at_the_earliest_that_is_not_settled(tmp_path: Path) -> None:

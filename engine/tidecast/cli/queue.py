@@ -1,4 +1,4 @@
-"""`tidecast queue`: what queues hold. It reads files; an engine may run or not."""
+"""`tidecast queue`: what queues hold, from their files: an engine may run or not. And pausing."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tidecast.cli.common import (
     echo_json,
     human_bytes,
     json_option,
+    token_option,
 )
 
 
@@ -47,7 +48,41 @@ def _when(ns: int) -> str:
 
 @click.group()
 def queue() -> None:
-    """List, inspect and verify the queues of durable topics."""
+    """List, inspect and verify the queues of durable topics; pause and resume them."""
+
+
+def _paused(topic: str, number: int | None, paused: bool, data_dir: Path, key: str | None) -> None:
+    from tidecast.cli.subscription import ask
+
+    if number is None:
+        ask(data_dir, key, "pause_topic", topic=topic, paused=paused)
+    else:
+        ask(data_dir, key, "pause_queue", topic=topic, queue=number, paused=paused)
+    name = f"topic {topic}" if number is None else f"queue {number} of {topic}"
+    console().print(f"{name} {'is paused until it is resumed' if paused else 'goes on'}")
+
+
+@queue.command()
+@click.argument("topic")
+@click.argument("number", type=click.IntRange(0), required=False)
+@data_dir_option
+@token_option
+def pause(topic: str, number: int | None, data_dir: Path, token: str | None) -> None:
+    """Pause TOPIC, or its queue NUMBER, for all subscriptions; what was fetched is kept.
+
+    Until it is resumed, or the engine starts anew. Publishers go on.
+    """
+    _paused(topic, number, True, data_dir, token)
+
+
+@queue.command()
+@click.argument("topic")
+@click.argument("number", type=click.IntRange(0), required=False)
+@data_dir_option
+@token_option
+def resume(topic: str, number: int | None, data_dir: Path, token: str | None) -> None:
+    """Resume TOPIC, or its queue NUMBER."""
+    _paused(topic, number, False, data_dir, token)
 
 
 @queue.command("list")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +21,8 @@ from tidecast.cli.common import (
 
 F = TypeVar("F", bound=Callable[..., Any])
 REDRIVE_PAGE = 10_000
+PLACES = "earliest, latest, a time (2026-01-31T12:00:00), or sequences by queue (0:17,1:9)."
+_TOKENS = re.compile(r"\d+:\d+(,\d+:\d+)*")
 TOKENS_SHOWN_MAX = 1000
 
 
@@ -40,7 +43,8 @@ def _named(command: F) -> F:
     return click.argument("topic")(_common(command))
 
 
-def _ask(data_dir: Path, token: str | None, action: str, **arguments: Any) -> Any:
+def ask(data_dir: Path, token: str | None, action: str, **arguments: Any) -> Any:
+    """Let the running engine do an action on its subscriptions."""
     from tidecast.client.socket_frames import DurableSubscription
 
     with control(data_dir, token) as engine:
@@ -51,7 +55,7 @@ def _ask(data_dir: Path, token: str | None, action: str, **arguments: Any) -> An
 @_common
 def list_all(data_dir: Path, token: str | None, as_json: bool) -> None:
     """All subscriptions: lag, outstanding, members."""
-    rows = _ask(data_dir, token, "list")
+    rows = ask(data_dir, token, "list")
     if as_json:
         echo_json(rows)
         return
@@ -70,7 +74,7 @@ def list_all(data_dir: Path, token: str | None, as_json: bool) -> None:
 @_named
 def show(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool) -> None:
     """One subscription: its settings, and each of its queues with the reason why it waits."""
-    found = _ask(data_dir, token, "show", pattern=topic, name=name)
+    found = ask(data_dir, token, "show", pattern=topic, name=name)
     if as_json:
         echo_json(found)
         return
@@ -90,7 +94,7 @@ def show(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool
 
 @subscription.command()
 @_named
-@click.option("--start", default="earliest", metavar="WHERE", help="earliest, latest, or ISO time.")
+@click.option("--start", default="earliest", metavar="WHERE", help=PLACES)
 @click.option("--ack-wait", type=float, metavar="SECONDS", help="Deliver again after [30].")
 @click.option("--max-deliver", type=int, metavar="N", help="Deliveries, at most; 0: no limit [5].")
 @click.option("--dead-letter", metavar="TOPIC", help="Durable topic for what fails too often.")
@@ -106,7 +110,7 @@ def create(
         "ack_wait_s": ack_wait, "max_deliver": max_deliver, "dead_letter": dead_letter,
         "key_pattern": key, "where": where, **_start(start),
     }  # fmt: skip
-    made = _ask(data_dir, token, "create", pattern=topic, name=name, **chosen)
+    made = ask(data_dir, token, "create", pattern=topic, name=name, **chosen)
     _done(as_json, made, f"subscription {name} of {topic}: {made['queues']} queues")
 
 
@@ -119,7 +123,7 @@ def delete(
     """Delete a subscription; its position is lost, its consumers end."""
     if not yes:
         click.confirm(f"Delete {name} of {topic}? Its position is lost", abort=True)
-    _ask(data_dir, token, "delete", pattern=topic, name=name)
+    ask(data_dir, token, "delete", pattern=topic, name=name)
     _done(as_json, {"deleted": True}, f"subscription {name} of {topic} is deleted")
 
 
@@ -127,7 +131,7 @@ def delete(
 @_named
 def pause(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool) -> None:
     """Pause a subscription; what was fetched is kept."""
-    _ask(data_dir, token, "pause", pattern=topic, name=name)
+    ask(data_dir, token, "pause", pattern=topic, name=name)
     _done(as_json, {"paused": True}, f"subscription {name} of {topic} is paused")
 
 
@@ -135,13 +139,13 @@ def pause(topic: str, name: str, data_dir: Path, token: str | None, as_json: boo
 @_named
 def resume(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool) -> None:
     """Resume a subscription."""
-    _ask(data_dir, token, "resume", pattern=topic, name=name)
+    ask(data_dir, token, "resume", pattern=topic, name=name)
     _done(as_json, {"paused": False}, f"subscription {name} of {topic} goes on")
 
 
 @subscription.command()
 @_named
-@click.option("--to", "start", default="", metavar="WHERE", help="earliest, latest, or ISO time.")
+@click.option("--to", "start", default="", metavar="WHERE", help=PLACES)
 @click.option("--shift", type=int, default=0, metavar="N", help="By N records, back if below 0.")
 @click.option("--queue", type=int, metavar="N", help="Only this queue.")
 @click.option("--dry-run", is_flag=True, help="Only say what would move.")
@@ -152,7 +156,7 @@ def seek(
     """Move a subscription, back or forth."""
     if bool(start) == bool(shift):
         raise click.UsageError("give --to or --shift")
-    rows = _ask(
+    rows = ask(
         data_dir, token, "seek", pattern=topic, name=name, shift=shift, queue=queue,
         dry_run=dry_run, **(_start(start) if start else {}),
     )  # fmt: skip
@@ -179,7 +183,7 @@ def redrive(
     found: dict[str, Any] = {"records": 0, "scanned": 0, "dry_run": dry_run, "tokens": []}
     after = None
     while found["records"] < limit:
-        page = _ask(
+        page = ask(
             data_dir, token, "redrive", pattern=topic, name=name, reason=reason, key=key,
             limit=min(limit - found["records"], REDRIVE_PAGE), dry_run=dry_run, after=after,
         )  # fmt: skip
@@ -201,7 +205,7 @@ def peek(
     topic: str, name: str, limit: int, data_dir: Path, token: str | None, as_json: bool
 ) -> None:
     """The next records that are not settled; delivers nothing."""
-    rows = _ask(data_dir, token, "peek", pattern=topic, name=name, limit=limit)
+    rows = ask(data_dir, token, "peek", pattern=topic, name=name, limit=limit)
     if as_json:
         echo_json(rows)
         return
@@ -215,12 +219,15 @@ def peek(
 def _start(where: str) -> dict[str, Any]:
     if where in ("earliest", "latest"):
         return {"start": where}
+    if _TOKENS.fullmatch(where):
+        pairs = (one.split(":") for one in where.split(","))
+        return {"start": "tokens", "start_tokens": {int(queue): int(n) for queue, n in pairs}}
     from datetime import datetime
 
     try:
         moment = datetime.fromisoformat(where).astimezone()
     except ValueError:
-        raise click.BadParameter(f"{where!r}: earliest, latest, or 2026-01-31T12:00:00") from None
+        raise click.BadParameter(f"{where!r}: {PLACES}") from None
     return {"start": "time", "start_time_ns": int(moment.timestamp() * 1e9)}
 
 

@@ -259,3 +259,15 @@ class AsyncConsumers(ConnectionCore):
             **filter_options(self.link, where),
         )  # fmt: skip
         return _Opening(lambda: Consumer(self, topic, name, options, codec))
+
+    async def pause_topic(self, topic: str, queue: int | None = None) -> None:
+        """Deliver nothing of a durable topic, or of one queue, to any subscription.
+
+        What was fetched is kept, publishers go on. Until `resume_topic`, or the engine starts
+        anew. Raises NotFound.
+        """
+        await asyncio.to_thread(self._pause, topic, queue, True)
+
+    async def resume_topic(self, topic: str, queue: int | None = None) -> None:
+        """Go on. Raises NotFound."""
+        await asyncio.to_thread(self._pause, topic, queue, False)

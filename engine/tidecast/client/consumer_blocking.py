@@ -352,3 +352,15 @@ class Consumers(ConnectionCore):
             **filter_options(self.link, where),
         )  # fmt: skip
         return Consumer(self, topic, name, options, codec)
+
+    def pause_topic(self, topic: str, queue: int | None = None) -> None:
+        """Deliver nothing of a durable topic, or of one queue, to any subscription.
+
+        What was fetched is kept, publishers go on. Until `resume_topic`, or the engine starts
+        anew. Raises NotFound.
+        """
+        self._pause(topic, queue, True)
+
+    def resume_topic(self, topic: str, queue: int | None = None) -> None:
+        """Go on. Raises NotFound."""
+        self._pause(topic, queue, False)

@@ -33,7 +33,11 @@ class Time(Start, frozen=True):
 
 
 class Tokens(Start, frozen=True):
-    """Durable topics: at a sequence a queue; queues that are not named: from their beginning."""
+    """Durable topics: at a sequence a queue.
+
+    Queues that are not named: a new subscription has them from their beginning, `seek` leaves them
+    where they are.
+    """
 
     tokens: dict[int, int]
     word: ClassVar[str] = "tokens"

@@ -14,6 +14,7 @@ from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter
 
 LOOKS = frozenset({"list", "show", "lanes", "peek"})
 """Actions on durable subscriptions that change nothing."""
+OF_A_TOPIC = frozenset({"pause_queue", "pause_topic"})
 EVERY_TOPIC = ">"
 Needed = Iterator[tuple[str, str]]
 
@@ -24,7 +25,7 @@ def to_administer(action: str, arguments: dict[str, Any]) -> Needed:
     pattern = arguments.get("pattern")
     if isinstance(pattern, str):
         yield right, pattern
-    elif action != "list":
+    elif action != "list" and not (action in OF_A_TOPIC and arguments.get("topic")):
         yield right, EVERY_TOPIC
     for name in ("dead_letter", "topic"):
         if arguments.get(name) and action not in LOOKS:

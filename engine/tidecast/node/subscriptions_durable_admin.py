@@ -241,7 +241,8 @@ def seek(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """Move a subscription, or its lanes of one topic or queue; ``shift``: by so many records.
 
-    Returns a row a lane: before, after, how many records will come again (below 0) or be passed.
+    To tokens only the queues that are named move. Returns a row a lane: before, after, how many
+    records will come again (below 0) or be passed.
     """
     options = ConsumerOptions(
         start=start, start_time_ns=start_time_ns, start_tokens=start_tokens or {}
@@ -253,6 +254,8 @@ def seek(
         _check_queues(pattern, options.start_tokens, {q for _, q in subscription.lanes})
         for key, lane in sorted(subscription.lanes.items()):
             if (topic is not None and key[0] != topic) or (queue is not None and key[1] != queue):
+                continue
+            if start == "tokens" and key[1] not in options.start_tokens:
                 continue
             before, _ = subs.position_of(lane)
             log = lane.here.log
