@@ -12,7 +12,7 @@ from tidecast_control.live.rates import Json
 from tidecast_control.live.world import World, keys_as_text
 
 BUSIEST, FLOW_NODES_MAX, SLOW_MAX = 10, 400, 50
-RING_FULL, LAG_SLOW, LOSS_RATIO = 0.9, 0.5, 0.01
+RING_FULL, LAG_SLOW, LOSS_RATIO, LATE_S = 0.9, 0.5, 0.01, 1.0
 
 
 @dataclass
@@ -118,7 +118,8 @@ def slow(world: World, facts: Facts, now: datetime) -> dict[str, Json]:
                 lag,
             )
     for name, row in world.subscriptions.items():
-        if row["pressure"] and row["state"] == "active":
+        late = (row.get("lag_s") or 0.0) >= LATE_S  # who reads from disk for a moment is not slow
+        if row["pressure"] and row["state"] == "active" and late:
             lag = int(row["lag_messages"])
             words = f"{lag:,} messages behind: {row['pressure']}"
             note("subscription", name, "", "slow_reader", words, lag)

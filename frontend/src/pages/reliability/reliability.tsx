@@ -142,7 +142,11 @@ function Body({ data }: { data: Reliability }) {
           value={percent(Math.max(rates.flow_held, rates.rate_held))}
           note={`flow control ${percent(rates.flow_held)}, rate limit ${percent(rates.rate_held)}`}
           help="Share of the time, of the publisher that is held back most"
-          spark={{ channel: CHANNEL, name: "flow_held", tint: 4 }}
+          spark={{
+            channel: CHANNEL,
+            name: rates.rate_held > rates.flow_held ? "rate_held" : "flow_held",
+            tint: 4,
+          }}
         />
         <Stat
           label="Slowest receiver"
