@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import Eventually
 from tests.support.lab import Lab, Platform, free_port, multicast, topology
 
-from tidecast.errors import ConfigError
+from tidecast.errors import ConfigError, NoResponders
 
 
 def _one_line(lab_output: str) -> str:
@@ -48,6 +48,23 @@ def test_top_once_as_json(lab: Lab) -> None:
     assert image["packets_received"] >= 500
     assert {agent["kind"] for agent in sent["agents"]} >= {"sender", "receiver"}
     assert "seen" in left.run("top", "--once").stdout
+
+
+def test_a_node_that_publishes_nothing_is_addressed_by_name(
+    lab: Lab, eventually: Eventually
+) -> None:
+    left, right = lab.pair()
+    subscription, publisher = right.connect().subscribe("seen"), left.connect().publisher("seen")
+
+    def addressed() -> bool:
+        try:
+            publisher.publish(b"to you", to="right", flush=True)
+        except NoResponders:  # it has reported nothing yet
+            return False
+        return True
+
+    eventually(addressed, "left to know right by its reports")
+    assert bytes(subscription.next(timeout=10.0).data) == b"to you"
 
 
 def test_topics_of_a_running_engine(lab: Lab) -> None:
