@@ -148,7 +148,7 @@ def test_an_image_whose_archiver_cannot_go_on_joins_anew(gave_up: bool) -> None:
             pack_into("<q", ring, at, lay.CONSUMER_EVICTED)
             with two.a.engine.lock:
                 row = [E_EVICTED, image.session, 0, 100, 0, 0]
-                handle(two.a.engine, image.runtime, [row])
+                handle(two.a.engine, image.runtime, [row], [])
         two.net.run(1e4)
         lost.clear()
         assert publisher.wait_durable(timeout=60.0) == 200

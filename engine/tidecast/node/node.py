@@ -237,7 +237,8 @@ class Node(NodeViews):
     # --- conductor --------------------------------------------------------------------------------
 
     def _from_agent(self, runtime: TransportRuntime, rows: list[list[int]]) -> None:
-        self.post(lambda: sessions.handle(self, runtime, rows))
+        setups = sessions.take_setups(runtime, rows)
+        self.post(lambda: sessions.handle(self, runtime, rows, setups))
 
     def post(self, job: Callable[[], None]) -> None:
         """Let the conductor do a job soon, with the lock held; inline: now."""

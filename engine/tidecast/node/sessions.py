@@ -40,14 +40,26 @@ GONE_REASONS = ("", "closed", "timeout", "restarted")
 # --- agents' events -------------------------------------------------------------------------------
 
 
-def handle(node: Node, runtime: TransportRuntime, rows: list[list[int]]) -> None:
-    """Take what an agent told."""
-    setups: list[Setup] = []
-    for kind, a, b, c, d, e, *_ in rows:
+def take_setups(runtime: TransportRuntime, rows: list[list[int]]) -> list[Setup]:
+    """The SETUPs of which ``rows`` tell. In the agent's thread: then it has room for others.
+
+    The conductor is behind by then: what it read later could be another one's, that came since.
+    """
+    setups = []
+    for kind, _, b, c, d, e, *_ in rows:
         if kind == ae.E_SETUP:
-            raw = bytes(runtime.rx_state.setups[b, :c])
-            setups.append(decode_setup(raw, (d, e)))
-        elif kind == ae.E_SESSION_ENDED:
+            setups.append(decode_setup(bytes(runtime.rx_state.setups[b, :c]), (d, e)))
+    if setups:
+        runtime.rx_state.misc[im.M_SETUPS] = 0
+    return setups
+
+
+def handle(
+    node: Node, runtime: TransportRuntime, rows: list[list[int]], setups: list[Setup]
+) -> None:
+    """Take what an agent told."""
+    for kind, a, b, c, d, *_ in rows:
+        if kind == ae.E_SESSION_ENDED:
             _end_images(node, runtime, a, "closed")
         elif kind == ae.E_PEER_TIMEOUT:
             _peer_timeout(node, runtime, a, c)
@@ -59,12 +71,6 @@ def handle(node: Node, runtime: TransportRuntime, rows: list[list[int]]) -> None
             _evicted(node, a, b, c)
         elif kind == ae.E_GAP:
             _gap(node, a, b, c)
-    if any(row[0] == ae.E_SETUP for row in rows):
-
-        def clear() -> None:
-            runtime.rx_state.misc[im.M_SETUPS] = 0
-
-        runtime.on_receiver(clear)
     for setup in setups:
         try:
             _on_setup(node, runtime, setup)
