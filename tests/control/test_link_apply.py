@@ -11,6 +11,7 @@ import pytest
 from tidecast.config import default_topology
 from tidecast.node import sessions
 from tidecast.node.control_link_apply import Applier
+from tidecast.node.control_link_views import connect_inside
 from tidecast.node.embedded import EmbeddedLink
 from tidecast.node.node import Node
 from tidecast.node.store import TopologyStore
@@ -80,3 +81,22 @@ def test_one_that_does_not_fit_keeps_none_of_the_others_out(engine: Engine) -> N
     assert engine.link.node.topic("a").wire_id == 7, "what ran before runs on"
     errors = engine.apply({"a": {"id": 8}, "e": {"id": 7}})
     assert not errors.keys() & {"topic/a", "topic/e"}, "two may change places"
+
+
+def test_readers_and_example_traffic_survive_a_topic_that_is_made_anew(engine: Engine) -> None:
+    told = {"topic": "t", "messages_per_s": 100, "message_bytes": 100, "keys": 0, "subscribers": 1}
+    traffic = REST | {"traffic": {"t": told}}
+    engine.applier.apply({"full": True, "topics": {"t": {"id": 7}}} | traffic)
+    node = engine.link.node
+    reader = connect_inside(node, "reader")
+    subscription = reader.subscribe("t", on_gap="skip")
+    before = {p.id for p in node.pubs.values() if p.topic.name == "t"}
+    changed = {"t": {"id": 7, "history_bytes": 1 << 20}}
+    assert not engine.applier.apply({"topics": changed} | traffic).errors
+    assert node.subs[subscription.subscription_id].pattern == "t"
+    open_now = {p.id for p in node.pubs.values() if p.topic.name == "t" and not p.closing}
+    assert open_now, "the generator publishes again"
+    assert not open_now & before
+    engine.apply({"t": None})
+    assert subscription.subscription_id not in node.subs, "it ended with its topic"
+    reader.close()

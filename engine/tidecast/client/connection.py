@@ -24,7 +24,14 @@ from tidecast.client.receipts import fenced
 from tidecast.client.socket_frames import Failure, error_of
 from tidecast.client.subscriber import SubscriptionCore
 from tidecast.client.waiting import Bell, Flusher
-from tidecast.errors import Closed, ConnectionLost, Fenced, ForkedProcess, TidecastError
+from tidecast.errors import (
+    Closed,
+    ConnectionLost,
+    Fenced,
+    ForkedProcess,
+    NotFound,
+    TidecastError,
+)
 from tidecast.events import (
     ConsumerExpelled,
     ConsumerRejoined,
@@ -211,7 +218,8 @@ class ConnectionCore:
             if dropped is not None:
                 self.emit(dropped)
         if tell:
-            with contextlib.suppress(ConnectionLost, Closed):
+            # NotFound: its topic was deleted or made anew, and it ended with it.
+            with contextlib.suppress(ConnectionLost, Closed, NotFound):
                 self.link.close_publication(publisher.publication_id)
 
     def add_subscription(self, subscription: SubscriptionCore) -> None:
@@ -226,7 +234,7 @@ class ConnectionCore:
         with self._lock:
             known = self._subscriptions.pop(subscription.subscription_id, None)
         if known is not None and self.status != RECONNECTING:
-            with contextlib.suppress(ConnectionLost, Closed):
+            with contextlib.suppress(ConnectionLost, Closed, NotFound):
                 self.link.close_subscription(subscription.subscription_id)
 
     def add_consumer(self, consumer: ConsumerCore) -> None:

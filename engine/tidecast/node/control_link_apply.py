@@ -49,6 +49,8 @@ class Applier:
         self._managed = set(managed)
         self._outcome = Outcome()
         self._traffic: dict[str, Traffic] = {}
+        self._remade: set[str] = set()
+        """Topics that the last message made anew: publications on them have ended."""
         self._timer: threading.Timer | None = None
         self._wanted: dict[str, dict[str, Any]] = {}
         """Durable subscriptions that the service has, by name."""
@@ -117,7 +119,8 @@ class Applier:
         for name in built.keys() - anew.keys():
             self._edit(name, built[name], left[name])
         replaced = sorted(left.keys() & sound.keys())
-        self._note(topics.delete_topics(self._node, replaced, keep_data=False))
+        self._note(topics.delete_topics(self._node, replaced, keep_data=False, keep_readers=True))
+        self._remade = set(replaced)
         self._note(topics.create_topics(self._node, list(sound.values())))
         if wanted:
             self._save_soon()
@@ -252,7 +255,8 @@ class Applier:
         for name, raw in wanted.items():
             self._outcome.errors.pop(f"traffic/{name}", None)
             before = self._traffic.get(name)
-            if before is not None and raw == before.settings:
+            sound = before is not None and not before.problem and before.topic not in self._remade
+            if before is not None and sound and raw == before.settings:
                 continue
             if before is not None:
                 del self._traffic[name]

@@ -24,18 +24,18 @@ class Traffic:
     def __init__(self, node: Node, settings: dict[str, Any]) -> None:
         """``settings``: topic, messages_per_s, message_bytes, keys, subscribers. Runs at once."""
         self.settings = settings
-        self._topic = str(settings["topic"])
+        self.topic = str(settings["topic"])
         self._rate = float(settings["messages_per_s"])
         self._bytes, self._keys = int(settings["message_bytes"]), int(settings["keys"])
         self._stopping = threading.Event()
         self.published, self.received, self.problem = 0, 0, ""
-        self._connection = connect_inside(node, f"traffic {self._topic}")
+        self._connection = connect_inside(node, f"traffic {self.topic}")
         try:
             readers = [
-                self._connection.subscribe(self._topic, on_gap="skip")
+                self._connection.subscribe(self.topic, on_gap="skip")
                 for _ in range(int(settings["subscribers"]))
             ]
-            publisher = self._connection.publisher(self._topic)
+            publisher = self._connection.publisher(self.topic)
         except TidecastError:
             self._connection.close()
             raise

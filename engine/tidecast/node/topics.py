@@ -97,14 +97,19 @@ def delete_topic(node: Node, name: str, *, keep_data: bool) -> None:
         raise problem
 
 
-def delete_topics(node: Node, names: Sequence[str], *, keep_data: bool) -> dict[str, TidecastError]:
-    """The same for many; by name, what kept some of them from being removed."""
+def delete_topics(
+    node: Node, names: Sequence[str], *, keep_data: bool, keep_readers: bool = False
+) -> dict[str, TidecastError]:
+    """The same for many; by name, what kept some of them from being removed.
+
+    ``keep_readers``: the topics are made anew at once, and who reads them reads on.
+    """
     failed: dict[str, TidecastError] = {}
     for first in range(0, len(names), AT_ONCE_MAX):
         with node.lock:
             for name in names[first : first + AT_ONCE_MAX]:
                 try:
-                    _remove(node, name, keep_data)
+                    _remove(node, name, keep_data=keep_data, keep_readers=keep_readers)
                 except TidecastError as problem:
                     failed[name] = problem
     if names:
@@ -113,14 +118,14 @@ def delete_topics(node: Node, names: Sequence[str], *, keep_data: bool) -> dict[
     return failed
 
 
-def _remove(node: Node, name: str, keep_data: bool) -> None:
+def _remove(node: Node, name: str, *, keep_data: bool, keep_readers: bool) -> None:
     if name not in node.topic_by_name:
         raise NotFound(f"no topic {name}")
     for publication in list(node.pubs.values()):
         if publication.topic.name == name:
             node.close_publication(publication.client, publication.id)
     for subscription in list(node.subs.values()):
-        if subscription.pattern == name:
+        if subscription.pattern == name and not keep_readers:
             node.close_subscription(subscription.client, subscription.id)
     if node.topic_by_name[name].mode == "durable":
         node.durable.close_topic(name, keep_data=keep_data)

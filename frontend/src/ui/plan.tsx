@@ -19,7 +19,7 @@ const IMPACTS: Record<Impact, { tone: Tone; icon: LucideIcon; word: string; says
     tone: "warn",
     icon: RefreshCw,
     word: "recreate",
-    says: "Publications and subscriptions of this topic end and are opened anew.",
+    says: "Publications of this topic end, and publishers open new ones; readers read on.",
   },
   data_loss: {
     tone: "bad",

@@ -84,7 +84,7 @@ export function Table<T>(props: Props<T>) {
   if (rows.length === 0 && empty) return <>{empty}</>;
   return (
     // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reachable by keyboard
-    <div className={cn("overflow-x-auto", className)} tabIndex={0}>
+    <div className={cn("relative overflow-x-auto", className)} tabIndex={0}>
       <table className="w-full border-collapse text-sm">
         <caption className="sr-only">{label}</caption>
         <thead>
