@@ -346,7 +346,7 @@ class GatewayBack(Event, frozen=True):
 
 
 class PublicationEnded(Event, frozen=True):
-    """A remote publisher cannot go on: why, as the error that its next call raises."""
+    """A publisher cannot go on: why, as the error that its next call raises."""
 
     topic: str
     session: int

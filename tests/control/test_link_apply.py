@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tidecast.config import default_topology
+from tidecast.errors import Closed
 from tidecast.node import sessions
 from tidecast.node.control_link_apply import Applier
 from tidecast.node.control_link_views import connect_inside
@@ -90,6 +91,7 @@ def test_readers_and_example_traffic_survive_a_topic_that_is_made_anew(engine: E
     node = engine.link.node
     reader = connect_inside(node, "reader")
     subscription = reader.subscribe("t", on_gap="skip")
+    publisher = reader.publisher("t")
     before = {p.id for p in node.pubs.values() if p.topic.name == "t"}
     changed = {"t": {"id": 7, "history_bytes": 1 << 20}}
     assert not engine.applier.apply({"topics": changed} | traffic).errors
@@ -97,6 +99,9 @@ def test_readers_and_example_traffic_survive_a_topic_that_is_made_anew(engine: E
     open_now = {p.id for p in node.pubs.values() if p.topic.name == "t" and not p.closing}
     assert open_now, "the generator publishes again"
     assert not open_now & before
+    reader.pump()
+    with pytest.raises(Closed, match="open another publisher"):
+        publisher.publish(b"nobody would send it")
     engine.apply({"t": None})
     assert subscription.subscription_id not in node.subs, "it ended with its topic"
     reader.close()

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tidecast import events as ev
 from tidecast.config import TopicConfig
-from tidecast.errors import Conflict, NotFound, TidecastError
+from tidecast.errors import Closed, Conflict, NotFound, TidecastError
 from tidecast.layout import recorder as rec
 from tidecast.node import sessions, tables
 from tidecast.protocol.dedup import Session
 
 if TYPE_CHECKING:
     from tidecast.node.node import Node
+    from tidecast.node.state import Publication
 
 
 AT_ONCE_MAX = 256
@@ -124,12 +126,22 @@ def _remove(node: Node, name: str, *, keep_data: bool, keep_readers: bool) -> No
     for publication in list(node.pubs.values()):
         if publication.topic.name == name:
             node.close_publication(publication.client, publication.id)
+            node.tell(publication.client, _ended(publication))
     for subscription in list(node.subs.values()):
         if subscription.pattern == name and not keep_readers:
             node.close_subscription(subscription.client, subscription.id)
     if node.topic_by_name[name].mode == "durable":
         node.durable.close_topic(name, keep_data=keep_data)
     del node.topic_by_name[name]
+
+
+def _ended(publication: Publication) -> ev.PublicationEnded:
+    """Its writer looks at nothing but the ring: what it publishes from now on nobody sends."""
+    name = publication.topic.name
+    return ev.PublicationEnded(
+        topic=name, session=publication.session, code=Closed.code,
+        reason=f"topic {name}: it was deleted or made anew: open another publisher",
+    )  # fmt: skip
 
 
 def session_of(session: Session | None, owner: str) -> dict[str, Any]:
