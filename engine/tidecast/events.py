@@ -134,7 +134,10 @@ class DiskRefused(Event, frozen=True):
 
 
 class PublisherRefused(Event, frozen=True):
-    """No memory here for the ring of a publisher on another node, which waits for it."""
+    """No memory here for the ring of a publisher on another node; it is tried again.
+
+    What is durable waits for it. Of other topics a gap tells what history did not keep till then.
+    """
 
     topic: str
     node: str
@@ -251,6 +254,18 @@ class SegmentsDeleted(Event, frozen=True):
     queue: int
     segments: int
     earliest_token: int
+
+
+class EngineFault(Event, frozen=True):
+    """A job of an engine failed in a way nobody foresaw: a fault of Tidecast. The engine goes on.
+
+    What the job was to do is not done; its traceback is in the engine's log. ``faults``: how many
+    there were since the engine began; the same again and again is told each ten seconds.
+    """
+
+    node: str
+    problem: str
+    faults: int
 
 
 class EngineLost(Event, frozen=True):
@@ -382,6 +397,6 @@ AnyEvent = (
     | PublisherRefused | PublisherWaits
     | RecordsGone | QueueUnreadable | MessageDropped | MessageDead | ConsumerExpelled
     | SubscriptionDamaged | PositionsNotSaved
-    | EngineLost | EngineBack | GatewayLost | GatewayBack | ConsumerRejoined
+    | EngineFault | EngineLost | EngineBack | GatewayLost | GatewayBack | ConsumerRejoined
     | AccessDenied | PublicationEnded
 )  # fmt: skip

@@ -36,6 +36,7 @@ from tidecast.events import (
     ConsumerExpelled,
     ConsumerRejoined,
     EngineBack,
+    EngineFault,
     EngineLost,
     Event,
     ImageAvailable,
@@ -57,7 +58,7 @@ CONNECTED, RECONNECTING, DRAINING, CLOSED = "connected", "reconnecting", "draini
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """How a connection is. ``healthy``: connected, nothing collected waits, nothing was dropped."""
+    """How a connection is. ``healthy``: connected, nothing dropped or lost, no engine fault."""
 
     healthy: bool
     status: str
@@ -70,6 +71,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int
     gaps: int
     events_missed: int
+    engine_faults: int = 0
+    """`EngineFault` events since this connection began."""
 
 
 class ConnectionCore:
@@ -89,6 +92,7 @@ class ConnectionCore:
         self._early: dict[int, list[ImageAvailable | ImageGone]] = {}
         self._events: deque[Event] = deque()
         self._events_missed = 0
+        self._engine_faults = 0
         self._seen_word = self.bell.word - 1
         self._dropped_before = 0
         self._stop = threading.Event()
@@ -190,6 +194,8 @@ class ConnectionCore:
             for consumer in self._consumers:
                 if consumer.consumer_id == event.consumer_id:
                     consumer.rejoined(self.link.consumer_grant(event.consumer_id))  # type: ignore[attr-defined]
+        elif isinstance(event, EngineFault):
+            self._engine_faults += 1
         elif isinstance(event, EngineLost):
             self._engine_lost(event.reason)
         elif isinstance(event, ProducerFenced):
@@ -359,7 +365,8 @@ class ConnectionCore:
             healthy=self.status == CONNECTED
             and getattr(self.link, "connected", True)
             and dropped == 0
-            and gaps == 0,
+            and gaps == 0
+            and self._engine_faults == 0,
             status=self.status,
             node=self.link.node_name,
             publishers=len(publishers),
@@ -370,6 +377,7 @@ class ConnectionCore:
             dropped=dropped,
             gaps=gaps,
             events_missed=self._events_missed,
+            engine_faults=self._engine_faults,
         )
 
     @property

@@ -43,6 +43,7 @@ from tidecast.node import durable_sources as ds
 from tidecast.node import durable_upkeep as upkeep
 from tidecast.node import sessions, tables
 from tidecast.node.durable_rings import NO_ROOM, PublisherRings
+from tidecast.node.placing import place_image
 from tidecast.node.setup import ProducerBlock, Setup
 from tidecast.node.state import Image, Publication
 from tidecast.node.transports import TransportRuntime
@@ -496,7 +497,7 @@ class Remote:
             }  # fmt: skip
 
         config = topic.config
-        image = sessions.place_image(
+        image = place_image(
             self.node, runtime, setup, config, "durable", block.packet, slots, prepare
         )
         try:
@@ -586,7 +587,7 @@ class Remote:
             )  # fmt: skip
         tables.remove_image(node, image, leave=True)
         node.images_by_id.pop(image.id, None)
-        sessions.forget_session(node, image)
+        sessions.forget_session(node, image.runtime, image.session)
         image.mapped.unlink()
         image.mapped.close()
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import queue
 import secrets
 import threading
 import time
@@ -54,6 +53,7 @@ from tidecast.layout import ring as lay
 from tidecast.layout.packet import CHANNEL_LARGE, CHANNEL_NAMES
 from tidecast.native.mapped import MappedFile
 from tidecast.node import sessions, tables, topics
+from tidecast.node.conductor import TICK_S, Conductor
 from tidecast.node.durable import Durable
 from tidecast.node.durable_upkeep import adopt
 from tidecast.node.keys import KEYS_NAME, KeyRing
@@ -64,13 +64,13 @@ from tidecast.node.leftovers import (
     make_directory,
     remove_directory,
 )
+from tidecast.node.placing import RefusedImages
 from tidecast.node.state import Client, Image, Peer, Publication, Subscription
 from tidecast.node.subscriptions_durable import DurableSubscriptions
 from tidecast.node.transports import Memory, TransportRuntime
 from tidecast.node.views import NodeViews
 from tidecast.queues.leases import LeaseStore
 
-TICK_S = 0.1
 CLIENTS_MAX = lay.DOORBELLS_MAX - lay.DOORBELL_FIRST_CLIENT
 DRAIN_PATIENCE_S = 30.0
 STOP_DRAIN_S = 1.0
@@ -120,8 +120,8 @@ class Node(NodeViews):
         self.keys = KeyRing(topology.keys, data_dir / KEYS_NAME)
         self.durable = Durable(self)
         self.consumers = DurableSubscriptions(self)
-        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._conductor: threading.Thread | None = None
+        self.refused = RefusedImages(self)
+        self.conductor = Conductor(self)
         self._next_tick = 0.0
 
     # --- life -------------------------------------------------------------------------------------
@@ -169,10 +169,7 @@ class Node(NodeViews):
         self.started = True
         self.note(rec.LOW, rec.Code.STARTED, 0, os.getpid())
         if not self.inline:
-            self._conductor = threading.Thread(
-                target=self._conduct, name="tidecast-node", daemon=True
-            )
-            self._conductor.start()
+            self.conductor.start()
 
     def stop(self) -> None:
         """Close what is open, let the senders announce it, stop agents, remove shared memory."""
@@ -187,14 +184,11 @@ class Node(NodeViews):
         while self.pubs and time.monotonic() < deadline:
             if self.inline:
                 self.work()
-            elif not self._conductor or not self._conductor.is_alive():
+            elif not self.conductor.alive:
                 break
             else:
                 pause.wait(0.005)
-        if self._conductor is not None:
-            self._inbox.put(None)
-            self._conductor.join(5.0)
-            self._conductor = None
+        self.conductor.stop()
         self.consumers.stop()
         self.durable.stop()
         self.note(rec.LOW, rec.Code.STOPPED, 0)
@@ -242,23 +236,7 @@ class Node(NodeViews):
 
     def post(self, job: Callable[[], None]) -> None:
         """Let the conductor do a job soon, with the lock held; inline: now."""
-        if self.inline or self._conductor is None:
-            with self.lock:
-                job()
-        else:
-            self._inbox.put(job)
-
-    def _conduct(self) -> None:
-        while True:
-            try:
-                job = self._inbox.get(timeout=TICK_S)
-            except queue.Empty:
-                job = _nothing
-            if job is None:
-                return
-            with self.lock:
-                job()
-                self.tick()
+        self.conductor.post(job)
 
     def tick(self) -> None:
         """Look after what nobody announces: stuck readers, drained rings. At most each TICK_S."""
@@ -266,11 +244,13 @@ class Node(NodeViews):
         if now < self._next_tick:
             return
         self._next_tick = now + TICK_S
+        attempt = self.conductor.attempt
         for publication in list(self.pubs.values()):
-            sessions.look_after_publication(self, publication, now)
+            attempt(sessions.look_after_publication, self, publication, now)
         for image in list(self.images_by_id.values()):
-            sessions.look_after_image(self, image, now)
-        self.durable.tick(now)
+            attempt(sessions.look_after_image, self, image, now)
+        attempt(sessions.try_refused, self, now)
+        attempt(self.durable.tick, now)
 
     def look_after(self, publication: Publication) -> None:
         """See whether a publication can go."""
@@ -582,10 +562,6 @@ class Node(NodeViews):
             source = self.images_by_id.get(image_id) or self.pubs.get(image_id)
             if source is not None:
                 self._stop_reading(source, subscription_id)
-
-
-def _nothing() -> None:
-    """No job came."""
 
 
 def _or(chosen: int | None, default: int) -> int:

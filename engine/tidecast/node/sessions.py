@@ -5,7 +5,6 @@ Called by the conductor with the node's lock held.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,17 +12,16 @@ import numpy as np
 from tidecast import events as ev
 from tidecast.agents import events as ae
 from tidecast.agents import images as im
-from tidecast.buffers.ring_file import add_consumer, create_ring
+from tidecast.buffers.ring_file import add_consumer
 from tidecast.config import TopicConfig, is_pattern, matches
-from tidecast.errors import Conflict, TidecastError
-from tidecast.layout import counters as cl
+from tidecast.errors import Conflict, SharedMemoryError
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
-from tidecast.native.mapped import MappedFile
 from tidecast.native.packing import pack_into, unpack_from
 from tidecast.node import tables
 from tidecast.node.durable_sources import ARCHIVER_SUBSCRIPTION
+from tidecast.node.placing import keep_place, place_image
 from tidecast.node.setup import Setup, decode_setup
 from tidecast.node.state import Image, Peer, Publication, Subscription
 from tidecast.node.transports import TransportRuntime, note_name
@@ -31,7 +29,6 @@ from tidecast.node.transports import TransportRuntime, note_name
 if TYPE_CHECKING:
     from tidecast.node.node import Node
 
-RESUME_KEPT_MAX = 1024
 GONE_PATIENCE_S = 30.0
 GONE_REASONS = ("", "closed", "timeout", "restarted")
 """Why an image was removed, as the recorder counts: nobody reads it, or its publisher ..."""
@@ -58,30 +55,62 @@ def handle(
     node: Node, runtime: TransportRuntime, rows: list[list[int]], setups: list[Setup]
 ) -> None:
     """Take what an agent told."""
-    for kind, a, b, c, d, *_ in rows:
-        if kind == ae.E_SESSION_ENDED:
-            _end_images(node, runtime, a, "closed")
-        elif kind == ae.E_PEER_TIMEOUT:
-            _peer_timeout(node, runtime, a, c)
-        elif kind == ae.E_PUBLICATION_DRAINED:
-            _drained(node, a)
-        elif kind in (ae.E_RECEIVER_JOINED, ae.E_RECEIVER_TIMEOUT):
-            _receiver(node, kind, a, b, c, d)
-        elif kind == ae.E_EVICTED:
-            _evicted(node, a, b, c)
-        elif kind == ae.E_GAP:
-            _gap(node, a, b, c)
+    for row in rows:
+        node.conductor.attempt(_handle_row, node, runtime, *row[:5])
+    _handle_setups(node, runtime, setups)
+
+
+def _handle_row(
+    node: Node, runtime: TransportRuntime, kind: int, a: int, b: int, c: int, d: int
+) -> None:
+    if kind == ae.E_SESSION_ENDED:
+        _end_images(node, runtime, a, "closed")
+    elif kind == ae.E_PEER_TIMEOUT:
+        _peer_timeout(node, runtime, a, c)
+    elif kind == ae.E_PUBLICATION_DRAINED:
+        _drained(node, a)
+    elif kind in (ae.E_RECEIVER_JOINED, ae.E_RECEIVER_TIMEOUT):
+        _receiver(node, kind, a, b, c, d)
+    elif kind == ae.E_EVICTED:
+        _evicted(node, a, b, c)
+    elif kind == ae.E_GAP:
+        _gap(node, a, b, c)
+
+
+def _handle_setups(node: Node, runtime: TransportRuntime, setups: list[Setup]) -> None:
+    special = _special(node, runtime)
     for setup in setups:
         try:
             _on_setup(node, runtime, setup)
-        except TidecastError as problem:
+        except Conflict as problem:
             node.note(
                 rec.ALERT, rec.Code.TOPIC_CONFLICT, setup.session, setup.topic_id, setup.source
             )
             node.tell_all(ev.TopicConflict(topic=setup.topic, node=setup.node, detail=str(problem)))
-            _special(node, runtime)[setup.session] = im.SESSION_IGNORED
+            special[setup.session] = im.SESSION_IGNORED
+        except SharedMemoryError as problem:
+            node.refused.tell(runtime, setup, 0, problem)
+            node.refused.later(runtime, setup, special)
+        except Exception as problem:  # noqa: BLE001  (told)
+            node.refused.later(runtime, setup, special)
+            node.conductor.failed(problem)
+        else:
+            node.refused.has(runtime, setup.session)
     if setups:
         _rebuild(node, runtime)
+
+
+def try_refused(node: Node, now_s: float) -> None:
+    """Give those that had no room another chance, at their next SETUP.
+
+    Of a session that has one image and misses another no SETUP comes: the last one must do.
+    """
+    for runtime, setup in node.refused.take_due(now_s):
+        living = (i for i in node.images_by_id.values() if i.runtime is runtime and not i.gone)
+        if any(image.session == setup.session for image in living):
+            _handle_setups(node, runtime, [setup])
+        elif _special(node, runtime).get(setup.session) == im.SESSION_IGNORED:
+            forget_session(node, runtime, setup.session)
 
 
 def _drained(node: Node, session: int) -> None:
@@ -183,9 +212,11 @@ def _on_setup(node: Node, runtime: TransportRuntime, setup: Setup) -> None:
         if not kept:
             special[setup.session] = im.SESSION_IGNORED
         return
+    images = [i for i in node.images_by_id.values() if i.runtime is runtime and not i.gone]
+    have = {i.mode for i in images if i.session == setup.session}
     for mode in ("latest", "earliest"):
         group = [s for s in readers if s.options.start == mode]
-        if group:
+        if group and mode not in have:
             _make_image(node, runtime, setup, topic, mode, group)
 
 
@@ -272,28 +303,6 @@ def _join_seq(node: Node, setup: Setup, mode: str, readers: list[Subscription]) 
     return setup.next_seq
 
 
-def _image_ring(
-    node: Node, image_id: int, setup: Setup, topic: TopicConfig, slots: int, join: int
-) -> MappedFile:
-    return create_ring(
-        node.directory / f"image-{image_id}",
-        kind=lay.KIND_IMAGE,
-        slots=slots,
-        slot_bytes=setup.packet_bytes,
-        session=setup.session,
-        topic=setup.topic_id,
-        node=setup.source,
-        channel=setup.channel,
-        flow=setup.flow,
-        reliability=setup.reliability,
-        has_network=False,
-        incarnation=setup.incarnation,
-        first=join,
-        node_name=setup.node,
-        topic_name=topic.name,
-    )
-
-
 def _make_image(
     node: Node,
     runtime: TransportRuntime,
@@ -307,60 +316,13 @@ def _make_image(
     if setup.channel == wire.CHANNEL_LARGE:
         wanted = max(wanted, topic.large_history_bytes // 4)
     slots = lay.slots_for(wanted, setup.packet_bytes)
-    image = place_image(node, runtime, setup, topic, mode, join, slots)
+    try:
+        image = place_image(node, runtime, setup, topic, mode, join, slots)
+    except BaseException:
+        keep_place(node, setup.session, join)
+        raise
     for subscription in readers:
         _connect(node, image, subscription, join)
-
-
-def place_image(
-    node: Node, runtime: TransportRuntime, setup: Setup, topic: TopicConfig, mode: str, join: int,
-    slots: int, prepare: Callable[[MappedFile], dict[str, int]] | None = None,
-) -> Image:  # fmt: skip
-    """Make an image. ``prepare``: works on its ring first; further fields of its record."""
-    image_id = next(node.ids)
-    mapped = _image_ring(node, image_id, setup, topic, slots, join)
-    row = node.counters.allocate(
-        cl.ROW_IMAGE,
-        topic.name,
-        setup.node,
-        session=setup.session,
-        peer=setup.source,
-        channel=setup.channel,
-    )
-    image = Image(
-        image_id,
-        setup.session,
-        mode,
-        topic,
-        setup.source,
-        setup.node,
-        setup.incarnation,
-        mapped,
-        runtime,
-        -1,
-        row,
-    )
-    try:
-        tables.add_image(
-            node,
-            image,
-            join=join,
-            channel=setup.channel,
-            reliability=setup.reliability,
-            group=setup.receivers,
-            address_words=setup.address_words,
-            further=prepare(mapped) if prepare is not None else {},
-        )
-    except BaseException:
-        node.counters.free(row)
-        mapped.unlink()
-        mapped.close()
-        raise
-    node.images_by_id[image_id] = image
-    node.note(
-        rec.LOW, rec.Code.IMAGE_ADDED, setup.session, setup.topic_id, join, slots, setup.source
-    )
-    return image
 
 
 def _connect(node: Node, image: Image, subscription: Subscription, position: int) -> None:
@@ -488,9 +450,7 @@ def _peer_timeout(node: Node, runtime: TransportRuntime, session: int, contiguou
                 client,
                 ev.PeerTimeout(node=image.node_name, topic=image.topic.name, session=session),
             )
-        while len(node.resume) >= RESUME_KEPT_MAX:
-            node.resume.pop(next(iter(node.resume)))
-        node.resume[session] = contiguous
+        keep_place(node, session, contiguous)
         _image_gone(node, image, "timeout")
     _special(node, runtime).pop(session, None)
     _rebuild(node, runtime)
@@ -515,10 +475,10 @@ def _image_gone(node: Node, image: Image, reason: str) -> None:
         _rebuild(node, image.runtime)
 
 
-def forget_session(node: Node, image: Image) -> None:
-    """An image was removed; its session is unknown from now on."""
-    _special(node, image.runtime).pop(image.session, None)
-    _rebuild(node, image.runtime)
+def forget_session(node: Node, runtime: TransportRuntime, session: int) -> None:
+    """A session, whose image was removed or was not made, is unknown from now on."""
+    _special(node, runtime).pop(session, None)
+    _rebuild(node, runtime)
 
 
 def look_after_image(node: Node, image: Image, now_s: float) -> None:

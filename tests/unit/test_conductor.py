@@ -1,0 +1,98 @@
+"""The conductor: a job that fails in a way nobody foresaw is told, and ends nothing else."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidecast import sync
+from tidecast.buffers.recorder import read_records
+from tidecast.config import NodeConfig, Topology, TransportConfig, topology_from
+from tidecast.events import EngineFault
+from tidecast.native.mapped import MappedFile
+from tidecast.node.conductor import REPEATED_PAUSE_S
+from tidecast.node.embedded import EmbeddedLink
+from tidecast.node.node import Node
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    transports = [TransportConfig(name="here", kind="ipc")]
+    topology = topology_from(Topology(node=NodeConfig(id=1, name="one"), transports=transports))
+    made = Node(topology, tmp_path)
+    made.start()
+    yield made
+    made.stop()
+
+
+def broken() -> None:
+    raise KeyError("nobody foresaw this")
+
+
+def settle(node: Node) -> None:
+    """All that was posted before is done, unless the conductor is dead."""
+    done = threading.Event()
+    node.post(done.set)
+    assert done.wait(PATIENCE_S), "the conductor is dead"
+
+
+def test_a_job_that_fails_is_told_and_the_next_is_done(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = node.attach("test")
+    node.post(broken)
+    settle(node)
+    [told] = node.take_events(client)
+    assert isinstance(told, EngineFault)
+    assert (told.node, told.faults) == ("one", 1)
+    assert told.problem == "KeyError: 'nobody foresaw this'"
+    assert "in broken" in caplog.text, "no traceback"
+    [alert] = [
+        each for each in read_records(MappedFile.open(node.recorder_path).array)
+        if each.section == "alert"
+    ]  # fmt: skip
+    assert (alert.writer, alert.text) == ("conductor", "agent stopped")
+
+
+def test_one_that_fails_again_and_again_is_told_once_and_slows_down(node: Node) -> None:
+    client, pauses = node.attach("test"), []
+
+    class Pause(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout)
+            return False
+
+    node.conductor._pause = Pause()
+    for _ in range(50):
+        node.post(broken)
+    settle(node)
+    assert [type(each) for each in node.take_events(client)] == [EngineFault]
+    assert node.conductor.faults == 50
+    assert pauses == [REPEATED_PAUSE_S] * 49
+
+
+def test_a_tick_that_fails_ends_neither_jobs_nor_other_parts_of_the_tick(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticked = threading.Event()
+    monkeypatch.setattr("tidecast.node.sessions.try_refused", lambda *_: broken())
+    monkeypatch.setattr(node.durable, "tick", lambda _: ticked.set())
+    assert ticked.wait(PATIENCE_S)
+    settle(node)
+
+
+def test_health_shows_it(node: Node) -> None:
+    link: Any = EmbeddedLink(node, "test", owns_node=False)
+    with sync.connect(link=link) as client:
+        assert client.health().healthy
+        node.post(broken)
+        settle(node)
+        client.pump()
+        found = client.health()
+        assert (found.healthy, found.engine_faults) == (False, 1)
