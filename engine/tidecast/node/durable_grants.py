@@ -11,6 +11,7 @@ Called with the node's lock held.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tidecast import events as ev
@@ -21,6 +22,7 @@ from tidecast.protocol.dedup import Producer
 
 if TYPE_CHECKING:
     from tidecast.node.durable import Durable
+    from tidecast.node.durable_remote import _Asked
     from tidecast.node.durable_topic import DurableTopic
 
 RIVAL_S = 1.0
@@ -28,6 +30,21 @@ RIVAL_S = 1.0
 MEET_S = 2.0
 """How long it waits for rings of other nodes, which announce themselves once a second, when the
 topic's owner has just begun."""
+
+
+def comes_later(asked: _Asked, waiting: Iterable[_Asked]) -> bool:
+    """Does another session of its producer wait, too, which says where it begins?
+
+    Such a one goes on with what a crash of its engine left, and is the older one: if it began
+    last, it would fence the one whose client came after it.
+    """
+    return not asked.block.first_seq and any(
+        other.block.first_seq
+        and other.block.id == asked.block.id
+        and other.topic == asked.topic
+        and other.setup.session != asked.setup.session
+        for other in waiting
+    )
 
 
 class Grants:

@@ -42,6 +42,7 @@ from tidecast.native.packing import pack_into, unpack_from
 from tidecast.node import durable_sources as ds
 from tidecast.node import durable_upkeep as upkeep
 from tidecast.node import sessions, tables
+from tidecast.node.durable_grants import comes_later
 from tidecast.node.durable_rings import NO_ROOM, PublisherRings
 from tidecast.node.placing import place_image
 from tidecast.node.setup import ProducerBlock, Setup
@@ -256,8 +257,7 @@ class Remote:
     def _release_leftovers(self) -> None:
         for publication in [p for p in self.node.pubs.values() if p.leftover]:
             if self.settled(publication):
-                ring = publication.mapped.array
-                (count,) = unpack_from("<q", ring, lay.DURABLE_AT)
+                (count,) = unpack_from("<q", publication.mapped.array, lay.DURABLE_AT)
                 self.node.note(rec.LOW, rec.Code.RING_DRAINED, publication.session, count)
                 self.durable.tell(
                     ev.RingDrained(
@@ -432,6 +432,8 @@ class Remote:
         opened = self._opened.get(setup.session)
         if opened is None:
             waited_s = self.node.clock_ns() / 1e9 - asked.since_s
+            if comes_later(asked, self._asked.values()):
+                return
             if not self.durable.grants.ready(topic, block.id, waited_s, setup.session):
                 return
             try:
