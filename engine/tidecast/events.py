@@ -337,6 +337,30 @@ class SubscriptionDamaged(Event, frozen=True):
     file: str
 
 
+class DeliveryPaused(Event, frozen=True):
+    """Delivery was paused, goes on again, or is paused still where an engine takes the queues up.
+
+    Of a topic (or pattern), of one queue (-1: all), for one subscription ("": all).
+    """
+
+    topic: str
+    queue: int
+    subscription: str
+    paused: bool
+
+
+class SubscriptionMoved(Event, frozen=True):
+    """Somebody moved a subscription by `seek`; ``forgotten`` were outstanding: they may come again.
+
+    ``records``: passed over; below 0: they come again.
+    """
+
+    topic: str
+    subscription: str
+    records: int
+    forgotten: int
+
+
 class PositionsNotSaved(Event, frozen=True):
     """How far a subscription is could not be saved: after a crash more comes again."""
 
@@ -394,9 +418,9 @@ AnyEvent = (
     | SubscriberEvicted | StaleIncarnation | NodeConflict | TopicConflict | MessagesDropped
     | DiskRefused | DiskBack | TornTail | ProducerFenced | ProducersExpired | RingDrained
     | SegmentsDeleted | QueuesTaken | QueuesReleased | QueuesLost | ConsumerStandsBy
-    | PublisherRefused | PublisherWaits
+    | PublisherRefused | PublisherWaits | ProducerHole
     | RecordsGone | QueueUnreadable | MessageDropped | MessageDead | ConsumerExpelled
-    | SubscriptionDamaged | PositionsNotSaved
+    | SubscriptionDamaged | PositionsNotSaved | DeliveryPaused | SubscriptionMoved
     | EngineFault | EngineLost | EngineBack | GatewayLost | GatewayBack | ConsumerRejoined
     | AccessDenied | PublicationEnded
 )  # fmt: skip

@@ -41,6 +41,8 @@ def parsed(command: str) -> tuple[str, dict[str, Any]]:
          {"start": "2026-11-21T17:56:02.635938+00:00"}),
         ("redrive", {"to": "", "count_max": 7, "key": "a b", "reason": "it's"},
          {"limit": 7, "key": "a b", "reason": "it's"}),
+        ("redrive", {"to": "elsewhere", "count_max": 1, "where": 'headers["kind"] == "a b"'},
+         {"limit": 1, "to": "elsewhere", "where": 'headers["kind"] == "a b"'}),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("dry_run", [False, True])
@@ -61,11 +63,18 @@ def test_the_command_is_one(
 @pytest.mark.parametrize(
     ("action", "kind", "request_"),
     [
-        ("pause", "topic", {}),
         ("purge", "queue", {}),
         ("seek", "subscription", START | {"at": "token", "token": "5"}),
-        ("redrive", "subscription", {"to": "elsewhere", "count_max": 1}),
     ],
 )
 def test_without_a_command_none_is_shown(action: str, kind: str, request_: dict[str, Any]) -> None:
     assert cli_of(Wanted(action, kind, "orders", request_, False), "orders") == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "number"), [("topic", "orders.eu", None), ("queue", "orders.eu:3", 3)]
+)
+def test_a_pause_of_a_topic_or_queue_is_a_command(kind: str, name: str, number: int | None) -> None:
+    command, took = parsed(cli_of(Wanted("pause", kind, name, {}, False), ""))
+    assert command == "queue pause"
+    assert (took["topic"], took["number"]) == ("orders.eu", number)

@@ -37,6 +37,7 @@ FRAMES: list[tuple[rf.Frame, bytes]] = [
     (rf.Accepted(number=2, batch=7), b""),
     (rf.Durable(number=2, seq=1 << 40, state=28), b""),
     (rf.Delivered(number=4, position=96, settled=40, more=True), bytes(48)),
+    (rf.TakenBack(number=4, positions=[96, 1 << 20]), b""),
     (rf.ImageOpened(number=3, image=1, topic="t", node="host", session=9, reliability=0, seq=5,
                     at=32), b""),
     (rf.ImageEnded(number=3, image=1, reason="closed"), b""),

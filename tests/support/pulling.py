@@ -121,7 +121,7 @@ class TestMember:
         n = 1 if n == mr.ASSEMBLED else n
         got = []
         for run in self.runs[:r].tolist():
-            word, token, count, attempts, _, first = run
+            word, token, count, attempts, _, first, _ = run
             lane = word & 0xFFFFFFFF
             self.words[lane] = word
             for i in range(count):

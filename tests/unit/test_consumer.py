@@ -262,6 +262,12 @@ def test_dead_letters_say_why_and_come_again_for_one_subscription_only(client: C
         saved = client.link.node.consumers.get("orders", "a").saved  # type: ignore[attr-defined]
         wait_until(lambda: saved.dead_open == 2, 5.0, "both counted")
         assert consumer.redrive(dry_run=True)["records"] == 2
+        some = 'value == "m03" and headers["n"] == 3 and headers["dead-attempts"] == 1'
+        assert consumer.redrive(dry_run=True, where=some)["records"] == 1
+        assert consumer.redrive(where='key == "nobody"')["records"] == 0
+        assert saved.dead_open == 2
+        with pytest.raises(ConfigError, match="'price' at character 1"):
+            consumer.redrive(where="price > 3")
         assert consumer.redrive(reason="customer")["records"] == 1
         assert saved.dead_open == 1
         assert take(consumer, 1) == [b"m03"]

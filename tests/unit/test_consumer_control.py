@@ -14,6 +14,7 @@ import tidecast
 from tidecast.bench.measure import wait_until
 from tidecast.client.start import Earliest, Latest, Time, Tokens
 from tidecast.errors import Closed, ConfigError, NotFound
+from tidecast.events import DeliveryPaused, SubscriptionMoved
 from tidecast.node.embedded import EmbeddedLink
 from tidecast.sync import Connection
 
@@ -59,6 +60,58 @@ def test_after_a_seek_nothing_comes_of_what_was_on_its_way(client: Connection) -
         assert repr(consumer.fetch(1, 0.0)) == "<DurableBatch of 0 messages from orders>"
     with pytest.raises(Closed):
         consumer.fetch(1, 0.0)
+
+
+def test_a_seek_by_somebody_else_takes_back_what_was_on_its_way(client: Connection) -> None:
+    publish(client, *BODIES)
+    move = client.link.node.consumers.perform  # type: ignore[attr-defined]
+    with client.consumer("orders", "billing") as consumer:
+
+        def out() -> dict[int, int]:
+            return {lane["queue"]: lane["outstanding"] for lane in consumer.info()["lanes"]}
+
+        wait_until(lambda: sum(out().values()) == 30, 5.0, "all on their way")
+        before = out()
+        messages = consumer.messages()
+        seen = [next(messages).token.queue for _ in range(5)]  # all 30 were taken together
+        here = seen[-1]
+        which = {"pattern": "orders", "name": "billing", "start": "latest", "queue": here}
+        (row,) = move("seek", which)
+        assert row["forgotten"] == before[here]
+        rest = [next(messages).token.queue for _ in range(before[1 - here] - seen.count(1 - here))]
+        assert rest == [1 - here] * len(rest), "those of the other queue go on"
+        publish(client, b"new")
+        assert bytes(next(messages).data) == b"new"
+        moved = [event for event in client.events() if isinstance(event, SubscriptionMoved)]
+        assert [event.forgotten for event in moved] == [before[here]]
+
+
+def test_pauses_outlive_the_engine_and_are_told(tmp_path: Path) -> None:
+    with connected(tmp_path) as client:
+        publish(client, *BODIES)
+        with client.consumer("orders", "billing") as consumer:
+            consumer.pause()
+            client.pause_topic("orders", queue=1)
+            client.pause_topic("orders")
+            told = [event for event in client.events() if isinstance(event, DeliveryPaused)]
+            assert [(one.queue, one.subscription) for one in told] == [
+                (-1, "billing"), (1, ""), (-1, ""),
+            ]  # fmt: skip
+    with connected(tmp_path) as client:
+        durable = client.link.node.durable  # type: ignore[attr-defined]
+        kept = [event for event in durable.told if isinstance(event, DeliveryPaused)]
+        assert [one.queue for one in kept] == [-1, 1], "told to those who come later, too"
+        with client.consumer("orders", "billing") as consumer:
+            by = [lane["paused_by"] for lane in consumer.info()["lanes"]]
+            assert by == [["subscription", "topic"], ["subscription", "queue", "topic"]]
+            client.resume_topic("orders")
+            consumer.resume()
+            queues = {message.token.queue for message in consumer.fetch(30, 5.0)}
+            assert queues == {0}
+            client.resume_topic("orders", queue=1)
+    with connected(tmp_path) as client, client.consumer("orders", "billing") as consumer:
+        assert len(take(consumer, 30)) == 30
+    assert not list(tmp_path.rglob("paused.json"))
 
 
 def test_a_queue_and_a_topic_are_paused_for_all(client: Connection) -> None:

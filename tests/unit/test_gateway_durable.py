@@ -26,7 +26,7 @@ from tidecast.errors import (
     TidecastError,
     Timeout,
 )
-from tidecast.events import ConsumerRejoined, GatewayBack
+from tidecast.events import ConsumerRejoined, GatewayBack, SubscriptionMoved
 from tidecast.node.embedded import EmbeddedLink
 from tidecast.node.gateway import Gateway
 
@@ -205,12 +205,34 @@ def test_the_same_api(gateway: Gateway, topic: str, eventually: Eventually) -> N
             assert sum(each["records"] for each in again) == -10
             consumer.seek(Earliest())
             assert consumer.run(lambda m: None, concurrency=2, max_messages=10) == 10
+            consumer.seek(Earliest())
+            messages = consumer.messages()
+            next(messages)  # all are here, and some in hands
             consumer.seek(Latest())
+            assert not consumer.fetch(1, 0.02)
             consumer.pause()
             far.publish(topic, b"later", ack="durable")
             assert not consumer.fetch(1, 0.02)
             consumer.resume()
             assert take(consumer, 1) == [b"later"]
+
+
+def test_a_seek_from_elsewhere_takes_back_what_is_in_the_mirror(
+    gateway: Gateway, topic: str, eventually: Eventually
+) -> None:
+    with remote(gateway.url) as far, remote(gateway.url, name="mover") as mover:
+        far.publish_batch(topic, bodies(500), ack="durable").check()
+        with far.consumer(topic, "s") as consumer:
+            assert len(consumer.fetch(5, TIMEOUT_S)) == 5
+            eventually(lambda: consumer.stats()["unread_bytes"] > 400 * 30, "the rest is here")
+            which = {"pattern": topic, "name": "s", "start": "latest"}
+            mover.link.subscription("seek", which)
+            moved = until_event(far, SubscriptionMoved)
+            assert moved.forgotten == 500
+            before = consumer.stats()["unread_bytes"]
+            far.publish(topic, b"new", ack="durable")
+            eventually(lambda: consumer.stats()["unread_bytes"] > before, "the new one is here")
+            assert take(consumer, 1) == [b"new"]
 
 
 def test_a_filter_as_text_and_what_is_wrong_with_it(gateway: Gateway, topic: str) -> None:

@@ -368,6 +368,41 @@ def test_seek_back_and_forth_and_stale_acks_are_ignored() -> None:
         assert r.position(lane) == (50, 50)
 
 
+def test_a_seek_takes_back_what_lies_in_the_rings_of_all_members() -> None:
+    with rig() as r:
+        q, first, second = r.queue(), r.member(), r.member()
+        lane = r.lane(q, first, second)
+        for i in range(200):
+            r.put(q, (b"k%d" % i, b"%03d" % i))
+        r.run()
+        assert len(first.take(limit=5)) == 5
+        out = int(r.puller.state.lanes[lane]["out"])
+        assert seek_lane(r.puller.words, lane, 190) == out == 200
+        assert first.take() == [], "not even the rest of the frame that it was amid"
+        assert second.take() == []
+        r.run()
+        seen = first.take() + second.take()
+        assert sorted(one.token for one in seen) == list(range(190, 200))
+
+
+def test_a_seek_amid_a_large_record_and_with_a_full_ring() -> None:
+    with rig(block_bytes=1 << 16) as r:
+        q, m = r.queue(), r.member(deliveries_bytes=1 << 16, in_flight_max=10_000)
+        lane, other = r.lane(q, m), r.queue()
+        r.put(q, bytes(200_000))
+        r.run()
+        assert m.take() == [], "its first fragments alone"
+        seek_lane(r.puller.words, lane, 1)
+        fill(r, q, 3000)
+        r.run()
+        seek_lane(r.puller.words, lane, 1)  # nothing of a full ring was looked at
+        r.lane(other, m)
+        r.put(other, b"of another queue")
+        got = drain(r, m)
+        assert [one.token for one in got if one.payload != b"of another queue"] == [*range(1, 3001)]
+        assert len(got) == 3001
+
+
 def test_the_window_grows_and_then_holds_the_cursor_back() -> None:
     with rig() as r:
         q, m = r.queue(), r.member(in_flight_max=100_000, deliveries_bytes=1 << 22)

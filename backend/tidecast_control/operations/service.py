@@ -151,6 +151,9 @@ def _result(node: str, answer: dict[str, Any] | BaseException) -> NodeResult:
 
 def cli_of(wanted: Wanted, topic: str = "") -> str:
     """The same from the shell; "" where `tidecast` has no command for it."""
+    if wanted.kind in ("topic", "queue") and wanted.action in ("pause", "resume"):
+        which = wanted.name.rsplit(":", 1) if wanted.kind == "queue" else [wanted.name]
+        return shlex.join(["tidecast", "queue", wanted.action, *which])
     if wanted.kind != "subscription":
         return ""
     told = wanted.request
@@ -161,10 +164,9 @@ def cli_of(wanted: Wanted, topic: str = "") -> str:
             return ""
         words += where
     if wanted.action == "redrive":
-        if told.get("to"):
-            return ""  # from the shell they go back to where they came from
         words += ["--limit", str(told["count_max"])]
-        words += [w for key in ("key", "reason") if told.get(key) for w in (f"--{key}", told[key])]
+        given = ("key", "reason", "where", "to")
+        words += [w for key in given if told.get(key) for w in (f"--{key}", told[key])]
     return shlex.join(words + (["--dry-run"] if wanted.dry_run else []))
 
 

@@ -89,4 +89,9 @@ class RedriveRequest(Model):
     to: Short = Field("", description='"" = where they came from')
     count_max: int = Field(1000, ge=1, le=1_000_000)
     key: Short | None = None
-    reason: Short | None = None
+    reason: Short | None = Field(None, description="Those whose reason holds this text")
+    where: Annotated[str, Field(max_length=TEXT_CHARS_MAX)] = Field(
+        "",
+        description="Those for which this filter holds, as they lie in the dead-letter topic: "
+        '`headers["dead-attempts"] > 3 and size < 1000`',
+    )

@@ -30,6 +30,7 @@ from tidecast.agents.puller_state import (
     P_TIMER_NS,
 )
 from tidecast.agents.pulling import fail, leave_member
+from tidecast.buffers.member_ring import take_back
 from tidecast.layout import member as lay
 from tidecast.layout import ring as rl
 from tidecast.native import syscalls as sys
@@ -323,10 +324,14 @@ def drop_member(words, member, now_ns):
 
 @held_kernel
 def seek_lane(words, lane, token):
-    """Move a lane's cursor; all that is outstanding is forgotten, its acks will be stale."""
+    """Move a lane's cursor. Returns how many records were out: they are forgotten.
+
+    What of them lies in members' rings is taken back; acks of the others will be stale.
+    """
     S = puller_of(words)
     L = S.lanes[lane]
     win = wi.window_of(L)
+    forgotten = L.out
     for w in range(L.w_first, L.w_next):
         e = wi.entry_at(L, w)
         state = wi.state_of(win, e)
@@ -337,8 +342,12 @@ def seek_lane(words, lane, token):
         wi.set_state(win, e, wi.DONE)
     wi.pop_settled(L, win)
     for k in range(S.members.shape[0]):
-        if S.members[k].active and S.members[k].fragment_lane == lane:
-            S.members[k].fragment_lane = -1
+        m = S.members[k]
+        if m.active == 0 or m.sub != L.sub:
+            continue
+        if m.fragment_lane == lane:
+            m.fragment_lane = -1
+        take_back(bytes_at(m.ring_address, m.ring_bytes), m, S.bells, lane)
     cu.unpark(S, L)
     cu.unlink(S, lane, cu.FOR_QUEUE)
     L.generation += 1
@@ -346,6 +355,7 @@ def seek_lane(words, lane, token):
     L.restored_n, L.restored_i = 0, 0
     S.queues[L.queue].end = UNKNOWN
     cu.make_ready(S, lane)
+    return forgotten
 
 
 @held_kernel

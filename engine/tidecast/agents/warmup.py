@@ -107,7 +107,7 @@ def _puller() -> None:
 def _puller_entries() -> None:
     from tidecast.agents import puller_entries as en
     from tidecast.buffers import member_ring as mr
-    from tidecast.queues import blocks, window
+    from tidecast.queues import blocks, where_kernels, window
 
     S, raw = _puller_state(), np.zeros(64, dtype=np.uint8)
     words, rows = S.words, np.zeros((1, 3), dtype=np.int64)
@@ -126,6 +126,7 @@ def _puller_entries() -> None:
     _compile(window.move_window, S.lanes, 0, raw, np.zeros(1, dtype=np.int64))
     _compile(window.export_window, S.lanes, 0, np.zeros((1, 5), dtype=np.int64))
     _compile(mr.wake_queue, raw, raw, 0)
+    _compile(where_kernels.keeps_record, raw, raw, 0)
 
 
 def _tasks() -> dict[str, Callable[[], None]]:

@@ -56,9 +56,10 @@ ROW_FIELDS = 4
 ROW_AT, ROW_LENGTH, ROW_RECORD_AT, ROW_POSITION = 0, 1, 2, 3
 """Columns of `take`'s rows: offset and bytes of the payload, offset of the record, and the position
 that says it is taken."""
-RUN_FIELDS = 6
-RUN_LANE, RUN_TOKEN, RUN_COUNT, RUN_ATTEMPTS, RUN_ACKS_SEEN, RUN_ROW = range(6)
-"""Columns of `take`'s runs: records of one lane with contiguous tokens, and the first one's row."""
+RUN_FIELDS = 7
+RUN_LANE, RUN_TOKEN, RUN_COUNT, RUN_ATTEMPTS, RUN_ACKS_SEEN, RUN_ROW, RUN_FRAME = range(7)
+"""Columns of `take`'s runs: records of one lane with contiguous tokens, the first one's row, and
+where their frame lies in the file (of a large record: its last frame)."""
 
 _DELIVERIES_AT = lay.MEMBER_HEADER_BYTES
 _HEADER = lay.FRAME_HEADER_BYTES
@@ -186,12 +187,46 @@ def put_frame(ring, m, at, n, kind, attempts, token, count, used, offset, lane_w
 
 
 @inlined
+def take_back(ring, m, bells, lane):
+    """Make PADs of a lane's frames in the ring: whoever reads them passes over. How many.
+
+    A client that looks at one of them now may still take it, as if it had done so just before. What
+    it has taken it finds out by `MEM_MOVED_AT`, and by the frame's kind.
+    """
+    size = m.deliveries_bytes
+    p = load_acquire(ring, lay.MEM_RELEASED_AT)
+    if p < m.released or p > m.head or p & 7:
+        return 0
+    n = 0
+    while p < m.head:
+        offset = p & (size - 1)
+        at = _DELIVERIES_AT + offset
+        length = load_u32(ring, at + lay.FRAME_LENGTH_AT)
+        if length < 8 or length & 7 or length > m.head - p or length > size - offset:
+            break
+        kind = load_u16(ring, at + lay.FRAME_KIND_AT)
+        if kind != lay.FRAME_PAD and length >= _HEADER:
+            if load_u32(ring, at + lay.FRAME_LANE_AT) == lane:
+                store_u16(ring, at + lay.FRAME_KIND_AT, lay.FRAME_PAD)
+                n += 1
+        p += length
+    store_release(ring, lay.MEM_MOVED_AT, load_relaxed(ring, lay.MEM_MOVED_AT) + 1)
+    _wake_client(ring, m, bells)
+    return n
+
+
+@inlined
 def publish(ring, m, bells):
     """Show the client all frames so far, and wake it if it sleeps."""
     if m.published == m.head:
         return
     m.published = m.head
     store_release(ring, lay.MEM_DELIVERED_AT, m.head)
+    _wake_client(ring, m, bells)
+
+
+@inlined
+def _wake_client(ring, m, bells):
     fence_seq_cst()
     if load_relaxed(ring, lay.MEM_ARMED_AT) != 0:
         exchange(ring, lay.MEM_ARMED_AT, 0)
@@ -373,10 +408,15 @@ def take_into(ring, k, assembly, rows, runs, limit):
     while n < limit and r < runs.shape[0]:
         at = frame_at(ring, k)
         if at == NOTHING:
+            if n == 0:
+                give_back(ring, k)  # nobody has anything of what was passed over
             break
         if at < 0:
             return at, 0
-        if load_u16(ring, at + lay.FRAME_KIND_AT) == lay.FRAME_FRAGMENT:
+        kind = load_u16(ring, at + lay.FRAME_KIND_AT)
+        if kind == lay.FRAME_PAD:
+            continue  # taken back this moment
+        if kind == lay.FRAME_FRAGMENT:
             if n > 0:
                 break
             status = _fragment(ring, k, at, assembly)
@@ -424,6 +464,7 @@ def _note_run(ring, at, runs, r, skip, count, row):
     runs[r, RUN_LANE] = load_i64(ring, at + lay.FRAME_LANE_AT)
     runs[r, RUN_TOKEN] = load_i64(ring, at + lay.FRAME_TOKEN_AT) + skip
     runs[r, RUN_COUNT], runs[r, RUN_ROW] = count, row
+    runs[r, RUN_FRAME] = at
     runs[r, RUN_ATTEMPTS] = load_u16(ring, at + lay.FRAME_ATTEMPTS_AT)
     runs[r, RUN_ACKS_SEEN] = load_i64(ring, at + lay.FRAME_ACKS_SEEN_AT)
 
@@ -439,7 +480,7 @@ def mark_taken(ring, rows, n):
 def take(ring, k, assembly, rows, runs, limit, mark):
     """Take up to ``limit`` records in place; gives back what was taken before.
 
-    ``rows``: int64[limit, 4], see ROW_*. ``runs``: int64[any, 6], see RUN_*. ``mark``: they are in
+    ``rows``: int64[limit, 4], see ROW_*. ``runs``: int64[any, 7], see RUN_*. ``mark``: they are in
     the user's hands now (else say so later). Returns (records, runs); (ASSEMBLED, 1): one record
     in ``assembly``; (NEED_BUFFER, 0); (HOSTILE, 0).
     """

@@ -51,38 +51,36 @@ def queue() -> None:
     """List, inspect and verify the queues of durable topics; pause and resume them."""
 
 
-def _paused(topic: str, number: int | None, paused: bool, data_dir: Path, key: str | None) -> None:
-    from tidecast.cli.subscription import ask
+def _pausing(name: str, about: str, *, paused: bool) -> None:
+    """Make `tidecast queue pause` or `resume`."""
 
-    if number is None:
-        ask(data_dir, key, "pause_topic", topic=topic, paused=paused)
-    else:
-        ask(data_dir, key, "pause_queue", topic=topic, queue=number, paused=paused)
-    name = f"topic {topic}" if number is None else f"queue {number} of {topic}"
-    console().print(f"{name} {'is paused until it is resumed' if paused else 'goes on'}")
+    @queue.command(name, help=about)
+    @click.argument("topic")
+    @click.argument("number", type=click.IntRange(0), required=False)
+    @data_dir_option
+    @token_option
+    @json_option
+    def command(
+        topic: str, number: int | None, data_dir: Path, token: str | None, as_json: bool
+    ) -> None:
+        from tidecast.cli.subscription import ask
+
+        of, which = ("topic", {}) if number is None else ("queue", {"queue": number})
+        ask(data_dir, token, f"pause_{of}", topic=topic, paused=paused, **which)
+        if as_json:
+            echo_json({"topic": topic, **which, "paused": paused})
+            return
+        what = topic if number is None else f"queue {number} of {topic}"
+        console().print(f"{what} {'is paused until it is resumed' if paused else 'goes on'}")
 
 
-@queue.command()
-@click.argument("topic")
-@click.argument("number", type=click.IntRange(0), required=False)
-@data_dir_option
-@token_option
-def pause(topic: str, number: int | None, data_dir: Path, token: str | None) -> None:
-    """Pause TOPIC, or its queue NUMBER, for all subscriptions; what was fetched is kept.
-
-    Until it is resumed, or the engine starts anew. Publishers go on.
-    """
-    _paused(topic, number, True, data_dir, token)
-
-
-@queue.command()
-@click.argument("topic")
-@click.argument("number", type=click.IntRange(0), required=False)
-@data_dir_option
-@token_option
-def resume(topic: str, number: int | None, data_dir: Path, token: str | None) -> None:
-    """Resume TOPIC, or its queue NUMBER."""
-    _paused(topic, number, False, data_dir, token)
+_pausing(
+    "pause",
+    "Pause TOPIC, or its queue NUMBER, for all subscriptions; what was fetched is kept. Publishers "
+    "go on. Until it is resumed: a start of the engine changes nothing.",
+    paused=True,
+)
+_pausing("resume", "Resume TOPIC, or its queue NUMBER.", paused=False)
 
 
 @queue.command("list")

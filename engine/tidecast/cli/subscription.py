@@ -86,7 +86,8 @@ def show(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool
         ("topic", "queue", "position", "end", "lag", "lag s", "outstanding", "waiting", "reason"),
         [
             (row["topic"], row["queue"], row["position"], row["end"], row["lag"],
-             f"{row['lag_s']:.1f}", row["outstanding"], row["waiting"], row["reason"])
+             f"{row['lag_s']:.1f}", row["outstanding"], row["waiting"],
+             ", ".join([row["reason"], *row["paused_by"]]))
             for row in found["lanes"]
         ],
     )  # fmt: skip
@@ -173,19 +174,28 @@ def seek(
 @_named
 @click.option("--reason", metavar="TEXT", help="Only those whose reason holds this.")
 @click.option("--key", metavar="KEY", help="Only those of this key.")
+@click.option(
+    "--where", metavar="TEXT", help="""As 'headers["dead-attempts"] > 3 and size < 99'."""
+)
+@click.option("--to", metavar="TOPIC", help="To this durable topic, for all who read it.")
 @click.option("--limit", type=click.IntRange(1), default=100_000, help="At most (100,000).")
 @click.option("--dry-run", is_flag=True, help="Only say which.")
 def redrive(
-    topic: str, name: str, reason: str | None, key: str | None, limit: int, dry_run: bool,
-    data_dir: Path, token: str | None, as_json: bool,
+    topic: str, name: str, reason: str | None, key: str | None, where: str | None, to: str | None,
+    limit: int, dry_run: bool, data_dir: Path, token: str | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Deliver dead letters of this subscription again, to it alone."""
+    """Deliver dead letters of this subscription again, to it alone.
+
+    They are chosen as they lie in the dead-letter topic: the headers that begin with dead- are
+    listed in docs/CONSUMING.md, timestamp is when they were given up.
+    """
     found: dict[str, Any] = {"records": 0, "scanned": 0, "dry_run": dry_run, "tokens": []}
     after = None
     while found["records"] < limit:
         page = ask(
             data_dir, token, "redrive", pattern=topic, name=name, reason=reason, key=key,
-            limit=min(limit - found["records"], REDRIVE_PAGE), dry_run=dry_run, after=after,
+            where=where, to=to, limit=min(limit - found["records"], REDRIVE_PAGE), dry_run=dry_run,
+            after=after,
         )  # fmt: skip
         for field in ("records", "scanned", "tokens"):
             found[field] += page[field]

@@ -47,8 +47,7 @@ ACKS, ON_ERROR = ("after", "before", "none"), ("nak", "term", "ack", "raise")
 OnError = str | Callable[[DurableMessage, Exception], Any]
 """What becomes of a message whose handler raised: one of ON_ERROR, or a function of the message and
 the exception that returns one of them (or None: nak)."""
-_TAKEN = lay.MEM_TAKEN_AT // 8
-_LANE = (1 << 32) - 1
+_TAKEN, _MOVED = lay.MEM_TAKEN_AT // 8, lay.MEM_MOVED_AT // 8
 
 
 def start_options(start: Start) -> dict[str, Any]:
@@ -110,8 +109,6 @@ class ConsumerCore:
         self._runs = np.zeros((RUNS_MAX, mr.RUN_FIELDS), dtype=np.int64)
         self._assembly = np.zeros(64, dtype=np.uint8)
         self._refused: dict[tuple[int, int], int] = {}
-        self._seeks, self._sought_until = 0, 0
-        self._sought: dict[int, int] = {}
         self._rest: Iterator[DurableMessage] | None = None
         self._attach(self._ask())
         connection.add_consumer(self)
@@ -213,10 +210,6 @@ class ConsumerCore:
         self.wake()
         if n == 0:
             return None
-        if self._sought:
-            batch = self._without_stale(batch)
-            if not batch:
-                return None
         return self._without_refused(batch) if self._refused else batch
 
     def _take(self, limit: int, mark: bool) -> tuple[int, int]:
@@ -227,16 +220,6 @@ class ConsumerCore:
             if n != mr.NEED_BUFFER:
                 return n, r
             self._assembly = np.zeros(int(self._state[mr.K_TOTAL]), dtype=np.uint8)
-
-    def _without_stale(self, batch: DurableBatch) -> DurableBatch:
-        """Leave out what was on its way when the subscription was moved: the engine forgot it."""
-        if self._state[mr.K_POSITION] >= self._sought_until:
-            self._sought = {}
-        keep: list[int] = []
-        for run in batch.runs.tolist():
-            if run[mr.RUN_LANE] >= self._sought.get(run[mr.RUN_LANE] & _LANE, 0):
-                keep += range(run[mr.RUN_ROW], run[mr.RUN_ROW] + run[mr.RUN_COUNT])
-        return batch if len(keep) == len(batch) else batch.only(keep)
 
     def _without_refused(self, batch: DurableBatch) -> DurableBatch | None:
         """Give back what was delivered before the engine knew that an earlier one was refused."""
@@ -275,13 +258,16 @@ class ConsumerCore:
 
     def walk(self, batch: DurableBatch) -> Iterator[DurableMessage]:
         """The batch's messages one by one, each marked as taken when it is handed out."""
-        words, seeks = self._words, self._seeks
-        for message, position in zip(batch.messages, batch.positions, strict=True):
+        words, ring = self._words, self._ring
+        moved = words[_MOVED]
+        for row, (message, position) in enumerate(
+            zip(batch.messages, batch.positions, strict=True)
+        ):
+            if words[_MOVED] != moved and batch.taken_back(row, ring):
+                continue  # a seek meanwhile
             if self._refused and message.held_back:
                 message.give_back()
                 continue
-            if self._seeks != seeks:
-                return  # the subscription was moved meanwhile
             words[_TAKEN] = position
             yield message
 
@@ -397,10 +383,6 @@ class ConsumerCore:
             lanes = self._control("lanes")
             with self._lock:
                 self._lanes |= {word: (topic, queue) for word, topic, queue in lanes}
-                self._seeks += 1
-                self._sought = {word & _LANE: word for word, _, _ in lanes}
-                delivered = int(self._words[lay.MEM_DELIVERED_AT // 8])
-                self._sought_until = delivered + int(self._state[mr.K_DELIVERIES])
         return rows
 
     def stats(self) -> dict[str, Any]:

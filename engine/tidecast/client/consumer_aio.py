@@ -159,11 +159,19 @@ class Consumer(ConsumerCore):
 
     async def redrive(
         self, *, dry_run: bool = False, reason: str | None = None, key: str | None = None,
-        limit: int = 10_000, after: list[list[int]] | None = None, to: str | None = None,
+        where: str | None = None, limit: int = 10_000, after: list[list[int]] | None = None,
+        to: str | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         """Deliver dead letters of this subscription again: see the blocking `Consumer.redrive`."""
         found: dict[str, Any] = await self._call(
-            "redrive", dry_run=dry_run, reason=reason, key=key, limit=limit, after=after, to=to
+            "redrive",
+            dry_run=dry_run,
+            reason=reason,
+            key=key,
+            where=where,
+            limit=limit,
+            after=after,
+            to=to,
         )
         return found
 
@@ -263,8 +271,8 @@ class AsyncConsumers(ConnectionCore):
     async def pause_topic(self, topic: str, queue: int | None = None) -> None:
         """Deliver nothing of a durable topic, or of one queue, to any subscription.
 
-        What was fetched is kept, publishers go on. Until `resume_topic`, or the engine starts
-        anew. Raises NotFound.
+        What was fetched is kept, publishers go on. Until `resume_topic`: an engine that starts anew
+        remembers it. Raises NotFound.
         """
         await asyncio.to_thread(self._pause, topic, queue, True)
 

@@ -233,25 +233,35 @@ class Consumer(ConsumerCore):
     def seek(self, start: Start, *, dry_run: bool = False) -> list[dict[str, Any]]:
         """Move the subscription, for all its members; what is outstanding is forgotten.
 
-        The next `fetch` here begins at the new place. Members elsewhere may still get what was on
-        its way to them.
+        What is on its way to members is taken back; only what one has in hands goes on.
 
-        Returns one mapping a queue: topic, queue, before, after, records. ``dry_run``: only that.
+        Returns one mapping a queue: topic, queue, before, after, records (that are passed over, or
+        come again: below 0), forgotten (they were outstanding). ``dry_run``: only that.
         """
         return self._seek(start, dry_run)
 
     def redrive(
         self, *, dry_run: bool = False, reason: str | None = None, key: str | None = None,
-        limit: int = 10_000, after: list[list[int]] | None = None, to: str | None = None,
+        where: str | None = None, limit: int = 10_000, after: list[list[int]] | None = None,
+        to: str | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         """Deliver dead letters of this subscription again, each once; ``dry_run``: say which.
 
-        ``reason``: those whose reason holds this text; ``key``: of this key. At most ``limit``, 1
-        to 10,000; ``after``: what the page before called ``next`` (None: nothing is left).
+        ``reason``: those whose reason holds this text; ``key``: of this key; ``where``: for which
+        this filter holds, as in ``headers["dead-attempts"] > 3 and size < 1000``, of what lies in
+        the dead-letter topic (its ``timestamp``: when it was given up). At most ``limit``, 1 to
+        10,000; ``after``: what the page before called ``next`` (None: nothing is left).
         ``to``: publish them to this durable topic instead. Raises ConfigError, NotFound.
         """
         found: dict[str, Any] = self._control(
-            "redrive", dry_run=dry_run, reason=reason, key=key, limit=limit, after=after, to=to
+            "redrive",
+            dry_run=dry_run,
+            reason=reason,
+            key=key,
+            where=where,
+            limit=limit,
+            after=after,
+            to=to,
         )
         return found
 
@@ -356,8 +366,8 @@ class Consumers(ConnectionCore):
     def pause_topic(self, topic: str, queue: int | None = None) -> None:
         """Deliver nothing of a durable topic, or of one queue, to any subscription.
 
-        What was fetched is kept, publishers go on. Until `resume_topic`, or the engine starts
-        anew. Raises NotFound.
+        What was fetched is kept, publishers go on. Until `resume_topic`: an engine that starts anew
+        remembers it. Raises NotFound.
         """
         self._pause(topic, queue, True)
 

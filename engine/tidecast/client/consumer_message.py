@@ -232,6 +232,11 @@ class DurableBatch:
         rest.generation = self.generation
         return rest
 
+    def taken_back(self, row: int, ring: Any) -> bool:
+        """Has the engine taken the delivery back since it was taken out of ``ring``?"""
+        at = int(self.run_of(row)[mr.RUN_FRAME]) + lay.FRAME_KIND_AT
+        return bool(ring[at] == lay.FRAME_PAD)
+
     @property
     def runs(self) -> Any:
         """What it is made of, see `member_ring.RUN_*`."""

@@ -357,8 +357,8 @@ class RemoteLink:
                     answer.set_exception(error_of(frame.failure))
                 elif answer is not None:
                     answer.set_result(bytes(frame.result))
-            case rf.Delivered():
-                self.consumers.delivered(frame, body)
+            case rf.Delivered() | rf.TakenBack():
+                self.consumers.told(frame, body)
             case rf.Durable():
                 out = self._out.get(frame.number)
                 if out is not None:

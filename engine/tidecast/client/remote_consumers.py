@@ -98,6 +98,19 @@ class Mirror:
             rk.set_word(ring, lay.MEM_DELIVERED_AT, self.received)
             rk.wake_if_armed(ring, lay.MEM_ARMED_AT, self._bells, self._line)
 
+    def taken_back(self, frame: rf.TakenBack) -> None:
+        """Frames here are not for this consumer any more. Raises BadFrame."""
+        ring, size = self.file.array, self.file.deliveries_bytes
+        positions = np.array(frame.positions, dtype=np.int64)
+        if ((positions < 0) | (positions >= self.received) | (positions % 8 != 0)).any():
+            raise BadFrame(
+                f"consumer {self.number}: frames at {positions.min()} to {positions.max()}: "
+                f"received are {self.received} bytes"
+            )
+        released = rk.word(ring, lay.MEM_RELEASED_AT)
+        rk.take_back_at(ring, size, positions[positions >= released])
+        rk.wake_if_armed(ring, lay.MEM_ARMED_AT, self._bells, self._line)
+
     @property
     def changed(self) -> bool:
         """There is something to tell the gateway."""
@@ -237,11 +250,15 @@ class Consumers:
         """What a consumer that joined anew is told."""
         return self.mirrors[number].grant(self._wakes.path)
 
-    def delivered(self, frame: rf.Delivered, body: memoryview) -> None:
-        """Deliveries came. Raises BadFrame."""
+    def told(self, frame: rf.Delivered | rf.TakenBack, body: memoryview) -> None:
+        """Deliveries came, or some are for nobody any more. Raises BadFrame."""
         mirror = self.mirrors.get(frame.number)
-        if mirror is not None:
+        if mirror is None:
+            return
+        if isinstance(frame, rf.Delivered):
             mirror.delivered(frame, body)
+        else:
+            mirror.taken_back(frame)
 
     def pause(self) -> None:
         """The connection is lost."""

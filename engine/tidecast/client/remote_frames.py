@@ -268,6 +268,13 @@ class Delivered(Frame, frozen=True, kw_only=True):
     more: bool = False
 
 
+class TakenBack(Frame, frozen=True, kw_only=True):
+    """A consumer's subscription was moved: its frames at these positions are not for it."""
+
+    number: int
+    positions: list[int]
+
+
 class ImageOpened(Frame, frozen=True, kw_only=True):
     """A publication that a subscription reads, from packet ``seq``, offset ``at`` on."""
 
@@ -337,7 +344,7 @@ FromClient = (
 )  # fmt: skip
 FromGateway = (
     Welcome | Reply | Accepted | ImageOpened | ImageEnded | GapTold | Deliver | Ended | Told
-    | Goodbye | Durable | Delivered
+    | Goodbye | Durable | Delivered | TakenBack
 )  # fmt: skip
 
 _client_decoder = msgspec.msgpack.Decoder(FromClient)

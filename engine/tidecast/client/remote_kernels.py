@@ -6,6 +6,10 @@ A *mirror* is a member's ring that two hosts hold: bytes cross as they are, at t
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+
 from tidecast.buffers.reader import OUT_AT, OUT_FLAGS, OUT_LENGTH, OUT_META_AT
 from tidecast.buffers.reading import optional_fields_bytes
 from tidecast.buffers.slots import control_at, control_word, ring_bell, wake_armed
@@ -19,6 +23,7 @@ from tidecast.buffers.writer import (
     seal,
 )
 from tidecast.client.kernels import Port, bells_of, ring_of
+from tidecast.layout import member
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.native.atomics import (
@@ -31,8 +36,17 @@ from tidecast.native.atomics import (
 )
 from tidecast.native.jit import held_kernel
 from tidecast.native.mapped import Bytes
-from tidecast.native.memory import bytes_at, copy, load_u16, store_u8, store_u32
+from tidecast.native.memory import (
+    bytes_at,
+    copy,
+    load_u16,
+    load_u32,
+    store_u8,
+    store_u16,
+    store_u32,
+)
 
+Positions = np.ndarray[Any, np.dtype[np.int64]]
 OPTIONAL = wire.KEY | wire.HEADERS | wire.TIMESTAMP | wire.TO
 
 
@@ -194,6 +208,33 @@ def mirror_in(ring: Bytes, base: int, size: int, position: int, data_at: int, n:
     first = min(n, size - at)
     copy(ring, base + at, data, 0, first)
     copy(ring, base, data, first, n - first)
+
+
+@held_kernel
+def taken_back(ring: Bytes, size: int, first: int, end: int, found: Positions) -> tuple[int, int]:
+    """Where PAD frames lie in [first, end) of a member's ring: (how many are found, where next)."""
+    n = 0
+    while first < end and n < found.size:
+        offset = first & (size - 1)
+        at = member.MEMBER_HEADER_BYTES + offset
+        length = load_u32(ring, at + member.FRAME_LENGTH_AT)
+        if length < 8 or length & 7 or length > size - offset:
+            break
+        if load_u16(ring, at + member.FRAME_KIND_AT) == member.FRAME_PAD:
+            found[n] = first
+            n += 1
+        first += length
+    return n, first
+
+
+@held_kernel
+def take_back_at(ring: Bytes, size: int, positions: Positions) -> None:
+    """Make PADs of the frames at ``positions``, which are checked, and say that there are some."""
+    for i in range(positions.size):
+        at = member.MEMBER_HEADER_BYTES + (positions[i] & (size - 1))
+        store_u16(ring, at + member.FRAME_KIND_AT, member.FRAME_PAD)
+    moved = load_relaxed(ring, member.MEM_MOVED_AT)
+    store_release(ring, member.MEM_MOVED_AT, moved + 1)
 
 
 @held_kernel

@@ -20,7 +20,7 @@ ACKS_BYTES_MIN, ACKS_BYTES_MAX = 16 * 1024, 1 << 24
     MEM_MAGIC_AT, MEM_VERSION_AT, MEM_DELIVERIES_BYTES_AT, MEM_ACKS_BYTES_AT, MEM_MEMBER_AT,
     MEM_BELL_AT, MEM_CREATED_AT,
 ) = 0, 8, 16, 24, 32, 40, 48  # fmt: skip
-MEM_DELIVERED_AT, MEM_STATE_AT = 64, 72
+MEM_DELIVERED_AT, MEM_STATE_AT, MEM_MOVED_AT = 64, 72, 80
 MEM_TAKEN_AT, MEM_RELEASED_AT = 128, 136
 MEM_ACKED_AT, MEM_SETTLED_AT, MEM_ARMED_AT = 192, 256, 320
 
@@ -39,6 +39,7 @@ MEMBER_HEADER = Layout(
         Field("created", MEM_CREATED_AT, 8, "ns since 1970"),
         Field("delivered", MEM_DELIVERED_AT, 8, "behind the last delivery (engine)"),
         Field("state", MEM_STATE_AT, 8, "attached 1, detached 2: nothing more will come (engine)"),
+        Field("moved", MEM_MOVED_AT, 8, "how often frames in the ring became PAD: a seek (engine)"),
         Field("taken", MEM_TAKEN_AT, 8, "behind what the client has looked at (client)"),
         Field("released", MEM_RELEASED_AT, 8, "behind what may be overwritten (client)"),
         Field("acked", MEM_ACKED_AT, 8, "behind the last ack frame (client)"),

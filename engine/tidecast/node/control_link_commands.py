@@ -21,6 +21,7 @@ from tidecast.layout.recorder import MEANING, Code
 from tidecast.native.mapped import MappedFile
 from tidecast.node import control_link_browse
 from tidecast.node.control_link_views import connect_inside, sample
+from tidecast.node.subscriptions_durable_redrive import redrive_pages
 
 if TYPE_CHECKING:
     from tidecast.node.node import Node
@@ -89,10 +90,9 @@ class Commands:
         if name == "seek":
             return {"lanes": perform("seek", which | _seek_arguments(args) | {"dry_run": dry_run})}
         if name == "redrive":
-            chosen: dict[str, Any] = {"dry_run": dry_run}
-            chosen["limit"] = int(args.get("count_max", 1000))
-            chosen |= {k: str(args[k]) for k in ("key", "reason", "to") if args.get(k)}
-            return dict(perform("redrive", which | chosen))
+            given = ("key", "reason", "where", "to")
+            chosen = {k: str(args[k]) for k in given if args.get(k)} | {"dry_run": dry_run}
+            return redrive_pages(self._node.consumers, which | chosen, args.get("count_max", 1000))
         if not dry_run:
             perform(name, which)
         return dict(perform("show", which | {"lanes": False}))

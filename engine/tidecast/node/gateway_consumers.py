@@ -32,6 +32,8 @@ KEEP_S = 5.0
 """How long a member's place is kept for a client whose connection broke. Then others get what it
 had; a client that comes back later joins anew."""
 RING_BYTES_MAX = 64 << 20
+TAKEN_BACK_MAX = 8192
+"""Positions in one frame."""
 _DELIVERIES_AT = lay.MEMBER_HEADER_BYTES
 _IDLE_S, _FULL_S = 1.0, 0.005
 
@@ -45,7 +47,8 @@ class RemoteConsumer:
         self._file = mr.MemberFile.open(Path(grant.ring_path))
         self._wakes = MappedFile.open(Path(grant.wakes_path)).array
         self._state = self._file.client_state()
-        self._told_settled = 0
+        self._told_settled = self._told_moved = 0
+        self._found = np.empty(TAKEN_BACK_MAX, dtype=np.int64)
         self._task: asyncio.Task[None] | None = None
         self._expiry: asyncio.TimerHandle | None = None
 
@@ -82,7 +85,7 @@ class RemoteConsumer:
             )
         self.pause(None)
         self._sent = received
-        self._told_settled = 0
+        self._told_settled, self._told_moved = 0, -1
         self._task = asyncio.create_task(self._run())
         return int(rk.word(ring, lay.MEM_ACKED_AT))
 
@@ -115,7 +118,10 @@ class RemoteConsumer:
                 await connection.sleep(self._arm, Deadline(None), pause_s)
 
     def _arm(self) -> bool:
-        return not mr.arm_client(self._file.array, self._state) or self._file.detached
+        ring = self._file.array
+        if mr.arm_client(ring, self._state) and not self._file.detached:
+            return False
+        return bool(rk.word(ring, lay.MEM_MOVED_AT) == self._told_moved)
 
     @property
     def _acks_wait(self) -> bool:
@@ -125,6 +131,8 @@ class RemoteConsumer:
 
     async def _forward(self) -> bool:
         """Send what is there. False: nothing was."""
+        for told in self.taken_back():
+            await self._session.send(told)
         ring = self._file.array
         delivered = rk.word(ring, lay.MEM_DELIVERED_AT)
         settled = int(rk.word(ring, lay.MEM_SETTLED_AT))
@@ -136,6 +144,21 @@ class RemoteConsumer:
             n = min(rf.DELIVERED_BYTES, delivered - self._sent)
             await self._send(n, settled, more=self._sent + n < delivered)
         return True
+
+    def taken_back(self) -> list[rf.TakenBack]:
+        """Which frames that were sent a seek took back; nothing, if that was told."""
+        ring, found = self._file.array, []
+        moved = int(rk.word(ring, lay.MEM_MOVED_AT))
+        first, n = int(rk.word(ring, lay.MEM_RELEASED_AT)), TAKEN_BACK_MAX
+        while moved != self._told_moved and n == TAKEN_BACK_MAX:
+            n, first = rk.taken_back(
+                ring, self._file.deliveries_bytes, first, self._sent, self._found
+            )
+            if n:
+                positions = self._found[:n].tolist()
+                found.append(rf.TakenBack(number=self.number, positions=positions))
+        self._told_moved = moved
+        return found
 
     async def _send(self, n: int, settled: int, *, more: bool) -> None:
         ring, size, position = self._file.array, self._file.deliveries_bytes, self._sent

@@ -425,6 +425,10 @@ class RemoteSession:
             self.need(right, pattern)
         link = self.connection.link
         found = await asyncio.to_thread(link.subscription, frame.action, frame.arguments)
+        if frame.action == "seek":
+            for consumer in self._consumers.values():
+                for told in consumer.taken_back():
+                    self.post(told)  # before the answer
         if frame.action != "list":
             return found
         return [each for each in found if self.access.may("subscribe", each["pattern"])]

@@ -190,10 +190,12 @@ class DurableSubscriptions(Observer):
         with self.lock:
             puller = self._running()
             here = self.topics.get(config.name)
+            fresh = here is None
             if here is None:
                 here = self.topics[config.name] = TopicHere(config, queue_map)
                 if topic is not None:
                     here.store, here.owned = places.store_of(topic), lambda: topic.owned
+                    here.directory = topic.directory
                 for saved in places.taken(self, here):
                     self._admit(saved)
             here.config, here.map = config, queue_map
@@ -204,6 +206,8 @@ class DurableSubscriptions(Observer):
                 one = QueueHere(config.name, log.queue, log, source, row)
                 here.queues.append(one)
                 self._rows[row] = one
+            if fresh:
+                places.restore_paused(self, here)
             for subscription in self.subscriptions.values():
                 if matches(subscription.saved.pattern, config.name):
                     self._add_lanes(subscription, here, None)

@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tidecast import events as ev
 from tidecast.agents import puller_entries as entries
 from tidecast.client.link import ConsumerOptions
 from tidecast.errors import ConfigError, NotFound, TidecastError
 from tidecast.layout import segment as seg
 from tidecast.native.packing import unpack_from
 from tidecast.node.subscriptions_durable_checks import check_options, start_token
-from tidecast.node.subscriptions_durable_places import stands_by
-from tidecast.node.subscriptions_durable_state import LaneHere
+from tidecast.node.subscriptions_durable_places import save_paused, stands_by, tell_paused
+from tidecast.node.subscriptions_durable_state import PAUSED_BY, LaneHere, TopicHere
 from tidecast.queues.cursor import PAUSED, REASONS
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def lane_row(subs: DurableSubscriptions, lane: LaneHere) -> dict[str, Any]:
         "end": end, "lag": lag, "lag_s": _lag_s(subs, lane, int(mark)) if lag else 0.0,
         "outstanding": int(record["out"]), "waiting": int(record["again_n"]),
         "reason": REASONS[PAUSED if record["paused"] else int(record["reason"])],
+        "paused_by": [name for bit, name in PAUSED_BY.items() if int(record["paused"]) & bit],
         "consumers": sorted({numbers[n] for n in lane.owners if n in numbers}),
         "delivered": int(record["delivered"]), "settled": int(record["settled"]),
         "redelivered": int(record["redelivered"]), "naks": int(record["naks"]),
@@ -205,29 +207,34 @@ def _set_paused(subs: DurableSubscriptions, pattern: str, name: str, paused: boo
         for lane in subscription.lanes.values():
             subs.apply_pause(subscription, lane)
         subs.save_now(subscription)
+    tell_paused(subs, pattern, -1, name, paused=paused)
 
 
 def pause_queue(subs: DurableSubscriptions, topic: str, queue: int, paused: bool = True) -> None:
-    """Pause or resume one queue for all subscriptions, until the engine restarts."""
+    """Pause or resume one queue for all subscriptions; remembered over restarts."""
     with subs.lock:
         here = subs.topics.get(topic)
         if here is None or not 0 <= queue < len(here.queues):
             raise NotFound(f"no queue {queue} of a durable topic {topic}")
         here.queues[queue].paused = paused
-        _apply(subs, topic)
+        _apply(subs, here)
+    tell_paused(subs, topic, queue, "", paused=paused)
 
 
 def pause_topic(subs: DurableSubscriptions, topic: str, paused: bool = True) -> None:
-    """Pause or resume all queues of a topic for all subscriptions, until the engine restarts."""
+    """Pause or resume all queues of a topic for all subscriptions; remembered over restarts."""
     with subs.lock:
         here = subs.topics.get(topic)
         if here is None:
             raise NotFound(f"no durable topic {topic}")
         here.paused = paused
-        _apply(subs, topic)
+        _apply(subs, here)
+    tell_paused(subs, topic, -1, "", paused=paused)
 
 
-def _apply(subs: DurableSubscriptions, topic: str) -> None:
+def _apply(subs: DurableSubscriptions, here: TopicHere) -> None:
+    save_paused(here)
+    topic = here.config.name
     for subscription in subs.subscriptions.values():
         for key, lane in subscription.lanes.items():
             if key[0] == topic:
@@ -248,7 +255,7 @@ def seek(
         start=start, start_time_ns=start_time_ns, start_tokens=start_tokens or {}
     )
     check_options(options)
-    rows = []
+    rows: list[dict[str, Any]] = []
     with subs.lock:
         subscription = subs.get(pattern, name)
         _check_queues(pattern, options.start_tokens, {q for _, q in subscription.lanes})
@@ -261,12 +268,21 @@ def seek(
             log = lane.here.log
             after = before + shift if shift else start_token(log, options)
             after = min(max(after, log.earliest_token), log.next_token)
-            rows.append({"topic": key[0], "queue": key[1], "before": before, "after": after,
-                         "records": after - before})  # fmt: skip
+            assert subs.puller is not None
+            forgotten = int(subs.puller.state.lanes[lane.lane]["out"])
             if not dry_run:
-                _seek_lane(subs, lane, after)
+                forgotten = _seek_lane(subs, lane, after)
+            rows.append({"topic": key[0], "queue": key[1], "before": before, "after": after,
+                         "records": after - before, "forgotten": forgotten})  # fmt: skip
         if not dry_run:
             subs.save_now(subscription)
+            subs.node.tell_all(
+                ev.SubscriptionMoved(
+                    topic=pattern, subscription=name,
+                    records=sum(row["records"] for row in rows),
+                    forgotten=sum(row["forgotten"] for row in rows),
+                )
+            )  # fmt: skip
     return rows
 
 
@@ -277,11 +293,12 @@ def _check_queues(pattern: str, tokens: dict[int, int], queues: set[int]) -> Non
         raise ConfigError(f"start_tokens: queue {unknown[0]}: {pattern} has {there}")
 
 
-def _seek_lane(subs: DurableSubscriptions, lane: LaneHere, token: int) -> None:
+def _seek_lane(subs: DurableSubscriptions, lane: LaneHere, token: int) -> int:
     assert subs.puller is not None
     puller = subs.puller
-    puller.call(entries.seek_lane, puller.words, lane.lane, token)
+    forgotten = puller.call(entries.seek_lane, puller.words, lane.lane, token)
     lane.word = puller.lane_word(lane.lane)
+    return int(forgotten)
 
 
 def redrive(

@@ -17,7 +17,7 @@ import msgspec
 
 from tidecast import events as ev
 from tidecast.client.link import ConsumerOptions
-from tidecast.config import matches
+from tidecast.config import matches, write_atomically
 from tidecast.config_leases import SHARED
 from tidecast.errors import ConfigError, NotFound, StorageError
 from tidecast.log.queue_files import QueueFiles, queues_of
@@ -37,6 +37,60 @@ if TYPE_CHECKING:
     from tidecast.node.subscriptions_durable import DurableSubscriptions
 
 ACK_WAIT_S, MAX_DELIVER = 30.0, 5
+PAUSED_NAME = "paused.json"
+
+
+class PausedTopic(msgspec.Struct):
+    """What of a topic is paused for all subscriptions. It lies, and moves, with the queues."""
+
+    topic: bool = False
+    queues: list[int] = []
+
+
+def save_paused(here: TopicHere) -> None:
+    """Keep what is paused. Raises StorageError."""
+    if here.directory is None:
+        return
+    path = here.directory / PAUSED_NAME
+    found = PausedTopic(here.paused, [one.queue for one in here.queues if one.paused])
+    try:
+        if found.topic or found.queues:
+            write_atomically(path, msgspec.json.encode(found))
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as problem:
+        if here.owned():
+            raise StorageError(f"{path}: {problem.strerror}", problem.errno or 0) from problem
+
+
+def restore_paused(subs: DurableSubscriptions, here: TopicHere) -> None:
+    """What was paused is paused still, and that is told."""
+    if here.directory is None:
+        return
+    path = here.directory / PAUSED_NAME
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=PausedTopic)
+    except FileNotFoundError:
+        return
+    except (OSError, msgspec.MsgspecError):
+        subs.node.durable.tell(ev.SubscriptionDamaged(file=str(path)))
+        return
+    here.paused = found.topic
+    if found.topic:
+        tell_paused(subs, here.config.name, -1, "", paused=True)
+    for one in here.queues:
+        one.paused = one.queue in found.queues
+        if one.paused:
+            tell_paused(subs, one.topic, one.queue, "", paused=True)
+
+
+def tell_paused(
+    subs: DurableSubscriptions, topic: str, queue: int, name: str, *, paused: bool
+) -> None:
+    """Tell all clients, and those that come later."""
+    subs.node.durable.tell(
+        ev.DeliveryPaused(topic=topic, queue=queue, subscription=name, paused=paused)
+    )
 
 
 def new_subscription(pattern: str, name: str, options: ConsumerOptions) -> SavedSubscription:

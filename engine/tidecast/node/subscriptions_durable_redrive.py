@@ -18,6 +18,8 @@ from tidecast.log.queue_log import QueueLog
 from tidecast.native.packing import unpack_from
 from tidecast.node.subscriptions_durable_admin import decoded
 from tidecast.node.subscriptions_durable_dead import MARK
+from tidecast.queues.where import where_of
+from tidecast.queues.where_kernels import keeps_record
 
 if TYPE_CHECKING:
     from tidecast.node.subscriptions_durable import DurableSubscriptions
@@ -73,6 +75,8 @@ class _Page:
     name: str
     reason: str | None
     key: str | None
+    program: np.ndarray | None
+    """Of a filter as text."""
     limit: int
     done: set[tuple[int, int]]
     starts: dict[int, int]
@@ -86,7 +90,8 @@ class _Page:
     @property
     def is_all(self) -> bool:
         """Nothing of the subscription is left."""
-        return not self.more and self.reason is None and self.key is None and not self.partial
+        chosen = self.reason is not None or self.key is not None or self.program is not None
+        return not (self.more or chosen or self.partial)
 
     @property
     def full(self) -> bool:
@@ -106,7 +111,7 @@ class _Page:
             self.following[queue] = token + 1
             record = decoded(raw, cut=False)
             left = self._is_mine(record) and (queue, token) not in self.done
-            if left and self._is_meant(record):
+            if left and self._is_meant(record, raw):
                 self.found.append((queue, token, record))
                 left = dry_run
             clear = clear and not left
@@ -120,30 +125,38 @@ class _Page:
             and headers.get(f"{MARK}pattern") == self.pattern
         )
 
-    def _is_meant(self, record: dict[str, Any]) -> bool:
-        wanted = self.reason is None or self.reason in str(record["headers"].get(f"{MARK}reason"))
-        return wanted and (self.key is None or record["key"] == self.key.encode())
+    def _is_meant(self, record: dict[str, Any], raw: bytes) -> bool:
+        if self.reason is not None and self.reason not in str(record["headers"][f"{MARK}reason"]):
+            return False
+        if self.key is not None and record["key"] != self.key.encode():
+            return False
+        if self.program is None:
+            return True
+        return bool(keeps_record(self.program, np.frombuffer(bytearray(raw), dtype=np.uint8), 0))
 
 
 def redrive(
     subs: DurableSubscriptions, pattern: str, name: str, *, dry_run: bool,
-    reason: str | None = None, key: str | None = None, limit: int = REDRIVE_MAX,
+    reason: str | None = None, key: str | None = None, where: str | None = None,
+    limit: int = REDRIVE_MAX,
     after: list[list[int]] | None = None, to: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Deliver dead letters of one subscription again, each once; ``dry_run``: only say which.
 
-    ``reason``: those whose reason holds this text; ``key``: of this key; at most ``limit``.
+    ``reason``: those whose reason holds this text; ``key``: of this key; ``where``: for which this
+    filter holds, which sees them as they lie in the dead-letter topic; at most ``limit``.
     ``after``: what the page before called ``next``; that is None when there is nothing more.
     ``to``: publish them to this durable topic instead, for all who read it.
     """
     if not 1 <= limit <= REDRIVE_MAX:
         raise ConfigError(f"limit: {limit}: allowed 1 to {REDRIVE_MAX}")
+    program = np.frombuffer(bytearray(where_of(where).program), np.uint8) if where else None
     behind = {int(queue): int(token) for queue, token in after or []}
     with subs.lock:
         saved = subs.get(pattern, name).saved
         here = subs.topics.get(saved.dead_letter)
         done = {(int(queue), int(token)) for queue, token in saved.redriven}
-        page = _Page(pattern, name, reason, key, limit, done, dict(saved.redrive_start))
+        page = _Page(pattern, name, reason, key, program, limit, done, dict(saved.redrive_start))
         queues = [] if here is None else list(here.queues)
         page.partial = bool(behind)
     for one in queues:
@@ -159,6 +172,21 @@ def redrive(
                    for _, _, record in page.found[:TOKENS_MAX]],
         "next": [list(one) for one in page.following.items()] if page.more else None,
     }  # fmt: skip
+
+
+def redrive_pages(
+    subs: DurableSubscriptions, arguments: dict[str, Any], count_max: int
+) -> dict[str, Any]:
+    """`redrive` with ``arguments``, page by page, up to ``count_max`` records in all."""
+    whole = redrive(subs, **arguments, limit=min(count_max, REDRIVE_MAX))
+    while whole["next"] is not None and whole["records"] < count_max:
+        left = min(count_max - whole["records"], REDRIVE_MAX)
+        page = redrive(subs, **arguments, limit=left, after=whole["next"])
+        whole["records"] += page["records"]
+        whole["scanned"] += page["scanned"]
+        whole["tokens"] = (whole["tokens"] + page["tokens"])[:TOKENS_MAX]
+        whole["next"] = page["next"]
+    return whole
 
 
 def _send(subs: DurableSubscriptions, page: _Page, to: str | None) -> None:

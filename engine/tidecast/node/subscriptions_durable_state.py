@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +17,10 @@ from tidecast.queues.sources import LogSource
 from tidecast.queues.subscription_store import SavedSubscription, SubscriptionStore
 
 PAUSED_SUBSCRIPTION, PAUSED_QUEUE, PAUSED_TOPIC, PAUSED_GROWTH = 1, 2, 4, 8
+PAUSED_BY = {
+    PAUSED_SUBSCRIPTION: "subscription", PAUSED_QUEUE: "queue", PAUSED_TOPIC: "topic",
+    PAUSED_GROWTH: "growth of the queues",
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -41,6 +46,8 @@ class TopicHere:
     store: SubscriptionStore | None = None
     """Positions in queues that engines share; None: with all others of this engine."""
     owned: Callable[[], bool] = lambda: True
+    directory: Path | None = None
+    """Of the queues; None: what is paused is not kept."""
 
 
 @dataclass(slots=True)

@@ -27,8 +27,9 @@ export function Redrive({
   const { busy, act } = useAct();
   const [to, setTo] = useState("");
   const [max, setMax] = useState("1000");
+  const [where, setWhere] = useState("");
   const [result, setResult] = useState<Operation | null>(null);
-  const body = { to, count_max: Math.max(1, Math.round(Number(max)) || 1) };
+  const body = { to, where, count_max: Math.max(1, Math.round(Number(max)) || 1) };
   const params = { path: { name } };
   const path = `/api/v1/subscriptions/${encodeURIComponent(name)}/redrive`;
   const run = async (dry: boolean) => {
@@ -88,6 +89,15 @@ export function Redrive({
             onChange={setTo}
           />
           <TextField label="At most" inputMode="numeric" value={max} onChange={setMax} />
+          <div className="col-span-full">
+            <TextField
+              label="Where"
+              hint={'As headers["dead-attempts"] > 3 and size < 1000; empty: all'}
+              mono
+              value={where}
+              onChange={setWhere}
+            />
+          </div>
           {result && (
             <div className="col-span-full">
               <OperationView operation={result} />
