@@ -12,6 +12,8 @@ from tidecast.agents.puller_entries import pause_lane, seek_lane
 from tidecast.buffers.member_ring import RUN_COUNT
 from tidecast.errors import ConfigError
 from tidecast.native.predicates import Predicate, digest_of
+from tidecast.queues import cursor as cu
+from tidecast.queues.mapper import hash_of
 from tidecast.queues.window import WINDOW_MIN, WINDOW_SMALL
 
 
@@ -35,6 +37,42 @@ def test_a_record_wakes_only_the_lanes_of_its_stream_and_the_others_move_on() ->
             assert [r.lane_record(lane)["next"] for lane in lanes[20:]] == [0] * 20  # not touched
             assert r.lane_record(everything)["next"] == (round_ + 1) * 503
         assert {r.position(lane) for lane in lanes} == {(1509, 1509)}
+
+
+def test_what_a_record_touches_does_not_grow_with_the_number_of_streams() -> None:
+    few, many = (lanes_touched(streams) for streams in (20, 2000))
+    assert few[:2] == [10, 10], "those of the records' ten streams, by deliveries and by acks"
+    assert many[:2] == few[:2]
+    assert max(few[2], many[2]) <= 4, "lanes that one record is shown to"
+
+
+def lanes_touched(streams: int) -> list[int]:
+    """How many lanes 50 records of ten streams change; and their acks; the longest chain."""
+    with rig(reads_here=True) as r:
+        q, m = r.queue(), r.member(in_flight_max=4000)
+        for i in range(streams):
+            r.lane(q, m, key_pattern=f"k{i}")
+        r.run()
+        puller, found = r.puller.state, []
+        before = puller.lanes.tobytes()
+        r.put(q, *((b"k%d" % (i % 10), b"x") for i in range(50)))
+        for acks in (False, True):
+            if acks:
+                m.ack_all(m.take())
+            r.run()
+            after = puller.lanes.tobytes()
+            pairs = (np.frombuffer(raw, np.uint8).reshape(-1, cu.LANE_BYTES)
+                     for raw in (before, after))  # fmt: skip
+            found.append(int((next(pairs) != next(pairs)).any(axis=1).sum()))
+            before = after
+        longest = 0
+        for i in range(10):
+            bucket = int(cu.stream_chain(q, hash_of(b"k%d" % i)))
+            lane, n = int(puller.chains[bucket]), 0
+            while lane >= 0:
+                lane, n = int(puller.links[lane, cu.FOR_QUEUE, cu.NEXT]), n + 1
+            longest = max(longest, n)
+        return [*found, longest]
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -150,7 +150,7 @@ def pausing_case(stand: Stand, policy: str, round_trip_ms: float, seconds: float
     for lane in lanes:
         puller.share(lane, [member] * SHARES)
     numbers = np.array(lanes, dtype=np.int64)
-    rows, runs = np.zeros((64, 4), dtype=np.int64), np.zeros((64, 6), dtype=np.int64)
+    rows, runs = np.zeros((64, mr.ROW_FIELDS), np.int64), np.zeros((64, mr.RUN_FIELDS), np.int64)
     seed, scratch = np.array([7, 0], dtype=np.int64), np.zeros(512, dtype=np.uint8)
     found = np.zeros(2, dtype=np.int64)
     arguments = (puller.words, numbers, k, member, rows, runs, seed, scratch)
@@ -240,7 +240,10 @@ def drain(
     puller: Puller, members: list[int], states: list[np.ndarray], wanted: int
 ) -> tuple[np.ndarray, float]:
     """Let members take and ack until ``wanted`` records went out: (records by member, seconds)."""
-    rows, runs = np.zeros((4096, 4), dtype=np.int64), np.zeros((1024, 6), dtype=np.int64)
+    rows, runs = (
+        np.zeros((4096, mr.ROW_FIELDS), np.int64),
+        np.zeros((1024, mr.RUN_FIELDS), np.int64),
+    )
     scratch = np.zeros(512, dtype=np.uint8)
     found = np.zeros(len(members), dtype=np.int64)
     numbers, k = np.array(members, dtype=np.int64), np.array(states, dtype=np.int64)

@@ -19,7 +19,7 @@ from tidecast.bench.durable import MESSAGE_BYTES, Note
 from tidecast.bench.measure import Result, machine
 from tidecast.bench.pulling import Stand, stand_of
 from tidecast.bench.pulling_kernels import drain_members
-from tidecast.buffers.member_ring import wake_queue
+from tidecast.buffers.member_ring import ROW_FIELDS, RUN_FIELDS, wake_queue
 from tidecast.errors import TidecastError
 from tidecast.queues.cursor import SHARES
 
@@ -40,8 +40,8 @@ class _Case:
             self.puller.share(lane, owners)
         self.arguments = (
             self.puller.words, np.array([number for number, _ in made]),
-            np.array([state for _, state in made]), np.zeros((4096, 4), dtype=np.int64),
-            np.zeros((4096, 6), dtype=np.int64), np.zeros(512, dtype=np.uint8),
+            np.array([state for _, state in made]), np.zeros((4096, ROW_FIELDS), dtype=np.int64),
+            np.zeros((4096, RUN_FIELDS), dtype=np.int64), np.zeros(512, dtype=np.uint8),
         )  # fmt: skip
         self.found = np.zeros(members, dtype=np.int64)
         self.costs_ns: list[float] = []
