@@ -313,20 +313,32 @@ def topology_path(data_dir: Path) -> Path:
 def topology_from(raw: Any, source: str = "") -> Topology:
     """A checked topology: topics get the first transport. Raises ConfigError with ``.problems``."""
     problems: list[str] = []
-    topology = build(Topology, raw, "", problems)
+    topology = build(Topology, raw, "", problems, anyhow=True)
+    if topology is not None:
+        if not topology.transports:
+            topology = msgspec.structs.replace(topology, transports=_default_transports())
+        _check_meaning(topology, problems)
     raise_problems(problems, source)
     assert topology is not None
-    if not topology.transports:
-        topology = msgspec.structs.replace(topology, transports=_default_transports())
-    _check_node(topology.node, problems)
-    _check_transports(topology.transports, problems)
-    _check_topics(topology, problems)
-    raise_problems(problems, source)
     first = topology.transports[0].name
     topics = [
         t if t.transport else msgspec.structs.replace(t, transport=first) for t in topology.topics
     ]
     return msgspec.structs.replace(topology, topics=topics)
+
+
+def _check_meaning(topology: Topology, problems: list[str]) -> None:
+    """Check what types and ranges cannot say, but not what is wrong already by those."""
+    told = {problem.partition(":")[0] for problem in problems}
+    found: list[str] = []
+    _check_node(topology.node, found)
+    _check_transports(topology.transports, found)
+    _check_topics(topology, found)
+    wrong_port = any(path.endswith(".port") for path in told)
+    for problem in found:
+        path = problem.partition(":")[0]
+        if path not in told and not (wrong_port and path.endswith(".port")):
+            problems.append(problem)
 
 
 def _check_node(node: NodeConfig, problems: list[str]) -> None:
@@ -477,9 +489,9 @@ def add_topic(topology: Topology, topic: TopicConfig) -> Topology:
     """The topology with one more topic. Raises ConfigError, Conflict."""
     if topology.topic(topic.name) is not None:
         raise Conflict(f"topic {topic.name} exists already")
-    return topology_from(
-        msgspec.structs.replace(topology, topics=[*topology.topics, topic]), f"topic {topic.name}"
-    )
+    topics = [*topology.topics, topic]
+    whole = msgspec.structs.replace(topology, topics=topics)
+    return _with_one(whole, len(topics) - 1, topic.name)
 
 
 def change_topic(topology: Topology, name: str, changes: dict[str, Any]) -> Topology:
@@ -495,7 +507,17 @@ def change_topic(topology: Topology, name: str, changes: dict[str, Any]) -> Topo
     raw = {field: getattr(topic, field) for field in topic.__struct_fields__} | changes
     topics: list[Any] = [raw if t.name == name else t for t in topology.topics]
     whole = {field: getattr(topology, field) for field in topology.__struct_fields__}
-    return topology_from(whole | {"topics": topics}, f"topic {name}")
+    return _with_one(whole | {"topics": topics}, topics.index(raw), name)
+
+
+def _with_one(raw: Any, index: int, name: str) -> Topology:
+    """`topology_from` for a change of one topic: errors name its fields, not where it stands."""
+    try:
+        return topology_from(raw)
+    except ConfigError as problem:
+        at = f"topics[{index}]."
+        raise_problems([each.removeprefix(at) for each in problem.problems], f"topic {shown(name)}")
+        raise
 
 
 def remove_topic(topology: Topology, name: str) -> Topology:

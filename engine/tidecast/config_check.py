@@ -22,9 +22,12 @@ VALUE_SHOWN_MAX = 60
 
 _UNITS = {
     "": 1, "b": 1, "k": 1000, "kb": 1000, "kib": 1 << 10, "m": 1000**2, "mb": 1000**2,
-    "mib": 1 << 20, "g": 1000**3, "gb": 1000**3, "gib": 1 << 30,
+    "mib": 1 << 20, "g": 1000**3, "gb": 1000**3, "gib": 1 << 30, "t": 1000**4, "tb": 1000**4,
+    "tib": 1 << 40,
 }  # fmt: skip
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*$")
+_LIKE = re.compile(r"([-+]?\d*\.?\d+(e\d+)?|true|false|null)$", re.IGNORECASE)
+"""Text that looks like a value of another type, unless it is quoted."""
 _DURATIONS_NS = {"ns": 1, "us": 1000, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
@@ -35,7 +38,7 @@ def parse_bytes(text: str) -> int:
     found = _SIZE.match(text)
     if found is None or found.group(2).lower() not in _UNITS:
         raise ConfigError(
-            f"{shown(text)}: not a size: allowed are bytes, kB, KiB, MB, MiB, GB, GiB"
+            f"{shown(text)}: not a size: allowed are bytes, kB, KiB, MB, MiB, GB, GiB, TB, TiB"
         )
     return int(float(found.group(1)) * _UNITS[found.group(2).lower()])
 
@@ -52,7 +55,7 @@ def shown(value: Any) -> str:
     """A value as an error shows it: short, on one line."""
     if isinstance(value, bool):
         text = str(value).lower()
-    elif isinstance(value, str) and re.fullmatch(r"[\w.:/-]+", value):
+    elif isinstance(value, str) and re.fullmatch(r"[\w.:/-]+", value) and not _LIKE.match(value):
         text = value
     else:
         text = repr(value)
@@ -72,17 +75,21 @@ def raise_problems(problems: list[str], source: str = "") -> None:
     raise ConfigError("\n".join([f"{head}{len(problems)} problems", *lines]), problems)
 
 
-def build(kind: type[StructT], raw: Any, at: str, problems: list[str]) -> StructT | None:
+def build(
+    kind: type[StructT], raw: Any, at: str, problems: list[str], *, anyhow: bool = False
+) -> StructT | None:
     """Build a Struct from a mapping (or from a Struct of that kind, which is checked anew).
 
-    Adds ``path: value: what is allowed`` to ``problems`` for everything that is wrong; None then.
+    Adds ``path: value: what is allowed`` to ``problems`` for everything that is wrong; None then,
+    or with ``anyhow`` what is right, if that is enough for one.
     """
     if isinstance(raw, kind):
         raw = {name: getattr(raw, name) for name in raw.__struct_fields__}
     if raw is None:
         raw = {}
     if not isinstance(raw, dict):
-        problems.append(f"{at}: {shown(raw)}: allowed is a mapping of settings")
+        where = f"{at}: " if at else ""
+        problems.append(f"{where}{shown(raw)}: allowed is a mapping of settings")
         return None
     fields = _settings(kind)
     before = len(problems)
@@ -94,16 +101,22 @@ def build(kind: type[StructT], raw: Any, at: str, problems: list[str]) -> Struct
         if key not in fields:
             problems.append(f"{path}: unknown setting{_meant(key, fields)}")
             continue
-        values[key] = _value(fields[key], value, path, problems)
+        known = len(problems)
+        made = _value(fields[key], value, path, problems, anyhow=anyhow)
+        if len(problems) == known or (anyhow and made is not None):
+            values[key] = made
     problems.extend(
         f"{at}.{name}: missing" if at else f"{name}: missing"
         for name, setting in fields.items()
         if setting.field.required and name not in raw
     )
-    return kind(**values) if len(problems) == before else None
+    if len(problems) == before:
+        return kind(**values)
+    needed = (name for name, setting in fields.items() if setting.field.required)
+    return kind(**values) if anyhow and all(name in values for name in needed) else None
 
 
-def _value(setting: _Setting, value: Any, path: str, problems: list[str]) -> Any:
+def _value(setting: _Setting, value: Any, path: str, problems: list[str], *, anyhow: bool) -> Any:
     field, hint = setting
     kind = field.type
     if isinstance(kind, inspect.ListType) and isinstance(kind.item_type, inspect.StructType):
@@ -111,9 +124,13 @@ def _value(setting: _Setting, value: Any, path: str, problems: list[str]) -> Any
             problems.append(f"{path}: {shown(value)}: allowed is a list")
             return None
         item = kind.item_type.cls
-        return [build(item, each, f"{path}[{i}]", problems) for i, each in enumerate(value)]
+        made = [
+            build(item, each, f"{path}[{i}]", problems, anyhow=anyhow)
+            for i, each in enumerate(value)
+        ]
+        return None if anyhow and None in made else made
     if isinstance(kind, inspect.StructType):
-        return build(kind.cls, value, path, problems)
+        return build(kind.cls, value, path, problems, anyhow=anyhow)
     if field.name.endswith("_bytes") and isinstance(value, str):
         try:
             value = parse_bytes(value)

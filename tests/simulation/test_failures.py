@@ -13,7 +13,8 @@ from tests.support.simulation import (
     transfer,
 )
 
-from tidecast.errors import NoResponders
+from tidecast.config import FaultSettings
+from tidecast.errors import ConfigError, NoResponders
 from tidecast.events import (
     ImageGone,
     PeerJoined,
@@ -24,7 +25,7 @@ from tidecast.events import (
 )
 from tidecast.layout import packet as wire
 from tidecast.memory_switch import Packet
-from tidecast.testing import Network
+from tidecast.testing import TRANSPORT, Network
 
 
 def test_a_publisher_that_restarts_is_a_new_incarnation() -> None:
@@ -93,6 +94,23 @@ def test_three_seconds_of_partition(flow: str) -> None:
         assert net.now_ns - began < 1_000_000_000
         assert not stream.events(ReceiverTimeout)
         assert not reader.events(PeerTimeout)
+
+
+def test_a_partition_by_name_waits_for_those_not_seen_yet() -> None:
+    with Network(seed=5) as net:
+        a, b = network_of(net, "ab")
+        for node in (a, b):
+            node.engine.set_faults(TRANSPORT, FaultSettings(partition=("a", "b")))
+        reader, stream = Reader(b), Stream(a, count=50)
+        assert not transfer(net, [stream], [reader], limit_us=500_000)
+        assert not reader.found
+        for node in (a, b):
+            node.engine.set_faults(TRANSPORT, FaultSettings())
+        assert transfer(net, [stream], [reader])
+        assert reader.found == stream.messages
+        for wrong in ("0", "65535", "99999999999"):
+            with pytest.raises(ConfigError, match=rf"partition: {wrong}: allowed"):
+                a.engine.set_faults(TRANSPORT, FaultSettings(partition=(wrong,)))
 
 
 def test_a_long_partition_times_out_and_goes_on_where_it_was() -> None:

@@ -17,6 +17,7 @@ from tests.project import ROOT
 from tests.support.fake_node import FakeNode
 
 from tidecast.client import socket_frames as frames
+from tidecast.client import socket_session
 from tidecast.client.link import Link, PublicationOptions, SubscriptionOptions
 from tidecast.client.socket_link import SocketLink
 from tidecast.client.socket_session import EngineControl, dial, receive_frame
@@ -155,9 +156,11 @@ def test_events_are_pushed_and_ring_the_bell(
     eventually(lambda: got.count() == 1001, "one more")
 
 
-def test_untaken_events_stay_in_the_engine(
-    served: Served, link: SocketLink, eventually: Eventually
+def test_many_untaken_events_stay_in_the_engine(
+    served: Served, link: SocketLink, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(socket_session, "EVENTS_HELD_MAX", 1)
+
     def events(n: int) -> list[PeerJoined]:
         return [PeerJoined(node="x", node_id=i, incarnation=2) for i in range(n)]
 
@@ -167,6 +170,22 @@ def test_untaken_events_stay_in_the_engine(
     link.stats()  # a round trip: whatever was to be pushed has been
     assert len(link._events) == 1
     assert len(served.node._events[link.client_id]) == 500
+
+
+def test_an_event_does_not_wait_until_those_before_it_are_taken(
+    served: Served, link: SocketLink, eventually: Eventually
+) -> None:
+    for n in range(1, 4):
+        served.node.emit(link.client_id, PeerJoined(node="x", node_id=n, incarnation=2))
+        eventually(lambda n=n: len(link._events) == n, f"push {n}")
+
+
+def test_what_the_engine_could_not_read_is_refused_here_and_the_session_lives(
+    link: SocketLink,
+) -> None:
+    with pytest.raises(ConfigError, match=r"NodeIdOf: Expected `str`, got `int` - at `name`"):
+        link.node_id_of(5)  # type: ignore[arg-type]
+    assert link.stats()
 
 
 def test_a_closed_client_is_cleaned_up(

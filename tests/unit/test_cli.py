@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from tests.support.fake_node import FakeNode
 
 from tidecast.buffers.counters import CountersFile
 from tidecast.cli import COMMANDS, main
+from tidecast.cli.common import stoppable
 from tidecast.cli.splitting import splitter_of
 from tidecast.cli.top import ROWS_SHOWN_MAX
 from tidecast.cli.topic import _SETTINGS
@@ -105,6 +107,28 @@ def test_errors_and_usage(tmp_path: Path) -> None:
     assert "tidecast 0." in CliRunner().invoke(main, ["--version"]).output
 
 
+def test_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tidecast.cli", "topic", "list", "--data-dir", str(tmp_path)]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1, "error: output cannot be written: No space left on device\n",
+    )  # fmt: skip
+
+
+def test_a_stopped_command_ends_in_order_with_the_signal_in_its_code() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    stops = []
+    try:
+        with stoppable() as stop:
+            stops.append(stop.code)
+            signal.raise_signal(signal.SIGTERM)
+    except KeyboardInterrupt:
+        stops.append(stop.code)
+    assert stops == [130, 143]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def test_down_without_engine(tmp_path: Path) -> None:
     assert run(tmp_path, "down").output == "nothing was up\n"
 
@@ -159,9 +183,9 @@ def test_a_shown_topic_can_be_made_again_by_its_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said", "code"),
     [
-        (["create", "a b"], "topics[0].name: 'a b': allowed tokens", 1),
-        (["create", "a", "--linger-us", "-1"], "topic a.linger_us: -1: allowed 0..1000000", 1),
-        (["create", "a", "--transport", "x"], "topics[0].transport: x: allowed ipc", 1),
+        (["create", "a b"], "topic 'a b': name: 'a b': allowed tokens", 1),
+        (["create", "a", "--linger-us", "-1"], "topic a: linger_us: -1: allowed 0..1000000", 1),
+        (["create", "a", "--transport", "x"], "topic a: transport: x: allowed ipc", 1),
         (["create", "a", "--history-bytes", "lots"], "not a size", 2),
         (["create", "a", "--flow", "x"], "--flow", 2),
         (["create", "a", "--label", "x"], "KEY=VALUE", 2),

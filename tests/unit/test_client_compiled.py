@@ -165,8 +165,10 @@ def test_what_does_not_compile_says_so(pair: Pair) -> None:
 
     with client.subscribe("t") as sub:
         client.publish("t", b"x")
-        with pytest.raises(ConfigError, match="'opens': cannot be compiled"):
+        with pytest.raises(ConfigError, match=r"(?s)'opens': cannot be compiled.*open\(\"file\"\)"):
             sub.run_compiled(opens, np.zeros(1), max_messages=1)
+        with pytest.raises(ConfigError, match="a state of type dict: allowed is an array"):
+            sub.run_compiled(count_bytes, {}, max_messages=1)
 
 
 def test_one_kernel_a_function() -> None:

@@ -56,6 +56,10 @@ def test_importing_is_quick_and_loads_no_numba() -> None:
         ("tidecast:///somewhere?x=1", {}, "x: '1': tidecast:// has no such option"),
         ("embedded://", {"mode": "fast"}, "mode: 'fast'.*threads, inline"),
         ("embedded://?speed=9", {}, "speed: '9'"),
+        ("embedded://here.yaml", {}, "topology='here.yaml' for a file"),
+        (5, {}, "url: 5: allowed is text"),
+        ("tidecast://", {"name": 5}, "name: 5: allowed is text"),
+        ("tidecast://", {"token": 5}, "token: 5: allowed is text"),
     ],
 )
 def test_wrong_urls(url: str, options: dict[str, Any], match: str) -> None:
@@ -188,6 +192,8 @@ def test_a_forked_child_is_refused_and_harms_nobody() -> None:
                 lambda: client.publisher("t"),
                 lambda: sub.poll(),
                 lambda: client.stats(),
+                lambda: list(client.events()),
+                lambda: publisher.publish_batch([b"x"]),
             ]
             for call in calls:
                 try:

@@ -195,6 +195,39 @@ def test_arrow_columns(pair: Pair, kind: pa.DataType) -> None:
         client.publish_batch("t", pa.array([b"a", None]))
     with pytest.raises(CodecError, match="int64"):
         client.publish_batch("t", pa.array([1]))
+    for wrong in (pa.scalar(b"a"), pa.table({"x": [b"a"]})):
+        with pytest.raises(CodecError, match="an array, or a column of a table"):
+            client.publish_batch("t", wrong)
+
+
+def test_arrow_columns_that_are_cast(pair: Pair) -> None:
+    client, _ = pair
+    texts = pa.array(["a", "bb", "a", "a longer one than fits in place"])
+    with client.subscribe("t") as sub:
+        for kind in (pa.string_view(), pa.binary_view(), pa.dictionary(pa.int32(), pa.string())):
+            client.publish_batch("t", texts.cast(kind)[1:])
+            assert received(sub, 3) == [each.encode() for each in texts[1:].to_pylist()]
+
+
+def test_numpy_text(pair: Pair) -> None:
+    client, _ = pair
+    with client.subscribe("t") as sub:
+        client.publish_batch("t", np.array([b"a", b"longer"]))
+        assert received(sub, 2) == [b"a", b"longer"]
+    with pytest.raises(CodecError, match=r"array of <U1 .*encode\(\)"):
+        client.publish_batch("t", np.array(["a"]))
+
+
+def test_too_large_names_the_history_that_would_do(pair: Pair) -> None:
+    client, _ = pair
+    small = client.publisher("t")
+    payload = bytes(small.payload_bytes_max + 1)
+    with pytest.raises(
+        PayloadTooLarge, match=r'history_bytes=\d+ of .*, or channel "large"'
+    ) as met:
+        small.publish(payload)
+    wanted = int(str(met.value).partition("history_bytes=")[2].partition(" ")[0])
+    assert client.publisher("t", history_bytes=wanted).payload_bytes_max >= len(payload)
 
 
 def fill(publisher: Any) -> int:
@@ -215,8 +248,10 @@ def test_on_full_error(pair: Pair) -> None:
         result = publisher.publish_batch([bytes(1000)])
         assert isinstance(result.error, BackPressure)
         link.set_word(publisher.publication_id, lay.NEAR_LIMIT_AT, 1)
-        with pytest.raises(RateLimited):
+        link.set_word(publisher.publication_id, lay.RATE_PACKETS_AT, 100)
+        with pytest.raises(RateLimited) as limited:
             publisher.publish(bytes(1000))
+        assert limited.value.retry_after_s == 0.01
         assert len(received(sub, n)) == n
         sub.poll()
         publisher.publish(b"room again")

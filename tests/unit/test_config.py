@@ -88,10 +88,36 @@ def test_every_problem_is_named_at_once() -> None:
     ]
 
 
+def test_wrong_types_do_not_hide_what_else_is_wrong() -> None:
+    assert problems(
+        """
+        node: {id: -1, name: 'a b'}
+        transports:
+          - {name: a, port: 0}
+          - {name: a, packet_bytes: 1, group: 10.0.0.1}
+        topics:
+          - {name: x, transport: b, linger_us: -1}
+        """
+    ) == [
+        "node.id: -1: allowed 0..65534",
+        "transports[0].port: 0: allowed 1..65533",
+        "transports[1].packet_bytes: 1: allowed 576..65000, a multiple of 8",
+        "topics[0].linger_us: -1: allowed 0..1000000",
+        "node.name: 'a b': allowed 1..64 of A-Z a-z 0-9 _ . -",
+        "transports[1].name: a: used by another transport",
+        (
+            "transports[1].group: 10.0.0.1: allowed a multicast address, 224.0.1.0 .. "
+            "239.255.255.255 (239.x.x.x is for private use)"
+        ),
+        "topics[0].transport: b: allowed a",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         ("[]", "[]: allowed is a mapping"),
+        ("node: {id: '7'}", "node.id: '7': allowed 0..65534"),
         ("topics: 3", "topics: 3: allowed is a list"),
         ("topics: [3]", "topics[0]: 3: allowed is a mapping"),
         ("node: {nme: x}", "node.nme: unknown setting: did you mean name?"),
@@ -250,7 +276,7 @@ def test_topics_are_added_changed_removed() -> None:
     assert topology.topics[0].transport == "multicast"
     with pytest.raises(Conflict):
         add_topic(topology, TopicConfig(name="a"))
-    with pytest.raises(ConfigError, match="allowed"):
+    with pytest.raises(ConfigError, match=r"^topic b: linger_us: -5: allowed"):
         add_topic(topology, TopicConfig(name="b", linger_us=-5))
     changed = change_topic(topology, "a", {"linger_us": 5, "history_bytes": "1MiB"})
     assert changed.topics[0].linger_us == 5

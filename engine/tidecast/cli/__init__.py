@@ -6,7 +6,11 @@ command line with exit code 2.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
+import os
+import sys
 from typing import Any
 
 import click
@@ -73,6 +77,20 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except TidecastError as problem:
             raise Failure(str(problem)) from problem
+        except OSError as problem:
+            if problem.errno not in _OUTPUT_ERRORS or problem.filename is not None:
+                raise
+            _leave_output()
+            raise Failure(f"output cannot be written: {problem.strerror}") from problem
+
+
+_OUTPUT_ERRORS = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
+
+
+def _leave_output() -> None:
+    """Nothing of what could not be written is tried again at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -83,6 +85,29 @@ def console(*, stderr: bool = False) -> Console:
 def echo_json(value: Any) -> None:
     """One JSON document on one line."""
     click.echo(json.dumps(value, ensure_ascii=False, default=str))
+
+
+class Stop:
+    """How a command was stopped."""
+
+    code = 130
+    """Its exit code: 128 and the signal."""
+
+
+@contextlib.contextmanager
+def stoppable() -> Iterator[Stop]:
+    """SIGTERM raises KeyboardInterrupt inside, as Ctrl-C does: what was taken is not lost."""
+    stop = Stop()
+
+    def raise_it(signum: int, _frame: object) -> None:
+        stop.code = 128 + signum
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, raise_it)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def dir_hint(data_dir: Path) -> str:

@@ -130,7 +130,8 @@ def _report(engine: EngineControl, as_json: bool) -> None:
     out = console()
     for name, each in now.items():
         active = msgspec.to_builtins(each) if each.any else {}
-        text = " ".join(f"{k}={v}" for k, v in active.items())
+        active |= {"partition": ",".join(each.partition)} if each.partition else {}
+        text = " ".join(f"{k}={v}" for k, v in active.items() if v not in (0, 0.0, ()))
         if each.any:
             text += f" seed={each.seed}" if "seed" not in active else ""
         out.print(f"{name}: {text or 'none'}", markup=False)

@@ -20,6 +20,7 @@ from tidecast.cli.common import (
     human_count,
     json_option,
     server_option,
+    stoppable,
     token_option,
 )
 
@@ -98,6 +99,7 @@ def pub(
     writes the same bytes again. The summary goes to standard error.
     """
     from tidecast.cli.splitting import splitter_of
+    from tidecast.errors import TidecastError
     from tidecast.sync import connect
 
     if bool(messages) == (source is not None) and (messages or sys.stdin.isatty()):
@@ -107,21 +109,26 @@ def pub(
     with connect(server or url_of(data_dir), name="tidecast pub", token=token) as client:
         sender = _Sender(client.publisher(topic, channel=channel), optional, rate_per_s)
         began_s = time.perf_counter()
-        interrupted = False
+        exit_code, problem = 0, None
         try:
-            if messages:
-                texts = [text.encode() for text in messages] * (count or 1)
-                for at in range(0, len(texts), COUNT_OF_ONE_BATCH):
-                    sender.send(texts[at : at + COUNT_OF_ONE_BATCH])
-            else:
-                _stream(source or "-", splitter, sender, count, quiet=quiet)
+            with stoppable() as stop:
+                if messages:
+                    texts = [text.encode() for text in messages] * (count or 1)
+                    for at in range(0, len(texts), COUNT_OF_ONE_BATCH):
+                        sender.send(texts[at : at + COUNT_OF_ONE_BATCH])
+                else:
+                    _stream(source or "-", splitter, sender, count, quiet=quiet)
         except KeyboardInterrupt:
-            interrupted = True
-        client.drain(timeout_s)
-    if not quiet:
+            exit_code = stop.code
+        except TidecastError as met:
+            problem = met  # what came before it is published: it is sent and told
+        if problem is None or sender.messages:
+            client.drain(timeout_s)
+    if not quiet and (problem is None or sender.messages):
         _summary(topic, sender, time.perf_counter() - began_s, as_json)
-    if interrupted:
-        sys.exit(130)
+    if problem is not None:
+        raise problem
+    sys.exit(exit_code)
 
 
 def url_of(data_dir: Path) -> str:

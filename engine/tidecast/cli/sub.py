@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from tidecast.cli.common import data_dir_option, server_option, token_option
+from tidecast.cli.common import data_dir_option, server_option, stoppable, token_option
 from tidecast.cli.pub import url_of
 
 if TYPE_CHECKING:
@@ -74,8 +74,11 @@ def sub(
     Ends after --count messages, with --until-end, or at Ctrl-C.
     """
     from tidecast.client.start import Earliest, Latest
+    from tidecast.errors import ConfigError
     from tidecast.sync import connect
 
+    if sys.stdout is None:  # the shell closed it
+        raise ConfigError("standard output is closed: there is nowhere to write to")
     writer = _WRITERS[output or ("pretty" if sys.stdout.isatty() else "raw")]
     where = Earliest() if start == "earliest" else Latest()
     with connect(server or url_of(data_dir), name="tidecast sub", token=token) as client:
@@ -85,10 +88,11 @@ def sub(
                 click.echo(f"subscribed to {topic}", err=True)
             flow = _Flow(client, messages, sys.stdout.buffer, writer)
             try:
-                flow.run(count, timeout_s, until_end=until_end)
+                with stoppable() as stop:
+                    flow.run(count, timeout_s, until_end=until_end)
             except KeyboardInterrupt:
                 flow.flush()
-                sys.exit(130)
+                sys.exit(stop.code)
             except BrokenPipeError:
                 # Whoever read our output has had enough; nothing may be flushed to it at exit.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -187,12 +187,12 @@ def create(
 ) -> None:
     """Create topic NAME: tokens joined by dots, such as md.eu.bonds."""
     from tidecast.config import TopicConfig
-    from tidecast.config_check import build, raise_problems
+    from tidecast.config_check import build, raise_problems, shown
     from tidecast.errors import Conflict
 
     problems: list[str] = []
-    wanted = build(TopicConfig, {"name": name, **_given(settings)}, f"topic {name}", problems)
-    raise_problems(problems)
+    wanted = build(TopicConfig, {"name": name, **_given(settings)}, "", problems)
+    raise_problems(problems, f"topic {shown(name)}")
     assert wanted is not None
     target, where = _target(data_dir, token)
     try:

@@ -339,7 +339,7 @@ class Connection(AsyncConsumers):
     async def events(self, timeout: float | None = None) -> AsyncIterator[Event]:  # noqa: ASYNC109
         """Events as they come, until closed, or none came for ``timeout`` seconds."""
         deadline, pace = Deadline(timeout), InlinePace()
-        while not self.closed:
+        while self.goes_on():
             event = self.take_event()
             if event is not None:
                 yield event

@@ -14,7 +14,14 @@ from tidecast.client.outgoing import BatchResult
 from tidecast.client.publisher import CLOSE_TIMEOUT_S, COLLECTED_MAX, PublisherCore
 from tidecast.client.receipts import check_ack
 from tidecast.client.waiting import Backoff, Deadline
-from tidecast.errors import BackPressure, Closed, StorageError, TidecastError, Timeout
+from tidecast.errors import (
+    BackPressure,
+    Closed,
+    ForkedProcess,
+    StorageError,
+    TidecastError,
+    Timeout,
+)
 
 
 class Published(Coroutine[Any, Any, None]):
@@ -123,7 +130,7 @@ class Publisher(PublisherCore):
                 done = self.attempt_run(run, flush) or await self._wait(
                     partial(self.attempt_run, run, flush), timeout
                 )
-            except Closed:
+            except (Closed, ForkedProcess):
                 raise
             except TidecastError as problem:
                 error = problem

@@ -32,7 +32,7 @@ from tidecast.client.subscriber import (
     check_max_messages,
 )
 from tidecast.client.waiting import Backoff, Deadline, FillPace, InlinePace
-from tidecast.errors import BackPressure, Closed, TidecastError, Timeout
+from tidecast.errors import BackPressure, Closed, ForkedProcess, TidecastError, Timeout
 from tidecast.events import Event
 
 _NEVER, _SPINS = Deadline(None), 16
@@ -113,7 +113,7 @@ class Publisher(durable_waits.BlockingWaits, PublisherCore):
                 done = self.attempt_run(run, flush) or self._wait(
                     partial(self.attempt_run, run, flush), timeout
                 )
-            except Closed:
+            except (Closed, ForkedProcess):
                 raise
             except TidecastError as problem:
                 error = problem
@@ -505,7 +505,7 @@ class Connection(Consumers):
         """Events as they come; ends when none came for ``timeout`` seconds (None: when closed)."""
         deadline = Deadline(timeout)
         pace = InlinePace()
-        while not self.closed:
+        while self.goes_on():
             word = self.bell.word
             event = self.take_event()
             if event is not None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from numba import typeof, types
 from numba.core.errors import NumbaError
 
 from tidecast.buffers import reader as rd
@@ -31,7 +32,7 @@ from tidecast.errors import ConfigError
 from tidecast.layout import packet as wire
 from tidecast.native.atomics import pause
 from tidecast.native.jit import closure_kernel, users
-from tidecast.native.memory import address_of, bytes_at, load_i64, load_u16
+from tidecast.native.memory import BYTES, address_of, bytes_at, load_i64, load_u16
 from tidecast.native.syscalls import NOW
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ _ALL_PACKETS = 1 << 40
 _STEP_MESSAGES = 1 << 17
 _BATCH = 512
 _SPINS = 400
+_WHY_CHARACTERS_MAX = 2000
 _HEADER, _MESSAGE_HEADER = wire.PACKET_HEADER_BYTES, wire.MESSAGE_HEADER_BYTES
 
 
@@ -60,6 +62,12 @@ class Meta(NamedTuple):
     headers: Any
     node: int
     session: int
+
+
+_INDEX: tuple[types.Type, ...] = (types.int64,)
+_META: tuple[types.Type, ...] = (
+    types.NamedTuple((types.int64, types.int64, BYTES, BYTES, types.int64, types.int64), Meta),
+)
 
 
 @users
@@ -243,16 +251,35 @@ def kernel_of(fn: Callable[..., Any], kind: str, make: Callable[[], Any]) -> Any
         return made[kind]
 
 
-def run_kernel(fn: Callable[..., Any], kernel: Any, *args: Any) -> int:
-    """Enter a kernel with a user's function in it. Raises ConfigError if it does not compile."""
+def run_kernel(
+    fn: Callable[..., Any], state: Any, between: tuple[types.Type, ...], kernel: Any, *args: Any
+) -> int:
+    """Enter a kernel with a user's function in it. Raises ConfigError if it does not compile.
+
+    ``between``: what the function is given between the message and the state.
+    """
     try:
         return int(kernel(*args))
     except NumbaError as problem:
-        first = " ".join(str(problem).split())[:500]
-        raise ConfigError(
-            f"fn: {getattr(fn, '__name__', fn)!r}: cannot be compiled with a state of type "
-            f"{type(args[1]).__name__}: {first}"
-        ) from problem
+        name = getattr(fn, "__name__", str(fn))
+        raise ConfigError(f"fn: {name!r}: {_why(fn, state, between, problem)}") from problem
+
+
+def _why(
+    fn: Callable[..., Any], state: Any, between: tuple[types.Type, ...], problem: NumbaError
+) -> str:
+    """What Numba says about the user's function alone: its own lines, not those of a kernel."""
+    of_state = f"a state of type {type(state).__name__}"
+    try:
+        kind = typeof(state)
+    except ValueError:
+        return f"cannot be compiled with {of_state}: allowed is an array, a number, a tuple of such"
+    try:
+        closure_kernel(getattr(fn, "py_func", fn)).compile((BYTES, *between, kind))
+    except NumbaError as alone:
+        problem = alone
+    lines = (line for line in str(problem).splitlines() if line.strip())
+    return f"cannot be compiled with {of_state}:\n" + "\n".join(lines)[:_WHY_CHARACTERS_MAX]
 
 
 class Producer:
@@ -298,7 +325,9 @@ class Producer:
                 else:
                     tail = (*tail, self._agents[1])
                 try:
-                    status = run_kernel(self._fn, self._kernel, port, self._state, *tail)
+                    status = run_kernel(
+                        self._fn, self._state, _INDEX, self._kernel, port, self._state, *tail
+                    )
                 finally:
                     port[kernels.P_BUSY] = 0
             if status == BAD_LENGTH:
@@ -331,6 +360,7 @@ class Consumer:
         if until is not None and not callable(until):
             raise reject("until", until, "is a function without arguments, or an Event")
         self._subscription, self._fn, self._state = subscription, fn, state
+        self._between = _META if n == 3 else ()
         self._limit, self._until = max_messages, until
         self._kernel = kernel_of(fn, f"consume{n}", lambda: _make_consumer(fn, n == 3, None))
         self._agents = subscription.link_agents
@@ -363,13 +393,13 @@ class Consumer:
         try:
             if self._inline_kernel is not None and single and self._agents is not None:
                 status = run_kernel(
-                    self._fn, self._inline_kernel, image.port, self._out, self._state, left,
-                    self._now, self._agents[1],
+                    self._fn, self._state, self._between, self._inline_kernel, image.port,
+                    self._out, self._state, left, self._now, self._agents[1],
                 )  # fmt: skip
             else:
                 status = run_kernel(
-                    self._fn, self._kernel, image.port, self._out, self._state, left,
-                    _SPINS if single and not inline else 0, self._now,
+                    self._fn, self._state, self._between, self._kernel, image.port, self._out,
+                    self._state, left, _SPINS if single and not inline else 0, self._now,
                 )  # fmt: skip
         finally:
             self.done += int(self._now[0])

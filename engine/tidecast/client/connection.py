@@ -19,6 +19,7 @@ import msgspec
 
 from tidecast.client.consumer import ConsumerCore
 from tidecast.client.link import Link, PublicationOptions
+from tidecast.client.outgoing import checked
 from tidecast.client.publisher import PublisherCore
 from tidecast.client.receipts import fenced
 from tidecast.client.socket_frames import Failure, error_of
@@ -119,6 +120,12 @@ class ConnectionCore:
         if os.getpid() != self._pid:
             self.forked()
             raise ForkedProcess("this connection was made by the parent process: connect again")
+
+    def goes_on(self) -> bool:
+        """It is not closed. Raises ForkedProcess in a child of the process that made it."""
+        if isinstance(self._refusal, ForkedProcess):
+            raise self._refusal
+        return self._refusal is None
 
     def forked(self) -> None:
         """This is a child process: refuse everything, touch nothing that is shared."""
@@ -386,7 +393,7 @@ class ConnectionCore:
         return self._refusal is not None
 
     def _options(self, **given: Any) -> PublicationOptions:
-        return PublicationOptions(**{k: v for k, v in given.items() if v is not None})
+        return checked(PublicationOptions, **{k: v for k, v in given.items() if v is not None})
 
     # --- the end ----------------------------------------------------------------------------------
 

@@ -76,8 +76,8 @@ class CompiledConsumer:
         left = _BATCH if self._limit is None else min(_BATCH, self._limit - self.done)
         n = self._consumer.run_kernel(
             lambda ring, k, assembly, reason: run_kernel(
-                self._fn, self._kernel, ring, k, assembly, self._rows, self._runs, left,
-                self._state, reason, self._done,
+                self._fn, self._state, (), self._kernel, ring, k, assembly, self._rows,
+                self._runs, left, self._state, reason, self._done,
             )
         )  # fmt: skip
         if n > 0:

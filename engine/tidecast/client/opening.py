@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tidecast.client.link import Link
-from tidecast.client.outgoing import reject
+from tidecast.client.outgoing import check_text, reject
 from tidecast.config import default_data_dir
 from tidecast.errors import ConfigError
 
@@ -25,6 +25,8 @@ _MEMORY = "tidecast.testing", "memory_link"
 
 def open_link(url: str, name: str, token: str | None, options: dict[str, Any]) -> Link:
     """Open the link a URL names. Raises ConfigError, EngineNotRunning, AuthError."""
+    for field, value in (("url", url), ("name", name), ("token", token or "")):
+        check_text(field, value)
     parts = urlsplit(url)
     if parts.scheme in ("tidecast", "tidecast+tls"):
         _refuse(options | dict(parse_qsl(parts.query)), f"{parts.scheme}://")
@@ -32,8 +34,15 @@ def open_link(url: str, name: str, token: str | None, options: dict[str, Any]) -
             return _remote_link(url, name, token)
         return _socket_link(unquote(parts.path), name, token)
     if parts.scheme == "embedded":
+        if parts.netloc:
+            raise ConfigError(
+                f"url: {url!r}: allowed is embedded://, with topology={parts.netloc!r} for a file, "
+                "or embedded:///PATH/OF/FILE"
+            )
         return _embedded_link(parts.path, dict(parse_qsl(parts.query)) | options, name)
     if parts.scheme == "memory":
+        if parts.netloc:
+            options = {"network": parts.netloc} | options
         link: Link = _load(*_MEMORY)(name=name, **(dict(parse_qsl(parts.query)) | options))
         return link
     raise reject("url", url, f"are {_SCHEMES}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -12,6 +12,7 @@ from tidecast.buffers import writer as wr
 from tidecast.client import batch_kernels as kernels
 from tidecast.client.kernels import Port, put_many
 from tidecast.client.kernels import put as put_one
+from tidecast.config_check import build, raise_problems
 from tidecast.errors import CodecError, ConfigError, TidecastError
 from tidecast.native.memory import address
 
@@ -19,6 +20,8 @@ Lengths = np.ndarray[Any, np.dtype[np.int64]]
 SAME_LENGTH: Lengths = np.empty(0, dtype=np.int64)
 _ARROW_NARROW = ("binary", "string")
 _ARROW_WIDE = ("large_binary", "large_string")
+_ARROW_CAST = {"binary_view": "large_binary", "string_view": "large_string"}
+"""Kinds without values that lie end to end, and what they are cast to."""
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
@@ -213,6 +216,10 @@ def _numpy_runs(array: np.ndarray[Any, Any], topic: str) -> list[Run]:
             f"topic {topic}: messages is {_kind(array)}, which may be one message or many: use "
             "publish, or reshape(-1, n) for messages of n bytes"
         )
+    if array.dtype.kind == "U":
+        raise no_text(topic, f"messages is {_kind(array)}, which")
+    if array.dtype.kind == "S" and array.ndim == 1:  # items end where their padding begins
+        return [list_run(array.tolist(), topic)] if len(array) else []
     n = len(array)
     fixed = array.dtype.itemsize * (array.shape[1] if array.ndim == 2 else 1)
     if n == 0:
@@ -225,6 +232,15 @@ def _no_bytes() -> np.ndarray[Any, np.dtype[np.uint8]]:
 
 
 def _arrow_runs(column: Any, topic: str) -> list[Run]:
+    kind = getattr(column, "type", None)
+    if kind is None or not hasattr(column, "null_count"):
+        raise CodecError(
+            f"topic {topic}: messages is an Arrow {_kind(column)}: allowed are an array, or a "
+            'column of a table (table["name"])'
+        )
+    wanted = _ARROW_CAST.get(str(getattr(kind, "value_type", kind)))
+    if wanted is not None or str(kind).startswith("dictionary"):
+        column = column.cast(wanted or kind.value_type)
     chunks = column.chunks if hasattr(column, "chunks") else [column]
     return [_arrow_run(chunk, topic) for chunk in chunks if len(chunk)]
 
@@ -261,6 +277,24 @@ def _kind(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype} with {value.ndim} dimensions"
     return type(value).__name__
+
+
+OptionsT = TypeVar("OptionsT", bound=msgspec.Struct)
+
+
+def checked(kind: type[OptionsT], **given: Any) -> OptionsT:
+    """Options for a node, their types checked. Raises ConfigError that names each."""
+    problems: list[str] = []
+    made = build(kind, given, "", problems)
+    raise_problems(problems)
+    assert made is not None
+    return made
+
+
+def check_text(field: str, value: Any) -> None:
+    """Raise ConfigError when a name is no text."""
+    if not isinstance(value, str):
+        raise reject(field, value, "is text")
 
 
 def reject(field: str, value: object, allowed: str) -> ConfigError:

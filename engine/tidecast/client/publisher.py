@@ -23,6 +23,7 @@ from tidecast.buffers import writer as wr
 from tidecast.buffers.ring_file import describe
 from tidecast.client import kernels, metadata, receipts
 from tidecast.client.batch_kernels import CODES, list_putter
+from tidecast.client.full import rate_limited, too_large
 from tidecast.client.link import PublicationGrant, PublicationOptions
 from tidecast.client.metadata import Headers
 from tidecast.client.object_kernels import quick
@@ -30,6 +31,7 @@ from tidecast.client.outgoing import (
     Outgoing,
     PublisherStats,
     Run,
+    check_text,
     list_run,
     no_text,
     payload_bytes,
@@ -44,7 +46,6 @@ from tidecast.errors import (
     ForkedProcess,
     NoResponders,
     PayloadTooLarge,
-    RateLimited,
     TidecastError,
     Timeout,
 )
@@ -84,6 +85,7 @@ class PublisherCore:
     ) -> None:
         if on_full is not None and on_full not in ON_FULL:
             raise reject("on_full", on_full, f"are {', '.join(ON_FULL)}")
+        check_text("topic", topic)
         if options.channel not in wire.CHANNEL_NAMES:
             raise reject("channel", options.channel, f"are {', '.join(wire.CHANNEL_NAMES)}")
         self.topic, self.options, self.on_full = topic, options, on_full or "block"
@@ -431,9 +433,7 @@ class PublisherCore:
             if problem is not None:
                 return problem
         if self._ring.size and kernels.word_of(self._ring, lay.NEAR_LIMIT_AT):
-            return RateLimited(
-                f"topic {self.topic}: the rate limit is used up", retry_after_s=self.flush_after_s
-            )
+            return rate_limited(self.topic, self._ring, self.flush_after_s)
         return BackPressure(
             f"topic {self.topic}: the ring of {self._slots} packets is full: receivers or the "
             "network lag behind"
@@ -555,11 +555,7 @@ class PublisherCore:
                 f"topic {self.topic}: key and headers have {meta_n} bytes, a packet takes "
                 f"{self._meta_max}"
             )
-        return PayloadTooLarge(
-            f"topic {self.topic}: a message of {n + meta_n} bytes, the limit is "
-            f"{self.payload_bytes_max}: half the history of {self._slots} packets; give the "
-            "publisher a larger history_bytes"
-        )
+        return too_large(self.topic, n + meta_n, self.payload_bytes_max, self._ring, self.options)
 
     def _detach(self) -> int:
         """Close the ring and refuse what follows. Returns the messages that found no room."""

@@ -26,6 +26,7 @@ from tidecast.config import FaultSettings, TopicConfig
 from tidecast.errors import (
     AuthError,
     Closed,
+    ConfigError,
     ConnectionLost,
     EngineNotRunning,
     ForkedProcess,
@@ -39,6 +40,8 @@ REQUEST_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 10.0
 SUN_PATH_BYTES_MAX = 107
 GIVEN_UP_MAX = 1024
+EVENTS_HELD_MAX = 4096
+"""Events that wait to be taken; while there are fewer the engine may push more."""
 
 
 class _Wire:
@@ -60,7 +63,8 @@ class _Wire:
         self._send(frames.frame(Request(0, body)))  # type: ignore[arg-type]
 
     def ask(self, body: Body, timeout_s: float) -> Any:
-        """Send and wait. Raises what the engine raised, ConnectionLost, Timeout."""
+        """Send and wait. Raises what the engine raised, ConfigError, ConnectionLost, Timeout."""
+        _check_types(body)
         answer: Future[Any] = Future()
         with self._lock:
             if self.lost is not None:
@@ -149,6 +153,14 @@ class _Wire:
                 self.post(frames.ClosePublication(publication_id=granted.publication_id))
             elif isinstance(granted, SubscriptionGrant):
                 self.post(frames.CloseSubscription(subscription_id=granted.subscription_id))
+
+
+def _check_types(body: Body) -> None:
+    """Raise ConfigError for what the engine could not read: it would end the session."""
+    try:
+        frames.decode_request(msgspec.msgpack.encode(Request(0, body)))  # type: ignore[arg-type]
+    except (msgspec.DecodeError, TypeError, OverflowError) as problem:
+        raise ConfigError(f"{type(body).__name__}: {problem}".replace("$.body.", "")) from None
 
 
 def _fail(answer: Future[Any], problem: TidecastError) -> None:
@@ -295,8 +307,11 @@ class Session:
             raise Closed("the connection is closed")
 
     def _pushed(self, events: list[Event]) -> None:
-        self._owed = True
         self._events.extend(events)
+        self._owed = len(self._events) >= EVENTS_HELD_MAX
+        if not self._owed:
+            with contextlib.suppress(ConnectionLost):
+                self._wire.post(frames.EventsTaken())
         self._ring()
 
     def _dropped(self, wire: _Wire, reason: str) -> None:

@@ -23,7 +23,7 @@ from tidecast.client.images import AWAIT_SPINS, BATCH_MESSAGES_MAX, Image, Unfin
 from tidecast.client.kernels import Port
 from tidecast.client.link import SubscriptionOptions
 from tidecast.client.message import Batch, EmptyBatch, Message
-from tidecast.client.outgoing import reject
+from tidecast.client.outgoing import check_text, checked, reject
 from tidecast.client.start import Start
 from tidecast.client.warm_kernels import compile_reading
 from tidecast.errors import Closed, ForkedProcess, GapError, NotFound, TidecastError
@@ -78,11 +78,12 @@ class SubscriptionCore:
             raise reject("on_gap", on_gap, f"are {', '.join(ON_GAP)}")
         if not isinstance(start, Start):
             raise reject("start", start, "are Latest() and Earliest()")
+        check_text("pattern", pattern)
         self.pattern, self.on_gap = pattern, on_gap
         self._connection = connection
         self._codec = codecs.codec_of(codec)
-        self._options = SubscriptionOptions(
-            start=start.word, receive_bytes=receive_bytes, tethered=tethered
+        self._options = checked(
+            SubscriptionOptions, start=start.word, receive_bytes=receive_bytes, tethered=tethered
         )
         self._images: list[Image] = []
         self._incoming: deque[ImageAvailable | ImageGone] = deque()

@@ -75,6 +75,8 @@ def _handle_row(
         _evicted(node, a, b, c)
     elif kind == ae.E_GAP:
         _gap(node, a, b, c)
+    elif kind == ae.E_RECEIVER_NAME:
+        node.name_seen(node.names.get(a, ""))
 
 
 def _handle_setups(node: Node, runtime: TransportRuntime, setups: list[Setup]) -> None:
@@ -246,6 +248,7 @@ def _accept_peer(node: Node, setup: Setup) -> bool:
                 _image_gone(node, image, "restarted")
     node.peers[setup.source] = Peer(setup.source, setup.node, setup.incarnation, now)
     note_name(node.names, setup.source, setup.node)
+    node.name_seen(setup.node)
     node.tell_all(
         ev.PeerJoined(node=setup.node, node_id=setup.source, incarnation=setup.incarnation)
     )

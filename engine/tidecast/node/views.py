@@ -14,7 +14,7 @@ import numpy as np
 from tidecast import events as ev
 from tidecast.agents.run import ring_bell_line
 from tidecast.buffers.counters import CountersFile
-from tidecast.config import FaultSettings, Topology
+from tidecast.config import NODE_ID_MAX, FaultSettings, Topology
 from tidecast.errors import ConfigError, NoResponders
 from tidecast.layout import counters as cl
 from tidecast.layout import recorder as rec
@@ -116,7 +116,7 @@ class NodeViews:
                     f"transport {config.name}: allow_faults is off: set `allow_faults: true` for "
                     "it in the topology if this is a place for tests"
                 )
-            cut = [self._cut_node(name) for name in faults.partition]
+            cut = self._cut_nodes(faults)
             delay_ns = int(faults.delay_us * 1000)
             runtime.on_receiver(
                 lambda: apply_faults(
@@ -126,13 +126,11 @@ class NodeViews:
                     reorder=faults.reorder,
                     corrupt=faults.corrupt,
                     delay_ns=delay_ns,
-                    cut_nodes=[n for n in cut if n != self.id],
+                    cut_nodes=cut,
                     seed=faults.seed,
                 )
             )
-            sessions.set_refused(
-                runtime, [*self.topology.node.quarantined, *(n for n in cut if n != self.id)]
-            )
+            sessions.set_refused(runtime, [*self.topology.node.quarantined, *cut])
             self.faults[config.name] = faults
             self.note(
                 rec.ALERT,
@@ -143,8 +141,24 @@ class NodeViews:
                 faults.seed,
             )
 
-    def _cut_node(self, name: str) -> int:
-        return int(name) if name.isdigit() else self.node_id_of(name)
+    def _cut_nodes(self, faults: FaultSettings) -> list[int]:
+        """The ids of a partition: not this node's, and of names those that are known already."""
+        ids = {int(name) for name in faults.partition if name.isdigit()}
+        wrong = [n for n in ids if not 1 <= n <= NODE_ID_MAX]
+        if wrong:
+            raise ConfigError(
+                f"faults.partition: {wrong[0]}: allowed are names of nodes, ids 1..{NODE_ID_MAX}"
+            )
+        names = dict(self.names)
+        ids.update(node_id for node_id in names if names[node_id] in faults.partition)
+        return sorted(ids - {self.id})
+
+    def name_seen(self, name: str) -> None:
+        """A node has told its name: cut it off where a partition waits for it."""
+        with self.lock:
+            for transport, faults in list(self.faults.items()):
+                if name in faults.partition:
+                    self.set_faults(transport, faults)
 
     def get_faults(self) -> dict[str, FaultSettings]:
         """Fault injection by transport."""

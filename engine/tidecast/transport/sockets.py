@@ -40,8 +40,11 @@ def sockaddr(host: str, port: int) -> bytes:
     return struct.pack("=H", socket.AF_INET) + struct.pack(">H", port) + packed + bytes(8)
 
 
-def interface_address(interface: str) -> str:
-    """IPv4 address of an interface given by name or address. Raises ConfigError."""
+def interface_address(interface: str, who: str = "") -> str:
+    """IPv4 address of an interface given by name or address. Raises ConfigError.
+
+    ``who``: whose it is, in front of the error: ``transport lan: ``.
+    """
     try:
         return str(ipaddress.IPv4Address(interface))
     except ValueError:
@@ -53,7 +56,7 @@ def interface_address(interface: str) -> str:
         except OSError as problem:
             known = ", ".join(name for _, name in socket.if_nameindex())
             raise ConfigError(
-                f"interface: {interface!r}: no such interface, or it has no IPv4 address; "
+                f"{who}interface: {interface!r}: no such interface, or it has no IPv4 address; "
                 f"there are: {known}"
             ) from problem
     return socket.inet_ntoa(answer[20:24])
@@ -98,7 +101,7 @@ def open_multicast(
     *, name: str, group: str, port: int, interface: str, ttl: int, buffer_bytes: int, gro: bool
 ) -> TransportSockets:
     """Sockets of a multicast transport. Raises ConfigError, Conflict with the mend."""
-    local = interface_address(interface)
+    local = interface_address(interface, f"transport {name}: ")
     opened: list[socket.socket] = []
     try:
         send = _udp_socket(buffer_bytes, gro=False)
