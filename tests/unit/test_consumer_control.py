@@ -13,9 +13,16 @@ from tests.unit.test_consumer import BODIES, connected, publish, take, topology
 import tidecast
 from tidecast.bench.measure import wait_until
 from tidecast.client.start import Earliest, Latest, Time, Tokens
-from tidecast.errors import Closed, ConfigError, NotFound
-from tidecast.events import DeliveryPaused, SubscriptionMoved
+from tidecast.errors import Closed, ConfigError, NotFound, StorageError
+from tidecast.events import (
+    DeliveryPaused,
+    PositionsNotSaved,
+    QueueUnreadable,
+    SubscriptionMoved,
+)
+from tidecast.node import subscriptions_durable_admin as admin
 from tidecast.node.embedded import EmbeddedLink
+from tidecast.queues.subscription_store import SubscriptionStore
 from tidecast.sync import Connection
 
 
@@ -174,3 +181,50 @@ def test_a_function_that_says_nothing_known_ends_the_run(tmp_path: Path) -> None
                     await consumer.run(lambda message: 1 / 0, on_error=no_idea)
 
     asyncio.run(main())
+
+
+def test_what_the_disk_refuses_is_not_half_done(
+    client: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish(client, *BODIES[:4], keys=4)
+    subs = client.link.node.consumers  # type: ignore[attr-defined]
+    with client.consumer("orders", "billing") as consumer:
+
+        def refuse(*_: Any) -> None:
+            raise StorageError("subscriptions: No space left on device", 28)
+
+        monkeypatch.setattr(SubscriptionStore, "save", refuse)
+        monkeypatch.setattr(admin, "save_paused", refuse)
+        for _ in range(2):
+            with pytest.raises(StorageError):
+                client.consumer("orders", "late")
+        with pytest.raises(StorageError):
+            consumer.pause()
+        with pytest.raises(StorageError):
+            client.pause_topic("orders")
+        consumer.seek(Latest())  # goes on in memory, and that it is not saved is told
+        assert [lane["paused_by"] for lane in consumer.info()["lanes"]] == [[], []]
+        monkeypatch.undo()
+        assert [one["name"] for one in subs.perform("list", {})] == ["billing"]
+        told = [event for event in client.events() if isinstance(event, PositionsNotSaved)]
+        assert told
+
+
+def test_a_damaged_batch_stops_its_queue_and_says_why(client: Connection, tmp_path: Path) -> None:
+    for body in (b"damaged", b"sound"):
+        publish(client, body, keys=1)
+        client.publisher("orders").wait_durable()
+    (log,) = (path for path in tmp_path.rglob("*.log") if b"damaged" in path.read_bytes())
+    raw = log.read_bytes()
+    log.write_bytes(raw.replace(b"damaged", b"dAmaged"))
+    with client.consumer("orders", "billing") as consumer:
+
+        def reasons() -> set[str]:
+            return {lane["reason"] for lane in consumer.info()["lanes"]}
+
+        wait_until(lambda: "the log cannot be read" in reasons(), 5.0, "the reason")
+        unreadable = next(e for e in client.events(5.0) if isinstance(e, QueueUnreadable))
+        assert (unreadable.token, "checksum" in unreadable.detail) == (0, True)
+        assert not consumer.fetch(1, 0.0)
+        consumer.seek(Tokens({unreadable.queue: 1}))
+        assert take(consumer, 1) == [b"sound"]

@@ -7,7 +7,12 @@ import pytest
 from tests.support.pulling import S_NS, Got, drain, fill, payloads, rig
 
 from tidecast.agents import puller_state as ps
-from tidecast.agents.puller_entries import drop_member, pause_lane, seek_lane
+from tidecast.agents.puller_entries import (
+    drop_member,
+    drop_queue_blocks,
+    pause_lane,
+    seek_lane,
+)
 from tidecast.layout import member as lay
 from tidecast.queues import cursor as cu
 from tidecast.queues.window import WINDOW_MIN
@@ -446,6 +451,48 @@ def test_what_retention_took_is_a_gap_and_said() -> None:
         assert got[0].token == earliest
         assert r.seen.gaps == [(lane, 0, earliest)]
         assert r.position(lane) == (3000, 3000)
+
+
+@pytest.mark.parametrize("here", [False, True])
+def test_what_cannot_be_read_holds_up_nobody_who_is_elsewhere(here: bool) -> None:
+    with rig(block_bytes=1 << 14, reads_here=here) as r:
+        q, behind, before = r.queue(segment_bytes=1 << 30), r.member(0), r.member(1)
+        first = r.lane(q, before, sub=1)
+        fill(r, q, 100, batch=10)
+        assert len(drain(r, before)) == 100
+        (log,) = r.directory.rglob("*.log")
+        raw = log.read_bytes()
+        at = len(raw) // 2
+        log.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+        drop_queue_blocks(r.puller.words, q)
+        lane = r.lane(q, behind)
+        r.run()
+        bad = drain(r, behind)
+        stands_at = r.position(lane)[1]
+        assert 0 < len(bad) == stands_at < 100
+        assert len(r.seen.damages) == 1
+        fill(r, q, 400)
+        assert len(drain(r, before)) == 400, "without waiting for the next try"
+        assert r.position(first) == (500, 500)
+        r.run(2 * S_NS)
+        assert len(r.seen.damages) == 2, "and it is tried again"
+        log.write_bytes(raw + log.read_bytes()[len(raw) :])
+        r.run(2 * S_NS)
+        assert len(drain(r, behind)) == 500 - stands_at
+
+
+def test_a_seek_leaves_what_cannot_be_read_behind() -> None:
+    with rig() as r:
+        q, m = r.queue(), r.member()
+        r.put(q, b"damaged")
+        r.put(q, b"sound")
+        (log,) = r.directory.rglob("*.log")
+        log.write_bytes(log.read_bytes().replace(b"damaged", b"dAmaged"))
+        lane = r.lane(q, m)
+        assert drain(r, m) == []
+        seek_lane(r.puller.words, lane, 1)
+        r.run(2 * S_NS)
+        assert payloads(drain(r, m)) == [b"sound"]
 
 
 def test_a_hostile_member_is_reported_and_nothing_else_happens() -> None:

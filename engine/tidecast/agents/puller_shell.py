@@ -19,6 +19,7 @@ from tidecast.agents import puller_entries as entries
 from tidecast.agents import puller_fetch as pf
 from tidecast.agents import puller_state as ps
 from tidecast.agents.events import A_EVENTS, A_STOP
+from tidecast.agents.puller_blocks import BlockMemory
 from tidecast.buffers.member_ring import MemberFile
 from tidecast.errors import Conflict, TidecastError
 from tidecast.layout import member as lay
@@ -85,7 +86,7 @@ class _Pending:
     fresh: bool
 
 
-class Puller:
+class Puller(BlockMemory):
     """One puller. ``block_bytes`` x ``blocks_max`` bounds what all caches hold together."""
 
     def __init__(
@@ -115,6 +116,8 @@ class Puller:
         self._small = lined_table(cu.LANES_MAX * _SMALL_BYTES, np.uint8).reshape(-1, _SMALL_BYTES)
         self._members: dict[int, MemberFile] = {}
         self._waiting: dict[int, int] = {}
+        self._bad: dict[int, dict[int, int]] = {}
+        """By queue, tokens that could not be read, and when that is tried again."""
         self._pending: dict[int, _Pending] = {}
         self._gaps = np.zeros((_GAPS, 3), dtype=np.int64)
         self._scratch = np.zeros(512, dtype=np.uint8)
@@ -146,8 +149,8 @@ class Puller:
         """Take a queue away; its lanes are gone already."""
         self._free_blocks_of(q)
         self.sources.pop(q, None)
-        self._waiting.pop(q, None)
-        self._pending.pop(q, None)
+        for table in (self._waiting, self._pending, self._bad):
+            table.pop(q, None)
         self.state.queues[q]["active"] = 0
 
     def _free_blocks_of(self, q: int) -> None:
@@ -298,6 +301,27 @@ class Puller:
 
     # --- fetching ---------------------------------------------------------------------------------
 
+    def _next_fetch(self, q: int) -> None:
+        """Fetch what is wanted of a queue; what cannot be read holds up nobody who is elsewhere."""
+        bad = self._bad.get(q)
+        if bad is None:
+            self._fetch(q)
+            return
+        now, Q = self.clock_ns(), self.state.queues[q]
+        again = [token for token, due_ns in bad.items() if due_ns <= now]
+        for token in again:
+            del bad[token]
+        if int(Q["want"]) in bad:
+            Q["want"], Q["fetching"] = self._elsewhere(q), 0
+        if not bad:
+            del self._bad[q]
+        if Q["want"] >= 0:
+            self._fetch(q)
+        elif again:  # whoever wants it still asks for it anew
+            entries.end_fetch(self.words, q, 0, 0, 0, int(Q["end"]), False)
+        if bad:
+            self._waiting.setdefault(q, min(bad.values()))
+
     def _fetch(self, q: int) -> None:
         plan, token, b = entries.plan_fetch(self.words, q)
         if plan == pf.NOTHING_WANTED:
@@ -394,8 +418,20 @@ class Puller:
         S.queues[job.q]["bad"] += 1
         if job.fresh:
             self._spare(job.b)
-        self._waiting[job.q] = self.clock_ns() + RETRY_NS
+        self._bad.setdefault(job.q, {})[job.token] = self.clock_ns() + RETRY_NS
+        self._waiting[job.q] = 0
         self.observer.damaged(job.q, job.token, problem)
+
+    def _elsewhere(self, q: int) -> int:
+        """A token that a lane waits for, and that is not known to be unreadable; -1: none."""
+        S, bad = self.state, self._bad[q]
+        lane = int(S.chains[cu.BLOCK_CHAINS + q])
+        while lane >= 0:
+            token = int(S.lanes[lane]["next"])
+            if token not in bad and token < S.queues[q]["end"]:
+                return token
+            lane = int(S.links[lane, cu.FOR_QUEUE, cu.NEXT])
+        return -1
 
     def _jump(self, q: int, token: int, first: int) -> None:
         while True:
@@ -404,53 +440,6 @@ class Puller:
                 self.observer.gap(lane, before, end)
             if n < _GAPS:
                 return
-
-    def _make_blocks(self) -> None:
-        """Room for all blocks at once: memory that is not touched yet costs nothing."""
-        n, size = self.blocks_max, self.block_bytes
-        self._slabs = [np.empty((n, k), dtype=np.uint8) for k in (size, size // 8, bl.HEADS * 8)]
-        self._memory = {b: [slab[b] for slab in self._slabs] for b in range(n)}
-        S = self.state
-        numbers = np.arange(n)
-        for part, slab in zip(("data", "index", "heads"), self._slabs, strict=True):
-            S.blocks[f"{part}_address"][:n] = address(slab) + numbers * slab.shape[1]
-        S.blocks["data_bytes"][:n], S.blocks["index_max"][:n] = size, size // 8 // bl.INDEX_BYTES
-        S.spare[:n], S.spare_n[0] = numbers[::-1], n
-
-    def _new_block(self, q: int) -> int:
-        n = int(self.state.spare_n[0])
-        if n == 0:
-            return int(entries.steal_block(self.words, q))
-        self.state.spare_n[0] = n - 1
-        return int(self.state.spare[n - 1])
-
-    def _spare(self, b: int) -> None:
-        entries.spare_block(self.words, b)
-
-    def _plain(self, b: int) -> None:
-        """Give a block that had memory of its own the usual size again."""
-        memory = self._memory[b]
-        if memory[0].size != self.block_bytes:
-            memory[0] = self._slabs[0][b]
-            self.oversized -= 1
-        memory[1] = self._slabs[1][b]
-        self._point(b)
-
-    def _point(self, b: int) -> None:
-        data, index, heads = self._memory[b]
-        record = self.state.blocks[b]
-        record["data_address"], record["data_bytes"] = address(data), data.size
-        record["index_address"], record["index_max"] = address(index), index.size // bl.INDEX_BYTES
-        record["heads_address"], record["own"] = address(heads), 0
-
-    def _index_room(self, b: int, records: int) -> None:
-        memory = self._memory[b]
-        if records * bl.INDEX_BYTES > memory[1].size:
-            larger = np.empty(records * bl.INDEX_BYTES, dtype=np.uint8)
-            larger[: memory[1].size] = memory[1]
-            memory[1] = larger
-            record = self.state.blocks[b]
-            record["index_address"], record["index_max"] = address(larger), records
 
     def record(self, q: int, token: int) -> bytes:
         """One record of a queue, header and all. Raises TidecastError when it is not there."""
@@ -479,7 +468,7 @@ class Puller:
         for row, reason in zip(rows, reasons, strict=True):
             kind, a, b, c, d, e = row[:6]
             if kind == ps.E_FETCH:
-                self._fetch(a)
+                self._next_fetch(a)
             elif kind == ps.E_WINDOW:
                 self._grow_window(a)
             elif kind == ps.E_DEAD:
@@ -504,9 +493,9 @@ class Puller:
 
     def _look_after_fetches(self, now_ns: int) -> None:
         for q, due_ns in list(self._waiting.items()):
-            if due_ns <= now_ns:
+            if due_ns <= now_ns and q not in self._pending:
                 del self._waiting[q]
-                self._fetch(q)
+                self._next_fetch(q)
         for q, job in list(self._pending.items()):
             got = self.sources[q].poll(now_ns)
             if got is not None:

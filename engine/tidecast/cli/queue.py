@@ -150,7 +150,12 @@ def inspect(
         "token", "records", "bytes", "appended", "producer", "epoch", "sequences", "owner",
         box=None,
     )  # fmt: skip
+    expected = token if token is not None else rows[0]["token"] if rows else 0
     for row in rows:
+        if row["token"] > expected:
+            what = "deleted, or damaged: tidecast queue verify"
+            table.add_row(str(expected), str(row["token"] - expected), "-", what)
+        expected = row["token"] + row["records"]
         table.add_row(
             str(row["token"]), str(row["records"]), str(row["bytes"]), _when(row["append_time"]),
             f"{row['producer']:x}", str(row["epoch"]), f"{row['first_seq']}..{row['last_seq']}",

@@ -17,8 +17,8 @@ from tidecast.layout import segment as seg
 from tidecast.layout.counters import QueueCounter
 from tidecast.native.packing import unpack_from
 from tidecast.node.subscriptions_durable_places import stands_by
+from tidecast.node.subscriptions_durable_state import reason_of
 from tidecast.queues.blocks import BLOCK_BYTES
-from tidecast.queues.cursor import PAUSED, REASONS
 
 if TYPE_CHECKING:
     from tidecast.agents.puller_shell import Puller
@@ -117,7 +117,7 @@ def _lane(puller: Puller, lane: LaneHere) -> _Lane:
     return _Lane(
         position=int(mark), cursor=int(cursor), end=lane.here.log.next_token,
         earliest=lane.here.log.earliest_token,
-        reason=REASONS[PAUSED if record["paused"] else int(record["reason"])],
+        reason=reason_of(lane, record),
         out=int(record["out"]), counts={name: int(record[name]) for name in _COUNTS},
     )  # fmt: skip
 

@@ -37,6 +37,7 @@ from tidecast.node.subscriptions_durable_checks import (
 )
 from tidecast.node.subscriptions_durable_counters import SubscriptionRows
 from tidecast.node.subscriptions_durable_dead import DeadLetters
+from tidecast.node.subscriptions_durable_filters import Filters
 from tidecast.node.subscriptions_durable_places import new_subscription
 from tidecast.node.subscriptions_durable_state import (
     PAUSED_GROWTH,
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from tidecast.node.node import Node
 
 SAVE_INTERVAL_S = 0.1
-NAME_BYTES_MAX, FILTERS_MAX = 128, 1024
+NAME_BYTES_MAX = 128
 CACHE_BYTES_MAX = 256 << 20
 """What all caches of a node hold together."""
 _ACKS_BYTES = 1 << 18
@@ -75,7 +76,7 @@ class DurableSubscriptions(Observer):
         self.topics: dict[str, TopicHere] = {}
         self.subscriptions: dict[tuple[str, str], SubscriptionHere] = {}
         self.consumers: dict[int, tuple[SubscriptionHere, MemberHere]] = {}
-        self.filters: dict[str, Predicate] = {}
+        self.filters = Filters(self)
         self.puller: Puller | None = None
         self._rows: dict[int, QueueHere] = {}
         self._by_lane: dict[int, tuple[SubscriptionHere, LaneHere]] = {}
@@ -258,8 +259,7 @@ class DurableSubscriptions(Observer):
         """See `Link.open_consumer`."""
         check_options(options)
         with self.lock:
-            if options.filter_digest and options.filter_digest not in self.filters:
-                raise ConfigError("where: this engine was not offered such a function")
+            self.filters.check(options.filter_digest)
             subscription = self.subscriptions.get((pattern, name))
             if subscription is None:
                 subscription = places.stand_by(self, pattern, name, options)
@@ -267,23 +267,14 @@ class DurableSubscriptions(Observer):
                 subscription = self.create(pattern, name, options)
             else:
                 check_same(subscription.saved, options)
-                self._arm_filter(subscription)
+                self.filters.arm(subscription)
             member = self._join(subscription, client_id, options)
             return self._grant(subscription, member)
 
     def offer(self, predicate: Predicate) -> None:
         """A compiled filter of this process, for consumers that name it."""
         with self.lock:
-            if len(self.filters) >= FILTERS_MAX and predicate.digest not in self.filters:
-                raise Conflict(f"where: an engine keeps at most {FILTERS_MAX} compiled functions")
-            self.filters.setdefault(predicate.digest, predicate)
-
-    def _arm_filter(self, subscription: SubscriptionHere) -> None:
-        """Lanes that were loaded from disk learn their compiled filter."""
-        predicate, puller = self.filters.get(subscription.saved.filter_digest), self._running()
-        for lane in subscription.lanes.values() if predicate else ():
-            if not puller.state.lanes[lane.lane]["function_address"]:
-                puller.call(puller.filter_by, lane.lane, predicate)
+            self.filters.offer(predicate)
 
     def create(self, pattern: str, name: str, options: ConsumerOptions) -> SubscriptionHere:
         """A new subscription. Its position is fixed and saved when this returns."""
@@ -299,7 +290,11 @@ class DurableSubscriptions(Observer):
                 raise Conflict(f"subscription {name} of {pattern} exists already")
             saved = new_subscription(pattern, name, options)
             subscription = self._admit(saved, options)
-            self.save_now(subscription)
+            try:
+                self.save_now(subscription)
+            except StorageError:
+                self._forget(subscription)
+                raise
             return subscription
 
     def new(self, saved: SavedSubscription) -> SubscriptionHere:
@@ -324,10 +319,13 @@ class DurableSubscriptions(Observer):
             for member in list(subscription.members.values()):
                 self._tell_expelled(subscription, member, "the subscription was deleted")
                 self._leave(subscription, member)
-            for key in list(subscription.lanes):
-                self._remove_lane(subscription, key)
-            del self.subscriptions[subscription.key]
-            places.remove(self, pattern, name)
+            self._forget(subscription)
+
+    def _forget(self, subscription: SubscriptionHere) -> None:
+        for key in list(subscription.lanes):
+            self._remove_lane(subscription, key)
+        del self.subscriptions[subscription.key]
+        places.remove(self, *subscription.key)
 
     def get(self, pattern: str, name: str) -> SubscriptionHere:
         """A subscription whose queues are here. Raises NotFound."""
@@ -505,15 +503,17 @@ class DurableSubscriptions(Observer):
         with self.lock:
             changed = [s for s in self.subscriptions.values() if self._changed(s)]
             for subscription in changed:
-                try:
-                    self.save_now(subscription)
-                except StorageError as problem:
-                    self.node.tell_all(
-                        ev.PositionsNotSaved(
-                            pattern=subscription.saved.pattern, name=subscription.saved.name,
-                            detail=str(problem),
-                        )
-                    )  # fmt: skip
+                self.save_or_say(subscription)
+
+    def save_or_say(self, subscription: SubscriptionHere) -> None:
+        """Save a subscription, or tell that it was not; that is tried again when it changes."""
+        try:
+            self.save_now(subscription)
+        except StorageError as problem:
+            pattern, name = subscription.key
+            self.node.tell_all(
+                ev.PositionsNotSaved(pattern=pattern, name=name, detail=str(problem))
+            )
 
     def _changed(self, subscription: SubscriptionHere) -> bool:
         if self.puller is None:
@@ -583,6 +583,7 @@ class DurableSubscriptions(Observer):
         """See `Observer`; in the puller's thread."""
         one = self._rows.get(q)
         if one is not None:
+            one.unreadable_s = time.monotonic()
             about: dict[str, Any] = {"topic": one.topic, "queue": one.queue, "token": token}
             event = ev.QueueUnreadable(detail=problem, **about)
             self._inbox.put(lambda: self.node.tell_all(event))

@@ -15,13 +15,18 @@ import msgspec
 from tidecast import events as ev
 from tidecast.agents import puller_entries as entries
 from tidecast.client.link import ConsumerOptions
-from tidecast.errors import ConfigError, NotFound, TidecastError
+from tidecast.errors import ConfigError, NotFound, StorageError, TidecastError
 from tidecast.layout import segment as seg
 from tidecast.native.packing import unpack_from
 from tidecast.node.subscriptions_durable_checks import check_options, start_token
 from tidecast.node.subscriptions_durable_places import save_paused, stands_by, tell_paused
-from tidecast.node.subscriptions_durable_state import PAUSED_BY, LaneHere, TopicHere
-from tidecast.queues.cursor import PAUSED, REASONS
+from tidecast.node.subscriptions_durable_state import (
+    PAUSED_BY,
+    LaneHere,
+    QueueHere,
+    TopicHere,
+    reason_of,
+)
 
 if TYPE_CHECKING:
     from tidecast.node.subscriptions_durable import DurableSubscriptions
@@ -89,7 +94,7 @@ def lane_row(subs: DurableSubscriptions, lane: LaneHere) -> dict[str, Any]:
         "topic": here.topic, "queue": here.queue, "position": int(mark), "next": int(cursor),
         "end": end, "lag": lag, "lag_s": _lag_s(subs, lane, int(mark)) if lag else 0.0,
         "outstanding": int(record["out"]), "waiting": int(record["again_n"]),
-        "reason": REASONS[PAUSED if record["paused"] else int(record["reason"])],
+        "reason": reason_of(lane, record),
         "paused_by": [name for bit, name in PAUSED_BY.items() if int(record["paused"]) & bit],
         "consumers": sorted({numbers[n] for n in lane.owners if n in numbers}),
         "delivered": int(record["delivered"]), "settled": int(record["settled"]),
@@ -203,10 +208,14 @@ def resume(subs: DurableSubscriptions, pattern: str, name: str) -> None:
 def _set_paused(subs: DurableSubscriptions, pattern: str, name: str, paused: bool) -> None:
     with subs.lock:
         subscription = subs.get(pattern, name)
-        subscription.saved.paused = paused
+        before, subscription.saved.paused = subscription.saved.paused, paused
+        try:
+            subs.save_now(subscription)
+        except StorageError:
+            subscription.saved.paused = before
+            raise
         for lane in subscription.lanes.values():
             subs.apply_pause(subscription, lane)
-        subs.save_now(subscription)
     tell_paused(subs, pattern, -1, name, paused=paused)
 
 
@@ -216,8 +225,7 @@ def pause_queue(subs: DurableSubscriptions, topic: str, queue: int, paused: bool
         here = subs.topics.get(topic)
         if here is None or not 0 <= queue < len(here.queues):
             raise NotFound(f"no queue {queue} of a durable topic {topic}")
-        here.queues[queue].paused = paused
-        _apply(subs, here)
+        _pause(subs, here, here.queues[queue], paused)
     tell_paused(subs, topic, queue, "", paused=paused)
 
 
@@ -227,13 +235,19 @@ def pause_topic(subs: DurableSubscriptions, topic: str, paused: bool = True) -> 
         here = subs.topics.get(topic)
         if here is None:
             raise NotFound(f"no durable topic {topic}")
-        here.paused = paused
-        _apply(subs, here)
+        _pause(subs, here, here, paused)
     tell_paused(subs, topic, -1, "", paused=paused)
 
 
-def _apply(subs: DurableSubscriptions, here: TopicHere) -> None:
-    save_paused(here)
+def _pause(
+    subs: DurableSubscriptions, here: TopicHere, what: TopicHere | QueueHere, paused: bool
+) -> None:
+    before, what.paused = what.paused, paused
+    try:
+        save_paused(here)
+    except StorageError:
+        what.paused = before
+        raise
     topic = here.config.name
     for subscription in subs.subscriptions.values():
         for key, lane in subscription.lanes.items():
@@ -275,7 +289,7 @@ def seek(
             rows.append({"topic": key[0], "queue": key[1], "before": before, "after": after,
                          "records": after - before, "forgotten": forgotten})  # fmt: skip
         if not dry_run:
-            subs.save_now(subscription)
+            subs.save_or_say(subscription)  # it has moved
             subs.node.tell_all(
                 ev.SubscriptionMoved(
                     topic=pattern, subscription=name,

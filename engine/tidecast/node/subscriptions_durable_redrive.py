@@ -205,4 +205,4 @@ def _send(subs: DurableSubscriptions, page: _Page, to: str | None) -> None:
         subscription.saved.redriven = sorted(
             (queue, token) for queue, token in done if token >= page.starts.get(queue, 0)
         )
-        subs.save_now(subscription)
+        subs.save_or_say(subscription)  # they were sent

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from tidecast.buffers.member_ring import MemberFile
 from tidecast.config import TopicConfig
 from tidecast.log.queue_log import QueueLog
-from tidecast.queues.cursor import NOBODY, SHARES
+from tidecast.queues.cursor import FETCHING, NOBODY, PAUSED, REASONS, SHARES
 from tidecast.queues.mapper import QueueMap
 from tidecast.queues.sources import LogSource
 from tidecast.queues.subscription_store import SavedSubscription, SubscriptionStore
 
 PAUSED_SUBSCRIPTION, PAUSED_QUEUE, PAUSED_TOPIC, PAUSED_GROWTH = 1, 2, 4, 8
+UNREADABLE_S = 3.0
 PAUSED_BY = {
     PAUSED_SUBSCRIPTION: "subscription", PAUSED_QUEUE: "queue", PAUSED_TOPIC: "topic",
     PAUSED_GROWTH: "growth of the queues",
@@ -33,6 +36,8 @@ class QueueHere:
     source: LogSource
     row: int
     paused: bool = False
+    unreadable_s: float = -1e9
+    """When a read of it failed last, on the monotonic clock: that is tried again each second."""
 
 
 @dataclass(slots=True)
@@ -90,6 +95,16 @@ class SubscriptionHere:
     def ack_wait_ns(self) -> int:
         """How long a member may work at a record."""
         return int(self.saved.ack_wait_s * 1e9)
+
+
+def reason_of(lane: LaneHere, record: Any) -> str:
+    """Why a lane does not flow; ``record``: of the puller."""
+    if record["paused"]:
+        return REASONS[PAUSED]
+    reason = int(record["reason"])
+    if reason == FETCHING and time.monotonic() - lane.here.unreadable_s < UNREADABLE_S:
+        return "the log cannot be read"
+    return REASONS[reason]
 
 
 def shares_of(
