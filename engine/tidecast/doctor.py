@@ -259,10 +259,18 @@ def check_interfaces(place: Place) -> Iterator[Finding]:
             known = ", ".join(f"{i.name} ({i.address})" for i in interfaces()) or "none"
             yield Finding(
                 check=check, status=FAIL, detail=f"{transport.interface}: no such interface with "
-                f"an IPv4 address; there are {known}", mend="set interface in the topology",
+                f"an IPv4 address; there are {known}",
+                mend="ip link set lo up" if transport.is_loopback
+                else "set interface in the topology",
             )  # fmt: skip
             continue
         yield _interface_finding(check, transport, found)
+
+
+def network_findings(place: Place) -> list[Finding]:
+    """What is wrong with interfaces and routes; cheap enough for each start of an engine."""
+    found = [*check_interfaces(place), *check_routes(place)]
+    return [each for each in found if each.status != OK]
 
 
 def _interface_finding(check: str, transport: TransportConfig, found: Interface) -> Finding:

@@ -12,6 +12,7 @@ from tests.conftest import Eventually
 from tests.support.lab import Lab, Platform, free_port, multicast, topology
 
 from tidecast.config import topology_from
+from tidecast.errors import Timeout
 from tidecast.sync import Connection
 
 
@@ -49,6 +50,17 @@ def test_embedded_and_engine_process(lab: Lab, eventually: Eventually, mode: str
                 embedded.work()
             reader.join(30.0)
             assert got == MESSAGES
+
+
+@pytest.mark.parametrize("mode", ["threads", "inline"])
+def test_a_network_that_refuses_is_asked_now_and_then_and_named(lab: Lab, mode: str) -> None:
+    wire = {"name": "out", "kind": "udp-unicast", "port": free_port(), "peers": ["192.0.2.1:7400"]}
+    embedded = _embedded(lab, wire, mode)  # from loopback no packet gets to that peer
+    embedded.publish("t", b"x", flush=True)
+    with pytest.raises(Timeout, match=r"network refused them \d+ times: `tidecast doctor`") as met:
+        embedded.drain(0.5)
+    times = int(str(met.value).partition("refused them ")[2].partition(" ")[0])
+    assert 1 <= times <= 600  # it was 500,000 a second
 
 
 def test_three_subscribers_of_a_node_share_one_image(lab: Lab, eventually: Eventually) -> None:

@@ -71,6 +71,14 @@ def test_interfaces(tmp_path: Path, machine: list[Interface]) -> None:
     assert "there are lo (127.0.0.1), eth1" in missing.detail
 
 
+def test_what_an_engine_warns_of_when_it_starts(tmp_path: Path, machine: list[Interface]) -> None:
+    machine[1] = Interface(name="eth0", address="10.0.0.5", flags=IFF_MULTICAST, mtu=1500)
+    found = doctor.network_findings(place(tmp_path, LAN, LOOPBACK.__class__(name="x", port=7500)))
+    assert [each.mend for each in found] == [
+        "ip link set eth0 up", "ip route add 224.0.0.0/4 dev eth0",
+    ]  # fmt: skip
+
+
 def test_routes(tmp_path: Path) -> None:
     head = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n"
     default = head + "eth1 00000000 0100000A 0003 0 0 0 00000000 0 0 0\n"

@@ -36,6 +36,7 @@ SPINS, YIELDS = 200, 20
 PARK_NS_MAX = 20_000_000
 PARK_NS_PENDING = 50_000
 PARK_NS_UNREPORTED = 500_000
+ERROR_RECENT_NS = 2_000_000_000
 sender_of, receiver_of = SENDER.of, RECEIVER.of
 """State from its words, inside a kernel."""
 _ARMED = 1 << lay.SENDER_ARMED_BIT
@@ -83,6 +84,9 @@ def _arm_sender(S, now_ns):
         if word & lay.CONTROL_LENGTH_MASK > wire.PACKET_HEADER_BYTES or (
             (word >> lay.STATE_SHIFT) & 0xFF == lay.SEALED
         ):
+            if pub.hold_until_ns > now_ns and now_ns - pub.error_ns < ERROR_RECENT_NS:
+                wait = min(wait, pub.hold_until_ns - now_ns)
+                continue
             if pub.blocked_ns == 0 and pub.quiet < 2:
                 return 0
             make_busy(S, p)

@@ -26,6 +26,8 @@ BURST_PACKETS_MAX = 64
 REPAIR_BURST_MAX = 32
 PROBE_NS_MIN, PROBE_NS_MAX, PROBE_NS_UNKNOWN = 60_000, 10_000_000, 200_000
 NEAR_LIMIT_LINGER_NS = 1_000_000
+SEND_RETRY_NS = 1_000_000
+"""A network that refuses packets (interface down, no route) is asked so often: no spin."""
 _HEADER = wire.PACKET_HEADER_BYTES
 
 
@@ -219,6 +221,7 @@ def _flow_limited(S, pub, ring, now_ns):
 @inlined
 def _send_failed(S, pub, result, packets, now_ns):
     counted(S, pub, C.SEND_ERRORS, 1)
+    pub.hold_until_ns = now_ns + SEND_RETRY_NS
     if now_ns - pub.error_ns > 1_000_000_000:  # repeated errors are counted, not spammed
         pub.error_ns = now_ns
         record(S.recorder, rec.WRITER_SENDER, rec.ALERT, now_ns, rec.Code.SEND_ERROR, pub.session,

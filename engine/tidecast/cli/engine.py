@@ -95,6 +95,7 @@ def _run(
         if verbose:
             _explain(data_dir)
         sys.stdout.flush()
+        _warn(data_dir, topology_file)
 
     links = () if linked is None else (linked.companion,)
     try:
@@ -107,6 +108,18 @@ def _run(
         click.echo("stopped before it was ready", err=True)
         sys.exit(130)
     click.echo("stopped")
+
+
+def _warn(data_dir: Path, topology_file: Path | None) -> None:
+    """Say what keeps packets from leaving, with the mend."""
+    from tidecast.config import load_topology, topology_path
+    from tidecast.doctor import Place, network_findings
+    from tidecast.errors import TidecastError
+
+    with contextlib.suppress(TidecastError):
+        topology = load_topology(topology_file or topology_path(data_dir))
+        for each in network_findings(Place(data_dir=data_dir, topology=topology)):
+            click.echo(f"warning: {each.check}: {each.detail}; mend: {each.mend}", err=True)
 
 
 def _explain(data_dir: Path) -> None:

@@ -121,11 +121,12 @@ _PUBLICATION_RATES = {
     "bytes_per_s": "BYTES_SENT",
     "resent_packets_per_s": "PACKETS_RESENT",
     "naks_received_per_s": "NAKS_RECEIVED",
+    "send_errors_per_s": "SEND_ERRORS",
 }
 _PUBLICATION_TOTALS = (
     "PACKETS_SENT", "BYTES_SENT", "PACKETS_RESENT", "BYTES_RESENT", "NAKS_RECEIVED",
     "NAKS_TOO_LATE", "RATE_LIMITED", "FLOW_LIMITED", "RECEIVERS", "RECEIVER_TIMEOUTS", "RTT_NS",
-    "HEAD", "SENT", "SLOWEST_CONSUMED", "SLOTS",
+    "HEAD", "SENT", "SLOWEST_CONSUMED", "SLOTS", "SEND_ERRORS",
 )  # fmt: skip
 _IMAGE_RATES = {
     "packets_per_s": "PACKETS_RECEIVED",
@@ -155,17 +156,18 @@ def view(now: Snapshot, receivers: list[dict[str, Any]], engine: Any) -> dict[st
     }
     for key, row in now["rows"].items():
         rates = now["rates"].get(key)
-        base = {"topic": row.name, "node": row.detail, "session": row.session}
         if row.kind == "publication":
             fill = _fill(row.values, Counter.HEAD, Counter.SLOWEST_CONSUMED, Counter.SLOTS)
             found["publications"].append(
-                base | _rates(rates, _PUBLICATION_RATES) | _totals(row.values, _PUBLICATION_TOTALS)
+                {"topic": row.name, "channel": row.detail, "session": row.session}
+                | _rates(rates, _PUBLICATION_RATES) | _totals(row.values, _PUBLICATION_TOTALS)
                 | {"fill": fill}
             )  # fmt: skip
         elif row.kind == "image":
             fill = _fill(row.values, Counter.HIGHEST, Counter.CONSUMED, Counter.SLOTS)
             found["images"].append(
-                base | _rates(rates, _IMAGE_RATES) | _totals(row.values, _IMAGE_TOTALS)
+                {"topic": row.name, "node": row.detail, "session": row.session}
+                | _rates(rates, _IMAGE_RATES) | _totals(row.values, _IMAGE_TOTALS)
                 | {"fill": fill}
             )  # fmt: skip
         elif row.kind == "gateway":
@@ -255,6 +257,12 @@ def render(shown: dict[str, Any]) -> RenderableType:
 
     parts: list[RenderableType] = [Text(f"node {shown['node']}", style="bold")]
     parts.append(_publications(shown["publications"], shown["slowest"]))
+    refused = [p["topic"] for p in shown["publications"] if p["send_errors_per_s"] > 0]
+    if refused:
+        named = ", ".join(refused[:ROWS_SHOWN_MAX])
+        parts.append(
+            Text(f"The network refuses packets of {named}: see `tidecast doctor`", style="red")
+        )
     parts.append(_images(shown["images"]))
     parts.append(_losses(shown["sources"]))
     if shown["subscriptions"]:

@@ -399,7 +399,7 @@ class Connection(AsyncConsumers):
             backoff = Backoff(self.link)
             while any(each.stats().unsent_packets for each in self._all_publishers()):
                 if deadline.passed:
-                    raise Timeout(f"packets are still unsent after {timeout} s")
+                    raise self.unsent_error(timeout)
                 await backoff.pause_async(deadline)
         finally:
             await self.close()

@@ -544,7 +544,7 @@ class Connection(Consumers):
             backoff = Backoff(self.link)
             while any(each.stats().unsent_packets for each in list(self._publishers)):
                 if deadline.passed:
-                    raise Timeout(f"packets are still unsent after {timeout} s")
+                    raise self.unsent_error(timeout)
                 backoff.pause(deadline)
         finally:
             self.close()

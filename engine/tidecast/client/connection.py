@@ -32,6 +32,7 @@ from tidecast.errors import (
     ForkedProcess,
     NotFound,
     TidecastError,
+    Timeout,
 )
 from tidecast.events import (
     ConsumerExpelled,
@@ -346,6 +347,20 @@ class ConnectionCore:
             _retry(publisher.reopen, publisher.fail)
         for consumer in list(self._consumers):
             _retry(consumer.reopen, consumer.fail)
+
+    def unsent_error(self, timeout: float | None) -> Timeout:
+        """For packets that did not leave: says whether the network refused them."""
+        text = f"packets are still unsent after {timeout} s"
+        with contextlib.suppress(TidecastError):
+            ours = {each.session for each in list(self._publishers)}
+            rows = self.link.stats().get("publication", ())
+            refused = sum(r.get("send_errors", 0) for r in rows if r["session"] in ours)
+            if refused:
+                text += (
+                    f": the network refused them {refused} times: `tidecast doctor` and "
+                    "`tidecast recorder --section alert` say why"
+                )
+        return Timeout(text)
 
     # --- what a user may ask ----------------------------------------------------------------------
 

@@ -109,7 +109,14 @@ def open_multicast(
         _bind(send, local, 0, f"transport {name}: interface")
         send.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
         send.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)
-        send.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(local))
+        try:
+            send.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(local))
+        except OSError as problem:
+            raise ConfigError(
+                f"transport {name}: interface {interface}: {problem.strerror}: is it up? "
+                f"(ip link set {'lo' if local.startswith('127.') else interface} up; "
+                "`tidecast doctor` shows more)"
+            ) from problem
         for channel in range(CHANNELS):
             one = _udp_socket(buffer_bytes, gro=gro)
             opened.append(one)
