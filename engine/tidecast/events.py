@@ -208,6 +208,21 @@ class RingDrained(Event, frozen=True):
     messages: int
 
 
+class RingDropped(Event, frozen=True):
+    """What the ring of a publisher that is gone still held will not be stored. Nothing was acked.
+
+    A newer session of its producer has begun, or its sequences leave some out: those from ``first``
+    on, in ``packets`` packets of the ring. ``reason``: fenced, refused.
+    """
+
+    topic: str
+    producer: str
+    session: int
+    first: int
+    packets: int
+    reason: str
+
+
 class QueuesTaken(Event, frozen=True):
     """This engine has the lease on a durable topic's queues now."""
 

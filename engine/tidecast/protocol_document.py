@@ -73,6 +73,7 @@ PACKET_FLAGS = {
     "LEAVE": ("STATUS", "the receiver leaves; forget it"),
     "REPORT": ("HEARTBEAT", "not all is confirmed as consumed; answer with STATUS"),
     "PRODUCER": ("SETUP", "a durable topic that another node keeps; the producer's block follows"),
+    "LEFT": ("SETUP", "the publisher is gone: what its ring holds is repeated"),
 }
 MESSAGE_FLAGS = {
     "BEGIN": "the message begins here",

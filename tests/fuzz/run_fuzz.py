@@ -55,6 +55,9 @@ def seeds() -> list[bytes]:
         pk.setup(), pk.setup(topic_name="nobody.wants"),
         pk.setup(slots=1 << 20, packet_bytes=65_000, oldest=5, seq=9),
         pk.ack(), pk.ack(seq=top, state=-1), pk.durable_setup(pk.block()),
+        pk.durable_setup(
+            pk.block(line=1 << 31, after=9, older_ns=-1), flags=wire.FLAG_PRODUCER | wire.FLAG_LEFT
+        ),
     ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from tidecast.config import TopicConfig
 from tidecast.layout import packet as wire
 from tidecast.layout.counters import Counter
 from tidecast.native.jit import kernel
+from tidecast.node.setup import decode_setup
 from tidecast.protocol.check import check_packet
 from tidecast.testing import Network
 
@@ -68,13 +69,30 @@ def test_a_producers_block_is_taken_when_every_field_is_in_range(
     assert verdict(raw) == (0 if sound else Counter.INVALID_FIELD)
 
 
-@pytest.mark.parametrize("raw", [pk.ack(), pk.durable_setup(pk.block())], ids=["ack", "setup"])
+OLDER_BLOCK = pk.durable_setup(pk.block()[: wire.PRODUCER_BYTES_MIN])
+
+
+@pytest.mark.parametrize("raw", [pk.ack(), OLDER_BLOCK], ids=["ack", "setup"])
 def test_a_shorter_one_is_refused(raw: bytes) -> None:
     for n in range(wire.PACKET_HEADER_BYTES, len(raw)):
         short = bytearray(raw[:n])
         assert verdict(bytes(short)) == Counter.INVALID_SHORT
         struct.pack_into("<H", short, wire.LENGTH_AT, n)
         assert verdict(bytes(short)) == Counter.INVALID_SHORT
+
+
+def test_a_block_says_what_its_publisher_goes_on_with_and_that_of_older_nodes_nothing() -> None:
+    whole = pk.block(line=5, after=3, older_ns=70)
+    flags = wire.FLAG_PRODUCER | wire.FLAG_LEFT
+    setup = decode_setup(pk.durable_setup(whole, flags=flags), (0, 0))
+    assert setup.left
+    assert setup.producer is not None
+    assert (setup.producer.line, setup.producer.after, setup.producer.older_ns) == (5, 3, 70)
+    assert verdict(OLDER_BLOCK) == 0
+    older = decode_setup(OLDER_BLOCK, (0, 0))
+    assert not older.left
+    assert older.producer is not None
+    assert (older.producer.line, older.producer.after, older.producer.older_ns) == (0, 0, 0)
 
 
 def test_an_ack_that_cannot_be_moves_nothing() -> None:

@@ -66,15 +66,18 @@ def ack(
 
 def block(
     producer: int = 9, epoch: int = 0, first_seq: int = 1, packet: int = 0,
-    offset: int = wire.PACKET_HEADER_BYTES, count: int = 0,
+    offset: int = wire.PACKET_HEADER_BYTES, count: int = 0, line: int = 0, after: int = 0,
+    older_ns: int = 0,
 ) -> bytes:  # fmt: skip
     """The producer's block of a SETUP."""
-    return struct.pack("<qqqqqq", producer, epoch, first_seq, packet, offset, count)
+    return struct.pack(
+        "<qqqqqqIIq", producer, epoch, first_seq, packet, offset, count, line, after, older_ns
+    )
 
 
 def durable_setup(producer: bytes, **fields: Any) -> bytes:
     """A SETUP with a producer's block."""
-    raw = bytearray(setup(flags=wire.FLAG_PRODUCER, **fields) + producer)
+    raw = bytearray(setup(**{"flags": wire.FLAG_PRODUCER, **fields}) + producer)
     struct.pack_into("<H", raw, wire.LENGTH_AT, len(raw))
     return bytes(raw)
 

@@ -90,11 +90,14 @@ class Proxy:
 
     def _forward(self, pair: tuple[socket.socket, socket.socket]) -> None:
         client, target = pair
+        poller, ends = select.poll(), {each.fileno(): each for each in pair}
         try:
+            for each in pair:
+                poller.register(each, select.POLLIN)
             while True:
-                readable, _, _ = select.select([client, target], [], [], 1.0)
+                ready = poller.poll(1000)
                 self._go.wait()
-                for each in readable:
+                for each in [ends[fd] for fd, _ in ready]:
                     data = each.recv(1 << 16)
                     if not data:
                         return

@@ -28,6 +28,10 @@ class PublicationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Durable topics: goes on with a session that was lost; see `PublicationGrant`."""
     first_seq: int | None = None
     """Durable topics: sequence of the first message; None: behind the last one that is known."""
+    line: int = 0
+    """Durable topics: first session of a publisher that goes on after it has lost its engine."""
+    after: int = 0
+    """Then: the newest epoch that it had."""
 
 
 class SubscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):

@@ -24,7 +24,7 @@ from tidecast.buffers.ring_file import describe
 from tidecast.client import kernels, metadata, receipts
 from tidecast.client.batch_kernels import CODES, list_putter
 from tidecast.client.full import rate_limited, too_large
-from tidecast.client.link import PublicationGrant, PublicationOptions
+from tidecast.client.link import PublicationOptions
 from tidecast.client.metadata import Headers
 from tidecast.client.object_kernels import quick
 from tidecast.client.outgoing import (
@@ -111,7 +111,7 @@ class PublisherCore:
         self._moves = receipts.Moves()
         self.producer_session: receipts.Session | None = None
         """Sequences and acks; None: the topic is live."""
-        self._attach(connection.link.open_publication(topic, options))
+        self._attach(options)
         self._await_session()
         if self._plain and not self._collects and type(self).__module__.startswith("tidecast."):
             for name, done in self._QUICK.items():  # not of a subclass that may replace them
@@ -119,7 +119,8 @@ class PublisherCore:
 
     # --- opening, losing, reopening ---------------------------------------------------------------
 
-    def _attach(self, grant: PublicationGrant) -> None:
+    def _attach(self, options: PublicationOptions) -> None:
+        grant = self._connection.link.open_publication(self.topic, options)
         mapped = MappedFile.open(Path(grant.ring_path))
         ring = mapped.array
         about = describe(ring)
@@ -128,7 +129,9 @@ class PublisherCore:
         self._slots, self._has_network = about.slots, about.has_network
         self.session, self.publication_id = grant.session, grant.publication_id
         if grant.durable:
-            self.producer_session = receipts.Session(self.topic, grant, ring)
+            self.producer_session = receipts.Session(
+                self.topic, grant, ring, options.line, options.after
+            )
         if not self._on_full_chosen:
             self.on_full = grant.on_full
         per_packet = about.slot_bytes - wire.PACKET_HEADER_BYTES - wire.MESSAGE_HEADER_BYTES
@@ -168,7 +171,7 @@ class PublisherCore:
                 return
             before = self._port
             if self.producer_session is None:
-                self._attach(self._connection.link.open_publication(self.topic, self.options))
+                self._attach(self.options)
             else:
                 self._go_on(self.producer_session)
             self._earlier_messages += int(before[wr.W_MESSAGES])
@@ -182,8 +185,7 @@ class PublisherCore:
     def _go_on(self, session: receipts.Session) -> None:
         """Open the producer's next session; what is not durable moves into its ring."""
         move = receipts.Move(self._mapped, self._ring)
-        options = receipts.continued(self.options, session, move.durable)
-        self._attach(self._connection.link.open_publication(self.topic, options))
+        self._attach(receipts.continued(self.options, session, move.durable))
         self._moves.begin(move)
         self._port[kernels.P_BUSY] = 1  # nothing goes before it
         self._finish_move()

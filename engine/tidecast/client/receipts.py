@@ -96,9 +96,12 @@ class Moves:
 class Session:
     """The durable side of one publisher: which sequences its ring holds, how far it is durable."""
 
-    def __init__(self, topic: str, grant: PublicationGrant, ring: Bytes) -> None:
+    def __init__(
+        self, topic: str, grant: PublicationGrant, ring: Bytes, line: int = 0, after: int = 0
+    ) -> None:
         self.topic, self.owner, self._ring = topic, grant.owner, ring
         self.producer_id, self._epoch = grant.producer_id, grant.epoch
+        self.line, self._after = line or grant.session, after
         self._first_seq, self.acked_seq, self.last_seq = (
             grant.first_seq, grant.acked_seq, grant.last_seq
         )  # fmt: skip
@@ -108,6 +111,11 @@ class Session:
         """The session's epoch; 0 until the topic's owner has answered."""
         self._epoch = self._epoch or self._word(lay.EPOCH_AT)
         return self._epoch
+
+    @property
+    def newest_epoch(self) -> int:
+        """The newest epoch that this publisher had, in this session or an earlier one."""
+        return max(self.epoch, self._after)
 
     @property
     def first_seq(self) -> int:
@@ -164,7 +172,8 @@ def fenced(topic: str, epoch: int) -> Fenced:
     """The error for a session that a newer one has taken over."""
     return Fenced(
         f"topic {topic}: a newer session of the same producer has begun (this one has epoch "
-        f"{epoch}): two publishers use one producer name"
+        f"{epoch}): two publishers use one producer name; end this one, what it was not told to be "
+        "durable is not stored; if both are meant to run, give each a name of its own"
     )
 
 
@@ -204,8 +213,9 @@ def refused(topic: str, number: int) -> StorageError:
 def continued(options: PublicationOptions, session: Session, durable: int) -> PublicationOptions:
     """Options to go on with a session whose engine died when ``durable`` messages were durable."""
     return msgspec.structs.replace(
-        options, producer_id=session.producer_id, first_seq=session.first_seq + durable
-    )
+        options, producer_id=session.producer_id, first_seq=session.first_seq + durable,
+        line=session.line, after=session.newest_epoch,
+    )  # fmt: skip
 
 
 def await_session(connection: Any, session: Session) -> None:

@@ -283,7 +283,7 @@ class RemoteLink:
             problem = answer.exception()
             if problem is None:
                 again = msgspec.msgpack.decode(answer.result(), type=rf.PublicationOpened)
-                out.node_session = again.session
+                out.begun_again(again)
             elif not getattr(problem, "retryable", False):
                 self._fail(out, problem)
             elif not isinstance(problem, ConnectionLost):

@@ -113,6 +113,7 @@ class Outgoing:
             slots //= 2
         self.opened, self.node_session = opened, opened.session
         """As it was opened first, and the session that the node has for it now."""
+        self.newest_epoch = opened.epoch
         self.session, self.on_full = opened.session, opened.on_full
         self.mapped = shelf.make(
             topic, shelf.node_name, opened.session, slots, opened.slot_bytes, lay.RELIABLE,
@@ -196,10 +197,16 @@ class Outgoing:
                 options = msgspec.structs.replace(
                     options, producer_id=self.opened.producer_id,
                     first_seq=held[0].seq - held[0].n + 1 if held else self._seq,
+                    line=self.opened.session, after=self.newest_epoch,
                 )  # fmt: skip
         return rf.OpenPublication(
             id=0, number=self.number, topic=self.topic, options=options, first=first
         )
+
+    def begun_again(self, opened: rf.PublicationOpened) -> None:
+        """The gateway's new session is there."""
+        self.node_session = opened.session
+        self.newest_epoch = max(self.newest_epoch, opened.epoch)
 
     def next_frame(self) -> bytes | None:
         """The next frame to send, if the window allows one more."""

@@ -248,6 +248,8 @@ class QueueCounter(IntEnum):
     """Publishers on other nodes that had to wait for memory for their ring."""
     PRODUCER_HOLES = 26
     """Holes in sequences of producers that stay; those of a topic count at its first queue."""
+    SESSIONS_FENCED = 27
+    """Sessions of producers that a newer one ended, or had replaced; at a topic's first queue."""
 
 
 QUEUE_GAUGES = frozenset(

@@ -36,6 +36,9 @@ FLAG_REPORT = 32
 FLAG_PRODUCER = 64
 """SETUP: the topic is durable and kept by another node; the producer's block follows the names."""
 
+FLAG_LEFT = 128
+"""SETUP: the publisher is gone, or its engine was: what its ring holds is repeated."""
+
 CHANNEL_CONTROL, CHANNEL_ORDINARY, CHANNEL_LARGE = 0, 1, 2
 CHANNELS = 3
 CHANNEL_NAMES = ("control", "ordinary", "large")
@@ -56,7 +59,8 @@ PACKET_HEADER = Layout(
             "flags",
             FLAGS_AT,
             1,
-            "RETRANSMIT 1, END 2, WANT_SETUP 4, PROBE 8, LEAVE 16, REPORT 32, PRODUCER 64",
+            "RETRANSMIT 1, END 2, WANT_SETUP 4, PROBE 8, LEAVE 16, REPORT 32, PRODUCER 64, "
+            "LEFT 128",
         ),
         Field("channel", CHANNEL_AT, 1, "control 0, ordinary 1, large 2"),
         Field("session", SESSION_AT, 4, "random id of the publication, never 0"),
@@ -119,8 +123,11 @@ SETUP_BODY = Layout(
 
 (
     SETUP_PRODUCER_AT, SETUP_EPOCH_AT, SETUP_FIRST_SEQ_AT, SETUP_ACKED_PACKET_AT,
-    SETUP_ACKED_OFFSET_AT, SETUP_ACKED_COUNT_AT, PRODUCER_BYTES,
-) = 0, 8, 16, 24, 32, 40, 48  # fmt: skip
+    SETUP_ACKED_OFFSET_AT, SETUP_ACKED_COUNT_AT, SETUP_LINE_AT, SETUP_AFTER_AT, SETUP_OLDER_AT,
+    PRODUCER_BYTES,
+) = 0, 8, 16, 24, 32, 40, 48, 52, 56, 64  # fmt: skip
+PRODUCER_BYTES_MIN = SETUP_LINE_AT
+"""The block of older nodes ends here."""
 
 PRODUCER_BODY = Layout(
     "producer's block of SETUP",
@@ -132,6 +139,9 @@ PRODUCER_BODY = Layout(
         Field("packet", SETUP_ACKED_PACKET_AT, 8, "acked so far: packet,"),
         Field("offset", SETUP_ACKED_OFFSET_AT, 8, "offset in it,"),
         Field("count", SETUP_ACKED_COUNT_AT, 8, "messages before"),
+        Field("line", SETUP_LINE_AT, 4, "publisher's first session if it goes on with one, else 0"),
+        Field("after", SETUP_AFTER_AT, 4, "newest epoch that it had"),
+        Field("older_ns", SETUP_OLDER_AT, 8, "age of a dead engine's ring when it was taken over"),
     ),
 )
 

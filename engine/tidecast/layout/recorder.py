@@ -88,6 +88,7 @@ class Code(IntEnum):
     OWNER_FENCED = 37
     RING_REFUSED = 38
     PRODUCER_HOLE = 39
+    RING_DROPPED = 40
 
 
 MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
@@ -130,4 +131,9 @@ MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
     Code.OWNER_FENCED: (ALERT, "queues lost to a newer owner", ("epoch", "newest")),
     Code.RING_REFUSED: (ALERT, "no memory for a ring", ("source", "bytes", "used", "allowed")),
     Code.PRODUCER_HOLE: (ALERT, "hole in a producer's sequences", ("producer", "first", "end")),
+    Code.RING_DROPPED: (
+        ALERT,
+        "ring of an older session dropped",
+        ("producer", "first", "packets"),
+    ),
 }

@@ -18,6 +18,7 @@ from tidecast.agents import archiver_state as ast
 from tidecast.agents.archiver import tell_ring
 from tidecast.buffers.ring_file import describe
 from tidecast.client.link import PublicationOptions
+from tidecast.client.receipts import fenced
 from tidecast.config import TopicConfig
 from tidecast.config_leases import SHARED
 from tidecast.errors import NotFound, StorageError, TidecastError
@@ -32,7 +33,7 @@ from tidecast.node import durable_sources as ds
 from tidecast.node import durable_upkeep as upkeep
 from tidecast.node import sessions
 from tidecast.node.durable_agent import ArchiverRuntime, Rows
-from tidecast.node.durable_grants import Grants
+from tidecast.node.durable_grants import Claim, Grants
 from tidecast.node.durable_leases import Leases
 from tidecast.node.durable_remote import Remote
 from tidecast.node.durable_topic import DurableTopic, Position
@@ -345,17 +346,27 @@ class Durable:
 
     # --- sessions ---------------------------------------------------------------------------------
 
-    def begin(self, config: TopicConfig, options: PublicationOptions) -> Session:
-        """A producer opens a session; older ones of it are fenced. Raises SequenceGap, Conflict."""
+    def begin(self, config: TopicConfig, options: PublicationOptions, session: int) -> Session:
+        """A producer opens a session; older ones of it are fenced.
+
+        ``session``: of its ring. Raises SequenceGap, Conflict, Fenced.
+        """
         producer = producer_id(options.producer) if options.producer else options.producer_id
         producer = producer or self.node.random_id(61)
         if not self.keeps(config):
             return self.remote.begin(options, producer)
         topic = self.topic(config.name)
-        if not self.grants.ready(topic, producer, 0.0):
+        line, after = options.line, options.after
+        claim = Claim(config.name, producer, session, options.first_seq or 0, line, after)
+        if self.grants.overtaken(topic, claim):
+            raise fenced(config.name, after)
+        if not self.grants.ready(topic, claim, 0.0):
             return self.remote.begin(options, producer)
         self.fence(topic, producer, options.producer)
-        return topic.producers.open(producer, options.first_seq, time.time_ns())
+        opened = topic.producers.open(producer, options.first_seq, self.wall_ns(), claim.of_line)
+        if opened.producer.named:  # others may come back under that name
+            topic.note_grant(opened)
+        return opened
 
     def drain(self, topic: DurableTopic, sources: list[ds.Source]) -> None:
         """What some rings hold goes into the log, unless the disk refuses."""
@@ -382,22 +393,14 @@ class Durable:
         if older:
             self.drain(topic, older)
         for source in older:
-            self.node.note(
-                rec.ALERT, rec.Code.PRODUCER_FENCED, source.session, producer, source.epoch
-            )
             self.remove_source(source.slot, topic, lay.ACK_FENCED)
             self.remote.drop(source, lay.ACK_FENCED)
-            self.tell(
-                ev.ProducerFenced(
-                    topic=topic.config.name, producer=name or f"{producer:x}",
-                    session=source.session, epoch=source.epoch,
-                )
-            )  # fmt: skip
+            self.grants.tell_fenced(topic, producer, source.session, source.epoch, name)
 
     def abort(self, config: TopicConfig, session: Session) -> None:
         """The publication that was to be opened could not be made."""
         if session.epoch:
-            self.topics[config.name].producers.close(session.producer, time.time_ns())
+            self.topics[config.name].producers.close(session.producer, self.wall_ns())
 
     def attach(self, publication: Publication, session: Session, doorbell: int) -> None:
         """Let the archiver read a new publication. Before its client knows the ring."""
@@ -442,7 +445,7 @@ class Durable:
             lambda: self.tables.remove_source(topic, slot, keep_entry=keep_entry)
         )
         self.say(source.mapped.array, state)
-        topic.producers.close(source.producer, time.time_ns())
+        topic.producers.close(source.producer, self.wall_ns())
         publication = self.node.pubs.get(source.publication)
         if publication is not None:
             publication.source = -1
@@ -585,7 +588,7 @@ class Durable:
             if topic.config.queues > topic.map.queues and self.grants.whole(topic):
                 with contextlib.suppress(StorageError):  # the disk refuses: later
                     self._grow(topic, topic.config.queues)
-            gone = topic.producers.expire(now_ns)
+            gone = topic.producers.expire(self.wall_ns())
             if gone:
                 wire_id = topic.config.wire_id
                 self.node.note(rec.LOW, rec.Code.PRODUCERS_EXPIRED, wire_id, len(gone))

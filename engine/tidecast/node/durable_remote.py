@@ -16,7 +16,8 @@ Called with the node's lock held.
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,11 +29,8 @@ from tidecast.client.link import PublicationOptions
 from tidecast.config import TopicConfig
 from tidecast.errors import (
     ConfigError,
-    Conflict,
-    Fenced,
     SequenceGap,
     SharedMemoryError,
-    StorageError,
 )
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
@@ -42,7 +40,8 @@ from tidecast.native.packing import pack_into, unpack_from
 from tidecast.node import durable_sources as ds
 from tidecast.node import durable_upkeep as upkeep
 from tidecast.node import sessions, tables
-from tidecast.node.durable_grants import comes_later
+from tidecast.node.durable_grants import Claim, claim_of_ring
+from tidecast.node.durable_openings import Openings
 from tidecast.node.durable_rings import NO_ROOM, PublisherRings
 from tidecast.node.placing import place_image
 from tidecast.node.setup import ProducerBlock, Setup
@@ -54,35 +53,14 @@ if TYPE_CHECKING:
     from tidecast.node.durable import Durable
     from tidecast.node.durable_topic import DurableTopic
 
-OPENED_S, OPENED_MAX = 60.0, 4096
-"""A session that was opened and is not begun is forgotten after this long."""
 SILENT_S = 1.0
 """A publication that has ended, is durable and silent for so long is gone."""
 GONE_S = 2.0
-ASKED_S = 3.0
-"""A session that waits to begin and was not announced for so long is given up."""
 UNREACHABLE = errno.EHOSTUNREACH
 """State of a ring that can be sent to nobody."""
 
 
-@dataclass(slots=True)
-class _Opened:
-    topic: str
-    session: Session
-    at_s: float
-
-
-@dataclass(slots=True)
-class _Asked:
-    topic: str
-    runtime: TransportRuntime
-    setup: Setup
-    block: ProducerBlock
-    since_s: float
-    heard_s: float
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Held:
     publication: Publication
     channel: int
@@ -94,8 +72,7 @@ class Remote:
 
     def __init__(self, durable: Durable) -> None:
         self.durable, self.node = durable, durable.node
-        self._opened: dict[int, _Opened] = {}
-        self._asked: dict[int, _Asked] = {}
+        self.openings = Openings(self.durable)
         self._waiting: dict[str, list[MappedFile]] = {}
         self._held: list[_Held] = []
         self._fenced: set[int] = set()
@@ -110,14 +87,17 @@ class Remote:
         named = options.producer or options.producer_id
         first_seq = options.first_seq or (0 if named else 1)
         unknown = Producer(producer, np.zeros(1, dtype=np.int64))
-        return Session(unknown, 0, first_seq, max(first_seq - 1, 0), 0, known=False)
+        return Session(
+            unknown, 0, first_seq, max(first_seq - 1, 0), 0, known=False, line=options.line,
+            after=options.after,
+        )  # fmt: skip
 
     def attach(self, publication: Publication, session: Session, doorbell: int) -> None:
         """Make the ring of a new publication one that waits for acks."""
         ring = publication.mapped.array
         publication.remote = ds.begin_ring(
             ring, producer=session.producer.id, epoch=0, first_seq=session.first_seq,
-            doorbell=doorbell,
+            doorbell=doorbell, line=session.line, after=session.after,
         )  # fmt: skip
         pack_into("<q", ring, lay.ACK_STATE_AT, lay.ACK_OPENING)
         publication.constant = bytes(ring[: lay.HEAD_AT])
@@ -132,22 +112,33 @@ class Remote:
         goes also for a client that repeats it from its old ring: it may die amid that.
         """
         now_s = self.node.clock_ns() / 1e9
-        self._announce(_Held(publication, channel, now_s), now_s)
+        one = _Held(publication, channel, now_s)
+        if not self._begun(one, now_s):
+            self._held.append(one)
+
+    def say_left(self, publication: Publication) -> None:
+        """A publisher is gone: if its session has not begun it must not fence one that lives."""
+        if publication.remote < 0 or publication.slot < 0:
+            return
+        if not ds.ring_session(publication.mapped.array)[1]:
+            tables.announce(self.node, publication)
 
     def begin_held(self, now_s: float) -> None:
         """Begin what need not wait any more, here and at those who asked."""
-        held, self._held = self._held, []
-        for one in held:
-            if one.publication.id in self.node.pubs:
-                self._announce(one, now_s)
-        for session, asked in list(self._asked.items()):
-            topic = self.durable.topics.get(asked.topic)
-            if topic is None or now_s - asked.heard_s > ASKED_S:
-                del self._asked[session]
-            else:
-                self._open(asked, topic)
+        for one in list(self._held):
+            if one.publication.id not in self.node.pubs or self._begun(one, now_s):
+                self._held.remove(one)
+        self.openings.look(now_s)
 
-    def _announce(self, one: _Held, now_s: float) -> None:
+    def waiting(self) -> Iterator[Claim]:
+        """What asks here for a session and has none yet, of this node and of others."""
+        yield from self.openings.waiting()
+        for one in self._held:
+            ring, left = one.publication.mapped.array, one.publication.closing
+            if one.publication.remote >= 0 and not ds.ring_session(ring)[1]:
+                yield claim_of_ring(ring, left=left)
+
+    def _begun(self, one: _Held, now_s: float) -> bool:
         publication = one.publication
         topic = self.durable.topics.get(publication.topic.name)
         if publication.remote >= 0:
@@ -156,10 +147,10 @@ class Remote:
             else:
                 wait = not self._take_ring(topic, publication, now_s - one.since_s)
             if wait:
-                self._held.append(one)
-                return
+                return False
         if publication.runtime is not None and publication.slot < 0:
             tables.add_publication(self.node, publication, one.channel)
+        return True
 
     def _older(self, publication: Publication) -> bool:
         """Closed rings of its producer are to be sent first; for one in use the owner waits."""
@@ -256,7 +247,10 @@ class Remote:
 
     def _release_leftovers(self) -> None:
         for publication in [p for p in self.node.pubs.values() if p.leftover]:
-            if self.settled(publication):
+            if self._is_over(publication):
+                upkeep.tell_dropped(self.durable, publication.mapped)
+                self.node.forget_publication(publication)
+            elif self.settled(publication):
                 (count,) = unpack_from("<q", publication.mapped.array, lay.DURABLE_AT)
                 self.node.note(rec.LOW, rec.Code.RING_DRAINED, publication.session, count)
                 self.durable.tell(
@@ -308,16 +302,14 @@ class Remote:
     def _take_ring(self, topic: DurableTopic, publication: Publication, waited_s: float) -> bool:
         """Let our archiver read a publication's ring. False: its session may not begin yet."""
         node, ring = self.node, publication.mapped.array
-        producer, epoch, _ = ds.ring_session(ring)
-        ready = epoch or self.durable.grants.ready(topic, producer, waited_s, publication.session)
-        if not ready:
+        if not self.may_begin(topic, ring, waited_s, left=publication.closing):
             return False
         entry, publication.remote = publication.remote, -1
         if publication.leftover:
             node.pubs.pop(publication.id)
             if publication.slot >= 0:
                 tables.remove_publication(node, publication)
-            upkeep.take_over(self.durable, publication.mapped, waited_s)
+            upkeep.take_over(self.durable, publication.mapped, begins=True)
             return True
         if publication.slot >= 0:
             tables.announce(node, publication)
@@ -328,27 +320,42 @@ class Remote:
             self.durable.sources[slot].publication = publication.id
         return True
 
-    def session_of(self, topic: DurableTopic, ring: Bytes) -> Session | None:
+    def may_begin(self, topic: DurableTopic, ring: Bytes, waited_s: float, *, left: bool) -> bool:
+        """A ring has its session, or may have it now, or never: see `session_of`."""
+        if ds.ring_session(ring)[1]:
+            return True
+        claim, grants = claim_of_ring(ring, left=left), self.durable.grants
+        return grants.overtaken(topic, claim) or grants.ready(topic, claim, waited_s)
+
+    def session_of(self, topic: DurableTopic, ring: Bytes, *, left: bool = False) -> Session | None:
         """The session in which our archiver reads a ring on; None: fenced or refused, and told."""
         producer, epoch, first_seq = ds.ring_session(ring)
         known = topic.producers.known.get(producer)
+        claim = claim_of_ring(ring, left=left)
+        if epoch == 0 and self.durable.grants.overtaken(topic, claim):
+            self.durable.grants.tell_fenced(topic, producer, claim.session, 0)
+            self.durable.say(ring, lay.ACK_FENCED)
+            return None
         if epoch == 0:
             self.durable.fence(topic, producer, "")
             try:
-                session = topic.producers.open(producer, first_seq or None, self.durable.wall_ns())
+                session = topic.producers.open(
+                    producer, first_seq or None, self.durable.wall_ns(), claim.of_line
+                )
             except SequenceGap as gap:
                 pack_into("<q", ring, lay.FIRST_SEQ_AT, gap.expected)
                 self.durable.say(ring, lay.ACK_REFUSED)
                 return None
             pack_into("<q", ring, lay.FIRST_SEQ_AT, session.first_seq)
             pack_into("<q", ring, lay.EPOCH_AT, session.epoch)
+            topic.note_grant(session)
         elif known is not None and known.epoch > epoch:
             self.durable.say(ring, lay.ACK_FENCED)
             return None
         else:
-            opened = topic.producers.open(producer, None, self.durable.wall_ns())
-            opened.producer.epoch = epoch
-            session = replace(opened, epoch=epoch, first_seq=first_seq)
+            session = topic.producers.resume(
+                producer, epoch, first_seq, self.durable.wall_ns(), claim.of_line
+            )
         self.durable.say(ring, lay.ACK_OK)
         return session
 
@@ -362,26 +369,19 @@ class Remote:
             return False
         for source in self._sources(topic, setup.session):  # of before a time-out, or a restart
             self._finish(source)
+        openings = self.openings
         if block.epoch == 0:
-            self._ask(runtime, setup, block, topic)
+            openings.ask(runtime, setup, block, topic)
             return False
-        known = topic.producers.known.get(block.id)
-        others = [
-            (s.session, s.epoch) for s in self.durable.sources.values() if s.producer is known
-        ]
-        others += [
-            (s, o.session.epoch) for s, o in self._opened.items() if o.session.producer is known
-        ]
-        newer = max((epoch for session, epoch in others if session != setup.session), default=0)
-        newest = max(known.epoch if known is not None else 0, newer + (newer == block.epoch))
+        newest = openings.newest(topic, block.id, setup.session, block.epoch)
         if newest > block.epoch:
-            self._answer(runtime, setup, block, topic, newest, 1, lay.ACK_FENCED)
+            openings.answer(runtime, setup, block, topic, newest, 1, lay.ACK_FENCED)
             return False
         slots = self._rings.slots_for(setup, config)
         if not slots:
-            self._answer(runtime, setup, block, topic, block.epoch, block.first_seq, NO_ROOM)
+            openings.answer(runtime, setup, block, topic, block.epoch, block.first_seq, NO_ROOM)
             return False
-        session = self._session(topic, setup, block)
+        session = openings.begin(topic, setup, block)
         self._join(runtime, setup, block, topic, session, slots)
         return True
 
@@ -401,86 +401,6 @@ class Remote:
                 )
             )  # fmt: skip
         return sound
-
-    def _ask(
-        self, runtime: TransportRuntime, setup: Setup, block: ProducerBlock, topic: DurableTopic
-    ) -> None:
-        """Somebody's session waits until it may begin."""
-        now_s = self.node.clock_ns() / 1e9
-        asked = self._asked.get(setup.session)
-        if asked is None:
-            while len(self._asked) >= OPENED_MAX:
-                del self._asked[next(iter(self._asked))]
-            name = topic.config.name
-            asked = self._asked[setup.session] = _Asked(name, runtime, setup, block, now_s, now_s)
-        asked.heard_s = now_s
-        self._open(asked, topic)
-
-    def granted_s(self, producer: Producer, session: int) -> float:
-        """When another session of a producer was granted last that has not begun; 0: none was."""
-        return max(
-            (
-                one.at_s for each, one in self._opened.items()
-                if each != session and one.session.producer is producer
-            ),
-            default=0.0,
-        )  # fmt: skip
-
-    def _open(self, asked: _Asked, topic: DurableTopic) -> None:
-        """Grant epoch and first sequence; the same again when the answer was lost."""
-        runtime, setup, block = asked.runtime, asked.setup, asked.block
-        opened = self._opened.get(setup.session)
-        if opened is None:
-            waited_s = self.node.clock_ns() / 1e9 - asked.since_s
-            if comes_later(asked, self._asked.values()):
-                return
-            if not self.durable.grants.ready(topic, block.id, waited_s, setup.session):
-                return
-            try:
-                self.durable.fence(topic, block.id, "")
-                session = topic.grant(block.id, block.first_seq or None, self.durable.wall_ns())
-            except (Fenced, StorageError):
-                return  # the archiver finds out and tells; the publisher asks again
-            except SequenceGap as gap:
-                newest = topic.producers.known[block.id].epoch
-                self._answer(
-                    runtime, setup, block, topic, max(newest, 1), gap.expected, lay.ACK_REFUSED
-                )
-                return
-            except Conflict as problem:
-                self.durable.tell(
-                    ev.TopicConflict(topic=topic.config.name, node=setup.node, detail=str(problem))
-                )
-                return
-            while len(self._opened) >= OPENED_MAX:
-                self._forget(next(iter(self._opened)))
-            opened = self._opened[setup.session] = _Opened(
-                topic.config.name, session, self.node.clock_ns() / 1e9
-            )
-        self._asked.pop(setup.session, None)
-        found = opened.session
-        self._answer(runtime, setup, block, topic, found.epoch, found.first_seq, lay.ACK_OK)
-
-    def _answer(
-        self, runtime: TransportRuntime, setup: Setup, block: ProducerBlock, topic: DurableTopic,
-        epoch: int, first_seq: int, state: int,
-    ) -> None:  # fmt: skip
-        answer = np.array(
-            [setup.channel, setup.session, setup.topic_id, block.id, epoch, first_seq,
-             block.packet, block.offset, block.count, state, topic.owner], dtype=np.int64,
-        )  # fmt: skip
-        a, b = setup.address_words
-        words = runtime.inline_arguments[1]
-        runtime.on_receiver(lambda: answer_setup(words, answer, a, b))
-
-    def _session(self, topic: DurableTopic, setup: Setup, block: ProducerBlock) -> Session:
-        """The session that the publisher's node goes on with."""
-        opened = self._opened.pop(setup.session, None)
-        if opened is not None and opened.session.epoch == block.epoch:
-            return replace(opened.session, first_seq=block.first_seq)
-        found = topic.producers.open(block.id, None, self.durable.wall_ns())
-        found.producer.epoch = block.epoch
-        return replace(found, epoch=block.epoch, first_seq=block.first_seq)
 
     def _join(
         self, runtime: TransportRuntime, setup: Setup, block: ProducerBlock, topic: DurableTopic,
@@ -509,6 +429,7 @@ class Remote:
             topic.producers.close(session.producer, self.durable.wall_ns())
             raise
         self.durable.sources[slot].image = image.id
+        self.durable.sources[slot].left = setup.left
 
     def _sources(self, topic: DurableTopic, session: int) -> list[ds.Source]:
         return [
@@ -523,8 +444,7 @@ class Remote:
         self._release_leftovers()
         self._say_unreachable()
         self._say_fenced()
-        for session in [s for s, o in self._opened.items() if now_s - o.at_s > OPENED_S]:
-            self._forget(session)
+        self.openings.tick(now_s)
         for source in [s for s in self.durable.sources.values() if s.image]:
             image = self.node.images_by_id[source.image]
             if self._over(source, image, now_s):
@@ -592,9 +512,3 @@ class Remote:
         sessions.forget_session(node, image.runtime, image.session)
         image.mapped.unlink()
         image.mapped.close()
-
-    def _forget(self, session: int) -> None:
-        opened = self._opened.pop(session)
-        topic = self.durable.topics.get(opened.topic)
-        if topic is not None:
-            topic.producers.close(opened.session.producer, self.durable.wall_ns())

@@ -44,6 +44,8 @@ class Source:
     """Messages that were durable when the archiver took it over."""
     image: int = 0
     """Id of the image that it is, if its publisher is on another node."""
+    left: bool = False
+    """Its publisher was gone before it was read: what it holds is repeated."""
 
 
 def _policy(topic: DurableTopic) -> int:
@@ -234,16 +236,17 @@ class ArchiverTables:
 
 def begin_ring(
     ring: Bytes, *, producer: int, epoch: int, first_seq: int, doorbell: int,
-    record: tuple[int, int, int] | None = None,
+    record: tuple[int, int, int] | None = None, line: int = 0, after: int = 0,
 ) -> int:  # fmt: skip
     """Make a new ring that of a producer's session; the archiver's consumer entry.
 
-    ``record``: up to where it is durable, else to its first packet.
+    ``record``: up to where it is durable, else to its first packet. ``line``, ``after``: see
+    `durable_grants.Claim`.
     """
     (first,) = unpack_from("<q", ring, lay.FIRST_AT)
     record = record or (first, wire.PACKET_HEADER_BYTES, 0)
     pack_into("<qq", ring, lay.PRODUCER_AT, producer, first_seq)
-    pack_into("<q", ring, lay.EPOCH_AT, epoch)
+    pack_into("<qII", ring, lay.EPOCH_AT, epoch, line, after)
     pack_into("<qq", ring, lay.ACK_ARMED_AT, 0, doorbell)
     pack_into("<qqq", ring, lay.ACK_RECORDS_AT, *record)
     pack_into("<qq", ring, lay.DURABLE_AT, record[2], record[2])

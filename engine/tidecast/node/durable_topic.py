@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import shutil
 from collections.abc import Callable, Mapping
@@ -19,8 +20,8 @@ from tidecast.log.files import (
     queue_directory,
     queue_name,
     segment_name,
-    sync_directory,
 )
+from tidecast.log.grants import GrantLog
 from tidecast.log.queue_log import QueueLog
 from tidecast.log.recovery import Segment, Torn
 from tidecast.log.takeover import Owners
@@ -29,7 +30,6 @@ from tidecast.protocol.dedup import ProducerTable, Session
 from tidecast.queues.mapper import QueueMap
 
 MAP_NAME = "map.json"
-GRANTS_NAME = "granted.producers"
 LOOK_BACK_BYTES_MAX = 64 << 20
 """How much of the segments before the last one is searched for what seems to be missing."""
 Position = Callable[[str, int], int | None]
@@ -47,6 +47,7 @@ class DurableTopic:
         self.logs: list[QueueLog] = []
         self.producers = ProducerTable(config.queues, ttl_ns=int(config.producer_ttl_s * 1e9))
         self.tails = Tails()
+        self.grants = GrantLog(self.directory)
         self.opened_s = 0.0
         """On the node's clock."""
         self.owner = 0
@@ -115,17 +116,16 @@ class DurableTopic:
         write_atomically(self.directory / MAP_NAME, msgspec.json.encode(fresh))
         self.map = fresh
 
-    def grant(self, producer: int, first_seq: int | None, now_ns: int) -> Session:
+    def grant(self, producer: int, first_seq: int | None, now_ns: int, line: int = 0) -> Session:
         """Open a session of a producer at another node. Its epoch is on disk when this returns.
 
         Else a crash before its first batch would let an older ring of the producer append again,
         under sequences that the new session was given. Raises as `ProducerTable.open`, and Fenced,
         StorageError.
         """
-        session = self.producers.open(producer, first_seq, now_ns)
+        session = self.producers.open(producer, first_seq, now_ns, line)
         try:
-            write_atomically(self.directory / GRANTS_NAME, self.producers.grants(session, checksum))
-            sync_directory(self.directory)
+            self._note(session)
             if self.owned:
                 return session
             problem: TidecastError = Fenced(f"{self.directory}: another engine owns it now")
@@ -134,16 +134,26 @@ class DurableTopic:
         self.producers.close(session.producer, now_ns)
         raise problem
 
+    def note_grant(self, session: Session) -> None:
+        """Remember whose an epoch is that was told already, if the disk takes it."""
+        with contextlib.suppress(OSError):
+            self._note(session)
+
+    def _note(self, session: Session) -> None:
+        self.grants.append(self.producers.grant(session))
+        if self.grants.is_long:
+            self.grants.rewrite(self.producers.grants())
+
     def _load_grants(self) -> None:
-        path = self.directory / GRANTS_NAME
+        self.grants = GrantLog(self.directory)
+        self.producers.load_grants(self.grants.load())
         try:
-            raw = path.read_bytes()
-        except FileNotFoundError:
-            return
-        if not self.producers.load_grants(raw, checksum):
-            raise CorruptLog(
-                f"{path}: it is damaged: remove it if no publisher on another node is open"
-            )
+            self.grants.rewrite(self.producers.grants())
+        except OSError as refused:
+            if self.owner:  # it may be a link to another owner's
+                raise StorageError(
+                    f"{self.grants.path}: {refused.strerror}", refused.errno or 0
+                ) from None
 
     def _open_log(self, queue: int, now_ns: int) -> QueueLog:
         config = self.config

@@ -15,6 +15,7 @@ from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.native.mapped import MappedFile
+from tidecast.native.packing import unpack_from
 from tidecast.node import durable_sources as ds
 from tidecast.node import tables
 from tidecast.node.durable_topic import DurableTopic
@@ -131,10 +132,10 @@ def drain_leftovers(durable: Durable) -> None:
     release_leftovers(durable)
 
 
-def take_over(durable: Durable, mapped: MappedFile, waited_s: float = 0.0) -> None:
+def take_over(durable: Durable, mapped: MappedFile, *, begins: bool = False) -> None:
     """Read a dead engine's ring on from where it was durable, in its own session.
 
-    One that had none yet begins it when it may.
+    One that had none yet begins it when it may; ``begins``: now.
     """
     ring = mapped.array
     about = describe(ring)
@@ -145,15 +146,34 @@ def take_over(durable: Durable, mapped: MappedFile, waited_s: float = 0.0) -> No
     topic = durable.topics.get(about.topic_name)
     if topic is None or config is None:
         return  # its file stays, for an engine that has the topic again
-    producer, epoch, _ = ds.ring_session(ring)
-    if not epoch and not durable.grants.ready(topic, producer, waited_s, about.session):
+    if not begins and not durable.remote.may_begin(topic, ring, 0.0, left=True):
         durable.remote.hold(mapped, config)
         return
-    session = durable.remote.session_of(topic, ring)
+    session = durable.remote.session_of(topic, ring, left=True)
     if session is None:
+        tell_dropped(durable, mapped)
         mapped.unlink()  # nobody will ever take it
         return
-    durable.add_source(topic, mapped, session, 0)
+    slot = durable.add_source(topic, mapped, session, 0)
+    durable.sources[slot].left = True
+
+
+def tell_dropped(durable: Durable, mapped: MappedFile) -> None:
+    """What a ring still holds will never be stored: its session is over."""
+    ring, about = mapped.array, describe(mapped.array)
+    (state,) = unpack_from("<q", ring, lay.ACK_STATE_AT)
+    if state not in (lay.ACK_FENCED, lay.ACK_REFUSED):
+        return
+    producer, _, first_seq = ds.ring_session(ring)
+    seq, _, count = ds.ack_record(ring, about)
+    first, packets = first_seq + count, about.head - seq
+    durable.node.note(rec.ALERT, rec.Code.RING_DROPPED, about.session, producer, first, packets)
+    durable.tell(
+        ev.RingDropped(
+            topic=about.topic_name, producer=f"{producer:x}", session=about.session, first=first,
+            packets=packets, reason="fenced" if state == lay.ACK_FENCED else "refused",
+        )
+    )  # fmt: skip
 
 
 def release_leftovers(durable: Durable) -> None:

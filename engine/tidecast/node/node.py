@@ -363,7 +363,9 @@ class Node(NodeViews):
             session = self.random_id(31)
             while any(p.session == session for p in self.pubs.values()):
                 session = self.random_id(31)
-            producer = self.durable.begin(config, options) if config.mode == "durable" else None
+            producer = (
+                self.durable.begin(config, options, session) if config.mode == "durable" else None
+            )
             try:
                 mapped = tables.publication_ring(
                     self, publication_id, config, session, slots, channel
@@ -447,6 +449,7 @@ class Node(NodeViews):
                 return
             publication.closing, publication.closed_s = True, self.clock_ns() / 1e9
             close_abandoned(publication.mapped.array, self.bells, publication.about().slots)
+            self.durable.remote.say_left(publication)
             for subscription_id in publication.readers:
                 self.tell_gone(
                     subscription_id,

@@ -18,6 +18,9 @@ class ProducerBlock:
     packet: int
     offset: int
     count: int
+    line: int = 0
+    after: int = 0
+    older_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,8 @@ class Setup:
     topic: str
     address_words: tuple[int, int]
     producer: ProducerBlock | None = None
+    left: bool = False
+    """The publisher is gone: what its ring holds is repeated."""
 
 
 def decode_setup(raw: bytes, address_words: tuple[int, int]) -> Setup:
@@ -68,7 +73,11 @@ def decode_setup(raw: bytes, address_words: tuple[int, int]) -> Setup:
         names[:node_n].decode(errors="replace"),
         names[node_n : node_n + topic_n].decode(errors="replace"),
         address_words,
-        ProducerBlock(*unpack_from("<qqqqqq", names, node_n + topic_n))
-        if flags & wire.FLAG_PRODUCER
-        else None,
+        _producer_block(names[node_n + topic_n :]) if flags & wire.FLAG_PRODUCER else None,
+        bool(flags & wire.FLAG_LEFT),
     )
+
+
+def _producer_block(raw: bytes) -> ProducerBlock:
+    """Older nodes send a shorter one."""
+    return ProducerBlock(*unpack_from("<qqqqqqIIq", raw + bytes(wire.PRODUCER_BYTES), 0))

@@ -66,21 +66,27 @@ def local_start(ring: Bytes, about: RingInfo, start: str, at_head: bool) -> tupl
 
 def _setup_packet(node: Node, publication: Publication, channel: int) -> bytes:
     """The SETUP that announces a publication; the sender fills in what changes."""
-    about = describe(publication.mapped.array)
+    ring, flags, block = publication.mapped.array, 0, b""
+    about = describe(ring)
     name, topic = node.name.encode()[:64], publication.topic.name.encode()
     body = bytearray(wire.SETUP_NAMES_AT)
-    block = wire.PRODUCER_BYTES if publication.remote >= 0 else 0
+    if publication.remote >= 0:
+        flags = wire.FLAG_PRODUCER | (wire.FLAG_LEFT if publication.closing else 0)
+        (created_ns,) = unpack_from("<q", ring, lay.CREATED_AT)
+        older_ns = node.durable.wall_ns() - created_ns if publication.leftover else 0
+        block = bytes(wire.SETUP_LINE_AT) + bytes(ring[lay.LINE_AT : lay.AFTER_AT + 4])
+        block += older_ns.to_bytes(8, "little", signed=True)
     pack_into(
         "<BBBBIHHHHqq",
         body,
         0,
         wire.VERSION,
         wire.SETUP,
-        wire.FLAG_PRODUCER if publication.remote >= 0 else 0,
+        flags,
         channel,
         publication.session,
         about.topic,
-        wire.SETUP_NAMES_AT + len(name) + len(topic) + block,
+        wire.SETUP_NAMES_AT + len(name) + len(topic) + len(block),
         wire.RECEIVER_ALL,
         node.id,
         0,
@@ -91,7 +97,7 @@ def _setup_packet(node: Node, publication: Publication, channel: int) -> bytes:
     pack_into(
         "<BBBB", body, wire.SETUP_FLOW_AT, about.flow, about.reliability, len(name), len(topic)
     )
-    return bytes(body) + name + topic + bytes(block)
+    return bytes(body) + name + topic + block
 
 
 def publication_ring(

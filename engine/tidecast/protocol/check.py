@@ -139,7 +139,7 @@ def _check_setup(buffer, at, length):
         return _FIELD
     if load_u8(buffer, at + wire.FLAGS_AT) & wire.FLAG_PRODUCER:
         names = wire.SETUP_NAMES_AT + node_n + topic_n
-        if length < names + wire.PRODUCER_BYTES:
+        if length < names + wire.PRODUCER_BYTES_MIN:
             return _SHORT
         return _check_producer(buffer, at + names)
     return 0

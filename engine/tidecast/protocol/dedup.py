@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -50,11 +50,20 @@ class Producer:
     """A crash left some up to this one in the log and others not: they are still to come."""
     met: bool = False
     """A session of it was opened since the topic was."""
+    line: int = 0
+    """Whose its newest epoch is: the publisher's first session; 0: unknown."""
+    opened_ns: int = 0
+    """When that was granted; 0: unknown."""
 
     @property
     def last_seq(self) -> int:
         """Its highest sequence in any queue."""
         return max(int(self.marks.max()), self.acked_seq)
+
+    def learn_epoch(self, epoch: int) -> None:
+        """The log has batches of an epoch; of whom a newer one is, it does not say."""
+        if epoch > self.epoch:
+            self.epoch, self.line, self.opened_ns = epoch, 0, 0
 
     @property
     def named(self) -> bool:
@@ -72,6 +81,9 @@ class Session:
     acked_seq: int
     last_seq: int
     known: bool
+    line: int = 0
+    """Of one without an epoch: what `Claim` says of its ring."""
+    after: int = 0
 
 
 @dataclass(slots=True)
@@ -84,7 +96,9 @@ class ProducerTable:
     known: dict[int, Producer] = field(default_factory=dict)
     expired: int = 0
     granted: dict[int, int] = field(default_factory=dict)
-    """Epochs by producer that were granted and may not be in the log yet."""
+    """Epochs by producer that were granted and may not be in the log yet; see `Grants`."""
+    pushed_out: list[Producer] = field(default_factory=list)
+    """Forgotten for want of room, since `expire` was asked last."""
     before: dict[tuple[int, int], int] = field(default_factory=dict)
     """By queue and producer: its last sequence before the segment that the queue's log begins."""
 
@@ -108,7 +122,7 @@ class ProducerTable:
             rows = producers == each
             found = self._get(each)
             found.marks[queue] = max(int(found.marks[queue]), int(last_seqs[rows].max()))
-            found.epoch = max(found.epoch, int(epochs[rows].max()))
+            found.learn_epoch(int(epochs[rows].max()))
             found.acked_seq = max(found.acked_seq, int(acked_seqs[rows].max()))
             found.seen_ns = max(found.seen_ns, int(times_ns[rows].max()))
 
@@ -136,34 +150,50 @@ class ProducerTable:
             found = self._get(each)
             found.marks[queue] = max(int(found.marks[queue]), last)
             self.before[queue, each] = last
-            found.epoch, found.acked_seq = max(found.epoch, epoch), max(found.acked_seq, acked)
-            found.seen_ns = max(found.seen_ns, seen)
+            found.learn_epoch(epoch)
+            found.acked_seq, found.seen_ns = max(found.acked_seq, acked), max(found.seen_ns, seen)
         return entries is not None
 
-    def grants(self, session: Session, checksum: Checksum) -> bytes:
-        """What must be on disk before a session's epoch is told: this grant, and earlier ones."""
+    def grant(self, session: Session) -> bytes:
+        """What must be on disk before a session's epoch is told."""
         self.granted[session.producer.id] = session.epoch
-        self.granted = {each: n for each, n in self.granted.items() if each in self.known}
-        known = [(self.known[each], epoch) for each, epoch in self.granted.items()]
-        return _packed([(p.id, n, 0, p.acked_seq, p.seen_ns) for p, n in known], checksum)
+        return self._grant(session.producer, session.epoch)
 
-    def load_grants(self, raw: bytes, checksum: Checksum) -> bool:
-        """Take in what `grants` gave. False: it is none, or damaged."""
-        entries = _unpacked(raw, checksum)
-        for each, epoch, _, acked, seen in entries or []:
-            found, self.granted[each] = self._get(each), epoch
-            found.epoch, found.acked_seq = max(found.epoch, epoch), max(found.acked_seq, acked)
-            found.seen_ns = max(found.seen_ns, seen)
-        return entries is not None
+    def grants(self) -> bytes:
+        """The newest grant of each producer: what `load_grants` takes."""
+        return b"".join(self._grant(self.known[each], n) for each, n in self.granted.items())
+
+    def _grant(self, producer: Producer, epoch: int) -> bytes:
+        return _ENTRY.pack(
+            producer.id, epoch, producer.line, producer.acked_seq, producer.opened_ns
+        )
+
+    def load_grants(self, raw: bytes) -> None:
+        """Take in what `grant` gave, one behind the other."""
+        for each, epoch, line, acked, opened_ns in _ENTRY.iter_unpack(raw):
+            found = self._get(each)
+            self.granted[each] = max(self.granted.get(each, 0), epoch)
+            if epoch >= found.epoch:
+                found.epoch, found.line, found.opened_ns = epoch, line, opened_ns
+            found.acked_seq = max(found.acked_seq, acked)
+            found.seen_ns = max(found.seen_ns, opened_ns)
 
     # --- sessions ---------------------------------------------------------------------------------
 
-    def open(self, producer: int, first_seq: int | None, now_ns: int) -> Session:
+    def overtaken(self, producer: int, line: int, after: int) -> bool:
+        """Has another publisher begun since, of whom one that goes on with a session knows nothing?
+
+        ``line``: its first session, 0: it does not go on; ``after``: the newest epoch it had.
+        """
+        found = self.known.get(producer)
+        return bool(line) and found is not None and found.epoch > after and found.line != line
+
+    def open(self, producer: int, first_seq: int | None, now_ns: int, line: int = 0) -> Session:
         """Begin a session: a new epoch, which fences the ones before. All they sent is in the log.
 
         ``first_seq``: the sequence it begins with; None: behind the last one that is known. What
-        it repeats is dropped. Raises SequenceGap when it would leave one out, ConfigError,
-        Conflict when there are too many producers.
+        it repeats is dropped. ``line``: see `Producer`. Raises SequenceGap when it would leave one
+        out, ConfigError, Conflict when there are too many producers.
         """
         if first_seq is not None and not 1 <= first_seq <= SEQ_MAX:
             raise ConfigError(f"first_seq: {first_seq}: allowed 1..{SEQ_MAX}")
@@ -184,8 +214,16 @@ class ProducerTable:
         found.epoch += 1
         found.seen_ns = now_ns
         found.sessions += 1
-        found.met = True
+        found.met, found.line, found.opened_ns = True, line, now_ns
         return Session(found, found.epoch, first_seq, min(found.acked_seq, last), last, known)
+
+    def resume(self, producer: int, epoch: int, first_seq: int, now_ns: int, line: int) -> Session:
+        """Go on with a session that has its epoch, after a restart of either side."""
+        found = self.known.get(producer)
+        opened_ns = found.opened_ns if found is not None and found.epoch == epoch else 0
+        session = self.open(producer, None, now_ns, line)
+        session.producer.epoch, session.producer.opened_ns = epoch, opened_ns
+        return replace(session, epoch=epoch, first_seq=first_seq)
 
     def close(self, producer: Producer, now_ns: int) -> None:
         """A session is over, and drained."""
@@ -193,29 +231,36 @@ class ProducerTable:
         producer.seen_ns = now_ns
 
     def _make_room(self) -> None:
-        if len(self.known) < self.producers_max:
-            return
-        idle = [p for p in self.known.values() if p.sessions == 0]
-        if not idle:
-            raise Conflict(
-                f"the topic has {self.producers_max} producers with open sessions, the most there "
-                "may be"
-            )
-        oldest = min(idle, key=lambda p: (p.named, p.seen_ns))
-        del self.known[oldest.id]
+        while len(self.known) >= self.producers_max:
+            idle = [p for p in self.known.values() if p.sessions == 0]
+            if not idle:
+                raise Conflict(
+                    f"the topic has {self.producers_max} producers with open sessions, the most "
+                    "there may be: close some"
+                )
+            oldest = min(idle, key=lambda p: (p.named, p.seen_ns))
+            self._forget(oldest)
+            self.pushed_out.append(oldest)
+
+    def _forget(self, producer: Producer) -> None:
+        del self.known[producer.id]
+        self.granted.pop(producer.id, None)
         self.expired += 1
 
     def expire(self, now_ns: int) -> list[Producer]:
-        """Forget producers that were silent for too long. Never one with an open session."""
+        """Forget producers that were silent for too long. Never one with an open session.
+
+        Those that had to make room are among them.
+        """
         anonymous_ns = min(self.ttl_ns, _ANONYMOUS_TTL_NS)
         gone = [
             p for p in self.known.values()
             if p.sessions == 0 and now_ns - p.seen_ns > (self.ttl_ns if p.named else anonymous_ns)
         ]  # fmt: skip
         for each in gone:
-            del self.known[each.id]
-        self.expired += len(gone)
-        return gone
+            self._forget(each)
+        pushed_out, self.pushed_out = self.pushed_out, []
+        return pushed_out + gone
 
     def grow(self, queues: int) -> None:
         """There are more queues now. In the new ones, all that was sent so far is a duplicate.

@@ -1,0 +1,87 @@
+"""The file of grants beside a topic's queues: epochs that were told and may not be in the log yet.
+
+A grant is appended and synced before it is told, so it costs the same however many producers are
+known. Now and then, and whenever the topic is opened, the file is written anew without what newer
+grants have replaced: then it is as long as the table of producers, which has a limit. That also
+gives each owner of shared queues a file of its own: what it inherits is a link to the one before's.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+from tidecast.config import write_atomically
+from tidecast.errors import CorruptLog
+from tidecast.layout import segment as lay
+from tidecast.log.files import checksum, sync_directory
+
+GRANTS_NAME = "grants.log"
+REPLACED_MAX = 1024
+"""The file is written anew when more grants than this, and than twice those kept, came since."""
+_CRC = struct.Struct("<I")
+_RECORD_BYTES = lay.PRODUCER_BYTES + _CRC.size
+
+
+class GrantLog:
+    """See module."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / GRANTS_NAME
+        self._bytes = 0
+        self._kept = 0
+
+    def load(self) -> bytes:
+        """All grants, the newest last. A torn one at the end was never told. Raises CorruptLog."""
+        try:
+            raw = self.path.read_bytes()
+        except FileNotFoundError:
+            return b""
+        records = [raw[at : at + _RECORD_BYTES] for at in range(0, len(raw), _RECORD_BYTES)]
+        sound = [_is_sound(record) for record in records]
+        good = sound.index(False) if False in sound else len(sound)
+        if any(sound[good:]):
+            raise CorruptLog(
+                f"{self.path}: it is damaged at byte {good * _RECORD_BYTES}: remove it if no "
+                "publisher on another node is open"
+            )
+        self._bytes = good * _RECORD_BYTES
+        return b"".join(record[: lay.PRODUCER_BYTES] for record in records[:good])
+
+    def append(self, grant: bytes) -> None:
+        """One more; on disk when this returns. Raises OSError, and then it is not there."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        fd = os.open(self.path, flags, 0o600)
+        try:
+            os.ftruncate(fd, self._bytes)  # what a failed write left
+            record = grant + _CRC.pack(checksum(grant))
+            if os.pwrite(fd, record, self._bytes) != len(record):
+                raise OSError(28, os.strerror(28))
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        if not self._bytes:
+            sync_directory(self.path.parent)
+        self._bytes += _RECORD_BYTES
+
+    @property
+    def is_long(self) -> bool:
+        """It had better be written anew."""
+        since = self._bytes // _RECORD_BYTES - self._kept
+        return since > max(REPLACED_MAX, 2 * self._kept)
+
+    def rewrite(self, grants: bytes) -> None:
+        """Nothing but these. Raises OSError, and then it is as before."""
+        if not grants and not self._bytes and not self.path.exists():
+            return
+        one = lay.PRODUCER_BYTES
+        each = [grants[at : at + one] for at in range(0, len(grants), one)]
+        write_atomically(self.path, b"".join(g + _CRC.pack(checksum(g)) for g in each))
+        sync_directory(self.path.parent)
+        self._kept, self._bytes = len(each), len(each) * _RECORD_BYTES
+
+
+def _is_sound(record: bytes) -> bool:
+    grant, crc = record[: lay.PRODUCER_BYTES], record[lay.PRODUCER_BYTES :]
+    return len(record) == _RECORD_BYTES and _CRC.unpack(crc)[0] == checksum(grant)
