@@ -12,7 +12,7 @@ from tests.simulation.test_durable_remote import SETTINGS, Pair, check_keys, jum
 from tidecast.client import receipts
 from tidecast.client.link import PublicationOptions
 from tidecast.config import TopicConfig
-from tidecast.errors import Conflict, Fenced
+from tidecast.errors import ConfigError, Conflict, Fenced
 from tidecast.events import ProducerFenced, ProducersExpired, RingDropped
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
@@ -179,6 +179,15 @@ def test_one_that_goes_on_learns_that_another_has_begun_under_its_name(
         assert state() == lay.ACK_FENCED
     other.publish(b"3 of the other", ack="durable", timeout=30.0)
     assert two.payloads() == [b"1", b"2 of the other", b"3 of the other"]
+
+
+@pytest.mark.parametrize("field", ["line", "after"])
+def test_what_it_says_it_goes_on_with_is_checked(net: Network, field: str) -> None:
+    two = Pair(net)
+    for value in (-1, 1 << 32):
+        options: dict[str, Any] = {field: value}
+        with pytest.raises(ConfigError, match=f"{field}: .* allowed 0"):
+            two.b.connect().link.open_publication("orders", PublicationOptions(**options))
 
 
 def test_one_that_goes_on_twice_is_known_though_an_answer_was_lost(net: Network) -> None:

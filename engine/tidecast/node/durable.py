@@ -33,7 +33,7 @@ from tidecast.node import durable_sources as ds
 from tidecast.node import durable_upkeep as upkeep
 from tidecast.node import sessions
 from tidecast.node.durable_agent import ArchiverRuntime, Rows
-from tidecast.node.durable_grants import Claim, Grants
+from tidecast.node.durable_grants import Grants, claim_of_options
 from tidecast.node.durable_leases import Leases
 from tidecast.node.durable_remote import Remote
 from tidecast.node.durable_topic import DurableTopic, Position
@@ -353,13 +353,12 @@ class Durable:
         """
         producer = producer_id(options.producer) if options.producer else options.producer_id
         producer = producer or self.node.random_id(61)
+        claim = claim_of_options(config.name, producer, session, options)
         if not self.keeps(config):
             return self.remote.begin(options, producer)
         topic = self.topic(config.name)
-        line, after = options.line, options.after
-        claim = Claim(config.name, producer, session, options.first_seq or 0, line, after)
         if self.grants.overtaken(topic, claim):
-            raise fenced(config.name, after)
+            raise fenced(config.name, claim.after)
         if not self.grants.ready(topic, claim, 0.0):
             return self.remote.begin(options, producer)
         self.fence(topic, producer, options.producer)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 from tidecast import events as ev
 from tidecast.buffers.ring_file import describe
+from tidecast.errors import ConfigError
+from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import QueueCounter as C
@@ -24,6 +26,7 @@ from tidecast.node import durable_sources as ds
 from tidecast.protocol.dedup import Producer
 
 if TYPE_CHECKING:
+    from tidecast.client.link import PublicationOptions
     from tidecast.native.mapped import Bytes
     from tidecast.node.durable import Durable
     from tidecast.node.durable_topic import DurableTopic
@@ -79,6 +82,15 @@ class Claim:
         return (1,)
 
 
+def claim_of_options(topic: str, producer: int, session: int, options: PublicationOptions) -> Claim:
+    """What a client of this node asks for. Raises ConfigError."""
+    line, after = options.line, options.after
+    for name, value in (("line", line), ("after", after)):
+        if not 0 <= value <= wire.EPOCH_MAX:
+            raise ConfigError(f"{name}: {value}: allowed 0..{wire.EPOCH_MAX}")
+    return Claim(topic, producer, session, options.first_seq or 0, line, after)
+
+
 def claim_of_ring(ring: Bytes, *, left: bool) -> Claim:
     """What a ring that has no epoch yet asks for."""
     about = describe(ring)
@@ -123,7 +135,7 @@ class Grants:
 
     def ready(self, topic: DurableTopic, claim: Claim, waited_s: float) -> bool:
         """May a session begin that has waited so long?"""
-        waiting = list(self.durable.remote.waiting())
+        waiting = list(self.durable.remote.waiting(claim.producer))
         if any(other.precedes(claim) for other in waiting):
             return False
         found = topic.producers.known.get(claim.producer)

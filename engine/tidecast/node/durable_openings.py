@@ -6,7 +6,7 @@ with the node's lock held.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -56,6 +56,8 @@ class Openings:
         self.durable, self.node = durable, durable.node
         self._opened: dict[int, _Opened] = {}
         self._asked: dict[int, _Asked] = {}
+        self._claims: dict[int, dict[int, Claim]] = {}
+        """What is asked, by producer, then session: thousands may ask at a time."""
         self._overtaken: dict[int, None] = {}
 
     def ask(
@@ -66,25 +68,36 @@ class Openings:
         asked = self._asked.get(setup.session)
         if asked is None:
             while len(self._asked) >= OPENED_MAX:
-                del self._asked[next(iter(self._asked))]
-            claim = claim_of_setup(setup, block, topic.config.name, self.durable.wall_ns())
+                self._give_up(next(iter(self._asked)))
+            name, wall_ns = topic.config.name, self.durable.wall_ns()
+            claim = claim_of_setup(setup, block, name, wall_ns)
             asked = _Asked(runtime, setup, block, claim, now_s, now_s)
             self._asked[setup.session] = asked
         if setup.left and not asked.claim.left:
             asked.claim = replace(asked.claim, left=True)  # since
+        self._claims.setdefault(block.id, {})[setup.session] = asked.claim
         asked.heard_s = now_s
         self._open(asked, topic)
 
-    def waiting(self) -> Iterator[Claim]:
-        """What is asked for and not granted."""
-        return (each.claim for each in self._asked.values())
+    def waiting(self, producer: int) -> Iterable[Claim]:
+        """What is asked for by sessions of a producer and not granted."""
+        return self._claims.get(producer, {}).values()
+
+    def _give_up(self, session: int) -> None:
+        asked = self._asked.pop(session, None)
+        if asked is None:
+            return
+        claims = self._claims[asked.block.id]
+        del claims[session]
+        if not claims:
+            del self._claims[asked.block.id]
 
     def look(self, now_s: float) -> None:
         """Grant what need not wait any more."""
         for session, asked in list(self._asked.items()):
             topic = self.durable.topics.get(asked.claim.topic)
             if topic is None or now_s - asked.heard_s > ASKED_S:
-                del self._asked[session]
+                self._give_up(session)
             elif session in self._asked:
                 self._open(asked, topic)
 
@@ -127,12 +140,12 @@ class Openings:
             now_s = self.node.clock_ns() / 1e9
             opened = _Opened(topic.config.name, session, now_s, claim.left)
             self._opened[setup.session] = opened
-        self._asked.pop(setup.session, None)
+        self._give_up(setup.session)
         found = opened.session
         self.answer(asked.runtime, setup, block, topic, found.epoch, found.first_seq, lay.ACK_OK)
 
     def _refuse(self, asked: _Asked, topic: DurableTopic, state: int, first_seq: int) -> None:
-        self._asked.pop(asked.setup.session, None)
+        self._give_up(asked.setup.session)
         newest = max(topic.producers.known[asked.block.id].epoch, 1)
         self.answer(asked.runtime, asked.setup, asked.block, topic, newest, first_seq, state)
 

@@ -65,6 +65,11 @@ class _Held:
     publication: Publication
     channel: int
     since_s: float
+    producer: int = 0
+
+    def __post_init__(self) -> None:
+        if self.publication.remote >= 0:
+            self.producer = ds.ring_session(self.publication.mapped.array)[0]
 
 
 class Remote:
@@ -130,12 +135,12 @@ class Remote:
                 self._held.remove(one)
         self.openings.look(now_s)
 
-    def waiting(self) -> Iterator[Claim]:
-        """What asks here for a session and has none yet, of this node and of others."""
-        yield from self.openings.waiting()
+    def waiting(self, producer: int) -> Iterator[Claim]:
+        """Sessions of a producer that are asked for here and wait, of this node and of others."""
+        yield from self.openings.waiting(producer)
         for one in self._held:
             ring, left = one.publication.mapped.array, one.publication.closing
-            if one.publication.remote >= 0 and not ds.ring_session(ring)[1]:
+            if one.producer == producer and not ds.ring_session(ring)[1]:
                 yield claim_of_ring(ring, left=left)
 
     def _begun(self, one: _Held, now_s: float) -> bool:
