@@ -24,6 +24,8 @@ from tidecast.layout import ring as lay
 from tidecast.layout.counters import QueueCounter
 from tidecast.memory_switch import Packet
 from tidecast.native.packing import pack_into
+from tidecast.node import durable_sources
+from tidecast.node.durable_sources import ring_session
 from tidecast.node.sessions import handle
 from tidecast.testing import Network, SimulatedNode
 
@@ -321,6 +323,28 @@ def test_a_killed_engine_of_publishers_is_drained_by_the_next_one(how: str) -> N
         assert RingDrained in [type(e) for e in two.b.engine.durable.told]
         two.net.kill(two.b)
         assert not shm_dir(two.b.data_dir).exists(), "nothing stays of what is acked"
+
+
+def test_a_ring_that_another_engine_removes_does_not_keep_one_from_starting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that starts clears what dead ones left that is settled, of all data directories."""
+    with pair() as two:
+        publisher = two.publisher(producer="billing")
+        publisher.publish(b"a", ack="durable")
+        left, gone = two.b.engine.directory, []
+
+        def looked_at(ring: Any) -> tuple[int, int, int]:
+            for path in left.glob("pub-*"):
+                path.unlink()
+                gone.append(path)
+            return ring_session(ring)
+
+        monkeypatch.setattr(durable_sources, "ring_session", looked_at)
+        two.crash(two.b)
+        assert gone
+        two.publisher(producer="billing").publish(b"b", ack="durable")
+        assert two.payloads() == [b"a", b"b"]
 
 
 class Proxy:

@@ -113,7 +113,11 @@ def adopt(durable: Durable, directories: list[Path], into: Path) -> None:
             mapped.close()
             continue
         if path.parent != spool:
-            mapped.path = path.rename(into / f"pub-left-{len(durable.leftovers)}")
+            try:
+                mapped.path = path.rename(into / f"pub-left-{len(durable.leftovers)}")
+            except FileNotFoundError:  # settled, and removed by an engine that starts beside us
+                mapped.close()
+                continue
         durable.leftovers.append(mapped)
 
 
