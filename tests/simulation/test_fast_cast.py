@@ -11,9 +11,17 @@ import threading
 import pytest
 from tests.support.simulation import Census, DropOnce, Reader, Stream, network_of, transfer
 
+from tidecast.agents import run
+from tidecast.agents.run import BACKOFF, BLOCK, BUSY, SPINS, YIELDS
 from tidecast.errors import PayloadTooLarge
 from tidecast.layout import packet as wire
+from tidecast.native.jit import kernel
 from tidecast.testing import Network
+
+
+@kernel
+def time_to_park(idle, quiet):  # type: ignore[no-untyped-def]
+    return run._time_to_park(idle, quiet)
 
 
 def test_fast_cast_01_tail_loss_does_not_wait_for_a_heartbeat() -> None:
@@ -108,7 +116,12 @@ def test_fast_cast_06_idle_time_banks_no_credit() -> None:
         assert data[-1] > (1000 - 64) / 5000 * 1e9 * 0.95
 
 
-# 07: the idle strategies count cycles, not nanoseconds in 32 bits: tests/system, benchmarks.
+def test_fast_cast_07_no_count_of_cycles_turns_spinning_off() -> None:
+    for quiet in (1 << 31, 1 << 32, (1 << 62) + 1):
+        assert not time_to_park(BUSY, quiet)
+        assert time_to_park(BACKOFF, quiet)
+    assert not time_to_park(BACKOFF, SPINS + YIELDS - 1)
+    assert time_to_park(BLOCK, 0)
 
 
 def test_fast_cast_08_a_message_larger_than_history_is_refused_by_name() -> None:

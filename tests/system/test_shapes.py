@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from typing import Any
@@ -12,7 +13,7 @@ from tests.conftest import Eventually
 from tests.support.lab import Lab, Platform, free_port, multicast, topology
 
 from tidecast.config import topology_from
-from tidecast.errors import Timeout
+from tidecast.errors import PayloadTooLarge, Timeout
 from tidecast.sync import Connection
 
 
@@ -130,6 +131,20 @@ def test_large_messages_do_not_delay_small_ones(lab: Lab) -> None:
         control.publish(b"control", flush=True)
         assert sorted(_take(subscription, 2)) == [b"control", b"small"]
         assert _take(subscription, 1) == [payload]
+
+
+@pytest.mark.long
+def test_a_message_of_256_mib(lab: Lab) -> None:
+    topics = [{"name": "huge", "large_history_bytes": "1GiB", "receive_bytes": "32MiB"}]
+    wire = multicast()
+    left, right = (lab.platform(topology(wire, topics=topics, name=n)) for n in ("left", "right"))
+    with right.connect().subscribe("huge") as subscription:
+        publisher = left.connect().publisher("huge", channel="large")
+        payload = random.Random(1).randbytes(1 << 20) * 256
+        publisher.publish(payload, flush=True)
+        assert subscription.next(timeout=120.0).data == payload
+        with pytest.raises(PayloadTooLarge, match=f"no history takes more than {len(payload)}"):
+            publisher.publish(payload + b"x")
 
 
 def test_without_segmentation_offload(lab: Lab) -> None:
