@@ -38,6 +38,7 @@ ENGINE_RINGS = {
     "history_bytes": 32 << 20, "receive_bytes": 32 << 20, "socket_buffer_bytes": 64 << 20,
 }  # fmt: skip
 LOSS_FAULTS = {"duplicate": 0.02, "reorder": 0.05, "seed": 7}
+LOSS_ROUNDS = 20_000
 Note = Callable[[str], None]
 
 
@@ -53,11 +54,26 @@ def floor_throughput(packet_bytes: int, seconds: float, message_bytes: int) -> d
         Worker("flood", 0, port=PORT, packet_bytes=packet_bytes, duration_s=seconds + 0.5),
     )
     rate = soak["packets"] / max(soak["elapsed_s"], 1e-9)
+    each = messages_a_packet(packet_bytes, message_bytes)
+    sent = max(flood["packets_sent"], 1)
     return {
         "packets_per_s": round(rate),
-        "msgs_per_s": round(rate * messages_a_packet(packet_bytes, message_bytes)),
-        "delivered_share": round(soak["packets"] / max(flood["packets_sent"], 1), 3),
+        "msgs_per_s": round(rate * each),
+        "delivered_share": round(soak["packets"] / sent, 3),
+        "sender_cpu_ns_per_message": round(flood["cpu_s"] / (sent * each) * 1e9, 1),
     }
+
+
+def _raw_ping_pong(port: int, rounds: int) -> np.ndarray:
+    """Round trips of bare sockets in ns."""
+    with tempfile.TemporaryDirectory() as folder:
+        save = str(Path(folder) / "floor.npy")
+        run_together(
+            Worker("pong", 1, port=port, message_bytes=MESSAGE_BYTES, rounds=rounds),
+            Worker("ping", 0, port=port, message_bytes=MESSAGE_BYTES, rounds=rounds, save=save),
+        )
+        raw: np.ndarray = np.load(save)
+    return raw
 
 
 def _engines(note: Note, **config: Any) -> tuple[list[Worker], list[str], list[Any]]:
@@ -151,6 +167,10 @@ def loss(
             **machine(),
         },
     )
+    note("raw sockets, without loss")
+    result.floor = floor_throughput(packet_bytes, 2.0, MESSAGE_BYTES)
+    bare = percentiles_us(_raw_ping_pong(PORT + 40, LOSS_ROUNDS))
+    result.floor |= {f"at_1_percent_{k}": v for k, v in bare.items()}
     rates = {}
     for share in (0.0, drop):
         note(f"{messages} messages at {share:.0%} loss")
@@ -181,9 +201,12 @@ def loss(
         "naks_sent": received["image"].get("naks_sent", 0),
     }
     note("ping-pong at 1 % loss")
-    samples = _ping_pong(PORT + 30, 20_000, faults={"drop": 0.01, "seed": 11})
+    samples = _ping_pong(PORT + 30, LOSS_ROUNDS, faults={"drop": 0.01, "seed": 11})
     result.metrics |= {f"at_1_percent_{k}": v for k, v in percentiles_us(samples).items()}
     result.histograms["at_1_percent"] = histogram_us(samples)
+    result.compare("msgs_per_s", "msgs_per_s")
+    for name in ("p50", "p999"):
+        result.compare(f"at_1_percent_rtt_{name}_us", f"at_1_percent_{name}")
     return result
 
 
@@ -222,16 +245,8 @@ def _ping_pong(port: int, rounds: int, **config: Any) -> np.ndarray:
 def latency(note: Note, *, rounds: int = 200_000) -> Result:
     """Ping-pong of 70 bytes over loopback multicast, embedded inline, both sides spinning."""
     result = Result("latency", {"rounds": rounds, "message_bytes": MESSAGE_BYTES, **machine()})
-    with tempfile.TemporaryDirectory() as folder:
-        save = str(Path(folder) / "latency-floor.npy")
-        note("raw sockets")
-        run_together(
-            Worker("pong", 1, port=PORT + 40, message_bytes=MESSAGE_BYTES, rounds=rounds),
-            Worker(
-                "ping", 0, port=PORT + 40, message_bytes=MESSAGE_BYTES, rounds=rounds, save=save
-            ),
-        )
-        raw = np.load(save)
+    note("raw sockets")
+    raw = _raw_ping_pong(PORT + 40, rounds)
     note("Tidecast, embedded inline")
     ours = _ping_pong(PORT + 60, rounds)
     result.floor, result.metrics = percentiles_us(raw), percentiles_us(ours)
@@ -330,6 +345,8 @@ def python(note: Note, *, messages: int = 2_000_000) -> Result:
         ("one", "one", 1), ("one_nothing", "nothing", 1), ("batch_list", "list", 4),
         ("batch_array", "array", 6), ("batch_in_place", "in_place", 6),
     )  # fmt: skip
+    note("raw sockets")
+    raw = floor_throughput(1400, 2.0, MESSAGE_BYTES)
     for case, how, times in cases:
         count = messages * times
         note(f"multicast, {case}")
@@ -358,6 +375,8 @@ def python(note: Note, *, messages: int = 2_000_000) -> Result:
             Worker("python_loop", 0, count=count, how=how, message_bytes=MESSAGE_BYTES, port=PORT)
         )
         result.metrics[f"ipc_loop_{case}_msgs_per_s"] = round(loop["received"] / loop["elapsed_s"])
+        result.floor[f"udp_{case}_msgs_per_s"] = raw["msgs_per_s"]
+        result.compare(f"udp_{case}_msgs_per_s")
     return result
 
 
@@ -387,6 +406,8 @@ def fanout(
             **machine(),
         },
     )
+    note("raw sockets")
+    raw = floor_throughput(1400, 2.0, MESSAGE_BYTES)
     for n in subscribers:
         note(f"{n} subscribers")
         received, sent = run_together(
@@ -407,9 +428,13 @@ def fanout(
         result.metrics[f"system_calls_{n}"] = sent["system_calls"]
         result.metrics[f"sender_cpu_ns_per_message_{n}"] = round(sent["cpu_s"] / messages * 1e9, 1)
     first, last = subscribers[0], subscribers[-1]
-    result.ratio["packets_sent"] = round(
+    result.metrics["packets_sent_growth"] = round(
         result.metrics[f"packets_sent_{last}"] / max(result.metrics[f"packets_sent_{first}"], 1), 4
     )
+    for n in (first, last):  # who sends raw packets sends to all, however many there are
+        name = f"sender_cpu_ns_per_message_{n}"
+        result.floor[name] = raw["sender_cpu_ns_per_message"]
+        result.compare(name, name)
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,9 @@ def flood(
     run = max(1, min(64, SEGMENT_BYTES_MAX // packet_bytes))
     k.flood(tx.words, memory, packet_bytes, packets, run, 0, scratch)
     ready()
+    began_s = time.process_time()
     sent = k.flood(tx.words, memory, packet_bytes, packets, run, int(duration_s * 1e9), scratch)
-    return {"packets_sent": int(sent)}
+    return {"packets_sent": int(sent), "cpu_s": time.process_time() - began_s}
 
 
 def soak(
