@@ -67,6 +67,19 @@ def test_text_and_other_objects_are_refused_with_the_mend(pair: Pair) -> None:
         publisher.publish_batch([b"a", "b"])
 
 
+def test_acks_of_a_live_topic(pair: Pair) -> None:
+    client, _ = pair
+    with client.subscribe("t") as sub:
+        for ack in ("none", "engine"):
+            client.publish("t", b"x", ack=ack)
+            assert client.publish_batch("t", [b"y"], ack=ack).ok
+        assert received(sub, 4) == [b"x", b"y"] * 2
+    with pytest.raises(ConfigError, match="ack: 'durable': topic t is live"):
+        client.publish("t", b"x", ack="durable")
+    with pytest.raises(ConfigError, match="ack: 'twice': allowed are none, engine, durable"):
+        client.publish("t", b"x", ack="twice")
+
+
 def test_key_headers_timestamp(pair: Pair) -> None:
     client, _ = pair
     before = time.time_ns()

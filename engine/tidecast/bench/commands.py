@@ -107,8 +107,25 @@ def _measure(name: str, as_json: bool, with_peers: bool, options: dict[str, Any]
     return outcome
 
 
+class _Bench(click.Command):
+    """A bench; its help shows the options that it takes."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See `click.Command`."""
+        from tidecast.bench.benches import BENCHES
+
+        taken = {*(BENCHES[str(self.name)].__kwdefaults__ or {}), *_ALWAYS}
+        for parameter in self.params:
+            if isinstance(parameter, click.Option):
+                parameter.hidden = parameter.name not in taken
+        super().format_options(ctx, formatter)
+
+
+_ALWAYS = ("as_json", "peers", "data_dir")
+
+
 def _add(name: str) -> None:
-    @cli.command(name, help=HELP[name])
+    @cli.command(name, cls=_Bench, help=HELP[name])
     @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, last, on a line.")
     @click.option(
         "--shape",
@@ -120,16 +137,16 @@ def _add(name: str) -> None:
     @click.option("--peers", is_flag=True, help="Also run the installed peers, in the same run.")
     @click.option("--messages", type=click.IntRange(1000), help="Messages to send.")
     @click.option("--packet-bytes", type=click.IntRange(576, 65_000), help="Datagram size.")
-    @click.option("--rounds", type=click.IntRange(100), help="Round trips (latency, ipc).")
-    @click.option("--queues", type=click.IntRange(1, 1024), help="Queues (durable).")
-    @click.option("--fsync", type=click.Choice(["none", "interval", "batch"]), help="(durable)")
-    @click.option("--gigabytes", type=click.FloatRange(0.01, 1000), help="Queue size (recovery).")
-    @click.option("--records", type=click.IntRange(1000), help="In the queue (consuming).")
-    @click.option("--streams", type=click.IntRange(1, 16_000), help="Keys (consume, streams).")
-    @click.option("--healthy", type=click.IntRange(1, 500), help="Consumers (slow-consumer).")
-    @click.option("--seconds", type=click.FloatRange(0.1, 600), help="Of each case (pausing).")
-    @click.option("--bm2-records", type=click.IntRange(1000), help="Of 5,000 bytes (pausing).")
-    @click.option("--drop", type=click.FloatRange(0, 0.9), help="Share of packets lost (loss).")
+    @click.option("--rounds", type=click.IntRange(100), help="Round trips.")
+    @click.option("--queues", type=click.IntRange(1, 1024), help="Queues.")
+    @click.option("--fsync", type=click.Choice(["none", "interval", "batch"]), help="When to sync.")
+    @click.option("--gigabytes", type=click.FloatRange(0.01, 1000), help="Queue size.")
+    @click.option("--records", type=click.IntRange(1000), help="In the queue.")
+    @click.option("--streams", type=click.IntRange(1, 16_000), help="Keys.")
+    @click.option("--healthy", type=click.IntRange(1, 500), help="Consumers beside the stuck one.")
+    @click.option("--seconds", type=click.FloatRange(0.1, 600), help="Of each case.")
+    @click.option("--bm2-records", type=click.IntRange(1000), help="Of 5,000 bytes.")
+    @click.option("--drop", type=click.FloatRange(0, 0.9), help="Share of packets lost.")
     @data_dir_option
     def command(as_json: bool, shape: str, peers: bool, data_dir: Path, **given: Any) -> None:
         del data_dir  # benches make directories of their own

@@ -69,6 +69,25 @@ def _settings_options(command: F) -> F:
     )(command)
 
 
+class _Create(click.Command):
+    """`topic create`; its help shows the defaults, which are those of the topology."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """See `click.Command`."""
+        from msgspec.structs import fields
+
+        from tidecast.config import TopicConfig
+
+        defaults = {f.name: f.default for f in fields(TopicConfig)}
+        for option in self.params:
+            value = defaults.get(option.name or "")
+            if isinstance(option, click.Option) and isinstance(value, int | float | str) and value:
+                size = str(option.name).endswith("_bytes")
+                shown = human_bytes(value).replace(".0 ", " ") if size else value
+                option.help = f"{option.help} [default: {shown}]"
+        super().format_options(ctx, formatter)
+
+
 def _given(values: dict[str, Any]) -> dict[str, Any]:
     """Settings that were given, under their names in TopicConfig."""
     labels = values.pop("labels")
@@ -175,7 +194,7 @@ def topic() -> None:
     """
 
 
-@topic.command("create")
+@topic.command("create", cls=_Create)
 @click.argument("name")
 @_settings_options
 @click.option("--if-missing", is_flag=True, help="No error when it exists already.")

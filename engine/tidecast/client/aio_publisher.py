@@ -70,10 +70,10 @@ class Publisher(PublisherCore):
         ``timestamp``: True = now, or ns since 1970. ``flush``: send at once. ``timeout``: seconds
         to wait for room. Raises CodecError, ConfigError, PayloadTooLarge, NoResponders, Timeout,
         BackPressure or RateLimited (``on_full="error"``), ConnectionLost, Closed.
-        ``ack="durable"``: return when it is on disk; raises also Fenced, StorageError.
+        ``ack="durable"``: return when it is on disk; raises also Fenced, StorageError. ``engine``
+        and ``none`` are what happens without: return when the ring has it.
         """
-        if ack is not None:
-            check_ack(self, ack)
+        if ack is not None and check_ack(self, ack):
             await self.publish(payload, key, headers, timestamp, to, subscriber, flush, timeout)
             await self.wait_durable(timeout=timeout)
             return
@@ -113,8 +113,7 @@ class Publisher(PublisherCore):
         messages may come between. ``ack="durable"``: return when all is on disk, or say in
         ``error`` why not. Raises CodecError before anything is published, Closed.
         """
-        if ack is not None:
-            check_ack(self, ack)
+        if ack is not None and check_ack(self, ack):
             result = await self.publish_batch(messages, flush=flush, timeout=timeout)
             try:
                 await self.wait_durable(timeout=timeout)

@@ -61,10 +61,10 @@ class Publisher(durable_waits.BlockingWaits, PublisherCore):
         ``timestamp``: True = now, or ns since 1970. ``flush``: send at once. ``timeout``: seconds
         to wait for room. Raises CodecError, ConfigError, PayloadTooLarge, NoResponders, Timeout,
         BackPressure or RateLimited (``on_full="error"``), ConnectionLost, Closed.
-        ``ack="durable"``: return when it is on disk; raises also Fenced, StorageError.
+        ``ack="durable"``: return when it is on disk; raises also Fenced, StorageError. ``engine``
+        and ``none`` are what happens without: return when the ring has it.
         """
-        if ack is not None:
-            check_ack(self, ack)
+        if ack is not None and check_ack(self, ack):
             self.publish(payload, key, headers, timestamp, to, subscriber, flush, timeout)
             self.wait_durable(timeout=timeout)
             return
@@ -100,8 +100,7 @@ class Publisher(durable_waits.BlockingWaits, PublisherCore):
         may come between. ``ack="durable"``: return when all is on disk, or say in ``error`` why
         not. Raises CodecError before anything is published, Closed.
         """
-        if ack is not None:
-            check_ack(self, ack)
+        if ack is not None and check_ack(self, ack):
             result = self.publish_batch(messages, flush=flush, timeout=timeout)
             return self.settle_batch(result, timeout)
         appended, runs = self.begin_batch(messages, flush)

@@ -38,7 +38,7 @@ from tidecast.native.mapped import Bytes, MappedFile
 if TYPE_CHECKING:
     from tidecast.client.publisher import PublisherCore
 
-ACKS = ("durable",)
+ACKS = ("none", "engine", "durable")
 OPEN_TIMEOUT_S = 15.0
 """Longer than an owner waits for an older session's ring (`image_timeout_s`, 10 s)."""
 _SLICE_S = 0.1
@@ -249,15 +249,21 @@ def messages_in(port: kernels.Port) -> int:
     return int(port[wr.W_MESSAGES])
 
 
-def check_ack(publisher: PublisherCore, ack: str) -> None:
-    """Raise ConfigError unless ``ack`` can be had of this publisher."""
+def check_ack(publisher: PublisherCore, ack: str) -> bool:
+    """Is the disk to be waited for? Raises ConfigError unless ``ack`` can be had of this publisher.
+
+    ``none``, ``engine``: what is published is the engine's as soon as its ring has it.
+    """
     if ack not in ACKS:
         raise reject("ack", ack, f"are {', '.join(ACKS)}")
+    if ack != "durable":
+        return False
     if publisher.producer_session is None:
         raise ConfigError(
             f"ack: {ack!r}: topic {publisher.topic} is live, nothing of it is kept: make it "
             "durable (tidecast topic create NAME --mode durable)"
         )
+    return True
 
 
 class Receipt:
