@@ -82,8 +82,8 @@ class _Create(click.Command):
         for option in self.params:
             value = defaults.get(option.name or "")
             if isinstance(option, click.Option) and isinstance(value, int | float | str) and value:
-                size = str(option.name).endswith("_bytes")
-                shown = human_bytes(value).replace(".0 ", " ") if size else value
+                size = isinstance(value, int) and str(option.name).endswith("_bytes")
+                shown = human_bytes(float(value)).replace(".0 ", " ") if size else value
                 option.help = f"{option.help} [default: {shown}]"
         super().format_options(ctx, formatter)
 
