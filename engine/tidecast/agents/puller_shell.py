@@ -449,10 +449,10 @@ class Puller(BlockMemory):
             if record["first"] <= token < record["end"]:
                 return record_of(self._memory[b], token - int(record["first"]))
         buffer = np.empty(self.block_bytes, dtype=np.uint8)
-        got = self.sources[q].read(token, buffer)
+        got = self.sources[q].read_now(token, buffer)
         if got is not None and got.need_bytes:
             buffer = np.empty(got.need_bytes, dtype=np.uint8)
-            got = self.sources[q].read(token, buffer)
+            got = self.sources[q].read_now(token, buffer)
         if got is None or got.used == 0:
             raise TidecastError(f"record {token} cannot be read now")
         return record_in(buffer, got.used, token)
@@ -497,7 +497,12 @@ class Puller(BlockMemory):
                 del self._waiting[q]
                 self._next_fetch(q)
         for q, job in list(self._pending.items()):
-            got = self.sources[q].poll(now_ns)
+            try:
+                got = self.sources[q].poll(now_ns)
+            except TidecastError as problem:
+                del self._pending[q]
+                self._failed(job, str(problem))
+                continue
             if got is not None:
                 del self._pending[q]
                 self._take(job, got)

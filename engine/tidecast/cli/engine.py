@@ -82,7 +82,9 @@ def _run(
     verbose: bool,
     linked: Linked | None = None,
     telemetry_s: float = 0.0,
+    adapters: tuple[str, ...] = (),
 ) -> None:
+    from tidecast.node.attached import Adapters
     from tidecast.node.process import make_node, run_engine
     from tidecast.node.telemetry import telemetry
 
@@ -101,7 +103,8 @@ def _run(
     try:
         run_engine(
             data_dir, topology_file, token=token, gateway=gateway, on_ready=on_ready,
-            warm_up=_warm_up, companions=(*links, telemetry(telemetry_s)),
+            warm_up=_warm_up,
+            companions=(partial(Adapters, adapters), *links, telemetry(telemetry_s)),
             node_factory=partial(make_node, lease_store=linked and linked.leases),
         )  # fmt: skip
     except KeyboardInterrupt:
@@ -219,10 +222,13 @@ def _with_control_options(command: F) -> F:
 @click.option("--telemetry", "telemetry_s", type=click.FloatRange(0, 3600), default=0.0,
               metavar="SECONDS", help="Keep a history of its counters, a sample every SECONDS; "
               "`telemetry` in the topology goes before it. [default: 0, none]")  # fmt: skip
+@click.option("--adapter", "adapters", multiple=True, metavar="TOPIC=MODULE:FUNCTION",
+              help="A topic whose queues are those of the adapter that FUNCTION() makes; may be "
+              "repeated. See docs/ADAPTERS.md.")  # fmt: skip
 def engine(
     data_dir: Path, topology_file: Path | None, token: str | None, gateway: str,
     control_url: str | None, enrol_token: str | None, control_ca: Path | None,
-    telemetry_s: float,
+    telemetry_s: float, adapters: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Run an engine in the foreground until SIGTERM or Ctrl-C (for service managers).
 
@@ -232,7 +238,7 @@ def engine(
     link = None if control_url is None else _link(control_url, enrol_token, control_ca)
     _run(
         data_dir, topology_file, token, gateway, verbose=False, linked=link,
-        telemetry_s=telemetry_s,
+        telemetry_s=telemetry_s, adapters=adapters,
     )  # fmt: skip
 
 

@@ -81,7 +81,8 @@ def show(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool
     out = console()
     for field in ("ack_wait_s", "max_deliver", "dead_letter", "key_pattern", "where", "paused"):
         out.print(f"{field}: {found[field]}")
-    out.print(f"members: {', '.join(m['client'] for m in found['members']) or 'none'}")
+    members = [m["client"] or f"client {m['client_id']}" for m in found["members"]]
+    out.print(f"members: {', '.join(members) or 'none'}")
     _table(
         ("topic", "queue", "position", "end", "lag", "lag s", "outstanding", "waiting", "reason"),
         [

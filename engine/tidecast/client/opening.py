@@ -81,8 +81,9 @@ def _embedded_link(path: str, options: dict[str, Any], name: str) -> Link:
     topology = options.pop("topology", path or None)
     if isinstance(topology, str):
         topology = Path(topology)
+    adapters = options.pop("adapters", None)
     _refuse(options, "embedded://")
-    link: Link = _load(*_EMBEDDED).open(topology=topology, mode=mode, name=name)
+    link: Link = _load(*_EMBEDDED).open(topology=topology, mode=mode, name=name, adapters=adapters)
     return link
 
 

@@ -30,6 +30,7 @@ from tidecast.config import (
 from tidecast.events import Event
 from tidecast.native.predicates import Predicate
 from tidecast.node.node import Node
+from tidecast.queues.adapter import Adapter
 from tidecast.scratch import drop_scratch, scratch_directory
 
 _PREFIX = "tidecast-embedded-"
@@ -57,12 +58,13 @@ class EmbeddedLink:
         mode: str = "threads",
         name: str = "embedded",
         data_dir: Path | None = None,
+        adapters: Mapping[str, Adapter] | None = None,
     ) -> EmbeddedLink:
         """Start a node in this process and attach to it.
 
         ``topology``: a checked one, a mapping as in YAML, a YAML file, or None for the default.
         ``mode``: ``threads``, or ``inline``: no threads; the agents run whenever this client
-        polls, publishes or waits.
+        polls, publishes or waits. ``adapters``: by name, topics whose queues they are.
         Without ``data_dir`` a temporary directory is used. Raises ConfigError, NotFound, Conflict.
         """
         if topology is None:
@@ -79,7 +81,10 @@ class EmbeddedLink:
         node = Node(with_identity(topology, data_dir), data_dir, mode == "inline")
         try:
             node.start()
+            for topic, adapter in (adapters or {}).items():
+                node.consumers.attached.attach(topic, adapter)
         except BaseException:
+            node.stop()
             if scratch is not None:
                 drop_scratch(*scratch)
             raise

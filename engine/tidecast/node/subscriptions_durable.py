@@ -10,8 +10,7 @@ import itertools
 import queue
 import threading
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidecast import events as ev
@@ -27,6 +26,7 @@ from tidecast.log.queue_log import QueueLog
 from tidecast.native.mapped import MappedFile
 from tidecast.native.predicates import Predicate
 from tidecast.node import subscriptions_durable_places as places
+from tidecast.node.attached import Attached
 from tidecast.node.durable_topic import DurableTopic
 from tidecast.node.subscriptions_durable_checks import (
     check_options,
@@ -51,6 +51,7 @@ from tidecast.node.subscriptions_durable_state import (
     TopicHere,
     shares_of,
 )
+from tidecast.queues.attached import AttachedQueue
 from tidecast.queues.blocks import BLOCK_BYTES
 from tidecast.queues.mapper import QueueMap
 from tidecast.queues.sources import LogSource
@@ -86,6 +87,7 @@ class DurableSubscriptions(Observer):
         self._helper: threading.Thread | None = None
         self._next_save = 0.0
         self.letters, self.counters = DeadLetters(self), SubscriptionRows(self)
+        self.attached = Attached(self)
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -134,6 +136,7 @@ class DurableSubscriptions(Observer):
         for here in self._rows.values():
             here.source.close()
         self._rows.clear()
+        self.attached.close()
         self.puller = None
 
     def work(self, now_ns: int | None = None) -> int:
@@ -184,7 +187,7 @@ class DurableSubscriptions(Observer):
             wake_queue(self._wakes.array, self.node.bells, row)
 
     def topic_opened(
-        self, config: TopicConfig, logs: list[QueueLog], queue_map: QueueMap,
+        self, config: TopicConfig, logs: Sequence[QueueLog | AttachedQueue], queue_map: QueueMap,
         topic: DurableTopic | None = None,
     ) -> None:  # fmt: skip
         """A durable topic is there, or has grown: subscriptions that match it get lanes."""
@@ -202,7 +205,7 @@ class DurableSubscriptions(Observer):
             here.config, here.map = config, queue_map
             blocks = max(2, config.cache_bytes // BLOCK_BYTES // max(1, len(logs)))
             for log in logs[len(here.queues) :]:
-                source = LogSource(log)
+                source = log.source() if isinstance(log, AttachedQueue) else LogSource(log)
                 row = puller.call(puller.add_queue, source, blocks)
                 one = QueueHere(config.name, log.queue, log, source, row)
                 here.queues.append(one)
@@ -283,6 +286,7 @@ class DurableSubscriptions(Observer):
             raise ConfigError(f"name: {name!r}: 1 to {NAME_BYTES_MAX} bytes, without /")
         if pattern not in self.topics and not is_pattern(pattern):
             places.check_durable(self.node, pattern)
+        self.attached.check_writable(options.dead_letter or "")
         if options.dead_letter and options.dead_letter not in self.topics:
             places.check_durable(self.node, options.dead_letter, here=False)
         with self.lock:
@@ -488,6 +492,7 @@ class DurableSubscriptions(Observer):
             self._next_save = now + SAVE_INTERVAL_S
             self._open_gates()
             self.save_all()
+            self.attached.look_after()
             with self.lock:
                 self.counters.update(self.node.counters)
 
@@ -593,8 +598,3 @@ class DurableSubscriptions(Observer):
         from tidecast.node.subscriptions_durable_admin import perform
 
         return perform(self, action, arguments)
-
-    @property
-    def directory(self) -> Path:
-        """Where positions are kept."""
-        return self.store.directory

@@ -14,6 +14,7 @@ from tidecast.layout import member as lay
 from tidecast.log.queue_log import QueueLog
 from tidecast.node.subscriptions_durable_state import LaneHere, settled_rows
 from tidecast.queues import window as wi
+from tidecast.queues.attached import AttachedQueue
 from tidecast.queues.subscription_store import SavedLane, SavedSubscription
 from tidecast.queues.where import where_of
 
@@ -23,7 +24,7 @@ def or_default(chosen: Any, default: Any) -> Any:
     return default if chosen is None else chosen
 
 
-def start_token(log: QueueLog, options: ConsumerOptions | None) -> int:
+def start_token(log: QueueLog | AttachedQueue, options: ConsumerOptions | None) -> int:
     """Where a new lane begins; of topics and queues that appear later: at their beginning."""
     if options is None or options.start == "earliest":
         return log.earliest_token

@@ -160,6 +160,7 @@ def redrive(
         queues = [] if here is None else list(here.queues)
         page.partial = bool(behind)
     for one in queues:
+        assert isinstance(one.log, QueueLog)
         page.scan(one.queue, one.log, behind.get(one.queue, 0), dry_run)
     if not dry_run:
         _send(subs, page, to)

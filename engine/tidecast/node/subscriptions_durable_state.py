@@ -13,6 +13,7 @@ import numpy as np
 from tidecast.buffers.member_ring import MemberFile
 from tidecast.config import TopicConfig
 from tidecast.log.queue_log import QueueLog
+from tidecast.queues.attached import AdapterSource, AttachedQueue
 from tidecast.queues.cursor import FETCHING, NOBODY, PAUSED, REASONS, SHARES
 from tidecast.queues.mapper import QueueMap
 from tidecast.queues.sources import LogSource
@@ -32,8 +33,8 @@ class QueueHere:
 
     topic: str
     queue: int
-    log: QueueLog
-    source: LogSource
+    log: QueueLog | AttachedQueue
+    source: LogSource | AdapterSource
     row: int
     paused: bool = False
     unreadable_s: float = -1e9

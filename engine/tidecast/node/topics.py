@@ -49,6 +49,7 @@ def create_topics(node: Node, wanted: Sequence[TopicConfig]) -> dict[str, Tideca
 def _add(node: Node, topic: TopicConfig, taken: dict[tuple[str, int], str]) -> None:
     if topic.name in node.topic_by_name:
         raise Conflict(f"topic {topic.name} exists already")
+    node.consumers.attached.check_writable(topic.name)
     transport = node.topology.transport(topic.transport).name
     topic = msgspec.structs.replace(topic, transport=transport)
     other = taken.get((transport, topic.wire_id))

@@ -35,11 +35,17 @@ class Source(Protocol):
         After None, `poll` is asked until it answers. Raises TidecastError.
         """
 
+    def read_now(self, token: int, buffer: Bytes) -> Fetched | None:
+        """`read` beside what is being read, for one record; it may wait. Raises TidecastError."""
+
     def here(self) -> Rows | None:
         """Words of a READER that the puller may read with by itself; None: it asks `read`."""
 
     def poll(self, now_ns: int) -> Fetched | None:
-        """The answer to a `read` that returned None."""
+        """The answer to a `read` that returned None. Raises TidecastError."""
+
+    def close(self) -> None:
+        """Free all."""
 
 
 class LogSource:
@@ -66,6 +72,10 @@ class LogSource:
         except ValueError:
             return Fetched(0, end, self.reader.need)
         return Fetched(used, max(end, self.reader.next_token))
+
+    def read_now(self, token: int, buffer: Bytes) -> Fetched | None:
+        """See `Source`."""
+        return self.read(token, buffer)
 
     def poll(self, now_ns: int) -> None:
         """A log answers at once."""

@@ -1,0 +1,185 @@
+"""Queues that an adapter keeps, as an engine reads them: a thread a queue asks the adapter.
+
+The puller never waits for it: it asks for a block and goes on with other queues until that is here.
+When nothing more comes the thread waits at the end of the queue, and wakes the puller by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from tidecast.errors import Closed, NotFound, StorageError, TidecastError
+from tidecast.native.mapped import Bytes
+from tidecast.queues.adapter import Adapter, Received, Receiver
+from tidecast.queues.sources import Fetched
+
+FETCH_S, WATCH_S, RETRY_S = 0.1, 0.05, 1.0
+"""How long a receive may wait for a block that is wanted, and for the next record at the end; how
+long nothing is asked after an error."""
+_JOIN_S = 5.0
+
+
+class AttachedQueue:
+    """What is asked about one queue besides its records; by any thread, one after the other.
+
+    Raises what the adapter raises when it cannot say where its queue begins and ends: positions
+    are compared with that.
+    """
+
+    fsync, bytes, segments = "none", 0, ()
+
+    def __init__(self, adapter: Adapter, number: int, on_growth: Callable[[], None]) -> None:
+        self.adapter, self.queue, self.on_growth = adapter, number, on_growth
+        self._receiver = adapter.receiver(number)
+        self._lock = threading.Lock()
+        self._bounds = [self._receiver.earliest(), self._receiver.latest()]
+        self._acked = 0
+
+    @property
+    def earliest_token(self) -> int:
+        """The oldest token that is kept; what was known last while the adapter cannot say."""
+        return self._bound(0, self._receiver.earliest)
+
+    @property
+    def next_token(self) -> int:
+        """The token that the next record will get; as above."""
+        return self._bound(1, self._receiver.latest)
+
+    durable_token = next_token
+
+    def _bound(self, which: int, ask: Callable[[], int]) -> int:
+        with self._lock, contextlib.suppress(TidecastError):
+            self._bounds[which] = ask()
+        return self._bounds[which]
+
+    def token_at_time(self, time_ns: int) -> int:
+        """The first token in a batch with a record not older than this. Raises TidecastError."""
+        with self._lock:
+            return self._receiver.at_time(time_ns)
+
+    def settled(self, token: int) -> None:
+        """No subscription needs what lies before ``token``."""
+        if token > self._acked:
+            with self._lock, contextlib.suppress(TidecastError):
+                self._receiver.ack(token)
+                self._acked = token
+
+    def read_now(self, token: int, buffer: Bytes) -> Fetched:
+        """A block, waited for. Raises TidecastError."""
+        with self._lock:
+            return fetched(self._receiver, token, buffer)
+
+    def source(self) -> AdapterSource:
+        """For the puller."""
+        return AdapterSource(self)
+
+
+def fetched(receiver: Receiver, token: int, buffer: Bytes) -> Fetched:
+    """What a receive brings, or what is oldest when that is gone. Raises TidecastError."""
+    try:
+        got = _received(receiver, token, buffer, FETCH_S)
+    except NotFound:
+        token = receiver.earliest()
+        got = _received(receiver, token, buffer, FETCH_S)
+    if got.bytes == 0:
+        return Fetched(0, token, got.need)
+    return Fetched(got.bytes, max(got.next_token, receiver.latest()))
+
+
+def _received(receiver: Receiver, token: int, buffer: Bytes, timeout_s: float) -> Received:
+    try:
+        return receiver.receive(token, buffer, timeout_s)
+    except TidecastError:
+        raise
+    except Exception as problem:  # the code of others must not end a thread of ours
+        raise StorageError(f"the adapter: {type(problem).__name__}: {problem}") from problem
+
+
+class AdapterSource:
+    """See `tidecast.queues.sources.Source`."""
+
+    def __init__(self, of: AttachedQueue) -> None:
+        self._of = of
+        self._receiver = of.adapter.receiver(of.queue)
+        self._jobs: queue.SimpleQueue[tuple[int, int] | None] = queue.SimpleQueue()
+        self._answer: Fetched | TidecastError | None = None
+        self._block = np.empty(0, dtype=np.uint8)
+        self._target = self._block
+        self._thread: threading.Thread | None = None
+
+    def here(self) -> None:
+        """Nobody else may read."""
+
+    def read(self, token: int, buffer: Bytes) -> None:
+        """See `Source`: the answer comes by `poll`."""
+        self._target, self._answer = buffer, None
+        if self._thread is None:
+            name = f"tidecast-adapter-{self._of.queue}"
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._thread.start()
+        self._jobs.put((token, buffer.size))
+
+    def read_now(self, token: int, buffer: Bytes) -> Fetched:
+        """See `Source`."""
+        return self._of.read_now(token, buffer)
+
+    def poll(self, now_ns: int) -> Fetched | None:
+        """See `Source`. Raises what the adapter raised."""
+        del now_ns
+        answer, self._answer = self._answer, None
+        if isinstance(answer, TidecastError):
+            raise answer
+        if answer is not None:
+            self._target[: answer.used] = self._block[: answer.used]
+        return answer
+
+    def close(self) -> None:
+        """End the thread. Idempotent."""
+        self._jobs.put(None)
+        self._receiver.close()
+        if self._thread is not None:
+            self._thread.join(_JOIN_S)
+            self._thread = None
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        end, pause_s = -1, 0.0
+        while True:
+            job: tuple[int, int] | None = None
+            try:
+                job = self._jobs.get(block=end < 0 or pause_s > 0, timeout=pause_s or None)
+                if job is None:
+                    return
+            except queue.Empty:
+                pass
+            pause_s = 0.0
+            try:
+                if job is None:
+                    end = -1 if self._grew(end) else end
+                else:
+                    self._answer = answer = self._fetch(*job)
+                    end = -1 if answer.need_bytes else answer.end
+            except Closed:
+                return
+            except TidecastError as problem:
+                pause_s = RETRY_S
+                if job is not None:
+                    self._answer, end, pause_s = problem, -1, 0.0
+
+    def _fetch(self, token: int, room: int) -> Fetched:
+        if self._block.size < room:
+            self._block = np.empty(room, dtype=np.uint8)
+        return fetched(self._receiver, token, self._block[:room])
+
+    def _grew(self, end: int) -> bool:
+        got = _received(self._receiver, end, self._block[:1], WATCH_S)
+        if got.bytes or got.need:
+            self._of.on_growth()
+            return True
+        return False

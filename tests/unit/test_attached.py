@@ -1,0 +1,157 @@
+"""An engine that consumes queues of an adapter."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.unit.test_consumer import take, topology
+
+import tidecast.sync
+from tidecast.bench.measure import wait_until
+from tidecast.client.start import Earliest, Latest, Time, Tokens
+from tidecast.errors import ConfigError, Conflict, ConnectionLost, NotFound
+from tidecast.events import QueueUnreadable, RecordsGone
+from tidecast.node.attached import made_by
+from tidecast.node.embedded import EmbeddedLink
+from tidecast.queues import attached
+from tidecast.queues.generator import GeneratorAdapter, Recipe
+from tidecast.sync import Connection
+
+RECIPE = Recipe(seed=3, batch_records=10)
+
+
+@contextmanager
+def fed(data_dir: Path, feed: Any) -> Iterator[Connection]:
+    link = EmbeddedLink.open(topology(), data_dir=data_dir, adapters={"feed": feed})
+    with tidecast.sync.connect(link=link) as client:  # type: ignore[arg-type]
+        yield client
+
+
+def made() -> GeneratorAdapter:
+    """What `--adapter` names in a test."""
+    return GeneratorAdapter(2, 50, RECIPE)
+
+
+def test_an_adapter_is_consumed_acked_and_gone_on_with(tmp_path: Path) -> None:
+    feed = made()
+    receivers: list[Any] = []
+    make = feed.receiver
+
+    def receiver(queue: int) -> Any:
+        receivers.append(make(queue))
+        return receivers[-1]
+
+    feed.receiver = receiver  # type: ignore[method-assign]
+    with fed(tmp_path, feed) as client:
+        with client.consumer("feed", "reader") as consumer:
+            assert consumer.info()["lag"] == 100
+            assert len(set(take(consumer, 60))) == 60
+            feed.grow(1, 25)
+            assert len(take(consumer, 65)) == 65
+            wait_until(lambda: consumer.info()["settled"] == 125, 5.0, "all acks")
+            assert {lane["reason"] for lane in consumer.info()["lanes"]} == {"caught up"}
+            feed.grow(0, 5)  # it waits at the end, and wakes the puller
+            assert len(take(consumer, 5)) == 5
+            wait_until(lambda: {r.acked for r in receivers} == {0, 55, 75}, 5.0, "acks there")
+        for start, n in ((Latest(), 0), (Tokens({0: 50, 1: 75}), 5), (Time(0), 130)):
+            with client.consumer("feed", f"from {start}", start=start) as other:
+                got = take(other, n) if n else other.fetch(1, 0.1)
+                assert len(got) == n
+    with fed(tmp_path, made()) as client, client.consumer("feed", "reader") as consumer:
+        assert consumer.info()["lag"] == 0, "what the adapter has lost is not read again"
+        consumer.seek(Earliest())
+        assert len(take(consumer, 100)) == 100
+
+
+def test_filters_and_dead_letters_hold_for_it(tmp_path: Path) -> None:
+    with fed(tmp_path, made()) as client:
+        consumer = client.consumer("feed", "some", where="size > 60", dead_letter="dead")
+        message = consumer.next(5.0)
+        assert message.size > 60
+        message.term("no good")
+        with client.consumer("dead", "graves") as graves:
+            dead = graves.next(5.0)
+            assert (dead.headers["dead-topic"], dead.data) == ("feed", message.data)
+
+
+def test_errors_of_an_adapter_are_told_and_tried_again(tmp_path: Path) -> None:
+    failing = threading.Event()
+    failing.set()
+
+    def fault(call: int) -> Exception | None:
+        if not failing.is_set():
+            return None
+        return ZeroDivisionError("of theirs") if call % 2 else ConnectionLost("away")
+
+    with fed(tmp_path, GeneratorAdapter(1, 30, RECIPE, fault=fault)) as client:
+        consumer = client.consumer("feed", "reader")
+        told = next(e for e in client.events(5.0) if isinstance(e, QueueUnreadable))
+        assert "away" in told.detail or "ZeroDivisionError: of theirs" in told.detail
+        failing.clear()
+        assert len(take(consumer, 30)) == 30
+
+
+def test_what_the_adapter_no_longer_keeps_is_a_gap(tmp_path: Path) -> None:
+    feed = GeneratorAdapter(1, 30, RECIPE)
+    make = feed.receiver
+
+    def receiver(queue: int) -> Any:
+        one = make(queue)
+        receive = one.receive
+
+        def kept(token: int, buffer: Any, timeout_s: float) -> Any:
+            if token < 20:
+                raise NotFound(f"token {token} is gone")
+            return receive(token, buffer, timeout_s)
+
+        one.receive, one.earliest = kept, lambda: 20  # type: ignore[method-assign]
+        return one
+
+    feed.receiver = receiver  # type: ignore[method-assign]
+    with fed(tmp_path, feed) as client:
+        consumer = client.consumer("feed", "reader", start=Tokens({0: 5}))
+        assert len(take(consumer, 10)) == 10
+        gone = next(e for e in client.events(5.0) if isinstance(e, RecordsGone))
+        assert (gone.first, gone.end) == (5, 20)
+
+
+def test_what_cannot_be(tmp_path: Path) -> None:
+    with fed(tmp_path, made()) as client:
+        with pytest.raises(Conflict, match="it can be consumed here, not published to"):
+            client.publish("feed", b"x")
+        with pytest.raises(Conflict, match="not published to"):
+            client.consumer("orders", "x", dead_letter="feed")
+        one: Any = client.link.node.consumers.attached  # type: ignore[attr-defined]
+        with pytest.raises(Conflict, match="one of this engine's"):
+            one.attach("orders", made())
+        one.detach("feed")
+        with pytest.raises(NotFound):
+            one.detach("feed")
+        one.attach("feed", made())
+        with client.consumer("feed", "reader") as consumer:
+            assert len(take(consumer, 100)) == 100
+
+
+def test_a_function_is_named_by_its_module() -> None:
+    topic, make = made_by(f"feed={__name__}:made")
+    assert (topic, make().queues) == ("feed", 2)
+    for text in ("feed", "feed=x", "feed=no.such:thing", f"feed={__name__}:nothing", "=a:b"):
+        with pytest.raises(ConfigError, match="adapter"):
+            made_by(text)
+
+
+def test_a_block_is_waited_for_by_nobody() -> None:
+    source = attached.AttachedQueue(made(), 0, lambda: None).source()
+    block = np.zeros(1 << 16, dtype=np.uint8)
+    source.read(0, block)
+    wait_until(lambda: source._answer is not None, 5.0, "an answer")
+    got = source.poll(0)
+    assert got is not None
+    assert (got.end, source.poll(0)) == (50, None)
+    source.close()
