@@ -346,6 +346,18 @@ class ConsumerExpelled(Event, frozen=True):
     reason: str
 
 
+class ConsumerLeft(Event, frozen=True):
+    """The client of a consumer died, or left without closing it: others get what it had.
+
+    ``members``: how many the subscription has now.
+    """
+
+    topic: str
+    subscription: str
+    consumer_id: int
+    members: int
+
+
 class SubscriptionDamaged(Event, frozen=True):
     """The file of a subscription was not sound; it was set aside."""
 
@@ -437,5 +449,5 @@ AnyEvent = (
     | RecordsGone | QueueUnreadable | MessageDropped | MessageDead | ConsumerExpelled
     | SubscriptionDamaged | PositionsNotSaved | DeliveryPaused | SubscriptionMoved
     | EngineFault | EngineLost | EngineBack | GatewayLost | GatewayBack | ConsumerRejoined
-    | AccessDenied | PublicationEnded
+    | AccessDenied | PublicationEnded | ConsumerLeft
 )  # fmt: skip

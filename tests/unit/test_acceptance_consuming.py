@@ -231,6 +231,29 @@ def test_bm1_nine_of_ten_paused_at_each_poll_of_one_record() -> None:
         assert sum(source.reads for source in r.sources) == 10
 
 
+@pytest.mark.parametrize("paused", range(10))
+def test_bm1_whatever_part_is_paused_nothing_is_fetched_twice(paused: int) -> None:
+    with rig() as r:
+        rng = np.random.default_rng(paused)
+        m = r.member(in_flight_max=1)
+        lanes = [r.lane(r.queue(), m) for _ in range(10)]
+        for q in range(10):
+            fill(r, q, 3)
+        polled = 0
+        for _ in range(1000):
+            chosen = set(rng.permutation(10)[:paused].tolist())
+            for k, lane in enumerate(lanes):
+                pause_lane(r.puller.words, lane, int(k in chosen))
+            r.run()
+            got = m.take()
+            m.ack_all(got)
+            polled += len(got)
+            if polled == 30:
+                break
+        assert (polled, amplification(r)) == (30, 1.0)
+        assert sum(source.reads for source in r.sources) == 10
+
+
 def test_bm2_amplification_with_a_hundred_queues() -> None:
     with rig() as r:
         m = r.member(in_flight_max=500)
@@ -256,12 +279,20 @@ def test_bm3_one_stuck_beside_thirty_healthy() -> None:
             rounds.append(len(drain(r, *healthy)))
             held += stuck.take()
         assert rounds == [30 * 600] * 4, "the healthy miss nothing"
+        assert reasons(r) == {*[cu.CAUGHT_UP] * 30, cu.NO_CREDIT}, "and the pressure shows"
         assert len(held) == 10
         assert amplification(r) <= 1.02, "they share what was fetched"
         assert blocks_used(r) <= 4
         stuck.ack_all(held)
         rest = drain(r, stuck)
         assert len(held) + len(rest) == len(bodies), "once freed, it gets all of it"
+        assert reasons(r) == {cu.CAUGHT_UP}, "and the pressure is gone"
+
+
+def reasons(r: Rig) -> set[int]:
+    """Why the lanes rest."""
+    lanes = r.puller.state.lanes
+    return set(lanes["reason"][lanes["active"] == 1].tolist())
 
 
 # --- agents ------------------------------------------------------------------------------------

@@ -11,10 +11,12 @@ import pytest
 from tests.unit.test_consumer import BODIES, connected, publish, take, topology
 
 import tidecast
+import tidecast.sync
 from tidecast.bench.measure import wait_until
 from tidecast.client.start import Earliest, Latest, Time, Tokens
 from tidecast.errors import Closed, ConfigError, NotFound, StorageError
 from tidecast.events import (
+    ConsumerLeft,
     DeliveryPaused,
     PositionsNotSaved,
     QueueUnreadable,
@@ -208,6 +210,17 @@ def test_what_the_disk_refuses_is_not_half_done(
         assert [one["name"] for one in subs.perform("list", {})] == ["billing"]
         told = [event for event in client.events() if isinstance(event, PositionsNotSaved)]
         assert told
+
+
+def test_a_client_that_dies_is_told_of(client: Connection) -> None:
+    node = client.link.node  # type: ignore[attr-defined]
+    other = tidecast.sync.connect(link=EmbeddedLink(node, "other", owns_node=False))  # type: ignore[arg-type]
+    with client.consumer("orders", "billing"):
+        lost = other.consumer("orders", "billing")
+        node.client_gone(other.link.client_id)
+        (told,) = [event for event in client.events() if isinstance(event, ConsumerLeft)]
+        assert (told.topic, told.subscription, told.members) == ("orders", "billing", 1)
+        assert told.consumer_id == lost.consumer_id
 
 
 def test_a_damaged_batch_stops_its_queue_and_says_why(client: Connection, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidecast.config import TopicConfig, check_topic_name
@@ -43,6 +44,14 @@ class Attached:
         self.adapters[topic] = adapter
         config = TopicConfig(name=topic, mode="durable", queues=adapter.queues)
         subs.topic_opened(config, queues, QueueMap(adapter.queues))
+
+    def directory(self, topic: str) -> Path | None:
+        """Where the engine keeps what it knows of a topic that an adapter is; None: it is none."""
+        if topic not in self.adapters:
+            return None
+        path = self._subs.node.data_dir / "attached" / topic
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return path
 
     def detach(self, topic: str) -> None:
         """Take it away; subscriptions and their positions stay. Raises NotFound."""

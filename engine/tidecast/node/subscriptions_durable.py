@@ -81,8 +81,7 @@ class DurableSubscriptions(Observer):
         self.puller: Puller | None = None
         self._rows: dict[int, QueueHere] = {}
         self._by_lane: dict[int, tuple[SubscriptionHere, LaneHere]] = {}
-        self._numbers = itertools.count()
-        self._ids = itertools.count(1)
+        self._numbers, self._ids = itertools.count(), itertools.count(1)
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._helper: threading.Thread | None = None
         self._next_save = 0.0
@@ -197,6 +196,7 @@ class DurableSubscriptions(Observer):
             fresh = here is None
             if here is None:
                 here = self.topics[config.name] = TopicHere(config, queue_map)
+                here.directory = self.attached.directory(config.name)
                 if topic is not None:
                     here.store, here.owned = places.store_of(topic), lambda: topic.owned
                     here.directory = topic.directory
@@ -459,6 +459,7 @@ class DurableSubscriptions(Observer):
             for subscription, member in list(self.consumers.values()):
                 if member.client == client_id:
                     self._leave(subscription, member)
+                    self.node.tell_all(places.left(subscription, member))
 
     def _leave(self, subscription: SubscriptionHere, member: MemberHere) -> None:
         assert self.puller is not None
@@ -589,9 +590,8 @@ class DurableSubscriptions(Observer):
         one = self._rows.get(q)
         if one is not None:
             one.unreadable_s = time.monotonic()
-            about: dict[str, Any] = {"topic": one.topic, "queue": one.queue, "token": token}
-            event = ev.QueueUnreadable(detail=problem, **about)
-            self._inbox.put(lambda: self.node.tell_all(event))
+            told = ev.QueueUnreadable(topic=one.topic, queue=one.queue, token=token, detail=problem)
+            self._inbox.put(lambda: self.node.tell_all(told))
 
     def perform(self, action: str, arguments: dict[str, Any]) -> Any:
         """See `Link.subscription`."""

@@ -24,7 +24,7 @@ from tidecast.log.queue_files import QueueFiles, queues_of
 from tidecast.log.takeover import SUBSCRIPTIONS_NAME
 from tidecast.node.durable_topic import DurableTopic
 from tidecast.node.subscriptions_durable_checks import or_default
-from tidecast.node.subscriptions_durable_state import SubscriptionHere, TopicHere
+from tidecast.node.subscriptions_durable_state import MemberHere, SubscriptionHere, TopicHere
 from tidecast.queues.subscription_store import (
     SavedLane,
     SavedSubscription,
@@ -207,6 +207,14 @@ def gone(subs: DurableSubscriptions, name: str) -> None:
         saved.lanes = [lane for lane in saved.lanes if lane.topic != name]
         if saved.pattern == name and not subscription.members:
             del subs.subscriptions[key]
+
+
+def left(subscription: SubscriptionHere, member: MemberHere) -> ev.ConsumerLeft:
+    """A member whose client is gone."""
+    topic, name = subscription.key
+    return ev.ConsumerLeft(
+        topic=topic, subscription=name, consumer_id=member.id, members=len(subscription.members)
+    )
 
 
 def stand_by(
