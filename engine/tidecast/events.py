@@ -449,5 +449,5 @@ AnyEvent = (
     | RecordsGone | QueueUnreadable | MessageDropped | MessageDead | ConsumerExpelled
     | SubscriptionDamaged | PositionsNotSaved | DeliveryPaused | SubscriptionMoved
     | EngineFault | EngineLost | EngineBack | GatewayLost | GatewayBack | ConsumerRejoined
-    | AccessDenied | PublicationEnded | ConsumerLeft
+    | AccessDenied | PublicationEnded | ConsumerLeft | RingDropped
 )  # fmt: skip
