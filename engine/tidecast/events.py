@@ -445,7 +445,7 @@ AnyEvent = (
     | SubscriberEvicted | StaleIncarnation | NodeConflict | TopicConflict | MessagesDropped
     | DiskRefused | DiskBack | TornTail | ProducerFenced | ProducersExpired | RingDrained
     | SegmentsDeleted | QueuesTaken | QueuesReleased | QueuesLost | ConsumerStandsBy
-    | PublisherRefused | PublisherWaits | ProducerHole
+    | PublisherRefused | PublisherWaits | ProducerHole | RingDropped
     | RecordsGone | QueueUnreadable | MessageDropped | MessageDead | ConsumerExpelled
     | SubscriptionDamaged | PositionsNotSaved | DeliveryPaused | SubscriptionMoved
     | EngineFault | EngineLost | EngineBack | GatewayLost | GatewayBack | ConsumerRejoined

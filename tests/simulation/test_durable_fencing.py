@@ -49,7 +49,7 @@ class Left(Pair):
             again.publish(payload, key=b"k", flush=True)
         net.run(1e5)
         self.crash(self.b)
-        net.run(5e6)
+        net.run(1e6)
 
     def fenced(self) -> int:
         engine = self.a.engine
@@ -247,16 +247,16 @@ def test_a_setup_is_taken_before_another_is_written_over_it(net: Network) -> Non
 def test_a_producer_that_is_silent_for_its_time_to_live_is_forgotten_and_that_is_told(
     net: Network,
 ) -> None:
-    two = Pair(net, producer_ttl_s=100.0)
+    two = Pair(net, producer_ttl_s=20.0)
     known = two.a.engine.durable.topics["orders"].producers.known
     idle = two.publisher(producer="idle")
     gone = two.publisher(producer="gone")
     for publisher in (idle, gone):
         publisher.publish(b"1", ack="durable")
     gone.close()
-    net.run(90e6)
+    net.run(15e6)
     assert len(known) == 2
-    net.run(30e6)
+    net.run(10e6)
     assert list(known) == [idle.producer_session.producer_id], "one with a session stays"
     told = [e for e in two.a.engine.durable.told if isinstance(e, ProducersExpired)]
     assert [(e.topic, e.producers) for e in told] == [("orders", 1)]
