@@ -60,7 +60,10 @@ def run(settings: Settings, *, local_token: bool) -> None:
     if server.problem is not None:
         raise server.problem
     if not server.started:
-        raise Conflict(f"the control service could not start on {settings.host}:{settings.port}")
+        raise Conflict(
+            f"the control service could not start on {settings.host}:{settings.port}: choose "
+            "another port with --port, or end who has it (ss -ltnp shows it)"
+        )
 
 
 @click.command("tidecast control")

@@ -7,6 +7,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from tests.support.fake_node import FakeNode
 from tidecast.buffers.counters import CountersFile
 from tidecast.cli import COMMANDS, main
 from tidecast.cli.common import stoppable
+from tidecast.cli.control import PORTS_TRIED_MAX, free_port
 from tidecast.cli.splitting import splitter_of
 from tidecast.cli.top import ROWS_SHOWN_MAX
 from tidecast.cli.topic import _SETTINGS
@@ -105,6 +107,14 @@ def test_errors_and_usage(tmp_path: Path) -> None:
     assert "Traceback" not in result.stderr
     assert CliRunner().invoke(main, ["nonsense"]).exit_code == 2
     assert "tidecast 0." in CliRunner().invoke(main, ["--version"]).output
+
+
+def test_a_second_platform_takes_the_next_port() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert port < free_port(port) < port + PORTS_TRIED_MAX
 
 
 def test_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 STATE_NAME, TOKEN_NAME, LOG_NAME = "control-service.json", "enrol.token", "control-service.log"
 STOP_TIMEOUT_S = 20.0
 LOG_LINES_SHOWN = 20
+PORT, PORTS_TRIED_MAX = 7480, 20
 
 
 @click.command()
@@ -109,6 +111,16 @@ def start_service(data_dir: Path, *options: str) -> Service:
     process.wait()
     said = log.read_text("utf-8", "replace").strip().splitlines()[-LOG_LINES_SHOWN:]
     raise Failure("\n".join(said) or f"the control service did not start; see {log}")
+
+
+def free_port(first: int = PORT) -> int:
+    """``first``, or the next one that no other platform of this machine listens on; 0: any."""
+    for port in range(first, first + PORTS_TRIED_MAX):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
+    return 0
 
 
 def service_state(data_dir: Path) -> dict[str, Any] | None:

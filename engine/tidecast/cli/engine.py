@@ -157,7 +157,8 @@ _control_options = (
 @click.option("--detach", is_flag=True, help="Start in the background and return when ready.")
 @click.option("--no-control", is_flag=True, help="An engine alone, without the control service.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=None, metavar="PORT",
-              help="Port of the control service on loopback. [default: 7480]")  # fmt: skip
+              envvar="TIDECAST_CONTROL_PORT", help="Port of the control service on loopback. "
+              "[default: 7480, or the next that is free]")  # fmt: skip
 def up(
     data_dir: Path, topology_file: Path | None, token: str | None, gateway: str, detach: bool,
     no_control: bool, port: int | None,
@@ -167,7 +168,7 @@ def up(
     In the foreground until Ctrl-C, or in the background with --detach. When it runs already, says
     so and returns.
     """
-    from tidecast.cli.control import local_token, service_state, start_service
+    from tidecast.cli.control import free_port, local_token, service_state, start_service
     from tidecast.node.process import read_state, running_pid
 
     pid = running_pid(data_dir)
@@ -183,8 +184,7 @@ def up(
     if not no_control:
         out = console(stderr=True)
         with out.status("starting Postgres and the control service"):
-            options = [] if port is None else ["--port", str(port)]
-            service = start_service(data_dir, *options)
+            service = start_service(data_dir, "--port", str(free_port() if port is None else port))
         click.echo("\n".join(service.lines))
     try:
         if detach:
