@@ -59,6 +59,7 @@ def test_a_subscription_is_made_seen_paused_and_moved(
         lambda: {q["state"] for q in control.api.get("/queues").json()["items"]} == {"paused"},
         "the queues' pause", timeout_s=30,
     )  # fmt: skip
+    _redriving(control)
     _browsing(control)
     _purging(control)
     client.close()
@@ -91,6 +92,16 @@ def _statuses(control: Running) -> None:
         assert edge in flow["edges"]
     assert flow["edges"][f"agent/{node}>subscription/billing"]["lag_packets"] == "10"
     assert not [e for e in flow["edges"] if e.startswith("topic/orders>subscriber/")]
+
+
+def _redriving(control: Running) -> None:
+    """Which dead letters, by a filter; what is wrong in it is said."""
+    at, where = "/subscriptions/billing/redrive?dry_run=true", 'headers["dead-attempts"] > 1'
+    told = control.api.post(at, json={"where": where}).json()
+    assert told["results"][0]["value"]["records"] == 0
+    assert told["cli"].endswith(f"--where '{where}' --dry-run")
+    wrong = control.api.post(at, json={"where": "price > 3"})
+    assert "'price' at character 1" in wrong.text
 
 
 def _browsing(control: Running) -> None:

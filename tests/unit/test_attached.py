@@ -18,6 +18,7 @@ from tidecast.client.start import Earliest, Latest, Time, Tokens
 from tidecast.errors import ConfigError, Conflict, ConnectionLost, NotFound
 from tidecast.events import QueueUnreadable, RecordsGone
 from tidecast.node.attached import made_by
+from tidecast.node.control_link_queues import Times, samples
 from tidecast.node.embedded import EmbeddedLink
 from tidecast.queues import attached
 from tidecast.queues.generator import GeneratorAdapter, Recipe
@@ -58,6 +59,9 @@ def test_an_adapter_is_consumed_acked_and_gone_on_with(tmp_path: Path) -> None:
             assert {lane["reason"] for lane in consumer.info()["lanes"]} == {"caught up"}
             feed.grow(0, 5)  # it waits at the end, and wakes the puller
             assert len(take(consumer, 5)) == 5
+            shown = samples(client.link.node, Times())["queues"]  # type: ignore[attr-defined]
+            feeds = [(q["number"], q["latest"]) for q in shown if q["topic"] == "feed"]
+            assert feeds == [(0, 55), (1, 75)]
             wait_until(lambda: {r.acked for r in receivers} == {0, 55, 75}, 5.0, "acks there")
         for start, n in ((Latest(), 0), (Tokens({0: 50, 1: 75}), 5), (Time(0), 130)):
             with client.consumer("feed", f"from {start}", start=start) as other:

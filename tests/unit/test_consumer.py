@@ -296,6 +296,10 @@ def test_a_redrive_goes_page_by_page_and_does_not_read_again_what_is_done(
             pages.append(consumer.redrive(dry_run=True, reason="bad", after=pages[-1]["next"]))
         assert [page["scanned"] for page in pages] == [4, 2]
         assert sum(page["records"] for page in pages) == 5
+        node: Any = client.link.node  # type: ignore[attr-defined]
+        which = {"pattern": "orders", "name": "work", "reason": "bad", "dry_run": True}
+        counted = [again.redrive_pages(node.consumers, which, most)["records"] for most in (3, 9)]
+        assert counted == [3, 5], "as REST asks for them"
         assert consumer.redrive(limit=1)["records"] == 1
         found, after = 1, None
         for _ in range(3):

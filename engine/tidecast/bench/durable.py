@@ -9,10 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tidecast.bench.measure import Result, Worker, machine, run_together, wait_until, workers
 from tidecast.config import topology_from
+from tidecast.config_leases import SHARED
 
 MESSAGE_BYTES = 100
 BLOCK_BYTES = 512 * 1024
@@ -165,7 +167,8 @@ def recovery(note: Note, *, gigabytes: float = 1.0) -> Result:
     """An engine is killed (-9) amid appends to a large queue: how soon does the next one serve?
 
     ``serve_s``: from the start of an engine until a consumer has the oldest record, kernels loaded
-    from their cache. ``recover_s``: the queue's part of it, once more.
+    from their cache. ``recover_s``: the queue's part of it, once more. ``takeover_s``: of an engine
+    that takes the queue by a lease, and copies its newest segment, until it could append.
     """
     from tidecast.log.files import queue_directory
     from tidecast.log.verify import queue_bytes
@@ -190,7 +193,15 @@ def recovery(note: Note, *, gigabytes: float = 1.0) -> Result:
         topic = DurableTopic.open(config, Path(folder), time.time_ns())
         result.metrics["recover_s"] = round(time.perf_counter() - began, 4)
         result.metrics["queue_bytes"] = topic.logs[0].bytes
+        newest = topic.logs[0].segments[-1].bytes
         topic.close()
+        note("another engine takes the queue over, as from one that died")
+        shared = msgspec.structs.replace(config, owner=SHARED)
+        began = time.perf_counter()
+        taken = DurableTopic.open(shared, Path(folder), time.time_ns(), 1, "next")
+        result.metrics["takeover_s"] = round(time.perf_counter() - began, 4)
+        result.metrics["takeover_copied_bytes"] = newest
+        taken.close()
     result.floor["serve_s"] = SERVE_S_MAX
     result.compare("serve_s")
     return result
