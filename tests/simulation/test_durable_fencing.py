@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -25,6 +26,12 @@ from tidecast.testing import Network, SimulatedNode
 
 OLDER = [b"of before %d" % i for i in range(2, 7)]
 NEWER = [b"of after %d" % i for i in range(2, 5)]
+
+
+def cases(*fast: bool) -> list[Any]:
+    """All of two switches; those that are not ``fast`` are run with the long tests."""
+    each = itertools.product([False, True], repeat=2)
+    return [pytest.param(*one, marks=[] if one == fast else pytest.mark.long) for one in each]
 
 
 class Left(Pair):
@@ -73,8 +80,7 @@ def net(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
         yield made
 
 
-@pytest.mark.parametrize("line", [False, True])
-@pytest.mark.parametrize("owner_restarts", [False, True])
+@pytest.mark.parametrize(("line", "owner_restarts"), cases(False, True))
 def test_a_ring_whose_publisher_is_gone_never_fences_one_that_lives(
     net: Network, line: bool, owner_restarts: bool
 ) -> None:
@@ -96,8 +102,7 @@ def test_a_ring_whose_publisher_is_gone_never_fences_one_that_lives(
     assert not three.b.engine.pubs, "nothing stays of it"
 
 
-@pytest.mark.parametrize("line", [False, True])
-@pytest.mark.parametrize("owner_restarts", [False, True])
+@pytest.mark.parametrize(("line", "owner_restarts"), cases(False, True))
 def test_one_that_comes_when_the_next_has_ended_is_older_than_that(
     net: Network, line: bool, owner_restarts: bool
 ) -> None:
@@ -115,8 +120,7 @@ def test_one_that_comes_when_the_next_has_ended_is_older_than_that(
     assert [e.first for e in three.dropped()] == [2]
 
 
-@pytest.mark.parametrize("line", [False, True])
-@pytest.mark.parametrize("owner_restarts", [False, True])
+@pytest.mark.parametrize(("line", "owner_restarts"), cases(True, True))
 def test_one_that_nobody_came_after_is_stored_however_late(
     net: Network, line: bool, owner_restarts: bool
 ) -> None:
@@ -129,10 +133,9 @@ def test_one_that_nobody_came_after_is_stored_however_late(
     assert not three.dropped()
 
 
-@pytest.mark.parametrize("line", [False, True])
-@pytest.mark.parametrize("at", ["a", "c"])
+@pytest.mark.parametrize(("line", "at_owner"), cases(False, False))
 def test_of_two_that_wait_what_was_left_behind_comes_first(
-    net: Network, line: bool, at: str
+    net: Network, line: bool, at_owner: bool
 ) -> None:
     """The new one asked before; the owner has just begun, and so waits for others a while."""
     three = Left(net, line=line)
@@ -141,7 +144,7 @@ def test_of_two_that_wait_what_was_left_behind_comes_first(
     three.shut.clear()
     comes_ns = net.clock() + 900_000_000
     net.intercept(lambda p: p.source != three.b.id or net.clock() > comes_ns)
-    next_ = three.opened(three.a if at == "a" else three.c)
+    next_ = three.opened(three.a if at_owner else three.c)
     assert next_.producer_session.first_seq == 2 + len(OLDER)
     next_.publish(b"last", key=b"k", ack="durable", timeout=30.0)
     assert three.payloads() == [b"1", *OLDER, b"last"]

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.project import ROOT
@@ -81,6 +82,10 @@ class Collected:
     def count(self) -> int:
         self.events += self.link.take_events()
         return len(self.events)
+
+    def now(self) -> list[object]:
+        self.count()
+        return self.events
 
 
 def test_a_client_opens_and_closes(served: Served, link: SocketLink) -> None:
@@ -154,6 +159,38 @@ def test_events_are_pushed_and_ring_the_bell(
     assert link.bells[at : at + 4].view("<u4")[0] >= 4
     served.node.emit(link.client_id, Gap(topic="a", node="x", session=1, first=2, end=3, at_ns=5))
     eventually(lambda: got.count() == 1001, "one more")
+
+
+@pytest.mark.parametrize("when", ["first", "again"])
+def test_events_right_behind_the_welcome_are_taken_and_more_may_follow(
+    served: Served, eventually: Eventually, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """Before whoever connects has gone on: an engine that begins has much to tell."""
+    ask = socket_session._Wire.ask
+
+    def slowly(wire: Any, body: Any, timeout_s: float) -> Any:
+        answer = ask(wire, body, timeout_s)
+        if isinstance(answer, frames.Welcome):
+            event = PeerJoined(node="x", node_id=7, incarnation=2)
+            served.node.emit(answer.client_id, event)
+            eventually(lambda: event in wire._session()._events, "the event")
+        return answer
+
+    if when == "first":
+        monkeypatch.setattr(socket_session._Wire, "ask", slowly)
+    link = SocketLink.connect(served.data_dir, "test")
+    if when == "again":
+        got = Collected(link)
+        link._wire.abandon()
+        eventually(lambda: EngineLost in [type(e) for e in got.now()], "it is lost")
+        monkeypatch.setattr(socket_session._Wire, "ask", slowly)
+        link.reconnect()
+    got = Collected(link)
+    got.count()
+    served.node.emit(link.client_id, PeerJoined(node="y", node_id=8, incarnation=2))
+    eventually(lambda: "y" in [getattr(e, "node", "") for e in got.now()], "one more")
+    link.stats()
+    link.close()
 
 
 def test_many_untaken_events_stay_in_the_engine(

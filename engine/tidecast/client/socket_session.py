@@ -114,7 +114,7 @@ class _Wire:
                 elif isinstance(message, frames.Goodbye):
                     reason = message.reason
                 elif (session := self._session()) is not None:
-                    session._pushed(list(message.events))  # noqa: SLF001 - one unit of two classes
+                    session._pushed(self, list(message.events))  # noqa: SLF001 - one unit
         except (OSError, msgspec.DecodeError, ConnectionLost) as problem:
             reason = f"the connection to the engine broke: {problem}"
         with self._lock:
@@ -306,12 +306,13 @@ class Session:
         if self._closed:
             raise Closed("the connection is closed")
 
-    def _pushed(self, events: list[Event]) -> None:
+    def _pushed(self, wire: _Wire, events: list[Event]) -> None:
+        """Events came, maybe right behind the welcome: ``wire`` need not be ours yet."""
         self._events.extend(events)
         self._owed = len(self._events) >= EVENTS_HELD_MAX
         if not self._owed:
             with contextlib.suppress(ConnectionLost):
-                self._wire.post(frames.EventsTaken())
+                wire.post(frames.EventsTaken())
         self._ring()
 
     def _dropped(self, wire: _Wire, reason: str) -> None:
