@@ -49,6 +49,7 @@ LIVE_TOPIC_FIELDS = frozenset(
 """Settings of a topic that change while it runs; the others need it to be made anew."""
 
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
+PacketBytes = Annotated[int, Meta(ge=PACKET_BYTES_MIN, le=PACKET_BYTES_MAX, multiple_of=8)]
 RingBytes = Annotated[int, Meta(ge=16 * 1024, le=RING_BYTES_MAX)]
 Probability = Annotated[float, Meta(ge=0.0, le=1.0)]
 
@@ -79,9 +80,7 @@ class TransportConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     ttl: Annotated[int, Meta(ge=0, le=255)] | None = None
     peers: Annotated[list[str], Meta(max_length=PEERS_MAX)] = []
     bind: str = ""
-    packet_bytes: Annotated[int, Meta(ge=PACKET_BYTES_MIN, le=PACKET_BYTES_MAX, multiple_of=8)] = (
-        1400
-    )
+    packet_bytes: PacketBytes = 1400
     socket_buffer_bytes: Annotated[int, Meta(ge=64 * 1024, le=1 << 30)] = 4 * MIB
     idle: Literal["busy", "backoff", "block"] = "backoff"
     rate_packets_per_s: Count = 0
@@ -93,6 +92,11 @@ class TransportConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     def is_network(self) -> bool:
         """Packets leave this process through a socket."""
         return self.kind in ("udp-multicast", "udp-unicast")
+
+    @property
+    def sends_to_nobody(self) -> bool:
+        """It has no peers, which is right for an engine that only receives."""
+        return self.kind == "udp-unicast" and not self.peers
 
     @property
     def is_loopback(self) -> bool:

@@ -268,8 +268,8 @@ def check_interfaces(place: Place) -> Iterator[Finding]:
 
 
 def network_findings(place: Place) -> list[Finding]:
-    """What is wrong with interfaces and routes; cheap enough for each start of an engine."""
-    found = [*check_interfaces(place), *check_routes(place)]
+    """What is wrong with interfaces, peers and routes; cheap enough for each start of an engine."""
+    found = [*check_interfaces(place), *check_peers(place), *check_routes(place)]
     return [each for each in found if each.status != OK]
 
 
@@ -293,6 +293,33 @@ def _interface_finding(check: str, transport: TransportConfig, found: Interface)
             mend=f"set packet_bytes to {(found.mtu - IP_UDP_HEADER_BYTES) // 8 * 8} or less",
         )  # fmt: skip
     return Finding(check=check, status=OK, detail=detail)
+
+
+def check_peers(place: Place) -> Iterator[Finding]:
+    """A udp-unicast transport sends to its peers alone, and their names must be known."""
+    for transport in place.networks():
+        if transport.kind != "udp-unicast":
+            continue
+        check = f"peers of {transport.name}"
+        if transport.sends_to_nobody:
+            yield Finding(
+                check=check, status=WARN, detail="none: it sends to nobody, and only receives",
+                mend=f"set peers in the topology: [other-host:{transport.port}]",
+            )  # fmt: skip
+            continue
+        unknown = []
+        for host, port in transport.peer_addresses:
+            try:
+                socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_DGRAM)
+            except OSError:
+                unknown.append(host)
+        if unknown:
+            yield Finding(
+                check=check, status=FAIL, detail=f"{', '.join(unknown)}: no such host is known",
+                mend="mend peers in the topology, or DNS, or /etc/hosts",
+            )  # fmt: skip
+        else:
+            yield Finding(check=check, status=OK, detail=", ".join(transport.peers))
 
 
 def check_routes(place: Place) -> Iterator[Finding]:
@@ -442,19 +469,26 @@ def check_offload(_: Place) -> Iterator[Finding]:
 
 CHECKS: tuple[Callable[[Place], Iterator[Finding]], ...] = (
     check_python, check_cores, check_clock, check_data_dir, check_shared_memory, check_engine,
-    check_socket_buffers, check_interfaces, check_routes, check_rp_filter, check_firewall,
-    check_round_trip, check_offload,
+    check_socket_buffers, check_interfaces, check_peers, check_routes, check_rp_filter,
+    check_firewall, check_round_trip, check_offload,
 )  # fmt: skip
 
 
-def examine(data_dir: Path, root: Path = Path("/")) -> list[Finding]:
-    """Run all checks; a broken topology file is itself a finding."""
+def examine(
+    data_dir: Path, root: Path = Path("/"), topology_file: Path | None = None
+) -> list[Finding]:
+    """Run all checks; a broken topology file is itself a finding.
+
+    ``topology_file``: instead of the one in the data directory.
+    """
     findings: list[Finding] = []
-    path = topology_path(data_dir)
+    path = topology_file or topology_path(data_dir)
     try:
         topology = load_topology(path)
         findings.append(Finding(check="topology", status=OK, detail=str(path)))
-    except NotFound:
+    except NotFound as problem:
+        if topology_file is not None:
+            raise problem from None
         topology = default_topology()
         findings.append(Finding(check="topology", status=OK, detail="the default one"))
     except TidecastError as problem:

@@ -124,6 +124,28 @@ class MessagesDropped(Event, frozen=True):
     messages: int
 
 
+class MessagesUnsent(Event, frozen=True):
+    """A live publication is gone with messages in its ring that were not sent to other nodes.
+
+    Its topic was deleted or made anew and its writer did not stop, or it was closed and a rate
+    limit or a receiver held it back for half a minute.
+    """
+
+    topic: str
+    session: int
+    messages: int
+    bytes: int
+
+
+class PublisherUnheard(Event, frozen=True):
+    """A publisher's transport sends to no other node: ``mend`` says what to do about it."""
+
+    topic: str
+    session: int
+    transport: str
+    mend: str
+
+
 class DiskRefused(Event, frozen=True):
     """The disk takes no more records of a durable topic; its publishers' rings fill up."""
 
@@ -272,15 +294,17 @@ class SegmentsDeleted(Event, frozen=True):
 
 
 class EngineFault(Event, frozen=True):
-    """A job of an engine failed in a way nobody foresaw: a fault of Tidecast. The engine goes on.
+    """A part of an engine failed in a way nobody foresaw: a fault of Tidecast. The engine goes on.
 
-    What the job was to do is not done; its traceback is in the engine's log. ``faults``: how many
-    there were since the engine began; the same again and again is told each ten seconds.
+    ``agent``: the conductor, or the thread that it came from (``sender-multicast``). What it was to
+    do is not done; the traceback is in the engine's log. ``faults``: how many there were since the
+    engine began; the same again and again is told each ten seconds.
     """
 
     node: str
     problem: str
     faults: int
+    agent: str = "conductor"
 
 
 class EngineLost(Event, frozen=True):
@@ -443,9 +467,9 @@ class ConsumerRejoined(Event, frozen=True):
 AnyEvent = (
     ImageAvailable | ImageGone | Gap | PeerJoined | PeerTimeout | ReceiverJoined | ReceiverTimeout
     | SubscriberEvicted | StaleIncarnation | NodeConflict | TopicConflict | MessagesDropped
-    | DiskRefused | DiskBack | TornTail | ProducerFenced | ProducersExpired | RingDrained
-    | SegmentsDeleted | QueuesTaken | QueuesReleased | QueuesLost | ConsumerStandsBy
-    | PublisherRefused | PublisherWaits | ProducerHole | RingDropped
+    | MessagesUnsent | PublisherUnheard | DiskRefused | DiskBack | TornTail | ProducerFenced
+    | ProducersExpired | RingDrained | RingDropped | SegmentsDeleted | QueuesTaken | QueuesReleased
+    | QueuesLost | ConsumerStandsBy | PublisherRefused | PublisherWaits | ProducerHole
     | RecordsGone | QueueUnreadable | MessageDropped | MessageDead | ConsumerExpelled
     | SubscriptionDamaged | PositionsNotSaved | DeliveryPaused | SubscriptionMoved
     | EngineFault | EngineLost | EngineBack | GatewayLost | GatewayBack | ConsumerRejoined

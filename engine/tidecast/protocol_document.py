@@ -16,6 +16,7 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterable
+from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -68,7 +69,7 @@ FRAME = Layout(
 PACKET_FLAGS = {
     "RETRANSMIT": ("DATA", "sent again because of a NAK"),
     "END": ("HEARTBEAT", "the session is over; `seq` is the first packet that will never come"),
-    "WANT_SETUP": ("STATUS", "the receiver does not know this session; send SETUP"),
+    "WANT_SETUP": ("STATUS", "the receiver has no image, or none that will do: send SETUP"),
     "PROBE": ("HEARTBEAT", "tail-loss probe"),
     "LEAVE": ("STATUS", "the receiver leaves; forget it"),
     "REPORT": ("HEARTBEAT", "not all is confirmed as consumed; answer with STATUS"),
@@ -97,6 +98,7 @@ TIMERS: tuple[tuple[str, str, str], ...] = (
     ("agents.sender", "SETUP_INTERVAL_NS", "SETUP repeats after that"),
     ("agents.sender", "SETUP_THROTTLE_NS", "delay of the SETUP that answers WANT_SETUP"),
     ("agents.receiver", "WANT_INTERVAL_NS", "at most one WANT_SETUP a transport in this time"),
+    ("agents.receiver", "WANT_AGAIN_NS", "WANT_SETUP repeats for a subscription"),
     ("topic", "linger_us", "age at which the sender seals an open packet (0: at once)"),
     ("agents.sending", "NEAR_LIMIT_LINGER_NS", "the least linger while a rate limit holds back"),
     (
@@ -391,24 +393,10 @@ def enum_docs(kind: Any) -> dict[str, str]:
     return found
 
 
-def counters_table() -> str:
-    """Every counter."""
-    docs = enum_docs(counters.Counter)
-    rows = [(int(each), f"`{each.name}`", docs[each.name]) for each in counters.Counter]
-    return table(("column", "counter", "meaning"), rows)
-
-
-def queue_counters_table() -> str:
-    """Every counter of a queue."""
-    docs = enum_docs(counters.QueueCounter)
-    rows = [(int(each), f"`{each.name}`", docs[each.name]) for each in counters.QueueCounter]
-    return table(("column", "counter", "meaning"), rows)
-
-
-def gateway_counters_table() -> str:
-    """Every counter of the gateway."""
-    docs = enum_docs(counters.GatewayCounter)
-    rows = [(int(each), f"`{each.name}`", docs[each.name]) for each in counters.GatewayCounter]
+def counters_table(columns: type[IntEnum]) -> str:
+    """Every counter of a kind of row."""
+    docs = enum_docs(columns)
+    rows = [(int(each), f"`{each.name}`", docs[each.name]) for each in columns]
     return table(("column", "counter", "meaning"), rows)
 
 
@@ -469,9 +457,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "counters-map": counters_map,
     "counters-header": lambda: record(COUNTERS_HEADER),
     "counters-row": lambda: record(counters.ROW_INFO),
-    "counters": counters_table,
-    "queue-counters": queue_counters_table,
-    "gateway-counters": gateway_counters_table,
+    "counters": lambda: counters_table(counters.Counter),
+    "node-counters": lambda: counters_table(counters.NodeCounter),
+    "queue-counters": lambda: counters_table(counters.QueueCounter),
+    "gateway-counters": lambda: counters_table(counters.GatewayCounter),
     "segment-header": lambda: record(segment.SEGMENT_HEADER),
     "batch-header": lambda: record(segment.BATCH_HEADER),
     "record": lambda: record(segment.RECORD),

@@ -18,7 +18,7 @@ from tidecast.agents.publications import NAMES_KEPT_MAX
 from tidecast.errors import NoResponders
 from tidecast.events import ImageGone, ReceiverJoined
 from tidecast.layout import packet as wire
-from tidecast.testing import Network
+from tidecast.testing import Network, SimulatedNode
 
 
 def test_a_subscriber_that_was_there_first_gets_everything_from_packet_0() -> None:
@@ -255,3 +255,117 @@ def test_patterns_cover_topics_that_appear_later() -> None:
         assert net.settle()
         reader.take()
         assert sorted(reader.found) == sorted(streams[0].messages + streams[1].messages)
+
+
+def _history(net: Network, count: int = 300) -> tuple[SimulatedNode, SimulatedNode, Stream]:
+    """Two nodes whose history has room for 64 packets, and a stream on the first."""
+    a, b = network_of(net, "ab", history_bytes=1 << 17)
+    return a, b, Stream(a, count=count, size=1300)
+
+
+@pytest.mark.parametrize("drop", [0.0, 0.05])
+def test_history_is_there_beside_a_subscription_that_began_live(drop: float) -> None:
+    with Network(seed=20, delay_us=20, drop=drop) as net:
+        _, b, stream = _history(net)
+        stream.count = 200
+        assert transfer(net, [stream], [], until=lambda: stream.done == 200)
+        net.run(50_000)
+        live = Reader(b)  # a late joiner: its image begins at the live edge
+        net.run(50_000)
+        stream.count = 202
+        assert transfer(net, [stream], [], until=lambda: (live.take(), len(live.found) == 2)[1])
+        late = [Reader(b, start=Earliest()), Reader(b, start=Earliest())]
+        net.run(100_000)
+        stream.count = 230
+        assert transfer(net, [stream], [live], until=lambda: stream.done == 230)
+        assert net.settle()
+        for reader in late:
+            reader.take()
+            assert 32 <= len(reader.found) - 28 <= 94
+            assert reader.found == stream.messages[-len(reader.found) :]
+            assert not reader.gaps
+        live.take()
+        assert live.found == stream.messages[200:]
+
+
+def test_history_that_moves_on_while_one_joins_is_no_gap() -> None:
+    """The publisher is at it: what history held at its SETUP is gone when it is asked for."""
+    with Network(seed=25, delay_us=300) as net:
+        _, b, stream = _history(net)
+        stream.count = 3000
+        transfer(net, [stream], [], until=lambda: stream.done > 500, burst=4)
+        late = Reader(b, start=Earliest())
+        assert transfer(net, [stream], [late], until=lambda: stream.done == 3000, burst=4)
+        found = settle_and_read(net, late)
+        assert len(found) > 2000
+        assert found == stream.messages[-len(found) :]
+        assert not late.gaps
+        assert b.count("lost_for_good") == 0
+
+
+def test_history_that_the_live_image_holds_needs_no_other() -> None:
+    with Network(seed=21, delay_us=20) as net:
+        _, b, stream = _history(net, count=40)
+        live = Reader(b)
+        net.run(20_000)
+        assert transfer(net, [stream], [live])
+        late = Reader(b, start=Earliest())
+        late.take()
+        assert late.found == stream.messages  # at once: nothing is asked for
+        assert len(b.engine.images_by_id) == 1
+        stream.count = 400
+        late.paused = True
+        transfer(net, [stream], [live], until=lambda: stream.done == 400, limit_us=100_000)
+        late.paused = False
+        assert transfer(net, [stream], [live, late])
+        assert live.found == late.found == stream.messages
+        assert not late.gaps
+
+
+def test_the_live_edge_is_there_beside_a_subscription_with_history() -> None:
+    with Network(seed=22, delay_us=20, drop=0.05) as net:
+        _, b, stream = _history(net)
+        stream.count = 60
+        assert transfer(net, [stream], [], until=lambda: stream.done == 60)
+        early = Reader(b, start=Earliest())
+        assert settle_and_read(net, early) == stream.messages
+        late = Reader(b, start=Latest())
+        stream.count = 300
+        assert transfer(net, [stream], [early, late], until=lambda: len(early.found) == 300)
+        assert settle_and_read(net, late) == stream.messages[60:]
+        assert early.found == stream.messages
+        assert len(b.engine.images_by_id) == 1
+
+
+def test_the_live_edge_does_not_wait_for_an_image_that_catches_up() -> None:
+    with Network(seed=23, delay_us=500) as net:
+        _, b, stream = _history(net)
+        stream.count = 50
+        assert transfer(net, [stream], [], until=lambda: stream.done == 50)
+        net.run(50_000)
+        early = Reader(b, start=Earliest())
+        assert net.run(100_000, until=lambda: b.engine.images_by_id)  # it has nothing yet
+        live = Reader(b, start=Latest())
+        stream.count = 60
+        assert transfer(net, [stream], [early, live], until=lambda: len(live.found) == 10)
+        assert settle_and_read(net, early) == stream.messages
+        assert live.found == stream.messages[50:]
+
+
+def test_each_goes_on_where_it_was_when_a_silent_publisher_is_back() -> None:
+    with Network(seed=24, delay_us=20) as net:
+        _, b, stream = _history(net, count=40)
+        early = Reader(b, start=Earliest())
+        net.run(20_000)
+        assert transfer(net, [stream], [early])
+        net.switch.drop = 1.0
+        net.run(15_000_000)
+        late = Reader(b, start=Latest())
+        net.switch.drop = 0.0
+        net.run(2_000_000)
+        stream.count = 60
+        assert transfer(net, [stream], [early, late], until=lambda: len(early.found) == 60)
+        assert net.settle()
+        late.take()
+        assert early.found == stream.messages
+        assert late.found == stream.messages[40:]

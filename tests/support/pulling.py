@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tidecast.agents.puller_shell import Dead, Observer, Puller
+from tidecast.agents.puller_observer import Dead, Observer
+from tidecast.agents.puller_shell import Puller
 from tidecast.buffers import member_ring as mr
 from tidecast.layout import member as lay
 from tidecast.layout import ring as rl

@@ -14,6 +14,7 @@ from tests.support.lab import Lab, Platform, free_port, multicast, topology
 
 from tidecast.config import topology_from
 from tidecast.errors import PayloadTooLarge, Timeout
+from tidecast.events import PublisherUnheard
 from tidecast.sync import Connection
 
 
@@ -101,6 +102,24 @@ def test_unicast_with_two_peers(lab: Lab, eventually: Eventually) -> None:
     for each in subscriptions.values():
         got = _take(each, 3000)
         assert {name: got.count(name.encode()) for name in names} == dict.fromkeys(names, 1000)
+
+
+def test_pub_to_one_node(lab: Lab) -> None:
+    left, right = lab.pair()
+    here, there = left.connect().subscribe("one"), right.connect().subscribe("one")
+    left.run("pub", "one", "--to", "right", "--message", "for you")
+    left.run("pub", "one", "--message", "for all")
+    assert _take(there, 2) == [b"for you", b"for all"]
+    assert _take(here, 1) == [b"for all"]
+
+
+def test_a_transport_without_peers_says_so(lab: Lab) -> None:
+    wire = {"name": "wire", "kind": "udp-unicast", "port": free_port()}
+    platform = lab.platform(topology(wire))
+    client = platform.connect()
+    client.publisher("t")
+    [told] = [e for e in client.events(timeout=1.0) if isinstance(e, PublisherUnheard)]
+    assert told.mend.startswith("transport wire has no peers: only this engine gets what is")
 
 
 def test_ipc_transport(lab: Lab) -> None:

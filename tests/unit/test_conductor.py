@@ -57,7 +57,8 @@ def test_a_job_that_fails_is_told_and_the_next_is_done(
         each for each in read_records(MappedFile.open(node.recorder_path).array)
         if each.section == "alert"
     ]  # fmt: skip
-    assert (alert.writer, alert.text) == ("conductor", "agent stopped")
+    assert (alert.writer, alert.text) == ("conductor", "engine fault agent=0 faults=1 in_a_row=1")
+    assert node.stats()["node"][0]["engine_faults"] == 1
 
 
 def test_one_that_fails_again_and_again_is_told_once_and_slows_down(node: Node) -> None:

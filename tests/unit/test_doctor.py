@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -172,3 +173,35 @@ def test_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert by_check["multicast on multicast"]["detail"].endswith("sent and came")
     text = CliRunner().invoke(main, ["doctor", "--data-dir", str(tmp_path)]).output
     assert f"{len(shown['findings'])} checks" in text
+
+
+def test_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = TransportConfig(name="lan", kind="udp-unicast", interface="eth0")
+    nobody = only(doctor.check_peers(place(tmp_path, alone)))
+    assert (nobody.status, nobody.mend) == (
+        WARN, "set peers in the topology: [other-host:7400]",
+    )  # fmt: skip
+
+    def lookup(host: str, *_: object) -> None:
+        if host == "nosuch":
+            raise OSError("no such host")
+
+    monkeypatch.setattr("socket.getaddrinfo", lookup)
+    wire = msgspec.structs.replace(alone, peers=["10.0.0.6:7400", "nosuch:7400"])
+    unknown = only(doctor.check_peers(place(tmp_path, wire)))
+    assert (unknown.status, unknown.detail) == (FAIL, "nosuch: no such host is known")
+    wire = msgspec.structs.replace(alone, peers=["10.0.0.6:7400"])
+    assert only(doctor.check_peers(place(tmp_path, wire))).status == OK
+    assert list(doctor.check_peers(place(tmp_path, LAN))) == []
+
+
+def test_the_topology_that_was_told_is_looked_at(tmp_path: Path) -> None:
+    other = tmp_path / "other.yaml"
+    other.write_text("transports: [{name: far, kind: udp-unicast, port: 7777}]\n")
+    told = ["doctor", "--json", "--data-dir", str(tmp_path), "--topology", str(other)]
+    found = json.loads(CliRunner().invoke(main, told).output)["findings"]
+    assert {"check": "topology", "status": OK, "detail": str(other), "mend": ""} in found
+    assert "peers of far" in [each["check"] for each in found]
+    other.unlink()
+    refused = CliRunner().invoke(main, told)
+    assert refused.exit_code != 0

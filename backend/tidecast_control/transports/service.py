@@ -8,6 +8,7 @@ from typing import Any
 from sqlmodel import Session
 
 from tidecast.config import TRANSPORTS_MAX, topology_from
+from tidecast.config_warnings import topology_warnings
 from tidecast.errors import ConfigError
 from tidecast_control.kit import applied, repository
 from tidecast_control.kit.kind import Kind
@@ -40,6 +41,13 @@ def _check(session: Session, name: str, spec: TransportSpec, row: ResourceRow | 
     except ConfigError as problem:
         return [_item(text, len(whole) - 1) for text in problem.problems]
     return []
+
+
+def _warn(session: Session, name: str, spec: TransportSpec, row: ResourceRow | None) -> list[str]:
+    """What is allowed and seldom meant."""
+    del session, row
+    mine = topology_from({"transports": [{"name": name, **spec.model_dump(mode="json")}]})
+    return [text.removeprefix("transports[0].") for text in topology_warnings(mine)]
 
 
 def _item(problem: str, mine: int) -> ProblemItem:
@@ -87,6 +95,7 @@ KIND = Kind(
     default_impact="restart",
     delete_impact="restart",
     check=_check,
+    warn=_warn,
     uses=_uses,
     learn=_learn,
     status=_status,

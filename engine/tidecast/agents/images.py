@@ -69,6 +69,8 @@ IMAGE = np.dtype(
         ("acked", np.int64),  # version of the ack record as last sent
         ("ack_state", np.int64),  # state as last sent
         ("dirty", np.int64),  # 1: readers are to be woken
+        ("begins", np.int64),  # where history begins, while nothing of it has come; else -1
+        ("want_setup_ns", np.int64),  # when to ask for a SETUP for the conductor; 0: not wanted
     ]
 )
 

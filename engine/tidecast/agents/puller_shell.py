@@ -19,7 +19,9 @@ from tidecast.agents import puller_entries as entries
 from tidecast.agents import puller_fetch as pf
 from tidecast.agents import puller_state as ps
 from tidecast.agents.events import A_EVENTS, A_STOP
+from tidecast.agents.guard import Guard, OnFault
 from tidecast.agents.puller_blocks import BlockMemory
+from tidecast.agents.puller_observer import Dead, Observer
 from tidecast.buffers.member_ring import MemberFile
 from tidecast.errors import Conflict, TidecastError
 from tidecast.layout import member as lay
@@ -45,37 +47,14 @@ _SMALL_BYTES = _KEY_BYTES + wi.WINDOW_SMALL * (wi.ENTRY_BYTES + 2 * 8)
 _GAPS = 1024
 
 
+def _raise(_agent: str, problem: Exception, _in_a_row: int) -> None:
+    """Nobody is there to be told: end the thread with a traceback."""
+    raise problem
+
+
 def _kept(raw: bytes) -> Bytes:
     """Bytes for a kernel, and a zero behind them."""
     return np.frombuffer(raw + b"\0", dtype=np.uint8).copy()
-
-
-@dataclass(frozen=True, slots=True)
-class Dead:
-    """A record that is to be dead-lettered."""
-
-    lane: int
-    generation: int
-    token: int
-    attempts: int
-    cause: int
-    reason: str
-
-
-class Observer:
-    """What the shell tells; a node overrides what it cares about."""
-
-    def dead(self, dead: Dead) -> None:
-        """Store it in the dead-letter topic, then call `settle_dead`."""
-
-    def hostile(self, member: int) -> None:
-        """A member wrote what it may not."""
-
-    def gap(self, lane: int, first: int, end: int) -> None:
-        """Records [first, end) were gone before the lane came to them."""
-
-    def damaged(self, q: int, token: int, problem: str) -> None:
-        """A queue could not be read at ``token``; it is tried again."""
 
 
 @dataclass(slots=True)
@@ -98,6 +77,7 @@ class Puller(BlockMemory):
         block_bytes: int = bl.BLOCK_BYTES,
         blocks_max: int = 1024,
         observer: Observer | None = None,
+        on_fault: OnFault | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         if not 1 <= blocks_max <= ps.BLOCKS_MAX:
@@ -106,6 +86,7 @@ class Puller(BlockMemory):
         self.words = self.state.words
         self.block_bytes, self.blocks_max = block_bytes, blocks_max
         self.observer = observer or Observer()
+        self._on_fault = on_fault or _raise
         self.clock_ns = clock_ns
         self.sources: dict[int, Source] = {}
         self.oversized = 0
@@ -575,18 +556,24 @@ class Puller(BlockMemory):
 
     def _run(self, idle: int, core: int | None) -> None:
         prepare_agent_thread(core)
+        guard = Guard("puller", self._on_fault)
         while not self._stopping:
-            if self._waiting or self._pending:
-                if self.work() == 0:
-                    time.sleep(0.0002)
-            else:
-                entries.run_puller(self.words, idle, self._scratch, 0)
-                self._handle_events()
-            self.run_commands()
+            guard.round(lambda: self._turn(idle), self.run_commands)
+
+    def _turn(self, idle: int) -> None:
+        if self._waiting or self._pending:
+            if self.work() == 0:
+                time.sleep(0.0002)
+        else:
+            entries.run_puller(self.words, idle, self._scratch, 0)
+            self._handle_events()
 
     def run_commands(self) -> None:
         """Run what was posted."""
         if self.state.attention[A_STOP]:
             self.state.attention[A_STOP] = 0
-            while not self._commands.empty():
-                self._commands.get()()
+            try:
+                while not self._commands.empty():
+                    self._commands.get()()
+            finally:  # one that fails does not keep the others waiting
+                self.state.attention[A_STOP] = int(not self._commands.empty())

@@ -31,6 +31,7 @@ from tidecast.agents.images import (
 )
 from tidecast.agents.receiving import (
     UNREPORTED_NS,
+    address_of_publisher,
     consumed_by_all,
     finish_if_complete,
     on_heartbeat,
@@ -70,6 +71,7 @@ from tidecast.transport.wire_io import (
 )
 
 WANT_INTERVAL_NS = 200_000
+WANT_AGAIN_NS = 20_000_000
 TIMER_SCAN_MAX = 64
 QUIET_SOCKET_SKIP = 16
 BATCHES_MAX = 4
@@ -97,29 +99,44 @@ def _ask_for_setup(S, buffer, at, name, now_ns):
     if now_ns < S.misc[M_WANT_NS]:
         return
     S.misc[M_WANT_NS] = now_ns + WANT_INTERVAL_NS
-    n = put_status(
-        S.packet, wire.FLAG_WANT_SETUP, load_u8(buffer, at + wire.CHANNEL_AT),
-        load_u32(buffer, at + wire.SESSION_AT), load_u16(buffer, at + wire.TOPIC_AT),
-        S.misc[M_NODE], 1, 0, 0, 0, 0, 0, 0,
+    _want_setup(
+        S, load_u8(buffer, at + wire.CHANNEL_AT), load_u32(buffer, at + wire.SESSION_AT),
+        load_u16(buffer, at + wire.TOPIC_AT), name,
     )  # fmt: skip
+
+
+@inlined
+def _want_setup(S, channel, session, topic, name):
+    n = put_status(
+        S.packet, wire.FLAG_WANT_SETUP, channel, session, topic, S.misc[M_NODE], 1, 0, 0, 0, 0, 0, 0
+    )
     send_to_address(S.tx, name, S.packet, n)
 
 
 @inlined
-def _setup_of_unknown(S, buffer, at, length, name, now_ns):
-    """Keep a SETUP for the conductor, who decides whether this session gets an image."""
+def _setup_for_conductor(S, buffer, at, length, name, now_ns):
+    """Keep a SETUP for the conductor, who decides about images. False: there is no room now."""
     i = S.misc[M_SETUPS]
     session = load_u32(buffer, at + wire.SESSION_AT)
     if i >= SETUPS_KEPT_MAX or length > wire.CONTROL_BYTES_MAX:
-        return
+        return False
     copy(S.setups[i], 0, buffer, at, length)
     kept = emit(S.events, S.attention, E_SETUP, session, i, length, load_i64(name, 0),
                 load_i64(name, 8))  # fmt: skip
-    if kept and put_session(S.sessions, session, SESSION_PENDING):
-        S.misc[M_SETUPS] = i + 1
     record(S.recorder, rec.WRITER_RECEIVER, rec.LOW, now_ns, rec.Code.SETUP_SEEN, session,
            load_u16(buffer, at + wire.SOURCE_AT), load_u16(buffer, at + wire.TOPIC_AT),
            load_i64(buffer, at + wire.SEQ_AT), 0)  # fmt: skip
+    return kept
+
+
+@inlined
+def _setup_of_unknown(S, buffer, at, length, name, now_ns):
+    """The first SETUP of a session: until the conductor has decided the others are dropped."""
+    session = load_u32(buffer, at + wire.SESSION_AT)
+    if _setup_for_conductor(S, buffer, at, length, name, now_ns) and put_session(
+        S.sessions, session, SESSION_PENDING
+    ):
+        S.misc[M_SETUPS] += 1
 
 
 @inlined
@@ -142,6 +159,9 @@ def _to_image(S, i, kind, buffer, at, length, name, now_ns):
             return
         image.heard_ns = now_ns
         image.group = load_u16(buffer, at + wire.SETUP_RECEIVERS_AT)
+        if image.want_setup_ns != 0 and _setup_for_conductor(S, buffer, at, length, name, now_ns):
+            image.want_setup_ns = 0
+            S.misc[M_SETUPS] += 1
         S.counters[image.row, C.SETUPS_RECEIVED] += 1
 
 
@@ -244,6 +264,9 @@ def _image_timers(S, image, now_ns):
         wake_armed(ring, S.bells)
         work += 1
     work += tell_durable(S, image, ring)
+    if image.want_setup_ns != 0 and now_ns >= image.want_setup_ns:
+        image.want_setup_ns = now_ns + WANT_AGAIN_NS
+        _want_setup(S, image.channel, image.session, image.topic, address_of_publisher(S, image))
     if image.gaps > 0 and now_ns >= image.nak_ns:
         work += send_naks(S, image, now_ns)
     if image.contiguous - image.told >= (image.buffer_slots >> 2):

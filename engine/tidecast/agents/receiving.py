@@ -308,11 +308,33 @@ def on_heartbeat(S, image, buffer, at, now_ns):
 
 
 @inlined
+def _begin_later(S, image, ring, oldest, now_ns):
+    """History reached back to where we joined a moment ago; nothing of it came: none is lost.
+
+    Readers pass these packets as they pass those for another node.
+    """
+    _window_open_for(S, image, ring, oldest, now_ns)
+    end = min(oldest, image.window_end)
+    if image.gaps > 0:
+        end = min(end, S.gaps[image.index, 0].end)
+    for seq in range(image.begins, end):
+        at = control_at(seq, image.slots - 1)
+        store_release(ring, at, control_word(seq, lay.SEALED, _HEADER))
+    image.gaps = drop_before(S.gaps[image.index], image.gaps, end)
+    image.highest = max(image.highest, end)
+    image.begins = end
+    image.dirty = 1
+    advance(S, image, ring)
+
+
+@inlined
 def on_lost(S, image, oldest, now_ns):
     """The publisher no longer holds what lies before ``oldest``: give it up, and say so."""
     ring = ring_of(image)
     if oldest <= image.contiguous or oldest > image.highest + (1 << 40):
         return
+    if image.begins == image.contiguous:
+        _begin_later(S, image, ring, oldest, now_ns)
     first = image.contiguous
     lost = 0
     for i in range(image.gaps):
@@ -342,7 +364,8 @@ def on_lost(S, image, oldest, now_ns):
 
 
 @inlined
-def _address(S, image):
+def address_of_publisher(S, image):
+    """Where NAK and STATUS of an image go."""
     store_i64(S.packet, 1024, image.address_a)
     store_i64(S.packet, 1032, image.address_b)
     return S.packet[1024:1040]
@@ -362,7 +385,7 @@ def send_status(S, image, ring, flags, now_ns):
     )  # fmt: skip
     n = put_name(S.packet, S.name)
     image.echo_ns = 0
-    send_to_address(S.tx, _address(S, image), S.packet, n)
+    send_to_address(S.tx, address_of_publisher(S, image), S.packet, n)
     image.reported, image.told = slowest, image.contiguous
     # The first ones follow each other quickly: until one arrives the publisher does not know us,
     # and `min` flow control does not wait for us.
@@ -370,7 +393,7 @@ def send_status(S, image, ring, flags, now_ns):
     image.status_interval_ns = min(image.status_interval_ns * 2, STATUS_INTERVAL_NS)
     S.counters[image.row, C.STATUS_SENT] += 1
     if image.durable != 0:
-        send_ack(S, image, ring, _address(S, image))
+        send_ack(S, image, ring, address_of_publisher(S, image))
     S.counters[image.row, C.CONSUMED] = slowest
 
 
@@ -380,7 +403,7 @@ def tell_durable(S, image, ring):
     if image.durable == 0:
         return 0
     if image_unacked(image, ring):
-        send_ack(S, image, ring, _address(S, image))
+        send_ack(S, image, ring, address_of_publisher(S, image))
         return 1
     if load_i64(ring, lay.CONSUMERS_AT + lay.CONSUMER_POSITION_AT) < image.contiguous:
         S.misc[M_UNREPORTED] = 1  # the archiver is at it: look again soon
@@ -410,7 +433,7 @@ def send_naks(S, image, now_ns):
         S.packet, image.channel, image.session, image.topic, S.misc[M_NODE], image.receiver,
         S.ranges, count, now_ns,
     )  # fmt: skip
-    send_to_address(S.tx, _address(S, image), S.packet, n)
+    send_to_address(S.tx, address_of_publisher(S, image), S.packet, n)
     S.counters[image.row, C.NAKS_SENT] += 1
     S.counters[image.row, C.NAK_RANGES_SENT] += count
     record(S.recorder, rec.WRITER_RECEIVER, rec.HIGH, now_ns, rec.Code.NAK_SENT, image.session,

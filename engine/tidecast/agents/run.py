@@ -137,6 +137,8 @@ def _receiver_wait_ns(S, now_ns):
         wait = min(wait, image.status_ns - now_ns)
         if image.gaps > 0:
             wait = min(wait, image.nak_ns - now_ns)
+        if image.want_setup_ns != 0:
+            wait = min(wait, image.want_setup_ns - now_ns)
     return max(wait, 0)
 
 

@@ -18,7 +18,7 @@ from tidecast.native.atomics import (
     store_release,
 )
 from tidecast.native.jit import inlined
-from tidecast.native.memory import copy, store_i64, store_u8, store_u16
+from tidecast.native.memory import copy, load_i64, store_i64, store_u8, store_u16
 from tidecast.protocol.rate_limit import BURST_PACKETS_MIN, allowed_packets, refill
 from tidecast.transport.wire_io import IO_GSO, IO_SEGMENTS_MAX, send_run_to_all
 
@@ -160,6 +160,10 @@ def send_new_packets(S, p, pub, ring, now_ns):
             pub.opened = pub.lowest
             _open_writer_limit(pub, ring)
         return 0
+    if load_acquire(ring, lay.CLOSED_AT) != 0:  # what a writer that goes on adds is not part of it
+        wanted = min(wanted, load_i64(ring, lay.END_SEQ_AT) - pub.sent)
+        if wanted <= 0:
+            return 0
     allowed = _allowance(S, pub, ring, wanted, now_ns)
     if allowed <= 0:
         counted(S, pub, C.RATE_LIMITED, 1)

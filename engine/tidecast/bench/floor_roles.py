@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from tidecast.transport.wire_io import KIND_UDP, receive_io, send_io
 GROUP = "239.255.84.99"
 MEMORY_BYTES = 4 << 20
 SEGMENT_BYTES_MAX = 65_507
+_SCRATCH = (np.zeros(64, dtype=np.uint8), np.zeros(3, dtype=np.int64))
 
 
 def _open(
@@ -66,6 +68,43 @@ def soak(
     k.soak(rx.words, int(duration_s * 1e9), scratch, counts)
     packets, n_bytes, elapsed_ns = (int(c) for c in counts)
     return {"packets": packets, "bytes": n_bytes, "elapsed_s": elapsed_ns / 1e9}
+
+
+def send_paced(
+    port: int, packet_bytes: int, calls: int, packets: int, elapsed_s: float
+) -> dict[str, Any]:
+    """Send raw packets in as many system calls and as much time as a publisher did: CPU time."""
+    sockets, tx, _ = _open(port, packet_bytes)
+    for one in sockets.receive:
+        one.close()
+    memory = np.ones((packets // calls + 2) * packet_bytes, dtype=np.uint8)
+    scratch = np.zeros(64, dtype=np.uint8)
+    k.send_paced(tx.words, memory, packet_bytes, 1, 1, 0, scratch)
+    ready()
+    cpu = time.process_time()
+    interval_ns = int(elapsed_s / calls * 1e9)
+    sent = k.send_paced(tx.words, memory, packet_bytes, calls, packets, interval_ns, scratch)
+    return {"packets_sent": int(sent), "cpu_s": time.process_time() - cpu}
+
+
+def soak_many(port: int, packet_bytes: int, sockets: int, duration_s: float) -> dict[str, Any]:
+    """Receive raw packets on so many sockets of one group, each in a thread of its own."""
+    opened = [_open(port, packet_bytes) for _ in range(sockets)]
+    counts = [np.zeros(3, dtype=np.int64) for _ in opened]
+    types = tuple(__import__("numba").typeof(a) for a in (opened[0][2].words, 0, *_SCRATCH))
+    k.soak.compile(types)
+    threads = [
+        threading.Thread(
+            target=k.soak, args=(rx.words, int(duration_s * 1e9), np.zeros(64, np.uint8), count)
+        )
+        for (_, _, rx), count in zip(opened, counts, strict=True)
+    ]
+    ready()
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    return {"packets": [int(each[0]) for each in counts]}
 
 
 def ping(port: int, message_bytes: int, rounds: int, save: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidecast.native import syscalls as sys
 from tidecast.native.atomics import load_acquire, pause, store_release
 from tidecast.native.jit import kernel
-from tidecast.native.memory import copy, load_i64, store_i64, store_u16
+from tidecast.native.memory import address_of, copy, load_i64, store_i64, store_u16
 from tidecast.transport.wire_io import (
     RECEIVE_IO,
     SEND_IO,
@@ -35,6 +35,26 @@ def flood(tx_words, memory, stride, packets, run, duration_ns, scratch):
             at += done
             if at >= packets:
                 at = 0
+    return sent
+
+
+@kernel
+def send_paced(tx_words, memory, stride, calls, packets, interval_ns, scratch):
+    """Send ``packets`` in ``calls`` system calls, one an interval, asleep between them."""
+    tx = _send(tx_words)
+    due = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+    sent = 0
+    for i in range(packets // calls + 1):
+        store_u16(memory, i * stride + 10, stride)
+    for i in range(calls):
+        now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+        if due > now:
+            store_i64(scratch, 16, 0)
+            sys.futex_wait(address_of(scratch) + 16, 0, due - now, scratch)
+        due += interval_ns
+        n = packets * (i + 1) // calls - sent
+        if n > 0:
+            sent += max(send_run(tx, 0, 1, memory, 0, stride, n, True), 0)
     return sent
 
 

@@ -237,8 +237,8 @@ def python_loop(count: int, message_bytes: int, how: str, **config: Any) -> dict
 def fan_publish(
     node: int, count: int, message_bytes: int, subscribers: int, **config: Any
 ) -> dict[str, Any]:
-    """Publish at a bounded rate; CPU time a message, and packets sent."""
-    with live.connect(node, config) as c:
+    """Publish at a bounded rate, asleep between packets: CPU time a message, and packets sent."""
+    with live.connect(node, {**config, "mode": "threads", "idle": "block"}) as c:
         live.compile_loops(c, message_bytes)
         pub = c.publisher(live.TOPIC, rate_packets_per_s=config.get("rate", 20_000))
         state = np.full(1, message_bytes, dtype=np.int64)
@@ -246,11 +246,12 @@ def fan_publish(
         live.wait_for_receivers(c, subscribers)
         before, cpu = time.perf_counter(), time.process_time()
         pub.run_compiled(live.produce_numbered, state, 1000, message_bytes_max=message_bytes)
+        io = c.link.node.runtimes["bench"].tx_state.tx.io
+        calls = int(io[7])
         before, cpu = time.perf_counter(), time.process_time()
         pub.run_compiled(live.produce_numbered, state, count, message_bytes_max=message_bytes)
         elapsed, spent = time.perf_counter() - before, time.process_time() - cpu
-        io = c.link.node.runtimes["bench"].tx_state.tx.io
-        calls = int(io[7])
+        calls = int(io[7]) - calls
         pub.close()
         sender = live.work_until_read(c)
     return {"elapsed_s": elapsed, "cpu_s": spent, "system_calls": calls, **sender}

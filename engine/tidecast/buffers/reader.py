@@ -45,6 +45,7 @@ from tidecast.buffers.reading import (
     R_SUBSCRIBER,
     R_TOTAL,
     READER_FIELDS,
+    for_another_node,
     fragment,
     is_fragment,
     lapped,
@@ -248,6 +249,12 @@ def _walk(ring, r, assembly, out, n, limit):
             continue
         slot = r[R_SLOTS_AT] + (seq & r[R_MASK]) * r[R_SLOT_BYTES]
         end = slot + length
+        if for_another_node(ring, r, slot):
+            r[R_AT] = length
+            if state != lay.SEALED:
+                break
+            next_packet(r)
+            continue
         n, at = list_messages(ring, r, out, n, limit, slot + r[R_AT], end)
         if n < limit and is_fragment(ring, at, end):
             if n > 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidecast.buffers.slots import control_at, holds, packets_ahead
 from tidecast.layout import packet as wire
+from tidecast.layout import ring as lay
 from tidecast.native.atomics import fence_acquire, load_acquire
 from tidecast.native.jit import hot, inlined
 from tidecast.native.memory import copy, load_i64, load_u16, load_u32
@@ -102,6 +103,15 @@ def list_messages(ring, r, out, n, limit, at, end):
         n += 1
         at += 4 + size
     return n, at
+
+
+@inlined
+def for_another_node(ring, r, slot):
+    """Is the packet at ``slot`` of a publication on this node, and for another one alone?"""
+    if r[R_KIND] != lay.KIND_PUBLICATION:
+        return False  # an image has none of these
+    receiver = load_u16(ring, slot + wire.RECEIVER_AT)
+    return receiver != wire.RECEIVER_ALL and receiver != load_u16(ring, slot + wire.SOURCE_AT)
 
 
 @hot

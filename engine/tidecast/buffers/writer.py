@@ -312,12 +312,15 @@ def flush_open(ring, bells, w):
 
 @held_kernel
 def close_ring(ring, bells, w):
-    """Seal what is open and mark the ring closed: readers and the sender drain it."""
-    if w[W_USED] > _HEADER:
-        seal(ring, w)
-    elif w[W_USED] == _HEADER:
+    """Seal what is open and mark the ring closed: readers and the sender drain it.
+
+    Nothing changes where the engine has closed it: what was added since is not part of it.
+    """
+    if w[W_USED] >= _HEADER:
         # an opened packet without messages is taken along, so that sequences stay contiguous
         seal(ring, w)
+    if load_acquire(ring, lay.CLOSED_AT) != 0:
+        return
     store_i64(ring, lay.END_SEQ_AT, w[W_SEQ])
     store_release(ring, lay.CLOSED_AT, 1)
     wake_armed(ring, bells)

@@ -17,9 +17,16 @@ _MARKS = {
 
 
 @click.command()
+@click.option(
+    "--topology",
+    "topology_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Check this topology, as `engine --topology` runs it, not the data directory's.",
+)
 @data_dir_option
 @json_option
-def doctor(data_dir: Path, as_json: bool) -> None:
+def doctor(data_dir: Path, topology_file: Path | None, as_json: bool) -> None:
     """Look for what makes multicast fail on this machine, and say how to mend it.
 
     Exit code 1 when something failed; warnings do not count.
@@ -29,7 +36,7 @@ def doctor(data_dir: Path, as_json: bool) -> None:
 
     from tidecast.doctor import FAIL, examine
 
-    findings = examine(data_dir)
+    findings = examine(data_dir, topology_file=topology_file)
     failed = sum(f.status == FAIL for f in findings)
     if as_json:
         echo_json({"failed": failed, "findings": msgspec.to_builtins(findings)})

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 READ_BYTES = 1 << 20
 PACE_S = 0.02
 COUNT_OF_ONE_BATCH = 1000
+KNOWN_WITHIN_S = 5.0
+"""How long --to waits for a node that receives the topic."""
 
 
 @click.command()
@@ -68,6 +70,12 @@ COUNT_OF_ONE_BATCH = 1000
 @click.option("--key", default=None, metavar="TEXT", help="Key of every message.")
 @click.option("--header", "headers", multiple=True, metavar="KEY=VALUE", help="May be repeated.")
 @click.option(
+    "--to",
+    default=None,
+    metavar="NODE",
+    help="For this node alone, by name or id; others that read the topic do not get it.",
+)
+@click.option(
     "--channel",
     type=click.Choice(["ordinary", "control", "large"]),
     default="ordinary",
@@ -89,9 +97,9 @@ COUNT_OF_ONE_BATCH = 1000
 @json_option
 def pub(
     topic: str, source: str | None, messages: tuple[str, ...], split: str, count: int | None,
-    rate_per_s: float | None, key: str | None, headers: tuple[str, ...], channel: str,
-    timeout_s: float, quiet: bool, data_dir: Path, token: str | None, server: str | None,
-    as_json: bool,
+    rate_per_s: float | None, key: str | None, headers: tuple[str, ...], to: str | None,
+    channel: str, timeout_s: float, quiet: bool, data_dir: Path, token: str | None,
+    server: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Publish FILE, standard input (-) or --message on TOPIC, and wait until all is sent.
 
@@ -100,12 +108,13 @@ def pub(
     """
     from tidecast.cli.splitting import splitter_of
     from tidecast.errors import TidecastError
+    from tidecast.events import PublisherUnheard
     from tidecast.sync import connect
 
     if bool(messages) == (source is not None) and (messages or sys.stdin.isatty()):
         raise click.UsageError("give FILE, or - for standard input, or --message TEXT")
     splitter = splitter_of(split)
-    optional = _optional(key, headers)
+    optional = _optional(key, headers, to)
     with connect(server or url_of(data_dir), name="tidecast pub", token=token) as client:
         sender = _Sender(client.publisher(topic, channel=channel), optional, rate_per_s)
         began_s = time.perf_counter()
@@ -124,6 +133,9 @@ def pub(
             problem = met  # what came before it is published: it is sent and told
         if problem is None or sender.messages:
             client.drain(timeout_s)
+        for event in client.events():
+            if isinstance(event, PublisherUnheard):
+                click.echo(f"warning: {event.mend}", err=True)
     if not quiet and (problem is None or sender.messages):
         _summary(topic, sender, time.perf_counter() - began_s, as_json)
     if problem is not None:
@@ -138,8 +150,10 @@ def url_of(data_dir: Path) -> str:
     return f"tidecast://{quote(str(data_dir))}"
 
 
-def _optional(key: str | None, headers: tuple[str, ...]) -> dict[str, Any]:
+def _optional(key: str | None, headers: tuple[str, ...], to: str | None) -> dict[str, Any]:
     optional: dict[str, Any] = {}
+    if to is not None:
+        optional["to"] = int(to) if to.isdecimal() else to
     if key is not None:
         optional["key"] = key.encode()
     if headers:
@@ -166,13 +180,27 @@ class _Sender:
         for some in self._paced(messages):
             if self._optional:
                 for each in some:
-                    self._publisher.publish(each, **self._optional)
+                    self._publish(each)
             else:
                 self._publisher.publish_batch(some).check()
             self.messages += len(some)
             self.bytes += sum(map(len, some))
             if self._rate is not None:
                 self._publisher.flush()
+
+    def _publish(self, message: bytes) -> None:
+        """Who receives is known by name only once its first STATUS has come."""
+        from tidecast.errors import NoResponders
+
+        while True:
+            try:
+                self._publisher.publish(message, **self._optional)
+            except NoResponders:
+                if time.monotonic() > self._began_s + KNOWN_WITHIN_S:
+                    raise
+                self._pause.wait(PACE_S)
+            else:
+                return
 
     def flush(self) -> None:
         """Nothing more comes for the moment: send what waits."""

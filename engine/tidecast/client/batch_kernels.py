@@ -16,7 +16,7 @@ import numpy as np
 
 from tidecast.buffers import reader as rd
 from tidecast.buffers import writer as wr
-from tidecast.buffers.reading import lapped
+from tidecast.buffers.reading import for_another_node, lapped
 from tidecast.buffers.slots import control_at, holds, wake_armed
 from tidecast.client.kernels import (
     NOTHING,
@@ -221,6 +221,9 @@ def _walk_plain(ring: Bytes, port: Port, columns: Port, n: int, limit: int) -> t
         if not plain:
             break
         slot = slots_at + (seq & mask) * slot_bytes
+        plain = not for_another_node(ring, port, slot)
+        if not plain:
+            break
         at, end = slot + inside, slot + length
         while at + _MESSAGE_HEADER <= end and n < limit:
             head = load_u32(ring, at)

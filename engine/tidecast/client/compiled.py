@@ -329,7 +329,7 @@ class Producer:
                         self._fn, self._state, _INDEX, self._kernel, port, self._state, *tail
                     )
                 finally:
-                    port[kernels.P_BUSY] = 0
+                    port[kernels.P_BUSY] = int(self._publisher.closed)
             if status == BAD_LENGTH:
                 raise ConfigError(
                     f"fn: {self._fn.__name__!r}: returned more than message_bytes_max, "

@@ -197,7 +197,9 @@ class ConnectionCore:
         elif isinstance(event, PublicationEnded):
             for publisher in self._publishers:
                 if publisher.session == event.session:
-                    publisher.fail(error_of(Failure(code=event.code, message=event.reason)))
+                    publisher.end(error_of(Failure(code=event.code, message=event.reason)))
+                    with contextlib.suppress(TidecastError):  # the engine counts what came too late
+                        self.link.close_publication(publisher.publication_id)
         elif isinstance(event, ConsumerRejoined):
             for consumer in self._consumers:
                 if consumer.consumer_id == event.consumer_id:

@@ -9,7 +9,7 @@ import numpy as np
 from tidecast.buffers.ring_file import describe
 from tidecast.client import kernels
 from tidecast.client.link import PublicationOptions
-from tidecast.errors import PayloadTooLarge, RateLimited
+from tidecast.errors import BackPressure, PayloadTooLarge, RateLimited
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 
@@ -47,3 +47,15 @@ def rate_limited(topic: str, ring: Ring, least_s: float) -> RateLimited:
         describe(ring).slot_bytes / size if size > 0 else 0.0,
     )
     return RateLimited(f"topic {topic}: the rate limit is used up", wait_s)
+
+
+def ring_full(topic: str, slots: int) -> BackPressure:
+    """For a ring that nothing but receivers and the network keep from emptying."""
+    return BackPressure(
+        f"topic {topic}: the ring of {slots} packets is full: receivers or the network lag behind"
+    )
+
+
+def too_much_meta(topic: str, n: int, limit: int) -> PayloadTooLarge:
+    """For ``n`` bytes of key and headers."""
+    return PayloadTooLarge(f"topic {topic}: key and headers have {n} bytes, a packet takes {limit}")

@@ -23,7 +23,7 @@ from tidecast.buffers import writer as wr
 from tidecast.buffers.ring_file import describe
 from tidecast.client import kernels, metadata, receipts
 from tidecast.client.batch_kernels import CODES, list_putter
-from tidecast.client.full import rate_limited, too_large
+from tidecast.client.full import rate_limited, ring_full, too_large, too_much_meta
 from tidecast.client.link import PublicationOptions
 from tidecast.client.metadata import Headers
 from tidecast.client.object_kernels import quick
@@ -40,7 +40,6 @@ from tidecast.client.outgoing import (
 )
 from tidecast.client.waiting import flush_after_s
 from tidecast.errors import (
-    BackPressure,
     Closed,
     ConnectionLost,
     ForkedProcess,
@@ -105,8 +104,7 @@ class PublisherCore:
         self._dropped = self._dropped_told = 0
         self._earlier_messages = self._earlier_bytes = 0
         self._refusal: TidecastError | None = None
-        self._lost = False
-        self._closing = False
+        self._lost = self._closing = False
         self._nodes: dict[str | int, int] = {}
         self._moves = receipts.Moves()
         self.producer_session: receipts.Session | None = None
@@ -206,6 +204,26 @@ class PublisherCore:
         if self._refusal is None:
             self._port[kernels.P_BUSY] = 1
             self._refusal = problem
+
+    def end(self, problem: TidecastError) -> None:
+        """The engine ends it, and sends what was taken. What finds no room is dropped, and told."""
+        left = 0
+        if self.producer_session is None and self._lock.acquire(timeout=0.5):
+            try:
+                if self._refusal is None and not self._lost:
+                    self._hand_over()
+                    kernels.finish(self._port)
+                    left = self._take_collected()
+            finally:
+                self._lock.release()
+        self.fail(problem)
+        self.drop(left)
+
+    def _take_collected(self) -> int:
+        """Forget what was collected; how many messages that were."""
+        left = len(self._collected) + (0 if self._run is None else self._run.n - self._run.done)
+        self._collected, self._run, self.buffering = [], None, False
+        return left
 
     def forked(self) -> None:
         """This is a child process: refuse everything, without the lock, which may be held."""
@@ -436,10 +454,7 @@ class PublisherCore:
                 return problem
         if self._ring.size and kernels.word_of(self._ring, lay.NEAR_LIMIT_AT):
             return rate_limited(self.topic, self._ring, self.flush_after_s)
-        return BackPressure(
-            f"topic {self.topic}: the ring of {self._slots} packets is full: receivers or the "
-            "network lag behind"
-        )
+        return ring_full(self.topic, self._slots)
 
     # --- durable ----------------------------------------------------------------------------------
 
@@ -553,10 +568,7 @@ class PublisherCore:
 
     def _too_large(self, n: int, meta_n: int) -> PayloadTooLarge:
         if meta_n > self._meta_max:
-            return PayloadTooLarge(
-                f"topic {self.topic}: key and headers have {meta_n} bytes, a packet takes "
-                f"{self._meta_max}"
-            )
+            return too_much_meta(self.topic, meta_n, self._meta_max)
         return too_large(self.topic, n + meta_n, self.payload_bytes_max, self._ring, self.options)
 
     def _detach(self) -> int:
@@ -564,14 +576,10 @@ class PublisherCore:
         with self._lock:
             if self._refusal is not None:
                 return 0
-            left = 0
             if not self._lost:
                 self._hand_over()
                 kernels.finish(self._port)
-            if self._run is not None:
-                left = self._run.n - self._run.done
-            left += len(self._collected)
-            self._collected, self._run, self.buffering = [], None, False
+            left = self._take_collected()
             self._refusal = Closed(f"publisher of {self.topic}: it is closed")
             if self.producer_session is not None:
                 self.producer_session.acked_seq = self.durable_position

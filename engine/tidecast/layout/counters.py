@@ -26,8 +26,8 @@ ROW_KIND_NAMES = (
     "free", "node", "sender", "receiver", "transport", "publication", "image", "queue",
     "subscription", "gateway",
 )  # fmt: skip
-"""Rows of queues have the columns of `QueueCounter`, the gateway's those of `GatewayCounter`, rows
-of subscriptions columns of their own."""
+"""Rows of queues have the columns of `QueueCounter`, the gateway's those of `GatewayCounter`, the
+node's those of `NodeCounter`, rows of subscriptions columns of their own."""
 
 ROW_INFO = Layout(
     "counter row description",
@@ -298,5 +298,27 @@ class GatewayCounter(IntEnum):
 
 
 GATEWAY_GAUGES = frozenset({GatewayCounter.SESSIONS})
-COLUMNS_OF: dict[str, type[IntEnum]] = {"queue": QueueCounter, "gateway": GatewayCounter}
+
+
+@unique
+class NodeCounter(IntEnum):
+    """Columns of the node's own row, written by the conductor. All only grow."""
+
+    ENGINE_FAULTS = 0
+    """Jobs and cycles of agents that failed in a way nobody foresaw."""
+    PUBLICATIONS_CUT = 1
+    """Publications that went with messages unsent: see `MessagesUnsent`."""
+    PACKETS_CUT = 2
+    """Packets that they held."""
+    MESSAGES_CUT = 3
+    """Messages in them."""
+    BYTES_CUT = 4
+    """Bytes of those messages, keys and headers included."""
+    EVENTS_LOST = 5
+    """Events that a client did not take before newer ones had no room."""
+
+
+COLUMNS_OF: dict[str, type[IntEnum]] = {
+    "node": NodeCounter, "queue": QueueCounter, "gateway": GatewayCounter,
+}  # fmt: skip
 """Columns of kinds of rows that have columns of their own."""

@@ -18,6 +18,8 @@ SECTION_NAMES = ("alert", "low", "high")
 SECTIONS, WRITERS = 3, 3
 WRITER_SENDER, WRITER_RECEIVER, WRITER_CONDUCTOR = 0, 1, 2
 WRITER_NAMES = ("sender", "receiver", "conductor")
+AGENT_NAMES = ("conductor", "sender", "receiver", "archiver", "puller", "subscriptions", "leases")
+"""Argument `agent` of `ENGINE_FAULT`; any other one is the number behind these."""
 RING_BYTES = 64 + RECORDS_MAX * RECORD_BYTES
 FILE_BYTES = HEADER_BYTES + WRITERS * SECTIONS * RING_BYTES
 PID_AT, REALTIME_OFFSET_AT = 8, 16
@@ -89,6 +91,8 @@ class Code(IntEnum):
     RING_REFUSED = 38
     PRODUCER_HOLE = 39
     RING_DROPPED = 40
+    ENGINE_FAULT = 41
+    PUBLICATION_CUT = 42
 
 
 MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
@@ -136,4 +140,6 @@ MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
         "ring of an older session dropped",
         ("producer", "first", "packets"),
     ),
+    Code.ENGINE_FAULT: (ALERT, "engine fault", ("agent", "faults", "in_a_row")),
+    Code.PUBLICATION_CUT: (ALERT, "ended with messages unsent", ("packets", "messages", "bytes")),
 }

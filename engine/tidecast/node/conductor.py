@@ -1,8 +1,10 @@
 """The node's own thread: jobs one after another, the node's lock held, and a tick between them.
 
 A job that fails in a way nobody foresaw ends neither the thread nor what waits behind it: it is
-logged with its traceback, told (`EngineFault`) and recorded, and the conductor goes on. One that
-fails again and again is told each `TOLD_AGAIN_S`, and slows the conductor down.
+logged with its traceback, told (`EngineFault`), counted and recorded, and the conductor goes on.
+One that fails again and again is told each `TOLD_AGAIN_S`, and slows the conductor down. What fails
+in the thread of another agent is told here, too; once it has failed `STUCK_FAULTS` times in a row,
+who depends on it is told to go.
 """
 
 from __future__ import annotations
@@ -11,10 +13,14 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidecast import events as ev
+from tidecast.agents.guard import STUCK_FAULTS
 from tidecast.layout import recorder as rec
+from tidecast.layout.counters import NodeCounter
+from tidecast.node.endings import end_dependents
 
 if TYPE_CHECKING:
     from tidecast.node.node import Node
@@ -25,6 +31,7 @@ REPEATED_PAUSE_S = 0.01
 BACKLOG_MAX = 1000
 """With more jobs than that waiting a failure that repeats does not slow the conductor down."""
 KINDS_MAX = 256
+CONDUCTOR = "conductor"
 
 _log = logging.getLogger("tidecast.node")
 
@@ -37,7 +44,7 @@ class Conductor:
         self.faults = 0
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._told_s: dict[tuple[str, str, int], float] = {}
+        self._told_s: dict[tuple[str, str, str, int], float] = {}
         self._untold = 0
         self._repeated = False
         self._pause = threading.Event()
@@ -93,29 +100,38 @@ class Conductor:
         except Exception as problem:  # noqa: BLE001  (told; the others' jobs go on)
             self.failed(problem)
 
-    def failed(self, problem: Exception) -> None:
+    def agent_failed(self, agent: str, problem: Exception, in_a_row: int) -> None:
+        """See `guard.OnFault`."""
+        self._inbox.put(partial(self.failed, problem, agent, in_a_row))
+
+    def failed(self, problem: Exception, agent: str = CONDUCTOR, in_a_row: int = 1) -> None:
         """Tell of what nobody foresaw. With the lock held. Raises it when inline."""
-        if self._node.inline:
+        node = self._node
+        if node.inline:
             raise problem
         self.faults += 1
-        kind, now_s = _kind(problem), self._node.clock_ns() / 1e9
+        node.counters.values[node.node_row, NodeCounter.ENGINE_FAULTS] += 1
+        if in_a_row == STUCK_FAULTS:
+            end_dependents(node, agent, problem)
+        kind, now_s = (agent, *_kind(problem)), node.clock_ns() / 1e9
         if now_s < self._told_s.get(kind, 0.0):
             self._untold += 1
-            self._repeated = True
+            self._repeated = self._repeated or agent == CONDUCTOR  # the others slow down themselves
             return
         while len(self._told_s) >= KINDS_MAX:
             del self._told_s[next(iter(self._told_s))]
         self._told_s[kind] = now_s + TOLD_AGAIN_S
         untold, self._untold = self._untold, 0
         _log.error(
-            "a job of the engine failed; it goes on (%d more such failures were not logged). This "
-            "is a fault of Tidecast: please report it", untold, exc_info=problem,
+            "the engine's %s failed; it goes on (%d more such failures were not logged). This is "
+            "a fault of Tidecast: please report it", agent, untold, exc_info=problem,
         )  # fmt: skip
-        # No code of its own: an alert of this one is only ever this.
-        self._node.note(rec.ALERT, rec.Code.STOPPED, 0, self.faults)
-        self._node.tell_all(
+        name = agent.partition("-")[0]
+        number = rec.AGENT_NAMES.index(name) if name in rec.AGENT_NAMES else len(rec.AGENT_NAMES)
+        node.note(rec.ALERT, rec.Code.ENGINE_FAULT, 0, number, self.faults, in_a_row)
+        node.tell_all(
             ev.EngineFault(
-                node=self._node.name, problem=f"{type(problem).__name__}: {problem}",
+                node=node.name, agent=agent, problem=f"{type(problem).__name__}: {problem}",
                 faults=self.faults,
             )
         )  # fmt: skip

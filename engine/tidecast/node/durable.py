@@ -90,7 +90,7 @@ class Durable:
             node = self.node
             self._runtime = ArchiverRuntime(
                 counters=node.counters.values, bells=node.bells, inline=node.inline,
-                on_events=self._from_agent, sync=self._sync,
+                on_events=self._from_agent, sync=self._sync, on_fault=node.conductor.agent_failed,
             )  # fmt: skip
             self._tables = ds.ArchiverTables(self._runtime)
         return self._runtime

@@ -16,6 +16,7 @@ import numpy as np
 from tidecast.agents import archiver as ar
 from tidecast.agents import archiver_state as ast
 from tidecast.agents.events import A_EVENTS, EVENTS_MAX
+from tidecast.agents.guard import Guard, OnFault
 from tidecast.agents.run import ring_bell_line
 from tidecast.agents.states import SCRATCH_BYTES
 from tidecast.buffers.member_ring import wake_queue
@@ -36,8 +37,9 @@ class ArchiverRuntime:
 
     def __init__(
         self, *, counters: np.ndarray, bells: Bytes, inline: bool,
-        on_events: Callable[[Rows], None], sync: Callable[[int], int],
+        on_events: Callable[[Rows], None], sync: Callable[[int], int], on_fault: OnFault,
     ) -> None:  # fmt: skip
+        self._on_fault = on_fault
         self.state = ast.archiver_state(counters=counters, bells=bells)
         self.inline, self._bells = inline, bells
         self._on_events, self._sync_queue = on_events, sync
@@ -59,7 +61,7 @@ class ArchiverRuntime:
             self.state.attention,
             self.drain_events,
             lambda: ring_bell_line(self._bells, lay.DOORBELL_ARCHIVER),
-            None,
+            self._on_fault,
         )
         self._syncer = threading.Thread(target=self._sync_loop, name="archiver-sync", daemon=True)
         self._agent.start()
@@ -105,7 +107,11 @@ class ArchiverRuntime:
             if not topic["syncing"]:
                 continue
             queues["dirty"][row] = 0  # what is appended from here on is part of the next sync
-            status = self._sync_queue(row)
+            try:
+                status = self._sync_queue(row)
+            except BaseException:
+                queues["dirty"][row] = 1
+                raise
             if status < 0:
                 queues["dirty"][row] = 1
                 topic["sync_status"] = status
@@ -116,9 +122,14 @@ class ArchiverRuntime:
 
     def _sync_loop(self) -> None:
         scratch = np.zeros(SCRATCH_BYTES, dtype=np.uint8)
-        while not self._stop.is_set():
+        guard = Guard("archiver-sync", self._on_fault)
+
+        def step() -> None:
             if ar.wait_for_sync(self._words, _SYNC_WAIT_NS, scratch):
                 self.sync_all()
+
+        while not self._stop.is_set():
+            guard.round(step)
 
     def stop(self) -> None:
         """Stop the threads. Idempotent."""

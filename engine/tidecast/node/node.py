@@ -23,7 +23,6 @@ from tidecast import events as ev
 from tidecast.buffers.counters import CountersFile
 from tidecast.buffers.recorder import create_recorder, record_from_python
 from tidecast.buffers.ring_file import add_consumer, remove_consumer
-from tidecast.buffers.writer import close_abandoned
 from tidecast.client.link import (
     PublicationGrant,
     PublicationOptions,
@@ -52,10 +51,11 @@ from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
 from tidecast.layout.packet import CHANNEL_LARGE, CHANNEL_NAMES
 from tidecast.native.mapped import MappedFile
-from tidecast.node import sessions, tables, topics
+from tidecast.node import endings, sessions, tables, topics
 from tidecast.node.conductor import TICK_S, Conductor
 from tidecast.node.durable import Durable
 from tidecast.node.durable_upkeep import adopt
+from tidecast.node.joining import join_existing_images
 from tidecast.node.keys import KEYS_NAME, KeyRing
 from tidecast.node.leftovers import (
     adopt_recorder,
@@ -111,7 +111,7 @@ class Node(NodeViews):
         self.images_by_id: dict[int, Image] = {}
         self.peers: dict[int, Peer] = {}
         self.names: dict[int, str] = {}
-        self.resume: dict[int, int] = {}
+        self.resume: dict[tuple[int, int], int] = {}
         self.topic_by_name: dict[str, TopicConfig] = {t.name: t for t in topology.topics}
         self.faults: dict[str, FaultSettings] = {}
         self.lease_store = lease_store
@@ -153,6 +153,7 @@ class Node(NodeViews):
                     recorder=self._recorder.array,
                     inline=self.inline,
                     on_events=self._from_agent,
+                    on_fault=self.conductor.agent_failed,
                     memory=self.memory,
                     seed=self._seed,
                 )
@@ -246,6 +247,7 @@ class Node(NodeViews):
         self._next_tick = now + TICK_S
         attempt = self.conductor.attempt
         for publication in list(self.pubs.values()):
+            attempt(endings.close_ending, self, publication, now)
             attempt(sessions.look_after_publication, self, publication, now)
         for image in list(self.images_by_id.values()):
             attempt(sessions.look_after_image, self, image, now)
@@ -394,6 +396,7 @@ class Node(NodeViews):
                 self.forget_publication(publication)
                 raise
             self.note(rec.LOW, rec.Code.PUBLICATION_ADDED, session, config.wire_id, slots)
+            topics.tell_unheard(self, publication, transport)
             return PublicationGrant(
                 publication_id=publication_id,
                 ring_path=str(mapped.path),
@@ -445,35 +448,19 @@ class Node(NodeViews):
                 raise NotFound(f"client {client_id} has no publication {publication_id}")
             if client is not None:
                 client.publications.discard(publication_id)
-            if publication.closing:
-                return
-            publication.closing, publication.closed_s = True, self.clock_ns() / 1e9
-            close_abandoned(publication.mapped.array, self.bells, publication.about().slots)
-            self.durable.remote.say_left(publication)
-            for subscription_id in publication.readers:
-                self.tell_gone(
-                    subscription_id,
-                    publication.id,
-                    publication.topic.name,
-                    self.name,
-                    publication.session,
-                    "closed",
-                )
-            if publication.runtime is None:
-                publication.drained = True
-            sessions.look_after_publication(self, publication, self.clock_ns() / 1e9)
+            publication.released = True
+            endings.close_publication(self, publication)
 
     def forget_publication(self, publication: Publication) -> None:
         """Take a publication off its sender and unmap it."""
         self.source_gone(publication)
-        sent = tables.sent_of(publication)
+        sent = endings.remove_from_sender(self, publication)
+        endings.tell_unsent(self, publication, sent)
         self.note(rec.LOW, rec.Code.PUBLICATION_REMOVED, publication.session, sent)
         self.pubs.pop(publication.id, None)
         client = self.clients.get(publication.client)
         if client is not None:
             client.publications.discard(publication.id)
-        if publication.slot >= 0:
-            tables.remove_publication(self, publication)
         publication.mapped.unlink()
         publication.mapped.close()
 
@@ -521,7 +508,7 @@ class Node(NodeViews):
                 for publication in self.pubs.values():
                     if matches(pattern, publication.topic.name) and not publication.closing:
                         self._read_local(publication, subscription, at_head=True)
-                sessions.join_existing_images(self, subscription)
+                join_existing_images(self, subscription)
                 sessions.update_wanted(self)
             except BaseException:
                 self.close_subscription(client_id, subscription.id)

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 RETRY_S = 1.0
 REFUSED_MAX = 4096
-RESUME_KEPT_MAX = 1024
+RESUME_KEPT_MAX = 16_384
 Key = tuple[str, int]
 
 
-def keep_place(node: Node, session: int, seq: int) -> None:
-    """When this session gets an image (again) it begins here."""
+def keep_place(node: Node, session: int, subscription_id: int, seq: int) -> None:
+    """When this session gets an image (again) a subscription begins here."""
     while len(node.resume) >= RESUME_KEPT_MAX:
         node.resume.pop(next(iter(node.resume)))
-    node.resume[session] = seq
+    node.resume[session, subscription_id] = seq
 
 
 class RefusedImages:
@@ -146,7 +146,7 @@ def _place(
         undo.callback(node.counters.free, row)
         image = Image(
             image_id, setup.session, mode, topic, setup.source, setup.node, setup.incarnation,
-            mapped, runtime, -1, row,
+            mapped, runtime, -1, row, live_seq=setup.next_seq, history_slots=setup.slots,
         )  # fmt: skip
         tables.add_image(
             node, image, join=join, channel=setup.channel, reliability=setup.reliability,

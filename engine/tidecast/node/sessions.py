@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from tidecast.node.node import Node
 
 GONE_PATIENCE_S = 30.0
-GONE_REASONS = ("", "closed", "timeout", "restarted")
-"""Why an image was removed, as the recorder counts: nobody reads it, or its publisher ..."""
+GONE_REASONS = ("", "closed", "timeout", "restarted", "failed")
+"""Why an image was removed, as the recorder counts: nobody reads it, its publisher ..., or our
+receiver failed."""
 
 
 # --- agents' events -------------------------------------------------------------------------------
@@ -66,7 +67,7 @@ def _handle_row(
     if kind == ae.E_SESSION_ENDED:
         _end_images(node, runtime, a, "closed")
     elif kind == ae.E_PEER_TIMEOUT:
-        _peer_timeout(node, runtime, a, c)
+        _peer_timeout(node, runtime, a)
     elif kind == ae.E_PUBLICATION_DRAINED:
         _drained(node, a)
     elif kind in (ae.E_RECEIVER_JOINED, ae.E_RECEIVER_TIMEOUT):
@@ -108,8 +109,7 @@ def try_refused(node: Node, now_s: float) -> None:
     Of a session that has one image and misses another no SETUP comes: the last one must do.
     """
     for runtime, setup in node.refused.take_due(now_s):
-        living = (i for i in node.images_by_id.values() if i.runtime is runtime and not i.gone)
-        if any(image.session == setup.session for image in living):
+        if living_images(node, runtime, setup.session):
             _handle_setups(node, runtime, [setup])
         elif _special(node, runtime).get(setup.session) == im.SESSION_IGNORED:
             forget_session(node, runtime, setup.session)
@@ -214,11 +214,12 @@ def _on_setup(node: Node, runtime: TransportRuntime, setup: Setup) -> None:
         if not kept:
             special[setup.session] = im.SESSION_IGNORED
         return
-    images = [i for i in node.images_by_id.values() if i.runtime is runtime and not i.gone]
-    have = {i.mode for i in images if i.session == setup.session}
+    served: set[int] = set()
+    for image in living_images(node, runtime, setup.session):
+        served |= image.readers.keys()
     for mode in ("latest", "earliest"):
-        group = [s for s in readers if s.options.start == mode]
-        if group and mode not in have:
+        group = [s for s in readers if s.options.start == mode and s.id not in served]
+        if group:
             _make_image(node, runtime, setup, topic, mode, group)
 
 
@@ -245,7 +246,7 @@ def _accept_peer(node: Node, setup: Setup) -> bool:
             if image.node_id == setup.source and image.incarnation < setup.incarnation:
                 if image.mode != "durable":  # what its ring still holds may come again
                     _special(node, image.runtime)[image.session] = im.SESSION_ENDED
-                _image_gone(node, image, "restarted")
+                image_gone(node, image, "restarted")
     node.peers[setup.source] = Peer(setup.source, setup.node, setup.incarnation, now)
     note_name(node.names, setup.source, setup.node)
     node.name_seen(setup.node)
@@ -294,15 +295,15 @@ def _topic_of(node: Node, runtime: TransportRuntime, setup: Setup) -> TopicConfi
     return topic
 
 
-def _join_seq(node: Node, setup: Setup, mode: str, readers: list[Subscription]) -> int:
-    """Where a new image starts, see docs/PROTOCOL.md "Joining"."""
-    if setup.session in node.resume:
-        return min(max(node.resume.pop(setup.session), 0), setup.next_seq)
-    if mode == "earliest":
+def _join_seq(node: Node, setup: Setup, subscription: Subscription) -> int:
+    """Where a subscription starts in a new image, see docs/PROTOCOL.md "Joining"."""
+    kept = node.resume.pop((setup.session, subscription.id), None)
+    if kept is not None:
+        return min(max(kept, 0), setup.next_seq)
+    if subscription.options.start == "earliest":
         return setup.oldest
-    waited_ns = node.clock_ns() - max(s.created_ns for s in readers)
-    if setup.age_ns < waited_ns:
-        return 0  # we were here before the publication: all of it is ours
+    if setup.age_ns < node.clock_ns() - subscription.created_ns:
+        return 0  # it was here before the publication: all of it is its own
     return setup.next_seq
 
 
@@ -314,21 +315,34 @@ def _make_image(
     mode: str,
     readers: list[Subscription],
 ) -> None:
-    join = _join_seq(node, setup, mode, readers)
+    """One image for all of them; each begins in it where it should."""
+    joins = {s.id: _join_seq(node, setup, s) for s in readers}
+    join = min(joins.values())
     wanted = max((s.options.receive_bytes or topic.receive_bytes) for s in readers)
     if setup.channel == wire.CHANNEL_LARGE:
         wanted = max(wanted, topic.large_history_bytes // 4)
     slots = lay.slots_for(wanted, setup.packet_bytes)
     try:
-        image = place_image(node, runtime, setup, topic, mode, join, slots)
+        image = place_image(
+            node, runtime, setup, topic, mode, join, slots,
+            lambda _: {"begins": join if join == setup.oldest and mode == "earliest" else -1},
+        )  # fmt: skip
     except BaseException:
-        keep_place(node, setup.session, join)
+        for subscription_id, place in joins.items():
+            keep_place(node, setup.session, subscription_id, place)
         raise
     for subscription in readers:
-        _connect(node, image, subscription, join)
+        connect(node, image, subscription, joins[subscription.id])
 
 
-def _connect(node: Node, image: Image, subscription: Subscription, position: int) -> None:
+def living_images(node: Node, runtime: TransportRuntime, session: int) -> list[Image]:
+    """Images of a session that still receive."""
+    images = node.images_by_id.values()
+    return [i for i in images if i.session == session and i.runtime is runtime and not i.gone]
+
+
+def connect(node: Node, image: Image, subscription: Subscription, position: int) -> None:
+    """Let a subscription read an image from packet ``position`` on."""
     from tidecast.node.node import _tethered
 
     client = node.clients[subscription.client]
@@ -353,29 +367,6 @@ def _connect(node: Node, image: Image, subscription: Subscription, position: int
             session=image.session,
         ),
     )
-
-
-def join_existing_images(node: Node, subscription: Subscription) -> None:
-    """Connect a new subscription to what this node receives already."""
-    mode = subscription.options.start
-    have = {i.session for i in node.images_by_id.values() if i.mode == mode and not i.gone}
-    for image in list(node.images_by_id.values()):
-        other = image.mode != "durable" or image.session in have
-        if image.gone or (image.mode != mode and other):
-            continue
-        if not matches(subscription.pattern, image.topic.name):
-            continue
-
-        def connect(image: Image = image) -> None:
-            about = image.about()
-            position = about.contiguous
-            if mode == "earliest":
-                record = image.runtime.rx_state.images[image.slot]
-                held = int(record["highest"]) - about.slots + about.slots // 8
-                position = min(max(about.first, held), about.contiguous)
-            _connect(node, image, subscription, position)
-
-        image.runtime.on_receiver(connect)
 
 
 def update_wanted(node: Node) -> None:
@@ -439,10 +430,10 @@ def set_refused(runtime: TransportRuntime, node_ids: list[int]) -> None:
 def _end_images(node: Node, runtime: TransportRuntime, session: int, reason: str) -> None:
     for image in list(node.images_by_id.values()):
         if image.session == session and image.runtime is runtime:
-            _image_gone(node, image, reason)
+            image_gone(node, image, reason)
 
 
-def _peer_timeout(node: Node, runtime: TransportRuntime, session: int, contiguous: int) -> None:
+def _peer_timeout(node: Node, runtime: TransportRuntime, session: int) -> None:
     """Silent too long: its images go; if it comes back they resume where they were."""
     for image in list(node.images_by_id.values()):
         if image.session != session or image.runtime is not runtime or image.gone:
@@ -453,13 +444,19 @@ def _peer_timeout(node: Node, runtime: TransportRuntime, session: int, contiguou
                 client,
                 ev.PeerTimeout(node=image.node_name, topic=image.topic.name, session=session),
             )
-        keep_place(node, session, contiguous)
-        _image_gone(node, image, "timeout")
+        keep_places(node, image)
+        image_gone(node, image, "timeout")
     _special(node, runtime).pop(session, None)
     _rebuild(node, runtime)
 
 
-def _image_gone(node: Node, image: Image, reason: str) -> None:
+def keep_places(node: Node, image: Image) -> None:
+    """Who reads an image goes on where it ends, if its session gets another one."""
+    for subscription_id in image.readers:
+        keep_place(node, image.session, subscription_id, image.about().contiguous)
+
+
+def image_gone(node: Node, image: Image, reason: str) -> None:
     """No more packets for an image: readers drain it and release it."""
     if image.gone:
         return
@@ -496,7 +493,7 @@ def look_after_image(node: Node, image: Image, now_s: float) -> None:
         return  # its END is still being repeated: answer that we have left
     special = _special(node, image.runtime)
     special[image.session] = im.SESSION_ENDED if image.gone == "closed" else im.SESSION_IGNORED
-    if image.gone == "timeout":
+    if image.gone in ("timeout", "failed"):
         special.pop(image.session, None)
     # Tell the publisher that we stop receiving, so that it does not wait for us.
     tables.remove_image(node, image, leave=not image.gone)
@@ -539,5 +536,7 @@ def look_after_publication(node: Node, publication: Publication, now_s: float) -
     if publication.source >= 0 or not node.durable.remote.settled(publication):
         return  # the archiver, here or at the topic's owner, is not through with it
     late = now_s - publication.closed_s > GONE_PATIENCE_S
+    if publication.ending_s and not publication.released and not late:
+        return  # its writer may still add to the ring
     if (publication.drained or late) and (not publication.readers or late):
         node.forget_publication(publication)

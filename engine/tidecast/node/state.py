@@ -70,6 +70,10 @@ class Publication(OwnRing):
     closing: bool = False
     drained: bool = False
     closed_s: float = 0.0
+    ending_s: float = 0.0
+    """Its topic is gone: when it is closed if its writer has not done that; 0: it is not."""
+    released: bool = False
+    """Its writer knows of the end, or is gone itself."""
     readers: dict[int, int] = field(default_factory=dict)
     """Subscription id -> consumer entry."""
     watch: dict[int, tuple[int, float]] = field(default_factory=dict)
@@ -116,6 +120,10 @@ class Image(OwnRing):
     gone_s: float = 0.0
     watch: dict[int, tuple[int, float]] = field(default_factory=dict)
     constant: bytes = b""
+    live_seq: int = 0
+    """The publisher's live edge when the image was made."""
+    history_slots: int = 0
+    """Packets that the publisher's ring holds."""
 
     def __post_init__(self) -> None:
         self.constant = _constant(self.mapped)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from tidecast import events as ev
 from tidecast.agents import puller_entries as entries
-from tidecast.agents.puller_shell import Dead, Observer, Puller
+from tidecast.agents.puller_observer import Dead, Observer
+from tidecast.agents.puller_shell import Puller
 from tidecast.buffers.member_ring import MemberFile, wake_queue
 from tidecast.client.link import ConsumerGrant, ConsumerOptions
 from tidecast.config import TopicConfig, check_pattern, is_pattern, matches
@@ -111,13 +112,11 @@ class DurableSubscriptions(Observer):
         self.puller = Puller(
             wakes=self._wakes.array, bells=node.bells, bell=DOORBELL_PULLER,
             blocks_max=max(64, CACHE_BYTES_MAX // BLOCK_BYTES), observer=self,
-            clock_ns=node.clock_ns,
+            clock_ns=node.clock_ns, on_fault=node.conductor.agent_failed,
         )  # fmt: skip
         if not node.inline:
             self.puller.start()
-            self._helper = threading.Thread(
-                target=self._help, name="tidecast-subscriptions", daemon=True
-            )
+            self._helper = threading.Thread(target=self._help, name="subscriptions", daemon=True)
             self._helper.start()
         return self.puller
 

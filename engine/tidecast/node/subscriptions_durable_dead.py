@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import tidecast.sync
 from tidecast import events as ev
-from tidecast.agents.puller_shell import Dead
+from tidecast.agents.puller_observer import Dead
 from tidecast.agents.puller_state import DEAD_ATTEMPTS, DEAD_TERM, DEAD_TIMEOUT
 from tidecast.errors import TidecastError
 from tidecast.node.subscriptions_durable_admin import decoded

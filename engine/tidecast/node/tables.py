@@ -266,13 +266,6 @@ def remove_publication(node: Node, publication: Publication) -> None:
     node.counters.free(publication.row)
 
 
-def sent_of(publication: Publication) -> int:
-    """Next packet the sender sends; -1 without a network."""
-    if publication.slot < 0 or publication.runtime is None:
-        return -1
-    return int(publication.runtime.tx_state.pubs[publication.slot]["sent"])
-
-
 # --- images ---------------------------------------------------------------------------------------
 
 
@@ -333,6 +326,7 @@ def add_image(
             "heard_ns": now,
             "echo_at_ns": now,
             "end_seq": -1,
+            "begins": -1,
             "address_a": address_words[0],
             "address_b": address_words[1],
             "next": -1,

@@ -8,10 +8,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tidecast import events as ev
-from tidecast.config import TopicConfig
+from tidecast.config import (
+    TopicConfig,
+    TransportConfig,
+)
 from tidecast.errors import Closed, Conflict, NotFound, TidecastError
 from tidecast.layout import recorder as rec
 from tidecast.node import sessions, tables
+from tidecast.node.endings import end_publication
 from tidecast.protocol.dedup import Session
 
 if TYPE_CHECKING:
@@ -126,8 +130,7 @@ def _remove(node: Node, name: str, *, keep_data: bool, keep_readers: bool) -> No
         raise NotFound(f"no topic {name}")
     for publication in list(node.pubs.values()):
         if publication.topic.name == name:
-            node.close_publication(publication.client, publication.id)
-            node.tell(publication.client, _ended(publication))
+            end_publication(node, publication, _ended(publication))
     for subscription in list(node.subs.values()):
         if subscription.pattern == name and not keep_readers:
             node.close_subscription(subscription.client, subscription.id)
@@ -137,12 +140,23 @@ def _remove(node: Node, name: str, *, keep_data: bool, keep_readers: bool) -> No
 
 
 def _ended(publication: Publication) -> ev.PublicationEnded:
-    """Its writer looks at nothing but the ring: what it publishes from now on nobody sends."""
+    """What its writer published so far is sent, see `endings`."""
     name = publication.topic.name
     return ev.PublicationEnded(
         topic=name, session=publication.session, code=Closed.code,
         reason=f"topic {name}: it was deleted or made anew: open another publisher",
     )  # fmt: skip
+
+
+def tell_unheard(node: Node, publication: Publication, transport: TransportConfig) -> None:
+    """Tell a publisher whose transport has nobody to send to."""
+    if transport.sends_to_nobody:
+        event = ev.PublisherUnheard(
+            topic=publication.topic.name, session=publication.session, transport=transport.name,
+            mend=f"transport {transport.name} has no peers: only this engine gets what is "
+            f"published; name the others in its peers: [other-host:{transport.port}]",
+        )  # fmt: skip
+        node.tell(publication.client, event)
 
 
 def session_of(session: Session | None, owner: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ import numpy as np
 from tidecast.agents import images as im
 from tidecast.agents import publications as pu
 from tidecast.agents.events import A_EVENTS, A_STOP, E_RECEIVER_NAME, EVENTS_MAX
+from tidecast.agents.guard import Guard, OnFault
 from tidecast.agents.run import (
     IDLE_NAMES,
     inline_agents,
@@ -93,13 +94,12 @@ class AgentThread:
         attention: np.ndarray,
         drain: Callable[[], None],
         wake: Callable[[], None],
-        core: int | None,
+        on_fault: OnFault,
     ) -> None:
         self._run, self._attention, self._drain, self._wake = run, attention, drain, wake
-        self._core = core
+        self._guard = Guard(name, on_fault)
         self._commands: deque[Command] = deque()
         self._stopping = False
-        self.failure: BaseException | None = None
         self.thread = threading.Thread(target=self._main, name=name, daemon=True)
 
     def start(self) -> None:
@@ -107,17 +107,14 @@ class AgentThread:
         self.thread.start()
 
     def _main(self) -> None:
-        prepare_agent_thread(self._core)
-        try:
-            while not self._stopping:
-                self._run()
-                self._attention[A_STOP] = 0
-                while self._commands:
-                    self._commands.popleft()()
-                self._drain()
-        except BaseException as problem:
-            self.failure = problem
-            raise
+        prepare_agent_thread(None)
+        while not self._stopping:
+            self._guard.round(self._run, self._obey, self._drain)
+
+    def _obey(self) -> None:
+        self._attention[A_STOP] = 0
+        while self._commands:
+            self._commands.popleft()()
 
     def call(self, command: Callable[[], T]) -> T:
         """Run ``command`` in the agent's thread and return what it returns."""
@@ -141,7 +138,7 @@ class AgentThread:
             if done.wait(0.005):
                 break
             if not self.thread.is_alive() or time.monotonic() > deadline:
-                raise Timeout(f"agent {self.thread.name} does not answer ({self.failure})")
+                raise Timeout(f"agent {self.thread.name} does not answer")
         if outcome[1] is not None:
             raise outcome[1]
         return outcome[0]
@@ -177,10 +174,12 @@ class TransportRuntime:
         recorder: Bytes,
         inline: bool,
         on_events: Callable[[TransportRuntime, list[list[int]]], None],
+        on_fault: OnFault,
         memory: Memory | None = None,
         seed: int | None = None,
     ) -> None:
         """``node``: our id and name. ``names``: where names of receivers' nodes go, by id."""
+        self._on_fault = on_fault
         self.config, self.index, self.inline = config, index, inline
         self.node_id, self._node_name = node
         self.sender_bell, self.receiver_bell = 2 * index, 2 * index + 1
@@ -321,7 +320,7 @@ class TransportRuntime:
             self.tx_state.attention,
             lambda: self._hand_on(self.tx_state),
             lambda: ring_bell_line(self.bells, self.sender_bell),
-            None,
+            self._on_fault,
         )
         self._receiver = AgentThread(
             f"receiver-{self.config.name}",
@@ -331,7 +330,7 @@ class TransportRuntime:
             self.rx_state.attention,
             lambda: self._hand_on(self.rx_state),
             self._wake_receiver,
-            None,
+            self._on_fault,
         )
         self._sender.start()
         self._receiver.start()

@@ -58,7 +58,7 @@ class NodeViews:
         if client is None:
             return
         if len(client.events) == client.events.maxlen:
-            self.counters.values[self.node_row, cl.Counter.EVENTS_LOST] += 1
+            self.counters.values[self.node_row, cl.NodeCounter.EVENTS_LOST] += 1
         client.events.append(msgspec.structs.replace(event, at_ns=time.time_ns()))
         ring_bell_line(self.bells, client.doorbell)
         if self.on_events is not None:

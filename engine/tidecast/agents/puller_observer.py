@@ -1,0 +1,33 @@
+"""What the puller tells its node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Dead:
+    """A record that is to be dead-lettered."""
+
+    lane: int
+    generation: int
+    token: int
+    attempts: int
+    cause: int
+    reason: str
+
+
+class Observer:
+    """What the shell tells; a node overrides what it cares about."""
+
+    def dead(self, dead: Dead) -> None:
+        """Store it in the dead-letter topic, then call `settle_dead`."""
+
+    def hostile(self, member: int) -> None:
+        """A member wrote what it may not."""
+
+    def gap(self, lane: int, first: int, end: int) -> None:
+        """Records [first, end) were gone before the lane came to them."""
+
+    def damaged(self, q: int, token: int, problem: str) -> None:
+        """A queue could not be read at ``token``; it is tried again."""
