@@ -45,6 +45,8 @@ def compile_kernels() -> None:
         (rk.mirror_in, (raw, 0, 0, 0, 0, 0)),
         (rk.wake_if_armed, (raw, 0, raw, 0)),
         (rk.arm_word, (raw, 0)),
+        (rk.taken_back, (raw, 0, 0, 0, words)),
+        (rk.take_back_at, (raw, 0, words)),
         (dk.durable_count, (raw,)),
         (dk.ack_state, (raw,)),
         (dk.arm_ack, (raw,)),
