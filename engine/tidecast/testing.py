@@ -25,6 +25,7 @@ asks (`Network.intercept`). Faults hit data and control packets alike.
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import shutil
 import struct
@@ -170,7 +171,15 @@ class SimulatedNode:
         return SimulatedConnection(link, name)
 
     def count(self, counter: Counter | str) -> int:
-        """A counter summed over all that this node counts, what is gone included."""
+        """A counter summed over all that this node counts, what is gone included.
+
+        Raises NotFound: `tidecast.layout.counters.Counter` lists them.
+        """
+        if isinstance(counter, str) and counter.upper() not in Counter.__members__:
+            close = ", ".join(difflib.get_close_matches(counter.upper(), Counter.__members__))
+            raise NotFound(
+                f"no counter {counter!r}" + (f": did you mean {close}?" if close else "")
+            )
         column = Counter[counter.upper()] if isinstance(counter, str) else counter
         return int(self.engine.counters.values[:, column].sum())
 
@@ -206,6 +215,12 @@ class Network:
         real_time: bool = False,
         trace: bool = False,
     ) -> None:
+        for field, value, most in (
+            ("drop", drop, 1.0), ("duplicate", duplicate, 1.0), ("reorder", reorder, 1.0),
+            ("delay_us", delay_us, LIMIT_US),
+        ):  # fmt: skip
+            if not isinstance(value, int | float) or not 0 <= value <= most:
+                raise ConfigError(f"{field}: {value!r}: allowed 0..{most:g}")
         self.seed, self.packet_bytes, self.real_time = seed, packet_bytes, real_time
         self.step_ns = max(1, round(step_us * 1000))
         self.now_ns = START_NS
@@ -499,13 +514,13 @@ def memory_link(
     with _networks_lock:
         found = _networks.get(network)
         if found is None:
-            numbers: dict[str, Any] = {
-                name: float(value) if isinstance(value, str) else value
-                for name, value in settings.items()
-            }
             try:
+                numbers: dict[str, Any] = {
+                    name: float(value) if isinstance(value, str) else value
+                    for name, value in settings.items()
+                }
                 found = Network(real_time=True, **numbers)
-            except TypeError as problem:
+            except (TypeError, ValueError) as problem:
                 raise ConfigError(f"memory://: {problem}") from None
 
             def forget(name: str = network, made: Network = found) -> None:

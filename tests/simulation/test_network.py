@@ -6,6 +6,7 @@ import hashlib
 
 import pytest
 
+import tidecast.sync
 import tidecast.testing
 from tidecast.errors import ConfigError, ConnectionLost, NotFound
 from tidecast.layout import packet as wire
@@ -117,3 +118,20 @@ def test_names_are_unique_and_settings_are_checked() -> None:
             net.node("a")
         with pytest.raises(ConfigError, match="history_bytes"):
             net.node("b", topics=["t"], history_bytes=1)
+        with pytest.raises(NotFound, match="no counter 'packet_sent': did you mean PACKETS_SENT"):
+            net.find("a").count("packet_sent")
+    with pytest.raises(ConfigError, match=r"drop: 2: allowed 0\.\.1"):
+        Network(drop=2)
+
+
+def test_networks_in_memory_are_told_apart_by_name() -> None:
+    with (
+        tidecast.sync.connect("memory://one") as one,
+        tidecast.sync.connect("memory://one") as two,
+        tidecast.sync.connect("memory://other") as other,
+    ):
+        assert one.link.node_id != two.link.node_id
+        near, far = two.subscribe("t"), other.subscribe("t")
+        one.publish("t", b"x")
+        assert near.next(timeout=5.0).data == b"x"
+        assert not len(far.poll())
