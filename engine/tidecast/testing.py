@@ -215,10 +215,9 @@ class Network:
         real_time: bool = False,
         trace: bool = False,
     ) -> None:
-        for field, value, most in (
-            ("drop", drop, 1.0), ("duplicate", duplicate, 1.0), ("reorder", reorder, 1.0),
-            ("delay_us", delay_us, LIMIT_US),
-        ):  # fmt: skip
+        shares: dict[str, Any] = {"drop": drop, "duplicate": duplicate, "reorder": reorder}
+        for field, value in (shares | {"delay_us": delay_us}).items():
+            most = 1.0 if field in shares else LIMIT_US
             if not isinstance(value, int | float) or not 0 <= value <= most:
                 raise ConfigError(f"{field}: {value!r}: allowed 0..{most:g}")
         self.seed, self.packet_bytes, self.real_time = seed, packet_bytes, real_time

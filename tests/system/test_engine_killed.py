@@ -60,6 +60,24 @@ def test_blocking_client_outlives_its_engine(lab: Lab, eventually: Eventually) -
     assert subscription.stats()["messages"] == 2
 
 
+def test_a_stopped_pub_does_not_wait_for_an_engine_that_is_gone(
+    lab: Lab, eventually: Eventually
+) -> None:
+    platform = lab.platform()
+    reader = platform.connect().subscribe("a")
+    pub = lab.spawn("pub", "a", "-", platform=platform)
+    pub.tell("before")
+    assert reader.next(timeout=30.0).data == b"before\n"
+    platform.kill()
+    pub.tell("never sent")
+    eventually(lambda: "engine lost: " in pub.log.read_text(), "pub to say so")
+    began_s = time.monotonic()
+    pub.signal(signal.SIGINT)
+    assert pub.code() == 130
+    assert time.monotonic() - began_s < QUICK_S
+    assert "what it had not sent is lost" in pub.log.read_text()
+
+
 def test_blocked_publisher_goes_on_with_the_next_engine(lab: Lab, eventually: Eventually) -> None:
     """`on_full="block"` waits for the engine; a wait with a time-out ends."""
     platform = lab.platform()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -26,13 +27,15 @@ from tidecast.cli.common import (
 
 if TYPE_CHECKING:
     from tidecast.cli.splitting import Splitter
-    from tidecast.client.blocking import Publisher
+    from tidecast.client.blocking import Connection, Publisher
+    from tidecast.events import Event
 
 READ_BYTES = 1 << 20
 PACE_S = 0.02
 COUNT_OF_ONE_BATCH = 1000
 KNOWN_WITHIN_S = 5.0
 """How long --to waits for a node that receives the topic."""
+INTERRUPTED_DRAIN_S = 5.0
 
 
 @click.command()
@@ -107,8 +110,8 @@ def pub(
     writes the same bytes again. The summary goes to standard error.
     """
     from tidecast.cli.splitting import splitter_of
+    from tidecast.client.connection import RECONNECTING
     from tidecast.errors import TidecastError
-    from tidecast.events import PublisherUnheard
     from tidecast.sync import connect
 
     if bool(messages) == (source is not None) and (messages or sys.stdin.isatty()):
@@ -117,6 +120,8 @@ def pub(
     optional = _optional(key, headers, to)
     with connect(server or url_of(data_dir), name="tidecast pub", token=token) as client:
         sender = _Sender(client.publisher(topic, channel=channel), optional, rate_per_s)
+        if not quiet:
+            threading.Thread(target=_tell_while, args=(client,), daemon=True).start()
         began_s = time.perf_counter()
         exit_code, problem = 0, None
         try:
@@ -128,19 +133,43 @@ def pub(
                 else:
                     _stream(source or "-", splitter, sender, count, quiet=quiet)
         except KeyboardInterrupt:
-            exit_code = stop.code
+            exit_code, timeout_s = stop.code, min(timeout_s, INTERRUPTED_DRAIN_S)
+            if client.health().status == RECONNECTING:
+                click.echo("error: the engine is lost; what it had not sent is lost", err=True)
+                os._exit(exit_code)  # nothing is left that could be closed in order
         except TidecastError as met:
             problem = met  # what came before it is published: it is sent and told
+        client.pump()
         if problem is None or sender.messages:
             client.drain(timeout_s)
-        for event in client.events():
-            if isinstance(event, PublisherUnheard):
-                click.echo(f"warning: {event.mend}", err=True)
+        while not quiet and (event := client.take_event()) is not None:
+            tell(event)
     if not quiet and (problem is None or sender.messages):
         _summary(topic, sender, time.perf_counter() - began_s, as_json)
     if problem is not None:
         raise problem
     sys.exit(exit_code)
+
+
+def _tell_while(client: Connection) -> None:
+    """Say why nothing goes on, while publishing waits for the engine."""
+    from tidecast.errors import TidecastError
+
+    with contextlib.suppress(TidecastError):
+        for event in client.events(timeout=None):
+            tell(event)
+
+
+def tell(event: Event) -> None:
+    """Say on standard error that the engine went or came, or that nobody can hear."""
+    from tidecast.events import EngineBack, EngineLost, PublisherUnheard
+
+    if isinstance(event, EngineLost):
+        click.echo(f"engine lost: {event.reason}; waiting for it", err=True)
+    elif isinstance(event, EngineBack):
+        click.echo("engine is back", err=True)
+    elif isinstance(event, PublisherUnheard):
+        click.echo(f"warning: {event.mend}", err=True)
 
 
 def url_of(data_dir: Path) -> str:

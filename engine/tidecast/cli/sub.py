@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from tidecast.cli.common import data_dir_option, server_option, stoppable, token_option
-from tidecast.cli.pub import url_of
+from tidecast.cli.pub import tell, url_of
 
 if TYPE_CHECKING:
     from tidecast.client.blocking import Connection, Subscription
@@ -149,16 +149,14 @@ class _Flow:
         return self._seen and not there
 
     def _tell_gaps(self) -> None:
-        from tidecast.events import EngineBack, EngineLost, Gap
+        from tidecast.events import Gap
 
         for event in self._client.events(timeout=0.0):
             if isinstance(event, Gap):
                 click.echo(f"gap: {event.topic}: packets {event.first} to {event.end} of "
                            f"{event.node} are lost ({event.reason})", err=True)  # fmt: skip
-            elif isinstance(event, EngineLost):
-                click.echo(f"engine lost: {event.reason}; waiting for it", err=True)
-            elif isinstance(event, EngineBack):
-                click.echo("engine is back", err=True)
+            else:
+                tell(event)
 
     def flush(self) -> None:
         """Nothing more is there for the moment."""
