@@ -335,6 +335,12 @@ class TransportRuntime:
         self._sender.start()
         self._receiver.start()
 
+    @property
+    def sender_thread(self) -> int:
+        """What identifies the sender's thread."""
+        assert self._sender is not None and self._sender.thread.ident is not None
+        return self._sender.thread.ident
+
     def _wake_receiver(self) -> None:
         os.eventfd_write(self._wake_fd, 1)
 
