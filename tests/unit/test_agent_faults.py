@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -143,6 +144,39 @@ def test_a_receiver_that_only_fails_tells_its_subscribers(nodes: tuple[Node, Nod
         assert bytes(messages.next(timeout=PATIENCE_S).data) == b"second"
 
 
+def test_what_fails_beside_the_agents_is_told_too(tmp_path: Path) -> None:
+    topology = topology_from({
+        "transports": [{"name": "ipc", "kind": "ipc"}], "node": {"leases": {"lease_s": 2.0}},
+        "topics": [{"name": "d", "mode": "durable", "transport": "ipc", "owner": "*"}],
+    })  # fmt: skip
+    node = Node(topology, tmp_path)
+    node.start()
+    try:
+        with client_of(node) as client:
+            consumers, leases = node.consumers, node.durable.leases
+            wait_for(lambda: consumers.topics.get("d"))
+            consumers._inbox.put(broken)
+            step, failed = leases.step, threading.Event()
+
+            def once() -> None:
+                setattr(leases, "step", step)  # noqa: B010
+                failed.set()
+                broken()
+
+            setattr(leases, "step", once)  # noqa: B010
+            assert failed.wait(PATIENCE_S)
+            agents: set[str] = set()
+
+            def told() -> bool:
+                agents.update(each.agent for each in events_of(client, EngineFault))
+                return agents >= {"subscriptions", "leases"}
+
+            wait_for(told)
+            client.publish("d", b"it goes on", ack="durable")
+    finally:
+        node.stop()
+
+
 def test_each_step_is_done_whatever_the_others_do_and_pauses_grow() -> None:
     told: list[tuple[str, int]] = []
     guard = Guard("a", lambda agent, _, in_a_row: told.append((agent, in_a_row)))
@@ -180,6 +214,33 @@ def test_a_command_that_fails_ends_neither_the_puller_nor_what_waits() -> None:
         assert told == ["puller", "puller"]
     finally:
         puller.stop()
+
+
+def test_a_command_that_comes_while_others_were_run_is_not_forgotten() -> None:
+    wakes = np.zeros(mem.WAKES_BYTES, dtype=np.uint8)
+    bells = np.zeros(lay.DOORBELLS_MAX * lay.DOORBELL_BYTES, dtype=np.uint8)
+    puller = Puller(wakes=wakes, bells=bells)
+    ran: list[int] = []
+    puller.post(lambda: ran.append(1))
+
+    class Commands(queue.SimpleQueue[Callable[[], None]]):
+        """Somebody posts right behind the last look, which found nothing."""
+
+        looks = 0
+
+        def empty(self) -> bool:
+            found = super().empty()
+            self.looks += found
+            if found and self.looks == 2:
+                puller.post(lambda: ran.append(2))
+            return found
+
+    waiting: Any = Commands()
+    waiting.put(puller._commands.get())
+    puller._commands = waiting
+    puller.run_commands()
+    puller.run_commands()
+    assert ran == [1, 2]
 
 
 def test_a_sync_that_fails_is_told_and_made_up_for() -> None:

@@ -575,5 +575,6 @@ class Puller(BlockMemory):
             try:
                 while not self._commands.empty():
                     self._commands.get()()
-            finally:  # one that fails does not keep the others waiting
-                self.state.attention[A_STOP] = int(not self._commands.empty())
+            finally:  # one that fails keeps no others waiting; never 0: it may be asked just now
+                if not self._commands.empty():
+                    self.state.attention[A_STOP] = 1

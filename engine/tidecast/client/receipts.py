@@ -229,9 +229,10 @@ def await_session(connection: Any, session: Session) -> None:
         if problem is not None:
             raise problem
         if deadline.passed:
+            who = "the engine" if session.owner == "*" else f"node {session.owner}"
             raise Timeout(
-                f"topic {session.topic}: node {session.owner}, which keeps its queues, does not "
-                f"begin it within {OPEN_TIMEOUT_S:g} s: see that its engine runs, that transports "
+                f"topic {session.topic}: {who} that keeps its queues does not begin "
+                f"the session within {OPEN_TIMEOUT_S:g} s: see that it runs, that transports "
                 "and peers lead there (tidecast doctor), and the same of the node where this "
                 "producer was before: it may hold messages that are not acked"
             )

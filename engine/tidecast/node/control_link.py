@@ -174,6 +174,9 @@ class ControlLink:
                     pause_s = REFUSED_S
             except (OSError, WebSocketException, TimeoutError, msgspec.MsgspecError) as problem:
                 self.problem = f"{type(problem).__name__}: {problem}"
+            except Exception as problem:  # noqa: BLE001  (told; and connected anew)
+                self.problem = f"{type(problem).__name__}: {problem}"
+                self.node.conductor.agent_failed("control link", problem, 1)
             finally:
                 self.connected.clear()
                 self._interval_ms = 0

@@ -20,6 +20,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from tidecast import events as ev
+from tidecast.agents.guard import Guard
 from tidecast.config import TopicConfig
 from tidecast.errors import ConfigError, Fenced, TidecastError
 from tidecast.layout import recorder as rec
@@ -138,8 +139,9 @@ class Leases:
 
     def _loop(self) -> None:
         period_s = self._settings.lease_s / 30
+        guard = Guard("leases", self.node.conductor.agent_failed)
         while True:
-            self.step()
+            guard.round(self.step)
             if self._stop.wait(period_s):
                 return
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidecast import events as ev
 from tidecast.agents import puller_entries as entries
+from tidecast.agents.guard import Guard
 from tidecast.agents.puller_observer import Dead, Observer
 from tidecast.agents.puller_shell import Puller
 from tidecast.buffers.member_ring import MemberFile, wake_queue
@@ -39,7 +40,6 @@ from tidecast.node.subscriptions_durable_checks import (
 from tidecast.node.subscriptions_durable_counters import SubscriptionRows
 from tidecast.node.subscriptions_durable_dead import DeadLetters
 from tidecast.node.subscriptions_durable_filters import Filters
-from tidecast.node.subscriptions_durable_places import new_subscription
 from tidecast.node.subscriptions_durable_state import (
     PAUSED_GROWTH,
     PAUSED_QUEUE,
@@ -143,28 +143,29 @@ class DurableSubscriptions(Observer):
             return 0
         done = self.puller.work(now_ns)
         self._deal()
-        self._save_if_due()
         return done
 
     def _help(self) -> None:
+        guard = Guard("subscriptions", self.node.conductor.agent_failed)
         while True:
             try:
                 item = self._inbox.get(timeout=SAVE_INTERVAL_S)
-                if item is None:
-                    return
-                item()
             except queue.Empty:
-                pass
-            if self._inbox.empty():
-                self.letters.flush()
-            self._save_if_due()
+                item = self._keep
+            if item is None:
+                return
+            guard.round(item, self._keep)
 
     def _deal(self) -> None:
         while not self._inbox.empty():
-            item = self._inbox.get()
-            if item is not None:
+            if (item := self._inbox.get()) is not None:
                 item()
-        self.letters.flush()
+        self._keep()
+
+    def _keep(self) -> None:
+        if self._inbox.empty():
+            self.letters.flush()
+        self._save_if_due()
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -291,7 +292,7 @@ class DurableSubscriptions(Observer):
         with self.lock:
             if (pattern, name) in self.subscriptions:
                 raise Conflict(f"subscription {name} of {pattern} exists already")
-            saved = new_subscription(pattern, name, options)
+            saved = places.new_subscription(pattern, name, options)
             subscription = self._admit(saved, options)
             try:
                 self.save_now(subscription)

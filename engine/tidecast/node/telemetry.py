@@ -123,6 +123,9 @@ class Telemetry:
             return False
         except TidecastError as problem:  # tried again with the next sample
             self.problem = str(problem)
+        except Exception as problem:  # noqa: BLE001  (told; and tried again)
+            self.problem = f"{type(problem).__name__}: {problem}"
+            self.node.conductor.agent_failed("telemetry", problem, 1)
         return True
 
     def sample(self) -> int:
