@@ -98,6 +98,7 @@ class Batches(Run):
         self.keys.append(None)
 
     def poll(self, limit: int) -> bool:
+        limit = min(limit, LIMIT)  # what `out` has room for
         n = bk.take(self.r, self.out, self.columns, limit)
         assert n not in (rd.GAP, rd.NEED_BUFFER)
         if n == rd.ASSEMBLED:
