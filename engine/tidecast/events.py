@@ -444,6 +444,18 @@ class PublicationEnded(Event, frozen=True):
     reason: str
 
 
+class SubscriptionEnded(Event, frozen=True, kw_only=True):
+    """A live subscription cannot go on: why, as the error that its iterator raises.
+
+    Its topic was deleted, say. What had arrived before is still read.
+    """
+
+    subscription_id: int
+    pattern: str
+    code: str
+    reason: str
+
+
 class AccessDenied(Event, frozen=True):
     """A client lacks the right to do what it asked for, or showed no valid token (``key`` "")."""
 
@@ -473,5 +485,5 @@ AnyEvent = (
     | RecordsGone | QueueUnreadable | MessageDropped | MessageDead | ConsumerExpelled
     | SubscriptionDamaged | PositionsNotSaved | DeliveryPaused | SubscriptionMoved
     | EngineFault | EngineLost | EngineBack | GatewayLost | GatewayBack | ConsumerRejoined
-    | AccessDenied | PublicationEnded | ConsumerLeft | RingDropped
+    | AccessDenied | PublicationEnded | ConsumerLeft | SubscriptionEnded
 )  # fmt: skip

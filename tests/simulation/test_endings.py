@@ -44,6 +44,25 @@ def test_what_was_published_before_the_end_arrives(anew: bool) -> None:
         assert cut_of(a) == {}
 
 
+def test_a_subscriber_of_another_node_reads_what_has_arrived_and_holds_nobody_up() -> None:
+    with Network(seed=5, delay_us=50) as net:
+        a, b, c = network_of(net, "abc", flow="min", history_bytes=1 << 17)
+        reader, other = Reader(b), Reader(c)
+        pattern = Reader(b, ">")
+        net.run(20_000)
+        stream = Stream(a, count=50)
+        assert transfer(net, [stream], [other], until=lambda: len(other.found) == 50)
+        b.engine.delete_topic("t")
+        reader.take()
+        with pytest.raises(Closed, match="topic t: it was deleted"):
+            reader.subscription.poll()
+        assert reader.found == stream.messages
+        stream.count = 300  # more than a ring holds: nobody may wait for the reader of b
+        assert transfer(net, [stream], [other, pattern], limit_us=1_000_000.0)
+        assert len(reader.found) == 50
+        assert (pattern.found, other.found) == (stream.messages, stream.messages)
+
+
 def test_a_writer_that_does_not_stop_is_cut_off_and_its_messages_are_counted() -> None:
     with Network(seed=2, delay_us=50) as net:
         a, b = network_of(net, "ab")

@@ -13,6 +13,7 @@ from tests.support.loop_link import LoopLink
 
 from tidecast.client import compiled
 from tidecast.errors import Closed, ConfigError, GapError, Timeout
+from tidecast.events import SubscriptionEnded
 from tidecast.sync import Connection
 
 Pair = tuple[Connection, LoopLink]
@@ -92,6 +93,21 @@ def test_ends(pair: Pair) -> None:
         client.publish_batch("t", [b"x"] * 10)
         sub.drain()
         assert sub.run_compiled(count_bytes, state) == 10
+
+
+def test_the_end_of_a_subscription_is_raised_behind_what_is_there(pair: Pair) -> None:
+    client, link = pair
+    state = np.zeros(3, dtype=np.int64)
+    with client.subscribe("t") as sub:
+        client.publish_batch("t", [b"x"] * 10)
+        link.push(
+            SubscriptionEnded(
+                subscription_id=sub.subscription_id, pattern="t", code="closed", reason="deleted"
+            )
+        )
+        with pytest.raises(Closed, match="deleted"):
+            sub.run_compiled(count_bytes, state)
+        assert state[0] == 10
 
 
 def test_gap_is_told(pair: Pair) -> None:

@@ -30,7 +30,7 @@ from tidecast.client.subscriber import (
     check_max_messages,
 )
 from tidecast.client.waiting import Backoff, Deadline, InlinePace, LoopWaker
-from tidecast.errors import Closed, TidecastError, Timeout
+from tidecast.errors import TidecastError, Timeout
 from tidecast.events import Event
 
 _NEVER = Deadline(None)
@@ -194,6 +194,8 @@ class Subscription(SubscriptionCore):
                     await self._idle(deadline, pace)
         finally:
             self.running -= 1
+        if self.ended:
+            self.raise_end()
         return consumer.done
 
     async def drain(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
@@ -225,8 +227,7 @@ class Subscription(SubscriptionCore):
             if batch is not None:
                 return batch
             if self.ended:
-                if self._refusal is not None and not isinstance(self._refusal, Closed):
-                    raise self._refusal
+                self.raise_end()
                 return None
             if deadline.passed:
                 return None

@@ -345,6 +345,8 @@ class Subscription(SubscriptionCore):
                     self._idle(deadline, pace)
         finally:
             self.running -= 1
+        if self.ended:
+            self.raise_end()
         return consumer.done
 
     def drain(self, timeout: float | None = None) -> None:
@@ -375,17 +377,13 @@ class Subscription(SubscriptionCore):
             if batch is not None:
                 return batch
             if self.ended:
-                self._raise_unless_closed()
+                self.raise_end()
                 return None
             if deadline.passed:
                 return None
             spins += 1
             if spins > _SPINS or self._connection.link.inline:
                 self._idle(deadline, pace)
-
-    def _raise_unless_closed(self) -> None:
-        if self._refusal is not None and not isinstance(self._refusal, Closed):
-            raise self._refusal
 
     def _idle(self, deadline: Deadline, pace: InlinePace) -> None:
         link = self._connection.link

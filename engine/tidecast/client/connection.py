@@ -23,7 +23,7 @@ from tidecast.client.outgoing import checked
 from tidecast.client.publisher import PublisherCore
 from tidecast.client.receipts import fenced
 from tidecast.client.socket_frames import Failure, error_of
-from tidecast.client.subscriber import SubscriptionCore
+from tidecast.client.subscriber import News, SubscriptionCore
 from tidecast.client.waiting import Bell, Flusher
 from tidecast.errors import (
     Closed,
@@ -48,6 +48,7 @@ from tidecast.events import (
     ProducerFenced,
     PublicationEnded,
     ReceiverJoined,
+    SubscriptionEnded,
 )
 
 EVENTS_KEPT_MAX = 10_000
@@ -91,7 +92,7 @@ class ConnectionCore:
         self._publishers: list[PublisherCore] = []
         self._subscriptions: dict[int, SubscriptionCore] = {}
         self._consumers: list[ConsumerCore] = []
-        self._early: dict[int, list[ImageAvailable | ImageGone]] = {}
+        self._early: dict[int, list[News]] = {}
         self._events: deque[Event] = deque()
         self._events_missed = 0
         self._engine_faults = 0
@@ -183,7 +184,7 @@ class ConnectionCore:
     def _dispatch(self, event: Event) -> None:
         if not event.at_ns:
             event = msgspec.structs.replace(event, at_ns=time.time_ns())
-        if isinstance(event, (ImageAvailable, ImageGone)):
+        if isinstance(event, (ImageAvailable, ImageGone, SubscriptionEnded)):
             subscription = self._subscriptions.get(event.subscription_id)
             if subscription is not None:
                 subscription.notice(event)

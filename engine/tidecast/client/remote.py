@@ -63,16 +63,17 @@ from tidecast.events import (
     ImageGone,
     MessagesDropped,
     PublicationEnded,
+    SubscriptionEnded,
 )
 from tidecast.layout import ring as lay
 from tidecast.native.mapped import Bytes, MappedFile
 
-PORT = 7400
+PORT, EVENTS_MAX = 7400, 10_000
 REQUEST_TIMEOUT_S, CLOSE_TIMEOUT_S = 30.0, 10.0
 RETRY_MIN_S, RETRY_MAX_S = 0.05, 2.0
-EVENTS_MAX = 10_000
 NEEDED_EVENTS = (
     ImageAvailable, ImageGone, EngineLost, ConsumerRejoined, ConsumerExpelled, PublicationEnded,
+    SubscriptionEnded,
 )  # fmt: skip
 _IDLE_S, _PENDING_S = 0.1, 0.001
 _links: weakref.WeakSet[RemoteLink] = weakref.WeakSet()
@@ -376,11 +377,10 @@ class RemoteLink:
 
     def _failed(self, frame: rf.Ended) -> None:
         """The node took a topic away, say."""
-        out = self._out.get(frame.number) if frame.publication else None
-        if out is not None:
-            self._fail(out, error_of(frame.failure))
         if not frame.publication:
-            self.arrivals.failed(frame.number, frame.failure.code)
+            self.arrivals.failed(frame.number, frame.failure)
+        elif (out := self._out.get(frame.number)) is not None:
+            self._fail(out, error_of(frame.failure))
 
     def _fail(self, out: Outgoing, problem: BaseException) -> None:
         """What a publisher still has cannot go anywhere."""

@@ -13,7 +13,8 @@ from tidecast.client import remote_frames as rf
 from tidecast.client.link import SubscriptionOptions
 from tidecast.client.remote_frames import Block
 from tidecast.client.remote_rings import Incoming, Shelf
-from tidecast.events import Event, Gap, ImageGone
+from tidecast.client.socket_frames import Failure
+from tidecast.events import Event, Gap, ImageGone, SubscriptionEnded
 from tidecast.layout import packet as wire
 from tidecast.native.mapped import MappedFile
 
@@ -29,6 +30,10 @@ class Subscribed:
         self.credit_due = 0
         self.again = False
         """It was opened anew: images may begin behind what was missed."""
+        self.failure: Failure | None = None
+        """Why the gateway ended it."""
+        self.told = False
+        """Its client knows of the end."""
 
     def opening(self, question: int) -> rf.OpenSubscription:
         """The question for it."""
@@ -83,11 +88,12 @@ class Arrivals:
     def disconnected(self) -> list[Subscribed]:
         """The connection was lost: all subscriptions, to be opened again."""
         with self._lock:
-            for each in self._subscribed.values():
+            found = [each for each in self._subscribed.values() if each.failure is None]
+            for each in found:
                 each.again, each.credit_due = True, 0
                 each.stale |= {i.opened.session: i for i in each.images.values() if not i.ended}
                 each.images = {}
-            return list(self._subscribed.values())
+            return found
 
     def reopened(self, each: Subscribed) -> None:
         """Open again: images that are gone end with a gap, as nobody knows what they sent last."""
@@ -103,12 +109,26 @@ class Arrivals:
             )  # fmt: skip
             self._end(each, incoming, "reconnect")
 
-    def failed(self, number: int, reason: str) -> None:
-        """A subscription ended at the gateway."""
+    def failed(self, number: int, failure: Failure) -> None:
+        """A subscription ended at the gateway. It learns that behind all that arrived."""
         each = self._subscribed.get(number)
         if each is not None:
+            each.failure = failure
             for incoming in list(each.images.values()):
-                self._end(each, incoming, reason)
+                self._end(each, incoming, failure.code)
+            self._tell_end(each)
+
+    def _tell_end(self, each: Subscribed) -> None:
+        with self._lock:
+            if each.failure is None or each.images or each.told:
+                return
+            each.told = True
+        self._push(
+            SubscriptionEnded(
+                subscription_id=each.number, pattern=each.pattern, code=each.failure.code,
+                reason=each.failure.message,
+            )
+        )  # fmt: skip
 
     # --- frames -----------------------------------------------------------------------------------
 
@@ -184,6 +204,7 @@ class Arrivals:
             each.credit_due += n_bytes
             if finished:
                 each.images = {k: i for k, i in each.images.items() if i is not incoming}
+        self._tell_end(each)
         return n_bytes
 
     def _enlarge(self, incoming: Incoming) -> tuple[Event, Event]:

@@ -24,10 +24,11 @@ from tidecast.client.kernels import Port
 from tidecast.client.link import SubscriptionOptions
 from tidecast.client.message import Batch, EmptyBatch, Message
 from tidecast.client.outgoing import check_text, checked, reject
+from tidecast.client.socket_frames import Failure, error_of
 from tidecast.client.start import Start
 from tidecast.client.warm_kernels import compile_reading
 from tidecast.errors import Closed, ForkedProcess, GapError, NotFound, TidecastError
-from tidecast.events import Gap, ImageAvailable, ImageGone
+from tidecast.events import Gap, ImageAvailable, ImageGone, SubscriptionEnded
 from tidecast.layout import ring as lay
 from tidecast.native.memory import address
 
@@ -39,6 +40,7 @@ ITERATE_MESSAGES = 512
 """Messages taken at a time by who iterates over messages."""
 _FEW_MESSAGES, _KEEP_BACK_SPINS = 64, 25
 _ENGINE_LOST = -1
+News = ImageAvailable | ImageGone | SubscriptionEnded
 _UNFINISHED_MAX = 64
 """Messages cut in two by a time-out that are kept until their publishers come back."""
 
@@ -86,7 +88,7 @@ class SubscriptionCore:
             SubscriptionOptions, start=start.word, receive_bytes=receive_bytes, tethered=tethered
         )
         self._images: list[Image] = []
-        self._incoming: deque[ImageAvailable | ImageGone] = deque()
+        self._incoming: deque[News] = deque()
         self._settling = threading.Lock()
         self._ports: Port | None = None
         """Of `_images`, as `kernels.find_ready` takes them. None: to be made anew."""
@@ -97,6 +99,8 @@ class SubscriptionCore:
         """What was read last: its messages stay in place until the next look."""
         self._rest: tuple[Batch, Iterator[Message]] | None = None
         self._refusal: TidecastError | None = None
+        self._end: TidecastError | None = None
+        """Why nothing more comes than what is in the rings."""
         self._targets: dict[int, int] | None = None
         self._past: dict[str, int] = {}
         self._unfinished: dict[int, Unfinished] = {}
@@ -122,7 +126,7 @@ class SubscriptionCore:
 
     def reopen(self) -> None:
         """Subscribe anew at the engine that is back. Raises as opening does."""
-        if self._refusal is None and self._opened:
+        if self._refusal is None and self._end is None and self._opened:
             grant = self._connection.link.open_subscription(self.pattern, self._options)
             self.subscription_id, self.subscriber_id = grant.subscription_id, grant.subscriber_id
 
@@ -139,7 +143,7 @@ class SubscriptionCore:
         )
         self._rest = None
 
-    def notice(self, event: ImageAvailable | ImageGone) -> None:
+    def notice(self, event: News) -> None:
         """From any thread: a publication came or went."""
         self._incoming.append(event)
 
@@ -174,6 +178,16 @@ class SubscriptionCore:
         if self._refusal is not None:
             return True
         return self._targets is not None and not any(map(self._wanted, self._images))
+
+    def raise_end(self) -> None:
+        """Nothing more will come: raise why, unless it was closed or drained here."""
+        if self._end is not None and self._refusal is None:
+            self.fail(self._end)
+            self._shut()
+        if self._refusal is not None and (
+            self._refusal is self._end or not isinstance(self._refusal, Closed)
+        ):
+            raise self._refusal
 
     def check(self) -> None:
         """Raise what is wrong with this subscription, if something is."""
@@ -356,7 +370,7 @@ class SubscriptionCore:
             while self._incoming:
                 self._take_in(self._incoming.popleft())
 
-    def _take_in(self, event: ImageAvailable | ImageGone) -> None:
+    def _take_in(self, event: News) -> None:
         if isinstance(event, ImageAvailable):
             try:
                 made = Image(event, self.subscriber_id, self._codec)
@@ -369,6 +383,10 @@ class SubscriptionCore:
                 self._ports = None
             except NotFound:  # it came and went before we looked
                 self._connection.release_image(event.subscription_id, event.image_id)
+            return
+        if isinstance(event, SubscriptionEnded):
+            self._end = error_of(Failure(code=event.code, message=event.reason))
+            self._read_out()
             return
         for image in self._images:
             lost = event.subscription_id == _ENGINE_LOST
@@ -383,6 +401,8 @@ class SubscriptionCore:
 
     def _wanted(self, image: Image) -> bool:
         assert self._targets is not None
+        if image.after is not None and self._wanted(image.after):
+            return False
         return bool(image.port[rd.R_SEQ] < self._targets.get(id(image), 0) and image.has_more())
 
     def _on_gap(self, image: Image, gap: Gap) -> None:
@@ -430,6 +450,10 @@ class SubscriptionCore:
         if self._targets is None:
             self._connection.pump()
             self._settle()
+            self._read_out()
+
+    def _read_out(self) -> None:
+        if self._targets is None:
             self._targets = {id(image): image.newest() for image in self._images}
 
     # --- what a user may ask ----------------------------------------------------------------------
@@ -437,7 +461,10 @@ class SubscriptionCore:
     def _poll(self, max_messages: int) -> Batch:
         self.check()
         limit = check_max_messages(max_messages)
-        return self.step(limit) or EmptyBatch(self.pattern)
+        batch = self.step(limit)
+        if batch is None and self.ended:
+            self.raise_end()
+        return batch or EmptyBatch(self.pattern)
 
     def lag(self) -> int:
         """Packets that have arrived and are not read yet, over all publications."""

@@ -4,6 +4,9 @@ Its writer is told first (`PublicationEnded`): it closes the ring behind the las
 took, and the sender drains that. A writer that does not within `ENDING_PATIENCE_S` has its ring
 closed, and kept until it has learnt of that: what it added is counted then. What any ring holds
 unsent when it goes is counted and told, whatever the reason.
+
+A subscription whose topic is deleted gets no publication more. It is told (`SubscriptionEnded`)
+once those of this node that it reads are closed, so that it has all that was published before.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tidecast import events as ev
 from tidecast.buffers.writer import close_abandoned
-from tidecast.errors import ConnectionLost
+from tidecast.errors import Closed, ConnectionLost
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
@@ -22,7 +25,7 @@ from tidecast.node import sessions, tables
 
 if TYPE_CHECKING:
     from tidecast.node.node import Node
-    from tidecast.node.state import Publication
+    from tidecast.node.state import Publication, Subscription
 
 ENDING_PATIENCE_S = 2.0
 
@@ -54,9 +57,33 @@ def close_publication(node: Node, publication: Publication) -> None:
     topic, session = publication.topic.name, publication.session
     for subscription_id in publication.readers:
         node.tell_gone(subscription_id, publication.id, topic, node.name, session, "closed")
+    for subscription in node.ending_subs.values():
+        tell_ended(node, subscription)
     if publication.runtime is None:
         publication.drained = True
     node.look_after(publication)
+
+
+def end_subscription(node: Node, subscription: Subscription) -> None:
+    """Let a subscription end: its client reads what is there, and closes it."""
+    node.ending_subs[subscription.id] = node.subs.pop(subscription.id)
+    tell_ended(node, subscription)
+
+
+def tell_ended(node: Node, subscription: Subscription) -> None:
+    """Tell a client that a subscription has ended, when no publication here adds to its rings."""
+    reading = [p for p in node.pubs.values() if subscription.id in p.readers and not p.closing]
+    if reading or subscription.told:
+        return
+    subscription.told = True
+    topic = subscription.pattern
+    node.tell(
+        subscription.client,
+        ev.SubscriptionEnded(
+            subscription_id=subscription.id, pattern=topic, code=Closed.code,
+            reason=f"topic {topic}: it was deleted: subscribe again once it is there",
+        ),
+    )  # fmt: skip
 
 
 def close_ending(node: Node, publication: Publication, now_s: float) -> None:

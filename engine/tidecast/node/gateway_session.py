@@ -33,9 +33,17 @@ from tidecast.client.message import Batch
 from tidecast.client.remote_frames import BadFrame, Frame
 from tidecast.client.socket_frames import failure_of
 from tidecast.client.start import Earliest, Latest
+from tidecast.client.subscriber import News
 from tidecast.client.waiting import Deadline
 from tidecast.errors import ConfigError, Conflict, NotFound, TidecastError
-from tidecast.events import AccessDenied, ConsumerExpelled, Gap, ImageAvailable, ImageGone
+from tidecast.events import (
+    AccessDenied,
+    ConsumerExpelled,
+    Gap,
+    ImageAvailable,
+    ImageGone,
+    SubscriptionEnded,
+)
 from tidecast.layout import packet as wire
 from tidecast.layout.counters import GatewayCounter
 from tidecast.node import rights
@@ -77,7 +85,7 @@ class _Relay(Subscription):
         self.current = self._held if batch is not None else None
         return batch
 
-    def _take_in(self, event: ImageAvailable | ImageGone) -> None:
+    def _take_in(self, event: News) -> None:
         n = len(self._images)
         super()._take_in(event)
         if len(self._images) > n:
@@ -323,7 +331,7 @@ class RemoteSession:
         task.add_done_callback(self._leaving.discard)
 
     async def _tell_events(self) -> None:
-        private = ImageAvailable, ImageGone, Gap, AccessDenied
+        private = ImageAvailable, ImageGone, Gap, AccessDenied, SubscriptionEnded
         async for event in self.connection.events():
             topic = getattr(event, "topic", None)
             if topic and not self.access.may_hear_of(topic):

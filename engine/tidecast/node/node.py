@@ -108,6 +108,8 @@ class Node(NodeViews):
         self.clients: dict[int, Client] = {}
         self.pubs: dict[int, Publication] = {}
         self.subs: dict[int, Subscription] = {}
+        self.ending_subs: dict[int, Subscription] = {}
+        """Their topics are gone; their clients read what is left."""
         self.images_by_id: dict[int, Image] = {}
         self.peers: dict[int, Peer] = {}
         self.names: dict[int, str] = {}
@@ -468,7 +470,7 @@ class Node(NodeViews):
         self, subscription_id: int, image_id: int, topic: str, node: str, session: int, reason: str
     ) -> None:
         """Tell a subscription that a publication it reads has ended."""
-        subscription = self.subs.get(subscription_id)
+        subscription = self.subs.get(subscription_id) or self.ending_subs.get(subscription_id)
         if subscription is not None:
             self.tell(
                 subscription.client,
@@ -520,10 +522,11 @@ class Node(NodeViews):
     def close_subscription(self, client_id: int, subscription_id: int) -> None:
         """End a subscription."""
         with self.lock:
-            subscription = self.subs.get(subscription_id)
+            subscription = self.subs.get(subscription_id) or self.ending_subs.get(subscription_id)
             if subscription is None or subscription.client != client_id:
                 raise NotFound(f"client {client_id} has no subscription {subscription_id}")
-            del self.subs[subscription_id]
+            self.subs.pop(subscription_id, None)
+            self.ending_subs.pop(subscription_id, None)
             if client_id in self.clients:
                 self.clients[client_id].subscriptions.discard(subscription_id)
             for publication in list(self.pubs.values()):

@@ -98,6 +98,8 @@ class Subscription:
     pattern: str
     options: SubscriptionOptions
     created_ns: int
+    told: bool = False
+    """Its topic is gone, and its client was told."""
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from tidecast.config import (
 from tidecast.errors import Closed, Conflict, NotFound, TidecastError
 from tidecast.layout import recorder as rec
 from tidecast.node import sessions, tables
-from tidecast.node.endings import end_publication
+from tidecast.node.endings import end_publication, end_subscription
 from tidecast.protocol.dedup import Session
 
 if TYPE_CHECKING:
@@ -98,9 +98,11 @@ def edit_topic(node: Node, name: str, changes: dict[str, Any]) -> None:
 def delete_topic(node: Node, name: str, *, keep_data: bool) -> None:
     """Remove a topic; its publications and subscriptions by that exact name end.
 
-    What a durable topic has on disk goes with it, unless ``keep_data``.
+    What a durable topic has on disk goes with it, unless ``keep_data``: it is made anew then, and
+    who reads it reads on.
     """
-    for problem in delete_topics(node, [name], keep_data=keep_data).values():
+    found = delete_topics(node, [name], keep_data=keep_data, keep_readers=keep_data)
+    for problem in found.values():
         raise problem
 
 
@@ -133,7 +135,7 @@ def _remove(node: Node, name: str, *, keep_data: bool, keep_readers: bool) -> No
             end_publication(node, publication, _ended(publication))
     for subscription in list(node.subs.values()):
         if subscription.pattern == name and not keep_readers:
-            node.close_subscription(subscription.client, subscription.id)
+            end_subscription(node, subscription)
     if node.topic_by_name[name].mode == "durable":
         node.durable.close_topic(name, keep_data=keep_data)
     del node.topic_by_name[name]
