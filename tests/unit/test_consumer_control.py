@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.handlers import handled_around
 from tests.unit.test_consumer import BODIES, connected, publish, take, topology
 
 import tidecast
 import tidecast.sync
 from tidecast.bench.measure import wait_until
-from tidecast.client.start import Earliest, Latest, Time, Tokens
+from tidecast.client.start import Earliest, Latest, Start, Time, Tokens
 from tidecast.errors import Closed, ConfigError, NotFound, StorageError
 from tidecast.events import (
     ConsumerLeft,
@@ -93,6 +94,58 @@ def test_a_seek_by_somebody_else_takes_back_what_was_on_its_way(client: Connecti
         assert bytes(next(messages).data) == b"new"
         moved = [event for event in client.events() if isinstance(event, SubscriptionMoved)]
         assert [event.forgotten for event in moved] == [before[here]]
+
+
+@pytest.mark.parametrize("to", [Earliest(), Latest()])
+def test_what_waits_for_a_handler_is_taken_back_by_a_seek(client: Connection, to: Start) -> None:
+    publish(client, *BODIES)
+    with client.consumer("orders", "billing") as consumer:
+
+        def move() -> None:
+            assert sum(row["forgotten"] for row in consumer.seek(to)) == 30
+            publish(client, b"new")
+
+        before, after = handled_around(consumer, move)
+    assert len(before) <= 2, "only what a worker had begun with"
+    due = [*BODIES, b"new"] if isinstance(to, Earliest) else [b"new"]
+    assert sorted(after) == sorted(due)
+
+
+def test_what_waits_for_a_coroutine_is_taken_back_by_a_seek(tmp_path: Path) -> None:
+    async def main() -> None:
+        begun, all_out, go_on = asyncio.Queue[bytes](), asyncio.Event(), asyncio.Event()
+
+        async def handle(message: Any) -> None:
+            begun.put_nowait(bytes(message.data))
+            await go_on.wait()
+
+        class Taken(asyncio.Queue[Any]):
+            """An inbox that says when it got the last message of before."""
+
+            async def put(self, message: Any) -> None:
+                await super().put(message)
+                if getattr(message, "data", None) == BODIES[-1]:
+                    all_out.set()
+
+        link: Any = EmbeddedLink.open(topology(), data_dir=tmp_path)
+        async with tidecast.connect(link=link) as client:
+            for body in BODIES:
+                await client.publish("orders", body, key=b"k")
+            consumer = await client.consumer("orders", "billing")
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(asyncio, "Queue", Taken)
+                running = asyncio.create_task(consumer.run(handle))
+                async with asyncio.timeout(10.0):
+                    assert await begun.get() == BODIES[0]
+                    await all_out.wait()
+                    await consumer.seek(Latest())
+                    await client.publish("orders", b"new")
+                    go_on.set()
+                    assert await begun.get() == b"new"
+            assert begun.empty()
+            running.cancel()
+
+    asyncio.run(main())
 
 
 def test_pauses_outlive_the_engine_and_are_told(tmp_path: Path) -> None:

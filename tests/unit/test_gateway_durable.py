@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import pytest
 from tests.conftest import Eventually
 from tests.support.gateways import TIMEOUT_S, TOKEN, local, make_gateway, remote, until_event
+from tests.support.handlers import handled_around
 from tests.support.proxy import Proxy
 
 import tidecast
@@ -233,6 +234,23 @@ def test_a_seek_from_elsewhere_takes_back_what_is_in_the_mirror(
             far.publish(topic, b"new", ack="durable")
             eventually(lambda: consumer.stats()["unread_bytes"] > before, "the new one is here")
             assert take(consumer, 1) == [b"new"]
+
+
+def test_a_seek_from_elsewhere_takes_back_what_waits_for_a_handler(
+    gateway: Gateway, topic: str
+) -> None:
+    with remote(gateway.url) as far, remote(gateway.url, name="mover") as mover:
+        far.publish_batch(topic, bodies(50), ack="durable").check()
+        with far.consumer(topic, "s") as consumer:
+
+            def move() -> None:
+                mover.link.subscription("seek", {"pattern": topic, "name": "s", "start": "latest"})
+                assert until_event(far, SubscriptionMoved).forgotten == 50
+                far.publish(topic, b"new", ack="durable")
+
+            before, after = handled_around(consumer, move)
+            assert len(before) <= 2, "all frames were released, and still it is known"
+            assert after == [b"new"]
 
 
 def test_a_filter_as_text_and_what_is_wrong_with_it(gateway: Gateway, topic: str) -> None:

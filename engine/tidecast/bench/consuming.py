@@ -1,10 +1,12 @@
 """`bench consume`: what a consumer of a durable topic gets: compiled, in batches, one by one.
 
-The floor is a plain sequential read of the same log's bytes, with nothing done about them.
+The floor is a plain sequential read of the same log's bytes, with nothing done about them. All of
+it in turns, as a virtual machine changes its speed within seconds; the median of each.
 """
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -15,13 +17,16 @@ import numpy as np
 
 from tidecast.bench.durable import MESSAGE_BYTES, Note, durable_topology
 from tidecast.bench.measure import Result, machine
+from tidecast.client.start import Earliest
 from tidecast.errors import TidecastError
 from tidecast.log.building import BatchBuilder
 from tidecast.log.files import queue_directory
 from tidecast.log.queue_log import QueueLog
 from tidecast.queues.mapper import hash_of
 
-TOPIC = "bench"
+CASES = {"": "bench", "streams_": "streams"}
+"""Topics of one key and of many, by the prefix of their figures."""
+TURNS = 5
 BATCH = 500
 FETCH = 4096
 READ_BYTES = 1 << 20
@@ -56,37 +61,34 @@ def fill(log: QueueLog, records: int, keys: int) -> None:
         log.append(builder.buffer, builder.used)
 
 
-def compiled(client: Any, records: int) -> int:
+def compiled(consumer: Any, records: int) -> int:
     """A compiled handler; what is handled is acked."""
-    with client.consumer(TOPIC, "compiled", **OPTIONS) as consumer:
-        state = np.zeros(2, dtype=np.int64)
-        return int(consumer.run_compiled(_count, state, max_messages=records, duration_s=60.0))
+    state = np.zeros(2, dtype=np.int64)
+    return int(consumer.run_compiled(_count, state, max_messages=records, duration_s=60.0))
 
 
-def batches(client: Any, records: int) -> int:
+def batches(consumer: Any, records: int) -> int:
     """`fetch`, every payload as bytes, `ack`, in a Python loop."""
     done = 0
-    with client.consumer(TOPIC, "batches", **OPTIONS) as consumer:
-        while done < records and (batch := consumer.fetch(FETCH, WAIT_S)):
-            done += len(batch.payloads())
-            batch.ack()
+    while done < records and (batch := consumer.fetch(FETCH, WAIT_S)):
+        done += len(batch.payloads())
+        batch.ack()
     return done
 
 
-def one_by_one(client: Any, records: int) -> int:
+def one_by_one(consumer: Any, records: int) -> int:
     """Iterating messages, each acked by itself."""
     done = 0
-    with client.consumer(TOPIC, "one by one", **OPTIONS) as consumer:
-        for message in consumer:
-            message.ack()
-            done += 1
-            if done == records:
-                break
+    for message in consumer:
+        message.ack()
+        done += 1
+        if done == records:
+            break
     return done
 
 
 WAYS: dict[str, tuple[Callable[[Any, int], int], int]] = {
-    "compiled": (compiled, 1), "batches": (batches, 1), "single": (one_by_one, 20)
+    "compiled": (compiled, 1), "batches": (batches, 1), "single": (one_by_one, 80)
 }  # fmt: skip
 """By name: how, and which part of the records is enough for it."""
 
@@ -102,48 +104,61 @@ def plain_read(directory: Path) -> tuple[int, float]:
     return done, time.perf_counter() - began
 
 
-def consume(note: Note, *, records: int = 1_000_000, streams: int = 10_000) -> Result:
+def _turn(client: Any, records: int) -> Iterator[tuple[str, float]]:
+    """Rate of each way with each topic, by name; each from the start of its topic."""
+    for case, topic in CASES.items():
+        for way, (run, part) in WAYS.items():
+            wanted, began = records // part, time.perf_counter()
+            with client.consumer(topic, way, **OPTIONS) as consumer:
+                done = run(consumer, wanted)
+                seconds = time.perf_counter() - began
+                consumer.seek(Earliest())  # for the next turn
+            if done < wanted:
+                raise TidecastError(f"bench consume: {case}{way}: {done} of {wanted} records")
+            yield f"{case}{way}_msgs_per_s", done / seconds
+
+
+def consume(note: Note, *, records: int = 2_000_000, streams: int = 10_000) -> Result:
     """Rates of consuming and acking 100-byte records: one key, and many in turn."""
     import tidecast.sync
     from tidecast.node.embedded import EmbeddedLink
 
     records = max(records // BATCH, 1) * BATCH
-    result = Result(
-        "consume",
-        {"records": records, "streams": streams, "message_bytes": MESSAGE_BYTES, "fetch": FETCH,
-         "queues": 1, **machine()},
-    )  # fmt: skip
-    for case, keys in (("", 1), ("streams_", streams)):
-        with tempfile.TemporaryDirectory(prefix="tidecast-bench-") as folder:
+    config: dict[str, Any] = {
+        "records": records, "streams": streams, "message_bytes": MESSAGE_BYTES, "fetch": FETCH,
+        "queues": 1, **machine(),
+    }  # fmt: skip
+    result = Result("consume", config)
+    rates: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory(prefix="tidecast-bench-") as folder:
+        directories = [queue_directory(Path(folder), topic, 0) for topic in CASES.values()]
+        for directory, topic, keys in zip(directories, CASES.values(), (1, streams), strict=True):
             note(f"filling a queue, {keys} keys")
-            directory = queue_directory(Path(folder), TOPIC, 0)
-            with QueueLog.open(directory, topic=TOPIC, fsync="none") as log:
+            with QueueLog.open(directory, topic=topic, fsync="none") as log:
                 fill(log, records, keys)
-            link: Any = EmbeddedLink.open(
-                durable_topology(TOPIC, queues=1, fsync="none"), data_dir=Path(folder)
-            )
-            with tidecast.sync.connect(link=link) as client:
-                with client.consumer(TOPIC, "warm up", **OPTIONS) as consumer:
-                    state = np.zeros(2, dtype=np.int64)
-                    consumer.run_compiled(_count, state, max_messages=BATCH, duration_s=WAIT_S)
-                for way, (run, part) in WAYS.items():
-                    note(f"{keys} keys, {way}")
-                    wanted, began = records // part, time.perf_counter()
-                    done = run(client, wanted)
-                    seconds = time.perf_counter() - began
-                    if done < wanted:
-                        raise TidecastError(f"bench consume: {way}: {done} of {wanted} records")
-                    result.metrics[f"{case}{way}_msgs_per_s"] = round(done / seconds)
-            if not case:
-                note("a plain read of the same bytes")
-                n, seconds = plain_read(directory)
-                for way in ("compiled", "batches"):
-                    result.floor[f"{way}_msgs_per_s"] = round(records / seconds)
-                result.metrics["record_bytes"] = round(n / records, 1)
-    for way in ("compiled", "batches"):
-        result.compare(f"{way}_msgs_per_s")
-        ours = result.metrics
-        result.ratio[f"streams_{way}"] = round(
-            ours[f"streams_{way}_msgs_per_s"] / ours[f"{way}_msgs_per_s"], 4
+        link: Any = EmbeddedLink.open(
+            durable_topology(*CASES.values(), queues=1, fsync="none"), data_dir=Path(folder)
         )
+        with tidecast.sync.connect(link=link) as client:
+            list(_turn(client, records // 20))  # kernels and pages
+            for turn in range(TURNS):
+                note(f"turn {turn + 1} of {TURNS}")
+                n, seconds = plain_read(directories[0])
+                rates.setdefault("plain", []).append(records / seconds)
+                for name, rate in _turn(client, records):
+                    rates.setdefault(name, []).append(rate)
+    _report(result, rates)
+    result.metrics["record_bytes"] = round(n / records, 1)
     return result
+
+
+def _report(result: Result, rates: dict[str, list[float]]) -> None:
+    result.config["msgs_per_s_by_turn"] = {k: [round(v) for v in each] for k, each in rates.items()}
+    plain = round(statistics.median(rates.pop("plain")))
+    ours = result.metrics
+    ours.update({name: round(statistics.median(each)) for name, each in rates.items()})
+    for way in ("compiled", "batches"):
+        name = f"{way}_msgs_per_s"
+        result.floor[name] = plain
+        result.compare(name)
+        result.ratio[f"streams_{way}"] = round(ours[f"streams_{name}"] / ours[name], 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,15 +21,18 @@ MESSAGE_BYTES = 100
 BLOCK_BYTES = 512 * 1024
 HISTORY_BYTES = 16 << 20
 BATCH = 10_000
+TURNS = 5
+"""How often `durable` measures each way, and a plain write: disks change their speed, too."""
 SERVE_S_MAX = 2.0
 """What recovery may take until a queue serves."""
 Note = Callable[[str], None]
 
 
-def durable_topology(name: str = "orders", **topic: Any) -> Any:
-    """One durable topic in shared memory."""
-    settings = {"name": name, "mode": "durable", "history_bytes": HISTORY_BYTES} | topic
-    return topology_from({"transports": [{"name": "ipc", "kind": "ipc"}], "topics": [settings]})
+def durable_topology(*names: str, **topic: Any) -> Any:
+    """Durable topics, ``orders`` unless named, in shared memory."""
+    settings = {"mode": "durable", "history_bytes": HISTORY_BYTES} | topic
+    topics = [{"name": name, **settings} for name in names or ("orders",)]
+    return topology_from({"transports": [{"name": "ipc", "kind": "ipc"}], "topics": topics})
 
 
 def plain_write(directory: Path, n: int) -> float:
@@ -54,12 +58,15 @@ def write_one(buf: Any, i: int, _state: Any) -> int:
 
 
 def durable_publish(data_dir: str, messages: int, queues: int, fsync: str) -> dict[str, Any]:
-    """Worker: publish to a durable topic in three ways; each ends when all of it is durable."""
+    """Worker: publish to a durable topic in three ways; each ends when all of it is durable.
+
+    ``[seconds, bytes, messages]`` of each turn by way, and ``plain``: a plain write of what the
+    compiled one had written.
+    """
     import tidecast.sync
     from tidecast.bench.worker import ready
     from tidecast.node.embedded import EmbeddedLink
 
-    found: dict[str, Any] = {}
     link: Any = EmbeddedLink.open(
         durable_topology(queues=queues, fsync=fsync), data_dir=Path(data_dir)
     )
@@ -71,61 +78,71 @@ def durable_publish(data_dir: str, messages: int, queues: int, fsync: str) -> di
         publisher.wait_durable()
         ready()
 
-        def measured(name: str, n: int, publish: Callable[[], None]) -> None:
-            before, began = sum(log.bytes for log in logs), time.perf_counter()
-            publish()
-            publisher.wait_durable(timeout=120.0)
-            found[f"{name}_s"] = time.perf_counter() - began
-            found[f"{name}_bytes"] = sum(log.bytes for log in logs) - before
-            found[f"{name}_messages"] = n
-
-        def batches() -> None:
-            for _ in range(messages // BATCH):
+        def batched(n: int) -> None:
+            for _ in range(n // BATCH):
                 publisher.publish_batch(batch)
 
-        def one_by_one() -> None:
-            for _ in range(messages // 10):
+        def single(n: int) -> None:
+            for _ in range(n):
                 publisher.publish(b"x" * MESSAGE_BYTES)
 
-        def compiled() -> None:
-            publisher.run_compiled(write_one, None, messages, message_bytes_max=MESSAGE_BYTES)
+        def compiled(n: int) -> None:
+            publisher.run_compiled(write_one, None, n, message_bytes_max=MESSAGE_BYTES)
 
-        measured("batched", messages // BATCH * BATCH, batches)
-        measured("single", messages // 10, one_by_one)
-        measured("compiled", messages, compiled)
+        def measured(publish: Callable[[int], None], n: int) -> tuple[float, int, int]:
+            before, began = sum(log.bytes for log in logs), time.perf_counter()
+            publish(n)
+            publisher.wait_durable(timeout=120.0)
+            seconds = time.perf_counter() - began
+            return seconds, sum(log.bytes for log in logs) - before, n
+
+        turns: dict[str, list[tuple[float, int, int]]] = {
+            "batched": [], "single": [], "compiled": [], "plain": []
+        }  # fmt: skip
+        for _ in range(TURNS):
+            turns["batched"].append(measured(batched, messages // BATCH * BATCH))
+            turns["single"].append(measured(single, messages // 10))
+            turns["compiled"].append(measured(compiled, messages))
+            size = turns["compiled"][-1][1]
+            turns["plain"].append((plain_write(Path(data_dir), size), size, 0))
         samples = []
         for _ in range(50):
             began = time.perf_counter()
             publisher.publish(b"x" * MESSAGE_BYTES, ack="durable")
             samples.append(time.perf_counter() - began)
-        found["ack_p50_us"] = round(float(np.percentile(samples, 50)) * 1e6, 1)
-    return found
+    return {"turns": turns, "ack_p50_us": round(float(np.percentile(samples, 50)) * 1e6, 1)}
 
 
 def durable(
     note: Note, *, messages: int = 2_000_000, queues: int = 1, fsync: str = "interval"
 ) -> Result:
-    """Publishing to a durable topic, all of it acked as durable; 100-byte messages."""
-    result = Result(
-        "durable",
-        {"messages": messages, "queues": queues, "fsync": fsync, "message_bytes": MESSAGE_BYTES,
-         **machine()},
-    )  # fmt: skip
+    """Publishing to a durable topic, all of it acked as durable; 100-byte messages.
+
+    It and a plain sequential write of the same bytes in turns; the median of each.
+    """
+    config: dict[str, Any] = {
+        "messages": messages, "queues": queues, "fsync": fsync, "message_bytes": MESSAGE_BYTES,
+        **machine(),
+    }  # fmt: skip
+    result = Result("durable", config)
     with tempfile.TemporaryDirectory(prefix="tidecast-bench-") as folder:
-        note("publishing")
+        note(f"publishing, and plain sequential writes, {TURNS} turns")
         (found,) = run_together(
             Worker("durable_publish", None, data_dir=f"{folder}/data", messages=messages,
                    queues=queues, fsync=fsync)
         )  # fmt: skip
-        note("plain sequential write of the same bytes")
-        seconds = plain_write(Path(folder), int(found["compiled_bytes"]))
+    turns = found["turns"]
     for name in ("batched", "single", "compiled"):
-        rate = found[f"{name}_messages"] / found[f"{name}_s"]
-        result.metrics[f"publish_{name}_msgs_per_s"] = round(rate)
-    log_rate = found["compiled_bytes"] / found["compiled_s"]
-    result.metrics["append_bytes_per_s"] = round(log_rate)
+        rates = [messages / seconds for seconds, _, messages in turns[name]]
+        result.metrics[f"publish_{name}_msgs_per_s"] = round(statistics.median(rates))
+        config[f"{name}_msgs_per_s_by_turn"] = [round(rate) for rate in rates]
+    plain, ours = ([n / seconds for seconds, n, _ in turns[k]] for k in ("plain", "compiled"))
+    config["bytes_per_s_by_turn"] = [
+        [round(rate) for rate in each] for each in zip(plain, ours, strict=True)
+    ]
+    result.metrics["append_bytes_per_s"] = round(statistics.median(ours))
     result.metrics["ack_p50_us"] = found["ack_p50_us"]
-    result.floor["append_bytes_per_s"] = round(found["compiled_bytes"] / seconds)
+    result.floor["append_bytes_per_s"] = round(statistics.median(plain))
     result.compare("append_bytes_per_s")
     return result
 

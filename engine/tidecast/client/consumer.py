@@ -110,6 +110,8 @@ class ConsumerCore:
         self._assembly = np.zeros(64, dtype=np.uint8)
         self._refused: dict[tuple[int, int], int] = {}
         self._rest: Iterator[DurableMessage] | None = None
+        self._current: tuple[int, frozenset[int]] = (-1, frozenset())
+        """What `moved` was when these were the subscription's lanes, as frames call them."""
         self._attach(self._ask())
         connection.add_consumer(self)
 
@@ -125,6 +127,7 @@ class ConsumerCore:
         self._state = self._file.client_state()
         self._lanes = {word: (topic, queue) for word, topic, queue in grant.lanes}
         self._refused.clear()
+        self._current = (-1, frozenset())
         self.collector.flush_after_s = min(COLLECT_S, grant.ack_wait_s / 2)
         self.generation += 1
         self._since = self.generation
@@ -199,10 +202,13 @@ class ConsumerCore:
             if self._lost:
                 return None
             self.generation += 1
+            moved = self.moved
             n, r = self._take(limit, mark)
             memory = self._assembly if n == mr.ASSEMBLED else self._ring
             count = 1 if n == mr.ASSEMBLED else max(n, 0)
-            batch = DurableBatch(self, memory, self._rows[:count].copy(), self._runs[:r].copy())
+            batch = DurableBatch(
+                self, memory, self._rows[:count].copy(), self._runs[:r].copy(), moved
+            )
         if n == mr.HOSTILE:
             problem = SharedMemoryError(f"{self.pattern}: the deliveries' ring is damaged")
             self.fail(problem)
@@ -259,17 +265,38 @@ class ConsumerCore:
     def walk(self, batch: DurableBatch) -> Iterator[DurableMessage]:
         """The batch's messages one by one, each marked as taken when it is handed out."""
         words, ring = self._words, self._ring
-        moved = words[_MOVED]
         for row, (message, position) in enumerate(
             zip(batch.messages, batch.positions, strict=True)
         ):
-            if words[_MOVED] != moved and batch.taken_back(row, ring):
+            if words[_MOVED] != batch.moved and batch.taken_back(row, ring):
                 continue  # a seek meanwhile
             if self._refused and message.held_back:
                 message.give_back()
                 continue
             words[_TAKEN] = position
             yield message
+
+    @property
+    def moved(self) -> int:
+        """Changes whenever a seek takes deliveries back."""
+        return int(self._words[_MOVED])
+
+    def overtaken(self, message: DurableMessage) -> bool:
+        """Has a seek forgotten a delivery that is kept for a handler? It may come again, then.
+
+        Asks the node once a seek.
+        """
+        batch, moved = message.batch, self.moved
+        if moved == batch.moved or self._lost or batch.generation < self._since:
+            return False
+        known, words = self._current
+        if known != moved:
+            try:
+                words = frozenset(word for word, _, _ in self._control("lanes"))
+            except ConnectionLost:
+                return False
+            self._current = (moved, words)
+        return int(batch.run_of(0)[mr.RUN_LANE]) not in words
 
     # --- settling ---------------------------------------------------------------------------------
 

@@ -120,6 +120,8 @@ class Consumer(ConsumerCore):
         self, handler: Callable[[DurableMessage], Any], asynchronous: bool, ack: str,
         on_error: OnError, nak_delay: float, message: DurableMessage,
     ) -> None:  # fmt: skip
+        if message.batch.moved != self.moved and await asyncio.to_thread(self.overtaken, message):
+            return
         if message.held_back:
             message.give_back()
             return

@@ -135,6 +135,8 @@ class Consumer(ConsumerCore):
         self, handler: Callable[[DurableMessage], Any], ack: str, on_error: OnError,
         nak_delay: float, message: DurableMessage,
     ) -> None:  # fmt: skip
+        if self.overtaken(message):
+            return
         if message.held_back:
             message.give_back()
             return
@@ -233,7 +235,8 @@ class Consumer(ConsumerCore):
     def seek(self, start: Start, *, dry_run: bool = False) -> list[dict[str, Any]]:
         """Move the subscription, for all its members; what is outstanding is forgotten.
 
-        What is on its way to members is taken back; only what one has in hands goes on.
+        What is on its way to members is taken back, as is what `run` keeps for handlers that have
+        not begun. Only what a handler or a loop has in hands goes on: its acks count for nothing.
 
         Returns one mapping a queue: topic, queue, before, after, records (that are passed over, or
         come again: below 0), forgotten (they were outstanding). ``dry_run``: only that.

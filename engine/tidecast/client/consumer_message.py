@@ -61,6 +61,11 @@ class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
     _row: int
 
     @property
+    def batch(self) -> DurableBatch:
+        """The batch that it is of."""
+        return self._batch
+
+    @property
     def size(self) -> int:
         """Payload bytes."""
         return len(self.data)
@@ -138,11 +143,15 @@ class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
 class DurableBatch:
     """Deliveries taken together, in place. Valid until the next batch is taken."""
 
-    __slots__ = ("_memory", "_n", "_rows", "_runs", "_starts", "_view", "consumer", "generation")
+    __slots__ = (
+        "_memory", "_n", "_rows", "_runs", "_starts", "_view", "consumer", "generation", "moved"
+    )  # fmt: skip
 
     def __init__(
-        self, consumer: ConsumerCore, memory: np.ndarray[Any, Any], rows: Any, runs: Any
+        self, consumer: ConsumerCore, memory: np.ndarray[Any, Any], rows: Any, runs: Any, moved: int
     ) -> None:
+        self.moved = moved
+        """What `ConsumerCore.moved` was before it was taken."""
         self.consumer, self._memory, self._rows, self._runs = consumer, memory, rows, runs
         self._view = memory.data
         self._n = len(rows)
@@ -228,7 +237,9 @@ class DurableBatch:
             run[mr.RUN_TOKEN] += row - run[mr.RUN_ROW]
             run[mr.RUN_COUNT], run[mr.RUN_ROW] = 1, k
             runs.append(run)
-        rest = DurableBatch(self.consumer, self._memory, self._rows[rows], np.array(runs))
+        rest = DurableBatch(
+            self.consumer, self._memory, self._rows[rows], np.array(runs), self.moved
+        )
         rest.generation = self.generation
         return rest
 
@@ -307,7 +318,7 @@ class DurableBatch:
         run = self.run_of(row).copy()
         run[mr.RUN_TOKEN] += row - run[mr.RUN_ROW]
         run[mr.RUN_COUNT], run[mr.RUN_ROW] = 1, 0
-        kept = KeptBatch(self.consumer, memory, rows, run.reshape(1, -1))
+        kept = KeptBatch(self.consumer, memory, rows, run.reshape(1, -1), self.moved)
         kept.generation = self.generation  # it was delivered then
         return DurableMessage(memory[start - at : start - at + n].tobytes(), kept, 0)
 
@@ -346,5 +357,5 @@ class EmptyDurableBatch(KeptBatch):
         empty = np.zeros((0, mr.ROW_FIELDS), dtype=np.int64)
         super().__init__(
             consumer, np.zeros(0, dtype=np.uint8), empty,
-            np.zeros((0, mr.RUN_FIELDS), dtype=np.int64),
+            np.zeros((0, mr.RUN_FIELDS), dtype=np.int64), consumer.moved,
         )  # fmt: skip

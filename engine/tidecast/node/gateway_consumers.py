@@ -146,7 +146,10 @@ class RemoteConsumer:
         return True
 
     def taken_back(self) -> list[rf.TakenBack]:
-        """Which frames that were sent a seek took back; nothing, if that was told."""
+        """Which frames that were sent a seek took back; nothing, if that was told.
+
+        That there was a seek is told even if there are none: what a client keeps may be of before.
+        """
         ring, found = self._file.array, []
         moved = int(rk.word(ring, lay.MEM_MOVED_AT))
         first, n = int(rk.word(ring, lay.MEM_RELEASED_AT)), TAKEN_BACK_MAX
@@ -154,9 +157,8 @@ class RemoteConsumer:
             n, first = rk.taken_back(
                 ring, self._file.deliveries_bytes, first, self._sent, self._found
             )
-            if n:
-                positions = self._found[:n].tolist()
-                found.append(rf.TakenBack(number=self.number, positions=positions))
+            positions = self._found[:n].tolist()
+            found.append(rf.TakenBack(number=self.number, positions=positions))
         self._told_moved = moved
         return found
 

@@ -1,0 +1,51 @@
+"""What handlers of `Consumer.run` are called with when the subscription is moved meanwhile."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from tidecast.bench.measure import wait_until
+from tidecast.buffers.member_ring import RUN_LANE
+from tidecast.sync import Consumer
+
+TIMEOUT_S = 10.0
+
+
+def handled_around(consumer: Consumer, move: Callable[[], None]) -> tuple[list[bytes], list[bytes]]:
+    """Let two workers begin, and wait; ``move``; let them go on until there is no lag.
+
+    What was handled that was delivered before, and what was delivered after that.
+    """
+    begun, go_on = queue.SimpleQueue[tuple[int, bytes]](), threading.Event()
+
+    def handle(message: Any) -> None:
+        begun.put((int(message.batch.run_of(0)[RUN_LANE]), bytes(message.data)))
+        assert go_on.wait(TIMEOUT_S)
+
+    runner = threading.Thread(target=consumer.run, args=(handle, 2))
+    runner.start()
+    lanes = lanes_of(consumer)
+    try:
+        wait_until(lambda: begun.qsize() > 0, TIMEOUT_S, "a handler has begun")
+        wait_until(lambda: consumer.stats()["unread_bytes"] == 0, TIMEOUT_S, "all is taken")
+        move()
+        go_on.set()
+        wait_until(lambda: consumer.info()["lag"] == 0, TIMEOUT_S, "all is acked")
+    finally:
+        go_on.set()
+        consumer.drain(TIMEOUT_S)
+        runner.join(TIMEOUT_S)
+    handled = [begun.get() for _ in range(begun.qsize())]
+    return (
+        [body for lane, body in handled if lane in lanes],
+        [body for lane, body in handled if lane not in lanes],
+    )
+
+
+def lanes_of(consumer: Any) -> set[int]:
+    """What frames call the lanes of a subscription now: a seek gives them new names."""
+    which = {"pattern": consumer.pattern, "name": consumer.name}
+    return {word for word, _, _ in consumer._connection.link.subscription("lanes", which)}
