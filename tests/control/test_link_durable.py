@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.conftest import Eventually
 from tests.control.test_link import control, engine
 from tests.support.control import Running
 from tidecast.node.control_link_views import connect_inside
 from tidecast.node.process import Engine
+from tidecast.queues.generator import GeneratorAdapter, Recipe
 
 FIXTURES = (control, engine)
 
@@ -33,6 +36,7 @@ def test_a_subscription_is_made_seen_paused_and_moved(
         publisher.publish(b"order", key=f"k{number}")
     publisher.flush()
     _statuses(control)
+    _attached(control, node.consumers.attached, eventually)  # type: ignore[attr-defined]
     with control.live("subscriptions") as feed:
         shown = feed.until(
             "subscriptions",
@@ -65,6 +69,23 @@ def test_a_subscription_is_made_seen_paused_and_moved(
     client.close()
     assert control.api.delete("/subscriptions/billing").status_code == 200
     eventually(lambda: there() == [], "the subscription's end", timeout_s=30)
+
+
+def _attached(control: Running, adapters: Any, eventually: Eventually) -> None:
+    """Queues that an adapter keeps are in no topology, and listed all the same."""
+    adapters.attach("feed", GeneratorAdapter(2, 50, Recipe(seed=3)))
+
+    def listed() -> list[tuple[str, str]]:
+        first = control.api.get("/queues", params={"limit": 3}).json()
+        rest = control.api.get("/queues", params={"cursor": first["next_cursor"] or ""}).json()
+        return [(q["name"], q["adapter"]) for q in first["items"] + rest["items"]]
+
+    due = [("feed:0", "generator"), ("feed:1", "generator"), ("orders:0", ""), ("orders:1", "")]
+    eventually(lambda: listed() == due, "the list, in two pages", timeout_s=30)
+    assert control.api.get("/queues/feed:0").json()["latest"] == "50"
+    assert control.api.get("/queues/feed:1").json()["adapter"] == "generator"
+    assert control.api.get("/queues/feed:2").status_code == 404
+    adapters.detach("feed")
 
 
 def _statuses(control: Running) -> None:

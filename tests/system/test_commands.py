@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import Eventually
+from tests.support.feeds import made
 from tests.support.lab import Lab, Platform, free_port, multicast, topology
 
 from tidecast.errors import ConfigError, NoResponders
@@ -48,6 +49,24 @@ def test_top_once_as_json(lab: Lab) -> None:
     assert image["packets_received"] >= 500
     assert {agent["kind"] for agent in sent["agents"]} >= {"sender", "receiver"}
     assert "seen" in left.run("top", "--once").stdout
+
+
+def test_what_an_adapter_keeps_is_listed_with_its_kind(lab: Lab) -> None:
+    platform = lab.platform(start=False)
+    named = f"feed={made.__module__}:{made.__name__}"
+    platform.engine = lab.spawn("engine", "--adapter", named, platform=platform)
+    assert "ready" in platform.engine.line()
+    rows = platform.json("queue", "list")
+    assert [(row["topic"], row["queue"], row["adapter"]) for row in rows] == [
+        ("feed", 0, "generator"), ("feed", 1, "generator")
+    ]  # fmt: skip
+    assert {(row["earliest_token"], row["next_token"]) for row in rows} == {(0, 50)}
+    assert platform.json("queue", "list", "feed") == rows
+    assert "(adapter generator)" in platform.run("queue", "list").stdout
+    feed = {"name": "feed", "mode": "durable", "queues": 2, "adapter": "generator"}
+    assert feed in platform.json("topic", "list")
+    assert "adapter generator" in platform.run("topic", "list", "feed").stdout
+    assert platform.json("topic", "show", "feed") == feed
 
 
 def test_a_node_that_publishes_nothing_is_addressed_by_name(

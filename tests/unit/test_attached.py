@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.feeds import RECIPE, made
 from tests.unit.test_consumer import take, topology
 
 import tidecast.sync
@@ -21,10 +22,8 @@ from tidecast.node.attached import made_by
 from tidecast.node.control_link_queues import Times, samples
 from tidecast.node.embedded import EmbeddedLink
 from tidecast.queues import attached
-from tidecast.queues.generator import GeneratorAdapter, Recipe
+from tidecast.queues.generator import GeneratorAdapter
 from tidecast.sync import Connection
-
-RECIPE = Recipe(seed=3, batch_records=10)
 
 
 @contextmanager
@@ -32,11 +31,6 @@ def fed(data_dir: Path, feed: Any) -> Iterator[Connection]:
     link = EmbeddedLink.open(topology(), data_dir=data_dir, adapters={"feed": feed})
     with tidecast.sync.connect(link=link) as client:  # type: ignore[arg-type]
         yield client
-
-
-def made() -> GeneratorAdapter:
-    """What `--adapter` names in a test."""
-    return GeneratorAdapter(2, 50, RECIPE)
 
 
 def test_an_adapter_is_consumed_acked_and_gone_on_with(tmp_path: Path) -> None:
@@ -74,6 +68,37 @@ def test_an_adapter_is_consumed_acked_and_gone_on_with(tmp_path: Path) -> None:
         assert consumer.info()["lag"] == 0, "what the adapter has lost is not read again"
         consumer.seek(Earliest())
         assert len(take(consumer, 100)) == 100
+
+
+def test_a6_an_adapter_is_told_of_nothing_that_a_slow_subscription_still_needs(
+    tmp_path: Path,
+) -> None:
+    feed = made()
+    acked: list[tuple[int, int]] = []
+    make = feed.receiver
+
+    def receiver(queue: int) -> Any:
+        one = make(queue)
+        one.ack = lambda token: acked.append((queue, token))  # type: ignore[method-assign]
+        return one
+
+    feed.receiver = receiver  # type: ignore[method-assign]
+    with fed(tmp_path, feed) as client:
+        node = client.link.node  # type: ignore[attr-defined]
+        with client.consumer("feed", "slow") as slow, client.consumer("feed", "fast") as fast:
+            first: dict[int, Any] = {}
+            while len(first) < 2:  # the first record of each queue stays in hands
+                message = slow.next(5.0).copy()
+                first.setdefault(message.token.queue, message)
+            assert len(take(fast, 100)) == 100
+            wait_until(lambda: fast.info()["settled"] == 100, 5.0, "all acks of the fast one")
+            node.consumers.attached.look_after()
+            assert not [token for _, token in acked if token > 0]
+            for message in first.values():
+                message.ack()
+            wait_until(lambda: slow.info()["settled"] == 2, 5.0, "acks of the slow one")
+            node.consumers.attached.look_after()
+            assert {(q, token) for q, token in acked if token > 0} == {(0, 1), (1, 1)}
 
 
 def test_filters_and_dead_letters_hold_for_it(tmp_path: Path) -> None:
@@ -146,7 +171,7 @@ def test_what_cannot_be(tmp_path: Path) -> None:
 
 
 def test_a_function_is_named_by_its_module() -> None:
-    topic, make = made_by(f"feed={__name__}:made")
+    topic, make = made_by(f"feed={made.__module__}:made")
     assert (topic, make().queues) == ("feed", 2)
     for text in ("feed", "feed=x", "feed=no.such:thing", f"feed={__name__}:nothing", "=a:b"):
         with pytest.raises(ConfigError, match="adapter"):

@@ -13,6 +13,7 @@ from tidecast.agents.puller_entries import (
     pause_lane,
     seek_lane,
 )
+from tidecast.agents.puller_shell import PATIENCE_NS_MAX
 from tidecast.layout import member as lay
 from tidecast.queues import cursor as cu
 from tidecast.queues.window import WINDOW_MIN
@@ -471,6 +472,7 @@ def test_what_cannot_be_read_holds_up_nobody_who_is_elsewhere(here: bool) -> Non
         stands_at = r.position(lane)[1]
         assert 0 < len(bad) == stands_at < 100
         assert len(r.seen.damages) == 1
+        assert r.puller._patience_ns() == PATIENCE_NS_MAX, "its thread rests meanwhile"
         fill(r, q, 400)
         assert len(drain(r, before)) == 400, "without waiting for the next try"
         assert r.position(first) == (500, 500)

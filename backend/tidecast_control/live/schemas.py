@@ -282,6 +282,7 @@ class QueueLive(View):
     name: str
     topic: str
     number: int
+    adapter: str = Field("", description="Of which adapter it is; empty: the engine's own log")
     node: str
     state: Literal["open", "paused", "full"]
     owner_epoch: Int64

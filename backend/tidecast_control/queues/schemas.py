@@ -16,6 +16,7 @@ class Queue(View):
     name: str
     topic: str
     number: int
+    adapter: str = Field("", description="Of which adapter it is; empty: the engine's own log")
     state: Literal["open", "paused", "recovering", "full", "unwired", "unknown"] = "unknown"
     node: str = Field("", description="The engine that has it")
     owner_epoch: Int64 | None = Field(None, description="Of its lease; 0 = not by a lease")

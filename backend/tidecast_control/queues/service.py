@@ -23,7 +23,7 @@ def page(session: Session, topic: str, limit: int, cursor: str | None) -> Page[Q
             raise invalid("query/cursor", "not a cursor of this list", "next_cursor")
         after_topic, after_number = name, value
     found: list[Queue] = []
-    for name, count in repository.durable_topics(session, topic, after_topic):
+    for name, count in _topics(session, world, topic, after_topic):
         first = after_number + 1 if name == after_topic else 0
         found += [_queue(world, name, n) for n in range(first, count)][: limit + 1 - len(found)]
         if len(found) > limit:
@@ -38,10 +38,22 @@ def page(session: Session, topic: str, limit: int, cursor: str | None) -> Page[Q
 def get(session: Session, name: str) -> Queue:
     """One queue. Raises `not_found`."""
     topic, _, number = name.rpartition(":")
-    for known, count in repository.durable_topics(session, topic, ""):
+    world = world_of(session)
+    for known, count in _topics(session, world, topic, ""):
         if known == topic and int(number) < count:
-            return _queue(world_of(session), topic, int(number))
+            return _queue(world, topic, int(number))
     raise not_found("queue", name)
+
+
+def _topics(session: Session, world: World | None, topic: str, after: str) -> list[tuple[str, int]]:
+    """(name, queues) from ``after`` on: durable topics, and what adapters of engines keep."""
+    known = repository.durable_topics(session, topic, after)
+    names, attached = {name for name, _ in known}, dict[str, int]()
+    for row in world.queues.values() if world is not None else ():
+        name = row["topic"]
+        if row.get("adapter") and name not in names and topic in ("", name) and name >= after:
+            attached[name] = max(attached.get(name, 0), row["number"] + 1)
+    return sorted([*known, *attached.items()]) if attached else known
 
 
 def _queue(world: World | None, topic: str, number: int) -> Queue:

@@ -86,9 +86,10 @@ def _sleep_ns(S, now):
 
 @kernel
 def run_puller(words, idle, scratch, now_ns):
-    """Run the puller until it is asked to stop or has events. Returns 1 for events, 0 for stop.
+    """Run the puller until it is asked to stop or has events. Returns 1 for events, else 0.
 
-    With ``idle`` ONCE: one duty cycle at ``now_ns``. Returns how much was done; -1: events wait.
+    Also until ``now_ns``, if it is not 0. With ``idle`` ONCE: one duty cycle at ``now_ns``. Returns
+    how much was done; -1: events wait.
     """
     S = puller_of(words)
     quiet = 0
@@ -99,7 +100,7 @@ def run_puller(words, idle, scratch, now_ns):
             return -1 if S.attention[A_EVENTS] > 0 else work
         if S.attention[A_EVENTS] > 0:
             return 1
-        if S.attention[A_STOP] != 0:
+        if S.attention[A_STOP] != 0 or 0 < now_ns <= now:
             return 0
         if work > 0:
             quiet = 0
@@ -117,6 +118,8 @@ def run_puller(words, idle, scratch, now_ns):
         fence_seq_cst()
         if not _anything(S) and S.attention[A_STOP] == 0:
             wait = _sleep_ns(S, now)
+            if now_ns > 0:
+                wait = min(wait, now_ns - now)
             if wait > 0:
                 sys.futex_wait(address_of(S.bells) + bell, seen, wait, scratch)
         store_relaxed(S.wakes, lay.WAKE_ARMED_AT, 0)

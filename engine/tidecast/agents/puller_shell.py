@@ -42,6 +42,8 @@ from tidecast.queues.sources import Fetched, Source
 from tidecast.queues.where import where_of
 
 RETRY_NS = 1_000_000_000
+PENDING_NS, PATIENCE_NS_MAX = 200_000, 100_000_000
+"""How long until it is looked whether a read is done, and whether a failed one is due again."""
 _KEY_BYTES = 64
 _SMALL_BYTES = _KEY_BYTES + wi.WINDOW_SMALL * (wi.ENTRY_BYTES + 2 * 8)
 _GAPS = 1024
@@ -561,12 +563,21 @@ class Puller(BlockMemory):
             guard.round(lambda: self._turn(idle), self.run_commands)
 
     def _turn(self, idle: int) -> None:
+        until_ns = 0
         if self._waiting or self._pending:
-            if self.work() == 0:
-                time.sleep(0.0002)
-        else:
-            entries.run_puller(self.words, idle, self._scratch, 0)
-            self._handle_events()
+            self._look_after_fetches(self.clock_ns())
+            until_ns = time.monotonic_ns() + self._patience_ns()
+            idle = entries.BLOCK if idle == entries.BACKOFF else idle
+        entries.run_puller(self.words, idle, self._scratch, until_ns)
+        self._handle_events()
+
+    def _patience_ns(self) -> int:
+        """When to look after fetches again: soon, unless all of them are to be tried again later.
+
+        A command, a member or a record ends the wait.
+        """
+        left = min(self._waiting.values(), default=0) - self.clock_ns()
+        return PENDING_NS if self._pending else min(max(left, PENDING_NS), PATIENCE_NS_MAX)
 
     def run_commands(self) -> None:
         """Run what was posted."""

@@ -86,15 +86,18 @@ _pausing("resume", "Resume TOPIC, or its queue NUMBER.", paused=False)
 @queue.command("list")
 @click.argument("topic", required=False)
 @data_dir_option
+@token_option
 @json_option
-def list_queues(topic: str | None, data_dir: Path, as_json: bool) -> None:
-    """List the queues on disk, or those of TOPIC."""
+def list_queues(topic: str | None, data_dir: Path, token: str | None, as_json: bool) -> None:
+    """List the queues on disk, and those that adapters of the engine keep; or those of TOPIC."""
+    from tidecast.cli.subscription import attached
     from tidecast.log.recovery import segments_in
     from tidecast.log.takeover import owner_of
     from tidecast.log.verify import queue_bytes
 
+    kept = [row for row in attached(data_dir, token) if topic in (None, row["topic"])]
     rows: list[dict[str, Any]] = []
-    for name, number, directory in _queues(data_dir, topic, None):
+    for name, number, directory in [] if topic and kept else _queues(data_dir, topic, None):
         bases, owner = segments_in(directory), owner_of(directory)
         rows.append(
             {
@@ -106,9 +109,9 @@ def list_queues(topic: str | None, data_dir: Path, as_json: bool) -> None:
             }
         )  # fmt: skip
     if as_json:
-        echo_json(rows)
+        echo_json(rows + kept)
         return
-    if not rows:
+    if not rows + kept:
         hint = dir_hint(data_dir)
         click.echo(f"no durable topics; make one: tidecast topic create NAME --mode durable{hint}")
         return
@@ -123,6 +126,9 @@ def list_queues(topic: str | None, data_dir: Path, as_json: bool) -> None:
             row["topic"], str(row["queue"]), str(row["segments"]), human_bytes(row["bytes"]),
             str(row["earliest_token"]), str(row["torn_files"] or "-"), *(owned if shared else ()),
         )  # fmt: skip
+    for row in kept:
+        name = f"{row['topic']} (adapter {row['adapter']})"
+        table.add_row(name, str(row["queue"]), "-", "-", str(row["earliest_token"]), "-")
     console().print(table)
 
 

@@ -51,6 +51,16 @@ def ask(data_dir: Path, token: str | None, action: str, **arguments: Any) -> Any
         return engine.ask(DurableSubscription(action=action, arguments=arguments))
 
 
+def attached(data_dir: Path, token: str | None) -> list[dict[str, Any]]:
+    """The queues that adapters of the running engine keep; none when none runs."""
+    from tidecast.node.process import running_pid
+
+    found: list[dict[str, Any]] = []
+    if running_pid(data_dir) is not None:
+        found = ask(data_dir, token, "attached")
+    return found
+
+
 @subscription.command("list")
 @_common
 def list_all(data_dir: Path, token: str | None, as_json: bool) -> None:

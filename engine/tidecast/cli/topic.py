@@ -164,6 +164,19 @@ def _plain(topic: TopicConfig) -> dict[str, Any]:
     return values | {"id": topic.wire_id}
 
 
+def _attached(data_dir: Path, token: str | None) -> list[dict[str, Any]]:
+    """Topics that adapters of the running engine keep."""
+    from collections import Counter
+
+    from tidecast.cli.subscription import attached
+
+    found = Counter((row["topic"], row["adapter"]) for row in attached(data_dir, token))
+    return [
+        {"name": name, "mode": "durable", "queues": queues, "adapter": adapter}
+        for (name, adapter), queues in found.items()
+    ]
+
+
 def _find(topics: list[TopicConfig], name: str) -> TopicConfig:
     from tidecast.errors import NotFound
 
@@ -234,28 +247,34 @@ def create(
 @token_option
 @json_option
 def list_topics(pattern: str, data_dir: Path, token: str | None, as_json: bool) -> None:
-    """List topics, or those that match PATTERN (* one token, > all that follow)."""
+    """List topics, or those that match PATTERN (* one token, > all that follow).
+
+    Those that adapters of the engine keep are listed, too: they are in no topology.
+    """
     from tidecast.config import check_pattern, matches
 
     check_pattern(pattern)
     target, where = _target(data_dir, token)
     topics = sorted((t for t in target.topics() if matches(pattern, t.name)), key=lambda t: t.name)
     target.close()
+    attached = [row for row in _attached(data_dir, token) if matches(pattern, row["name"])]
     if as_json:
-        echo_json([_plain(t) for t in topics])
+        echo_json([_plain(t) | {"adapter": ""} for t in topics] + attached)
         return
-    if not topics:
+    if not topics and not attached:
         click.echo(f"no topics {where}; make one: tidecast topic create NAME{dir_hint(data_dir)}")
         return
     from rich.table import Table
 
-    table = Table("topic", "id", "transport", "reliability", "flow", "history", "receive", "limit",
-                  box=None, pad_edge=False)  # fmt: skip
+    table = Table("topic", "id", "mode", "transport", "reliability", "flow", "history", "receive",
+                  "limit", box=None, pad_edge=False)  # fmt: skip
     for each in topics:
         table.add_row(
-            each.name, str(each.wire_id), each.transport, each.reliability, each.flow,
+            each.name, str(each.wire_id), each.mode, each.transport, each.reliability, each.flow,
             human_bytes(each.history_bytes), human_bytes(each.receive_bytes), _limit(each),
         )  # fmt: skip
+    for row in attached:
+        table.add_row(row["name"], "-", f"adapter {row['adapter']}", *["-"] * 6)
     console().print(table)
 
 
@@ -276,8 +295,17 @@ def _limit(topic: TopicConfig) -> str:
 def show(name: str, data_dir: Path, token: str | None, as_json: bool) -> None:
     """Show all settings of topic NAME, and the command that makes it again."""
     target, where = _target(data_dir, token)
-    found = _find(target.topics(), name)
+    topics = target.topics()
     target.close()
+    attached = next((row for row in _attached(data_dir, token) if row["name"] == name), None)
+    if attached is not None:
+        if as_json:
+            echo_json(attached)
+            return
+        click.echo(f"# {where}: {attached['queues']} queues of adapter {attached['adapter']}")
+        click.echo("# consumed here, not published to; see `tidecast queue list`")
+        return
+    found = _find(topics, name)
     if as_json:
         echo_json(_plain(found))
         return

@@ -53,6 +53,21 @@ class Attached:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         return path
 
+    def rows(self) -> list[dict[str, Any]]:
+        """The queues that adapters keep: topic, queue, adapter, earliest and next token."""
+        with self._subs.lock:
+            here = [
+                (topic, adapter, one)
+                for topic, adapter in sorted(self.adapters.items())
+                if topic in self._subs.topics
+                for one in self._subs.topics[topic].queues
+            ]
+        return [
+            {"topic": topic, "queue": one.queue, "adapter": adapter.name,
+             "earliest_token": one.log.earliest_token, "next_token": one.log.next_token}
+            for topic, adapter, one in here
+        ]  # fmt: skip
+
     def detach(self, topic: str) -> None:
         """Take it away; subscriptions and their positions stay. Raises NotFound."""
         adapter = self.adapters.pop(topic, None)

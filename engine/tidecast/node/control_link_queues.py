@@ -214,10 +214,12 @@ def _queue(node: Node, here: QueueHere, cache: Json, paused: set[str]) -> Json:
     stopped = here.paused or here.topic in paused
     refused = int(values[QueueCounter.ERRNO]) if values is not None else 0
     owner = node.durable.topics.get(here.topic)
+    adapter = node.consumers.attached.adapters.get(here.topic)
     return {
         "name": f"{here.topic}:{here.queue}",
         "topic": here.topic,
         "number": here.queue,
+        "adapter": adapter.name if adapter is not None else "",
         "state": "full" if refused else "paused" if stopped else "open",
         "owner_epoch": owner.owner if owner is not None else 0,
         "owner_since_ns": owner.since_ns if owner is not None else 0,

@@ -12,7 +12,7 @@ from tidecast.errors import AuthError
 from tidecast.events import AccessDenied
 from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter
 
-LOOKS = frozenset({"list", "show", "lanes", "peek"})
+LOOKS = frozenset({"attached", "list", "show", "lanes", "peek"})
 """Actions on durable subscriptions that change nothing."""
 OF_A_TOPIC = frozenset({"pause_queue", "pause_topic"})
 EVERY_TOPIC = ">"

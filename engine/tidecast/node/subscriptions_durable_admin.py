@@ -324,7 +324,13 @@ def redrive(
     return again(subs, pattern, name, dry_run=dry_run, **which)
 
 
+def attached(subs: DurableSubscriptions) -> list[dict[str, Any]]:
+    """The queues that adapters keep, which are in no topology. See `Attached.rows`."""
+    return subs.attached.rows()
+
+
 ACTIONS: dict[str, Callable[..., Any]] = {
+    "attached": attached,
     "list": list_all, "show": show, "lanes": lanes, "peek": peek, "create": create,
     "delete": delete, "pause": pause, "resume": resume, "pause_queue": pause_queue,
     "pause_topic": pause_topic, "seek": seek, "redrive": redrive,
