@@ -14,7 +14,7 @@ from tests.conftest import Eventually
 from tests.support.lab import Lab, Platform, multicast, topology
 
 import tidecast
-from tidecast.errors import ConnectionLost, EngineNotRunning, Timeout
+from tidecast.errors import ConnectionLost, EngineNotRunning, GapError, Timeout
 from tidecast.events import EngineBack, EngineLost
 
 QUICK_S = 2.0
@@ -104,6 +104,55 @@ def test_what_was_left_in_the_ring_is_read_after_the_kill(lab: Lab, eventually: 
     eventually(lambda: client.health().status == "reconnecting", "EngineLost", timeout_s=QUICK_S)
     got = [bytes(subscription.next(timeout=1.0).data) for _ in range(999)]
     assert got == [b"%d" % n for n in range(1, 1000)]
+
+
+def test_a_subscription_goes_on_where_it_was_when_its_engine_is_back(
+    lab: Lab, eventually: Eventually
+) -> None:
+    """What history holds still comes, the rest is a gap; what began meanwhile is read whole."""
+    topics: list[Any] = [
+        {"name": "reliable", "id": 1},
+        {"name": "unordered", "id": 2, "reliability": "unordered"},
+        {"name": "short", "id": 3, "history_bytes": 65536, "flow": "rate", "on_full": "block"},
+        {"name": "new", "id": 4},
+    ]
+    wire = multicast()
+    left, right = (
+        lab.platform(topology(wire, name=name, topics=topics)) for name in ("left", "right")
+    )
+    writer, reader = left.connect(), right.connect()
+    names = [topic["name"] for topic in topics]
+    subscriptions = {name: reader.subscribe(name).open() for name in names}
+    publishers = {name: writer.publisher(name) for name in names[:3]}
+    for name, publisher in publishers.items():
+        publisher.publish(b"first", flush=True)
+        assert bytes(subscriptions[name].next(timeout=10.0).data) == b"first"
+    right.kill()
+    eventually(lambda: reader.health().status == "reconnecting", "EngineLost")
+    payloads = [b"%d" % n + bytes(1000) for n in range(300)]
+    publishers["new"] = writer.publisher("new")
+    for publisher in publishers.values():
+        publisher.publish_batch(payloads, flush=True).check()
+    writer.flush()
+    right.start()
+    eventually(lambda: reader.health().status == "connected", "EngineBack")
+    for publisher in publishers.values():
+        publisher.publish(b"last", flush=True)
+
+    def rest(name: str) -> list[bytes]:
+        found: list[bytes] = []
+        while not found or found[-1] != b"last":
+            found.append(bytes(subscriptions[name].next(timeout=20.0).data))
+        return found
+
+    for name in ("reliable", "unordered", "new"):
+        assert rest(name) == [*payloads, b"last"], name
+    with pytest.raises(GapError) as raised:
+        rest("short")
+    first, end = raised.value.lost_range
+    assert 0 < first < end
+    assert 0 < len(rest("short")) < len(payloads)
+    assert reader.health().gaps == 1
 
 
 async def _async_life(platform: Platform) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,18 @@ _ASSEMBLY_BYTES_MIN = 1 << 12
 _ASSEMBLY_FIELDS = (rd.R_TOTAL, rd.R_FILLED, rd.R_META_AT, rd.R_META_N, rd.R_FLAGS)
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-Unfinished = tuple[int, list[int], Bytes]
+
+
+class Place(NamedTuple):
+    """Where a reader was in a session whose ring it has read to its end."""
+
+    seq: int
+    offset: int
+    """In packet ``seq``."""
+    unfinished: tuple[list[int], Bytes] | None
+    """The message whose first fragments were read."""
+    ahead: tuple[Bytes, int] | None
+    """Unordered topics: bits of the packets behind a hole that were read, by slot of so many."""
 
 
 class Image:
@@ -212,23 +223,43 @@ class Image:
         )
         return Batch(self, 1, self._assembly.data.toreadonly(), columns, rows)
 
-    def unfinished(self) -> Unfinished | None:
-        """The message whose first fragments were read, and the packet where it goes on."""
-        if self.port[rd.R_FILLED] >= self.port[rd.R_TOTAL]:
+    def place(self) -> Place | None:
+        """Where the reader is; None: the ring was closed."""
+        port = self.port
+        if not port[rd.R_SLOTS]:
             return None
-        fields = [int(self.port[field]) for field in _ASSEMBLY_FIELDS]
-        return int(self.port[rd.R_SEQ]), fields, self._assembly
+        unfinished = None
+        if port[rd.R_FILLED] < port[rd.R_TOTAL]:
+            unfinished = [int(port[field]) for field in _ASSEMBLY_FIELDS], self._assembly
+        ahead = (self._seen, int(port[rd.R_SLOTS])) if port[rd.R_SEEN] else None
+        return Place(int(port[rd.R_SEQ]), int(port[rd.R_AT]), unfinished, ahead)
 
-    def go_on_from(self, unfinished: Unfinished) -> None:
-        """Take over a message that an older image of the session has begun."""
-        seq, fields, assembly = unfinished
-        if seq != self.port[rd.R_SEQ]:
-            return
-        for field, value in zip(_ASSEMBLY_FIELDS, fields, strict=True):
-            self.port[field] = value
-        self._assembly = assembly
-        self.port[kernels.Q_ASSEMBLY] = address(self._assembly)
-        self.port[kernels.Q_ASSEMBLY_BYTES] = self._assembly.size
+    def go_on_from(self, place: Place) -> Gap | None:
+        """Go on where an older ring of the session was left. What lies between is a gap."""
+        port, seq = self.port, int(self.port[rd.R_SEQ])
+        if seq > place.seq:
+            port[rd.R_GAPS] += 1
+            port[rd.R_LOST_PACKETS] += seq - place.seq
+            port[rd.R_GAP_FIRST], port[rd.R_GAP_END] = place.seq, seq
+            return self.gap("reconnect")
+        port[rd.R_SEQ], port[rd.R_AT] = place.seq, place.offset
+        if place.ahead is not None and port[rd.R_SEEN]:
+            self._skip_seen(place.seq, *place.ahead)
+        if place.unfinished is not None:
+            fields, self._assembly = place.unfinished
+            for field, value in zip(_ASSEMBLY_FIELDS, fields, strict=True):
+                port[field] = value
+            port[kernels.Q_ASSEMBLY] = address(self._assembly)
+            port[kernels.Q_ASSEMBLY_BYTES] = self._assembly.size
+        return None
+
+    def _skip_seen(self, seq: int, seen: Bytes, slots: int) -> None:
+        own = int(self.port[rd.R_SLOTS])
+        seqs = seq + np.arange(min(slots, own))
+        read = np.unpackbits(seen, bitorder="little")[seqs & (slots - 1)]
+        bits = np.zeros(own, dtype=np.uint8)
+        bits[seqs & (own - 1)] = read
+        self._seen[:] = np.packbits(bits, bitorder="little")
 
     def make_room(self) -> None:
         """Give the kernel the assembly buffer that it asked for."""

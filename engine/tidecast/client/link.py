@@ -43,6 +43,10 @@ class SubscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     start: str = "latest"
     receive_bytes: int | None = None
     tethered: bool | None = None
+    resume: dict[int, int] = {}
+    """Of one that lost its engine: by session, the packet from which it wants to go on."""
+    away_s: float = 0.0
+    """And since when it is without: publications that began later are read from their begin."""
 
 
 class PublicationGrant(msgspec.Struct, frozen=True, kw_only=True):

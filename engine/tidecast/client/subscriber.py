@@ -19,7 +19,7 @@ import numpy as np
 from tidecast import codecs
 from tidecast.buffers import reader as rd
 from tidecast.client import kernels
-from tidecast.client.images import AWAIT_SPINS, BATCH_MESSAGES_MAX, Image, Unfinished
+from tidecast.client.images import AWAIT_SPINS, BATCH_MESSAGES_MAX, Image, Place
 from tidecast.client.kernels import Port
 from tidecast.client.link import SubscriptionOptions
 from tidecast.client.message import Batch, EmptyBatch, Message
@@ -41,8 +41,10 @@ ITERATE_MESSAGES = 512
 _FEW_MESSAGES, _KEEP_BACK_SPINS = 64, 25
 _ENGINE_LOST = -1
 News = ImageAvailable | ImageGone | SubscriptionEnded
-_UNFINISHED_MAX = 64
-"""Messages cut in two by a time-out that are kept until their publishers come back."""
+_PLACES_MAX = 1024
+"""Sessions that may come back, of which is known how far they were read."""
+_AWAY_MARGIN_S = 1.0
+"""An engine that dies is noticed so much later at most."""
 
 
 class ImageStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +105,11 @@ class SubscriptionCore:
         """Why nothing more comes than what is in the rings."""
         self._targets: dict[int, int] | None = None
         self._past: dict[str, int] = {}
-        self._unfinished: dict[int, Unfinished] = {}
+        self._places: dict[int, Place] = {}
+        self._missed: deque[tuple[Image, Gap]] = deque()
+        """What was found missing between two rings of a session, to be told."""
+        self._lost_s = 0.0
+        """When the engine was lost."""
         self._opened = False
         self.subscription_id = self.subscriber_id = 0
         self.running = 0
@@ -125,9 +131,16 @@ class SubscriptionCore:
         self._connection.add_subscription(self)
 
     def reopen(self) -> None:
-        """Subscribe anew at the engine that is back. Raises as opening does."""
+        """Subscribe anew at the engine that is back, from where this was. Raises as opening."""
         if self._refusal is None and self._end is None and self._opened:
-            grant = self._connection.link.open_subscription(self.pattern, self._options)
+            resume = {session: place.seq for session, place in list(self._places.items())}
+            for image in list(self._images):
+                place = image.place()
+                if place is not None:
+                    resume[image.session] = place.seq
+            away_s = time.monotonic() - self._lost_s + _AWAY_MARGIN_S
+            options = msgspec.structs.replace(self._options, resume=resume, away_s=away_s)
+            grant = self._connection.link.open_subscription(self.pattern, options)
             self.subscription_id, self.subscriber_id = grant.subscription_id, grant.subscriber_id
 
     def fail(self, problem: TidecastError) -> None:
@@ -149,6 +162,7 @@ class SubscriptionCore:
 
     def lose(self, reason: str) -> None:
         """The engine is gone: what is left in the rings can be read, no more comes."""
+        self._lost_s = time.monotonic()
         for image in list(self._images):
             self._incoming.append(
                 ImageGone(
@@ -203,9 +217,8 @@ class SubscriptionCore:
         rest = self._take_rest(limit)
         if rest is not None:
             return rest
-        if self._connection.rung or self._incoming:
-            self._connection.pump()
-            self._settle()
+        if self._connection.rung or self._incoming or self._missed:
+            self._look()
         if self._leaving:
             self._drop_finished()
         for _ in range(len(self._images)):
@@ -218,6 +231,13 @@ class SubscriptionCore:
             elif found is not None:
                 return found
         return self.step(limit) if self._leaving and self._drop_finished() else None
+
+    def _look(self) -> None:
+        """See what came and went. Raises GapError by policy."""
+        self._connection.pump()
+        self._settle()
+        while self._missed:
+            self._on_gap(*self._missed.popleft())
 
     def _next(self) -> Image | None:
         """A ring that has something, in turn, or the only one. The one before gives back."""
@@ -260,9 +280,8 @@ class SubscriptionCore:
 
         The only ring is returned even when nothing is there yet: the kernel looks itself.
         """
-        if self._connection.rung or self._incoming:
-            self._connection.pump()
-            self._settle()
+        if self._connection.rung or self._incoming or self._missed:
+            self._look()
         images = self._images
         if len(images) == 1 and self._targets is None and images[0].gone is None:
             return images[0], True
@@ -310,7 +329,7 @@ class SubscriptionCore:
         """
         word = self._connection.bell.word
         self._connection.pump()
-        if self._incoming or self._refusal is not None:
+        if self._incoming or self._missed or self._refusal is not None:
             return None
         keep = -1
         if batch is None:
@@ -376,9 +395,8 @@ class SubscriptionCore:
                 made = Image(event, self.subscriber_id, self._codec)
                 before = [i for i in self._images if i.session == made.session]
                 made.after = before[-1] if before else None
-                unfinished = self._unfinished.pop(made.session, None)
-                if unfinished is not None:
-                    made.go_on_from(unfinished)
+                if made.after is None:
+                    self._go_on(made, self._places.pop(made.session, None))
                 self._images.append(made)
                 self._ports = None
             except NotFound:  # it came and went before we looked
@@ -425,18 +443,23 @@ class SubscriptionCore:
         self._ports = None
         if self._held is image:
             self._held = None
-        unfinished = image.unfinished() if image.gone == "timeout" else None
+        comes_back = image.gone == "timeout" or image.subscription_id == _ENGINE_LOST
+        place = image.place() if comes_back else None
         for later in self._images:
             if later.after is image:
                 later.after = None
-                if unfinished is not None:
-                    later.go_on_from(unfinished)
-                unfinished = None
-        if unfinished is not None:  # its publisher may come back and go on
-            while len(self._unfinished) >= _UNFINISHED_MAX:
-                self._unfinished.pop(next(iter(self._unfinished)))
-            self._unfinished[image.session] = unfinished
+                self._go_on(later, place)
+                place = None
+        if place is not None:
+            while len(self._places) >= _PLACES_MAX:
+                self._places.pop(next(iter(self._places)))
+            self._places[image.session] = place
         self._retire(image)
+
+    def _go_on(self, image: Image, place: Place | None) -> None:
+        missed = image.go_on_from(place) if place is not None else None
+        if missed is not None:
+            self._missed.append((image, missed))
 
     def _retire(self, image: Image) -> None:
         for name, n in image.counts().items():

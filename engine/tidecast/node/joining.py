@@ -31,18 +31,26 @@ def join_existing_images(node: Node, subscription: Subscription) -> None:
 
 def _join(node: Node, images: list[Image], subscription: Subscription) -> None:
     """In the receiver's thread: it does not move meanwhile."""
-    mode = subscription.options.start
+    mode, session = subscription.options.start, images[0].session
     images.sort(key=lambda i: (i.mode == "durable", i.mode != mode))
+    kept = node.resume.get((session, subscription.id))
+    if kept is None and images[0].began_ns > subscription.created_ns:
+        kept = 0
+        keep_place(node, session, subscription.id, kept)
     for image in images:
-        start = _earliest(image) if mode == "earliest" else _latest(image)
+        if kept is not None:
+            start = kept if _oldest(image) <= kept <= _edge(image) else -1
+        else:
+            start = _earliest(image) if mode == "earliest" else _latest(image)
         if start >= 0:
+            node.resume.pop((session, subscription.id), None)
             connect(node, image, subscription, start)
             # The receiver looks at its readers only when it gets there.
             record = image.runtime.rx_state.images[image.slot]
             record["window_end"] = min(int(record["window_end"]), start + image.about().slots)
             return
-    if mode == "latest":  # what is published from now on is its own
-        keep_place(node, images[0].session, subscription.id, max(_edge(i) for i in images))
+    if mode == "latest" and kept is None:  # what is published from now on is its own
+        keep_place(node, session, subscription.id, max(_edge(i) for i in images))
     image = images[0]
     record = image.runtime.rx_state.images[image.slot]
     record["want_setup_ns"] = max(node.clock_ns(), 1)
@@ -60,14 +68,18 @@ def _latest(image: Image) -> int:
     return about.contiguous if image.mode == "durable" or caught_up else -1
 
 
+def _oldest(image: Image) -> int:
+    about = image.about()
+    return max(about.first, _edge(image) - about.slots * 7 // 8)
+
+
 def _earliest(image: Image) -> int:
     """The oldest packet it holds, an eighth of a ring off its end; -1: history reaches further.
 
     Who starts at the very end is overtaken, or holds up the others, before it has read a message.
     The same eighth of the publisher's history may be gone before it could be asked for.
     """
-    about, edge = image.about(), _edge(image)
-    start = max(about.first, edge - about.slots * 7 // 8)
+    about, edge, start = image.about(), _edge(image), _oldest(image)
     if image.mode == "durable" or start <= max(0, edge - image.history_slots * 7 // 8):
         return min(start, about.contiguous)
     return -1

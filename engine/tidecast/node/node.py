@@ -64,7 +64,7 @@ from tidecast.node.leftovers import (
     make_directory,
     remove_directory,
 )
-from tidecast.node.placing import RefusedImages
+from tidecast.node.placing import RefusedImages, keep_place
 from tidecast.node.state import Client, Image, Peer, Publication, Subscription
 from tidecast.node.subscriptions_durable import DurableSubscriptions
 from tidecast.node.transports import Memory, TransportRuntime
@@ -378,7 +378,10 @@ class Node(NodeViews):
                 if producer is not None:
                     self.durable.abort(config, producer)
                 raise
-            publication = Publication(publication_id, client_id, config, session, mapped, runtime)
+            publication = Publication(
+                publication_id, client_id, config, session, mapped, runtime,
+                began_ns=self.clock_ns(),
+            )  # fmt: skip
             tables.set_live(
                 mapped.array,
                 _or(options.rate_packets_per_s, config.rate_packets_per_s),
@@ -501,15 +504,17 @@ class Node(NodeViews):
                 covered = list(self.topology.transports)
             for transport in covered if options.receive_bytes else ():
                 check_ring_bytes("receive_bytes", options.receive_bytes or 0, transport)
-            subscription = Subscription(
-                next(self.ids), client_id, pattern, options, self.clock_ns()
-            )
+            created_ns = self.clock_ns() - int(options.away_s * 1e9)
+            subscription = Subscription(next(self.ids), client_id, pattern, options, created_ns)
             self.subs[subscription.id] = subscription
             client.subscriptions.add(subscription.id)
             try:
+                for session, seq in options.resume.items():
+                    keep_place(self, session, subscription.id, seq)
                 for publication in self.pubs.values():
                     if matches(pattern, publication.topic.name) and not publication.closing:
-                        self._read_local(publication, subscription, at_head=True)
+                        at_head = publication.began_ns <= created_ns
+                        self._read_local(publication, subscription, at_head=at_head)
                 join_existing_images(self, subscription)
                 sessions.update_wanted(self)
             except BaseException:

@@ -147,6 +147,7 @@ def _place(
         image = Image(
             image_id, setup.session, mode, topic, setup.source, setup.node, setup.incarnation,
             mapped, runtime, -1, row, live_seq=setup.next_seq, history_slots=setup.slots,
+            began_ns=node.clock_ns() - setup.age_ns,
         )  # fmt: skip
         tables.add_image(
             node, image, join=join, channel=setup.channel, reliability=setup.reliability,

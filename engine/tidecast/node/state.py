@@ -82,6 +82,8 @@ class Publication(OwnRing):
     """Row at the archiver while it still reads this ring (durable topics)."""
     remote: int = -1
     """Durable, and another node keeps it: entry in the ring that its ACKs move; else -1."""
+    began_ns: int = 0
+    """When it was made."""
     leftover: bool = False
     """Of a dead engine: sent on until it is acked."""
 
@@ -126,6 +128,8 @@ class Image(OwnRing):
     """The publisher's live edge when the image was made."""
     history_slots: int = 0
     """Packets that the publisher's ring holds."""
+    began_ns: int = 0
+    """When its publication was made."""
 
     def __post_init__(self) -> None:
         self.constant = _constant(self.mapped)
