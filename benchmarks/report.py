@@ -85,12 +85,15 @@ README_FIGURES = (
     ("python", "ipc_two_batch_in_place_msgs_per_s", "messages/s, batches left in place, ipc"),
     ("loss-5", "msgs_per_s", "messages/s at 5 % loss"),
     ("loss-5", "at_1_percent_rtt_p999_us", "round trip p99.9 at 1 % loss, us"),
+    ("durable", "publish_batched_msgs_per_s", "messages/s, published in batches and acked"),
+    ("consume", "batches_msgs_per_s", "messages/s, consumed in batches and acked"),
 )
 PEER_NAMES = {
     "ipc_two_one_msgs_per_s": "msgs_per_s", "ipc_two_batch_list_msgs_per_s": "msgs_per_s",
     "ipc_two_batch_array_msgs_per_s": "msgs_per_s", "udp_batch_array_msgs_per_s": "msgs_per_s",
     "ipc_two_batch_in_place_msgs_per_s": "msgs_per_s",
     "at_1_percent_rtt_p999_us": "rtt_p999_us",
+    "publish_batched_msgs_per_s": "msgs_per_s", "batches_msgs_per_s": "msgs_per_s",
 }  # fmt: skip
 HEAD_FIGURES = (
     "msgs_per_s", "rtt_p50_us", "rtt_p99_us", "rtt_p999_us", "source_rows_per_s",

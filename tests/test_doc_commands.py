@@ -51,11 +51,16 @@ WAITS = r"tidecast sub (\S+) --count (\d+)"
 """End when so many messages came: they are published meanwhile."""
 SPARK = r"tidecast pipeline (?!package)"
 BEFORE = {
+    "OPERATING.md": [
+        "tidecast topic create orders --mode durable",
+        "tidecast subscription create orders billing",
+        "tidecast pub orders --message one --quiet",
+    ],
     "SPARK.md": [
         "tidecast topic create orders --mode durable",
         "tidecast topic create orders2 --mode durable",
         "tidecast pub orders --message one --message two --key k --quiet",
-    ]
+    ],
 }
 """What a page presumes."""
 MAY_FAIL = {r"tidecast doctor": "it fails when it finds something about this machine"}

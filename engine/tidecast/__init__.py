@@ -58,6 +58,7 @@ _HOMES = {
     **dict.fromkeys(("Json", "MsgPack", "Raw"), "codecs"),
     **dict.fromkeys(_ERRORS, "errors"),
     "BatchResult": "client.outgoing",
+    "compile_handler": "client.compiled",
 }
 _MODULES = ("codecs", "errors", "events", "sync", "testing")
 
@@ -66,8 +67,8 @@ __all__ = [
     "Conflict", "Connection", "ConnectionLost", "Earliest", "EngineNotRunning", "Fenced",
     "ForkedProcess", "GapError", "Json", "Latest", "Message", "MsgPack", "NoResponders",
     "NotFound", "PayloadTooLarge", "Publisher", "RateLimited", "Raw", "SharedMemoryError",
-    "Subscription", "TidecastError", "Time", "Timeout", "Tokens", "codecs", "connect", "errors",
-    "events", "sync",
+    "Subscription", "TidecastError", "Time", "Timeout", "Tokens", "codecs", "compile_handler",
+    "connect", "errors", "events", "sync",
 ]  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import os
 import shlex
@@ -23,8 +24,8 @@ from tests.support.fake_node import FakeNode
 
 from tidecast.buffers.counters import CountersFile
 from tidecast.cli import COMMANDS, main
-from tidecast.cli.common import stoppable
-from tidecast.cli.control import PORTS_TRIED_MAX, free_port
+from tidecast.cli.common import command_name, new_log, stoppable
+from tidecast.cli.control import PORTS_TRIED_MAX, free_port, service_state
 from tidecast.cli.splitting import splitter_of
 from tidecast.cli.top import ROWS_SHOWN_MAX
 from tidecast.cli.topic import _SETTINGS
@@ -147,6 +148,38 @@ def test_up_says_that_it_is_up_already(tmp_path: Path, node: FakeNode) -> None:
     output = run(tmp_path, "up").output
     assert f"already up: engine pid {os.getpid()}, node {node.name}" in output
     assert f"already (pid {os.getpid()})" in run(tmp_path, "engine", code=1).stderr
+
+
+def test_up_goes_on_with_a_service_that_outlived_its_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls = []
+    monkeypatch.setattr(
+        "tidecast.cli.engine._detach", lambda *given: urls.append(given[4])
+    )  # what would start the engine
+    url = "http://127.0.0.1:7488"
+    (tmp_path / "control-service.json").write_text(json.dumps({"pid": os.getpid(), "url": url}))
+    with (tmp_path / "control-service.lock").open("w") as lock:
+        assert service_state(tmp_path) is None  # left by a crash; the pid is somebody else's now
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert run(tmp_path, "up", "--detach").output.startswith(f"control service: {url} (it ran")
+    assert urls == [url]
+    assert run(tmp_path, "down").output == "nothing was up\n"  # and this process lives on
+
+
+def test_a_log_is_kept_when_the_next_one_begins(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    for text in ("first", "second"):
+        new_log(log).write_text(text)
+    assert (log.read_text(), (tmp_path / "engine.log.1").read_text()) == ("second", "first")
+
+
+def test_hints_name_the_command_as_it_was_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["a b/bin/tidecast"])
+    monkeypatch.setenv("PATH", "")
+    assert command_name() == "'a b/bin/tidecast'"
+    monkeypatch.setattr(sys, "argv", ["cli/__main__.py"])
+    assert command_name() == "tidecast"
 
 
 # --- topic ----------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import pytest
 from tests.support.clients import loop_client
 from tests.support.loop_link import LoopLink
 
+import tidecast
 from tidecast.client import compiled
 from tidecast.errors import Closed, ConfigError, GapError, Timeout
 from tidecast.events import SubscriptionEnded
@@ -108,6 +109,27 @@ def test_the_end_of_a_subscription_is_raised_behind_what_is_there(pair: Pair) ->
         with pytest.raises(Closed, match="deleted"):
             sub.run_compiled(count_bytes, state)
         assert state[0] == 10
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_handler_is_compiled_before_messages_come(pair: Pair, early: bool) -> None:
+    client, _ = pair
+
+    def count(data: Any, state: Any) -> None:
+        state[0] += data.size
+
+    state = np.zeros(1, dtype=np.int64)
+    if early:
+        tidecast.compile_handler(count, state)
+    with client.subscribe("t") as sub:
+        if not early:
+            assert sub.run_compiled(count, state, duration_s=0.001) == 0
+        (kernel,) = compiled._kernels[count].values()
+        assert len(kernel.signatures) == 1
+        client.publish_batch("t", [b"x"] * 10)
+        assert sub.run_compiled(count, state, max_messages=10) == 10
+    assert state[0] == 10
+    assert len(kernel.signatures) == 1  # the one that was made for no messages
 
 
 def test_gap_is_told(pair: Pair) -> None:

@@ -121,6 +121,25 @@ def dir_hint(data_dir: Path) -> str:
     return f" --data-dir {shlex.quote(str(data_dir))}"
 
 
+def command_name() -> str:
+    """``tidecast`` as this shell finds it: by its path when it is not among the commands."""
+    import shlex
+    import shutil
+    import sys
+
+    called = sys.argv[0]
+    if shutil.which("tidecast") is not None or Path(called).name != "tidecast":
+        return "tidecast"
+    return shlex.quote(called)
+
+
+def new_log(path: Path) -> Path:
+    """A log to begin; the one before is kept beside it, for it may tell of a crash."""
+    with contextlib.suppress(FileNotFoundError):
+        path.replace(path.with_name(path.name + ".1"))
+    return path
+
+
 class Size(IntParam):
     """Bytes: ``4MiB``, ``64kB``, ``1000``."""
 

@@ -6,6 +6,7 @@ The service is another package and another process: nothing of it is imported he
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import importlib.util
 import json
 import os
@@ -19,13 +20,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from tidecast.cli.common import data_dir_option
+from tidecast.cli.common import data_dir_option, new_log
 
 if TYPE_CHECKING:
     from tidecast.node.process import CompanionFactory
     from tidecast.queues.leases import LeaseStore
 
 STATE_NAME, TOKEN_NAME, LOG_NAME = "control-service.json", "enrol.token", "control-service.log"
+LOCK_NAME = "control-service.lock"
 STOP_TIMEOUT_S = 20.0
 LOG_LINES_SHOWN = 20
 PORT, PORTS_TRIED_MAX = 7480, 20
@@ -94,7 +96,7 @@ def start_service(data_dir: Path, *options: str) -> Service:
 
     _require()
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    log = data_dir / LOG_NAME
+    log = new_log(data_dir / LOG_NAME)
     command = _command("--data-dir", str(data_dir), "--local-token", "--example", *options)
     with log.open("wb") as errors:
         process = subprocess.Popen(
@@ -124,13 +126,19 @@ def free_port(first: int = PORT) -> int:
 
 
 def service_state(data_dir: Path) -> dict[str, Any] | None:
-    """Pid and url of a service that runs on a data directory."""
+    """Pid and url of a service that runs on a data directory: it holds the lock there.
+
+    The pid alone would not do: what a crash left may be another process's by now.
+    """
     try:
         state = json.loads((data_dir / STATE_NAME).read_bytes())
-        os.kill(int(state["pid"]), 0)
-    except (OSError, ValueError, KeyError):
-        return None
-    return dict(state)
+        with (data_dir / LOCK_NAME).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return dict(state)
+    except (OSError, ValueError):
+        pass
+    return None
 
 
 def stop_service(data_dir: Path) -> int | None:

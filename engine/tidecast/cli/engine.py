@@ -14,10 +14,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidecast.cli.common import F, console, data_dir_option, dir_hint, json_option, token_option
+from tidecast.cli.common import (
+    F,
+    command_name,
+    console,
+    data_dir_option,
+    dir_hint,
+    json_option,
+    new_log,
+    token_option,
+)
 
 if TYPE_CHECKING:
-    from tidecast.cli.control import Linked, Service
+    from tidecast.cli.control import Linked
     from tidecast.node.process import EngineState
 
 LOG_NAME = "engine.log"
@@ -126,15 +135,15 @@ def _warn(data_dir: Path, topology_file: Path | None) -> None:
 
 
 def _explain(data_dir: Path) -> None:
-    hint = dir_hint(data_dir)
+    name, hint = command_name(), dir_hint(data_dir)
     click.echo(
         f"""
 In a second shell:
-  tidecast sub logs{hint}                        # wait for messages on topic `logs`
+  {name} sub logs{hint}                        # wait for messages on topic `logs`
 and in a third:
-  tidecast pub logs --message hello{hint}        # publish one message
-  tail -f some.log | tidecast pub logs -{hint}   # or each line of a file
-  tidecast top{hint}                             # watch
+  {name} pub logs --message hello{hint}        # publish one message
+  tail -f some.log | {name} pub logs -{hint}   # or each line of a file
+  {name} top{hint}                             # watch
 Ctrl-C stops."""
     )
 
@@ -166,32 +175,36 @@ def up(
     """Start Tidecast on this machine: Postgres, the control service with its page, an engine.
 
     In the foreground until Ctrl-C, or in the background with --detach. When it runs already, says
-    so and returns.
+    so and returns. A control service that outlived its engine is used as it is.
     """
     from tidecast.cli.control import free_port, local_token, service_state, start_service
     from tidecast.node.process import read_state, running_pid
 
-    pid = running_pid(data_dir)
+    began_s = time.monotonic()
+    pid, served = running_pid(data_dir), service_state(data_dir)
     if pid is not None:
         state = read_state(data_dir)
         name = f", node {state.node_name}" if state is not None else ""
         click.echo(f"already up: engine pid {pid}{name}, data in {data_dir}")
-        served = service_state(data_dir)
         if served is not None:
             click.echo(f"control service: {served['url']}")
         return
-    service = None
-    if not no_control:
+    service, url = None, None
+    if not no_control and served is not None:
+        url = served["url"]
+        click.echo(f"control service: {url} (it ran already, and is stopped by `down` alone)")
+    elif not no_control:
         out = console(stderr=True)
         with out.status("starting Postgres and the control service"):
             service = start_service(data_dir, "--port", str(free_port() if port is None else port))
+        url = service.url
         click.echo("\n".join(service.lines))
     try:
         if detach:
-            _detach(data_dir, topology_file, token, gateway, service)
+            _detach(data_dir, topology_file, token, gateway, url, began_s)
             service = None
         else:
-            link = None if service is None else _link(service.url, local_token(data_dir), None)
+            link = None if url is None else _link(url, local_token(data_dir), None)
             _run(
                 data_dir, topology_file, token, gateway, verbose=True, linked=link,
                 telemetry_s=_UP_TELEMETRY_S,
@@ -256,9 +269,12 @@ def down(data_dir: Path, as_json: bool) -> None:
     if as_json:
         echo_json({"stopped_pid": stopped, "stopped_control_pid": service})
         return
-    click.echo("nothing was up" if stopped is None else f"stopped engine pid {stopped}")
+    if stopped is not None:
+        click.echo(f"stopped engine pid {stopped}")
     if service is not None:
         click.echo(f"stopped control service pid {service}")
+    if stopped is None and service is None:
+        click.echo("nothing was up")
 
 
 def _detach(
@@ -266,13 +282,14 @@ def _detach(
     topology_file: Path | None,
     token: str | None,
     gateway: str,
-    service: Service | None,
+    control_url: str | None,
+    began_s: float,
 ) -> None:
     from tidecast.cli import Failure
     from tidecast.cli.control import local_token
 
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    log = data_dir / LOG_NAME
+    log = new_log(data_dir / LOG_NAME)
     command = [sys.executable, "-m", "tidecast.cli", "engine", "--data-dir", str(data_dir)]
     command += ["--gateway", gateway, "--telemetry", str(_UP_TELEMETRY_S)]
     if topology_file is not None:
@@ -280,22 +297,22 @@ def _detach(
     environment = dict(os.environ)
     if token is not None:
         environment["TIDECAST_TOKEN"] = token
-    if service is not None:
-        command += ["--control", service.url]
+    if control_url is not None:
+        command += ["--control", control_url]
         environment["TIDECAST_ENROL_TOKEN"] = local_token(data_dir) or ""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment,
             start_new_session=True,
         )  # fmt: skip
-    began_s = time.monotonic()
+    engine_began_s = time.monotonic()
     out = console(stderr=True)
     with out.status("starting the engine (the first start compiles its kernels)"):
         while not _answers(data_dir, token):
             try:
                 process.wait(0.05)
             except subprocess.TimeoutExpired:
-                if time.monotonic() - began_s < DETACHED_START_TIMEOUT_S:
+                if time.monotonic() - engine_began_s < DETACHED_START_TIMEOUT_S:
                     continue
                 process.terminate()
             said = log.read_text("utf-8", "replace").strip().splitlines()[-LOG_LINES_SHOWN:]
@@ -303,7 +320,7 @@ def _detach(
             raise Failure(text or f"the engine did not start; see {log}")
     click.echo(
         f"up in {time.monotonic() - began_s:.2f} s: engine pid {process.pid}, data in {data_dir}, "
-        f"log {log}; stop it with: tidecast down{dir_hint(data_dir)}"
+        f"log {log}; stop it with: {command_name()} down{dir_hint(data_dir)}"
     )
 
 

@@ -185,7 +185,9 @@ class Subscription(SubscriptionCore):
         drained. Raises GapError by policy, ConfigError.
         """
         self.check()
-        consumer = compiled.Consumer(self, fn, state, max_messages, until)
+        consumer = await asyncio.to_thread(
+            compiled.Consumer, self, fn, state, max_messages, until
+        )  # it compiles
         deadline, pace = Deadline(duration_s), InlinePace()
         self.running += 1
         try:

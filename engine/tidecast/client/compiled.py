@@ -238,6 +238,8 @@ def _make_consumer(fn: Callable[..., Any], with_meta: bool, cycle: Any) -> Any:
     return closure_kernel(consume_inline)
 
 
+_HANDLER = "fn(data, state) or fn(data, meta, state)"
+_NOTHING_SPUN = (0,)
 _kernels: WeakKeyDictionary[Callable[..., Any], dict[str, Any]] = WeakKeyDictionary()
 _lock = threading.Lock()
 
@@ -263,6 +265,28 @@ def run_kernel(
     except NumbaError as problem:
         name = getattr(fn, "__name__", str(fn))
         raise ConfigError(f"fn: {name!r}: {_why(fn, state, between, problem)}") from problem
+
+
+def compile_handler(fn: Callable[..., Any], state: Any) -> None:
+    """Compile a handler of `Subscription.run_compiled` for this type of state: before subscribing.
+
+    It takes seconds, once a process. Done while messages come, the subscription reads none in that
+    time, and holds publishers with flow `min` back. Raises ConfigError if it does not compile.
+    """
+    n = parameters(fn, (2, 3), _HANDLER)
+    kernel = kernel_of(fn, f"consume{n}", lambda: _make_consumer(fn, n == 3, None))
+    _enter_empty(fn, state, _META if n == 3 else (), kernel, _NOTHING_SPUN)
+
+
+def _enter_empty(
+    fn: Callable[..., Any], state: Any, between: tuple[types.Type, ...], kernel: Any,
+    spins: tuple[int, ...], *agents: Any,
+) -> None:  # fmt: skip
+    """Enter a consuming kernel with a limit of no messages: it compiles, and looks at nothing."""
+    port = np.zeros(kernels.READ_PORT_FIELDS, dtype=np.int64)
+    out = np.zeros((_BATCH, rd.OUT_FIELDS), dtype=np.int64)
+    done = np.zeros(1, dtype=np.int64)
+    run_kernel(fn, state, between, kernel, port, out, state, 0, *spins, done, *agents)
 
 
 def _why(
@@ -354,7 +378,7 @@ class Consumer:
         self, subscription: SubscriptionCore, fn: Callable[..., Any], state: Any,
         max_messages: int | None, until: Callable[[], bool] | threading.Event | None,
     ) -> None:  # fmt: skip
-        n = parameters(fn, (2, 3), "fn(data, state) or fn(data, meta, state)")
+        n = parameters(fn, (2, 3), _HANDLER)
         if isinstance(until, threading.Event):
             until = until.is_set
         if until is not None and not callable(until):
@@ -370,6 +394,8 @@ class Consumer:
             self._inline_kernel = kernel_of(
                 fn, f"consume{n} inline", lambda: _make_consumer(fn, n == 3, cycle)
             )
+            _enter_empty(fn, state, self._between, self._inline_kernel, (), self._agents[1])
+        compile_handler(fn, state)  # now, not while the first messages wait
         self._out = np.zeros((_BATCH, rd.OUT_FIELDS), dtype=np.int64)
         self._now = np.zeros(1, dtype=np.int64)
         self.done = 0
