@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,14 @@ from tests.support.fake_node import FakeNode
 from tidecast.client.socket_session import EngineControl
 from tidecast.config import default_topology, load_topology, topology_path
 from tidecast.errors import ConfigError, Conflict, EngineNotRunning, NotFound
-from tidecast.node.process import Engine, choose_topology, read_state, running_pid, stop_engine
+from tidecast.node.process import (
+    Engine,
+    EngineLock,
+    choose_topology,
+    read_state,
+    running_pid,
+    stop_engine,
+)
 
 
 @contextlib.contextmanager
@@ -90,12 +98,39 @@ def test_a_failed_start_leaves_nothing(tmp_path: Path) -> None:
             super().start()
             raise OSError(98, "Address already in use")
 
-    broken = Engine(tmp_path, default_topology(), node_factory=Broken)
-    with pytest.raises(ConfigError, match="cannot start: Address already in use: `tidecast doctor"):
+    data_dir, text = tmp_path / "new", "cannot start: Address already in use: `tidecast doctor"
+    file = topology_path(data_dir)
+    broken = Engine(data_dir, default_topology(), topology_file=file, node_factory=Broken)
+    with pytest.raises(ConfigError, match=text):
         broken.start()
-    assert running_pid(tmp_path) is None
-    assert read_state(tmp_path) is None
-    assert not (tmp_path / "shm" / "bells").exists()
+    assert running_pid(data_dir) is None
+    assert read_state(data_dir) is None
+    assert not (data_dir / "shm" / "bells").exists()
+    assert not list(data_dir.glob("*.*")), "what this start made"
+    good = Engine(data_dir, default_topology(), topology_file=file, node_factory=FakeNode)
+    good.start()
+    good.stop()
+    kept = {"engine.lock", "topology.yaml"}
+    assert kept <= {path.name for path in data_dir.iterdir()}
+    with pytest.raises(ConfigError, match=text):
+        broken.start()
+    assert kept <= {path.name for path in data_dir.iterdir()}, "what was there before stays"
+
+
+def test_a_lock_whose_file_was_taken_along_is_not_held(tmp_path: Path) -> None:
+    """Two starts wait for a third that fails: one of them may run, not both."""
+    failing, second, third = (EngineLock(tmp_path) for _ in range(3))
+    failing.acquire()
+    waiting = threading.Thread(target=second.acquire)
+    waiting.start()
+    failing.undo()
+    waiting.join()
+    with pytest.raises(Conflict, match="an engine runs"):
+        third.acquire()
+    assert running_pid(tmp_path) == os.getpid()
+    second.release()
+    third.acquire()
+    third.release()
 
 
 def test_a_bad_data_directory(tmp_path: Path) -> None:
@@ -119,6 +154,10 @@ def test_stop_engine(tmp_path: Path) -> None:
 def test_the_topology_is_found_or_made(tmp_path: Path) -> None:
     topology, path = choose_topology(tmp_path, None)
     assert (topology, path) == (default_topology(), topology_path(tmp_path))
+    assert not path.exists(), "an engine that starts saves it"
+    one = Engine(tmp_path, topology, topology_file=path, node_factory=FakeNode)
+    one.start()
+    one.stop()
     assert load_topology(path) == topology
     path.write_text("node: {id: 9}")
     assert choose_topology(tmp_path, None)[0].node.id == 9

@@ -54,9 +54,9 @@ Writer = Callable[["Iterable[Message]"], bytes]
 @click.option(
     "--on-gap",
     type=click.Choice(["raise", "event", "skip"]),
-    default="raise",
-    show_default=True,
-    help="What is lost for good: fail, tell on standard error, or go on silently.",
+    default=None,
+    help="What is lost for good: fail, tell on standard error, or go on silently "
+    "[default: raise; event for unreliable topics].",
 )
 @click.option("--until-end", is_flag=True, help="Stop when all publishers seen have ended.")
 @click.option("--untethered", is_flag=True, help="Never hold a publisher back; may lose messages.")
@@ -66,7 +66,7 @@ Writer = Callable[["Iterable[Message]"], bytes]
 @server_option
 def sub(
     topic: str, count: int | None, start: str, output: str | None, timeout_s: float | None,
-    on_gap: str, until_end: bool, untethered: bool, quiet: bool, data_dir: Path,
+    on_gap: str | None, until_end: bool, untethered: bool, quiet: bool, data_dir: Path,
     token: str | None, server: str | None,
 ) -> None:  # fmt: skip
     """Subscribe to TOPIC (* for one token, > for all that follow) and write what arrives.

@@ -15,6 +15,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
@@ -74,10 +75,12 @@ class EngineLock:
     def __init__(self, data_dir: Path) -> None:
         self._path = data_dir / LOCK_NAME
         self._descriptor = -1
+        self._made: list[Path] = []
 
     def acquire(self) -> None:
         """Raises Conflict that names the holder, ConfigError when the directory is no good."""
         try:
+            self._made = [path for path in (self._path, self._path.parent) if not path.exists()]
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
             descriptor = os.open(self._path, flags, 0o600)
@@ -93,12 +96,29 @@ class EngineLock:
                 f"an engine runs on {self._path.parent} already (pid {pid}): stop it with "
                 f"`tidecast down --data-dir {self._path.parent}`, or choose another --data-dir"
             ) from None
+        if not self._is_at_its_path(descriptor):
+            os.close(descriptor)  # who held it could not start, and took the file along
+            self.acquire()
+            return
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
         self._descriptor = descriptor
 
+    def _is_at_its_path(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), self._path.stat())
+        except FileNotFoundError:
+            return False
+
+    def undo(self) -> None:
+        """The engine could not start: let the next one in, and leave nothing new behind."""
+        for path in self._made:
+            with contextlib.suppress(OSError):
+                path.rmdir() if path.is_dir() else path.unlink()
+        self.release()
+
     def release(self) -> None:
-        """Let the next engine in. Idempotent. The file stays: removing it would race."""
+        """Let the next engine in. Idempotent. The file stays, for the next one."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.ftruncate(descriptor, 0)
@@ -138,7 +158,8 @@ def running_pid(data_dir: Path) -> int | None:
 def choose_topology(data_dir: Path, path: Path | None) -> tuple[Topology, Path]:
     """The topology to run and the file it is saved in.
 
-    ``path`` if told, else the data directory's; the default one is saved there when it is missing.
+    ``path`` if told, else the data directory's; when it is missing the default one, which an engine
+    that starts saves there.
     """
     if path is not None:
         return load_topology(path), path
@@ -146,9 +167,7 @@ def choose_topology(data_dir: Path, path: Path | None) -> tuple[Topology, Path]:
     try:
         return load_topology(path), path
     except NotFound:
-        topology = default_topology()
-        save_topology(topology, path)
-        return topology, path
+        return default_topology(), path
 
 
 class Companion(Protocol):
@@ -210,9 +229,12 @@ class Engine:
             lock = EngineLock(self.data_dir)
             lock.acquire()
             undo.callback(lock.release)
+            undo.push(partial(self._undo_failed, lock, self._missing()))
             node = self._factory(with_identity(self._topology, self.data_dir), self.data_dir)
             undo.callback(node.stop)
             node.start()
+            if self._file is not None and not self._file.exists():
+                save_topology(self._topology, self._file)
             store = TopologyStore(self._topology, self._file)
             gateway = ""
             if self._gateway != "off":  # first: an engine that answers here has its gateway
@@ -246,6 +268,20 @@ class Engine:
             undo.callback(path.unlink, missing_ok=True)
             self.node, self._undo = node, undo.pop_all()
         return state
+
+    def _missing(self) -> list[Path]:
+        """Files that a first start makes and that are not there."""
+        made = [self.data_dir / name for name in ("recorder", "gateway.token")]
+        return [path for path in (*made, self._file) if path is not None and not path.exists()]
+
+    def _undo_failed(self, lock: EngineLock, made: list[Path], kind: object, *_: object) -> None:
+        """A start that failed leaves nothing half-made, a stop all that belongs there."""
+        if kind is None:
+            return
+        for path in made:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        lock.undo()
 
     def stop(self) -> None:
         """Clients are told, the node stops, the lock is released."""
