@@ -234,3 +234,19 @@ def test_json_output_of_sub_and_until_end(lab: Lab) -> None:
     said = [json.loads(reading.line()) for _ in range(2)]
     assert [(m["data"], m["key"], m["headers"]) for m in said] == [("hello", "k", {"h": "v"})] * 2
     assert reading.code() == 0
+
+
+def test_sub_reads_what_queues_keep_and_goes_on_behind_it(lab: Lab) -> None:
+    platform = lab.platform()
+    platform.run("topic", "create", "kept", "--mode", "durable")
+    for text in ("first", "second"):
+        platform.run("pub", "kept", "--message", text, "--key", "k")
+    dump = ("sub", "kept", "--subscription", "shell", "--from", "earliest", "--until-end")
+    rows = [
+        json.loads(line) for line in platform.run(*dump, "--output", "json").stdout.splitlines()
+    ]
+    assert [(row["data"], row["token"], row["attempts"]) for row in rows] == [
+        ("first", 0, 1), ("second", 1, 1),
+    ]  # fmt: skip
+    platform.run("pub", "kept", "--message", "third")
+    assert platform.run(*dump, "--output", "raw").stdout == "third"

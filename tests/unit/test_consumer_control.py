@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tests.support.handlers import handled_around
 from tests.unit.test_consumer import BODIES, connected, publish, take, topology
@@ -221,6 +222,37 @@ def test_a_function_says_what_becomes_of_a_message_that_failed(client: Connectio
         assert raised == ["m03"]
         assert sorted(told) == [(body, body.decode()) for body in BODIES[:4]]
         wait_until(lambda: consumer.info()["dead"] == 1, 5.0, "a dead letter")
+
+
+def test_a_drained_run_ends_behind_what_it_took_and_a_compiled_one_goes_on(tmp_path: Path) -> None:
+    def count(_data: Any, state: Any) -> None:
+        state[0] += 1
+
+    async def main() -> None:
+        link: Any = EmbeddedLink.open(topology(), data_dir=tmp_path)
+        async with tidecast.connect(link=link) as client:
+            consumer = await client.consumer("orders", "billing")
+            seen, drained = list[bytes](), list[asyncio.Task[None]]()
+
+            async def handle(message: Any) -> None:
+                seen.append(bytes(message.data))
+                if len(seen) == 3:
+                    drained.append(asyncio.create_task(consumer.drain(10.0)))
+
+            await client.publish_batch("orders", BODIES[:3])
+            async with asyncio.timeout(10.0):
+                assert await consumer.run(handle) == 3
+                await drained[0]
+            await consumer.close()
+            assert seen == BODIES[:3]
+            consumer = await client.consumer("orders", "billing")
+            await client.publish_batch("orders", BODIES[3:])
+            state = np.zeros(1, dtype=np.int64)
+            left = len(BODIES) - 3
+            assert await consumer.run_compiled(count, state, max_messages=left) == left
+            assert state[0] == left
+
+    asyncio.run(main())
 
 
 def test_a_function_that_says_nothing_known_ends_the_run(tmp_path: Path) -> None:

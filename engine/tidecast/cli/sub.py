@@ -18,11 +18,13 @@ from tidecast.cli.pub import tell, url_of
 
 if TYPE_CHECKING:
     from tidecast.client.blocking import Connection, Subscription
+    from tidecast.client.consumer_blocking import Consumer
+    from tidecast.client.consumer_message import DurableMessage
     from tidecast.client.message import Message
 
 POLL_MESSAGES = 4096
 LOOK_S = 0.1
-Writer = Callable[["Iterable[Message]"], bytes]
+Writer = Callable[["Iterable[Message | DurableMessage]"], bytes]
 
 
 @click.command()
@@ -34,7 +36,8 @@ Writer = Callable[["Iterable[Message]"], bytes]
     type=click.Choice(["latest", "earliest"]),
     default="latest",
     show_default=True,
-    help="earliest: as far back as publishers' histories reach.",
+    help="earliest: as far back as publishers' histories reach; of a new --subscription: as "
+    "its queues do.",
 )
 @click.option(
     "--output",
@@ -58,7 +61,18 @@ Writer = Callable[["Iterable[Message]"], bytes]
     help="What is lost for good: fail, tell on standard error, or go on silently "
     "[default: raise; event for unreliable topics].",
 )
-@click.option("--until-end", is_flag=True, help="Stop when all publishers seen have ended.")
+@click.option(
+    "--subscription",
+    "name",
+    metavar="NAME",
+    help="Consume a durable TOPIC as a member of this subscription, which is made when it is not "
+    "there: what was written is acked, the next run goes on behind it.",
+)
+@click.option(
+    "--until-end",
+    is_flag=True,
+    help="Stop when all publishers seen have ended; with --subscription when its lag is 0.",
+)
 @click.option("--untethered", is_flag=True, help="Never hold a publisher back; may lose messages.")
 @click.option("--quiet", is_flag=True, help="Nothing on standard error but errors.")
 @data_dir_option
@@ -66,12 +80,13 @@ Writer = Callable[["Iterable[Message]"], bytes]
 @server_option
 def sub(
     topic: str, count: int | None, start: str, output: str | None, timeout_s: float | None,
-    on_gap: str | None, until_end: bool, untethered: bool, quiet: bool, data_dir: Path,
-    token: str | None, server: str | None,
+    on_gap: str | None, name: str | None, until_end: bool, untethered: bool, quiet: bool,
+    data_dir: Path, token: str | None, server: str | None,
 ) -> None:  # fmt: skip
     """Subscribe to TOPIC (* for one token, > for all that follow) and write what arrives.
 
-    Ends after --count messages, with --until-end, or at Ctrl-C.
+    Of a durable topic that is what is published from now on; what its queues keep is read with
+    --subscription. Ends after --count messages, with --until-end, or at Ctrl-C.
     """
     from tidecast.client.start import Earliest, Latest
     from tidecast.errors import ConfigError
@@ -83,10 +98,17 @@ def sub(
     where = Earliest() if start == "earliest" else Latest()
     with connect(server or url_of(data_dir), name="tidecast sub", token=token) as client:
         tethered = False if untethered else None
-        with client.subscribe(topic, start=where, on_gap=on_gap, tethered=tethered) as messages:
+        source: Any = (
+            client.subscribe(topic, start=where, on_gap=on_gap, tethered=tethered)
+            if name is None
+            else client.consumer(topic, name, start=where)
+        )
+        with source as messages:
             if not quiet:
-                click.echo(f"subscribed to {topic}", err=True)
-            flow = _Flow(client, messages, sys.stdout.buffer, writer)
+                of = "" if name is None else f", subscription {name}"
+                click.echo(f"subscribed to {topic}{of}", err=True)
+            make = _Flow if name is None else _DurableFlow
+            flow = make(client, messages, sys.stdout.buffer, writer)
             try:
                 with stoppable() as stop:
                     flow.run(count, timeout_s, until_end=until_end)
@@ -163,7 +185,25 @@ class _Flow:
         self._out.flush()
 
 
-def _raw(messages: Iterable[Message]) -> bytes:
+class _DurableFlow(_Flow):
+    """From a durable subscription to a stream: acked when it was written and flushed."""
+
+    _messages: Consumer  # type: ignore[assignment]
+
+    def _take(self, left: int | None) -> int:
+        limit = POLL_MESSAGES if left is None else min(left, POLL_MESSAGES)
+        batch = self._messages.fetch(limit, max_wait=LOOK_S)
+        if len(batch):
+            self._out.write(self._writer(batch))
+            self.flush()
+            batch.ack()
+        return len(batch)
+
+    def _ended(self) -> bool:
+        return bool(self._messages.info()["lag"] == 0)
+
+
+def _raw(messages: Iterable[Message | DurableMessage]) -> bytes:
     payloads = getattr(messages, "payloads", None)
     if payloads is not None:
         return b"".join(payloads())
@@ -176,12 +216,19 @@ def _text_or_base64(name: str, data: bytes) -> dict[str, str]:
     return {f"{name}_base64": base64.b64encode(data).decode()}
 
 
-def _json(messages: Iterable[Message]) -> bytes:
+def _whence(message: Any) -> dict[str, Any]:
+    token = getattr(message, "token", None)
+    if token is None:
+        return {"node": message.node, "session": message.session}
+    return {"queue": token.queue, "token": token.sequence, "attempts": message.attempts}
+
+
+def _json(messages: Iterable[Message | DurableMessage]) -> bytes:
     import msgspec
 
     lines = []
     for each in messages:
-        value: dict[str, Any] = {"topic": each.topic, "node": each.node, "session": each.session}
+        value: dict[str, Any] = {"topic": each.topic, **_whence(each)}
         if each.key is not None:
             value |= _text_or_base64("key", each.key)
         if each.headers:
@@ -193,7 +240,7 @@ def _json(messages: Iterable[Message]) -> bytes:
     return b"".join(lines)
 
 
-def _pretty(messages: Iterable[Message]) -> bytes:
+def _pretty(messages: Iterable[Message | DurableMessage]) -> bytes:
     lines = []
     for each in messages:
         text = bytes(each.data).decode("utf-8", "backslashreplace")

@@ -69,6 +69,9 @@ def list_all(data_dir: Path, token: str | None, as_json: bool) -> None:
     if as_json:
         echo_json(rows)
         return
+    if not rows:
+        click.echo("no subscriptions; make one: tidecast subscription create TOPIC NAME")
+        return
     _table(
         ("topic", "name", "queues", "members", "lag", "lag s", "outstanding", "dead", "state"),
         [
@@ -107,8 +110,11 @@ def show(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool
 @subscription.command()
 @_named
 @click.option("--start", default="earliest", metavar="WHERE", help=PLACES)
-@click.option("--ack-wait", type=float, metavar="SECONDS", help="Deliver again after [30].")
-@click.option("--max-deliver", type=int, metavar="N", help="Deliveries, at most; 0: no limit [5].")
+@click.option(
+    "--ack-wait", type=float, metavar="SECONDS", help="Deliver again after. [default: 30]"
+)
+@click.option("--max-deliver", type=int, metavar="N", help="Deliveries, at most; 0: no limit. "
+              "[default: 5]")  # fmt: skip
 @click.option("--dead-letter", metavar="TOPIC", help="Durable topic for what fails too often.")
 @click.option("--key", metavar="PATTERN", help="A key, or a prefix and *.")
 @click.option("--where", metavar="TEXT", help="Only records for which this holds: 'size > 100'.")
@@ -167,7 +173,7 @@ def seek(
 ) -> None:  # fmt: skip
     """Move a subscription, back or forth."""
     if bool(start) == bool(shift):
-        raise click.UsageError("give --to or --shift")
+        raise click.UsageError("give either --to or --shift")
     rows = ask(
         data_dir, token, "seek", pattern=topic, name=name, shift=shift, queue=queue,
         dry_run=dry_run, **(_start(start) if start else {}),

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from collections.abc import AsyncIterator, Callable, Generator
 from functools import partial
 from typing import Any, Self
 
 from tidecast import codecs
+from tidecast.client import consumer_compiled as compiled
 from tidecast.client.connection import ConnectionCore
 from tidecast.client.consumer import (
     ITERATE_MESSAGES,
@@ -30,7 +32,7 @@ from tidecast.client.consumer_message import DurableBatch, DurableMessage, Empty
 from tidecast.client.link import ConsumerOptions
 from tidecast.client.start import Earliest, Start
 from tidecast.client.subscriber import check_max_messages
-from tidecast.client.waiting import Deadline, InlinePace
+from tidecast.client.waiting import Backoff, Deadline, InlinePace
 from tidecast.errors import Closed, Timeout
 
 _NEVER = Deadline(None)
@@ -116,6 +118,28 @@ class Consumer(ConsumerCore):
             self.running -= 1
         return n
 
+    async def run_compiled(
+        self,
+        fn: Callable[..., Any],
+        state: Any,
+        *,
+        max_messages: int | None = None,
+        duration_s: float | None = None,
+        until: Callable[[], bool] | threading.Event | None = None,
+    ) -> int:
+        """Run a compiled function over every message, in a thread: see the blocking `Consumer`."""
+        self.check()
+        loop = compiled.CompiledConsumer(self, fn, state, max_messages, until)
+        deadline, pace = Deadline(duration_s), InlinePace()
+        self.running += 1
+        try:
+            while not (loop.ended or self.ended or deadline.passed):
+                if not await asyncio.to_thread(loop.step):
+                    await self._idle(deadline, pace)
+        finally:
+            self.running -= 1
+        return loop.done
+
     async def _handle(
         self, handler: Callable[[DurableMessage], Any], asynchronous: bool, ack: str,
         on_error: OnError, nak_delay: float, message: DurableMessage,
@@ -182,6 +206,16 @@ class Consumer(ConsumerCore):
         found: dict[str, Any] = await self._call("show")
         return found
 
+    async def drain(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Take nothing new and wait for handlers. Raises Timeout."""
+        self._draining = True
+        self._connection.bell.ring()
+        deadline, backoff = Deadline(timeout), Backoff(self._connection.link)
+        while self.running:
+            if deadline.passed:
+                raise Timeout(f"handlers of {self.pattern} still run after {timeout} s")
+            await backoff.pause_async(deadline)
+
     async def close(self) -> None:
         """Leave; what is outstanding goes to other members, or comes again later. Idempotent."""
         if self._shut() and not self._connection.closed:
@@ -197,7 +231,6 @@ class Consumer(ConsumerCore):
         self, limit: int, deadline: Deadline, *, mark: bool
     ) -> DurableBatch | None:
         pace = InlinePace()
-        connection: Any = self._connection
         await asyncio.sleep(0)  # a consumer that always finds something must not hog the loop
         while True:
             if self._draining:
@@ -211,11 +244,15 @@ class Consumer(ConsumerCore):
                 return batch
             if deadline.passed:
                 return None
-            if connection.link.inline:
-                pause_s = pace.pause_s(connection.link.work())
-                await asyncio.sleep(deadline.left_s(pause_s))
-            else:
-                await connection.sleep(lambda: self.arm() is not None, deadline)
+            await self._idle(deadline, pace)
+
+    async def _idle(self, deadline: Deadline, pace: InlinePace) -> None:
+        connection: Any = self._connection
+        if connection.link.inline:
+            pause_s = pace.pause_s(connection.link.work())
+            await asyncio.sleep(deadline.left_s(pause_s))
+        else:
+            await connection.sleep(lambda: self.arm() is not None, deadline)
 
 
 class _Opening:
