@@ -523,3 +523,10 @@ def test_multiplicity_parallel_subscriptions_added_and_removed() -> None:
         pause_lane(r.puller.words, lane, 0)
         assert payloads(drain(r, b)) == more
         assert cu.REASONS[r.lane_record(lane)["reason"]] == "caught up"
+        r.puller.remove_lane(lane)
+        last = fill(r, q, 30)
+        assert payloads(drain(r, a)) == last
+        assert drain(r, b) == [], "one that is removed gets nothing"
+        r.lane(q, b, sub=1)
+        assert payloads(drain(r, b)) == bodies + more + last, "and made anew, all of it"
+        assert drain(r, a) == []

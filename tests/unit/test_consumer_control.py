@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,34 @@ def test_after_a_seek_nothing_comes_of_what_was_on_its_way(client: Connection) -
         assert repr(consumer.fetch(1, 0.0)) == "<DurableBatch of 0 messages from orders>"
     with pytest.raises(Closed):
         consumer.fetch(1, 0.0)
+
+
+@pytest.mark.parametrize("producers", [1, 4])
+@pytest.mark.parametrize("members", [1, 4])
+def test_any_number_of_producers_and_members(
+    client: Connection, producers: int, members: int
+) -> None:
+    sharing = [client.consumer("orders", "billing") for _ in range(members)]
+
+    def produce(number: int) -> None:
+        with client.publisher("orders") as publisher:
+            for body in BODIES:
+                publisher.publish(body, key=b"producer %d" % number)
+
+    threads = [threading.Thread(target=produce, args=(n,)) for n in range(producers)]
+    for thread in threads:
+        thread.start()
+    seen: dict[bytes | None, list[bytes]] = {}
+    while sum(map(len, seen.values())) < producers * len(BODIES):
+        for consumer in sharing:
+            batch = consumer.fetch(50, 0.01)
+            for message in batch:
+                seen.setdefault(message.key, []).append(bytes(message.data))
+            batch.ack()
+    for thread in threads:
+        thread.join()
+    assert seen == {b"producer %d" % n: BODIES for n in range(producers)}
+    assert not any(consumer.fetch(1, 0.0) for consumer in sharing)
 
 
 def test_a_seek_by_somebody_else_takes_back_what_was_on_its_way(client: Connection) -> None:

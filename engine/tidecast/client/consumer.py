@@ -293,7 +293,7 @@ class ConsumerCore:
         if known != moved:
             try:
                 words = frozenset(word for word, _, _ in self._control("lanes"))
-            except ConnectionLost:
+            except TidecastError:  # the engine, or the subscription, is gone: so are its acks
                 return False
             self._current = (moved, words)
         return int(batch.run_of(0)[mr.RUN_LANE]) not in words
