@@ -27,6 +27,7 @@ from tidecast.cli import COMMANDS, main
 from tidecast.cli.common import command_name, new_log, stoppable
 from tidecast.cli.control import PORTS_TRIED_MAX, free_port, service_state
 from tidecast.cli.splitting import splitter_of
+from tidecast.cli.subscription import _table
 from tidecast.cli.top import ROWS_SHOWN_MAX
 from tidecast.cli.topic import _SETTINGS
 from tidecast.config import TopicConfig, default_topology, load_topology
@@ -172,6 +173,13 @@ def test_a_log_is_kept_when_the_next_one_begins(tmp_path: Path) -> None:
     for text in ("first", "second"):
         new_log(log).write_text(text)
     assert (log.read_text(), (tmp_path / "engine.log.1").read_text()) == ("second", "first")
+
+
+def test_square_brackets_of_payloads_are_shown_as_they_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _table(("payload",), [("[/x] [red]y",)])
+    assert "[/x] [red]y" in capsys.readouterr().out
 
 
 def test_hints_name_the_command_as_it_was_called(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -73,13 +74,15 @@ def control(data_dir: Path, token: str | None = None) -> EngineControl:
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A rich console; plain text when it is not a terminal, and then no line is wrapped."""
+    """A rich console; plain text when it is not a terminal, and then no line is wrapped.
+
+    Without markup: payloads and names are shown as they are, square brackets and all.
+    """
     from rich.console import Console
 
-    one = Console(stderr=stderr, highlight=False, emoji=False)
-    if not one.is_terminal:
-        one = Console(stderr=stderr, highlight=False, emoji=False, width=240)
-    return one
+    make = partial(Console, stderr=stderr, highlight=False, emoji=False, markup=False)
+    one = make()
+    return one if one.is_terminal else make(width=240)
 
 
 def echo_json(value: Any) -> None:

@@ -23,7 +23,8 @@ def key() -> None:
     multiple=True,
     required=True,
     metavar="RIGHT:PATTERN",
-    help="A right (publish, subscribe, manage) on the topics of a pattern; may be repeated.",
+    help="A right (publish, subscribe, manage, read_payloads) on the topics of a pattern; may be "
+    "repeated.",
 )
 @click.option(
     "--expires",

@@ -21,7 +21,10 @@ from tidecast.cli.common import (
 
 F = TypeVar("F", bound=Callable[..., Any])
 REDRIVE_PAGE = 10_000
-PLACES = "earliest, latest, a time (2026-01-31T12:00:00), or sequences by queue (0:17,1:9)."
+PLACES = (
+    "earliest, latest, a time (2026-01-31T12:00:00, of this machine's zone unless it names one), "
+    "or sequences by queue (0:17,1:9)."
+)
 _TOKENS = re.compile(r"\d+:\d+(,\d+:\d+)*")
 TOKENS_SHOWN_MAX = 1000
 
@@ -126,7 +129,7 @@ def create(
     """Create a subscription; its position is fixed from now on."""
     chosen = {
         "ack_wait_s": ack_wait, "max_deliver": max_deliver, "dead_letter": dead_letter,
-        "key_pattern": key, "where": where, **_start(start),
+        "key_pattern": key, "where": where, **_start(start, "--start"),
     }  # fmt: skip
     made = ask(data_dir, token, "create", pattern=topic, name=name, **chosen)
     _done(as_json, made, f"subscription {name} of {topic}: {made['queues']} queues")
@@ -176,7 +179,7 @@ def seek(
         raise click.UsageError("give either --to or --shift")
     rows = ask(
         data_dir, token, "seek", pattern=topic, name=name, shift=shift, queue=queue,
-        dry_run=dry_run, **(_start(start) if start else {}),
+        dry_run=dry_run, **(_start(start, "--to") if start else {}),
     )  # fmt: skip
     if as_json:
         echo_json(rows)
@@ -243,7 +246,7 @@ def peek(
     )  # fmt: skip
 
 
-def _start(where: str) -> dict[str, Any]:
+def _start(where: str, option: str) -> dict[str, Any]:
     if where in ("earliest", "latest"):
         return {"start": where}
     if _TOKENS.fullmatch(where):
@@ -254,7 +257,9 @@ def _start(where: str) -> dict[str, Any]:
     try:
         moment = datetime.fromisoformat(where).astimezone()
     except ValueError:
-        raise click.BadParameter(f"{where!r}: {PLACES}") from None
+        raise click.BadParameter(
+            f"{where!r}: allowed are {PLACES}", param_hint=f"'{option}'"
+        ) from None
     return {"start": "time", "start_time_ns": int(moment.timestamp() * 1e9)}
 
 

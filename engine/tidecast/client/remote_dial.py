@@ -56,8 +56,9 @@ def open_socket(
         status = problem.response.status_code
         if status in (401, 403):
             raise AuthError(
-                f"{where}: the gateway refuses the token: give token=..., or set "
-                "TIDECAST_TOKEN; it is in gateway.token in the engine's data directory"
+                f"{where}: the gateway refuses the token: give the secret of a key (`tidecast key "
+                "new`, or the page), or the engine's own (gateway.token in its data directory), as "
+                "token=..., --token or TIDECAST_TOKEN"
             ) from None
         raise ConnectionLost(f"{where}: answered {status}: is it a gateway?") from None
     except InvalidURI:
