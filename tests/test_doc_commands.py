@@ -51,6 +51,10 @@ WAITS = r"tidecast sub (\S+) --count (\d+)"
 """End when so many messages came: they are published meanwhile."""
 SPARK = r"tidecast pipeline (?!package)"
 BEFORE = {
+    "CONSUMING.md": [
+        "tidecast topic create jobs --mode durable",
+        "tidecast subscription create jobs workers",
+    ],
     "OPERATING.md": [
         "tidecast topic create orders --mode durable",
         "tidecast subscription create orders billing",
