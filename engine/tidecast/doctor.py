@@ -500,7 +500,7 @@ def examine(
     for check in CHECKS:
         try:
             findings.extend(check(place))
-        except OSError as problem:
+        except (OSError, TidecastError) as problem:
             name = check.__name__.removeprefix("check_").replace("_", " ")
             findings.append(Finding(check=name, status=WARN, detail=f"cannot look: {problem}"))
     return findings

@@ -17,7 +17,8 @@ from tests.support.fake_node import FakeNode
 
 from tidecast.client.socket_session import EngineControl
 from tidecast.config import default_topology, load_topology, topology_path
-from tidecast.errors import ConfigError, Conflict, EngineNotRunning, NotFound
+from tidecast.errors import AuthError, ConfigError, Conflict, EngineNotRunning, NotFound
+from tidecast.node.leftovers import make_directory
 from tidecast.node.process import (
     Engine,
     EngineLock,
@@ -137,6 +138,31 @@ def test_a_bad_data_directory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="choose another with --data-dir"):
         engine(tmp_path / "file").start()
+
+
+def test_what_belongs_to_another_user_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever owns the directory could put rings of his own in the place of ours."""
+    node = tmp_path / "shm" / "1-2"
+    os.close(make_directory(node, tmp_path))
+    assert node.parent.stat().st_mode & 0o777 == node.stat().st_mode & 0o777 == 0o700
+    stranger = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: stranger)
+    with pytest.raises(AuthError, match=r"belongs to user .* choose another --data-dir"):
+        make_directory(tmp_path / "shm" / "3-4", tmp_path)
+    assert [path.name for path in node.parent.iterdir()] == ["1-2"]
+
+
+def test_an_engine_of_another_user_is_not_called_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(AuthError, match="it belongs to another user"):
+        running_pid(tmp_path)
 
 
 def test_stop_engine(tmp_path: Path) -> None:

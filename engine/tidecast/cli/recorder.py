@@ -54,9 +54,14 @@ def recorder(
     repairs cannot push out the reason for it. All are merged by time.
     """
     from tidecast.buffers.recorder import read_records
+    from tidecast.errors import AuthError
     from tidecast.native.mapped import MappedFile
 
-    mapped = MappedFile.open(path or _find(data_dir, previous))
+    file = path or _find(data_dir, previous)
+    try:
+        mapped = MappedFile.open(file)
+    except PermissionError:
+        raise AuthError(f"{file}: it belongs to another user") from None
 
     def wanted(record: Record) -> bool:
         return (

@@ -15,6 +15,7 @@ import os
 import shutil
 from pathlib import Path
 
+from tidecast.errors import AuthError
 from tidecast.node.durable_sources import unsettled
 
 ALIVE_NAME, HOME_NAME = "alive", "home"
@@ -22,13 +23,21 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
 
 
 def make_directory(directory: Path, home: Path) -> int:
-    """Create a node's directory; the descriptor that holds its lock. Raises OSError.
+    """Create a node's directory; the descriptor that holds its lock. Raises OSError, AuthError.
 
     ``home``: its data directory.
     """
+    base = directory.parent
+    base.mkdir(parents=True, exist_ok=True, mode=0o700)
+    owner = base.stat().st_uid
+    if owner != os.getuid():  # who could put rings of his own in the place of ours
+        raise AuthError(
+            f"shared memory at {base} belongs to user {owner}: have it removed, or choose another "
+            "--data-dir"
+        )
     # It gets its name when the lock is held: nobody ever sees it without.
     unborn = directory.with_name(f".{directory.name}")
-    unborn.mkdir(parents=True, mode=0o700)
+    unborn.mkdir(mode=0o700)
     try:
         (unborn / HOME_NAME).write_bytes(os.fsencode(home.absolute()))
         descriptor = os.open(unborn / ALIVE_NAME, _FLAGS, 0o600)

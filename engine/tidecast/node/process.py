@@ -32,7 +32,7 @@ from tidecast.config import (
     with_identity,
     write_atomically,
 )
-from tidecast.errors import ConfigError, Conflict, NotFound, TidecastError
+from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, TidecastError
 from tidecast.node.admission import AdmissionServer
 from tidecast.node.api import NodeApi
 from tidecast.node.rights import Guard
@@ -140,9 +140,14 @@ def _lock_within(descriptor: int, patience_s: float) -> bool:
 
 
 def running_pid(data_dir: Path) -> int | None:
-    """Pid of the engine that holds the data directory's lock, or None. Changes nothing."""
+    """Pid of the engine that holds the data directory's lock, or None. Changes nothing.
+
+    Raises AuthError when the directory is another user's.
+    """
     try:
         descriptor = os.open(data_dir / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:
+        raise AuthError(f"data directory {data_dir}: it belongs to another user") from None
     except OSError:
         return None
     try:
@@ -345,7 +350,7 @@ def stop_engine(data_dir: Path, timeout_s: float = 15.0) -> int:
 
     Raises EngineNotRunning, AuthError, Timeout.
     """
-    from tidecast.errors import AuthError, EngineNotRunning, Timeout
+    from tidecast.errors import EngineNotRunning, Timeout
 
     pid = running_pid(data_dir)
     if not pid:
