@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.support.handlers import handled_around
 from tests.unit.test_consumer import BODIES, connected, publish, take, topology
 
@@ -26,6 +29,7 @@ from tidecast.events import (
     SubscriptionMoved,
 )
 from tidecast.node import subscriptions_durable_admin as admin
+from tidecast.node import subscriptions_durable_checks as checks
 from tidecast.node.embedded import EmbeddedLink
 from tidecast.queues.subscription_store import SubscriptionStore
 from tidecast.sync import Connection
@@ -72,6 +76,13 @@ def test_after_a_seek_nothing_comes_of_what_was_on_its_way(client: Connection) -
         assert repr(consumer.fetch(1, 0.0)) == "<DurableBatch of 0 messages from orders>"
     with pytest.raises(Closed):
         consumer.fetch(1, 0.0)
+
+
+@given(st.sets(st.integers(0, 60)))
+def test_positions_are_saved_as_ranges(settled: set[int]) -> None:
+    ranges = checks._ranges(np.array(sorted(settled), dtype=np.int64))
+    assert [token for first, end in ranges for token in range(first, end)] == sorted(settled)
+    assert all(end < first for (_, end), (first, _) in itertools.pairwise(ranges))
 
 
 @pytest.mark.parametrize("producers", [1, 4])

@@ -34,7 +34,7 @@ from tidecast.node.subscriptions_durable_checks import (
     check_options,
     check_same,
     restored,
-    saved_lane,
+    saved_lanes,
     start_token,
 )
 from tidecast.node.subscriptions_durable_counters import SubscriptionRows
@@ -530,9 +530,7 @@ class DurableSubscriptions(Observer):
     def save_now(self, subscription: SubscriptionHere) -> None:
         """Save a subscription. Raises StorageError."""
         if self.puller is not None:
-            puller = self.puller
-            here = [*subscription.lanes.items()]
-            fresh = puller.call(lambda: [saved_lane(puller, *one) for one in here])
+            fresh = saved_lanes(self.puller, subscription.lanes.items())
             kept = [
                 one for one in subscription.saved.lanes
                 if (one.topic, one.queue) not in subscription.lanes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -86,22 +87,37 @@ def restored(saved: SavedLane, end: int) -> tuple[int, np.ndarray]:
     return min(saved.position, end), settled_rows(settled, attempts)
 
 
-def saved_lane(puller: Puller, key: tuple[str, int], lane: LaneHere) -> SavedLane:
-    """A lane's position, in the puller's thread."""
+def saved_lanes(
+    puller: Puller, lanes: Iterable[tuple[tuple[str, int], LaneHere]]
+) -> list[SavedLane]:
+    """Positions of lanes. The puller's thread only copies: it delivers nothing meanwhile."""
+    here = list(lanes)
+    states = puller.call(lambda: [_state_of(puller, lane) for _, lane in here])
+    return [
+        SavedLane(*key, mark, [*_ranges(window[window[:, 1] == wi.DONE, 0]), *beyond],
+                  _attempts(window))
+        for (key, _), (mark, window, beyond) in zip(here, states, strict=True)
+    ]  # fmt: skip
+
+
+def _state_of(puller: Puller, lane: LaneHere) -> tuple[int, np.ndarray, list[tuple[int, int]]]:
+    """(mark, the window's entries, what is settled behind it), in the puller's thread."""
     record = puller.state.lanes[lane.lane]
     mark, cursor = entries.position_of(puller.words, lane.lane)
     record["dirty"] = 0
     out = np.zeros((int(record["w_next"] - record["w_first"]) + 1, 5), dtype=np.int64)
     n = int(wi.export_window(puller.state.lanes, lane.lane, out))
-    settled: list[tuple[int, int]] = []
-    attempts: list[tuple[int, int]] = []
-    for token, state, tries, _, _ in out[:n].tolist():
-        if state == wi.DONE:
-            if settled and settled[-1][1] == token:
-                settled[-1] = (settled[-1][0], token + 1)
-            else:
-                settled.append((token, token + 1))
-        elif tries > 0:
-            attempts.append((token, tries))
-    settled += puller.restored_beyond(lane.lane, int(cursor))
-    return SavedLane(key[0], key[1], int(mark), settled, attempts)
+    return int(mark), out[:n], puller.restored_beyond(lane.lane, int(cursor))
+
+
+def _ranges(tokens: np.ndarray) -> list[tuple[int, int]]:
+    """(first, end) of each run of tokens that follow one another."""
+    first = np.flatnonzero(np.diff(tokens, prepend=-2) != 1)
+    ends = np.append(first[1:], len(tokens))[: len(first)]
+    return list(zip(tokens[first].tolist(), (tokens[ends - 1] + 1).tolist(), strict=True))
+
+
+def _attempts(window: np.ndarray) -> list[tuple[int, int]]:
+    """(token, attempts) of what was delivered and is not settled."""
+    rows = window[(window[:, 1] != wi.DONE) & (window[:, 2] > 0)]
+    return list(zip(rows[:, 0].tolist(), rows[:, 2].tolist(), strict=True))
