@@ -18,8 +18,10 @@ from tidecast.agents.images import (
     M_LAST_IMAGE,
     M_LAST_SESSION,
     M_NODE,
+    M_READS,
     M_ROW,
     M_SETUPS,
+    M_SKIP0,
     M_SKIP1,
     M_SKIP2,
     M_UNREPORTED,
@@ -74,7 +76,6 @@ WANT_INTERVAL_NS = 200_000
 WANT_AGAIN_NS = 20_000_000
 TIMER_SCAN_MAX = 64
 QUIET_SOCKET_SKIP = 16
-BATCHES_MAX = 4
 
 
 @inlined
@@ -303,13 +304,18 @@ def _image_timers(S, image, now_ns):
 def receive_cycle(S, now_ns):
     """One duty cycle of the receiver. Returns how much was done (0: nothing to do)."""
     work = 0
-    if S.misc[M_SKIP1] > 0:
-        S.misc[M_SKIP1] -= 1
+    if S.misc[M_SKIP0] > 0:
+        S.misc[M_SKIP0] -= 1
     else:
         n = _drain_socket(S, S.rx0, now_ns)
+        S.misc[M_SKIP0] = 0 if n > 0 else QUIET_SOCKET_SKIP
+        work += n
+    if S.misc[M_READS] == 0 and S.misc[M_SKIP1] > 0:  # who reads nothing pays no call a cycle
+        S.misc[M_SKIP1] -= 1
+    else:
+        n = _drain_socket(S, S.rx1, now_ns)
         S.misc[M_SKIP1] = 0 if n > 0 else QUIET_SOCKET_SKIP
         work += n
-    work += _drain_socket(S, S.rx1, now_ns)
     if S.misc[M_SKIP2] > 0:
         S.misc[M_SKIP2] -= 1
     else:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tidecast.agents.events import A_EVENTS, A_STOP
 from tidecast.agents.images import M_COUNT as I_COUNT
 from tidecast.agents.images import M_ROW as I_ROW
-from tidecast.agents.images import M_SKIP1, M_SKIP2, M_UNREPORTED, RECEIVER
+from tidecast.agents.images import M_SKIP0, M_SKIP1, M_SKIP2, M_UNREPORTED, RECEIVER
 from tidecast.agents.publications import M_COUNT, M_POLL_SKIP, M_ROW, M_SENDER_BELL, SENDER
 from tidecast.agents.receiver import receive_cycle
 from tidecast.agents.sender import make_busy, send_cycle
@@ -175,6 +175,7 @@ def run_receiver(words, idle, scratch, pollfds, polled, sender_bell):
                 ring_bell(S.bells, sender_bell)
                 sys.sched_yield()
             now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+        S.misc[M_SKIP0] = 0
         S.misc[M_SKIP1] = 0
         S.misc[M_SKIP2] = 0
 

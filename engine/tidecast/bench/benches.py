@@ -30,6 +30,8 @@ from tidecast.native.mapped import MappedFile
 
 MESSAGE_BYTES = 70
 PORT = 17_400
+TURNS = 5
+"""How often `throughput` measures the raw socket and ours, one behind the other."""
 LOSS_RING_BYTES = 16 << 20
 IPC_TURNS = 4
 # Four busy threads on two cores: a stage waits some milliseconds for its turn, and a ring must last
@@ -120,7 +122,10 @@ def throughput(
     messages: int = 60_000_000,
     seconds: float = 2.0,
 ) -> Result:
-    """70-byte messages, reliable, ordered, loopback multicast, two processes, compiled."""
+    """70-byte messages, reliable, ordered, loopback multicast, two processes, compiled.
+
+    Raw sockets and ours in turns; the median of each.
+    """
     rings: dict[str, Any] = {}
     if shape == "engine":
         messages, rings = messages // 2, ENGINE_RINGS
@@ -133,20 +138,29 @@ def throughput(
         **machine(),
     }
     result = Result("throughput", config)
-    note(f"floor at {packet_bytes} bytes")
-    result.floor = floor_throughput(packet_bytes, seconds, MESSAGE_BYTES)
-    note(f"{messages} messages, {shape}")
-    received, sent = _transfer(
-        note, shape, messages, port=PORT + 10, packet_bytes=packet_bytes, **rings
-    )
-    sender = sent["sender"]
+    floors, turns = [], []
+    for turn in range(TURNS):  # a virtual machine changes its speed within seconds
+        note(f"floor at {packet_bytes} bytes, turn {turn + 1} of {TURNS}")
+        floors.append(floor_throughput(packet_bytes, seconds / TURNS, MESSAGE_BYTES))
+        note(f"{messages // TURNS} messages, {shape}")
+        turns.append(
+            _transfer(
+                note, shape, messages // TURNS, port=PORT + 10, packet_bytes=packet_bytes, **rings
+            )
+        )
+    result.floor = sorted(floors, key=lambda each: float(each["msgs_per_s"]))[TURNS // 2]
+    rates = [_rate(received) for received, _ in turns]
+    config["msgs_per_s_by_turn"] = [
+        [each["msgs_per_s"], round(rate)] for each, rate in zip(floors, rates, strict=True)
+    ]
     result.metrics = {
-        "msgs_per_s": round(_rate(received)),
-        "received": received["received"],
-        "lost": received["lost"],
-        "duplicated": received["duplicated"],
-        "packets_resent": sender.get("packets_resent", 0),
-        "bytes_per_s": round(_rate(received) * MESSAGE_BYTES),
+        "msgs_per_s": round(sorted(rates)[TURNS // 2]),
+        "bytes_per_s": round(sorted(rates)[TURNS // 2] * MESSAGE_BYTES),
+        "packets_resent": sum(sent["sender"].get("packets_resent", 0) for _, sent in turns),
+        **{
+            name: sum(received[name] for received, _ in turns)
+            for name in ("received", "lost", "duplicated")
+        },
     }
     result.compare("msgs_per_s")
     return result

@@ -105,8 +105,34 @@ def parameters(fn: Callable[..., Any], allowed: tuple[int, ...], shape: str) -> 
     return n
 
 
-def _make_producer(fn: Callable[..., Any], cycle: Any) -> Any:
+def _make_filler(fn: Callable[..., Any]) -> Any:
     write = jitable(fn)
+
+    def fill(ring, port, i, end, size_max, state):  # type: ignore[no-untyped-def]
+        """Messages from number ``i`` on, while the open packet has room. (next, last length)."""
+        at = port[wr.W_SLOTS_AT] + (port[wr.W_SEQ] & port[wr.W_MASK]) * port[wr.W_SLOT_BYTES]
+        last = port[wr.W_SLOT_BYTES] - size_max - _MESSAGE_HEADER
+        used = port[wr.W_USED]
+        n = 1
+        first, first_at = i, used
+        while used <= last and i < end:  # what changes is in registers
+            start = at + used + _MESSAGE_HEADER
+            n = write(bytes_at(address_of(ring) + start, size_max), i, state)
+            if n <= 0 or n > size_max:
+                break
+            wr.put_header(ring, at + used, n, wire.WHOLE)
+            used += _MESSAGE_HEADER + n
+            i += 1
+        port[wr.W_USED] = used
+        port[wr.W_MESSAGES] += i - first
+        port[wr.W_BYTES] += used - first_at - (i - first) * _MESSAGE_HEADER
+        return i, n
+
+    return users(fill)
+
+
+def _make_producer(fn: Callable[..., Any], cycle: Any) -> Any:
+    fill = _make_filler(fn)
 
     def produce(  # type: ignore[no-untyped-def]
         port, state, first, end, size_max, done, packets_max
@@ -134,22 +160,13 @@ def _make_producer(fn: Callable[..., Any], cycle: Any) -> Any:
                     status = wr.FULL
                     break
                 wr.open_packet(ring, port, 0)
-                used = _HEADER
-            seq = port[wr.W_SEQ]
-            at = port[wr.W_SLOTS_AT] + (seq & port[wr.W_MASK]) * port[wr.W_SLOT_BYTES] + used
-            start = at + _MESSAGE_HEADER
-            n = write(bytes_at(address_of(ring) + start, size_max), i, state)
+            i, n = fill(ring, port, i, end, size_max, state)
             if n <= 0:
                 status = STOPPED
                 break
             if n > size_max:
                 status = BAD_LENGTH
                 break
-            wr.put_header(ring, at, n, wire.WHOLE)
-            port[wr.W_USED] = used + _MESSAGE_HEADER + n
-            port[wr.W_MESSAGES] += 1
-            port[wr.W_BYTES] += n
-            i += 1
         if port[wr.W_USED] > _HEADER:
             wr.seal(ring, port)
         wake_armed(ring, bells)

@@ -391,6 +391,7 @@ def update_wanted(node: Node) -> None:
         ) -> None:
             runtime.rx_state.wanted[:] = bits.view(np.int64)
             runtime.rx_state.misc[im.M_WANT_ALL] = int(want_all)
+            runtime.rx_state.misc[im.M_READS] = int(want_all or bits.any())
 
         runtime.on_receiver(put)
         _rebuild(node, runtime)
