@@ -31,7 +31,7 @@ from tidecast.native.mapped import MappedFile
 MESSAGE_BYTES = 70
 PORT = 17_400
 TURNS = 5
-"""How often `throughput` measures the raw socket and ours, one behind the other."""
+"""How often `throughput` and `latency` measure the raw socket and ours, one behind the other."""
 LOSS_RING_BYTES = 16 << 20
 IPC_TURNS = 4
 # Four busy threads on two cores: a stage waits some milliseconds for its turn, and a ring must last
@@ -256,13 +256,25 @@ def _ping_pong(port: int, rounds: int, **config: Any) -> np.ndarray:
     return measured
 
 
+def _medians_us(turns: list[tuple[np.ndarray, np.ndarray]]) -> list[list[float]]:
+    """[raw, ours] of each turn."""
+    return [[round(float(np.median(each)) / 1000, 3) for each in turn] for turn in turns]
+
+
 def latency(note: Note, *, rounds: int = 200_000) -> Result:
-    """Ping-pong of 70 bytes over loopback multicast, embedded inline, both sides spinning."""
+    """Ping-pong of 70 bytes over loopback multicast, embedded inline, both sides spinning.
+
+    Raw sockets and ours in turns; the samples of all turns together.
+    """
     result = Result("latency", {"rounds": rounds, "message_bytes": MESSAGE_BYTES, **machine()})
-    note("raw sockets")
-    raw = _raw_ping_pong(PORT + 40, rounds)
-    note("Tidecast, embedded inline")
-    ours = _ping_pong(PORT + 60, rounds)
+    turns = []
+    for turn in range(TURNS):
+        note(f"raw sockets, turn {turn + 1} of {TURNS}")
+        floor = _raw_ping_pong(PORT + 40, rounds // TURNS)
+        note("Tidecast, embedded inline")
+        turns.append((floor, _ping_pong(PORT + 60, rounds // TURNS)))
+    raw, ours = (np.concatenate(each) for each in zip(*turns, strict=True))
+    result.config["rtt_p50_us_by_turn"] = _medians_us(turns)
     result.floor, result.metrics = percentiles_us(raw), percentiles_us(ours)
     result.histograms = {"floor": histogram_us(raw), "tidecast": histogram_us(ours)}
     for name in ("p50", "p99", "p999"):
@@ -300,9 +312,7 @@ def ipc(
             turns = [_ipc_turn(note, folder, rounds, message_bytes) for _ in range(IPC_TURNS)]
     floors, samples = (np.concatenate(each) for each in zip(*turns, strict=True))
     result.floor |= percentiles_us(floors)
-    result.config["rtt_p50_us_by_turn"] = [
-        [round(float(np.median(each)) / 1000, 3) for each in turn] for turn in turns
-    ]
+    result.config["rtt_p50_us_by_turn"] = _medians_us(turns)
     result.metrics = {
         "msgs_per_s": round(_rate(received)),
         "lost": received["lost"],

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tidecast import events as ev
 from tidecast.agents import puller_entries as entries
 from tidecast.agents.guard import Guard
@@ -507,8 +509,12 @@ class DurableSubscriptions(Observer):
     def save_all(self) -> None:
         """Save the positions that changed."""
         with self.lock:
-            changed = [s for s in self.subscriptions.values() if self._changed(s)]
-            for subscription in changed:
+            if self.puller is None:
+                return
+            rows = np.fromiter(self._by_lane, np.int64, len(self._by_lane))
+            dirty = rows[self.puller.state.lanes["dirty"][rows] != 0].tolist()
+            changed = {here.key: here for here, _ in map(self._by_lane.__getitem__, dirty)}
+            for subscription in changed.values():
                 self.save_or_say(subscription)
 
     def save_or_say(self, subscription: SubscriptionHere) -> None:
@@ -520,12 +526,6 @@ class DurableSubscriptions(Observer):
             self.node.tell_all(
                 ev.PositionsNotSaved(pattern=pattern, name=name, detail=str(problem))
             )
-
-    def _changed(self, subscription: SubscriptionHere) -> bool:
-        if self.puller is None:
-            return False
-        lanes = self.puller.state.lanes
-        return any(lanes[lane.lane]["dirty"] for lane in subscription.lanes.values())
 
     def save_now(self, subscription: SubscriptionHere) -> None:
         """Save a subscription. Raises StorageError."""
