@@ -102,6 +102,16 @@ class Crashes:
         if "consumer" in victims:
             self.consumer = self.start_consumer()
 
+    def noted(self) -> str:
+        """What engines say of their rings, and the end of their flight recorders."""
+        told = []
+        rare = ["recorder", "--section", "alert", "--section", "low", "--last", "200"]
+        for name, each in self.engines.items():
+            for command in (["top", "--once"], rare):
+                done = each.run(*command, check=False)
+                told.append(f"{name}: {' '.join(command)}\n{done.stdout}{done.stderr}")
+        return "\n".join(told)
+
     def finish(self) -> None:
         """No more is sent; all is drained and consumed; then the proof."""
         self.producer.kill()
@@ -153,13 +163,17 @@ def kill_at_random(
     crashes = Crashes(lab, eventually, where=where, spool=spool)
     names = ["producer", "consumer", *crashes.engines]
     done, victims = 0, rng.sample(names, len(names))
-    while done < kills:
-        goal = crashes.durable() + rng.randrange(1, 5_000)
-        eventually(lambda goal=goal: crashes.durable() >= goal, "progress", timeout_s=WAIT_S)
-        crashes.kill(victims)
-        done += len(victims)
-        victims = rng.sample(names, rng.choice([1, 1, 2, len(names)]))
-    crashes.finish()
+    try:
+        while done < kills:
+            goal = crashes.durable() + rng.randrange(1, 5_000)
+            eventually(lambda goal=goal: crashes.durable() >= goal, "progress", timeout_s=WAIT_S)
+            crashes.kill(victims)
+            done += len(victims)
+            victims = rng.sample(names, rng.choice([1, 1, 2, len(names)]))
+        crashes.finish()
+    except (AssertionError, pytest.fail.Exception) as problem:
+        about = f"after {done} kills, the last of {victims}"
+        raise AssertionError(f"{problem}\n{about}\n{crashes.noted()}") from problem
 
 
 @pytest.mark.parametrize("where", ["shared", "moving"])
