@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.project import ROOT
@@ -152,6 +153,24 @@ def test_what_belongs_to_another_user_is_not_used(
     with pytest.raises(AuthError, match=r"belongs to user .* choose another --data-dir"):
         make_directory(tmp_path / "shm" / "3-4", tmp_path)
     assert [path.name for path in node.parent.iterdir()] == ["1-2"]
+
+
+def test_an_empty_base_that_another_start_removes_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base, mkdir = tmp_path / "shm", Path.mkdir
+    removed: list[Path] = []
+
+    def rival(path: Path, *args: Any, **options: Any) -> None:
+        if path.parent == base and not removed:
+            base.rmdir()
+            removed.append(path)
+        mkdir(path, *args, **options)
+
+    monkeypatch.setattr(Path, "mkdir", rival)
+    os.close(make_directory(base / "1-2", tmp_path))
+    assert removed == [base / ".1-2"]
+    assert [path.name for path in base.iterdir()] == ["1-2"]
 
 
 def test_an_engine_of_another_user_is_not_called_none(

@@ -88,6 +88,8 @@ def sub(
     Of a durable topic that is what is published from now on; what its queues keep is read with
     --subscription. Ends after --count messages, with --until-end, or at Ctrl-C.
     """
+    if name is not None and (on_gap is not None or untethered):
+        raise click.UsageError("--on-gap and --untethered are of live reading: leave them out")
     from tidecast.client.start import Earliest, Latest
     from tidecast.errors import ConfigError
     from tidecast.sync import connect

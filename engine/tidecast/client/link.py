@@ -6,12 +6,15 @@ engine process over a unix socket. Messages never pass through here: both sides 
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Protocol, runtime_checkable
 
 import msgspec
 
 from tidecast.events import Event
 from tidecast.native.mapped import Bytes
+
+RESUME_MAX, AWAY_S_MAX = 8192, 366 * 86_400.0
+"""More sessions than a subscription reads and remembers, and longer than any is remembered."""
 
 
 class PublicationOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,9 +46,9 @@ class SubscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
     start: str = "latest"
     receive_bytes: int | None = None
     tethered: bool | None = None
-    resume: dict[int, int] = {}
+    resume: Annotated[dict[int, int], msgspec.Meta(max_length=RESUME_MAX)] = {}
     """Of one that lost its engine: by session, the packet from which it wants to go on."""
-    away_s: float = 0.0
+    away_s: Annotated[float, msgspec.Meta(ge=0, le=AWAY_S_MAX)] = 0.0
     """And since when it is without: publications that began later are read from their begin."""
 
 

@@ -21,7 +21,7 @@ from tidecast.buffers import reader as rd
 from tidecast.client import kernels
 from tidecast.client.images import AWAIT_SPINS, BATCH_MESSAGES_MAX, Image, Place
 from tidecast.client.kernels import Port
-from tidecast.client.link import SubscriptionOptions
+from tidecast.client.link import AWAY_S_MAX, SubscriptionOptions
 from tidecast.client.message import Batch, EmptyBatch, Message
 from tidecast.client.outgoing import check_text, checked, reject
 from tidecast.client.socket_frames import Failure, error_of
@@ -138,7 +138,7 @@ class SubscriptionCore:
                 place = image.place()
                 if place is not None:
                     resume[image.session] = place.seq
-            away_s = time.monotonic() - self._lost_s + _AWAY_MARGIN_S
+            away_s = min(time.monotonic() - self._lost_s + _AWAY_MARGIN_S, AWAY_S_MAX)
             options = msgspec.structs.replace(self._options, resume=resume, away_s=away_s)
             grant = self._connection.link.open_subscription(self.pattern, options)
             self.subscription_id, self.subscriber_id = grant.subscription_id, grant.subscriber_id

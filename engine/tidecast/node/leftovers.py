@@ -19,7 +19,18 @@ from tidecast.errors import AuthError
 from tidecast.node.durable_sources import unsettled
 
 ALIVE_NAME, HOME_NAME = "alive", "home"
+_BASE_TRIES = 10
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+
+
+def _make_base(base: Path) -> None:
+    base.mkdir(parents=True, exist_ok=True, mode=0o700)
+    about = base.lstat()  # a link of another user's is his, wherever it leads
+    if about.st_uid != os.getuid():  # who could put rings of his own in the place of ours
+        raise AuthError(
+            f"shared memory at {base} belongs to user {about.st_uid}: have it removed, or choose "
+            "another --data-dir"
+        )
 
 
 def make_directory(directory: Path, home: Path) -> int:
@@ -27,17 +38,16 @@ def make_directory(directory: Path, home: Path) -> int:
 
     ``home``: its data directory.
     """
-    base = directory.parent
-    base.mkdir(parents=True, exist_ok=True, mode=0o700)
-    owner = base.stat().st_uid
-    if owner != os.getuid():  # who could put rings of his own in the place of ours
-        raise AuthError(
-            f"shared memory at {base} belongs to user {owner}: have it removed, or choose another "
-            "--data-dir"
-        )
     # It gets its name when the lock is held: nobody ever sees it without.
     unborn = directory.with_name(f".{directory.name}")
-    unborn.mkdir(mode=0o700)
+    for left in reversed(range(_BASE_TRIES)):
+        _make_base(directory.parent)
+        try:
+            unborn.mkdir(mode=0o700)
+            break
+        except FileNotFoundError:  # an engine that starts beside us found the base empty
+            if not left:
+                raise
     try:
         (unborn / HOME_NAME).write_bytes(os.fsencode(home.absolute()))
         descriptor = os.open(unborn / ALIVE_NAME, _FLAGS, 0o600)
