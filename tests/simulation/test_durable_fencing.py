@@ -14,12 +14,13 @@ from tidecast.client import receipts
 from tidecast.client.link import PublicationOptions
 from tidecast.config import TopicConfig
 from tidecast.errors import ConfigError, Conflict, Fenced
-from tidecast.events import ProducerFenced, ProducersExpired, RingDropped
+from tidecast.events import ProducerFenced, ProducersExpired, RingDrained, RingDropped
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import QueueCounter
 from tidecast.native.packing import pack_into, unpack_from
 from tidecast.node.durable import Durable
+from tidecast.node.durable_openings import Openings
 from tidecast.node.durable_sources import ring_session
 from tidecast.protocol.dedup import producer_id
 from tidecast.testing import Network, SimulatedNode
@@ -244,6 +245,32 @@ def test_a_setup_is_taken_before_another_is_written_over_it(net: Network) -> Non
     assert sorted(row[1] for row in two.rows()) == [b"from b", b"from c"]
 
 
+def test_a_setup_of_before_a_session_began_changes_nothing_when_it_is_taken_late(
+    net: Network, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two that were reordered, and both taken once the conductor has time: the session goes on."""
+    asked: list[Any] = []
+    ask = Openings.ask
+
+    def noted(self: Openings, *setup: Any) -> None:
+        asked.append(setup)
+        ask(self, *setup)
+
+    monkeypatch.setattr(Openings, "ask", noted)
+    two = Pair(net)
+    publisher = two.publisher(producer="billing")
+    publisher.publish(b"a", ack="durable")
+    runtime, setup, block, topic = asked[-1]
+    assert block.epoch == 0
+    [source] = two.a.engine.durable.sources.values()
+    two.a.engine.durable.remote.on_setup(runtime, setup, topic.config)
+    assert list(two.a.engine.durable.sources.values()) == [source], "its image stays"
+    net.run(5e6)
+    publisher.publish(b"b", ack="durable")
+    assert two.payloads() == [b"a", b"b"]
+    assert not [e for e in two.a.engine.durable.told if isinstance(e, ProducerFenced)]
+
+
 # --- how long a producer is remembered, and how many are ------------------------------------------
 
 
@@ -291,3 +318,56 @@ def test_a_topic_remembers_so_many_producers_and_the_oldest_idle_one_makes_room(
         two.a.connect().publisher("orders", producer="fourth")
     for publisher in (second, third):
         publisher.publish(b"2", ack="durable")
+
+
+def begins(two: Pair) -> float:
+    """Seconds until the producer's next session begins: its older ones must be over."""
+    since_ns = two.net.clock()
+    again = two.publisher(producer="billing")
+    took_s = (two.net.clock() - since_ns) / 1e9
+    again.publish(b"next", ack="durable")
+    return took_s
+
+
+def leave(two: Pair, payload: bytes) -> None:
+    """A publisher comes and goes, and the owner hears nothing of it."""
+    last = len(two.payloads())
+    publisher = two.publisher(producer="billing", first_seq=last + 1)
+    publisher.publish(payload, flush=True)
+    publisher.close()
+
+
+def test_an_owner_that_comes_late_learns_of_the_end_at_once(net: Network) -> None:
+    """When it was announced nobody was there: without the end the next session would wait."""
+    two = Pair(net)
+    first = two.publisher(producer="billing")
+    first.publish(b"a", ack="durable")
+    first.close()
+    assert two.net.run(10e6, until=lambda: not two.b.engine.pubs)
+    two.net.partition(two.a, two.b)
+    leave(two, b"b")
+    two.net.run(2e6)
+    two.net.heal()
+    assert begins(two) < 2.5
+    assert two.payloads() == [b"a", b"b", b"next"]
+
+
+def test_what_a_dead_engine_left_ends_at_its_owner_too(net: Network) -> None:
+    """The owner learns of the end, though it was announced when it did not hear."""
+    two = Pair(net)
+    publisher = two.publisher(producer="billing")
+    publisher.publish(b"a", ack="durable")
+    two.net.partition(two.a, two.b)
+    publisher.publish_batch([b"b", b"c"])
+    two.net.run(1e5)
+    two.crash(two.b)
+    two.net.heal()
+    assert two.net.run(10e6, until=lambda: len(two.payloads()) == 3)
+    b, deaf_until_ns = two.b.id, two.net.clock() + 10**9
+    two.net.intercept(lambda p: p.source != b or two.net.clock() > deaf_until_ns)
+    leave(two, b"d")
+    assert begins(two) < 3.5
+    assert two.payloads() == [b"a", b"b", b"c", b"d", b"next"]
+    [told] = [e for e in two.b.engine.durable.told if isinstance(e, RingDrained)]
+    assert told.messages == 3
+    assert two.net.run(10e6, until=lambda: len(two.b.engine.pubs) == 1)

@@ -103,8 +103,12 @@ class Crashes:
             self.consumer = self.start_consumer()
 
     def noted(self) -> str:
-        """What engines say of their rings, and the end of their flight recorders."""
-        told = []
+        """What clients and engines say, and the end of the engines' flight recorders."""
+        clients = {"producer": self.producer, "consumer": self.consumer}
+        told = [
+            f"{name}: {'runs' if each.running else 'ended'}\n{each.log.read_text()}"
+            for name, each in clients.items()
+        ]
         rare = ["recorder", "--section", "alert", "--section", "low", "--last", "200"]
         for name, each in self.engines.items():
             for command in (["top", "--once"], rare):

@@ -68,6 +68,7 @@ JOIN_GRACE_NS = 5_000_000
 CHECK_INTERVAL_NS = 100_000_000
 CLOSE_LINGER_NS = 5_000_000_000
 END_REPEATS_MIN = 8
+END_INTERVAL_NS = 10_000_000
 IDLE_SCAN_MAX = 64
 POLL_SKIP_MAX = 8
 RESEND_LINGER_NS_MIN = 100_000
@@ -250,6 +251,8 @@ def _on_status(S, p, pub, now_ns, buffer, at):
         r.id, r.node, r.consumed, r.contiguous = identity, node, consumed, contiguous
         r.progress_ns, r.excluded, r.named = now_ns, 0, 0
         pub.receivers += 1
+        if pub.ended > 0:  # it comes late, and is to learn of the end as others did
+            pub.ended, pub.beat_ns, pub.beat_interval_ns = 0, now_ns, END_INTERVAL_NS
         if now_ns < pub.hold_until_ns:  # others may be on their way
             pub.hold_until_ns = min(pub.hold_until_ns, now_ns + JOIN_GRACE_NS)
     if r.named == 0 and load_u16(buffer, at + wire.LENGTH_AT) > wire.STATUS_BYTES:

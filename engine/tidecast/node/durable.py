@@ -564,8 +564,8 @@ class Durable:
 
     def _drained(self, slot: int) -> None:
         source = self.sources.get(slot)
-        if source is None or source.image:
-            return  # an image is kept until its publisher has heard of it
+        if source is None or source.image or not source.publication:
+            return  # images are kept until their publishers have heard of it, leftovers are told of
         if self.runtime.state.sources[slot]["told_drained"]:
             self.remove_source(slot, self.topics[source.topic], lay.ACK_ENDED)
 

@@ -25,6 +25,7 @@ import numpy as np
 from tidecast import events as ev
 from tidecast.agents.remote_acks import answer_setup
 from tidecast.buffers.ring_file import consumers, describe
+from tidecast.buffers.writer import close_abandoned
 from tidecast.client.link import PublicationOptions
 from tidecast.config import TopicConfig
 from tidecast.errors import (
@@ -237,8 +238,9 @@ class Remote:
     def _leftover(
         self, mapped: MappedFile, config: TopicConfig, runtime: TransportRuntime | None, entry: int
     ) -> Publication:
-        node, session = self.node, describe(mapped.array).session
-        publication = Publication(next(node.ids), 0, config, session, mapped, runtime)
+        node, about = self.node, describe(mapped.array)
+        close_abandoned(mapped.array, node.bells, about.slots)
+        publication = Publication(next(node.ids), 0, config, about.session, mapped, runtime)
         publication.remote = entry
         publication.closing, publication.closed_s = True, node.clock_ns() / 1e9
         publication.leftover = True
@@ -252,8 +254,7 @@ class Remote:
 
     def _release_leftovers(self) -> None:
         for publication in [p for p in self.node.pubs.values() if p.leftover]:
-            if self._is_over(publication):
-                upkeep.tell_dropped(self.durable, publication.mapped)
+            if self._is_over(publication) and upkeep.tell_dropped(self.durable, publication.mapped):
                 self.node.forget_publication(publication)
             elif self.settled(publication):
                 (count,) = unpack_from("<q", publication.mapped.array, lay.DURABLE_AT)
@@ -263,7 +264,8 @@ class Remote:
                         topic=publication.topic.name, session=publication.session, messages=count
                     )
                 )
-                self.node.forget_publication(publication)
+                publication.leftover = False  # from now on it ends as any
+                self.node.look_after(publication)
 
     # --- who keeps the topic changes --------------------------------------------------------------
 
@@ -372,8 +374,12 @@ class Remote:
         block = setup.producer
         if topic is None or block is None or not self._sound(setup, block):
             return False
-        for source in self._sources(topic, setup.session):  # of before a time-out, or a restart
-            self._finish(source)
+        for source in self._sources(topic, setup.session):
+            image = self.node.images_by_id[source.image]
+            joined = not image.gone and image.incarnation == setup.incarnation
+            if joined or block.epoch == 0:
+                return True  # sent before it was joined, and taken late
+            self._finish(source)  # of before a time-out, or a restart
         openings = self.openings
         if block.epoch == 0:
             openings.ask(runtime, setup, block, topic)

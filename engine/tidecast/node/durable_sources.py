@@ -281,11 +281,17 @@ def ring_session(ring: Bytes) -> tuple[int, int, int]:
 
 def unacked(ring: Bytes, slots: int) -> bool:
     """A ring holds messages behind what is acked, and its session is not over."""
+    return unpack_from("<q", ring, lay.ACK_STATE_AT)[0] not in OVER and holds_more(ring, slots)
+
+
+def holds_more(ring: Bytes, slots: int) -> bool:
+    """A ring holds messages behind what is acked."""
     (version,) = unpack_from("<q", ring, lay.ACK_VERSION_AT)
-    if unpack_from("<q", ring, lay.ACK_STATE_AT)[0] in OVER:
-        return False
     record = lay.ACK_RECORDS_AT + (version & 1) * lay.ACK_RECORD_BYTES
     seq, at, _ = unpack_from("<qqq", ring, record)
+    closed, end = unpack_from("<qq", ring, lay.CLOSED_AT)
+    if closed and seq >= end:
+        return False  # what its writer has added since is not part of it
     (word,) = unpack_from("<q", ring, lay.HEADER_BYTES + (seq & (slots - 1)) * 8)
     holds = word >> lay.SEQ_SHIFT == seq & lay.SEQ_MASK
     state, length = (word >> lay.STATE_SHIFT) & 0xFF, word & lay.CONTROL_LENGTH_MASK
@@ -304,5 +310,5 @@ def unsettled(path: Path) -> bool:
 
 __all__ = [
     "ARCHIVER_SUBSCRIPTION", "OVER", "ArchiverTables", "Source", "ack_record", "begin_ring",
-    "describe", "ring_session", "unacked", "unsettled",
+    "describe", "holds_more", "ring_session", "unacked", "unsettled",
 ]  # fmt: skip

@@ -162,12 +162,12 @@ def take_over(durable: Durable, mapped: MappedFile, *, begins: bool = False) -> 
     durable.sources[slot].left = True
 
 
-def tell_dropped(durable: Durable, mapped: MappedFile) -> None:
-    """What a ring still holds will never be stored: its session is over."""
+def tell_dropped(durable: Durable, mapped: MappedFile) -> int:
+    """What a ring still holds will never be stored: its session is over. How many packets."""
     ring, about = mapped.array, describe(mapped.array)
     (state,) = unpack_from("<q", ring, lay.ACK_STATE_AT)
-    if state not in (lay.ACK_FENCED, lay.ACK_REFUSED):
-        return
+    if state not in (lay.ACK_FENCED, lay.ACK_REFUSED) or not ds.holds_more(ring, about.slots):
+        return 0
     producer, _, first_seq = ds.ring_session(ring)
     seq, _, count = ds.ack_record(ring, about)
     first, packets = first_seq + count, about.head - seq
@@ -178,6 +178,7 @@ def tell_dropped(durable: Durable, mapped: MappedFile) -> None:
             packets=packets, reason="fenced" if state == lay.ACK_FENCED else "refused",
         )
     )  # fmt: skip
+    return packets
 
 
 def release_leftovers(durable: Durable) -> None:

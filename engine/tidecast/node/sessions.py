@@ -129,6 +129,7 @@ def _receiver(node: Node, kind: int, session: int, receiver: int, peer: int, las
             continue
         topic, name = publication.topic.name, node.names.get(peer, "")
         if kind == ae.E_RECEIVER_JOINED:
+            publication.drained = False  # this one is still to learn of the end
             event: ev.Event = ev.ReceiverJoined(
                 topic=topic, session=session, receiver=receiver, node_id=peer, node=name
             )
@@ -534,7 +535,12 @@ def look_after_publication(node: Node, publication: Publication, now_s: float) -
         if publication.topic.flow == "min":
             _evict_stuck(node, publication, now_s, publication.topic.receiver_timeout_s)
         return
-    if publication.source >= 0 or not node.durable.remote.settled(publication):
+    if (
+        publication.leftover  # of a dead engine: looked after by `Remote.tick` until it is acked
+        or publication.source >= 0
+        or not node.durable.remote.settled(publication)
+    ):
+        publication.closed_s = now_s  # its end is announced to those who read it now
         return  # the archiver, here or at the topic's owner, is not through with it
     late = now_s - publication.closed_s > GONE_PATIENCE_S
     if publication.ending_s and not publication.released and not late:
