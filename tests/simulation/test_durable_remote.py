@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import PosixPath
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from tidecast.memory_switch import Packet
 from tidecast.native.packing import pack_into
 from tidecast.node import durable_sources
 from tidecast.node.durable_sources import ring_session
+from tidecast.node.leftovers import dead_nodes
 from tidecast.node.sessions import handle
 from tidecast.testing import Network, SimulatedNode
 
@@ -343,6 +345,26 @@ def test_a_ring_that_another_engine_removes_does_not_keep_one_from_starting(
         monkeypatch.setattr(durable_sources, "ring_session", looked_at)
         two.crash(two.b)
         assert gone
+        two.publisher(producer="billing").publish(b"b", ack="durable")
+        assert two.payloads() == [b"a", b"b"]
+
+
+class Vanishes(PosixPath):
+    """A directory that is removed after it was seen."""
+
+    def is_dir(self) -> bool:
+        return True
+
+
+def test_a_directory_that_another_engine_removes_does_not_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Between the look at who is dead and the look into what they left."""
+    with pair() as two:
+        two.publisher(producer="billing").publish(b"a", ack="durable")
+        gone = Vanishes(two.b.engine.directory.with_name("gone"))
+        monkeypatch.setattr("tidecast.node.node.dead_nodes", lambda base: [gone, *dead_nodes(base)])
+        two.crash(two.b)
         two.publisher(producer="billing").publish(b"b", ack="durable")
         assert two.payloads() == [b"a", b"b"]
 

@@ -103,7 +103,7 @@ def adopt(durable: Durable, directories: list[Path], into: Path) -> None:
     Else a crash before they are drained would lose them. The spool's stay where they are.
     """
     spool = tables.spool_directory(durable.node.data_dir)
-    for path in [path for each in (*directories, spool) for path in sorted(each.glob("pub-*"))]:
+    for path in [path for each in (*directories, spool) for path in _rings_in(each)]:
         try:
             mapped = MappedFile.open(path)
             describe(mapped.array)
@@ -119,6 +119,13 @@ def adopt(durable: Durable, directories: list[Path], into: Path) -> None:
                 mapped.close()
                 continue
         durable.leftovers.append(mapped)
+
+
+def _rings_in(directory: Path) -> list[Path]:
+    try:
+        return sorted(path for path in directory.iterdir() if path.name.startswith("pub-"))
+    except FileNotFoundError:  # no spool, or settled and removed by an engine that starts beside us
+        return []
 
 
 def drain_leftovers(durable: Durable) -> None:
