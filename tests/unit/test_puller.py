@@ -440,11 +440,12 @@ def test_a_saved_position_is_taken_up_settled_ranges_and_attempts_included() -> 
         assert r.position(lane) == (20, 20)
 
 
-def test_what_retention_took_is_a_gap_and_said() -> None:
-    with rig() as r:
+@pytest.mark.parametrize("batch", [50, 1000], ids=["small batches", "larger than a block"])
+def test_what_retention_took_is_a_gap_and_said(batch: int) -> None:
+    with rig(block_bytes=1 << 14) as r:
         q, m = r.queue(segment_bytes=1 << 16), r.member()
         lane = r.lane(q, m)
-        fill(r, q, 3000)
+        fill(r, q, 3000, batch=batch)
         r.logs[q].retain(bytes_max=1 << 16)
         earliest = r.logs[q].earliest_token
         assert earliest > 0

@@ -65,13 +65,16 @@ class LogSource:
         if token >= end:
             return Fetched(0, end)
         try:
-            used = self.reader.read_block(token, buffer)
-        except NotFound:
-            token = self.log.earliest_token
-            used = self.reader.read_block(token, buffer)
+            used = self._read_kept(token, buffer)
         except ValueError:
             return Fetched(0, end, self.reader.need)
         return Fetched(used, max(end, self.reader.next_token))
+
+    def _read_kept(self, token: int, buffer: Bytes) -> int:
+        try:
+            return self.reader.read_block(token, buffer)
+        except NotFound:
+            return self.reader.read_block(self.log.earliest_token, buffer)
 
     def read_now(self, token: int, buffer: Bytes) -> Fetched | None:
         """See `Source`."""
