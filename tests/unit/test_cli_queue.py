@@ -54,6 +54,7 @@ def test_inspect(data_dir: Path) -> None:
 
 def test_verify_says_that_all_is_sound(data_dir: Path) -> None:
     result = tidecast(data_dir, "verify")
+    assert "[" not in result.stderr, "markup of the progress line"
     assert result.exit_code == 0
     assert "2 queues, 2400 records" in result.output
     assert "all sound" in result.output

@@ -13,6 +13,7 @@ from tests.support.logs import SEGMENT_BYTES, opened, put, read_all
 from tidecast.errors import CorruptLog, NotFound, StorageError
 from tidecast.layout import segment as lay
 from tidecast.log.files import index_name, read_index, segment_name
+from tidecast.log.inspect import list_batches
 from tidecast.log.queue_log import QueueLog
 from tidecast.native.files import F_ERRNO, F_FAILED, F_ROOM_BYTES, F_SYNC_ERRNO
 
@@ -149,6 +150,54 @@ def test_a_flipped_bit_anywhere_in_the_tail_is_found(tmp_path: Path) -> None:
         assert log.recovered.torn[0].bytes == batch
         log.close()
         shutil.rmtree(copy)
+
+
+def acked(directory: Path, batches: int, lag: int) -> QueueLog:
+    """A log of one producer; each batch was appended when all but ``lag`` before it were acked."""
+    log = opened(directory)
+    for i in range(batches):
+        known = {"producer": 7, "epoch": 1, "base_seq": 2 * i + 1, "acked_seq": 2 * max(0, i - lag)}
+        put(log, b"%d" % i, b"-%d" % i, time_ns=1000 + i, **known)
+    return log
+
+
+@pytest.mark.parametrize("at", [lay.BATCH_LENGTH_AT, lay.BATCH_HEADER_BYTES])
+def test_rot_amid_what_was_acked_cuts_nothing_off(at: int, tmp_path: Path) -> None:
+    log = acked(tmp_path, 20, lag=2)
+    log.close()
+    path = tmp_path / segment_name(0)
+    raw = bytearray(path.read_bytes())
+    size = [row["position"] for row in list_batches(tmp_path, 20, 0)]
+    raw[size[5] + at] ^= 4
+    raw[size[9] + at] ^= 4
+    path.write_bytes(raw)
+
+    log = opened(tmp_path)
+    assert (log.recovered.torn, log.recovered.damaged) == ([], 2)
+    assert log.next_token == 40
+    put(log, b"new")
+    tokens = [token for token, _ in read_all(log, 20)]
+    assert tokens == list(range(20, 41))
+    with pytest.raises(CorruptLog, match="token 10"):
+        read_all(log, 10)
+    listed = [row["token"] for row in list_batches(tmp_path, 50, 0)]
+    assert listed == [t for t in range(0, 41, 2) if t not in (10, 18)]
+    assert [log.token_at_time(1000 + i) for i in (4, 5, 6, 9, 12)] == [8, 10, 10, 10, 10]
+    log.close()
+
+
+def test_what_no_ack_covers_is_cut_off_from_the_first_damage_on(tmp_path: Path) -> None:
+    log = acked(tmp_path, 20, lag=2)
+    log.close()
+    path = tmp_path / segment_name(0)
+    raw = bytearray(path.read_bytes())
+    (position,) = (r["position"] for r in list_batches(tmp_path, 20, 0) if r["token"] == 36)
+    raw[position + lay.BATCH_HEADER_BYTES] ^= 4
+    path.write_bytes(raw)
+    log = opened(tmp_path)
+    assert (log.next_token, log.recovered.damaged) == (36, 0)
+    assert log.recovered.torn[0].bytes == len(raw) - position
+    log.close()
 
 
 def test_rot_in_a_sealed_segment_is_found_by_the_reader(tmp_path: Path) -> None:

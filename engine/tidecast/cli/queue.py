@@ -188,7 +188,7 @@ def verify(
     total = sum(queue_bytes(directory) for _, _, directory in found)
     screen = console(stderr=True)
     columns = (
-        "[progress.description]{task.description}", BarColumn(), DownloadColumn(),
+        "{task.description}", BarColumn(), DownloadColumn(),
         TransferSpeedColumn(),
     )  # fmt: skip
     reports = []

@@ -8,6 +8,7 @@ from collections import deque
 from pathlib import Path
 
 from tidecast.log import scan as sc
+from tidecast.log.damage import sound_rows
 from tidecast.log.files import index_name, read_index, segment_name
 from tidecast.log.recovery import segments_in
 
@@ -41,7 +42,7 @@ def _rows(directory: Path, base: int, token: int | None, count: int) -> list[dic
             before = entries[entries[:, 0] <= token]
             if before.shape[0] and before[-1, 1] < os.fstat(fd).st_size:
                 scanner.reset(int(before[-1, 1]))
-        while (rows := scanner.next_rows()).shape[0]:
+        for rows in sound_rows(scanner):
             for row in rows.tolist():
                 if token is not None and row[sc.C_BASE_TOKEN] + row[sc.C_COUNT] <= token:
                     continue

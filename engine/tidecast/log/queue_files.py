@@ -9,19 +9,17 @@ from __future__ import annotations
 import bisect
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from tidecast.errors import NotFound
 from tidecast.layout import segment as lay
 from tidecast.log.batch import BAD_CRC, BAD_FIELD, BAD_LENGTH, BAD_RECORD
+from tidecast.log.damage import next_sound
 from tidecast.log.files import index_entry, index_name, queue_directory, read_index, segment_name
 from tidecast.log.scan import C_BASE_TOKEN, C_TIME_MAX, Scanner
-from tidecast.log.select import find_batch
 
 DAMAGE = (BAD_LENGTH, BAD_CRC, BAD_FIELD, BAD_RECORD)
-SEARCH_BYTES, OVERLAP_BYTES = 8 << 20, 2 << 20
 _SEGMENT_NAME_CHARS = 24
 _DIGITS = 20
 
@@ -96,21 +94,6 @@ def _to_the_end(scanner: Scanner) -> None:
         pass
 
 
-def _next_sound(fd: int, position: int, token: int) -> int:
-    """Where the next sound batch of a segment starts that begins behind ``token``, or -1."""
-    size = os.fstat(fd).st_size
-    while position < size:
-        window: Any = np.empty(min(SEARCH_BYTES, size - position), dtype=np.uint8)
-        n = os.preadv(fd, [window], position)
-        at = int(find_batch(window, n, 0, token))
-        if at >= 0:
-            return position + at
-        if position + n >= size:
-            break
-        position += n - OVERLAP_BYTES  # a batch may begin in one window and end in the next
-    return -1
-
-
 class QueueFiles:
     """One queue of a topic. Keeps how far it has looked, so `end_token` is cheap when repeated."""
 
@@ -147,7 +130,7 @@ class QueueFiles:
             scanner.reset(self._position, self._token)
             _to_the_end(scanner)
             while scanner.cause in DAMAGE:  # a sound batch behind it: damage, and not a torn tail
-                found = _next_sound(fd, scanner.position + 1, max(scanner.token, self._token))
+                found = next_sound(fd, scanner.position + 1, max(scanner.token, self._token))
                 if found < 0:
                     break
                 scanner.reset(found)
@@ -183,6 +166,10 @@ class QueueFiles:
                 late = np.flatnonzero(rows[:, C_TIME_MAX] >= time_ns)
                 if late.size:
                     return int(rows[late[0], C_BASE_TOKEN])
+            if scanner.position < scanner.file_end and scanner.cause in DAMAGE:
+                token = max(scanner.token, base)
+                if next_sound(fd, scanner.position + 1, token) >= 0:
+                    return token  # it may be in there: to go on behind it would skip it in silence
         finally:
             os.close(fd)
         return None

@@ -19,6 +19,7 @@ from tidecast.layout import segment as lay
 from tidecast.log import state as st
 from tidecast.log.append import ROLL, append_sealed, sync_active
 from tidecast.log.batch import CAUSES
+from tidecast.log.damage import next_sound, sound_rows
 from tidecast.log.files import (
     index_header,
     index_name,
@@ -29,7 +30,7 @@ from tidecast.log.files import (
 )
 from tidecast.log.read import CORRUPT, GONE, NEED_ROOM, close_reader, read_run, seek_time
 from tidecast.log.recovery import Recovered, Rows, Segment, recover
-from tidecast.log.scan import C_BASE_TOKEN, C_TIME_MAX, Scanner
+from tidecast.log.scan import C_BASE_TOKEN, C_COUNT, C_POSITION, C_TIME_MAX, Scanner
 from tidecast.native.files import no_disk_faults
 from tidecast.native.handles import State
 
@@ -360,9 +361,9 @@ class QueueLog:
                 late = np.flatnonzero(rows[:, C_TIME_MAX] >= time_ns)
                 if late.size:
                     return int(rows[late[0], C_BASE_TOKEN])
+            return max(scanner.token, one.base_token)  # damaged: to pass over it would be silent
         finally:
             os.close(fd)
-        return self.next_token
 
     # --- end --------------------------------------------------------------------------------------
 
@@ -408,6 +409,8 @@ class LogReader:
         CorruptLog, StorageError; ValueError when ``buffer`` is smaller than the batch (`need`).
         """
         n = int(read_run(self.state.words, token, buffer, 0, buffer.size))
+        if n == CORRUPT and self._find_behind_damage(token):
+            n = int(read_run(self.state.words, token, buffer, 0, buffer.size))
         if n >= 0:
             return n
         w = self.state.w
@@ -425,6 +428,23 @@ class LogReader:
         if n == NEED_ROOM:
             raise ValueError(f"a batch of {self.need} bytes does not fit {buffer.size}")
         raise _storage_error(self.log.directory, -n)
+
+    def _find_behind_damage(self, token: int) -> bool:
+        """A search ran into damage: whether the batch with ``token`` lies behind it, sound."""
+        w = self.state.w
+        fd, position = int(w[st.R_FD]), int(w[st.R_BAD_POSITION])
+        scanner = Scanner(fd, os.fstat(fd).st_size)
+        scanner.reset(next_sound(fd, position + 1, 0))
+        if scanner.position < 0:
+            return False
+        for rows in sound_rows(scanner):
+            at = int(np.searchsorted(rows[:, C_BASE_TOKEN], token, side="right")) - 1
+            if at < 0:
+                return False
+            if token < rows[at, C_BASE_TOKEN] + rows[at, C_COUNT]:
+                w[st.R_TOKEN], w[st.R_POSITION] = token, rows[at, C_POSITION]
+                return True
+        return False
 
     @property
     def need(self) -> int:

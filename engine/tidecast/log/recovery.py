@@ -3,6 +3,11 @@
 Sealed segments are trusted by name and by the last entry of their index, which says where they end
 and is written when they are sealed. Only the last segment is scanned; what follows its last sound
 batch is copied aside as ``<segment>.torn-<n>`` and cut off.
+
+A batch that is not sound, with sound ones behind it, is either what a loss of power left of writes
+that were not synced, or was whole once and rotted. In the first case nothing from there on was
+acked, and it is cut off, too: what publishers send again must not meet its own later sequences. In
+the second it stays where it is, and readers are told.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ import numpy as np
 
 from tidecast.errors import CorruptLog
 from tidecast.layout import segment as lay
+from tidecast.log.damage import Acked, next_sound
 from tidecast.log.files import (
     check_segment_header,
     index_entry,
@@ -66,6 +72,8 @@ class Recovered:
     torn: list[Torn] = field(default_factory=list)
     scanned_bytes: int = 0
     indexes_rebuilt: int = 0
+    damaged: int = 0
+    """Batches that were passed over, as sound ones follow."""
 
 
 def _no_rows(rows: np.ndarray) -> None:
@@ -126,8 +134,8 @@ def _sealed(
     last_entry = read_index(directory / index_name(base), tail=1)
     if last_entry.shape[0] and last_entry[0, :2].tolist() == [following, size]:
         return Segment(base, size, int(last_entry[0, 2]), created)
-    scanner, entries = _scan(path, base, size, _no_rows, result)
-    write_index(directory, base, head, entries, seal=(scanner.token, scanner.position))
+    _, entries = _scan(path, base, size, _no_rows, result, sealed=True)
+    write_index(directory, base, head, entries, seal=(following, size))
     result.indexes_rebuilt += 1
     return Segment(base, size, max((e[2] for e in entries), default=0), created)
 
@@ -136,15 +144,32 @@ Entry = tuple[int, int, int]
 
 
 def _scan(
-    path: Path, base: int, size: int, on_rows: Rows, result: Recovered
+    path: Path, base: int, size: int, on_rows: Rows, result: Recovered, *, sealed: bool = False
 ) -> tuple[Scanner, list[Entry]]:
-    """Scan a segment; the sparse index as it should be, with a last entry behind the end."""
+    """Scan a segment; the sparse index as it should be, with a last entry behind the end.
+
+    Damage is passed over in a ``sealed`` one, and where what it hit was acked.
+    """
     entries: list[Entry] = []
     time_max, due = 0, lay.SEGMENT_HEADER_BYTES
+    acked: Acked | None = None
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         scanner = Scanner(fd, size, base)
-        while (rows := scanner.next_rows()).shape[0]:
+        while True:
+            rows = scanner.next_rows()
+            if not rows.shape[0]:
+                at, token = scanner.position, scanner.token
+                found = next_sound(fd, at + 1, token) if at < size else -1
+                if found < 0:
+                    break
+                if not sealed:
+                    acked = acked or Acked(fd, size, found)
+                    if not acked.covers(at, token):
+                        break
+                result.damaged += 1
+                scanner.reset(found)
+                continue
             on_rows(rows)
             for position, token, latest in rows[:, (C_POSITION, C_BASE_TOKEN, C_TIME_MAX)].tolist():
                 if position >= due:

@@ -15,6 +15,7 @@ from tidecast.config import TopicConfig, write_atomically
 from tidecast.config_leases import SHARED
 from tidecast.errors import CorruptLog, Fenced, StorageError, TidecastError
 from tidecast.log import scan as sc
+from tidecast.log.damage import sound_rows
 from tidecast.log.files import (
     checksum,
     queue_directory,
@@ -222,7 +223,7 @@ class DurableTopic:
         for one in segments:
             with (log.directory / segment_name(one.base_token)).open("rb") as file:
                 scanner = sc.Scanner(file.fileno(), one.bytes)
-                while (rows := scanner.next_rows()).shape[0]:
+                for rows in sound_rows(scanner):
                     self._learn(queue, rows)
 
     @property
