@@ -19,7 +19,7 @@ import numpy as np
 from tidecast import codecs
 from tidecast.buffers import member_ring as mr
 from tidecast.client.consumer_acks import COLLECT_S, COLLECTED_MAX, Collected, Collector, runs_of
-from tidecast.client.consumer_message import DurableBatch, DurableMessage
+from tidecast.client.consumer_message import DurableBatch, DurableMessage, check_seconds
 from tidecast.client.link import ConsumerGrant, ConsumerOptions, Link
 from tidecast.client.outgoing import reject
 from tidecast.client.start import Start, Time, Tokens
@@ -53,17 +53,22 @@ _TAKEN, _MOVED = lay.MEM_TAKEN_AT // 8, lay.MEM_MOVED_AT // 8
 def start_options(start: Start) -> dict[str, Any]:
     """A start position as `ConsumerOptions` has it. Raises ConfigError."""
     if isinstance(start, Time):
-        if not isinstance(start.time_ns, int):
+        if not _whole(start.time_ns):
             raise reject("start", start, "is Time(ns since 1970, a whole number)")
         return {"start": "time", "start_time_ns": start.time_ns}
     if isinstance(start, Tokens):
-        numbers: list[Any] = [n for pair in dict(start.tokens).items() for n in pair]
-        if not all(isinstance(n, int) and n >= 0 for n in numbers):
+        given: Any = start.tokens
+        numbers = [n for pair in given.items() for n in pair] if isinstance(given, dict) else [-1]
+        if not all(_whole(n) for n in numbers):
             raise reject("start", start, "is Tokens({queue: sequence}), whole numbers from 0 on")
         return {"start": "tokens", "start_tokens": dict(start.tokens)}
     if isinstance(start, Start):
         return {"start": start.word}
     raise reject("start", start, "are Earliest(), Latest(), Time(ns) and Tokens({queue: sequence})")
+
+
+def _whole(n: Any) -> bool:
+    return isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 1 << 63
 
 
 Filter = str | Callable[[Any, Any, int], bool]
@@ -110,6 +115,8 @@ class ConsumerCore:
         self._assembly = np.zeros(64, dtype=np.uint8)
         self._refused: dict[tuple[int, int], int] = {}
         self._rest: Iterator[DurableMessage] | None = None
+        self._walked: DurableBatch | None = None
+        """What is handed out message by message: those from MEM_TAKEN_AT on are still to come."""
         self._current: tuple[int, frozenset[int]] = (-1, frozenset())
         """What `moved` was when these were the subscription's lanes, as frames call them."""
         self._attach(self._ask())
@@ -127,6 +134,7 @@ class ConsumerCore:
         self._state = self._file.client_state()
         self._lanes = {word: (topic, queue) for word, topic, queue in grant.lanes}
         self._refused.clear()
+        self._walked = None
         self._current = (-1, frozenset())
         self.collector.flush_after_s = min(COLLECT_S, grant.ack_wait_s / 2)
         self.generation += 1
@@ -201,22 +209,43 @@ class ConsumerCore:
         with self._lock:  # the keeper may find another engine meanwhile, with another ring
             if self._lost:
                 return None
-            self.generation += 1
-            moved = self.moved
-            n, r = self._take(limit, mark)
-            memory = self._assembly if n == mr.ASSEMBLED else self._ring
-            count = 1 if n == mr.ASSEMBLED else max(n, 0)
-            batch = DurableBatch(
-                self, memory, self._rows[:count].copy(), self._runs[:r].copy(), moved
-            )
+            batch = self._left(limit, mark) or self._fresh(limit, mark)
+        self.wake()
+        if not batch:
+            return None
+        return self._without_refused(batch) if self._refused else batch
+
+    def _fresh(self, limit: int, mark: bool) -> DurableBatch:
+        self.generation += 1
+        moved = self.moved
+        n, r = self._take(limit, mark)
         if n == mr.HOSTILE:
             problem = SharedMemoryError(f"{self.pattern}: the deliveries' ring is damaged")
             self.fail(problem)
             raise problem
-        self.wake()
-        if n == 0:
+        memory = self._assembly if n == mr.ASSEMBLED else self._ring
+        count = 1 if n == mr.ASSEMBLED else max(n, 0)
+        return DurableBatch(self, memory, self._rows[:count].copy(), self._runs[:r].copy(), moved)
+
+    def _left(self, limit: int, mark: bool) -> DurableBatch | None:
+        """What a loop took and did not hand out before it was left; ``mark``: up to ``limit``."""
+        batch, self._walked = self._walked, None
+        if batch is None:
             return None
-        return self._without_refused(batch) if self._refused else batch
+        taken, ring = self._words[_TAKEN], self._ring
+        moved = self._words[_MOVED] != batch.moved
+        rows = [
+            row for row, position in enumerate(batch.positions)
+            if position > taken and not (moved and batch.taken_back(row, ring))
+        ]  # fmt: skip
+        if not rows:
+            return None
+        if not mark:
+            return batch.only(rows)
+        if len(rows) > limit:
+            self._walked = batch.only(rows[limit:])
+        self._words[_TAKEN] = batch.positions[rows[:limit][-1]]
+        return batch.only(rows[:limit])
 
     def _take(self, limit: int, mark: bool) -> tuple[int, int]:
         most = min(limit, FETCH_MAX)
@@ -263,11 +292,17 @@ class ConsumerCore:
         return word
 
     def walk(self, batch: DurableBatch) -> Iterator[DurableMessage]:
-        """The batch's messages one by one, each marked as taken when it is handed out."""
+        """The batch's messages one by one, each marked as taken when it is handed out.
+
+        A loop may be left: what it did not come to is what `step` gives next.
+        """
         words, ring = self._words, self._ring
+        self._walked = batch
         for row, (message, position) in enumerate(
             zip(batch.messages, batch.positions, strict=True)
         ):
+            if self._walked is not batch:
+                return  # something else goes on with it
             if words[_MOVED] != batch.moved and batch.taken_back(row, ring):
                 continue  # a seek meanwhile
             if self._refused and message.held_back:
@@ -275,6 +310,8 @@ class ConsumerCore:
                 continue
             words[_TAKEN] = position
             yield message
+        if self._walked is batch:
+            self._walked = None
 
     @property
     def moved(self) -> int:
@@ -373,6 +410,9 @@ class ConsumerCore:
         if self._connection.rung:
             self._connection.pump()
         self.collector.flush()
+        if self._walked is not None and (left := self._left(FETCH_MAX, False)) is not None:
+            for row in range(len(left)):
+                left.settle(row, lay.RETURN)  # a compiled handler finds it in the ring
         with self._lock:
             n = kernel(self._ring, self._state, self._assembly, self._reason)
             if n == mr.NEED_BUFFER:
@@ -434,7 +474,9 @@ class ConsumerCore:
             self._connection.link.close_consumer(self.consumer_id)
 
 
-def check_run(handler: Callable[[Any], Any], concurrency: int, ack: str, on_error: OnError) -> bool:
+def check_run(
+    handler: Callable[[Any], Any], concurrency: int, ack: str, on_error: OnError, nak_delay: float
+) -> bool:
     """Check what `run` is given; is the handler a coroutine function? Raises ConfigError."""
     if not callable(handler):
         raise reject("handler", handler, "is a function of one message")
@@ -448,6 +490,7 @@ def check_run(handler: Callable[[Any], Any], concurrency: int, ack: str, on_erro
         raise reject("concurrency", concurrency, "are 1 to 1024")
     if ack not in ACKS:
         raise reject("ack", ack, f"are {', '.join(ACKS)}")
+    check_seconds("nak_delay", nak_delay)
     if not callable(on_error):
         check_outcome(on_error)
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(

@@ -89,7 +89,7 @@ class Consumer(ConsumerCore):
 
         Records of one key are handled in order. See the blocking `Consumer.run`.
         """
-        asynchronous = check_run(handler, concurrency, ack, on_error)
+        asynchronous = check_run(handler, concurrency, ack, on_error, nak_delay)
         self.check()
         inboxes: list[asyncio.Queue[DurableMessage | None]] = [
             asyncio.Queue(_QUEUED_MAX) for _ in range(concurrency)
@@ -184,9 +184,9 @@ class Consumer(ConsumerCore):
         return await asyncio.to_thread(self._seek, start, dry_run)
 
     async def redrive(
-        self, *, dry_run: bool = False, reason: str | None = None, key: str | None = None,
-        where: str | None = None, limit: int = 10_000, after: list[list[int]] | None = None,
-        to: str | None = None,
+        self, *, dry_run: bool = False, reason: str | None = None,
+        key: str | bytes | None = None, where: str | None = None, limit: int = 10_000,
+        after: list[list[int]] | None = None, to: str | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         """Deliver dead letters of this subscription again: see the blocking `Consumer.redrive`."""
         found: dict[str, Any] = await self._call(

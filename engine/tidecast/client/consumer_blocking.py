@@ -113,7 +113,7 @@ class Consumer(ConsumerCore):
         message comes again), or a function of the message and the exception that returns one of
         these (None: nak). Raises ConfigError for what is no function of one message.
         """
-        if check_run(handler, concurrency, ack, on_error):
+        if check_run(handler, concurrency, ack, on_error, nak_delay):
             raise reject("handler", handler, "is a plain function: this client does not await")
         self.check()
         one = partial(self._handle, handler, ack, on_error, nak_delay)
@@ -244,9 +244,9 @@ class Consumer(ConsumerCore):
         return self._seek(start, dry_run)
 
     def redrive(
-        self, *, dry_run: bool = False, reason: str | None = None, key: str | None = None,
-        where: str | None = None, limit: int = 10_000, after: list[list[int]] | None = None,
-        to: str | None = None,
+        self, *, dry_run: bool = False, reason: str | None = None,
+        key: str | bytes | None = None, where: str | None = None, limit: int = 10_000,
+        after: list[list[int]] | None = None, to: str | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         """Deliver dead letters of this subscription again, each once; ``dry_run``: say which.
 

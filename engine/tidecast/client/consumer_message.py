@@ -18,6 +18,7 @@ from tidecast.buffers import member_ring as mr
 from tidecast.client import consumer_kernels as kernels
 from tidecast.client.message import SLICED_MAX, split
 from tidecast.client.metadata import HeaderValue
+from tidecast.client.outgoing import reject
 from tidecast.errors import Closed
 from tidecast.layout import member as lay
 from tidecast.layout import segment as seg
@@ -26,7 +27,16 @@ from tidecast.native.packing import unpack_from
 if TYPE_CHECKING:
     from tidecast.client.consumer import ConsumerCore
 
+SECONDS_MAX = 7 * 24 * 3600
+"""As `agents.puller.NAK_DELAY_NS_MAX`."""
 _headers = msgspec.msgpack.Decoder(dict[str, Any])
+
+
+def check_seconds(field: str, value: Any) -> float:
+    """A time that the engine keeps. Raises ConfigError."""
+    if not isinstance(value, (int, float)) or not 0 <= value <= SECONDS_MAX:
+        raise reject(field, value, f"are 0 to {SECONDS_MAX} seconds")
+    return float(value)
 
 
 class _Done:
@@ -112,16 +122,20 @@ class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
         return DONE
 
     def nak(self, delay: float = 0.0) -> _Done:
-        """Deliver it again, after ``delay`` seconds. Later records of its key wait for it."""
-        return self._batch.settle(self._row, lay.NAK, delay)
+        """Deliver it again, after ``delay`` seconds. Later records of its key wait for it.
+
+        Raises ConfigError for a delay that is not 0 to 604,800 s (a week).
+        """
+        return self._batch.settle(self._row, lay.NAK, check_seconds("delay", delay))
 
     def extend(self, seconds: float | None = None) -> _Done:
-        """Give me ``seconds`` from now on for it; None: `ack_wait` once more."""
-        return self._batch.settle(self._row, lay.EXTEND, seconds or 0.0)
+        """Give me ``seconds`` from now on for it, up to a week; None: `ack_wait` once more."""
+        asked = 0.0 if seconds is None else check_seconds("seconds", seconds)
+        return self._batch.settle(self._row, lay.EXTEND, asked)
 
     def term(self, reason: str = "") -> _Done:
         """Never again: into the dead-letter topic, if the subscription has one."""
-        return self._batch.settle(self._row, lay.TERM, 0.0, reason)
+        return self._batch.settle(self._row, lay.TERM, 0.0, str(reason))
 
     @property
     def held_back(self) -> bool:

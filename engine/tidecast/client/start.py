@@ -26,7 +26,10 @@ class Earliest(Start, frozen=True):
 
 
 class Time(Start, frozen=True):
-    """Durable topics: with the first record that is not older than this; ns since 1970."""
+    """Durable topics: with the first record that is not older than this; ns since 1970.
+
+    Later than all records: at the end.
+    """
 
     time_ns: int
     word: ClassVar[str] = "time"
@@ -36,7 +39,8 @@ class Tokens(Start, frozen=True):
     """Durable topics: at a sequence a queue.
 
     Queues that are not named: a new subscription has them from their beginning, `seek` leaves them
-    where they are.
+    where they are. A sequence behind the end of its queue is an error; one of a record that
+    retention has deleted leads to the oldest that is kept.
     """
 
     tokens: dict[int, int]

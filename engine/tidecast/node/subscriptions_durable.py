@@ -288,12 +288,10 @@ class DurableSubscriptions(Observer):
             raise ConfigError(f"name: {name!r}: 1 to {NAME_BYTES_MAX} bytes, without /")
         if pattern not in self.topics and not is_pattern(pattern):
             places.check_durable(self.node, pattern)
-        self.attached.check_writable(options.dead_letter or "")
-        if options.dead_letter and options.dead_letter not in self.topics:
-            places.check_durable(self.node, options.dead_letter, here=False)
         with self.lock:
             if (pattern, name) in self.subscriptions:
                 raise Conflict(f"subscription {name} of {pattern} exists already")
+            places.check_new(self, pattern, options)
             saved = places.new_subscription(pattern, name, options)
             subscription = self._admit(saved, options)
             try:

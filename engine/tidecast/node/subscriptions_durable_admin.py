@@ -18,7 +18,12 @@ from tidecast.client.link import ConsumerOptions
 from tidecast.errors import ConfigError, NotFound, StorageError, TidecastError
 from tidecast.layout import segment as seg
 from tidecast.native.packing import unpack_from
-from tidecast.node.subscriptions_durable_checks import check_options, start_token
+from tidecast.node.subscriptions_durable_checks import (
+    check_options,
+    check_tokens,
+    start_token,
+    unsettled,
+)
 from tidecast.node.subscriptions_durable_places import save_paused, stands_by, tell_paused
 from tidecast.node.subscriptions_durable_state import (
     PAUSED_BY,
@@ -154,8 +159,7 @@ def peek(
         for (topic, queue), lane in sorted(subs.get(pattern, name).lanes.items()):
             assert subs.puller is not None
             puller = subs.puller
-            mark, _ = puller.call(entries.position_of, puller.words, lane.lane)
-            for token in range(int(mark), min(int(mark) + limit, lane.here.log.next_token)):
+            for token in unsettled(puller, lane):
                 if len(found) >= limit:
                     return found
                 record = puller.call(puller.record, lane.here.row, token)
@@ -263,7 +267,8 @@ def seek(
     """Move a subscription, or its lanes of one topic or queue; ``shift``: by so many records.
 
     To tokens only the queues that are named move. Returns a row a lane: before, after, how many
-    records will come again (below 0) or be passed.
+    records will come again (below 0) or be passed. What leads before the oldest record goes there,
+    and so do a time and ``shift`` that lead behind the end. Raises ConfigError, NotFound.
     """
     options = ConsumerOptions(
         start=start, start_time_ns=start_time_ns, start_tokens=start_tokens or {}
@@ -272,10 +277,15 @@ def seek(
     rows: list[dict[str, Any]] = []
     with subs.lock:
         subscription = subs.get(pattern, name)
-        _check_queues(pattern, options.start_tokens, {q for _, q in subscription.lanes})
-        for key, lane in sorted(subscription.lanes.items()):
-            if (topic is not None and key[0] != topic) or (queue is not None and key[1] != queue):
-                continue
+        moving = {
+            key: lane for key, lane in subscription.lanes.items()
+            if topic in (None, key[0]) and queue in (None, key[1])
+        }  # fmt: skip
+        if subscription.lanes and not moving:
+            which = "queues" if queue is None else f"queue {queue}"
+            raise NotFound(f"subscription {name} of {pattern}: no {which} of {topic or pattern}")
+        check_tokens(pattern, options.start_tokens, [lane.here for lane in moving.values()])
+        for key, lane in sorted(moving.items()):
             if start == "tokens" and key[1] not in options.start_tokens:
                 continue
             before, _ = subs.position_of(lane)
@@ -298,13 +308,6 @@ def seek(
                 )
             )  # fmt: skip
     return rows
-
-
-def _check_queues(pattern: str, tokens: dict[int, int], queues: set[int]) -> None:
-    unknown = sorted(set(tokens) - queues)
-    if unknown:
-        there = f"0 to {max(queues)}" if queues else "none"
-        raise ConfigError(f"start_tokens: queue {unknown[0]}: {pattern} has {there}")
 
 
 def _seek_lane(subs: DurableSubscriptions, lane: LaneHere, token: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from tidecast.client.link import ConsumerOptions
 from tidecast.errors import ConfigError, Conflict
 from tidecast.layout import member as lay
 from tidecast.log.queue_log import QueueLog
-from tidecast.node.subscriptions_durable_state import LaneHere, settled_rows
+from tidecast.node.subscriptions_durable_state import LaneHere, QueueHere, settled_rows
 from tidecast.queues import window as wi
 from tidecast.queues.attached import AttachedQueue
 from tidecast.queues.subscription_store import SavedLane, SavedSubscription
@@ -34,6 +34,26 @@ def start_token(log: QueueLog | AttachedQueue, options: ConsumerOptions | None) 
     if options.start == "time":
         return log.token_at_time(options.start_time_ns)
     return options.start_tokens.get(log.queue, log.earliest_token)
+
+
+def check_tokens(pattern: str, tokens: dict[int, int], queues: Iterable[QueueHere]) -> None:
+    """Raise ConfigError for places that ``queues`` do not have.
+
+    Behind the end there is nothing to wait for: the records until then would be passed over. What
+    retention has deleted is no error: a lane begins with the oldest record that is kept.
+    """
+    there = list(queues)
+    unknown = sorted(set(tokens) - {one.queue for one in there})
+    if unknown:
+        found = f"0 to {max(one.queue for one in there)}" if there else "none"
+        raise ConfigError(f"start_tokens: queue {unknown[0]}: {pattern} has {found}")
+    for one in there:
+        end = one.log.next_token
+        if tokens.get(one.queue, 0) > end:
+            raise ConfigError(
+                f"start_tokens: queue {one.queue}: {tokens[one.queue]}: allowed 0 to {end}, the "
+                f"end of that queue of {one.topic}"
+            )
 
 
 def check_options(options: ConsumerOptions) -> None:
@@ -101,13 +121,29 @@ def saved_lanes(
 
 
 def _state_of(puller: Puller, lane: LaneHere) -> tuple[int, np.ndarray, list[tuple[int, int]]]:
+    """What is to be saved of a lane, which it is now; else as `_look_at`."""
+    found = _look_at(puller, lane)
+    puller.state.lanes[lane.lane]["dirty"] = 0
+    return found
+
+
+def _look_at(puller: Puller, lane: LaneHere) -> tuple[int, np.ndarray, list[tuple[int, int]]]:
     """(mark, the window's entries, what is settled behind it), in the puller's thread."""
     record = puller.state.lanes[lane.lane]
     mark, cursor = entries.position_of(puller.words, lane.lane)
-    record["dirty"] = 0
     out = np.zeros((int(record["w_next"] - record["w_first"]) + 1, 5), dtype=np.int64)
     n = int(wi.export_window(puller.state.lanes, lane.lane, out))
     return int(mark), out[:n], puller.restored_beyond(lane.lane, int(cursor))
+
+
+def unsettled(puller: Puller, lane: LaneHere) -> Iterator[int]:
+    """Tokens that are not settled, from the watermark to the end of the log."""
+    token, window, beyond = puller.call(_look_at, puller, lane)
+    end = lane.here.log.next_token
+    settled = sorted([*_ranges(window[window[:, 1] == wi.DONE, 0]), *beyond])
+    for first, behind in [*settled, (end, end)]:
+        yield from range(token, min(first, end))
+        token = max(token, behind)
 
 
 def _ranges(tokens: np.ndarray) -> list[tuple[int, int]]:

@@ -23,7 +23,7 @@ from tidecast.errors import ConfigError, NotFound, StorageError
 from tidecast.log.queue_files import QueueFiles, queues_of
 from tidecast.log.takeover import SUBSCRIPTIONS_NAME
 from tidecast.node.durable_topic import DurableTopic
-from tidecast.node.subscriptions_durable_checks import or_default
+from tidecast.node.subscriptions_durable_checks import check_tokens, or_default
 from tidecast.node.subscriptions_durable_state import MemberHere, SubscriptionHere, TopicHere
 from tidecast.queues.subscription_store import (
     SavedLane,
@@ -116,6 +116,28 @@ def check_durable(node: Node, topic: str, *, here: bool = True) -> None:
         raise ConfigError(f"topic {topic} {why}")
     if here and not node.durable.keeps(config):
         node.durable.topic(topic)  # says who does
+
+
+def check_target(subs: DurableSubscriptions, topic: str) -> None:
+    """Raise NotFound, ConfigError, Conflict for a topic that cannot take dead letters."""
+    subs.attached.check_writable(topic)
+    if topic not in subs.topics:
+        check_durable(subs.node, topic, here=False)
+
+
+def check_new(subs: DurableSubscriptions, pattern: str, options: ConsumerOptions) -> None:
+    """Raise what keeps a new subscription from being as ``options`` say. With the lock held."""
+    letters = options.dead_letter
+    if letters:
+        check_target(subs, letters)
+        if matches(pattern, letters):
+            raise ConfigError(
+                f"dead_letter: {letters!r}: {pattern} covers it: what is refused would come again "
+                "for ever: take a topic that it does not cover"
+            )
+    covered = [here for name, here in subs.topics.items() if matches(pattern, name)]
+    if covered and options.start == "tokens":
+        check_tokens(pattern, options.start_tokens, [q for here in covered for q in here.queues])
 
 
 def store_of(topic: DurableTopic) -> SubscriptionStore | None:

@@ -18,6 +18,7 @@ from tidecast.log.queue_log import QueueLog
 from tidecast.native.packing import unpack_from
 from tidecast.node.subscriptions_durable_admin import decoded
 from tidecast.node.subscriptions_durable_dead import MARK
+from tidecast.node.subscriptions_durable_places import check_target
 from tidecast.queues.where import where_of
 from tidecast.queues.where_kernels import keeps_record
 
@@ -74,7 +75,7 @@ class _Page:
     pattern: str
     name: str
     reason: str | None
-    key: str | None
+    key: str | bytes | None
     program: np.ndarray | None
     """Of a filter as text."""
     limit: int
@@ -128,7 +129,8 @@ class _Page:
     def _is_meant(self, record: dict[str, Any], raw: bytes) -> bool:
         if self.reason is not None and self.reason not in str(record["headers"][f"{MARK}reason"]):
             return False
-        if self.key is not None and record["key"] != self.key.encode():
+        key = self.key.encode() if isinstance(self.key, str) else self.key
+        if key is not None and record["key"] != key:
             return False
         if self.program is None:
             return True
@@ -137,7 +139,7 @@ class _Page:
 
 def redrive(
     subs: DurableSubscriptions, pattern: str, name: str, *, dry_run: bool,
-    reason: str | None = None, key: str | None = None, where: str | None = None,
+    reason: str | None = None, key: str | bytes | None = None, where: str | None = None,
     limit: int = REDRIVE_MAX,
     after: list[list[int]] | None = None, to: str | None = None,
 ) -> dict[str, Any]:  # fmt: skip
@@ -151,8 +153,13 @@ def redrive(
     if not 1 <= limit <= REDRIVE_MAX:
         raise ConfigError(f"limit: {limit}: allowed 1 to {REDRIVE_MAX}")
     program = np.frombuffer(bytearray(where_of(where).program), np.uint8) if where else None
-    behind = {int(queue): int(token) for queue, token in after or []}
+    try:
+        behind = {int(queue): int(token) for queue, token in after or []}
+    except (TypeError, ValueError):
+        raise ConfigError(f"after: {after!r}: allowed is what a page called next") from None
     with subs.lock:
+        if to:
+            check_target(subs, to)
         saved = subs.get(pattern, name).saved
         here = subs.topics.get(saved.dead_letter)
         done = {(int(queue), int(token)) for queue, token in saved.redriven}
