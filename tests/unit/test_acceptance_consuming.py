@@ -183,9 +183,12 @@ def test_f9_what_waits_costs_nothing() -> None:
             r.put(1 + k, b"paused")
             pause_lane(r.puller.words, waiting, 1)
         r.run()
+        for waiting in idle:
+            r.lane_record(waiting)["reason"] = 99  # a look would say why it waits
         fill(r, busy, 500)
         assert len(drain(r, m)) == 500
         assert r.position(lane) == (500, 500)
+        assert {int(r.lane_record(waiting)["reason"]) for waiting in idle} == {99}
         assert sum(source.reads for source in r.sources[1:]) == 0
 
 

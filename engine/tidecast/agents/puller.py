@@ -35,6 +35,7 @@ from tidecast.agents.pulling import (
     fail,
     grow_window,
     leave_member,
+    owner_of,
     share_of,
     skip_to_stream,
 )
@@ -309,6 +310,14 @@ def note_owners(S, lane, L):
 
 
 @inlined
+def _would_get_it(S, L, lane, win, e, member):
+    """Would an entry go to ``member``, in whose ring it lies? A second copy there helps nobody."""
+    keyed = load_u8(win, e + wi.W_STATE) & wi.KEYED != 0
+    token = load_i64(win, e + wi.W_TOKEN)
+    return owner_of(S, L, lane, token, load_u32(win, e + wi.W_HASH), keyed) == member
+
+
+@inlined
 def look_at_timers(S, lane, L, now):
     """Time out what its member holds too long; notice what is due again. Sets the next time."""
     win = wi.window_of(L)
@@ -338,6 +347,10 @@ def look_at_timers(S, lane, L, now):
         if since + L.ack_wait_ns > now:
             store_i64(win, e + wi.W_DEADLINE, since + L.ack_wait_ns)
             soonest = min(soonest, since + L.ack_wait_ns)
+            continue
+        if taken_ns < 0 and _would_get_it(S, L, lane, win, e, member):
+            store_i64(win, e + wi.W_DEADLINE, now + L.ack_wait_ns)
+            soonest = min(soonest, now + L.ack_wait_ns)
             continue
         leave_member(S, L, win, e)
         L.timeouts += 1
