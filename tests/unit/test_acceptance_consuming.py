@@ -482,6 +482,23 @@ def test_recovery_transient_faults_at_the_first_the_33rd_and_the_last() -> None:
         assert r.position(lane) == (100, 100)
 
 
+def test_a_member_busy_for_many_ack_waits_finds_what_it_never_took_once() -> None:
+    with rig() as r:
+        q, m, other = r.queue(), r.member(), r.member()
+        lane = r.lane(q, m, ack_wait_ns=10 * S_NS)
+        fill(r, q, 20, keys=3)
+        r.run()
+        for _ in range(8):
+            r.run(15 * S_NS)
+        got = m.take()
+        assert [(one.token, one.attempts) for one in got] == [(i, 1) for i in range(20)]
+        assert r.lane_record(lane)["timeouts"] == 0
+        r.run(11 * S_NS)  # here it is noticed that they were taken
+        r.run(11 * S_NS)
+        assert [(one.token, one.attempts) for one in m.take()] == [(i, 2) for i in range(20)]
+        assert other.take() == []
+
+
 @pytest.mark.parametrize("in_flight", [10, 200])
 def test_no_queue_starves_beside_a_full_one(in_flight: int) -> None:
     """Whoever has much gets no more of a member's credit than whoever has little."""

@@ -225,23 +225,6 @@ def test_a_stuck_member_that_takes_nothing_times_out_without_spending_attempts()
         assert r.seen.deaths == []
 
 
-def test_a_member_busy_for_many_ack_waits_finds_what_it_never_took_once() -> None:
-    with rig() as r:
-        q, m, other = r.queue(), r.member(), r.member()
-        lane = r.lane(q, m, ack_wait_ns=10 * S_NS)
-        fill(r, q, 20, keys=3)
-        r.run()
-        for _ in range(8):
-            r.run(15 * S_NS)
-        got = m.take()
-        assert [(one.token, one.attempts) for one in got] == [(i, 1) for i in range(20)]
-        assert r.lane_record(lane)["timeouts"] == 0
-        r.run(11 * S_NS)  # here it is noticed that they were taken
-        r.run(11 * S_NS)
-        assert [(one.token, one.attempts) for one in m.take()] == [(i, 2) for i in range(20)]
-        assert other.take() == []
-
-
 def test_too_many_attempts_end_in_the_dead_letter_topic_one_poison_of_100() -> None:
     with rig() as r:
         q, m = r.queue(), r.member()
