@@ -129,6 +129,44 @@ def test_errors_of_an_adapter_are_told_and_tried_again(tmp_path: Path) -> None:
         assert len(take(consumer, 30)) == 30
 
 
+@pytest.mark.parametrize("fault", ["a turned bit", "nothing", "too much", "no end"])
+def test_what_an_adapter_gets_wrong_is_told_and_ends_nothing(fault: str, tmp_path: Path) -> None:
+    feed, wrong = GeneratorAdapter(1, 30, RECIPE), [False]
+    make = feed.receiver
+
+    def receiver(queue: int) -> Any:
+        one: Any = make(queue)
+        receive, latest = one.receive, one.latest
+
+        def received(token: int, buffer: Any, timeout_s: float) -> Any:
+            got = receive(token, buffer, timeout_s)
+            if wrong[0] and fault == "a turned bit" and got.bytes:
+                buffer[got.bytes - 1] ^= 4
+            if wrong[0] and fault == "too much":
+                return got._replace(bytes=buffer.size + 1)
+            return None if wrong[0] and fault == "nothing" else got
+
+        def end() -> int:
+            if wrong[0] and fault == "no end":
+                raise ValueError("of the client of another system")
+            return int(latest())
+
+        one.receive, one.latest = received, end
+        return one
+
+    feed.receiver = receiver  # type: ignore[method-assign]
+    with fed(tmp_path, feed) as client:
+        wrong[0] = True
+        consumer = client.consumer("feed", "reader")
+        told = next(e for e in client.events(5.0) if isinstance(e, QueueUnreadable))
+        assert "the adapter: " in told.detail
+        assert consumer.info()["lag"] == 30
+        wrong[0] = False
+        assert len(take(consumer, 30)) == 30
+        feed.grow(0, 5)
+        assert len(take(consumer, 5)) == 5, "its thread still looks for more"
+
+
 def test_what_the_adapter_no_longer_keeps_is_a_gap(tmp_path: Path) -> None:
     feed = GeneratorAdapter(1, 30, RECIPE)
     make = feed.receiver

@@ -159,6 +159,25 @@ def test_members_share_queues_and_a_leaving_one_hands_over(client: Connection) -
     assert sorted([*b, *rest]) == BODIES
 
 
+def test_seek_to_a_time_and_to_tokens(client: Connection) -> None:
+    with client.consumer("orders", "billing") as consumer:
+        publish(client, *BODIES[:10])
+        early: list[Any] = []
+        while len(early) < 10:
+            early += [message.copy() for message in consumer.fetch(10, 5.0)]
+        middle = time.time_ns()
+        publish(client, *BODIES[10:])
+        assert len(take(consumer, 20)) == 20
+        consumer.seek(Time(middle))
+        assert sorted(take(consumer, 20)) == BODIES[10:]
+        queue = early[0].token.queue
+        there = [one.data for one in early if one.token.queue == queue]
+        consumer.seek(Tokens({queue: early[0].token.sequence + 1}))
+        again = take(consumer, 40, 0.6)
+        assert again[: len(there) - 1] == there[1:]
+        assert len(again) < 30, "another queue stays where it is"
+
+
 def test_pause_resume_seek_and_info(client: Connection) -> None:
     with client.consumer("orders", "billing") as consumer:
         publish(client, *BODIES)
@@ -170,6 +189,8 @@ def test_pause_resume_seek_and_info(client: Connection) -> None:
         consumer.seek(Earliest())
         info = consumer.info()
         assert info["lag"] == 30
+        assert info["lag_s"] > 0, "since the oldest was appended"
+        assert [row["position"] for row in info["lanes"]] == [0, 0]
         assert info["paused"]
         assert {row["reason"] for row in info["lanes"]} == {"paused"}
         assert not consumer.fetch(10, 0.02)

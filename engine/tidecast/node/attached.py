@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidecast.config import TopicConfig, check_topic_name
-from tidecast.errors import ConfigError, Conflict, NotFound
+from tidecast.errors import ConfigError, Conflict, NotFound, TidecastError
 from tidecast.queues.adapter import Adapter, Direction
 from tidecast.queues.attached import AttachedQueue
 from tidecast.queues.mapper import QueueMap
@@ -37,10 +37,14 @@ class Attached:
             raise ConfigError(f"topic {topic}: adapter {adapter.name} can only write")
         if not 1 <= adapter.queues <= QUEUES_MAX:
             raise ConfigError(f"topic {topic}: {adapter.queues} queues: 1 to {QUEUES_MAX}")
-        queues = [
-            AttachedQueue(adapter, number, partial(subs.appended, topic, number))
-            for number in range(adapter.queues)
-        ]
+        try:
+            queues = [
+                AttachedQueue(adapter, number, partial(subs.appended, topic, number))
+                for number in range(adapter.queues)
+            ]
+        except TidecastError as problem:
+            problem.args = (f"topic {topic}: adapter {adapter.name}: {problem}",)
+            raise
         self.adapters[topic] = adapter
         config = TopicConfig(name=topic, mode="durable", queues=adapter.queues)
         subs.topic_opened(config, queues, QueueMap(adapter.queues))

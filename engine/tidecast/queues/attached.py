@@ -10,10 +10,13 @@ import contextlib
 import queue
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from tidecast.errors import Closed, NotFound, StorageError, TidecastError
+from tidecast.log.batch import CAUSES
+from tidecast.log.building import check
 from tidecast.native.mapped import Bytes
 from tidecast.queues.adapter import Adapter, Received, Receiver
 from tidecast.queues.sources import Fetched
@@ -37,7 +40,7 @@ class AttachedQueue:
         self.adapter, self.queue, self.on_growth = adapter, number, on_growth
         self._receiver = adapter.receiver(number)
         self._lock = threading.Lock()
-        self._bounds = [self._receiver.earliest(), self._receiver.latest()]
+        self._bounds = [_asked(self._receiver.earliest), _asked(self._receiver.latest)]
         self._acked = 0
 
     @property
@@ -54,19 +57,19 @@ class AttachedQueue:
 
     def _bound(self, which: int, ask: Callable[[], int]) -> int:
         with self._lock, contextlib.suppress(TidecastError):
-            self._bounds[which] = ask()
+            self._bounds[which] = _asked(ask)
         return self._bounds[which]
 
     def token_at_time(self, time_ns: int) -> int:
         """The first token in a batch with a record not older than this. Raises TidecastError."""
         with self._lock:
-            return self._receiver.at_time(time_ns)
+            return int(_asked(self._receiver.at_time, time_ns))
 
     def settled(self, token: int) -> None:
         """No subscription needs what lies before ``token``."""
         if token > self._acked:
             with self._lock, contextlib.suppress(TidecastError):
-                self._receiver.ack(token)
+                _asked(self._receiver.ack, token)
                 self._acked = token
 
     def read_now(self, token: int, buffer: Bytes) -> Fetched:
@@ -84,20 +87,39 @@ def fetched(receiver: Receiver, token: int, buffer: Bytes) -> Fetched:
     try:
         got = _received(receiver, token, buffer, FETCH_S)
     except NotFound:
-        token = receiver.earliest()
+        token = _asked(receiver.earliest)
         got = _received(receiver, token, buffer, FETCH_S)
     if got.bytes == 0:
         return Fetched(0, token, got.need)
-    return Fetched(got.bytes, max(got.next_token, receiver.latest()))
+    _check_run(buffer, got.bytes)
+    return Fetched(got.bytes, max(got.next_token, _asked(receiver.latest)))
 
 
-def _received(receiver: Receiver, token: int, buffer: Bytes, timeout_s: float) -> Received:
+def _asked(call: Callable[..., Any], *arguments: Any) -> Any:
+    """What the adapter answers. Raises TidecastError."""
     try:
-        return receiver.receive(token, buffer, timeout_s)
+        return call(*arguments)
     except TidecastError:
         raise
     except Exception as problem:  # the code of others must not end a thread of ours
         raise StorageError(f"the adapter: {type(problem).__name__}: {problem}") from problem
+
+
+def _received(receiver: Receiver, token: int, buffer: Bytes, timeout_s: float) -> Received:
+    got = _asked(receiver.receive, token, buffer, timeout_s)
+    if not isinstance(got, Received) or not 0 <= got.bytes <= buffer.size or got.need < 0:
+        raise StorageError(f"the adapter: it received {got!r} into {buffer.size} bytes")
+    return got
+
+
+def _check_run(buffer: Bytes, end: int) -> None:
+    """Checksums are checked once: where bytes come in."""
+    at = 0
+    while at < end:
+        length = int(check(buffer, at, end))
+        if length < 0:
+            raise StorageError(f"the adapter: batch at byte {at} of a run: {CAUSES[length]}")
+        at += length
 
 
 class AdapterSource:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -31,7 +32,7 @@ from tidecast.queues.adapter import (
 
 __all__ = ["CHECKS", "Subject", "run"]
 
-TIMEOUT_S = 10.0
+TIMEOUT_S, LATE_S = 10.0, 2.0
 ROOM = 1 << 16
 ROUNDS_MAX = 10_000
 
@@ -123,8 +124,9 @@ def empty_queue(_: Subject, adapter: Adapter) -> None:
     if not _reads(adapter):
         return
     receiver = adapter.receiver(0)
-    token = receiver.latest()
+    token, began = receiver.latest(), time.monotonic()
     got = receiver.receive(token, np.zeros(ROOM, dtype=np.uint8), 0.01)
+    assert time.monotonic() - began < LATE_S, "it waited for longer than it was told to"
     assert (got.bytes, got.next_token, got.need) == (0, token, 0)
     assert receiver.earliest() == receiver.latest() == receiver.at_time(0)
 
