@@ -34,7 +34,7 @@ from tidecast.log.scan import C_BASE_TOKEN, C_COUNT, C_POSITION, C_TIME_MAX, Sca
 from tidecast.native.files import no_disk_faults
 from tidecast.native.handles import State
 
-__all__ = ["LogReader", "QueueLog"]
+__all__ = ["LogReader", "QueueLog", "bytes_of"]
 
 SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX = 1 << 16, 1 << 40
 SEGMENT_BYTES = 128 << 20
@@ -45,16 +45,23 @@ def _no_rows(rows: np.ndarray) -> None:
     """Nobody wants to know the batches that recovery sees."""
 
 
+def bytes_of(words: np.ndarray) -> np.ndarray:
+    """Bytes of all segments of logs, by their words: int64[..., LOG_WORDS] -> int64[...]."""
+    sealed = words[..., st.L_SEALED_BYTES] - words[..., st.L_DELETED_BYTES]
+    return np.asarray(sealed + words[..., st.L_POSITION])
+
+
 class QueueLog:
     """The log of one queue in one directory. Made by `open`; a context manager."""
 
     def __init__(
-        self, directory: Path, topic: str, queue: int, segment_bytes: int, fsync: str, owner: int
-    ) -> None:
+        self, directory: Path, topic: str, queue: int, segment_bytes: int, fsync: str, owner: int,
+        words: np.ndarray | None = None,
+    ) -> None:  # fmt: skip
         self.directory, self.topic, self.queue, self.fsync = directory, topic, queue, fsync
         self.recovered = Recovered()
         self.state: State = st.LOG.make(
-            w=np.zeros(st.LOG_WORDS, dtype=np.int64),
+            w=np.zeros(st.LOG_WORDS, dtype=np.int64) if words is None else words,
             segments=np.zeros((st.SEGMENTS_MAX, st.SEGMENT_FIELDS), dtype=np.int64),
             faults=no_disk_faults(),
             entry=np.zeros(lay.INDEX_ENTRY_BYTES, dtype=np.uint8),
@@ -80,13 +87,15 @@ class QueueLog:
         owner: int = 0,
         now_ns: int = 0,
         on_rows: Rows = _no_rows,
+        words: np.ndarray | None = None,
     ) -> QueueLog:
         """Open the log of a directory, recover it, make it if it is not there.
 
         ``on_rows``: gets the batches of the last segment, int64[n, `scan.SCAN_FIELDS`], in order.
+        ``words``: int64[`state.LOG_WORDS`] of zeros, where the log's words are to stand.
         What recovery did stands in ``recovered``. Raises CorruptLog, StorageError.
         """
-        log = cls(directory, topic, queue, segment_bytes, fsync, owner)
+        log = cls(directory, topic, queue, segment_bytes, fsync, owner, words)
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             log._w[st.L_DIRECTORY_FD] = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
@@ -111,6 +120,8 @@ class QueueLog:
                 one.base_token, one.bytes, one.time_max, one.created_ns
             )  # fmt: skip
         w[st.L_END_SEGMENT] = len(found.segments)
+        w[st.L_EARLIEST_TOKEN] = found.segments[0].base_token
+        w[st.L_SEALED_BYTES] = sum(one.bytes for one in found.segments[:-1])
         self._open_active(active.base_token)
         w[st.L_POSITION], w[st.L_TIME_MAX] = active.bytes, active.time_max
         w[st.L_INDEX_DUE] = found.index_due
@@ -182,6 +193,7 @@ class QueueLog:
         row = self.state.segments[(last - 1) % st.SEGMENTS_MAX]
         row[st.S_BYTES], row[st.S_TIME_MAX] = position, w[st.L_TIME_MAX]
         self.state.segments[last % st.SEGMENTS_MAX] = (token, 0, 0, now_ns)
+        w[st.L_SEALED_BYTES] += position
         w[st.L_POSITION] = w[st.L_INDEX_DUE] = lay.SEGMENT_HEADER_BYTES
         w[st.L_TIME_MAX] = 0
         w[st.L_END_SEGMENT] = last + 1
@@ -274,7 +286,7 @@ class QueueLog:
     @property
     def earliest_token(self) -> int:
         """The oldest token that is kept."""
-        return int(self.state.segments[self._first % st.SEGMENTS_MAX, st.S_BASE_TOKEN])
+        return int(self._w[st.L_EARLIEST_TOKEN])
 
     @property
     def _first(self) -> int:
@@ -303,7 +315,7 @@ class QueueLog:
     @property
     def bytes(self) -> int:
         """Bytes of all segments."""
-        return sum(one.bytes for one in self.segments)
+        return int(bytes_of(self._w))
 
     # --- retention --------------------------------------------------------------------------------
 
@@ -326,6 +338,8 @@ class QueueLog:
             if hold_token is not None and following.base_token > hold_token:
                 break
             self._w[st.L_FIRST_SEGMENT] += 1
+            self._w[st.L_EARLIEST_TOKEN] = following.base_token
+            self._w[st.L_DELETED_BYTES] += one.bytes
             (self.directory / segment_name(one.base_token)).unlink(missing_ok=True)
             (self.directory / index_name(one.base_token)).unlink(missing_ok=True)
             (self.directory / snapshot_name(one.base_token)).unlink(missing_ok=True)

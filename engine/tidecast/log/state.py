@@ -25,6 +25,9 @@ L_DURABLE_TOKEN, L_SYNCS, L_DURABLE_POSITION = 16, 17, 18
 same as a position in the active segment."""
 L_FIRST_SEGMENT, L_END_SEGMENT = 24, 25
 """The segments there are: rows of `segments` by number modulo SEGMENTS_MAX; the last is active."""
+L_SEALED_BYTES, L_DELETED_BYTES, L_EARLIEST_TOKEN = 26, 27, 28
+"""Sums of that table, so that a node reads all its queues at once: bytes of what was sealed and of
+what retention deleted since (two words, each with one writer); first token of the first segment."""
 L_APPENDED_BYTES, L_BATCHES, L_WRITES, L_FAILURES = 32, 33, 34, 35
 """Counts since it was opened."""
 LOG_WORDS = 40

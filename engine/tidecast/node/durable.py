@@ -336,6 +336,7 @@ class Durable:
         for number in self.tables.queue_numbers(topic):
             del self._by_number[number]
         self.runtime.on_archiver(lambda: self.tables.remove_topic(topic))
+        upkeep.clear_gauges(self, name)
         topic.close()
         sessions.update_wanted(self.node)
 

@@ -134,6 +134,11 @@ class ArchiverTables:
         found: list[int] = self._kept["map", topic.slot].tolist()
         return found
 
+    def counter_rows(self, topic: DurableTopic) -> np.ndarray:
+        """Rows of counters of a topic's queues, int64[queues]."""
+        rows: np.ndarray = self.state.queues["row"][self._kept["map", topic.slot]]
+        return rows
+
     def waiting_in(self, number: int) -> dict[int, int]:
         """First sequence of each producer in a queue's buffer, of what is not in the log yet."""
         buffer, at = self._kept["buffer", number], 0

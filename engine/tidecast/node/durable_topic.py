@@ -23,12 +23,13 @@ from tidecast.log.files import (
     segment_name,
 )
 from tidecast.log.grants import GrantLog
-from tidecast.log.queue_log import QueueLog
+from tidecast.log.queue_log import QueueLog, bytes_of
 from tidecast.log.recovery import Segment, Torn
+from tidecast.log.state import L_END_SEGMENT, L_FIRST_SEGMENT, LOG_WORDS
 from tidecast.log.takeover import Owners
 from tidecast.node.durable_tails import Tails, seqs_of
 from tidecast.protocol.dedup import ProducerTable, Session
-from tidecast.queues.mapper import QueueMap
+from tidecast.queues.mapper import QUEUES_MAX, QueueMap
 
 MAP_NAME = "map.json"
 LOOK_BACK_BYTES_MAX = 64 << 20
@@ -45,6 +46,8 @@ class DurableTopic:
         self.directory = queue_directory(data_dir, config.name, 0).parent
         """Of its queues; each owner has one of its own."""
         self.map = QueueMap(config.queues)
+        self.words = np.zeros((QUEUES_MAX, LOG_WORDS), dtype=np.int64)
+        """A row a queue: what its log is at, so that all are read at once."""
         self.logs: list[QueueLog] = []
         self.producers = ProducerTable(config.queues, ttl_ns=int(config.producer_ttl_s * 1e9))
         self.tails = Tails()
@@ -158,6 +161,7 @@ class DurableTopic:
 
     def _open_log(self, queue: int, now_ns: int) -> QueueLog:
         config = self.config
+        self.words[queue] = 0
         log = QueueLog.open(
             self.directory / queue_name(queue),
             topic=config.name,
@@ -167,6 +171,7 @@ class DurableTopic:
             owner=self.owner,
             now_ns=now_ns,
             on_rows=lambda rows: self._learn(queue, rows),
+            words=self.words[queue],
         )
         base = log.segments[-1].base_token
         raw = log.snapshot(base)
@@ -258,19 +263,28 @@ class DurableTopic:
         fresh = self.map.grown(queues, cuts)
         before = self.map.queues
         self.producers.grow(queues)
-        for queue in range(before, queues):
-            log = self._open_log(queue, now_ns)
-            log.write_snapshot(0, self.producers.snapshot(queue, checksum))
-            self.logs.append(log)
-        self._save_map(fresh)
+        try:
+            for queue in range(before, queues):
+                self.logs.append(self._open_log(queue, now_ns))
+                self.logs[queue].write_snapshot(0, self.producers.snapshot(queue, checksum))
+            self._save_map(fresh)
+        except BaseException:  # it is tried again, from the first one on
+            for log in self.logs[before:]:
+                log.close()
+            del self.logs[before:]
+            raise
 
     def retain(self, position: Position, now_ns: int) -> list[tuple[int, int]]:
         """Delete what retention has no room for: (queue, segments deleted)."""
         config = self.config
         if (not config.retention_bytes and not config.retention_s) or not self.owned:
             return []
+        words = self.words[: len(self.logs)]
+        due = words[:, L_END_SEGMENT] - words[:, L_FIRST_SEGMENT] > 1
+        if not config.retention_s:
+            due &= bytes_of(words) > config.retention_bytes
         found = []
-        for log in self.logs:
+        for log in [self.logs[queue] for queue in np.flatnonzero(due).tolist()]:
             hold = None if config.retention_past_unacked else position(config.name, log.queue)
             gone = log.retain(
                 bytes_max=config.retention_bytes, age_max_ns=int(config.retention_s * 1e9),
