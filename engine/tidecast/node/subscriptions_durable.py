@@ -84,6 +84,7 @@ class DurableSubscriptions(Observer):
         self.puller: Puller | None = None
         self._rows: dict[int, QueueHere] = {}
         self._by_lane: dict[int, tuple[SubscriptionHere, LaneHere]] = {}
+        self._gated_lanes: set[int] = set()
         self._numbers, self._ids = itertools.count(), itertools.count(1)
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._helper: threading.Thread | None = None
@@ -372,6 +373,7 @@ class DurableSubscriptions(Observer):
         assert self.puller is not None
         puller, lane = self.puller, subscription.lanes.pop(key)
         self._by_lane.pop(lane.lane, None)
+        self._gated_lanes.discard(lane.lane)
         puller.call(puller.remove_lane, lane.lane)
 
     def apply_pause(self, subscription: SubscriptionHere, lane: LaneHere) -> None:
@@ -388,15 +390,16 @@ class DurableSubscriptions(Observer):
 
     def _gated(self, subscription: SubscriptionHere, lane: LaneHere, queue_map: QueueMap) -> bool:
         """A queue that a growth made waits until the older ones are settled up to their cuts."""
-        lane.gated = False
+        gated = False
         if queue_map.epoch:
             settled = [
                 self.position_of(subscription.lanes[(lane.here.topic, q)])[0]
                 if (lane.here.topic, q) in subscription.lanes else 0
                 for q in range(queue_map.queues)
             ]  # fmt: skip
-            lane.gated = bool(queue_map.blocked_by(lane.here.queue, settled))
-        return lane.gated
+            gated = bool(queue_map.blocked_by(lane.here.queue, settled))
+        (self._gated_lanes.add if gated else self._gated_lanes.discard)(lane.lane)
+        return gated
 
     def position_of(self, lane: LaneHere) -> tuple[int, int]:
         """(first token that is not settled, cursor) of a lane."""
@@ -499,10 +502,8 @@ class DurableSubscriptions(Observer):
 
     def _open_gates(self) -> None:
         with self.lock:
-            for subscription in self.subscriptions.values():
-                for lane in subscription.lanes.values():
-                    if lane.gated:
-                        self.apply_pause(subscription, lane)
+            for number in list(self._gated_lanes):
+                self.apply_pause(*self._by_lane[number])
 
     def save_all(self) -> None:
         """Save the positions that changed."""

@@ -64,7 +64,6 @@ class LaneHere:
     word: int
     here: QueueHere
     owners: list[int] = field(default_factory=lambda: [NOBODY] * SHARES)
-    gated: bool = False
 
 
 @dataclass(slots=True)
