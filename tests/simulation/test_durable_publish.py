@@ -146,30 +146,6 @@ def test_a_sequence_that_leaves_one_out_is_refused() -> None:
         assert raised.value.expected == 42
 
 
-def test_growth_keeps_key_order_and_knows_what_was_sent() -> None:
-    with platform(queues=2) as one:
-        publisher = one.publisher(producer="p")
-        for i in range(200):
-            publisher.publish(b"%d" % i, key=b"k%d" % (i % 50))
-        one.run()
-        one.node.edit_topic("orders", {"queues": 5})
-        again = one.publisher(producer="p", first_seq=1)
-        for i in range(300):
-            again.publish(b"%d" % i, key=b"k%d" % (i % 50))
-        one.run()
-        assert sorted(int(p) for p in payloads(one)) == list(range(300))
-        assert one.counters()["duplicates"] == 200
-        assert one.topic.map.epoch == 1
-        assert sum(one.topic.map.growths[0].cuts) == 200
-        one.crash()
-        one.restart()
-        last = one.publisher(producer="p", first_seq=1)
-        for i in range(300):
-            last.publish(b"%d" % i, key=b"k%d" % (i % 50))
-        one.run()
-        assert len(rows_of(one.topic)) == 300
-
-
 def test_nothing_is_deleted_before_the_slowest_subscription_has_it() -> None:
     with platform(segment_bytes=1 << 16, retention_bytes=1 << 17) as one:
         fast, slow = (one.connect().consumer("orders", name) for name in ("fast", "slow"))
@@ -214,7 +190,9 @@ def test_retention_deletes_and_never_what_a_subscription_needs() -> None:
         assert one.topic.logs[0].bytes <= (1 << 17) + (1 << 16)
 
 
-def test_a_topic_that_is_corrupt_does_not_keep_the_engine_from_starting() -> None:
+def test_a_topic_that_is_corrupt_does_not_keep_the_engine_from_starting(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with platform(segment_bytes=1 << 16) as one:
         publisher = one.publisher()
         publisher.publish_batch([bytes(1000)] * 200, ack="durable", timeout=5.0)
@@ -225,6 +203,7 @@ def test_a_topic_that_is_corrupt_does_not_keep_the_engine_from_starting() -> Non
         raw[3] ^= 1
         path.write_bytes(raw)
         one.start()
+        assert "topic orders is not served" in caplog.text
         with pytest.raises(CorruptLog, match="its header is damaged"):
             one.publisher()
         one.publisher("live").publish(b"others go on")

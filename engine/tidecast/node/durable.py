@@ -121,9 +121,7 @@ class Durable:
         try:
             self.open_topic(config)
         except TidecastError as problem:
-            self.broken[config.name] = problem
-            self.node.note(rec.ALERT, rec.Code.DISK_REFUSED, config.wire_id, -1, 0)
-            self.tell(ev.DiskRefused(topic=config.name, queue=-1, errno=0, detail=str(problem)))
+            upkeep.tell_broken(self, config, problem)
 
     def keeps(self, config: TopicConfig) -> bool:
         """Are the topic's queues kept by this node?"""

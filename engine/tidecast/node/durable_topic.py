@@ -87,7 +87,8 @@ class DurableTopic:
             for queue in range(topic.map.queues):
                 topic.logs.append(topic._open_log(queue, now_ns))
             if not topic._find_torn() and config.queues > topic.map.queues:
-                topic.grow(config.queues, now_ns)  # in the file, while no engine ran
+                with contextlib.suppress(StorageError):  # the node tries again
+                    topic.grow(config.queues, now_ns)  # in the file, while no engine ran
             if config.owner != SHARED and owner:
                 topic.owners.sweep(owner)  # else each start would leave one
         except BaseException:
@@ -101,9 +102,7 @@ class DurableTopic:
         try:
             self.directory = self.owners.claim(owner, name, now_ns)
         except OSError as problem:
-            raise StorageError(
-                f"{self.directory}: {problem.strerror}", problem.errno or 0
-            ) from None
+            raise self._refused(problem) from None
         self.owner, self.since_ns = owner, now_ns
 
     def _load_map(self) -> None:
@@ -111,10 +110,16 @@ class DurableTopic:
         try:
             self.map = msgspec.json.decode(path.read_bytes(), type=QueueMap)
         except FileNotFoundError:
-            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._save_map(self.map)
+            try:
+                self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self._save_map(self.map)
+            except OSError as refused:
+                raise self._refused(refused) from None
         except msgspec.DecodeError as problem:
             raise CorruptLog(f"{path}: {problem}") from None
+
+    def _refused(self, problem: OSError) -> StorageError:
+        return StorageError(f"{self.directory}: {problem.strerror}", problem.errno or 0)
 
     def _save_map(self, fresh: QueueMap) -> None:
         write_atomically(self.directory / MAP_NAME, msgspec.json.encode(fresh))
@@ -134,7 +139,7 @@ class DurableTopic:
                 return session
             problem: TidecastError = Fenced(f"{self.directory}: another engine owns it now")
         except OSError as refused:
-            problem = StorageError(f"{self.directory}: {refused.strerror}", refused.errno or 0)
+            problem = self._refused(refused)
         self.producers.close(session.producer, now_ns)
         raise problem
 
@@ -256,23 +261,30 @@ class DurableTopic:
         return not self.owner or self.owners.owned(self.owner)
 
     def grow(self, queues: int, now_ns: int) -> None:
-        """More queues. To be called between two cycles, with nothing half appended."""
+        """More queues, or all as it was. To be called between two cycles, nothing half appended.
+
+        Raises StorageError, Fenced.
+        """
         if not self.owned:
             raise Fenced(f"{self.directory}: another engine owns it now")
         cuts = [log.next_token for log in self.logs]
         fresh = self.map.grown(queues, cuts)
-        before = self.map.queues
+        marks = {each.id: each.marks for each in self.producers.known.values()}
+        made: list[QueueLog] = []
         self.producers.grow(queues)
         try:
-            for queue in range(before, queues):
-                self.logs.append(self._open_log(queue, now_ns))
-                self.logs[queue].write_snapshot(0, self.producers.snapshot(queue, checksum))
+            for queue in range(self.map.queues, queues):
+                made.append(self._open_log(queue, now_ns))
+                made[-1].write_snapshot(0, self.producers.snapshot(queue, checksum))
             self._save_map(fresh)
-        except BaseException:  # it is tried again, from the first one on
-            for log in self.logs[before:]:
+        except BaseException as problem:
+            for log in made:
                 log.close()
-            del self.logs[before:]
+            self.producers.shrink(self.map.queues, marks)
+            if isinstance(problem, OSError):
+                raise self._refused(problem) from None
             raise
+        self.logs += made
 
     def retain(self, position: Position, now_ns: int) -> list[tuple[int, int]]:
         """Delete what retention has no room for: (queue, segments deleted)."""

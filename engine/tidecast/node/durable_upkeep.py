@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tidecast import events as ev
 from tidecast.buffers.ring_file import describe
+from tidecast.config import TopicConfig
 from tidecast.errors import StorageError, TidecastError
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
@@ -26,6 +28,7 @@ from tidecast.node.durable_topic import DurableTopic
 if TYPE_CHECKING:
     from tidecast.node.durable import Durable
 
+_log = logging.getLogger("tidecast.node")
 DRAIN_S, FLUSH_S = 10.0, 2.0
 COPIED_BYTES_MAX = 4 << 20
 """A queue that is handed over with a newest segment up to this begins no new one."""
@@ -76,6 +79,15 @@ def clear_gauges(durable: Durable, topic: str) -> None:
     rows = [row for (name, _), row in durable.rows.items() if name == topic]
     for column in QUEUE_GAUGES:
         durable.node.counters.values[rows, column] = 0
+
+
+def tell_broken(durable: Durable, config: TopicConfig, problem: TidecastError) -> None:
+    """A topic that could not be opened: it is not served, and whoever asks for it learns why."""
+    durable.broken[config.name] = problem
+    number = problem.errno if isinstance(problem, StorageError) else 0
+    durable.node.note(rec.ALERT, rec.Code.DISK_REFUSED, config.wire_id, -1, number)
+    durable.tell(ev.DiskRefused(topic=config.name, queue=-1, errno=number, detail=str(problem)))
+    _log.error("topic %s is not served: %s", config.name, problem)
 
 
 def settle(durable: Durable, topic: DurableTopic, sources: list[ds.Source]) -> None:

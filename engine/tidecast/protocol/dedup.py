@@ -272,6 +272,12 @@ class ProducerTable:
             each.marks = np.concatenate([each.marks, more])
         self.queues = queues
 
+    def shrink(self, queues: int, marks: dict[int, np.ndarray]) -> None:
+        """Undo a growth that failed: ``marks`` by producer are the arrays of before, themselves."""
+        for each in self.known.values():
+            each.marks = marks[each.id]
+        self.queues = queues
+
 
 def _packed(entries: list[tuple[int, int, int, int, int]], checksum: Checksum) -> bytes:
     body = b"".join(_ENTRY.pack(*entry) for entry in entries)
