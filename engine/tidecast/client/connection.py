@@ -286,7 +286,8 @@ class ConnectionCore:
         for consumer in self._consumers:
             consumer.lose()
         if self._keeper is None:
-            self._refuse_all(ConnectionLost(f"the engine is lost: {reason}"))
+            known: TidecastError | None = getattr(self.link, "refusal", None)
+            self._refuse_all(known or ConnectionLost(f"the engine is lost: {reason}"))
 
     def _refuse_all(self, problem: TidecastError) -> None:
         for subscription in self._subscriptions.values():

@@ -98,7 +98,7 @@ class RemoteLink:
         self._waiting: dict[int, Future[Any]] = {}
         self._out: dict[int, Outgoing] = {}
         self._socket: ClientConnection | None = None
-        self._lost: TidecastError | None = None
+        self.refusal: TidecastError | None = None
         self._welcome, self._socket = self._dial("", "")
         self._directory, self._directory_lock = make_directory()
         self._bells = MappedFile.create(
@@ -175,8 +175,8 @@ class RemoteLink:
             raise ForkedProcess("this connection was made by the parent process: connect again")
         if self._closing.is_set():
             raise Closed("the connection is closed")
-        if self._lost is not None:
-            raise self._lost
+        if self.refusal is not None:
+            raise self.refusal
 
     # --- the reader's thread ----------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class RemoteLink:
         return False
 
     def _give_up(self, problem: TidecastError) -> None:
-        self._lost = problem
+        self.refusal = problem
         self._push(EngineLost(reason=str(problem)))
 
     def _resume(self, welcome: rf.Welcome, socket: ClientConnection) -> None:
