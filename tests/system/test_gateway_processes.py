@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import stat
@@ -59,6 +60,25 @@ def test_commands_from_afar(served: Served) -> None:
         assert payloads(there, 2) == [b"hello", b"world"]
     log = served.platform.engine.log.read_text() if served.platform.engine else ""
     assert served.token not in log
+
+
+def test_subscriptions_are_managed_from_afar(lab: Lab) -> None:
+    served = Served(lab, [{"name": "orders", "transport": "ipc", "mode": "durable"}])
+    afar(served, "subscription", "create", "orders", "billing", "--where", "size > 1")
+    served.connect().publish("orders", b"one")
+    (found,) = json.loads(afar(served, "subscription", "list", "--json").stdout)
+    assert (found["pattern"], found["name"], found["where"]) == ("orders", "billing", "size > 1")
+    afar(served, "subscription", "pause", "orders", "billing")
+    afar(served, "queue", "pause", "orders", "0")
+    show = ("subscription", "show", "orders", "billing", "--json")
+    (lane,) = json.loads(afar(served, *show).stdout)["lanes"]
+    assert (lane["reason"], lane["paused_by"]) == ("paused", ["subscription", "queue"])
+    wrong = afar(
+        served, "subscription", "seek", "orders", "billing", "--to", "0:99999", check=False
+    )
+    assert "error: start_tokens: queue 0: 99999: allowed 0 to" in wrong.stderr
+    afar(served, "subscription", "delete", "orders", "billing", "--yes")
+    assert json.loads(afar(served, "subscription", "list", "--json").stdout) == []
 
 
 def test_a_wrong_token_is_one_line(served: Served) -> None:

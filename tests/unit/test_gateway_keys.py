@@ -14,13 +14,12 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.conftest import Eventually
 from tests.support.gateways import TIMEOUT_S, local, make_gateway, remote, until_event
 
 import tidecast.sync
 from tidecast.access import Access, ClientKey, Scope, covers, new_key
 from tidecast.config import dump_topology, matches, topology_from
-from tidecast.errors import AuthError, ConfigError, TidecastError
+from tidecast.errors import AuthError, ConfigError
 from tidecast.events import AccessDenied, EngineLost
 from tidecast.node.embedded import EmbeddedLink
 from tidecast.node.gateway import Gateway, is_loopback, open_gateway

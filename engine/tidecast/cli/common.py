@@ -22,6 +22,7 @@ else:
     IntParam = click.ParamType
 
 F = TypeVar("F", bound=Callable[..., Any])
+_SERVER = "tidecast.server"
 
 
 def _data_dir(_ctx: click.Context, _parameter: click.Parameter, value: Path | None) -> Path:
@@ -57,13 +58,28 @@ def token_option(command: F) -> F:
     )(command)  # fmt: skip
 
 
-def server_option(command: F) -> F:
+def server_option(command: F, **more: Any) -> F:
     """``--server``: a gateway, instead of the engine of this machine."""
     return click.option(
         "--server", metavar="URL", envvar="TIDECAST_SERVER",
         help="Gateway of a remote engine, tidecast://HOST:PORT, with --token "
-        "[env: TIDECAST_SERVER].",
+        "[env: TIDECAST_SERVER].", **more,
     )(command)  # fmt: skip
+
+
+def server_kept_option(command: F) -> F:
+    """``--server``, not passed but kept: `server_of` says it."""
+
+    def keep(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
+        ctx.meta[_SERVER] = value
+
+    return server_option(command, expose_value=False, callback=keep)
+
+
+def server_of() -> str | None:
+    """What the command that runs was given as ``--server``, if it takes one."""
+    found: str | None = click.get_current_context().meta.get(_SERVER)
+    return found
 
 
 def control(data_dir: Path, token: str | None = None) -> EngineControl:

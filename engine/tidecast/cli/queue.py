@@ -15,6 +15,7 @@ from tidecast.cli.common import (
     echo_json,
     human_bytes,
     json_option,
+    server_kept_option,
     token_option,
 )
 
@@ -59,6 +60,7 @@ def _pausing(name: str, about: str, *, paused: bool) -> None:
     @click.argument("number", type=click.IntRange(0), required=False)
     @data_dir_option
     @token_option
+    @server_kept_option
     @json_option
     def command(
         topic: str, number: int | None, data_dir: Path, token: str | None, as_json: bool

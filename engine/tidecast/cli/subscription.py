@@ -16,6 +16,8 @@ from tidecast.cli.common import (
     echo_json,
     human_count,
     json_option,
+    server_kept_option,
+    server_of,
     token_option,
 )
 
@@ -38,7 +40,7 @@ def subscription() -> None:
 
 
 def _common(command: F) -> F:
-    return data_dir_option(token_option(json_option(command)))
+    return data_dir_option(token_option(server_kept_option(json_option(command))))
 
 
 def _named(command: F) -> F:
@@ -47,7 +49,13 @@ def _named(command: F) -> F:
 
 
 def ask(data_dir: Path, token: str | None, action: str, **arguments: Any) -> Any:
-    """Let the running engine do an action on its subscriptions."""
+    """Let the running engine, or that of ``--server``, do an action on its subscriptions."""
+    server = server_of()
+    if server is not None:
+        from tidecast.sync import connect
+
+        with connect(server, name="tidecast command", token=token) as client:
+            return client.link.subscription(action, arguments)
     from tidecast.client.socket_frames import DurableSubscription
 
     with control(data_dir, token) as engine:
