@@ -412,6 +412,17 @@ class SubscriptionMoved(Event, frozen=True):
     forgotten: int
 
 
+class DeadLetterNotStored(Event, frozen=True):
+    """A record that is given up cannot be stored in the dead-letter topic; that is tried again."""
+
+    topic: str
+    queue: int
+    token: int
+    subscription: str
+    dead_letter: str
+    detail: str
+
+
 class PositionsNotSaved(Event, frozen=True):
     """How far a subscription is could not be saved: after a crash more comes again."""
 
@@ -483,7 +494,8 @@ AnyEvent = (
     | ProducersExpired | RingDrained | RingDropped | SegmentsDeleted | QueuesTaken | QueuesReleased
     | QueuesLost | ConsumerStandsBy | PublisherRefused | PublisherWaits | ProducerHole
     | RecordsGone | QueueUnreadable | MessageDropped | MessageDead | ConsumerExpelled
-    | SubscriptionDamaged | PositionsNotSaved | DeliveryPaused | SubscriptionMoved
+    | SubscriptionDamaged | DeadLetterNotStored | PositionsNotSaved | DeliveryPaused
+    | SubscriptionMoved
     | EngineFault | EngineLost | EngineBack | GatewayLost | GatewayBack | ConsumerRejoined
     | AccessDenied | PublicationEnded | ConsumerLeft | SubscriptionEnded
 )  # fmt: skip

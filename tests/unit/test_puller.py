@@ -264,7 +264,7 @@ def test_term_is_dead_at_once_with_its_reason_and_is_announced_until_settled() -
         assert r.position(lane)[0] == 0, "not settled before it is stored"
         r.seen.settles = True
         r.run(2 * S_NS)
-        assert len(r.seen.deaths) == 2
+        assert [d.reason for d in r.seen.deaths] == ["no such customer", ""], "said once"
         assert r.position(lane) == (2, 2)
 
 

@@ -336,6 +336,9 @@ def look_at_timers(S, lane, L, now):
             L.again_dirty = 1
             continue
         if state == wi.DEAD:
+            if S.attention[A_EVENTS] < EVENTS_MAX:  # who was told of it first has the reason
+                store_u8(bytes_at(address_of(S.reasons[S.attention[A_EVENTS]]), 2), 0, 0)
+                store_u8(bytes_at(address_of(S.reasons[S.attention[A_EVENTS]]), 2), 1, 0)
             announce_dead(S, L, lane, win, e, now, load_u32(win, e + wi.W_POSITION))
             soonest = min(soonest, now + 1_000_000_000)
             continue

@@ -19,6 +19,7 @@ from tidecast.native.packing import unpack_from
 from tidecast.node.subscriptions_durable_admin import decoded
 from tidecast.node.subscriptions_durable_dead import MARK
 from tidecast.node.subscriptions_durable_places import check_target
+from tidecast.queues.filters import FOR_HEADER
 from tidecast.queues.where import where_of
 from tidecast.queues.where_kernels import keeps_record
 
@@ -124,6 +125,7 @@ class _Page:
         return bool(
             headers.get(f"{MARK}subscription") == self.name
             and headers.get(f"{MARK}pattern") == self.pattern
+            and FOR_HEADER not in headers  # a letter that was sent again, to who gave it up
         )
 
     def _is_meant(self, record: dict[str, Any], raw: bytes) -> bool:

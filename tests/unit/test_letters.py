@@ -1,0 +1,159 @@
+"""Dead letters that are hard to store: large ones, letters of letters, a topic that is gone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tidecast.sync
+from tidecast.bench.measure import wait_until
+from tidecast.client.consumer_message import DurableMessage
+from tidecast.config import topology_from
+from tidecast.errors import StorageError
+from tidecast.events import DeadLetterNotStored
+from tidecast.node.embedded import EmbeddedLink
+from tidecast.sync import Connection
+
+KIB = 1024
+TOPICS = {"orders": 4096 * KIB, "letters": 256 * KIB, "last": 256 * KIB, "gone": 256 * KIB}
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Connection]:
+    settings = {
+        "transports": [{"name": "ipc", "kind": "ipc"}],
+        "topics": [
+            {"name": name, "transport": "ipc", "mode": "durable", "fsync": "none",
+             "history_bytes": size}
+            for name, size in TOPICS.items()
+        ],
+    }  # fmt: skip
+    link: Any = EmbeddedLink.open(topology_from(settings), data_dir=tmp_path)
+    with tidecast.sync.connect(link=link) as one:
+        yield one
+
+
+def given_up(client: Connection, consumer: tidecast.sync.Consumer, n: int) -> None:
+    for _ in range(n):
+        consumer.next(5.0).term("no use")
+    wait_until(lambda: consumer.info()["lag"] == 0, 10.0, "all letters are stored")
+
+
+def read(client: Connection, topic: str, n: int) -> list[DurableMessage]:
+    with client.consumer(topic, "reader") as reader:
+        found = [reader.next(5.0).copy() for _ in range(n)]
+        for one in found:
+            one.ack()
+        return found
+
+
+def test_a_letter_that_is_given_up_says_why_and_by_whom(client: Connection) -> None:
+    with (
+        client.consumer("orders", "billing", dead_letter="letters") as first,
+        client.consumer("letters", "repair", dead_letter="last") as second,
+    ):
+        client.publish("orders", b"one", key="k", headers={"kind": "a", "dead-end": "user's"})
+        given_up(client, first, 1)
+        second.next(5.0).term("not even there")
+        wait_until(lambda: second.info()["lag"] == 0, 5.0, "the letter's letter")
+        (letter,) = read(client, "last", 1)
+        of_us = {name: letter.headers[f"dead-{name}"] for name in ("subscription", "reason")}
+        assert of_us == {"subscription": "repair", "reason": "not even there"}
+        of_it = {name: letter.headers[f"dead-dead-{name}"] for name in ("subscription", "reason")}
+        assert of_it == {"subscription": "billing", "reason": "no use"}
+
+        assert second.redrive()["records"] == 1
+        again = second.next(5.0)
+        assert again.data == b"one"
+        assert (again.headers["dead-subscription"], again.headers["dead-reason"]) == (
+            "billing", "no use",
+        )  # fmt: skip
+        again.ack()
+        assert first.redrive()["records"] == 1
+        back = first.next(5.0)
+        kept = {name: back.headers[name] for name in ("kind", "dead-end")}
+        assert kept == {"kind": "a", "dead-end": "user's"}
+        back.ack()
+
+
+def test_one_larger_than_the_ring_is_stored_and_comes_back(client: Connection) -> None:
+    body = bytes(range(256)) * 4 * KIB  # 1 MiB; the letters' ring takes 128 KiB
+    with client.consumer("orders", "billing", dead_letter="letters") as consumer:
+        client.publish("orders", body, key="k", headers={"kind": "large"})
+        client.publish("orders", b"small")
+        given_up(client, consumer, 2)
+        assert {one.data for one in read(client, "letters", 2)} == {body, b"small"}
+        assert consumer.redrive()["records"] == 2
+        assert {consumer.next(5.0).data, consumer.next(5.0).data} == {body, b"small"}
+
+
+def test_headers_that_do_not_fit_beside_ours_are_left_out_and_counted(client: Connection) -> None:
+    headers = {f"h{i}": "x" * 100 for i in range(12)}
+    with client.consumer("orders", "billing", dead_letter="letters") as consumer:
+        client.publish("orders", b"one", headers=headers)
+        given_up(client, consumer, 1)
+        (letter,) = read(client, "letters", 1)
+        kept = [name for name in letter.headers if name.startswith("h")]
+        assert kept == list(headers)[: len(kept)]
+        assert 0 < len(kept) == len(headers) - int(letter.headers["dead-cut"])
+        assert letter.headers["dead-reason"] == "no use"
+
+
+def test_one_that_cannot_be_stored_holds_up_no_other_and_is_told(client: Connection) -> None:
+    with (
+        client.consumer("orders", "billing", dead_letter="letters") as consumer,
+        client.consumer("orders", "other", dead_letter="gone") as other,
+    ):
+        client.publish("orders", b"long key", key="k" * 1300)
+        client.publish("orders", b"good")
+        for one in (consumer, other):
+            for _ in range(2):
+                one.next(5.0).term("no use")
+        assert [one.data for one in read(client, "letters", 1)] == [b"good"]
+        told: dict[str, DeadLetterNotStored] = {}
+
+        def both() -> bool:
+            for event in client.events(0.1):
+                if isinstance(event, DeadLetterNotStored):
+                    assert event.subscription not in told, "once, as long as the reason is the same"
+                    told[event.subscription] = event
+            return len(told) == 2
+
+        wait_until(both, 10.0, "what cannot be stored is told")
+        assert "key and headers" in told["billing"].detail
+        assert (told["billing"].token, told["billing"].dead_letter) == (0, "letters")
+        wait_until(lambda: consumer.info()["settled"] == 1, 5.0, "the good one is settled")
+        assert consumer.info()["lanes"][0]["position"] == 0, "what is not stored is not settled"
+        client.link.node.delete_topic("gone")  # type: ignore[attr-defined]
+        client.publish("orders", b"more")
+        other.next(5.0).term("no use")
+        consumer.next(5.0).term("no use")
+        wait_until(lambda: consumer.info()["settled"] == 2, 10.0, "a topic's end holds up none")
+
+
+def test_what_is_told_again_while_it_is_stored_is_stored_once_with_its_own_reason(
+    client: Connection,
+) -> None:
+    subs = client.link.node.consumers  # type: ignore[attr-defined]
+    letters, told, store = subs.letters, [], subs.letters._store
+
+    def slow(*letter: Any) -> None:
+        told.append(letter[-1])
+        letters.add(*letter[1:3], dataclasses.replace(letter[-1], reason="of another"))
+        if len(told) == 1:
+            raise StorageError("the disk is full")
+        store(*letter)
+        letters.add(*letter[1:3], dataclasses.replace(letter[-1], reason="of another"))
+
+    letters._store = slow
+    with client.consumer("orders", "billing", dead_letter="letters") as consumer:
+        client.publish("orders", b"one")
+        given_up(client, consumer, 1)
+        letters.flush()
+        assert [one.headers["dead-reason"] for one in read(client, "letters", 1)] == ["no use"]
+        assert len(told) == 2, "once it failed, once it was stored"
+        assert consumer.redrive(dry_run=True)["records"] == 1
