@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.support.durable import Platform, rows_of
 
+from tidecast.errors import StorageError
 from tidecast.events import DiskBack, DiskRefused
 
 SIZE_KIB = 4096
@@ -50,4 +52,18 @@ def test_a_full_disk_is_survived_and_publishing_goes_on(small_disk: Path) -> Non
     connection.pump()
     assert DiskBack in [type(each) for each in connection._events]
     assert [int(row[3][:6]) for row in rows_of(platform.topic)] == list(range(190))
+    platform.stop()
+
+
+def test_a_spool_without_room_is_refused_and_says_where(small_disk: Path) -> None:
+    platform = Platform(small_disk, history_bytes=1 << 19, segment_bytes=1 << 16, spool=True)
+    free = SIZE_KIB * 1024 - sum(p.stat().st_blocks * 512 for p in small_disk.rglob("*"))
+    (small_disk / "ballast").write_bytes(bytes(max(0, free - (200 << 10))))
+    with pytest.raises(StorageError, match=f"spool of .* bytes in {small_disk}") as raised:
+        platform.publisher()
+    assert raised.value.errno == errno.ENOSPC
+    (small_disk / "ballast").unlink()
+    platform.publisher().publish(b"room")
+    platform.run(200)
+    assert [row[3] for row in rows_of(platform.topic)] == [b"room"]
     platform.stop()

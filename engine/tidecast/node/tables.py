@@ -15,7 +15,7 @@ from tidecast.agents.sender import CHECK_INTERVAL_NS
 from tidecast.buffers.counters import CountersFile
 from tidecast.buffers.ring_file import RingInfo, consumers, create_ring, describe
 from tidecast.config import TopicConfig
-from tidecast.errors import SharedMemoryError
+from tidecast.errors import SharedMemoryError, StorageError
 from tidecast.layout import counters as cl
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
@@ -103,27 +103,39 @@ def _setup_packet(node: Node, publication: Publication, channel: int) -> bytes:
 def publication_ring(
     node: Node, publication_id: int, config: TopicConfig, session: int, slots: int, channel: int
 ) -> MappedFile:
-    """The ring of a new publication."""
+    """The ring of a new publication. Raises SharedMemoryError; StorageError: no room to spool."""
     transport = node.topology.transport(config.transport)
     path = node.directory / f"pub-{publication_id}"
-    if config.mode == "durable" and config.spool:
+    spooled = config.mode == "durable" and config.spool
+    if spooled:
         path = spool_directory(node.data_dir) / f"pub-{node.incarnation:x}-{publication_id}"
-    return create_ring(
-        path,
-        kind=lay.KIND_PUBLICATION,
-        slots=slots,
-        slot_bytes=transport.packet_bytes,
-        session=session,
-        topic=config.wire_id,
-        node=node.id,
-        channel=channel,
-        flow=lay.FLOW_NAMES.index(config.flow),
-        reliability=lay.RELIABILITY_NAMES.index(config.reliability),
-        has_network=transport.name in node.runtimes,
-        incarnation=node.incarnation,
-        node_name=node.name,
-        topic_name=config.name,
-    )
+    try:
+        return create_ring(
+            path,
+            kind=lay.KIND_PUBLICATION,
+            slots=slots,
+            slot_bytes=transport.packet_bytes,
+            session=session,
+            topic=config.wire_id,
+            node=node.id,
+            channel=channel,
+            flow=lay.FLOW_NAMES.index(config.flow),
+            reliability=lay.RELIABILITY_NAMES.index(config.reliability),
+            has_network=transport.name in node.runtimes,
+            incarnation=node.incarnation,
+            node_name=node.name,
+            topic_name=config.name,
+        )
+    except SharedMemoryError as problem:
+        refused = problem.__cause__
+        if not spooled or not isinstance(refused, OSError):
+            raise
+        raise StorageError(
+            f"topic {config.name}: no room for a publisher's spool of "
+            f"{slots * transport.packet_bytes} bytes in {path.parent}: free space there, or lower "
+            "history_bytes",
+            refused.errno or 0,
+        ) from None
 
 
 def announce(node: Node, publication: Publication, owner: int = 0) -> None:
