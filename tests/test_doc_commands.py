@@ -38,7 +38,7 @@ ELSEWHERE = {
     r"tidecast bench ": "each has a test of its own, and a quiet machine",
     r"tidecast engine --control http://control\.example": "another host: tests/e2e",
     r"tidecast engine --gateway 0\.0\.0\.0": "another host: tests/system/test_gateway_processes.py",
-    r"tidecast (sub|pub|subscription) .*--server tidecast://db1\.example": "another host: the same test",
+    r"tidecast (sub|pub|subscription) .*--server tidecast://db1\.example": "another host: the same",
     r"tidecast topic create \S+ .*--transport wan": "a network of its own",
     r"TIDECAST_DATABASE_URL=postgresql://\.\.\. ": "tests/control/test_migrations.py",
     r"tidecast (up --no-control|control --port 7480)": "tests/system, tests/e2e: a platform each",
