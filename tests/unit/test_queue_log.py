@@ -186,6 +186,20 @@ def test_rot_amid_what_was_acked_cuts_nothing_off(at: int, tmp_path: Path) -> No
     log.close()
 
 
+def test_what_follows_damage_is_found_however_long_it_is(tmp_path: Path) -> None:
+    log = opened(tmp_path, segment_bytes=1 << 30)
+    for i in range(3):
+        put(log, bytes([i]) * (9 << 20), producer=7, epoch=1, base_seq=i + 1, acked_seq=i)
+    log.close()
+    path = tmp_path / segment_name(0)
+    with path.open("r+b") as file:
+        file.seek(lay.SEGMENT_HEADER_BYTES + lay.BATCH_HEADER_BYTES + 100)
+        file.write(b"x")
+    log = opened(tmp_path, segment_bytes=1 << 30)
+    assert (log.recovered.torn, log.recovered.damaged, log.next_token) == ([], 1, 3)
+    log.close()
+
+
 def test_what_no_ack_covers_is_cut_off_from_the_first_damage_on(tmp_path: Path) -> None:
     log = acked(tmp_path, 20, lag=2)
     log.close()

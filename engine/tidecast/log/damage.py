@@ -18,16 +18,24 @@ SEARCH_BYTES, OVERLAP_BYTES = 8 << 20, 2 << 20
 
 def next_sound(fd: int, position: int, token: int) -> int:
     """Where the next sound batch at or behind ``position`` starts, its token not below; or -1."""
+    found = _search(fd, position, token, SEARCH_BYTES, OVERLAP_BYTES)
+    if found >= 0 or os.fstat(fd).st_size - position <= SEARCH_BYTES:
+        return found
+    longest = lay.BATCH_BYTES_MAX  # one that no window above holds
+    return _search(fd, position, token, longest + SEARCH_BYTES, longest)
+
+
+def _search(fd: int, position: int, token: int, window_bytes: int, overlap_bytes: int) -> int:
     size = os.fstat(fd).st_size
     while position < size:
-        window: Any = np.empty(min(SEARCH_BYTES, size - position), dtype=np.uint8)
+        window: Any = np.empty(min(window_bytes, size - position), dtype=np.uint8)
         n = os.preadv(fd, [window], position)
         at = int(find_batch(window, n, 0, token))
         if at >= 0:
             return position + at
         if position + n >= size:
             break
-        position += n - OVERLAP_BYTES  # a batch may begin in one window and end in the next
+        position += n - overlap_bytes  # a batch may begin in one window and end in the next
     return -1
 
 
