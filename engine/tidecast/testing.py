@@ -37,8 +37,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-
 from tidecast.agents import images as im
 from tidecast.agents import publications as pu
 from tidecast.client.blocking import Connection, Publisher
@@ -63,6 +61,10 @@ START_NS = 1_000_000_000
 """Virtual time begins here: positive, so that no timer starts in the past."""
 STEP_US = 10.0
 IDLE_STEP_NS_MAX = 20_000_000
+HELD_STEP_NS_MAX = 1_000_000
+HELD_SHARE = 8
+"""While packets are held back by a window, a rate or a missing receiver, and nothing else happens,
+each step is an eighth of the time since something did; a millisecond at most."""
 CYCLES_MAX = 256
 LIMIT_US = 20_000_000.0
 TRANSPORT = "memory"
@@ -201,6 +203,10 @@ class Network:
     for virtual time only.
     """
 
+    jumps = False
+    """True: while a client waits the clock goes to the next timer when nothing else is to be done,
+    as in `run`. Its timeouts are real: many seconds may pass in a short one."""
+
     def __init__(
         self,
         seed: int = 0,
@@ -231,7 +237,7 @@ class Network:
         self._ids = itertools.count(1)
         self._seeds = itertools.count(seed * 1009 + 1)
         self._lock = threading.RLock()
-        self._driven = False
+        self._driven, self._busy_ns, self._held = False, START_NS, 0
         self._directory = Path(tempfile.mkdtemp(prefix="tidecast-net-"))
         self._on_empty: Callable[[], None] | None = None
 
@@ -348,9 +354,7 @@ class Network:
                     return True
                 if self.now_ns >= end_ns:
                     return False
-                idle = self._step() == 0
-                self.now_ns += step_ns
-                if idle:
+                if self._step(step_ns) == 0:
                     self.now_ns = max(self.now_ns, min(self._next_timer_ns(), end_ns))
         finally:
             self._driven = False
@@ -390,17 +394,23 @@ class Network:
         return True
 
     def step_from_client(self) -> int:
-        """A client waits: one step, unless `run` is driving."""
+        """A client waits: one step, unless `run` is driving. How much was done.
+
+        In virtual time that the clock went on counts as well: nobody sleeps, real time is no help.
+        It goes on by a step; with ``jumps`` to the next timer when nothing is to be done.
+        """
         if self._driven:
             return 0
         with self._lock:
-            done = self._step()
-            if not self.real_time:
-                self.now_ns += self.step_ns
-            return done
+            done = self._step(self.step_ns)
+            if self.real_time:
+                return done
+            if done == 0 and self.jumps:
+                self.now_ns = max(self.now_ns, self._next_timer_ns())
+            return max(done, 1)
 
-    def _step(self) -> int:
-        """Every node once, then the switch. How much was done."""
+    def _step(self, step_ns: int) -> int:
+        """Every node once, then the switch, then the clock. How much was done."""
         now = self.clock()
         done = 0
         for node in list(self.nodes):
@@ -411,7 +421,11 @@ class Network:
                 done += node.engine.work(now)
                 if not self.switch.waits_for(node.id):
                     break
-        return done + self.switch.move(now)
+        done += self.switch.move(now)
+        self.now_ns += step_ns
+        if done:
+            self._busy_ns = self.now_ns
+        return done
 
     def _next_timer_ns(self) -> int:
         """Nothing happens before this; now, when something may."""
@@ -423,8 +437,11 @@ class Network:
                 due = min(due, _sender_due(runtime.tx_state), _receiver_due(runtime.rx_state))
                 if due <= now:
                     return now
-            if any(unsent(p) > 0 for p in node.engine.pubs.values()):
-                return now
+        held = sum(unsent(p) for node in self.nodes for p in node.engine.pubs.values())
+        if held != self._held:  # somebody has published
+            self._held, self._busy_ns = held, now
+        if held:
+            due = min(due, now + min((now - self._busy_ns) // HELD_SHARE, HELD_STEP_NS_MAX))
         return int(due)
 
     # --- the end ----------------------------------------------------------------------------------
@@ -468,25 +485,20 @@ def unsent(publication: Publication) -> int:
     return int(head - publication.runtime.tx_state.pubs[publication.slot]["sent"])
 
 
-def _least(rows: np.ndarray[Any, Any], fields: tuple[str, ...]) -> int:
-    return min(int(rows[field].min()) for field in fields)
-
-
 def _sender_due(state: Any) -> int:
     index = state.index[: int(state.misc[pu.M_COUNT])]
     if index.size == 0:
         return im.NEVER
-    return _least(state.pubs[index], ("setup_ns", "beat_ns", "check_ns"))
+    return min(int(state.pubs[field][index].min()) for field in ("setup_ns", "beat_ns", "check_ns"))
 
 
 def _receiver_due(state: Any) -> int:
     index = state.index[: int(state.misc[im.M_COUNT])]
     if index.size == 0:
         return im.NEVER
-    images = state.images[index]
-    due = int(images["status_ns"].min())
-    missing = images["gaps"] > 0
-    return min(due, int(images["nak_ns"][missing].min())) if missing.any() else due
+    due = int(state.images["status_ns"][index].min())
+    missing = index[state.images["gaps"][index] > 0]
+    return min(due, int(state.images["nak_ns"][missing].min())) if missing.size else due
 
 
 # --- real time ------------------------------------------------------------------------------------
