@@ -25,6 +25,7 @@ asks (`Network.intercept`). Faults hit data and control packets alike.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import itertools
 import shutil
@@ -49,7 +50,7 @@ from tidecast.config import (
     matches,
     topology_from,
 )
-from tidecast.errors import ConfigError, ConnectionLost, NotFound
+from tidecast.errors import ConfigError, ConnectionLost, NotFound, TidecastError
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import Counter
 from tidecast.memory_switch import Packet, Switch
@@ -170,7 +171,9 @@ class SimulatedNode:
     def connect(self, name: str = "test") -> SimulatedConnection:
         """A blocking connection to this node, as `tidecast.sync.connect` returns it."""
         link: Any = self.new_link(name)
-        return SimulatedConnection(link, name)
+        made = SimulatedConnection(link, name)
+        self.network.connections.append(made)
+        return made
 
     def count(self, counter: Counter | str) -> int:
         """A counter summed over all that this node counts, what is gone included.
@@ -234,6 +237,8 @@ class Network:
             reorder=reorder, delay_ns=round(delay_us * 1000), trace=trace,
         )  # fmt: skip
         self.nodes: list[SimulatedNode] = []
+        self.connections: list[SimulatedConnection] = []
+        """To its nodes, also those that were killed; `close` closes what is open of them."""
         self._ids = itertools.count(1)
         self._seeds = itertools.count(seed * 1009 + 1)
         self._lock = threading.RLock()
@@ -463,6 +468,10 @@ class Network:
         """End all nodes and remove their files. Idempotent."""
         for node in list(self.nodes):
             self.kill(node)
+        for connection in self.connections:  # else they would keep their nodes in memory
+            with contextlib.suppress(TidecastError):
+                connection.abandon()
+        self.connections.clear()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def __enter__(self) -> Self:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import weakref
 
 import pytest
 
 import tidecast.sync
 import tidecast.testing
-from tidecast.errors import ConfigError, ConnectionLost, NotFound
+from tidecast.errors import Closed, ConfigError, ConnectionLost, NotFound
 from tidecast.layout import packet as wire
 from tidecast.testing import Network
 
@@ -135,3 +137,19 @@ def test_networks_in_memory_are_told_apart_by_name() -> None:
         one.publish("t", b"x")
         assert near.next(timeout=5.0).data == b"x"
         assert not len(far.poll())
+
+
+def test_a_network_that_is_closed_keeps_nothing_in_memory() -> None:
+    """Nor of nodes that were killed and connections left open: suites make thousands."""
+    with Network() as net:
+        a, b = net.node("a"), net.node("b")
+        publisher, subscription = a.connect().publisher("t"), b.connect().subscribe("t")
+        publisher.publish(b"x")
+        assert subscription.next(1.0).data == b"x"
+        net.kill(b)
+        nodes = [weakref.ref(node.engine) for node in (a, b)]
+    with pytest.raises(Closed):
+        publisher.publish(b"y")
+    del a, b, publisher, subscription, net
+    gc.collect()
+    assert [node() for node in nodes] == [None, None]

@@ -440,6 +440,12 @@ class ConnectionCore:
             self.bell.ring()
         self.link.close()
 
+    def abandon(self) -> None:
+        """Its node is gone for good: let go of all, without a goodbye."""
+        for publisher in list(self._publishers):
+            publisher.fail(Closed("the connection is closed"))
+        self._finish()
+
     def close_at_exit(self) -> None:
         """The process ends: hand over what was collected, end the session."""
         for publisher in list(self._publishers):
