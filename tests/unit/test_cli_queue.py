@@ -78,6 +78,18 @@ def test_verify_names_what_is_corrupt_and_goes_on_behind_it(data_dir: Path) -> N
     assert [p["token"] for p in report["problems"]] == [9]
 
 
+def test_verify_takes_a_damaged_length_in_the_newest_segment_for_no_tail(data_dir: Path) -> None:
+    path = max(queue_directory(data_dir, "orders", 1).glob("*.log"))
+    raw = bytearray(path.read_bytes())
+    length = int.from_bytes(raw[64:68], "little")
+    raw[lay.SEGMENT_HEADER_BYTES + 2 * length + 3] ^= 0x40
+    path.write_bytes(raw)
+    result = tidecast(data_dir, "verify", "orders")
+    assert result.exit_code == 1
+    assert "2 queues, 2397 records" in result.output, "all but those of the one batch"
+    assert "its length is none a batch can have" in result.output
+
+
 def test_verify_finds_records_that_are_there_twice(data_dir: Path) -> None:
     with opened(queue_directory(data_dir, "orders", 0)) as log:
         put(log, b"again", producer=7, base_seq=5, epoch=2)

@@ -12,6 +12,7 @@ from tests.support.logs import SEGMENT_BYTES, opened, put, read_all
 
 from tidecast.errors import CorruptLog, NotFound, StorageError
 from tidecast.layout import segment as lay
+from tidecast.log.damage import next_sound
 from tidecast.log.files import index_name, read_index, segment_name
 from tidecast.log.inspect import list_batches
 from tidecast.log.queue_log import QueueLog
@@ -198,6 +199,15 @@ def test_what_follows_damage_is_found_however_long_it_is(tmp_path: Path) -> None
     log = opened(tmp_path, segment_bytes=1 << 30)
     assert (log.recovered.torn, log.recovered.damaged, log.next_token) == ([], 1, 3)
     log.close()
+
+
+def test_what_is_appended_while_one_looks_follows_no_damage(tmp_path: Path) -> None:
+    filled(tmp_path, 3).close()
+    path = tmp_path / segment_name(0)
+    second, third = (row["position"] for row in list_batches(tmp_path, 2, None))
+    with path.open("rb") as file:
+        assert next_sound(file.fileno(), second + 1, 3, third - 1) == -1
+        assert next_sound(file.fileno(), second + 1, 3, path.stat().st_size) == third
 
 
 def test_what_no_ack_covers_is_cut_off_from_the_first_damage_on(tmp_path: Path) -> None:

@@ -16,24 +16,28 @@ from tidecast.native.packing import unpack_from
 SEARCH_BYTES, OVERLAP_BYTES = 8 << 20, 2 << 20
 
 
-def next_sound(fd: int, position: int, token: int) -> int:
-    """Where the next sound batch at or behind ``position`` starts, its token not below; or -1."""
-    found = _search(fd, position, token, SEARCH_BYTES, OVERLAP_BYTES)
-    if found >= 0 or os.fstat(fd).st_size - position <= SEARCH_BYTES:
+def next_sound(fd: int, position: int, token: int, end: int) -> int:
+    """Where the next sound batch at or behind ``position`` starts, its token not below; or -1.
+
+    ``end``: bytes of the file when it was scanned; what is appended meanwhile follows no damage.
+    """
+    found = _search(fd, position, token, end, SEARCH_BYTES, OVERLAP_BYTES)
+    if found >= 0 or end - position <= SEARCH_BYTES:
         return found
     longest = lay.BATCH_BYTES_MAX  # one that no window above holds
-    return _search(fd, position, token, longest + SEARCH_BYTES, longest)
+    return _search(fd, position, token, end, longest + SEARCH_BYTES, longest)
 
 
-def _search(fd: int, position: int, token: int, window_bytes: int, overlap_bytes: int) -> int:
-    size = os.fstat(fd).st_size
-    while position < size:
-        window: Any = np.empty(min(window_bytes, size - position), dtype=np.uint8)
+def _search(
+    fd: int, position: int, token: int, end: int, window_bytes: int, overlap_bytes: int
+) -> int:
+    while position < end:
+        window: Any = np.empty(min(window_bytes, end - position), dtype=np.uint8)
         n = os.preadv(fd, [window], position)
         at = int(find_batch(window, n, 0, token))
         if at >= 0:
             return position + at
-        if position + n >= size:
+        if position + n >= end or n <= overlap_bytes:
             break
         position += n - overlap_bytes  # a batch may begin in one window and end in the next
     return -1
@@ -46,7 +50,7 @@ def sound_rows(scanner: sc.Scanner) -> Iterator[np.ndarray]:
             yield rows
         found = -1
         if scanner.position < scanner.file_end:
-            found = next_sound(scanner.fd, scanner.position + 1, scanner.token)
+            found = next_sound(scanner.fd, scanner.position + 1, scanner.token, scanner.file_end)
         if found < 0:
             return
         scanner.reset(found)

@@ -130,7 +130,8 @@ class QueueFiles:
             scanner.reset(self._position, self._token)
             _to_the_end(scanner)
             while scanner.cause in DAMAGE:  # a sound batch behind it: damage, and not a torn tail
-                found = next_sound(fd, scanner.position + 1, max(scanner.token, self._token))
+                token = max(scanner.token, self._token)
+                found = next_sound(fd, scanner.position + 1, token, scanner.file_end)
                 if found < 0:
                     break
                 scanner.reset(found)
@@ -168,7 +169,7 @@ class QueueFiles:
                     return int(rows[late[0], C_BASE_TOKEN])
             if scanner.position < scanner.file_end and scanner.cause in DAMAGE:
                 token = max(scanner.token, base)
-                if next_sound(fd, scanner.position + 1, token) >= 0:
+                if next_sound(fd, scanner.position + 1, token, scanner.file_end) >= 0:
                     return token  # it may be in there: to go on behind it would skip it in silence
         finally:
             os.close(fd)

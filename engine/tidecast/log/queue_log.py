@@ -448,7 +448,7 @@ class LogReader:
         w = self.state.w
         fd, position = int(w[st.R_FD]), int(w[st.R_BAD_POSITION])
         scanner = Scanner(fd, os.fstat(fd).st_size)
-        scanner.reset(next_sound(fd, position + 1, 0))
+        scanner.reset(next_sound(fd, position + 1, 0, scanner.file_end))
         if scanner.position < 0:
             return False
         for rows in sound_rows(scanner):

@@ -160,7 +160,7 @@ def _scan(
             rows = scanner.next_rows()
             if not rows.shape[0]:
                 at, token = scanner.position, scanner.token
-                found = next_sound(fd, at + 1, token) if at < size else -1
+                found = next_sound(fd, at + 1, token, size) if at < size else -1
                 if found < 0:
                     break
                 if not sealed:

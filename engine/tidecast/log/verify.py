@@ -15,7 +15,8 @@ import numpy as np
 from tidecast.layout import segment as lay
 from tidecast.log import scan as sc
 from tidecast.log.batch import BAD_LENGTH, CAUSES, SHORT
-from tidecast.log.files import check_segment_header, index_name, read_index, segment_name
+from tidecast.log.damage import next_sound
+from tidecast.log.files import check_segment_header, segment_name
 from tidecast.log.recovery import segments_in
 
 Progress = Callable[[int], None]
@@ -97,7 +98,6 @@ def _segment(report: Report, path: Path, base: int, following: int, progress: Pr
         _bad(report, path, 0, report.next_token, f"tokens {report.next_token}..{base} are missing")
     report.bytes += size
     token, at = base, lay.SEGMENT_HEADER_BYTES
-    index = read_index(path.with_name(index_name(base)))
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         scanner = sc.Scanner(fd, size, base)
@@ -109,15 +109,14 @@ def _segment(report: Report, path: Path, base: int, following: int, progress: Pr
             token = scanner.token
             if scanner.position >= size:
                 break
-            if following < 0 and scanner.cause in (SHORT, BAD_LENGTH):
+            found = next_sound(fd, scanner.position + 1, token, size)
+            if following < 0 and found < 0 and scanner.cause in (SHORT, BAD_LENGTH):
                 report.tail_bytes = size - scanner.position
                 break
             _bad(report, path, scanner.position, token, CAUSES[scanner.cause])
-            later = index[index[:, 1] > scanner.position]
-            later = later[later[:, 1] < size]
-            if not later.shape[0]:
+            if found < 0:
                 break
-            scanner.reset(int(later[0, 1]), int(later[0, 0]))  # go on behind the damage
+            scanner.reset(found)  # go on behind the damage
             progress(scanner.position - at)
             at = scanner.position
     finally:
