@@ -186,6 +186,7 @@ def test_a_redrive_says_what_is_wrong_also_in_a_dry_run(client: Connection) -> N
                     consumer.redrive(after=after, dry_run=dry_run)  # type: ignore[arg-type]
         assert consumer.redrive(key=b"k1", dry_run=True)["records"] == 2
         assert consumer.redrive(key="k1", dry_run=True)["records"] == 2
+        assert consumer.redrive(where="  ", dry_run=True)["records"] == 6
         assert consumer.redrive()["records"] == 6
 
 
@@ -206,3 +207,26 @@ def test_peek_leaves_out_what_is_settled(client: Connection) -> None:
 
         assert seen(100) == [BODIES[i] for i in (0, 3, 4, 6, 7, 8, 9)]
         assert seen(2) == [BODIES[0], BODIES[3]]
+
+
+def test_peek_shows_what_filters_let_pass(client: Connection) -> None:
+    publish(client, *BODIES, keys=3)
+    chosen: dict[str, dict[str, Any]] = {
+        "key": {"key": "k1"}, "prefix": {"key": "k*"}, "text": {"where": 'headers["n"] >= 25'},
+    }  # fmt: skip
+    found = {}
+    for name, options in chosen.items():
+        client.consumer("orders", name, start=Latest(), **options).close()
+        where: dict[str, Any] = {"pattern": "orders", "name": name}
+        client.link.subscription("seek", where | {"start": "earliest"})
+        rows = client.link.subscription("peek", where | {"limit": 100})
+        found[name] = sorted(row["payload"] for row in rows)
+    assert found == {"key": BODIES[1::3], "prefix": BODIES, "text": BODIES[25:]}
+    with client.consumer("orders", "text") as consumer:
+        taken = [consumer.next(5.0) for _ in range(5)]
+        where = {"pattern": "orders", "name": "text", "limit": 100}
+        assert len(client.link.subscription("peek", where)) == 5
+        for message in taken[:2]:
+            message.ack()
+        wait_until(lambda: consumer.info()["outstanding"] == 3, 5.0, "two are settled")
+        assert len(client.link.subscription("peek", where)) == 3

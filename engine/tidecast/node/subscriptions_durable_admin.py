@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -21,6 +22,7 @@ from tidecast.native.packing import unpack_from
 from tidecast.node.subscriptions_durable_checks import (
     check_options,
     check_tokens,
+    keeper,
     start_token,
     unsettled,
 )
@@ -151,19 +153,27 @@ def lanes(subs: DurableSubscriptions, pattern: str, name: str) -> list[tuple[int
 def peek(
     subs: DurableSubscriptions, pattern: str, name: str, limit: int = 10
 ) -> list[dict[str, Any]]:
-    """The next records that are not settled, without delivering them."""
+    """The next records that are not settled, without delivering them.
+
+    What filters will not let pass is left out, by functions what they passed over already. Of each
+    queue PEEK_MAX records are looked at, at most.
+    """
     if not 1 <= limit <= PEEK_MAX:
         raise ConfigError(f"limit: {limit}: allowed 1 to {PEEK_MAX}")
     found: list[dict[str, Any]] = []
     with subs.lock:
-        for (topic, queue), lane in sorted(subs.get(pattern, name).lanes.items()):
+        subscription = subs.get(pattern, name)
+        keeps = keeper(subscription.saved)
+        for (topic, queue), lane in sorted(subscription.lanes.items()):
             assert subs.puller is not None
             puller = subs.puller
-            for token in unsettled(puller, lane):
+            for token in islice(unsettled(puller, lane), PEEK_MAX):
                 if len(found) >= limit:
                     return found
                 record = puller.call(puller.record, lane.here.row, token)
-                found.append({"topic": topic, "queue": queue, "token": token, **decoded(record)})
+                parts = decoded(record)
+                if keeps(record, parts):
+                    found.append({"topic": topic, "queue": queue, "token": token, **parts})
     return found
 
 

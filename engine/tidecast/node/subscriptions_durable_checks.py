@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,10 @@ from tidecast.log.queue_log import QueueLog
 from tidecast.node.subscriptions_durable_state import LaneHere, QueueHere, settled_rows
 from tidecast.queues import window as wi
 from tidecast.queues.attached import AttachedQueue
+from tidecast.queues.filters import FOR_HEADER
 from tidecast.queues.subscription_store import SavedLane, SavedSubscription
 from tidecast.queues.where import where_of
+from tidecast.queues.where_kernels import keeps_record
 
 
 def or_default(chosen: Any, default: Any) -> Any:
@@ -121,29 +123,50 @@ def saved_lanes(
 
 
 def _state_of(puller: Puller, lane: LaneHere) -> tuple[int, np.ndarray, list[tuple[int, int]]]:
-    """What is to be saved of a lane, which it is now; else as `_look_at`."""
-    found = _look_at(puller, lane)
+    """(mark, window, what is settled behind it) of `_look_at`; from now on it is saved."""
+    mark, _, window, beyond = _look_at(puller, lane)
     puller.state.lanes[lane.lane]["dirty"] = 0
-    return found
+    return mark, window, beyond
 
 
-def _look_at(puller: Puller, lane: LaneHere) -> tuple[int, np.ndarray, list[tuple[int, int]]]:
-    """(mark, the window's entries, what is settled behind it), in the puller's thread."""
+def _look_at(puller: Puller, lane: LaneHere) -> tuple[int, int, np.ndarray, list[tuple[int, int]]]:
+    """(mark, cursor, the window's entries, what is settled behind it), in the puller's thread."""
     record = puller.state.lanes[lane.lane]
     mark, cursor = entries.position_of(puller.words, lane.lane)
     out = np.zeros((int(record["w_next"] - record["w_first"]) + 1, 5), dtype=np.int64)
     n = int(wi.export_window(puller.state.lanes, lane.lane, out))
-    return int(mark), out[:n], puller.restored_beyond(lane.lane, int(cursor))
+    return int(mark), int(cursor), out[:n], puller.restored_beyond(lane.lane, int(cursor))
 
 
 def unsettled(puller: Puller, lane: LaneHere) -> Iterator[int]:
-    """Tokens that are not settled, from the watermark to the end of the log."""
-    token, window, beyond = puller.call(_look_at, puller, lane)
+    """Tokens that are not settled, to the end of the log. What a filter passed over is settled."""
+    _, cursor, window, beyond = puller.call(_look_at, puller, lane)
+    yield from window[window[:, 1] != wi.DONE, 0].tolist()
     end = lane.here.log.next_token
-    settled = sorted([*_ranges(window[window[:, 1] == wi.DONE, 0]), *beyond])
-    for first, behind in [*settled, (end, end)]:
-        yield from range(token, min(first, end))
-        token = max(token, behind)
+    for first, behind in [*sorted(beyond), (end, end)]:
+        yield from range(cursor, min(first, end))
+        cursor = max(cursor, behind)
+
+
+def keeper(saved: SavedSubscription) -> Callable[[bytes, dict[str, Any]], bool]:
+    """What says of a record (and its parts) whether a subscription gets it.
+
+    Filters that are functions run in the puller alone: for these it says yes.
+    """
+    key, many = saved.key_pattern.removesuffix("*"), saved.key_pattern.endswith("*")
+    text = where_of(saved.where, key if many else "", saved.headers)
+    program = np.frombuffer(bytearray(text.program), dtype=np.uint8)  # nothing, if all is let pass
+
+    def keeps(record: bytes, parts: dict[str, Any]) -> bool:
+        if parts["headers"].get(FOR_HEADER, saved.name) != saved.name:
+            return False
+        if key and not many and parts["key"] != key.encode():
+            return False
+        return not program.size or bool(
+            keeps_record(program, np.frombuffer(bytearray(record), dtype=np.uint8), 0)
+        )
+
+    return keeps
 
 
 def _ranges(tokens: np.ndarray) -> list[tuple[int, int]]:

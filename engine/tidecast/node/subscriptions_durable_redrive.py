@@ -154,7 +154,8 @@ def redrive(
     """
     if not 1 <= limit <= REDRIVE_MAX:
         raise ConfigError(f"limit: {limit}: allowed 1 to {REDRIVE_MAX}")
-    program = np.frombuffer(bytearray(where_of(where).program), np.uint8) if where else None
+    text = where_of(where or "").program  # nothing, if all is let pass
+    program = np.frombuffer(bytearray(text), np.uint8) if text else None
     try:
         behind = {int(queue): int(token) for queue, token in after or []}
     except (TypeError, ValueError):
