@@ -23,6 +23,7 @@ def _fences(text: str, *languages: str) -> Iterator[tuple[int, str]]:
             yield (token.map or [0])[0] + 2, token.content
 
 
+@functools.cache
 def _anchors(text: str) -> set[str]:
     """The anchors GitHub gives to the headings of a page."""
     anchors: set[str] = set()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import ast
-import functools
 import re
 import subprocess
 import sys
@@ -22,9 +21,15 @@ FUNCTIONS_ALLOWED: dict[str, tuple[int, str]] = {}
 """`path::qualified name` -> (lines at most, why it may not be split)."""
 
 
-@functools.lru_cache(maxsize=2048)
-def _tree(text: str) -> ast.Module:
-    return ast.parse(text)
+NOTHING = ast.Module([], [])
+
+
+def _tree(text: str, *names: str) -> ast.Module:
+    """The syntax of a text; nothing if it has none of ``names``, which the rule is about.
+
+    Parsing all files takes seconds a rule, and keeping the trees a gigabyte.
+    """
+    return ast.parse(text) if not names or any(name in text for name in names) else NOTHING
 
 
 def _imports(tree: ast.Module) -> Iterator[tuple[str, str, int]]:
@@ -67,6 +72,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 def _functions(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, Function]]:
     for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.expr):  # has none
+            continue
         inner = prefix
         if isinstance(child, Function | ast.ClassDef):
             inner = f"{prefix}{child.name}."
@@ -88,7 +95,9 @@ def function_lengths(text: str) -> dict[str, tuple[int, int]]:
 
 
 def function_length(path: str, text: str) -> list[str]:
-    found = []
+    found: list[str] = []
+    if text.count("\n") <= FUNCTION_LINES_MAX:
+        return found
     for name, (lines, line) in function_lengths(text).items():
         allowed, _ = FUNCTIONS_ALLOWED.get(f"{path}::{name}", (FUNCTION_LINES_MAX, ""))
         if lines > allowed:
@@ -99,7 +108,7 @@ def function_length(path: str, text: str) -> list[str]:
 def no_print(path: str, text: str) -> list[str]:
     return [
         f"{node.lineno}: print(); use rich, click.echo or a counter"
-        for node in ast.walk(_tree(text))
+        for node in ast.walk(_tree(text, "print"))
         if isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
         and node.func.id in ("print", "pprint")
@@ -111,7 +120,7 @@ SLEEPS = ("time.sleep", "asyncio.sleep", "anyio.sleep", "trio.sleep")
 
 def no_sleep(path: str, text: str) -> list[str]:
     """`asyncio.sleep(0)` only yields, so it may stay."""
-    tree = _tree(text)
+    tree = _tree(text, "sleep")
     yields = {
         node.func.lineno
         for node in ast.walk(tree)
@@ -128,15 +137,16 @@ def no_sleep(path: str, text: str) -> list[str]:
 
 
 COMPILERS = ("njit", "jit", "cfunc", "vectorize", "guvectorize", "stencil", "generated_jit")
+EXTENDING = ("intrinsic", "register_jitable")
 
 
 def kernels_use_our_decorator(path: str, text: str) -> list[str]:
     banned = {f"numba.{name}" for name in COMPILERS}
     banned |= {f"numba.core.decorators.{name}" for name in COMPILERS}
-    banned |= {f"numba.extending.{name}" for name in ("intrinsic", "register_jitable")}
+    banned |= {f"numba.extending.{name}" for name in EXTENDING}
     return [
         f"{line}: {name}; use the decorators of tidecast.native.jit"
-        for name, line in _uses(_tree(text))
+        for name, line in _uses(_tree(text, *COMPILERS, *EXTENDING))
         if name in banned
     ]
 
@@ -144,16 +154,19 @@ def kernels_use_our_decorator(path: str, text: str) -> list[str]:
 def no_jitclass(path: str, text: str) -> list[str]:
     return [
         f"{line}: {name}; state lives in structured arrays and rings"
-        for name, line in _uses(_tree(text))
+        for name, line in _uses(_tree(text, "jitclass"))
         if name.startswith("numba.") and "jitclass" in name
     ]
+
+
+NATIVE = ("llvmlite", "ctypes", "_ctypes", "cffi")
 
 
 def native_alone_is_native(path: str, text: str) -> list[str]:
     return [
         f"{line}: imports {name}; only tidecast.native may"
-        for bound, name, line in _imports(_tree(text))
-        if name.partition(".")[0] in ("llvmlite", "ctypes", "_ctypes", "cffi")
+        for bound, name, line in _imports(_tree(text, *NATIVE))
+        if name.partition(".")[0] in NATIVE
     ]
 
 
