@@ -153,6 +153,11 @@ def api(admin: BrowserContext, platform: Platform) -> Api:
     return Api(admin, platform.url)
 
 
+def names_of_nodes(api: Api) -> set[str]:
+    """All that the service knows."""
+    return {node["metadata"]["name"] for node in api.ask("GET", "/nodes")["items"]}
+
+
 @contextlib.contextmanager
 def another_engine(
     platform: Platform, api: Api, name: str, topology: str | None = None
@@ -161,6 +166,7 @@ def another_engine(
     data_dir = Path(tempfile.mkdtemp(prefix="tc-"))
     if topology is not None:
         (data_dir / "topology.yaml").write_text(topology)
+    before = names_of_nodes(api)
     token = api.ask("POST", "/enrolments", {"name": name})["token"]
     command = [sys.executable, "-m", "tidecast.cli", "engine", "--data-dir", str(data_dir)]
     log = (data_dir / "engine.log").open("w+")
@@ -178,6 +184,8 @@ def another_engine(
         engine.terminate()
         engine.wait(30)
         log.close()
+        for gone in names_of_nodes(api) - before:  # the platform is that of all modules
+            api.ask("DELETE", f"/nodes/{gone}")
         shutil.rmtree(data_dir, ignore_errors=True)
 
 
