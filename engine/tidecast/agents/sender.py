@@ -28,7 +28,7 @@ from tidecast.agents.publications import (
     RESENDS_MAX,
 )
 from tidecast.agents.remote_acks import acked_up_to, on_ack, put_producer
-from tidecast.agents.sending import counted, send_new_packets, send_repairs
+from tidecast.agents.sending import PROBE_NS_MAX, counted, send_new_packets, send_repairs
 from tidecast.buffers.recorder import record
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
@@ -68,7 +68,6 @@ JOIN_GRACE_NS = 5_000_000
 CHECK_INTERVAL_NS = 100_000_000
 CLOSE_LINGER_NS = 5_000_000_000
 END_REPEATS_MIN = 8
-END_INTERVAL_NS = 10_000_000
 IDLE_SCAN_MAX = 64
 POLL_SKIP_MAX = 8
 RESEND_LINGER_NS_MIN = 100_000
@@ -252,7 +251,7 @@ def _on_status(S, p, pub, now_ns, buffer, at):
         r.progress_ns, r.excluded, r.named = now_ns, 0, 0
         pub.receivers += 1
         if pub.ended > 0:  # it comes late, and is to learn of the end as others did
-            pub.ended, pub.beat_ns, pub.beat_interval_ns = 0, now_ns, END_INTERVAL_NS
+            pub.ended, pub.beat_ns, pub.beat_interval_ns = 0, now_ns, PROBE_NS_MAX
         if now_ns < pub.hold_until_ns:  # others may be on their way
             pub.hold_until_ns = min(pub.hold_until_ns, now_ns + JOIN_GRACE_NS)
     if r.named == 0 and load_u16(buffer, at + wire.LENGTH_AT) > wire.STATUS_BYTES:

@@ -12,6 +12,7 @@ from tidecast.agents import publications as pu
 from tidecast.agents.leave import leave_session
 from tidecast.agents.receiving import STATUS_INTERVAL_NS_FIRST
 from tidecast.agents.sender import CHECK_INTERVAL_NS
+from tidecast.agents.sending import PROBE_NS_MAX
 from tidecast.buffers.counters import CountersFile
 from tidecast.buffers.ring_file import RingInfo, consumers, create_ring, describe
 from tidecast.config import TopicConfig
@@ -221,7 +222,7 @@ def add_publication(
             "setup_ns": now,
             "data_ns": now,
             "beat_ns": now,
-            "beat_interval_ns": 10_000_000,
+            "beat_interval_ns": PROBE_NS_MAX,
             "check_ns": now + CHECK_INTERVAL_NS,
             "index": p,
             "receiver_timeout_ns": int(publication.topic.receiver_timeout_s * 1e9),
