@@ -187,8 +187,19 @@ def _section(name: str, outcome: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
+def _older_sections() -> dict[str, list[str]]:
+    """What RESULTS.md says of each bench, by its name."""
+    found: dict[str, list[str]] = {}
+    section: list[str] = []
+    for line in (HERE / "RESULTS.md").read_text().splitlines():
+        if line.startswith("## "):
+            section = found.setdefault(line.removeprefix("## "), [])
+        section.append(line)
+    return found
+
+
 def write() -> None:
-    """Write RESULTS.md from the kept outcomes."""
+    """Write RESULTS.md from the kept outcomes; of benches without one it says what it said."""
     kept = {p.stem: json.loads(p.read_text()) for p in sorted(OUT.glob("*.json"))}
     if not kept:
         raise SystemExit("nothing to write: run `python -m benchmarks.report run` first")
@@ -198,17 +209,20 @@ def write() -> None:
         f"{config['python']}. Written by `python -m benchmarks.report write`. The floor is the "
         "same system calls or memory operations with no protocol, taken in the same run; ratios "
         "travel between machines, absolute figures do not. Loopback never splits the bundles of "
-        "segmentation offload: `veth` below does, and is the honest figure for a real wire."
+        "segmentation offload: `veth` below does, and is the honest figure for a real wire. A "
+        "section keeps its date until its bench is run again, maybe on another host."
     )
     lines = ["# Results", "", about, ""]
-    for name in [n for n in RUNS if n in kept]:
-        lines += _section(name, kept[name])
+    older = _older_sections()
+    for name in [n for n in RUNS if n in kept or n in older]:
+        section = _section(name, kept[name]) if name in kept else older[name]
+        lines += [*section, ""] if section[-1] else section
     (HERE / "RESULTS.md").write_text("\n".join(lines))
     text = README.read_text()
     if TABLE_BEGIN in text:
         before, _, rest = text.partition(TABLE_BEGIN)
-        after = rest.partition(TABLE_END)[2]
-        table = "\n".join(_readme_table(kept))
+        table_of_before, _, after = rest.partition(TABLE_END)
+        table = "\n".join(_readme_table(kept, table_of_before.splitlines()))
         README.write_text(f"{before}{TABLE_BEGIN}\n{table}\n{TABLE_END}{after}")
 
 
@@ -230,14 +244,17 @@ def _best_peer(outcome: dict[str, Any], figure: str, lowest: bool, near: bool) -
     return f"{_figure(value)} ({peer})"
 
 
-def _readme_table(kept: dict[str, Any]) -> list[str]:
+def _readme_table(kept: dict[str, Any], before: list[str]) -> list[str]:
     lines = [
         "| bench | figure | Tidecast | raw floor | best peer, any packet size |",
         "|---|---|---|---|---|",
     ]
     for name, figure, label in README_FIGURES:
         outcome = kept.get(name)
-        if outcome is None or figure not in outcome["metrics"]:
+        if outcome is None:
+            lines += [row for row in before if row.startswith(f"| {name} | {label} |")]
+            continue
+        if figure not in outcome["metrics"]:
             continue
         floor = outcome["floor"].get(figure, "")
         near = name == "ipc" or figure.startswith("ipc")
