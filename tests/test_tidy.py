@@ -14,7 +14,7 @@ import pytest
 
 from tests.project import CODE, ROOT, Rule, complaints, files, is_text, select
 
-FILE_LINES_MAX = 600
+FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 
 FUNCTIONS_ALLOWED: dict[str, tuple[int, str]] = {}
