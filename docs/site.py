@@ -43,7 +43,7 @@ PYTHON = {
         "Messages, events, errors, settings",
         f"{CLIENT}.message.Message", f"{CLIENT}.message.Batch",
         f"{CLIENT}.consumer_message.DurableMessage", f"{CLIENT}.consumer_message.DurableBatch",
-        f"{CLIENT}.start", "tidecast.events", "tidecast.errors", "tidecast.config",
+        f"{CLIENT}.start", "tidecast.events", "tidecast.errors", "tidecast.config.topology",
     ),
 }  # fmt: skip
 """Page -> its title, and the objects whose docstrings it shows."""

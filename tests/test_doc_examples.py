@@ -14,8 +14,8 @@ import pytest
 from markdown_it import MarkdownIt
 
 from tests.project import ROOT
-from tidecast.config import topology_from
-from tidecast.node.process import Engine
+from tidecast.config.topology import topology_from
+from tidecast.engine.process import Engine
 
 PAGES = (
     "README.md", "docs/QUICKSTART.md", "docs/COMING_FROM.md", "docs/CLIENT.md", "docs/DURABLE.md",

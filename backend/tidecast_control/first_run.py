@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 from sqlmodel import Session
 
-from tidecast.config import default_topology
+from tidecast.config.topology import default_topology
 from tidecast_control.auth import service as auth
 from tidecast_control.kinds import KINDS
 from tidecast_control.kit import repository, resources

@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from tidecast.config import default_data_dir
+from tidecast.config.topology import default_data_dir
 from tidecast.errors import ConfigError
 
 PORT_DEFAULT = 7480

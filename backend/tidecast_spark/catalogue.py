@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Protocol
 
-from tidecast.client.log_client import LogClient
+from tidecast.client.remote.log import LogClient
 from tidecast.errors import AuthError, ConnectionLost, EngineNotRunning
 from tidecast.log.queue_files import QueueFiles, queues_of, topics_of
 

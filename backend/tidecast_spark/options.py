@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tidecast.config import TOPIC_NAME, default_data_dir
+from tidecast.config.topology import TOPIC_NAME, default_data_dir
 from tidecast.errors import ConfigError, NotFound
 from tidecast_spark.catalogue import Catalogue, FileCatalogue, GatewayCatalogue
 from tidecast_spark.parts import ALL_ROWS, KEYS_MAX, TIME_END_NS, TIME_MIN_NS, RowFilter

@@ -55,7 +55,7 @@ def check_engine(options: SinkOptions) -> None:
     if options.servers:
         _check_gateway(options)
         return
-    from tidecast.client.socket_session import EngineControl
+    from tidecast.client.links.socket_session import EngineControl
 
     try:
         with EngineControl(options.data_dir, "spark", options.token or None) as control:

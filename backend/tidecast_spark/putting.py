@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidecast.buffers.writer import append
-from tidecast.client.kernels import bells_of, ring_of
+from tidecast.client.kernels.ports import bells_of, ring_of
 from tidecast.layout import packet as wire
 from tidecast.log.batch import seal_batch
 from tidecast.native.jit import held_kernel, inlined

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from tidecast.client.log_client import LogClient
-from tidecast.client.log_frames import Range
+from tidecast.client.remote.log import LogClient
+from tidecast.client.remote.log_frames import Range
 from tidecast.errors import CorruptLog
 from tidecast.layout import segment as lay
 from tidecast.log.batch import CAUSES

@@ -1,7 +1,7 @@
 """Telemetry: what one sample of an engine says, as JSON in an internal durable topic.
 
 A row is a sample of a topic on a node, of one of its queues, or of a subscription on a queue, over
-``interval_ms``; `tidecast.node.telemetry_samples` says what each counts. Counts are what happened
+``interval_ms``; `tidecast.telemetry.samples` says what each counts. Counts are what happened
 since the sample before; gauges are as they are now. Unknown fields are left alone, missing ones are
 null.
 """

@@ -20,10 +20,10 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from tidecast import codecs, errors, events, sync
+    from tidecast.api.start import Earliest, Latest, Time, Tokens
     from tidecast.client.aio import Connection, Publisher, Subscription, connect
-    from tidecast.client.message import Batch, Message
-    from tidecast.client.outgoing import BatchResult
-    from tidecast.client.start import Earliest, Latest, Time, Tokens
+    from tidecast.client.core.message import Batch, Message
+    from tidecast.client.core.outgoing import BatchResult
     from tidecast.codecs import Json, MsgPack, Raw
     from tidecast.errors import (
         AuthError,
@@ -53,11 +53,11 @@ _ERRORS = (
 )  # fmt: skip
 _HOMES = {
     **dict.fromkeys(("Connection", "Publisher", "Subscription", "connect"), "client.aio"),
-    **dict.fromkeys(("Batch", "Message"), "client.message"),
-    **dict.fromkeys(("Earliest", "Latest", "Time", "Tokens"), "client.start"),
+    **dict.fromkeys(("Batch", "Message"), "client.core.message"),
+    **dict.fromkeys(("Earliest", "Latest", "Time", "Tokens"), "api.start"),
     **dict.fromkeys(("Json", "MsgPack", "Raw"), "codecs"),
     **dict.fromkeys(_ERRORS, "errors"),
-    "BatchResult": "client.outgoing",
+    "BatchResult": "client.core.outgoing",
     "compile_handler": "client.compiled",
 }
 _MODULES = ("codecs", "errors", "events", "sync", "testing")

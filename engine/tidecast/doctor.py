@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidecast.config import (
+from tidecast.config.topology import (
     Topology,
     TransportConfig,
     default_topology,
@@ -145,8 +145,8 @@ def check_cores(place: Place) -> Iterator[Finding]:
 
 def check_engine(place: Place) -> Iterator[Finding]:
     """An engine that runs must answer; none running is no fault."""
-    from tidecast.client.socket_session import EngineControl
-    from tidecast.node.process import read_state, running_pid
+    from tidecast.client.links.socket_session import EngineControl
+    from tidecast.engine.process import read_state, running_pid
 
     pid = running_pid(place.data_dir)
     if pid is None:

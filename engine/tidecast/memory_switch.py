@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from tidecast.layout import packet as wire
 from tidecast.native.memory import address
-from tidecast.node.transports import Memory, TransportRuntime
+from tidecast.node.live.transports import Memory, TransportRuntime
 from tidecast.transport import wire_io as io
 
 REORDER_NS_MIN, REORDER_NS_MAX = 10_000, 40_000

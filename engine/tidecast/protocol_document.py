@@ -22,8 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tidecast.client import socket_frames as frames
-from tidecast.config import NodeConfig, TopicConfig
+from tidecast.api.frames import socket as frames
+from tidecast.config.topology import NodeConfig, TopicConfig
 from tidecast.layout import counters, packet, recorder, ring, segment
 from tidecast.layout.fields import Field, Layout
 
@@ -89,25 +89,29 @@ MESSAGE_FLAGS = {
 
 TIMERS: tuple[tuple[str, str, str], ...] = (
     (
-        "node.tables",
+        "node.live.agent_tables",
         "JOIN_HOLD_NS",
         ("a new publication holds its first DATA back at most so long, for receivers to set up"),
     ),
-    ("agents.sender", "JOIN_GRACE_NS", "and so long behind the first receiver, for others"),
-    ("agents.sender", "SETUP_EAGER_NS", "SETUP repeats while DATA is held back"),
-    ("agents.sender", "SETUP_INTERVAL_NS", "SETUP repeats after that"),
-    ("agents.sender", "SETUP_THROTTLE_NS", "delay of the SETUP that answers WANT_SETUP"),
-    ("agents.receiver", "WANT_INTERVAL_NS", "at most one WANT_SETUP a transport in this time"),
-    ("agents.receiver", "WANT_AGAIN_NS", "WANT_SETUP repeats for a subscription"),
+    ("agents.live.sender", "JOIN_GRACE_NS", "and so long behind the first receiver, for others"),
+    ("agents.live.sender", "SETUP_EAGER_NS", "SETUP repeats while DATA is held back"),
+    ("agents.live.sender", "SETUP_INTERVAL_NS", "SETUP repeats after that"),
+    ("agents.live.sender", "SETUP_THROTTLE_NS", "delay of the SETUP that answers WANT_SETUP"),
+    ("agents.live.receiver", "WANT_INTERVAL_NS", "at most one WANT_SETUP a transport in this time"),
+    ("agents.live.receiver", "WANT_AGAIN_NS", "WANT_SETUP repeats for a subscription"),
     ("topic", "linger_us", "age at which the sender seals an open packet (0: at once)"),
-    ("agents.sending", "NEAR_LIMIT_LINGER_NS", "the least linger while a rate limit holds back"),
     (
-        "agents.sending",
+        "agents.live.sending",
+        "NEAR_LIMIT_LINGER_NS",
+        "the least linger while a rate limit holds back",
+    ),
+    (
+        "agents.live.sending",
         "PROBE_NS_UNKNOWN",
         ("tail-loss probe behind the last DATA, round trip not known"),
     ),
-    ("agents.sending", "PROBE_NS_MIN", "round trip known: 1.5 x it, at least"),
-    ("agents.sending", "PROBE_NS_MAX", "and at most; doubles from there to the heartbeat"),
+    ("agents.live.sending", "PROBE_NS_MIN", "round trip known: 1.5 x it, at least"),
+    ("agents.live.sending", "PROBE_NS_MAX", "and at most; doubles from there to the heartbeat"),
     ("node", "heartbeat_ms", "heartbeat of a silent publication"),
     ("topic", "nak_delay_us", "grace for reordering before the first NAK of a gap"),
     (
@@ -115,10 +119,10 @@ TIMERS: tuple[tuple[str, str, str], ...] = (
         "nak_retry_us",
         "least time between two NAKs of a gap; else its round trip + 4 x deviation",
     ),
-    ("agents.receiving", "NAK_RETRY_NS_UNKNOWN", "the same while the round trip is not known"),
+    ("agents.live.receiving", "NAK_RETRY_NS_UNKNOWN", "the same while the round trip is not known"),
     ("protocol.loss", "RETRY_NS_MAX", "NAKs of a gap back off by doubling up to this"),
     (
-        "agents.sender",
+        "agents.live.sender",
         "RESEND_LINGER_NS_MIN",
         (
             "a packet is not resent twice within this, or within "
@@ -126,17 +130,17 @@ TIMERS: tuple[tuple[str, str, str], ...] = (
         ),
     ),
     (
-        "agents.receiving",
+        "agents.live.receiving",
         "STATUS_INTERVAL_NS_FIRST",
         ("STATUS of a new image; doubles up to the next"),
     ),
-    ("agents.receiving", "STATUS_INTERVAL_NS", "STATUS at the latest"),
+    ("agents.live.receiving", "STATUS_INTERVAL_NS", "STATUS at the latest"),
     (
-        "agents.receiving",
+        "agents.live.receiving",
         "UNREPORTED_NS",
         ("STATUS behind progress that is not reported yet; at once behind 1/8 of the ring"),
     ),
-    ("agents.sender", "CHECK_INTERVAL_NS", "the sender looks for silent and stuck receivers"),
+    ("agents.live.sender", "CHECK_INTERVAL_NS", "the sender looks for silent and stuck receivers"),
     ("topic", "receiver_timeout_s", "a receiver that is silent or stuck so long is dropped"),
     ("node", "image_timeout_s", "a publication that is silent so long has timed out"),
     (
@@ -144,7 +148,11 @@ TIMERS: tuple[tuple[str, str, str], ...] = (
         "close_linger_s",
         ("a closed publication answers NAKs so long while receivers have not left"),
     ),
-    ("node.sessions", "GONE_PATIENCE_S", "rings that are over are kept so long for their readers"),
+    (
+        "node.live.sessions",
+        "GONE_PATIENCE_S",
+        "rings that are over are kept so long for their readers",
+    ),
     ("node.node", "TICK_S", "the conductor looks after stuck readers and drained rings"),
     ("protocol.rate_limit", "BURST_NS", "what a rate limit's bucket holds, or 64 packets if more"),
 )
@@ -164,9 +172,9 @@ LIMITS: tuple[tuple[str, str, str], ...] = (
     ("protocol.loss", "GAPS_MAX", "gaps an image keeps track of"),
     ("protocol.flow_control", "RECEIVERS_MAX", "receivers a publication keeps track of"),
     ("protocol.session_table", "SESSIONS_MAX", "places in an agent's table of sessions"),
-    ("agents.publications", "PUBLICATIONS_MAX", "publications a transport sends"),
-    ("agents.publications", "RESENDS_MAX", "ranges to resend a publication"),
-    ("agents.images", "IMAGES_MAX", "images a transport receives"),
+    ("agents.live.publications", "PUBLICATIONS_MAX", "publications a transport sends"),
+    ("agents.live.publications", "RESENDS_MAX", "ranges to resend a publication"),
+    ("agents.live.images", "IMAGES_MAX", "images a transport receives"),
 )
 
 # --- states: (from, to, why, where in the code) ---------------------------------------------------
@@ -177,37 +185,47 @@ SLOT_STATES: tuple[Transition, ...] = (
     ("EMPTY", "OPEN", "writer opens", "buffers.writer.open_packet"),
     ("OPEN", "OPEN", "writer commits messages", "buffers.writer.commit"),
     ("OPEN", "SEALED", "writer seals: full, flushed, closed", "buffers.writer.seal"),
-    ("OPEN", "SEALED", "sender seals: lingered", "agents.sending._seal_if_old"),
+    ("OPEN", "SEALED", "sender seals: lingered", "agents.live.sending._seal_if_old"),
     ("OPEN", "SEALED", "node seals: writer died", "buffers.writer.close_abandoned"),
     ("SEALED", "OPEN", "next lap", "buffers.writer.open_packet"),
 )
 IMAGE_SLOT_STATES: tuple[Transition, ...] = (
     ("[*]", "EMPTY", "ring made", "buffers.ring_file.create_ring"),
-    ("EMPTY", "SEALED", "packet placed", "agents.receiving.place_packet"),
-    ("EMPTY", "GONE", "given up: lost for good", "agents.receiving._mark_gone"),
-    ("SEALED", "EMPTY", "next lap, packet comes", "agents.receiving.place_packet"),
-    ("SEALED", "GONE", "next lap, given up", "agents.receiving._mark_gone"),
-    ("GONE", "EMPTY", "next lap, packet comes", "agents.receiving.place_packet"),
+    ("EMPTY", "SEALED", "packet placed", "agents.live.receiving.place_packet"),
+    ("EMPTY", "GONE", "given up: lost for good", "agents.live.receiving._mark_gone"),
+    ("SEALED", "EMPTY", "next lap, packet comes", "agents.live.receiving.place_packet"),
+    ("SEALED", "GONE", "next lap, given up", "agents.live.receiving._mark_gone"),
+    ("GONE", "EMPTY", "next lap, packet comes", "agents.live.receiving.place_packet"),
 )
 IMAGE_STATES: tuple[Transition, ...] = (
-    ("[*]", "Unknown", "packet of a wanted topic: ask for SETUP", "agents.receiver._ask_for_setup"),
-    ("Unknown", "Pending", "SETUP came", "agents.receiver._setup_of_unknown"),
-    ("Pending", "Ended", "incarnation is older than a known one", "node.sessions._accept_peer"),
-    ("Pending", "Ignored", "nobody here subscribes", "node.sessions._on_setup"),
-    ("Ignored", "Unknown", "subscriptions changed", "node.sessions.update_wanted"),
-    ("Pending", "Active", "image made, STATUS sent", "node.sessions._make_image"),
-    ("Active", "Closed", "END known and all is here", "agents.receiving.finish_if_complete"),
-    ("Active", "TimedOut", "silent for image_timeout_s", "node.sessions._peer_timeout"),
-    ("Active", "Restarted", "newer incarnation of its node", "node.sessions._accept_peer"),
-    ("Active", "Ignored", "last reader left: LEAVE sent", "node.sessions.look_after_image"),
-    ("TimedOut", "Unknown", "heard again: resumes", "node.sessions._peer_timeout"),
-    ("Closed", "Ended", "readers have drained it", "node.sessions.look_after_image"),
-    ("Restarted", "Ignored", "readers have drained it", "node.sessions.look_after_image"),
+    (
+        "[*]",
+        "Unknown",
+        "packet of a wanted topic: ask for SETUP",
+        "agents.live.receiver._ask_for_setup",
+    ),
+    ("Unknown", "Pending", "SETUP came", "agents.live.receiver._setup_of_unknown"),
+    (
+        "Pending",
+        "Ended",
+        "incarnation is older than a known one",
+        "node.live.sessions._accept_peer",
+    ),
+    ("Pending", "Ignored", "nobody here subscribes", "node.live.sessions._on_setup"),
+    ("Ignored", "Unknown", "subscriptions changed", "node.live.sessions.update_wanted"),
+    ("Pending", "Active", "image made, STATUS sent", "node.live.sessions._make_image"),
+    ("Active", "Closed", "END known and all is here", "agents.live.receiving.finish_if_complete"),
+    ("Active", "TimedOut", "silent for image_timeout_s", "node.live.sessions._peer_timeout"),
+    ("Active", "Restarted", "newer incarnation of its node", "node.live.sessions._accept_peer"),
+    ("Active", "Ignored", "last reader left: LEAVE sent", "node.live.sessions.look_after_image"),
+    ("TimedOut", "Unknown", "heard again: resumes", "node.live.sessions._peer_timeout"),
+    ("Closed", "Ended", "readers have drained it", "node.live.sessions.look_after_image"),
+    ("Restarted", "Ignored", "readers have drained it", "node.live.sessions.look_after_image"),
 )
 CONSUMER_STATES: tuple[Transition, ...] = (
     ("[*]", "ACTIVE", "node adds a reader", "buffers.ring_file.add_consumer"),
-    ("ACTIVE", "EVICTED", "receiver: too far behind", "agents.receiving._evict"),
-    ("ACTIVE", "EVICTED", "node: stuck for receiver_timeout_s", "node.sessions._evict_stuck"),
+    ("ACTIVE", "EVICTED", "receiver: too far behind", "agents.live.receiving._evict"),
+    ("ACTIVE", "EVICTED", "node: stuck for receiver_timeout_s", "node.live.sessions._evict_stuck"),
     ("EVICTED", "ACTIVE", "reader notices: a gap, starts anew", "buffers.reader.skip_lost"),
     ("ACTIVE", "FREE", "subscription ends", "buffers.ring_file.remove_consumer"),
     ("EVICTED", "FREE", "subscription ends", "buffers.ring_file.remove_consumer"),

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidecast.client.blocking import Connection, Publisher, Subscription, connect
-    from tidecast.client.consumer_blocking import Consumer
-    from tidecast.client.consumer_message import DurableBatch, DurableMessage
+    from tidecast.client.consumer.blocking import Consumer
+    from tidecast.client.consumer.message import DurableBatch, DurableMessage
 
 __all__ = [
     "Connection", "Consumer", "DurableBatch", "DurableMessage", "Publisher", "Subscription",
@@ -28,11 +28,13 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tidecast.client import blocking, consumer_blocking, consumer_message
+    from tidecast.client import blocking
+    from tidecast.client.consumer import blocking as consumer_blocking
+    from tidecast.client.consumer import message
 
     home: Any = blocking
     if name.startswith("Durable"):
-        home = consumer_message
+        home = message
     elif name == "Consumer":
         home = consumer_blocking
     value = globals()[name] = getattr(home, name)

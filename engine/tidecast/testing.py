@@ -38,11 +38,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tidecast.agents import images as im
-from tidecast.agents import publications as pu
+from tidecast.agents.live import images as im
+from tidecast.agents.live import publications as pu
+from tidecast.api.link import PublicationGrant, PublicationOptions
 from tidecast.client.blocking import Connection, Publisher
-from tidecast.client.link import PublicationGrant, PublicationOptions
-from tidecast.config import (
+from tidecast.config.topology import (
     NodeConfig,
     TopicConfig,
     Topology,
@@ -50,11 +50,11 @@ from tidecast.config import (
     matches,
     topology_from,
 )
+from tidecast.embedded import EmbeddedLink
 from tidecast.errors import ConfigError, ConnectionLost, NotFound, TidecastError
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import Counter
 from tidecast.memory_switch import Packet, Switch
-from tidecast.node.embedded import EmbeddedLink
 from tidecast.node.node import Node
 from tidecast.node.state import Publication
 

@@ -15,12 +15,11 @@ from tests.conftest import Eventually
 from tests.control.test_link import _engine as made_engine
 from tests.control.test_link import control, engine
 from tests.support.control import Running, Service
+from tidecast.control_link.leases import LinkLeases
+from tidecast.engine.process import Engine
 from tidecast.errors import AuthError, NoResponders, Timeout
-from tidecast.node.control_link_leases import LinkLeases
-from tidecast.node.control_link_views import connect_inside
-from tidecast.node.process import Engine
-from tidecast.queues.lease_scope import directory_id
-from tidecast.queues.leases import (
+from tidecast.queues.leases.scope import directory_id
+from tidecast.queues.leases.store import (
     Acquire,
     Granted,
     LeaseTable,
@@ -33,6 +32,7 @@ from tidecast.queues.leases import (
     Reply,
     Request,
 )
+from tidecast.telemetry.views import connect_inside
 from tidecast_control.db import Database
 from tidecast_control.leases import service as leases
 

@@ -16,12 +16,12 @@ import pytest
 from tests.conftest import Eventually
 from tests.support.control import Running, running
 from tests.support.lab import multicast, topology
-from tidecast.config import load_topology, topology_from
+from tidecast.config.topology import load_topology, topology_from
+from tidecast.control_link.leases import LinkLeases
+from tidecast.control_link.link import ControlLink, load_state, websocket_url
+from tidecast.engine.process import Engine, make_node
 from tidecast.errors import ConfigError
-from tidecast.node.control_link import ControlLink, load_state, websocket_url
-from tidecast.node.control_link_leases import LinkLeases
-from tidecast.node.control_link_views import connect_inside
-from tidecast.node.process import Engine, make_node
+from tidecast.telemetry.views import connect_inside
 from tidecast_control.settings import Settings
 
 RATE_BYTES = 200_000

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from tidecast.config import default_topology
+from tidecast.config.store import TopologyStore
+from tidecast.config.topology import default_topology
+from tidecast.control_link.apply import Applier
+from tidecast.embedded import EmbeddedLink
 from tidecast.errors import Closed
-from tidecast.node import sessions
-from tidecast.node.control_link_apply import Applier
-from tidecast.node.control_link_views import connect_inside
-from tidecast.node.embedded import EmbeddedLink
+from tidecast.node.live import sessions
 from tidecast.node.node import Node
-from tidecast.node.store import TopologyStore
+from tidecast.telemetry.views import connect_inside
 
 REST: dict[str, Any] = {"faults": {}, "traffic": {}, "subscriptions": {}}
 

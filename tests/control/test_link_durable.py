@@ -7,9 +7,9 @@ from typing import Any
 from tests.conftest import Eventually
 from tests.control.test_link import control, engine
 from tests.support.control import Running
-from tidecast.node.control_link_views import connect_inside
-from tidecast.node.process import Engine
+from tidecast.engine.process import Engine
 from tidecast.queues.generator import GeneratorAdapter, Recipe
+from tidecast.telemetry.views import connect_inside
 
 FIXTURES = (control, engine)
 

@@ -13,10 +13,10 @@ from tests.conftest import Eventually
 from tests.support.control import Running, running
 from tests.support.gateways import remote
 from tests.support.lab import topology
-from tidecast.config import topology_from
+from tidecast.config.topology import topology_from
+from tidecast.control_link.link import ControlLink
+from tidecast.engine.process import Engine
 from tidecast.errors import AuthError
-from tidecast.node.control_link import ControlLink
-from tidecast.node.process import Engine
 from tidecast_control.settings import Settings
 
 

@@ -13,8 +13,8 @@ import pytest
 from tests.conftest import Eventually
 from tests.control.test_link import _engine, _node, _topic
 from tests.support.control_process import ControlProcess
-from tidecast.node.control_link_views import connect_inside
-from tidecast.node.process import Engine
+from tidecast.engine.process import Engine
+from tidecast.telemetry.views import connect_inside
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.support.control import Service
-from tidecast.config import derive_topic_id
+from tidecast.config.topology import derive_topic_id
 
 
 def put(api: TestClient, path: str, spec: dict[str, Any], **metadata: Any) -> Any:

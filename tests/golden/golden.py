@@ -16,12 +16,12 @@ import numpy as np
 from tests.support.gateway_frames import frames
 from tests.support.simulation import Stream
 
-from tidecast.agents.puller_state import MEMBER
+from tidecast.agents.puller.state import MEMBER
 from tidecast.buffers.member_ring import MemberFile, publish, put_frame, reserve
 from tidecast.buffers.member_ring import put_ack as put_member_ack
 from tidecast.buffers.recorder import create_recorder, record_from_python
 from tidecast.buffers.ring_file import add_consumer, create_ring
-from tidecast.client import metadata
+from tidecast.client.core import metadata
 from tidecast.layout import counters as counters_lay
 from tidecast.layout import member, segment
 from tidecast.layout import packet as wire

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import strategies as st
 from tests.support import packets as pk
 
-from tidecast.config import TopicConfig
+from tidecast.config.topology import TopicConfig
 from tidecast.layout import packet as wire
 from tidecast.layout.counters import Counter
 from tidecast.native.jit import kernel
-from tidecast.node.setup import decode_setup
+from tidecast.node.live.setup import decode_setup
 from tidecast.protocol.check import check_packet
 from tidecast.testing import Network
 

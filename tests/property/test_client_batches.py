@@ -20,9 +20,9 @@ from tests.unit.test_packet_ring import ROOM, SLOTS
 from tidecast.buffers import reader as rd
 from tidecast.buffers import writer as wr
 from tidecast.buffers.ring_file import consumers
-from tidecast.client import batch_kernels as bk
-from tidecast.client import kernels as ck
-from tidecast.client import metadata
+from tidecast.client.core import metadata
+from tidecast.client.kernels import batches as bk
+from tidecast.client.kernels import ports as ck
 from tidecast.layout import ring as lay
 from tidecast.native.memory import address
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.gateway_frames import FRAMES
 
-from tidecast.client import metadata
-from tidecast.client import remote_frames as rf
-from tidecast.client.link import PublicationOptions
-from tidecast.client.remote_frames import BadFrame, Block
+from tidecast.api.link import PublicationOptions
+from tidecast.client.core import metadata
+from tidecast.client.remote import frames as rf
+from tidecast.client.remote.frames import BadFrame, Block
 
 PARSERS = [rf.from_client, rf.from_gateway]
 Message = tuple[bytes, bytes, int]

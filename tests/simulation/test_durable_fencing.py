@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from tests.simulation.test_durable_remote import SETTINGS, Pair, check_keys, jump_while_clients_wait
 
-from tidecast.client import receipts
-from tidecast.client.link import PublicationOptions
-from tidecast.config import TopicConfig
+from tidecast.api.link import PublicationOptions
+from tidecast.client.core import producer as receipts
+from tidecast.config.topology import TopicConfig
 from tidecast.errors import ConfigError, Conflict, Fenced
 from tidecast.events import ProducerFenced, ProducersExpired, RingDrained, RingDropped
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import QueueCounter
 from tidecast.native.packing import pack_into, unpack_from
-from tidecast.node.durable import Durable
-from tidecast.node.durable_openings import Openings
-from tidecast.node.durable_sources import ring_session
+from tidecast.node.durable.archiver_tables import ring_session
+from tidecast.node.durable.remote_opens import Openings
+from tidecast.node.durable.service import Durable
 from tidecast.protocol.dedup import producer_id
 from tidecast.testing import Network, SimulatedNode
 

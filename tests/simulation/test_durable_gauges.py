@@ -12,14 +12,14 @@ from tests.simulation.test_durable_leases import TOPIC, cluster, durable
 from tests.simulation.test_durable_owners import hand_over
 from tests.support.durable import Platform, platform
 
+from tidecast.control_link.browse import purge
 from tidecast.errors import StorageError
 from tidecast.layout.counters import QUEUE_GAUGES
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.log.files import segment_name
 from tidecast.log.queue_log import QueueLog
-from tidecast.node.control_link_browse import purge
-from tidecast.node.durable import TICK_S, Durable
-from tidecast.node.durable_topic import DurableTopic
+from tidecast.node.durable.service import TICK_S, Durable
+from tidecast.node.durable.topic import DurableTopic
 
 SEGMENT = 1 << 16
 Gauges = dict[str, list[int]]

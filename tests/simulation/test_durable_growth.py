@@ -32,7 +32,7 @@ def test_a_growth_that_the_disk_refuses_changes_nothing_and_comes_later(
 
         publish(0, 100)
         with monkeypatch.context() as disk:
-            disk.setattr("tidecast.node.durable_topic.write_atomically", refused)
+            disk.setattr("tidecast.node.durable.topic.write_atomically", refused)
             with pytest.raises(StorageError, match="No space left"):
                 one.node.edit_topic("orders", {"queues": 5})
             publish(100, 200)

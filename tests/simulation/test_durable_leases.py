@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from tests.support.durable import rows_of
 
-from tidecast.config import TopicConfig
+from tidecast.config.topology import TopicConfig
 from tidecast.errors import (
     ConfigError,
     CorruptLog,
@@ -27,11 +27,11 @@ from tidecast.errors import (
 from tidecast.events import PublisherWaits, QueuesLost, QueuesReleased, QueuesTaken
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.log.takeover import Owner
-from tidecast.node import tables
-from tidecast.node.durable_topic import DurableTopic
-from tidecast.queues.lease_file import NAME, LeaseFile
-from tidecast.queues.lease_scope import ScopedLeases
-from tidecast.queues.leases import (
+from tidecast.node.durable.topic import DurableTopic
+from tidecast.node.live import agent_tables
+from tidecast.queues.leases.file import NAME, LeaseFile
+from tidecast.queues.leases.scope import ScopedLeases
+from tidecast.queues.leases.store import (
     Acquire,
     Granted,
     LeaseTable,
@@ -295,7 +295,7 @@ def test_a_publisher_that_can_reach_nobody_is_told_and_goes_on_with_the_lease(
         b = one.node("b")
         publisher = b.connect().publisher("orders")
         [mine] = b.engine.pubs.values()
-        tables.remove_publication(b.engine, mine)
+        agent_tables.remove_publication(b.engine, mine)
         mine.runtime = None  # as one on transport ipc
         publisher.publish(b"1")
         one.net.run(5e6)

@@ -14,7 +14,7 @@ import pytest
 from tests.simulation.test_durable_remote import SETTINGS, Pair, check_keys, jump_while_clients_wait
 
 from tidecast.buffers.recorder import read_records
-from tidecast.config import TopicConfig
+from tidecast.config.topology import TopicConfig
 from tidecast.errors import Fenced, Timeout
 from tidecast.events import ProducerHole
 from tidecast.layout import packet as wire

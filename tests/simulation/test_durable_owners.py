@@ -14,17 +14,17 @@ import pytest
 from tests.simulation.test_durable_leases import LEASE_S, TOPIC, Cluster, cluster, durable, told
 from tests.support.durable import rows_of
 
-from tidecast.client.start import Latest
-from tidecast.config import TopicConfig
+from tidecast.api.start import Latest
+from tidecast.config.topology import TopicConfig
 from tidecast.errors import Fenced, NotFound, StorageError
 from tidecast.events import ConsumerStandsBy, QueuesTaken
 from tidecast.layout.segment import SEGMENT_HEADER_BYTES
 from tidecast.log.files import segment_name
 from tidecast.log.queue_files import QueueFiles, queues_of, topics_of
 from tidecast.log.takeover import Owner, Owners
-from tidecast.node import durable_upkeep
-from tidecast.node.durable_topic import DurableTopic
-from tidecast.node.subscriptions_durable_checks import restored
+from tidecast.node.consumers.checks import restored
+from tidecast.node.durable import maintenance
+from tidecast.node.durable.topic import DurableTopic
 from tidecast.queues.adapter import Record, pack, restamp
 from tidecast.queues.subscription_store import SavedLane
 from tidecast.testing import SimulatedNode
@@ -143,7 +143,7 @@ def test_a_consumer_may_open_a_subscription_before_its_engine_has_the_queues(
 @pytest.fixture
 def all_are_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever hands over begins new segments, however small the old ones are."""
-    monkeypatch.setattr(durable_upkeep, "COPIED_BYTES_MAX", SEGMENT_HEADER_BYTES)
+    monkeypatch.setattr(maintenance, "COPIED_BYTES_MAX", SEGMENT_HEADER_BYTES)
 
 
 @pytest.mark.usefixtures("all_are_sealed")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tests.support.durable import Platform, platform, rows_of
 
-from tidecast.config import TopicConfig, topology_from
+from tidecast.config.topology import TopicConfig, topology_from
 from tidecast.errors import (
     ConfigError,
     ConnectionLost,
@@ -29,7 +29,7 @@ from tidecast.events import DiskBack, DiskRefused, ProducerFenced, RingDrained, 
 from tidecast.layout import segment as lay
 from tidecast.log.files import segment_name
 from tidecast.native.files import F_ERRNO, F_ROOM_BYTES, F_SYNC_ERRNO
-from tidecast.node.durable_topic import DurableTopic
+from tidecast.node.durable.topic import DurableTopic
 from tidecast.protocol import dedup
 
 
@@ -447,7 +447,7 @@ def test_a_second_engine_that_dies_amid_the_move_leaves_nothing_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its ring has no room for all that the first one's held: both go on, in order."""
-    monkeypatch.setattr("tidecast.node.durable_upkeep.drain_leftovers", lambda durable: None)
+    monkeypatch.setattr("tidecast.node.durable.maintenance.drain_leftovers", lambda durable: None)
     with platform(history_bytes=1 << 18, fsync="batch") as one:
         publisher = one.publisher(producer="p")
         sent = [b"%d" % i + bytes(1000) for i in range(120)]

@@ -17,7 +17,7 @@ from tests.support.durable import rows_of
 from tidecast.agents.events import E_EVICTED
 from tidecast.buffers.ring_file import consumers, describe
 from tidecast.buffers.slots import control_at, control_word
-from tidecast.config import TopicConfig, shm_dir
+from tidecast.config.topology import TopicConfig, shm_dir
 from tidecast.errors import Fenced, NotFound, SequenceGap, StorageError, Timeout
 from tidecast.events import ProducerFenced, PublisherRefused, RingDrained
 from tidecast.layout import packet as wire
@@ -25,10 +25,10 @@ from tidecast.layout import ring as lay
 from tidecast.layout.counters import QueueCounter
 from tidecast.memory_switch import Packet
 from tidecast.native.packing import pack_into
-from tidecast.node import durable_sources
-from tidecast.node.durable_sources import ring_session
-from tidecast.node.leftovers import dead_nodes
-from tidecast.node.sessions import handle
+from tidecast.node.durable import archiver_tables
+from tidecast.node.durable.archiver_tables import ring_session
+from tidecast.node.live.sessions import handle
+from tidecast.node.shm_directory import dead_nodes
 from tidecast.testing import Network, SimulatedNode
 
 SUBSCRIPTION = lay.CONSUMER_SUBSCRIPTION_AT // 8
@@ -334,7 +334,7 @@ def test_a_ring_that_another_engine_removes_does_not_keep_one_from_starting(
                 gone.append(path)
             return ring_session(ring)
 
-        monkeypatch.setattr(durable_sources, "ring_session", looked_at)
+        monkeypatch.setattr(archiver_tables, "ring_session", looked_at)
         two.crash(two.b)
         assert gone
         two.publisher(producer="billing").publish(b"b", ack="durable")

@@ -13,7 +13,7 @@ from tests.support.simulation import (
     transfer,
 )
 
-from tidecast.config import FaultSettings
+from tidecast.config.topology import FaultSettings
 from tidecast.errors import ConfigError, NoResponders
 from tidecast.events import (
     ImageGone,
@@ -245,7 +245,7 @@ def test_a_quarantined_node_cannot_inject_or_hold_back() -> None:
 
 def test_another_topic_under_the_same_id_is_refused_and_told() -> None:
     with Network(seed=10) as net:
-        from tidecast.config import TopicConfig
+        from tidecast.config.topology import TopicConfig
 
         a = net.node("a", topics=[TopicConfig(name="prices", id=9)])
         b = net.node("b", topics=[TopicConfig(name="orders", id=9)])

@@ -14,7 +14,7 @@ from tests.support.simulation import (
 )
 
 from tidecast import Earliest, Latest
-from tidecast.agents.publications import NAMES_KEPT_MAX
+from tidecast.agents.live.publications import NAMES_KEPT_MAX
 from tidecast.errors import NoResponders
 from tidecast.events import ImageGone, ReceiverJoined
 from tidecast.layout import packet as wire

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tidecast.queues.leases import (
+from tidecast.queues.leases.store import (
     EPOCH_MAX,
     Acquire,
     Fence,

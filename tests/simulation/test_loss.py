@@ -15,7 +15,7 @@ from tests.support.simulation import (
     transfer,
 )
 
-from tidecast.config import FaultSettings
+from tidecast.config.topology import FaultSettings
 from tidecast.layout import packet as wire
 from tidecast.memory_switch import Packet
 from tidecast.testing import TRANSPORT, Network

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.support.simulation import Reader, Stream, network_of, transfer
 
-from tidecast.config import TopicConfig
+from tidecast.config.topology import TopicConfig
 from tidecast.testing import Network
 
 

@@ -18,7 +18,7 @@ from tests.support.lab import Lab, Platform, open_lab, topology
 from tests.support.process import Process
 from tests.support.spark_logs import STEP_NS, TIME_NS
 
-from tidecast.client.socket_session import EngineControl
+from tidecast.client.links.socket_session import EngineControl
 from tidecast_spark.jobs.archive import archive
 from tidecast_spark.jobs.replay import replay
 from tidecast_spark.source import TidecastDataSource

@@ -164,7 +164,7 @@ def test_what_the_engine_refuses_is_said_before_any_task(
     def refuse(*_: object) -> None:
         raise AuthError("wrong token")
 
-    monkeypatch.setattr("tidecast.client.socket_session.EngineControl", refuse)
+    monkeypatch.setattr("tidecast.client.links.socket_session.EngineControl", refuse)
     with pytest.raises(AuthError, match="option token: wrong token"):
         source(platform, "out").writer(SCHEMA, False)
 

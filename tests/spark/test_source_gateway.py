@@ -19,12 +19,12 @@ from tests.support.lab import free_port
 from tests.support.log_gateways import TOKEN, key, open_log_gateway
 from tests.support.spark_logs import Record, append, records
 
-from tidecast.client import log_frames as lf
-from tidecast.client.log_client import LogClient
-from tidecast.client.remote_frames import BadFrame, encode
+from tidecast.client.remote import log_frames as lf
+from tidecast.client.remote.frames import BadFrame, encode
+from tidecast.client.remote.log import LogClient
 from tidecast.errors import AuthError, ConfigError, ConnectionLost, EngineNotRunning, NotFound
+from tidecast.gateway.server import Gateway
 from tidecast.layout.counters import GatewayCounter
-from tidecast.node.gateway import Gateway
 from tidecast_spark.source import TidecastDataSource
 
 KEYS = {

@@ -9,8 +9,8 @@ import os
 import sys
 from pathlib import Path
 
-from tidecast.client.link import PublicationOptions
-from tidecast.client.socket_link import SocketLink
+from tidecast.api.link import PublicationOptions
+from tidecast.client.links.socket import SocketLink
 
 link = SocketLink.connect(Path(sys.argv[1]), "victim")
 link.open_publication("a", PublicationOptions())

@@ -18,12 +18,12 @@ import numpy as np
 
 from tests.support.logs import blocks
 from tidecast.client.blocking import Connection, Publisher
-from tidecast.config import Topology, topology_from, with_identity
+from tidecast.config.topology import Topology, topology_from, with_identity
+from tidecast.embedded import EmbeddedLink
 from tidecast.log import batch as bt
 from tidecast.log.building import check, record_table, records
-from tidecast.node.durable import Durable
-from tidecast.node.durable_topic import DurableTopic
-from tidecast.node.embedded import EmbeddedLink
+from tidecast.node.durable.service import Durable
+from tidecast.node.durable.topic import DurableTopic
 from tidecast.node.node import Node
 
 _OUT = record_table()

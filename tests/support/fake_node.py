@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-from tidecast.buffers.counters import CountersFile
-from tidecast.client.link import (
+from tidecast.api.link import (
     ConsumerGrant,
     ConsumerOptions,
     PublicationGrant,
@@ -22,7 +21,14 @@ from tidecast.client.link import (
     SubscriptionGrant,
     SubscriptionOptions,
 )
-from tidecast.config import FaultSettings, TopicConfig, Topology, topology_from, with_identity
+from tidecast.buffers.counters import CountersFile
+from tidecast.config.topology import (
+    FaultSettings,
+    TopicConfig,
+    Topology,
+    topology_from,
+    with_identity,
+)
 from tidecast.errors import Conflict, NoResponders, NotFound
 from tidecast.events import Event
 from tidecast.layout.ring import DOORBELL_BYTES, DOORBELL_FIRST_CLIENT, DOORBELLS_MAX
@@ -177,7 +183,7 @@ class FakeNode:
 
 
 def main(data_dir: Path) -> None:
-    from tidecast.node.process import run_engine
+    from tidecast.engine.process import run_engine
 
     def on_ready(*_: Any) -> None:
         sys.stdout.write("ready\n")

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tidecast.client import remote_frames as rf
-from tidecast.client.link import ConsumerOptions, PublicationOptions, SubscriptionOptions
-from tidecast.client.socket_frames import Failure
+from tidecast.api.frames.socket import Failure
+from tidecast.api.link import ConsumerOptions, PublicationOptions, SubscriptionOptions
+from tidecast.client.remote import frames as rf
 from tidecast.events import AccessDenied
 
 FRAMES: list[tuple[rf.Frame, bytes]] = [

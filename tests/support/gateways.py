@@ -6,8 +6,8 @@ from typing import Any
 
 import tidecast.sync
 from tests.support.lab import Lab, free_port, topology
-from tidecast.node.embedded import EmbeddedLink
-from tidecast.node.gateway import Gateway
+from tidecast.embedded import EmbeddedLink
+from tidecast.gateway.server import Gateway
 
 TOKEN = "a-token-of-tests"
 TIMEOUT_S = 20.0

@@ -21,7 +21,7 @@ import yaml
 
 import tidecast.sync
 from tests.support.process import COMMAND_TIMEOUT_S, ROOT, Child, Process, Text
-from tidecast.config import shm_dir
+from tidecast.config.topology import shm_dir
 
 if TYPE_CHECKING:
     from tests.support.nursery import Nursery
@@ -107,14 +107,14 @@ class Platform:
 
     def overview(self) -> Any:
         """Publications, images and receivers, as the engine tells."""
-        from tidecast.client.socket_session import EngineControl
+        from tidecast.client.links.socket_session import EngineControl
 
         with EngineControl(self.directory) as control:
             return control.overview()
 
     def counters(self, kind: str) -> dict[str, int]:
         """Counters of all entities of a kind, added up."""
-        from tidecast.client.socket_session import EngineControl
+        from tidecast.client.links.socket_session import EngineControl
 
         total: dict[str, int] = {}
         with EngineControl(self.directory) as control:
@@ -146,7 +146,7 @@ class Lab:
         return made
 
     def _end_detached(self, platform: Platform) -> None:
-        from tidecast.node.process import running_pid
+        from tidecast.engine.process import running_pid
 
         pid = running_pid(platform.directory)
         if pid:

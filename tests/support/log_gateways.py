@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tidecast.access import Access, Scope, digest_of
-from tidecast.node.gateway import Gateway
+from tidecast.gateway.server import Gateway
 
 TOKEN = "a-token-of-tests"
 

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tidecast.buffers.ring_file import add_consumer, create_ring, describe, remove_consumer
-from tidecast.client import kernels
-from tidecast.client.link import (
+from tidecast.api.link import (
     ConsumerGrant,
     ConsumerOptions,
     PublicationGrant,
@@ -18,7 +16,9 @@ from tidecast.client.link import (
     SubscriptionGrant,
     SubscriptionOptions,
 )
-from tidecast.config import check_pattern, check_topic_name, matches
+from tidecast.buffers.ring_file import add_consumer, create_ring, describe, remove_consumer
+from tidecast.client.kernels import ports
+from tidecast.config.topology import check_pattern, check_topic_name, matches
 from tidecast.errors import Closed, ConnectionLost, EngineNotRunning, NoResponders, NotFound
 from tidecast.events import EngineBack, EngineLost, Event, ImageAvailable, ImageGone
 from tidecast.layout import packet as wire
@@ -100,7 +100,7 @@ class LoopLink:
         """Events for the client; rings its doorbell."""
         with self._lock:
             self._events += events
-        kernels.ring_line(self.bells, self.doorbell)
+        ports.ring_line(self.bells, self.doorbell)
 
     def open_publication(self, topic: str, options: PublicationOptions) -> PublicationGrant:
         self._check()

@@ -32,10 +32,10 @@ Environment = Mapping[str, str]
 REQUEST_BYTES_MAX = 1 << 17
 WARM_MESSAGES = 300
 MODULES = (
-    "tests.support.roles", "tidecast.cli.engine", "tidecast.client.remote",
-    "tidecast.client.remote_consumers", "tidecast.client.socket_session",
-    "tidecast.node.admission", "tidecast.node.gateway", "tidecast.node.process",
-    "tidecast.node.telemetry",
+    "tests.support.roles", "tidecast.cli.engine", "tidecast.client.remote.link",
+    "tidecast.client.remote.consumers", "tidecast.client.links.socket_session",
+    "tidecast.engine.admission", "tidecast.gateway.server", "tidecast.engine.process",
+    "tidecast.telemetry.sampling",
 )  # fmt: skip
 """What engines and clients import as they run."""
 
@@ -144,8 +144,8 @@ def warm() -> None:
     """Run what engines and clients run, so that what is forked later has it in memory."""
     import tidecast.sync
     from tests.support.lab import multicast, topology
-    from tidecast.config import topology_from
-    from tidecast.node.embedded import EmbeddedLink
+    from tidecast.config.topology import topology_from
+    from tidecast.embedded import EmbeddedLink
 
     for module in MODULES:
         importlib.import_module(module)

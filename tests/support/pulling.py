@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from tidecast.agents.puller_observer import Dead, Observer
-from tidecast.agents.puller_shell import Puller
+from tidecast.agents.puller.observer import Dead, Observer
+from tidecast.agents.puller.runtime import Puller
 from tidecast.buffers import member_ring as mr
 from tidecast.layout import member as lay
 from tidecast.layout import ring as rl
 from tidecast.layout import segment as seg
 from tidecast.log.building import BatchBuilder
 from tidecast.log.queue_log import QueueLog
-from tidecast.queues.cursor import SHARES
+from tidecast.queues.cache.cursor import SHARES
 from tidecast.queues.mapper import hash_of
 from tidecast.queues.sources import Fetched, LogSource
 
@@ -49,7 +49,7 @@ class Seen(Observer):
         self.settles = True
 
     def dead(self, dead: Dead) -> None:
-        from tidecast.agents.puller_entries import settle_dead
+        from tidecast.agents.puller.entries import settle_dead
 
         self.deaths.append(dead)
         if self.settles and self.puller is not None:
@@ -241,14 +241,14 @@ class Rig:
     def run(self, advance_ns: int = 0) -> int:
         self.now += advance_ns
         if advance_ns:
-            from tidecast.agents.puller_entries import hurry_timers
+            from tidecast.agents.puller.entries import hurry_timers
 
             hurry_timers(self.puller.words)
         return self.puller.settle_down(self.now)
 
     def position(self, lane: int) -> tuple[int, int]:
         """(watermark, cursor)."""
-        from tidecast.agents.puller_entries import position_of
+        from tidecast.agents.puller.entries import position_of
 
         mark, cursor = position_of(self.puller.words, lane)
         return int(mark), int(cursor)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import tidecast.sync
-from tidecast.client.start import Earliest
+from tidecast.api.start import Earliest
 
 NUMBER = struct.Struct("<Q")
 

@@ -24,9 +24,9 @@ from tests.support.lab import Lab, Platform, multicast, topology
 from tests.support.process import Child
 from tests.support.roles import NUMBER
 
-from tidecast.client.socket_session import EngineControl
-from tidecast.config import FaultSettings, TopicConfig
-from tidecast.node.durable_topic import DurableTopic
+from tidecast.client.links.socket_session import EngineControl
+from tidecast.config.topology import FaultSettings, TopicConfig
+from tidecast.node.durable.topic import DurableTopic
 
 TOPIC: dict[str, Any] = {"name": "orders", "mode": "durable", "queues": 3,
                          "segment_bytes": 1 << 20, "fsync_interval_ms": 5}  # fmt: skip

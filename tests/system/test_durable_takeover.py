@@ -15,8 +15,8 @@ from tests.support.durable import rows_of
 from tests.support.lab import Lab, Platform, multicast, topology
 from tests.support.roles import NUMBER
 
-from tidecast.config import TopicConfig
-from tidecast.node.durable_topic import DurableTopic
+from tidecast.config.topology import TopicConfig
+from tidecast.node.durable.topic import DurableTopic
 from tidecast.queues.subscription_store import SubscriptionStore, read_subscription
 
 TOPIC: dict[str, Any] = {"name": "orders", "mode": "durable", "owner": "*", "queues": 2,

@@ -19,8 +19,8 @@ from tests.support.lab import Lab, Platform, topology
 from tests.support.proxy import Proxy
 
 import tidecast
+from tidecast.engine.process import read_state
 from tidecast.events import GatewayBack, GatewayLost
-from tidecast.node.process import read_state
 
 TIMEOUT_S = 30.0
 

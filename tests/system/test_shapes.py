@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import Eventually
 from tests.support.lab import Lab, Platform, free_port, multicast, topology
 
-from tidecast.config import topology_from
+from tidecast.config.topology import topology_from
 from tidecast.errors import PayloadTooLarge, Timeout
 from tidecast.events import PublisherUnheard
 from tidecast.sync import Connection

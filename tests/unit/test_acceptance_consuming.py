@@ -14,9 +14,9 @@ import pytest
 from tests.conftest import Eventually
 from tests.support.pulling import S_NS, Got, Rig, drain, fill, payloads, rig
 
-from tidecast.agents.puller_entries import pause_lane
+from tidecast.agents.puller.entries import pause_lane
 from tidecast.log.queue_log import QueueLog
-from tidecast.queues import cursor as cu
+from tidecast.queues.cache import cursor as cu
 
 
 def blocks_used(r: Rig) -> int:

@@ -17,12 +17,14 @@ import pytest
 from tests.project import ROOT
 from tests.support.fake_node import FakeNode
 
-from tidecast.client import socket_frames as frames
-from tidecast.client import socket_session
-from tidecast.client.link import Link, PublicationOptions, SubscriptionOptions
-from tidecast.client.socket_link import SocketLink
-from tidecast.client.socket_session import EngineControl, dial, receive_frame
-from tidecast.config import FaultSettings, TopicConfig, default_topology, load_topology
+from tidecast.api.frames import socket as frames
+from tidecast.api.link import Link, PublicationOptions, SubscriptionOptions
+from tidecast.client.links import socket_session
+from tidecast.client.links.socket import SocketLink
+from tidecast.client.links.socket_session import EngineControl, dial, receive_frame
+from tidecast.config.store import TopologyStore
+from tidecast.config.topology import FaultSettings, TopicConfig, default_topology, load_topology
+from tidecast.engine.admission import AdmissionServer
 from tidecast.errors import (
     AuthError,
     Closed,
@@ -41,8 +43,6 @@ from tidecast.errors import (
 )
 from tidecast.events import EngineBack, EngineLost, Gap, PeerJoined
 from tidecast.layout.ring import DOORBELL_BYTES
-from tidecast.node.admission import AdmissionServer
-from tidecast.node.store import TopologyStore
 
 Eventually = Callable[..., None]
 

@@ -14,17 +14,17 @@ from tests.support.lab import free_port
 
 from tidecast import sync
 from tidecast.agents.guard import PAUSE_S_MAX, STUCK_FAULTS, Guard
-from tidecast.agents.puller_shell import Puller
+from tidecast.agents.puller.runtime import Puller
 from tidecast.buffers.recorder import read_records
-from tidecast.config import NodeConfig, Topology, TransportConfig, topology_from
+from tidecast.config.topology import NodeConfig, Topology, TransportConfig, topology_from
+from tidecast.embedded import EmbeddedLink
 from tidecast.errors import ConnectionLost
 from tidecast.events import EngineFault, ImageGone
 from tidecast.layout import member as mem
 from tidecast.layout import ring as lay
 from tidecast.layout.recorder import Code
 from tidecast.native.mapped import MappedFile
-from tidecast.node.durable_agent import ArchiverRuntime
-from tidecast.node.embedded import EmbeddedLink
+from tidecast.node.durable.archiver import ArchiverRuntime
 from tidecast.node.node import Node
 
 PATIENCE_S = 60.0

@@ -14,16 +14,16 @@ from tests.support.feeds import RECIPE, made
 from tests.unit.test_consumer import take, topology
 
 import tidecast.sync
+from tidecast.api.start import Earliest, Latest, Time, Tokens
 from tidecast.bench.measure import wait_until
-from tidecast.client.start import Earliest, Latest, Time, Tokens
+from tidecast.embedded import EmbeddedLink
 from tidecast.errors import ConfigError, Conflict, ConnectionLost, NotFound
 from tidecast.events import QueueUnreadable, RecordsGone
-from tidecast.node.attached import made_by
-from tidecast.node.control_link_queues import Times, samples
-from tidecast.node.embedded import EmbeddedLink
+from tidecast.node.consumers.adapters import made_by
 from tidecast.queues import attached
 from tidecast.queues.generator import GeneratorAdapter
 from tidecast.sync import Connection
+from tidecast.telemetry.queues import Times, samples
 
 
 @contextmanager

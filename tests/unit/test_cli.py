@@ -30,11 +30,11 @@ from tidecast.cli.splitting import splitter_of
 from tidecast.cli.subscription import _table
 from tidecast.cli.top import ROWS_SHOWN_MAX
 from tidecast.cli.topic import _SETTINGS
-from tidecast.config import TopicConfig, default_topology, load_topology
+from tidecast.config.topology import TopicConfig, default_topology, load_topology
+from tidecast.engine.process import Engine
 from tidecast.errors import ConfigError
 from tidecast.layout import counters as cl
 from tidecast.layout.counters import Counter
-from tidecast.node.process import Engine
 
 
 @pytest.fixture

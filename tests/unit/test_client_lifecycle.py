@@ -16,7 +16,7 @@ from tests.support.clients import loop_client, loop_link
 from tests.support.loop_link import LoopLink, ReconnectingLoopLink
 
 import tidecast.sync
-from tidecast.client.link import Link
+from tidecast.api.link import Link
 from tidecast.codecs import Json, MsgPack, Raw
 from tidecast.errors import (
     Closed,

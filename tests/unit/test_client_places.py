@@ -10,7 +10,7 @@ import pytest
 
 from tidecast.buffers import reader as rd
 from tidecast.buffers.ring_file import add_consumer, create_ring
-from tidecast.client.images import Image, Place
+from tidecast.client.core.image import Image, Place
 from tidecast.events import ImageAvailable
 from tidecast.layout import ring as lay
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support.clients import loop_client
 from tests.support.loop_link import LoopLink
 
-from tidecast.client.publisher import COLLECTED_MAX
+from tidecast.client.core.publisher import COLLECTED_MAX
 from tidecast.errors import (
     BackPressure,
     Closed,

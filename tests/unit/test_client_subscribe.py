@@ -14,7 +14,7 @@ from tests.support.clients import loop_client
 from tests.support.loop_link import LoopLink
 
 import tidecast
-from tidecast.client import batch_kernels
+from tidecast.client.kernels import batches as batch_kernels
 from tidecast.errors import Closed, CodecError, ConfigError, GapError, Timeout
 from tidecast.events import Gap, ImageAvailable, ImageGone
 from tidecast.layout import ring as lay

@@ -11,11 +11,11 @@ import pytest
 
 from tidecast import sync
 from tidecast.buffers.recorder import read_records
-from tidecast.config import NodeConfig, Topology, TransportConfig, topology_from
+from tidecast.config.topology import NodeConfig, Topology, TransportConfig, topology_from
+from tidecast.embedded import EmbeddedLink
 from tidecast.events import EngineFault
 from tidecast.native.mapped import MappedFile
 from tidecast.node.conductor import REPEATED_PAUSE_S
-from tidecast.node.embedded import EmbeddedLink
 from tidecast.node.node import Node
 
 PATIENCE_S = 60.0
@@ -82,7 +82,7 @@ def test_a_tick_that_fails_ends_neither_jobs_nor_other_parts_of_the_tick(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticked = threading.Event()
-    monkeypatch.setattr("tidecast.node.sessions.try_refused", lambda *_: broken())
+    monkeypatch.setattr("tidecast.node.live.sessions.try_refused", lambda *_: broken())
     monkeypatch.setattr(node.durable, "tick", lambda _: ticked.set())
     assert ticked.wait(PATIENCE_S)
     settle(node)

@@ -6,8 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tidecast import config
-from tidecast.config import (
+from tidecast.config import topology as config
+from tidecast.config.check import parse_bytes, parse_duration_ns
+from tidecast.config.topology import (
     FaultSettings,
     NodeConfig,
     TopicConfig,
@@ -30,8 +31,7 @@ from tidecast.config import (
     topology_from,
     with_identity,
 )
-from tidecast.config_check import parse_bytes, parse_duration_ns
-from tidecast.config_yaml import parse_yaml
+from tidecast.config.yaml import parse_yaml
 from tidecast.errors import ConfigError, Conflict, NotFound
 
 GOOD = """

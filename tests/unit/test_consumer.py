@@ -12,16 +12,16 @@ import pytest
 
 import tidecast
 import tidecast.sync
+from tidecast.api.link import ConsumerOptions
+from tidecast.api.start import Earliest, Latest, Time, Tokens
 from tidecast.bench.measure import wait_until
 from tidecast.buffers import member_ring
-from tidecast.client.consumer import filter_options
-from tidecast.client.link import ConsumerOptions
-from tidecast.client.start import Earliest, Latest, Time, Tokens
-from tidecast.config import TopicConfig, Topology, TransportConfig, topology_from
+from tidecast.client.consumer.core import filter_options
+from tidecast.config.topology import TopicConfig, Topology, TransportConfig, topology_from
+from tidecast.embedded import EmbeddedLink
 from tidecast.errors import ConfigError, Conflict, Fenced, NotFound
 from tidecast.layout.subscription_counters import SubscriptionCounter
-from tidecast.node import subscriptions_durable_redrive as again
-from tidecast.node.embedded import EmbeddedLink
+from tidecast.node.consumers import redrive as again
 from tidecast.sync import Connection
 
 

@@ -13,8 +13,8 @@ from tests.conftest import Eventually
 from tests.unit.test_consumer import BODIES, connected, publish, take
 
 from tidecast.buffers import member_ring as mr
-from tidecast.client.consumer_acks import COLLECTED_MAX, Collector, runs_of
-from tidecast.client.consumer_message import DurableBatch
+from tidecast.client.consumer.acks import COLLECTED_MAX, Collector, runs_of
+from tidecast.client.consumer.message import DurableBatch
 from tidecast.errors import ConnectionLost, TidecastError
 from tidecast.sync import Consumer
 

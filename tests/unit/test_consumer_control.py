@@ -18,8 +18,9 @@ from tests.unit.test_consumer import BODIES, connected, publish, take, topology
 
 import tidecast
 import tidecast.sync
+from tidecast.api.start import Earliest, Latest, Start, Time, Tokens
 from tidecast.bench.measure import wait_until
-from tidecast.client.start import Earliest, Latest, Start, Time, Tokens
+from tidecast.embedded import EmbeddedLink
 from tidecast.errors import Closed, ConfigError, NotFound, StorageError
 from tidecast.events import (
     ConsumerLeft,
@@ -28,9 +29,7 @@ from tidecast.events import (
     QueueUnreadable,
     SubscriptionMoved,
 )
-from tidecast.node import subscriptions_durable_admin as admin
-from tidecast.node import subscriptions_durable_checks as checks
-from tidecast.node.embedded import EmbeddedLink
+from tidecast.node.consumers import admin, checks
 from tidecast.queues.subscription_store import SubscriptionStore
 from tidecast.sync import Connection
 

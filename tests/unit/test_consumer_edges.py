@@ -12,10 +12,10 @@ import pytest
 from tests.unit.test_consumer import BODIES, connected, publish, take, topology
 
 import tidecast
+from tidecast.api.start import Earliest, Latest, Start, Time, Tokens
 from tidecast.bench.measure import wait_until
-from tidecast.client.start import Earliest, Latest, Start, Time, Tokens
+from tidecast.embedded import EmbeddedLink
 from tidecast.errors import ConfigError, NotFound
-from tidecast.node.embedded import EmbeddedLink
 from tidecast.sync import Connection
 
 

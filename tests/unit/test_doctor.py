@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from tidecast import doctor
 from tidecast.cli import main
-from tidecast.config import Topology, TransportConfig, topology_from
+from tidecast.config.topology import Topology, TransportConfig, topology_from
 from tidecast.doctor import FAIL, IFF_LOOPBACK, IFF_MULTICAST, IFF_UP, OK, WARN, Interface, Place
 
 LAN = TransportConfig(name="lan", interface="eth0")

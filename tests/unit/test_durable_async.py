@@ -9,10 +9,10 @@ import pytest
 from tests.support.durable import rows_of
 
 import tidecast
-from tidecast.config import topology_from
+from tidecast.config.topology import topology_from
+from tidecast.embedded import EmbeddedLink
 from tidecast.errors import Timeout
 from tidecast.native.files import F_ERRNO
-from tidecast.node.embedded import EmbeddedLink
 
 
 def test_acks_and_receipts_are_awaited(tmp_path: Path) -> None:

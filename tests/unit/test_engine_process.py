@@ -16,11 +16,9 @@ import pytest
 from tests.project import ROOT
 from tests.support.fake_node import FakeNode
 
-from tidecast.client.socket_session import EngineControl
-from tidecast.config import default_topology, load_topology, topology_path
-from tidecast.errors import AuthError, ConfigError, Conflict, EngineNotRunning, NotFound
-from tidecast.node.leftovers import make_directory
-from tidecast.node.process import (
+from tidecast.client.links.socket_session import EngineControl
+from tidecast.config.topology import default_topology, load_topology, topology_path
+from tidecast.engine.process import (
     Engine,
     EngineLock,
     choose_topology,
@@ -28,6 +26,8 @@ from tidecast.node.process import (
     running_pid,
     stop_engine,
 )
+from tidecast.errors import AuthError, ConfigError, Conflict, EngineNotRunning, NotFound
+from tidecast.node.shm_directory import make_directory
 
 
 @contextlib.contextmanager

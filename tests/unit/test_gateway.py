@@ -26,14 +26,14 @@ from websockets.typing import Origin
 
 import tidecast
 import tidecast.sync
-from tidecast.client import remote_dial
-from tidecast.client import remote_frames as rf
-from tidecast.client.link import PublicationOptions, SubscriptionOptions
-from tidecast.config import topology_from
+from tidecast.api.link import PublicationOptions, SubscriptionOptions
+from tidecast.client.remote import dial
+from tidecast.client.remote import frames as rf
+from tidecast.config.topology import topology_from
+from tidecast.embedded import EmbeddedLink
 from tidecast.errors import AuthError, ConfigError, EngineNotRunning, PayloadTooLarge
 from tidecast.events import Gap, GatewayBack, GatewayLost
-from tidecast.node.embedded import EmbeddedLink
-from tidecast.node.gateway import TOKEN_NAME, Gateway, address_of, token_of
+from tidecast.gateway.server import TOKEN_NAME, Gateway, address_of, token_of
 
 TOPICS = [
     {"name": "small", "transport": "ipc", "history_bytes": "64KiB"},
@@ -432,9 +432,9 @@ def test_a_peer_that_goes_amid_the_handshake_is_tried_again(
     def refuse(*_: Any, **__: Any) -> None:
         raise problem
 
-    monkeypatch.setattr(remote_dial, "connect", refuse)
+    monkeypatch.setattr(dial, "connect", refuse)
     with pytest.raises(EngineNotRunning) as refused:
-        remote_dial.dial("host:1", "", "", "", "", tls=False)
+        dial.dial("host:1", "", "", "", "", tls=False)
     assert refused.value.retryable
 
 
@@ -463,7 +463,7 @@ def test_a_session_that_is_not_resumed_in_time_ends(
 
 
 def test_rings_of_killed_clients_are_swept() -> None:
-    from tidecast.client.remote_rings import make_directory
+    from tidecast.client.remote.rings import make_directory
 
     left, lock = make_directory()
     import os

@@ -17,8 +17,9 @@ from tests.support.handlers import handled_around
 from tests.support.proxy import Proxy
 
 import tidecast
-from tidecast.client.start import Earliest, Latest
-from tidecast.config import topology_from
+from tidecast.api.start import Earliest, Latest
+from tidecast.config.topology import topology_from
+from tidecast.embedded import EmbeddedLink
 from tidecast.errors import (
     ConfigError,
     Fenced,
@@ -28,8 +29,7 @@ from tidecast.errors import (
     Timeout,
 )
 from tidecast.events import ConsumerRejoined, GatewayBack, SubscriptionMoved
-from tidecast.node.embedded import EmbeddedLink
-from tidecast.node.gateway import Gateway
+from tidecast.gateway.server import Gateway
 
 _names = (f"t{i}" for i in itertools.count())
 TOPICS = [

@@ -18,13 +18,13 @@ from tests.support.gateways import TIMEOUT_S, local, make_gateway, remote, until
 
 import tidecast.sync
 from tidecast.access import Access, ClientKey, Scope, covers, new_key
-from tidecast.config import dump_topology, matches, topology_from
+from tidecast.config.topology import dump_topology, matches, topology_from
+from tidecast.embedded import EmbeddedLink
+from tidecast.engine.process import Engine
 from tidecast.errors import AuthError, ConfigError
 from tidecast.events import AccessDenied, EngineLost
-from tidecast.node.embedded import EmbeddedLink
-from tidecast.node.gateway import Gateway, is_loopback, open_gateway
-from tidecast.node.keys import KEYS_NAME, KeyRing
-from tidecast.node.process import Engine
+from tidecast.gateway.server import Gateway, is_loopback, open_gateway
+from tidecast.node.access.keys import KEYS_NAME, KeyRing
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SECRET, KEY = new_key(

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tidecast.config import TopicConfig
+from tidecast.config.topology import TopicConfig
 from tidecast.errors import CorruptLog
 from tidecast.log import grants
 from tidecast.log.grants import GrantLog
-from tidecast.node.durable_topic import DurableTopic
+from tidecast.node.durable.topic import DurableTopic
 from tidecast.protocol.dedup import PRODUCERS_MAX, ProducerTable, producer_id
 
 RECORD = 44

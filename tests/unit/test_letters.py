@@ -11,11 +11,11 @@ import pytest
 
 import tidecast.sync
 from tidecast.bench.measure import wait_until
-from tidecast.client.consumer_message import DurableMessage
-from tidecast.config import topology_from
+from tidecast.client.consumer.message import DurableMessage
+from tidecast.config.topology import topology_from
+from tidecast.embedded import EmbeddedLink
 from tidecast.errors import StorageError
 from tidecast.events import DeadLetterNotStored
-from tidecast.node.embedded import EmbeddedLink
 from tidecast.sync import Connection
 
 KIB = 1024

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 from tests.support.clients import loop_client
 
-from tidecast.client import metadata, object_kernels
-from tidecast.client.message import Message, Origin
-from tidecast.client.object_kernels import message_maker, payload_maker
+from tidecast.client.core import metadata
+from tidecast.client.core.message import Message, Origin
+from tidecast.client.kernels import objects as object_kernels
+from tidecast.client.kernels.objects import message_maker, payload_maker
 from tidecast.errors import Closed
 from tidecast.native import objects
 from tidecast.native.memory import address

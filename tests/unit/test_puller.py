@@ -6,17 +6,12 @@ import numpy as np
 import pytest
 from tests.support.pulling import S_NS, Got, drain, fill, payloads, rig
 
-from tidecast.agents import puller_state as ps
-from tidecast.agents.puller_entries import (
-    drop_member,
-    drop_queue_blocks,
-    pause_lane,
-    seek_lane,
-)
-from tidecast.agents.puller_shell import PATIENCE_NS_MAX
+from tidecast.agents.puller import state as ps
+from tidecast.agents.puller.entries import drop_member, drop_queue_blocks, pause_lane, seek_lane
+from tidecast.agents.puller.runtime import PATIENCE_NS_MAX
 from tidecast.layout import member as lay
-from tidecast.queues import cursor as cu
-from tidecast.queues.window import WINDOW_MIN
+from tidecast.queues.cache import cursor as cu
+from tidecast.queues.cache.window import WINDOW_MIN
 
 
 def test_all_records_come_in_order_once_and_are_settled() -> None:

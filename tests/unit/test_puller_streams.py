@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from tests.support.pulling import S_NS, drain, payloads, rig
 
-from tidecast.agents.puller_entries import pause_lane, seek_lane
+from tidecast.agents.puller.entries import pause_lane, seek_lane
 from tidecast.buffers.member_ring import RUN_COUNT
 from tidecast.errors import ConfigError
 from tidecast.native.predicates import Predicate, digest_of
-from tidecast.queues import cursor as cu
+from tidecast.queues.cache import cursor as cu
+from tidecast.queues.cache.window import WINDOW_MIN, WINDOW_SMALL
 from tidecast.queues.mapper import hash_of
-from tidecast.queues.window import WINDOW_MIN, WINDOW_SMALL
 
 
 def test_a_record_wakes_only_the_lanes_of_its_stream_and_the_others_move_on() -> None:

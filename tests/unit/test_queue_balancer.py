@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidecast.queues.balancer import (
+from tidecast.queues.leases.balancer import (
     BALANCERS,
     Balancer,
     Plan,

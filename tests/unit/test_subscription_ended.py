@@ -11,10 +11,10 @@ import pytest
 from tests.support.gateways import TIMEOUT_S, local, make_gateway, remote, until_event
 
 import tidecast
-from tidecast.config import TopicConfig, topology_from
+from tidecast.config.topology import TopicConfig, topology_from
+from tidecast.embedded import EmbeddedLink
 from tidecast.errors import Closed
 from tidecast.events import SubscriptionEnded
-from tidecast.node.embedded import EmbeddedLink
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from tests.support.durable import Platform, rows_of
 
-from tidecast.config import TopicConfig, topology_from
-from tidecast.config_telemetry import TelemetryConfig
+from tidecast.config.telemetry import TelemetryConfig
+from tidecast.config.topology import TopicConfig, topology_from
 from tidecast.errors import Conflict
-from tidecast.node.telemetry import TOPIC, Telemetry
-from tidecast.node.telemetry_samples import QUIET_NS, Key, Reading, Sampler
+from tidecast.telemetry.samples import QUIET_NS, Key, Reading, Sampler
+from tidecast.telemetry.sampling import TOPIC, Telemetry
 
 S = 1_000_000_000
 AT_US = 1_700_000_000_000_000
@@ -112,7 +112,7 @@ def test_what_is_quiet_is_written_once_a_minute() -> None:
 def test_while_the_disk_refuses_samples_wait_and_the_oldest_are_dropped(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidecast.node.telemetry.ROWS_KEPT_MAX", 3)
+    monkeypatch.setattr("tidecast.telemetry.sampling.ROWS_KEPT_MAX", 3)
     made = telemetry(platform)
     made._waiting = [b"{}"] * 2
     assert made.sample() == 2

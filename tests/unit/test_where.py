@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tidecast.errors import ConfigError
 from tidecast.layout import segment as seg
 from tidecast.log.building import BatchBuilder
-from tidecast.queues.where import TESTS_MAX, TEXT_CHARS_MAX, where_of
-from tidecast.queues.where_kernels import keeps_record
+from tidecast.queues.filters.where import TESTS_MAX, TEXT_CHARS_MAX, where_of
+from tidecast.queues.filters.where_kernels import keeps_record
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import Session
 
-from tidecast.config import matches
+from tidecast.config.topology import matches
 from tidecast_control.alerts import repository as alerts
 from tidecast_control.alerts.models import AlertRow
 from tidecast_control.alerts.schemas import AlertRuleSpec, SilenceSpec

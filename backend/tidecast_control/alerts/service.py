@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlmodel import Session
 
-from tidecast.config import check_pattern
+from tidecast.config.topology import check_pattern
 from tidecast.errors import ConfigError
 from tidecast_control.alerts import repository as alerts
 from tidecast_control.alerts.schemas import (

@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 from sqlmodel import Session
 
-from tidecast.config_yaml import LOADER, check_events
+from tidecast.config.yaml import LOADER, check_events
 from tidecast_control.apply.schemas import ApplyInput, ApplyResult, Document
 from tidecast_control.faults import service as faults
 from tidecast_control.kinds import KINDS

@@ -1,4 +1,4 @@
-"""A lease store in Postgres: the same answers as `tidecast.queues.leases.LeaseTable`.
+"""A lease store in Postgres: the same answers as `tidecast.queues.leases.store.LeaseTable`.
 
 Requests and replies are the structures of that module as plain values, tagged by ``type``. Each is
 one transaction on one locked row, and the only clock is that of Postgres.
@@ -23,7 +23,7 @@ LEASE_NS_MAX = 3_600_000_000_000
 
 
 class LeaseRequest(Model):
-    """What an engine asks: see `tidecast.queues.leases`."""
+    """What an engine asks: see `tidecast.queues.leases.store`."""
 
     type: Literal["Acquire", "Renew", "Release", "ListLeases"]
     serial: int

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlmodel import Session
 
-from tidecast.config import matches
+from tidecast.config.topology import matches
 from tidecast_control.auth import repository as auth_repository
 from tidecast_control.faults.service import is_over
 from tidecast_control.kit import repository

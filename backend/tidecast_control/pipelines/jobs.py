@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidecast.config import is_pattern
+from tidecast.config.topology import is_pattern
 
 FOLDER = "pipelines"
 TELEMETRY_TOPIC = "tidecast.telemetry"

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 from sqlmodel import Session
 
-from tidecast.config import is_pattern
+from tidecast.config.topology import is_pattern
 from tidecast_control.audit import service as audit
 from tidecast_control.kit import repository as resources_repository
 from tidecast_control.kit import resources

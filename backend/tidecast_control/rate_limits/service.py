@@ -9,7 +9,7 @@ from typing import Any
 from sqlmodel import Session
 
 from tidecast.access import covers
-from tidecast.config import matches
+from tidecast.config.topology import matches
 from tidecast_control.kit import applied, repository
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tidecast.queues.where import TEXT_CHARS_MAX
+from tidecast.queues.filters.where import TEXT_CHARS_MAX
 from tidecast_control.kit.schemas import Int64, Model, Resource, ResourceInput, Short, Status, View
 from tidecast_control.rate_limits.schemas import Pattern
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from sqlmodel import Session
 
-from tidecast.config import is_pattern
+from tidecast.config.topology import is_pattern
 from tidecast.errors import ConfigError
-from tidecast.queues.where import where_of
+from tidecast.queues.filters.where import where_of
 from tidecast_control.kit import applied, repository
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row

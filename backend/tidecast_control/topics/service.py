@@ -7,7 +7,12 @@ from typing import Any
 
 from sqlmodel import Session
 
-from tidecast.config import LIVE_TOPIC_FIELDS, TopicConfig, derive_topic_id, topic_name_problem
+from tidecast.config.topology import (
+    LIVE_TOPIC_FIELDS,
+    TopicConfig,
+    derive_topic_id,
+    topic_name_problem,
+)
 from tidecast_control.kit import applied, repository
 from tidecast_control.kit.kind import Kind, own_name
 from tidecast_control.kit.models import ResourceRow, Row

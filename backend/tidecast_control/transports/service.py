@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlmodel import Session
 
-from tidecast.config import TRANSPORTS_MAX, topology_from
-from tidecast.config_warnings import topology_warnings
+from tidecast.config.topology import TRANSPORTS_MAX, topology_from
+from tidecast.config.warnings import topology_warnings
 from tidecast.errors import ConfigError
 from tidecast_control.kit import applied, repository
 from tidecast_control.kit.kind import Kind

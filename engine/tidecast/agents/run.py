@@ -7,12 +7,12 @@ the agent: its doorbell (new packets, commands) or its sockets, and its next tim
 from __future__ import annotations
 
 from tidecast.agents.events import A_EVENTS, A_STOP
-from tidecast.agents.images import M_COUNT as I_COUNT
-from tidecast.agents.images import M_ROW as I_ROW
-from tidecast.agents.images import M_SKIP0, M_SKIP1, M_SKIP2, M_UNREPORTED, RECEIVER
-from tidecast.agents.publications import M_COUNT, M_POLL_SKIP, M_ROW, M_SENDER_BELL, SENDER
-from tidecast.agents.receiver import receive_cycle
-from tidecast.agents.sender import make_busy, send_cycle
+from tidecast.agents.live.images import M_COUNT as I_COUNT
+from tidecast.agents.live.images import M_ROW as I_ROW
+from tidecast.agents.live.images import M_SKIP0, M_SKIP1, M_SKIP2, M_UNREPORTED, RECEIVER
+from tidecast.agents.live.publications import M_COUNT, M_POLL_SKIP, M_ROW, M_SENDER_BELL, SENDER
+from tidecast.agents.live.receiver import receive_cycle
+from tidecast.agents.live.sender import make_busy, send_cycle
 from tidecast.buffers.slots import control_at, holds, ring_bell
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay

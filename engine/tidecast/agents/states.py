@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tidecast.agents import images as im
-from tidecast.agents import publications as pu
 from tidecast.agents.events import ATTENTION_FIELDS, event_ring
+from tidecast.agents.live import images as im
+from tidecast.agents.live import publications as pu
 from tidecast.layout.packet import CONTROL_BYTES_MAX, NAME_BYTES_MAX
 from tidecast.native.handles import State
 from tidecast.native.mapped import Bytes

@@ -57,8 +57,8 @@ def _compile(kernel: Any, *arguments: Any) -> None:
 
 
 def _archiver() -> None:
-    from tidecast.agents import archiver as ar
-    from tidecast.agents.archiver_state import archiver_state
+    from tidecast.agents.archiver import cycle as ar
+    from tidecast.agents.archiver.state import archiver_state
 
     raw, words = np.zeros(64, dtype=np.uint8), np.zeros(8, dtype=np.int64)
     state = archiver_state(counters=np.zeros((1, counters.COLUMNS), dtype=np.int64), bells=raw)
@@ -87,7 +87,7 @@ def _log() -> None:
 
 
 def _puller_state() -> Any:
-    from tidecast.agents.puller_state import puller_state
+    from tidecast.agents.puller.state import puller_state
     from tidecast.layout.member import WAKES_BYTES
 
     state = puller_state(
@@ -99,15 +99,16 @@ def _puller_state() -> Any:
 
 
 def _puller() -> None:
-    from tidecast.agents import puller_entries as entries
+    from tidecast.agents.puller import entries
 
     _compile(entries.run_puller, _puller_state().words, 0, np.zeros(64, dtype=np.uint8), 0)
 
 
 def _puller_entries() -> None:
-    from tidecast.agents import puller_entries as en
+    from tidecast.agents.puller import entries as en
     from tidecast.buffers import member_ring as mr
-    from tidecast.queues import blocks, where_kernels, window
+    from tidecast.queues.cache import blocks, window
+    from tidecast.queues.filters import where_kernels
 
     S, raw = _puller_state(), np.zeros(64, dtype=np.uint8)
     words, rows = S.words, np.zeros((1, 3), dtype=np.int64)
@@ -131,7 +132,8 @@ def _puller_entries() -> None:
 
 def _tasks() -> dict[str, Callable[[], None]]:
     """What to compile, by name."""
-    from tidecast.agents import leave, remote_acks, run
+    from tidecast.agents import run
+    from tidecast.agents.live import leave, remote_acks
     from tidecast.buffers import reader, writer
     from tidecast.buffers import recorder as rec
 
@@ -173,7 +175,7 @@ def _tasks() -> dict[str, Callable[[], None]]:
         _compile(mapper.grow_table, np.zeros(mapper.SLOTS, dtype=np.uint16), 1, 1)
 
     def client() -> None:
-        from tidecast.client.warm_kernels import compile_kernels
+        from tidecast.client.kernels.warm import compile_kernels
 
         compile_kernels()
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from tidecast.api.start import Earliest
 from tidecast.bench.durable import MESSAGE_BYTES, Note, durable_topology
 from tidecast.bench.measure import Result, machine
-from tidecast.client.start import Earliest
 from tidecast.errors import TidecastError
 from tidecast.log.building import BatchBuilder
 from tidecast.log.files import queue_directory
@@ -121,7 +121,7 @@ def _turn(client: Any, records: int) -> Iterator[tuple[str, float]]:
 def consume(note: Note, *, records: int = 2_000_000, streams: int = 10_000) -> Result:
     """Rates of consuming and acking 100-byte records: one key, and many in turn."""
     import tidecast.sync
-    from tidecast.node.embedded import EmbeddedLink
+    from tidecast.embedded import EmbeddedLink
 
     records = max(records // BATCH, 1) * BATCH
     config: dict[str, Any] = {

@@ -14,8 +14,8 @@ import msgspec
 import numpy as np
 
 from tidecast.bench.measure import Result, Worker, machine, run_together, wait_until, workers
-from tidecast.config import topology_from
-from tidecast.config_leases import SHARED
+from tidecast.config.leases import SHARED
+from tidecast.config.topology import topology_from
 
 MESSAGE_BYTES = 100
 BLOCK_BYTES = 512 * 1024
@@ -65,7 +65,7 @@ def durable_publish(data_dir: str, messages: int, queues: int, fsync: str) -> di
     """
     import tidecast.sync
     from tidecast.bench.worker import ready
-    from tidecast.node.embedded import EmbeddedLink
+    from tidecast.embedded import EmbeddedLink
 
     link: Any = EmbeddedLink.open(
         durable_topology(queues=queues, fsync=fsync), data_dir=Path(data_dir)
@@ -189,7 +189,7 @@ def recovery(note: Note, *, gigabytes: float = 1.0) -> Result:
     """
     from tidecast.log.files import queue_directory
     from tidecast.log.verify import queue_bytes
-    from tidecast.node.durable_topic import DurableTopic
+    from tidecast.node.durable.topic import DurableTopic
 
     result = Result("recovery", {"gigabytes": gigabytes, **machine()})
     with tempfile.TemporaryDirectory(prefix="tidecast-bench-") as folder:
@@ -228,7 +228,7 @@ def durable_serve(data_dir: str) -> dict[str, Any]:
     """Worker: start an engine on what another left; until it serves the oldest and takes more."""
     import tidecast.sync
     from tidecast.bench.worker import ready
-    from tidecast.node.embedded import EmbeddedLink
+    from tidecast.embedded import EmbeddedLink
 
     ready()
     began = time.perf_counter()
@@ -250,7 +250,7 @@ def durable_engine(data_dir: str) -> dict[str, Any]:
     """Worker: an engine in this process whose topic is published to without end."""
     import tidecast.sync
     from tidecast.bench.worker import ready
-    from tidecast.node.embedded import EmbeddedLink
+    from tidecast.embedded import EmbeddedLink
 
     link: Any = EmbeddedLink.open(durable_topology(), data_dir=Path(data_dir))
     publisher = tidecast.sync.connect(link=link).publisher("orders")

@@ -34,9 +34,9 @@ def _free_port() -> int:
 def gateway_engine(port: int) -> dict[str, Any]:
     """Worker: a node with a gateway, a live topic and a durable one."""
     from tidecast.bench.worker import ready
-    from tidecast.config import topology_from
-    from tidecast.node.embedded import EmbeddedLink
-    from tidecast.node.gateway import Gateway
+    from tidecast.config.topology import topology_from
+    from tidecast.embedded import EmbeddedLink
+    from tidecast.gateway.server import Gateway
 
     topics = [
         {"name": "live", "transport": "ipc", "history_bytes": 16 << 20},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tidecast.agents.run import inline_agents
 from tidecast.buffers import reader as rd
 from tidecast.buffers.writer import append_into
-from tidecast.client import kernels as ck
+from tidecast.client.kernels import ports as ck
 from tidecast.native import syscalls as sys
 from tidecast.native.atomics import pause
 from tidecast.native.jit import inlined, kernel

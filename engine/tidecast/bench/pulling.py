@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from tidecast.agents.puller_shell import Puller
-from tidecast.agents.puller_state import P_DISCARD
+from tidecast.agents.puller.runtime import Puller
+from tidecast.agents.puller.state import P_DISCARD
 from tidecast.bench import pulling_kernels as bk
 from tidecast.bench.durable import MESSAGE_BYTES, Note
 from tidecast.bench.measure import Result, machine
@@ -29,7 +29,7 @@ from tidecast.layout import ring as rl
 from tidecast.log.building import BatchBuilder
 from tidecast.log.queue_log import QueueLog
 from tidecast.native.mapped import Bytes
-from tidecast.queues.cursor import SHARES
+from tidecast.queues.cache.cursor import SHARES
 from tidecast.queues.sources import Fetched, LogSource, Rows
 from tidecast.scratch import drop_scratch, scratch_directory
 
@@ -144,7 +144,7 @@ def amplification(puller: Puller, lanes: list[int]) -> float:
 
 def pausing_case(stand: Stand, policy: str, round_trip_ms: float, seconds: float) -> dict[str, Any]:
     """One case of BM1."""
-    from tidecast.agents.puller_entries import seek_lane
+    from tidecast.agents.puller.entries import seek_lane
 
     puller, queues = stand.puller(int(round_trip_ms * 1e6))
     puller.state.misc[P_DISCARD] = int(policy == "discard")

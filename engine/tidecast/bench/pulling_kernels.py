@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from tidecast.agents.events import A_EVENTS
-from tidecast.agents.puller import pull_cycle, puller_of
+from tidecast.agents.puller.cycle import pull_cycle, puller_of
 from tidecast.buffers import member_ring as mr
 from tidecast.layout import member as lay
 from tidecast.native import syscalls as sys
 from tidecast.native.atomics import fetch_or
 from tidecast.native.jit import kernel
 from tidecast.native.memory import bytes_at
-from tidecast.queues import cursor as cu
+from tidecast.queues.cache import cursor as cu
 
 
 @kernel

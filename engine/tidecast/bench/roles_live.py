@@ -11,7 +11,7 @@ import numpy as np
 
 from tidecast import sync
 from tidecast.bench.worker import ready
-from tidecast.config import FaultSettings, topology_from
+from tidecast.config.topology import FaultSettings, topology_from
 from tidecast.native.memory import load_i64, store_i64
 
 TOPIC = "bench"
@@ -165,7 +165,7 @@ def engine(data_dir: str, node: int, **config: Any) -> dict[str, Any]:
     """An engine process for the benches, until the parent closes its standard input."""
     import sys
 
-    from tidecast.node.process import Engine
+    from tidecast.engine.process import Engine
 
     one = Engine(Path(data_dir), topology(node, **config))
     one.start()

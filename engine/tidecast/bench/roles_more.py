@@ -15,7 +15,7 @@ import numpy as np
 from tidecast.bench import live_kernels as lk
 from tidecast.bench import roles_live as live
 from tidecast.bench.worker import ready
-from tidecast.config import FaultSettings
+from tidecast.config.topology import FaultSettings
 from tidecast.errors import TidecastError
 
 PING, PONG = "bench.ping", "bench.pong"
@@ -284,7 +284,7 @@ def idle(data_dir: str, seconds: float, **config: Any) -> dict[str, Any]:
     """An engine with one publication and one subscription and no traffic: CPU and memory."""
     import psutil
 
-    from tidecast.node.process import Engine
+    from tidecast.engine.process import Engine
 
     one = Engine(Path(data_dir), live.topology(1, **config))
     one.start()

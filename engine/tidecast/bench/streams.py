@@ -24,7 +24,7 @@ from tidecast.bench.pulling import Stand, stand_of
 from tidecast.bench.pulling_kernels import drain_members
 from tidecast.buffers.member_ring import ROW_FIELDS, RUN_FIELDS, wake_queue
 from tidecast.errors import TidecastError
-from tidecast.queues.cursor import SHARES
+from tidecast.queues.cache.cursor import SHARES
 
 _ROUND = 40 * BATCH
 """Records appended between two rounds of the puller."""

@@ -15,7 +15,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tidecast.client.socket_session import EngineControl
+    from tidecast.client.links.socket_session import EngineControl
 
     IntParam = click.ParamType[int]
 else:
@@ -28,7 +28,7 @@ _SERVER = "tidecast.server"
 def _data_dir(_ctx: click.Context, _parameter: click.Parameter, value: Path | None) -> Path:
     if value is not None:
         return value.expanduser().absolute()
-    from tidecast.config import default_data_dir
+    from tidecast.config.topology import default_data_dir
 
     return default_data_dir().absolute()
 
@@ -84,7 +84,7 @@ def server_of() -> str | None:
 
 def control(data_dir: Path, token: str | None = None) -> EngineControl:
     """A session for administration. Raises EngineNotRunning."""
-    from tidecast.client.socket_session import EngineControl
+    from tidecast.client.links.socket_session import EngineControl
 
     return EngineControl(data_dir, "tidecast command", token)
 
@@ -133,7 +133,7 @@ def dir_hint(data_dir: Path) -> str:
     """`` --data-dir X`` for commands to copy, when it is not the default."""
     import shlex
 
-    from tidecast.config import default_data_dir
+    from tidecast.config.topology import default_data_dir
 
     if data_dir == default_data_dir().absolute():
         return ""
@@ -166,7 +166,7 @@ class Size(IntParam):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Bytes as int."""
-        from tidecast.config_check import parse_bytes
+        from tidecast.config.check import parse_bytes
         from tidecast.errors import ConfigError
 
         if isinstance(value, int):
@@ -184,7 +184,7 @@ class Duration(IntParam):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Nanoseconds as int."""
-        from tidecast.config_check import parse_duration_ns
+        from tidecast.config.check import parse_duration_ns
         from tidecast.errors import ConfigError
 
         if isinstance(value, int):

@@ -23,8 +23,8 @@ import click
 from tidecast.cli.common import data_dir_option, new_log
 
 if TYPE_CHECKING:
-    from tidecast.node.process import CompanionFactory
-    from tidecast.queues.leases import LeaseStore
+    from tidecast.engine.process import CompanionFactory
+    from tidecast.queues.leases.store import LeaseStore
 
 STATE_NAME, TOKEN_NAME, LOG_NAME = "control-service.json", "enrol.token", "control-service.log"
 LOCK_NAME = "control-service.lock"
@@ -172,8 +172,8 @@ class Linked(NamedTuple):
 
 def link_to(url: str, token: str | None, ca_file: Path | None) -> Linked:
     """An engine's link to a control service, and the leases that the service keeps."""
-    from tidecast.node.control_link import ControlLink
-    from tidecast.node.control_link_leases import LinkLeases
+    from tidecast.control_link.leases import LinkLeases
+    from tidecast.control_link.link import ControlLink
 
     leases = LinkLeases()
 

@@ -27,7 +27,7 @@ from tidecast.cli.common import (
 
 if TYPE_CHECKING:
     from tidecast.cli.control import Linked
-    from tidecast.node.process import EngineState
+    from tidecast.engine.process import EngineState
 
 LOG_NAME = "engine.log"
 DETACHED_START_TIMEOUT_S = 300.0
@@ -93,9 +93,9 @@ def _run(
     telemetry_s: float = 0.0,
     adapters: tuple[str, ...] = (),
 ) -> None:
-    from tidecast.node.attached import Adapters
-    from tidecast.node.process import make_node, run_engine
-    from tidecast.node.telemetry import telemetry
+    from tidecast.engine.process import make_node, run_engine
+    from tidecast.node.consumers.adapters import Adapters
+    from tidecast.telemetry.sampling import telemetry
 
     def on_ready(state: EngineState, seconds: float) -> None:
         click.echo(
@@ -124,7 +124,7 @@ def _run(
 
 def _warn(data_dir: Path, topology_file: Path | None) -> None:
     """Say what keeps packets from leaving, with the mend."""
-    from tidecast.config import load_topology, topology_path
+    from tidecast.config.topology import load_topology, topology_path
     from tidecast.doctor import Place, network_findings
     from tidecast.errors import TidecastError
 
@@ -178,7 +178,7 @@ def up(
     so and returns. A control service that outlived its engine is used as it is.
     """
     from tidecast.cli.control import free_port, local_token, service_state, start_service
-    from tidecast.node.process import read_state, running_pid
+    from tidecast.engine.process import read_state, running_pid
 
     began_s = time.monotonic()
     pid, served = running_pid(data_dir), service_state(data_dir)
@@ -262,7 +262,7 @@ def down(data_dir: Path, as_json: bool) -> None:
     """Stop what `up` started here; clients are told. Nothing to do is no error."""
     from tidecast.cli.common import echo_json
     from tidecast.cli.control import stop_service
-    from tidecast.node.process import running_pid, stop_engine
+    from tidecast.engine.process import running_pid, stop_engine
 
     stopped = None if running_pid(data_dir) is None else stop_engine(data_dir)
     service = stop_service(data_dir)

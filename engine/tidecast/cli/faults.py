@@ -19,8 +19,8 @@ from tidecast.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from tidecast.client.socket_session import EngineControl
-    from tidecast.config import FaultSettings
+    from tidecast.client.links.socket_session import EngineControl
+    from tidecast.config.topology import FaultSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,8 +59,8 @@ def set_faults(
     delay: int, partition: str, seed: int, data_dir: Path, token: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Replace the faults of a transport by these; what is not given is switched off."""
-    from tidecast.config import FaultSettings
-    from tidecast.config_check import raise_problems
+    from tidecast.config.check import raise_problems
+    from tidecast.config.topology import FaultSettings
 
     with control(data_dir, token) as engine:
         settings = FaultSettings(
@@ -80,7 +80,7 @@ def set_faults(
 @json_option
 def clear(transport: str | None, data_dir: Path, token: str | None, as_json: bool) -> None:
     """Switch all faults off."""
-    from tidecast.config import FaultSettings
+    from tidecast.config.topology import FaultSettings
 
     with control(data_dir, token) as engine:
         _apply(engine, transport, FaultSettings())

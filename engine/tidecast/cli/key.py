@@ -45,7 +45,7 @@ def new(
     import yaml
 
     from tidecast.access import RIGHTS, Scope, new_key
-    from tidecast.config import topology_path
+    from tidecast.config.topology import topology_path
 
     rights: dict[str, list[str]] = {}
     for each in allowed:

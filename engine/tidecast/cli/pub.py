@@ -110,7 +110,7 @@ def pub(
     writes the same bytes again. The summary goes to standard error.
     """
     from tidecast.cli.splitting import splitter_of
-    from tidecast.client.connection import RECONNECTING
+    from tidecast.client.core.connection import RECONNECTING
     from tidecast.errors import TidecastError
     from tidecast.sync import connect
 

@@ -89,8 +89,8 @@ def recorder(
 
 
 def _find(data_dir: Path, previous: bool) -> Path:
+    from tidecast.engine.process import read_state
     from tidecast.errors import NotFound
-    from tidecast.node.process import read_state
 
     state = read_state(data_dir)
     path = Path(state.recorder_path) if state is not None else data_dir / "recorder"

@@ -18,9 +18,9 @@ from tidecast.cli.pub import tell, url_of
 
 if TYPE_CHECKING:
     from tidecast.client.blocking import Connection, Subscription
-    from tidecast.client.consumer_blocking import Consumer
-    from tidecast.client.consumer_message import DurableMessage
-    from tidecast.client.message import Message
+    from tidecast.client.consumer.blocking import Consumer
+    from tidecast.client.consumer.message import DurableMessage
+    from tidecast.client.core.message import Message
 
 POLL_MESSAGES = 4096
 LOOK_S = 0.1
@@ -90,7 +90,7 @@ def sub(
     """
     if name is not None and (on_gap is not None or untethered):
         raise click.UsageError("--on-gap and --untethered are of live reading: leave them out")
-    from tidecast.client.start import Earliest, Latest
+    from tidecast.api.start import Earliest, Latest
     from tidecast.errors import ConfigError
     from tidecast.sync import connect
 

@@ -56,7 +56,7 @@ def ask(data_dir: Path, token: str | None, action: str, **arguments: Any) -> Any
 
         with connect(server, name="tidecast command", token=token) as client:
             return client.link.subscription(action, arguments)
-    from tidecast.client.socket_frames import DurableSubscription
+    from tidecast.api.frames.socket import DurableSubscription
 
     with control(data_dir, token) as engine:
         return engine.ask(DurableSubscription(action=action, arguments=arguments))
@@ -64,7 +64,7 @@ def ask(data_dir: Path, token: str | None, action: str, **arguments: Any) -> Any
 
 def attached(data_dir: Path, token: str | None) -> list[dict[str, Any]]:
     """The queues that adapters of the running engine keep; none when none runs."""
-    from tidecast.node.process import running_pid
+    from tidecast.engine.process import running_pid
 
     found: list[dict[str, Any]] = []
     if running_pid(data_dir) is not None:

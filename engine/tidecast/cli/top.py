@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from tidecast.buffers.counters import CountersFile
-    from tidecast.client.socket_session import EngineControl
+    from tidecast.client.links.socket_session import EngineControl
 
 ROWS_SHOWN_MAX = 20
 Snapshot = dict[str, Any]

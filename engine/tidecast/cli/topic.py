@@ -22,7 +22,7 @@ from tidecast.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from tidecast.config import TopicConfig, Topology
+    from tidecast.config.topology import TopicConfig, Topology
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -76,7 +76,7 @@ class _Create(click.Command):
         """See `click.Command`."""
         from msgspec.structs import fields
 
-        from tidecast.config import TopicConfig
+        from tidecast.config.topology import TopicConfig
 
         defaults = {f.name: f.default for f in fields(TopicConfig)}
         for option in self.params:
@@ -106,7 +106,7 @@ class _File:
     """Topics of a platform whose engine does not run: in its topology file."""
 
     def __init__(self, data_dir: Path) -> None:
-        from tidecast.config import default_topology, load_topology, topology_path
+        from tidecast.config.topology import default_topology, load_topology, topology_path
         from tidecast.errors import NotFound
 
         self.path = topology_path(data_dir)
@@ -119,7 +119,7 @@ class _File:
         return self.topology.topics
 
     def create_topic(self, topic: TopicConfig) -> TopicConfig:
-        from tidecast.config import add_topic
+        from tidecast.config.topology import add_topic
 
         self._save(add_topic(self.topology, topic))
         return self.topology.topics[-1]
@@ -127,19 +127,19 @@ class _File:
     def edit_topic(
         self, name: str, changes: dict[str, Any], *, recreate: bool = False
     ) -> TopicConfig:
-        from tidecast.config import change_topic
+        from tidecast.config.topology import change_topic
 
         del recreate
         self._save(change_topic(self.topology, name, changes))
         return _find(self.topology.topics, name)
 
     def delete_topic(self, name: str) -> None:
-        from tidecast.config import remove_topic
+        from tidecast.config.topology import remove_topic
 
         self._save(remove_topic(self.topology, name))
 
     def _save(self, topology: Topology) -> None:
-        from tidecast.config import save_topology
+        from tidecast.config.topology import save_topology
 
         save_topology(topology, self.path)
         self.topology = topology
@@ -150,7 +150,7 @@ class _File:
 
 def _target(data_dir: Path, token: str | None) -> tuple[Any, str]:
     """Where topics are changed, and how to call it. The engine when one runs."""
-    from tidecast.node.process import running_pid
+    from tidecast.engine.process import running_pid
 
     pid = running_pid(data_dir)
     if pid is not None:
@@ -218,8 +218,8 @@ def create(
     name: str, data_dir: Path, token: str | None, as_json: bool, if_missing: bool, **settings: Any
 ) -> None:
     """Create topic NAME: tokens joined by dots, such as md.eu.bonds."""
-    from tidecast.config import TopicConfig
-    from tidecast.config_check import build, raise_problems, shown
+    from tidecast.config.check import build, raise_problems, shown
+    from tidecast.config.topology import TopicConfig
     from tidecast.errors import Conflict
 
     problems: list[str] = []
@@ -251,7 +251,7 @@ def list_topics(pattern: str, data_dir: Path, token: str | None, as_json: bool) 
 
     Those that adapters of the engine keep are listed, too: they are in no topology.
     """
-    from tidecast.config import check_pattern, matches
+    from tidecast.config.topology import check_pattern, matches
 
     check_pattern(pattern)
     target, where = _target(data_dir, token)

@@ -13,22 +13,22 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from typing import Any, Self
 
 from tidecast import codecs
+from tidecast.api.link import Link
+from tidecast.api.start import Latest, Start
 from tidecast.client import compiled
 from tidecast.client.aio_publisher import Publisher
-from tidecast.client.connection import CLOSED, DRAINING
-from tidecast.client.consumer_aio import AsyncConsumers, Consumer
-from tidecast.client.link import Link
-from tidecast.client.message import Batch, Message
-from tidecast.client.opening import open_link
-from tidecast.client.outgoing import BatchResult
-from tidecast.client.start import Latest, Start
-from tidecast.client.subscriber import (
+from tidecast.client.consumer.aio import AsyncConsumers, Consumer
+from tidecast.client.core.connection import CLOSED, DRAINING
+from tidecast.client.core.message import Batch, Message
+from tidecast.client.core.outgoing import BatchResult
+from tidecast.client.core.subscription import (
     ITERATE_MESSAGES,
     SubscriptionCore,
     check_concurrency,
     check_handler,
     check_max_messages,
 )
+from tidecast.client.links.open import open_link
 from tidecast.client.waiting import Backoff, Deadline, InlinePace, LoopWaker
 from tidecast.errors import TidecastError, Timeout
 from tidecast.events import Event

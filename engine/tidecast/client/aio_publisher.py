@@ -9,10 +9,10 @@ from functools import partial
 from typing import Any, ClassVar, Self
 
 from tidecast.client import compiled, durable_waits
-from tidecast.client.metadata import Headers
-from tidecast.client.outgoing import BatchResult
-from tidecast.client.publisher import CLOSE_TIMEOUT_S, COLLECTED_MAX, PublisherCore
-from tidecast.client.receipts import check_ack
+from tidecast.client.core.metadata import Headers
+from tidecast.client.core.outgoing import BatchResult
+from tidecast.client.core.producer import check_ack
+from tidecast.client.core.publisher import CLOSE_TIMEOUT_S, COLLECTED_MAX, PublisherCore
 from tidecast.client.waiting import Backoff, Deadline
 from tidecast.errors import (
     BackPressure,

@@ -13,24 +13,24 @@ from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from tidecast import codecs
+from tidecast.api.link import Link
+from tidecast.api.start import Latest, Start
 from tidecast.client import compiled, durable_waits
-from tidecast.client.connection import CLOSED, DRAINING
-from tidecast.client.consumer_blocking import Consumers
-from tidecast.client.link import Link
-from tidecast.client.message import Batch, Message
-from tidecast.client.metadata import Headers
-from tidecast.client.opening import open_link
-from tidecast.client.outgoing import BatchResult, reject
-from tidecast.client.publisher import CLOSE_TIMEOUT_S, COLLECTED_MAX, PublisherCore
-from tidecast.client.receipts import check_ack
-from tidecast.client.start import Latest, Start
-from tidecast.client.subscriber import (
+from tidecast.client.consumer.blocking import Consumers
+from tidecast.client.core.connection import CLOSED, DRAINING
+from tidecast.client.core.message import Batch, Message
+from tidecast.client.core.metadata import Headers
+from tidecast.client.core.outgoing import BatchResult, reject
+from tidecast.client.core.producer import check_ack
+from tidecast.client.core.publisher import CLOSE_TIMEOUT_S, COLLECTED_MAX, PublisherCore
+from tidecast.client.core.subscription import (
     ITERATE_MESSAGES,
     SubscriptionCore,
     check_concurrency,
     check_handler,
     check_max_messages,
 )
+from tidecast.client.links.open import open_link
 from tidecast.client.waiting import Backoff, Deadline, FillPace, InlinePace
 from tidecast.errors import BackPressure, Closed, ForkedProcess, TidecastError, Timeout
 from tidecast.events import Event
@@ -39,7 +39,7 @@ _NEVER, _SPINS = Deadline(None), 16
 
 
 class Publisher(durable_waits.BlockingWaits, PublisherCore):
-    """Publishes to one topic. Safe from several threads; see `tidecast.client.publisher`."""
+    """Publishes to one topic. Safe from several threads; see `tidecast.client.core.publisher`."""
 
     _QUICK: ClassVar[dict[str, object]] = {"try_publish": True, "publish": None}
 

@@ -26,8 +26,8 @@ from numba.core.errors import NumbaError
 from tidecast.buffers import reader as rd
 from tidecast.buffers import writer as wr
 from tidecast.buffers.slots import wake_armed
-from tidecast.client import kernels
-from tidecast.client.outgoing import reject
+from tidecast.client.core.outgoing import reject
+from tidecast.client.kernels import ports
 from tidecast.errors import ConfigError
 from tidecast.layout import packet as wire
 from tidecast.native.atomics import pause
@@ -36,9 +36,9 @@ from tidecast.native.memory import BYTES, address_of, bytes_at, load_i64, load_u
 from tidecast.native.syscalls import NOW
 
 if TYPE_CHECKING:
-    from tidecast.client.images import Image
-    from tidecast.client.publisher import PublisherCore
-    from tidecast.client.subscriber import SubscriptionCore
+    from tidecast.client.core.image import Image
+    from tidecast.client.core.publisher import PublisherCore
+    from tidecast.client.core.subscription import SubscriptionCore
 
 STOPPED, BAD_LENGTH, MORE = -20, -21, -22
 _INLINE_BUNDLE_BYTES, _INLINE_IDLE_MAX = 65_507, 20_000
@@ -137,7 +137,7 @@ def _make_producer(fn: Callable[..., Any], cycle: Any) -> Any:
     def produce(  # type: ignore[no-untyped-def]
         port, state, first, end, size_max, done, packets_max
     ):
-        ring, bells = kernels.ring_of(port), kernels.bells_of(port)
+        ring, bells = ports.ring_of(port), ports.bells_of(port)
         if port[wr.W_USED] > _HEADER:
             wr.seal(ring, port)  # from here on every packet is ours from its first byte
         i = first
@@ -201,13 +201,13 @@ def _make_consumer(fn: Callable[..., Any], with_meta: bool, cycle: Any) -> Any:
         handle(bytes_at(address_of(memory) + at, n), state)
 
     def call_meta(memory, at, n, meta, flags, port, state):  # type: ignore[no-untyped-def]
-        about = meta_at(memory, meta, flags, port[kernels.Q_NODE], port[kernels.Q_SESSION])
+        about = meta_at(memory, meta, flags, port[ports.Q_NODE], port[ports.Q_SESSION])
         handle(bytes_at(address_of(memory) + at, n), about, state)
 
     call = users(call_meta if with_meta else call_plain)
 
     def consume(port, out, state, limit, spins, done):  # type: ignore[no-untyped-def]
-        ring, assembly = kernels.read_ring_of(port), kernels.assembly_of(port)
+        ring, assembly = ports.read_ring_of(port), ports.assembly_of(port)
         status = 0
         spun = 0
         while done[0] < limit:
@@ -300,7 +300,7 @@ def _enter_empty(
     spins: tuple[int, ...], *agents: Any,
 ) -> None:  # fmt: skip
     """Enter a consuming kernel with a limit of no messages: it compiles, and looks at nothing."""
-    port = np.zeros(kernels.READ_PORT_FIELDS, dtype=np.int64)
+    port = np.zeros(ports.READ_PORT_FIELDS, dtype=np.int64)
     out = np.zeros((_BATCH, rd.OUT_FIELDS), dtype=np.int64)
     done = np.zeros(1, dtype=np.int64)
     run_kernel(fn, state, between, kernel, port, out, state, 0, *spins, done, *agents)
@@ -359,7 +359,7 @@ class Producer:
                     return False
                 first = self.done
                 end = min(self._count, first + _STEP_MESSAGES)
-                port[kernels.P_BUSY] = 1
+                port[ports.P_BUSY] = 1
                 tail: tuple[Any, ...] = (end, self._size_max, self._done)
                 if self._agents is None:
                     tail = (first, *tail, _ALL_PACKETS)
@@ -370,7 +370,7 @@ class Producer:
                         self._fn, self._state, _INDEX, self._kernel, port, self._state, *tail
                     )
                 finally:
-                    port[kernels.P_BUSY] = int(self._publisher.closed)
+                    port[ports.P_BUSY] = int(self._publisher.closed)
             if status == BAD_LENGTH:
                 raise ConfigError(
                     f"fn: {self._fn.__name__!r}: returned more than message_bytes_max, "

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from tidecast.client.outgoing import BatchResult
-from tidecast.client.receipts import check_ack
+from tidecast.client.core.outgoing import BatchResult
+from tidecast.client.core.producer import check_ack
 from tidecast.client.waiting import Deadline, InlinePace
 from tidecast.errors import StorageError, TidecastError, Timeout
 
 if TYPE_CHECKING:
     from tidecast.client.aio_publisher import Publisher as AsyncPublisher
     from tidecast.client.blocking import Publisher
-    from tidecast.client.publisher import PublisherCore
+    from tidecast.client.core.publisher import PublisherCore
 
 _SLICE_S = 0.1
 """Longest sleep: a publisher that was fenced or lost its engine is noticed."""

@@ -15,8 +15,8 @@ from typing import Protocol
 
 import numpy as np
 
-from tidecast.client import kernels
-from tidecast.client.link import Link
+from tidecast.api.link import Link
+from tidecast.client.kernels import ports
 from tidecast.layout import ring as lay
 
 SLICE_NS = 100_000_000
@@ -110,7 +110,7 @@ class Bell:
 
     def ring(self) -> None:
         """Wake whoever waits here."""
-        kernels.ring_line(self._bells, self._line)
+        ports.ring_line(self._bells, self._line)
 
     def wait(self, seen: int, timeout_s: float) -> int:
         """Sleep while the word is ``seen``, one slice at most. The word then."""
@@ -120,7 +120,7 @@ class Bell:
         timeout_ns = min(int(timeout_s * 1e9), SLICE_NS)
         if timeout_ns <= 0:
             return self._word[0]
-        return int(kernels.wait_line(self._bells, self._line, seen, timeout_ns, scratch))
+        return int(ports.wait_line(self._bells, self._line, seen, timeout_ns, scratch))
 
 
 class InlinePace:

@@ -12,7 +12,7 @@ import os
 import struct
 from pathlib import Path
 
-from tidecast.config import write_atomically
+from tidecast.config.topology import write_atomically
 from tidecast.errors import CorruptLog
 from tidecast.layout import segment as lay
 from tidecast.log.files import checksum, sync_directory

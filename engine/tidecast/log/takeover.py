@@ -26,7 +26,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidecast.config import write_atomically
+from tidecast.config.topology import write_atomically
 from tidecast.errors import CorruptLog, Fenced
 from tidecast.log.files import sync_directory
 

@@ -20,7 +20,7 @@ from tidecast import events as ev
 from tidecast.agents.guard import STUCK_FAULTS
 from tidecast.layout import recorder as rec
 from tidecast.layout.counters import NodeCounter
-from tidecast.node.endings import end_dependents
+from tidecast.node.live.publication_close import end_dependents
 
 if TYPE_CHECKING:
     from tidecast.node.node import Node

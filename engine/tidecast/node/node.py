@@ -20,16 +20,16 @@ from typing import Any
 import numpy as np
 
 from tidecast import events as ev
-from tidecast.buffers.counters import CountersFile
-from tidecast.buffers.recorder import create_recorder, record_from_python
-from tidecast.buffers.ring_file import add_consumer, remove_consumer
-from tidecast.client.link import (
+from tidecast.api.link import (
     PublicationGrant,
     PublicationOptions,
     SubscriptionGrant,
     SubscriptionOptions,
 )
-from tidecast.config import (
+from tidecast.buffers.counters import CountersFile
+from tidecast.buffers.recorder import create_recorder, record_from_python
+from tidecast.buffers.ring_file import add_consumer, remove_consumer
+from tidecast.config.topology import (
     FaultSettings,
     TopicConfig,
     Topology,
@@ -51,25 +51,25 @@ from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
 from tidecast.layout.packet import CHANNEL_LARGE, CHANNEL_NAMES
 from tidecast.native.mapped import MappedFile
-from tidecast.node import endings, sessions, tables, topics
+from tidecast.node.access.keys import KEYS_NAME, KeyRing
 from tidecast.node.conductor import TICK_S, Conductor
-from tidecast.node.durable import Durable
-from tidecast.node.durable_upkeep import adopt
-from tidecast.node.joining import join_existing_images
-from tidecast.node.keys import KEYS_NAME, KeyRing
-from tidecast.node.leftovers import (
+from tidecast.node.consumers.service import DurableSubscriptions
+from tidecast.node.durable.maintenance import adopt
+from tidecast.node.durable.service import Durable
+from tidecast.node.inspect import NodeViews
+from tidecast.node.live import agent_tables, publication_close, sessions, topics
+from tidecast.node.live.image_creation import RefusedImages, keep_place
+from tidecast.node.live.late_join import join_existing_images
+from tidecast.node.live.transports import Memory, TransportRuntime
+from tidecast.node.shm_directory import (
     adopt_recorder,
     clear_leftovers,
     dead_nodes,
     make_directory,
     remove_directory,
 )
-from tidecast.node.placing import RefusedImages, keep_place
 from tidecast.node.state import Client, Image, Peer, Publication, Subscription
-from tidecast.node.subscriptions_durable import DurableSubscriptions
-from tidecast.node.transports import Memory, TransportRuntime
-from tidecast.node.views import NodeViews
-from tidecast.queues.leases import LeaseStore
+from tidecast.queues.leases.store import LeaseStore
 
 CLIENTS_MAX = lay.DOORBELLS_MAX - lay.DOORBELL_FIRST_CLIENT
 DRAIN_PATIENCE_S = 30.0
@@ -249,7 +249,7 @@ class Node(NodeViews):
         self._next_tick = now + TICK_S
         attempt = self.conductor.attempt
         for publication in list(self.pubs.values()):
-            attempt(endings.close_ending, self, publication, now)
+            attempt(publication_close.close_ending, self, publication, now)
             attempt(sessions.look_after_publication, self, publication, now)
         for image in list(self.images_by_id.values()):
             attempt(sessions.look_after_image, self, image, now)
@@ -371,7 +371,7 @@ class Node(NodeViews):
                 self.durable.begin(config, options, session) if config.mode == "durable" else None
             )
             try:
-                mapped = tables.publication_ring(
+                mapped = agent_tables.publication_ring(
                     self, publication_id, config, session, slots, channel
                 )
             except BaseException:
@@ -382,7 +382,7 @@ class Node(NodeViews):
                 publication_id, client_id, config, session, mapped, runtime,
                 began_ns=self.clock_ns(),
             )  # fmt: skip
-            tables.set_live(
+            agent_tables.set_live(
                 mapped.array,
                 _or(options.rate_packets_per_s, config.rate_packets_per_s),
                 _or(options.rate_bytes_per_s, config.rate_bytes_per_s),
@@ -418,7 +418,7 @@ class Node(NodeViews):
     ) -> None:
         """Let a local subscription read a local publication's own ring."""
         about = publication.about()
-        position, offset = tables.local_start(
+        position, offset = agent_tables.local_start(
             publication.mapped.array, about, subscription.options.start, at_head
         )
         entry = add_consumer(
@@ -454,13 +454,13 @@ class Node(NodeViews):
             if client is not None:
                 client.publications.discard(publication_id)
             publication.released = True
-            endings.close_publication(self, publication)
+            publication_close.close_publication(self, publication)
 
     def forget_publication(self, publication: Publication) -> None:
         """Take a publication off its sender and unmap it."""
         self.source_gone(publication)
-        sent = endings.remove_from_sender(self, publication)
-        endings.tell_unsent(self, publication, sent)
+        sent = publication_close.remove_from_sender(self, publication)
+        publication_close.tell_unsent(self, publication, sent)
         self.note(rec.LOW, rec.Code.PUBLICATION_REMOVED, publication.session, sent)
         self.pubs.pop(publication.id, None)
         client = self.clients.get(publication.client)

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tidecast.api.link import SubscriptionOptions
 from tidecast.buffers.ring_file import RingInfo, describe
-from tidecast.client.link import SubscriptionOptions
-from tidecast.config import TopicConfig
+from tidecast.config.topology import TopicConfig
 from tidecast.errors import SharedMemoryError
 from tidecast.events import Event
 from tidecast.layout.ring import HEAD_AT
 from tidecast.native.mapped import MappedFile
-from tidecast.node.transports import TransportRuntime
+from tidecast.node.live.transports import TransportRuntime
 
 EVENTS_KEPT_MAX = 10_000
 

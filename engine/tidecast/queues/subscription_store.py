@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from tidecast.config import write_atomically
+from tidecast.config.topology import write_atomically
 from tidecast.errors import StorageError
 from tidecast.log.files import checksum
 

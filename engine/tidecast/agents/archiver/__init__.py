@@ -1,0 +1,1 @@
+"""The archiver: one duty cycle that appends what publishers wrote to the queues' logs."""

@@ -1,0 +1,417 @@
+"""The archiver: reads the rings of durable topics, appends to their queues, tells what is durable.
+
+One duty cycle a topic: read all its rings into buffers, one write a queue, and if all writes
+succeeded the topic has moved on. If one did not, nothing more is read from the topic's rings until
+it does: the rings keep what is not in the log, and fill up. Group commit: while one sync runs, the
+cycles go on; what they append is part of the next one. A sync runs in a thread of its own
+(`SYNC_ASKED` until it says `SYNC_DONE`), or in between when the agents are inline.
+"""
+
+from __future__ import annotations
+
+from tidecast.agents.archiver.reading import read_source, ring_of_source
+from tidecast.agents.archiver.state import (
+    ARCHIVER,
+    E_DISK,
+    E_DISK_OK,
+    E_DRAINED,
+    E_ROLL,
+    E_SYNC_FAILED,
+    HELD_DISK,
+    HELD_NOT,
+    HELD_ROLL,
+    M_CYCLES,
+    M_SYNC,
+    M_SYNCS,
+    M_TOPICS,
+    SYNC_ASKED,
+    SYNC_BATCH,
+    SYNC_DONE,
+    SYNC_IDLE,
+    SYNC_NONE,
+)
+from tidecast.agents.events import A_EVENTS, A_STOP, emit
+from tidecast.buffers.member_ring import wake
+from tidecast.buffers.slots import control_at, holds, ring_bell
+from tidecast.layout import ring as lay
+from tidecast.layout.counters import QueueCounter as C
+from tidecast.layout.member import WAKE_QUEUES_AT
+from tidecast.log.append import ROLL, append_run
+from tidecast.log.state import L_BATCHES, L_NEXT_TOKEN, LOG
+from tidecast.native import syscalls as sys
+from tidecast.native.atomics import (
+    exchange,
+    fence_seq_cst,
+    fetch_or,
+    load_acquire,
+    load_acquire_i32,
+    load_relaxed,
+    pause,
+    store_release,
+)
+from tidecast.native.jit import held_kernel, inlined, kernel
+from tidecast.native.memory import address_of, bytes_at, load_i64, store_i64
+
+BUSY, BACKOFF, ONCE = 0, 1, 3
+SPINS, YIELDS = 200, 20
+PARK_NS_MAX = 20_000_000
+RETRY_NS = 50_000_000
+"""A disk that refuses is asked again after this long."""
+
+archiver_of, _log_of = ARCHIVER.of, LOG.of
+_MISC_WORD = 8
+
+
+@inlined
+def _misc(A):
+    return bytes_at(address_of(A.misc), A.misc.size * _MISC_WORD)
+
+
+# --- telling rings --------------------------------------------------------------------------------
+
+
+@inlined
+def _wake_publisher(A, ring):
+    fence_seq_cst()
+    if load_relaxed(ring, lay.ACK_ARMED_AT) != 0:
+        exchange(ring, lay.ACK_ARMED_AT, 0)
+        ring_bell(A.bells, load_i64(ring, lay.ACK_BELL_AT))
+
+
+@inlined
+def _tell_durable(A, source, seq, at, count):
+    """All before (seq, at) is durable: note it where a crash cannot tear it, then give it back."""
+    ring = ring_of_source(source)
+    version = load_i64(ring, lay.ACK_VERSION_AT) + 1
+    record = lay.ACK_RECORDS_AT + (version & 1) * lay.ACK_RECORD_BYTES
+    store_i64(ring, record, seq)
+    store_i64(ring, record + 8, at)
+    store_i64(ring, record + 16, count)
+    store_release(ring, lay.ACK_VERSION_AT, version)
+    entry = lay.CONSUMERS_AT + source.consumer * lay.CONSUMER_BYTES
+    store_release(ring, entry + lay.CONSUMER_POSITION_AT, seq)
+    store_release(ring, lay.DURABLE_AT, count)
+    told = source.d_count
+    source.d_seq, source.d_at, source.d_count = seq, at, count
+    if count != told:
+        _wake_publisher(A, ring)
+
+
+@inlined
+def _tell_state(A, topic, state):
+    """Tell the topic's publishers that the disk refuses (errno), or takes again (0)."""
+    s = topic.first_source
+    while s >= 0:
+        ring = ring_of_source(A.sources[s])
+        if load_relaxed(ring, lay.ACK_STATE_AT) >= 0:
+            store_release(ring, lay.ACK_STATE_AT, state)
+            _wake_publisher(A, ring)
+        s = A.sources[s].next
+
+
+@inlined
+def _see_drained(A, source):
+    """Tell once when a closed ring is durable to its end."""
+    ring = ring_of_source(source)
+    if source.told_drained != 0 or load_acquire(ring, lay.CLOSED_AT) == 0:
+        return
+    if source.d_seq >= load_i64(ring, lay.END_SEQ_AT):
+        source.told_drained = emit(A.events, A.attention, E_DRAINED, source.index, 0, 0, 0, 0)
+
+
+# --- one cycle of a topic -------------------------------------------------------------------------
+
+
+@inlined
+def _write_queue(A, topic, queue):
+    """Append a queue's buffer: 0, or why it stays."""
+    L = _log_of(bytes_at(queue.log_address, 8))
+    buffer = bytes_at(queue.buffer_address, queue.buffer_bytes)
+    batches = L.w[L_BATCHES]
+    status = append_run(L, buffer, 0, queue.used)
+    counters = A.counters[queue.row]
+    if status == ROLL:
+        if queue.roll_asked == 0:
+            queue.roll_asked = emit(A.events, A.attention, E_ROLL, queue.index, 0, 0, 0, 0)
+        return HELD_ROLL
+    if status < 0:
+        counters[C.APPEND_FAILURES] += 1
+        counters[C.ERRNO] = -status
+        if topic.errno != -status:
+            emit(A.events, A.attention, E_DISK, topic.index, queue.index, -status, 0, 0)
+            topic.errno = -status
+        return HELD_DISK
+    counters[C.ERRNO] = 0
+    counters[C.BYTES] += queue.used
+    counters[C.BATCHES] += L.w[L_BATCHES] - batches
+    counters[C.WRITES] += 1
+    counters[C.NEXT_TOKEN] = L.w[L_NEXT_TOKEN]
+    queue.used = 0
+    queue.dirty = 1
+    if queue.puller > 0 and topic.policy != SYNC_BATCH:  # else readers see it once it is synced
+        wake(A.wakes, A.bells, WAKE_QUEUES_AT, queue.puller - 1)
+    return HELD_NOT
+
+
+@inlined
+def _write_queues(A, topic, now_ns):
+    """Write what the topic's queues hold. All written: the topic moves on."""
+    held, wrote = HELD_NOT, 0
+    for number in range(topic.queues):
+        row = load_i64(bytes_at(topic.map_address, topic.queues * 8), number * 8)
+        queue = A.queues[row]
+        if queue.used == 0:
+            continue
+        wrote += 1
+        held = max(held, _write_queue(A, topic, queue))
+    topic.held = held
+    if held == HELD_DISK:
+        topic.retry_ns = now_ns + RETRY_NS
+        _tell_state(A, topic, topic.errno)
+        return
+    if held == HELD_ROLL:
+        return
+    if topic.errno != 0:
+        topic.errno = 0
+        emit(A.events, A.attention, E_DISK_OK, topic.index, 0, 0, 0, 0)
+        _tell_state(A, topic, 0)
+    if wrote > 0 and topic.dirty_ns == 0 and topic.policy != SYNC_NONE:
+        topic.dirty_ns = now_ns
+    _move_on(A, topic)
+
+
+@inlined
+def _move_on(A, topic):
+    """What was read is in the log. With nothing left to sync it is durable too."""
+    clean = topic.dirty_ns == 0 and topic.syncing == 0
+    s = topic.first_source
+    while s >= 0:
+        source = A.sources[s]
+        if source.seq != source.a_seq or source.at != source.a_at:
+            source.a_seq, source.a_at, source.a_count = source.seq, source.at, source.count
+            store_release(ring_of_source(source), lay.APPENDED_AT, source.count)
+            if source.seq - source.d_seq > (source.slots >> 2):
+                topic.urgent = 1
+        if clean and (source.a_seq != source.d_seq or source.a_at != source.d_at):
+            _tell_durable(A, source, source.a_seq, source.a_at, source.a_count)
+        if clean:
+            _see_drained(A, source)
+        s = source.next
+
+
+@inlined
+def _topic_cycle(A, topic, fields, now_ns, wall_ns):
+    if topic.held == HELD_ROLL or (topic.held == HELD_DISK and now_ns < topic.retry_ns):
+        return 0
+    moved = 0
+    if topic.held == HELD_NOT:
+        s = topic.first_source
+        while s >= 0:
+            source = A.sources[s]
+            if read_source(A, topic, source, wall_ns, fields):
+                moved += 1
+            elif source.d_seq == source.seq and source.d_at == source.at:
+                _see_drained(A, source)
+            s = source.next
+        if moved == 0:
+            return 0
+    _write_queues(A, topic, now_ns)
+    return moved + 1
+
+
+# --- group commit ---------------------------------------------------------------------------------
+
+
+@inlined
+def _sync_due(topic, now_ns):
+    if topic.dirty_ns == 0 or topic.syncing != 0 or now_ns < topic.sync_retry_ns:
+        return False
+    if topic.policy == SYNC_BATCH or topic.urgent != 0:
+        return True
+    return now_ns - topic.dirty_ns >= topic.interval_ns
+
+
+@inlined
+def _begin_sync(A, topic):
+    topic.syncing, topic.sync_status, topic.dirty_ns, topic.urgent = 1, 0, 0, 0
+    s = topic.first_source
+    while s >= 0:
+        source = A.sources[s]
+        source.p_seq, source.p_at, source.p_count = source.a_seq, source.a_at, source.a_count
+        s = source.next
+
+
+@inlined
+def _end_sync(A, topic, now_ns):
+    topic.syncing = 0
+    if topic.sync_status < 0:
+        topic.dirty_ns = now_ns
+        topic.sync_retry_ns = now_ns + RETRY_NS
+        if topic.errno == 0:
+            topic.errno = -topic.sync_status
+            emit(A.events, A.attention, E_SYNC_FAILED, topic.index, -topic.sync_status, 0, 0, 0)
+            _tell_state(A, topic, topic.errno)
+        return
+    topic.sync_retry_ns = 0
+    if topic.errno != 0 and topic.held == HELD_NOT:
+        topic.errno = 0
+        emit(A.events, A.attention, E_DISK_OK, topic.index, 0, 0, 0, 0)
+        _tell_state(A, topic, 0)
+    s = topic.first_source
+    while s >= 0:
+        source = A.sources[s]
+        if topic.dirty_ns == 0:  # packets that only ended since then hold nothing to sync
+            source.p_seq, source.p_at, source.p_count = source.a_seq, source.a_at, source.a_count
+        if source.p_seq != source.d_seq or source.p_at != source.d_at:
+            _tell_durable(A, source, source.p_seq, source.p_at, source.p_count)
+        _see_drained(A, source)
+        s = source.next
+
+
+@inlined
+def _sync_step(A, now_ns):
+    """Take the result of a sync, begin the next one. 1: something happened."""
+    state = load_acquire(_misc(A), M_SYNC * _MISC_WORD)
+    if state == SYNC_ASKED:
+        return 0
+    work = 0
+    if state == SYNC_DONE:
+        for k in range(A.misc[M_TOPICS]):
+            topic = A.topics[A.index[k]]
+            if topic.syncing != 0:
+                _end_sync(A, topic, now_ns)
+        store_release(_misc(A), M_SYNC * _MISC_WORD, SYNC_IDLE)
+        work = 1
+    due = 0
+    for k in range(A.misc[M_TOPICS]):
+        topic = A.topics[A.index[k]]
+        if _sync_due(topic, now_ns):
+            _begin_sync(A, topic)
+            due += 1
+    if due > 0:
+        A.misc[M_SYNCS] += 1
+        store_release(_misc(A), M_SYNC * _MISC_WORD, SYNC_ASKED)
+        ring_bell(A.bells, lay.DOORBELL_ARCHIVER + 1)
+        work = 1
+    return work
+
+
+@inlined
+def archive_cycle(A, fields, now_ns, wall_ns):
+    """One duty cycle; how much was done. ``fields``: int64[8] scratch."""
+    work = 0
+    for k in range(A.misc[M_TOPICS]):
+        work += _topic_cycle(A, A.topics[A.index[k]], fields, now_ns, wall_ns)
+    A.misc[M_CYCLES] += 1
+    return work + _sync_step(A, now_ns)
+
+
+@held_kernel
+def tell_ring(ring, bells, state):
+    """Say in a ring that its session is over (ACK_*), and wake its publisher."""
+    store_release(ring, lay.ACK_STATE_AT, state)
+    ring_bell(bells, load_i64(ring, lay.ACK_BELL_AT))
+
+
+# --- its thread -----------------------------------------------------------------------------------
+
+
+@inlined
+def _has_more(source, ring):
+    word = load_acquire(ring, control_at(source.seq, source.slots - 1))
+    if not holds(word, source.seq) or source.told_gap != 0:
+        return False
+    state = (word >> lay.STATE_SHIFT) & 0xFF
+    if state == lay.OPEN:
+        return word & lay.CONTROL_LENGTH_MASK > source.at
+    return state != lay.EMPTY
+
+
+@inlined
+def _wait_ns(A, now_ns):
+    """Arm all rings; how long to sleep then (0: there is work)."""
+    wait = PARK_NS_MAX
+    idle = load_acquire(_misc(A), M_SYNC * _MISC_WORD) == SYNC_IDLE
+    for k in range(A.misc[M_TOPICS]):
+        topic = A.topics[A.index[k]]
+        if topic.held == HELD_DISK:
+            wait = min(wait, topic.retry_ns - now_ns)
+        if topic.dirty_ns != 0 and idle:
+            due = topic.dirty_ns + topic.interval_ns
+            if topic.policy == SYNC_BATCH or topic.urgent != 0:
+                due = now_ns
+            wait = min(wait, max(due, topic.sync_retry_ns) - now_ns)
+        s = topic.first_source
+        while s >= 0:
+            source = A.sources[s]
+            fetch_or(ring_of_source(source), lay.ARMED_AT, 1 << source.consumer)
+            s = source.next
+    fence_seq_cst()
+    for k in range(A.misc[M_TOPICS]):
+        topic = A.topics[A.index[k]]
+        s = topic.first_source
+        while s >= 0 and topic.held == HELD_NOT:
+            source = A.sources[s]
+            if _has_more(source, ring_of_source(source)):
+                return 0
+            s = source.next
+    if load_acquire(_misc(A), M_SYNC * _MISC_WORD) == SYNC_DONE:
+        return 0
+    return max(wait, 0)
+
+
+@kernel
+def run_archiver(words, idle, fields, scratch, now_ns, wall_ns):
+    """Run until asked to stop (0) or there are events (1).
+
+    With ``idle`` ONCE: one duty cycle at the times given. Returns how much was done.
+    """
+    A = archiver_of(words)
+    quiet = 0
+    bell = lay.DOORBELL_ARCHIVER * lay.DOORBELL_BYTES
+    while True:
+        now, wall = now_ns, wall_ns
+        if idle != ONCE:
+            now = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+            wall = sys.clock_ns(sys.CLOCK_REALTIME, scratch)
+        work = archive_cycle(A, fields, now, wall)
+        if idle == ONCE:
+            return work
+        if A.attention[A_EVENTS] > 0:
+            return 1
+        if A.attention[A_STOP] != 0:
+            return 0
+        if work > 0:
+            quiet = 0
+            continue
+        quiet += 1
+        if idle == BUSY or (idle == BACKOFF and quiet < SPINS):
+            pause()
+            continue
+        if idle == BACKOFF and quiet < SPINS + YIELDS:
+            sys.sched_yield()
+            continue
+        seen = load_acquire_i32(A.bells, bell)
+        wait = _wait_ns(A, now)
+        if wait > 0 and A.attention[A_STOP] == 0:
+            sys.futex_wait(address_of(A.bells) + bell, seen, wait, scratch)
+
+
+@kernel
+def wait_for_sync(words, timeout_ns, scratch):
+    """Sleep until a sync is asked for. True: one is."""
+    A = archiver_of(words)
+    line = (lay.DOORBELL_ARCHIVER + 1) * lay.DOORBELL_BYTES
+    seen = load_acquire_i32(A.bells, line)
+    if load_acquire(_misc(A), M_SYNC * _MISC_WORD) == SYNC_ASKED:
+        return True
+    sys.futex_wait(address_of(A.bells) + line, seen, timeout_ns, scratch)
+    return load_acquire(_misc(A), M_SYNC * _MISC_WORD) == SYNC_ASKED
+
+
+@held_kernel
+def sync_done(words):
+    """The sync that was asked for is over; each topic's `sync_status` says how."""
+    A = archiver_of(words)
+    store_release(_misc(A), M_SYNC * _MISC_WORD, SYNC_DONE)
+    ring_bell(A.bells, lay.DOORBELL_ARCHIVER)

@@ -1,0 +1,1 @@
+"""Sender and receiver: one duty cycle each, and the tables that they work on."""

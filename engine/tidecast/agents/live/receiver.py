@@ -1,0 +1,338 @@
+"""The receiver: takes packets off the sockets, places them into images, asks for what is missing.
+
+One duty cycle: for each channel's socket (control first) receive bundles, check every packet,
+pass it through fault injection when that is on, hand it to its image; then timers of some images:
+NAKs, STATUS, silence. Sessions without an image are made known to the conductor by their SETUP.
+"""
+
+from __future__ import annotations
+
+from tidecast.agents.events import (
+    E_PEER_TIMEOUT,
+    E_SETUP,
+    emit,
+)
+from tidecast.agents.live.images import (
+    M_COUNT,
+    M_CURSOR,
+    M_LAST_IMAGE,
+    M_LAST_SESSION,
+    M_NODE,
+    M_READS,
+    M_ROW,
+    M_SETUPS,
+    M_SKIP0,
+    M_SKIP1,
+    M_SKIP2,
+    M_UNREPORTED,
+    M_WANT_ALL,
+    M_WANT_NS,
+    SESSION_ENDED,
+    SESSION_PENDING,
+    SETUPS_KEPT_MAX,
+)
+from tidecast.agents.live.receiving import (
+    UNREPORTED_NS,
+    address_of_publisher,
+    consumed_by_all,
+    finish_if_complete,
+    on_heartbeat,
+    on_lost,
+    place_packet,
+    ring_of,
+    send_naks,
+    send_status,
+    tell_durable,
+)
+from tidecast.buffers.recorder import record
+from tidecast.buffers.slots import wake_armed
+from tidecast.layout import packet as wire
+from tidecast.layout import recorder as rec
+from tidecast.layout.counters import Counter as C
+from tidecast.native.jit import inlined, kernel
+from tidecast.native.memory import copy, load_i64, load_u8, load_u16, load_u32, store_i64
+from tidecast.protocol.check import check_packet
+from tidecast.protocol.packets import put_status
+from tidecast.protocol.session_table import ABSENT, find_session, put_session
+from tidecast.transport.faults import (
+    DELIVER_TWICE,
+    F_HELD,
+    F_ON,
+    SWALLOWED,
+    due_held,
+    fault_verdict,
+    forget_held,
+    packet_passed,
+)
+from tidecast.transport.wire_io import (
+    RECEIVE_BUFFER_BYTES,
+    bundle_bytes,
+    bundle_segment_bytes,
+    receive,
+    send_to_address,
+)
+
+WANT_INTERVAL_NS = 200_000
+WANT_AGAIN_NS = 20_000_000
+TIMER_SCAN_MAX = 64
+QUIET_SOCKET_SKIP = 16
+
+
+@inlined
+def _lookup(S, session):
+    if S.misc[M_LAST_SESSION] == session:
+        return S.misc[M_LAST_IMAGE]
+    found = find_session(S.sessions, session)
+    if found >= 0:
+        S.misc[M_LAST_SESSION], S.misc[M_LAST_IMAGE] = session, found
+    return found
+
+
+@inlined
+def _wanted(S, topic):
+    return S.misc[M_WANT_ALL] != 0 or (S.wanted[topic >> 6] >> (topic & 63)) & 1 != 0
+
+
+@inlined
+def _ask_for_setup(S, buffer, at, name, now_ns):
+    """A packet of a session we do not know, on a topic somebody here wants."""
+    S.counters[S.misc[M_ROW], C.UNKNOWN_SESSION] += 1
+    if now_ns < S.misc[M_WANT_NS]:
+        return
+    S.misc[M_WANT_NS] = now_ns + WANT_INTERVAL_NS
+    _want_setup(
+        S, load_u8(buffer, at + wire.CHANNEL_AT), load_u32(buffer, at + wire.SESSION_AT),
+        load_u16(buffer, at + wire.TOPIC_AT), name,
+    )  # fmt: skip
+
+
+@inlined
+def _want_setup(S, channel, session, topic, name):
+    n = put_status(
+        S.packet, wire.FLAG_WANT_SETUP, channel, session, topic, S.misc[M_NODE], 1, 0, 0, 0, 0, 0, 0
+    )
+    send_to_address(S.tx, name, S.packet, n)
+
+
+@inlined
+def _setup_for_conductor(S, buffer, at, length, name, now_ns):
+    """Keep a SETUP for the conductor, who decides about images. False: there is no room now."""
+    i = S.misc[M_SETUPS]
+    session = load_u32(buffer, at + wire.SESSION_AT)
+    if i >= SETUPS_KEPT_MAX or length > wire.CONTROL_BYTES_MAX:
+        return False
+    copy(S.setups[i], 0, buffer, at, length)
+    kept = emit(S.events, S.attention, E_SETUP, session, i, length, load_i64(name, 0),
+                load_i64(name, 8))  # fmt: skip
+    record(S.recorder, rec.WRITER_RECEIVER, rec.LOW, now_ns, rec.Code.SETUP_SEEN, session,
+           load_u16(buffer, at + wire.SOURCE_AT), load_u16(buffer, at + wire.TOPIC_AT),
+           load_i64(buffer, at + wire.SEQ_AT), 0)  # fmt: skip
+    return kept
+
+
+@inlined
+def _setup_of_unknown(S, buffer, at, length, name, now_ns):
+    """The first SETUP of a session: until the conductor has decided the others are dropped."""
+    session = load_u32(buffer, at + wire.SESSION_AT)
+    if _setup_for_conductor(S, buffer, at, length, name, now_ns) and put_session(
+        S.sessions, session, SESSION_PENDING
+    ):
+        S.misc[M_SETUPS] += 1
+
+
+@inlined
+def _to_image(S, i, kind, buffer, at, length, name, now_ns):
+    image = S.images[i]
+    if load_u16(buffer, at + wire.SOURCE_AT) != image.source:
+        S.counters[image.row, C.INVALID_FIELD] += 1
+        return
+    if kind == wire.DATA:
+        place_packet(S, image, buffer, at, length, now_ns)
+    elif kind == wire.HEARTBEAT:
+        image.address_a, image.address_b = load_i64(name, 0), load_i64(name, 8)
+        on_heartbeat(S, image, buffer, at, now_ns)
+    elif kind == wire.LOST:
+        image.heard_ns = now_ns
+        on_lost(S, image, load_i64(buffer, at + wire.SEQ_AT), now_ns)
+    else:
+        if load_i64(buffer, at + wire.SETUP_INCARNATION_AT) != image.incarnation:
+            S.counters[image.row, C.STALE_SESSION] += 1
+            return
+        image.heard_ns = now_ns
+        image.group = load_u16(buffer, at + wire.SETUP_RECEIVERS_AT)
+        if image.want_setup_ns != 0 and _setup_for_conductor(S, buffer, at, length, name, now_ns):
+            image.want_setup_ns = 0
+            S.misc[M_SETUPS] += 1
+        S.counters[image.row, C.SETUPS_RECEIVED] += 1
+
+
+@inlined
+def on_packet(S, buffer, at, n, name, now_ns):
+    """One packet, checked and handed on."""
+    row = S.misc[M_ROW]
+    cause = check_packet(buffer, at, n)
+    if cause != 0:
+        S.counters[row, cause] += 1
+        return
+    kind = load_u8(buffer, at + wire.TYPE_AT)
+    source = load_u16(buffer, at + wire.SOURCE_AT)
+    if kind == wire.NAK or kind == wire.STATUS or kind == wire.ACK:
+        S.counters[row, C.INVALID_TYPE] += 1
+        return
+    if source == S.misc[M_NODE]:
+        return  # our own, looped back
+    if (S.quarantine[source >> 6] >> (source & 63)) & 1 != 0:
+        S.counters[row, C.QUARANTINED] += 1
+        return
+    session = load_u32(buffer, at + wire.SESSION_AT)
+    length = load_u16(buffer, at + wire.LENGTH_AT)
+    i = _lookup(S, session)
+    if i >= 0:
+        _to_image(S, i, kind, buffer, at, length, name, now_ns)
+        other = S.images[i].next
+        while other >= 0:
+            _to_image(S, other, kind, buffer, at, length, name, now_ns)
+            other = S.images[other].next
+        return
+    if i == SESSION_ENDED:
+        S.counters[row, C.STALE_SESSION] += 1
+    elif i == SESSION_PENDING:
+        S.counters[row, C.UNKNOWN_SESSION] += 1
+    elif i == ABSENT:
+        if kind == wire.SETUP:
+            _setup_of_unknown(S, buffer, at, length, name, now_ns)
+        elif _wanted(S, load_u16(buffer, at + wire.TOPIC_AT)):
+            _ask_for_setup(S, buffer, at, name, now_ns)
+        else:
+            S.counters[row, C.FILTERED] += 1
+    else:
+        S.counters[row, C.FILTERED] += 1
+
+
+@inlined
+def _through_faults(S, buffer, at, n, name, now_ns):
+    verdict = fault_verdict(S.faults, S.counters, S.misc[M_ROW], buffer, at, n, name, now_ns)
+    if verdict == SWALLOWED:
+        return
+    on_packet(S, buffer, at, n, name, now_ns)
+    if verdict == DELIVER_TWICE:
+        on_packet(S, buffer, at, n, name, now_ns)
+    packet_passed(S.faults)
+
+
+@inlined
+def _release_held(S, now_ns):
+    while S.faults.settings[F_HELD] > 0:
+        i = due_held(S.faults, now_ns)
+        if i < 0:
+            return
+        n = S.faults.held[i, 2]
+        store_i64(S.packet, 1040, S.faults.held[i, 4])
+        store_i64(S.packet, 1048, S.faults.held[i, 5])
+        on_packet(S, S.faults.held_bytes[i], 0, n, S.packet[1040:1056], now_ns)
+        forget_held(S.faults, i)
+
+
+@inlined
+def _drain_socket(S, rx, now_ns):
+    """Receive one batch of bundles and handle every packet. Returns bundles."""
+    bundles = receive(rx)
+    faulty = S.faults.settings[F_ON] != 0
+    for i in range(bundles):
+        total = bundle_bytes(rx, i)
+        size = bundle_segment_bytes(rx, i)
+        name = rx.names[i * 16 : i * 16 + 16]
+        base = i * RECEIVE_BUFFER_BYTES
+        at = 0
+        while at < total:
+            n = min(size, total - at)
+            if faulty:
+                _through_faults(S, rx.buffers, base + at, n, name, now_ns)
+            else:
+                on_packet(S, rx.buffers, base + at, n, name, now_ns)
+            at += n
+    S.counters[S.misc[M_ROW], C.DATAGRAMS_RECEIVED] += max(bundles, 0)
+    return max(bundles, 0)
+
+
+@inlined
+def _image_timers(S, image, now_ns):
+    """NAKs, STATUS, end, silence, waking of readers. Returns work done."""
+    work = 0
+    ring = ring_of(image)
+    if image.dirty != 0:
+        image.dirty = 0
+        wake_armed(ring, S.bells)
+        work += 1
+    work += tell_durable(S, image, ring)
+    if image.want_setup_ns != 0 and now_ns >= image.want_setup_ns:
+        image.want_setup_ns = now_ns + WANT_AGAIN_NS
+        _want_setup(S, image.channel, image.session, image.topic, address_of_publisher(S, image))
+    if image.gaps > 0 and now_ns >= image.nak_ns:
+        work += send_naks(S, image, now_ns)
+    if image.contiguous - image.told >= (image.buffer_slots >> 2):
+        send_status(S, image, ring, 0, now_ns)
+        work += 1
+    elif image.contiguous - image.reported >= (image.slots >> 3):
+        slowest, _ = consumed_by_all(image, ring)
+        if slowest - image.reported >= (image.slots >> 3):
+            send_status(S, image, ring, 0, now_ns)
+            work += 1
+        else:
+            S.misc[M_UNREPORTED] = 1
+    elif image.contiguous != image.reported:
+        S.misc[M_UNREPORTED] = 1
+        image.status_ns = min(image.status_ns, now_ns + UNREPORTED_NS)
+    if now_ns >= image.status_ns:
+        leave = wire.FLAG_LEAVE if finish_if_complete(S, image, ring, now_ns) else 0
+        send_status(S, image, ring, leave, now_ns)
+        S.counters[image.row, C.HIGHEST] = image.highest
+        S.counters[image.row, C.CONTIGUOUS] = image.contiguous
+        S.counters[image.row, C.SLOTS] = image.slots
+        S.counters[image.row, C.RTT_NS] = image.rtt_ns
+        work += 1
+        if image.silent == 0 and image.closed == 0 and now_ns - image.heard_ns > image.timeout_ns:
+            image.silent = 1
+            emit(S.events, S.attention, E_PEER_TIMEOUT, image.session, image.source,
+                 image.contiguous, 0, 0)  # fmt: skip
+            record(S.recorder, rec.WRITER_RECEIVER, rec.ALERT, now_ns, rec.Code.PEER_TIMEOUT,
+                   image.session, image.source, image.contiguous, 0, 0)  # fmt: skip
+    return work
+
+
+@kernel
+def receive_cycle(S, now_ns):
+    """One duty cycle of the receiver. Returns how much was done (0: nothing to do)."""
+    work = 0
+    if S.misc[M_SKIP0] > 0:
+        S.misc[M_SKIP0] -= 1
+    else:
+        n = _drain_socket(S, S.rx0, now_ns)
+        S.misc[M_SKIP0] = 0 if n > 0 else QUIET_SOCKET_SKIP
+        work += n
+    if S.misc[M_READS] == 0 and S.misc[M_SKIP1] > 0:  # who reads nothing pays no call a cycle
+        S.misc[M_SKIP1] -= 1
+    else:
+        n = _drain_socket(S, S.rx1, now_ns)
+        S.misc[M_SKIP1] = 0 if n > 0 else QUIET_SOCKET_SKIP
+        work += n
+    if S.misc[M_SKIP2] > 0:
+        S.misc[M_SKIP2] -= 1
+    else:
+        n = _drain_socket(S, S.rx2, now_ns)
+        S.misc[M_SKIP2] = 0 if n > 0 else QUIET_SOCKET_SKIP
+        work += n
+    if S.faults.settings[F_HELD] > 0:
+        _release_held(S, now_ns)
+    count = S.misc[M_COUNT]
+    S.misc[M_UNREPORTED] = 0
+    if count <= TIMER_SCAN_MAX:
+        for k in range(count):
+            work += _image_timers(S, S.images[S.index[k]], now_ns)
+    else:
+        for _ in range(TIMER_SCAN_MAX):
+            S.misc[M_CURSOR] = (S.misc[M_CURSOR] + 1) % count
+            work += _image_timers(S, S.images[S.index[S.misc[M_CURSOR]]], now_ns)
+        S.misc[M_UNREPORTED] = 1
+    S.counters[S.misc[M_ROW], C.DUTY_CYCLES] += 1
+    return work

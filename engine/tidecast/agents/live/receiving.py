@@ -1,0 +1,457 @@
+"""What a packet does to one image: place it, note gaps, answer heartbeats, give up what is gone."""
+
+from __future__ import annotations
+
+from tidecast.agents.events import E_EVICTED, E_GAP, E_SESSION_ENDED, emit
+from tidecast.agents.live.images import M_NODE, M_UNREPORTED, NEVER
+from tidecast.agents.live.remote_acks import image_unacked, send_ack
+from tidecast.buffers.recorder import record
+from tidecast.buffers.slots import control_at, control_word
+from tidecast.layout import packet as wire
+from tidecast.layout import recorder as rec
+from tidecast.layout import ring as lay
+from tidecast.layout.counters import Counter as C
+from tidecast.native.atomics import fence_release, load_acquire, store_relaxed, store_release
+from tidecast.native.jit import inlined
+from tidecast.native.memory import (
+    bytes_at,
+    copy,
+    load_i64,
+    load_u8,
+    load_u16,
+    store_i64,
+)
+from tidecast.protocol.loss import (
+    drop_before,
+    fill_gap,
+    find_gap,
+    next_due,
+    open_gap,
+    take_due,
+)
+from tidecast.protocol.packets import put_nak, put_name, put_status
+from tidecast.protocol.random import random_below
+from tidecast.transport.wire_io import send_to_address
+
+STATUS_INTERVAL_NS = 200_000_000
+STATUS_INTERVAL_NS_FIRST = 2_000_000
+UNREPORTED_NS = 500_000
+NAK_RETRY_NS_UNKNOWN, NAK_RETRY_NS_LONGEST = 2_000_000, 50_000_000
+PATIENCE_MAX, PATIENCE_NS = 4, 100_000_000
+NAK_GROUP_MAX = 16
+_HEADER = wire.PACKET_HEADER_BYTES
+
+
+@inlined
+def ring_of(image):
+    """The image's ring as bytes."""
+    return bytes_at(image.ring_address, image.ring_bytes)
+
+
+@inlined
+def consumed_by_all(image, ring):
+    """(slowest, fastest) position of the active consumers; the contiguous end without any."""
+    slowest = NEVER
+    fastest = -1
+    used = min(load_acquire(ring, lay.CONSUMERS_USED_AT), lay.CONSUMERS_MAX)
+    for i in range(used):
+        entry = lay.CONSUMERS_AT + i * lay.CONSUMER_BYTES
+        if load_acquire(ring, entry + lay.CONSUMER_STATE_AT) == lay.CONSUMER_ACTIVE:
+            position = load_acquire(ring, entry + lay.CONSUMER_POSITION_AT)
+            slowest = min(slowest, position)
+            fastest = max(fastest, position)
+    if fastest < 0:
+        return image.contiguous, image.contiguous
+    # A reader of open memory could write anything here: keep it in range.
+    slowest = max(min(slowest, image.contiguous), image.highest - image.slots)
+    return slowest, max(min(fastest, image.contiguous), slowest)
+
+
+@inlined
+def _evict(S, image, ring, from_seq, tethered_too, base, now_ns):
+    """Evict consumers whose position is before ``from_seq``; they start again at ``base``."""
+    evicted = 0
+    store_release(ring, lay.BASE_AT, base)
+    used = min(load_acquire(ring, lay.CONSUMERS_USED_AT), lay.CONSUMERS_MAX)
+    for i in range(used):
+        entry = lay.CONSUMERS_AT + i * lay.CONSUMER_BYTES
+        if load_acquire(ring, entry + lay.CONSUMER_STATE_AT) != lay.CONSUMER_ACTIVE:
+            continue
+        position = load_acquire(ring, entry + lay.CONSUMER_POSITION_AT)
+        if position >= from_seq:
+            continue
+        if not tethered_too and load_i64(ring, entry + lay.CONSUMER_TETHERED_AT) != 0:
+            continue
+        store_release(ring, entry + lay.CONSUMER_STATE_AT, lay.CONSUMER_EVICTED)
+        evicted += 1
+        subscription = load_i64(ring, entry + lay.CONSUMER_SUBSCRIPTION_AT)
+        emit(S.events, S.attention, E_EVICTED, image.session, subscription,
+             image.highest - position, 0, 0)  # fmt: skip
+        record(S.recorder, rec.WRITER_RECEIVER, rec.ALERT, now_ns, rec.Code.EVICTED,
+               image.session, subscription, position, image.highest, 0)  # fmt: skip
+    S.counters[image.row, C.EVICTIONS] += evicted
+    image.dirty = 1
+    return evicted
+
+
+@inlined
+def _window_open_for(S, image, ring, seq, now_ns):
+    """Recompute the receive window; True when packet ``seq`` fits now."""
+    slowest, fastest = consumed_by_all(image, ring)
+    image.window_end = slowest + image.slots
+    if seq < image.window_end:
+        return True
+    # A laggard that may be lapped does not hold up a reader far ahead of it.
+    half = image.slots >> 1
+    if fastest - slowest > half:
+        base = max(image.contiguous - (image.slots >> 2), slowest)
+        if _evict(S, image, ring, fastest - half, False, base, now_ns) > 0:
+            slowest, fastest = consumed_by_all(image, ring)
+            image.window_end = slowest + image.slots
+    return seq < image.window_end
+
+
+@inlined
+def advance(S, image, ring):
+    """Recompute the contiguous end from the gaps."""
+    contiguous = image.highest
+    if image.gaps > 0:
+        contiguous = S.gaps[image.index, 0].first
+    if contiguous != image.contiguous:
+        image.contiguous = contiguous
+        store_release(ring, lay.CONTIGUOUS_AT, contiguous)
+    store_release(ring, lay.HIGHEST_AT, image.highest)
+
+
+@inlined
+def _mark_gone(image, ring, first, end):
+    """Tell readers that packets [first, end) will never come (those that fit the window)."""
+    end = min(end, image.window_end)
+    for seq in range(first, end):
+        at = control_at(seq, image.slots - 1)
+        store_release(ring, at, control_word(seq, lay.GONE, 0))
+    image.dirty = 1
+
+
+@inlined
+def open_gap_up_to(S, image, ring, seq, due_ns, now_ns):
+    """Packets [highest, seq) are missing. False: the gap table is full, pretend not to know."""
+    if seq <= image.highest:
+        return True
+    missing = seq - image.highest
+    if image.reliability == lay.UNRELIABLE:
+        if not _window_open_for(S, image, ring, seq, now_ns):
+            return False
+        _mark_gone(image, ring, image.highest, seq)
+        S.counters[image.row, C.LOST_FOR_GOOD] += missing
+    else:
+        n = open_gap(S.gaps[image.index], image.gaps, image.highest, seq, due_ns)
+        if n < 0:
+            S.counters[image.row, C.GAP_TABLE_FULL] += 1
+            return False
+        image.gaps = n
+        image.nak_ns = min(image.nak_ns, due_ns)
+    S.counters[image.row, C.LOSSES] += missing
+    image.lost += missing
+    image.highest = seq
+    return True
+
+
+@inlined
+def nak_due_ns(S, image, now_ns):
+    """When to ask for what was found missing now: reordering grace, random among a group."""
+    delay = image.nak_delay_ns
+    if image.group > 1:
+        delay += random_below(S.seed, image.nak_delay_ns * min(image.group, NAK_GROUP_MAX) + 1)
+    return now_ns + delay
+
+
+@inlined
+def _note_round_trip(image, sample_ns):
+    """Smooth the time from NAK to repair, and its deviation (RFC 6298)."""
+    if image.rtt_ns == 0:
+        image.rtt_ns, image.rtt_var_ns = sample_ns, sample_ns >> 1
+        return
+    off = abs(sample_ns - image.rtt_ns)
+    image.rtt_var_ns = (image.rtt_var_ns * 3 + off) >> 2
+    image.rtt_ns = (image.rtt_ns * 7 + sample_ns) >> 3
+
+
+@inlined
+def _nak_retry_ns(image, now_ns):
+    """How long to wait for a repair. What overtook it says sooner that one was lost."""
+    retry_ns = NAK_RETRY_NS_UNKNOWN
+    if image.rtt_ns > 0:
+        retry_ns = max(image.nak_retry_ns, image.rtt_ns + 4 * image.rtt_var_ns)
+    if image.patience > 0 and now_ns - image.patience_ns > PATIENCE_NS:
+        image.patience -= 1
+        image.patience_ns = now_ns
+    return min(retry_ns << image.patience, NAK_RETRY_NS_LONGEST)
+
+
+@inlined
+def _repair_not_needed(S, image, now_ns):
+    """A repair of what is here already: asked again too soon, so wait longer (as Karn would)."""
+    S.counters[image.row, C.REPAIRS_UNNEEDED] += 1
+    wait_ns = max(image.rtt_ns, NAK_RETRY_NS_UNKNOWN)
+    if image.patience < PATIENCE_MAX and now_ns - image.patience_ns > wait_ns:
+        image.patience += 1
+        image.patience_ns = now_ns
+
+
+@inlined
+def _filled(S, image, i, seq, flags, now_ns):
+    """A missing packet has come. False: the gap cannot be split now, drop the packet."""
+    gap = S.gaps[image.index, i]
+    if flags & wire.FLAG_RETRANSMIT and gap.tries == 1:
+        _note_round_trip(image, now_ns - gap.asked_ns)
+    if flags & wire.FLAG_RETRANSMIT and gap.asked_ns > image.repaired_ns:
+        image.repaired_ns = gap.asked_ns
+        image.nak_ns = min(image.nak_ns, now_ns + image.nak_delay_ns)
+    n = fill_gap(S.gaps[image.index], image.gaps, i, seq)
+    if n < 0:
+        S.counters[image.row, C.GAP_TABLE_FULL] += 1
+        return False
+    image.gaps = n
+    S.counters[image.row, C.RECOVERED] += 1
+    return True
+
+
+@inlined
+def place_packet(S, image, buffer, at, length, now_ns):
+    """Put a DATA packet into the image's ring. Returns 1 when it was new."""
+    row = image.row
+    ring = ring_of(image)
+    seq = load_i64(buffer, at + wire.SEQ_AT)
+    flags = load_u8(buffer, at + wire.FLAGS_AT)
+    control = control_at(seq, image.slots - 1)
+    image.heard_ns = now_ns
+    if seq < image.contiguous or length > image.slot_bytes:
+        if length > image.slot_bytes:
+            S.counters[row, C.INVALID_FIELD] += 1
+        else:
+            S.counters[row, C.DUPLICATES] += 1
+            if flags & wire.FLAG_RETRANSMIT:
+                _repair_not_needed(S, image, now_ns)
+        return 0
+    if image.end_seq >= 0 and seq >= image.end_seq:
+        S.counters[row, C.INVALID_FIELD] += 1
+        return 0
+    if seq >= image.window_end and not _window_open_for(S, image, ring, seq, now_ns):
+        slowest, _ = consumed_by_all(image, ring)
+        if image.reliability != lay.UNRELIABLE or slowest < image.highest:
+            S.counters[row, C.OVERRUNS] += 1
+            return 0
+        # A ring and more was lost, all of it was read and none will be repaired: begin anew here.
+        on_lost(S, image, seq, now_ns)
+    if seq < image.highest:
+        i = find_gap(S.gaps[image.index], image.gaps, seq)
+        if i < 0:
+            if image.reliability == lay.UNRELIABLE:
+                S.counters[row, C.LATE] += 1
+            else:
+                S.counters[row, C.DUPLICATES] += 1
+                if flags & wire.FLAG_RETRANSMIT:
+                    _repair_not_needed(S, image, now_ns)
+            return 0
+        if not _filled(S, image, i, seq, flags, now_ns):
+            return 0
+    else:
+        if seq > image.highest:
+            due = nak_due_ns(S, image, now_ns)
+            if not open_gap_up_to(S, image, ring, seq, due, now_ns):
+                return 0
+        image.highest = seq + 1
+    receiver = load_u16(buffer, at + wire.RECEIVER_AT)
+    if receiver != wire.RECEIVER_ALL and receiver != S.misc[M_NODE]:
+        length = _HEADER  # for another node: it only fills its place
+    store_relaxed(ring, control, control_word(seq, lay.EMPTY, 0))
+    fence_release()  # a lapped reader must see that the slot changes before it does
+    copy(ring, image.slots_at + (seq & (image.slots - 1)) * image.slot_bytes, buffer, at, length)
+    store_release(ring, control, control_word(seq, lay.SEALED, length))
+    image.echo_ns = load_i64(buffer, at + wire.TIME_AT)
+    image.echo_at_ns = now_ns
+    image.dirty = 1
+    S.counters[row, C.PACKETS_RECEIVED] += 1
+    S.counters[row, C.BYTES_RECEIVED] += length
+    advance(S, image, ring)
+    return 1
+
+
+@inlined
+def on_heartbeat(S, image, buffer, at, now_ns):
+    """A heartbeat names the next sequence: what is missing before it is a tail loss."""
+    seq = load_i64(buffer, at + wire.SEQ_AT)
+    flags = load_u8(buffer, at + wire.FLAGS_AT)
+    ring = ring_of(image)
+    image.heard_ns = now_ns
+    image.echo_ns = load_i64(buffer, at + wire.TIME_AT)
+    image.echo_at_ns = now_ns
+    S.counters[image.row, C.HEARTBEATS_RECEIVED] += 1
+    known = seq
+    if seq > image.window_end and not _window_open_for(S, image, ring, seq - 1, now_ns):
+        known = image.window_end  # what has no room here is not asked for yet
+    if known > image.highest:
+        due = nak_due_ns(S, image, now_ns)
+        if image.group <= 1:
+            due = now_ns
+        open_gap_up_to(S, image, ring, known, due, now_ns)
+        advance(S, image, ring)
+    if flags & wire.FLAG_END:
+        if image.end_seq < 0 and seq >= image.highest:
+            image.end_seq = seq
+        image.status_ns = min(image.status_ns, now_ns)
+    if flags & wire.FLAG_REPORT:
+        image.status_ns = min(image.status_ns, now_ns)
+    elif image.rtt_ns == 0 and flags & wire.FLAG_PROBE:
+        image.status_ns = min(image.status_ns, now_ns + UNREPORTED_NS)
+
+
+@inlined
+def _begin_later(S, image, ring, oldest, now_ns):
+    """History reached back to where we joined a moment ago; nothing of it came: none is lost.
+
+    Readers pass these packets as they pass those for another node.
+    """
+    _window_open_for(S, image, ring, oldest, now_ns)
+    end = min(oldest, image.window_end)
+    if image.gaps > 0:
+        end = min(end, S.gaps[image.index, 0].end)
+    for seq in range(image.begins, end):
+        at = control_at(seq, image.slots - 1)
+        store_release(ring, at, control_word(seq, lay.SEALED, _HEADER))
+    image.gaps = drop_before(S.gaps[image.index], image.gaps, end)
+    image.highest = max(image.highest, end)
+    image.begins = end
+    image.dirty = 1
+    advance(S, image, ring)
+
+
+@inlined
+def on_lost(S, image, oldest, now_ns):
+    """The publisher no longer holds what lies before ``oldest``: give it up, and say so."""
+    ring = ring_of(image)
+    if oldest <= image.contiguous or oldest > image.highest + (1 << 40):
+        return
+    if image.begins == image.contiguous:
+        _begin_later(S, image, ring, oldest, now_ns)
+    first = image.contiguous
+    lost = 0
+    for i in range(image.gaps):
+        gap = S.gaps[image.index, i]
+        lost += max(min(gap.end, oldest) - gap.first, 0)
+    lost += max(oldest - image.highest, 0)
+    if lost == 0:
+        return
+    _window_open_for(S, image, ring, oldest, now_ns)
+    if oldest <= image.window_end:
+        for i in range(image.gaps):
+            gap = S.gaps[image.index, i]
+            _mark_gone(image, ring, gap.first, min(gap.end, oldest))
+        if oldest > image.highest:
+            _mark_gone(image, ring, image.highest, oldest)
+    else:  # more than a ring: all readers start again at what is held
+        _evict(S, image, ring, oldest, True, oldest, now_ns)
+        image.window_end = oldest + image.slots
+    image.gaps = drop_before(S.gaps[image.index], image.gaps, oldest)
+    image.highest = max(image.highest, oldest)
+    advance(S, image, ring)
+    image.dirty = 1
+    S.counters[image.row, C.LOST_FOR_GOOD] += lost
+    emit(S.events, S.attention, E_GAP, image.session, first, oldest, 0, 0)
+    record(S.recorder, rec.WRITER_RECEIVER, rec.ALERT, now_ns, rec.Code.GAP, image.session,
+           first, oldest, lost, 0)  # fmt: skip
+
+
+@inlined
+def address_of_publisher(S, image):
+    """Where NAK and STATUS of an image go."""
+    store_i64(S.packet, 1024, image.address_a)
+    store_i64(S.packet, 1032, image.address_b)
+    return S.packet[1024:1040]
+
+
+@inlined
+def send_status(S, image, ring, flags, now_ns):
+    """Report positions to the publisher."""
+    slowest, _ = consumed_by_all(image, ring)
+    # Beyond what has arrived no more than the socket holds while we do not run, at worst.
+    window = min(image.slots, image.contiguous - slowest + image.buffer_slots)
+    echo_delay_us = (now_ns - image.echo_at_ns) // 1000
+    put_status(
+        S.packet, flags, image.channel, image.session, image.topic, S.misc[M_NODE],
+        image.receiver, slowest, image.contiguous, window, image.lost,
+        image.echo_ns, echo_delay_us,
+    )  # fmt: skip
+    n = put_name(S.packet, S.name)
+    image.echo_ns = 0
+    send_to_address(S.tx, address_of_publisher(S, image), S.packet, n)
+    image.reported, image.told = slowest, image.contiguous
+    # The first ones follow each other quickly: until one arrives the publisher does not know us,
+    # and `min` flow control does not wait for us.
+    image.status_ns = now_ns + image.status_interval_ns
+    image.status_interval_ns = min(image.status_interval_ns * 2, STATUS_INTERVAL_NS)
+    S.counters[image.row, C.STATUS_SENT] += 1
+    if image.durable != 0:
+        send_ack(S, image, ring, address_of_publisher(S, image))
+    S.counters[image.row, C.CONSUMED] = slowest
+
+
+@inlined
+def tell_durable(S, image, ring):
+    """Ack what has become durable of a durable image. 1: an ACK was sent."""
+    if image.durable == 0:
+        return 0
+    if image_unacked(image, ring):
+        send_ack(S, image, ring, address_of_publisher(S, image))
+        return 1
+    if load_i64(ring, lay.CONSUMERS_AT + lay.CONSUMER_POSITION_AT) < image.contiguous:
+        S.misc[M_UNREPORTED] = 1  # the archiver is at it: look again soon
+    return 0
+
+
+@inlined
+def send_naks(S, image, now_ns):
+    """Ask for every gap that is due, in one packet. Returns 1 when a NAK was sent."""
+    count = take_due(
+        S.gaps[image.index],
+        image.gaps,
+        now_ns,
+        _nak_retry_ns(image, now_ns),
+        image.repaired_ns - image.nak_delay_ns,
+        S.seed,
+        S.ranges,
+        wire.NAK_RANGES_MAX,
+    )
+    image.nak_ns = next_due(S.gaps[image.index], image.gaps, NEVER)
+    if count == 0:
+        return 0
+    packets = 0
+    for i in range(count):
+        packets += S.ranges[i, 1]
+    n = put_nak(
+        S.packet, image.channel, image.session, image.topic, S.misc[M_NODE], image.receiver,
+        S.ranges, count, now_ns,
+    )  # fmt: skip
+    send_to_address(S.tx, address_of_publisher(S, image), S.packet, n)
+    S.counters[image.row, C.NAKS_SENT] += 1
+    S.counters[image.row, C.NAK_RANGES_SENT] += count
+    record(S.recorder, rec.WRITER_RECEIVER, rec.HIGH, now_ns, rec.Code.NAK_SENT, image.session,
+           S.ranges[0, 0], count, packets, 0)  # fmt: skip
+    return 1
+
+
+@inlined
+def finish_if_complete(S, image, ring, now_ns):
+    """All packets of an ended session are here: close the ring for its readers, leave."""
+    if image.end_seq < 0 or image.contiguous < image.end_seq:
+        return False
+    if image.closed == 0:
+        image.closed = 1
+        store_i64(ring, lay.END_SEQ_AT, image.end_seq)
+        store_release(ring, lay.CLOSED_AT, 1)
+        image.dirty = 1
+        emit(S.events, S.attention, E_SESSION_ENDED, image.session, image.end_seq, 0, 0, 0)
+        record(S.recorder, rec.WRITER_RECEIVER, rec.LOW, now_ns, rec.Code.SESSION_ENDED,
+               image.session, image.end_seq, 0, 0, 0)  # fmt: skip
+    return True

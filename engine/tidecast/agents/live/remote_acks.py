@@ -1,0 +1,188 @@
+"""Acks of durable topics over the network: the sender takes them, the receiver sends them.
+
+A publication whose topic another node keeps holds what is not acked in its ring, by a consumer
+entry that only ACK packets move. Its SETUP carries the producer's session and how far it is acked,
+so an owner that restarts, or a new one, knows where to read on.
+"""
+
+from __future__ import annotations
+
+from tidecast.agents.live.images import M_NODE, RECEIVER
+from tidecast.agents.live.sending import counted
+from tidecast.buffers.slots import ring_bell
+from tidecast.layout import packet as wire
+from tidecast.layout import ring as lay
+from tidecast.layout.counters import Counter as C
+from tidecast.native.atomics import (
+    exchange,
+    fence_seq_cst,
+    load_acquire,
+    load_relaxed,
+    store_release,
+)
+from tidecast.native.jit import held_kernel, inlined
+from tidecast.native.memory import bytes_at, load_i64, load_u32, store_i64
+from tidecast.protocol.packets import put_ack
+from tidecast.transport.wire_io import send_to_address
+
+_receiver_of = RECEIVER.of
+_HEADER = wire.PACKET_HEADER_BYTES
+
+
+# --- publisher's side -----------------------------------------------------------------------------
+
+
+@inlined
+def _record_at(ring):
+    version = load_acquire(ring, lay.ACK_VERSION_AT)
+    return lay.ACK_RECORDS_AT + (version & 1) * lay.ACK_RECORD_BYTES
+
+
+@inlined
+def acked_up_to(ring):
+    """First packet that is not durable as a whole."""
+    return load_i64(ring, _record_at(ring))
+
+
+@inlined
+def put_producer(pub, ring, out):
+    """Fill the producer's block of a SETUP in, where there is one."""
+    if pub.remote == 0:
+        return
+    at, record = pub.block_at, _record_at(ring)
+    store_i64(out, at + wire.SETUP_PRODUCER_AT, load_i64(ring, lay.PRODUCER_AT))
+    store_i64(out, at + wire.SETUP_EPOCH_AT, load_i64(ring, lay.EPOCH_AT))
+    store_i64(out, at + wire.SETUP_FIRST_SEQ_AT, load_i64(ring, lay.FIRST_SEQ_AT))
+    for i in range(0, lay.ACK_RECORD_BYTES, 8):
+        store_i64(out, at + wire.SETUP_ACKED_PACKET_AT + i, load_i64(ring, record + i))
+
+
+@inlined
+def _wake_publisher(S, ring):
+    fence_seq_cst()
+    if load_relaxed(ring, lay.ACK_ARMED_AT) != 0:
+        exchange(ring, lay.ACK_ARMED_AT, 0)
+        ring_bell(S.bells, load_i64(ring, lay.ACK_BELL_AT))
+
+
+@inlined
+def _set_state(S, ring, state):
+    if load_acquire(ring, lay.ACK_STATE_AT) != state:
+        store_release(ring, lay.ACK_STATE_AT, state)
+        _wake_publisher(S, ring)
+
+
+@inlined
+def _move_to(S, pub, ring, packet, offset, count):
+    """More is durable. False: the ACK says what cannot be; an older one says nothing."""
+    record = _record_at(ring)
+    seq, at, told = load_i64(ring, record), load_i64(ring, record + 8), load_i64(ring, record + 16)
+    if packet < seq or (packet == seq and offset <= at):
+        return True
+    room = (packet - seq + 1) * pub.slot_bytes
+    if packet > pub.sent or offset > pub.slot_bytes or count < told or count - told > room:
+        return False
+    version = load_i64(ring, lay.ACK_VERSION_AT) + 1
+    record = lay.ACK_RECORDS_AT + (version & 1) * lay.ACK_RECORD_BYTES
+    store_i64(ring, record, packet)
+    store_i64(ring, record + 8, offset)
+    store_i64(ring, record + 16, count)
+    store_release(ring, lay.ACK_VERSION_AT, version)
+    entry = lay.CONSUMERS_AT + pub.consumer * lay.CONSUMER_BYTES
+    store_release(ring, entry + lay.CONSUMER_POSITION_AT, packet)
+    store_release(ring, lay.APPENDED_AT, count)
+    store_release(ring, lay.DURABLE_AT, count)
+    if count != told:
+        _wake_publisher(S, ring)
+    return True
+
+
+@inlined
+def on_ack(S, pub, now_ns, buffer, at):
+    """The owner of a durable topic says how far one of our publications is durable."""
+    ring = bytes_at(pub.ring_address, pub.ring_bytes)
+    mine, epoch = load_i64(ring, lay.EPOCH_AT), load_i64(buffer, at + wire.ACK_EPOCH_AT)
+    owner = load_i64(buffer, at + wire.ACK_OWNER_AT)
+    state = load_u32(buffer, at + wire.ACK_STATE_AT)
+    if state >= 1 << 31:
+        state -= 1 << 32
+    if pub.remote == 0 or load_i64(buffer, at + wire.ACK_PRODUCER_AT) != load_i64(
+        ring, lay.PRODUCER_AT
+    ):
+        counted(S, pub, C.INVALID_FIELD, 1)
+        return
+    told = load_acquire(ring, lay.ACK_STATE_AT)
+    if owner < pub.owner or told == lay.ACK_FENCED or told == lay.ACK_REFUSED:
+        counted(S, pub, C.STALE_SESSION, 1)
+        return
+    first_seq = load_i64(buffer, at + wire.ACK_FIRST_SEQ_AT)
+    if state == lay.ACK_REFUSED and mine == 0:
+        store_i64(ring, lay.FIRST_SEQ_AT, first_seq)
+        _set_state(S, ring, state)
+    elif state == lay.ACK_FENCED and epoch > mine:
+        _set_state(S, ring, state)
+    elif state >= 0 and mine == 0:  # the session is opened: tell it to the owner at once
+        store_i64(ring, lay.FIRST_SEQ_AT, first_seq)
+        store_release(ring, lay.EPOCH_AT, epoch)
+        _set_state(S, ring, state)
+        pub.setup_ns = now_ns
+    elif state >= 0 and epoch == mine:
+        packet = load_i64(buffer, at + wire.SEQ_AT)
+        offset = load_u32(buffer, at + wire.ACK_OFFSET_AT)
+        if not _move_to(S, pub, ring, packet, offset, load_i64(buffer, at + wire.ACK_COUNT_AT)):
+            counted(S, pub, C.INVALID_FIELD, 1)
+            return
+        _set_state(S, ring, state)
+    else:
+        counted(S, pub, C.STALE_SESSION, 1)
+        return
+    pub.owner = owner
+    counted(S, pub, C.ACKS, 1)
+
+
+# --- owner's side ---------------------------------------------------------------------------------
+
+
+@inlined
+def image_unacked(image, ring):
+    """There is something to tell the publisher of a durable image, or soon will be."""
+    return (
+        load_acquire(ring, lay.ACK_VERSION_AT) != image.acked
+        or load_acquire(ring, lay.ACK_STATE_AT) != image.ack_state
+    )
+
+
+@inlined
+def send_ack(S, image, ring, name):
+    """Tell the publisher of a durable image how far it is durable."""
+    version = load_acquire(ring, lay.ACK_VERSION_AT)
+    state = load_acquire(ring, lay.ACK_STATE_AT)
+    record = lay.ACK_RECORDS_AT + (version & 1) * lay.ACK_RECORD_BYTES
+    packet, offset = load_i64(ring, record), load_i64(ring, record + 8)
+    count = load_i64(ring, record + 16)
+    if load_acquire(ring, lay.ACK_VERSION_AT) != version:
+        return  # the record is being written over: next time
+    n = put_ack(
+        S.packet, image.channel, image.session, image.topic, S.misc[M_NODE], image.producer,
+        image.epoch, image.first_seq, packet, offset, count, max(state, 0), image.owner,
+    )  # fmt: skip
+    send_to_address(S.tx, name, S.packet, n)
+    image.acked, image.ack_state = version, state
+    S.counters[image.row, C.ACKS] += 1
+
+
+@held_kernel
+def answer_setup(words, answer, a, b):
+    """Answer a producer's SETUP without an image: opened, refused or fenced.
+
+    ``answer``: channel, session, topic, producer, epoch, first_seq, packet, offset, count, state,
+    owner; ``a``, ``b``: the address's 16 bytes.
+    """
+    S = _receiver_of(words)
+    n = put_ack(
+        S.packet, answer[0], answer[1], answer[2], S.misc[M_NODE], answer[3], answer[4], answer[5],
+        answer[6], answer[7], answer[8], answer[9], answer[10],
+    )  # fmt: skip
+    store_i64(S.packet, 1024, a)
+    store_i64(S.packet, 1032, b)
+    send_to_address(S.tx, S.packet[1024:1040], S.packet, n)

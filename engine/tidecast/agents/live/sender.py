@@ -1,0 +1,436 @@
+"""The sender: sends sealed packets, repairs, heartbeats and SETUPs of all publications in turn.
+
+One duty cycle: control packets that came back (NAK, STATUS), then each publication: repairs first,
+then new packets as rate limit and flow control allow, then timers. Publications with work lately
+stand in front of the index; of the others a few are looked at each cycle, so that thousands of
+idle ones cost nothing.
+"""
+
+from __future__ import annotations
+
+from tidecast.agents.events import (
+    E_PUBLICATION_DRAINED,
+    E_RECEIVER_JOINED,
+    E_RECEIVER_LEFT,
+    E_RECEIVER_NAME,
+    E_RECEIVER_TIMEOUT,
+    emit,
+)
+from tidecast.agents.live.publications import (
+    M_BUSY,
+    M_COUNT,
+    M_CURSOR,
+    M_NAMES,
+    M_NODE,
+    M_POLL_SKIP,
+    M_ROW,
+    NAMES_KEPT_MAX,
+    RESENDS_MAX,
+)
+from tidecast.agents.live.remote_acks import acked_up_to, on_ack, put_producer
+from tidecast.agents.live.sending import PROBE_NS_MAX, counted, send_new_packets, send_repairs
+from tidecast.buffers.recorder import record
+from tidecast.layout import packet as wire
+from tidecast.layout import recorder as rec
+from tidecast.layout import ring as lay
+from tidecast.layout.counters import Counter as C
+from tidecast.native.atomics import load_acquire
+from tidecast.native.jit import inlined, kernel
+from tidecast.native.memory import (
+    bytes_at,
+    copy,
+    load_i64,
+    load_u8,
+    load_u16,
+    load_u32,
+    store_i64,
+    store_u16,
+)
+from tidecast.protocol.check import check_packet
+from tidecast.protocol.flow_control import RECEIVERS_MAX, limits, note_status, place_for
+from tidecast.protocol.packets import put_packet_header
+from tidecast.protocol.session_table import ABSENT, find_session
+from tidecast.transport.wire_io import (
+    IO_CALLS,
+    IO_ERRNO,
+    IO_GSO_REFUSED,
+    IO_SHORT,
+    RECEIVE_BUFFER_BYTES,
+    bundle_bytes,
+    receive,
+    send_run_to_all,
+)
+
+SETUP_INTERVAL_NS = 1_000_000_000
+SETUP_EAGER_NS = 2_000_000
+SETUP_THROTTLE_NS = 500_000
+JOIN_GRACE_NS = 5_000_000
+CHECK_INTERVAL_NS = 100_000_000
+CLOSE_LINGER_NS = 5_000_000_000
+END_REPEATS_MIN = 8
+IDLE_SCAN_MAX = 64
+POLL_SKIP_MAX = 8
+RESEND_LINGER_NS_MIN = 100_000
+_I_GAUGES = (int(C.HEAD), int(C.SENT), int(C.SLOWEST_CONSUMED), int(C.RTT_NS))
+
+
+@inlined
+def _send_setup(S, p, pub, ring, now_ns):
+    out = S.setups[p]
+    store_i64(out, wire.SEQ_AT, pub.sent)
+    store_i64(out, wire.TIME_AT, now_ns)
+    store_i64(out, wire.SETUP_AGE_AT, now_ns - pub.created_ns)
+    head = load_acquire(ring, lay.HEAD_AT)
+    first = load_i64(ring, lay.FIRST_AT)
+    store_i64(out, wire.SETUP_OLDEST_AT, min(max(first, head - pub.slots), pub.sent))
+    store_u16(out, wire.SETUP_RECEIVERS_AT, min(pub.receivers, 0xFFFF))
+    put_producer(pub, ring, out)
+    send_run_to_all(S.tx, pub.channel, out, 0, out.size, 1, False)
+    S.counters[pub.row, C.SETUPS_SENT] += 1
+    waiting = now_ns < pub.hold_until_ns
+    pub.setup_ns = now_ns + (SETUP_EAGER_NS if waiting else SETUP_INTERVAL_NS)
+
+
+@inlined
+def _send_heartbeat(S, pub, flags, now_ns):
+    n = put_packet_header(
+        S.packet, wire.HEARTBEAT, flags, pub.channel, pub.session, pub.topic,
+        wire.PACKET_HEADER_BYTES, S.misc[M_NODE], pub.sent, now_ns,
+    )  # fmt: skip
+    send_run_to_all(S.tx, pub.channel, S.packet, 0, n, 1, False)
+    S.counters[pub.row, C.HEARTBEATS_SENT] += 1
+
+
+@inlined
+def _heartbeat_due(S, pub, ring, now_ns):
+    """Tail-loss probe, heartbeat or END; the interval doubles from probe to heartbeat."""
+    closed = load_acquire(ring, lay.CLOSED_AT) != 0
+    ended = closed and pub.sent >= load_i64(ring, lay.END_SEQ_AT)
+    flags = wire.FLAG_PROBE
+    if ended:
+        flags |= wire.FLAG_END
+        pub.ended += 1
+    if pub.flow == lay.FLOW_MIN and pub.lowest < pub.sent:
+        flags |= wire.FLAG_REPORT
+    if pub.remote != 0 and acked_up_to(ring) < pub.sent:
+        flags |= wire.FLAG_REPORT
+    _send_heartbeat(S, pub, flags, now_ns)
+    record(S.recorder, rec.WRITER_SENDER, rec.HIGH, now_ns, rec.Code.PROBE_SENT, pub.session,
+           pub.sent, pub.beat_interval_ns, 0, 0)  # fmt: skip
+    ceiling = pub.heartbeat_ns
+    if ended:
+        ceiling = min(ceiling, 50_000_000)
+    pub.beat_interval_ns = min(pub.beat_interval_ns * 2, ceiling)
+    pub.beat_ns = now_ns + pub.beat_interval_ns
+    if ended and pub.ended >= END_REPEATS_MIN:
+        behind = 0
+        for i in range(RECEIVERS_MAX):
+            if S.receivers[pub.index, i].id != 0:
+                behind += 1
+        if behind == 0 or now_ns - pub.data_ns > pub.close_linger_ns:
+            emit(S.events, S.attention, E_PUBLICATION_DRAINED, pub.session, behind, 0, 0, 0)
+            pub.beat_ns = now_ns + CLOSE_LINGER_NS
+
+
+@inlined
+def _check_receivers(S, p, pub, ring, now_ns):
+    """Drop silent receivers; exclude those that hold us back without moving."""
+    changed = False
+    # The writer stops at the slowest receiver's ring, long before `limit`, and a large message
+    # needs up to half the ring at once: half of it unread holds the publisher back.
+    if pub.receivers > 0 and load_acquire(ring, lay.HEAD_AT) - pub.lowest > pub.slots >> 1:
+        pub.held_ns = now_ns if pub.held_ns == 0 else pub.held_ns
+    else:
+        pub.held_ns = 0
+    for i in range(RECEIVERS_MAX):
+        r = S.receivers[p, i]
+        if r.id == 0:
+            continue
+        silent = now_ns - r.heard_ns > pub.receiver_timeout_ns
+        stuck = (
+            r.excluded == 0
+            and pub.flow == lay.FLOW_MIN
+            and pub.held_ns != 0
+            and r.consumed == pub.lowest
+            and now_ns - max(r.progress_ns, pub.held_ns) > pub.receiver_timeout_ns
+        )
+        if not (silent or stuck):
+            continue
+        changed = True
+        S.counters[pub.row, C.RECEIVER_TIMEOUTS] += 1
+        emit(S.events, S.attention, E_RECEIVER_TIMEOUT, pub.session, r.id, r.node, int(stuck), 0)
+        record(S.recorder, rec.WRITER_SENDER, rec.ALERT, now_ns, rec.Code.RECEIVER_TIMEOUT,
+               pub.session, r.id, r.node, r.consumed, int(stuck))  # fmt: skip
+        if silent:
+            r.id = 0
+            pub.receivers -= 1
+        else:
+            r.excluded = 1
+    if changed:
+        pub.limit, pub.lowest = limits(S.receivers[p], pub.flow)
+    S.counters[pub.row, C.RECEIVERS] = pub.receivers
+    pub.check_ns = now_ns + CHECK_INTERVAL_NS
+
+
+@inlined
+def _timers(S, p, pub, ring, now_ns):
+    if now_ns >= pub.setup_ns:
+        _send_setup(S, p, pub, ring, now_ns)
+    if now_ns >= pub.beat_ns:
+        _heartbeat_due(S, pub, ring, now_ns)
+    if now_ns >= pub.check_ns:
+        _check_receivers(S, p, pub, ring, now_ns)
+        S.counters[pub.row, C.HEAD] = load_acquire(ring, lay.HEAD_AT)
+        S.counters[pub.row, C.SENT] = pub.sent
+        S.counters[pub.row, C.RTT_NS] = pub.rtt_ns
+        S.counters[pub.row, C.SLOTS] = pub.slots
+        S.counters[pub.row, C.SLOWEST_CONSUMED] = min(pub.lowest, pub.sent)
+
+
+@inlined
+def _serve(S, p, now_ns):
+    """One publication's turn. Returns packets sent."""
+    pub = S.pubs[p]
+    ring = bytes_at(pub.ring_address, pub.ring_bytes)
+    work = 0
+    if pub.resends > 0:
+        work += send_repairs(S, p, pub, ring, now_ns)
+    work += send_new_packets(S, p, pub, ring, now_ns)
+    if work == 0 or now_ns >= pub.setup_ns:
+        _timers(S, p, pub, ring, now_ns)
+    return work
+
+
+# --- control packets --------------------------------------------------------------------------
+
+
+@inlined
+def _note_name(S, r, node, buffer, at):
+    """Keep the name of a receiver's node for the conductor, who looks nodes up by name."""
+    n = load_u8(buffer, at + wire.STATUS_NAME_LEN_AT)
+    i = S.misc[M_NAMES]
+    if n == 0 or i >= NAMES_KEPT_MAX:  # then its next STATUS tells
+        return
+    copy(S.names[i], 0, buffer, at + wire.STATUS_NAME_AT, n)
+    if emit(S.events, S.attention, E_RECEIVER_NAME, node, i, n, 0, 0):
+        S.misc[M_NAMES] = i + 1
+        r.named = 1
+
+
+@inlined
+def _on_status(S, p, pub, now_ns, buffer, at):
+    flags = load_u8(buffer, at + wire.FLAGS_AT)
+    counted(S, pub, C.STATUS_RECEIVED, 1)
+    if flags & wire.FLAG_WANT_SETUP:
+        pub.setup_ns = min(pub.setup_ns, now_ns + SETUP_THROTTLE_NS)
+        return
+    identity = load_i64(buffer, at + wire.STATUS_RECEIVER_AT)
+    node = load_u16(buffer, at + wire.SOURCE_AT)
+    i = place_for(S.receivers[p], identity)
+    if i < 0:
+        counted(S, pub, C.RECEIVERS_REFUSED, 1)
+        return
+    r = S.receivers[p, i]
+    if flags & wire.FLAG_LEAVE:
+        if r.id != 0:
+            r.id = 0
+            pub.receivers -= 1
+            emit(S.events, S.attention, E_RECEIVER_LEFT, pub.session, identity, node, 0, 0)
+            record(S.recorder, rec.WRITER_SENDER, rec.LOW, now_ns, rec.Code.RECEIVER_LEFT,
+                   pub.session, identity, node, 0, 0)  # fmt: skip
+        pub.limit, pub.lowest = limits(S.receivers[p], pub.flow)
+        return
+    consumed = load_i64(buffer, at + wire.STATUS_CONSUMED_AT)
+    contiguous = load_i64(buffer, at + wire.STATUS_CONTIGUOUS_AT)
+    if contiguous > pub.sent:
+        counted(S, pub, C.INVALID_FIELD, 1)
+        return
+    joins = r.id == 0
+    if joins:
+        r.id, r.node, r.consumed, r.contiguous = identity, node, consumed, contiguous
+        r.progress_ns, r.excluded, r.named = now_ns, 0, 0
+        pub.receivers += 1
+        if pub.ended > 0:  # it comes late, and is to learn of the end as others did
+            pub.ended, pub.beat_ns, pub.beat_interval_ns = 0, now_ns, PROBE_NS_MAX
+        if now_ns < pub.hold_until_ns:  # others may be on their way
+            pub.hold_until_ns = min(pub.hold_until_ns, now_ns + JOIN_GRACE_NS)
+    if r.named == 0 and load_u16(buffer, at + wire.LENGTH_AT) > wire.STATUS_BYTES:
+        _note_name(S, r, node, buffer, at)
+    if joins:
+        emit(S.events, S.attention, E_RECEIVER_JOINED, pub.session, identity, node, consumed, 0)
+        record(S.recorder, rec.WRITER_SENDER, rec.LOW, now_ns, rec.Code.RECEIVER_JOINED,
+               pub.session, identity, node, consumed, 0)  # fmt: skip
+    window = min(load_u32(buffer, at + wire.STATUS_WINDOW_AT), lay.SLOTS_MAX)
+    lost = load_i64(buffer, at + wire.STATUS_LOST_AT)
+    note_status(S.receivers[p], i, consumed, contiguous, window, lost, now_ns)
+    pub.limit, pub.lowest = limits(S.receivers[p], pub.flow)
+    echo = load_i64(buffer, at + wire.TIME_AT)
+    delay_ns = load_u32(buffer, at + wire.STATUS_ECHO_DELAY_AT) * 1000
+    sample = now_ns - echo - delay_ns
+    if echo > 0 and 0 < sample < 10_000_000_000:
+        pub.rtt_ns = sample if pub.rtt_ns == 0 else (pub.rtt_ns * 7 + sample) >> 3
+
+
+@inlined
+def _queue_resend(S, p, pub, first, end):
+    """Note a range to resend; False when the table is full (it will be asked for again)."""
+    n = pub.resends
+    if n > 0 and S.resends[p, n - 1, 1] == first:
+        S.resends[p, n - 1, 1] = end
+        return True
+    if n >= RESENDS_MAX:
+        return False
+    S.resends[p, n, 0], S.resends[p, n, 1] = first, end
+    pub.resends = n + 1
+    return True
+
+
+@inlined
+def _on_nak(S, p, pub, ring, now_ns, buffer, at):
+    count = load_u32(buffer, at + wire.NAK_COUNT_AT)
+    head = load_acquire(ring, lay.HEAD_AT)
+    # The client can write anything into its ring: a NAK walks one history at most all the same.
+    oldest = max(load_i64(ring, lay.FIRST_AT), max(head, pub.sent) - pub.slots)
+    resent = bytes_at(pub.resent_address, pub.slots * 8)
+    # Several receivers miss the same packet and ask one after another; a single one that asks again
+    # knows why, but a flood of NAKs must not be amplified.
+    linger_ns = RESEND_LINGER_NS_MIN
+    if pub.receivers > 1:
+        linger_ns = max((pub.rtt_ns * 3) >> 2, RESEND_LINGER_NS_MIN)
+    asked = 0
+    too_late = 0
+    suppressed = 0
+    for i in range(count):
+        range_at = at + wire.NAK_RANGES_AT + i * wire.NAK_RANGE_BYTES
+        first = load_i64(buffer, range_at)
+        end = min(first + load_u32(buffer, range_at + 8), pub.sent)
+        asked += max(end - first, 0)
+        if first < oldest:
+            too_late += max(min(oldest, end) - first, 0)
+            first = oldest
+        for seq in range(first, end):
+            slot = (seq & (pub.slots - 1)) * 8
+            if now_ns - load_i64(resent, slot) < linger_ns:
+                suppressed += 1
+            elif _queue_resend(S, p, pub, seq, seq + 1):
+                store_i64(resent, slot, now_ns)
+            else:
+                break
+    counted(S, pub, C.NAKS_RECEIVED, 1)
+    counted(S, pub, C.NAK_PACKETS_ASKED, asked)
+    counted(S, pub, C.NAKS_SUPPRESSED, suppressed)
+    record(S.recorder, rec.WRITER_SENDER, rec.HIGH, now_ns, rec.Code.NAK_RECEIVED, pub.session,
+           load_i64(buffer, at + wire.NAK_RECEIVER_AT), count, asked, 0)  # fmt: skip
+    if too_late > 0:
+        counted(S, pub, C.NAKS_TOO_LATE, too_late)
+        n = put_packet_header(
+            S.packet, wire.LOST, 0, pub.channel, pub.session, pub.topic,
+            wire.PACKET_HEADER_BYTES, S.misc[M_NODE], min(oldest, pub.sent), now_ns,
+        )  # fmt: skip
+        send_run_to_all(S.tx, pub.channel, S.packet, 0, n, 1, False)
+        record(S.recorder, rec.WRITER_SENDER, rec.ALERT, now_ns, rec.Code.LOST_ANSWERED,
+               pub.session, too_late, oldest, head, 0)  # fmt: skip
+
+
+@inlined
+def _on_control(S, now_ns, buffer, at, n):
+    cause = check_packet(buffer, at, n)
+    if cause != 0:
+        S.counters[S.misc[M_ROW], cause] += 1
+        return
+    kind = load_u8(buffer, at + wire.TYPE_AT)
+    if kind != wire.NAK and kind != wire.STATUS and kind != wire.ACK:
+        S.counters[S.misc[M_ROW], C.INVALID_TYPE] += 1
+        return
+    source = load_u16(buffer, at + wire.SOURCE_AT)
+    if (S.refused[source >> 6] >> (source & 63)) & 1 != 0:
+        S.counters[S.misc[M_ROW], C.QUARANTINED] += 1
+        return
+    p = find_session(S.sessions, load_u32(buffer, at + wire.SESSION_AT))
+    if p == ABSENT:
+        S.counters[S.misc[M_ROW], C.STALE_SESSION] += 1
+        return
+    if p < 0 or S.pubs[p].active == 0:
+        return
+    pub = S.pubs[p]
+    if kind == wire.STATUS:
+        _on_status(S, p, pub, now_ns, buffer, at)
+    elif kind == wire.ACK:
+        on_ack(S, pub, now_ns, buffer, at)
+    else:
+        ring = bytes_at(pub.ring_address, pub.ring_bytes)
+        _on_nak(S, p, pub, ring, now_ns, buffer, at)
+    make_busy(S, p)
+
+
+@inlined
+def make_busy(S, p):
+    """Move a publication to the busy front of the index."""
+    place = S.pubs[p].place
+    busy = S.misc[M_BUSY]
+    if place < busy:
+        return
+    other = S.index[busy]
+    S.index[busy], S.index[place] = p, other
+    S.pubs[other].place, S.pubs[p].place = place, busy
+    S.misc[M_BUSY] = busy + 1
+
+
+@inlined
+def _make_idle(S, p):
+    place = S.pubs[p].place
+    last = S.misc[M_BUSY] - 1
+    other = S.index[last]
+    S.index[last], S.index[place] = p, other
+    S.pubs[other].place, S.pubs[p].place = place, last
+    S.misc[M_BUSY] = last
+
+
+@kernel
+def send_cycle(S, now_ns):
+    """One duty cycle of the sender. Returns how much was done (0: nothing to do)."""
+    work = 0
+    if S.misc[M_POLL_SKIP] > 0:
+        S.misc[M_POLL_SKIP] -= 1
+    else:
+        bundles = receive(S.rx)
+        for i in range(bundles):
+            at = i * RECEIVE_BUFFER_BYTES
+            _on_control(S, now_ns, S.rx.buffers, at, bundle_bytes(S.rx, i))
+        work += max(bundles, 0)
+        S.misc[M_POLL_SKIP] = 0 if bundles > 0 else POLL_SKIP_MAX
+    k = 0
+    while k < S.misc[M_BUSY]:
+        p = S.index[k]
+        sent = _serve(S, p, now_ns)
+        work += sent
+        if sent == 0 and S.pubs[p].resends == 0 and S.pubs[p].blocked_ns == 0:
+            S.pubs[p].quiet += 1
+            if S.pubs[p].quiet > 64:
+                _make_idle(S, p)
+                continue
+        else:
+            S.pubs[p].quiet = 0
+        k += 1
+    idle = S.misc[M_COUNT] - S.misc[M_BUSY]
+    for _ in range(min(idle, IDLE_SCAN_MAX)):
+        busy = S.misc[M_BUSY]
+        span = S.misc[M_COUNT] - busy
+        if span <= 0:
+            break
+        S.misc[M_CURSOR] = (S.misc[M_CURSOR] + 1) % span
+        p = S.index[busy + S.misc[M_CURSOR]]
+        sent = _serve(S, p, now_ns)
+        if sent > 0:
+            work += sent
+            S.pubs[p].quiet = 0
+            make_busy(S, p)
+    row = S.misc[M_ROW]
+    S.counters[row, C.DUTY_CYCLES] += 1
+    S.counters[row, C.SYSTEM_CALLS_SENT] = S.tx.io[IO_CALLS]
+    S.counters[row, C.SHORT_SENDS] = S.tx.io[IO_SHORT]
+    if S.tx.io[IO_GSO_REFUSED] != S.counters[row, C.GSO_REFUSED]:
+        S.counters[row, C.GSO_REFUSED] = S.tx.io[IO_GSO_REFUSED]
+        record(S.recorder, rec.WRITER_SENDER, rec.ALERT, now_ns, rec.Code.GSO_OFF, 0,
+               S.tx.io[IO_ERRNO], 0, 0, 0)  # fmt: skip
+    return work

@@ -1,0 +1,429 @@
+"""What the puller's shell calls: cycles, fetches, members that come and go, pause, seek, settling.
+
+All of them run on the puller's thread, between two cycles.
+"""
+
+from __future__ import annotations
+
+from tidecast.agents.events import A_EVENTS, A_STOP
+from tidecast.agents.puller.cycle import (
+    finish_moves,
+    note_owners,
+    pull_cycle,
+    puller_of,
+    serve_member,
+)
+from tidecast.agents.puller.delivery import fail, leave_member
+from tidecast.agents.puller.fetch import (
+    DEFER,
+    EXTEND,
+    FRESH,
+    NOTHING_WANTED,
+    extensible,
+    finish_fetch,
+)
+from tidecast.agents.puller.state import (
+    DEAD_ATTEMPTS,
+    P_BELL,
+    P_CYCLE,
+    P_DUE_NS,
+    P_LANES,
+    P_TIMER_NS,
+)
+from tidecast.buffers.member_ring import take_back
+from tidecast.layout import member as lay
+from tidecast.layout import ring as rl
+from tidecast.native import syscalls as sys
+from tidecast.native.atomics import (
+    fence_seq_cst,
+    load_acquire_i32,
+    load_relaxed,
+    pause,
+    store_relaxed,
+    store_release,
+)
+from tidecast.native.jit import held_kernel, inlined, kernel
+from tidecast.native.memory import (
+    address_of,
+    bytes_at,
+    load_i64,
+    load_u8,
+    load_u16,
+    load_u32,
+    store_u8,
+)
+from tidecast.queues.cache import cursor as cu
+from tidecast.queues.cache import window as wi
+from tidecast.queues.cache.cache import UNKNOWN, drop_block_of, drop_blocks, evict, give_block
+
+BUSY, BACKOFF, BLOCK, ONCE = 0, 1, 2, 3
+SPINS, YIELDS = 200, 20
+PARK_NS_MAX = 20_000_000
+ACK_ROUNDS_MAX = 1024
+UNSAVED_MAX = 10_000
+"""Records of other streams that a waiting lane may pass before its position is saved again."""
+
+# --- running ------------------------------------------------------------------------------------
+
+
+@inlined
+def _anything(S):
+    """Was anything said while we armed?"""
+    for at in range(lay.WAKE_MEMBERS_AT, lay.WAKES_BYTES, 8):
+        if load_relaxed(S.wakes, at) != 0:
+            return True
+    for i in range(S.ready.shape[0]):
+        if S.ready[i] != 0:
+            return True
+    return False
+
+
+@inlined
+def _sleep_ns(S, now):
+    """How long until the next timer, PARK_NS_MAX at most."""
+    return max(min(PARK_NS_MAX, S.misc[P_DUE_NS] - now), 0)
+
+
+@kernel
+def run_puller(words, idle, scratch, now_ns):
+    """Run the puller until it is asked to stop or has events. Returns 1 for events, else 0.
+
+    Also until ``now_ns``, if it is not 0. With ``idle`` ONCE: one duty cycle at ``now_ns``. Returns
+    how much was done; -1: events wait.
+    """
+    S = puller_of(words)
+    quiet = 0
+    while True:
+        now = now_ns if idle == ONCE else sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+        work = pull_cycle(S, now)
+        if idle == ONCE:
+            return -1 if S.attention[A_EVENTS] > 0 else work
+        if S.attention[A_EVENTS] > 0:
+            return 1
+        if S.attention[A_STOP] != 0 or 0 < now_ns <= now:
+            return 0
+        if work > 0:
+            quiet = 0
+            continue
+        quiet += 1
+        if idle == BUSY or (idle == BACKOFF and quiet < SPINS):
+            pause()
+            continue
+        if idle == BACKOFF and quiet < SPINS + YIELDS:
+            sys.sched_yield()
+            continue
+        bell = S.misc[P_BELL] * rl.DOORBELL_BYTES
+        seen = load_acquire_i32(S.bells, bell)
+        store_relaxed(S.wakes, lay.WAKE_ARMED_AT, 1)
+        fence_seq_cst()
+        if not _anything(S) and S.attention[A_STOP] == 0:
+            wait = _sleep_ns(S, now)
+            if now_ns > 0:
+                wait = min(wait, now_ns - now)
+            if wait > 0:
+                sys.futex_wait(address_of(S.bells) + bell, seen, wait, scratch)
+        store_relaxed(S.wakes, lay.WAKE_ARMED_AT, 0)
+
+
+# --- fetching -----------------------------------------------------------------------------------
+
+
+@held_kernel
+def plan_fetch(words, q):
+    """Where a wanted block of queue ``q`` goes: (plan, token, block).
+
+    EXTEND: behind what ``block`` holds. FRESH: into ``block``, just given up, or into a new one
+    when it is -1. DEFER: all blocks are in use by ready lanes, ask again. NOTHING_WANTED.
+    """
+    S = puller_of(words)
+    Q = S.queues[q]
+    token = Q.want
+    if token < 0:
+        Q.fetching = 0
+        return NOTHING_WANTED, token, -1
+    b = extensible(S, q, token)
+    if b >= 0:
+        return EXTEND, token, b
+    if Q.blocks < Q.blocks_max:
+        return FRESH, token, -1
+    b = evict(S, q, S.misc[P_CYCLE] + 1)
+    if b < 0:
+        return DEFER, token, -1
+    return FRESH, token, b
+
+
+@held_kernel
+def steal_block(words, q):
+    """A block of any queue but ``q``, when all that exist are taken; -1: every one is in use.
+
+    Looks at the queues one after the other for one whose oldest block nobody needs now.
+    """
+    S = puller_of(words)
+    for k in range(lay.QUEUES_MAX):
+        other = (q + 1 + k) & (lay.QUEUES_MAX - 1)
+        if S.queues[other].blocks > 0:
+            b = evict(S, other, S.misc[P_CYCLE] + 1)
+            if b >= 0:
+                return b
+    return -1
+
+
+@held_kernel
+def evict_block(words, q):
+    """Give up one block of queue ``q``; -1: all are in use."""
+    S = puller_of(words)
+    return evict(S, q, S.misc[P_CYCLE] + 1)
+
+
+@held_kernel
+def end_fetch(words, q, b, fetched_bytes, records, end, fresh):
+    """A fetch of queue ``q`` ended: wake who waits. ``end``: behind the queue's newest record."""
+    finish_fetch(puller_of(words), q, b, fetched_bytes, records, end, fresh)
+    return 0
+
+
+@held_kernel
+def jump_gap(words, q, token, first, out):
+    """Records [token, first) of queue ``q`` are gone (retention): cursors there jump.
+
+    ``out``: int64[n, 3] rows of lane, its token before, ``first``. Returns how many jumped.
+    """
+    S = puller_of(words)
+    n = 0
+    for k in range(S.misc[P_LANES]):
+        lane = S.index[k]
+        L = S.lanes[lane]
+        if L.queue != q or n >= out.shape[0]:
+            continue
+        _settle_lost(S, L, token, first)
+        if token <= L.next and L.next < first:
+            out[n, 0], out[n, 1], out[n, 2] = lane, L.next, first
+            L.next = first
+            L.dirty = 1
+            n += 1
+        cu.make_ready(S, lane)
+    return n
+
+
+@inlined
+def _settle_lost(S, L, token, first):
+    """What was to be delivered again and is gone from the log counts as settled."""
+    win = wi.window_of(L)
+    for w in range(L.w_first, L.w_next):
+        e = wi.entry_at(L, w)
+        state = wi.state_of(win, e)
+        lost = load_i64(win, e + wi.W_TOKEN)
+        if (
+            token <= lost
+            and lost < first
+            and (state == wi.WAIT or state == wi.READY or state == wi.HELD)
+        ):
+            wi.delist(L, win, e)
+            wi.set_state(win, e, wi.DONE)
+    wi.pop_settled(L, win)
+
+
+@held_kernel
+def spare_block(words, b):
+    """Block ``b``, which no queue holds, may be taken by any."""
+    give_block(puller_of(words), b)
+
+
+@held_kernel
+def drop_queue_blocks(words, q):
+    """Give up all blocks of a queue. Returns how many."""
+    return drop_blocks(puller_of(words), q)
+
+
+@held_kernel
+def drop_one_block(words, q, b):
+    """Give up one block: its bytes are not sound."""
+    drop_block_of(puller_of(words), q, b)
+
+
+# --- lanes and members --------------------------------------------------------------------------
+
+
+@held_kernel
+def lane_ready(words, lane):
+    """Let a lane look again."""
+    S = puller_of(words)
+    S.lanes[lane].again_dirty = 1
+    cu.make_ready(S, lane)
+
+
+@held_kernel
+def pause_lane(words, lane, bits):
+    """Pause (bits not 0) or resume a lane. Its block and its window stay."""
+    S = puller_of(words)
+    S.lanes[lane].paused = bits
+    S.lanes[lane].again_dirty = 1
+    cu.make_ready(S, lane)
+
+
+@held_kernel
+def share_lane(words, lane, heirs):
+    """Give a lane's shares of keys to ``heirs`` (uint16[64]).
+
+    A share whose owner is alive and has something outstanding moves when that is settled.
+    """
+    S = puller_of(words)
+    L = S.lanes[lane]
+    L.moving = 0
+    for share in range(cu.SHARES):
+        old, new = S.owners[lane, share], heirs[share]
+        S.heirs[lane, share] = new
+        alive = old == cu.MOVING or (old < cu.MOVING and S.members[old].active != 0)
+        if old != new and alive:
+            S.owners[lane, share] = cu.MOVING
+            L.moving += 1
+        else:
+            S.owners[lane, share] = new
+    L.again_dirty = 1
+    finish_moves(S, lane, L)
+
+
+@held_kernel
+def drop_member(words, member, now_ns):
+    """A member is gone: what it had outstanding is to be delivered to others.
+
+    What it never took was no attempt; what it took may have killed it, so that was one.
+    """
+    S = puller_of(words)
+    m = S.members[member]
+    for _ in range(ACK_ROUNDS_MAX):  # what it acked before it left counts
+        if serve_member(S, member, now_ns) == 0:
+            break
+    m.active = 0
+    n = 0
+    for k in range(S.misc[P_LANES]):
+        lane = S.index[k]
+        L = S.lanes[lane]
+        if L.sub != m.sub:
+            continue
+        win = wi.window_of(L)
+        for w in range(L.w_first, L.w_next):
+            e = wi.entry_at(L, w)
+            if wi.state_of(win, e) != wi.OUT or load_u16(win, e + wi.W_MEMBER) != member:
+                continue
+            leave_member(S, L, win, e)
+            untaken = ((m.taken - load_u32(win, e + wi.W_POSITION)) & 0xFFFFFFFF) - 1 >= 1 << 31
+            if untaken:
+                attempts = load_u8(win, e + wi.W_ATTEMPTS)
+                store_u8(win, e + wi.W_ATTEMPTS, max(0, attempts - 1))
+                wi.enlist(L, win, e, wi.READY, 0)
+            else:
+                fail(S, L, lane, win, e, now_ns, 0, DEAD_ATTEMPTS)
+            L.dirty = 1
+            n += 1
+        if m.fragment_lane == lane:
+            L.fragment_at = 0
+        cu.make_ready(S, lane)
+    m.fragment_lane = -1
+    m.touched = 0
+    store_release(bytes_at(m.ring_address, m.ring_bytes), lay.MEM_STATE_AT, lay.MEM_DETACHED)
+    return n
+
+
+@held_kernel
+def seek_lane(words, lane, token):
+    """Move a lane's cursor. Returns how many records were out: they are forgotten.
+
+    What of them lies in members' rings is taken back; acks of the others will be stale.
+    """
+    S = puller_of(words)
+    L = S.lanes[lane]
+    win = wi.window_of(L)
+    forgotten = L.out
+    for w in range(L.w_first, L.w_next):
+        e = wi.entry_at(L, w)
+        state = wi.state_of(win, e)
+        if state == wi.OUT:
+            leave_member(S, L, win, e)
+        elif state != wi.DONE and state != wi.DEAD:
+            wi.delist(L, win, e)
+        wi.set_state(win, e, wi.DONE)
+    wi.pop_settled(L, win)
+    for k in range(S.members.shape[0]):
+        m = S.members[k]
+        if m.active == 0 or m.sub != L.sub:
+            continue
+        if m.fragment_lane == lane:
+            m.fragment_lane = -1
+        take_back(bytes_at(m.ring_address, m.ring_bytes), m, S.bells, lane)
+    cu.unpark(S, L)
+    cu.unlink(S, lane, cu.FOR_QUEUE)
+    L.generation += 1
+    L.next, L.fragment_at, L.timer_ns, L.dirty = token, 0, 0, 1
+    L.restored_n, L.restored_i = 0, 0
+    S.queues[L.queue].end = UNKNOWN
+    cu.make_ready(S, lane)
+    return forgotten
+
+
+@held_kernel
+def settle_dead(words, lane, generation, token):
+    """A DEAD record lies in the dead-letter topic (or was dropped, and that told): settle it."""
+    S = puller_of(words)
+    L = S.lanes[lane]
+    if L.active == 0 or L.generation != generation:
+        return False
+    win = wi.window_of(L)
+    e = wi.entry_at(L, wi.first_at_or_behind(L, win, token))
+    if load_i64(win, e + wi.W_TOKEN) != token or wi.state_of(win, e) != wi.DEAD:
+        return False
+    wi.set_state(win, e, wi.DONE)
+    L.settled += 1
+    L.dirty = 1
+    wi.pop_settled(L, win)
+    if L.reason == cu.WINDOW_FULL:
+        cu.make_ready(S, lane)
+    return True
+
+
+@held_kernel
+def remove_lane(words, lane):
+    """Take a lane out of every chain and table."""
+    S = puller_of(words)
+    L = S.lanes[lane]
+    win = wi.window_of(L)
+    for w in range(L.w_first, L.w_next):
+        e = wi.entry_at(L, w)
+        if wi.state_of(win, e) == wi.OUT:
+            leave_member(S, L, win, e)
+    cu.unlink(S, lane, cu.FOR_QUEUE)
+    cu.unlink(S, lane, cu.FOR_CREDIT)
+    cu.unpark(S, L)
+    S.ready[lane >> 6] &= ~(1 << (lane & 63))
+    L.active = 0
+    L.generation += 1
+    n = S.misc[P_LANES]
+    for k in range(n):
+        if S.index[k] == lane:
+            S.index[k] = S.index[n - 1]
+            S.misc[P_LANES] = n - 1
+            return
+
+
+@held_kernel
+def position_of(words, lane):
+    """(watermark, cursor) of a lane."""
+    S = puller_of(words)
+    L = S.lanes[lane]
+    if cu.catch_up(S, L, lane) >= UNSAVED_MAX:
+        L.dirty = 1
+    return wi.watermark(L, wi.window_of(L)), L.next
+
+
+@held_kernel
+def refresh_owners(words, lane):
+    """Recompute a lane's short cuts after its owners were written from Python."""
+    S = puller_of(words)
+    note_owners(S, lane, S.lanes[lane])
+
+
+@held_kernel
+def hurry_timers(words):
+    """Look at the timers in the next cycle."""
+    S = puller_of(words)
+    S.misc[P_TIMER_NS], S.misc[P_DUE_NS] = 0, 0

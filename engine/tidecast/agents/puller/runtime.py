@@ -1,0 +1,591 @@
+"""The puller's shell: it owns the tables, fetches blocks from sources, and runs the cycles.
+
+A *source* is where a queue's batches come from: an embedded log or an adapter. What a source
+returns is checked record by record when its block is listed.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tidecast.agents.events import A_EVENTS, A_STOP
+from tidecast.agents.guard import Guard, OnFault
+from tidecast.agents.puller import entries
+from tidecast.agents.puller import fetch as pf
+from tidecast.agents.puller import state as ps
+from tidecast.agents.puller.blocks import BlockMemory
+from tidecast.agents.puller.observer import Dead, Observer
+from tidecast.buffers.member_ring import MemberFile
+from tidecast.errors import Conflict, TidecastError
+from tidecast.layout import member as lay
+from tidecast.layout import segment as seg
+from tidecast.native.lines import lined_table
+from tidecast.native.mapped import Bytes
+from tidecast.native.memory import address
+from tidecast.native.predicates import Predicate
+from tidecast.native.threads import prepare_agent_thread
+from tidecast.queues.cache import blocks as bl
+from tidecast.queues.cache import cursor as cu
+from tidecast.queues.cache import window as wi
+from tidecast.queues.cache.cache import UNKNOWN
+from tidecast.queues.filters import filters as fi
+from tidecast.queues.filters.where import where_of
+from tidecast.queues.mapper import hash_of
+from tidecast.queues.records import record_in, record_of
+from tidecast.queues.sources import Fetched, Source
+
+RETRY_NS = 1_000_000_000
+PENDING_NS, PATIENCE_NS_MAX = 200_000, 100_000_000
+"""How long until it is looked whether a read is done, and whether a failed one is due again."""
+_KEY_BYTES = 64
+_SMALL_BYTES = _KEY_BYTES + wi.WINDOW_SMALL * (wi.ENTRY_BYTES + 2 * 8)
+_GAPS = 1024
+
+
+def _raise(_agent: str, problem: Exception, _in_a_row: int) -> None:
+    """Nobody is there to be told: end the thread with a traceback."""
+    raise problem
+
+
+def _kept(raw: bytes) -> Bytes:
+    """Bytes for a kernel, and a zero behind them."""
+    return np.frombuffer(raw + b"\0", dtype=np.uint8).copy()
+
+
+@dataclass(slots=True)
+class _Pending:
+    q: int
+    token: int
+    b: int
+    fresh: bool
+
+
+class Puller(BlockMemory):
+    """One puller. ``block_bytes`` x ``blocks_max`` bounds what all caches hold together."""
+
+    def __init__(
+        self,
+        *,
+        wakes: Bytes,
+        bells: Bytes,
+        bell: int = 0,
+        block_bytes: int = bl.BLOCK_BYTES,
+        blocks_max: int = 1024,
+        observer: Observer | None = None,
+        on_fault: OnFault | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        if not 1 <= blocks_max <= ps.BLOCKS_MAX:
+            raise TidecastError(f"blocks_max: {blocks_max}: 1 to {ps.BLOCKS_MAX}")
+        self.state = ps.puller_state(wakes=wakes, bells=bells)
+        self.words = self.state.words
+        self.block_bytes, self.blocks_max = block_bytes, blocks_max
+        self.observer = observer or Observer()
+        self._on_fault = on_fault or _raise
+        self.clock_ns = clock_ns
+        self.sources: dict[int, Source] = {}
+        self.oversized = 0
+        self.state.misc[ps.P_BELL] = bell
+        wakes[lay.WAKE_BELL_AT : lay.WAKE_BELL_AT + 8].view(np.int64)[0] = bell
+        self._bells, self._wakes = bells, wakes
+        self._windows: dict[int, tuple[Any, ...]] = {}
+        self._small = lined_table(cu.LANES_MAX * _SMALL_BYTES, np.uint8).reshape(-1, _SMALL_BYTES)
+        self._members: dict[int, MemberFile] = {}
+        self._waiting: dict[int, int] = {}
+        self._bad: dict[int, dict[int, int]] = {}
+        """By queue, tokens that could not be read, and when that is tried again."""
+        self._pending: dict[int, _Pending] = {}
+        self._gaps = np.zeros((_GAPS, 3), dtype=np.int64)
+        self._scratch = np.zeros(512, dtype=np.uint8)
+        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._make_blocks()
+        self._generation = (time.time_ns() >> 20) & 0x3FFFFFFF
+
+    # --- queues -----------------------------------------------------------------------------------
+
+    def add_queue(self, source: Source, blocks_max: int = 4) -> int:
+        """A queue; its number."""
+        S = self.state
+        taken = np.flatnonzero(S.queues["active"] == 0)
+        if taken.size == 0:
+            raise Conflict(f"a puller serves at most {lay.QUEUES_MAX} queues")
+        q = int(taken[0])
+        record = S.queues[q]
+        S.queues[q] = np.zeros((), dtype=S.queues.dtype)
+        record["active"], record["end"], record["want"] = 1, UNKNOWN, -1
+        record["blocks_max"] = max(2, min(blocks_max, bl.QUEUE_BLOCKS_MAX))
+        reader = source.here()
+        record["reader_address"] = 0 if reader is None else address(reader)
+        self.sources[q] = source
+        return q
+
+    def remove_queue(self, q: int) -> None:
+        """Take a queue away; its lanes are gone already."""
+        self._free_blocks_of(q)
+        self.sources.pop(q, None)
+        for table in (self._waiting, self._pending, self._bad):
+            table.pop(q, None)
+        self.state.queues[q]["active"] = 0
+
+    def _free_blocks_of(self, q: int) -> None:
+        held = self.state.held[q, : int(self.state.queues[q]["blocks"])].tolist()
+        entries.drop_queue_blocks(self.words, q)
+        for b in held:
+            self._plain(b)
+
+    # --- lanes ------------------------------------------------------------------------------------
+
+    def add_lane(
+        self,
+        sub: int,
+        q: int,
+        token: int,
+        *,
+        ack_wait_ns: int = 30_000_000_000,
+        deliveries_max: int = 5,
+        restored: np.ndarray | None = None,
+        window: int = 0,
+        name: str = "",
+        key_pattern: str = "",
+        headers: dict[str, str] | None = None,
+        where: str = "",
+        predicate: Predicate | None = None,
+    ) -> int:
+        """A subscription's cursor in queue ``q``, at ``token``. ``restored``: see LANE.
+
+        ``key_pattern``: a key (then the lane follows one stream), or a prefix and ``*``.
+        ``where``: a filter's text. ``predicate``: see `filter_by`. Raises ConfigError, Conflict.
+        """
+        S = self.state
+        free = np.flatnonzero(S.lanes["active"] == 0)
+        if free.size == 0:
+            raise Conflict(f"a puller serves at most {cu.LANES_MAX} lanes")
+        lane = int(free[0])
+        generation = max(int(S.lanes[lane]["generation"]) + 1, self._generation)
+        rows = np.zeros((0, 3), dtype=np.int64) if restored is None else restored.copy()
+        many = key_pattern.endswith("*")
+        chosen = where_of(where, key_pattern[:-1] if many else "", headers)
+        stream = chosen.key if many or not key_pattern else key_pattern
+        key, own, program = map(_kept, (stream.encode(), name.encode(), chosen.program))
+        entries_memory, keys = self._window_memory(lane, window, bool(stream))
+        if stream and key.size <= _KEY_BYTES:
+            self._small[lane, : key.size] = key
+            key = self._small[lane, : key.size]
+        self._windows[lane] = (entries_memory, keys, rows, key, own, program)
+        S.lanes[lane] = np.zeros((), dtype=cu.LANE)
+        record = S.lanes[lane]
+        values = {
+            "generation": generation, "sub": sub, "queue": q, "next": token,
+            "reason": cu.NO_MEMBER, "block": -1, "parked": -1, "owner": -1,
+            "window_address": address(entries_memory),
+            "window_mask": entries_memory.size // wi.ENTRY_BYTES - 1,
+            "keys_address": address(keys), "keys_mask": keys.size - 1,
+            "ack_wait_ns": ack_wait_ns, "deliveries_max": deliveries_max,
+            "restored_address": address(rows), "restored_n": len(rows),
+            "filter": fi.STREAM if stream else fi.CHOSEN if chosen.program else fi.ALL,
+            "stream_hash": hash_of(stream.encode()) if stream else 0,
+            "filter_address": address(key), "filter_bytes": key.size - 1,
+            "program_address": address(program), "program_bytes": program.size - 1,
+            "name_address": address(own), "name_bytes": own.size - 1,
+        }  # fmt: skip
+        for field, value in values.items():
+            record[field] = value
+        S.links[lane] = -1
+        S.owners[lane] = cu.NOBODY
+        S.heirs[lane] = cu.NOBODY
+        count = int(S.misc[ps.P_LANES])
+        S.index[count] = lane
+        S.misc[ps.P_LANES] = count + 1
+        if predicate is not None:
+            self.filter_by(lane, predicate)
+        record["active"] = 1
+        return lane
+
+    def _window_memory(self, lane: int, entries: int, one_stream: bool) -> tuple[Bytes, Any]:
+        """Memory for a window; a lane of one stream has a few entries next to its key at first."""
+        if entries or not one_stream:
+            return wi.window_memory(entries or wi.WINDOW_MIN)
+        memory = self._small[lane, _KEY_BYTES:]
+        memory[:] = 0
+        at = wi.WINDOW_SMALL * wi.ENTRY_BYTES
+        return memory[:at], memory[at:].view(np.int64)
+
+    def filter_by(self, lane: int, predicate: Predicate) -> None:
+        """Deliver only what a compiled function keeps; it is kept alive as long as the lane."""
+        record = self.state.lanes[lane]
+        record["filter"] = fi.STREAM if record["filter"] == fi.STREAM else fi.CHOSEN
+        record["function_address"] = predicate.address
+        self._windows[lane] = (*self._windows[lane], predicate)
+
+    def restored_beyond(self, lane: int, token: int) -> list[tuple[int, int]]:
+        """Ranges from ``token`` on that a saved position says are settled."""
+        rows = self._windows[lane][2]
+        return [(max(a, token), b) for a, b, n in rows.tolist() if n < 0 and b > token]
+
+    def remove_lane(self, lane: int) -> None:
+        """Take a lane away."""
+        entries.remove_lane(self.words, lane)
+        self._windows.pop(lane, None)
+
+    def lane_word(self, lane: int) -> int:
+        """What frames call a lane."""
+        return int(self.state.lanes[lane]["generation"]) << 32 | lane
+
+    def share(self, lane: int, heirs: np.ndarray | list[int]) -> None:
+        """Give the shares of a lane's keys to members (`cursor.SHARES` of them)."""
+        entries.share_lane(self.words, lane, np.asarray(heirs, dtype=np.uint16))
+
+    # --- members ----------------------------------------------------------------------------------
+
+    def add_member(
+        self, make: Callable[[int], MemberFile], sub: int, *, in_flight_max: int = 500,
+        in_flight_bytes_max: int = 1 << 40, ack_wait_ns: int = 30_000_000_000,
+    ) -> int:  # fmt: skip
+        """A member of subscription ``sub``; ``make(number)`` makes its file. Its number."""
+        S = self.state
+        free = np.flatnonzero(S.members["active"] == 0)
+        if free.size == 0:
+            raise Conflict(f"a puller serves at most {lay.MEMBERS_MAX} members")
+        member = int(free[0])
+        file = make(member)
+        self._members[member] = file
+        S.members[member] = np.zeros((), dtype=ps.MEMBER)
+        record = S.members[member]
+        values = {
+            "sub": sub, "ring_address": address(file.array), "ring_bytes": file.array.size,
+            "deliveries_bytes": file.deliveries_bytes, "acks_bytes": file.acks_bytes,
+            "bell": file.bell, "in_flight_max": in_flight_max,
+            "in_flight_bytes_max": in_flight_bytes_max, "fragment_lane": -1,
+            "sample_ns": max(1_000_000, ack_wait_ns // 16), "taken_ns": self.clock_ns(),
+        }  # fmt: skip
+        for field, value in values.items():
+            record[field] = value
+        record["active"] = 1
+        return member
+
+    def drop_member(self, member: int) -> int:
+        """A member left or died. How many records go to others."""
+        n = int(entries.drop_member(self.words, member, self.clock_ns()))
+        file = self._members.pop(member)
+        if file.bell:
+            from tidecast.agents.run import ring_bell_line
+
+            ring_bell_line(self._bells, file.bell)
+        return n
+
+    # --- fetching ---------------------------------------------------------------------------------
+
+    def _next_fetch(self, q: int) -> None:
+        """Fetch what is wanted of a queue; what cannot be read holds up nobody who is elsewhere."""
+        bad = self._bad.get(q)
+        if bad is None:
+            self._fetch(q)
+            return
+        now, Q = self.clock_ns(), self.state.queues[q]
+        again = [token for token, due_ns in bad.items() if due_ns <= now]
+        for token in again:
+            del bad[token]
+        if int(Q["want"]) in bad:
+            Q["want"], Q["fetching"] = self._elsewhere(q), 0
+        if not bad:
+            del self._bad[q]
+        if Q["want"] >= 0:
+            self._fetch(q)
+        elif again:  # whoever wants it still asks for it anew
+            entries.end_fetch(self.words, q, 0, 0, 0, int(Q["end"]), False)
+        if bad:
+            self._waiting.setdefault(q, min(bad.values()))
+
+    def _fetch(self, q: int) -> None:
+        plan, token, b = entries.plan_fetch(self.words, q)
+        if plan == pf.NOTHING_WANTED:
+            return
+        if plan == pf.FRESH and b < 0:
+            b = self._new_block(q)
+        if plan == pf.DEFER or b < 0:
+            self._waiting[q] = 0
+            return
+        if plan == pf.FRESH:
+            self._plain(b)
+        self._read(_Pending(q, token, b, plan == pf.FRESH))
+
+    def _read(self, job: _Pending) -> None:
+        record = self.state.blocks[job.b]
+        if job.fresh:
+            record["used"] = record["first"] = record["end"] = record["heads_count"] = 0
+        buffer = self._memory[job.b][0][int(record["used"]) :]
+        try:
+            got = self.sources[job.q].read(job.token, buffer)
+        except TidecastError as problem:
+            self._failed(job, str(problem))
+            return
+        if got is None:
+            self._pending[job.q] = job
+        else:
+            self._take(job, got)
+
+    def _take(self, job: _Pending, got: Fetched) -> None:
+        if got.need_bytes > 0:
+            self._make_room(job, got.need_bytes)
+            return
+        S, b = self.state, job.b
+        if got.used == 0:
+            self._end(job, 0, 0, job.token)
+            return
+        record = S.blocks[b]
+        used = int(record["used"])
+        promised = int(bl.records_in(self._memory[b][0][used:], got.used))
+        if promised < 0:
+            self._failed(job, "a batch header is not sound")
+            return
+        self._index_room(b, int(record["end"] - record["first"]) + promised)
+        n = int(bl.add_batches(S.blocks, b, got.used))
+        if n == bl.NOT_CONTIGUOUS and not job.fresh:
+            self._instead_fresh(job)
+            return
+        if n < 0:
+            self._failed(job, "a batch is not sound")
+            return
+        first = int(record["first"])
+        if first > job.token:
+            self._jump(job.q, job.token, first)
+        self._end(job, int(record["used"]) - used, n, max(got.end, int(record["end"])))
+
+    def _end(self, job: _Pending, used: int, records: int, end: int) -> None:
+        if records == 0 and job.fresh:
+            self._spare(job.b)
+        entries.end_fetch(self.words, job.q, job.b, used, records, end, job.fresh)
+
+    def _make_room(self, job: _Pending, need_bytes: int) -> None:
+        if not job.fresh:
+            self._instead_fresh(job)
+            return
+        if need_bytes > seg.BATCH_BYTES_MAX or need_bytes <= self._memory[job.b][0].size:
+            self._failed(job, f"a batch claims {need_bytes} bytes")
+            return
+        memory = self._memory[job.b]
+        memory[0] = np.empty(need_bytes, dtype=np.uint8)
+        record = self.state.blocks[job.b]
+        record["data_address"], record["data_bytes"] = address(memory[0]), need_bytes
+        record["own"] = 1
+        self.oversized += 1
+        self._read(job)
+
+    def _instead_fresh(self, job: _Pending) -> None:
+        """The block cannot be extended: into another one."""
+        record = self.state.blocks[job.b]
+        self.state.blocks[job.b]["own"] = 0
+        b = -1
+        if int(self.state.queues[job.q]["blocks"]) < int(self.state.queues[job.q]["blocks_max"]):
+            b = self._new_block(job.q)
+        else:
+            b = int(entries.evict_block(self.words, job.q))
+        if b < 0:
+            self._waiting[job.q] = 0
+            return
+        del record
+        self._plain(b)
+        self._read(_Pending(job.q, job.token, b, True))
+
+    def _failed(self, job: _Pending, problem: str) -> None:
+        S = self.state
+        S.queues[job.q]["bad"] += 1
+        if job.fresh:
+            self._spare(job.b)
+        self._bad.setdefault(job.q, {})[job.token] = self.clock_ns() + RETRY_NS
+        self._waiting[job.q] = 0
+        self.observer.damaged(job.q, job.token, problem)
+
+    def _elsewhere(self, q: int) -> int:
+        """A token that a lane waits for, and that is not known to be unreadable; -1: none."""
+        S, bad = self.state, self._bad[q]
+        lane = int(S.chains[cu.BLOCK_CHAINS + q])
+        while lane >= 0:
+            token = int(S.lanes[lane]["next"])
+            if token not in bad and token < S.queues[q]["end"]:
+                return token
+            lane = int(S.links[lane, cu.FOR_QUEUE, cu.NEXT])
+        return -1
+
+    def _jump(self, q: int, token: int, first: int) -> None:
+        while True:
+            n = int(entries.jump_gap(self.words, q, token, first, self._gaps))
+            for lane, before, end in self._gaps[:n].tolist():
+                self.observer.gap(lane, before, end)
+            if n < _GAPS:
+                return
+
+    def record(self, q: int, token: int) -> bytes:
+        """One record of a queue, header and all. Raises TidecastError when it is not there."""
+        S = self.state
+        for b in S.held[q, : int(S.queues[q]["blocks"])].tolist():
+            record = S.blocks[b]
+            if record["first"] <= token < record["end"]:
+                return record_of(self._memory[b], token - int(record["first"]))
+        buffer = np.empty(self.block_bytes, dtype=np.uint8)
+        got = self.sources[q].read_now(token, buffer)
+        if got is not None and got.need_bytes:
+            buffer = np.empty(got.need_bytes, dtype=np.uint8)
+            got = self.sources[q].read_now(token, buffer)
+        if got is None or got.used == 0:
+            raise TidecastError(f"record {token} cannot be read now")
+        return record_in(buffer, got.used, token)
+
+    # --- events -----------------------------------------------------------------------------------
+
+    def _handle_events(self) -> int:
+        S = self.state
+        count = int(S.attention[A_EVENTS])
+        rows = S.events[:count].tolist()
+        reasons = [bytes(S.reasons[k]) if rows[k][4] == ps.DEAD_TERM else b"" for k in range(count)]
+        S.attention[A_EVENTS] = 0
+        for row, reason in zip(rows, reasons, strict=True):
+            kind, a, b, c, d, e = row[:6]
+            if kind == ps.E_FETCH:
+                self._next_fetch(a)
+            elif kind == ps.E_WINDOW:
+                self._grow_window(a)
+            elif kind == ps.E_DEAD:
+                n = int.from_bytes(reason[:2], "little")
+                text = reason[2 : 2 + n].decode(errors="replace")
+                self.observer.dead(Dead(a, e, b, c, d, text))
+            elif kind == ps.E_HOSTILE:
+                self.observer.hostile(a)
+        return count
+
+    def _grow_window(self, lane: int) -> None:
+        record = self.state.lanes[lane]
+        larger = max(4 * (int(record["window_mask"]) + 1), wi.WINDOW_MIN)
+        size = min(larger, wi.WINDOW_MAX)
+        if not record["active"] or size <= int(record["window_mask"]) + 1:
+            return
+        memory, keys = wi.window_memory(size)
+        wi.move_window(self.state.lanes, lane, memory, keys)
+        self._windows[lane] = (memory, keys, *self._windows[lane][2:])
+        record["growing"] = 0
+        entries.lane_ready(self.words, lane)
+
+    def _look_after_fetches(self, now_ns: int) -> None:
+        for q, due_ns in list(self._waiting.items()):
+            if due_ns <= now_ns and q not in self._pending:
+                del self._waiting[q]
+                self._next_fetch(q)
+        for q, job in list(self._pending.items()):
+            try:
+                got = self.sources[q].poll(now_ns)
+            except TidecastError as problem:
+                del self._pending[q]
+                self._failed(job, str(problem))
+                continue
+            if got is not None:
+                del self._pending[q]
+                self._take(job, got)
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def work(self, now_ns: int | None = None) -> int:
+        """One cycle in the caller's thread, and what it asked for."""
+        now = self.clock_ns() if now_ns is None else now_ns
+        done = int(entries.run_puller(self.words, entries.ONCE, self._scratch, now))
+        if done < 0:
+            done = self._handle_events()
+        if self._waiting or self._pending:
+            self._look_after_fetches(now)
+        return done
+
+    def settle_down(self, now_ns: int | None = None, cycles_max: int = 10_000) -> int:
+        """Work until there is nothing to do (tests, inline nodes). How many cycles did work."""
+        for n in range(cycles_max):
+            if self.work(now_ns) == 0 and not self._pending:
+                return n
+        raise TidecastError(f"the puller does not come to rest within {cycles_max} cycles")
+
+    def start(self, idle: int = entries.BACKOFF, core: int | None = None) -> None:
+        """Run in a thread of its own."""
+        self._stopping = False
+        self._thread = threading.Thread(
+            target=self._run, args=(idle, core), name="tidecast-puller", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread. Idempotent."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self._stopping = True
+        self._ask()
+        thread.join(10.0)
+
+    def call(self, fn: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        """Run ``fn`` between two cycles and return its result; its exception is raised here."""
+        if self._thread is None or threading.current_thread() is self._thread:
+            return fn(*arguments, **named)
+        answer: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
+
+        def command() -> None:
+            try:
+                answer.put((fn(*arguments, **named), None))
+            except BaseException as problem:  # noqa: BLE001 - raised at the caller
+                answer.put((None, problem))
+
+        self._commands.put(command)
+        self._ask()
+        result, problem = answer.get(timeout=30.0)
+        if problem is not None:
+            raise problem
+        return result
+
+    def post(self, fn: Callable[[], None]) -> None:
+        """Run ``fn`` between two cycles, some time soon."""
+        self._commands.put(fn)
+        self._ask()
+
+    def _ask(self) -> None:
+        from tidecast.agents.run import ring_bell_line
+
+        self.state.attention[A_STOP] = 1
+        ring_bell_line(self._bells, int(self.state.misc[ps.P_BELL]))
+
+    def _run(self, idle: int, core: int | None) -> None:
+        prepare_agent_thread(core)
+        guard = Guard("puller", self._on_fault)
+        while not self._stopping:
+            guard.round(lambda: self._turn(idle), self.run_commands)
+
+    def _turn(self, idle: int) -> None:
+        until_ns = 0
+        if self._waiting or self._pending:
+            self._look_after_fetches(self.clock_ns())
+            until_ns = time.monotonic_ns() + self._patience_ns()
+            idle = entries.BLOCK if idle == entries.BACKOFF else idle
+        entries.run_puller(self.words, idle, self._scratch, until_ns)
+        self._handle_events()
+
+    def _patience_ns(self) -> int:
+        """When to look after fetches again: soon, unless all of them are to be tried again later.
+
+        A command, a member or a record ends the wait.
+        """
+        left = min(self._waiting.values(), default=0) - self.clock_ns()
+        return PENDING_NS if self._pending else min(max(left, PENDING_NS), PATIENCE_NS_MAX)
+
+    def run_commands(self) -> None:
+        """Run what was posted."""
+        if self.state.attention[A_STOP]:
+            self.state.attention[A_STOP] = 0
+            try:
+                while not self._commands.empty():
+                    self._commands.get()()
+            finally:  # one that fails keeps no others waiting; never 0: it may be asked just now
+                if not self._commands.empty():
+                    self.state.attention[A_STOP] = 1

@@ -1,0 +1,1 @@
+"""Frames of the contract on a wire: encoding and limits, no sockets."""

@@ -1,0 +1,336 @@
+"""What a client and an engine process say over the unix socket, and how it is framed.
+
+A frame is a little-endian u32 length and that many bytes of MessagePack. The client sends
+`Request`; the engine answers each with one `Reply` of the same id, in any order, and pushes
+`Events` and one `Goodbye` at will. Only the control of a session passes here, never messages.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from tidecast.api.link import (
+    ConsumerGrant,
+    ConsumerOptions,
+    PublicationGrant,
+    PublicationOptions,
+    SubscriptionGrant,
+    SubscriptionOptions,
+)
+from tidecast.config.topology import FaultSettings, TopicConfig
+from tidecast.errors import (
+    ConfigError,
+    GapError,
+    RateLimited,
+    SequenceGap,
+    StorageError,
+    TidecastError,
+)
+from tidecast.events import AnyEvent
+
+PROTOCOL_VERSION = 1
+FRAME_BYTES_MAX = 32 << 20
+HEAD = struct.Struct("<I")
+EVENTS_PUSHED_MAX = 256
+"""Events a push; the next push waits until the client has taken them."""
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Base of what a client asks. `RESULTS` says what each is answered with."""
+
+
+class Hello(Body, frozen=True, kw_only=True):
+    """First of all. ``attach``: with a doorbell, for publishing and subscribing."""
+
+    name: str
+    token: str | None = None
+    attach: bool = True
+    protocol: int = PROTOCOL_VERSION
+    version: str = ""
+
+
+class Welcome(msgspec.Struct, frozen=True, kw_only=True):
+    """Who answered. ``client_id`` and ``doorbell`` are 0 for those who did not attach."""
+
+    client_id: int
+    doorbell: int
+    bells_path: str
+    node_id: int
+    node_name: str
+    incarnation: int
+    engine_pid: int
+    counters_path: str
+    recorder_path: str
+    version: str
+
+
+class OpenPublication(Body, frozen=True, kw_only=True):
+    """See `Link.open_publication`."""
+
+    topic: str
+    options: PublicationOptions
+
+
+class ClosePublication(Body, frozen=True, kw_only=True):
+    """See `Link.close_publication`."""
+
+    publication_id: int
+
+
+class OpenSubscription(Body, frozen=True, kw_only=True):
+    """See `Link.open_subscription`."""
+
+    pattern: str
+    options: SubscriptionOptions
+
+
+class CloseSubscription(Body, frozen=True, kw_only=True):
+    """See `Link.close_subscription`."""
+
+    subscription_id: int
+
+
+class ReleaseImage(Body, frozen=True, kw_only=True):
+    """See `Link.release_image`."""
+
+    subscription_id: int
+    image_id: int
+
+
+class EventsTaken(Body, frozen=True, kw_only=True):
+    """The client has taken the events of the last push; it wants no reply (request id 0)."""
+
+
+class OpenConsumer(Body, frozen=True, kw_only=True):
+    """See `Link.open_consumer`."""
+
+    pattern: str
+    name: str
+    options: ConsumerOptions
+
+
+class CloseConsumer(Body, frozen=True, kw_only=True):
+    """See `Link.close_consumer`."""
+
+    consumer_id: int
+
+
+class DurableSubscription(Body, frozen=True, kw_only=True):
+    """See `Link.subscription`."""
+
+    action: str
+    arguments: dict[str, Any]
+
+
+class NodeIdOf(Body, frozen=True, kw_only=True):
+    """See `Link.node_id_of`."""
+
+    name: str
+
+
+class Stats(Body, frozen=True, kw_only=True):
+    """See `Link.stats`."""
+
+
+class Overview(Body, frozen=True, kw_only=True):
+    """The publications, images and receivers of the node."""
+
+
+class OverviewResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One mapping an entity."""
+
+    publications: list[dict[str, Any]]
+    images: list[dict[str, Any]]
+    receivers: list[dict[str, Any]]
+
+
+class Topics(Body, frozen=True, kw_only=True):
+    """All topics of the node, those made on first use included."""
+
+
+class CreateTopic(Body, frozen=True, kw_only=True):
+    """Create a topic; it is saved in the topology file."""
+
+    topic: TopicConfig
+
+
+class EditTopic(Body, frozen=True, kw_only=True):
+    """Change settings of a topic. ``recreate``: also those that need it to be made anew."""
+
+    name: str
+    changes: dict[str, Any]
+    recreate: bool = False
+
+
+class DeleteTopic(Body, frozen=True, kw_only=True):
+    """Delete a topic; publications and subscriptions on it end."""
+
+    name: str
+
+
+class SetFaults(Body, frozen=True, kw_only=True):
+    """Switch fault injection of a transport; settings of zero switch it off."""
+
+    transport: str
+    faults: FaultSettings
+
+
+class GetFaults(Body, frozen=True, kw_only=True):
+    """Fault injection by transport."""
+
+
+AnyBody = (
+    Hello | OpenPublication | ClosePublication | OpenSubscription | CloseSubscription
+    | ReleaseImage | EventsTaken | NodeIdOf | Stats | Overview | Topics | CreateTopic | EditTopic
+    | DeleteTopic | SetFaults | GetFaults | OpenConsumer | CloseConsumer | DurableSubscription
+)  # fmt: skip
+
+RESULTS: dict[type[Body], Any] = {
+    Hello: Welcome,
+    OpenPublication: PublicationGrant,
+    ClosePublication: None,
+    OpenSubscription: SubscriptionGrant,
+    CloseSubscription: None,
+    ReleaseImage: None,
+    OpenConsumer: ConsumerGrant,
+    CloseConsumer: None,
+    DurableSubscription: Any,
+    NodeIdOf: int,
+    Stats: dict[str, Any],
+    Overview: OverviewResult,
+    Topics: list[TopicConfig],
+    CreateTopic: TopicConfig,
+    EditTopic: TopicConfig,
+    DeleteTopic: None,
+    SetFaults: None,
+    GetFaults: dict[str, FaultSettings],
+}
+
+
+class Request(msgspec.Struct, frozen=True):
+    """One question. ``id`` 0 wants no reply."""
+
+    id: int
+    body: AnyBody
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An error as it travels: rebuilt by its code on the other side."""
+
+    code: str
+    message: str
+    problems: list[str] | None = None
+    retry_after_s: float | None = None
+    lost_range: tuple[int, int] | None = None
+    number: int | None = None
+    """StorageError: errno; SequenceGap: the sequence that is due."""
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The answer to one request: a result, or a failure."""
+
+    id: int
+    result: msgspec.Raw = msgspec.Raw(b"\xc0")
+    failure: Failure | None = None
+
+
+class Events(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Events since the push before, oldest first."""
+
+    events: list[AnyEvent]
+
+
+class Goodbye(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """The engine ends the session: it stops, or refuses to go on."""
+
+    reason: str
+
+
+FromEngine = Reply | Events | Goodbye
+
+_request_decoder = msgspec.msgpack.Decoder(Request)
+_engine_decoder = msgspec.msgpack.Decoder(FromEngine)
+
+
+def _plain(value: Any) -> Any:
+    """NumPy numbers and paths in statistics, as plain values."""
+    item = getattr(value, "item", None)
+    if callable(item):
+        return item()
+    return str(value)
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
+
+
+def encode_result(value: Any) -> msgspec.Raw:
+    """A reply's result."""
+    return msgspec.Raw(_encoder.encode(value))
+
+
+def frame(message: Request | FromEngine) -> bytes:
+    """A message with its length in front. Raises ConfigError when it is too long."""
+    content = _encoder.encode(message)
+    if len(content) > FRAME_BYTES_MAX:
+        raise ConfigError(
+            f"a control message of {len(content)} bytes: allowed {FRAME_BYTES_MAX} bytes"
+        )
+    return HEAD.pack(len(content)) + content
+
+
+def decode_request(content: bytes) -> Request:
+    """Raises msgspec.DecodeError when it is not a request."""
+    return _request_decoder.decode(content)
+
+
+def decode_from_engine(content: bytes) -> FromEngine:
+    """Raises msgspec.DecodeError when it is none of them."""
+    return _engine_decoder.decode(content)
+
+
+def failure_of(problem: TidecastError) -> Failure:
+    """An error made ready to travel."""
+    return Failure(
+        code=problem.code,
+        message=str(problem),
+        problems=problem.problems if isinstance(problem, ConfigError) else None,
+        retry_after_s=problem.retry_after_s if isinstance(problem, RateLimited) else None,
+        lost_range=problem.lost_range if isinstance(problem, GapError) else None,
+        number=_number_of(problem),
+    )
+
+
+def _number_of(problem: TidecastError) -> int | None:
+    if isinstance(problem, StorageError):
+        return problem.errno
+    return problem.expected if isinstance(problem, SequenceGap) else None
+
+
+def error_of(failure: Failure) -> TidecastError:
+    """The error that a failure stands for; an unknown code becomes a plain TidecastError."""
+    kind = _classes().get(failure.code, TidecastError)
+    if issubclass(kind, ConfigError):
+        return kind(failure.message, failure.problems)
+    if issubclass(kind, RateLimited):
+        return kind(failure.message, failure.retry_after_s or 0.0)
+    if issubclass(kind, GapError):
+        return kind(failure.message, failure.lost_range or (0, 0))
+    if issubclass(kind, StorageError | SequenceGap):
+        return kind(failure.message, failure.number or 0)
+    return kind(failure.message)
+
+
+@functools.cache
+def _classes() -> dict[str, type[TidecastError]]:
+    return {kind.code: kind for kind in _tree(TidecastError)}
+
+
+def _tree(kind: type[TidecastError]) -> Iterator[type[TidecastError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _tree(below)

@@ -1,0 +1,188 @@
+"""How a client reaches a node: the one interface behind embedded and engine-process connections.
+
+`EmbeddedLink` (in `tidecast.embedded`) calls a node in this process; `SocketLink` speaks to an
+engine process over a unix socket. Messages never pass through here: both sides map rings.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Protocol, runtime_checkable
+
+import msgspec
+
+from tidecast.events import Event
+from tidecast.native.mapped import Bytes
+
+RESUME_MAX, AWAY_S_MAX = 8192, 366 * 86_400.0
+"""More sessions than a subscription reads and remembers, and longer than any is remembered."""
+
+
+class PublicationOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a publisher may choose; None = the topic's setting."""
+
+    channel: str = "ordinary"
+    history_bytes: int | None = None
+    linger_us: int | None = None
+    rate_packets_per_s: int | None = None
+    rate_bytes_per_s: int | None = None
+    producer: str = ""
+    """Durable topics: the name of the producer; a newer session by the same name fences this."""
+    producer_id: int = 0
+    """Durable topics: goes on with a session that was lost; see `PublicationGrant`."""
+    first_seq: int | None = None
+    """Durable topics: sequence of the first message; None: behind the last one that is known."""
+    line: int = 0
+    """Durable topics: first session of a publisher that goes on after it has lost its engine."""
+    after: int = 0
+    """Then: the newest epoch that it had."""
+
+
+class SubscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a subscriber may choose. ``start``: latest or earliest (as far as history reaches).
+
+    ``tethered``: None = the topic's flow control decides; False = may be lapped, never holds back.
+    """
+
+    start: str = "latest"
+    receive_bytes: int | None = None
+    tethered: bool | None = None
+    resume: Annotated[dict[int, int], msgspec.Meta(max_length=RESUME_MAX)] = {}
+    """Of one that lost its engine: by session, the packet from which it wants to go on."""
+    away_s: Annotated[float, msgspec.Meta(ge=0, le=AWAY_S_MAX)] = 0.0
+    """And since when it is without: publications that began later are read from their begin."""
+
+
+class PublicationGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """A publication that the node made. The client is the only writer of the ring."""
+
+    publication_id: int
+    ring_path: str
+    topic: str
+    session: int
+    reliability: str
+    flow: str
+    on_full: str = "block"
+    """What the topic says to do when the ring is full; a publisher may choose otherwise."""
+    durable: bool = False
+    """The topic keeps what is published; what follows is for that."""
+    producer_id: int = 0
+    epoch: int = 0
+    first_seq: int = 1
+    """Sequence of the ring's first message."""
+    acked_seq: int = 0
+    """All of the producer up to here was durable, as far as the engine remembers."""
+    last_seq: int = 0
+    """The producer's highest sequence in any queue."""
+    owner: str = ""
+    """The node that keeps the topic, if another: it has yet to say what is 0 above."""
+
+
+class SubscriptionGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """A subscription that the node made; `ImageAvailable` events follow for it.
+
+    ``subscriber_id`` is what a publisher addresses a message to.
+    """
+
+    subscription_id: int
+    subscriber_id: int
+    pattern: str
+
+
+class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a consumer may choose. None: as the subscription has it, else the default.
+
+    ``start``: earliest, latest, time (``start_time_ns``, since 1970) or tokens (``start_tokens``,
+    by queue; other queues: earliest). It counts when the subscription is made.
+    """
+
+    start: str = "earliest"
+    start_time_ns: int = 0
+    start_tokens: dict[int, int] = {}
+    ack_wait_s: float | None = None
+    max_deliver: int | None = None
+    dead_letter: str | None = None
+    key_pattern: str | None = None
+    headers: dict[str, str] | None = None
+    max_in_flight: int = 500
+    max_bytes_in_flight: int = 64 << 20
+    ring_bytes: int = 1 << 20
+    where: str | None = None
+    """A filter's text, see `tidecast.queues.filters.where`."""
+    filter_digest: str | None = None
+    """Names a compiled filter that was offered to an engine in this process."""
+
+
+class ConsumerGrant(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of a durable subscription. The position is fixed when this is given.
+
+    ``lanes``: (word in frames, topic, queue) of those that are there now.
+    """
+
+    consumer_id: int
+    member: int
+    ring_path: str
+    wakes_path: str
+    pattern: str
+    name: str
+    ack_wait_s: float
+    max_deliver: int
+    dead_letter: str
+    lanes: list[tuple[int, str, int]]
+
+
+@runtime_checkable
+class Link(Protocol):
+    """A session with a node. Methods are safe to call from any thread and raise TidecastError."""
+
+    client_id: int
+    node_id: int
+    node_name: str
+    incarnation: int
+    bells: Bytes
+    """The node's doorbell file."""
+    doorbell: int
+    """This client's line in it (index; the futex word is at ``doorbell * DOORBELL_BYTES``)."""
+    inline: bool
+    """True: agents run only inside `work`; whoever waits must call it instead of sleeping."""
+
+    agents: tuple[Any, Any] | None
+    """(kernel, arguments) to run inline agents from compiled code, or None."""
+
+    def open_publication(self, topic: str, options: PublicationOptions) -> PublicationGrant:
+        """Create a publication. Raises NotFound, ConfigError, SharedMemoryError."""
+
+    def close_publication(self, publication_id: int) -> None:
+        """Give the publication up; the node sends what is left, then removes it."""
+
+    def open_subscription(self, pattern: str, options: SubscriptionOptions) -> SubscriptionGrant:
+        """Subscribe to topics: exact name, or ``*`` one token, ``>`` all tokens that follow."""
+
+    def close_subscription(self, subscription_id: int) -> None:
+        """End a subscription and free its consumer entries."""
+
+    def release_image(self, subscription_id: int, image_id: int) -> None:
+        """The client has drained and unmapped an image that is gone."""
+
+    def take_events(self) -> list[Event]:
+        """Events since the call before; never blocks. The doorbell rings when there are some."""
+
+    def open_consumer(self, pattern: str, name: str, options: ConsumerOptions) -> ConsumerGrant:
+        """Join a durable subscription, or make it. Raises NotFound, Conflict, ConfigError."""
+
+    def close_consumer(self, consumer_id: int) -> None:
+        """Leave; what is outstanding goes to other members."""
+
+    def subscription(self, action: str, arguments: dict[str, Any]) -> Any:
+        """Look at or change durable subscriptions: see `node.subscriptions_durable_admin`."""
+
+    def node_id_of(self, name: str) -> int:
+        """Id of a node by name, for unicast. Raises NoResponders when it is not known."""
+
+    def stats(self) -> dict[str, Any]:
+        """Counters by entity, see `tidecast.layout.counters`."""
+
+    def work(self) -> int:
+        """Run the agents once (inline only; else 0). Returns how much was done."""
+
+    def close(self) -> None:
+        """End the session: publications close, subscriptions end. Idempotent."""

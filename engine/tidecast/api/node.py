@@ -1,0 +1,120 @@
+"""What the admission server and the engine process need of a node; `Node` is the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from tidecast.api.link import (
+    ConsumerGrant,
+    ConsumerOptions,
+    PublicationGrant,
+    PublicationOptions,
+    SubscriptionGrant,
+    SubscriptionOptions,
+)
+from tidecast.config.topology import FaultSettings, TopicConfig
+from tidecast.events import Event
+
+
+class ConsumersApi(Protocol):
+    """Durable subscriptions of a node."""
+
+    def open_consumer(
+        self, client_id: int, pattern: str, name: str, options: ConsumerOptions
+    ) -> ConsumerGrant:
+        """See `Link`."""
+
+    def close_consumer(self, client_id: int, consumer_id: int) -> None:
+        """See `Link`."""
+
+    def perform(self, action: str, arguments: dict[str, Any]) -> Any:
+        """See `Link.subscription`."""
+
+
+class NodeApi(Protocol):
+    """A node. Every method may be called from any thread and raises TidecastError."""
+
+    id: int
+    name: str
+    incarnation: int
+    bells_path: Path
+    counters_path: Path
+    recorder_path: Path
+    on_events: Callable[[int], None] | None
+    """Called with a client's id, from any thread, when `take_events` has something for it."""
+
+    @property
+    def consumers(self) -> ConsumersApi:
+        """Durable subscriptions."""
+
+    def start(self) -> None:
+        """Open sockets and start the agents. Raises Conflict, ConfigError, SharedMemoryError."""
+
+    def stop(self) -> None:
+        """Stop the agents, announce the end of all sessions, remove the shared memory."""
+
+    def attach(self, name: str) -> int:
+        """A new client. Raises Conflict when there are too many."""
+
+    def client_gone(self, client_id: int) -> None:
+        """Release whatever the client held. Idempotent."""
+
+    def doorbell(self, client_id: int) -> int:
+        """The client's line in the doorbell file."""
+
+    def open_publication(
+        self, client_id: int, topic: str, options: PublicationOptions
+    ) -> PublicationGrant:
+        """See `Link`."""
+
+    def close_publication(self, client_id: int, publication_id: int) -> None:
+        """See `Link`."""
+
+    def open_subscription(
+        self, client_id: int, pattern: str, options: SubscriptionOptions
+    ) -> SubscriptionGrant:
+        """See `Link`."""
+
+    def close_subscription(self, client_id: int, subscription_id: int) -> None:
+        """See `Link`."""
+
+    def release_image(self, client_id: int, subscription_id: int, image_id: int) -> None:
+        """See `Link`."""
+
+    def take_events(self, client_id: int) -> list[Event]:
+        """See `Link`."""
+
+    def node_id_of(self, name: str) -> int:
+        """See `Link`."""
+
+    def stats(self) -> dict[str, Any]:
+        """Counters by entity."""
+
+    def publications(self) -> list[dict[str, Any]]:
+        """One mapping a publication."""
+
+    def images(self) -> list[dict[str, Any]]:
+        """One mapping an image."""
+
+    def receivers(self) -> list[dict[str, Any]]:
+        """One mapping a receiver of a publication of this node."""
+
+    def topics(self) -> list[TopicConfig]:
+        """All topics, those made on first use included."""
+
+    def create_topic(self, topic: TopicConfig) -> None:
+        """Raises Conflict, ConfigError."""
+
+    def edit_topic(self, name: str, changes: dict[str, Any]) -> None:
+        """Change live settings. Raises NotFound, ConfigError."""
+
+    def delete_topic(self, name: str, *, keep_data: bool = False) -> None:
+        """Raises NotFound. ``keep_data``: a durable topic's files stay."""
+
+    def set_faults(self, transport: str, faults: FaultSettings) -> None:
+        """Raises NotFound, ConfigError when the transport does not allow faults."""
+
+    def get_faults(self) -> dict[str, FaultSettings]:
+        """Fault injection by transport."""

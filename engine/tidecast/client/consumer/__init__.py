@@ -1,0 +1,1 @@
+"""Durable consumers: a core that never waits, with a blocking and an asyncio shell."""

@@ -1,0 +1,320 @@
+"""The asyncio consumer of durable topics: made by `tidecast.Connection.consumer`.
+
+Opening asks the node once over its socket; taking and settling are shared memory. What asks the
+node (`seek`, `pause`, `info` ...) runs in a thread, so the loop goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import AsyncIterator, Callable, Generator
+from functools import partial
+from typing import Any, Self
+
+from tidecast import codecs
+from tidecast.api.link import ConsumerOptions
+from tidecast.api.start import Earliest, Start
+from tidecast.client.consumer import compiled
+from tidecast.client.consumer.core import (
+    ITERATE_MESSAGES,
+    ConsumerCore,
+    Filter,
+    OnError,
+    check_outcome,
+    check_run,
+    filter_options,
+    settle_failed,
+    start_options,
+    worker_of,
+)
+from tidecast.client.consumer.message import DurableBatch, DurableMessage, EmptyDurableBatch
+from tidecast.client.core.connection import ConnectionCore
+from tidecast.client.core.subscription import check_max_messages
+from tidecast.client.waiting import Backoff, Deadline, InlinePace
+from tidecast.errors import Closed, Timeout
+
+_NEVER = Deadline(None)
+_QUEUED_MAX = 64
+
+
+class Consumer(ConsumerCore):
+    """A member of a durable subscription: see `tidecast.client.consumer.blocking.Consumer`."""
+
+    async def fetch(self, max_messages: int = 100, max_wait: float = 1.0) -> DurableBatch:
+        """Up to ``max_messages``, as soon as there is one; empty after ``max_wait`` s without."""
+        limit = check_max_messages(max_messages)
+        batch = await self._wait_batch(limit, Deadline(max_wait), mark=True)
+        if batch is None:
+            self.check()
+            return EmptyDurableBatch(self)
+        return batch
+
+    async def batches(self, max_messages: int = 256) -> AsyncIterator[DurableBatch]:
+        """Batches as they come, until closed or drained."""
+        limit = check_max_messages(max_messages)
+        while (batch := await self._wait_batch(limit, _NEVER, mark=True)) is not None:
+            yield batch
+
+    async def messages(self, prefetch: int = ITERATE_MESSAGES) -> AsyncIterator[DurableMessage]:
+        """Messages one by one, until closed or drained; ``prefetch`` are taken at a time."""
+        limit = check_max_messages(prefetch)
+        while (batch := await self._wait_batch(limit, _NEVER, mark=False)) is not None:
+            for message in self.walk(batch):
+                yield message
+
+    def __aiter__(self) -> AsyncIterator[DurableMessage]:
+        return self.messages()
+
+    async def next(self, timeout: float | None = None) -> DurableMessage:  # noqa: ASYNC109
+        """The next message. Raises Timeout, Closed."""
+        batch = await self._wait_batch(1, Deadline(timeout), mark=True)
+        if batch is None:
+            self.check()
+            raise Timeout(f"no message for {self.name} of {self.pattern} within {timeout} s")
+        return batch.messages[0]
+
+    async def run(
+        self,
+        handler: Callable[[DurableMessage], Any],
+        concurrency: int = 1,
+        *,
+        ack: str = "after",
+        on_error: OnError = "nak",
+        nak_delay: float = 1.0,
+        max_messages: int | None = None,
+    ) -> int:
+        """Call ``handler``, a function or coroutine function, with every message; how many.
+
+        Records of one key are handled in order. See the blocking `Consumer.run`.
+        """
+        asynchronous = check_run(handler, concurrency, ack, on_error, nak_delay)
+        self.check()
+        inboxes: list[asyncio.Queue[DurableMessage | None]] = [
+            asyncio.Queue(_QUEUED_MAX) for _ in range(concurrency)
+        ]
+
+        async def work(inbox: asyncio.Queue[DurableMessage | None]) -> None:
+            while (message := await inbox.get()) is not None:
+                await self._handle(handler, asynchronous, ack, on_error, nak_delay, message)
+
+        self.running += 1
+        n = 0
+        try:
+            async with asyncio.TaskGroup() as group:
+                for inbox in inboxes:
+                    group.create_task(work(inbox))
+                async for message in self.messages():
+                    await inboxes[worker_of(message, concurrency, n)].put(message.copy())
+                    n += 1
+                    if n == max_messages:
+                        break
+                for inbox in inboxes:
+                    await inbox.put(None)
+        except* Exception as group_of:  # noqa: BLE001 - the first one, as it was
+            raise group_of.exceptions[0] from None
+        finally:
+            self.running -= 1
+        return n
+
+    async def run_compiled(
+        self,
+        fn: Callable[..., Any],
+        state: Any,
+        *,
+        max_messages: int | None = None,
+        duration_s: float | None = None,
+        until: Callable[[], bool] | threading.Event | None = None,
+    ) -> int:
+        """Run a compiled function over every message, in a thread: see the blocking `Consumer`."""
+        self.check()
+        loop = compiled.CompiledConsumer(self, fn, state, max_messages, until)
+        deadline, pace = Deadline(duration_s), InlinePace()
+        self.running += 1
+        try:
+            while not (loop.ended or self.ended or deadline.passed):
+                if not await asyncio.to_thread(loop.step):
+                    await self._idle(deadline, pace)
+        finally:
+            self.running -= 1
+        return loop.done
+
+    async def _handle(
+        self, handler: Callable[[DurableMessage], Any], asynchronous: bool, ack: str,
+        on_error: OnError, nak_delay: float, message: DurableMessage,
+    ) -> None:  # fmt: skip
+        if message.batch.moved != self.moved and await asyncio.to_thread(self.overtaken, message):
+            return
+        if message.held_back:
+            message.give_back()
+            return
+        if ack == "before":
+            message.ack()
+        try:
+            outcome = handler(message)
+            if asynchronous:
+                await outcome
+        except Exception as problem:
+            said = on_error(message, problem) if callable(on_error) else on_error
+            how = check_outcome(await said if inspect.isawaitable(said) else said)
+            if ack != "before":
+                settle_failed(message, how, nak_delay, problem)
+            if how == "raise":
+                raise
+        else:
+            if ack == "after":
+                message.ack()
+
+    # --- control ----------------------------------------------------------------------------------
+
+    async def _call(self, action: str, **arguments: Any) -> Any:
+        return await asyncio.to_thread(partial(self._control, action, **arguments))
+
+    async def pause(self) -> None:
+        """Pause the subscription, for all its members; what was fetched is kept."""
+        await self._call("pause")
+
+    async def resume(self) -> None:
+        """Go on."""
+        await self._call("resume")
+
+    async def seek(self, start: Start, *, dry_run: bool = False) -> list[dict[str, Any]]:
+        """Move the subscription, for all its members. Returns what moves, a mapping a queue."""
+        return await asyncio.to_thread(self._seek, start, dry_run)
+
+    async def redrive(
+        self, *, dry_run: bool = False, reason: str | None = None,
+        key: str | bytes | None = None, where: str | None = None, limit: int = 10_000,
+        after: list[list[int]] | None = None, to: str | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Deliver dead letters of this subscription again: see the blocking `Consumer.redrive`."""
+        found: dict[str, Any] = await self._call(
+            "redrive",
+            dry_run=dry_run,
+            reason=reason,
+            key=key,
+            where=where,
+            limit=limit,
+            after=after,
+            to=to,
+        )
+        return found
+
+    async def info(self) -> dict[str, Any]:
+        """Position, lag, outstanding, pressure reason by queue; members."""
+        found: dict[str, Any] = await self._call("show")
+        return found
+
+    async def drain(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Take nothing new and wait for handlers. Raises Timeout."""
+        self._draining = True
+        self._connection.bell.ring()
+        deadline, backoff = Deadline(timeout), Backoff(self._connection.link)
+        while self.running:
+            if deadline.passed:
+                raise Timeout(f"handlers of {self.pattern} still run after {timeout} s")
+            await backoff.pause_async(deadline)
+
+    async def close(self) -> None:
+        """Leave; what is outstanding goes to other members, or comes again later. Idempotent."""
+        if self._shut() and not self._connection.closed:
+            self._connection.bell.ring()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _wait_batch(
+        self, limit: int, deadline: Deadline, *, mark: bool
+    ) -> DurableBatch | None:
+        pace = InlinePace()
+        await asyncio.sleep(0)  # a consumer that always finds something must not hog the loop
+        while True:
+            if self._draining:
+                return None
+            if self._refusal is not None:
+                if isinstance(self._refusal, Closed):
+                    return None
+                raise self._refusal
+            batch = self.step(limit, mark)
+            if batch is not None:
+                return batch
+            if deadline.passed:
+                return None
+            await self._idle(deadline, pace)
+
+    async def _idle(self, deadline: Deadline, pace: InlinePace) -> None:
+        connection: Any = self._connection
+        if connection.link.inline:
+            pause_s = pace.pause_s(connection.link.work())
+            await asyncio.sleep(deadline.left_s(pause_s))
+        else:
+            await connection.sleep(lambda: self.arm() is not None, deadline)
+
+
+class _Opening:
+    """What `consumer` returns: await it, or use it with ``async with``."""
+
+    def __init__(self, make: Callable[[], Consumer]) -> None:
+        self._make = make
+        self._made: Consumer | None = None
+
+    async def _open(self) -> Consumer:
+        self._made = await asyncio.to_thread(self._make)
+        return self._made
+
+    def __await__(self) -> Generator[Any, None, Consumer]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> Consumer:
+        return await self._open()
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._made is not None:
+            await self._made.close()
+
+
+class AsyncConsumers(ConnectionCore):
+    """What an asyncio connection can do with durable topics."""
+
+    def consumer(
+        self,
+        topic: str,
+        name: str,
+        *,
+        start: Start = Earliest(),  # noqa: B008 - immutable
+        ack_wait: float | None = None,
+        max_in_flight: int = 500,
+        max_bytes_in_flight: int = 64 << 20,
+        max_deliver: int | None = None,
+        dead_letter: str | None = None,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        where: Filter | None = None,
+        ring_bytes: int = 1 << 20,
+        codec: codecs.Codec | str | None = None,
+    ) -> _Opening:
+        """Await it, or ``async with``: see the blocking `Connection.consumer`."""
+        self.check()
+        options = ConsumerOptions(
+            **start_options(start), ack_wait_s=ack_wait, max_deliver=max_deliver,
+            dead_letter=dead_letter, key_pattern=key, headers=headers, max_in_flight=max_in_flight,
+            max_bytes_in_flight=max_bytes_in_flight, ring_bytes=ring_bytes,
+            **filter_options(self.link, where),
+        )  # fmt: skip
+        return _Opening(lambda: Consumer(self, topic, name, options, codec))
+
+    async def pause_topic(self, topic: str, queue: int | None = None) -> None:
+        """Deliver nothing of a durable topic, or of one queue, to any subscription.
+
+        What was fetched is kept, publishers go on. Until `resume_topic`: an engine that starts anew
+        remembers it. Raises NotFound.
+        """
+        await asyncio.to_thread(self._pause, topic, queue, True)
+
+    async def resume_topic(self, topic: str, queue: int | None = None) -> None:
+        """Go on. Raises NotFound."""
+        await asyncio.to_thread(self._pause, topic, queue, False)

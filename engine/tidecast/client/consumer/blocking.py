@@ -1,0 +1,379 @@
+"""The blocking consumer of durable topics: made by `tidecast.sync.Connection.consumer`."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Self
+
+from tidecast import codecs
+from tidecast.api.link import ConsumerOptions
+from tidecast.api.start import Earliest, Start
+from tidecast.client.consumer import compiled
+from tidecast.client.consumer.core import (
+    ITERATE_MESSAGES,
+    ConsumerCore,
+    Filter,
+    OnError,
+    check_outcome,
+    check_run,
+    filter_options,
+    settle_failed,
+    start_options,
+    worker_of,
+)
+from tidecast.client.consumer.message import DurableBatch, DurableMessage, EmptyDurableBatch
+from tidecast.client.core.connection import ConnectionCore
+from tidecast.client.core.outgoing import reject
+from tidecast.client.core.subscription import check_max_messages
+from tidecast.client.waiting import Backoff, Deadline, InlinePace
+from tidecast.errors import Closed, Timeout
+
+_NEVER = Deadline(None)
+_SPINS = 16
+_QUEUED_MAX = 64
+
+
+class Consumer(ConsumerCore):
+    """A member of a durable subscription; a context manager and an iterator of messages."""
+
+    def fetch(self, max_messages: int = 100, max_wait: float = 1.0) -> DurableBatch:
+        """Up to ``max_messages``, as soon as there is one; empty when none came in ``max_wait`` s.
+
+        Valid until the next batch is taken. Raises Closed, Fenced, ConnectionLost.
+        """
+        limit = check_max_messages(max_messages)
+        batch = self._wait_batch(limit, Deadline(max_wait), mark=True)
+        if batch is None:
+            self.check()
+            return EmptyDurableBatch(self)
+        return batch
+
+    def batches(self, max_messages: int = 256) -> Iterator[DurableBatch]:
+        """Batches as they come, until closed or drained."""
+        limit = check_max_messages(max_messages)
+        while (batch := self._wait_batch(limit, _NEVER, mark=True)) is not None:
+            yield batch
+
+    def messages(self, prefetch: int = ITERATE_MESSAGES) -> Iterator[DurableMessage]:
+        """Messages one by one, until closed or drained; ``prefetch`` are taken at a time.
+
+        `ack_wait` of each begins when it is handed out.
+        """
+        limit = check_max_messages(prefetch)
+        while True:
+            walk, self._rest = self._rest, None
+            if walk is None:
+                batch = self._wait_batch(limit, _NEVER, mark=False)
+                if batch is None:
+                    return
+                walk = self.walk(batch)
+            for message in walk:
+                self._rest = walk
+                yield message
+            self._rest = None
+
+    def __iter__(self) -> Iterator[DurableMessage]:
+        return self.messages()
+
+    def next(self, timeout: float | None = None) -> DurableMessage:
+        """The next message. Raises Timeout, Closed."""
+        while True:
+            walk, self._rest = self._rest, None
+            if walk is not None:
+                message = next(walk, None)
+                if message is not None:
+                    self._rest = walk
+                    return message
+            batch = self._wait_batch(ITERATE_MESSAGES, Deadline(timeout), mark=False)
+            if batch is None:
+                self.check()
+                raise Timeout(f"no message for {self.name} of {self.pattern} within {timeout} s")
+            self._rest = self.walk(batch)
+
+    # --- handlers ---------------------------------------------------------------------------------
+
+    def run(
+        self,
+        handler: Callable[[DurableMessage], Any],
+        concurrency: int = 1,
+        *,
+        ack: str = "after",
+        on_error: OnError = "nak",
+        nak_delay: float = 1.0,
+        max_messages: int | None = None,
+    ) -> int:
+        """Call ``handler`` with every message until closed or drained; how many there were.
+
+        Records of one key are handled in order, one after the other. ``ack``: ``after`` the handler
+        returns, ``before`` it is called, ``none`` (it does it itself). ``on_error``: ``nak`` (again
+        after ``nak_delay`` s), ``term`` (dead-letter topic), ``ack``, ``raise`` (ends the run; the
+        message comes again), or a function of the message and the exception that returns one of
+        these (None: nak). Raises ConfigError for what is no function of one message.
+        """
+        if check_run(handler, concurrency, ack, on_error, nak_delay):
+            raise reject("handler", handler, "is a plain function: this client does not await")
+        self.check()
+        one = partial(self._handle, handler, ack, on_error, nak_delay)
+        self.running += 1
+        try:
+            if concurrency > 1:
+                return self._run_in_threads(one, concurrency, max_messages)
+            n = 0
+            for message in self.messages():
+                one(message)
+                n += 1
+                if n == max_messages:
+                    break
+            return n
+        finally:
+            self.running -= 1
+
+    def _handle(
+        self, handler: Callable[[DurableMessage], Any], ack: str, on_error: OnError,
+        nak_delay: float, message: DurableMessage,
+    ) -> None:  # fmt: skip
+        if self.overtaken(message):
+            return
+        if message.held_back:
+            message.give_back()
+            return
+        if ack == "before":
+            message.ack()
+        try:
+            handler(message)
+        except Exception as problem:
+            said = on_error(message, problem) if callable(on_error) else on_error
+            how = check_outcome(said)
+            if ack != "before":
+                settle_failed(message, how, nak_delay, problem)
+            if how == "raise":
+                raise
+        else:
+            if ack == "after":
+                message.ack()
+
+    def _run_in_threads(
+        self, one: Callable[[DurableMessage], None], concurrency: int, max_messages: int | None
+    ) -> int:
+        problems: list[BaseException] = []
+        inboxes: list[queue.Queue[DurableMessage | None]] = [
+            queue.Queue(_QUEUED_MAX) for _ in range(concurrency)
+        ]
+
+        def work(inbox: queue.Queue[DurableMessage | None]) -> None:
+            while (message := inbox.get()) is not None:
+                if problems:
+                    continue
+                try:
+                    one(message)
+                except BaseException as problem:  # noqa: BLE001 - raised by `run`
+                    problems.append(problem)
+                    self._draining = True
+                    self._connection.bell.ring()
+
+        threads = [
+            threading.Thread(target=work, args=(each,), name=f"tidecast-handler-{i}", daemon=True)
+            for i, each in enumerate(inboxes)
+        ]
+        for thread in threads:
+            thread.start()
+        n = 0
+        try:
+            for message in self.messages():
+                inboxes[worker_of(message, concurrency, n)].put(message.copy())
+                n += 1
+                if problems or n == max_messages:
+                    break
+        finally:
+            for inbox in inboxes:
+                inbox.put(None)
+            for thread in threads:
+                thread.join()
+        if problems:
+            self._draining = False
+            raise problems[0]
+        return n
+
+    def run_compiled(
+        self,
+        fn: Callable[..., Any],
+        state: Any,
+        *,
+        max_messages: int | None = None,
+        duration_s: float | None = None,
+        until: Callable[[], bool] | threading.Event | None = None,
+    ) -> int:
+        """Run a compiled function over every message, in place, and ack them; how many there were.
+
+        ``fn(data: uint8[:], state)``. Numba compiles it once. What it was given is acked, a frame
+        of deliveries at a time; an exception ends the run, and that frame comes again.
+        """
+        loop = compiled.CompiledConsumer(self, fn, state, max_messages, until)
+        deadline, pace = Deadline(duration_s), InlinePace()
+        self.running += 1
+        try:
+            while not (loop.ended or self.ended or deadline.passed):
+                if not loop.step():
+                    self._idle(deadline, pace)
+        finally:
+            self.running -= 1
+        return loop.done
+
+    # --- control ----------------------------------------------------------------------------------
+
+    def pause(self) -> None:
+        """Pause the subscription, for all its members; what was fetched is kept."""
+        self._control("pause")
+
+    def resume(self) -> None:
+        """Go on."""
+        self._control("resume")
+
+    def seek(self, start: Start, *, dry_run: bool = False) -> list[dict[str, Any]]:
+        """Move the subscription, for all its members; what is outstanding is forgotten.
+
+        What is on its way to members is taken back, as is what `run` keeps for handlers that have
+        not begun. Only what a handler or a loop has in hands goes on: its acks count for nothing.
+
+        Returns one mapping a queue: topic, queue, before, after, records (that are passed over, or
+        come again: below 0), forgotten (they were outstanding). ``dry_run``: only that.
+        """
+        return self._seek(start, dry_run)
+
+    def redrive(
+        self, *, dry_run: bool = False, reason: str | None = None,
+        key: str | bytes | None = None, where: str | None = None, limit: int = 10_000,
+        after: list[list[int]] | None = None, to: str | None = None,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Deliver dead letters of this subscription again, each once; ``dry_run``: say which.
+
+        ``reason``: those whose reason holds this text; ``key``: of this key; ``where``: for which
+        this filter holds, as in ``headers["dead-attempts"] > 3 and size < 1000``, of what lies in
+        the dead-letter topic (its ``timestamp``: when it was given up). At most ``limit``, 1 to
+        10,000; ``after``: what the page before called ``next`` (None: nothing is left).
+        ``to``: publish them to this durable topic instead. Raises ConfigError, NotFound.
+        """
+        found: dict[str, Any] = self._control(
+            "redrive",
+            dry_run=dry_run,
+            reason=reason,
+            key=key,
+            where=where,
+            limit=limit,
+            after=after,
+            to=to,
+        )
+        return found
+
+    def info(self) -> dict[str, Any]:
+        """Position, lag, outstanding, pressure reason by queue; members."""
+        found: dict[str, Any] = self._control("show")
+        return found
+
+    def drain(self, timeout: float | None = None) -> None:
+        """Take nothing new and wait for handlers. Raises Timeout."""
+        self._draining = True
+        self._connection.bell.ring()
+        deadline, backoff = Deadline(timeout), Backoff(self._connection.link)
+        while self.running:
+            if deadline.passed:
+                raise Timeout(f"handlers of {self.pattern} still run after {timeout} s")
+            backoff.pause(deadline)
+
+    def close(self) -> None:
+        """Leave; what is outstanding goes to other members, or comes again later. Idempotent."""
+        if self._shut() and not self._connection.closed:
+            self._connection.bell.ring()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    def _wait_batch(self, limit: int, deadline: Deadline, *, mark: bool) -> DurableBatch | None:
+        pace = InlinePace()
+        spins = 0
+        while True:
+            if self._draining:
+                return None
+            if self._refusal is not None:
+                if isinstance(self._refusal, Closed):
+                    return None
+                raise self._refusal
+            batch = self.step(limit, mark)
+            if batch is not None:
+                return batch
+            if deadline.passed:
+                return None
+            spins += 1
+            if spins > _SPINS or self._connection.link.inline:
+                self._idle(deadline, pace)
+
+    def _idle(self, deadline: Deadline, pace: InlinePace) -> None:
+        link = self._connection.link
+        if link.inline:
+            pause_s = pace.pause_s(link.work())
+            if pause_s:
+                self._connection.bell.wait(self._connection.bell.word, deadline.left_s(pause_s))
+            return
+        word = self.arm()
+        if word is not None:
+            self._connection.bell.wait(word, deadline.left_s(1.0))
+
+
+class Consumers(ConnectionCore):
+    """What a blocking connection can do with durable topics."""
+
+    def consumer(
+        self,
+        topic: str,
+        name: str,
+        *,
+        start: Start = Earliest(),  # noqa: B008 - immutable
+        ack_wait: float | None = None,
+        max_in_flight: int = 500,
+        max_bytes_in_flight: int = 64 << 20,
+        max_deliver: int | None = None,
+        dead_letter: str | None = None,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        where: Filter | None = None,
+        ring_bytes: int = 1 << 20,
+        codec: codecs.Codec | str | None = None,
+    ) -> Consumer:
+        """Join the durable subscription ``name`` of a topic (or pattern), or make it.
+
+        Its position is fixed when this returns. Members of one subscription share its queues, or
+        its keys. None: as the subscription has it; a new one gets 30 s, 5 deliveries, no
+        dead-letter topic. ``key``: a pattern that keys must match; ``headers``: that records must
+        have; ``where``: a text such as ``'size > 100 and headers["kind"] == "trade"'``, or
+        ``fn(key, value, timestamp) -> bool``, compiled by Numba and run in an embedded engine on
+        every record. Raises NotFound, Conflict (the subscription has other
+        settings), ConfigError.
+        """
+        self.check()
+        options = ConsumerOptions(
+            **start_options(start), ack_wait_s=ack_wait, max_deliver=max_deliver,
+            dead_letter=dead_letter, key_pattern=key, headers=headers, max_in_flight=max_in_flight,
+            max_bytes_in_flight=max_bytes_in_flight, ring_bytes=ring_bytes,
+            **filter_options(self.link, where),
+        )  # fmt: skip
+        return Consumer(self, topic, name, options, codec)
+
+    def pause_topic(self, topic: str, queue: int | None = None) -> None:
+        """Deliver nothing of a durable topic, or of one queue, to any subscription.
+
+        What was fetched is kept, publishers go on. Until `resume_topic`: an engine that starts anew
+        remembers it. Raises NotFound.
+        """
+        self._pause(topic, queue, True)
+
+    def resume_topic(self, topic: str, queue: int | None = None) -> None:
+        """Go on. Raises NotFound."""
+        self._pause(topic, queue, False)

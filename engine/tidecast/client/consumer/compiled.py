@@ -1,0 +1,91 @@
+"""Compiled handlers of durable consumers: take, call, ack, in one kernel."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tidecast.buffers import member_ring as mr
+from tidecast.client.compiled import jitable, kernel_of, parameters, run_kernel
+from tidecast.client.core.outgoing import reject
+from tidecast.native.jit import closure_kernel
+
+if TYPE_CHECKING:
+    from tidecast.client.consumer.core import ConsumerCore
+
+_BATCH = 4096
+_RUNS = 512
+
+
+def _make(fn: Callable[..., Any]) -> Any:
+    user = jitable(fn)
+    take, acks, mark = mr.take_into, mr.ack_all_into, mr.mark_taken
+
+    def consume(ring, k, assembly, rows, runs, limit, state, reason, done):  # type: ignore[no-untyped-def]
+        n, r = take(ring, k, assembly, rows, runs, limit)
+        memory = ring
+        count = n
+        if n == mr.ASSEMBLED:
+            memory = assembly
+            count = 1
+        if count <= 0:
+            return n
+        mark(ring, rows, count)
+        for i in range(count):
+            at = rows[i, 0]
+            user(memory[at : at + rows[i, 1]], state)
+        done[0] = count
+        done[1] = acks(ring, k, runs, r, reason)
+        done[2] = r
+        return count
+
+    return closure_kernel(consume)
+
+
+class CompiledConsumer:
+    """The progress of one compiled handler."""
+
+    def __init__(
+        self, consumer: ConsumerCore, fn: Callable[..., Any], state: Any,
+        max_messages: int | None, until: Callable[[], bool] | threading.Event | None,
+    ) -> None:  # fmt: skip
+        if isinstance(until, threading.Event):
+            until = until.is_set
+        if until is not None and not callable(until):
+            raise reject("until", until, "is a function without arguments, or an Event")
+        self._consumer, self._fn, self._state = consumer, fn, state
+        self._limit, self._until = max_messages, until
+        parameters(fn, (2,), "fn(data, state)")
+        self._kernel = kernel_of(fn, "consume durable", lambda: _make(fn))
+        self._rows = np.zeros((_BATCH, mr.ROW_FIELDS), dtype=np.int64)
+        self._runs = np.zeros((_RUNS, mr.RUN_FIELDS), dtype=np.int64)
+        self._done = np.zeros(3, dtype=np.int64)
+        self.done = 0
+
+    @property
+    def ended(self) -> bool:
+        """Enough messages, or `until` says so."""
+        enough = self._limit is not None and self.done >= self._limit
+        return enough or (self._until is not None and bool(self._until()))
+
+    def step(self) -> bool:
+        """Handle what is there. False: nothing was."""
+        left = _BATCH if self._limit is None else min(_BATCH, self._limit - self.done)
+        n = self._consumer.run_kernel(
+            lambda ring, k, assembly, reason: run_kernel(
+                self._fn, self._state, (), self._kernel, ring, k, assembly, self._rows,
+                self._runs, left, self._state, reason, self._done,
+            )
+        )  # fmt: skip
+        if n > 0:
+            self.done += n
+            acked, runs = int(self._done[1]), int(self._done[2])
+            if acked < runs:
+                rest = self._runs[acked:runs].copy()
+                self._consumer.ack_runs(rest, self._consumer.generation)
+            else:
+                self._consumer.wake()
+        return n > 0

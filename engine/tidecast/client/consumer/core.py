@@ -1,0 +1,523 @@
+"""A durable consumer, the part that never waits: it takes deliveries and settles them.
+
+The blocking and the asyncio consumer add the waiting. A consumer is a member of a named
+subscription: the engine hands it records of the queues (or keys) that are its share, up to
+``max_in_flight`` of them, and takes back what it does not settle in time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tidecast import codecs
+from tidecast.api.link import ConsumerGrant, ConsumerOptions, Link
+from tidecast.api.start import Start, Time, Tokens
+from tidecast.buffers import member_ring as mr
+from tidecast.client.consumer.acks import COLLECT_S, COLLECTED_MAX, Collected, Collector, runs_of
+from tidecast.client.consumer.message import DurableBatch, DurableMessage, check_seconds
+from tidecast.client.core.outgoing import reject
+from tidecast.client.waiting import Backoff, Deadline
+from tidecast.errors import (
+    Closed,
+    ConfigError,
+    ConnectionLost,
+    ForkedProcess,
+    SharedMemoryError,
+    TidecastError,
+)
+from tidecast.layout import member as lay
+from tidecast.native.mapped import MappedFile
+from tidecast.native.predicates import Predicate
+
+if TYPE_CHECKING:
+    from tidecast.client.core.connection import ConnectionCore
+
+FETCH_MAX = 65_536
+ITERATE_MESSAGES = 256
+RUNS_MAX = 4096
+ACK_PATIENCE_S = 10.0
+ACKS, ON_ERROR = ("after", "before", "none"), ("nak", "term", "ack", "raise")
+OnError = str | Callable[[DurableMessage, Exception], Any]
+"""What becomes of a message whose handler raised: one of ON_ERROR, or a function of the message and
+the exception that returns one of them (or None: nak)."""
+_TAKEN, _MOVED = lay.MEM_TAKEN_AT // 8, lay.MEM_MOVED_AT // 8
+
+
+def start_options(start: Start) -> dict[str, Any]:
+    """A start position as `ConsumerOptions` has it. Raises ConfigError."""
+    if isinstance(start, Time):
+        if not _whole(start.time_ns):
+            raise reject("start", start, "is Time(ns since 1970, a whole number)")
+        return {"start": "time", "start_time_ns": start.time_ns}
+    if isinstance(start, Tokens):
+        given: Any = start.tokens
+        numbers = [n for pair in given.items() for n in pair] if isinstance(given, dict) else [-1]
+        if not all(_whole(n) for n in numbers):
+            raise reject("start", start, "is Tokens({queue: sequence}), whole numbers from 0 on")
+        return {"start": "tokens", "start_tokens": dict(start.tokens)}
+    if isinstance(start, Start):
+        return {"start": start.word}
+    raise reject("start", start, "are Earliest(), Latest(), Time(ns) and Tokens({queue: sequence})")
+
+
+def _whole(n: Any) -> bool:
+    return isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 1 << 63
+
+
+Filter = str | Callable[[Any, Any, int], bool]
+"""A text (`tidecast.queues.filters.where`), or a function of (key, value, timestamp)."""
+
+
+def filter_options(link: Link, where: Filter | None) -> dict[str, Any]:
+    """What `ConsumerOptions` says of a filter. Raises ConfigError."""
+    if where is None or isinstance(where, str):
+        return {"where": where}
+    offer = getattr(link, "offer_filter", None)
+    if offer is None:
+        raise ConfigError(
+            "where: a compiled function runs in the engine's process, and this engine is another "
+            'one: give a text, where="size > 100", or connect to "embedded://..."'
+        )
+    predicate = Predicate(where)
+    offer(predicate)
+    return {"filter_digest": predicate.digest}
+
+
+class ConsumerCore:
+    """One member. Taking is for one thread at a time; settling for any."""
+
+    def __init__(
+        self, connection: ConnectionCore, pattern: str, name: str, options: ConsumerOptions,
+        codec: codecs.Codec | str | None,
+    ) -> None:  # fmt: skip
+        self.pattern, self.name = pattern, name
+        self.codec = codecs.codec_of(codec)
+        self.generation = 0
+        self.running = 0
+        """Handlers' runs in progress."""
+        self._connection, self._options = connection, options
+        self._refusal: TidecastError | None = None
+        self._lost = False
+        self._draining = False
+        self._lock = threading.Lock()
+        flusher = None if connection.link.inline else connection.flusher
+        self.collector = Collector(self._send_acks, self.fail, flusher)
+        self._reason = np.zeros(lay.ACK_REASON_BYTES_MAX, dtype=np.uint8)
+        self._rows = np.zeros((1024, mr.ROW_FIELDS), dtype=np.int64)
+        self._runs = np.zeros((RUNS_MAX, mr.RUN_FIELDS), dtype=np.int64)
+        self._assembly = np.zeros(64, dtype=np.uint8)
+        self._refused: dict[tuple[int, int], int] = {}
+        self._rest: Iterator[DurableMessage] | None = None
+        self._walked: DurableBatch | None = None
+        """What is handed out message by message: those from MEM_TAKEN_AT on are still to come."""
+        self._current: tuple[int, frozenset[int]] = (-1, frozenset())
+        """What `moved` was when these were the subscription's lanes, as frames call them."""
+        self._attach(self._ask())
+        connection.add_consumer(self)
+
+    def _ask(self) -> ConsumerGrant:
+        return self._connection.link.open_consumer(self.pattern, self.name, self._options)
+
+    def _attach(self, grant: ConsumerGrant) -> None:
+        self._grant = grant
+        self._file = mr.MemberFile.open(Path(grant.ring_path))
+        self._wakes = MappedFile.open(Path(grant.wakes_path)).array
+        self._ring = self._file.array
+        self._words = self._ring.data[: lay.MEMBER_HEADER_BYTES].cast("q")
+        self._state = self._file.client_state()
+        self._lanes = {word: (topic, queue) for word, topic, queue in grant.lanes}
+        self._refused.clear()
+        self._walked = None
+        self._current = (-1, frozenset())
+        self.collector.flush_after_s = min(COLLECT_S, grant.ack_wait_s / 2)
+        self.generation += 1
+        self._since = self.generation
+        """Batches before this are of an engine, or a member, that is gone."""
+
+    @property
+    def consumer_id(self) -> int:
+        """Its id at the node."""
+        return self._grant.consumer_id
+
+    @property
+    def ack_wait(self) -> float:
+        """Seconds that a message may take before it is delivered again."""
+        return self._grant.ack_wait_s
+
+    # --- losing and finding the engine ------------------------------------------------------------
+
+    def lose(self) -> None:
+        """The engine went away: what was delivered and not settled will come again."""
+        self._lost = True
+        self.collector.forget()
+
+    def reopen(self) -> None:
+        """Join again at the engine that is back."""
+        if self._refusal is None:
+            self._go_on(self._ask())
+
+    def rejoined(self, grant: ConsumerGrant) -> None:
+        """The link joined again on its own: go on as the new member, if that is not done yet."""
+        if grant.ring_path != self._grant.ring_path:
+            self._go_on(grant)
+
+    def _go_on(self, grant: ConsumerGrant) -> None:
+        with self._lock:
+            self._attach(grant)
+            self._lost = False
+
+    def fail(self, problem: TidecastError) -> None:
+        """Nothing can be received any more: the next call raises ``problem``."""
+        if self._refusal is None:
+            self._refusal = problem
+
+    def forked(self) -> None:
+        """This is a child process."""
+        self.collector = Collector(self._send_acks, self.fail, None)
+        self._refusal = ForkedProcess("this consumer belongs to the parent process: connect again")
+
+    def check(self) -> None:
+        """Raise what keeps this consumer from going on."""
+        self._connection.check()
+        if self._refusal is not None:
+            raise self._refusal
+
+    @property
+    def ended(self) -> bool:
+        """Closed, failed, or draining: nothing more is taken."""
+        return self._refusal is not None or self._draining
+
+    # --- taking -----------------------------------------------------------------------------------
+
+    def step(self, limit: int, mark: bool = True) -> DurableBatch | None:
+        """What is there, up to ``limit``; None when nothing is. Raises."""
+        self.check()
+        if self._lost or self._draining:
+            return None
+        if self._connection.rung:
+            self._connection.pump()
+        self.collector.flush()
+        if limit > len(self._rows):
+            self._rows = np.zeros((min(limit, FETCH_MAX), mr.ROW_FIELDS), dtype=np.int64)
+        with self._lock:  # the keeper may find another engine meanwhile, with another ring
+            if self._lost:
+                return None
+            batch = self._left(limit, mark) or self._fresh(limit, mark)
+        self.wake()
+        if not batch:
+            return None
+        return self._without_refused(batch) if self._refused else batch
+
+    def _fresh(self, limit: int, mark: bool) -> DurableBatch:
+        self.generation += 1
+        moved = self.moved
+        n, r = self._take(limit, mark)
+        if n == mr.HOSTILE:
+            problem = SharedMemoryError(f"{self.pattern}: the deliveries' ring is damaged")
+            self.fail(problem)
+            raise problem
+        memory = self._assembly if n == mr.ASSEMBLED else self._ring
+        count = 1 if n == mr.ASSEMBLED else max(n, 0)
+        return DurableBatch(self, memory, self._rows[:count].copy(), self._runs[:r].copy(), moved)
+
+    def _left(self, limit: int, mark: bool) -> DurableBatch | None:
+        """What a loop took and did not hand out before it was left; ``mark``: up to ``limit``."""
+        batch, self._walked = self._walked, None
+        if batch is None:
+            return None
+        taken, ring = self._words[_TAKEN], self._ring
+        moved = self._words[_MOVED] != batch.moved
+        rows = [
+            row for row, position in enumerate(batch.positions)
+            if position > taken and not (moved and batch.taken_back(row, ring))
+        ]  # fmt: skip
+        if not rows:
+            return None
+        if not mark:
+            return batch.only(rows)
+        if len(rows) > limit:
+            self._walked = batch.only(rows[limit:])
+        self._words[_TAKEN] = batch.positions[rows[:limit][-1]]
+        return batch.only(rows[:limit])
+
+    def _take(self, limit: int, mark: bool) -> tuple[int, int]:
+        most = min(limit, FETCH_MAX)
+        while True:
+            n, r = mr.take(self._ring, self._state, self._assembly, self._rows, self._runs, most,
+                           mark)  # fmt: skip
+            if n != mr.NEED_BUFFER:
+                return n, r
+            self._assembly = np.zeros(int(self._state[mr.K_TOTAL]), dtype=np.uint8)
+
+    def _without_refused(self, batch: DurableBatch) -> DurableBatch | None:
+        """Give back what was delivered before the engine knew that an earlier one was refused."""
+        keep = []
+        for row in range(len(batch)):
+            if batch.held_back(row):
+                batch.settle(row, lay.RETURN)
+            else:
+                keep.append(row)
+        if len(keep) == len(batch):
+            return batch
+        return batch.only(keep) if keep else None
+
+    def holds_back(self, lane: int, key_hash: int, acks_seen: int) -> bool:
+        """Must a delivery wait because an earlier record of its key was refused after it?"""
+        at = self._refused.get((lane, key_hash))
+        if at is None or key_hash < 0:
+            return False
+        if acks_seen > at:
+            self._refused.pop((lane, key_hash), None)
+            return False
+        return True
+
+    def mark_taken(self, position: int) -> None:
+        """A message is in the user's hands now: its `ack_wait` begins."""
+        self._words[_TAKEN] = position
+
+    def arm(self) -> int | None:
+        """Ask to be woken; the bell's word to sleep on, None when there is something."""
+        word = self._connection.bell.word
+        if self._lost:
+            return word
+        if mr.arm_client(self._ring, self._state):
+            return None if not self._file.detached else word
+        return word
+
+    def walk(self, batch: DurableBatch) -> Iterator[DurableMessage]:
+        """The batch's messages one by one, each marked as taken when it is handed out.
+
+        A loop may be left: what it did not come to is what `step` gives next.
+        """
+        words, ring = self._words, self._ring
+        self._walked = batch
+        for row, (message, position) in enumerate(
+            zip(batch.messages, batch.positions, strict=True)
+        ):
+            if self._walked is not batch:
+                return  # something else goes on with it
+            if words[_MOVED] != batch.moved and batch.taken_back(row, ring):
+                continue  # a seek meanwhile
+            if self._refused and message.held_back:
+                message.give_back()
+                continue
+            words[_TAKEN] = position
+            yield message
+        if self._walked is batch:
+            self._walked = None
+
+    @property
+    def moved(self) -> int:
+        """Changes whenever a seek takes deliveries back."""
+        return int(self._words[_MOVED])
+
+    def overtaken(self, message: DurableMessage) -> bool:
+        """Has a seek forgotten a delivery that is kept for a handler? It may come again, then.
+
+        Asks the node once a seek.
+        """
+        batch, moved = message.batch, self.moved
+        if moved == batch.moved or self._lost or batch.generation < self._since:
+            return False
+        known, words = self._current
+        if known != moved:
+            try:
+                words = frozenset(word for word, _, _ in self._control("lanes"))
+            except TidecastError:  # the engine, or the subscription, is gone: so are its acks
+                return False
+            self._current = (moved, words)
+        return int(batch.run_of(0)[mr.RUN_LANE]) not in words
+
+    # --- settling ---------------------------------------------------------------------------------
+
+    def _send_acks(self, acks: Collected) -> None:
+        live = [ack for ack in acks if ack[0].generation >= self._since]
+        if live and self._refusal is None:
+            oldest = min(batch.generation for batch, _ in live)
+            self.ack_runs(runs_of(live), oldest, wake=len(acks) >= COLLECTED_MAX)
+
+    def settle(self) -> None:
+        """Send what was acked, if the engine takes it; else it comes again."""
+        with contextlib.suppress(ConnectionLost):
+            self.collector.flush()
+
+    def ack_runs(self, runs: Any, generation: int, *, wake: bool = True) -> None:
+        """Ack whole runs. What a member that is gone was delivered is forgotten.
+
+        Not to ``wake`` the puller saves a system call: it looks every 20 ms at the latest, and is
+        woken when the next messages are taken.
+        """
+        done = 0
+        with self._lock:
+            if self._lost or generation < self._since:
+                return
+            done = int(mr.ack_runs(self._ring, self._state, runs, 0, len(runs), self._reason))
+            if done < len(runs):
+                self._ack_rest(runs, done)
+        if wake:
+            self.wake()
+        else:
+            mr.note_member(self._wakes, self._grant.member)
+
+    def _ack_rest(self, runs: Any, done: int) -> None:
+        deadline, backoff = Deadline(ACK_PATIENCE_S), Backoff(self._connection.link)
+        while done < len(runs) and not self._lost:
+            mr.wake_member(self._wakes, self._connection.link.bells, self._grant.member)
+            backoff.pause(deadline)
+            if deadline.passed:
+                raise ConnectionLost(f"{self.pattern}: the engine took no acks for 10 s")
+            left = len(runs) - done
+            done += int(mr.ack_runs(self._ring, self._state, runs, done, left, self._reason))
+
+    def put(
+        self, kind: int, lane: int, token: int, time_ns: int, reason: str, key_hash: int,
+        generation: int,
+    ) -> None:  # fmt: skip
+        """Settle one record. What a member that is gone was delivered is forgotten."""
+        self.collector.flush()
+        raw = reason.encode()[: lay.ACK_REASON_BYTES_MAX - 2]
+        with self._lock:
+            if self._lost or self._refusal is not None or generation < self._since:
+                return
+            self._reason[: len(raw)] = np.frombuffer(raw, dtype=np.uint8)
+            if key_hash >= 0:
+                self._refused[lane, key_hash] = int(self._state[mr.K_ACKED])
+            deadline, backoff = Deadline(ACK_PATIENCE_S), Backoff(self._connection.link)
+            while mr.put_ack(self._ring, self._state, kind, lane, token, token + 1, time_ns,
+                             self._reason, len(raw)) != 0:  # fmt: skip
+                mr.wake_member(self._wakes, self._connection.link.bells, self._grant.member)
+                backoff.pause(deadline)
+                if deadline.passed:
+                    raise ConnectionLost(f"{self.pattern}: the engine took no acks for 10 s")
+        mr.wake_member(self._wakes, self._connection.link.bells, self._grant.member)
+
+    def wake(self) -> None:
+        """Tell the puller that there are acks, or room."""
+        mr.wake_member(self._wakes, self._connection.link.bells, self._grant.member)
+
+    def run_kernel(self, kernel: Callable[[Any, Any, Any, Any], int]) -> int:
+        """Let a kernel take and settle; makes room for large records. How many it handled."""
+        self.check()
+        if self._lost or self._draining:
+            return 0
+        if self._connection.rung:
+            self._connection.pump()
+        self.collector.flush()
+        if self._walked is not None and (left := self._left(FETCH_MAX, False)) is not None:
+            for row in range(len(left)):
+                left.settle(row, lay.RETURN)  # a compiled handler finds it in the ring
+        with self._lock:
+            n = kernel(self._ring, self._state, self._assembly, self._reason)
+            if n == mr.NEED_BUFFER:
+                self._assembly = np.zeros(int(self._state[mr.K_TOTAL]), dtype=np.uint8)
+                n = kernel(self._ring, self._state, self._assembly, self._reason)
+        self.generation += 1
+        if n == mr.HOSTILE:
+            problem = SharedMemoryError(f"{self.pattern}: the deliveries' ring is damaged")
+            self.fail(problem)
+            raise problem
+        if n == 0:
+            self.wake()
+        return max(n, 0)
+
+    # --- about ------------------------------------------------------------------------------------
+
+    def lane(self, word: int) -> tuple[str, int]:
+        """(topic, queue) of a lane as frames call it. A lane that is new is asked for."""
+        found = self._lanes.get(word)
+        if found is None:
+            for one, topic, queue in self._control("lanes"):
+                self._lanes[one] = (topic, queue)
+            found = self._lanes.get(word, (self.pattern, -1))
+        return found
+
+    def _control(self, action: str, **arguments: Any) -> Any:
+        if action != "lanes":
+            self.collector.flush()
+        arguments = {"pattern": self.pattern, "name": self.name, **arguments}
+        return self._connection.link.subscription(action, arguments)
+
+    def _seek(self, start: Start, dry_run: bool) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self._control("seek", dry_run=dry_run, **start_options(start))
+        if not dry_run:
+            lanes = self._control("lanes")
+            with self._lock:
+                self._lanes |= {word: (topic, queue) for word, topic, queue in lanes}
+        return rows
+
+    def stats(self) -> dict[str, Any]:
+        """What passed through this consumer."""
+        return {
+            "pattern": self.pattern, "name": self.name, "consumer_id": self.consumer_id,
+            "unread_bytes": int(self._words[lay.MEM_DELIVERED_AT // 8] - self._state[0]),
+        }  # fmt: skip
+
+    def _shut(self) -> bool:
+        """Leave. False: it was done already."""
+        if self._refusal is not None and isinstance(self._refusal, Closed):
+            return False
+        self.settle()
+        self._refusal = Closed(f"the consumer of {self.pattern} is closed")
+        self._connection.remove_consumer(self)
+        return True
+
+    def leave(self) -> None:
+        """Tell the node, if there is one."""
+        with contextlib.suppress(TidecastError):
+            self._connection.link.close_consumer(self.consumer_id)
+
+
+def check_run(
+    handler: Callable[[Any], Any], concurrency: int, ack: str, on_error: OnError, nak_delay: float
+) -> bool:
+    """Check what `run` is given; is the handler a coroutine function? Raises ConfigError."""
+    if not callable(handler):
+        raise reject("handler", handler, "is a function of one message")
+    try:
+        inspect.signature(handler).bind(None)
+    except TypeError:
+        raise reject("handler", handler, "is a function of one message") from None
+    except ValueError:
+        pass  # a builtin that says nothing about itself
+    if not 1 <= concurrency <= 1024:
+        raise reject("concurrency", concurrency, "are 1 to 1024")
+    if ack not in ACKS:
+        raise reject("ack", ack, f"are {', '.join(ACKS)}")
+    check_seconds("nak_delay", nak_delay)
+    if not callable(on_error):
+        check_outcome(on_error)
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(handler, "__call__", None)  # noqa: B004 - an instance with an async __call__
+    )
+
+
+def check_outcome(said: Any) -> str:
+    """What ``on_error`` says, or what its function returned. Raises ConfigError."""
+    if said is None:
+        return "nak"
+    if said not in ON_ERROR:
+        raise reject("on_error", said, f"are {', '.join(ON_ERROR)}, or a function that returns one")
+    return str(said)
+
+
+def settle_failed(message: DurableMessage, how: str, nak_delay: float, problem: Exception) -> None:
+    """Do what ``on_error`` said about a message whose handler raised."""
+    if how == "nak":
+        message.nak(nak_delay)
+    elif how == "term":
+        message.term(f"{type(problem).__name__}: {problem}")
+    elif how == "ack":
+        message.ack()
+
+
+def worker_of(message: DurableMessage, workers: int, turn: int) -> int:
+    """Which of the workers handles a message: one and the same for a key."""
+    key = message.key
+    return turn % workers if key is None else hash(key) % workers

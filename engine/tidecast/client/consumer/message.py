@@ -1,0 +1,375 @@
+"""Messages and batches of a durable consumer: views into its ring, settled one by one or at once.
+
+Settling writes into shared memory and does not wait, so the blocking and the asyncio client share
+it: what it returns can be awaited, and need not be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from tidecast import codecs
+from tidecast.buffers import member_ring as mr
+from tidecast.client.core.message import SLICED_MAX, split
+from tidecast.client.core.metadata import HeaderValue
+from tidecast.client.core.outgoing import reject
+from tidecast.client.kernels import consumer as kernels
+from tidecast.errors import Closed
+from tidecast.layout import member as lay
+from tidecast.layout import segment as seg
+from tidecast.native.packing import unpack_from
+
+if TYPE_CHECKING:
+    from tidecast.client.consumer.core import ConsumerCore
+
+SECONDS_MAX = 7 * 24 * 3600
+"""As `agents.puller.NAK_DELAY_NS_MAX`."""
+_headers = msgspec.msgpack.Decoder(dict[str, Any])
+
+
+def check_seconds(field: str, value: Any) -> float:
+    """A time that the engine keeps. Raises ConfigError."""
+    if not isinstance(value, (int, float)) or not 0 <= value <= SECONDS_MAX:
+        raise reject(field, value, f"are 0 to {SECONDS_MAX} seconds")
+    return float(value)
+
+
+class _Done:
+    """Something that is done already: awaiting it takes no time."""
+
+    __slots__ = ()
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield  # makes this a generator
+
+
+DONE = _Done()
+
+
+class Token(msgspec.Struct, frozen=True, order=True):
+    """Where a record lies: a sequence in a queue of a topic."""
+
+    topic: str
+    queue: int
+    sequence: int
+
+
+class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """One delivery of a record. ``data`` is yours; the other fields last until the next batch.
+
+    Settle it once: `ack`, `nak`, `term`; `extend` asks for more time.
+    """
+
+    data: bytes
+    _batch: DurableBatch
+    _row: int
+
+    @property
+    def batch(self) -> DurableBatch:
+        """The batch that it is of."""
+        return self._batch
+
+    @property
+    def size(self) -> int:
+        """Payload bytes."""
+        return len(self.data)
+
+    @property
+    def token(self) -> Token:
+        """Where it lies."""
+        return self._batch.token(self._row)
+
+    @property
+    def topic(self) -> str:
+        """Name of the topic."""
+        return self._batch.token(self._row).topic
+
+    @property
+    def attempts(self) -> int:
+        """How often it was delivered, this time included."""
+        return int(self._batch.run_of(self._row)[mr.RUN_ATTEMPTS])
+
+    @property
+    def key(self) -> bytes | None:
+        """The key, or None."""
+        return self._batch.key(self._row)
+
+    @property
+    def headers(self) -> dict[str, HeaderValue]:
+        """The headers; empty when there are none."""
+        return self._batch.headers(self._row)
+
+    @property
+    def timestamp(self) -> int:
+        """The publisher's time-stamp, else when it was appended; ns since 1970."""
+        return self._batch.timestamp(self._row)
+
+    @property
+    def value(self) -> Any:
+        """The payload decoded by the consumer's codec. Raises CodecError."""
+        return codecs.decode(self._batch.consumer.codec, self.data, self.topic)
+
+    def ack(self) -> _Done:
+        """It is done with; sent together with others, see `consumer_acks`."""
+        batch = self._batch
+        batch.consumer.collector.add(batch, self._row)
+        return DONE
+
+    def nak(self, delay: float = 0.0) -> _Done:
+        """Deliver it again, after ``delay`` seconds. Later records of its key wait for it.
+
+        Raises ConfigError for a delay that is not 0 to 604,800 s (a week).
+        """
+        return self._batch.settle(self._row, lay.NAK, check_seconds("delay", delay))
+
+    def extend(self, seconds: float | None = None) -> _Done:
+        """Give me ``seconds`` from now on for it, up to a week; None: `ack_wait` once more."""
+        asked = 0.0 if seconds is None else check_seconds("seconds", seconds)
+        return self._batch.settle(self._row, lay.EXTEND, asked)
+
+    def term(self, reason: str = "") -> _Done:
+        """Never again: into the dead-letter topic, if the subscription has one."""
+        return self._batch.settle(self._row, lay.TERM, 0.0, str(reason))
+
+    @property
+    def held_back(self) -> bool:
+        """Was an earlier record of its key refused since? Then it will come again, behind that."""
+        return self._batch.held_back(self._row)
+
+    def give_back(self) -> _Done:
+        """It was not worked at: deliver it again, this was no attempt."""
+        return self._batch.settle(self._row, lay.RETURN)
+
+    def copy(self) -> DurableMessage:
+        """The same delivery with fields of its own: it lives as long as you like."""
+        return self._batch.copy_of(self._row)
+
+    def __repr__(self) -> str:
+        return f"DurableMessage(token={self.token!r}, size={self.size}, attempts={self.attempts})"
+
+
+class DurableBatch:
+    """Deliveries taken together, in place. Valid until the next batch is taken."""
+
+    __slots__ = (
+        "_memory", "_n", "_rows", "_runs", "_starts", "_view", "consumer", "generation", "moved"
+    )  # fmt: skip
+
+    def __init__(
+        self, consumer: ConsumerCore, memory: np.ndarray[Any, Any], rows: Any, runs: Any, moved: int
+    ) -> None:
+        self.moved = moved
+        """What `ConsumerCore.moved` was before it was taken."""
+        self.consumer, self._memory, self._rows, self._runs = consumer, memory, rows, runs
+        self._view = memory.data
+        self._n = len(rows)
+        self.generation = consumer.generation
+        self._starts: list[int] | None = None
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __bool__(self) -> bool:
+        return self._n > 0
+
+    def __repr__(self) -> str:
+        return f"<DurableBatch of {self._n} messages from {self.consumer.pattern}>"
+
+    def __iter__(self) -> Iterator[DurableMessage]:
+        return iter(self.messages)
+
+    @property
+    def messages(self) -> list[DurableMessage]:
+        """All messages. `to_arrow` is for who wants columns."""
+        return list(map(DurableMessage, self.payloads(), repeat(self), range(self._n)))
+
+    @property
+    def nbytes(self) -> int:
+        """Payload bytes in all."""
+        return int(self._rows[:, mr.ROW_LENGTH].sum())
+
+    def payloads(self) -> list[bytes]:
+        """The payloads, copied."""
+        if self._n <= SLICED_MAX:
+            self._check()
+            view = self._view
+            return [bytes(view[at : at + n]) for at, n in self._rows[:, :2].tolist()]
+        data, offsets = self._gathered()
+        return split(data.tobytes(), offsets)
+
+    def values(self) -> list[Any]:
+        """The payloads decoded by the consumer's codec. Raises CodecError."""
+        codec = self.consumer.codec
+        return [codecs.decode(codec, each, self.consumer.pattern) for each in self.payloads()]
+
+    def to_arrow(self) -> Any:
+        """An Arrow array (LargeBinary) of the payloads, made by one copy."""
+        import pyarrow as pa
+
+        data, offsets = self._gathered()
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+        return pa.Array.from_buffers(pa.large_binary(), self._n, buffers)
+
+    def tokens(self) -> list[Token]:
+        """Where each lies."""
+        return [self.token(row) for row in range(self._n)]
+
+    def ack(self) -> _Done:
+        """All of it is done with; ranges, so it costs next to nothing."""
+        if self._n:
+            self.consumer.ack_runs(self._runs, self.generation)
+        return DONE
+
+    def settle(self, row: int, kind: int, seconds: float = 0.0, reason: str = "") -> _Done:
+        """Settle one message of the batch; may be done later too, from any thread."""
+        run = self.run_of(row)
+        token = int(run[mr.RUN_TOKEN]) + row - int(run[mr.RUN_ROW])
+        hashed = self._key_hash(row) if kind == lay.NAK else -1
+        self.consumer.put(
+            kind, int(run[mr.RUN_LANE]), token, int(seconds * 1e9), reason, hashed,
+            self.generation,
+        )  # fmt: skip
+        return DONE
+
+    def held_back(self, row: int) -> bool:
+        """Was an earlier record of this key refused since this one was delivered?"""
+        run = self.run_of(row)
+        seen = int(run[mr.RUN_ACKS_SEEN])
+        return self.consumer.holds_back(int(run[mr.RUN_LANE]), self._key_hash(row), seen)
+
+    def only(self, rows: list[int]) -> DurableBatch:
+        """The same batch with these rows alone."""
+        runs = []
+        for k, row in enumerate(rows):
+            run = self.run_of(row).copy()
+            run[mr.RUN_TOKEN] += row - run[mr.RUN_ROW]
+            run[mr.RUN_COUNT], run[mr.RUN_ROW] = 1, k
+            runs.append(run)
+        rest = DurableBatch(
+            self.consumer, self._memory, self._rows[rows], np.array(runs), self.moved
+        )
+        rest.generation = self.generation
+        return rest
+
+    def taken_back(self, row: int, ring: Any) -> bool:
+        """Has the engine taken the delivery back since it was taken out of ``ring``?"""
+        at = int(self.run_of(row)[mr.RUN_FRAME]) + lay.FRAME_KIND_AT
+        return bool(ring[at] == lay.FRAME_PAD)
+
+    @property
+    def runs(self) -> Any:
+        """What it is made of, see `member_ring.RUN_*`."""
+        return self._runs
+
+    @property
+    def positions(self) -> list[int]:
+        """What says that each is taken, and no more than it."""
+        found: list[int] = self._rows[:, mr.ROW_POSITION].tolist()
+        return found
+
+    # --- one message ------------------------------------------------------------------------------
+
+    def run_of(self, row: int) -> Any:
+        """The run that a row belongs to."""
+        if len(self._runs) == 1:
+            return self._runs[0]
+        if self._starts is None:
+            self._starts = self._runs[:, mr.RUN_ROW].tolist()
+        import bisect
+
+        return self._runs[bisect.bisect_right(self._starts, row) - 1]
+
+    def token(self, row: int) -> Token:
+        """Where message ``row`` lies."""
+        run = self.run_of(row)
+        topic, queue = self.consumer.lane(int(run[mr.RUN_LANE]))
+        return Token(topic, queue, int(run[mr.RUN_TOKEN]) + row - int(run[mr.RUN_ROW]))
+
+    def _record(self, row: int) -> tuple[int, int, int, int, int]:
+        self._check()
+        at = int(self._rows[row, mr.ROW_RECORD_AT])
+        length, _, stamp, _, key_n, headers_n = unpack_from("<IIqIHH", self._view, at)
+        return at, length, stamp, key_n, headers_n
+
+    def _key_hash(self, row: int) -> int:
+        at, length, *_ = self._record(row)
+        if not length & seg.REC_KEY:
+            return -1
+        return int(unpack_from("<I", self._view, at + seg.REC_KEY_HASH_AT)[0])
+
+    def key(self, row: int) -> bytes | None:
+        """Key of message ``row``."""
+        at, length, _, key_n, _ = self._record(row)
+        if not length & seg.REC_KEY:
+            return None
+        at += seg.RECORD_HEADER_BYTES
+        return bytes(self._view[at : at + key_n])
+
+    def headers(self, row: int) -> dict[str, HeaderValue]:
+        """Headers of message ``row``."""
+        at, _, _, key_n, headers_n = self._record(row)
+        if not headers_n:
+            return {}
+        at += seg.RECORD_HEADER_BYTES + key_n
+        return _headers.decode(self._view[at : at + headers_n])
+
+    def timestamp(self, row: int) -> int:
+        """Time-stamp of message ``row``."""
+        return self._record(row)[2]
+
+    def copy_of(self, row: int) -> DurableMessage:
+        """Message ``row`` with bytes of its own."""
+        at, _, _, _, _ = self._record(row)
+        start, n, _, position = self._rows[row].tolist()
+        memory = self._memory[at : start + n].copy()
+        rows = np.array([[start - at, n, 0, position]], dtype=np.int64)
+        run = self.run_of(row).copy()
+        run[mr.RUN_TOKEN] += row - run[mr.RUN_ROW]
+        run[mr.RUN_COUNT], run[mr.RUN_ROW] = 1, 0
+        kept = KeptBatch(self.consumer, memory, rows, run.reshape(1, -1), self.moved)
+        kept.generation = self.generation  # it was delivered then
+        return DurableMessage(memory[start - at : start - at + n].tobytes(), kept, 0)
+
+    def _gathered(self) -> tuple[Any, Any]:
+        self._check()
+        offsets = np.zeros(self._n + 1, dtype=np.int64)
+        np.cumsum(self._rows[:, mr.ROW_LENGTH], out=offsets[1:])
+        data = np.empty(int(offsets[-1]), dtype=np.uint8)
+        if self._n:
+            kernels.gather(self._memory, self._rows, offsets, data)
+        return data, offsets
+
+    def _check(self) -> None:
+        if self._n and self.generation != self.consumer.generation:
+            raise Closed(
+                f"{self.consumer.pattern}: this batch is over, a later one was taken: use copy() "
+                "or payloads() on what must live longer"
+            )
+
+
+class KeptBatch(DurableBatch):
+    """One message with memory of its own."""
+
+    __slots__ = ()
+
+    def _check(self) -> None:
+        return
+
+
+class EmptyDurableBatch(KeptBatch):
+    """What `fetch` returns when nothing came."""
+
+    __slots__ = ()
+
+    def __init__(self, consumer: ConsumerCore) -> None:
+        empty = np.zeros((0, mr.ROW_FIELDS), dtype=np.int64)
+        super().__init__(
+            consumer, np.zeros(0, dtype=np.uint8), empty,
+            np.zeros((0, mr.RUN_FIELDS), dtype=np.int64), consumer.moved,
+        )  # fmt: skip

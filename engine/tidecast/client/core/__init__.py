@@ -1,0 +1,1 @@
+"""The client's core, which never waits: connection, publisher, subscription, messages."""

@@ -1,0 +1,487 @@
+"""A connection to a node, the part that never waits: who publishes, who subscribes, what happened.
+
+The blocking and the asyncio connection add the waiting. Three helper threads may exist, each
+started when first needed: the flusher (collected messages), the waker (asyncio only) and the keeper
+(engine processes only), which notices that the engine went away and brings everything back.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from tidecast.api.frames.socket import Failure, error_of
+from tidecast.api.link import Link, PublicationOptions
+from tidecast.client.consumer.core import ConsumerCore
+from tidecast.client.core.outgoing import checked
+from tidecast.client.core.publisher import PublisherCore
+from tidecast.client.core.subscription import News, SubscriptionCore
+from tidecast.client.waiting import Bell, Flusher
+from tidecast.errors import (
+    Closed,
+    ConnectionLost,
+    Fenced,
+    ForkedProcess,
+    NotFound,
+    TidecastError,
+    Timeout,
+    fenced,
+)
+from tidecast.events import (
+    ConsumerExpelled,
+    ConsumerRejoined,
+    EngineBack,
+    EngineFault,
+    EngineLost,
+    Event,
+    ImageAvailable,
+    ImageGone,
+    PeerJoined,
+    PeerTimeout,
+    ProducerFenced,
+    PublicationEnded,
+    ReceiverJoined,
+    SubscriptionEnded,
+)
+
+EVENTS_KEPT_MAX = 10_000
+"""Events that wait for `events()`; older ones go first, counted in ``events_missed``."""
+_EARLY_MAX = 10_000
+_KEEPER_PERIOD_S = 0.25
+_RECONNECT_MIN_S, _RECONNECT_MAX_S = 0.05, 1.0
+
+CONNECTED, RECONNECTING, DRAINING, CLOSED = "connected", "reconnecting", "draining", "closed"
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """How a connection is. ``healthy``: connected, nothing dropped or lost, no engine fault."""
+
+    healthy: bool
+    status: str
+    node: str
+    publishers: int
+    subscriptions: int
+    images: int
+    behind_packets: int
+    collected: int
+    dropped: int
+    gaps: int
+    events_missed: int
+    engine_faults: int = 0
+    """`EngineFault` events since this connection began."""
+
+
+class ConnectionCore:
+    """One session with a node. Safe for use from any thread."""
+
+    def __init__(self, link: Link, name: str = "") -> None:
+        self.link, self.name = link, name
+        self.bell = Bell(link)
+        self.flusher = Flusher()
+        self.status = CONNECTED
+        self._pid = os.getpid()
+        self._refusal: TidecastError | None = None
+        self._lock = threading.RLock()
+        self._publishers: list[PublisherCore] = []
+        self._subscriptions: dict[int, SubscriptionCore] = {}
+        self._consumers: list[ConsumerCore] = []
+        self._early: dict[int, list[News]] = {}
+        self._events: deque[Event] = deque()
+        self._events_missed = 0
+        self._engine_faults = 0
+        self._seen_word = self.bell.word - 1
+        self._dropped_before = 0
+        self._stop = threading.Event()
+        self._keeper: threading.Thread | None = None
+        if hasattr(link, "reconnect"):
+            self._keeper = threading.Thread(target=self._keep, name="tidecast-keeper", daemon=True)
+            self._keeper.start()
+        _open.add(self)
+
+    # --- checks -----------------------------------------------------------------------------------
+
+    def _pause(self, topic: str, queue: int | None, paused: bool) -> None:
+        self.check()
+        which: dict[str, Any] = {"topic": topic, "paused": paused}
+        if queue is None:
+            self.link.subscription("pause_topic", which)
+        else:
+            self.link.subscription("pause_queue", which | {"queue": queue})
+
+    def check(self) -> None:
+        """Raise Closed or ForkedProcess when this connection may not be used."""
+        if self._refusal is not None:
+            raise self._refusal
+        if os.getpid() != self._pid:
+            self.forked()
+            raise ForkedProcess("this connection was made by the parent process: connect again")
+
+    def goes_on(self) -> bool:
+        """It is not closed. Raises ForkedProcess in a child of the process that made it."""
+        if isinstance(self._refusal, ForkedProcess):
+            raise self._refusal
+        return self._refusal is None
+
+    def forked(self) -> None:
+        """This is a child process: refuse everything, touch nothing that is shared."""
+        self._refusal = ForkedProcess(
+            "this connection was made by the parent process: connect again in the child"
+        )
+        self.status = CLOSED
+        self._lock = threading.RLock()
+        for publisher in self._publishers:
+            publisher.forked()
+        for subscription in list(self._subscriptions.values()):
+            subscription.forked()
+        for consumer in self._consumers:
+            consumer.forked()
+        self._publishers, self._subscriptions, self._consumers = [], {}, []
+        self._events.clear()
+
+    # --- events -----------------------------------------------------------------------------------
+
+    @property
+    def rung(self) -> bool:
+        """The doorbell rang since the last `pump`: there may be events."""
+        return self.bell.word != self._seen_word
+
+    def pump(self) -> None:
+        """Take the node's events and hand each to whom it concerns. Never waits long."""
+        with self._lock:
+            if self._refusal is not None:
+                return
+            self._seen_word = self.bell.word
+            for event in self.link.take_events():
+                self._dispatch(event)
+            for publisher in self._publishers:
+                dropped = publisher.take_dropped()
+                if dropped is not None:
+                    self.emit(dropped)
+
+    def emit(self, event: Event) -> None:
+        """Keep an event for `events`."""
+        if len(self._events) >= EVENTS_KEPT_MAX:
+            self._events.popleft()
+            self._events_missed += 1
+        self._events.append(event)
+
+    def take_event(self) -> Event | None:
+        """The oldest event that nobody took, or None."""
+        if not self._events:
+            self.pump()
+        try:
+            return self._events.popleft()
+        except IndexError:
+            return None
+
+    def _dispatch(self, event: Event) -> None:
+        if not event.at_ns:
+            event = msgspec.structs.replace(event, at_ns=time.time_ns())
+        if isinstance(event, (ImageAvailable, ImageGone, SubscriptionEnded)):
+            subscription = self._subscriptions.get(event.subscription_id)
+            if subscription is not None:
+                subscription.notice(event)
+            elif len(self._early) < _EARLY_MAX:
+                # It may come before the grant's answer: kept until its subscription is known.
+                self._early.setdefault(event.subscription_id, []).append(event)
+        elif isinstance(event, ConsumerExpelled):
+            for consumer in self._consumers:
+                if consumer.consumer_id == event.consumer_id:
+                    consumer.fail(Fenced(f"{event.topic}/{event.subscription}: {event.reason}"))
+        elif isinstance(event, PublicationEnded):
+            for publisher in self._publishers:
+                if publisher.session == event.session:
+                    publisher.end(error_of(Failure(code=event.code, message=event.reason)))
+                    with contextlib.suppress(TidecastError):  # the engine counts what came too late
+                        self.link.close_publication(publisher.publication_id)
+        elif isinstance(event, ConsumerRejoined):
+            for consumer in self._consumers:
+                if consumer.consumer_id == event.consumer_id:
+                    consumer.rejoined(self.link.consumer_grant(event.consumer_id))  # type: ignore[attr-defined]
+        elif isinstance(event, EngineFault):
+            self._engine_faults += 1
+        elif isinstance(event, EngineLost):
+            self._engine_lost(event.reason)
+        elif isinstance(event, ProducerFenced):
+            for publisher in self._publishers:
+                if publisher.session == event.session:
+                    publisher.fail(fenced(event.topic, event.epoch))
+        elif isinstance(event, (PeerJoined, PeerTimeout, ReceiverJoined, EngineBack)):
+            for publisher in self._publishers:
+                publisher.forget_nodes()
+        self.emit(event)
+
+    # --- publishers and subscriptions -------------------------------------------------------------
+
+    def add_publisher(self, publisher: PublisherCore) -> None:
+        """A publisher was opened."""
+        with self._lock:
+            self._publishers.append(publisher)
+
+    def remove_publisher(self, publisher: PublisherCore, *, tell: bool) -> None:
+        """A publisher was closed; ``tell`` the node. A node that is gone needs not to be told."""
+        with self._lock:
+            if publisher in self._publishers:
+                self._publishers.remove(publisher)
+            self._dropped_before += publisher.stats().dropped
+            dropped = publisher.take_dropped()
+            if dropped is not None:
+                self.emit(dropped)
+        if tell:
+            # NotFound: its topic was deleted or made anew, and it ended with it.
+            with contextlib.suppress(ConnectionLost, Closed, NotFound):
+                self.link.close_publication(publisher.publication_id)
+
+    def add_subscription(self, subscription: SubscriptionCore) -> None:
+        """A subscription was granted."""
+        with self._lock:
+            self._subscriptions[subscription.subscription_id] = subscription
+            for event in self._early.pop(subscription.subscription_id, []):
+                subscription.notice(event)
+
+    def remove_subscription(self, subscription: SubscriptionCore) -> None:
+        """A subscription was closed."""
+        with self._lock:
+            known = self._subscriptions.pop(subscription.subscription_id, None)
+        if known is not None and self.status != RECONNECTING:
+            with contextlib.suppress(ConnectionLost, Closed, NotFound):
+                self.link.close_subscription(subscription.subscription_id)
+
+    def add_consumer(self, consumer: ConsumerCore) -> None:
+        """A durable consumer was opened."""
+        with self._lock:
+            self._consumers.append(consumer)
+
+    def remove_consumer(self, consumer: ConsumerCore) -> None:
+        """A durable consumer was closed."""
+        with self._lock:
+            known = consumer in self._consumers
+            if known:
+                self._consumers.remove(consumer)
+        if known and self.status != RECONNECTING:
+            consumer.leave()
+
+    def release_image(self, subscription_id: int, image_id: int) -> None:
+        """A ring is drained and unmapped."""
+        with contextlib.suppress(ConnectionLost, Closed):
+            self.link.release_image(subscription_id, image_id)
+
+    # --- losing the engine and finding it again ---------------------------------------------------
+
+    def _engine_lost(self, reason: str) -> None:
+        if self.status in (RECONNECTING, CLOSED):
+            return
+        self.status = RECONNECTING
+        for publisher in self._publishers:
+            publisher.lose()
+        for subscription in self._subscriptions.values():
+            subscription.lose(reason)
+        for consumer in self._consumers:
+            consumer.lose()
+        if self._keeper is None:
+            known: TidecastError | None = getattr(self.link, "refusal", None)
+            self._refuse_all(known or ConnectionLost(f"the engine is lost: {reason}"))
+
+    def _refuse_all(self, problem: TidecastError) -> None:
+        for subscription in self._subscriptions.values():
+            subscription.fail(problem)
+        for publisher in self._publishers:
+            publisher.fail(problem)
+        for consumer in self._consumers:
+            consumer.fail(problem)
+
+    def _keep(self) -> None:
+        """The keeper: looks for events now and then, and restores what a dead engine took along."""
+        while not self._stop.wait(_KEEPER_PERIOD_S):
+            try:
+                self.pump()
+                if self.status == RECONNECTING:
+                    self._restore()
+            except TidecastError:
+                continue  # the next round finds out what it was
+
+    def _restore(self) -> None:
+        pause_s = _RECONNECT_MIN_S
+        while not self._stop.is_set():
+            try:
+                self.link.reconnect()  # type: ignore[attr-defined]
+                self.pump()  # losses that were told of before change nothing: all is lost now
+                if self.link.connected:  # type: ignore[attr-defined]
+                    self._reopen()
+                    return
+            except ConnectionLost:
+                if self._stop.wait(pause_s):
+                    return
+                pause_s = min(pause_s * 2, _RECONNECT_MAX_S)
+            except TidecastError as problem:
+                if not problem.retryable:
+                    with self._lock:
+                        self._refuse_all(problem)
+                    raise
+                self._stop.wait(pause_s)
+
+    def _reopen(self) -> None:
+        with self._lock:
+            self.bell = Bell(self.link)
+            self._seen_word = self.bell.word - 1
+            self._early.clear()
+            try:
+                self._reopen_all()
+            except ConnectionLost:
+                for publisher in self._publishers:
+                    publisher.lose()  # those that were opened already lost this engine, too
+                raise
+            self.status = CONNECTED
+        self.pump()
+        self.bell.ring()
+
+    def _reopen_all(self) -> None:
+        subscriptions = list(self._subscriptions.values())
+        for subscription in subscriptions:
+            _retry(subscription.reopen, subscription.fail)
+        self._subscriptions = {each.subscription_id: each for each in subscriptions}
+        for publisher in list(self._publishers):
+            _retry(publisher.reopen, publisher.fail)
+        for consumer in list(self._consumers):
+            _retry(consumer.reopen, consumer.fail)
+
+    def unsent_error(self, timeout: float | None) -> Timeout:
+        """For packets that did not leave: says whether the network refused them."""
+        text = f"packets are still unsent after {timeout} s"
+        with contextlib.suppress(TidecastError):
+            ours = {each.session for each in list(self._publishers)}
+            rows = self.link.stats().get("publication", ())
+            refused = sum(r.get("send_errors", 0) for r in rows if r["session"] in ours)
+            if refused:
+                text += (
+                    f": the network refused them {refused} times: `tidecast doctor` and "
+                    "`tidecast recorder --section alert` say why"
+                )
+        return Timeout(text)
+
+    # --- what a user may ask ----------------------------------------------------------------------
+
+    def stats(self) -> dict[str, Any]:
+        """The node's counters, under ``client`` this connection's own. Raises ConnectionLost."""
+        self.check()
+        client = {
+            "publishers": [msgspec.structs.asdict(each.stats()) for each in self._publishers],
+            "subscriptions": [
+                {"pattern": each.pattern, **each.stats()}
+                for each in list(self._subscriptions.values())
+            ],
+            "consumers": [each.stats() for each in list(self._consumers)],
+        }
+        return {**self.link.stats(), "client": client}
+
+    def health(self) -> Health:
+        """How this connection is; asks nobody, so it also answers while the engine is away."""
+        publishers = [each.stats() for each in list(self._publishers)]
+        subscriptions = list(self._subscriptions.values())
+        dropped = self._dropped_before + sum(each.dropped for each in publishers)
+        gaps = sum(each.stats().get("gaps", 0) for each in subscriptions)
+        return Health(
+            healthy=self.status == CONNECTED
+            and getattr(self.link, "connected", True)
+            and dropped == 0
+            and gaps == 0
+            and self._engine_faults == 0,
+            status=self.status,
+            node=self.link.node_name,
+            publishers=len(publishers),
+            subscriptions=len(subscriptions),
+            images=sum(len(each.images()) for each in subscriptions),
+            behind_packets=sum(each.lag() for each in subscriptions),
+            collected=sum(each.collected for each in publishers),
+            dropped=dropped,
+            gaps=gaps,
+            events_missed=self._events_missed,
+            engine_faults=self._engine_faults,
+        )
+
+    @property
+    def closed(self) -> bool:
+        """It may not be used any more."""
+        return self._refusal is not None
+
+    def _options(self, **given: Any) -> PublicationOptions:
+        return checked(PublicationOptions, **{k: v for k, v in given.items() if v is not None})
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Stop the helpers, end the session. Idempotent; the publishers are closed already."""
+        with self._lock:
+            if self._refusal is not None:
+                return
+            self._refusal = Closed("the connection is closed")
+            self.status = CLOSED
+            subscriptions = list(self._subscriptions.values())
+            consumers = list(self._consumers)
+        _open.discard(self)
+        self._stop.set()
+        self.flusher.stop()
+        for consumer in consumers:
+            consumer.settle()
+        for subscription in subscriptions:
+            subscription.fail(Closed("the connection is closed"))
+        for consumer in consumers:
+            consumer.fail(Closed("the connection is closed"))
+        if self._keeper is not None and self._keeper is not threading.current_thread():
+            self._keeper.join(1.0)
+        with contextlib.suppress(ValueError, IndexError):
+            self.bell.ring()
+        self.link.close()
+
+    def abandon(self) -> None:
+        """Its node is gone for good: let go of all, without a goodbye."""
+        for publisher in list(self._publishers):
+            publisher.fail(Closed("the connection is closed"))
+        self._finish()
+
+    def close_at_exit(self) -> None:
+        """The process ends: hand over what was collected, end the session."""
+        for publisher in list(self._publishers):
+            with contextlib.suppress(TidecastError):
+                publisher.attempt_hand_over(seal=True)
+        if self.link.inline:
+            with contextlib.suppress(TidecastError):
+                self.link.work()
+        self._finish()
+
+
+def _retry(reopen: Any, fail: Any) -> None:
+    """Reopen; a lost engine ends the round, any other problem is that of the one it meets."""
+    try:
+        reopen()
+    except ConnectionLost:
+        raise
+    except TidecastError as problem:
+        fail(problem)
+
+
+_open: set[ConnectionCore] = set()
+"""Connections that were not closed. They live until they are, or the process ends."""
+
+
+def _at_exit() -> None:
+    for connection in list(_open):
+        if connection._pid == os.getpid():  # noqa: SLF001 - of this module
+            connection.close_at_exit()
+
+
+def _in_child() -> None:
+    for connection in list(_open):
+        connection.forked()
+    _open.clear()
+
+
+atexit.register(_at_exit)
+os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,278 @@
+"""One ring that a subscription reads: a remote publication's image, or a local publication."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tidecast.buffers import reader as rd
+from tidecast.buffers.ring_file import describe
+from tidecast.client.core.message import Batch, torn
+from tidecast.client.kernels import batches, ports
+from tidecast.codecs import Codec
+from tidecast.events import Gap, ImageAvailable
+from tidecast.layout import ring as lay
+from tidecast.native.mapped import MappedFile
+from tidecast.native.memory import address
+
+BATCH_MESSAGES_MAX = 4096
+"""Messages a batch may have."""
+AWAIT_SPINS = 300
+"""Looks at a packet that is to come, 0.2 us each."""
+_ASSEMBLY_KEPT_BYTES_MAX = 1 << 20
+_ASSEMBLY_BYTES_MIN = 1 << 12
+
+_ASSEMBLY_FIELDS = (rd.R_TOTAL, rd.R_FILLED, rd.R_META_AT, rd.R_META_N, rd.R_FLAGS)
+
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+class Place(NamedTuple):
+    """Where a reader was in a session whose ring it has read to its end."""
+
+    seq: int
+    offset: int
+    """In packet ``seq``."""
+    unfinished: tuple[list[int], Bytes] | None
+    """The message whose first fragments were read."""
+    ahead: tuple[Bytes, int] | None
+    """Unordered topics: bits of the packets behind a hole that were read, by slot of so many."""
+
+
+class Image:
+    """Reads one ring through one consumer entry. For one thread at a time."""
+
+    __slots__ = (
+        "_assembly",
+        "_columns",
+        "_gathered",
+        "_mapped",
+        "_out",
+        "_ring",
+        "_seen",
+        "after",
+        "base",
+        "codec",
+        "generation",
+        "gone",
+        "image_id",
+        "memory",
+        "node",
+        "port",
+        "reliability",
+        "session",
+        "subscription_id",
+        "tethered",
+        "topic",
+    )  # fmt: skip
+
+    def __init__(self, event: ImageAvailable, subscriber: int, codec: Codec | None) -> None:
+        """Map the ring that ``event`` names. Raises NotFound, SharedMemoryError."""
+        self._mapped = MappedFile.open(Path(event.ring_path))
+        self._ring = self._mapped.array
+        about = describe(self._ring)
+        self.topic, self.node, self.session = event.topic, event.node, event.session
+        self.image_id, self.subscription_id = event.image_id, event.subscription_id
+        self.reliability, self.codec = about.reliability, codec
+        self.port = ports.reader_port(self._ring, event.consumer, subscriber)
+        self.port[ports.Q_NODE], self.port[ports.Q_SESSION] = about.node, about.session
+        self._seen: Bytes = np.zeros(about.slots // 8, dtype=np.uint8)
+        if about.reliability == lay.UNORDERED:
+            self.port[rd.R_SEEN] = address(self._seen)
+        entry = int(self.port[rd.R_ENTRY]) + lay.CONSUMER_TETHERED_AT
+        self.tethered = bool(self._ring[entry])
+        self.port[ports.Q_IN_PLACE] = int(self.tethered)
+        self.memory = self._ring.data.toreadonly()
+        self.base = address(self._ring)
+        """Where `memory` lies."""
+        self._assembly: Bytes = np.empty(0, dtype=np.uint8)
+        self._gathered: Bytes = np.empty(0, dtype=np.uint8)
+        self._out = np.empty((0, rd.OUT_FIELDS), dtype=np.int64)
+        self._columns = np.empty((2, 0), dtype=np.int64)
+        self.generation = 0
+        self.gone: str | None = None
+        self.after: Image | None = None
+        """The same session's image from before its publisher was silent for long: read first."""
+
+    def take(self, limit: int) -> Batch | Gap | None:
+        """What comes next: up to ``limit`` messages in place, or a gap, or None."""
+        if self._out.shape[0] < limit:
+            self._out = np.empty((limit, rd.OUT_FIELDS), dtype=np.int64)
+            self._columns = np.empty((2, limit), dtype=np.int64)
+        self.generation += 1
+        if self._assembly.size > _ASSEMBLY_KEPT_BYTES_MAX:
+            self._drop_assembly()
+        n = batches.take(self.port, self._out, self._columns, limit)
+        if n == rd.NEED_BUFFER:
+            self.make_room()
+            n = batches.take(self.port, self._out, self._columns, limit)
+        if n > 0:
+            return self._batch(n)
+        if n == rd.ASSEMBLED:
+            return self._assembled()
+        if n == rd.GAP:
+            return self.gap("lost" if self.tethered else "lapped")
+        return None
+
+    def extend(self, batch: Batch, limit: int) -> Batch | Gap | None:
+        """More messages behind those of ``batch``, same place. None: no more may be added."""
+        n = len(batch)
+        if not self.tethered or limit > self._out.shape[0]:
+            return None
+        more = batches.extend(self.port, self._out, self._columns, n, limit)
+        if more == ports.NOTHING:
+            return None
+        self.generation += 1
+        return self._batch(more) if more > 0 else self.gap("lost")
+
+    def await_more(self, have: int, limit: int, spins: int = AWAIT_SPINS) -> None:
+        """Give the writer some 50 us to make of a batch of ``have`` messages one of ``limit``."""
+        batches.await_packets(self.port, limit, have, spins)
+
+    def gap(self, reason: str) -> Gap:
+        """The last gap as an event."""
+        first, end = int(self.port[rd.R_GAP_FIRST]), int(self.port[rd.R_GAP_END])
+        return Gap(
+            topic=self.topic, node=self.node, session=self.session, first=first, end=end,
+            reason=reason,
+        )  # fmt: skip
+
+    def whole(self) -> bool:
+        """Nothing overwrote the last batch since it was taken. Always, if it was copied."""
+        return not self.tethered or bool(ports.is_held(self.port))
+
+    def arm(self, *, keep: bool = False) -> bool:
+        """Ask for the doorbell. True: there is something already."""
+        return bool(ports.arm_reader(self.port, int(keep)))
+
+    def let_go(self) -> None:
+        """Give back what was taken last."""
+        self.generation += 1
+        ports.let_go(self.port)
+
+    def has_more(self) -> bool:
+        """There is something to take."""
+        return bool(ports.ready(self.port))
+
+    def finished(self) -> bool:
+        """Gone, and all that was left is read."""
+        return self.gone is not None and not ports.ready(self.port)
+
+    def behind(self) -> int:
+        """Packets that are in the ring and not read yet."""
+        if not ports.ready(self.port):
+            return 0
+        return max(0, int(ports.newest(self.port)) - int(self.port[rd.R_SEQ]))
+
+    def newest(self) -> int:
+        """The packet behind the newest one."""
+        return int(ports.newest(self.port))
+
+    def counts(self) -> dict[str, int]:
+        """What was read and what was lost, since the image began."""
+        port = self.port
+        return {
+            "messages": int(port[rd.R_MESSAGES]),
+            "bytes": int(port[rd.R_BYTES]),
+            "gaps": int(port[rd.R_GAPS]),
+            "lost_packets": int(port[rd.R_LOST_PACKETS]),
+            "malformed": int(port[rd.R_MALFORMED]),
+            "behind_packets": self.behind(),
+        }
+
+    def check_whole(self) -> None:
+        """Raises GapError when what was polled last was overwritten meanwhile."""
+        if not self.whole():
+            raise torn(self.topic, int(ports.forget(self.port)), int(self.port[rd.R_SEQ]))
+
+    def close(self) -> None:
+        """Unmap. What was handed out stays valid until it dies."""
+        self.generation += 1
+        self.port = np.zeros(ports.READ_PORT_FIELDS, dtype=np.int64)
+        self._ring = self._assembly = np.empty(0, dtype=np.uint8)
+        self.memory = memoryview(b"")
+        self._mapped.close()
+
+    def _batch(self, n: int) -> Batch | Gap:
+        plain = int(self.port[ports.Q_FLAGS]) & ~3 == 0
+        if not self.tethered:
+            return self._copied(n)
+        return Batch(self, n, self.memory, self._columns, None if plain else self._out)
+
+    def _copied(self, n: int) -> Batch | Gap:
+        """A batch of a ring that may overrun us: copy the span, then see that it was whole."""
+        rows = self._out[:n]
+        low = min(int(rows[:, rd.OUT_META_AT].min()), int(rows[:, rd.OUT_AT].min()))
+        high = int((rows[:, rd.OUT_AT] + rows[:, rd.OUT_LENGTH]).max())
+        kept = bytes(self.memory[low:high])
+        if not ports.is_held(self.port):
+            ports.forget(self.port)
+            return self.gap("lapped")
+        rows = rows.copy()
+        rows[:, [rd.OUT_AT, rd.OUT_META_AT]] -= low
+        return Batch(self, n, memoryview(kept), self._columns[:, :n] - low, rows)
+
+    def _assembled(self) -> Batch:
+        port = self.port
+        total = int(port[rd.R_TOTAL])
+        columns = np.array([[0], [total]], dtype=np.int64)
+        rows = np.array(
+            [[0, total, int(port[rd.R_META_AT]), int(port[rd.R_FLAGS])]], dtype=np.int64
+        )
+        return Batch(self, 1, self._assembly.data.toreadonly(), columns, rows)
+
+    def place(self) -> Place | None:
+        """Where the reader is; None: the ring was closed."""
+        port = self.port
+        if not port[rd.R_SLOTS]:
+            return None
+        unfinished = None
+        if port[rd.R_FILLED] < port[rd.R_TOTAL]:
+            unfinished = [int(port[field]) for field in _ASSEMBLY_FIELDS], self._assembly
+        ahead = (self._seen, int(port[rd.R_SLOTS])) if port[rd.R_SEEN] else None
+        return Place(int(port[rd.R_SEQ]), int(port[rd.R_AT]), unfinished, ahead)
+
+    def go_on_from(self, place: Place) -> Gap | None:
+        """Go on where an older ring of the session was left. What lies between is a gap."""
+        port, seq = self.port, int(self.port[rd.R_SEQ])
+        if seq > place.seq:
+            port[rd.R_GAPS] += 1
+            port[rd.R_LOST_PACKETS] += seq - place.seq
+            port[rd.R_GAP_FIRST], port[rd.R_GAP_END] = place.seq, seq
+            return self.gap("reconnect")
+        port[rd.R_SEQ], port[rd.R_AT] = place.seq, place.offset
+        if place.ahead is not None and port[rd.R_SEEN]:
+            self._skip_seen(place.seq, *place.ahead)
+        if place.unfinished is not None:
+            fields, self._assembly = place.unfinished
+            for field, value in zip(_ASSEMBLY_FIELDS, fields, strict=True):
+                port[field] = value
+            port[ports.Q_ASSEMBLY] = address(self._assembly)
+            port[ports.Q_ASSEMBLY_BYTES] = self._assembly.size
+        return None
+
+    def _skip_seen(self, seq: int, seen: Bytes, slots: int) -> None:
+        own = int(self.port[rd.R_SLOTS])
+        seqs = seq + np.arange(min(slots, own))
+        read = np.unpackbits(seen, bitorder="little")[seqs & (slots - 1)]
+        bits = np.zeros(own, dtype=np.uint8)
+        bits[seqs & (own - 1)] = read
+        self._seen[:] = np.packbits(bits, bitorder="little")
+
+    def make_room(self) -> None:
+        """Give the kernel the assembly buffer that it asked for."""
+        self._assemble_in(int(self.port[rd.R_TOTAL] + self.port[rd.R_META_N]))
+
+    def _drop_assembly(self) -> None:
+        """Give a large buffer back once its message is handed out; never amid a message."""
+        if self.port[rd.R_FILLED] >= self.port[rd.R_TOTAL]:
+            self._assemble_in(0)
+
+    def _assemble_in(self, size: int) -> None:
+        """Give the kernel an assembly buffer of at least ``size`` bytes; 0 takes it away."""
+        room = max(_ASSEMBLY_BYTES_MIN, 1 << (size - 1).bit_length()) if size else 0
+        self._assembly = np.empty(room, dtype=np.uint8)
+        self.port[ports.Q_ASSEMBLY] = address(self._assembly)
+        self.port[ports.Q_ASSEMBLY_BYTES] = room

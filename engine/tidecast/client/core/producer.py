@@ -1,0 +1,281 @@
+"""Durable publishing, the part that never waits: sequences, receipts, going on after a crash.
+
+A durable publisher's messages have sequences, contiguous from `first_seq`. They cost nothing: the
+engine counts the messages of the ring, as the publisher does. "Durable up to here" is one word in
+the ring. When the engine dies, what is not durable still lies in the old ring; it is moved into
+the new one, with the same sequences, before anything else is appended.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from tidecast.api.link import PublicationGrant, PublicationOptions
+from tidecast.buffers import writer as wr
+from tidecast.buffers.ring_file import describe
+from tidecast.client.core.outgoing import reject
+from tidecast.client.kernels import durable as dk
+from tidecast.client.kernels import ports
+from tidecast.client.waiting import Deadline, InlinePace
+from tidecast.errors import (
+    Closed,
+    ConfigError,
+    SequenceGap,
+    StorageError,
+    TidecastError,
+    Timeout,
+    fenced,
+)
+from tidecast.layout import ring as lay
+from tidecast.native.mapped import Bytes, MappedFile
+
+if TYPE_CHECKING:
+    from tidecast.client.core.publisher import PublisherCore
+
+ACKS = ("none", "engine", "durable")
+OPEN_TIMEOUT_S = 15.0
+"""Longer than an owner waits for an older session's ring (`image_timeout_s`, 10 s)."""
+_SLICE_S = 0.1
+
+
+class Move:
+    """What an old ring holds that is not durable, on its way into a new one."""
+
+    def __init__(self, mapped: MappedFile, ring: Bytes) -> None:
+        about = describe(ring)
+        self._mapped, self._ring = mapped, ring
+        self._state = np.zeros(dk.MOVE_FIELDS, dtype=np.int64)
+        self._state[dk.V_SLOTS], self._state[dk.V_SLOT_BYTES] = about.slots, about.slot_bytes
+        self._state[dk.V_SLOTS_AT] = lay.slots_at(about.slots)
+        self._assembly = np.zeros(1, dtype=np.uint8)
+        self.durable = int(dk.begin_move(ring, self._state))
+        """Messages of the old ring that were durable."""
+
+    def step(self, port: ports.Port) -> bool:
+        """Move what there is room for. True: all is moved."""
+        while True:
+            status = int(dk.move_messages(self._ring, self._state, port, self._assembly))
+            if status == dk.NEED:
+                self._assembly = np.zeros(int(self._state[dk.V_NEED]), dtype=np.uint8)
+                continue
+            if status == dk.MOVED:
+                self._ring = np.empty(0, dtype=np.uint8)
+                self._mapped.close()
+                return True
+            return False
+
+
+class Moves:
+    """Rings of engines that died, one after the other, on their way into the newest ring."""
+
+    def __init__(self) -> None:
+        self._left: list[Move] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._left)
+
+    def begin(self, move: Move) -> None:
+        """Move a ring: what was moved into it stands before what is left of those before it."""
+        self._left.insert(0, move)
+
+    def step(self, port: ports.Port) -> bool:
+        """Move what there is room for. True: all is moved."""
+        while self._left:
+            if not self._left[0].step(port):
+                return False
+            del self._left[0]
+        return True
+
+
+class Session:
+    """The durable side of one publisher: which sequences its ring holds, how far it is durable."""
+
+    def __init__(
+        self, topic: str, grant: PublicationGrant, ring: Bytes, line: int = 0, after: int = 0
+    ) -> None:
+        self.topic, self.owner, self._ring = topic, grant.owner, ring
+        self.producer_id, self._epoch = grant.producer_id, grant.epoch
+        self.line, self._after = line or grant.session, after
+        self._first_seq, self.acked_seq, self.last_seq = (
+            grant.first_seq, grant.acked_seq, grant.last_seq
+        )  # fmt: skip
+
+    @property
+    def epoch(self) -> int:
+        """The session's epoch; 0 until the topic's owner has answered."""
+        self._epoch = self._epoch or self._word(lay.EPOCH_AT)
+        return self._epoch
+
+    @property
+    def newest_epoch(self) -> int:
+        """The newest epoch that this publisher had, in this session or an earlier one."""
+        return max(self.epoch, self._after)
+
+    @property
+    def first_seq(self) -> int:
+        """Sequence of the ring's first message; 0 until the topic's owner has said."""
+        if not self._first_seq and self.epoch:
+            self._first_seq = self._word(lay.FIRST_SEQ_AT)
+        return self._first_seq
+
+    def _word(self, at: int) -> int:
+        return int(ports.word_of(self._ring, at)) if self._ring.size else 0
+
+    def detach(self) -> None:
+        """The ring is about to be unmapped; what is known of the session stays."""
+        self.acked_seq = max(self.acked_seq, self.durable_seq)
+        self._ring = np.empty(0, dtype=np.uint8)
+
+    @property
+    def durable_seq(self) -> int:
+        """All of this session up to here is durable."""
+        if not self._ring.size:
+            return self.acked_seq
+        return max(self.first_seq - 1, 0) + int(dk.durable_count(self._ring))
+
+    @property
+    def state(self) -> int:
+        """0, errno of a disk that refuses, or ACK_* of a session that is over."""
+        ring = self._ring
+        return int(dk.ack_state(ring)) if ring.size else 0
+
+    def problem(self, on_full: str) -> TidecastError | None:
+        """Why no more may become durable: fenced, closed, or (``on_full="error"``) a full disk."""
+        state = self.state
+        if state == lay.ACK_FENCED:
+            return fenced(self.topic, self.epoch)
+        if state == lay.ACK_REFUSED:
+            return gap(self.topic, self._word(lay.FIRST_SEQ_AT))
+        if state == lay.ACK_ENDED and self.durable_seq < self.first_seq:
+            return Closed(f"topic {self.topic}: it was deleted, or the publisher is closed")
+        if state > 0 and on_full == "error":
+            return refused(self.topic, state)
+        return None
+
+    def disk(self) -> TidecastError | None:
+        """The error of a disk that refuses, if one does."""
+        state = self.state
+        return refused(self.topic, state) if state > 0 else None
+
+    def arm(self) -> int:
+        """Ask for the doorbell when more is durable; `durable_seq` now."""
+        return self.first_seq - 1 + int(dk.arm_ack(self._ring))
+
+
+def gap(topic: str, due: int) -> SequenceGap:
+    """The error for a session that the topic's owner has refused."""
+    return SequenceGap(
+        f"topic {topic}: first_seq: {due} is due: sequences of a producer have no gaps", due
+    )
+
+
+def refused(topic: str, number: int) -> StorageError:
+    """The error for a disk that is full or broken, or an owner without memory or out of reach."""
+    if number == errno.EHOSTUNREACH:
+        return StorageError(
+            f"topic {topic}: another node keeps its queues, and its transport reaches no other "
+            "node; what is not durable waits in the publisher's ring until this engine has the "
+            "lease: give the topic a transport of kind udp-..., or publish at the node that has "
+            f"it (tidecast queue list {topic} says which)",
+            number,
+        )
+    if number == errno.ENOMEM:
+        return StorageError(
+            f"topic {topic}: the node that keeps it has no memory for a ring of this publisher "
+            "now; what is not durable waits in the publisher's ring and is sent as soon as there "
+            "is room: close publishers there, or raise node.publisher_rings_bytes_max in that "
+            "node's topology",
+            number,
+        )
+    return StorageError(
+        f"topic {topic}: the engine's disk takes no more: {os.strerror(number)}; what is not "
+        "durable waits in the publisher's ring; the engine goes on by itself: free space there, or "
+        "let it delete (tidecast topic edit --retention-bytes)",
+        number,
+    )
+
+
+def continued(options: PublicationOptions, session: Session, durable: int) -> PublicationOptions:
+    """Options to go on with a session whose engine died when ``durable`` messages were durable."""
+    return msgspec.structs.replace(
+        options, producer_id=session.producer_id, first_seq=session.first_seq + durable,
+        line=session.line, after=session.newest_epoch,
+    )  # fmt: skip
+
+
+def await_session(connection: Any, session: Session) -> None:
+    """Wait until a session's first sequence is known. Raises Timeout, SequenceGap, Fenced.
+
+    It is unless the producer has a name, gave no ``first_seq``, and another node keeps the topic.
+    """
+    deadline, pace, link = Deadline(OPEN_TIMEOUT_S), InlinePace(), connection.link
+    while session.first_seq == 0:
+        problem = session.problem("error")
+        if problem is not None:
+            raise problem
+        if deadline.passed:
+            who = "the engine" if session.owner == "*" else f"node {session.owner}"
+            raise Timeout(
+                f"topic {session.topic}: {who} that keeps its queues does not begin "
+                f"the session within {OPEN_TIMEOUT_S:g} s: see that it runs, that transports "
+                "and peers lead there (tidecast doctor), and the same of the node where this "
+                "producer was before: it may hold messages that are not acked"
+            )
+        if link.inline:
+            connection.bell.wait(connection.bell.word, pace.pause_s(link.work()))
+            continue
+        word = connection.bell.word
+        session.arm()
+        if session.first_seq == 0:
+            connection.bell.wait(word, deadline.left_s(_SLICE_S))
+
+
+def messages_in(port: ports.Port) -> int:
+    """Messages that were appended through a port."""
+    return int(port[wr.W_MESSAGES])
+
+
+def check_ack(publisher: PublisherCore, ack: str) -> bool:
+    """Is the disk to be waited for? Raises ConfigError unless ``ack`` can be had of this publisher.
+
+    ``none``, ``engine``: what is published is the engine's as soon as its ring has it.
+    """
+    if ack not in ACKS:
+        raise reject("ack", ack, f"are {', '.join(ACKS)}")
+    if ack != "durable":
+        return False
+    if publisher.producer_session is None:
+        raise ConfigError(
+            f"ack: {ack!r}: topic {publisher.topic} is live, nothing of it is kept: make it "
+            "durable (tidecast topic create NAME --mode durable)"
+        )
+    return True
+
+
+class Receipt:
+    """Up to one message: is it durable? Await it, or call the publisher's `wait_durable`."""
+
+    __slots__ = ("_publisher", "seq")
+
+    def __init__(self, publisher: Any, seq: int) -> None:
+        self._publisher, self.seq = publisher, seq
+
+    @property
+    def done(self) -> bool:
+        """This message, and all before it, are durable."""
+        return bool(self._publisher.durable_position >= self.seq)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Blocking client: wait for it; the sequence. Raises Timeout, Fenced, StorageError."""
+        position: int = self._publisher.wait_durable(self.seq, timeout)
+        return position
+
+    def __await__(self) -> Generator[Any, None, int]:
+        found: Generator[Any, None, int] = self._publisher.wait_durable(self.seq).__await__()
+        return found

@@ -1,0 +1,601 @@
+"""Publishing, the part that never waits: steps that append, or say that the ring is full.
+
+The blocking and the asyncio publisher add the waiting. Messages of one thread keep their order,
+whatever mixture of calls it makes; calls from several threads are safe.
+
+Each message is handed to the kernel at once: a call with `bytes` and nothing else goes there
+without a line of Python (`quick`), all others come by the methods here. A publisher that was made
+with ``buffer=True`` collects plain messages in a list when calls come faster than one in 20 us, and
+hands up to 512 of them over at a time, at the latest after the linger time (`Flusher`).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from tidecast import codecs
+from tidecast.api.link import PublicationOptions
+from tidecast.buffers import writer as wr
+from tidecast.buffers.ring_file import describe
+from tidecast.client.core import metadata, producer
+from tidecast.client.core.errors import rate_limited, ring_full, too_large, too_much_meta
+from tidecast.client.core.metadata import Headers
+from tidecast.client.core.outgoing import (
+    Outgoing,
+    PublisherStats,
+    Run,
+    check_text,
+    list_run,
+    no_text,
+    payload_bytes,
+    reject,
+    runs_of,
+)
+from tidecast.client.kernels import ports
+from tidecast.client.kernels.batches import CODES, list_putter
+from tidecast.client.kernels.objects import quick
+from tidecast.client.waiting import flush_after_s
+from tidecast.errors import (
+    Closed,
+    ConnectionLost,
+    ForkedProcess,
+    NoResponders,
+    PayloadTooLarge,
+    TidecastError,
+    Timeout,
+)
+from tidecast.events import MessagesDropped
+from tidecast.layout import packet as wire
+from tidecast.layout import ring as lay
+from tidecast.native.mapped import MappedFile
+from tidecast.native.memory import address
+
+if TYPE_CHECKING:
+    from tidecast.client.core.connection import ConnectionCore
+
+ON_FULL = ("block", "error", "drop")
+COLLECTED_MAX = 512
+"""Messages that may be collected before they are handed over."""
+SMALL_BYTES_MAX = 2048
+"""Longer payloads are never collected: a call costs less than their copy."""
+_BURST_GAP_NS, _BURST_CALLS = 20_000, 32
+CLOSE_TIMEOUT_S = 10.0
+
+
+class PublisherCore:
+    """One publication. See the module; made by `Connection.publisher`."""
+
+    _QUICK: ClassVar[dict[str, object]] = {"try_publish": True}
+    """What a plain call of a method returns when it took the short way."""
+
+    def __init__(
+        self,
+        connection: ConnectionCore,
+        topic: str,
+        options: PublicationOptions,
+        *,
+        on_full: str | None = None,
+        codec: codecs.Codec | str | None = None,
+        buffer: bool = False,
+    ) -> None:
+        if on_full is not None and on_full not in ON_FULL:
+            raise reject("on_full", on_full, f"are {', '.join(ON_FULL)}")
+        check_text("topic", topic)
+        if options.channel not in wire.CHANNEL_NAMES:
+            raise reject("channel", options.channel, f"are {', '.join(wire.CHANNEL_NAMES)}")
+        self.topic, self.options, self.on_full = topic, options, on_full or "block"
+        self._on_full_chosen = on_full is not None
+        self._connection = connection
+        self._codec = codecs.codec_of(codec)
+        self._plain = bytes if self._codec is None else None
+        """The type of payloads that go the short way."""
+        self._lock = threading.Lock()
+        self._put, self._put_list = ports.putter(), list_putter()
+        self._port_at = np.zeros(1, dtype=np.int64)
+        self._collects = buffer and options.linger_us != 0
+        self._collected: list[bytes] = []
+        self._run: Run | None = None
+        self._collected_bytes_max = -1
+        self._calls = self._last_call_ns = self._last_tick_messages = 0
+        self._dropped = self._dropped_told = 0
+        self._earlier_messages = self._earlier_bytes = 0
+        self._refusal: TidecastError | None = None
+        self._lost = self._closing = False
+        self._nodes: dict[str | int, int] = {}
+        self._moves = producer.Moves()
+        self.producer_session: producer.Session | None = None
+        """Sequences and acks; None: the topic is live."""
+        self._attach(options)
+        self._await_session()
+        if self._plain and not self._collects and type(self).__module__.startswith("tidecast."):
+            for name, done in self._QUICK.items():  # not of a subclass that may replace them
+                self.__dict__[name] = quick(self._port_at, getattr(self, name), done)
+
+    # --- opening, losing, reopening ---------------------------------------------------------------
+
+    def _attach(self, options: PublicationOptions) -> None:
+        grant = self._connection.link.open_publication(self.topic, options)
+        mapped = MappedFile.open(Path(grant.ring_path))
+        ring = mapped.array
+        about = describe(ring)
+        self._mapped, self._ring, self._bells = mapped, ring, self._connection.link.bells
+        self._take_port(ports.writer_port(ring, self._bells))
+        self._slots, self._has_network = about.slots, about.has_network
+        self.session, self.publication_id = grant.session, grant.publication_id
+        if grant.durable:
+            self.producer_session = producer.Session(
+                self.topic, grant, ring, options.line, options.after
+            )
+        if not self._on_full_chosen:
+            self.on_full = grant.on_full
+        per_packet = about.slot_bytes - wire.PACKET_HEADER_BYTES - wire.MESSAGE_HEADER_BYTES
+        self._meta_max = per_packet - 8
+        self.payload_bytes_max = min(about.slots // 2 * per_packet - 8, wire.MESSAGE_BYTES_MAX)
+        """Longest payload without optional fields: half the history."""
+        self.packet_room_bytes = per_packet
+        """Longest payload that is not fragmented."""
+        self._small_max = min(SMALL_BYTES_MAX, per_packet)
+        linger_us = self.options.linger_us
+        linger_ns = int(ports.word_of(ring, lay.LINGER_AT))
+        self.flush_after_s = flush_after_s(linger_us * 1000 if linger_us else linger_ns)
+
+    def _await_session(self) -> None:
+        if self.producer_session is None:
+            return
+        try:
+            producer.await_session(self._connection, self.producer_session)
+        except TidecastError:
+            self._connection.link.close_publication(self.publication_id)
+            self._unmap()
+            raise
+
+    def _take_port(self, port: ports.Port) -> None:
+        self._port, self._port_at[0] = port, address(port)
+
+    def lose(self) -> None:
+        """The engine is gone. What was not handed over waits for the next one."""
+        with self._lock:
+            self._lost, self.buffering = True, False
+            self._port[ports.P_BUSY] = 1
+
+    def reopen(self) -> None:
+        """Open the publication anew at the engine that is back. Raises as opening does."""
+        with self._lock:
+            if self._refusal is not None or not self._lost:
+                return
+            before = self._port
+            if self.producer_session is None:
+                self._attach(self.options)
+            else:
+                self._go_on(self.producer_session)
+            self._earlier_messages += int(before[wr.W_MESSAGES])
+            self._earlier_bytes += int(before[wr.W_BYTES])
+            self._nodes.clear()
+            self._lost = False
+            self.buffering = bool(self._collected or self._run is not None or self._moves)
+        if self.buffering:
+            self._connection.flusher.add(self)
+
+    def _go_on(self, session: producer.Session) -> None:
+        """Open the producer's next session; what is not durable moves into its ring."""
+        move = producer.Move(self._mapped, self._ring)
+        self._attach(producer.continued(self.options, session, move.durable))
+        self._moves.begin(move)
+        self._port[ports.P_BUSY] = 1  # nothing goes before it
+        self._finish_move()
+
+    def _finish_move(self) -> bool:
+        """Move what there is room for; True: nothing is left to move."""
+        if self._moves:
+            port = self._port
+            messages, size = int(port[wr.W_MESSAGES]), int(port[wr.W_BYTES])
+            if self._moves.step(port):
+                port[ports.P_BUSY] = 0
+            self._earlier_messages -= int(port[wr.W_MESSAGES]) - messages  # counted once
+            self._earlier_bytes -= int(port[wr.W_BYTES]) - size
+        return not self._moves
+
+    def fail(self, problem: TidecastError) -> None:
+        """Nothing can be published any more: the next call raises ``problem``."""
+        if self._refusal is None:
+            self._port[ports.P_BUSY] = 1
+            self._refusal = problem
+
+    def end(self, problem: TidecastError) -> None:
+        """The engine ends it, and sends what was taken. What finds no room is dropped, and told."""
+        left = 0
+        if self.producer_session is None and self._lock.acquire(timeout=0.5):
+            try:
+                if self._refusal is None and not self._lost:
+                    self._hand_over()
+                    ports.finish(self._port)
+                    left = self._take_collected()
+            finally:
+                self._lock.release()
+        self.fail(problem)
+        self.drop(left)
+
+    def _take_collected(self) -> int:
+        """Forget what was collected; how many messages that were."""
+        left = len(self._collected) + (0 if self._run is None else self._run.n - self._run.done)
+        self._collected, self._run, self.buffering = [], None, False
+        return left
+
+    def forked(self) -> None:
+        """This is a child process: refuse everything, without the lock, which may be held."""
+        self._port[ports.P_BUSY] = 1
+        self._refusal = ForkedProcess(
+            f"publisher of {self.topic}: made by the parent process: connect again in the child"
+        )
+        self._lock, self.buffering = threading.Lock(), False
+        self._collected, self._run = [], None
+
+    @property
+    def connection(self) -> Any:
+        """The connection it was opened by."""
+        return self._connection
+
+    @property
+    def link_agents(self) -> tuple[Any, Any] | None:
+        """(kernel, arguments) of inline agents, for compiled loops."""
+        return getattr(self._connection.link, "agents", None)
+
+    @property
+    def buffering(self) -> bool:
+        """Plain messages are being collected."""
+        return self._collected_bytes_max >= 0
+
+    @buffering.setter
+    def buffering(self, on: bool) -> None:
+        self._collected_bytes_max = self._small_max if on else -1
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def prepare(
+        self,
+        payload: Any,
+        key: bytes | str | None,
+        headers: Headers | None,
+        timestamp: bool | int | None,
+        to: str | int | None,
+        subscriber: int | None,
+        flush: bool,
+    ) -> Outgoing:
+        """Check and encode a message. Raises CodecError, ConfigError, PayloadTooLarge."""
+        if self._refusal is not None:
+            raise self._refusal
+        codec = self._codec
+        if codec is not None:
+            payload = codecs.encode(codec, payload, self.topic)
+        elif type(payload) is not bytes:
+            payload = payload_bytes(payload, self.topic)
+        meta, flags = b"", 0
+        if not (key is headers is timestamp is subscriber is None):  # type: ignore[comparison-overlap]
+            meta, flags = metadata.encode(key, headers, timestamp, subscriber)
+        receiver = 0 if to is None else self._node_id(to)
+        if len(payload) + len(meta) > self.payload_bytes_max or len(meta) > self._meta_max:
+            raise self._too_large(len(payload), len(meta))
+        return Outgoing(payload, meta, flags, receiver, flush)
+
+    def attempt(self, message: Outgoing) -> bool:
+        """Append a message behind what was collected before it. False: full, or engine lost."""
+        with self._lock:
+            if not self._hand_over():
+                return self._no_room()
+            status = ports.put(
+                self._port, message.payload, message.meta, message.flags, message.receiver,
+                int(message.flush),
+            )  # fmt: skip
+        if status == wr.TOO_LARGE:
+            raise self._too_large(len(message.payload), len(message.meta))
+        return status >= 0 or self._no_room()
+
+    def begin_batch(self, messages: Any, flush: bool) -> tuple[int, list[Run]]:
+        """Append what needs no preparation; how many that were, and the rest as runs."""
+        n = 0
+        if self._codec is not None and isinstance(messages, (list, tuple)):
+            messages = [codecs.encode(self._codec, each, self.topic) for each in messages]
+        elif type(messages) is list and self._run is None and not self._collected:
+            # where its objects are, without the lock: the kernel looks whether it is free to
+            n = self._put_list(self._port, messages, 0, flush) // CODES
+            messages = messages[n:] if n else messages
+        return n, runs_of(messages, self.topic)
+
+    def attempt_run(self, run: Run, flush: bool) -> bool:
+        """Append a run, as far as there is room; ``run.done`` says how far. False: not all."""
+        with self._lock:
+            if not self._hand_over():
+                return self._no_room()
+            status = run.append(self._port, flush)
+        if status == wr.TOO_LARGE:
+            raise self._too_large(run.length_of(run.done), 0)
+        return status == 0 or self._no_room()
+
+    def _no_room(self) -> bool:
+        """False; a session that is over never gets any: raises why it is."""
+        session = self.producer_session
+        problem = None if session is None or self._lost else session.problem("block")
+        if problem is not None:
+            self.fail(problem)
+            raise problem
+        return False
+
+    def attempt_hand_over(self, *, seal: bool) -> bool:
+        """Hand over what was collected; with ``seal`` send the open packet. False: full, lost."""
+        with self._lock:
+            if not self._hand_over():
+                return self._no_room()
+            if seal:
+                ports.seal_open(self._port)
+        return True
+
+    def try_publish(self, payload: Any) -> bool:
+        """Append bytes now or not at all: False when the ring is full or the engine is lost.
+
+        The hot path of callers that do their own batching. Never waits, counts nothing as dropped.
+        Raises CodecError, PayloadTooLarge, Closed.
+        """
+        if type(payload) is not self._plain:
+            return self._try_other(payload)
+        return self.attempt_plain(payload)
+
+    def attempt_plain(self, payload: bytes) -> bool:
+        """`attempt` for a message that is nothing but a payload; without the lock."""
+        if not self._collected and self._run is None:
+            status = self._put(int(self._port_at[0]), payload)
+            if status >= 0:
+                return True
+            if status == wr.FULL:
+                return False
+            if status == wr.TOO_LARGE:
+                raise self._too_large(len(payload), 0)
+        return self.attempt(Outgoing(payload, b"", 0, 0, False))
+
+    def _try_other(self, payload: Any) -> bool:
+        if self._codec is not None:
+            return self.attempt(self.prepare(payload, None, None, None, None, None, False))
+        if isinstance(payload, str):
+            raise no_text(self.topic)
+        if isinstance(payload, bytearray):
+            payload = np.frombuffer(payload, dtype=np.uint8)
+        writable = (
+            isinstance(payload, np.ndarray)
+            and payload.dtype == np.uint8
+            and payload.ndim == 1
+            and payload.flags.c_contiguous
+            and payload.flags.writeable
+        )
+        if not writable:
+            return self.attempt(self.prepare(payload, None, None, None, None, None, False))
+        if self._collected or self._run is not None:
+            return self.attempt(self.prepare(payload, None, None, None, None, None, False))
+        status = ports.put_array(self._port, payload)
+        if status == wr.TOO_LARGE:
+            raise self._too_large(payload.size, 0)
+        if status == ports.BUSY:
+            return self.attempt(self.prepare(payload, None, None, None, None, None, False))
+        return bool(status >= 0)
+
+    @property
+    def lock(self) -> threading.Lock:
+        """Held by whoever appends."""
+        return self._lock
+
+    def port_for_kernel(self) -> ports.Port | None:
+        """The port, for who holds the lock; None when the ring is full or the engine is lost."""
+        return self._port if self._hand_over() else None
+
+    def _hand_over(self) -> bool:
+        """Append what was collected; the caller holds the lock. False: full, or engine lost."""
+        if self._refusal is not None:
+            raise self._refusal
+        if self._lost or not self._finish_move():
+            return False
+        while True:
+            if self._run is None:
+                collected = self._collected
+                n = len(collected)
+                if n == 0:
+                    return True
+                self._run = list_run(collected[:n], self.topic)
+                del collected[:n]
+            if self._run.append(self._port, False) != 0:
+                return False
+            self._run = None
+
+    # --- collecting -------------------------------------------------------------------------------
+
+    def note_call(self) -> None:
+        """A plain message was appended by itself: begin to collect when such calls come fast."""
+        now = time.monotonic_ns()
+        if now - self._last_call_ns > _BURST_GAP_NS:
+            self._calls = 0
+        self._last_call_ns = now
+        self._calls += 1
+        if self._calls >= _BURST_CALLS and not self._lost:
+            self._calls = 0
+            self.buffering = True
+            self._connection.flusher.add(self)
+
+    def tick(self) -> bool:
+        """The flusher's round: hand over what was collected. False: the burst is over."""
+        try:
+            with self._lock:
+                done = self._hand_over()
+                messages = int(self._port[wr.W_MESSAGES])
+        except TidecastError:
+            self.buffering = False
+            return False
+        if not done or messages != self._last_tick_messages:
+            self._last_tick_messages = messages
+            return True
+        # Whoever saw `buffering` before this line looks again after it has collected.
+        self.buffering = False
+        if self._collected:
+            self.buffering = True
+            return True
+        return False
+
+    # --- full, lost, dropped ----------------------------------------------------------------------
+
+    def full_error(self) -> TidecastError:
+        """The error for a ring that is full, or an engine that is lost."""
+        if self._lost:
+            return ConnectionLost(
+                f"topic {self.topic}: the engine is lost; the client is trying to reconnect"
+            )
+        if self.producer_session is not None and self._ring.size:
+            problem = self.producer_session.problem(self.on_full) or self.producer_session.disk()
+            if problem is not None:
+                return problem
+        if self._ring.size and ports.word_of(self._ring, lay.NEAR_LIMIT_AT):
+            return rate_limited(self.topic, self._ring, self.flush_after_s)
+        return ring_full(self.topic, self._slots)
+
+    # --- durable ----------------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """Sequence of the last message that was handed over; of a durable topic, else a count."""
+        session = self.producer_session
+        if session is None:
+            return producer.messages_in(self._port)
+        return session.first_seq - 1 + producer.messages_in(self._port)
+
+    @property
+    def durable_position(self) -> int:
+        """All messages up to this sequence are durable. Raises ConfigError on a live topic."""
+        producer.check_ack(self, "durable")
+        session = self.producer_session
+        assert session is not None
+        return session.durable_seq if self._ring.size else session.acked_seq
+
+    def receipt(self) -> producer.Receipt:
+        """For the messages published so far: await it, or `Receipt.wait`. Never waits itself.
+
+        Raises ConfigError on a live topic, BackPressure when what was collected finds no room.
+        """
+        producer.check_ack(self, "durable")
+        if not self.attempt_hand_over(seal=False):
+            raise self.full_error()
+        return producer.Receipt(self, self.position)
+
+    def is_durable(self, seq: int) -> bool:
+        """Is everything up to ``seq`` durable? Raises Fenced, Closed, StorageError when never."""
+        if self.durable_position >= seq:
+            return True
+        if self._refusal is not None:
+            raise self._refusal
+        session = self.producer_session
+        problem = session.problem(self.on_full) if session is not None else None
+        if problem is not None and not self._lost:
+            raise problem
+        return False
+
+    def timeout_error(self, timeout_s: float | None) -> Timeout:
+        """The error for a wait that ran out."""
+        cause = self.full_error()
+        problem = Timeout(f"{cause} (waited {timeout_s:g} s)")
+        problem.__cause__ = cause
+        return problem
+
+    def drop(self, n: int) -> None:
+        """Count messages as dropped; the next look at the events tells of them."""
+        first = self._dropped == self._dropped_told
+        self._dropped += n
+        if first:
+            self._connection.bell.ring()
+
+    def take_dropped(self) -> MessagesDropped | None:
+        """An event for what was dropped since the last one."""
+        n = self._dropped - self._dropped_told
+        if n == 0:
+            return None
+        self._dropped_told += n
+        return MessagesDropped(
+            at_ns=time.time_ns(), topic=self.topic, session=self.session, messages=n
+        )
+
+    def stats(self) -> PublisherStats:
+        """Counts since the publisher was opened."""
+        port, ring = self._port, self._ring
+        head = int(ports.word_of(ring, lay.HEAD_AT)) if ring.size else 0
+        sent = int(ports.word_of(ring, lay.SENT_AT)) if ring.size else 0
+        run = self._run
+        waiting = len(self._collected) + (0 if run is None else run.n - run.done)
+        return PublisherStats(
+            topic=self.topic,
+            session=self.session,
+            messages=int(port[wr.W_MESSAGES]) + self._earlier_messages + waiting,
+            bytes=int(port[wr.W_BYTES]) + self._earlier_bytes,
+            collected=waiting,
+            dropped=self._dropped,
+            full=int(port[wr.W_FULL]),
+            packets=head,
+            unsent_packets=max(0, head - sent) if self._has_network else 0,
+        )
+
+    @property
+    def closed(self) -> bool:
+        """No more can be published."""
+        return self._refusal is not None
+
+    def _node_id(self, name: str | int) -> int:
+        if isinstance(name, int) and 0 < name < 65_535:
+            return name
+        found = self._nodes.get(name)
+        if found is None:
+            if not isinstance(name, str):
+                raise reject("to", name, "is the name of a node, or its id")
+            found = self._connection.link.node_id_of(name)
+            if not found:
+                raise NoResponders(f"topic {self.topic}: no node {name!r} is known")
+            self._nodes[name] = found
+        return found
+
+    @property
+    def waits_in_vain(self) -> bool:
+        """The engine is lost, and nothing is left that the next one could send."""
+        return self._lost and self._run is None and not self._collected
+
+    def forget_nodes(self) -> None:
+        """A node came or went: ask for ids anew."""
+        self._nodes.clear()
+
+    def _too_large(self, n: int, meta_n: int) -> PayloadTooLarge:
+        if meta_n > self._meta_max:
+            return too_much_meta(self.topic, meta_n, self._meta_max)
+        return too_large(self.topic, n + meta_n, self.payload_bytes_max, self._ring, self.options)
+
+    def _detach(self) -> int:
+        """Close the ring and refuse what follows. Returns the messages that found no room."""
+        with self._lock:
+            if self._refusal is not None:
+                return 0
+            if not self._lost:
+                self._hand_over()
+                ports.finish(self._port)
+            left = self._take_collected()
+            self._refusal = Closed(f"publisher of {self.topic}: it is closed")
+            if self.producer_session is not None:
+                self.producer_session.acked_seq = self.durable_position
+            lost = self._lost
+            self._unmap()
+        self._connection.remove_publisher(self, tell=not lost)
+        return left
+
+    def _unmap(self) -> None:
+        self._port[ports.P_BUSY] = 1  # for whoever holds this port still
+        counts = np.zeros(ports.PORT_FIELDS, dtype=np.int64)
+        counts[ports.P_BUSY] = 1
+        counts[: wr.WRITER_FIELDS] = self._port[: wr.WRITER_FIELDS]
+        self._take_port(counts)
+        if self.producer_session is not None:
+            self.producer_session.detach()
+        self._ring = np.empty(0, dtype=np.uint8)
+        self._mapped.close()

@@ -1,0 +1,1 @@
+"""Compiled functions of the client: the doors from Python to rings."""

@@ -1,0 +1,350 @@
+"""Kernels of batches: lists and arrays into a ring, messages out of it as columns and as rows.
+
+Most messages are nothing but a payload, and a topic's are often of one size. `tidecast.buffers`
+appends and lists any message; here plain ones take a shorter way: a list is read where it is, the
+rows of an array share one header, and a batch is walked over once. What is not plain is left to the
+functions there. `tidecast bench python` measures it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tidecast.buffers import reader as rd
+from tidecast.buffers import writer as wr
+from tidecast.buffers.reading import for_another_node, lapped
+from tidecast.buffers.slots import control_at, holds, wake_armed
+from tidecast.client.kernels.ports import (
+    NOTHING,
+    P_BUSY,
+    Q_FLAGS,
+    Q_IN_PLACE,
+    Port,
+    assembly_of,
+    bells_of,
+    read_ring_of,
+    ring_of,
+    words_at,
+)
+from tidecast.layout import packet as wire
+from tidecast.layout import ring as lay
+from tidecast.native.atomics import load_acquire, load_relaxed, pause
+from tidecast.native.jit import held_kernel, hot, inlined, kernel
+from tidecast.native.mapped import Bytes
+from tidecast.native.memory import bytes_at, copy, load_u32
+from tidecast.native.objects import (
+    ARRAY_DATA_AT,
+    DATA_AT,
+    LENGTH_AT,
+    LIST_ITEMS_AT,
+    TUPLE_ITEMS_AT,
+    TYPE_AT,
+    builtin,
+    compile_builtin,
+    int_of,
+    new_int,
+    word_at,
+)
+
+_HEADER, _MESSAGE_HEADER, _WHOLE = wire.PACKET_HEADER_BYTES, wire.MESSAGE_HEADER_BYTES, wire.WHOLE
+_BYTES, _LIST = TUPLE_ITEMS_AT, TUPLE_ITEMS_AT + 8
+"""What `_put_list` owns: the types `bytes` and `list`."""
+DONE, FULL, OTHER = 0, 1, 2
+"""Why `put_list` and `put_rows` stopped. OTHER: the port is busy, or the next message is not plain
+or needs packets of its own."""
+CODES = 4
+"""What they return is ``CODES * (index of the next message) + code``."""
+_PAUSES = 8
+
+
+# --- into the ring --------------------------------------------------------------------------------
+
+
+@hot
+def _open_for(ring: Bytes, port: Port, need: int) -> int:
+    """Bytes used of a packet for everybody that has room for ``need`` more; below 0: full."""
+    used = port[wr.W_USED]
+    if used != 0 and (used + need > port[wr.W_SLOT_BYTES] or port[wr.W_RECEIVER] != 0):
+        wr.seal(ring, port)
+        used = 0
+    if used == 0:
+        if not wr.room(ring, port, 1):
+            return wr.FULL
+        wr.open_packet(ring, port, 0)
+        used = _HEADER
+    return used
+
+
+@hot
+def _settle(ring: Bytes, port: Port, used: int, more: bool, flush: int) -> bool:
+    """Make the open packet's ``used`` bytes visible. False: the sender sealed it without them."""
+    port[wr.W_USED] = used
+    if more or (flush != 0 and port[wr.W_HAS_NETWORK] != 0):
+        return wr.seal(ring, port)
+    return wr.commit(ring, port)
+
+
+@hot
+def _slot_of(port: Port) -> int:
+    """Where the open packet lies."""
+    return port[wr.W_SLOTS_AT] + (port[wr.W_SEQ] & port[wr.W_MASK]) * port[wr.W_SLOT_BYTES]
+
+
+@hot
+def _ended(ring: Bytes, port: Port, index: int, code: int) -> int:
+    """Wake readers; the result of a kernel that puts."""
+    if code == FULL:
+        port[wr.W_FULL] += 1
+    wake_armed(ring, bells_of(port))
+    return new_int(CODES * index + code)
+
+
+@hot
+def _port_of(arguments: int) -> Port:
+    """The port whose array is the first argument."""
+    return words_at(word_at(word_at(arguments, 0), ARRAY_DATA_AT))
+
+
+@held_kernel
+def _put_list(own: int, arguments: int, _n: int, _names: int) -> int:
+    """(port, list or tuple, index of the first, flush): append its `bytes` from there on."""
+    port, objects = _port_of(arguments), word_at(arguments, 8)
+    index, flush = int_of(word_at(arguments, 16)), int_of(word_at(arguments, 24))
+    if port[P_BUSY] != 0:
+        return new_int(CODES * index + OTHER)  # there may be no ring
+    ring, kind, n = ring_of(port), word_at(own, _BYTES), word_at(objects, LENGTH_AT)
+    if word_at(objects, TYPE_AT) == word_at(own, _LIST):
+        items = word_at(objects, LIST_ITEMS_AT)
+    else:
+        items = objects + TUPLE_ITEMS_AT
+    alike = True
+    for i in range(index, n):
+        alike = alike and word_at(word_at(items, 8 * i), TYPE_AT) == kind
+    code = DONE if alike else OTHER
+    slot_bytes = port[wr.W_SLOT_BYTES]
+    while index < n and code == DONE:
+        need = _MESSAGE_HEADER + word_at(word_at(items, 8 * index), LENGTH_AT)
+        if need > slot_bytes - _HEADER:
+            code = OTHER
+            break
+        used = _open_for(ring, port, need)
+        if used < 0:
+            code = FULL
+            break
+        slot = _slot_of(port)
+        i, size = index, 0
+        while i < n:
+            one = word_at(items, 8 * i)
+            length = word_at(one, LENGTH_AT)
+            end = used + _MESSAGE_HEADER + length
+            if end > slot_bytes:
+                break
+            wr.put_header(ring, slot + used, length, _WHOLE)
+            copy(ring, slot + used + _MESSAGE_HEADER, bytes_at(one + DATA_AT, length), 0, length)
+            used = end
+            size += length
+            i += 1
+        if _settle(ring, port, used, i < n, flush):
+            port[wr.W_MESSAGES] += i - index
+            port[wr.W_BYTES] += size
+            index = i
+    return _ended(ring, port, index, code)
+
+
+@held_kernel
+def _put_rows(_own: int, arguments: int, _n: int, _names: int) -> int:
+    """(port, contiguous array, bytes a row, index of the first, rows, flush): append them."""
+    port, start = _port_of(arguments), word_at(word_at(arguments, 8), ARRAY_DATA_AT)
+    length, index = int_of(word_at(arguments, 16)), int_of(word_at(arguments, 24))
+    n, flush = int_of(word_at(arguments, 32)), int_of(word_at(arguments, 40))
+    if port[P_BUSY] != 0:
+        return new_int(CODES * index + OTHER)
+    ring, rows = ring_of(port), bytes_at(start, n * length)
+    need, slot_bytes = _MESSAGE_HEADER + length, port[wr.W_SLOT_BYTES]
+    code = DONE if need <= slot_bytes - _HEADER else OTHER
+    while index < n and code == DONE:
+        used = _open_for(ring, port, need)
+        if used < 0:
+            code = FULL
+            break
+        fit = min(n - index, (slot_bytes - used) // need)
+        at, source = _slot_of(port) + used, index * length
+        for _ in range(fit):
+            wr.put_header(ring, at, length, _WHOLE)
+            copy(ring, at + _MESSAGE_HEADER, rows, source, length)
+            at += need
+            source += length
+        if _settle(ring, port, used + fit * need, index + fit < n, flush):
+            port[wr.W_MESSAGES] += fit
+            port[wr.W_BYTES] += fit * length
+            index += fit
+    return _ended(ring, port, index, code)
+
+
+@functools.cache
+def list_putter() -> Callable[[Port, list[bytes] | tuple[bytes, ...], int, int], int]:
+    """(port, messages, index of the first, flush): see CODES.
+
+    Nothing is appended before all are seen to be `bytes`.
+    """
+    return builtin(_put_list, (bytes, list), "put_list")
+
+
+@functools.cache
+def rows_putter() -> Callable[[Port, np.ndarray[Any, Any], int, int, int, int], int]:
+    """(port, contiguous array, bytes a row, index of the first, rows, flush): see CODES."""
+    return builtin(_put_rows, (), "put_rows")
+
+
+# --- out of the ring ------------------------------------------------------------------------------
+
+
+@hot
+def _walk_plain(ring: Bytes, port: Port, columns: Port, n: int, limit: int) -> tuple[int, bool]:
+    """Starts and ends of the plain messages that come next in ``columns``.
+
+    Returns the count then, and whether something that is not plain comes next.
+    """
+    seq, inside = port[rd.R_SEQ], port[rd.R_AT]
+    mask, slots_at, slot_bytes = port[rd.R_MASK], port[rd.R_SLOTS_AT], port[rd.R_SLOT_BYTES]
+    size, before, plain = 0, n, True
+    while n < limit:
+        word = load_acquire(ring, control_at(seq, mask))
+        state, length = (word >> lay.STATE_SHIFT) & 0xFF, word & lay.CONTROL_LENGTH_MASK
+        if not holds(word, seq) or state == lay.EMPTY:
+            break
+        plain = state != lay.GONE and length <= slot_bytes
+        if not plain:
+            break
+        slot = slots_at + (seq & mask) * slot_bytes
+        plain = not for_another_node(ring, port, slot)
+        if not plain:
+            break
+        at, end = slot + inside, slot + length
+        while at + _MESSAGE_HEADER <= end and n < limit:
+            head = load_u32(ring, at)
+            behind = at + _MESSAGE_HEADER + (head & 0xFFFFFF)
+            plain = head >> 24 == _WHOLE and behind <= end
+            if not plain:
+                break
+            columns[0, n] = at + _MESSAGE_HEADER
+            columns[1, n] = behind
+            size += behind - at - _MESSAGE_HEADER
+            n += 1
+            at = behind
+        inside = at - slot
+        if not plain or at + _MESSAGE_HEADER <= end or state != lay.SEALED:
+            break
+        seq += 1
+        inside = _HEADER
+    port[rd.R_SEQ], port[rd.R_AT] = seq, inside
+    port[rd.R_MESSAGES] += n - before
+    port[rd.R_BYTES] += size
+    return n, not plain
+
+
+@inlined
+def _rows_for(out: Port, columns: Port, first: int, n: int) -> None:
+    """Poll's output for the plain messages ``first`` to ``n``."""
+    for i in range(first, n):
+        out[i, rd.OUT_AT] = out[i, rd.OUT_META_AT] = columns[0, i]
+        out[i, rd.OUT_LENGTH] = columns[1, i] - columns[0, i]
+        out[i, rd.OUT_FLAGS] = _WHOLE
+
+
+@inlined
+def _lost_before(ring: Bytes, port: Port) -> bool:
+    """Has a newer packet taken the place of one that is held?"""
+    first = load_relaxed(ring, port[rd.R_ENTRY] + lay.CONSUMER_POSITION_AT)
+    return lapped(ring, port, first)
+
+
+@inlined
+def _more(ring: Bytes, port: Port, out: Port, columns: Port, n: int, limit: int) -> int:
+    """Add to ``n`` messages what comes next; the count then, or what `poll` returns below zero."""
+    if port[Q_IN_PLACE] != 0 and port[Q_FLAGS] & ~_WHOLE == 0 and port[rd.R_SEEN] == 0:
+        seq, at = port[rd.R_SEQ], port[rd.R_AT]
+        messages, size = port[rd.R_MESSAGES], port[rd.R_BYTES]
+        known = n
+        n, other = _walk_plain(ring, port, columns, n, limit)
+        if n > 0 and _lost_before(ring, port):
+            # What was read may be torn: as if nothing was, for `poll` to say so.
+            port[rd.R_SEQ], port[rd.R_AT] = seq, at
+            port[rd.R_MESSAGES], port[rd.R_BYTES] = messages, size
+            n = known
+        elif n == limit or (n > 0 and not other):
+            return n
+        _rows_for(out, columns, 0, n)
+    first = n
+    n = rd.extend_into(ring, port, assembly_of(port), out, n, limit)
+    for i in range(first, n):
+        columns[0, i] = out[i, rd.OUT_AT]
+        columns[1, i] = out[i, rd.OUT_AT] + out[i, rd.OUT_LENGTH]
+        port[Q_FLAGS] |= out[i, rd.OUT_FLAGS]
+    return n
+
+
+@held_kernel
+def take(port: Port, out: Port, columns: Port, limit: int) -> int:
+    """`poll`, and the payloads' starts and ends in ``columns`` (int64[2, limit]).
+
+    ``out`` is not written when all are plain (Q_FLAGS says so) and Q_IN_PLACE is set.
+    """
+    ring = read_ring_of(port)
+    rd.release(ring, port)
+    port[Q_FLAGS] = 0
+    return _more(ring, port, out, columns, 0, limit)
+
+
+@held_kernel
+def extend(port: Port, out: Port, columns: Port, n: int, limit: int) -> int:
+    """Add to the ``n`` messages of the last `take` without giving any back; the count then."""
+    ring = read_ring_of(port)
+    for _ in range(2):  # what came behind the first look is seen by the second
+        more = _more(ring, port, out, columns, n, limit)
+        if more != n or not rd.has_more(ring, port):
+            return more
+    return NOTHING  # a fragmented message or a gap is next: it comes alone
+
+
+@kernel
+def await_packets(port: Port, wanted: int, have: int, spins: int) -> None:
+    """Spin until a batch of ``have`` messages can have ``wanted``, at packets as full as its own.
+
+    Looks at the control word of the packet where they would end, which the writer touches last: a
+    reader on the heels of a writer costs both a transfer of cache lines for every packet.
+    """
+    ring = read_ring_of(port)
+    held = port[rd.R_SEQ] - load_relaxed(ring, port[rd.R_ENTRY] + lay.CONSUMER_POSITION_AT)
+    ahead = min(max(1, (wanted - have) * held // max(have, 1)), port[rd.R_SLOTS] >> 2)
+    seq = port[rd.R_SEQ] + ahead
+    at = control_at(seq, port[rd.R_MASK])
+    for _ in range(spins):
+        if holds(load_acquire(ring, at), seq):
+            return
+        for _ in range(_PAUSES):
+            pause()
+
+
+@held_kernel
+def copy_rows(base: int, n_bytes: int, columns: Port, n: int, size: int, target: Bytes) -> bool:
+    """Copy ``n`` payloads of ``size`` bytes end to end into ``target``. False: one has another."""
+    source = bytes_at(base, n_bytes)
+    to, alike = 0, True
+    for i in range(n):
+        alike = alike and columns[1, i] - columns[0, i] == size
+        if not alike:
+            break
+        copy(target, to, source, columns[0, i], size)
+        to += size
+    return alike
+
+
+def compile_builtins() -> None:
+    """Compile, or load from the cache, what this module makes functions of."""
+    for each in (_put_list, _put_rows):
+        compile_builtin(each)

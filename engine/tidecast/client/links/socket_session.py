@@ -1,0 +1,404 @@
+"""A session with an engine process over its unix socket: questions, answers, pushed events.
+
+`SocketLink` adds what publishing and subscribing need; `EngineControl` what administration does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import threading
+import weakref
+from collections import deque
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tidecast.api.frames import socket as frames
+from tidecast.api.frames.socket import Body, Hello, Request, Welcome
+from tidecast.api.link import PublicationGrant, SubscriptionGrant
+from tidecast.config.topology import FaultSettings, TopicConfig
+from tidecast.errors import (
+    AuthError,
+    Closed,
+    ConfigError,
+    ConnectionLost,
+    EngineNotRunning,
+    ForkedProcess,
+    TidecastError,
+    Timeout,
+)
+from tidecast.events import EngineBack, EngineLost, Event
+
+SOCKET_NAME = "engine.sock"
+REQUEST_TIMEOUT_S = 30.0
+CONNECT_TIMEOUT_S = 10.0
+SUN_PATH_BYTES_MAX = 107
+GIVEN_UP_MAX = 1024
+EVENTS_HELD_MAX = 4096
+"""Events that wait to be taken; while there are fewer the engine may push more."""
+
+
+class _Wire:
+    """One connection: a socket, its reader thread, the requests that wait. Never reconnects."""
+
+    def __init__(self, sock: socket.socket, session: Session) -> None:
+        self.sock = sock
+        self.lost: str | None = None
+        self._session = weakref.ref(session)
+        self._lock = threading.Lock()
+        self._waiting: dict[int, tuple[type[Body], Future[Any]]] = {}
+        self._given_up: dict[int, type[Body]] = {}
+        self._next_id = 1
+        self._reader = threading.Thread(target=self._read, name="tidecast-events", daemon=True)
+        self._reader.start()
+
+    def post(self, body: Body) -> None:
+        """Send without waiting for an answer."""
+        self._send(frames.frame(Request(0, body)))  # type: ignore[arg-type]
+
+    def ask(self, body: Body, timeout_s: float) -> Any:
+        """Send and wait. Raises what the engine raised, ConfigError, ConnectionLost, Timeout."""
+        _check_types(body)
+        answer: Future[Any] = Future()
+        with self._lock:
+            if self.lost is not None:
+                raise ConnectionLost(self.lost)
+            request_id, self._next_id = self._next_id, self._next_id + 1
+            self._waiting[request_id] = (type(body), answer)
+        try:
+            self._send(frames.frame(Request(request_id, body)))  # type: ignore[arg-type]
+            return answer.result(timeout_s)
+        except FutureTimeout:
+            with self._lock:
+                if len(self._given_up) < GIVEN_UP_MAX:
+                    self._given_up[request_id] = type(body)
+            raise Timeout(
+                f"the engine did not answer {type(body).__name__} within {timeout_s:g} s"
+            ) from None
+        finally:
+            with self._lock:
+                self._waiting.pop(request_id, None)
+
+    def _send(self, data: bytes) -> None:
+        try:
+            with self._lock:
+                self.sock.sendall(data)
+        except OSError as problem:
+            raise ConnectionLost(f"the engine is gone: {problem.strerror or problem}") from None
+
+    def abandon(self) -> None:
+        """Tell the engine that nobody is here any more; the reader thread ends by itself."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """End the connection; the reader thread ends."""
+        self.abandon()
+        if self._reader is not threading.current_thread():
+            self._reader.join(CONNECT_TIMEOUT_S)
+        self.sock.close()
+
+    def _read(self) -> None:
+        reason = "the engine closed the connection"
+        try:
+            while (content := receive_frame(self.sock)) is not None:
+                message = frames.decode_from_engine(content)
+                if isinstance(message, frames.Reply):
+                    self._settle(message)
+                elif isinstance(message, frames.Goodbye):
+                    reason = message.reason
+                elif (session := self._session()) is not None:
+                    session._pushed(self, list(message.events))  # noqa: SLF001 - one unit
+        except (OSError, msgspec.DecodeError, ConnectionLost) as problem:
+            reason = f"the connection to the engine broke: {problem}"
+        with self._lock:
+            self.lost = reason
+            waiting, self._waiting = list(self._waiting.values()), {}
+        for _, answer in waiting:
+            _fail(answer, ConnectionLost(reason))
+        if (session := self._session()) is not None:
+            session._dropped(self, reason)  # noqa: SLF001
+
+    def _settle(self, reply: frames.Reply) -> None:
+        with self._lock:
+            kind, answer = self._waiting.pop(reply.id, (None, None))
+            given_up = self._given_up.pop(reply.id, None)
+        if kind is None or answer is None:
+            self._undo(given_up, reply)
+            return
+        if reply.failure is not None:
+            _fail(answer, frames.error_of(reply.failure))
+            return
+        try:
+            result = msgspec.msgpack.decode(reply.result, type=frames.RESULTS[kind])
+        except msgspec.DecodeError as problem:
+            _fail(answer, ConnectionLost(f"the engine answered nonsense: {problem}"))
+            return
+        with contextlib.suppress(Exception):
+            answer.set_result(result)
+
+    def _undo(self, kind: type[Body] | None, reply: frames.Reply) -> None:
+        """A grant came after its asker gave up: nobody would ever close it."""
+        if kind is None or reply.failure is not None:
+            return
+        with contextlib.suppress(ConnectionLost, msgspec.DecodeError):
+            granted = msgspec.msgpack.decode(reply.result, type=frames.RESULTS[kind])
+            if isinstance(granted, PublicationGrant):
+                self.post(frames.ClosePublication(publication_id=granted.publication_id))
+            elif isinstance(granted, SubscriptionGrant):
+                self.post(frames.CloseSubscription(subscription_id=granted.subscription_id))
+
+
+def _check_types(body: Body) -> None:
+    """Raise ConfigError for what the engine could not read: it would end the session."""
+    try:
+        frames.decode_request(msgspec.msgpack.encode(Request(0, body)))  # type: ignore[arg-type]
+    except (msgspec.DecodeError, TypeError, OverflowError) as problem:
+        raise ConfigError(f"{type(body).__name__}: {problem}".replace("$.body.", "")) from None
+
+
+def _fail(answer: Future[Any], problem: TidecastError) -> None:
+    with contextlib.suppress(Exception):
+        answer.set_exception(problem)
+
+
+def receive_frame(sock: socket.socket) -> bytes | None:
+    """The next frame's content; None at the end. Raises ConnectionLost when it is too long."""
+    head = _receive_exactly(sock, frames.HEAD.size)
+    if head is None:
+        return None
+    (length,) = frames.HEAD.unpack(head)
+    if length > frames.FRAME_BYTES_MAX:
+        raise ConnectionLost(f"a frame of {length} bytes: allowed {frames.FRAME_BYTES_MAX}")
+    return _receive_exactly(sock, length)
+
+
+def _receive_exactly(sock: socket.socket, n: int) -> bytes | None:
+    buffer = bytearray(n)
+    view, got = memoryview(buffer), 0
+    while got < n:
+        more = sock.recv_into(view[got:])
+        if more == 0:
+            return None
+        got += more
+    return bytes(buffer)
+
+
+def socket_path(data_dir: Path) -> Path:
+    """Where an engine listens."""
+    return data_dir / SOCKET_NAME
+
+
+@contextlib.contextmanager
+def short_path(path: Path) -> Any:
+    """A name of ``path`` that fits a unix socket's address (107 bytes), valid inside ``with``."""
+    if len(os.fsencode(path)) <= SUN_PATH_BYTES_MAX:
+        yield str(path)
+        return
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
+
+
+def dial(data_dir: Path) -> socket.socket:
+    """Connect to the engine of a data directory. Raises EngineNotRunning, AuthError."""
+    path = socket_path(data_dir)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(CONNECT_TIMEOUT_S)
+        with short_path(path) as name:
+            sock.connect(name)
+        sock.settimeout(None)
+    except PermissionError:
+        sock.close()
+        raise AuthError(f"{path} belongs to another user") from None
+    except OSError as problem:
+        sock.close()
+        absent = (errno.ENOENT, errno.ENOTDIR, errno.ECONNREFUSED)
+        detail = "" if problem.errno in absent else f" ({problem.strerror or problem})"
+        raise EngineNotRunning(
+            f"no engine runs on {data_dir}{detail}: start one with "
+            f"`tidecast up --data-dir {data_dir}`"
+        ) from None
+    return sock
+
+
+class Session:
+    """A session that can be lost and made again. Safe for use from any thread."""
+
+    def __init__(self, data_dir: Path, name: str, token: str | None, *, attach: bool) -> None:
+        self.data_dir = data_dir
+        self._hello = Hello(name=name, token=token, attach=attach, version=_version())
+        self._pid = os.getpid()
+        self._closed = False
+        self._events: deque[Event] = deque()
+        self._owed = False
+        self._reconnecting = threading.Lock()
+        self._wire, self.welcome = self._connect()
+        _sessions.add(self)
+
+    def _connect(self) -> tuple[_Wire, Welcome]:
+        wire = _Wire(dial(self.data_dir), self)
+        weakref.finalize(self, wire.abandon)
+        try:
+            welcome = wire.ask(self._hello, CONNECT_TIMEOUT_S)
+        except BaseException:
+            wire.close()
+            raise
+        assert isinstance(welcome, Welcome)
+        return wire, welcome
+
+    @property
+    def connected(self) -> bool:
+        """The engine was there a moment ago."""
+        return not self._closed and self._wire.lost is None
+
+    def ask(self, body: Body, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
+        """One question. Raises what the engine raised, ConnectionLost, Timeout, Closed."""
+        self._check()
+        return self._wire.ask(body, timeout_s)
+
+    def take_events(self) -> list[Event]:
+        """Events since the call before; never blocks."""
+        taken: list[Event] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                taken.append(self._events.popleft())
+        if taken and self._owed and not self._closed:
+            self._owed = False
+            with contextlib.suppress(ConnectionLost):
+                self._wire.post(frames.EventsTaken())
+        return taken
+
+    def reconnect(self) -> Welcome:
+        """Begin anew after `EngineLost`; what was open is gone. Raises EngineNotRunning."""
+        self._check()
+        with self._reconnecting:
+            if self._wire.lost is None:
+                return self.welcome
+            self._wire.close()
+            self._owed = False
+            self._wire, self.welcome = self._connect()
+            self._reconnected()
+            self._events.append(EngineBack(incarnation=self.welcome.incarnation))
+        self._ring()
+        return self.welcome
+
+    def close(self) -> None:
+        """End the session. Idempotent; in a forked child it only drops the inherited socket."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._pid == os.getpid():
+            self._wire.close()
+
+    def _check(self) -> None:
+        if self._pid != os.getpid():
+            raise ForkedProcess("this connection was made by the parent process: connect again")
+        if self._closed:
+            raise Closed("the connection is closed")
+
+    def _pushed(self, wire: _Wire, events: list[Event]) -> None:
+        """Events came, maybe right behind the welcome: ``wire`` need not be ours yet."""
+        self._events.extend(events)
+        self._owed = len(self._events) >= EVENTS_HELD_MAX
+        if not self._owed:
+            with contextlib.suppress(ConnectionLost):
+                wire.post(frames.EventsTaken())
+        self._ring()
+
+    def _dropped(self, wire: _Wire, reason: str) -> None:
+        if wire is getattr(self, "_wire", None) and not self._closed:
+            self._events.append(EngineLost(reason=reason))
+            self._ring()
+
+    def _reconnected(self) -> None:
+        """Hook: the welcome is new."""
+
+    def _ring(self) -> None:
+        """Hook: events arrived, wake whoever waits."""
+
+
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def _drop_inherited() -> None:
+    """In a forked child: an inherited socket would hide the parent's death from the engine."""
+    for session in list(_sessions):
+        session._wire.sock.close()  # noqa: SLF001
+
+
+os.register_at_fork(after_in_child=_drop_inherited)
+
+
+def _version() -> str:
+    import tidecast
+
+    return str(getattr(tidecast, "__version__", ""))
+
+
+class EngineControl(Session):
+    """Administration of a running engine: topics, faults, figures. A context manager."""
+
+    def __init__(self, data_dir: Path, name: str = "control", token: str | None = None) -> None:
+        super().__init__(data_dir, name, token, attach=False)
+
+    def __enter__(self) -> EngineControl:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def topics(self) -> list[TopicConfig]:
+        """All topics of the node."""
+        found: list[TopicConfig] = self.ask(frames.Topics())
+        return found
+
+    def create_topic(self, topic: TopicConfig) -> TopicConfig:
+        """Create and save. Raises Conflict, ConfigError."""
+        made: TopicConfig = self.ask(frames.CreateTopic(topic=topic))
+        return made
+
+    def edit_topic(
+        self, name: str, changes: dict[str, Any], *, recreate: bool = False
+    ) -> TopicConfig:
+        """Change and save. Raises NotFound, ConfigError."""
+        made: TopicConfig = self.ask(
+            frames.EditTopic(name=name, changes=changes, recreate=recreate)
+        )
+        return made
+
+    def delete_topic(self, name: str) -> None:
+        """Delete and save. Raises NotFound."""
+        self.ask(frames.DeleteTopic(name=name))
+
+    def set_faults(self, transport: str, faults: FaultSettings) -> None:
+        """Switch fault injection. Raises NotFound, ConfigError when it is not allowed there."""
+        self.ask(frames.SetFaults(transport=transport, faults=faults))
+
+    def faults(self) -> dict[str, FaultSettings]:
+        """Fault injection by transport."""
+        found: dict[str, FaultSettings] = self.ask(frames.GetFaults())
+        return found
+
+    def node_id_of(self, name: str) -> int:
+        """Id of a node by name. Raises NoResponders when it is not known."""
+        return int(self.ask(frames.NodeIdOf(name=name)))
+
+    def overview(self) -> frames.OverviewResult:
+        """Publications, images and receivers."""
+        found: frames.OverviewResult = self.ask(frames.Overview())
+        return found
+
+    def stats(self) -> dict[str, Any]:
+        """Counters by entity."""
+        found: dict[str, Any] = self.ask(frames.Stats())
+        return found

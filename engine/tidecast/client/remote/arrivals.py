@@ -1,0 +1,260 @@
+"""What arrives at a remote client: subscriptions, their images, and the rings these are put into.
+
+The link's reader calls `opened`, `delivered` and `told` as frames come; its pump calls `drain`,
+which puts what found no room, and `credits`, which says what may be asked for again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+from tidecast.api.frames.socket import Failure
+from tidecast.api.link import SubscriptionOptions
+from tidecast.client.remote import frames as rf
+from tidecast.client.remote.frames import Block
+from tidecast.client.remote.rings import Incoming, Shelf
+from tidecast.events import Event, Gap, ImageGone, SubscriptionEnded
+from tidecast.layout import packet as wire
+from tidecast.native.mapped import MappedFile
+
+
+class Subscribed:
+    """One subscription: how to open it again, and its images."""
+
+    def __init__(self, number: int, pattern: str, options: SubscriptionOptions) -> None:
+        self.number, self.pattern, self.options = number, pattern, options
+        self.images: dict[int, Incoming] = {}
+        self.stale: dict[int, Incoming] = {}
+        """Images of the connection before, by session of their publisher."""
+        self.credit_due = 0
+        self.again = False
+        """It was opened anew: images may begin behind what was missed."""
+        self.failure: Failure | None = None
+        """Why the gateway ended it."""
+        self.told = False
+        """Its client knows of the end."""
+
+    def opening(self, question: int) -> rf.OpenSubscription:
+        """The question for it."""
+        return rf.OpenSubscription(
+            id=question, number=self.number, pattern=self.pattern, options=self.options,
+            credit=rf.CREDIT_BYTES,
+        )  # fmt: skip
+
+
+class Arrivals:
+    """See the module."""
+
+    def __init__(
+        self, shelf: Shelf, numbers: Iterator[int], push: Callable[..., None],
+        ring_pump: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._shelf, self._numbers = shelf, numbers
+        self._push: Callable[..., None] = push
+        self._ring_pump = ring_pump
+        self._lock = threading.RLock()
+        self._subscribed: dict[int, Subscribed] = {}
+        self._rings: dict[tuple[int, int], Incoming] = {}
+        """By the image's id that the subscription knows, also of rings that only wait to end."""
+        self._old: dict[tuple[int, int], MappedFile] = {}
+        """Rings that were replaced by larger ones and are not read to their end yet."""
+
+    # --- subscriptions ----------------------------------------------------------------------------
+
+    def add(self, each: Subscribed) -> None:
+        """A subscription is about to be opened."""
+        with self._lock:
+            self._subscribed[each.number] = each
+
+    def remove(self, number: int) -> None:
+        """A subscription was closed."""
+        with self._lock:
+            self._subscribed.pop(number, None)
+            rings = [key for key in (*self._rings, *self._old) if key[0] == number]
+        for key in rings:
+            self.release(*key)
+
+    def release(self, number: int, image_id: int) -> None:
+        """A ring was read to its end."""
+        with self._lock:
+            incoming = self._rings.pop((number, image_id), None)
+            old = self._old.pop((number, image_id), None)
+        mapped = old if incoming is None else incoming.mapped
+        if mapped is not None:
+            mapped.unlink()
+            mapped.close()
+
+    def disconnected(self) -> list[Subscribed]:
+        """The connection was lost: all subscriptions, to be opened again."""
+        with self._lock:
+            found = [each for each in self._subscribed.values() if each.failure is None]
+            for each in found:
+                each.again, each.credit_due = True, 0
+                each.stale |= {i.opened.session: i for i in each.images.values() if not i.ended}
+                each.images = {}
+            return found
+
+    def reopened(self, each: Subscribed) -> None:
+        """Open again: images that are gone end with a gap, as nobody knows what they sent last."""
+        with self._lock:
+            stale, each.stale = each.stale, {}
+        for incoming in stale.values():
+            seq = incoming.position[0]
+            self._put(
+                each, incoming,
+                rf.GapTold(
+                    number=each.number, image=0, first=seq, end=seq + 1, reason="reconnect"
+                ),
+            )  # fmt: skip
+            self._end(each, incoming, "reconnect")
+
+    def failed(self, number: int, failure: Failure) -> None:
+        """A subscription ended at the gateway. It learns that behind all that arrived."""
+        each = self._subscribed.get(number)
+        if each is not None:
+            each.failure = failure
+            for incoming in list(each.images.values()):
+                self._end(each, incoming, failure.code)
+            self._tell_end(each)
+
+    def _tell_end(self, each: Subscribed) -> None:
+        with self._lock:
+            if each.failure is None or each.images or each.told:
+                return
+            each.told = True
+        self._push(
+            SubscriptionEnded(
+                subscription_id=each.number, pattern=each.pattern, code=each.failure.code,
+                reason=each.failure.message,
+            )
+        )  # fmt: skip
+
+    # --- frames -----------------------------------------------------------------------------------
+
+    def told(self, frame: rf.ImageEnded | rf.GapTold) -> None:
+        """An image ended, or has a gap."""
+        each = self._subscribed.get(frame.number)
+        incoming = each.images.get(frame.image) if each is not None else None
+        if each is None or incoming is None:
+            return
+        if isinstance(frame, rf.GapTold):
+            self._put(each, incoming, frame)
+        else:
+            self._end(each, incoming, frame.reason)
+
+    def opened(self, frame: rf.ImageOpened) -> None:
+        """A publication that a subscription reads; when it was known, what was missed is told."""
+        each = self._subscribed.get(frame.number)
+        if each is None:
+            return
+        with self._lock:
+            incoming = each.stale.pop(frame.session, None)
+            before = (0, 0) if incoming is None else incoming.position
+            if incoming is None:
+                incoming = Incoming(self._shelf, each.number, frame, next(self._numbers))
+                self._rings[each.number, incoming.image_id] = incoming
+                self._push(incoming.available())
+            each.images[frame.image] = incoming
+        if (
+            each.again
+            and (frame.seq, frame.at) > before
+            and (frame.seq or frame.at > wire.PACKET_HEADER_BYTES)
+        ):
+            end = max(frame.seq, before[0] + 1)
+            told = rf.GapTold(
+                number=each.number, image=0, first=before[0], end=end, reason="reconnect"
+            )
+            self._put(each, incoming, told)
+        incoming.position = (frame.seq, frame.at)
+
+    def delivered(self, frame: rf.Deliver, body: memoryview) -> None:
+        """Messages of an image. Raises BadFrame."""
+        each = self._subscribed.get(frame.number)
+        incoming = each.images.get(frame.image) if each is not None else None
+        if each is None or incoming is None:
+            return  # it was closed meanwhile
+        block = Block.parse(frame.n, frame.mixed, body)
+        if frame.seq >= 0:
+            incoming.position = (frame.seq, frame.at)
+        self._put(each, incoming, block)
+
+    def _put(self, each: Subscribed, incoming: Incoming, what: Block | rf.GapTold) -> None:
+        with incoming.lock:
+            incoming.waiting.append(what)
+        self._drain(each, incoming)
+        if incoming.waiting or each.credit_due >= rf.CREDIT_BYTES // 4:
+            self._ring_pump()
+
+    def _drain(self, each: Subscribed, incoming: Incoming) -> int:
+        """Put what waits into the ring, as far as there is room. The bytes that went in."""
+        with incoming.lock:
+            n_bytes, larger = incoming.put()
+            while larger:
+                first = incoming.waiting[0]
+                self._push(*self._enlarge(incoming))
+                more, larger = incoming.put()
+                n_bytes += more
+                assert not (larger and incoming.waiting[0] is first), "made to hold it"
+            finished = incoming.ended is not None and not incoming.waiting and not incoming.finished
+            if finished:
+                incoming.finish()
+                self._push(self._gone(incoming, incoming.ended or ""))
+        with self._lock:
+            each.credit_due += n_bytes
+            if finished:
+                each.images = {k: i for k, i in each.images.items() if i is not incoming}
+        self._tell_end(each)
+        return n_bytes
+
+    def _enlarge(self, incoming: Incoming) -> tuple[Event, Event]:
+        """Go on in a larger ring; its subscription reads the old one to its end first."""
+        gone, key = self._gone(incoming, "closed"), incoming.subscription
+        with self._lock:
+            self._rings.pop((key, incoming.image_id), None)
+            self._old[key, incoming.image_id] = incoming.mapped
+            incoming.enlarge(next(self._numbers))
+            self._rings[key, incoming.image_id] = incoming
+        return gone, incoming.available()
+
+    def _end(self, each: Subscribed, incoming: Incoming, reason: str) -> None:
+        incoming.ended = reason
+        self._drain(each, incoming)
+
+    @staticmethod
+    def _gone(incoming: Incoming, reason: str) -> ImageGone:
+        opened = incoming.opened
+        return ImageGone(
+            subscription_id=incoming.subscription, image_id=incoming.image_id, topic=opened.topic,
+            node=opened.node, session=opened.session, reason=reason,
+        )  # fmt: skip
+
+    # --- the pump ---------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> bool:
+        """Something found no room in its ring."""
+        return any(incoming.waiting for _, incoming in self._each())
+
+    def drain(self) -> int:
+        """Put what waits, as far as there is room. The bytes that went in."""
+        return sum(self._drain(each, one) for each, one in self._each() if one.waiting)
+
+    def credits(self) -> list[tuple[int, int]]:
+        """(subscription, bytes) that the gateway may send again; they are taken as told."""
+        found = []
+        with self._lock:
+            for each in self._subscribed.values():
+                if each.credit_due >= rf.CREDIT_BYTES // 8:
+                    found.append((each.number, each.credit_due))
+                    each.credit_due = 0
+        return found
+
+    def _each(self) -> list[tuple[Subscribed, Incoming]]:
+        with self._lock:
+            return [(e, i) for e in self._subscribed.values() for i in e.images.values()]
+
+    def true_gap(self, number: int, image_id: int, gap: Gap) -> Gap:
+        """A gap that a subscription found in a ring of ours, in its publisher's numbers."""
+        incoming = self._rings.get((number, image_id))
+        return gap if incoming is None else incoming.true_gap(gap)

@@ -1,0 +1,273 @@
+"""Durable consumers of a remote client: mirrors of their members' rings. See docs/GATEWAY.md.
+
+The engine's host has the member's file; this host has a second one, of the same size. Bytes of
+deliveries come from there, bytes of acks go there, each to the same position. So the consumer is
+that of local clients, and its credit too: no more is on its way than the ring takes and
+``max_in_flight`` allows.
+
+A member outlives a broken connection for a few seconds. When it comes back in time, deliveries
+and acks go on where they were. Else the link joins the subscription anew, and the consumer goes on
+in a new file: what it had and did not settle comes again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tidecast.api.link import ConsumerGrant, ConsumerOptions
+from tidecast.buffers.member_ring import MemberFile
+from tidecast.client.kernels import remote as rk
+from tidecast.client.remote import frames as rf
+from tidecast.client.remote.frames import BadFrame
+from tidecast.client.remote.rings import Shelf
+from tidecast.errors import ConnectionLost, TidecastError
+from tidecast.events import ConsumerExpelled, ConsumerRejoined
+from tidecast.layout import member as lay
+from tidecast.native.mapped import MappedFile
+from tidecast.native.memory import address
+from tidecast.native.packing import pack_into
+
+_DELIVERIES_AT = lay.MEMBER_HEADER_BYTES
+
+
+class Mirror:
+    """One consumer. The link's reader calls `delivered`; whoever sends calls `next_frame`."""
+
+    def __init__(self, number: int, pattern: str, name: str, options: ConsumerOptions) -> None:
+        self.number, self.pattern, self.name, self.options = number, pattern, name, options
+        self.ready = False
+        """The gateway delivers and takes acks."""
+        self.received = self._sent = self._taken = self._released = 0
+
+    def open(self, shelf: Shelf, path: Path, opened: rf.ConsumerOpened) -> None:
+        """Begin with an empty ring. Raises ConfigError for sizes that cannot be."""
+        self.file = MemberFile.create(
+            path, opened.deliveries_bytes, opened.acks_bytes, member=0, bell=shelf.client_line
+        )
+        self.opened, self._bells, self._line = opened, shelf.bells, shelf.client_line
+        self._acks_at = _DELIVERIES_AT + opened.deliveries_bytes
+        self.received = self._sent = self._taken = self._released = 0
+
+    def opening(self, question: int) -> rf.OpenConsumer:
+        """The question for a member."""
+        return rf.OpenConsumer(
+            id=question, number=self.number, pattern=self.pattern, name=self.name,
+            options=self.options,
+        )  # fmt: skip
+
+    def expelled(self, reason: str) -> ConsumerExpelled:
+        """It cannot go on."""
+        return ConsumerExpelled(
+            topic=self.pattern, subscription=self.name, consumer_id=self.number, reason=reason
+        )
+
+    def grant(self, wakes: Path) -> ConsumerGrant:
+        """What the consumer is told."""
+        opened = self.opened
+        return ConsumerGrant(
+            consumer_id=self.number, member=0, ring_path=str(self.file.mapped.path),
+            wakes_path=str(wakes), pattern=self.pattern, name=self.name,
+            ack_wait_s=opened.ack_wait_s, max_deliver=opened.max_deliver,
+            dead_letter=opened.dead_letter, lanes=opened.lanes,
+        )  # fmt: skip
+
+    def delivered(self, frame: rf.Delivered, body: memoryview) -> None:
+        """Put deliveries where they belong. Raises BadFrame."""
+        ring, size, n = self.file.array, self.file.deliveries_bytes, body.nbytes
+        settled = rk.word(ring, lay.MEM_SETTLED_AT)
+        if not settled <= frame.settled <= self._sent:
+            raise BadFrame(f"consumer {self.number}: settled to {frame.settled}: was {settled}")
+        rk.set_word(ring, lay.MEM_SETTLED_AT, frame.settled)
+        released = rk.word(ring, lay.MEM_RELEASED_AT)
+        if n == 0:
+            return
+        if frame.position != self.received or frame.position + n - released > size:
+            raise BadFrame(
+                f"consumer {self.number}: {n} bytes at {frame.position}: due is {self.received}, "
+                f"with {size - (self.received - released)} bytes of room"
+            )
+        data = np.frombuffer(body, dtype=np.uint8)
+        rk.mirror_in(ring, _DELIVERIES_AT, size, frame.position, address(data), n)
+        self.received += n
+        if not frame.more:
+            rk.set_word(ring, lay.MEM_DELIVERED_AT, self.received)
+            rk.wake_if_armed(ring, lay.MEM_ARMED_AT, self._bells, self._line)
+
+    def taken_back(self, frame: rf.TakenBack) -> None:
+        """Frames here are not for this consumer any more. Raises BadFrame."""
+        ring, size = self.file.array, self.file.deliveries_bytes
+        positions = np.array(frame.positions, dtype=np.int64)
+        if ((positions < 0) | (positions >= self.received) | (positions % 8 != 0)).any():
+            raise BadFrame(
+                f"consumer {self.number}: frames at {positions.min()} to {positions.max()}: "
+                f"received are {self.received} bytes"
+            )
+        released = rk.word(ring, lay.MEM_RELEASED_AT)
+        rk.take_back_at(ring, size, positions[positions >= released])
+        rk.wake_if_armed(ring, lay.MEM_ARMED_AT, self._bells, self._line)
+
+    @property
+    def changed(self) -> bool:
+        """There is something to tell the gateway."""
+        if not self.ready:
+            return False
+        ring = self.file.array
+        return bool(
+            rk.word(ring, lay.MEM_ACKED_AT) != self._sent
+            or rk.word(ring, lay.MEM_TAKEN_AT) != self._taken
+            or rk.word(ring, lay.MEM_RELEASED_AT) != self._released
+        )
+
+    def next_frame(self) -> bytes | None:
+        """What the gateway does not know yet; None: nothing."""
+        if not self.changed:
+            return None
+        ring = self.file.array
+        acked = rk.word(ring, lay.MEM_ACKED_AT)
+        self._taken = rk.word(ring, lay.MEM_TAKEN_AT)
+        self._released = rk.word(ring, lay.MEM_RELEASED_AT)
+        body = np.empty(acked - self._sent, dtype=np.uint8)
+        rk.mirror_out(ring, self._acks_at, self.file.acks_bytes, self._sent, body)
+        frame = rf.Settle(
+            number=self.number, taken=self._taken, released=self._released, position=self._sent
+        )
+        self._sent = acked
+        return rf.encode(frame, body)
+
+    def resume(self, acked: int) -> None:
+        """Go on; the gateway has acks up to ``acked``. Raises BadFrame."""
+        ring = self.file.array
+        settled, written = rk.word(ring, lay.MEM_SETTLED_AT), rk.word(ring, lay.MEM_ACKED_AT)
+        if not settled <= acked <= written:
+            raise BadFrame(f"consumer {self.number}: acks to {acked}: {settled} to {written}")
+        self._sent, self._taken, self._released = acked, -1, -1
+        self.ready = True
+
+    def close(self) -> None:
+        """Free the file; who still reads it keeps it until then."""
+        self.ready = False
+        self.file.mapped.unlink()
+
+
+class Consumers:
+    """All consumers of a link.
+
+    ``ask(make, kind)`` waits for an answer; ``ask_then(make, kind, then)`` does not: the answer, or
+    its error, is given to ``then`` by the link's reader.
+    """
+
+    def __init__(
+        self, shelf: Shelf, push: Callable[..., None],
+        ask: Callable[[Callable[[int], rf.Frame], Any], Any],
+        ask_then: Callable[[Callable[[int], rf.Frame], Any, Callable[[Any], None]], None],
+        hang_up: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._shelf, self._push, self._ask, self._ask_then = shelf, push, ask, ask_then
+        self._hang_up = hang_up
+        self._lock = threading.Lock()
+        self._files = 0
+        self.mirrors: dict[int, Mirror] = {}
+        self._wakes = MappedFile.create(shelf.directory / "wakes", lay.WAKES_BYTES)
+        pack_into("<q", self._wakes.array, lay.WAKE_BELL_AT, shelf.pump_line)
+
+    def open(self, number: int, pattern: str, name: str, options: ConsumerOptions) -> ConsumerGrant:
+        """Join a subscription. Raises what the gateway raised, ConnectionLost, Timeout."""
+        mirror = Mirror(number, pattern, name, options)
+        return self._opened(mirror, self._ask(mirror.opening, rf.ConsumerOpened))
+
+    def close(self, number: int) -> None:
+        """Leave it. Raises as `open`."""
+        mirror = self.mirrors.pop(number, None)
+        if mirror is not None:
+            mirror.close()
+            self._ask(lambda question: rf.CloseConsumer(id=question, number=number), None)
+
+    def _opened(self, mirror: Mirror, opened: rf.ConsumerOpened) -> ConsumerGrant:
+        """The gateway has a member for it: make its mirror, and let deliveries come."""
+        with self._lock:
+            self._files += 1
+            path = self._shelf.directory / f"member-{self._files}"
+            mirror.open(self._shelf, path, opened)
+            self.mirrors[mirror.number] = mirror
+        self.resume(mirror)
+        return mirror.grant(self._wakes.path)
+
+    def resume(self, mirror: Mirror) -> None:
+        """Ask for deliveries behind those that are here; a member that is gone is made anew."""
+
+        def answered(answer: Any) -> None:
+            if isinstance(answer, TidecastError):
+                if answer.code == "not_found":
+                    self._join(mirror)
+                else:
+                    self._refused(mirror, answer)
+                return
+            try:
+                mirror.resume(answer)
+            except BadFrame:
+                self._join(mirror)
+
+        mirror.ready = False
+        self._ask_then(
+            lambda number: rf.ResumeConsumer(
+                id=number, number=mirror.number, received=mirror.received
+            ),
+            int, answered,
+        )  # fmt: skip
+
+    def _join(self, mirror: Mirror) -> None:
+        """The gateway has forgotten it: join the subscription anew."""
+
+        def answered(answer: Any) -> None:
+            if isinstance(answer, TidecastError):
+                self._refused(mirror, answer)
+                return
+            if self.mirrors.get(mirror.number) is not mirror:
+                return  # closed meanwhile
+            mirror.close()
+            self._opened(mirror, answer)
+            self._push(
+                ConsumerRejoined(
+                    topic=mirror.pattern, subscription=mirror.name, consumer_id=mirror.number
+                )
+            )
+
+        self._ask_then(mirror.opening, rf.ConsumerOpened, answered)
+
+    def _refused(self, mirror: Mirror, problem: TidecastError) -> None:
+        """Another connection is another try, if trying again can help."""
+        if not problem.retryable:
+            self._push(mirror.expelled(str(problem)))
+        elif not isinstance(problem, ConnectionLost):
+            self._hang_up()
+
+    def grant_of(self, number: int) -> ConsumerGrant:
+        """What a consumer that joined anew is told."""
+        return self.mirrors[number].grant(self._wakes.path)
+
+    def told(self, frame: rf.Delivered | rf.TakenBack, body: memoryview) -> None:
+        """Deliveries came, or some are for nobody any more. Raises BadFrame."""
+        mirror = self.mirrors.get(frame.number)
+        if mirror is None:
+            return
+        if isinstance(frame, rf.Delivered):
+            mirror.delivered(frame, body)
+        else:
+            mirror.taken_back(frame)
+
+    def pause(self) -> None:
+        """The connection is lost."""
+        for mirror in self.mirrors.values():
+            mirror.ready = False
+
+    def arm(self) -> bool:
+        """Ask for the pump's doorbell. True: there is something to send already."""
+        if not self.mirrors:
+            return False
+        rk.arm_word(self._wakes.array, lay.WAKE_ARMED_AT)
+        return any(mirror.changed for mirror in list(self.mirrors.values()))

@@ -1,0 +1,71 @@
+"""Connecting to a gateway: the websocket, the token, the first two frames."""
+
+from __future__ import annotations
+
+import ssl
+
+from websockets.exceptions import (
+    ConnectionClosed,
+    InvalidStatus,
+    InvalidURI,
+    WebSocketException,
+)
+from websockets.sync.client import ClientConnection, connect
+
+from tidecast.client.remote import frames as rf
+from tidecast.client.remote.frames import BadFrame
+from tidecast.errors import AuthError, ConfigError, ConnectionLost, EngineNotRunning
+
+CONNECT_TIMEOUT_S = 10.0
+
+
+def dial(
+    where: str, name: str, token: str, session: str, key: str, *, tls: bool
+) -> tuple[rf.Welcome, ClientConnection]:
+    """Connect to ``HOST:PORT``; ``session``, ``key``: to go on with.
+
+    Raises AuthError, ConfigError, ConnectionLost, EngineNotRunning.
+    """
+    socket = open_socket(where, token, tls=tls)
+    try:
+        socket.send(rf.encode(rf.Hello(name=name, session=session, key=key)))
+        frame, _ = rf.from_gateway(socket.recv(CONNECT_TIMEOUT_S))
+    except (ConnectionClosed, TimeoutError, BadFrame) as problem:
+        socket.close()
+        raise ConnectionLost(f"{where}: {problem}") from None
+    if not isinstance(frame, rf.Welcome):
+        socket.close()
+        reason = frame.reason if isinstance(frame, rf.Goodbye) else type(frame).__name__
+        raise ConnectionLost(f"{where}: the gateway refuses: {reason}")
+    return frame, socket
+
+
+def open_socket(
+    where: str, token: str, *, tls: bool, path: str = rf.PATH
+) -> ClientConnection:  # fmt: skip
+    """A websocket to a gateway. Raises AuthError, ConfigError, ConnectionLost, EngineNotRunning."""
+    try:
+        return connect(
+            f"{'wss' if tls else 'ws'}://{where}{path}",
+            additional_headers={"Authorization": f"Bearer {token}"},
+            compression=None, proxy=None, max_size=rf.FRAME_BYTES_MAX, max_queue=4,
+            open_timeout=CONNECT_TIMEOUT_S, close_timeout=1, user_agent_header=None,
+            ssl=ssl.create_default_context() if tls else None,
+        ).__enter__()  # fmt: skip
+    except InvalidStatus as problem:
+        status = problem.response.status_code
+        if status in (401, 403):
+            raise AuthError(
+                f"{where}: the gateway refuses the token: give the secret of a key (`tidecast key "
+                "new`, or the page), or the engine's own (gateway.token in its data directory), as "
+                "token=..., --token or TIDECAST_TOKEN"
+            ) from None
+        raise ConnectionLost(f"{where}: answered {status}: is it a gateway?") from None
+    except InvalidURI:
+        raise ConfigError(f"url: {where!r}: allowed is tidecast://HOST:PORT") from None
+    except (OSError, WebSocketException, EOFError) as problem:
+        # ConnectionClosed too: a peer that goes amid the handshake is one that is not there.
+        raise EngineNotRunning(
+            f"no gateway at {where} ({problem}): start an engine with "
+            "`tidecast engine --gateway HOST:PORT`"
+        ) from None

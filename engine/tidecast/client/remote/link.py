@@ -1,0 +1,600 @@
+"""`RemoteLink`: a `Link` to a gateway on another host, over a websocket. See docs/GATEWAY.md.
+
+The client's rings lie in this process, so publishers and subscriptions are those of local clients.
+Two threads move what is in them: the *reader* takes frames from the gateway and writes the rings
+that subscriptions read; the *pump* ships what publishers wrote, returns credit, and puts what found
+no room. When the connection breaks, both go on: the reader connects again and resumes the session;
+what was published meanwhile waits in the rings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection
+
+from tidecast.api.frames.socket import error_of
+from tidecast.api.link import (
+    ConsumerGrant,
+    ConsumerOptions,
+    PublicationGrant,
+    PublicationOptions,
+    SubscriptionGrant,
+    SubscriptionOptions,
+)
+from tidecast.client.kernels import ports
+from tidecast.client.remote import frames as rf
+from tidecast.client.remote.arrivals import Arrivals, Subscribed
+from tidecast.client.remote.consumers import Consumers, Mirror
+from tidecast.client.remote.dial import dial
+from tidecast.client.remote.frames import BadFrame
+from tidecast.client.remote.rings import Outgoing, Shelf, make_directory, ours
+from tidecast.errors import (
+    AuthError,
+    Closed,
+    ConnectionLost,
+    Fenced,
+    ForkedProcess,
+    TidecastError,
+    Timeout,
+)
+from tidecast.events import (
+    ConsumerExpelled,
+    ConsumerRejoined,
+    EngineLost,
+    Event,
+    GatewayBack,
+    GatewayLost,
+    ImageAvailable,
+    ImageGone,
+    MessagesDropped,
+    PublicationEnded,
+    SubscriptionEnded,
+)
+from tidecast.layout import ring as lay
+from tidecast.native.mapped import Bytes, MappedFile
+
+PORT, EVENTS_MAX = 7400, 10_000
+REQUEST_TIMEOUT_S, CLOSE_TIMEOUT_S = 30.0, 10.0
+RETRY_MIN_S, RETRY_MAX_S = 0.05, 2.0
+NEEDED_EVENTS = (
+    ImageAvailable, ImageGone, EngineLost, ConsumerRejoined, ConsumerExpelled, PublicationEnded,
+    SubscriptionEnded,
+)  # fmt: skip
+_IDLE_S, _PENDING_S = 0.1, 0.001
+_links: weakref.WeakSet[RemoteLink] = weakref.WeakSet()
+
+
+class RemoteLink:
+    """See the module, and `Link` for the methods."""
+
+    inline = False
+    agents: tuple[Any, Any] | None = None
+
+    def __init__(self, url: str, name: str, token: str | None, *, tls: bool = False) -> None:
+        """``url``: ``HOST:PORT``. Raises EngineNotRunning, AuthError, ConfigError, Conflict."""
+        self._where = url
+        self._dial = partial(dial, url, name, token or "", tls=tls)
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self._closing = threading.Event()
+        self._events: deque[Event] = deque()
+        self._events_missed = 0
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, Future[Any]] = {}
+        self._out: dict[int, Outgoing] = {}
+        self._socket: ClientConnection | None = None
+        self.refusal: TidecastError | None = None
+        self._welcome, self._socket = self._dial("", "")
+        self._directory, self._directory_lock = make_directory()
+        self._bells = MappedFile.create(
+            self._directory / "bells", lay.DOORBELLS_MAX * lay.DOORBELL_BYTES
+        )
+        self.bells: Bytes = self._bells.array
+        self.doorbell = lay.DOORBELL_FIRST_CLIENT
+        self._shelf = Shelf(self._directory, self.bells, self.doorbell, self.doorbell + 1)
+        self.arrivals = Arrivals(
+            self._shelf, self._numbers, self._push,
+            lambda: ports.ring_line(self.bells, self._shelf.pump_line),
+        )  # fmt: skip
+        self._greeted(self._welcome)
+        self.consumers = Consumers(
+            self._shelf, self._push, self._ask, self._ask_then, self._hang_up
+        )
+        self.consumer_grant = self.consumers.grant_of
+        self._reader = self._thread(self._read, "tidecast-remote-in")
+        self._pump = self._thread(self._ship, "tidecast-remote-out")
+        self._reader.start()
+        self._pump.start()
+        _links.add(self)
+
+    # --- connecting -------------------------------------------------------------------------------
+
+    def _greeted(self, welcome: rf.Welcome) -> None:
+        self._welcome = welcome
+        self.client_id, self.incarnation = welcome.client_id, welcome.incarnation
+        self.node_id, self.node_name = welcome.node_id, welcome.node_name
+        shelf = self._shelf
+        shelf.node_id, shelf.node_name = welcome.node_id, welcome.node_name
+        shelf.incarnation = welcome.incarnation
+
+    @property
+    def connected(self) -> bool:
+        """The gateway was there a moment ago."""
+        return self._socket is not None
+
+    def drop_inherited(self) -> None:
+        """In a forked child: an inherited socket would hide the parent's death."""
+        if self._socket is not None:
+            self._socket.socket.close()
+
+    def _send(self, data: bytes) -> None:
+        socket = self._socket
+        if socket is None:
+            raise ConnectionLost(f"{self._where}: not connected; the client tries again")
+        try:
+            socket.send(data)
+        except (ConnectionClosed, OSError) as problem:
+            raise ConnectionLost(f"{self._where}: {problem}") from None
+
+    def _ask(self, make: Any, kind: Any, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
+        """``make(id)`` is the question. Raises what the gateway raised, ConnectionLost, Timeout."""
+        self._check()
+        answer: Future[Any] = Future()
+        with self._lock:
+            number = next(self._numbers)
+            self._waiting[number] = answer
+        try:
+            self._send(rf.encode(make(number)))
+            raw = answer.result(timeout_s)
+            return msgspec.msgpack.decode(raw, type=kind)
+        except FutureTimeout:
+            raise Timeout(f"{self._where}: no answer within {timeout_s:g} s") from None
+        except msgspec.MsgspecError as problem:
+            raise ConnectionLost(f"{self._where}: answered nonsense: {problem}") from None
+        finally:
+            with self._lock:
+                self._waiting.pop(number, None)
+
+    def _check(self) -> None:
+        if self._pid != os.getpid():
+            raise ForkedProcess("this connection was made by the parent process: connect again")
+        if self._closing.is_set():
+            raise Closed("the connection is closed")
+        if self.refusal is not None:
+            raise self.refusal
+
+    # --- the reader's thread ----------------------------------------------------------------------
+
+    def _thread(self, work: Callable[[], None], name: str) -> threading.Thread:
+        return threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """A thread that dies takes the connection along: nobody waits for it in vain."""
+        try:
+            work()
+        except BaseException as problem:
+            self._give_up(ConnectionLost(f"{self._where}: the client failed: {problem!r}"))
+            raise
+
+    def _read(self) -> None:
+        while not self._closing.is_set():
+            reason = "the gateway closed the connection"
+            try:
+                assert self._socket is not None
+                for data in self._socket:
+                    frame, body = rf.from_gateway(data)
+                    if isinstance(frame, rf.Goodbye):
+                        reason = frame.reason
+                    else:
+                        self._take(frame, body)
+            except (ConnectionClosed, OSError, BadFrame) as problem:
+                reason = str(problem)
+            self._disconnect(reason)
+            if not self._closing.is_set() and not self._reconnect():
+                return
+
+    def _disconnect(self, reason: str) -> None:
+        with self._lock:
+            socket, self._socket = self._socket, None
+            waiting, self._waiting = list(self._waiting.values()), {}
+            self.consumers.pause()
+        if socket is not None:
+            with contextlib.suppress(Exception):
+                socket.close()
+        for answer in waiting:
+            with contextlib.suppress(Exception):
+                answer.set_exception(ConnectionLost(f"{self._where}: {reason}"))
+        if not self._closing.is_set():
+            self._push(GatewayLost(reason=reason))
+
+    def _reconnect(self) -> bool:
+        """Until it succeeds. False: closed, or the gateway wants us no more."""
+        pause_s = RETRY_MIN_S
+        while not self._closing.wait(pause_s):
+            pause_s = min(pause_s * 2, RETRY_MAX_S)
+            try:
+                welcome, socket = self._dial(self._welcome.session, self._welcome.key)
+                self._resume(welcome, socket)
+            except AuthError as problem:
+                self._give_up(problem)
+                return False
+            except TidecastError:
+                continue
+            return True
+        return False
+
+    def _give_up(self, problem: TidecastError) -> None:
+        self.refusal = problem
+        self._push(EngineLost(reason=str(problem)))
+
+    def _resume(self, welcome: rf.Welcome, socket: ClientConnection) -> None:
+        with self._lock:
+            self._greeted(welcome)
+            frames: list[rf.Frame] = [
+                rf.ClosePublication(id=0, number=number)
+                for number in welcome.accepted
+                if number not in self._out
+            ]
+            for out in self._out.values():
+                if out.failed is not None:
+                    continue
+                if welcome.resumed and out.number in welcome.accepted:
+                    out.resume(welcome.accepted[out.number])
+                else:
+                    frames.append(self._opening_again(out))
+            subscribed = self.arrivals.disconnected()
+            back = GatewayBack(resumed=welcome.resumed)
+            outstanding = {each.number for each in subscribed}
+            for each in subscribed:
+                number = next(self._numbers)
+                self._waiting[number] = self._when_reopened(each, outstanding, back)
+                frames.append(each.opening(number))
+            try:
+                for frame in frames:
+                    socket.send(rf.encode(frame))
+            except (ConnectionClosed, OSError) as problem:
+                raise ConnectionLost(str(problem)) from None
+            self._socket = socket
+            for mirror in list(self.consumers.mirrors.values()):
+                self.consumers.resume(mirror)
+        if not outstanding:
+            self._push(back)
+        ports.ring_line(self.bells, self._shelf.pump_line)
+
+    def _opening_again(self, out: Outgoing) -> rf.OpenPublication:
+        """The gateway has forgotten a publication: open it, beginning with what is unconfirmed."""
+        number, answer = next(self._numbers), Future[Any]()
+
+        def opened(answer: Future[Any]) -> None:
+            problem = answer.exception()
+            if problem is None:
+                again = msgspec.msgpack.decode(answer.result(), type=rf.PublicationOpened)
+                out.begun_again(again)
+            elif not getattr(problem, "retryable", False):
+                self._fail(out, problem)
+            elif not isinstance(problem, ConnectionLost):
+                self._hang_up()
+
+        answer.add_done_callback(opened)
+        self._waiting[number] = answer
+        return msgspec.structs.replace(out.begin_again(), id=number)
+
+    def _hang_up(self) -> None:
+        """The gateway cannot do it now: connect again, and ask again."""
+        socket = self._socket
+        if socket is not None:
+            with contextlib.suppress(Exception):
+                socket.close()
+
+    def _ask_then(
+        self, make: Callable[[int], rf.Frame], kind: Any, then: Callable[[Any], None]
+    ) -> None:
+        """Ask, and have the reader call ``then`` with the answer, or with the error."""
+        answer: Future[Any] = Future()
+
+        def answered(answer: Future[Any]) -> None:
+            try:
+                then(msgspec.msgpack.decode(answer.result(), type=kind))
+            except TidecastError as problem:
+                then(problem)
+
+        answer.add_done_callback(answered)
+        with self._lock:
+            number = next(self._numbers)
+            self._waiting[number] = answer
+        try:
+            self._send(rf.encode(make(number)))
+        except ConnectionLost as problem:
+            with self._lock:
+                known = self._waiting.pop(number, None)
+            if known is not None:
+                answer.set_exception(problem)
+
+    def _when_reopened(
+        self, each: Subscribed, outstanding: set[int], back: GatewayBack
+    ) -> Future[Any]:
+        """The gateway is back when all subscriptions are: what is published then arrives."""
+        answer: Future[Any] = Future()
+
+        def opened(answer: Future[Any]) -> None:
+            if isinstance(answer.exception(), ConnectionLost):
+                return  # it is asked again
+            self.arrivals.reopened(each)
+            outstanding.discard(each.number)
+            if not outstanding:
+                self._push(back)
+
+        answer.add_done_callback(opened)
+        return answer
+
+    def _take(self, frame: rf.FromGateway, body: memoryview) -> None:
+        match frame:
+            case rf.Deliver():
+                self.arrivals.delivered(frame, body)
+            case rf.Accepted():
+                out = self._out.get(frame.number)
+                if out is not None:
+                    out.accepted(frame.batch)
+                    ports.ring_line(self.bells, self._shelf.pump_line)
+            case rf.Reply():
+                # Without the lock: who sends holds it, and may wait for the gateway to read.
+                answer = self._waiting.pop(frame.id, None)
+                if answer is not None and frame.failure is not None:
+                    answer.set_exception(error_of(frame.failure))
+                elif answer is not None:
+                    answer.set_result(bytes(frame.result))
+            case rf.Delivered() | rf.TakenBack():
+                self.consumers.told(frame, body)
+            case rf.Durable():
+                out = self._out.get(frame.number)
+                if out is not None:
+                    out.durable(frame.seq, frame.state)
+                    ports.ring_line(self.bells, self.doorbell)
+                    ports.ring_line(self.bells, self._shelf.pump_line)
+            case rf.ImageOpened():
+                self.arrivals.opened(frame)
+            case rf.ImageEnded() | rf.GapTold():
+                self.arrivals.told(frame)
+            case rf.Told():
+                self._push(*(ours(event, list(self._out.values())) for event in frame.events))
+            case rf.Ended():
+                self._failed(frame)
+
+    def _failed(self, frame: rf.Ended) -> None:
+        """The node took a topic away, say."""
+        if not frame.publication:
+            self.arrivals.failed(frame.number, frame.failure)
+        elif (out := self._out.get(frame.number)) is not None:
+            self._fail(out, error_of(frame.failure))
+
+    def _fail(self, out: Outgoing, problem: BaseException) -> None:
+        """What a publisher still has cannot go anywhere."""
+        out.failed, code = str(problem), getattr(problem, "code", "error")
+        if code == Fenced.code:
+            out.durable(0, lay.ACK_FENCED)
+        about: Any = {"topic": out.topic, "session": out.session}
+        self._push(
+            MessagesDropped(messages=out.unconfirmed, **about),
+            PublicationEnded(code=code, reason=out.failed, **about),
+        )
+        out.done.set()
+
+    def _push(self, *events: Event) -> None:
+        for event in events:
+            needed = isinstance(event, NEEDED_EVENTS)
+            if len(self._events) < EVENTS_MAX or needed:
+                self._events.append(event)
+            else:
+                self._events_missed += 1
+        ports.ring_line(self.bells, self.doorbell)
+
+    # --- the pump's thread ------------------------------------------------------------------------
+
+    def _ship(self) -> None:
+        scratch = np.zeros(16, dtype=np.uint8)
+        line, at = self._shelf.pump_line, self._shelf.pump_line * lay.DOORBELL_BYTES
+        word = self.bells.data[at : at + 4].cast("i")
+        while not self._closing.is_set():
+            seen = word[0]
+            if self._round():
+                continue
+            pending = self.arrivals.waiting
+            with self._lock:
+                ready = [out for out in self._out.values() if out.failed is None]
+                armed = [self.consumers.arm(), *(out.arm() for out in ready)]
+                more = self.connected and any(armed)
+            if not more:
+                pause_s = _PENDING_S if pending else _IDLE_S
+                ports.wait_line(self.bells, line, seen, int(pause_s * 1e9), scratch)
+
+    def _round(self) -> int:
+        """Ship what may be shipped, once around. How much was done."""
+        did = self.arrivals.drain()
+        if not self.connected:
+            return did
+        with contextlib.suppress(ConnectionLost):
+            for number, n_bytes in self.arrivals.credits():
+                self._send(rf.encode(rf.Credit(number=number, n_bytes=n_bytes)))
+                did += 1
+            for mirror in list(self.consumers.mirrors.values()):
+                did += self._settle(mirror)
+            for out in list(self._out.values()):
+                did += self._ship_one(out)
+        return did
+
+    def _settle(self, mirror: Mirror) -> int:
+        """Tell the gateway what a consumer took and settled."""
+        with self._lock:
+            socket = self._socket
+            data = mirror.next_frame() if socket is not None else None
+            if data is None or socket is None:
+                return 0
+            with contextlib.suppress(ConnectionClosed, OSError):
+                socket.send(data)
+        return 1
+
+    def _ship_one(self, out: Outgoing) -> int:
+        with self._lock:  # a resume must not come between the choice of a frame and its sending
+            under_way = sum(each.under_way_bytes for each in self._out.values())
+            gone = out.number not in self._out or out.failed is not None
+            if gone or under_way >= rf.SESSION_WINDOW_BYTES:
+                return 0
+            socket, data = self._socket, out.next_frame()
+            if out.is_done():
+                out.done.set()
+        if data is None or socket is None:
+            return 0
+        with contextlib.suppress(ConnectionClosed, OSError):
+            socket.send(data)
+        return 1
+
+    # --- Link -------------------------------------------------------------------------------------
+
+    def open_publication(self, topic: str, options: PublicationOptions) -> PublicationGrant:
+        """See `Link`."""
+        publication = next(self._numbers)
+        question = rf.OpenPublication(id=0, number=publication, topic=topic, options=options)
+        opened = self._ask(
+            lambda number: msgspec.structs.replace(question, id=number), rf.PublicationOpened
+        )
+        out = Outgoing(self._shelf, publication, topic, options, opened)
+        with self._lock:
+            self._out[publication] = out
+        return out.grant()
+
+    def close_publication(self, publication_id: int) -> None:
+        """See `Link`. Waits until the gateway has all of it. Raises Timeout when it does not."""
+        with self._lock:
+            out = self._out.get(publication_id)
+        if out is None:
+            return
+        ports.ring_line(self.bells, self._shelf.pump_line)
+        done = out.done.wait(CLOSE_TIMEOUT_S)
+        with self._lock:
+            self._out.pop(publication_id, None)
+            left = out.unconfirmed
+            out.close()
+        if out.failed is not None:
+            raise ConnectionLost(
+                f"topic {out.topic}: the gateway ended the publication, with {left} messages not "
+                f"confirmed: {out.failed}"
+            )
+        if not done:
+            raise Timeout(
+                f"topic {out.topic}: the gateway did not confirm what was published last within "
+                f"{CLOSE_TIMEOUT_S:g} s ({left} messages, and what was in the ring): it is not "
+                "reached, or the topic is full"
+            )
+        self._ask(lambda number: rf.ClosePublication(id=number, number=publication_id), None)
+
+    def open_subscription(self, pattern: str, options: SubscriptionOptions) -> SubscriptionGrant:
+        """See `Link`."""
+        each = Subscribed(next(self._numbers), pattern, options)
+        self.arrivals.add(each)
+        try:
+            opened = self._ask(each.opening, rf.SubscriptionOpened)
+        except BaseException:
+            self.arrivals.remove(each.number)
+            raise
+        return SubscriptionGrant(
+            subscription_id=each.number, subscriber_id=opened.subscriber_id, pattern=pattern
+        )
+
+    def close_subscription(self, subscription_id: int) -> None:
+        """See `Link`."""
+        self.arrivals.remove(subscription_id)
+        self._ask(lambda number: rf.CloseSubscription(id=number, number=subscription_id), None)
+
+    def release_image(self, subscription_id: int, image_id: int) -> None:
+        """See `Link`."""
+        self.arrivals.release(subscription_id, image_id)
+
+    def true_gap(self, subscription_id: int, image_id: int, gap: Any) -> Any:
+        """A gap that a subscription found in a ring of ours, in its publisher's numbers."""
+        return self.arrivals.true_gap(subscription_id, image_id, gap)
+
+    def take_events(self) -> list[Event]:
+        """See `Link`."""
+        taken: list[Event] = []
+        with contextlib.suppress(IndexError):
+            while True:
+                taken.append(self._events.popleft())
+        return taken
+
+    def open_consumer(self, pattern: str, name: str, options: ConsumerOptions) -> ConsumerGrant:
+        """See `Link`."""
+        return self.consumers.open(next(self._numbers), pattern, name, options)
+
+    def close_consumer(self, consumer_id: int) -> None:
+        """See `Link`. What was acked is told before."""
+        mirror = self.consumers.mirrors.get(consumer_id)
+        if mirror is not None:
+            self._settle(mirror)
+            self.consumers.close(consumer_id)
+
+    def subscription(self, action: str, arguments: dict[str, Any]) -> Any:
+        """See `Link`."""
+        return self._ask(
+            lambda number: rf.Administer(id=number, action=action, arguments=arguments), Any
+        )
+
+    def node_id_of(self, name: str) -> int:
+        """See `Link`."""
+        return int(self._ask(lambda number: rf.NodeIdOf(id=number, node=name), int))
+
+    def stats(self) -> dict[str, Any]:
+        """See `Link`; under ``gateway`` what it counts of this session."""
+        found: dict[str, Any] = self._ask(lambda number: rf.Stats(id=number), dict[str, Any])
+        found["gateway"]["events_missed"] = self._events_missed
+        return found
+
+    def work(self) -> int:
+        """See `Link`."""
+        return 0
+
+    def close(self) -> None:
+        """See `Link`. Publications are closed before; what was not confirmed is lost."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        if self._pid != os.getpid():
+            return
+        ports.ring_line(self.bells, self._shelf.pump_line)
+        for mirror in list(self.consumers.mirrors.values()):
+            self._settle(mirror)
+        socket = self._socket
+        if socket is not None:
+            with contextlib.suppress(ConnectionClosed, OSError):
+                socket.send(rf.encode(rf.Bye()))
+            with contextlib.suppress(Exception):
+                socket.close()
+        for thread in (self._reader, self._pump):
+            if thread is not threading.current_thread():
+                thread.join(2.0)
+        for out in self._out.values():
+            out.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+        os.close(self._directory_lock)
+
+
+def _in_child() -> None:
+    for link in list(_links):
+        link.drop_inherited()
+
+
+os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,377 @@
+"""A remote client's rings: publishers write, its link ships; its link writes, subscriptions read.
+
+So all other client code is that of local clients.
+
+`Outgoing` keeps each batch until the gateway has confirmed it; `Incoming` keeps what finds no room,
+which the credit bounds.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from tidecast.api.link import PublicationGrant, PublicationOptions
+from tidecast.buffers import reader as rd
+from tidecast.buffers.ring_file import add_consumer, create_ring, describe
+from tidecast.client.core.image import BATCH_MESSAGES_MAX, Image
+from tidecast.client.core.message import Batch
+from tidecast.client.kernels import ports
+from tidecast.client.kernels import remote as rk
+from tidecast.client.remote import frames as rf
+from tidecast.client.remote.frames import Block
+from tidecast.events import Event, Gap, ImageAvailable, ProducerFenced
+from tidecast.layout import packet as wire
+from tidecast.layout import ring as lay
+from tidecast.native.mapped import Bytes, MappedFile
+from tidecast.native.memory import address
+from tidecast.scratch import scratch_directory
+
+OUT_RING_BYTES_MAX = 2 * rf.MESSAGE_BYTES_MAX + (1 << 20)
+IN_SLOT_BYTES, IN_RING_BYTES = 16 << 10, 512 << 10
+"""Geometry of a ring that a link writes; it is made anew, larger, for a message that needs it."""
+GONE_PACKETS_MAX = 8
+HELD_BYTES_MAX = 8 << 20
+"""What a publication may hold that is not confirmed; of a durable topic: that is not durable."""
+_PREFIX = "tidecast-remote-"
+LARGE_SLOT_BYTES = wire.PACKET_BYTES_MAX // 64 * 64
+
+
+@dataclass
+class Shelf:
+    """Where a link's rings lie, and the doorbell lines of its client and of its pump."""
+
+    directory: Path
+    bells: Bytes
+    client_line: int
+    pump_line: int
+    node_name: str = ""
+    node_id: int = 0
+    incarnation: int = 0
+    rings: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def make(
+        self, topic: str, node: str, session: int, slots: int, slot_bytes: int, reliability: int,
+        line: int,
+    ) -> MappedFile:  # fmt: skip
+        """A ring with one consumer, entry 0, who is woken by ``line``."""
+        with self.lock:
+            self.rings += 1
+            path = self.directory / f"ring-{self.rings}"
+        mapped = create_ring(
+            path, kind=lay.KIND_PUBLICATION, slots=slots, slot_bytes=slot_bytes, session=session,
+            topic=0, node=self.node_id, channel=wire.CHANNEL_ORDINARY, flow=lay.FLOW_MIN,
+            reliability=reliability, has_network=False, incarnation=self.incarnation,
+            node_name=node, topic_name=topic,
+        )  # fmt: skip
+        add_consumer(
+            mapped.array, position=0, client=0, doorbell=line, subscription=0, tethered=True
+        )
+        return mapped
+
+
+def make_directory() -> tuple[Path, int]:
+    """A directory for a client's rings, in memory, and the descriptor of its lock."""
+    memory = Path("/dev/shm")
+    return scratch_directory(_PREFIX, memory if memory.is_dir() else None)
+
+
+class Sent(NamedTuple):
+    """One batch: its number, its frame, its messages, the sequence of the last one."""
+
+    number: int
+    data: bytes
+    n: int
+    seq: int
+
+
+class Outgoing:
+    """What one publisher wrote and the gateway has not confirmed; durable: what is not durable.
+
+    For the pump's thread, but `accepted`, `durable`, `resume` and `done`. A batch is first `ready`,
+    then under way, then (of a durable topic) kept until it is durable.
+    """
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        number: int,
+        topic: str,
+        options: PublicationOptions,
+        opened: rf.PublicationOpened,
+    ) -> None:
+        self.number, self.topic, self.options = number, topic, options
+        slots = opened.slots
+        while slots > lay.SLOTS_MIN and slots * opened.slot_bytes > OUT_RING_BYTES_MAX:
+            slots //= 2
+        self.opened, self.node_session = opened, opened.session
+        """As it was opened first, and the session that the node has for it now."""
+        self.newest_epoch = opened.epoch
+        self.session, self.on_full = opened.session, opened.on_full
+        self.mapped = shelf.make(
+            topic, shelf.node_name, opened.session, slots, opened.slot_bytes, lay.RELIABLE,
+            shelf.pump_line,
+        )  # fmt: skip
+        self._image = Image(
+            ImageAvailable(
+                subscription_id=0, image_id=number, ring_path=str(self.mapped.path), consumer=0,
+                topic=topic, node=shelf.node_name, session=opened.session,
+            ),
+            -1, None,  # what is for one subscriber goes on its way too
+        )  # fmt: skip
+        self._about = describe(self.mapped.array)
+        self._lock = threading.Lock()
+        self._ready: deque[Sent] = deque()
+        self._under_way: deque[Sent] = deque()
+        self._kept: deque[Sent] = deque()
+        self._held_bytes = 0
+        self._seq = opened.first_seq
+        self.under_way_bytes = 0
+        self.next_batch = 1
+        self.done = threading.Event()
+        """Closed by its publisher, and all of it confirmed."""
+        self.failed: str | None = None
+
+    def grant(self) -> PublicationGrant:
+        """What its publisher is told."""
+        opened = self.opened
+        return PublicationGrant(
+            publication_id=self.number, ring_path=str(self.mapped.path), topic=self.topic,
+            session=opened.session, reliability="", flow="", on_full=opened.on_full,
+            durable=opened.durable, producer_id=opened.producer_id, epoch=opened.epoch,
+            first_seq=opened.first_seq, acked_seq=opened.acked_seq, last_seq=opened.last_seq,
+        )  # fmt: skip
+
+    @property
+    def unconfirmed(self) -> int:
+        """Messages that are in batches that are not confirmed."""
+        with self._lock:
+            return sum(each.n for each in (*self._kept, *self._under_way, *self._ready))
+
+    def accepted(self, batch: int) -> None:
+        """The gateway has all batches up to this one."""
+        with self._lock:
+            while self._under_way and self._under_way[0].number <= batch:
+                each = self._under_way.popleft()
+                self.under_way_bytes -= len(each.data)
+                if self.opened.durable:
+                    self._kept.append(each)
+                else:
+                    self._held_bytes -= len(each.data)
+
+    def durable(self, seq: int, state: int) -> None:
+        """All messages up to this sequence are durable; ``state`` as in the ring's header."""
+        with self._lock:
+            while self._kept and self._kept[0].seq <= seq:
+                self._held_bytes -= len(self._kept.popleft().data)
+            count = min(seq - self.opened.first_seq + 1, self._seq - self.opened.first_seq)
+            if self.mapped.array.size:
+                rk.tell_durable(self.mapped.array, max(count, 0), state)
+
+    def resume(self, accepted: int) -> None:
+        """A new connection to the same session: what is not accepted is sent again."""
+        self.accepted(accepted)
+        with self._lock:
+            self._ready.extendleft(reversed(self._under_way))
+            self._under_way.clear()
+            self.under_way_bytes = 0
+
+    def begin_again(self) -> rf.OpenPublication:
+        """The gateway has forgotten the session: all that is held is sent to a new one."""
+        with self._lock:
+            held = [*self._kept, *self._under_way, *self._ready]
+            self._ready = deque(held)
+            self._kept.clear()
+            self._under_way.clear()
+            self.under_way_bytes = self.node_session = 0
+            first = held[0].number if held else self.next_batch
+            options = self.options
+            if self.opened.durable:
+                options = msgspec.structs.replace(
+                    options, producer_id=self.opened.producer_id,
+                    first_seq=held[0].seq - held[0].n + 1 if held else self._seq,
+                    line=self.opened.session, after=self.newest_epoch,
+                )  # fmt: skip
+        return rf.OpenPublication(
+            id=0, number=self.number, topic=self.topic, options=options, first=first
+        )
+
+    def begun_again(self, opened: rf.PublicationOpened) -> None:
+        """The gateway's new session is there."""
+        self.node_session = opened.session
+        self.newest_epoch = max(self.newest_epoch, opened.epoch)
+
+    def next_frame(self) -> bytes | None:
+        """The next frame to send, if the window allows one more."""
+        if self.under_way_bytes >= rf.PUBLISH_WINDOW_BYTES:
+            return None
+        if not self._ready and (self._held_bytes >= HELD_BYTES_MAX or not self._collect()):
+            return None
+        with self._lock:
+            if not self._ready:
+                return None
+            each = self._ready.popleft()
+            self._under_way.append(each)
+            self.under_way_bytes += len(each.data)
+        return each.data
+
+    def _collect(self) -> bool:
+        """Take what is in the ring into batches. False: nothing there."""
+        batch = self._image.take(BATCH_MESSAGES_MAX)
+        if not isinstance(batch, Batch):
+            return False
+        memory, columns, rows, n = batch.parts
+        for first, end, receiver in self._by_receiver(batch, columns, n):
+            part = None if rows is None else rows[first:end]
+            block = np.ascontiguousarray(columns[:, first:end])
+            for a, b, mixed, body in rf.bodies(memory, block, part, end - first):
+                frame = rf.Publish(
+                    number=self.number, batch=self.next_batch, n=b - a, mixed=mixed,
+                    receiver=receiver,
+                )  # fmt: skip
+                data = rf.encode(frame, body)
+                with self._lock:
+                    self._seq += b - a
+                    self._ready.append(Sent(self.next_batch, data, b - a, self._seq - 1))
+                    self._held_bytes += len(data)
+                    self.next_batch += 1
+        return True
+
+    def _by_receiver(self, batch: Batch, columns: ports.Port, n: int) -> list[tuple[int, int, int]]:
+        """Runs of messages for one node: (first, end, node; 0 = all)."""
+        ring, about = self.mapped.array, self._about
+        found = np.zeros(1, dtype=np.int64)
+        slots_at, runs, first = lay.slots_at(about.slots), [], 0
+        if batch.image is None:  # put together from fragments: its last packet says it
+            slot = (int(self._image.port[rd.R_SEQ]) - 1) & (about.slots - 1)
+            columns, n = np.full((2, 1), slots_at + slot * about.slot_bytes, dtype=np.int64), 1
+        while first < n:
+            rest = np.ascontiguousarray(columns[:, first:n])
+            run = int(
+                rk.receiver_run(
+                    address(ring), ring.size, rest, n - first, slots_at, about.slot_bytes, found
+                )
+            )
+            runs.append((first, first + run, int(found[0])))
+            first += run
+        return runs
+
+    def arm(self) -> bool:
+        """Ask for the pump's doorbell. True: there is something already."""
+        if self.under_way_bytes >= rf.PUBLISH_WINDOW_BYTES:
+            return False  # a confirmation rings
+        return bool(self._ready) or (self._held_bytes < HELD_BYTES_MAX and self._image.arm())
+
+    def is_done(self) -> bool:
+        """Is the ring closed, read, and all of it confirmed?"""
+        held = self._ready or self._under_way or self._kept
+        return not held and bool(ports.is_drained(self._image.port))
+
+    def close(self) -> None:
+        """Free the ring."""
+        self.mapped.unlink()
+        self._image.close()
+        self.mapped.close()
+
+
+def ours(event: Event, all_of_them: list[Outgoing]) -> Event:
+    """An event with the session that a publisher here was opened with."""
+    if isinstance(event, ProducerFenced):
+        for out in all_of_them:
+            if out.node_session == event.session:
+                return msgspec.structs.replace(event, session=out.session)
+    return event
+
+
+class Incoming:
+    """The ring of one image. The link's reader and its pump write it, with `lock` held."""
+
+    def __init__(
+        self, shelf: Shelf, subscription: int, opened: rf.ImageOpened, image_id: int
+    ) -> None:
+        self.subscription, self.opened = subscription, opened
+        self.image_id = image_id
+        """As the client's subscription knows it; the gateway's is ``opened.image``."""
+        self.lock = threading.Lock()
+        self.waiting: deque[Block | rf.GapTold] = deque()
+        self.position = (opened.seq, opened.at)
+        self.ended: str | None = None
+        self.finished = False
+        self._shelf = shelf
+        self.gaps: dict[int, rf.GapTold] = {}
+        self._make(IN_RING_BYTES, IN_SLOT_BYTES)
+
+    def _make(self, size: int, slot_bytes: int) -> None:
+        opened, shelf = self.opened, self._shelf
+        unreliable = opened.reliability == lay.UNRELIABLE
+        self.mapped = shelf.make(
+            opened.topic, opened.node, opened.session, lay.slots_for(size, slot_bytes),
+            slot_bytes, lay.UNRELIABLE if unreliable else lay.RELIABLE, shelf.client_line,
+        )  # fmt: skip
+        self._ring = self.mapped.array  # keeps the mapping while the port may be used
+        self._port = ports.writer_port(self._ring, shelf.bells)
+
+    def available(self) -> ImageAvailable:
+        """What the client's subscription is told."""
+        opened = self.opened
+        return ImageAvailable(
+            subscription_id=self.subscription, image_id=self.image_id, consumer=0,
+            ring_path=str(self.mapped.path), topic=opened.topic, node=opened.node,
+            session=opened.session,
+        )  # fmt: skip
+
+    def put(self) -> tuple[int, bool]:
+        """Write what waits, as far as there is room; the caller holds the lock.
+
+        Returns the bytes of blocks that are in, and whether a larger ring is needed to go on.
+        """
+        n_bytes = 0
+        while self.waiting:
+            first = self.waiting[0]
+            if isinstance(first, Block):
+                status = first.put(self._port)
+                if status == rf.TOO_LARGE:
+                    return n_bytes, True
+                if status != 0:
+                    break
+                n_bytes += first.nbytes
+            else:
+                lost = max(1, min(first.end - first.first, GONE_PACKETS_MAX))
+                at = int(rk.put_gone(self._port, lost))
+                if at < 0:
+                    break
+                self.gaps[at] = first
+            self.waiting.popleft()
+        return n_bytes, False
+
+    def enlarge(self, image_id: int) -> None:
+        """Go on in a ring that the first waiting message fits; the old one is read to its end."""
+        ports.finish(self._port)
+        first = self.waiting[0]
+        assert isinstance(first, Block)
+        self.image_id, self.gaps = image_id, {}
+        # Half of a ring must hold the message, and the number of slots is rounded down.
+        self._make(5 * first.longest + 16 * LARGE_SLOT_BYTES, LARGE_SLOT_BYTES)
+
+    def finish(self) -> None:
+        """No more will be written."""
+        self.finished = True
+        ports.finish(self._port)
+
+    def true_gap(self, gap: Gap) -> Gap:
+        """A gap of the ring, in the numbers of its publisher's packets."""
+        inside = sorted(at for at in self.gaps if gap.first <= at < gap.end)
+        told = [self.gaps.pop(at) for at in inside]
+        if not told:
+            return gap
+        return Gap(
+            topic=gap.topic, node=gap.node, session=gap.session, first=told[0].first,
+            end=max(each.end for each in told), reason=told[0].reason,
+        )  # fmt: skip

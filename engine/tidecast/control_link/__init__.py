@@ -1,0 +1,4 @@
+"""The link to the control service: topology in, observations and answers to commands out.
+
+An application above `node`.
+"""

@@ -1,0 +1,335 @@
+"""Making a node what the control service wants: topics, rates, faults, traffic, transports."""
+
+from __future__ import annotations
+
+import re
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tidecast.config.store import TopologyStore
+from tidecast.config.topology import (
+    LIVE_TOPIC_FIELDS,
+    FaultSettings,
+    TopicConfig,
+    TransportConfig,
+    topology_from,
+)
+from tidecast.control_link.traffic import Traffic
+from tidecast.errors import ConfigError, TidecastError
+from tidecast.node.consumers.storage import is_shared
+from tidecast.node.live import topics
+from tidecast.node.live.sessions import set_quarantine
+
+if TYPE_CHECKING:
+    from tidecast.node.durable.topic import DurableTopic
+    from tidecast.node.node import Node
+
+SAVE_AFTER_S = 0.5
+KNOWN = frozenset(TopicConfig.__struct_fields__)
+_AT_TOPIC = re.compile(r"topics\[(\d+)\]\.?")
+
+
+@dataclass
+class Outcome:
+    """What came of a topology. References are ``topic/NAME``, ``transport/NAME`` ..."""
+
+    errors: dict[str, str] = field(default_factory=dict)
+    restart_needed: list[str] = field(default_factory=list)
+    managed: list[str] = field(default_factory=list)
+
+
+class Applier:
+    """Applies topologies to a node, and saves them. Used by the link's thread alone."""
+
+    def __init__(self, node: Node, store: TopologyStore, managed: list[str]) -> None:
+        self._node, self._store = node, store
+        self._managed = set(managed)
+        self._outcome = Outcome()
+        self._traffic: dict[str, Traffic] = {}
+        self._remade: set[str] = set()
+        """Topics that the last message made anew: publications on them have ended."""
+        self._timer: threading.Timer | None = None
+        self._wanted: dict[str, dict[str, Any]] = {}
+        """Durable subscriptions that the service has, by name."""
+        node.durable.on_queues.append(self._queues_here)
+
+    def apply(self, message: dict[str, Any]) -> Outcome:
+        """Apply a ``topology`` message: all topics (``full``), or those that changed.
+
+        Transports and keys, if there, faults and traffic are complete in every message.
+
+        An error in one thing does not keep the others from being applied.
+        """
+        full = bool(message.get("full"))
+        if full:
+            self._outcome.errors.clear()
+        wanted: dict[str, dict[str, Any] | None] = dict(message.get("topics", {}))
+        if full:
+            wanted |= dict.fromkeys(self._managed - wanted.keys())
+        if "keys" in message:
+            self._keys(message["keys"])
+        if "transports" in message:
+            self._transports(message["transports"])
+        self._topics(wanted)
+        self._quarantine(list(message.get("quarantined", [])))
+        self._faults(message["faults"])
+        self._generators(message["traffic"])
+        self._subscriptions(message.get("subscriptions", {}), message.get("ended", []))
+        self._outcome.managed = sorted(self._managed)
+        return self._outcome
+
+    def stop(self) -> None:
+        """Stop what runs here, save what is not saved."""
+        self._wanted.clear()
+        for generator in self._traffic.values():
+            generator.stop()
+        self._traffic.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            self._save()
+
+    def traffic(self) -> dict[str, Any]:
+        """What the generators did, by name."""
+        return {name: generator.counts() for name, generator in list(self._traffic.items())}
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    def _topics(self, wanted: dict[str, dict[str, Any] | None]) -> None:
+        running = {t.name: t for t in self._node.topics()}
+        built: dict[str, TopicConfig] = {}
+        gone: list[str] = []
+        for name, raw in wanted.items():
+            self._outcome.errors.pop(f"topic/{name}", None)
+            if raw is None:
+                self._managed.discard(name)
+                gone.append(name)
+                continue
+            topic = self._built(name, raw)
+            if topic is not None:
+                built[name] = topic
+        self._note(topics.delete_topics(self._node, sorted(running.keys() & gone), keep_data=False))
+        left = {name: t for name, t in running.items() if name not in gone}
+        anew = {n: t for n, t in built.items() if _differs(left.get(n), t) == "recreate"}
+        sound = self._checked(left, anew) if anew else {}
+        self._managed |= built.keys() - (anew.keys() - sound.keys())
+        for name in built.keys() - anew.keys():
+            self._edit(name, built[name], left[name])
+        replaced = sorted(left.keys() & sound.keys())
+        self._note(topics.delete_topics(self._node, replaced, keep_data=False, keep_readers=True))
+        self._remade = set(replaced)
+        self._note(topics.create_topics(self._node, list(sound.values())))
+        if wanted:
+            self._save_soon()
+
+    def _note(self, problems: dict[str, TidecastError]) -> None:
+        self._outcome.errors |= {f"topic/{name}": str(each) for name, each in problems.items()}
+
+    def _built(self, name: str, raw: dict[str, Any]) -> TopicConfig | None:
+        known = {key: value for key, value in raw.items() if key in KNOWN}
+        try:
+            topic = msgspec.convert(known | {"name": name}, TopicConfig)
+            transport = self._node.topology.transport(topic.transport).name
+        except (msgspec.ValidationError, TidecastError) as problem:
+            self._outcome.errors[f"topic/{name}"] = str(problem)
+            return None
+        return msgspec.structs.replace(topic, transport=transport)
+
+    def _checked(
+        self, running: dict[str, TopicConfig], changed: dict[str, TopicConfig]
+    ) -> dict[str, TopicConfig]:
+        """Those of the changed topics that are sound and fit with the others; the rest's errors.
+
+        What runs was checked when it was made: only its ids matter, so that a change of one topic
+        among 10,000 costs little.
+        """
+        good = dict(changed)
+        taken = {(t.transport, t.wire_id): n for n, t in running.items() if n not in changed}
+        for name, topic in changed.items():
+            other = taken.get((topic.transport, topic.wire_id))
+            if other is not None:
+                self._outcome.errors[f"topic/{name}"] = (
+                    f"id: {topic.wire_id}: topic {other} has the same on transport "
+                    f"{topic.transport}: give one of them another id"
+                )
+                del good[name]
+        while good:
+            told = list(good.values())
+            try:
+                topology_from(msgspec.structs.replace(self._node.topology, topics=told))
+            except ConfigError as problem:
+                bad = self._blamed(problem.problems, told)
+                if not bad:
+                    self._outcome.errors |= {f"topic/{name}": str(problem) for name in good}
+                    return {}
+                for name, text in bad.items():
+                    self._outcome.errors[f"topic/{name}"] = text
+                    del good[name]
+            else:
+                return good
+        return good
+
+    @staticmethod
+    def _blamed(problems: list[str], told: list[TopicConfig]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for text in problems:
+            at = _AT_TOPIC.match(text)
+            if at is not None:
+                found.setdefault(told[int(at.group(1))].name, _AT_TOPIC.sub("", text, count=1))
+        return found
+
+    def _edit(self, name: str, topic: TopicConfig, before: TopicConfig) -> None:
+        changes = {
+            key: getattr(topic, key) for key in LIVE_TOPIC_FIELDS
+            if getattr(topic, key) != getattr(before, key)
+        }  # fmt: skip
+        try:
+            if changes:
+                self._node.edit_topic(name, changes)
+        except TidecastError as problem:
+            self._outcome.errors[f"topic/{name}"] = str(problem)
+
+    def _keys(self, told: list[dict[str, Any]]) -> None:
+        """Keys of clients, all of them."""
+        self._outcome.errors.pop("keys", None)
+        try:
+            self._node.keys.learn(told)
+        except (TidecastError, OSError) as problem:
+            self._outcome.errors["keys"] = str(problem)
+
+    # --- transports -------------------------------------------------------------------------------
+
+    def _transports(self, wanted: dict[str, dict[str, Any]]) -> None:
+        """Transports are opened when an engine starts: until then the file has the new ones."""
+        self._outcome.restart_needed.clear()
+        running = {t.name: t for t in self._node.topology.transports}
+        built: list[TransportConfig] = []
+        for name, raw in wanted.items():
+            self._outcome.errors.pop(f"transport/{name}", None)
+            try:
+                built.append(msgspec.convert(raw | {"name": name}, TransportConfig))
+            except msgspec.ValidationError as problem:
+                self._outcome.errors[f"transport/{name}"] = str(problem)
+        changed = [t.name for t in built if t != running.get(t.name)]
+        gone = [name for name in running if name not in wanted]
+        if built and (changed or gone):
+            self._store.put_transports(built)
+        self._outcome.restart_needed += [f"transport/{name}" for name in (*changed, *gone)]
+
+    def _quarantine(self, told: list[int]) -> None:
+        """Refuse what the service refuses, at once. Faults that cut nodes off are set again."""
+        node = self._node
+        wanted = sorted({n for n in told if n != node.id})
+        if wanted == sorted(node.topology.node.quarantined):
+            return
+        with node.lock:
+            about = msgspec.structs.replace(node.topology.node, quarantined=wanted)
+            node.topology = msgspec.structs.replace(node.topology, node=about)
+            for runtime in node.runtimes.values():
+                set_quarantine(runtime, wanted)
+        for transport, faults in node.get_faults().items():
+            if faults.any:
+                node.set_faults(transport, faults)
+
+    # --- faults, traffic --------------------------------------------------------------------------
+
+    def _faults(self, told: dict[str, dict[str, Any]]) -> None:
+        before = self._node.get_faults()
+        active = [name for name, each in before.items() if each.any]
+        wanted: dict[str, dict[str, Any] | None] = {**dict.fromkeys(active), **told}
+        for transport, raw in wanted.items():
+            self._outcome.errors.pop(f"fault/{transport}", None)
+            try:
+                settings = msgspec.convert(raw or {}, FaultSettings)
+                if settings != before.get(transport):
+                    self._node.set_faults(transport, settings)
+            except (msgspec.ValidationError, TidecastError) as problem:
+                if raw is not None:
+                    self._outcome.errors[f"fault/{transport}"] = str(problem)
+
+    def _generators(self, told: dict[str, dict[str, Any]]) -> None:
+        wanted: dict[str, dict[str, Any] | None] = {**dict.fromkeys(self._traffic), **told}
+        for name, raw in wanted.items():
+            self._outcome.errors.pop(f"traffic/{name}", None)
+            before = self._traffic.get(name)
+            sound = before is not None and not before.problem and before.topic not in self._remade
+            if before is not None and sound and raw == before.settings:
+                continue
+            if before is not None:
+                del self._traffic[name]
+                before.stop()
+            if raw is None:
+                continue
+            try:
+                self._traffic[name] = Traffic(self._node, raw)
+            except TidecastError as problem:
+                self._outcome.errors[f"traffic/{name}"] = str(problem)
+
+    # --- durable subscriptions --------------------------------------------------------------------
+
+    def _subscriptions(self, wanted: dict[str, dict[str, Any]], ended: list[list[str]]) -> None:
+        """Make what is missing, end what the service ended; those of clients stay."""
+        for _, name in ended:
+            self._wanted.pop(name, None)
+        self._wanted |= wanted
+        there = {(s["pattern"], s["name"]): s for s in self._node.consumers.perform("list", {})}
+        for pattern, name in ended:
+            if (pattern, name) in there and name not in wanted:
+                self._attempt(name, "delete", {"pattern": pattern, "name": name})
+        for name, told in wanted.items():
+            self._outcome.errors.pop(f"subscription/{name}", None)
+            if not self._elsewhere(told["pattern"]):
+                self._subscription(name, told, there.get((told["pattern"], name)))
+
+    def _subscription(self, name: str, told: dict[str, Any], now: dict[str, Any] | None) -> None:
+        which = {"pattern": told["pattern"], "name": name}
+        if now is None:
+            self._attempt(name, "create", which | told["options"])
+        if told["paused"] != bool(now and now["paused"]):
+            self._attempt(name, "pause" if told["paused"] else "resume", which)
+
+    def _elsewhere(self, pattern: str) -> bool:
+        """The queues are shared, and not here: whoever has them has the subscription."""
+        return pattern not in self._node.durable.topics and is_shared(self._node, pattern)
+
+    def _queues_here(self, topic: DurableTopic) -> None:
+        """Queues were opened: those that nobody had made there are made now. In the conductor."""
+        for name, told in self._wanted.items():
+            known = (told["pattern"], name) in self._node.consumers.subscriptions
+            if topic.owner and told["pattern"] == topic.config.name and not known:
+                self._subscription(name, told, None)
+
+    def _attempt(self, name: str, action: str, arguments: dict[str, Any]) -> None:
+        try:
+            self._node.consumers.perform(action, arguments)
+        except TidecastError as problem:
+            self._outcome.errors[f"subscription/{name}"] = str(problem)
+
+    # --- saving -----------------------------------------------------------------------------------
+
+    def _save_soon(self) -> None:
+        """Writing 10,000 topics takes long: changes that come together are written once."""
+        if self._timer is None or not self._timer.is_alive():
+            self._timer = threading.Timer(SAVE_AFTER_S, self._save)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _save(self) -> None:
+        kept = {t.name for t in self._store.topology.topics} | self._managed
+        self._store.put_all([t for t in self._node.topics() if t.name in kept])
+
+
+def _differs(before: TopicConfig | None, after: TopicConfig) -> str:
+    """none, live, recreate."""
+    if before is None:
+        return "recreate"
+    changed = {
+        name for name in TopicConfig.__struct_fields__
+        if getattr(before, name) != getattr(after, name)
+    }  # fmt: skip
+    if not changed:
+        return "none"
+    return "live" if changed <= LIVE_TOPIC_FIELDS else "recreate"

@@ -1,0 +1,314 @@
+"""The link to the control service: one websocket that the engine opens and keeps open.
+
+The engine registers, applies the topology that it is sent, says what it applied, answers commands,
+and sends telemetry while somebody watches. Without the service it runs on with what it has: the
+topology file is the last good topology, `control.json` says which version it is.
+
+Messages are JSON objects with a ``type``; docs/CONTROL.md lists them.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+import tidecast
+from tidecast.config.store import TopologyStore
+from tidecast.config.topology import write_atomically
+from tidecast.control_link.apply import Applier
+from tidecast.control_link.commands import Commands
+from tidecast.control_link.leases import LinkLeases
+from tidecast.errors import AuthError, ConfigError, TidecastError
+from tidecast.telemetry.queues import Times
+from tidecast.telemetry.views import sample
+
+if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
+
+    from tidecast.node.node import Node
+
+STATE_NAME = "control.json"
+PATH = "/api/v1/engine"
+PROTOCOL = 1
+MESSAGE_BYTES_MAX = 256 << 20
+BACKOFF_S_MIN, BACKOFF_S_MAX = 0.1, 5.0
+REFUSED_S = 30.0
+INTERVAL_MS_MIN = 50
+COMMANDS_AT_ONCE_MAX = 8
+PING_S = 10.0
+HAND_OVER_S = 5.0
+"""How long an engine that stops takes at most to give its leases back."""
+SOUND_S = 10.0
+"""A connection that lasted this long was a good one: the next attempt does not wait long."""
+
+
+class ControlState(msgspec.Struct, kw_only=True):
+    """What an engine remembers of its control service. In ``control.json``, mode 0600."""
+
+    url: str = ""
+    credential: str = ""
+    version: int = 0
+    managed: list[str] = []
+    """Topics that the service made: only such are deleted when it no longer has them."""
+
+
+def load_state(data_dir: Path) -> ControlState:
+    """The state of a data directory; empty when there is none, or it cannot be read."""
+    try:
+        return msgspec.json.decode((data_dir / STATE_NAME).read_bytes(), type=ControlState)
+    except (OSError, msgspec.MsgspecError):
+        return ControlState()
+
+
+def websocket_url(url: str) -> str:
+    """``https://host:7480`` -> ``wss://host:7480/api/v1/engine``. Raises ConfigError."""
+    parts = urlsplit(url)
+    schemes = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
+    if parts.scheme not in schemes or not parts.hostname:
+        raise ConfigError(f"--control: {url!r}: allowed is http://HOST:PORT or https://HOST:PORT")
+    return f"{schemes[parts.scheme]}://{parts.netloc}{parts.path.rstrip('/')}{PATH}"
+
+
+class ControlLink:
+    """See module. `start` and `stop`; between them a thread of its own does everything."""
+
+    def __init__(
+        self,
+        node: Node,
+        store: TopologyStore,
+        url: str,
+        *,
+        token: str | None = None,
+        ca_file: Path | None = None,
+        clock_ns: Callable[[], int] = time.time_ns,
+        seed: int | None = None,
+        leases: LinkLeases | None = None,
+    ) -> None:
+        """``token``: an enrolment token, used until the service has issued a credential.
+
+        ``leases``: the node's store of leases, to be answered by the service.
+
+        Raises ConfigError: the URL is wrong, or there is neither token nor credential.
+        """
+        try:
+            import websockets.sync.client  # noqa: F401
+        except ImportError:
+            raise ConfigError(
+                "--control needs websockets: pip install 'tidecast[control]'"
+            ) from None
+        self.node, self.url = node, websocket_url(url)
+        self._token, self._clock_ns = token, clock_ns
+        self._random = random.Random(seed)
+        self._ssl = ssl.create_default_context(cafile=ca_file) if self.url[:3] == "wss" else None
+        self._path = node.data_dir / STATE_NAME
+        self.state = load_state(node.data_dir)
+        if self.state.url != self.url:
+            self.state = ControlState(url=self.url)
+        if not self.state.credential and not token:
+            raise ConfigError(
+                "this engine is not known to the control service yet: make an enrolment token "
+                "there and give it with --enrol TOKEN"
+            )
+        self._applier = Applier(node, store, self.state.managed)
+        self._commands = Commands(node, self._send, self._applier.traffic)
+        self.leases = LinkLeases() if leases is None else leases
+        self.leases.bind(self._send_now)
+        """The queues' lease store, in the service's Postgres."""
+        self._pool = ThreadPoolExecutor(COMMANDS_AT_ONCE_MAX, thread_name_prefix="control-command")
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+        self._socket: ClientConnection | None = None
+        self._interval_ms = 0
+        self._due_s = 0.0
+        self._times = Times()
+        self.connected = threading.Event()
+        self.problem = ""
+        self._thread = threading.Thread(target=self._run, name="control-link", daemon=True)
+
+    def start(self) -> None:
+        """Begin to connect; returns at once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close the link and wait for its thread. Idempotent."""
+        if self.node.lease_store is self.leases and self.connected.is_set():
+            self.node.durable.leases.hand_over(HAND_OVER_S)
+        self._stopping.set()
+        connection = self._socket
+        if connection is not None:
+            connection.close_socket()
+        if self._thread.is_alive():
+            self._thread.join(5.0)
+        self._commands.stop()
+        self._applier.stop()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # --- connection -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        from websockets.exceptions import InvalidStatus, WebSocketException
+
+        pause_s = BACKOFF_S_MIN
+        while not self._stopping.is_set():
+            began_s = time.monotonic()
+            try:
+                self._session()
+                self.problem = ""
+            except InvalidStatus as refusal:
+                self.problem = f"the service refused: HTTP {refusal.response.status_code}"
+            except AuthError as refusal:
+                self.problem = str(refusal)
+                if self._token and self.state.credential:
+                    self.state = ControlState(url=self.url)  # a new service: enrol anew
+                else:
+                    pause_s = REFUSED_S
+            except (OSError, WebSocketException, TimeoutError, msgspec.MsgspecError) as problem:
+                self.problem = f"{type(problem).__name__}: {problem}"
+            except Exception as problem:  # noqa: BLE001  (told; and connected anew)
+                self.problem = f"{type(problem).__name__}: {problem}"
+                self.node.conductor.agent_failed("control link", problem, 1)
+            finally:
+                self.connected.clear()
+                self._interval_ms = 0
+                self._commands.forget_streams()
+            if time.monotonic() - began_s > SOUND_S:
+                pause_s = BACKOFF_S_MIN
+            self._stopping.wait(pause_s * self._random.uniform(0.5, 1.0))
+            pause_s = min(pause_s * 2, BACKOFF_S_MAX)
+
+    def _session(self) -> None:
+        from websockets.sync.client import connect
+
+        secret = self.state.credential or self._token or ""
+        with connect(
+            self.url,
+            additional_headers={"Authorization": f"Bearer {secret}"},
+            ssl=self._ssl,
+            open_timeout=5.0,
+            close_timeout=1.0,
+            ping_interval=PING_S,
+            ping_timeout=PING_S,
+            max_size=MESSAGE_BYTES_MAX,
+            user_agent_header=f"tidecast/{tidecast.__version__}",
+        ) as connection:
+            with self._lock:
+                self._socket = connection
+            try:
+                self._send(self._hello())
+                while not self._stopping.is_set():
+                    self._step(connection)
+            finally:
+                with self._lock:
+                    self._socket = None
+
+    def _hello(self) -> dict[str, Any]:
+        return {
+            "type": "hello",
+            "protocol": PROTOCOL,
+            "node": self.node.name,
+            "node_id": self.node.id,
+            "incarnation": self.node.incarnation,
+            "version": tidecast.__version__,
+            "host": socket.gethostname(),
+            "applied_version": self.state.version,
+        }
+
+    def _step(self, connection: ClientConnection) -> None:
+        now_s = time.monotonic()
+        wait_s = None
+        if self._interval_ms:
+            wait_s = self._due_s - now_s
+            if wait_s <= 0:
+                traffic = self._applier.traffic()
+                seen = sample(self.node, self._clock_ns(), self._times)
+                self._send({"type": "telemetry", "traffic": traffic, **seen})
+                self._due_s = max(self._due_s + self._interval_ms / 1000, now_s)
+                return
+        try:
+            message = msgspec.json.decode(connection.recv(timeout=wait_s))
+        except TimeoutError:
+            return
+        self._handle(message)
+
+    def _send(self, message: dict[str, Any]) -> None:
+        """Send from any thread; what comes while the link is down is dropped."""
+        with self._lock:
+            if self._socket is not None:
+                self._socket.send(msgspec.json.encode(message).decode())
+
+    def _send_now(self, message: dict[str, Any]) -> bool:
+        """Send from any thread; False when the link is down."""
+        from websockets.exceptions import WebSocketException
+
+        with self._lock:
+            if self._socket is None:
+                return False
+            try:
+                self._socket.send(msgspec.json.encode(message).decode())
+            except (OSError, WebSocketException):
+                return False
+        return True
+
+    # --- messages ---------------------------------------------------------------------------------
+
+    def _handle(self, message: dict[str, Any]) -> None:
+        match message.get("type"):
+            case "welcome":
+                if message.get("credential"):
+                    self.state.credential = str(message["credential"])
+                    self._save()
+                self.connected.set()
+            case "refused":
+                raise AuthError(str(message.get("detail", "the service refused this engine")))
+            case "topology":
+                self._apply(message)
+            case "watch":
+                interval_ms = int(message.get("interval_ms", 0))
+                self._interval_ms = max(interval_ms, INTERVAL_MS_MIN) if interval_ms else 0
+                self._due_s = time.monotonic()
+            case "command":
+                self._pool.submit(self._command, message)
+            case "leased":
+                self.leases.take(message)
+            case "cancel":
+                self._commands.cancel(str(message.get("id")))
+
+    def _apply(self, message: dict[str, Any]) -> None:
+        outcome = self._applier.apply(message)
+        self.state.version = int(message["version"])
+        self.state.managed = outcome.managed
+        self._save()
+        self._send(
+            {
+                "type": "applied",
+                "version": self.state.version,
+                "errors": outcome.errors,
+                "restart_needed": outcome.restart_needed,
+            }
+        )
+
+    def _save(self) -> None:
+        write_atomically(self._path, msgspec.json.encode(self.state))
+
+    def _command(self, message: dict[str, Any]) -> None:
+        answer: dict[str, Any] = {"type": "result", "id": message.get("id")}
+        try:
+            value = self._commands.run(
+                str(message.get("id")), str(message.get("name")), message.get("args") or {}
+            )
+            answer |= {"ok": True, "value": value}
+        except TidecastError as problem:
+            answer |= {"ok": False, "code": problem.code, "detail": str(problem)}
+        except (KeyError, TypeError, ValueError, OSError) as problem:
+            answer |= {"ok": False, "code": "bad_command", "detail": f"{problem!r}"}
+        self._send(answer)

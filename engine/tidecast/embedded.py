@@ -1,0 +1,177 @@
+"""A node inside the client's process: `EmbeddedLink` is a `Link` that calls it directly."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tidecast.agents.warmup import warm_up
+from tidecast.api.link import (
+    ConsumerGrant,
+    ConsumerOptions,
+    PublicationGrant,
+    PublicationOptions,
+    SubscriptionGrant,
+    SubscriptionOptions,
+)
+from tidecast.config.topology import (
+    Topology,
+    default_topology,
+    load_topology,
+    topology_from,
+    with_identity,
+)
+from tidecast.events import Event
+from tidecast.native.predicates import Predicate
+from tidecast.node.node import Node
+from tidecast.queues.adapter import Adapter
+from tidecast.scratch import drop_scratch, scratch_directory
+
+_PREFIX = "tidecast-embedded-"
+
+
+class EmbeddedLink:
+    """A session with a node of this process. See `tidecast.api.link.Link`."""
+
+    def __init__(self, node: Node, name: str, *, owns_node: bool) -> None:
+        self.node = node
+        self._owns = owns_node
+        self._scratch: tuple[Path, int] | None = None
+        self._closed = False
+        self._work_lock = threading.Lock()
+        self.client_id = node.attach(name)
+        self.node_id, self.node_name, self.incarnation = node.id, node.name, node.incarnation
+        self.inline = node.inline
+        self.doorbell = node.doorbell(self.client_id)
+
+    @classmethod
+    def open(
+        cls,
+        topology: Topology | Mapping[str, Any] | Path | str | None = None,
+        *,
+        mode: str = "threads",
+        name: str = "embedded",
+        data_dir: Path | None = None,
+        adapters: Mapping[str, Adapter] | None = None,
+    ) -> EmbeddedLink:
+        """Start a node in this process and attach to it.
+
+        ``topology``: a checked one, a mapping as in YAML, a YAML file, or None for the default.
+        ``mode``: ``threads``, or ``inline``: no threads; the agents run whenever this client
+        polls, publishes or waits. ``adapters``: by name, topics whose queues they are.
+        Without ``data_dir`` a temporary directory is used. Raises ConfigError, NotFound, Conflict.
+        """
+        if topology is None:
+            topology = default_topology()
+        elif isinstance(topology, str | Path):
+            topology = load_topology(Path(topology))
+        elif not isinstance(topology, Topology):
+            topology = topology_from(topology)
+        warm_up()
+        scratch = None
+        if data_dir is None:
+            scratch = scratch_directory(_PREFIX)
+            data_dir, _ = scratch
+        node = Node(with_identity(topology, data_dir), data_dir, mode == "inline")
+        try:
+            node.start()
+            for topic, adapter in (adapters or {}).items():
+                node.consumers.attached.attach(topic, adapter)
+        except BaseException:
+            node.stop()
+            if scratch is not None:
+                drop_scratch(*scratch)
+            raise
+        link = cls(node, name, owns_node=True)
+        link._scratch = scratch
+        atexit.register(link.close)
+        return link
+
+    @property
+    def bells(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The doorbell file."""
+        return self.node.bells
+
+    def open_publication(self, topic: str, options: PublicationOptions) -> PublicationGrant:
+        """See `Link`."""
+        return self.node.open_publication(self.client_id, topic, options)
+
+    def close_publication(self, publication_id: int) -> None:
+        """See `Link`."""
+        self.node.close_publication(self.client_id, publication_id)
+
+    def open_subscription(self, pattern: str, options: SubscriptionOptions) -> SubscriptionGrant:
+        """See `Link`."""
+        return self.node.open_subscription(self.client_id, pattern, options)
+
+    def close_subscription(self, subscription_id: int) -> None:
+        """See `Link`."""
+        self.node.close_subscription(self.client_id, subscription_id)
+
+    def release_image(self, subscription_id: int, image_id: int) -> None:
+        """See `Link`."""
+        self.node.release_image(self.client_id, subscription_id, image_id)
+
+    def offer_filter(self, predicate: Predicate) -> None:
+        """A compiled filter that consumers may name by its digest. Only here: it is an address."""
+        self.node.consumers.offer(predicate)
+
+    def open_consumer(self, pattern: str, name: str, options: ConsumerOptions) -> ConsumerGrant:
+        """See `Link`."""
+        return self.node.consumers.open_consumer(self.client_id, pattern, name, options)
+
+    def close_consumer(self, consumer_id: int) -> None:
+        """See `Link`."""
+        self.node.consumers.close_consumer(self.client_id, consumer_id)
+
+    def subscription(self, action: str, arguments: dict[str, Any]) -> Any:
+        """See `Link`."""
+        return self.node.consumers.perform(action, arguments)
+
+    def take_events(self) -> list[Event]:
+        """See `Link`."""
+        return self.node.take_events(self.client_id)
+
+    def node_id_of(self, name: str) -> int:
+        """See `Link`."""
+        return self.node.node_id_of(name)
+
+    def stats(self) -> dict[str, Any]:
+        """See `Link`."""
+        return self.node.stats()
+
+    def work(self) -> int:
+        """See `Link`."""
+        if not self.inline:
+            return 0
+        with self._work_lock:
+            return self.node.work()
+
+    @property
+    def agents(self) -> tuple[Any, Any] | None:
+        """(kernel, arguments) that runs the agents once inside a compiled loop, when inline."""
+        from tidecast.agents.run import inline_agents
+
+        runtimes = list(self.node.runtimes.values())
+        if not self.inline or len(runtimes) != 1 or self.node.durable.active:
+            return None
+        return inline_agents, runtimes[0].inline_arguments
+
+    def close(self) -> None:
+        """See `Link`; a node that was opened with this link stops with it."""
+        if self._closed:
+            return
+        self._closed = True
+        with contextlib.suppress(Exception):
+            atexit.unregister(self.close)
+        self.node.client_gone(self.client_id)
+        if self._owns:
+            self.node.stop()
+        if self._scratch is not None:
+            drop_scratch(*self._scratch)

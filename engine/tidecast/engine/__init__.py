@@ -1,0 +1,4 @@
+"""The engine process: its lock and its unix socket.
+
+An application above `node`.
+"""

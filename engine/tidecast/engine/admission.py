@@ -1,0 +1,408 @@
+"""Admission: the unix socket through which client processes open and close what they need.
+
+One asyncio loop in a thread of its own. Node calls may create shared memory, so they run in a
+small pool; the requests of one client run one after another. A client that is gone (socket closed,
+process dead even if a forked child still holds the socket) is reported by `NodeApi.client_gone`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import tidecast
+from tidecast.access import EVERYTHING
+from tidecast.api.frames import socket as frames
+from tidecast.api.node import NodeApi
+from tidecast.client.links.socket_session import short_path, socket_path
+from tidecast.config.store import TopologyStore
+from tidecast.config.topology import TopicConfig
+from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, TidecastError
+from tidecast.node.access.rights import Guard
+
+CONNECTIONS_MAX = 2048
+HELLO_TIMEOUT_S = 10.0
+POOL_THREADS = 4
+BACKLOG = 256
+STOP_TIMEOUT_S = 10.0
+_PEERCRED = struct.Struct("3i")
+
+
+class AdmissionServer:
+    """Serves one node on the socket of one data directory. `start` and `stop` from any thread."""
+
+    def __init__(
+        self,
+        node: NodeApi,
+        data_dir: Path,
+        store: TopologyStore,
+        token: str | None = None,
+        guard: Guard | None = None,
+    ) -> None:
+        self.node = node
+        self.store = store
+        self.path = socket_path(data_dir)
+        self.token, self.guard = token, guard
+        self.pool = ThreadPoolExecutor(POOL_THREADS, "tidecast-admission")
+        self.connections: set[_Connection] = set()
+        self.by_client: dict[int, _Connection] = {}
+        self._loop = asyncio.new_event_loop()
+        self._thread: threading.Thread | None = None
+        self._server: asyncio.Server | None = None
+
+    def start(self) -> None:
+        """Listen. The caller holds the data directory's lock, so an old socket is stale.
+
+        Raises ConfigError when the socket cannot be made.
+        """
+        try:
+            sock = _listen(self.path)
+        except OSError as problem:
+            raise ConfigError(f"cannot listen on {self.path}: {problem.strerror}") from None
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name="tidecast-conductor", daemon=True
+        )
+        self._thread.start()
+        self._call(self._serve(sock))
+        self.node.on_events = self._on_events
+
+    async def _serve(self, sock: socket.socket) -> None:
+        self._server = await asyncio.start_unix_server(self._accepted, sock=sock)
+
+    def stop(self, reason: str = "the engine stopped") -> None:
+        """Say goodbye to all clients and close the socket. Idempotent."""
+        if self._thread is None:
+            return
+        self.node.on_events = None
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()
+        self._call(self._shut(reason))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(STOP_TIMEOUT_S)
+        self._thread = None
+        self.pool.shutdown(wait=True, cancel_futures=True)
+        self._loop.close()
+
+    async def _shut(self, reason: str) -> None:
+        assert self._server is not None
+        self._server.close()
+        tasks = [c.task for c in self.connections]
+        for connection in list(self.connections):
+            connection.say_goodbye(reason)
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=STOP_TIMEOUT_S / 2)
+            for task in late:
+                task.cancel()
+
+    def _call(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(STOP_TIMEOUT_S)
+
+    def _on_events(self, client_id: int) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop closed a moment ago
+            self._loop.call_soon_threadsafe(self._wake, client_id)
+
+    def _wake(self, client_id: int) -> None:
+        connection = self.by_client.get(client_id)
+        if connection is not None:
+            connection.has_events.set()
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = _Connection(self, reader, writer)
+        self.connections.add(connection)
+        try:
+            await connection.run()
+        finally:
+            self.connections.discard(connection)
+
+
+def _listen(path: Path) -> socket.socket:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    path.parent.chmod(0o700)
+    path.unlink(missing_ok=True)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        with short_path(path) as name:
+            sock.bind(name)
+        path.chmod(0o600)
+        sock.listen(BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+class _Connection:
+    """One client. `run` reads requests until it is gone; `_push_events` runs beside it."""
+
+    def __init__(
+        self, server: AdmissionServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.server, self.node = server, server.node
+        self.reader, self.writer = reader, writer
+        self.client_id = 0
+        self.name, self.access = "", EVERYTHING
+        self.has_events = asyncio.Event()
+        self.may_push = asyncio.Event()
+        self.may_push.set()
+        task = asyncio.current_task()
+        assert task is not None
+        self.task: asyncio.Task[Any] = task
+        self._peer_pid = 0
+        self._watch = -1
+
+    async def run(self) -> None:
+        """Serve the client until it is gone, then clean up after it."""
+        pusher: asyncio.Task[None] | None = None
+        try:
+            self._check_peer()
+            await asyncio.wait_for(self._greet(), HELLO_TIMEOUT_S)
+            self._watch = self._watch_process()
+            pusher = asyncio.create_task(self._push_events())
+            while (request := await self._next()) is not None:
+                await self._answer(request)
+        except TidecastError as problem:
+            self._send(frames.Goodbye(reason=str(problem)))
+        except (TimeoutError, OSError, EOFError, msgspec.DecodeError):
+            pass
+        finally:
+            if pusher is not None:
+                pusher.cancel()
+            if self._watch >= 0:
+                asyncio.get_running_loop().remove_reader(self._watch)
+                os.close(self._watch)
+            self.writer.close()
+            await self._cleaned_up()
+
+    async def _cleaned_up(self) -> None:
+        if self.client_id:
+            self.server.by_client.pop(self.client_id, None)
+            with contextlib.suppress(TidecastError):
+                await asyncio.shield(self._in_pool(self.node.client_gone, self.client_id))
+
+    def _check_peer(self) -> None:
+        sock = self.writer.get_extra_info("socket")
+        raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEERCRED.size)
+        self._peer_pid, uid, _ = _PEERCRED.unpack(raw)
+        if uid not in (0, os.getuid()):
+            raise AuthError(f"user {uid} may not use the engine of user {os.getuid()}")
+        if len(self.server.connections) > CONNECTIONS_MAX:
+            raise Conflict(f"the engine serves at most {CONNECTIONS_MAX} connections")
+
+    def _watch_process(self) -> int:
+        """End the session when the client's process ends, whoever inherited its socket."""
+        try:
+            descriptor = os.pidfd_open(self._peer_pid)
+        except (OSError, AttributeError):
+            return -1
+        asyncio.get_running_loop().add_reader(descriptor, self._process_ended)
+        return descriptor
+
+    def _process_ended(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._watch)
+        self.writer.transport.abort()
+
+    async def _greet(self) -> None:
+        request = await self._next()
+        if request is None:
+            raise EOFError
+        hello = request.body
+        try:
+            if not isinstance(hello, frames.Hello):
+                raise ConfigError("the first request must be Hello")
+            welcome = await self._admit(hello)
+        except TidecastError as problem:
+            self._send(frames.Reply(id=request.id, failure=frames.failure_of(problem)))
+            raise
+        self._send(frames.Reply(id=request.id, result=frames.encode_result(welcome)))
+        self.has_events.set()
+
+    async def _admit(self, hello: frames.Hello) -> frames.Welcome:
+        wanted, given, guard = self.server.token, hello.token or "", self.server.guard
+        matches = wanted is not None and hmac.compare_digest(wanted.encode(), given.encode())
+        if guard is not None and not matches:
+            self.name, self.access = hello.name, guard.admit(given, hello.name)
+        elif wanted is not None and not matches:
+            raise AuthError("the engine wants a token, and this is not it: give token=...")
+        if hello.protocol != frames.PROTOCOL_VERSION:
+            raise ConfigError(
+                f"client {hello.version} and engine {_version()} do not speak the same protocol: "
+                "install the same version of tidecast for both"
+            )
+        node, doorbell = self.node, 0
+        if hello.attach:
+            self.client_id = await self._in_pool(node.attach, hello.name)
+            self.server.by_client[self.client_id] = self
+            doorbell = node.doorbell(self.client_id)
+        return frames.Welcome(
+            client_id=self.client_id,
+            doorbell=doorbell,
+            bells_path=str(node.bells_path),
+            node_id=node.id,
+            node_name=node.name,
+            incarnation=node.incarnation,
+            engine_pid=os.getpid(),
+            counters_path=str(node.counters_path),
+            recorder_path=str(node.recorder_path),
+            version=_version(),
+        )
+
+    async def _next(self) -> frames.Request | None:
+        try:
+            head = await self.reader.readexactly(frames.HEAD.size)
+            (length,) = frames.HEAD.unpack(head)
+            if length > frames.FRAME_BYTES_MAX:
+                raise ConfigError(f"a frame of {length} bytes: allowed {frames.FRAME_BYTES_MAX}")
+            return frames.decode_request(await self.reader.readexactly(length))
+        except asyncio.IncompleteReadError:
+            return None
+        except msgspec.DecodeError as problem:
+            raise ConfigError(f"not a request: {problem}") from None
+
+    async def _answer(self, request: frames.Request) -> None:
+        if isinstance(request.body, frames.EventsTaken):
+            self.may_push.set()
+            return
+        try:
+            result = await self._in_pool(self._perform, request.body)
+            reply = frames.Reply(id=request.id, result=frames.encode_result(result))
+        except TidecastError as problem:
+            reply = frames.Reply(id=request.id, failure=frames.failure_of(problem))
+        except Exception as problem:  # noqa: BLE001 - one request must not end the session
+            text = f"internal error in the engine: {type(problem).__name__}: {problem}"
+            reply = frames.Reply(
+                id=request.id, failure=frames.Failure(code=TidecastError.code, message=text)
+            )
+        if request.id:
+            self._send(reply)
+            await self.writer.drain()
+
+    async def _in_pool(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.server.pool, call, *arguments)
+
+    async def _push_events(self) -> None:
+        with contextlib.suppress(OSError, TidecastError):
+            while True:
+                await self.has_events.wait()
+                await self.may_push.wait()
+                self.has_events.clear()
+                events = self.node.take_events(self.client_id) if self.client_id else []
+                for at in range(0, len(events), frames.EVENTS_PUSHED_MAX):
+                    await self.may_push.wait()
+                    self.may_push.clear()
+                    some = events[at : at + frames.EVENTS_PUSHED_MAX]
+                    self._send(frames.Events(events=some))  # type: ignore[arg-type]
+                    await self.writer.drain()
+
+    def say_goodbye(self, reason: str) -> None:
+        """Tell the client that the engine ends; `run` ends then."""
+        self._send(frames.Goodbye(reason=reason))
+        self.writer.close()
+
+    def _send(self, message: frames.FromEngine) -> None:
+        if not self.writer.is_closing():
+            self.writer.write(frames.frame(message))
+
+    def _perform(self, body: frames.Body) -> Any:
+        """One request, in a thread of the pool."""
+        if isinstance(body, frames.Hello):
+            raise ConfigError("this session has begun already")
+        if self.client_id == 0 and isinstance(body, _NEEDS_CLIENT):
+            raise ConfigError(f"{type(body).__name__} needs a session that attached")
+        if self.server.guard is not None:
+            self.server.guard.check(self.access, self.name, body)
+        return _perform(self.node, self.server.store, self.client_id, body)
+
+
+_NEEDS_CLIENT = (
+    frames.OpenPublication,
+    frames.ClosePublication,
+    frames.OpenSubscription,
+    frames.CloseSubscription,
+    frames.ReleaseImage,
+    frames.OpenConsumer,
+    frames.CloseConsumer,
+)
+
+
+def _perform(node: NodeApi, store: TopologyStore, client: int, body: frames.Body) -> Any:
+    match body:
+        case frames.OpenPublication():
+            return node.open_publication(client, body.topic, body.options)
+        case frames.ClosePublication():
+            return node.close_publication(client, body.publication_id)
+        case frames.OpenSubscription():
+            return node.open_subscription(client, body.pattern, body.options)
+        case frames.CloseSubscription():
+            return node.close_subscription(client, body.subscription_id)
+        case frames.ReleaseImage():
+            return node.release_image(client, body.subscription_id, body.image_id)
+        case frames.OpenConsumer():
+            return node.consumers.open_consumer(client, body.pattern, body.name, body.options)
+        case frames.CloseConsumer():
+            return node.consumers.close_consumer(client, body.consumer_id)
+        case frames.DurableSubscription():
+            return node.consumers.perform(body.action, body.arguments)
+        case frames.NodeIdOf():
+            return node.node_id_of(body.name)
+        case frames.Stats():
+            return node.stats()
+        case frames.Overview():
+            return frames.OverviewResult(
+                publications=node.publications(), images=node.images(), receivers=node.receivers()
+            )
+        case frames.SetFaults():
+            return node.set_faults(body.transport, body.faults)
+        case frames.GetFaults():
+            return node.get_faults()
+    return _change_topics(node, store, body)
+
+
+def _change_topics(node: NodeApi, store: TopologyStore, body: frames.Body) -> Any:
+    match body:
+        case frames.Topics():
+            return node.topics()
+        case frames.CreateTopic():
+            made = store.checked(body.topic, node.topics())
+            node.create_topic(made)
+            store.put(made)
+            return made
+        case frames.EditTopic():
+            return _edit_topic(node, store, body)
+        case frames.DeleteTopic():
+            node.delete_topic(body.name)
+            store.remove(body.name)
+            return None
+    raise NotFound(f"unknown request {type(body).__name__}")
+
+
+def _edit_topic(node: NodeApi, store: TopologyStore, body: frames.EditTopic) -> TopicConfig:
+    running = node.topics()
+    after, anew = store.changed(body.name, body.changes, running, recreate=body.recreate)
+    before = next(t for t in running if t.name == body.name)
+    if anew:
+        node.delete_topic(body.name, keep_data=True)
+        try:
+            node.create_topic(after)
+        except TidecastError:
+            node.create_topic(before)
+            raise
+    else:
+        node.edit_topic(body.name, {field: getattr(after, field) for field in body.changes})
+    store.put(after)
+    return after
+
+
+def _version() -> str:
+    return str(getattr(tidecast, "__version__", ""))

@@ -1,0 +1,385 @@
+"""The engine process: one node, its admission server, its files in the data directory.
+
+engine.lock   held (flock) while an engine runs; its pid, for the one who finds it taken
+engine.sock   admission
+engine.json   pid, incarnation, version, where counters and recorder lie; removed at a clean stop
+topology.yaml what the engine runs, unless --topology names another file
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Protocol
+
+import msgspec
+
+import tidecast
+from tidecast.api.node import NodeApi
+from tidecast.config.store import TopologyStore
+from tidecast.config.topology import (
+    Topology,
+    default_topology,
+    load_topology,
+    save_topology,
+    topology_path,
+    with_identity,
+    write_atomically,
+)
+from tidecast.engine.admission import AdmissionServer
+from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, TidecastError
+from tidecast.node.access.rights import Guard
+from tidecast.queues.leases.store import LeaseStore
+
+LOCK_NAME, STATE_NAME = "engine.lock", "engine.json"
+LOCK_PATIENCE_S = 0.2
+"""`running_pid` holds the lock for a moment to look: that must not fail an engine that starts."""
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+NodeFactory = Callable[[Topology, Path], NodeApi]
+
+
+class EngineState(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``engine.json`` says; kept after a crash, for `tidecast recorder`."""
+
+    pid: int
+    node_id: int
+    node_name: str
+    incarnation: int
+    version: str
+    counters_path: str
+    recorder_path: str
+    started_ns: int
+    gateway: str = ""
+    """Where remote clients connect to; "" without a gateway."""
+
+
+def read_state(data_dir: Path) -> EngineState | None:
+    """What the last engine of a data directory wrote; None when there is nothing sound."""
+    try:
+        return msgspec.json.decode((data_dir / STATE_NAME).read_bytes(), type=EngineState)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+class EngineLock:
+    """Only one engine runs on a data directory. The kernel drops the lock with the process."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self._path = data_dir / LOCK_NAME
+        self._descriptor = -1
+        self._made: list[Path] = []
+
+    def acquire(self) -> None:
+        """Raises Conflict that names the holder, ConfigError when the directory is no good."""
+        try:
+            self._made = [path for path in (self._path, self._path.parent) if not path.exists()]
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            descriptor = os.open(self._path, flags, 0o600)
+        except OSError as problem:
+            raise ConfigError(
+                f"data directory {self._path.parent}: {problem.strerror}: choose another with "
+                "--data-dir or TIDECAST_DATA_DIR"
+            ) from None
+        if not _lock_within(descriptor, LOCK_PATIENCE_S):
+            pid = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(descriptor)
+            raise Conflict(
+                f"an engine runs on {self._path.parent} already (pid {pid}): stop it with "
+                f"`tidecast down --data-dir {self._path.parent}`, or choose another --data-dir"
+            ) from None
+        if not self._is_at_its_path(descriptor):
+            os.close(descriptor)  # who held it could not start, and took the file along
+            self.acquire()
+            return
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        self._descriptor = descriptor
+
+    def _is_at_its_path(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), self._path.stat())
+        except FileNotFoundError:
+            return False
+
+    def undo(self) -> None:
+        """The engine could not start: let the next one in, and leave nothing new behind."""
+        for path in self._made:
+            with contextlib.suppress(OSError):
+                path.rmdir() if path.is_dir() else path.unlink()
+        self.release()
+
+    def release(self) -> None:
+        """Let the next engine in. Idempotent. The file stays, for the next one."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.ftruncate(descriptor, 0)
+            os.close(descriptor)
+
+
+def _lock_within(descriptor: int, patience_s: float) -> bool:
+    pause = threading.Event()
+    deadline_s = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline_s:
+                return False
+            pause.wait(0.01)
+        else:
+            return True
+
+
+def running_pid(data_dir: Path) -> int | None:
+    """Pid of the engine that holds the data directory's lock, or None. Changes nothing.
+
+    Raises AuthError when the directory is another user's.
+    """
+    try:
+        descriptor = os.open(data_dir / LOCK_NAME, os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:
+        raise AuthError(f"data directory {data_dir}: it belongs to another user") from None
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        text = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
+        return int(text) if text.isdigit() else 0
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def choose_topology(data_dir: Path, path: Path | None) -> tuple[Topology, Path]:
+    """The topology to run and the file it is saved in.
+
+    ``path`` if told, else the data directory's; when it is missing the default one, which an engine
+    that starts saves there.
+    """
+    if path is not None:
+        return load_topology(path), path
+    path = topology_path(data_dir)
+    try:
+        return load_topology(path), path
+    except NotFound:
+        return default_topology(), path
+
+
+class Companion(Protocol):
+    """What runs beside a node for as long as it runs: the control link."""
+
+    def start(self) -> None:
+        """Begin; does not wait for others."""
+
+    def stop(self) -> None:
+        """End. Idempotent."""
+
+
+CompanionFactory = Callable[[NodeApi, TopologyStore], Companion]
+
+
+def make_node(
+    topology: Topology, data_dir: Path, lease_store: LeaseStore | None = None
+) -> NodeApi:  # fmt: skip
+    """A node that is not started yet. ``lease_store``: of the service that it is linked to."""
+    from tidecast.node.node import Node
+
+    return Node(topology, data_dir, lease_store=lease_store)
+
+
+class Engine:
+    """A node that serves clients. `start` makes all of it or nothing; `stop` is idempotent."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        topology: Topology,
+        *,
+        topology_file: Path | None = None,
+        token: str | None = None,
+        gateway: str = "off",
+        node_factory: NodeFactory = make_node,
+        companions: Sequence[CompanionFactory] = (),
+    ) -> None:
+        """``gateway``: HOST:PORT, ``off``, or ``auto``: loopback, on its port or any other."""
+        self.data_dir = data_dir
+        self._gateway = gateway
+        self.node: NodeApi | None = None
+        self._topology = topology
+        self._file = topology_file
+        self._token = token
+        self._factory = node_factory
+        self._companions = companions
+        self._undo = contextlib.ExitStack()
+
+    def start(self) -> EngineState:
+        """Raises Conflict (engine runs already, port in use), ConfigError, SharedMemoryError."""
+        try:
+            return self._start()
+        except OSError as problem:
+            raise explain(problem) from problem
+
+    def _start(self) -> EngineState:
+        with contextlib.ExitStack() as undo:
+            lock = EngineLock(self.data_dir)
+            lock.acquire()
+            undo.callback(lock.release)
+            undo.push(partial(self._undo_failed, lock, self._missing()))
+            node = self._factory(with_identity(self._topology, self.data_dir), self.data_dir)
+            undo.callback(node.stop)
+            node.start()
+            if self._file is not None and not self._file.exists():
+                save_topology(self._topology, self._file)
+            store = TopologyStore(self._topology, self._file)
+            gateway = ""
+            if self._gateway != "off":  # first: an engine that answers here has its gateway
+                from tidecast.gateway.server import open_gateway
+
+                come = bool(self._companions)
+                opened = open_gateway(node, self.data_dir, self._gateway, keys_come=come)
+                undo.callback(opened.stop)
+                gateway = opened.url
+            guard = Guard(node) if self._topology.node.local_keys else None
+            server = AdmissionServer(node, self.data_dir, store, self._token, guard)
+            undo.callback(server.stop)
+            server.start()
+            for make in self._companions:
+                companion = make(node, store)
+                undo.callback(companion.stop)
+                companion.start()
+            state = EngineState(
+                pid=os.getpid(),
+                node_id=node.id,
+                node_name=node.name,
+                incarnation=node.incarnation,
+                version=str(getattr(tidecast, "__version__", "")),
+                counters_path=str(node.counters_path),
+                recorder_path=str(node.recorder_path),
+                started_ns=time.time_ns(),
+                gateway=gateway,
+            )
+            path = self.data_dir / STATE_NAME
+            write_atomically(path, msgspec.json.format(msgspec.json.encode(state)) + b"\n")
+            undo.callback(path.unlink, missing_ok=True)
+            self.node, self._undo = node, undo.pop_all()
+        return state
+
+    def _missing(self) -> list[Path]:
+        """Files that a first start makes and that are not there."""
+        made = [self.data_dir / name for name in ("recorder", "gateway.token")]
+        return [path for path in (*made, self._file) if path is not None and not path.exists()]
+
+    def _undo_failed(self, lock: EngineLock, made: list[Path], kind: object, *_: object) -> None:
+        """A start that failed leaves nothing half-made, a stop all that belongs there."""
+        if kind is None:
+            return
+        for path in made:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        lock.undo()
+
+    def stop(self) -> None:
+        """Clients are told, the node stops, the lock is released."""
+        self._undo.close()
+
+
+def run_engine(
+    data_dir: Path,
+    topology_file: Path | None,
+    *,
+    token: str | None = None,
+    gateway: str = "off",
+    on_ready: Callable[[EngineState, float], None],
+    warm_up: Callable[[], None] = lambda: None,
+    node_factory: NodeFactory = make_node,
+    companions: Sequence[CompanionFactory] = (),
+) -> None:
+    """Run until SIGTERM or SIGINT, in the main thread. Raises TidecastError when it cannot start.
+
+    ``on_ready(state, seconds)`` is called once, when clients can connect.
+    """
+    began_s = time.perf_counter()
+    stopping = threading.Event()
+    ready = False
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        if not ready:
+            raise KeyboardInterrupt
+        stopping.set()
+
+    before = {number: signal.signal(number, on_signal) for number in STOP_SIGNALS}
+    engine: Engine | None = None
+    try:
+        pid = running_pid(data_dir)
+        if pid is not None:  # before minutes of compiling, not after
+            raise Conflict(f"an engine runs on {data_dir} already (pid {pid})")
+        topology, path = choose_topology(data_dir, topology_file)
+        warm_up()
+        engine = Engine(
+            data_dir,
+            topology,
+            topology_file=path,
+            token=token,
+            gateway=gateway,
+            node_factory=node_factory,
+            companions=companions,
+        )
+        state = engine.start()
+        ready = True
+        on_ready(state, time.perf_counter() - began_s)
+        stopping.wait()
+    finally:
+        if engine is not None:
+            engine.stop()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def stop_engine(data_dir: Path, timeout_s: float = 15.0) -> int:
+    """Ask the engine of a data directory to stop and wait until it has. Returns its pid.
+
+    Raises EngineNotRunning, AuthError, Timeout.
+    """
+    from tidecast.errors import EngineNotRunning, Timeout
+
+    pid = running_pid(data_dir)
+    if not pid:
+        raise EngineNotRunning(f"no engine runs on {data_dir}")
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return pid
+    except PermissionError:
+        raise AuthError(f"the engine (pid {pid}) belongs to another user") from None
+    if not _lock_free_within(data_dir, timeout_s):
+        raise Timeout(f"the engine (pid {pid}) did not stop within {timeout_s:g} s")
+    return pid
+
+
+def _lock_free_within(data_dir: Path, timeout_s: float) -> bool:
+    pause = threading.Event()
+    deadline_s = time.monotonic() + timeout_s
+    while running_pid(data_dir) is not None:
+        if time.monotonic() > deadline_s:
+            return False
+        pause.wait(0.02)
+    return True
+
+
+def explain(problem: OSError) -> TidecastError:
+    """An operating-system error at start as what, where and the mend."""
+    where = f" ({problem.filename})" if problem.filename else ""
+    return ConfigError(
+        f"the engine cannot start: {problem.strerror or problem}{where}: `tidecast doctor` looks "
+        "for the cause"
+    )

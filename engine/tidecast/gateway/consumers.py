@@ -1,0 +1,204 @@
+"""One durable consumer of a remote client, at the gateway: its member's ring, carried over.
+
+The client holds a mirror of the ring. Deliveries go there as they lie, acks come here as they
+lie; nothing is decoded, and the puller checks acks as it does any client's. The client gives back
+room in the ring, so what is under way is bounded by the ring, which is its credit in bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tidecast.api.link import ConsumerGrant
+from tidecast.buffers import member_ring as mr
+from tidecast.client.kernels import remote as rk
+from tidecast.client.remote import frames as rf
+from tidecast.client.remote.frames import BadFrame
+from tidecast.client.waiting import Deadline
+from tidecast.errors import TidecastError
+from tidecast.layout import member as lay
+from tidecast.native.mapped import MappedFile
+from tidecast.native.memory import address
+
+if TYPE_CHECKING:
+    from tidecast.gateway.session import RemoteSession
+
+KEEP_S = 5.0
+"""How long a member's place is kept for a client whose connection broke. Then others get what it
+had; a client that comes back later joins anew."""
+RING_BYTES_MAX = 64 << 20
+TAKEN_BACK_MAX = 8192
+"""Positions in one frame."""
+_DELIVERIES_AT = lay.MEMBER_HEADER_BYTES
+_IDLE_S, _FULL_S = 1.0, 0.005
+
+
+class RemoteConsumer:
+    """See the module. All methods run in the gateway's loop."""
+
+    def __init__(self, session: RemoteSession, number: int, grant: ConsumerGrant) -> None:
+        self.number, self.grant = number, grant
+        self._session = session
+        self._file = mr.MemberFile.open(Path(grant.ring_path))
+        self._wakes = MappedFile.open(Path(grant.wakes_path)).array
+        self._state = self._file.client_state()
+        self._told_settled = self._told_moved = 0
+        self._found = np.empty(TAKEN_BACK_MAX, dtype=np.int64)
+        self._task: asyncio.Task[None] | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+
+    @property
+    def opened(self) -> rf.ConsumerOpened:
+        """What the client is told."""
+        grant, file = self.grant, self._file
+        return rf.ConsumerOpened(
+            deliveries_bytes=file.deliveries_bytes, acks_bytes=file.acks_bytes,
+            ack_wait_s=grant.ack_wait_s, max_deliver=grant.max_deliver,
+            dead_letter=grant.dead_letter, lanes=grant.lanes,
+        )  # fmt: skip
+
+    @property
+    def _sent(self) -> int:
+        return int(self._state[mr.K_POSITION])
+
+    @_sent.setter
+    def _sent(self, position: int) -> None:
+        self._state[mr.K_POSITION] = position
+
+    # --- coming and going -------------------------------------------------------------------------
+
+    def resume(self, received: int) -> int:
+        """Deliver from ``received`` on; up to where there are acks. Raises BadFrame."""
+        ring = self._file.array
+        released, delivered = (
+            rk.word(ring, lay.MEM_RELEASED_AT),
+            rk.word(ring, lay.MEM_DELIVERED_AT),
+        )
+        if not released <= received <= delivered:
+            raise BadFrame(
+                f"consumer {self.number}: received {received}: allowed {released} to {delivered}"
+            )
+        self.pause(None)
+        self._sent = received
+        self._told_settled, self._told_moved = 0, -1
+        self._task = asyncio.create_task(self._run())
+        return int(rk.word(ring, lay.MEM_ACKED_AT))
+
+    def pause(self, keep_s: float | None) -> None:
+        """The client is gone; after ``keep_s`` (None: never) the member leaves."""
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        if self._expiry is not None:
+            self._expiry.cancel()
+            self._expiry = None
+        if keep_s is not None:
+            loop = asyncio.get_running_loop()
+            self._expiry = loop.call_later(keep_s, self._session.give_up, self)
+
+    async def close(self) -> None:
+        """Leave the subscription; what was acked counts."""
+        self.pause(None)
+        link = self._session.connection.link
+        with contextlib.suppress(TidecastError):
+            await asyncio.to_thread(link.close_consumer, self.grant.consumer_id)
+
+    # --- deliveries -------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        connection = self._session.connection
+        while True:
+            if not await self._forward():
+                pause_s = _FULL_S if self._acks_wait else _IDLE_S
+                await connection.sleep(self._arm, Deadline(None), pause_s)
+
+    def _arm(self) -> bool:
+        ring = self._file.array
+        if mr.arm_client(ring, self._state) and not self._file.detached:
+            return False
+        return bool(rk.word(ring, lay.MEM_MOVED_AT) == self._told_moved)
+
+    @property
+    def _acks_wait(self) -> bool:
+        """The client may have no room for acks until it is told what was settled."""
+        acked = rk.word(self._file.array, lay.MEM_ACKED_AT)
+        return bool(acked - self._told_settled > self._file.acks_bytes // 2)
+
+    async def _forward(self) -> bool:
+        """Send what is there. False: nothing was."""
+        for told in self.taken_back():
+            await self._session.send(told)
+        ring = self._file.array
+        delivered = rk.word(ring, lay.MEM_DELIVERED_AT)
+        settled = int(rk.word(ring, lay.MEM_SETTLED_AT))
+        if self._sent == delivered:
+            if not (self._acks_wait and settled > self._told_settled):
+                return False
+            await self._send(0, settled, more=False)
+        while self._sent < delivered:
+            n = min(rf.DELIVERED_BYTES, delivered - self._sent)
+            await self._send(n, settled, more=self._sent + n < delivered)
+        return True
+
+    def taken_back(self) -> list[rf.TakenBack]:
+        """Which frames that were sent a seek took back; nothing, if that was told.
+
+        That there was a seek is told even if there are none: what a client keeps may be of before.
+        """
+        ring, found = self._file.array, []
+        moved = int(rk.word(ring, lay.MEM_MOVED_AT))
+        first, n = int(rk.word(ring, lay.MEM_RELEASED_AT)), TAKEN_BACK_MAX
+        while moved != self._told_moved and n == TAKEN_BACK_MAX:
+            n, first = rk.taken_back(
+                ring, self._file.deliveries_bytes, first, self._sent, self._found
+            )
+            positions = self._found[:n].tolist()
+            found.append(rf.TakenBack(number=self.number, positions=positions))
+        self._told_moved = moved
+        return found
+
+    async def _send(self, n: int, settled: int, *, more: bool) -> None:
+        ring, size, position = self._file.array, self._file.deliveries_bytes, self._sent
+        body = np.empty(n, dtype=np.uint8)
+        rk.mirror_out(ring, _DELIVERIES_AT, size, position, body)
+        self._sent, self._told_settled = position + n, settled
+        await self._session.send(
+            rf.Delivered(number=self.number, position=position, settled=settled, more=more), body
+        )
+
+    # --- acks -------------------------------------------------------------------------------------
+
+    def settle(self, frame: rf.Settle, body: memoryview) -> None:
+        """Take what the client acked, took and gave back. Raises BadFrame."""
+        ring, n = self._file.array, body.nbytes
+        acked, settled = rk.word(ring, lay.MEM_ACKED_AT), rk.word(ring, lay.MEM_SETTLED_AT)
+        room = self._file.acks_bytes - (acked - settled)
+        if frame.position != acked or n % 8 or n > room:
+            raise BadFrame(
+                f"consumer {self.number}: {n} bytes of acks at {frame.position}: due is {acked}, "
+                f"with {room} bytes of room"
+            )
+        released = rk.word(ring, lay.MEM_RELEASED_AT)
+        if not released <= frame.released <= self._sent or frame.released % 8:
+            raise BadFrame(
+                f"consumer {self.number}: released {frame.released}: {released} to {self._sent}"
+            )
+        if frame.taken > self._sent:
+            raise BadFrame(f"consumer {self.number}: taken {frame.taken}: at most {self._sent}")
+        if n:
+            data, size = np.frombuffer(body, dtype=np.uint8), self._file.acks_bytes
+            base = _DELIVERIES_AT + self._file.deliveries_bytes
+            rk.mirror_in(ring, base, size, acked, address(data), n)
+            rk.set_word(ring, lay.MEM_ACKED_AT, acked + n)
+        if frame.taken > rk.word(ring, lay.MEM_TAKEN_AT):
+            rk.set_word(ring, lay.MEM_TAKEN_AT, frame.taken)
+        rk.set_word(ring, lay.MEM_RELEASED_AT, frame.released)
+        bells = self._session.connection.link.bells
+        mr.wake_member(self._wakes, bells, self.grant.member)
+        if self._acks_wait:
+            self._session.connection.bell.ring()  # look for what was settled, soon and again

@@ -1,0 +1,208 @@
+"""Reading durable queues over the gateway: ranges of the log, as whole encoded batches.
+
+For jobs that keep their own positions (Spark). It reads the segment files, beside the engine, as a
+reader on this host does; nothing of the engine waits for it. A key needs `read_payloads`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+
+from tidecast.access import Access
+from tidecast.api.frames.socket import failure_of
+from tidecast.client.remote import frames as rf
+from tidecast.client.remote import log_frames as lf
+from tidecast.client.remote.frames import BadFrame
+from tidecast.config.topology import TOPIC_NAME
+from tidecast.errors import NotFound, StorageError, TidecastError
+from tidecast.log.files import queue_directory
+from tidecast.log.queue_files import QueueFiles, queues_of, topics_of
+from tidecast.log.range_scan import RangeScan, Wanted
+from tidecast.log.select import W_AT, keep_listed
+from tidecast.queues.mapper import hash_of
+
+READERS_MAX = 256
+RIGHT = "read_payloads"
+BLOCK_BYTES = 1 << 20
+END_S = 1.0
+
+
+class LogReader:
+    """One connection. All methods run in the gateway's loop; files are read in its threads."""
+
+    def __init__(
+        self, socket: ServerConnection, data_dir: Path, access: Access, digest: str, *,
+        denied: Callable[[str, str], None], sent: Callable[[int], None],
+    ) -> None:  # fmt: skip
+        """``denied(right, topic)``, ``sent(n_bytes)``: what is counted and told."""
+        self.access, self.digest = access, digest
+        self._socket, self._data_dir = socket, data_dir
+        self._denied, self._sent = denied, sent
+        self._files: dict[tuple[str, int], QueueFiles] = {}
+        self._credit, self._credited = 0, asyncio.Event()
+        self._reading: asyncio.Task[None] | None = None
+
+    async def serve(self) -> None:
+        """Answer until the reader goes. Raises BadFrame."""
+        await self._send(lf.Ready())
+        try:
+            async for data in self._socket:
+                frame = lf.from_reader(data)
+                if isinstance(frame, lf.Credit):
+                    self._credit = min(self._credit + frame.n_bytes, lf.CREDIT_BYTES_MAX)
+                    self._credited.set()
+                elif isinstance(frame, lf.Read):
+                    await self._begin(frame)
+                else:
+                    await self._answer(frame)
+        finally:
+            if self._reading is not None:
+                self._reading.cancel()
+
+    async def end(self, reason: str) -> None:
+        """Tell the reader why, and close."""
+        with contextlib.suppress(ConnectionClosed, TimeoutError):
+            async with asyncio.timeout(END_S):
+                await self._send(rf.Goodbye(reason=reason))
+                await self._socket.close()
+        self._socket.transport.abort()  # it does not read
+
+    async def _send(self, frame: rf.Frame, body: Any = None) -> None:
+        await self._socket.send(rf.encode(frame, body))
+
+    # --- questions --------------------------------------------------------------------------------
+
+    def _need(self, topic: str) -> None:
+        if not TOPIC_NAME.fullmatch(topic):
+            raise NotFound(f"topic {topic!r}: no such topic")
+        if not self.access.may(RIGHT, topic):
+            self._denied(RIGHT, topic)
+            self.access.need(RIGHT, topic)
+
+    async def _answer(self, frame: Any) -> None:
+        try:
+            if not isinstance(frame, lf.Topics):
+                self._need(frame.topic)
+            result = await asyncio.to_thread(self._result, frame)
+        except TidecastError as problem:
+            await self._send(lf.Answer(id=frame.id, failure=failure_of(problem)))
+        except OSError as problem:
+            await self._send(lf.Answer(id=frame.id, failure=failure_of(_storage(problem))))
+        else:
+            await self._send(lf.Answer(id=frame.id, result=rf.result_of(result)))
+
+    def _result(self, frame: Any) -> Any:
+        match frame:
+            case lf.Topics():
+                return [t for t in topics_of(self._data_dir) if self.access.may(RIGHT, t)]
+            case lf.Bounds():
+                return self._bounds(frame.topic)
+            case lf.AtTime():
+                return self._queue(frame.topic, frame.queue).token_at_time(frame.time_ns)
+            case lf.Cuts():
+                queue = self._queue(frame.topic, frame.queue)
+                return queue.cuts(frame.start, frame.end, frame.parts, frame.part_bytes_min)
+
+    def _bounds(self, topic: str) -> list[tuple[int, int, int]]:
+        queues = queues_of(self._data_dir, topic)
+        if not queues:
+            raise NotFound(f"topic {topic!r}: no durable topic at this gateway")
+        files = [self._queue(topic, queue) for queue in queues]
+        return [(one.queue, one.earliest_token(), one.end_token()) for one in files]
+
+    def _queue(self, topic: str, queue: int) -> QueueFiles:
+        key = (topic, queue)
+        if key not in self._files:
+            if queue not in queues_of(self._data_dir, topic):
+                raise NotFound(f"{topic}/{queue}: no such queue at this gateway")
+            self._files[key] = QueueFiles(self._data_dir, topic, queue)
+        return self._files[key]
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    async def _begin(self, frame: lf.Read) -> None:
+        if self._reading is not None and not self._reading.done():
+            raise BadFrame("a second read while one is under way: open another connection")
+        self._credit = frame.credit
+        self._reading = asyncio.create_task(self._read(frame))
+
+    async def _read(self, frame: lf.Read) -> None:
+        try:
+            self._need(frame.range.topic)
+            token = await self._send_range(frame.range)
+        except TidecastError as problem:
+            answer = lf.Answer(id=frame.id, failure=failure_of(problem))
+        except OSError as problem:
+            answer = lf.Answer(id=frame.id, failure=failure_of(_storage(problem)))
+        except ConnectionClosed:
+            return
+        else:
+            answer = lf.Answer(id=frame.id, result=rf.result_of(token))
+        with contextlib.suppress(ConnectionClosed):
+            await self._send(answer)
+
+    async def _send_range(self, asked: lf.Range) -> int:
+        missing: deque[lf.Missing] = deque()
+        scan = RangeScan(
+            queue_directory(self._data_dir, asked.topic, asked.queue), asked.topic, asked.queue,
+            _wanted(asked), skip_corrupt=asked.skip_corrupt, block_bytes=BLOCK_BYTES,
+            fail_on_data_loss=asked.fail_on_data_loss,
+            tell=lambda what, about: missing.append(lf.Missing(what=what, about=about)),
+        )  # fmt: skip
+        blocks = iter(scan)
+        while True:
+            body = await asyncio.to_thread(_next_body, scan, blocks)
+            while missing:
+                await self._send(missing.popleft())
+            if body is None:
+                return scan.token
+            await self._send_pieces(body, scan.token)
+
+    async def _send_pieces(self, body: np.ndarray, token: int) -> None:
+        at = 0
+        while True:
+            end = min(at + lf.PIECE_BYTES_MAX, body.size)
+            while self._credit <= 0:
+                self._credited.clear()
+                await self._credited.wait()
+            self._credit -= end - at
+            self._sent(end - at)
+            await self._send(lf.Piece(next=token, more=end < body.size), body[at:end])
+            at = end
+            if at == body.size:
+                return
+
+
+def _wanted(asked: lf.Range) -> Wanted:
+    return Wanted(
+        token_min=asked.start, token_end=asked.end, time_min_ns=asked.time_min_ns,
+        time_end_ns=asked.time_end_ns, keys=asked.keys, key_null=asked.key_null,
+        key_hashes=tuple(hash_of(key) for key in asked.keys or ()),
+    )  # fmt: skip
+
+
+def _next_body(
+    scan: RangeScan, blocks: Iterator[tuple[np.ndarray, int]]
+) -> np.ndarray | None:  # fmt: skip
+    """The wanted batches of the next block; None: there is no more."""
+    found = next(blocks, None)
+    if found is None:
+        return None
+    block, n = found
+    end = int(scan.selector.w[W_AT])
+    out = np.empty(end, dtype=np.uint8)
+    return out[: keep_listed(block, 0, end, scan.selector.rows, n, out)]
+
+
+def _storage(problem: OSError) -> StorageError:
+    return StorageError(f"cannot read the log: {problem}", problem.errno or errno.EIO)

@@ -1,0 +1,392 @@
+"""The gateway: remote clients over websockets, for hosts without an engine. See docs/GATEWAY.md.
+
+One thread with an event loop of its own. Who connects shows a token in the HTTP handshake: the
+engine's own, or a key's secret. Only hashes are kept; the engine's is compared in constant time.
+Tokens are never logged. Browsers are refused: whoever sends an Origin is one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import http
+import ipaddress
+import logging
+import os
+import secrets
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+from tidecast.access import EVERYTHING, Access, digest_of
+from tidecast.api.link import Link
+from tidecast.client.aio import Connection
+from tidecast.client.remote import frames as rf
+from tidecast.client.remote import log_frames as lf
+from tidecast.client.remote.frames import BadFrame
+from tidecast.errors import AuthError, ConfigError, Conflict, TidecastError
+from tidecast.events import AccessDenied, Event
+from tidecast.gateway.consumers import KEEP_S
+from tidecast.gateway.log import READERS_MAX, LogReader
+from tidecast.gateway.session import RemoteSession
+from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter
+
+PORT = 7400
+HOST = "127.0.0.1"
+TOKEN_NAME = "gateway.token"
+TOKEN_BYTES_MIN = 16
+CLIENTS_MAX = 64
+RESUME_S = 30.0
+HELLO_TIMEOUT_S = 10.0
+START_TIMEOUT_S = 30.0
+KEYS_CHECKED_S = 0.5
+"""How soon a key that was revoked or has expired ends its sessions."""
+POLICY_VIOLATION = 1008
+
+_log = logging.getLogger("tidecast.gateway")
+_silent = logging.getLogger("tidecast.gateway.websockets")
+"""The library logs handshakes with their headers at DEBUG: those hold tokens."""
+_silent.disabled = True
+
+
+def token_of(data_dir: Path) -> str:
+    """The token in the data directory; made when there is none, for this user alone (0600)."""
+    path = data_dir / TOKEN_NAME
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_mode & 0o077:
+            raise ConfigError(f"{path}: others may read it: chmod 600 {path}")
+        token = path.read_text("ascii", "replace").strip()
+        if len(token) < TOKEN_BYTES_MIN or not token.isprintable():
+            raise ConfigError(
+                f"{path}: a token has at least {TOKEN_BYTES_MIN} printable characters: remove the "
+                "file, and the next start makes a new one"
+            )
+        return token
+    token = secrets.token_urlsafe(32)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(token + "\n")
+    return token
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """Host and port of ``HOST:PORT``, ``[::1]:PORT``, ``:PORT`` (loopback). Raises ConfigError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or not 0 <= int(port) <= 65535:
+        raise ConfigError(f"gateway: {text!r}: allowed are HOST:PORT, and :PORT for loopback")
+    return host.strip("[]") or HOST, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Is this an address of this host alone?"""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _no_key(digest: str) -> Access | None:
+    del digest
+    return None
+
+
+class Gateway:
+    """Serves remote clients. ``make_link`` attaches one, by name, to the node.
+
+    ``find_key``: what the key with this hash may do. ``counters``: the gateway's row. ``tell``: to
+    whom events go. ``data_dir``: where the logs are that may be read.
+    """
+
+    def __init__(
+        self, make_link: Callable[[str], Link], token: str, *, host: str = HOST, port: int = PORT,
+        resume_s: float = RESUME_S, keep_s: float = KEEP_S, clients_max: int = CLIENTS_MAX,
+        find_key: Callable[[str], Access | None] = _no_key,
+        counters: np.ndarray[Any, np.dtype[np.int64]] | None = None,
+        tell: Callable[[Event], None] | None = None, data_dir: Path | None = None,
+    ) -> None:  # fmt: skip
+        self._data_dir, self._readers = data_dir, set[LogReader]()
+        self._make_link, self._digest = make_link, digest_of(token)
+        self._find_key, self._tell = find_key, tell
+        self.counters = np.zeros(len(GatewayCounter), np.int64) if counters is None else counters
+        self._shown: weakref.WeakKeyDictionary[ServerConnection, str] = weakref.WeakKeyDictionary()
+        """Hashes of the tokens that connections showed."""
+        self.host, self.port = host, port
+        self._resume_s, self._keep_s, self._clients_max = resume_s, keep_s, clients_max
+        self._sessions: dict[str, RemoteSession] = {}
+        self._expiries: dict[str, asyncio.TimerHandle] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._ready = threading.Event()
+        self._problem: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="tidecast-gateway", daemon=True)
+
+    @property
+    def url(self) -> str:
+        """What a client connects to."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"tidecast://{host}:{self.port}"
+
+    def start(self) -> None:
+        """Listen. Raises ConfigError when the address is taken or not ours."""
+        self._thread.start()
+        if not self._ready.wait(START_TIMEOUT_S):
+            raise ConfigError(f"gateway: {self.host}:{self.port}: it did not start in time")
+        if isinstance(self._problem, OSError):
+            raise ConfigError(
+                f"gateway: {self.host}:{self.port}: {self._problem.strerror or self._problem}: "
+                "choose another with --gateway HOST:PORT, or --gateway off"
+            ) from self._problem
+        if self._problem is not None:
+            raise self._problem
+
+    def stop(self) -> None:
+        """Tell the clients, end their sessions. Idempotent."""
+        if self._loop is not None and self._stopping is not None and self._thread.is_alive():
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._stopping.set)
+        if self._thread.is_alive():
+            self._thread.join(START_TIMEOUT_S)
+
+    def stats(self) -> dict[str, Any]:
+        """Counts of the gateway and of each session, without anything secret."""
+        sessions = [
+            {
+                "name": each.name, "key": each.access.name, "connected": each.connected,
+                **each.counts,
+            }
+            for each in list(self._sessions.values())
+        ]  # fmt: skip
+        return {**self.counts, "sessions": sessions}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The counters, by name."""
+        return {each.name.lower(): int(self.counters[each]) for each in GatewayCounter}
+
+    def _count(self, what: GatewayCounter, n: int = 1) -> None:
+        self.counters[what] += n
+
+    # --- the loop's thread ------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except Exception as problem:  # noqa: BLE001 - handed to whoever waits in `start`
+            self._problem = problem
+        finally:
+            self._ready.set()
+
+    async def _main(self) -> None:
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        server = await serve(
+            self._handle, self.host, self.port, process_request=self._admit, origins=[None],
+            compression=None, max_size=rf.FRAME_BYTES_MAX, max_queue=4, logger=_silent,
+            server_header=None, close_timeout=2, open_timeout=HELLO_TIMEOUT_S,
+        )  # fmt: skip
+        self.port = _port_of(server)
+        self._ready.set()
+        checking = asyncio.create_task(self._check_keys())
+        try:
+            await self._stopping.wait()
+        finally:
+            checking.cancel()
+            server.close(close_connections=False)
+            goodbye = rf.Goodbye(reason="the engine stops")
+            sessions = list(self._sessions.values())
+            await asyncio.gather(*(each.end(goodbye.reason) for each in list(self._readers)))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    await asyncio.gather(*(each.send(goodbye) for each in sessions))
+            await asyncio.gather(*(self._end(each) for each in sessions))
+
+    def _access(self, digest: str) -> Access | None:
+        if hmac.compare_digest(digest, self._digest):
+            return EVERYTHING
+        return self._find_key(digest)
+
+    def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
+        """Refuse who has no token, before there is a websocket."""
+        given = request.headers.get("Authorization", "")
+        scheme, _, token = given.partition(" ")
+        digest = digest_of(token.strip())
+        if scheme.lower() != "bearer" or self._access(digest) is None:
+            self._count(GatewayCounter.REFUSED)
+            self._say_denied("", str((connection.remote_address or [""])[0]), "connect", "")
+            return connection.respond(http.HTTPStatus.UNAUTHORIZED, "wrong or missing token\n")
+        if request.path != rf.PATH and (request.path != lf.PATH or self._data_dir is None):
+            return connection.respond(http.HTTPStatus.NOT_FOUND, f"this gateway is at {rf.PATH}\n")
+        self._shown[connection] = digest
+        return None
+
+    def _denied(self, session: RemoteSession, right: str, topic: str) -> None:
+        self._count(GatewayCounter.DENIED)
+        self._say_denied(session.access.name, session.name, right, topic)
+
+    def _say_denied(self, key: str, client: str, right: str, topic: str) -> None:
+        _log.warning("gateway: %s (key %s) was denied %s on %s", client, key, right, topic)
+        if self._tell is not None:
+            self._tell(AccessDenied(key=key, client=client, right=right, topic=topic))
+
+    async def _check_keys(self) -> None:
+        """End sessions whose key is revoked, was changed or has expired."""
+        while True:
+            await asyncio.sleep(KEYS_CHECKED_S)
+            for session in list(self._sessions.values()):
+                if session.access != self._access(session.digest):
+                    self._count(GatewayCounter.KEYS_ENDED)
+                    await session.send(rf.Goodbye(reason="the key was revoked or changed"))
+                    await self._end(session)
+            for reader in list(self._readers):
+                if reader.access != self._access(reader.digest):
+                    self._count(GatewayCounter.KEYS_ENDED)
+                    await reader.end("the key was revoked or changed")
+
+    async def _read_logs(self, socket: ServerConnection) -> None:
+        digest = self._shown[socket]
+        access = self._access(digest)
+        if access is None:
+            raise AuthError("the key is not valid any more")
+        if len(self._readers) >= READERS_MAX:
+            raise Conflict(f"a gateway serves at most {READERS_MAX} readers of logs")
+        assert self._data_dir is not None
+
+        def denied(right: str, topic: str) -> None:
+            self._count(GatewayCounter.DENIED)
+            self._say_denied(access.name, "a reader of logs", right, topic)
+
+        reader = LogReader(
+            socket, self._data_dir, access, digest, denied=denied,
+            sent=lambda n: self._count(GatewayCounter.BYTES_OUT, n),
+        )  # fmt: skip
+        self._readers.add(reader)
+        try:
+            await reader.serve()
+        finally:
+            self._readers.discard(reader)
+
+    async def _handle(self, socket: ServerConnection) -> None:
+        self._count(GatewayCounter.CONNECTIONS)
+        try:
+            if socket.request is not None and socket.request.path == lf.PATH:
+                await self._read_logs(socket)
+                return
+            async with asyncio.timeout(HELLO_TIMEOUT_S):
+                data = await socket.recv()
+            hello, _ = rf.from_client(data)
+            if not isinstance(hello, rf.Hello) or hello.protocol != rf.PROTOCOL_VERSION:
+                raise BadFrame(f"no Hello of protocol {rf.PROTOCOL_VERSION}")
+            session, resumed = await self._session_of(hello, self._shown[socket])
+            self._count(GatewayCounter.RESUMED, resumed)
+            done = False
+            try:
+                done = await session.serve(socket, resumed=resumed)
+            finally:
+                self._left(session, done)
+        except (BadFrame, TidecastError, TimeoutError) as problem:
+            self._count(GatewayCounter.BAD_FRAMES, isinstance(problem, BadFrame))
+            _log.warning("gateway: a client was disconnected: %s", problem)
+            with contextlib.suppress(ConnectionClosed):
+                await socket.send(rf.encode(rf.Goodbye(reason=str(problem) or "too slow")))
+            await socket.close(POLICY_VIOLATION)
+        except ConnectionClosed:
+            return
+
+    async def _session_of(self, hello: rf.Hello, digest: str) -> tuple[RemoteSession, bool]:
+        access, session = self._access(digest), self._sessions.get(hello.session)
+        if access is None:
+            raise AuthError("the key is not valid any more")
+        if (
+            session is not None
+            and session.digest == digest
+            and hmac.compare_digest(session.key.encode(), hello.key.encode())
+        ):
+            expiry = self._expiries.pop(session.id, None)
+            if expiry is not None:
+                expiry.cancel()
+            return session, True
+        if len(self._sessions) >= self._clients_max:
+            raise Conflict(f"a gateway serves at most {self._clients_max} remote clients")
+        name = f"remote {hello.name[: rf.NAME_MAX]}".strip()
+        link = await asyncio.to_thread(self._make_link, name)
+        session = RemoteSession(
+            Connection(link, name), name, access, digest, keep_s=self._keep_s,
+            counters=self.counters, denied=self._denied,
+        )  # fmt: skip
+        self._sessions[session.id] = session
+        self.counters[GatewayCounter.SESSIONS] = len(self._sessions)
+        return session, False
+
+    def _left(self, session: RemoteSession, done: bool) -> None:
+        """Its connection ended: the session waits for it to come back, or ends."""
+        if session.connected or session.ended:
+            return  # taken over
+        assert self._loop is not None
+        delay_s = 0.0 if done else self._resume_s
+        self._expiries[session.id] = self._loop.call_later(delay_s, self._expire, session, done)
+
+    def _expire(self, session: RemoteSession, done: bool) -> None:
+        self._expiries.pop(session.id, None)
+        if session.connected:  # it came back while its old connection ended
+            return
+        self._count(GatewayCounter.EXPIRED, not done)
+        task = asyncio.create_task(self._end(session))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end(self, session: RemoteSession) -> None:
+        self._sessions.pop(session.id, None)
+        self.counters[GatewayCounter.SESSIONS] = len(self._sessions)
+        expiry = self._expiries.pop(session.id, None)
+        if expiry is not None:
+            expiry.cancel()
+        await session.end()
+
+
+def open_gateway(node: Any, data_dir: Path, where: str, *, keys_come: bool = False) -> Gateway:
+    """A gateway to a node of this process, listening. Raises ConfigError.
+
+    ``where``: HOST:PORT, or ``auto``: loopback, on PORT, or on any free port when that is taken.
+    ``keys_come``: a control service tells keys. Without any, only loopback is listened on.
+    """
+    from tidecast.embedded import EmbeddedLink
+
+    def make_link(name: str) -> Link:
+        link: Any = EmbeddedLink(node, name, owns_node=False)
+        return cast("Link", link)
+
+    host, port = address_of(where) if where != "auto" else (HOST, PORT)
+    if not (is_loopback(host) or keys_come or node.keys):
+        raise ConfigError(
+            f"gateway: {where}: it would be reached from other hosts, and there are no keys to "
+            "check their clients with: make one (tidecast key new NAME --allow 'publish:orders.*')"
+            " and put it into the topology file under keys, or connect the engine to a control "
+            "service; or listen on 127.0.0.1"
+        )
+    row = node.counters.allocate(ROW_GATEWAY, "gateway", where)
+    made: dict[str, Any] = {
+        "find_key": node.keys.find, "counters": node.counters.values[row], "tell": node.tell_all,
+        "data_dir": data_dir,
+    }  # fmt: skip
+    token = token_of(data_dir)
+    try:
+        gateway = Gateway(make_link, token, host=host, port=port, **made)
+        gateway.start()
+    except ConfigError:
+        if where != "auto":
+            raise
+        gateway = Gateway(make_link, token, port=0, **made)
+        gateway.start()
+    return gateway
+
+
+def _port_of(server: Server) -> int:
+    return int(next(iter(server.sockets)).getsockname()[1])

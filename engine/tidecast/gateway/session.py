@@ -1,0 +1,531 @@
+"""One remote client at the gateway: its publications, its subscriptions, and their limits.
+
+The session outlives its connection for a while: publications stay open, with what they hold, so
+that a client that comes back goes on where it was. Durable consumers keep their place for some
+seconds. Subscriptions end with the connection: a client that is not there must not hold a
+publisher back. It is told what it missed when it subscribes anew.
+
+Nothing here grows without a limit. A client that reads slowly has no credit; then its subscription
+reads no more, and the topic's flow control treats it as any slow subscriber.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ConnectionClosed
+
+from tidecast.access import Access
+from tidecast.api.frames.socket import failure_of
+from tidecast.api.start import Earliest, Latest
+from tidecast.buffers import reader as rd
+from tidecast.client.aio import Connection, Publisher, Subscription
+from tidecast.client.core.image import BATCH_MESSAGES_MAX, Image
+from tidecast.client.core.message import Batch
+from tidecast.client.core.subscription import News
+from tidecast.client.kernels import ports
+from tidecast.client.remote import frames as rf
+from tidecast.client.remote.frames import BadFrame, Frame
+from tidecast.client.waiting import Deadline
+from tidecast.errors import ConfigError, Conflict, NotFound, TidecastError
+from tidecast.events import (
+    AccessDenied,
+    ConsumerExpelled,
+    Gap,
+    ImageAvailable,
+    ImageGone,
+    SubscriptionEnded,
+)
+from tidecast.gateway.consumers import RING_BYTES_MAX, RemoteConsumer
+from tidecast.gateway.publications import RemotePublication
+from tidecast.layout import packet as wire
+from tidecast.layout.counters import GatewayCounter
+from tidecast.node.access import rights
+
+PUBLICATIONS_MAX, SUBSCRIPTIONS_MAX, CONSUMERS_MAX = 256, 256, 64
+OUTBOX_MAX, REFUSED_MAX = 10_000, 10_000
+_PER_MESSAGE = wire.PACKET_HEADER_BYTES + wire.MESSAGE_HEADER_BYTES
+
+
+class _News(Exception):
+    """Ends a wait: the client must hear of an image before the next batch."""
+
+
+class _Relay(Subscription):
+    """A subscription that notes in order what happens to its images: new, gap, ended."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.news: deque[tuple[str, Image, Any]] = deque()
+        self.current: Image | None = None
+
+    async def take(self) -> Batch | None:
+        """The next batch, of image ``current``; None at the end. Raises _News."""
+        return await self._wait_batch(BATCH_MESSAGES_MAX, Deadline(None))
+
+    def settle(self) -> None:
+        """Find the images that are there."""
+        self._connection.pump()
+        self._settle()
+
+    def step(self, limit: int) -> Batch | None:
+        if self.news:
+            raise _News
+        batch = super().step(limit)
+        if batch is None and self.news:
+            raise _News
+        self.current = self._held if batch is not None else None
+        return batch
+
+    def _take_in(self, event: News) -> None:
+        n = len(self._images)
+        super()._take_in(event)
+        if len(self._images) > n:
+            image = self._images[-1]
+            self.news.append(("opened", image, (int(image.port[rd.R_SEQ]), _offset(image))))
+
+    def _on_gap(self, image: Image, gap: Gap) -> None:
+        self.news.append(("gap", image, gap))
+
+    def _drop(self, image: Image) -> None:
+        super()._drop(image)
+        self.news.append(("ended", image, image.gone))
+
+
+def _offset(image: Image) -> int:
+    return int(image.port[rd.R_AT])
+
+
+class _Subscription:
+    """A remote subscriber: batches of its images, as far as its credit goes."""
+
+    def __init__(self, session: RemoteSession, number: int, relay: _Relay, credit: int) -> None:
+        self.number, self.relay = number, relay
+        self._session, self._credit = session, credit
+        self._credited = asyncio.Event()
+        self._images: dict[int, int] = {}
+        self.task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin to deliver."""
+        self.task = asyncio.create_task(self._run())
+
+    def add_credit(self, n_bytes: int) -> None:
+        """The client has room for more."""
+        if n_bytes <= 0:
+            raise BadFrame(f"credit: {n_bytes}: more than 0")
+        self._credit = min(self._credit + n_bytes, rf.CREDIT_BYTES_MAX)
+        self._credited.set()
+
+    async def _run(self) -> None:
+        relay = self.relay
+        try:
+            while True:
+                batch = None
+                with contextlib.suppress(_News):
+                    batch = await relay.take()
+                    if batch is None:
+                        return
+                for frame in self.news():
+                    await self._session.send(frame)
+                if batch is not None:
+                    await self._deliver(batch)
+        except TidecastError as problem:
+            await self._session.send(
+                rf.Ended(number=self.number, publication=False, failure=failure_of(problem))
+            )
+
+    def news(self) -> Iterator[Frame]:
+        """What happened to images."""
+        while self.relay.news:
+            what, image, about = self.relay.news.popleft()
+            if what == "opened":
+                number = self._images[id(image)] = self._session.next_image()
+                seq, at = about
+                yield rf.ImageOpened(
+                    number=self.number, image=number, topic=image.topic, node=image.node,
+                    session=image.session, reliability=image.reliability, seq=seq, at=at,
+                )  # fmt: skip
+                continue
+            number = self._images.get(id(image), 0)
+            if what == "gap":
+                yield self._gap(number, about.first, about.end, about.reason)
+            else:
+                self._images.pop(id(image), None)
+                yield rf.ImageEnded(number=self.number, image=number, reason=str(about))
+
+    def _gap(self, image: int, first: int, end: int, reason: str) -> rf.GapTold:
+        self._session.count("gaps")
+        return rf.GapTold(number=self.number, image=image, first=first, end=end, reason=reason)
+
+    async def _deliver(self, batch: Batch) -> None:
+        image = self.relay.current
+        assert image is not None
+        number = self._images[id(image)]
+        memory, columns, rows, n = batch.parts
+        for first, end, mixed, body in rf.bodies(memory, columns, rows, n):
+            seq, at = int(image.port[rd.R_SEQ]), _offset(image)
+            if not image.whole():
+                gone = int(ports.forget(image.port))
+                await self._session.send(self._gap(number, gone, seq, "lapped"))
+                return
+            if not body.size:
+                await self._session.send(self._gap(number, seq - 1, seq, "too large for a gateway"))
+                continue
+            while self._credit <= 0:
+                self._credited.clear()
+                self._session.count("credit_waits")
+                await self._credited.wait()
+            self._credit -= body.size
+            self._session.count("messages_out", end - first)
+            await self._session.send(
+                rf.Deliver(
+                    number=self.number, image=number, n=end - first, mixed=mixed,
+                    seq=seq if end == n else -1, at=at,
+                ),
+                body,
+            )  # fmt: skip
+
+    async def close(self) -> None:
+        """End it at once."""
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.gather(self.task, return_exceptions=True)
+        with contextlib.suppress(TidecastError):
+            await self.relay.close()
+
+
+class RemoteSession:
+    """See the module. All methods run in the gateway's loop."""
+
+    def __init__(
+        self, connection: Connection, name: str, access: Access, digest: str, *, keep_s: float,
+        counters: np.ndarray[Any, np.dtype[np.int64]],
+        denied: Callable[[RemoteSession, str, str], None],
+    ) -> None:  # fmt: skip
+        self.connection, self.name, self.keep_s = connection, name, keep_s
+        self.access, self.digest = access, digest
+        """What its key may do, and the hash of its token."""
+        self._counters, self._denied = counters, denied
+        self.id, self.key = secrets.token_hex(8), secrets.token_hex(16)
+        self.queued_bytes = 0
+        self.counts = dict.fromkeys(
+            ("messages_in", "messages_out", "bytes_in", "bytes_out", "gaps", "credit_waits",
+             "consumers_given_up", "resumed"), 0,
+        )  # fmt: skip
+        self._socket: ServerConnection | None = None
+        self._free = asyncio.Lock()
+        self._publications: dict[int, RemotePublication] = {}
+        self._subscriptions: dict[int, _Subscription] = {}
+        self._consumers: dict[int, RemoteConsumer] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._refused: set[int] = set()
+        """Publications that could not be opened."""
+        self._outbox: deque[Frame] = deque()
+        self._posted = asyncio.Event()
+        self._image = 0
+        self.ended = False
+
+    @property
+    def connected(self) -> bool:
+        """A client is there."""
+        return self._socket is not None
+
+    def next_image(self) -> int:
+        """A number for an image."""
+        self._image += 1
+        return self._image
+
+    def welcome(self, *, resumed: bool) -> rf.Welcome:
+        """The first answer."""
+        link = self.connection.link
+        return rf.Welcome(
+            session=self.id, key=self.key, resumed=resumed, client_id=link.client_id,
+            node_id=link.node_id, node_name=link.node_name, incarnation=link.incarnation,
+            accepted={number: each.accepted for number, each in self._publications.items()},
+        )  # fmt: skip
+
+    def count(self, name: str, n: int = 1) -> None:
+        """Count for this session and for the gateway."""
+        self.counts[name] += n
+        self._counters[GatewayCounter[name.upper()]] += n
+
+    def need(self, right: str, pattern: str) -> None:
+        """Raise AuthError when the key lacks a right, and have it told."""
+        if not self.access.may(right, pattern):
+            self._denied(self, right, pattern)
+            self.access.need(right, pattern)
+
+    async def send(self, frame: Frame, body: Any = None) -> None:
+        """Send; when nobody is there, what matters is told again at the next welcome."""
+        if body is not None:
+            self.count("bytes_out", body.nbytes)
+        socket = self._socket
+        if socket is not None:
+            with contextlib.suppress(ConnectionClosed):
+                await socket.send(rf.encode(frame, body))
+
+    def post(self, frame: Frame) -> None:
+        """Have it sent; without waiting, as a client that is sending does not read."""
+        if len(self._outbox) >= OUTBOX_MAX:
+            raise BadFrame(f"{OUTBOX_MAX} answers wait: it asks and does not read")
+        self._outbox.append(frame)
+        self._posted.set()
+
+    async def _send_posted(self) -> None:
+        while True:
+            self._posted.clear()
+            while self._outbox:
+                await self.send(self._outbox.popleft())
+            await self._posted.wait()
+
+    async def serve(self, socket: ServerConnection, *, resumed: bool) -> bool:
+        """Serve one connection to its end; a second one of the same client ends the first.
+
+        True: the client said goodbye. Raises BadFrame.
+        """
+        if self._socket is not None:
+            self._socket.transport.abort()
+        async with self._free:
+            self._socket = socket
+            self.counts["resumed"] += resumed
+            helpers: list[asyncio.Task[None]] = []
+            self._outbox.clear()
+            try:
+                await self.send(self.welcome(resumed=resumed))
+                for publication in list(self._publications.values()):
+                    await publication.tell_durable()
+                helpers.append(asyncio.create_task(self._tell_events()))
+                helpers.append(asyncio.create_task(self._send_posted()))
+                async for data in socket:
+                    frame, body = rf.from_client(data)
+                    if isinstance(frame, rf.Bye):
+                        return True
+                    await self._handle(frame, body)
+            finally:
+                self._socket = None
+                for helper in helpers:
+                    helper.cancel()
+                for subscription in self._subscriptions.values():
+                    await subscription.close()
+                self._subscriptions.clear()
+                for consumer in self._consumers.values():
+                    consumer.pause(self.keep_s)
+        return False
+
+    def give_up(self, consumer: RemoteConsumer) -> None:
+        """Its client did not come back in time: others get what it had."""
+        if self._consumers.get(consumer.number) is consumer:
+            del self._consumers[consumer.number]
+        self.count("consumers_given_up")
+        task = asyncio.create_task(consumer.close())
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _tell_events(self) -> None:
+        private = ImageAvailable, ImageGone, Gap, AccessDenied, SubscriptionEnded
+        async for event in self.connection.events():
+            topic = getattr(event, "topic", None)
+            if topic and not self.access.may_hear_of(topic):
+                continue
+            if isinstance(event, ConsumerExpelled):
+                await self.send(rf.Told(events=[self._expelled(event)]))
+            elif not isinstance(event, private):
+                await self.send(rf.Told(events=[event]))  # type: ignore[list-item]
+
+    def _expelled(self, event: ConsumerExpelled) -> ConsumerExpelled:
+        """The same event with the client's number of the consumer, which is gone."""
+        for number, consumer in list(self._consumers.items()):
+            if consumer.grant.consumer_id == event.consumer_id:
+                del self._consumers[number]
+                consumer.pause(None)
+                return msgspec.structs.replace(event, consumer_id=number)
+        return event
+
+    async def _handle(self, frame: rf.FromClient, body: memoryview) -> None:
+        self.count("bytes_in", body.nbytes)
+        match frame:
+            case rf.Publish():
+                publication = self._publications.get(frame.number)
+                if publication is None and frame.number in self._refused:
+                    return  # the answer that says so is on its way
+                if publication is None:
+                    raise BadFrame(f"publication {frame.number}: it is not open")
+                publication.offer(frame, body)
+                self.count("messages_in", frame.n)
+            case rf.Credit():
+                subscription = self._subscriptions.get(frame.number)
+                if subscription is not None:
+                    subscription.add_credit(frame.n_bytes)
+            case rf.Settle():
+                consumer = self._consumers.get(frame.number)
+                if consumer is not None:
+                    consumer.settle(frame, body)
+            case rf.Hello():
+                raise BadFrame("a second Hello")
+            case rf.Bye():
+                return
+            case _:
+                await self._answer(frame)
+
+    async def _answer(self, frame: Any) -> None:
+        try:
+            result = rf.result_of(await self._ask(frame))
+        except TidecastError as problem:
+            if isinstance(frame, rf.OpenPublication) and len(self._refused) < REFUSED_MAX:
+                self._refused.add(frame.number)
+            self.post(rf.Reply(id=frame.id, failure=failure_of(problem)))
+        else:
+            self.post(rf.Reply(id=frame.id, result=result))
+        if isinstance(frame, rf.OpenSubscription) and frame.number in self._subscriptions:
+            self._subscriptions[frame.number].start()
+
+    async def _ask(self, frame: Any) -> Any:
+        link = self.connection.link
+        match frame:
+            case rf.OpenPublication():
+                return await self._open_publication(frame)
+            case rf.ClosePublication():
+                publication = self._publications.pop(frame.number, None)
+                if publication is not None:
+                    await publication.close()
+                return None
+            case rf.OpenSubscription():
+                return await self._open_subscription(frame)
+            case rf.CloseSubscription():
+                subscription = self._subscriptions.pop(frame.number, None)
+                if subscription is not None:
+                    await subscription.close()
+                return None
+            case rf.OpenConsumer():
+                return await self._open_consumer(frame)
+            case rf.ResumeConsumer():
+                consumer = self._consumers.get(frame.number)
+                if consumer is None:
+                    raise NotFound(f"consumer {frame.number}: it is not here (any more)")
+                return consumer.resume(frame.received)
+            case rf.CloseConsumer():
+                consumer = self._consumers.pop(frame.number, None)
+                if consumer is not None:
+                    await consumer.close()
+                return None
+            case rf.NodeIdOf():
+                return await asyncio.to_thread(link.node_id_of, frame.node)
+            case rf.Administer():
+                return await self._administer(frame)
+            case rf.Stats():
+                all_ = self.access.may("manage", rights.EVERY_TOPIC)
+                found = await asyncio.to_thread(link.stats) if all_ else {}
+                return {**found, "gateway": self.counts}
+        raise BadFrame(f"{type(frame).__name__} is no question")
+
+    async def _administer(self, frame: rf.Administer) -> Any:
+        """See `Link.subscription`; looking needs the right to subscribe, changing to manage."""
+        for right, pattern in rights.to_administer(frame.action, frame.arguments):
+            self.need(right, pattern)
+        link = self.connection.link
+        found = await asyncio.to_thread(link.subscription, frame.action, frame.arguments)
+        if frame.action == "seek":
+            for consumer in self._consumers.values():
+                for told in consumer.taken_back():
+                    self.post(told)  # before the answer
+        if frame.action != "list":
+            return found
+        return [each for each in found if self.access.may("subscribe", each["pattern"])]
+
+    async def _open_publication(self, frame: rf.OpenPublication) -> rf.PublicationOpened:
+        self.need("publish", frame.topic)
+        publication = self._publications.get(frame.number)
+        if publication is None:
+            if len(self._publications) >= PUBLICATIONS_MAX:
+                raise Conflict(f"a remote client has at most {PUBLICATIONS_MAX} publications")
+            core = await asyncio.to_thread(
+                lambda: Publisher(self.connection, frame.topic, frame.options)
+            )
+            self.connection.add_publisher(core)
+            publication = RemotePublication(self, frame.number, core, frame.first)
+            self._publications[frame.number] = publication
+        core = publication.core
+        per_packet = core.packet_room_bytes
+        opened = rf.PublicationOpened(
+            session=core.session,
+            on_full=core.on_full,
+            slot_bytes=per_packet + _PER_MESSAGE,
+            slots=2 * ((core.payload_bytes_max + 8) // per_packet),
+        )
+        durable = core.producer_session
+        if durable is None:
+            return opened
+        return msgspec.structs.replace(
+            opened, durable=True, producer_id=durable.producer_id, epoch=durable.epoch,
+            first_seq=durable.first_seq, acked_seq=durable.acked_seq, last_seq=durable.last_seq,
+        )  # fmt: skip
+
+    async def _open_consumer(self, frame: rf.OpenConsumer) -> rf.ConsumerOpened:
+        for right, pattern in rights.to_consume(frame.pattern, frame.options):
+            self.need(right, pattern)
+        before = self._consumers.pop(frame.number, None)
+        if before is not None:
+            await before.close()
+        if len(self._consumers) >= CONSUMERS_MAX:
+            raise Conflict(f"a remote client has at most {CONSUMERS_MAX} durable consumers")
+        if frame.options.ring_bytes > RING_BYTES_MAX:
+            raise ConfigError(
+                f"ring_bytes: {frame.options.ring_bytes}: at most {RING_BYTES_MAX} over a gateway"
+            )
+        link = self.connection.link
+        grant = await asyncio.to_thread(
+            link.open_consumer, frame.pattern, frame.name, frame.options
+        )
+        consumer = RemoteConsumer(self, frame.number, grant)
+        self._consumers[frame.number] = consumer
+        consumer.pause(self.keep_s)  # until the client says that it is ready
+        return consumer.opened
+
+    async def _open_subscription(self, frame: rf.OpenSubscription) -> rf.SubscriptionOpened:
+        self.need("subscribe", frame.pattern)
+        if frame.number in self._subscriptions:
+            raise Conflict(f"subscription {frame.number} is open")
+        if len(self._subscriptions) >= SUBSCRIPTIONS_MAX:
+            raise Conflict(f"a remote client has at most {SUBSCRIPTIONS_MAX} subscriptions")
+        options = frame.options
+        if options.start not in ("latest", "earliest"):
+            raise NotFound(f"start: {options.start!r}: latest or earliest")
+        relay = _Relay(
+            self.connection, frame.pattern, tethered=options.tethered,
+            start=Earliest() if options.start == "earliest" else Latest(),
+            receive_bytes=options.receive_bytes, on_gap="event",
+        )  # fmt: skip
+        await relay.open()
+        credit = min(max(frame.credit, 0), rf.CREDIT_BYTES_MAX)
+        subscription = _Subscription(self, frame.number, relay, credit)
+        self._subscriptions[frame.number] = subscription
+        relay.settle()
+        for told in subscription.news():
+            self.post(told)
+        return rf.SubscriptionOpened(subscriber_id=relay.subscriber_id)
+
+    async def end(self) -> None:
+        """End everything the client had. Idempotent."""
+        if self.ended:
+            return
+        self.ended = True
+        if self._socket is not None:
+            self._socket.transport.abort()
+        async with self._free:
+            publications = list(self._publications.values())
+            self._publications.clear()
+            for consumer in self._consumers.values():
+                consumer.pause(None)
+            self._consumers.clear()
+            await asyncio.gather(*(each.close() for each in publications))
+            with contextlib.suppress(TidecastError):
+                await self.connection.close()

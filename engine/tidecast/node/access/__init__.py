@@ -1,0 +1,1 @@
+"""Keys that a node knows, and the rights that a request needs."""

@@ -1,0 +1,72 @@
+"""The keys that a node knows: those of the topology file, and those the control service told.
+
+What the service told is kept in ``keys.json`` of the data directory, so that clients are checked
+while the service is away, also after a restart.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tidecast.access import KEYS_MAX, Access, ClientKey
+from tidecast.config.topology import write_atomically
+from tidecast.errors import ConfigError
+
+KEYS_NAME = "keys.json"
+
+
+class KeyRing:
+    """See the module. Thread-safe."""
+
+    def __init__(
+        self, declared: list[ClientKey], path: Path,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:  # fmt: skip
+        self._declared, self._path, self._now = declared, path, now
+        self._lock = threading.Lock()
+        self._by_digest: dict[str, ClientKey] = {}
+        if len(declared) > KEYS_MAX:
+            raise ConfigError(f"keys: {len(declared)} of them: allowed 0..{KEYS_MAX}")
+        told: list[ClientKey] = []
+        try:
+            told = msgspec.json.decode(path.read_bytes(), type=list[ClientKey])
+        except FileNotFoundError:
+            pass
+        except (OSError, msgspec.MsgspecError) as problem:
+            raise ConfigError(
+                f"{path}: no list of keys: {problem}: remove it, and the control service tells "
+                "them again"
+            ) from None
+        self._use(told)
+
+    def __bool__(self) -> bool:
+        return bool(self._by_digest)
+
+    def learn(self, raw: list[dict[str, Any]]) -> None:
+        """The service's keys, all of them, instead of those before. Raises ConfigError."""
+        try:
+            told = msgspec.convert(raw, list[ClientKey])
+        except msgspec.ValidationError as problem:
+            raise ConfigError(f"keys: {problem}") from None
+        if len(told) > KEYS_MAX:
+            raise ConfigError(f"keys: {len(told)}: at most {KEYS_MAX}")
+        self._use(told)
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_atomically(self._path, msgspec.json.encode(told))
+
+    def _use(self, told: list[ClientKey]) -> None:
+        with self._lock:
+            self._by_digest = {key.sha256: key for key in (*told, *self._declared)}
+
+    def find(self, digest: str) -> Access | None:
+        """What the key with this hash may do; None: unknown, expired, revoked."""
+        key = self._by_digest.get(digest)
+        if key is None or key.over(self._now()):
+            return None
+        return Access(key.id, key.name or key.id, tuple(key.scopes))

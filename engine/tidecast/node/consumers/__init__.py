@@ -1,0 +1,1 @@
+"""Durable subscriptions: members, positions, dead letters, re-drive."""

@@ -1,0 +1,134 @@
+"""Topics of a node whose queues an adapter keeps: they are consumed here, and not written."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidecast.config.topology import TopicConfig, check_topic_name
+from tidecast.errors import ConfigError, Conflict, NotFound, TidecastError
+from tidecast.queues.adapter import Adapter, Direction
+from tidecast.queues.attached import AttachedQueue
+from tidecast.queues.mapper import QueueMap
+
+if TYPE_CHECKING:
+    from tidecast.node.consumers.service import DurableSubscriptions
+
+QUEUES_MAX = 1024
+
+
+class Attached:
+    """The adapters of a node, by the topics they are."""
+
+    def __init__(self, subs: DurableSubscriptions) -> None:
+        self._subs = subs
+        self.adapters: dict[str, Adapter] = {}
+
+    def attach(self, topic: str, adapter: Adapter) -> None:
+        """Let an adapter be a topic's queues. Raises ConfigError, Conflict, NotFound."""
+        check_topic_name(topic)
+        subs = self._subs
+        if topic in subs.topics or topic in subs.node.topic_by_name:
+            raise Conflict(f"topic {topic}: it is one of this engine's: give another name")
+        if adapter.direction is Direction.WRITE:
+            raise ConfigError(f"topic {topic}: adapter {adapter.name} can only write")
+        if not 1 <= adapter.queues <= QUEUES_MAX:
+            raise ConfigError(f"topic {topic}: {adapter.queues} queues: 1 to {QUEUES_MAX}")
+        try:
+            queues = [
+                AttachedQueue(adapter, number, partial(subs.appended, topic, number))
+                for number in range(adapter.queues)
+            ]
+        except TidecastError as problem:
+            problem.args = (f"topic {topic}: adapter {adapter.name}: {problem}",)
+            raise
+        self.adapters[topic] = adapter
+        config = TopicConfig(name=topic, mode="durable", queues=adapter.queues)
+        subs.topic_opened(config, queues, QueueMap(adapter.queues))
+
+    def directory(self, topic: str) -> Path | None:
+        """Where the engine keeps what it knows of a topic that an adapter is; None: it is none."""
+        if topic not in self.adapters:
+            return None
+        path = self._subs.node.data_dir / "attached" / topic
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return path
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The queues that adapters keep: topic, queue, adapter, earliest and next token."""
+        with self._subs.lock:
+            here = [
+                (topic, adapter, one)
+                for topic, adapter in sorted(self.adapters.items())
+                if topic in self._subs.topics
+                for one in self._subs.topics[topic].queues
+            ]
+        return [
+            {"topic": topic, "queue": one.queue, "adapter": adapter.name,
+             "earliest_token": one.log.earliest_token, "next_token": one.log.next_token}
+            for topic, adapter, one in here
+        ]  # fmt: skip
+
+    def detach(self, topic: str) -> None:
+        """Take it away; subscriptions and their positions stay. Raises NotFound."""
+        adapter = self.adapters.pop(topic, None)
+        if adapter is None:
+            raise NotFound(f"topic {topic}: no adapter is attached")
+        self._subs.topic_closed(topic)
+        adapter.close()
+
+    def check_writable(self, topic: str) -> None:
+        """Raise Conflict for a topic that an adapter is."""
+        adapter = self.adapters.get(topic)
+        if adapter is not None:
+            raise Conflict(
+                f"topic {topic}: its queues are those of adapter {adapter.name}: it can be "
+                "consumed here, not published to"
+            )
+
+    def look_after(self) -> None:
+        """Tell the adapters how far all subscriptions are."""
+        for topic in list(self.adapters):
+            here = self._subs.topics.get(topic)
+            for one in here.queues if here is not None else ():
+                position = self._subs.position(topic, one.queue)
+                if position is not None and isinstance(one.log, AttachedQueue):
+                    one.log.settled(position)
+
+    def close(self) -> None:
+        """Close all. Idempotent."""
+        for adapter in self.adapters.values():
+            adapter.close()
+        self.adapters.clear()
+
+
+def made_by(text: str) -> tuple[str, Callable[[], Adapter]]:
+    """(topic, function that makes an adapter) of ``TOPIC=MODULE:FUNCTION``. Raises ConfigError."""
+    topic, _, where = text.partition("=")
+    module, _, name = where.partition(":")
+    if not (topic and module and name):
+        raise ConfigError(f"adapter: {text!r}: allowed is TOPIC=MODULE:FUNCTION")
+    try:
+        found: Any = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as problem:
+        raise ConfigError(f"adapter: {text!r}: {problem}") from None
+    return topic, found
+
+
+class Adapters:
+    """Beside an engine process: its adapters, attached as long as it runs."""
+
+    def __init__(self, texts: tuple[str, ...], node: Any, _store: object) -> None:
+        self._made = [made_by(text) for text in texts]
+        self._node = node
+
+    def start(self) -> None:
+        """Attach them. Raises what an adapter raises."""
+        for topic, make in self._made:
+            self._node.consumers.attached.attach(topic, make())
+
+    def stop(self) -> None:
+        """The node closes them."""

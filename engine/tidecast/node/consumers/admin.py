@@ -1,0 +1,344 @@
+"""What may be asked about durable subscriptions, and what may be done to them: `Link.subscription`.
+
+Each action takes a mapping and returns plain values, so that the socket, the REST API and the
+command line share it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tidecast import events as ev
+from tidecast.agents.puller import entries
+from tidecast.api.link import ConsumerOptions
+from tidecast.errors import ConfigError, NotFound, StorageError, TidecastError
+from tidecast.layout import segment as seg
+from tidecast.native.packing import unpack_from
+from tidecast.node.consumers.checks import (
+    check_options,
+    check_tokens,
+    keeper,
+    start_token,
+    unsettled,
+)
+from tidecast.node.consumers.state import PAUSED_BY, LaneHere, QueueHere, TopicHere, reason_of
+from tidecast.node.consumers.storage import save_paused, stands_by, tell_paused
+
+if TYPE_CHECKING:
+    from tidecast.node.consumers.service import DurableSubscriptions
+
+PEEK_MAX = 1000
+PEEK_PAYLOAD_BYTES_MAX = 64 * 1024
+
+
+def perform(subs: DurableSubscriptions, action: str, arguments: dict[str, Any]) -> Any:
+    """Do one action. Raises ConfigError for one that there is not, NotFound."""
+    found = ACTIONS.get(action)
+    if found is None:
+        raise ConfigError(f"action: {action!r}: allowed {', '.join(sorted(ACTIONS))}")
+    try:
+        return found(subs, **arguments)
+    except TypeError as problem:
+        raise ConfigError(f"{action}: {problem}") from None
+
+
+# --- looking ------------------------------------------------------------------------------------
+
+
+def list_all(subs: DurableSubscriptions) -> list[dict[str, Any]]:
+    """All subscriptions, each with its sums."""
+    with subs.lock:
+        here = [k for k, s in sorted(subs.subscriptions.items()) if not stands_by(subs, s)]
+        return [show(subs, *key, lanes=False) for key in here]
+
+
+def show(subs: DurableSubscriptions, pattern: str, name: str, lanes: bool = True) -> dict[str, Any]:
+    """A subscription: settings, members, sums, and each of its lanes."""
+    with subs.lock:
+        subscription = subs.get(pattern, name)
+        saved = subscription.saved
+        rows = [lane_row(subs, lane) for _, lane in sorted(subscription.lanes.items())]
+        found: dict[str, Any] = {
+            "pattern": saved.pattern, "name": saved.name, "ack_wait_s": saved.ack_wait_s,
+            "max_deliver": saved.max_deliver, "dead_letter": saved.dead_letter,
+            "key_pattern": saved.key_pattern, "headers": saved.headers,
+            "where": saved.where, "paused": saved.paused,
+            "created_ns": saved.created_ns, "queues": len(rows),
+            "members": [_member_row(subs, m.number, m.client, m.id)
+                        for m in subscription.members.values()],
+        }  # fmt: skip
+        for field in ("lag", "outstanding", "waiting", "delivered", "settled", "redelivered",
+                      "naks", "timeouts", "dead"):  # fmt: skip
+            found[field] = sum(row[field] for row in rows)
+        found["dead_open"] = saved.dead_open
+        found["lag_s"] = max((row["lag_s"] for row in rows), default=0.0)
+        if lanes:
+            found["lanes"] = rows
+        return found
+
+
+def lane_row(subs: DurableSubscriptions, lane: LaneHere) -> dict[str, Any]:
+    """One lane: position, cursor, lag in records and seconds, what is outstanding, why it waits."""
+    assert subs.puller is not None
+    puller, here = subs.puller, lane.here
+    record = puller.state.lanes[lane.lane]
+    mark, cursor = puller.call(entries.position_of, puller.words, lane.lane)
+    end = here.log.next_token
+    lag = max(0, end - int(mark))
+    numbers = {member.number: member.id for member in _members_of(subs, lane)}
+    return {
+        "topic": here.topic, "queue": here.queue, "position": int(mark), "next": int(cursor),
+        "end": end, "lag": lag, "lag_s": _lag_s(subs, lane, int(mark)) if lag else 0.0,
+        "outstanding": int(record["out"]), "waiting": int(record["again_n"]),
+        "reason": reason_of(lane, record),
+        "paused_by": [name for bit, name in PAUSED_BY.items() if int(record["paused"]) & bit],
+        "consumers": sorted({numbers[n] for n in lane.owners if n in numbers}),
+        "delivered": int(record["delivered"]), "settled": int(record["settled"]),
+        "redelivered": int(record["redelivered"]), "naks": int(record["naks"]),
+        "timeouts": int(record["timeouts"]), "dead": int(record["dead"]),
+        "filtered": int(record["filtered"]),
+    }  # fmt: skip
+
+
+def _members_of(subs: DurableSubscriptions, lane: LaneHere) -> list[Any]:
+    return [
+        member for subscription in subs.subscriptions.values()
+        if subscription.lanes.get((lane.here.topic, lane.here.queue)) is lane
+        for member in subscription.members.values()
+    ]  # fmt: skip
+
+
+def _member_row(subs: DurableSubscriptions, number: int, client: int, identity: int) -> Any:
+    assert subs.puller is not None
+    record = subs.puller.state.members[number]
+    name = subs.node.clients[client].name if client in subs.node.clients else ""
+    return {
+        "consumer_id": identity, "client_id": client, "client": name,
+        "in_flight": int(record["in_flight"]), "in_flight_max": int(record["in_flight_max"]),
+        "in_flight_bytes": int(record["in_flight_bytes"]),
+        "delivered": int(record["delivered"]), "acked": int(record["acked"]),
+    }  # fmt: skip
+
+
+def _lag_s(subs: DurableSubscriptions, lane: LaneHere, token: int) -> float:
+    """Age of the oldest record that is not settled."""
+    assert subs.puller is not None
+    puller = subs.puller
+    try:
+        record = puller.call(puller.record, lane.here.row, token)
+    except TidecastError:
+        return 0.0
+    (stamp,) = unpack_from("<q", record, seg.REC_TIME_AT)
+    return max(0.0, (time.time_ns() - int(stamp)) / 1e9)
+
+
+def lanes(subs: DurableSubscriptions, pattern: str, name: str) -> list[tuple[int, str, int]]:
+    """(word in frames, topic, queue) of each lane."""
+    with subs.lock:
+        found = subs.subscriptions.get((pattern, name))  # it may stand by meanwhile
+        return subs.lanes_of(found or subs.get(pattern, name))
+
+
+def peek(
+    subs: DurableSubscriptions, pattern: str, name: str, limit: int = 10
+) -> list[dict[str, Any]]:
+    """The next records that are not settled, without delivering them.
+
+    What filters will not let pass is left out, by functions what they passed over already. Of each
+    queue PEEK_MAX records are looked at, at most.
+    """
+    if not 1 <= limit <= PEEK_MAX:
+        raise ConfigError(f"limit: {limit}: allowed 1 to {PEEK_MAX}")
+    found: list[dict[str, Any]] = []
+    with subs.lock:
+        subscription = subs.get(pattern, name)
+        keeps = keeper(subscription.saved)
+        for (topic, queue), lane in sorted(subscription.lanes.items()):
+            assert subs.puller is not None
+            puller = subs.puller
+            for token in islice(unsettled(puller, lane), PEEK_MAX):
+                if len(found) >= limit:
+                    return found
+                record = puller.call(puller.record, lane.here.row, token)
+                parts = decoded(record)
+                if keeps(record, parts):
+                    found.append({"topic": topic, "queue": queue, "token": token, **parts})
+    return found
+
+
+def decoded(record: bytes, *, cut: bool = True) -> dict[str, Any]:
+    """A record's parts; a long payload is cut, unless told not to."""
+    length, _, stamp, _, key_n, headers_n = unpack_from("<IIqIHH", record, 0)
+    at = seg.RECORD_HEADER_BYTES
+    key = record[at : at + key_n] if length & seg.REC_KEY else None
+    raw = record[at + key_n : at + key_n + headers_n]
+    payload = record[at + key_n + headers_n :]
+    return {
+        "key": key, "time_ns": stamp, "headers": msgspec.msgpack.decode(raw) if raw else {},
+        "size": len(payload), "payload": payload[:PEEK_PAYLOAD_BYTES_MAX] if cut else payload,
+    }  # fmt: skip
+
+
+# --- changing -----------------------------------------------------------------------------------
+
+
+def create(subs: DurableSubscriptions, pattern: str, name: str, **options: Any) -> dict[str, Any]:
+    """A new subscription without members."""
+    try:
+        chosen = msgspec.convert(options, ConsumerOptions)
+    except msgspec.ValidationError as problem:
+        raise ConfigError(f"subscription {name}: {problem}") from None
+    check_options(chosen)
+    subs.create(pattern, name, chosen)
+    return show(subs, pattern, name)
+
+
+def delete(subs: DurableSubscriptions, pattern: str, name: str) -> None:
+    """End a subscription for good."""
+    subs.delete(pattern, name)
+
+
+def pause(subs: DurableSubscriptions, pattern: str, name: str) -> None:
+    """Pause a subscription; remembered over restarts."""
+    _set_paused(subs, pattern, name, True)
+
+
+def resume(subs: DurableSubscriptions, pattern: str, name: str) -> None:
+    """Go on."""
+    _set_paused(subs, pattern, name, False)
+
+
+def _set_paused(subs: DurableSubscriptions, pattern: str, name: str, paused: bool) -> None:
+    with subs.lock:
+        subscription = subs.get(pattern, name)
+        before, subscription.saved.paused = subscription.saved.paused, paused
+        try:
+            subs.save_now(subscription)
+        except StorageError:
+            subscription.saved.paused = before
+            raise
+        for lane in subscription.lanes.values():
+            subs.apply_pause(subscription, lane)
+    tell_paused(subs, pattern, -1, name, paused=paused)
+
+
+def pause_queue(subs: DurableSubscriptions, topic: str, queue: int, paused: bool = True) -> None:
+    """Pause or resume one queue for all subscriptions; remembered over restarts."""
+    with subs.lock:
+        here = subs.topics.get(topic)
+        if here is None or not 0 <= queue < len(here.queues):
+            raise NotFound(f"no queue {queue} of a durable topic {topic}")
+        _pause(subs, here, here.queues[queue], paused)
+    tell_paused(subs, topic, queue, "", paused=paused)
+
+
+def pause_topic(subs: DurableSubscriptions, topic: str, paused: bool = True) -> None:
+    """Pause or resume all queues of a topic for all subscriptions; remembered over restarts."""
+    with subs.lock:
+        here = subs.topics.get(topic)
+        if here is None:
+            raise NotFound(f"no durable topic {topic}")
+        _pause(subs, here, here, paused)
+    tell_paused(subs, topic, -1, "", paused=paused)
+
+
+def _pause(
+    subs: DurableSubscriptions, here: TopicHere, what: TopicHere | QueueHere, paused: bool
+) -> None:
+    before, what.paused = what.paused, paused
+    try:
+        save_paused(here)
+    except StorageError:
+        what.paused = before
+        raise
+    topic = here.config.name
+    for subscription in subs.subscriptions.values():
+        for key, lane in subscription.lanes.items():
+            if key[0] == topic:
+                subs.apply_pause(subscription, lane)
+
+
+def seek(
+    subs: DurableSubscriptions, pattern: str, name: str, *, start: str = "earliest",
+    start_time_ns: int = 0, start_tokens: dict[int, int] | None = None, shift: int = 0,
+    topic: str | None = None, queue: int | None = None, dry_run: bool = False,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """Move a subscription, or its lanes of one topic or queue; ``shift``: by so many records.
+
+    To tokens only the queues that are named move. Returns a row a lane: before, after, how many
+    records will come again (below 0) or be passed. What leads before the oldest record goes there,
+    and so do a time and ``shift`` that lead behind the end. Raises ConfigError, NotFound.
+    """
+    options = ConsumerOptions(
+        start=start, start_time_ns=start_time_ns, start_tokens=start_tokens or {}
+    )
+    check_options(options)
+    rows: list[dict[str, Any]] = []
+    with subs.lock:
+        subscription = subs.get(pattern, name)
+        moving = {
+            key: lane for key, lane in subscription.lanes.items()
+            if topic in (None, key[0]) and queue in (None, key[1])
+        }  # fmt: skip
+        if subscription.lanes and not moving:
+            which = "queues" if queue is None else f"queue {queue}"
+            raise NotFound(f"subscription {name} of {pattern}: no {which} of {topic or pattern}")
+        check_tokens(pattern, options.start_tokens, [lane.here for lane in moving.values()])
+        for key, lane in sorted(moving.items()):
+            if start == "tokens" and key[1] not in options.start_tokens:
+                continue
+            before, _ = subs.position_of(lane)
+            log = lane.here.log
+            after = before + shift if shift else start_token(log, options)
+            after = min(max(after, log.earliest_token), log.next_token)
+            assert subs.puller is not None
+            forgotten = int(subs.puller.state.lanes[lane.lane]["out"])
+            if not dry_run:
+                forgotten = _seek_lane(subs, lane, after)
+            rows.append({"topic": key[0], "queue": key[1], "before": before, "after": after,
+                         "records": after - before, "forgotten": forgotten})  # fmt: skip
+        if not dry_run:
+            subs.save_or_say(subscription)  # it has moved
+            subs.node.tell_all(
+                ev.SubscriptionMoved(
+                    topic=pattern, subscription=name,
+                    records=sum(row["records"] for row in rows),
+                    forgotten=sum(row["forgotten"] for row in rows),
+                )
+            )  # fmt: skip
+    return rows
+
+
+def _seek_lane(subs: DurableSubscriptions, lane: LaneHere, token: int) -> int:
+    assert subs.puller is not None
+    puller = subs.puller
+    forgotten = puller.call(entries.seek_lane, puller.words, lane.lane, token)
+    lane.word = puller.lane_word(lane.lane)
+    return int(forgotten)
+
+
+def redrive(
+    subs: DurableSubscriptions, pattern: str, name: str, *, dry_run: bool = False, **which: Any
+) -> dict[str, Any]:
+    """Deliver dead letters again. See `subscriptions_durable_redrive.redrive`."""
+    from tidecast.node.consumers.redrive import redrive as again
+
+    return again(subs, pattern, name, dry_run=dry_run, **which)
+
+
+def attached(subs: DurableSubscriptions) -> list[dict[str, Any]]:
+    """The queues that adapters keep, which are in no topology. See `Attached.rows`."""
+    return subs.attached.rows()
+
+
+ACTIONS: dict[str, Callable[..., Any]] = {
+    "attached": attached,
+    "list": list_all, "show": show, "lanes": lanes, "peek": peek, "create": create,
+    "delete": delete, "pause": pause, "resume": resume, "pause_queue": pause_queue,
+    "pause_topic": pause_topic, "seek": seek, "redrive": redrive,
+}  # fmt: skip

@@ -1,0 +1,182 @@
+"""What consumers may ask for, where a lane begins, and how far it is, as it is saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from tidecast.agents.puller import entries
+from tidecast.agents.puller.runtime import Puller
+from tidecast.api.link import ConsumerOptions
+from tidecast.errors import ConfigError, Conflict
+from tidecast.layout import member as lay
+from tidecast.log.queue_log import QueueLog
+from tidecast.node.consumers.state import LaneHere, QueueHere, settled_rows
+from tidecast.queues.attached import AttachedQueue
+from tidecast.queues.cache import window as wi
+from tidecast.queues.filters.filters import FOR_HEADER
+from tidecast.queues.filters.where import where_of
+from tidecast.queues.filters.where_kernels import keeps_record
+from tidecast.queues.subscription_store import SavedLane, SavedSubscription
+
+
+def or_default(chosen: Any, default: Any) -> Any:
+    """What was chosen, if anything."""
+    return default if chosen is None else chosen
+
+
+def start_token(log: QueueLog | AttachedQueue, options: ConsumerOptions | None) -> int:
+    """Where a new lane begins; of topics and queues that appear later: at their beginning."""
+    if options is None or options.start == "earliest":
+        return log.earliest_token
+    if options.start == "latest":
+        return log.next_token
+    if options.start == "time":
+        return log.token_at_time(options.start_time_ns)
+    return options.start_tokens.get(log.queue, log.earliest_token)
+
+
+def check_tokens(pattern: str, tokens: dict[int, int], queues: Iterable[QueueHere]) -> None:
+    """Raise ConfigError for places that ``queues`` do not have.
+
+    Behind the end there is nothing to wait for: the records until then would be passed over. What
+    retention has deleted is no error: a lane begins with the oldest record that is kept.
+    """
+    there = list(queues)
+    unknown = sorted(set(tokens) - {one.queue for one in there})
+    if unknown:
+        found = f"0 to {max(one.queue for one in there)}" if there else "none"
+        raise ConfigError(f"start_tokens: queue {unknown[0]}: {pattern} has {found}")
+    for one in there:
+        end = one.log.next_token
+        if tokens.get(one.queue, 0) > end:
+            raise ConfigError(
+                f"start_tokens: queue {one.queue}: {tokens[one.queue]}: allowed 0 to {end}, the "
+                f"end of that queue of {one.topic}"
+            )
+
+
+def check_options(options: ConsumerOptions) -> None:
+    """Raise ConfigError for what no consumer may ask."""
+    limits = (
+        ("max_in_flight", options.max_in_flight, 1, wi.WINDOW_MAX),
+        ("max_bytes_in_flight", options.max_bytes_in_flight, 1, 1 << 40),
+        ("ack_wait_s", options.ack_wait_s, 0.001, 7 * 86400),
+        ("max_deliver", options.max_deliver, 0, wi.ATTEMPTS_MAX),
+        ("ring_bytes", options.ring_bytes, lay.DELIVERIES_BYTES_MIN, lay.DELIVERIES_BYTES_MAX),
+    )
+    for field, value, least, most in limits:
+        if value is not None and not least <= value <= most:
+            raise ConfigError(f"{field}: {value}: allowed {least} to {most}")
+    if options.start not in ("earliest", "latest", "time", "tokens"):
+        raise ConfigError(f"start: {options.start!r}: allowed earliest, latest, time, tokens")
+    if any(token < 0 for token in options.start_tokens.values()):
+        raise ConfigError("start_tokens: tokens are at least 0")
+    where_of(options.where or "", headers=options.headers)
+
+
+def check_same(saved: SavedSubscription, options: ConsumerOptions) -> None:
+    """Raise Conflict when a consumer asks for what its subscription does not have."""
+    asked = {
+        "ack_wait_s": options.ack_wait_s, "max_deliver": options.max_deliver,
+        "dead_letter": options.dead_letter, "key_pattern": options.key_pattern,
+        "headers": options.headers, "filter_digest": options.filter_digest,
+        "where": options.where,
+    }  # fmt: skip
+    if saved.filter_digest and options.filter_digest is None:
+        raise Conflict(
+            f"where: subscription {saved.name} of {saved.pattern} has a compiled filter: give the "
+            "same function, or delete the subscription first"
+        )
+    for field, value in asked.items():
+        if value is not None and value != getattr(saved, field):
+            raise Conflict(
+                f"{field}: {value!r}: subscription {saved.name} of {saved.pattern} has "
+                f"{getattr(saved, field)!r}: leave it out, or delete the subscription first"
+            )
+
+
+def restored(saved: SavedLane, end: int) -> tuple[int, np.ndarray]:
+    """Where a lane goes on, and the puller's rows of what is settled or was tried beyond that.
+
+    ``end``: of the log. A host that lost its power may have lost records that were settled: what is
+    appended in their place is new.
+    """
+    settled = [(first, min(last, end)) for first, last in saved.settled if first < end]
+    attempts = [(token, n) for token, n in saved.attempts if token < end]
+    return min(saved.position, end), settled_rows(settled, attempts)
+
+
+def saved_lanes(
+    puller: Puller, lanes: Iterable[tuple[tuple[str, int], LaneHere]]
+) -> list[SavedLane]:
+    """Positions of lanes. The puller's thread only copies: it delivers nothing meanwhile."""
+    here = list(lanes)
+    states = puller.call(lambda: [_state_of(puller, lane) for _, lane in here])
+    return [
+        SavedLane(*key, mark, [*_ranges(window[window[:, 1] == wi.DONE, 0]), *beyond],
+                  _attempts(window))
+        for (key, _), (mark, window, beyond) in zip(here, states, strict=True)
+    ]  # fmt: skip
+
+
+def _state_of(puller: Puller, lane: LaneHere) -> tuple[int, np.ndarray, list[tuple[int, int]]]:
+    """(mark, window, what is settled behind it) of `_look_at`; from now on it is saved."""
+    mark, _, window, beyond = _look_at(puller, lane)
+    puller.state.lanes[lane.lane]["dirty"] = 0
+    return mark, window, beyond
+
+
+def _look_at(puller: Puller, lane: LaneHere) -> tuple[int, int, np.ndarray, list[tuple[int, int]]]:
+    """(mark, cursor, the window's entries, what is settled behind it), in the puller's thread."""
+    record = puller.state.lanes[lane.lane]
+    mark, cursor = entries.position_of(puller.words, lane.lane)
+    out = np.zeros((int(record["w_next"] - record["w_first"]) + 1, 5), dtype=np.int64)
+    n = int(wi.export_window(puller.state.lanes, lane.lane, out))
+    return int(mark), int(cursor), out[:n], puller.restored_beyond(lane.lane, int(cursor))
+
+
+def unsettled(puller: Puller, lane: LaneHere) -> Iterator[int]:
+    """Tokens that are not settled, to the end of the log. What a filter passed over is settled."""
+    _, cursor, window, beyond = puller.call(_look_at, puller, lane)
+    yield from window[window[:, 1] != wi.DONE, 0].tolist()
+    end = lane.here.log.next_token
+    for first, behind in [*sorted(beyond), (end, end)]:
+        yield from range(cursor, min(first, end))
+        cursor = max(cursor, behind)
+
+
+def keeper(saved: SavedSubscription) -> Callable[[bytes, dict[str, Any]], bool]:
+    """What says of a record (and its parts) whether a subscription gets it.
+
+    Filters that are functions run in the puller alone: for these it says yes.
+    """
+    key, many = saved.key_pattern.removesuffix("*"), saved.key_pattern.endswith("*")
+    text = where_of(saved.where, key if many else "", saved.headers)
+    program = np.frombuffer(bytearray(text.program), dtype=np.uint8)  # nothing, if all is let pass
+
+    def keeps(record: bytes, parts: dict[str, Any]) -> bool:
+        if parts["headers"].get(FOR_HEADER, saved.name) != saved.name:
+            return False
+        if key and not many and parts["key"] != key.encode():
+            return False
+        return not program.size or bool(
+            keeps_record(program, np.frombuffer(bytearray(record), dtype=np.uint8), 0)
+        )
+
+    return keeps
+
+
+def _ranges(tokens: np.ndarray) -> list[tuple[int, int]]:
+    """(first, end) of each run of tokens that follow one another."""
+    first = np.flatnonzero(np.diff(tokens, prepend=-2) != 1)
+    ends = np.append(first[1:], len(tokens))[: len(first)]
+    return list(zip(tokens[first].tolist(), (tokens[ends - 1] + 1).tolist(), strict=True))
+
+
+def _attempts(window: np.ndarray) -> list[tuple[int, int]]:
+    """(token, attempts) of what was delivered and is not settled."""
+    rows = window[(window[:, 1] != wi.DONE) & (window[:, 2] > 0)]
+    return list(zip(rows[:, 0].tolist(), rows[:, 2].tolist(), strict=True))

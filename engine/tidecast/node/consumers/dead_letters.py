@@ -1,0 +1,205 @@
+"""Dead letters: a record that is given up on lies in a topic of its own, and can be sent again.
+
+A record is stored there, durably, before it is settled; what stops in between is stored again. Its
+headers say where it came from and why; sent again, it is marked for the one subscription that
+refused it (`queues.filters.FOR_HEADER`), so that no other one sees it twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import tidecast.sync
+from tidecast import events as ev
+from tidecast.agents.puller.observer import Dead
+from tidecast.agents.puller.state import DEAD_ATTEMPTS, DEAD_TERM, DEAD_TIMEOUT
+from tidecast.errors import PayloadTooLarge, TidecastError
+from tidecast.node.consumers.admin import decoded
+from tidecast.node.consumers.state import LaneHere, SubscriptionHere
+from tidecast.queues.filters.filters import FOR_HEADER
+
+if TYPE_CHECKING:
+    from tidecast.node.consumers.service import DurableSubscriptions
+
+STORE_TIMEOUT_S = 10.0
+CAUSES = {DEAD_ATTEMPTS: "delivered too often", DEAD_TERM: "refused", DEAD_TIMEOUT: "not acked"}
+KNOWN_MAX = 10_000
+_META_BYTES_MAX = 64 * 1024
+MARK = "dead-"
+"""Before the names of our headers; headers of the record that begin so, as those of a dead letter
+that is given up in its turn, have it once more until it is sent again."""
+
+
+_Key = tuple[int, int, int]
+"""Lane, generation, token."""
+_Letter = tuple["SubscriptionHere", "LaneHere", Dead]
+
+
+def _limit(known: dict[_Key, Any]) -> None:
+    """The oldest gives way: one that was open loses its reason, if it is told again at all."""
+    if len(known) > KNOWN_MAX:
+        del known[next(iter(known))]
+
+
+class DeadLetters:
+    """Stores what is dead. Works in the helper's thread; one connection, made when first needed."""
+
+    def __init__(self, subs: DurableSubscriptions) -> None:
+        self._subs = subs
+        self._waiting: set[_Key] = set()
+        self._open: dict[_Key, _Letter] = {}
+        self._ended: dict[_Key, None] = {}
+        """Settled of late: what was told of them again meanwhile is of before."""
+        self._said: dict[tuple[str, str], str] = {}
+        self._client: tidecast.sync.Connection | None = None
+        self._busy = False
+
+    def add(self, subscription: SubscriptionHere, lane: LaneHere, dead: Dead) -> None:
+        """One more, or one again; `flush` stores it. The first time says the reason."""
+        key = (dead.lane, dead.generation, dead.token)
+        if key not in self._ended:
+            self._open.setdefault(key, (subscription, lane, dead))
+            self._waiting.add(key)
+            _limit(self._open)
+
+    def flush(self) -> None:
+        """Store what waits, of each topic with one sync; settle what is stored."""
+        if not self._waiting or self._busy:
+            return
+        self._busy = True
+        waiting, self._waiting = self._waiting, set()
+        letters: dict[str, list[_Letter]] = {}
+        for key in sorted(waiting):
+            one = self._open.get(key)
+            if one is None:
+                continue  # it was settled since
+            subscription, lane, _ = one
+            if subscription.lanes.get((lane.here.topic, lane.here.queue)) is lane:
+                letters.setdefault(subscription.saved.dead_letter, []).append(one)
+            else:
+                del self._open[key]  # its queue is another engine's now, and so is the record
+        try:
+            for topic, those in letters.items():
+                for one in self._stored(topic, those) if topic else those:
+                    self._settled(*one)
+        finally:
+            self._busy = False
+
+    def _stored(self, topic: str, letters: list[_Letter]) -> list[_Letter]:
+        """Those that lie in ``topic`` now. The puller names the others again in a second."""
+        stored = []
+        try:
+            for one in letters:
+                try:
+                    self._store(topic, *one)
+                except TidecastError as problem:
+                    self._say(topic, one, problem)
+                    if problem.retryable:
+                        break
+                else:
+                    stored.append(one)
+            if stored:
+                self._publisher(topic).wait_durable(timeout=STORE_TIMEOUT_S)
+        except TidecastError as problem:
+            self._say(topic, letters[0], problem)
+            return []
+        return stored
+
+    def _say(self, topic: str, letter: _Letter, problem: TidecastError) -> None:
+        """Tell that one cannot be stored; once, as long as the reason is the same."""
+        subscription, lane, dead = letter
+        if self._said.get(subscription.key) == str(problem):
+            return
+        self._said[subscription.key] = str(problem)
+        self._subs.node.tell_all(
+            ev.DeadLetterNotStored(
+                topic=lane.here.topic, queue=lane.here.queue, token=dead.token,
+                subscription=subscription.saved.name, dead_letter=topic, detail=str(problem),
+            )
+        )  # fmt: skip
+
+    def _settled(self, subscription: SubscriptionHere, lane: LaneHere, dead: Dead) -> None:
+        self._subs.settle_dead(dead)
+        self._said.pop(subscription.key, None)
+        key = (dead.lane, dead.generation, dead.token)
+        self._open.pop(key, None)
+        self._ended[key] = None
+        _limit(self._ended)
+        about: dict[str, Any] = {
+            "topic": lane.here.topic, "queue": lane.here.queue, "token": dead.token,
+            "subscription": subscription.saved.name, "attempts": dead.attempts,
+            "reason": dead.reason or CAUSES[dead.cause],
+        }  # fmt: skip
+        topic = subscription.saved.dead_letter
+        with self._subs.lock:
+            subscription.saved.dead_open += bool(topic)
+        event = ev.MessageDead(dead_letter=topic, **about) if topic else ev.MessageDropped(**about)
+        self._subs.node.tell_all(event)
+
+    def _store(
+        self, topic: str, subscription: SubscriptionHere, lane: LaneHere, dead: Dead
+    ) -> None:
+        puller = self._subs.puller
+        assert puller is not None
+        record = decoded(puller.call(puller.record, lane.here.row, dead.token), cut=False)
+        kept = {MARK + name if name.startswith(MARK) else name: value
+                for name, value in record["headers"].items() if name != FOR_HEADER}  # fmt: skip
+        headers = {
+            f"{MARK}topic": lane.here.topic, f"{MARK}queue": lane.here.queue,
+            f"{MARK}token": dead.token, f"{MARK}subscription": subscription.saved.name,
+            f"{MARK}pattern": subscription.saved.pattern, f"{MARK}attempts": dead.attempts,
+            f"{MARK}reason": dead.reason or CAUSES[dead.cause], f"{MARK}time": record["time_ns"],
+        }  # fmt: skip
+        fit = list(kept)
+        while True:
+            cut = {f"{MARK}cut": len(kept) - len(fit)} if len(fit) < len(kept) else {}
+            try:
+                self._publish(topic, record, headers | cut | {name: kept[name] for name in fit})
+            except PayloadTooLarge:
+                if not fit:
+                    raise
+                fit.pop()
+            else:
+                return
+
+    def _publish(self, topic: str, record: dict[str, Any], headers: Any, **more: Any) -> None:
+        """What does not fit into the ring that is kept for a topic has one of its own."""
+        client, told = self._connection(), {"key": record["key"], "headers": headers, **more}
+        publisher, size = client.kept_publisher(topic), len(record["payload"]) + _META_BYTES_MAX
+        if size <= publisher.payload_bytes_max:
+            publisher.publish(record["payload"], timeout=STORE_TIMEOUT_S, **told)
+            return
+        with client.publisher(topic, channel="large", history_bytes=5 * size) as large:
+            large.publish(record["payload"], timeout=STORE_TIMEOUT_S, **told)
+            large.wait_durable(timeout=STORE_TIMEOUT_S)
+
+    def _publisher(self, topic: str) -> tidecast.sync.Publisher:
+        return self._connection().kept_publisher(topic)
+
+    def _connection(self) -> tidecast.sync.Connection:
+        if self._client is None:
+            from tidecast.embedded import EmbeddedLink
+
+            link: Any = EmbeddedLink(self._subs.node, "dead letters", owns_node=False)
+            self._client = tidecast.sync.connect(link=link)
+        return self._client
+
+    def send(self, topic: str, record: dict[str, Any], name: str | None) -> None:
+        """Send a dead letter to a topic again, for one subscription, or for all (None)."""
+        kept = {key.removeprefix(MARK) if key.startswith(MARK * 2) else key: value
+                for key, value in record["headers"].items()
+                if not key.startswith(MARK) or key.startswith(MARK * 2)}  # fmt: skip
+        headers = kept if name is None else {FOR_HEADER: name, **kept}
+        self._publish(topic, record, headers, timestamp=record["headers"].get(f"{MARK}time"))
+
+    def sent(self, topic: str) -> None:
+        """Wait until what was sent to a topic is durable. Raises TidecastError."""
+        self._publisher(topic).wait_durable(timeout=STORE_TIMEOUT_S)
+
+    def close(self) -> None:
+        """End the connection."""
+        client, self._client = self._client, None
+        if client is not None:
+            with contextlib.suppress(TidecastError):
+                client.close()

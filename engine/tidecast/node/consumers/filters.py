@@ -1,0 +1,46 @@
+"""Compiled filters that clients of this process have brought along, by their digests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidecast.errors import ConfigError, Conflict
+from tidecast.native.predicates import Predicate
+
+if TYPE_CHECKING:
+    from tidecast.node.consumers.service import DurableSubscriptions
+    from tidecast.node.consumers.state import SubscriptionHere
+
+FILTERS_MAX = 1024
+
+
+class Filters:
+    """See module. Called under the lock of the subscriptions."""
+
+    def __init__(self, subs: DurableSubscriptions) -> None:
+        self._subs = subs
+        self._known: dict[str, Predicate] = {}
+
+    def offer(self, predicate: Predicate) -> None:
+        """One more. Raises Conflict."""
+        if len(self._known) >= FILTERS_MAX and predicate.digest not in self._known:
+            raise Conflict(f"where: an engine keeps at most {FILTERS_MAX} compiled functions")
+        self._known.setdefault(predicate.digest, predicate)
+
+    def get(self, digest: str) -> Predicate | None:
+        """The one of a digest, if it is known."""
+        return self._known.get(digest)
+
+    def check(self, digest: str | None) -> None:
+        """Raise ConfigError for one that is not known."""
+        if digest and digest not in self._known:
+            raise ConfigError("where: this engine was not offered such a function")
+
+    def arm(self, subscription: SubscriptionHere) -> None:
+        """Lanes that were loaded from disk learn their compiled filter."""
+        predicate, puller = self.get(subscription.saved.filter_digest), self._subs.puller
+        if predicate is None or puller is None:
+            return
+        for lane in subscription.lanes.values():
+            if not puller.state.lanes[lane.lane]["function_address"]:
+                puller.call(puller.filter_by, lane.lane, predicate)

@@ -1,0 +1,91 @@
+"""A row of the counters file for each durable subscription: lag, redeliveries, dead letters.
+
+The puller counts by lane in its own tables; the subscriptions' helper sums them up now and then,
+without asking the puller: a gauge may be some microseconds old.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tidecast.buffers.counters import CountersFile
+from tidecast.errors import SharedMemoryError
+from tidecast.layout.counters import ROW_SUBSCRIPTION
+from tidecast.layout.subscription_counters import SubscriptionCounter as S
+from tidecast.queues.cache.cursor import FOR_QUEUE, STREAM_CHAINS, WHERE
+
+if TYPE_CHECKING:
+    from tidecast.node.consumers.service import DurableSubscriptions
+    from tidecast.node.consumers.state import SubscriptionHere
+
+INTERVAL_S = 1.0
+ROWS_MAX = 2048
+"""Subscriptions with a row; what there are more is counted in `show` alone."""
+SUMS = {
+    S.DELIVERED: "delivered", S.DELIVERED_BYTES: "delivered_bytes", S.SETTLED: "settled",
+    S.REDELIVERED: "redelivered", S.NAKS: "naks", S.TIMEOUTS: "timeouts", S.DEAD: "dead",
+    S.FILTERED: "filtered", S.FILTER_ERRORS: "filter_errors", S.OUTSTANDING: "out",
+    S.WAITING: "again_n",
+}  # fmt: skip
+
+
+class SubscriptionRows:
+    """The rows. Called under the lock of the subscriptions."""
+
+    def __init__(self, subs: DurableSubscriptions) -> None:
+        self._subs = subs
+        self._rows: dict[int, int] = {}
+        self._next = 0.0
+
+    def update(self, counters: CountersFile, *, now: bool = False) -> None:
+        """Write all rows, if it is time."""
+        at = time.monotonic()
+        if not now and at < self._next:
+            return
+        self._next = at + INTERVAL_S
+        here = {one.number: one for one in self._subs.subscriptions.values()}
+        for number in self._rows.keys() - here.keys():
+            counters.free(self._rows.pop(number))
+        for number, subscription in here.items():
+            row = self._row(counters, number, subscription)
+            if row is not None:
+                self._sum(subscription, counters.values[row])
+
+    def _row(
+        self, counters: CountersFile, number: int, subscription: SubscriptionHere
+    ) -> int | None:
+        row = self._rows.get(number)
+        if row is None and len(self._rows) < ROWS_MAX:
+            saved = subscription.saved
+            try:
+                row = counters.allocate(ROW_SUBSCRIPTION, saved.pattern, saved.name)
+            except SharedMemoryError:  # all rows are taken
+                return None
+            self._rows[number] = row
+        return row
+
+    def _sum(self, subscription: SubscriptionHere, values: np.ndarray) -> None:
+        puller = self._subs.puller
+        values[S.MEMBERS], values[S.QUEUES] = len(subscription.members), len(subscription.lanes)
+        if puller is None:
+            return
+        lanes = list(subscription.lanes.values())
+        numbers = np.array([one.lane for one in lanes], dtype=np.int64)
+        tables = puller.state
+
+        def of(name: str) -> np.ndarray:  # whole records of 1,000 lanes took 0.5 ms
+            found: np.ndarray = tables.lanes[name][numbers]
+            return found
+
+        for column, name in SUMS.items():
+            values[column] = int(of(name).sum())
+        values[S.PAUSED] = int((of("paused") != 0).sum())
+        ends = np.array([one.here.log.next_token for one in lanes], dtype=np.int64)
+        following = tables.links[numbers, FOR_QUEUE, WHERE] >= STREAM_CHAINS
+        scouted = np.where(following, tables.queues["scout"][of("queue")], 0)
+        behind = ends - np.maximum(of("next"), scouted)
+        unsettled = of("w_next") - of("w_first")
+        values[S.LAG] = int(np.maximum(behind, 0).sum() + unsettled.sum())

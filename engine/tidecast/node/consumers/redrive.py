@@ -1,0 +1,219 @@
+"""Re-drive: dead letters of one subscription go back to it, each once, a page at a time.
+
+A page reads at most SCANNED_MAX records of the dead-letter topic. Where nothing of the subscription
+is left before is kept with it, so that the next re-drive does not read that again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tidecast.errors import ConfigError, NotFound
+from tidecast.layout import segment as seg
+from tidecast.log.queue_log import QueueLog
+from tidecast.native.packing import unpack_from
+from tidecast.node.consumers.admin import decoded
+from tidecast.node.consumers.dead_letters import MARK
+from tidecast.node.consumers.storage import check_target
+from tidecast.queues.filters.filters import FOR_HEADER
+from tidecast.queues.filters.where import where_of
+from tidecast.queues.filters.where_kernels import keeps_record
+
+if TYPE_CHECKING:
+    from tidecast.node.consumers.service import DurableSubscriptions
+
+REDRIVE_MAX, SCANNED_MAX = 10_000, 100_000
+TOKENS_MAX = 1000
+_READ_BYTES = 1 << 20
+
+
+def records(log: QueueLog, token: int) -> Iterator[tuple[int, bytes]]:
+    """(token, record) from ``token`` on (the oldest one kept, if that is later)."""
+    reader, buffer = log.reader(), np.empty(_READ_BYTES, dtype=np.uint8)
+    try:
+        while token < log.next_token:
+            try:
+                used = reader.read_block(token, buffer)
+            except NotFound:
+                token = log.earliest_token
+                continue
+            except ValueError:
+                buffer = np.empty(reader.need, dtype=np.uint8)
+                continue
+            if used == 0:
+                return
+            for one, record in _records_in(bytes(buffer[:used])):
+                if one >= token:
+                    yield one, record
+            token = reader.next_token
+    finally:
+        reader.close()
+
+
+def _records_in(raw: bytes) -> Iterator[tuple[int, bytes]]:
+    """The records of whole batches, which the reader has checked."""
+    at = 0
+    while at < len(raw):
+        (length,) = unpack_from("<I", raw, at + seg.BATCH_LENGTH_AT)
+        (token,) = unpack_from("<q", raw, at + seg.BATCH_BASE_TOKEN_AT)
+        (count,) = unpack_from("<I", raw, at + seg.BATCH_COUNT_AT)
+        p = at + seg.BATCH_HEADER_BYTES
+        for i in range(count):
+            size = unpack_from("<I", raw, p)[0] & seg.REC_LENGTH_MASK
+            yield token + i, raw[p : p + size]
+            p += size
+        at += length
+
+
+@dataclass(slots=True)
+class _Page:
+    """What one page found; ``starts``: by queue, before which nothing is left."""
+
+    pattern: str
+    name: str
+    reason: str | None
+    key: str | bytes | None
+    program: np.ndarray | None
+    """Of a filter as text."""
+    limit: int
+    done: set[tuple[int, int]]
+    starts: dict[int, int]
+    found: list[tuple[int, int, dict[str, Any]]] = field(default_factory=list)
+    following: dict[int, int] = field(default_factory=dict)
+    scanned: int = 0
+    partial: bool = False
+    """It begins behind what may be left."""
+    more: bool = False
+
+    @property
+    def is_all(self) -> bool:
+        """Nothing of the subscription is left."""
+        chosen = self.reason is not None or self.key is not None or self.program is not None
+        return not (self.more or chosen or self.partial)
+
+    @property
+    def full(self) -> bool:
+        """No more fits."""
+        return len(self.found) >= self.limit or self.scanned >= SCANNED_MAX
+
+    def scan(self, queue: int, log: QueueLog, after: int, dry_run: bool) -> None:
+        """Go through one queue of the dead-letter topic."""
+        start = max(log.earliest_token, self.starts.get(queue, 0))
+        clear = after <= start
+        self.following[queue] = max(start, after)
+        for token, raw in records(log, max(start, after)):
+            if self.full:
+                self.more = True
+                break
+            self.scanned += 1
+            self.following[queue] = token + 1
+            record = decoded(raw, cut=False)
+            left = self._is_mine(record) and (queue, token) not in self.done
+            if left and self._is_meant(record, raw):
+                self.found.append((queue, token, record))
+                left = dry_run
+            clear = clear and not left
+            if clear:
+                self.starts[queue] = token + 1
+
+    def _is_mine(self, record: dict[str, Any]) -> bool:
+        headers = record["headers"]
+        return bool(
+            headers.get(f"{MARK}subscription") == self.name
+            and headers.get(f"{MARK}pattern") == self.pattern
+            and FOR_HEADER not in headers  # a letter that was sent again, to who gave it up
+        )
+
+    def _is_meant(self, record: dict[str, Any], raw: bytes) -> bool:
+        if self.reason is not None and self.reason not in str(record["headers"][f"{MARK}reason"]):
+            return False
+        key = self.key.encode() if isinstance(self.key, str) else self.key
+        if key is not None and record["key"] != key:
+            return False
+        if self.program is None:
+            return True
+        return bool(keeps_record(self.program, np.frombuffer(bytearray(raw), dtype=np.uint8), 0))
+
+
+def redrive(
+    subs: DurableSubscriptions, pattern: str, name: str, *, dry_run: bool,
+    reason: str | None = None, key: str | bytes | None = None, where: str | None = None,
+    limit: int = REDRIVE_MAX,
+    after: list[list[int]] | None = None, to: str | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """Deliver dead letters of one subscription again, each once; ``dry_run``: only say which.
+
+    ``reason``: those whose reason holds this text; ``key``: of this key; ``where``: for which this
+    filter holds, which sees them as they lie in the dead-letter topic; at most ``limit``.
+    ``after``: what the page before called ``next``; that is None when there is nothing more.
+    ``to``: publish them to this durable topic instead, for all who read it.
+    """
+    if not 1 <= limit <= REDRIVE_MAX:
+        raise ConfigError(f"limit: {limit}: allowed 1 to {REDRIVE_MAX}")
+    text = where_of(where or "").program  # nothing, if all is let pass
+    program = np.frombuffer(bytearray(text), np.uint8) if text else None
+    try:
+        behind = {int(queue): int(token) for queue, token in after or []}
+    except (TypeError, ValueError):
+        raise ConfigError(f"after: {after!r}: allowed is what a page called next") from None
+    with subs.lock:
+        if to:
+            check_target(subs, to)
+        saved = subs.get(pattern, name).saved
+        here = subs.topics.get(saved.dead_letter)
+        done = {(int(queue), int(token)) for queue, token in saved.redriven}
+        page = _Page(pattern, name, reason, key, program, limit, done, dict(saved.redrive_start))
+        queues = [] if here is None else list(here.queues)
+        page.partial = bool(behind)
+    for one in queues:
+        assert isinstance(one.log, QueueLog)
+        page.scan(one.queue, one.log, behind.get(one.queue, 0), dry_run)
+    if not dry_run:
+        _send(subs, page, to)
+    elif page.is_all:
+        with subs.lock:
+            saved.dead_open = len(page.found)
+    return {
+        "records": len(page.found), "scanned": page.scanned, "dry_run": dry_run,
+        "tokens": [(record["headers"][f"{MARK}queue"], record["headers"][f"{MARK}token"])
+                   for _, _, record in page.found[:TOKENS_MAX]],
+        "next": [list(one) for one in page.following.items()] if page.more else None,
+    }  # fmt: skip
+
+
+def redrive_pages(
+    subs: DurableSubscriptions, arguments: dict[str, Any], count_max: int
+) -> dict[str, Any]:
+    """`redrive` with ``arguments``, page by page, up to ``count_max`` records in all."""
+    whole = redrive(subs, **arguments, limit=min(count_max, REDRIVE_MAX))
+    while whole["next"] is not None and whole["records"] < count_max:
+        left = min(count_max - whole["records"], REDRIVE_MAX)
+        page = redrive(subs, **arguments, limit=left, after=whole["next"])
+        whole["records"] += page["records"]
+        whole["scanned"] += page["scanned"]
+        whole["tokens"] = (whole["tokens"] + page["tokens"])[:TOKENS_MAX]
+        whole["next"] = page["next"]
+    return whole
+
+
+def _send(subs: DurableSubscriptions, page: _Page, to: str | None) -> None:
+    topics = {to or record["headers"][f"{MARK}topic"] for _, _, record in page.found}
+    for _, _, record in page.found:
+        topic = to or record["headers"][f"{MARK}topic"]
+        subs.letters.send(topic, record, page.name if to is None else None)
+    for topic in topics:
+        subs.letters.sent(topic)
+    with subs.lock:
+        subscription = subs.get(page.pattern, page.name)
+        left = max(0, subscription.saved.dead_open - len(page.found))
+        subscription.saved.dead_open = 0 if page.is_all else left
+        done = {*page.done, *((queue, token) for queue, token, _ in page.found)}
+        subscription.saved.redrive_start = page.starts
+        subscription.saved.redriven = sorted(
+            (queue, token) for queue, token in done if token >= page.starts.get(queue, 0)
+        )
+        subs.save_or_say(subscription)  # they were sent

@@ -1,0 +1,597 @@
+"""Durable subscriptions of a node: who consumes which queues, from where, and how far they are.
+
+All runs under one lock; the puller's tables are changed by commands to its thread. Its own news go
+into the inbox of a helper thread (inline: `work`), which saves positions every SAVE_INTERVAL_S.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tidecast import events as ev
+from tidecast.agents.guard import Guard
+from tidecast.agents.puller import entries
+from tidecast.agents.puller.observer import Dead, Observer
+from tidecast.agents.puller.runtime import Puller
+from tidecast.api.link import ConsumerGrant, ConsumerOptions
+from tidecast.buffers.member_ring import MemberFile, wake_queue
+from tidecast.config.topology import TopicConfig, check_pattern, is_pattern, matches
+from tidecast.errors import ConfigError, Conflict, NotFound, StorageError
+from tidecast.layout import member as lay
+from tidecast.layout.ring import DOORBELL_PULLER
+from tidecast.log.queue_log import QueueLog
+from tidecast.native.mapped import MappedFile
+from tidecast.native.predicates import Predicate
+from tidecast.node.consumers import storage as places
+from tidecast.node.consumers.adapters import Attached
+from tidecast.node.consumers.checks import (
+    check_options,
+    check_same,
+    restored,
+    saved_lanes,
+    start_token,
+)
+from tidecast.node.consumers.dead_letters import DeadLetters
+from tidecast.node.consumers.filters import Filters
+from tidecast.node.consumers.metrics import SubscriptionRows
+from tidecast.node.consumers.state import (
+    PAUSED_GROWTH,
+    PAUSED_QUEUE,
+    PAUSED_SUBSCRIPTION,
+    PAUSED_TOPIC,
+    LaneHere,
+    MemberHere,
+    QueueHere,
+    SubscriptionHere,
+    TopicHere,
+    shares_of,
+)
+from tidecast.node.durable.topic import DurableTopic
+from tidecast.queues.attached import AttachedQueue
+from tidecast.queues.cache.blocks import BLOCK_BYTES
+from tidecast.queues.mapper import QueueMap
+from tidecast.queues.sources import LogSource
+from tidecast.queues.subscription_store import SavedSubscription, SubscriptionStore
+
+if TYPE_CHECKING:
+    from tidecast.node.node import Node
+
+SAVE_INTERVAL_S = 0.1
+NAME_BYTES_MAX = 128
+CACHE_BYTES_MAX = 256 << 20
+"""What all caches of a node hold together."""
+_ACKS_BYTES = 1 << 18
+
+
+class DurableSubscriptions(Observer):
+    """See module. `start` after the node's files exist, `topic_opened` for every durable topic."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.lock = threading.RLock()
+        self.store = SubscriptionStore(node.data_dir / "subscriptions")
+        self.topics: dict[str, TopicHere] = {}
+        self.subscriptions: dict[tuple[str, str], SubscriptionHere] = {}
+        self.consumers: dict[int, tuple[SubscriptionHere, MemberHere]] = {}
+        self.filters = Filters(self)
+        self.puller: Puller | None = None
+        self._rows: dict[int, QueueHere] = {}
+        self._by_lane: dict[int, tuple[SubscriptionHere, LaneHere]] = {}
+        self._gated_lanes: set[int] = set()
+        self._numbers, self._ids = itertools.count(), itertools.count(1)
+        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._helper: threading.Thread | None = None
+        self._next_save = 0.0
+        self.letters, self.counters = DeadLetters(self), SubscriptionRows(self)
+        self.attached = Attached(self)
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Load the subscriptions. The puller starts with the first durable topic."""
+        durable = self.node.durable
+        durable.on_queues.append(self._queues_opened)
+        durable.on_closed.append(self.topic_closed)
+        durable.positions.append(self.position)
+        found, bad = self.store.load()
+        for saved in found:
+            self._admit(saved)
+        for path in bad:
+            self.node.tell_all(ev.SubscriptionDamaged(file=str(path)))
+
+    def _running(self) -> Puller:
+        """The puller; made when the first durable topic appears."""
+        if self.puller is not None:
+            return self.puller
+        node = self.node
+        self._wakes = MappedFile.create(node.directory / "wakes", lay.WAKES_BYTES)
+        self.puller = Puller(
+            wakes=self._wakes.array, bells=node.bells, bell=DOORBELL_PULLER,
+            blocks_max=max(64, CACHE_BYTES_MAX // BLOCK_BYTES), observer=self,
+            clock_ns=node.clock_ns, on_fault=node.conductor.agent_failed,
+        )  # fmt: skip
+        if not node.inline:
+            self.puller.start()
+            self._helper = threading.Thread(target=self._help, name="subscriptions", daemon=True)
+            self._helper.start()
+        return self.puller
+
+    def stop(self) -> None:
+        """Save all positions, stop the puller. Idempotent."""
+        if self._helper is not None:
+            self._inbox.put(None)
+            self._helper.join(5.0)
+            self._helper = None
+        self.letters.close()
+        if self.puller is None:
+            return
+        self.save_all()
+        self.puller.stop()
+        for here in self._rows.values():
+            here.source.close()
+        self._rows.clear()
+        self.attached.close()
+        self.puller = None
+
+    def work(self, now_ns: int | None = None) -> int:
+        """One cycle of the puller and what it brought (inline nodes)."""
+        if self.puller is None:
+            return 0
+        done = self.puller.work(now_ns)
+        self._deal()
+        return done
+
+    def _help(self) -> None:
+        guard = Guard("subscriptions", self.node.conductor.agent_failed)
+        while True:
+            try:
+                item = self._inbox.get(timeout=SAVE_INTERVAL_S)
+            except queue.Empty:
+                item = self._keep
+            if item is None:
+                return
+            guard.round(item, self._keep)
+
+    def _deal(self) -> None:
+        while not self._inbox.empty():
+            if (item := self._inbox.get()) is not None:
+                item()
+        self._keep()
+
+    def _keep(self) -> None:
+        if self._inbox.empty():
+            self.letters.flush()
+        self._save_if_due()
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    def _queues_opened(self, topic: DurableTopic) -> None:
+        """The node's archiver has opened a topic, or made more queues: it wakes the puller now."""
+        self.topic_opened(topic.config, topic.logs, topic.map, topic)
+        archiver = self.node.durable.runtime
+        rows = [one.row for one in self.topics[topic.config.name].queues]
+        numbers = self.node.durable.tables.queue_numbers(topic)
+
+        def connect() -> None:
+            archiver.state.replace("wakes", self._wakes.array)
+            for number, row in zip(numbers, rows, strict=True):
+                archiver.state.queues[number]["puller"] = row + 1
+
+        archiver.on_archiver(connect)
+        for row in rows:
+            wake_queue(self._wakes.array, self.node.bells, row)
+
+    def topic_opened(
+        self, config: TopicConfig, logs: Sequence[QueueLog | AttachedQueue], queue_map: QueueMap,
+        topic: DurableTopic | None = None,
+    ) -> None:  # fmt: skip
+        """A durable topic is there, or has grown: subscriptions that match it get lanes."""
+        with self.lock:
+            puller = self._running()
+            here = self.topics.get(config.name)
+            fresh = here is None
+            if here is None:
+                here = self.topics[config.name] = TopicHere(config, queue_map)
+                here.directory = self.attached.directory(config.name)
+                if topic is not None:
+                    here.store, here.owned = places.store_of(topic), lambda: topic.owned
+                    here.directory = topic.directory
+                for saved in places.taken(self, here):
+                    self._admit(saved)
+            here.config, here.map = config, queue_map
+            blocks = max(2, config.cache_bytes // BLOCK_BYTES // max(1, len(logs)))
+            for log in logs[len(here.queues) :]:
+                source = log.source() if isinstance(log, AttachedQueue) else LogSource(log)
+                row = puller.call(puller.add_queue, source, blocks)
+                one = QueueHere(config.name, log.queue, log, source, row)
+                here.queues.append(one)
+                self._rows[row] = one
+            if fresh:
+                places.restore_paused(self, here)
+            for subscription in self.subscriptions.values():
+                if matches(subscription.saved.pattern, config.name):
+                    self._add_lanes(subscription, here, None)
+                    self._share(subscription)
+
+    def topic_closed(self, name: str) -> None:
+        """A durable topic is gone, for now or for good: so are its lanes and queues here."""
+        with self.lock:
+            if name not in self.topics or self.puller is None:
+                return
+            puller = self.puller
+            self.save_all()
+            here = self.topics.pop(name)
+            for subscription in self.subscriptions.values():
+                for key in [key for key in subscription.lanes if key[0] == name]:
+                    self._remove_lane(subscription, key)
+            for one in here.queues:
+                puller.call(puller.remove_queue, one.row)
+                self._rows.pop(one.row, None)
+                one.source.close()
+            if here.store is not None:
+                places.gone(self, name)
+
+    def appended(self, topic: str, queue_index: int) -> None:
+        """A queue has new records (from Python; the archiver wakes by itself)."""
+        here = self.topics.get(topic)
+        if here is not None:
+            wake_queue(self._wakes.array, self.node.bells, here.queues[queue_index].row)
+
+    def position(self, topic: str, queue_index: int) -> int | None:
+        """The oldest token of a queue that some subscription has not settled; None: no one reads.
+
+        Retention keeps it. A subscription whose topic is not open counts by what was saved.
+        """
+        with self.lock:
+            found = [
+                self.position_of(lane)[0]
+                for subscription in self.subscriptions.values()
+                if (lane := subscription.lanes.get((topic, queue_index))) is not None
+            ]
+        return min(found, default=None)
+
+    # --- subscriptions ----------------------------------------------------------------------------
+
+    def open_consumer(
+        self, client_id: int, pattern: str, name: str, options: ConsumerOptions
+    ) -> ConsumerGrant:
+        """See `Link.open_consumer`."""
+        check_options(options)
+        with self.lock:
+            self.filters.check(options.filter_digest)
+            subscription = self.subscriptions.get((pattern, name))
+            if subscription is None:
+                subscription = places.stand_by(self, pattern, name, options)
+            if subscription is None:
+                subscription = self.create(pattern, name, options)
+            else:
+                check_same(subscription.saved, options)
+                self.filters.arm(subscription)
+            member = self._join(subscription, client_id, options)
+            return self._grant(subscription, member)
+
+    def offer(self, predicate: Predicate) -> None:
+        """A compiled filter of this process, for consumers that name it."""
+        with self.lock:
+            self.filters.offer(predicate)
+
+    def create(self, pattern: str, name: str, options: ConsumerOptions) -> SubscriptionHere:
+        """A new subscription. Its position is fixed and saved when this returns."""
+        check_pattern(pattern)
+        if not 1 <= len(name.encode()) <= NAME_BYTES_MAX or "/" in name:
+            raise ConfigError(f"name: {name!r}: 1 to {NAME_BYTES_MAX} bytes, without /")
+        if pattern not in self.topics and not is_pattern(pattern):
+            places.check_durable(self.node, pattern)
+        with self.lock:
+            if (pattern, name) in self.subscriptions:
+                raise Conflict(f"subscription {name} of {pattern} exists already")
+            places.check_new(self, pattern, options)
+            saved = places.new_subscription(pattern, name, options)
+            subscription = self._admit(saved, options)
+            try:
+                self.save_now(subscription)
+            except StorageError:
+                self._forget(subscription)
+                raise
+            return subscription
+
+    def new(self, saved: SavedSubscription) -> SubscriptionHere:
+        """A subscription without lanes. With the lock held."""
+        subscription = SubscriptionHere(next(self._numbers), saved)
+        self.subscriptions[subscription.key] = subscription
+        return subscription
+
+    def _admit(
+        self, saved: SavedSubscription, options: ConsumerOptions | None = None
+    ) -> SubscriptionHere:
+        subscription = self.new(saved)
+        for here in self.topics.values():
+            if matches(saved.pattern, here.config.name):
+                self._add_lanes(subscription, here, options)
+        return subscription
+
+    def delete(self, pattern: str, name: str) -> None:
+        """End a subscription for good; its members are told that nothing more will come."""
+        with self.lock:
+            subscription = self.get(pattern, name)
+            for member in list(subscription.members.values()):
+                self._tell_expelled(subscription, member, "the subscription was deleted")
+                self._leave(subscription, member)
+            self._forget(subscription)
+
+    def _forget(self, subscription: SubscriptionHere) -> None:
+        for key in list(subscription.lanes):
+            self._remove_lane(subscription, key)
+        del self.subscriptions[subscription.key]
+        places.remove(self, *subscription.key)
+
+    def get(self, pattern: str, name: str) -> SubscriptionHere:
+        """A subscription whose queues are here. Raises NotFound."""
+        found = self.subscriptions.get((pattern, name))
+        if pattern not in self.topics and places.is_shared(self.node, pattern):
+            self.node.durable.topic(pattern)  # says who keeps it
+        if found is None:
+            raise NotFound(f"no subscription {name} of {pattern}: see tidecast subscription list")
+        return found
+
+    # --- lanes ------------------------------------------------------------------------------------
+
+    def _add_lanes(
+        self, subscription: SubscriptionHere, here: TopicHere, options: ConsumerOptions | None
+    ) -> None:
+        puller, saved = self._running(), subscription.saved
+        known = {(one.topic, one.queue): one for one in saved.lanes}
+        for one in here.queues:
+            key = (one.topic, one.queue)
+            if key in subscription.lanes:
+                continue
+            before = known.get(key)
+            rows = None
+            if before is not None:
+                token, rows = restored(before, one.log.next_token)
+            else:
+                token = start_token(one.log, options)
+            lane = puller.call(
+                puller.add_lane, subscription.number, one.row, token, restored=rows,
+                ack_wait_ns=subscription.ack_wait_ns, deliveries_max=saved.max_deliver,
+                name=saved.name, key_pattern=saved.key_pattern, headers=saved.headers,
+                where=saved.where, predicate=self.filters.get(saved.filter_digest),
+            )  # fmt: skip
+            made = LaneHere(lane, puller.lane_word(lane), one)
+            subscription.lanes[key] = made
+            self._by_lane[lane] = (subscription, made)
+            self.apply_pause(subscription, made)
+
+    def _remove_lane(self, subscription: SubscriptionHere, key: tuple[str, int]) -> None:
+        assert self.puller is not None
+        puller, lane = self.puller, subscription.lanes.pop(key)
+        self._by_lane.pop(lane.lane, None)
+        self._gated_lanes.discard(lane.lane)
+        puller.call(puller.remove_lane, lane.lane)
+
+    def apply_pause(self, subscription: SubscriptionHere, lane: LaneHere) -> None:
+        """Tell the puller why a lane is paused, or that it is not."""
+        assert self.puller is not None
+        puller, topic = self.puller, self.topics[lane.here.topic]
+        bits = (
+            PAUSED_SUBSCRIPTION * subscription.saved.paused
+            | PAUSED_QUEUE * lane.here.paused
+            | PAUSED_TOPIC * topic.paused
+            | PAUSED_GROWTH * self._gated(subscription, lane, topic.map)
+        )
+        puller.call(entries.pause_lane, puller.words, lane.lane, bits)
+
+    def _gated(self, subscription: SubscriptionHere, lane: LaneHere, queue_map: QueueMap) -> bool:
+        """A queue that a growth made waits until the older ones are settled up to their cuts."""
+        gated = False
+        if queue_map.epoch:
+            settled = [
+                self.position_of(subscription.lanes[(lane.here.topic, q)])[0]
+                if (lane.here.topic, q) in subscription.lanes else 0
+                for q in range(queue_map.queues)
+            ]  # fmt: skip
+            gated = bool(queue_map.blocked_by(lane.here.queue, settled))
+        (self._gated_lanes.add if gated else self._gated_lanes.discard)(lane.lane)
+        return gated
+
+    def position_of(self, lane: LaneHere) -> tuple[int, int]:
+        """(first token that is not settled, cursor) of a lane."""
+        assert self.puller is not None
+        puller = self.puller
+        mark, cursor = puller.call(entries.position_of, puller.words, lane.lane)
+        return int(mark), int(cursor)
+
+    # --- members ----------------------------------------------------------------------------------
+
+    def _join(
+        self, subscription: SubscriptionHere, client_id: int, options: ConsumerOptions
+    ) -> MemberHere:
+        puller, node = self._running(), self.node
+        identity = next(self._ids)
+        made: list[MemberFile] = []
+
+        def make(number: int) -> MemberFile:
+            path = node.directory / f"member-{identity}"
+            bell = node.doorbell(client_id)
+            made.append(
+                MemberFile.create(path, options.ring_bytes, _ACKS_BYTES, member=number, bell=bell)
+            )
+            return made[0]
+
+        number = puller.call(
+            puller.add_member, make, subscription.number, in_flight_max=options.max_in_flight,
+            in_flight_bytes_max=options.max_bytes_in_flight, ack_wait_ns=subscription.ack_wait_ns,
+        )  # fmt: skip
+        member = MemberHere(identity, number, client_id, made[0])
+        subscription.members[identity] = member
+        self.consumers[identity] = (subscription, member)
+        self._share(subscription)
+        return member
+
+    def _grant(self, subscription: SubscriptionHere, member: MemberHere) -> ConsumerGrant:
+        saved = subscription.saved
+        return ConsumerGrant(
+            consumer_id=member.id, member=member.number, ring_path=str(member.file.mapped.path),
+            wakes_path=str(self._wakes.path), pattern=saved.pattern, name=saved.name,
+            ack_wait_s=saved.ack_wait_s, max_deliver=saved.max_deliver,
+            dead_letter=saved.dead_letter, lanes=self.lanes_of(subscription),
+        )  # fmt: skip
+
+    def lanes_of(self, subscription: SubscriptionHere) -> list[tuple[int, str, int]]:
+        """(word in frames, topic, queue) of each lane."""
+        return [(lane.word, *key) for key, lane in subscription.lanes.items()]
+
+    def close_consumer(self, client_id: int, consumer_id: int) -> None:
+        """See `Link.close_consumer`."""
+        with self.lock:
+            found = self.consumers.get(consumer_id)
+            if found is None or found[1].client != client_id:
+                raise NotFound(f"client {client_id} has no consumer {consumer_id}")
+            self._leave(*found)
+
+    def client_gone(self, client_id: int) -> None:
+        """A client died or left: its members go, what they had outstanding goes to others."""
+        with self.lock:
+            for subscription, member in list(self.consumers.values()):
+                if member.client == client_id:
+                    self._leave(subscription, member)
+                    self.node.tell_all(places.left(subscription, member))
+
+    def _leave(self, subscription: SubscriptionHere, member: MemberHere) -> None:
+        assert self.puller is not None
+        puller = self.puller
+        self.consumers.pop(member.id, None)
+        subscription.members.pop(member.id, None)
+        puller.call(puller.drop_member, member.number)
+        member.file.mapped.unlink()
+        self._share(subscription)
+        if not subscription.members and places.stands_by(self, subscription):
+            self.subscriptions.pop(subscription.key, None)
+
+    def _share(self, subscription: SubscriptionHere) -> None:
+        """Share the lanes out anew among the members there are."""
+        if self.puller is None:
+            return
+        puller = self.puller
+        lanes = sorted(subscription.lanes)
+        numbers = sorted(member.number for member in subscription.members.values())
+        before = {key: subscription.lanes[key].owners[0] for key in lanes}
+        for key, owners in shares_of(lanes, numbers, before).items():
+            lane = subscription.lanes[key]
+            lane.owners = owners
+            puller.call(puller.share, lane.lane, owners)
+
+    # --- positions on disk ------------------------------------------------------------------------
+
+    def _save_if_due(self) -> None:
+        now = time.monotonic()
+        if now >= self._next_save:
+            self._next_save = now + SAVE_INTERVAL_S
+            self._open_gates()
+            self.save_all()
+            self.attached.look_after()
+            with self.lock:
+                self.counters.update(self.node.counters)
+
+    def _open_gates(self) -> None:
+        with self.lock:
+            for number in list(self._gated_lanes):
+                self.apply_pause(*self._by_lane[number])
+
+    def save_all(self) -> None:
+        """Save the positions that changed."""
+        with self.lock:
+            if self.puller is None:
+                return
+            rows = np.fromiter(self._by_lane, np.int64, len(self._by_lane))
+            dirty = rows[self.puller.state.lanes["dirty"][rows] != 0].tolist()
+            changed = {here.key: here for here, _ in map(self._by_lane.__getitem__, dirty)}
+            for subscription in changed.values():
+                self.save_or_say(subscription)
+
+    def save_or_say(self, subscription: SubscriptionHere) -> None:
+        """Save a subscription, or tell that it was not; that is tried again when it changes."""
+        try:
+            self.save_now(subscription)
+        except StorageError as problem:
+            pattern, name = subscription.key
+            self.node.tell_all(
+                ev.PositionsNotSaved(pattern=pattern, name=name, detail=str(problem))
+            )
+
+    def save_now(self, subscription: SubscriptionHere) -> None:
+        """Save a subscription. Raises StorageError."""
+        if self.puller is not None:
+            fresh = saved_lanes(self.puller, subscription.lanes.items())
+            kept = [
+                one for one in subscription.saved.lanes
+                if (one.topic, one.queue) not in subscription.lanes
+            ]  # fmt: skip
+            subscription.saved.lanes = kept + fresh
+        places.put(self, subscription.saved)
+
+    # --- what the puller tells --------------------------------------------------------------------
+
+    def dead(self, dead: Dead) -> None:
+        """See `Observer`; in the puller's thread."""
+        found = self._by_lane.get(dead.lane)
+        if found is not None:
+            self._inbox.put(lambda: self.letters.add(*found, dead))
+
+    def settle_dead(self, dead: Dead) -> None:
+        """A dead record is stored, or dropped and told: settle it."""
+        if self.puller is not None:
+            puller = self.puller
+            puller.call(entries.settle_dead, puller.words, dead.lane, dead.generation, dead.token)
+
+    def hostile(self, member: int) -> None:
+        """See `Observer`; in the puller's thread."""
+        self._inbox.put(lambda: self._expel(member))
+
+    def _expel(self, number: int) -> None:
+        with self.lock:
+            for subscription, member in list(self.consumers.values()):
+                if member.number == number:
+                    self._tell_expelled(subscription, member, "it wrote what it may not")
+                    self._leave(subscription, member)
+
+    def _tell_expelled(
+        self, subscription: SubscriptionHere, member: MemberHere, reason: str
+    ) -> None:
+        event = ev.ConsumerExpelled(
+            topic=subscription.saved.pattern, subscription=subscription.saved.name,
+            consumer_id=member.id, reason=reason,
+        )  # fmt: skip
+        self.node.tell(member.client, event)
+
+    def gap(self, lane: int, first: int, end: int) -> None:
+        """See `Observer`; in the puller's thread."""
+        found = self._by_lane.get(lane)
+        if found is not None:
+            subscription, here = found
+            event = ev.RecordsGone(
+                topic=here.here.topic, queue=here.here.queue, first=first, end=end,
+                subscription=subscription.saved.name,
+            )  # fmt: skip
+            self._inbox.put(lambda: self.node.tell_all(event))
+
+    def damaged(self, q: int, token: int, problem: str) -> None:
+        """See `Observer`; in the puller's thread."""
+        one = self._rows.get(q)
+        if one is not None:
+            one.unreadable_s = time.monotonic()
+            told = ev.QueueUnreadable(topic=one.topic, queue=one.queue, token=token, detail=problem)
+            self._inbox.put(lambda: self.node.tell_all(told))
+
+    def perform(self, action: str, arguments: dict[str, Any]) -> Any:
+        """See `Link.subscription`."""
+        from tidecast.node.consumers.admin import perform
+
+        return perform(self, action, arguments)

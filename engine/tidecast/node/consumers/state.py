@@ -1,0 +1,150 @@
+"""What a node keeps in mind about durable subscriptions: their lanes and members, who owns what."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tidecast.buffers.member_ring import MemberFile
+from tidecast.config.topology import TopicConfig
+from tidecast.log.queue_log import QueueLog
+from tidecast.queues.attached import AdapterSource, AttachedQueue
+from tidecast.queues.cache.cursor import FETCHING, NOBODY, PAUSED, REASONS, SHARES
+from tidecast.queues.mapper import QueueMap
+from tidecast.queues.sources import LogSource
+from tidecast.queues.subscription_store import SavedSubscription, SubscriptionStore
+
+PAUSED_SUBSCRIPTION, PAUSED_QUEUE, PAUSED_TOPIC, PAUSED_GROWTH = 1, 2, 4, 8
+UNREADABLE_S = 3.0
+PAUSED_BY = {
+    PAUSED_SUBSCRIPTION: "subscription", PAUSED_QUEUE: "queue", PAUSED_TOPIC: "topic",
+    PAUSED_GROWTH: "growth of the queues",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class QueueHere:
+    """A queue of a durable topic at the puller."""
+
+    topic: str
+    queue: int
+    log: QueueLog | AttachedQueue
+    source: LogSource | AdapterSource
+    row: int
+    paused: bool = False
+    unreadable_s: float = -1e9
+    """When a read of it failed last, on the monotonic clock: that is tried again each second."""
+
+
+@dataclass(slots=True)
+class TopicHere:
+    """A durable topic at the puller."""
+
+    config: TopicConfig
+    map: QueueMap
+    queues: list[QueueHere] = field(default_factory=list)
+    paused: bool = False
+    store: SubscriptionStore | None = None
+    """Positions in queues that engines share; None: with all others of this engine."""
+    owned: Callable[[], bool] = lambda: True
+    directory: Path | None = None
+    """Of the queues; None: what is paused is not kept."""
+
+
+@dataclass(slots=True)
+class LaneHere:
+    """A subscription's cursor in one queue."""
+
+    lane: int
+    word: int
+    here: QueueHere
+    owners: list[int] = field(default_factory=lambda: [NOBODY] * SHARES)
+
+
+@dataclass(slots=True)
+class MemberHere:
+    """One consumer of a client."""
+
+    id: int
+    number: int
+    client: int
+    file: MemberFile
+
+
+@dataclass(slots=True)
+class SubscriptionHere:
+    """A durable subscription: what is saved of it, its lanes by (topic, queue), its members."""
+
+    number: int
+    saved: SavedSubscription
+    lanes: dict[tuple[str, int], LaneHere] = field(default_factory=dict)
+    members: dict[int, MemberHere] = field(default_factory=dict)
+    dirty: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """(pattern, name)."""
+        return self.saved.pattern, self.saved.name
+
+    @property
+    def ack_wait_ns(self) -> int:
+        """How long a member may work at a record."""
+        return int(self.saved.ack_wait_s * 1e9)
+
+
+def reason_of(lane: LaneHere, record: Any) -> str:
+    """Why a lane does not flow; ``record``: of the puller."""
+    if record["paused"]:
+        return REASONS[PAUSED]
+    reason = int(record["reason"])
+    if reason == FETCHING and time.monotonic() - lane.here.unreadable_s < UNREADABLE_S:
+        return "the log cannot be read"
+    return REASONS[reason]
+
+
+def shares_of(
+    lanes: Sequence[tuple[str, int]], members: Sequence[int], before: dict[tuple[str, int], int]
+) -> dict[tuple[str, int], list[int]]:
+    """Who owns which share of the keys of which lane: ``cursor.SHARES`` members a lane.
+
+    No more members than lanes: each lane has one owner, the one ``before`` it as far as the counts
+    stay even. More: each lane is shared out among its members by key.
+    """
+    if not members:
+        return {lane: [NOBODY] * SHARES for lane in lanes}
+    if len(members) > len(lanes):
+        of_lane = {lane: members[i :: len(lanes)] for i, lane in enumerate(lanes)}
+        return {
+            lane: [owners[k % len(owners)] for k in range(SHARES)]
+            for lane, owners in of_lane.items()
+        }
+    least, more = divmod(len(lanes), len(members))
+    count = dict.fromkeys(members, 0)
+    owner: dict[tuple[str, int], int] = {}
+    full = 0
+    for lane in lanes:
+        one = before.get(lane, NOBODY)
+        if one in count and (count[one] < least or (count[one] == least and full < more)):
+            full += count[one] == least
+            count[one] += 1
+            owner[lane] = one
+    for lane in lanes:
+        if lane not in owner:
+            one = min(members, key=lambda member: (count[member], member))
+            count[one] += 1
+            owner[lane] = one
+    return {lane: [owner[lane]] * SHARES for lane in lanes}
+
+
+def settled_rows(
+    saved_settled: list[tuple[int, int]], attempts: list[tuple[int, int]]
+) -> np.ndarray:
+    """`LaneHere` rows for the puller: int64[n, 3] of first, end, attempts (-1: settled)."""
+    rows = [(first, end, -1) for first, end in saved_settled]
+    rows += [(token, token + 1, n) for token, n in attempts]
+    return np.array(sorted(rows), dtype=np.int64).reshape(-1, 3)

@@ -1,0 +1,274 @@
+"""Where subscriptions are kept on disk, and what becomes of them when queues move.
+
+What is known of queues that engines share lies with the queues, in the directory of their owner
+(`tidecast.log.takeover`): so the next owner finds what the one before had stored, and one that is
+not the owner any more writes where nobody reads. All else lies in the engine's data directory.
+
+A consumer of queues that another engine has may be open here all the same: it *stands by*, and gets
+its records once this engine has taken the queues.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tidecast import events as ev
+from tidecast.api.link import ConsumerOptions
+from tidecast.config.leases import SHARED
+from tidecast.config.topology import matches, write_atomically
+from tidecast.errors import ConfigError, NotFound, StorageError
+from tidecast.log.queue_files import QueueFiles, queues_of
+from tidecast.log.takeover import SUBSCRIPTIONS_NAME
+from tidecast.node.consumers.checks import check_tokens, or_default
+from tidecast.node.consumers.state import MemberHere, SubscriptionHere, TopicHere
+from tidecast.node.durable.topic import DurableTopic
+from tidecast.queues.subscription_store import (
+    SavedLane,
+    SavedSubscription,
+    SubscriptionStore,
+    read_subscription,
+)
+
+if TYPE_CHECKING:
+    from tidecast.node.consumers.service import DurableSubscriptions
+    from tidecast.node.node import Node
+
+ACK_WAIT_S, MAX_DELIVER = 30.0, 5
+PAUSED_NAME = "paused.json"
+
+
+class PausedTopic(msgspec.Struct):
+    """What of a topic is paused for all subscriptions. It lies, and moves, with the queues."""
+
+    topic: bool = False
+    queues: list[int] = []
+
+
+def save_paused(here: TopicHere) -> None:
+    """Keep what is paused. Raises StorageError."""
+    if here.directory is None:
+        return
+    path = here.directory / PAUSED_NAME
+    found = PausedTopic(here.paused, [one.queue for one in here.queues if one.paused])
+    try:
+        if found.topic or found.queues:
+            write_atomically(path, msgspec.json.encode(found))
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as problem:
+        if here.owned():
+            raise StorageError(f"{path}: {problem.strerror}", problem.errno or 0) from problem
+
+
+def restore_paused(subs: DurableSubscriptions, here: TopicHere) -> None:
+    """What was paused is paused still, and that is told."""
+    if here.directory is None:
+        return
+    path = here.directory / PAUSED_NAME
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=PausedTopic)
+    except FileNotFoundError:
+        return
+    except (OSError, msgspec.MsgspecError):
+        subs.node.durable.tell(ev.SubscriptionDamaged(file=str(path)))
+        return
+    here.paused = found.topic
+    if found.topic:
+        tell_paused(subs, here.config.name, -1, "", paused=True)
+    for one in here.queues:
+        one.paused = one.queue in found.queues
+        if one.paused:
+            tell_paused(subs, one.topic, one.queue, "", paused=True)
+
+
+def tell_paused(
+    subs: DurableSubscriptions, topic: str, queue: int, name: str, *, paused: bool
+) -> None:
+    """Tell all clients, and those that come later."""
+    subs.node.durable.tell(
+        ev.DeliveryPaused(topic=topic, queue=queue, subscription=name, paused=paused)
+    )
+
+
+def new_subscription(pattern: str, name: str, options: ConsumerOptions) -> SavedSubscription:
+    """A subscription as it begins."""
+    return SavedSubscription(
+        pattern=pattern, name=name, created_ns=time.time_ns(),
+        ack_wait_s=or_default(options.ack_wait_s, ACK_WAIT_S),
+        max_deliver=or_default(options.max_deliver, MAX_DELIVER),
+        dead_letter=options.dead_letter or "", key_pattern=options.key_pattern or "",
+        headers=options.headers or {}, filter_digest=options.filter_digest or "",
+        where=options.where or "",
+    )  # fmt: skip
+
+
+def check_durable(node: Node, topic: str, *, here: bool = True) -> None:
+    """Raise NotFound, ConfigError when no queues of a topic can be read, ``here`` or anywhere."""
+    config = node.topic_by_name.get(topic)
+    if config is None:
+        how = f"create it (tidecast topic create {topic} --mode durable)"
+        raise NotFound(f"no topic {topic}: {how}")
+    if config.mode != "durable":
+        why = "is live, it keeps nothing: use subscribe(), or make it durable"
+        raise ConfigError(f"topic {topic} {why}")
+    if here and not node.durable.keeps(config):
+        node.durable.topic(topic)  # says who does
+
+
+def check_target(subs: DurableSubscriptions, topic: str) -> None:
+    """Raise NotFound, ConfigError, Conflict for a topic that cannot take dead letters."""
+    subs.attached.check_writable(topic)
+    if topic not in subs.topics:
+        check_durable(subs.node, topic, here=False)
+
+
+def check_new(subs: DurableSubscriptions, pattern: str, options: ConsumerOptions) -> None:
+    """Raise what keeps a new subscription from being as ``options`` say. With the lock held."""
+    letters = options.dead_letter
+    if letters:
+        check_target(subs, letters)
+        if matches(pattern, letters):
+            raise ConfigError(
+                f"dead_letter: {letters!r}: {pattern} covers it: what is refused would come again "
+                "for ever: take a topic that it does not cover"
+            )
+    covered = [here for name, here in subs.topics.items() if matches(pattern, name)]
+    if covered and options.start == "tokens":
+        check_tokens(pattern, options.start_tokens, [q for here in covered for q in here.queues])
+
+
+def store_of(topic: DurableTopic) -> SubscriptionStore | None:
+    """Where positions in a topic's queues are kept; None: in the engine's data directory."""
+    if not topic.owner:
+        return None
+    return SubscriptionStore(topic.directory / SUBSCRIPTIONS_NAME, make=False)
+
+
+def is_shared(node: Node, pattern: str) -> bool:
+    """Is it the name of a topic whose queues engines share?"""
+    config = node.topic_by_name.get(pattern)
+    return config is not None and config.owner == SHARED
+
+
+def stands_by(subs: DurableSubscriptions, subscription: SubscriptionHere) -> bool:
+    """Another engine has the queues of a subscription to one topic."""
+    pattern = subscription.saved.pattern
+    return pattern not in subs.topics and is_shared(subs.node, pattern)
+
+
+def put(subs: DurableSubscriptions, saved: SavedSubscription) -> None:
+    """Save a subscription, in each place the positions that belong there. Raises StorageError."""
+    shared = {
+        name: here for name, here in subs.topics.items()
+        if here.store is not None and matches(saved.pattern, name)
+    }  # fmt: skip
+    for name, here in shared.items():
+        mine = [lane for lane in saved.lanes if lane.topic == name]
+        assert here.store is not None
+        try:
+            here.store.save(msgspec.structs.replace(saved, lanes=mine))
+        except StorageError:
+            if here.owned():
+                raise  # else the next owner has removed the directory: nobody waits for this
+    if is_shared(subs.node, saved.pattern):
+        subs.store.remove(saved.pattern, saved.name)  # of before the topic was shared
+    else:
+        rest = [lane for lane in saved.lanes if lane.topic not in shared]
+        subs.store.save(msgspec.structs.replace(saved, lanes=rest))
+
+
+def remove(subs: DurableSubscriptions, pattern: str, name: str) -> None:
+    """Forget a subscription that was deleted."""
+    subs.store.remove(pattern, name)
+    for topic, here in subs.topics.items():
+        if here.store is not None and matches(pattern, topic):
+            here.store.remove(pattern, name)
+
+
+def taken(subs: DurableSubscriptions, here: TopicHere) -> list[SavedSubscription]:
+    """Queues have come here: the subscriptions that came with them and are not known here yet.
+
+    Those that are known go on where the owner before had them.
+    """
+    if here.store is None:
+        return []
+    found, bad = here.store.load()
+    for path in bad:
+        subs.node.tell_all(ev.SubscriptionDamaged(file=str(path)))
+    fresh = []
+    for saved in found:
+        mine = subs.subscriptions.get((saved.pattern, saved.name))
+        if mine is None:
+            fresh.append(saved)
+        else:
+            mine.saved = _merged(mine.saved, saved, here.config.name)
+    return fresh
+
+
+def _merged(mine: SavedSubscription, came: SavedSubscription, topic: str) -> SavedSubscription:
+    """A subscription by pattern may have other queues here; what came is true of ``topic``."""
+    starts = dict(mine.redrive_start)
+    for queue, token in came.redrive_start.items():
+        starts[queue] = max(token, starts.get(queue, 0))
+    return msgspec.structs.replace(
+        came,
+        lanes=[*(lane for lane in mine.lanes if lane.topic != topic), *came.lanes],
+        redriven=sorted({*map(tuple, mine.redriven), *map(tuple, came.redriven)}),
+        redrive_start=starts,
+        dead_open=max(mine.dead_open, came.dead_open),
+    )
+
+
+def gone(subs: DurableSubscriptions, name: str) -> None:
+    """Shared queues have left: what is stored of them is the next owner's to say."""
+    for key, subscription in list(subs.subscriptions.items()):
+        saved = subscription.saved
+        saved.lanes = [lane for lane in saved.lanes if lane.topic != name]
+        if saved.pattern == name and not subscription.members:
+            del subs.subscriptions[key]
+
+
+def left(subscription: SubscriptionHere, member: MemberHere) -> ev.ConsumerLeft:
+    """A member whose client is gone."""
+    topic, name = subscription.key
+    return ev.ConsumerLeft(
+        topic=topic, subscription=name, consumer_id=member.id, members=len(subscription.members)
+    )
+
+
+def stand_by(
+    subs: DurableSubscriptions, pattern: str, name: str, options: ConsumerOptions
+) -> SubscriptionHere | None:
+    """A subscription for consumers that wait for queues that another engine has; None: create it.
+
+    It is what the owner has stored. One that the owner does not know begins where ``options`` say,
+    by what is in the log now, unless the owner knows it by the time that the queues come here.
+    """
+    node = subs.node
+    if not is_shared(node, pattern) or pattern in subs.topics or pattern in node.durable.broken:
+        return None
+    leases = node.durable.leases
+    queues = leases.directory / "queues" / pattern
+    saved = read_subscription(SubscriptionStore(queues / SUBSCRIPTIONS_NAME).path(pattern, name))
+    if saved is None:
+        saved = new_subscription(pattern, name, options)
+        saved.lanes = [
+            SavedLane(pattern, queue, _start(QueueFiles(leases.directory, pattern, queue), options))
+            for queue in queues_of(leases.directory, pattern)
+        ]
+    subscription = subs.new(saved)
+    owner = leases.owners_of(pattern).current().name
+    node.durable.tell(ev.ConsumerStandsBy(topic=pattern, subscription=name, owner=owner))
+    return subscription
+
+
+def _start(files: QueueFiles, options: ConsumerOptions) -> int:
+    """As `start_token` has it, in files that another engine writes."""
+    if options.start == "latest":
+        return files.end_token()
+    if options.start == "time":
+        return files.token_at_time(options.start_time_ns)
+    return options.start_tokens.get(files.queue, 0) if options.start == "tokens" else 0

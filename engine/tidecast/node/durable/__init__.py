@@ -1,0 +1,1 @@
+"""Durable topics: queues' logs, producers' sessions, and owners on other nodes."""

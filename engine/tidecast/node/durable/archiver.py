@@ -1,0 +1,143 @@
+"""The archiver at run time: its state, its thread, and the thread that syncs. Inline: neither.
+
+Who wants the archiver's state changed hands in a command (`on_archiver`), which runs between two
+duty cycles; when the agents are inline it runs at once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+
+from tidecast.agents.archiver import cycle as ar
+from tidecast.agents.archiver import state as ast
+from tidecast.agents.events import A_EVENTS, EVENTS_MAX
+from tidecast.agents.guard import Guard, OnFault
+from tidecast.agents.run import ring_bell_line
+from tidecast.agents.states import SCRATCH_BYTES
+from tidecast.buffers.member_ring import wake_queue
+from tidecast.layout import ring as lay
+from tidecast.native.mapped import Bytes
+from tidecast.node.live.transports import AgentThread
+
+T = TypeVar("T")
+Rows = list[list[int]]
+_SYNC_WAIT_NS = 100_000_000
+
+
+class ArchiverRuntime:
+    """``on_events`` gets rows of `archiver_state.E_*`, in the archiver's thread.
+
+    ``sync(queue row) -> 0 or -errno``: make what was appended to a queue durable.
+    """
+
+    def __init__(
+        self, *, counters: np.ndarray, bells: Bytes, inline: bool,
+        on_events: Callable[[Rows], None], sync: Callable[[int], int], on_fault: OnFault,
+    ) -> None:  # fmt: skip
+        self._on_fault = on_fault
+        self.state = ast.archiver_state(counters=counters, bells=bells)
+        self.inline, self._bells = inline, bells
+        self._on_events, self._sync_queue = on_events, sync
+        self._words = self.state.words
+        self._fields = np.zeros(8, dtype=np.int64)
+        self._scratch = np.zeros(SCRATCH_BYTES, dtype=np.uint8)
+        self._agent: AgentThread | None = None
+        self._syncer: threading.Thread | None = None
+        self._stop = threading.Event()
+        self.sync_seconds = 0.0
+
+    def start(self) -> None:
+        """Start the threads; nothing to do when inline."""
+        if self.inline or self._agent is not None:
+            return
+        self._agent = AgentThread(
+            "archiver",
+            lambda: self._run(ar.BACKOFF, 0, 0),
+            self.state.attention,
+            self.drain_events,
+            lambda: ring_bell_line(self._bells, lay.DOORBELL_ARCHIVER),
+            self._on_fault,
+        )
+        self._syncer = threading.Thread(target=self._sync_loop, name="archiver-sync", daemon=True)
+        self._agent.start()
+        self._syncer.start()
+
+    def _run(self, idle: int, now_ns: int, wall_ns: int) -> int:
+        fields, scratch = self._fields, self._scratch
+        return int(ar.run_archiver(self._words, idle, fields, scratch, now_ns, wall_ns))
+
+    def on_archiver(self, command: Callable[[], T]) -> T:
+        """Run a command between two duty cycles."""
+        return command() if self._agent is None else self._agent.call(command)
+
+    def drain_events(self) -> None:
+        """Hand on what the archiver has to tell."""
+        n = int(self.state.attention[A_EVENTS])
+        if n == 0:
+            return
+        rows = self.state.events[: min(n, EVENTS_MAX)].tolist()
+        self.state.attention[A_EVENTS] = 0
+        self._on_events(rows)
+
+    def work(self, now_ns: int | None = None) -> int:
+        """One duty cycle and, if one is asked for, a sync; in the caller's thread."""
+        now = time.monotonic_ns() if now_ns is None else now_ns
+        done = self._run(ar.ONCE, now, time.time_ns())
+        self.drain_events()
+        if self.sync_asked:
+            self.sync_all()
+        return done
+
+    @property
+    def sync_asked(self) -> bool:
+        """The archiver waits for a sync."""
+        return bool(self.state.misc[ast.M_SYNC] == ast.SYNC_ASKED)
+
+    def sync_all(self) -> None:
+        """Sync every queue of the topics that take part, note how it went, say that it is done."""
+        began = time.perf_counter()
+        topics, queues = self.state.topics, self.state.queues
+        for row in np.flatnonzero((queues["active"] != 0) & (queues["dirty"] != 0)).tolist():
+            topic = topics[int(queues["topic"][row])]
+            if not topic["syncing"]:
+                continue
+            queues["dirty"][row] = 0  # what is appended from here on is part of the next sync
+            try:
+                status = self._sync_queue(row)
+            except BaseException:
+                queues["dirty"][row] = 1
+                raise
+            if status < 0:
+                queues["dirty"][row] = 1
+                topic["sync_status"] = status
+            elif queues["puller"][row] > 0:  # policy batch: what was synced may be read now
+                wake_queue(self.state.wakes, self._bells, int(queues["puller"][row]) - 1)
+        self.sync_seconds += time.perf_counter() - began
+        ar.sync_done(self._words)
+
+    def _sync_loop(self) -> None:
+        scratch = np.zeros(SCRATCH_BYTES, dtype=np.uint8)
+        guard = Guard("archiver-sync", self._on_fault)
+
+        def step() -> None:
+            if ar.wait_for_sync(self._words, _SYNC_WAIT_NS, scratch):
+                self.sync_all()
+
+        while not self._stop.is_set():
+            guard.round(step)
+
+    def stop(self) -> None:
+        """Stop the threads. Idempotent."""
+        if self._agent is not None:
+            self._agent.stop()
+            self._agent = None
+        self._stop.set()
+        ring_bell_line(self._bells, lay.DOORBELL_ARCHIVER + 1)
+        if self._syncer is not None:
+            self._syncer.join()
+            self._syncer = None

@@ -1,0 +1,334 @@
+"""Leases of a node: which topics with owner "*" it keeps, taken, renewed and handed over.
+
+All queues of a topic go together, as one lease: a publisher's ring has messages for all of them in
+one order, and is acked as one. The store may be slow or away: it is asked in a thread of its own,
+and what follows from its answers is done by the conductor. A node shows that it is there by a lease
+of its own, "@" and its name.
+
+Handed over: flush -> release -> acquire. Publishers stay open and their rings as they are; from
+then on they are sent to whoever keeps the topic (`durable_remote`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING
+
+from tidecast import events as ev
+from tidecast.agents.guard import Guard
+from tidecast.config.topology import TopicConfig
+from tidecast.errors import ConfigError, Fenced, TidecastError
+from tidecast.layout import recorder as rec
+from tidecast.layout.counters import QueueCounter as C
+from tidecast.log.takeover import Owners
+from tidecast.queues.leases.balancer import BALANCERS
+from tidecast.queues.leases.file import LeaseFile
+from tidecast.queues.leases.scope import ScopedLeases
+from tidecast.queues.leases.store import (
+    Acquire,
+    Fence,
+    Flush,
+    LeaseKeeper,
+    LeaseStore,
+    Listing,
+    Order,
+    Release,
+    Reply,
+    Request,
+    Start,
+    Terms,
+)
+
+if TYPE_CHECKING:
+    from tidecast.node.durable.service import Durable
+
+PRESENCE = "@"
+ROUNDS_MAX = 4
+"""Requests that follow from replies are sent in the same step, so often at most."""
+
+
+class Leases:
+    """See module. ``store``: of the control service, if there is one. Raises ConfigError."""
+
+    def __init__(self, durable: Durable, store: LeaseStore | None) -> None:
+        self.durable, self.node = durable, durable.node
+        self._settings = self.node.topology.node.leases
+        told = self._settings.directory
+        self.directory = Path(told) if told else self.node.data_dir
+        self._store = self._chosen(store, self.directory / "queues")
+        lease_ns = int(self._settings.lease_s * 1e9)
+        self.terms = Terms(lease_ns, lease_ns // 3, lease_ns // 4, max(lease_ns // 10, 1))
+        self._keeper: LeaseKeeper | None = None
+        self._lock = threading.RLock()
+        self._shown_ns = -lease_ns
+        self._serial = 0
+        self.owners: dict[str, str] = {}
+        """Who keeps what, as the store said last."""
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._due_ns = 0
+        self._released: list[Release] = []
+        self._swept: dict[str, tuple[int, int]] = {}
+
+    def _chosen(self, service: LeaseStore | None, queues: Path) -> LeaseStore:
+        asked = self._settings.store
+        if asked == "service" and service is None:
+            raise ConfigError(
+                "node.leases.store: service: this engine has no control service: start it with "
+                "--control URL (tidecast up has one), or leave store out"
+            )
+        if asked == "file" or service is None:
+            return LeaseFile(queues)
+        return ScopedLeases(service, queues)
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    def add(self, config: TopicConfig) -> None:
+        """A topic with owner "*" is there."""
+        now = self.node.clock_ns()
+        with self._lock:
+            if self._keeper is None:
+                chance = Random(self.node.random_id(62))
+                self._keeper = LeaseKeeper(self.node.name, [], self.terms, chance, now)
+            self._keeper.add(config.name, now)
+            self._keeper.log_epoch(config.name, self.owners_of(config.name).newest())
+        self._show_here(config.name)
+        if self.node.started:
+            self.start()
+
+    def _show_here(self, name: str) -> None:
+        """Queues that lie elsewhere are found in this engine's directory, too, to be read."""
+        link, there = self._link(name), self.directory / "queues" / name
+        if self.directory != self.node.data_dir and not link.exists():
+            with contextlib.suppress(OSError):
+                link.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                link.unlink(missing_ok=True)
+                link.symlink_to(there.absolute())
+
+    def _link(self, name: str) -> Path:
+        return self.node.data_dir / "queues" / name
+
+    def remove(self, name: str) -> None:
+        """A topic was deleted."""
+        if self.directory != self.node.data_dir and self._link(name).is_symlink():
+            self._link(name).unlink()
+        with self._lock:
+            if self._keeper is not None:
+                epoch = self._keeper.epoch_to_append(name, self.node.clock_ns())
+                self._keeper.remove(name)
+                if epoch:  # asked for in the thread of its own: the store may be slow
+                    self._released.append(Release(self._next(), name, self.node.name, epoch))
+
+    def owners_of(self, name: str) -> Owners:
+        """Who owns a topic's queues, on disk."""
+        return Owners(self.directory / "queues", name)
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to ask for leases."""
+        if self._keeper is None or self.node.inline or self._thread is not None:
+            return
+        self._thread = threading.Thread(target=self._loop, name="leases", daemon=True)
+        self._thread.start()
+
+    def _loop(self) -> None:
+        period_s = self._settings.lease_s / 30
+        guard = Guard("leases", self.node.conductor.agent_failed)
+        while True:
+            guard.round(self.step)
+            if self._stop.wait(period_s):
+                return
+
+    def tick(self) -> None:
+        """Begin, once the node has started; inline: a step when it is due."""
+        self.start()
+        now = self.node.clock_ns()
+        if self.node.inline and self._keeper is not None and now >= self._due_ns:
+            self._due_ns = now + self.terms.lease_ns // 30
+            self.step()
+
+    def hand_over(self, timeout_s: float) -> None:
+        """Let others have all that is held, while the store can be told; then ask no more."""
+        self.stop()
+        keeper, pause = self._keeper, threading.Event()
+        if keeper is None:
+            return
+        keeper.shutdown()
+        deadline = time.monotonic() + timeout_s
+        while not keeper.idle and time.monotonic() < deadline:
+            self.step()
+            pause.wait(0.005)
+        self.give_back({})
+
+    def stop(self) -> None:
+        """Ask no more; what is held stays until `give_back`."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def give_back(self, held: dict[str, int]) -> None:
+        """The logs are closed: let others have their leases (topic: epoch) at once."""
+        if self._keeper is None:
+            return
+        for name, epoch in held.items():
+            self._ask(Release(self._next(), name, self.node.name, epoch))
+        self._ask(Release(self._next(), PRESENCE + self.node.name, self.node.name, self._presence))
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Ask what is due, let the conductor do what follows."""
+        keeper = self._keeper
+        if keeper is None:
+            return
+        self._sweep()
+        self._show()
+        while self._released:
+            self._ask(self._released.pop())
+        for _ in range(ROUNDS_MAX):
+            with self._lock:
+                requests, orders = keeper.poll(self.node.clock_ns())
+            for order in orders:
+                self.node.post(self._job(order))
+            if not requests:
+                return
+            for request in requests:
+                reply = self._ask(request)
+                if reply is None:
+                    with self._lock:
+                        keeper.unanswered(request, self.node.clock_ns())
+                    continue
+                with self._lock:
+                    if isinstance(reply, Listing):
+                        reply = self._meet(keeper, reply)
+                    keeper.reply(request, reply, self.node.clock_ns())
+
+    def _sweep(self) -> None:
+        """What owners before had is no longer needed, once they must have noticed."""
+        for name, (epoch, due_ns) in list(self._swept.items()):
+            if self.node.clock_ns() >= due_ns:
+                del self._swept[name]
+                self.owners_of(name).sweep(epoch)
+
+    def _ask(self, request: Request) -> Reply | None:
+        try:
+            return self._store.handle(request, self.node.clock_ns())
+        except TidecastError:
+            self.refusals += 1
+            return None
+
+    refusals = 0
+    """Requests that the store did not answer."""
+    _presence = 0
+
+    def _next(self) -> int:
+        self._serial += 1
+        return -self._serial
+
+    def _show(self) -> None:
+        """Be there: others count those who are, and readers find what is kept here."""
+        now = self.node.clock_ns()
+        if now - self._shown_ns < self.terms.renew_ns:
+            return
+        name = self.node.name
+        reply = self._ask(Acquire(self._next(), PRESENCE + name, name, self.terms.lease_ns))
+        for topic in list(self.durable.topics.values()):
+            if topic.owner and topic.owned:
+                with contextlib.suppress(OSError):  # one that slept may have pointed elsewhere
+                    topic.owners.show(topic.owner)
+        if reply is not None:
+            self._shown_ns = now
+            self._presence = getattr(reply, "epoch", 0)
+
+    def _meet(self, keeper: LeaseKeeper, listing: Listing) -> Listing:
+        """Tell the keeper who is there, and what the balancer wants it to hold."""
+        now, settings = self.node.clock_ns(), self._settings
+        there = {q[1:] for q in listing.owners if q.startswith(PRESENCE)} | {self.node.name}
+        self.owners = {q: o for q, o in listing.owners.items() if not q.startswith(PRESENCE)}
+        keeper.nodes(sorted(there), now)
+        if settings.balancer != "leases":
+            names = sorted(keeper.queues)
+            configured = settings.owners or sorted(there)
+            shares = BALANCERS[settings.balancer](len(names), configured, there)
+            keeper.plan([names[i] for i in shares.get(self.node.name, ())], now)
+        return Listing(self.owners)
+
+    # --- the conductor's part ---------------------------------------------------------------------
+
+    def _job(self, order: Order) -> Callable[[], None]:
+        match order:
+            case Start(name, epoch):
+                return lambda: self._take(name, epoch)
+            case Flush(name, epoch):
+                return lambda: self._hand_over(name, epoch)
+            case Fence(name, epoch, reason):
+                return lambda: self.lose(name, epoch, reason)
+
+    def _take(self, name: str, epoch: int) -> None:
+        config = self.node.topic_by_name.get(name)
+        if config is None or name in self.durable.topics:
+            return
+        try:
+            self.durable.open_topic(config, epoch)
+        except TidecastError as problem:
+            newest = epoch
+            if isinstance(problem, Fenced):
+                newest = self.owners_of(name).newest()
+            else:
+                self.durable.broken[name] = problem
+                self.durable.tell(
+                    ev.DiskRefused(topic=name, queue=-1, errno=0, detail=str(problem))
+                )
+            with self._lock:
+                if self._keeper is not None:
+                    self._keeper.fenced(name, newest)
+            return
+        self.durable.broken.pop(name, None)
+        self._swept[name] = (epoch, self.node.clock_ns() + self.terms.lease_ns)
+        queues = self.durable.topics[name].map.queues
+        self._count(name, C.TAKEN, epoch)
+        self.node.note(rec.LOW, rec.Code.QUEUES_TAKEN, config.wire_id, queues, epoch)
+        self.durable.tell(ev.QueuesTaken(topic=name, queues=queues, epoch=epoch))
+        self.durable.take_rings(name)
+
+    def _hand_over(self, name: str, epoch: int) -> None:
+        if name in self.durable.topics:
+            wire_id = self.node.topic_by_name[name].wire_id
+            self.durable.release_topic(name, flush=True)
+            self._count(name, C.HANDED_OVER, 0)
+            self.node.note(rec.LOW, rec.Code.QUEUES_RELEASED, wire_id, epoch)
+            self.durable.tell(ev.QueuesReleased(topic=name, epoch=epoch))
+        with self._lock:
+            if self._keeper is not None:
+                self._keeper.flushed(name)
+
+    def lose(self, name: str, epoch: int, reason: str) -> None:
+        """Another engine has, or may have, the queues: let go of them at once."""
+        topic = self.durable.topics.get(name)
+        if topic is None or topic.owner != epoch:
+            return
+        newest = topic.owners.newest()
+        self.durable.release_topic(name, flush=False)
+        self._count(name, C.OWNER_FENCED, 0)
+        wire_id = self.node.topic_by_name[name].wire_id
+        self.node.note(rec.ALERT, rec.Code.OWNER_FENCED, wire_id, epoch, newest)
+        self.durable.tell(ev.QueuesLost(topic=name, epoch=epoch, newest=newest, reason=reason))
+        with self._lock:
+            if self._keeper is not None and self._keeper.epoch_to_append(
+                name, self.node.clock_ns()
+            ):
+                self._keeper.fenced(name, newest)
+
+    def _count(self, name: str, counter: C, epoch: int) -> None:
+        for (topic, _), row in self.durable.rows.items():
+            if topic == name:
+                values = self.node.counters.values[row]
+                values[counter] += 1
+                values[C.OWNER_EPOCH] = epoch

@@ -1,0 +1,245 @@
+"""When a producer's next session may begin: once what its older ones left is settled.
+
+A session begins behind the last sequence in the log and fences the older ones. What an older ring
+holds and the log has not is then out for good. It was not acked; but if a crash had left a part of
+it in the log, a hole would stay below what is stored. Where that is so is known exactly
+(`DurableTopic.find_torn`), and so no session begins before a ring has brought what is missing, or
+all of them were silent for `image_timeout_s`: then `ProducerHole` tells of it.
+
+Called with the node's lock held.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidecast import events as ev
+from tidecast.buffers.ring_file import describe
+from tidecast.errors import ConfigError
+from tidecast.layout import packet as wire
+from tidecast.layout import recorder as rec
+from tidecast.layout import ring as lay
+from tidecast.layout.counters import QueueCounter as C
+from tidecast.native.packing import unpack_from
+from tidecast.node.durable import archiver_tables as ds
+from tidecast.protocol.dedup import Producer
+
+if TYPE_CHECKING:
+    from tidecast.api.link import PublicationOptions
+    from tidecast.native.mapped import Bytes
+    from tidecast.node.durable.service import Durable
+    from tidecast.node.durable.topic import DurableTopic
+    from tidecast.node.live.setup import ProducerBlock, Setup
+
+RIVAL_S = 1.0
+"""How long a new session waits for an older one that somebody still uses."""
+MEET_S = 2.0
+"""How long it waits for rings of other nodes, which announce themselves once a second, when the
+topic's owner has just begun."""
+
+
+HEARD_S = 3.0
+"""A ring whose publisher is gone is awaited for as long as its node was heard of so recently."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A session that somebody asks for.
+
+    ``line``, ``after``: the first session of the publisher that goes on with one, and its newest
+    epoch. ``left``: the publisher is gone, its ring is repeated. ``born_ns``: when the ring was
+    made, by this host's clock.
+    """
+
+    topic: str
+    producer: int
+    session: int
+    first_seq: int
+    line: int = 0
+    after: int = 0
+    left: bool = False
+    born_ns: int = 0
+
+    @property
+    def of_line(self) -> int:
+        """The first session of its publisher."""
+        return self.line or self.session
+
+    def precedes(self, other: Claim) -> bool:
+        """Must it begin before another one of its producer that waits, too?
+
+        What publishers left behind comes before those that begin now: these go on behind it, and
+        fence it. Of several the one with the older sequences comes first.
+        """
+        same = self.topic == other.topic and self.producer == other.producer
+        return same and self.session != other.session and self._order < other._order
+
+    @property
+    def _order(self) -> tuple[int, ...]:
+        if self.left or self.line:
+            return 0, self.after, self.first_seq, not self.left
+        return (1,)
+
+
+def claim_of_options(topic: str, producer: int, session: int, options: PublicationOptions) -> Claim:
+    """What a client of this node asks for. Raises ConfigError."""
+    line, after = options.line, options.after
+    for name, value in (("line", line), ("after", after)):
+        if not 0 <= value <= wire.EPOCH_MAX:
+            raise ConfigError(f"{name}: {value}: allowed 0..{wire.EPOCH_MAX}")
+    return Claim(topic, producer, session, options.first_seq or 0, line, after)
+
+
+def claim_of_ring(ring: Bytes, *, left: bool) -> Claim:
+    """What a ring that has no epoch yet asks for."""
+    about = describe(ring)
+    producer, _, first_seq = ds.ring_session(ring)
+    line, after = unpack_from("<II", ring, lay.LINE_AT)
+    (born_ns,) = unpack_from("<q", ring, lay.CREATED_AT)
+    return Claim(about.topic_name, producer, about.session, first_seq, line, after, left, born_ns)
+
+
+def claim_of_setup(setup: Setup, block: ProducerBlock, topic: str, wall_ns: int) -> Claim:
+    """What a SETUP with epoch 0 asks for."""
+    born_ns = wall_ns - max(setup.age_ns, 0) - max(block.older_ns, 0)
+    return Claim(
+        topic, block.id, setup.session, block.first_seq, block.line, block.after, setup.left,
+        born_ns,
+    )  # fmt: skip
+
+
+class Grants:
+    """See module."""
+
+    def __init__(self, durable: Durable) -> None:
+        self.durable = durable
+
+    def overtaken(self, topic: DurableTopic, claim: Claim) -> bool:
+        """Has a newer session of the producer begun, so that this one may never?
+
+        One that goes on with a session knows that one's epoch: a higher one is somebody else's. Of
+        another whose publisher is gone its age decides; it must not fence one that lives, either.
+        """
+        if topic.producers.overtaken(claim.producer, claim.line, claim.after):
+            return True
+        found = topic.producers.known.get(claim.producer)
+        if found is None or not claim.left:
+            return False
+        if not claim.line and found.line != claim.session and found.opened_ns > claim.born_ns:
+            return True
+        granted = self.durable.remote.openings.granted(found, claim.session)
+        return any(not one.left for one in granted) or any(
+            each.session != claim.session and not self._ends(each) for each in self._sources(found)
+        )
+
+    def ready(self, topic: DurableTopic, claim: Claim, waited_s: float) -> bool:
+        """May a session begin that has waited so long?"""
+        waiting = list(self.durable.remote.waiting(claim.producer))
+        if any(other.precedes(claim) for other in waiting):
+            return False
+        found = topic.producers.known.get(claim.producer)
+        if found is None:
+            return True
+        rivals = [s for s in self._sources(found) if s.session != claim.session]
+        if rivals and self._disk_refuses(topic):
+            return False  # what was read waits for it, and could not be had again
+        if self.torn(topic, found):
+            return False
+        late = waited_s >= RIVAL_S and not claim.left
+        granted = self.durable.remote.openings.granted(found, claim.session)
+        if any(self._now_s - one.at_s < RIVAL_S for one in granted):
+            return late  # it may begin any moment
+        if not found.met and topic.config.owner:
+            alone = not any(claim.precedes(other) for other in waiting)
+            return self._now_s - topic.opened_s >= self._meet_s(claim, alone=alone)
+        busy = [each for each in rivals if each.image and not self._drained(each)]
+        late = late and not any(each.left and self._is_heard(each) for each in busy)
+        return late or not busy
+
+    def _meet_s(self, claim: Claim, *, alone: bool) -> float:
+        """How long it waits for a living one of another node that had begun before the owner did.
+
+        ``alone``: none waits that would fence that one anyway.
+        """
+        if claim.left and not claim.line and alone:
+            return self.durable.node.topology.node.image_timeout_s
+        return MEET_S
+
+    def torn(self, topic: DurableTopic, producer: Producer) -> bool:
+        """Does something below its last sequence still have to come?"""
+        if not producer.torn_seq:
+            return False
+        sources = self._sources(producer)
+        heard_s = topic.opened_s
+        for source in sources:
+            record = self.durable.runtime.state.sources[source.slot]
+            if record["first_seq"] + record["a_count"] > producer.torn_seq:
+                producer.torn_seq = 0
+                return False
+            heard_s = max(heard_s, self._heard_s(source))
+        patience_s = self.durable.node.topology.node.image_timeout_s
+        if not topic.config.owner and not sources:
+            patience_s = 0.0  # rings of other nodes are not for us, and ours were there at once
+        if self._now_s - heard_s < patience_s:
+            return True
+        self._tell_hole(topic, producer)
+        producer.torn_seq = 0
+        return False
+
+    def tell_fenced(
+        self, topic: DurableTopic, producer: int, session: int, epoch: int, name: str = ""
+    ) -> None:
+        """A newer session of a producer has ended this one, or was there before it began."""
+        node, where = self.durable.node, topic.config.name
+        node.counters.values[self.durable.row_of(where, 0), C.SESSIONS_FENCED] += 1
+        node.note(rec.ALERT, rec.Code.PRODUCER_FENCED, session, producer, epoch)
+        self.durable.tell(
+            ev.ProducerFenced(
+                topic=where, producer=name or f"{producer:x}", session=session, epoch=epoch
+            )
+        )
+
+    def _tell_hole(self, topic: DurableTopic, producer: Producer) -> None:
+        node, name = self.durable.node, topic.config.name
+        first, end = producer.acked_seq + 1, producer.torn_seq
+        node.counters.values[self.durable.row_of(name, 0), C.PRODUCER_HOLES] += 1
+        node.note(rec.ALERT, rec.Code.PRODUCER_HOLE, topic.config.wire_id, producer.id, first, end)
+        self.durable.tell(
+            ev.ProducerHole(topic=name, producer=f"{producer.id:x}", first=first, end=end)
+        )
+
+    def whole(self, topic: DurableTopic) -> bool:
+        """Nothing that was half appended is missing: keys may be mapped to other queues."""
+        return not any(self.torn(topic, each) for each in topic.producers.known.values())
+
+    @property
+    def _now_s(self) -> float:
+        return self.durable.node.clock_ns() / 1e9
+
+    def _sources(self, producer: Producer) -> list[ds.Source]:
+        return [s for s in self.durable.sources.values() if s.producer is producer]
+
+    def _disk_refuses(self, topic: DurableTopic) -> bool:
+        return bool(self.durable.runtime.state.topics[topic.slot]["errno"])
+
+    def _ends(self, source: ds.Source) -> bool:
+        """Its publisher is gone; what it left is still read."""
+        publication = self.durable.node.pubs.get(source.publication)
+        closing = publication is not None and publication.closing
+        return source.left or closing or self._drained(source)
+
+    def _is_heard(self, source: ds.Source) -> bool:
+        return self._now_s - self._heard_s(source) < HEARD_S
+
+    def _drained(self, source: ds.Source) -> bool:
+        return bool(self.durable.runtime.state.sources[source.slot]["told_drained"])
+
+    def _heard_s(self, source: ds.Source) -> float:
+        """When a source was heard of; one of this node is there."""
+        image = self.durable.node.images_by_id.get(source.image)
+        if image is None:
+            return self._now_s
+        if image.slot < 0:
+            return image.gone_s
+        return int(image.runtime.rx_state.images[image.slot]["heard_ns"]) / 1e9

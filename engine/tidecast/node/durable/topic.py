@@ -1,0 +1,321 @@
+"""One durable topic of a node: its queues' logs, its map of queues, its producers."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from tidecast.config.leases import SHARED
+from tidecast.config.topology import TopicConfig, write_atomically
+from tidecast.errors import CorruptLog, Fenced, StorageError, TidecastError
+from tidecast.log import scan as sc
+from tidecast.log.damage import sound_rows
+from tidecast.log.files import (
+    checksum,
+    queue_directory,
+    queue_name,
+    segment_name,
+)
+from tidecast.log.grants import GrantLog
+from tidecast.log.queue_log import QueueLog, bytes_of
+from tidecast.log.recovery import Segment, Torn
+from tidecast.log.state import L_END_SEGMENT, L_FIRST_SEGMENT, LOG_WORDS
+from tidecast.log.takeover import Owners
+from tidecast.node.durable.tails import Tails, seqs_of
+from tidecast.protocol.dedup import ProducerTable, Session
+from tidecast.queues.mapper import QUEUES_MAX, QueueMap
+
+MAP_NAME = "map.json"
+LOOK_BACK_BYTES_MAX = 64 << 20
+"""How much of the segments before the last one is searched for what seems to be missing."""
+Position = Callable[[str, int], int | None]
+"""(topic, queue) -> the oldest token that some subscription has not acked; None: nobody holds."""
+
+
+class DurableTopic:
+    """Logs and producers of one topic. Opened by `open`; the archiver's records are elsewhere."""
+
+    def __init__(self, config: TopicConfig, data_dir: Path) -> None:
+        self.config = config
+        self.directory = queue_directory(data_dir, config.name, 0).parent
+        """Of its queues; each owner has one of its own."""
+        self.map = QueueMap(config.queues)
+        self.words = np.zeros((QUEUES_MAX, LOG_WORDS), dtype=np.int64)
+        """A row a queue: what its log is at, so that all are read at once."""
+        self.logs: list[QueueLog] = []
+        self.producers = ProducerTable(config.queues, ttl_ns=int(config.producer_ttl_s * 1e9))
+        self.tails = Tails()
+        self.grants = GrantLog(self.directory)
+        self.opened_s = 0.0
+        """On the node's clock."""
+        self.owner = 0
+        """Epoch of a lease on its queues; 0: they are this engine's alone."""
+        self.since_ns = 0
+        """When it was taken, since 1970."""
+        self.owners = Owners(self.directory.parent, config.name)
+        self.slot = -1
+        """Row at the archiver."""
+
+    @classmethod
+    def open(
+        cls, config: TopicConfig, data_dir: Path, now_ns: int, owner: int = 0, name: str = ""
+    ) -> DurableTopic:
+        """Open or make the topic's logs. ``owner``: epoch of the lease on its queues, 0: none.
+
+        With a lease they are taken over from whoever had them; ``name``: of this node. Queues that
+        were shared are taken over by one without a lease, too.
+
+        Raises CorruptLog, StorageError, ConfigError; Fenced when a newer owner has appended.
+        """
+        topic = cls(config, data_dir)
+        if not owner and topic.owners.exist:
+            owner = topic.owners.newest() + 1
+        elif not owner and topic.directory.is_symlink():
+            topic.directory.unlink()  # to queues that this engine shared with others elsewhere
+        if owner:
+            topic._claim(owner, name, now_ns)
+        try:
+            topic._load_map()
+            topic.producers.queues = topic.map.queues
+            topic._load_grants()
+            for queue in range(topic.map.queues):
+                topic.logs.append(topic._open_log(queue, now_ns))
+            if not topic._find_torn() and config.queues > topic.map.queues:
+                with contextlib.suppress(StorageError):  # the node tries again
+                    topic.grow(config.queues, now_ns)  # in the file, while no engine ran
+            if config.owner != SHARED and owner:
+                topic.owners.sweep(owner)  # else each start would leave one
+        except BaseException:
+            topic.close()
+            if owner:
+                topic.owners.discard(owner)
+            raise
+        return topic
+
+    def _claim(self, owner: int, name: str, now_ns: int) -> None:
+        try:
+            self.directory = self.owners.claim(owner, name, now_ns)
+        except OSError as problem:
+            raise self._refused(problem) from None
+        self.owner, self.since_ns = owner, now_ns
+
+    def _load_map(self) -> None:
+        path = self.directory / MAP_NAME
+        try:
+            self.map = msgspec.json.decode(path.read_bytes(), type=QueueMap)
+        except FileNotFoundError:
+            try:
+                self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self._save_map(self.map)
+            except OSError as refused:
+                raise self._refused(refused) from None
+        except msgspec.DecodeError as problem:
+            raise CorruptLog(f"{path}: {problem}") from None
+
+    def _refused(self, problem: OSError) -> StorageError:
+        return StorageError(f"{self.directory}: {problem.strerror}", problem.errno or 0)
+
+    def _save_map(self, fresh: QueueMap) -> None:
+        write_atomically(self.directory / MAP_NAME, msgspec.json.encode(fresh))
+        self.map = fresh
+
+    def grant(self, producer: int, first_seq: int | None, now_ns: int, line: int = 0) -> Session:
+        """Open a session of a producer at another node. Its epoch is on disk when this returns.
+
+        Else a crash before its first batch would let an older ring of the producer append again,
+        under sequences that the new session was given. Raises as `ProducerTable.open`, and Fenced,
+        StorageError.
+        """
+        session = self.producers.open(producer, first_seq, now_ns, line)
+        try:
+            self._note(session)
+            if self.owned:
+                return session
+            problem: TidecastError = Fenced(f"{self.directory}: another engine owns it now")
+        except OSError as refused:
+            problem = self._refused(refused)
+        self.producers.close(session.producer, now_ns)
+        raise problem
+
+    def note_grant(self, session: Session) -> None:
+        """Remember whose an epoch is that was told already, if the disk takes it."""
+        with contextlib.suppress(OSError):
+            self._note(session)
+
+    def _note(self, session: Session) -> None:
+        self.grants.append(self.producers.grant(session))
+        if self.grants.is_long:
+            self.grants.rewrite(self.producers.grants())
+
+    def _load_grants(self) -> None:
+        self.grants = GrantLog(self.directory)
+        self.producers.load_grants(self.grants.load())
+        try:
+            self.grants.rewrite(self.producers.grants())
+        except OSError as refused:
+            if self.owner:  # it may be a link to another owner's
+                raise StorageError(
+                    f"{self.grants.path}: {refused.strerror}", refused.errno or 0
+                ) from None
+
+    def _open_log(self, queue: int, now_ns: int) -> QueueLog:
+        config = self.config
+        self.words[queue] = 0
+        log = QueueLog.open(
+            self.directory / queue_name(queue),
+            topic=config.name,
+            queue=queue,
+            segment_bytes=config.segment_bytes,
+            fsync=config.fsync,
+            owner=self.owner,
+            now_ns=now_ns,
+            on_rows=lambda rows: self._learn(queue, rows),
+            words=self.words[queue],
+        )
+        base = log.segments[-1].base_token
+        raw = log.snapshot(base)
+        if not self.producers.load(queue, raw, checksum) and base > log.earliest_token:
+            self._learn_from_segments(log, queue)
+        return log
+
+    def _learn(self, queue: int, rows: np.ndarray) -> None:
+        newest = int(rows[:, sc.C_OWNER].max())
+        if newest > self.owner:
+            raise Fenced(
+                f"topic {self.config.name}: queue {queue} belongs to owner {newest} now, this "
+                f"engine's lease has epoch {self.owner}"
+            )
+        columns = (sc.C_PRODUCER, sc.C_EPOCH, sc.C_LAST_SEQ, sc.C_ACKED_SEQ, sc.C_APPEND_TIME)
+        self.producers.learn(queue, *(rows[:, column] for column in columns))
+        self.tails.see(queue, rows, self.producers)
+
+    def _find_torn(self) -> bool:
+        """Find out which producers have holes below their last sequence. True: some have."""
+        torn = self.tails.torn(self.producers, self._seqs)
+        for queue in self.tails.unseen(self.producers, torn):
+            looked = 0
+            for one in reversed(self.logs[queue].segments[:-1]):
+                self._learn_from(self.logs[queue], queue, [one])
+                looked += one.bytes
+                if looked > LOOK_BACK_BYTES_MAX:
+                    break
+        for each in self.tails.torn(self.producers, self._seqs) if torn else []:
+            each.torn_seq = each.last_seq
+        self.tails = Tails()
+        self.producers.before.clear()
+        return any(each.torn_seq for each in torn)
+
+    def _seqs(self, queue: int, row: np.ndarray) -> np.ndarray:
+        """Sequences of a batch's records."""
+        reader = self.logs[queue].reader()
+        raw = np.zeros(int(row[sc.C_LENGTH]), dtype=np.uint8)
+        reader.read_block(int(row[sc.C_BASE_TOKEN]), raw)
+        reader.close()
+        return seqs_of(raw)
+
+    def _learn_from_segments(self, log: QueueLog, queue: int) -> None:
+        """The snapshot is missing: take the newest that is sound, and read the segments since."""
+        sealed = log.segments[:-1]
+        first = len(sealed) - 1
+        while first > 0:
+            if self.producers.load(queue, log.snapshot(sealed[first].base_token), checksum):
+                break
+            first -= 1
+        self._learn_from(log, queue, sealed[first:])
+
+    def _learn_from(self, log: QueueLog, queue: int, segments: list[Segment]) -> None:
+        for one in segments:
+            with (log.directory / segment_name(one.base_token)).open("rb") as file:
+                scanner = sc.Scanner(file.fileno(), one.bytes)
+                for rows in sound_rows(scanner):
+                    self._learn(queue, rows)
+
+    @property
+    def torn(self) -> list[tuple[int, Torn]]:
+        """(queue, tail) that recovery set aside."""
+        return [(log.queue, torn) for log in self.logs for torn in log.recovered.torn]
+
+    def roll(self, queue: int, now_ns: int, waiting: Mapping[int, int]) -> None:
+        """Begin a new segment, with what is known of the producers. Raises StorageError.
+
+        ``waiting``: first sequence of each producer among what the queue is about to append.
+        """
+        try:
+            if self.owned:
+                self.logs[queue].roll(now_ns, self.producers.snapshot(queue, checksum, waiting))
+                return
+        except StorageError:
+            if self.owned:
+                raise
+        raise StorageError(f"{self.directory}: another engine owns it now", errno.ESTALE)
+
+    @property
+    def owned(self) -> bool:
+        """No other engine has taken the queues over."""
+        return not self.owner or self.owners.owned(self.owner)
+
+    def grow(self, queues: int, now_ns: int) -> None:
+        """More queues, or all as it was. To be called between two cycles, nothing half appended.
+
+        Raises StorageError, Fenced.
+        """
+        if not self.owned:
+            raise Fenced(f"{self.directory}: another engine owns it now")
+        cuts = [log.next_token for log in self.logs]
+        fresh = self.map.grown(queues, cuts)
+        marks = {each.id: each.marks for each in self.producers.known.values()}
+        made: list[QueueLog] = []
+        self.producers.grow(queues)
+        try:
+            for queue in range(self.map.queues, queues):
+                made.append(self._open_log(queue, now_ns))
+                made[-1].write_snapshot(0, self.producers.snapshot(queue, checksum))
+            self._save_map(fresh)
+        except BaseException as problem:
+            for log in made:
+                log.close()
+            self.producers.shrink(self.map.queues, marks)
+            if isinstance(problem, OSError):
+                raise self._refused(problem) from None
+            raise
+        self.logs += made
+
+    def retain(self, position: Position, now_ns: int) -> list[tuple[int, int]]:
+        """Delete what retention has no room for: (queue, segments deleted)."""
+        config = self.config
+        if (not config.retention_bytes and not config.retention_s) or not self.owned:
+            return []
+        words = self.words[: len(self.logs)]
+        due = words[:, L_END_SEGMENT] - words[:, L_FIRST_SEGMENT] > 1
+        if not config.retention_s:
+            due &= bytes_of(words) > config.retention_bytes
+        found = []
+        for log in [self.logs[queue] for queue in np.flatnonzero(due).tolist()]:
+            hold = None if config.retention_past_unacked else position(config.name, log.queue)
+            gone = log.retain(
+                bytes_max=config.retention_bytes, age_max_ns=int(config.retention_s * 1e9),
+                now_ns=now_ns, hold_token=hold,
+            )  # fmt: skip
+            if gone:
+                found.append((log.queue, len(gone)))
+        return found
+
+    def close(self) -> None:
+        """Close all logs."""
+        for log in self.logs:
+            log.close()
+        self.logs = []
+
+    def delete(self) -> None:
+        """Close, and remove all that it has on disk."""
+        self.close()
+        if not self.owner:
+            shutil.rmtree(self.directory, ignore_errors=True)
+        elif self.owned:
+            self.owners.remove()

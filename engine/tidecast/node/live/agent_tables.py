@@ -1,0 +1,504 @@
+"""Filling the agents' records: publications at the sender, images at the receiver; reading them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tidecast.agents.live import images as im
+from tidecast.agents.live import publications as pu
+from tidecast.agents.live.leave import leave_session
+from tidecast.agents.live.receiving import STATUS_INTERVAL_NS_FIRST
+from tidecast.agents.live.sender import CHECK_INTERVAL_NS
+from tidecast.agents.live.sending import PROBE_NS_MAX
+from tidecast.buffers.counters import CountersFile
+from tidecast.buffers.ring_file import RingInfo, consumers, create_ring, describe
+from tidecast.config.topology import TopicConfig
+from tidecast.errors import SharedMemoryError, StorageError
+from tidecast.layout import counters as cl
+from tidecast.layout import packet as wire
+from tidecast.layout import ring as lay
+from tidecast.native.mapped import Bytes, MappedFile
+from tidecast.native.memory import address
+from tidecast.native.packing import pack_into, unpack_from
+from tidecast.node.live.transports import TransportRuntime
+from tidecast.node.state import Image, Publication
+from tidecast.protocol.flow_control import NO_LIMIT
+from tidecast.protocol.session_table import insert, rebuild
+
+if TYPE_CHECKING:
+    from tidecast.node.node import Node
+
+JOIN_HOLD_NS = 50_000_000
+LEAVE_REPEATS = 3
+_STATE_SHIFT, _LENGTH = lay.STATE_SHIFT, lay.CONTROL_LENGTH_MASK
+
+
+def spool_directory(data_dir: Path) -> Path:
+    """Where rings lie that outlive the machine's memory."""
+    return data_dir / "spool"
+
+
+def set_live(ring: Bytes, rate_packets: int, rate_bytes: int, linger_us: int) -> None:
+    """Set what may change while a publication runs."""
+    pack_into("<qqq", ring, lay.RATE_PACKETS_AT, rate_packets, rate_bytes, linger_us * 1000)
+
+
+def local_start(ring: Bytes, about: RingInfo, start: str, at_head: bool) -> tuple[int, int]:
+    """(packet, offset within it) where a local reader of a publication starts."""
+    if not at_head:
+        return about.first, 0
+    if start == "earliest":
+        held = about.head - about.slots + about.slots // 4
+        return max(about.first, held), 0
+    if about.head == about.first:
+        return about.head, 0
+    last = about.head - 1
+    (word,) = unpack_from("<q", ring, lay.HEADER_BYTES + (last & (about.slots - 1)) * 8)
+    if (word >> _STATE_SHIFT) & 0xFF == lay.OPEN:
+        return last, word & _LENGTH
+    return about.head, 0
+
+
+# --- publications ---------------------------------------------------------------------------------
+
+
+def _setup_packet(node: Node, publication: Publication, channel: int) -> bytes:
+    """The SETUP that announces a publication; the sender fills in what changes."""
+    ring, flags, block = publication.mapped.array, 0, b""
+    about = describe(ring)
+    name, topic = node.name.encode()[:64], publication.topic.name.encode()
+    body = bytearray(wire.SETUP_NAMES_AT)
+    if publication.remote >= 0:
+        flags = wire.FLAG_PRODUCER | (wire.FLAG_LEFT if publication.closing else 0)
+        (created_ns,) = unpack_from("<q", ring, lay.CREATED_AT)
+        older_ns = node.durable.wall_ns() - created_ns if publication.leftover else 0
+        block = bytes(wire.SETUP_LINE_AT) + bytes(ring[lay.LINE_AT : lay.AFTER_AT + 4])
+        block += older_ns.to_bytes(8, "little", signed=True)
+    pack_into(
+        "<BBBBIHHHHqq",
+        body,
+        0,
+        wire.VERSION,
+        wire.SETUP,
+        flags,
+        channel,
+        publication.session,
+        about.topic,
+        wire.SETUP_NAMES_AT + len(name) + len(topic) + len(block),
+        wire.RECEIVER_ALL,
+        node.id,
+        0,
+        0,
+    )
+    pack_into("<q", body, wire.SETUP_INCARNATION_AT, node.incarnation)
+    pack_into("<IHH", body, wire.SETUP_SLOTS_AT, about.slots, about.slot_bytes, 0)
+    pack_into(
+        "<BBBB", body, wire.SETUP_FLOW_AT, about.flow, about.reliability, len(name), len(topic)
+    )
+    return bytes(body) + name + topic + block
+
+
+def publication_ring(
+    node: Node, publication_id: int, config: TopicConfig, session: int, slots: int, channel: int
+) -> MappedFile:
+    """The ring of a new publication. Raises SharedMemoryError; StorageError: no room to spool."""
+    transport = node.topology.transport(config.transport)
+    path = node.directory / f"pub-{publication_id}"
+    spooled = config.mode == "durable" and config.spool
+    if spooled:
+        path = spool_directory(node.data_dir) / f"pub-{node.incarnation:x}-{publication_id}"
+    try:
+        return create_ring(
+            path,
+            kind=lay.KIND_PUBLICATION,
+            slots=slots,
+            slot_bytes=transport.packet_bytes,
+            session=session,
+            topic=config.wire_id,
+            node=node.id,
+            channel=channel,
+            flow=lay.FLOW_NAMES.index(config.flow),
+            reliability=lay.RELIABILITY_NAMES.index(config.reliability),
+            has_network=transport.name in node.runtimes,
+            incarnation=node.incarnation,
+            node_name=node.name,
+            topic_name=config.name,
+        )
+    except SharedMemoryError as problem:
+        refused = problem.__cause__
+        if not spooled or not isinstance(refused, OSError):
+            raise
+        raise StorageError(
+            f"topic {config.name}: no room for a publisher's spool of "
+            f"{slots * transport.packet_bytes} bytes in {path.parent}: free space there, or lower "
+            "history_bytes",
+            refused.errno or 0,
+        ) from None
+
+
+def announce(node: Node, publication: Publication, owner: int = 0) -> None:
+    """A running publication's acks come from elsewhere now (`Publication.remote`): say so.
+
+    ``owner``: epoch of the owner so far; only a newer one may ack.
+    """
+    runtime = publication.runtime
+    assert runtime is not None
+    S, p = runtime.tx_state, publication.slot
+    if p < 0:
+        return  # it is not sent yet
+    setup = _setup_packet(node, publication, int(S.pubs[p]["channel"]))
+
+    def put() -> None:
+        record = S.pubs[p]
+        for field, value in _remote_fields(publication, setup).items():
+            record[field] = value
+        S.setups[p] = 0
+        S.setups[p, : len(setup)] = np.frombuffer(setup, dtype=np.uint8)
+        record["owner"] = max(int(record["owner"]), owner)
+        record["setup_ns"] = node.clock_ns()
+
+    runtime.on_sender(put)
+
+
+def _remote_fields(publication: Publication, setup: bytes) -> dict[str, int]:
+    """What the sender must know of a ring whose acks come over the network."""
+    return {
+        "remote": int(publication.remote >= 0), "consumer": publication.remote,
+        "block_at": len(setup) - wire.PRODUCER_BYTES,
+    }  # fmt: skip
+
+
+def add_publication(
+    node: Node, publication: Publication, channel: int, sent: int | None = None
+) -> None:
+    """Give a publication a place at its transport's sender; ``sent``: where it begins to send."""
+    runtime = publication.runtime
+    assert runtime is not None
+    ring = publication.mapped.array
+    about = describe(ring)
+    sent = about.head if sent is None else sent
+    pack_into("<q", ring, lay.SENDER_BELL_AT, runtime.sender_bell)
+    resent = publication.resent = np.zeros(about.slots, dtype=np.int64)
+    publication.row = node.counters.allocate(
+        cl.ROW_PUBLICATION, publication.topic.name, wire.CHANNEL_NAMES[channel],
+        session=publication.session, peer=node.id, channel=channel,
+    )  # fmt: skip
+    setup = _setup_packet(node, publication, channel)
+
+    def add() -> None:
+        S = runtime.tx_state
+        free = np.flatnonzero(S.pubs["active"] == 0)
+        if free.size == 0:
+            raise SharedMemoryError(f"a transport carries at most {S.pubs.size} publications")
+        p = int(free[0])
+        now = node.clock_ns()
+        record = S.pubs[p]
+        S.pubs[p] = np.zeros((), dtype=pu.PUBLICATION)
+        values: dict[str, Any] = {
+            "ring_address": address(ring),
+            "ring_bytes": ring.size,
+            "resent_address": address(resent),
+            "slots": about.slots,
+            "slot_bytes": about.slot_bytes,
+            "slots_at": lay.slots_at(about.slots),
+            "session": publication.session,
+            "topic": about.topic,
+            "channel": channel,
+            "flow": about.flow,
+            "reliability": about.reliability,
+            "row": publication.row,
+            "sent": sent,
+            **_remote_fields(publication, setup),
+            "open_seq": -1,
+            "limit": NO_LIMIT,
+            "lowest": NO_LIMIT,
+            "opened": NO_LIMIT,
+            "tokens_ns": now,
+            "created_ns": now,
+            "hold_until_ns": now + JOIN_HOLD_NS,
+            "setup_ns": now,
+            "data_ns": now,
+            "beat_ns": now,
+            "beat_interval_ns": PROBE_NS_MAX,
+            "check_ns": now + CHECK_INTERVAL_NS,
+            "index": p,
+            "receiver_timeout_ns": int(publication.topic.receiver_timeout_s * 1e9),
+            "heartbeat_ns": int(node.topology.node.heartbeat_ms * 1e6),
+            "close_linger_ns": int(publication.topic.close_linger_s * 1e9),
+        }
+        for field, value in values.items():
+            record[field] = value
+        S.receivers[p]["id"] = 0
+        S.setups[p, : len(setup)] = np.frombuffer(setup, dtype=np.uint8)
+        count = int(S.misc[pu.M_COUNT])
+        S.index[count] = p
+        record["place"] = count
+        record["active"] = 1
+        S.misc[pu.M_COUNT] = count + 1
+        publication.slot = p
+        insert(S.sessions, publication.session, p)
+
+    runtime.on_sender(add)
+
+
+def _rebuild_sender(runtime: TransportRuntime) -> None:
+    S = runtime.tx_state
+    active = S.index[: int(S.misc[pu.M_COUNT])]
+    sessions = S.pubs["session"][active].tolist()
+    rebuild(S.sessions, dict(zip(sessions, active.tolist(), strict=True)))
+
+
+def remove_publication(node: Node, publication: Publication) -> None:
+    """Take a publication away from its sender."""
+    runtime = publication.runtime
+    if runtime is None or publication.slot < 0:
+        return
+
+    def remove() -> None:
+        S = runtime.tx_state
+        p = publication.slot
+        place, count = int(S.pubs[p]["place"]), int(S.misc[pu.M_COUNT])
+        busy = int(S.misc[pu.M_BUSY])
+        if place < busy:  # first out of the busy front
+            other = int(S.index[busy - 1])
+            S.index[place], S.index[busy - 1] = other, p
+            S.pubs[other]["place"], place = place, busy - 1
+            S.misc[pu.M_BUSY] = busy - 1
+        other = int(S.index[count - 1])
+        S.index[place] = other
+        S.pubs[other]["place"] = place
+        S.misc[pu.M_COUNT] = count - 1
+        S.pubs[p]["active"] = 0
+        _rebuild_sender(runtime)
+
+    runtime.on_sender(remove)
+    publication.slot = -1
+    node.counters.free(publication.row)
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+
+def _slots_of_socket(runtime: TransportRuntime, channel: int, slot_bytes: int) -> int:
+    """Packets that the socket's buffer holds; as many as any window where it has none."""
+    n_bytes = runtime.receive_buffer_bytes(channel)
+    return lay.SLOTS_MAX if n_bytes == 0 else max(n_bytes // slot_bytes, lay.SLOTS_MIN)
+
+
+def add_image(
+    node: Node,
+    image: Image,
+    *,
+    join: int,
+    channel: int,
+    reliability: int,
+    group: int,
+    address_words: tuple[int, int],
+    further: dict[str, int],
+) -> None:
+    """Give an image a place at its transport's receiver, starting at packet ``join``."""
+    runtime, ring = image.runtime, image.mapped.array
+    about = describe(ring)
+    topic = image.topic
+
+    def add() -> None:
+        S = runtime.rx_state
+        free = np.flatnonzero(S.images["active"] == 0)
+        if free.size == 0:
+            raise SharedMemoryError(f"a transport receives at most {S.images.size} sessions")
+        i = int(free[0])
+        now = node.clock_ns()
+        S.images[i] = np.zeros((), dtype=im.IMAGE)
+        values: dict[str, Any] = {
+            "index": i,
+            "ring_address": address(ring),
+            "ring_bytes": ring.size,
+            "slots": about.slots,
+            "slot_bytes": about.slot_bytes,
+            "slots_at": lay.slots_at(about.slots),
+            "session": image.session,
+            "topic": about.topic,
+            "channel": channel,
+            "source": image.node_id,
+            "incarnation": image.incarnation,
+            "reliability": reliability,
+            "row": image.row,
+            "receiver": node.random_id(62),
+            "highest": join,
+            "contiguous": join,
+            "window_end": join + about.slots,
+            "nak_ns": im.NEVER,
+            "status_ns": now,
+            "status_interval_ns": STATUS_INTERVAL_NS_FIRST,
+            "reported": join,
+            "told": join,
+            "buffer_slots": _slots_of_socket(runtime, channel, about.slot_bytes),
+            "heard_ns": now,
+            "echo_at_ns": now,
+            "end_seq": -1,
+            "begins": -1,
+            "address_a": address_words[0],
+            "address_b": address_words[1],
+            "next": -1,
+            "nak_delay_ns": topic.nak_delay_us * 1000,
+            "nak_retry_ns": topic.nak_retry_us * 1000,
+            "group": group,
+            "timeout_ns": int(node.topology.node.image_timeout_s * 1e9),
+            **further,
+        }
+        for field, value in values.items():
+            S.images[i][field] = value
+        S.images[i]["active"] = 1
+        count = int(S.misc[im.M_COUNT])
+        S.index[count] = i
+        S.misc[im.M_COUNT] = count + 1
+        image.slot = i
+
+    runtime.on_receiver(add)
+
+
+def remove_image(node: Node, image: Image, *, leave: bool = False) -> None:
+    """Take an image away from its receiver; with ``leave`` tell the publisher in the same step.
+
+    A duty cycle between the two could send a STATUS that makes us a receiver again: one that never
+    moves. The LEAVE may be lost like any packet, so it is said more than once.
+    """
+    runtime = image.runtime
+
+    def remove() -> None:
+        S = runtime.rx_state
+        for _ in range(LEAVE_REPEATS if leave else 0):
+            leave_session(runtime.inline_arguments[1], image.slot, node.clock_ns())
+        count = int(S.misc[im.M_COUNT])
+        kept = [int(S.index[k]) for k in range(count) if int(S.index[k]) != image.slot]
+        S.index[: len(kept)] = kept
+        S.misc[im.M_COUNT] = len(kept)
+        S.images[image.slot]["active"] = 0
+        S.misc[im.M_LAST_SESSION] = 0
+
+    if image.slot >= 0:
+        node.source_gone(image)
+        runtime.on_receiver(remove)
+        image.slot = -1
+        node.counters.free(image.row)
+
+
+def rebuild_receiver(node: Node, runtime: TransportRuntime, special: dict[int, int]) -> None:
+    """Recompute the receiver's session table: images (chained by session) and special sessions."""
+    mine = [i for i in node.images_by_id.values() if i.runtime is runtime and i.slot >= 0]
+
+    def put() -> None:
+        S = runtime.rx_state
+        entries = dict(special)
+        for image in mine:
+            S.images[image.slot]["next"] = -1
+        for image in mine:
+            first = entries.get(image.session, -1)
+            if first >= 0:
+                S.images[image.slot]["next"] = first
+            entries[image.session] = image.slot
+        rebuild(S.sessions, entries)
+        S.misc[im.M_LAST_SESSION] = 0
+
+    runtime.on_receiver(put)
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def stats(counters: CountersFile) -> dict[str, Any]:
+    """Every counter row by kind: name, session, counters that are not 0."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in counters.rows():
+        columns = cl.COLUMNS_OF.get(row.kind, cl.Counter)
+        values = {c.name.lower(): int(row.values[c]) for c in columns if row.values[c]}
+        found.setdefault(row.kind, []).append(
+            {
+                "name": row.name,
+                "detail": row.detail,
+                "session": row.session,
+                "peer": row.peer,
+                **values,
+            }
+        )
+    return found
+
+
+def _local_readers(ring: Bytes) -> list[dict[str, int]]:
+    return [
+        {"subscription_id": int(e[lay.CONSUMER_SUBSCRIPTION_AT // 8]),
+         "position": int(e[lay.CONSUMER_POSITION_AT // 8]),
+         "state": int(e[0]), "tethered": int(e[lay.CONSUMER_TETHERED_AT // 8])}
+        for _, e in consumers(ring)
+    ]  # fmt: skip
+
+
+def publication_row(publication: Publication) -> dict[str, Any]:
+    """A publication as `tidecast top` and the dashboard show it."""
+    about = publication.about()
+    row: dict[str, Any] = {
+        "publication_id": publication.id,
+        "topic": publication.topic.name,
+        "session": publication.session,
+        "channel": wire.CHANNEL_NAMES[about.channel],
+        "transport": publication.topic.transport,
+        "slots": about.slots,
+        "packet_bytes": about.slot_bytes,
+        "head": about.head,
+        "readers": _local_readers(publication.mapped.array),
+        "closing": publication.closing,
+    }
+    if publication.slot >= 0 and publication.runtime is not None:
+        record = publication.runtime.tx_state.pubs[publication.slot]
+        row |= {
+            "sent": int(record["sent"]),
+            "receivers": int(record["receivers"]),
+            "slowest_consumed": min(int(record["lowest"]), int(record["sent"])),
+            "rtt_ns": int(record["rtt_ns"]),
+            "rate_held_ns": int(record["rate_held_ns"]),
+            "flow_held_ns": int(record["flow_held_ns"]),
+        }
+    return row
+
+
+def image_row(image: Image) -> dict[str, Any]:
+    """An image as `tidecast top` and the dashboard show it."""
+    row: dict[str, Any] = {
+        "image_id": image.id,
+        "topic": image.topic.name,
+        "session": image.session,
+        "node": image.node_name,
+        "transport": image.topic.transport,
+        "mode": image.mode,
+        "readers": _local_readers(image.mapped.array),
+        "gone": image.gone,
+    }
+    if image.slot >= 0:
+        record = image.runtime.rx_state.images[image.slot]
+        row |= {
+            "slots": int(record["slots"]),
+            "highest": int(record["highest"]),
+            "contiguous": int(record["contiguous"]),
+            "consumed": int(record["reported"]),
+            "gaps": int(record["gaps"]),
+            "lost": int(record["lost"]),
+        }
+    return row
+
+
+def receiver_rows(names: dict[int, str], publication: Publication) -> list[dict[str, Any]]:
+    """The receivers of a publication."""
+    if publication.slot < 0 or publication.runtime is None:
+        return []
+    table = publication.runtime.tx_state.receivers[publication.slot]
+    return [
+        {"topic": publication.topic.name, "session": publication.session,
+         "receiver": int(r["id"]), "node_id": int(r["node"]),
+         "node": names.get(int(r["node"]), str(int(r["node"]))), "consumed": int(r["consumed"]),
+         "contiguous": int(r["contiguous"]), "window": int(r["window"]), "lost": int(r["lost"]),
+         "excluded": bool(r["excluded"])}
+        for r in table[table["id"] != 0]
+    ]  # fmt: skip

@@ -1,0 +1,180 @@
+"""The end of a publication whose topic is deleted or made anew, and what no publication sent.
+
+Its writer is told first (`PublicationEnded`): it closes the ring behind the last message that it
+took, and the sender drains that. A writer that does not within `ENDING_PATIENCE_S` has its ring
+closed, and kept until it has learnt of that: what it added is counted then. What any ring holds
+unsent when it goes is counted and told, whatever the reason.
+
+A subscription whose topic is deleted gets no publication more. It is told (`SubscriptionEnded`)
+once those of this node that it reads are closed, so that it has all that was published before.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidecast import events as ev
+from tidecast.buffers.writer import close_abandoned
+from tidecast.errors import Closed, ConnectionLost
+from tidecast.layout import packet as wire
+from tidecast.layout import recorder as rec
+from tidecast.layout import ring as lay
+from tidecast.layout.counters import NodeCounter
+from tidecast.native.packing import unpack_from
+from tidecast.node.live import agent_tables, sessions
+
+if TYPE_CHECKING:
+    from tidecast.node.node import Node
+    from tidecast.node.state import Publication, Subscription
+
+ENDING_PATIENCE_S = 2.0
+
+
+class Unsent(NamedTuple):
+    """What was in a ring."""
+
+    packets: int
+    messages: int
+    bytes: int
+
+
+def end_publication(node: Node, publication: Publication, reason: ev.PublicationEnded) -> None:
+    """Let a publication end: its writer closes it, and what was published is sent."""
+    if publication.topic.mode == "durable":
+        close_publication(node, publication)
+    elif publication.ending_s == 0.0:
+        publication.ending_s = node.clock_ns() / 1e9 + ENDING_PATIENCE_S
+    node.tell(publication.client, reason)
+
+
+def close_publication(node: Node, publication: Publication) -> None:
+    """Close the ring (if its writer did not) and let sender and readers drain it. Idempotent."""
+    if publication.closing:
+        return
+    publication.closing, publication.closed_s = True, node.clock_ns() / 1e9
+    close_abandoned(publication.mapped.array, node.bells, publication.about().slots)
+    node.durable.remote.say_left(publication)
+    topic, session = publication.topic.name, publication.session
+    for subscription_id in publication.readers:
+        node.tell_gone(subscription_id, publication.id, topic, node.name, session, "closed")
+    for subscription in node.ending_subs.values():
+        tell_ended(node, subscription)
+    if publication.runtime is None:
+        publication.drained = True
+    node.look_after(publication)
+
+
+def end_subscription(node: Node, subscription: Subscription) -> None:
+    """Let a subscription end: its client reads what is there, and closes it."""
+    node.ending_subs[subscription.id] = node.subs.pop(subscription.id)
+    tell_ended(node, subscription)
+
+
+def tell_ended(node: Node, subscription: Subscription) -> None:
+    """Tell a client that a subscription has ended, when no publication here adds to its rings."""
+    reading = [p for p in node.pubs.values() if subscription.id in p.readers and not p.closing]
+    if reading or subscription.told:
+        return
+    subscription.told = True
+    topic = subscription.pattern
+    node.tell(
+        subscription.client,
+        ev.SubscriptionEnded(
+            subscription_id=subscription.id, pattern=topic, code=Closed.code,
+            reason=f"topic {topic}: it was deleted: subscribe again once it is there",
+        ),
+    )  # fmt: skip
+
+
+def close_ending(node: Node, publication: Publication, now_s: float) -> None:
+    """See whether the writer has closed its ring, or had its time."""
+    if publication.closing or publication.ending_s == 0.0:
+        return
+    if publication.about().closed or now_s > publication.ending_s:
+        close_publication(node, publication)
+
+
+def tell_unsent(node: Node, publication: Publication, sent: int) -> None:
+    """Count and tell what a live publication leaves unsent. ``sent``: next packet; -1: no network.
+
+    Without a network it is what was written behind its end, which no reader waits for.
+    """
+    if publication.topic.mode == "durable":
+        return
+    ring, head = publication.mapped.array, publication.about().head
+    if sent < 0:
+        closed, end = (
+            unpack_from("<q", ring, lay.CLOSED_AT),
+            unpack_from("<q", ring, lay.END_SEQ_AT),
+        )
+        sent = end[0] if closed[0] else head
+    found = messages_between(publication, sent, head)
+    if found.messages == 0:
+        return
+    row = node.counters.values[node.node_row]
+    row[NodeCounter.PUBLICATIONS_CUT] += 1
+    row[NodeCounter.PACKETS_CUT] += found.packets
+    row[NodeCounter.MESSAGES_CUT] += found.messages
+    row[NodeCounter.BYTES_CUT] += found.bytes
+    node.note(rec.ALERT, rec.Code.PUBLICATION_CUT, publication.session, *found)
+    node.tell_all(
+        ev.MessagesUnsent(
+            topic=publication.topic.name, session=publication.session, messages=found.messages,
+            bytes=found.bytes,
+        )
+    )  # fmt: skip
+
+
+def messages_between(publication: Publication, first: int, end: int) -> Unsent:
+    """Messages that end in packets [first, end) of a ring, whatever its writer made of it."""
+    ring, about = publication.mapped.array, publication.about()
+    first = max(first, end - about.slots, 0)
+    packets = messages = size = 0
+    for seq in range(first, end):
+        (word,) = unpack_from("<q", ring, lay.HEADER_BYTES + (seq & (about.slots - 1)) * 8)
+        if (word >> lay.SEQ_SHIFT) & lay.SEQ_MASK != seq & lay.SEQ_MASK:
+            continue
+        at = lay.slots_at(about.slots) + (seq & (about.slots - 1)) * about.slot_bytes
+        stop = at + min(word & lay.CONTROL_LENGTH_MASK, about.slot_bytes)
+        at += wire.PACKET_HEADER_BYTES
+        packets += at < stop
+        while at + wire.MESSAGE_HEADER_BYTES <= stop:
+            (head,) = unpack_from("<I", ring, at)
+            at += wire.MESSAGE_HEADER_BYTES + (head & wire.MESSAGE_LENGTH_MAX)
+            messages += bool(head >> 24 & wire.END)
+            size += head & wire.MESSAGE_LENGTH_MAX
+    return Unsent(packets, messages, size)
+
+
+def remove_from_sender(node: Node, publication: Publication) -> int:
+    """Take a publication off its sender; the packet that it would have sent next, or -1."""
+    runtime, p = publication.runtime, publication.slot
+    if runtime is None or p < 0:
+        return -1
+    agent_tables.remove_publication(node, publication)
+    return int(runtime.tx_state.pubs[p]["sent"])
+
+
+def end_dependents(node: Node, agent: str, problem: Exception) -> None:
+    """An agent fails again and again: its publishers and subscribers learn of it, and do not wait.
+
+    Publishers raise ConnectionLost; to subscribers their publishers are gone.
+    """
+    for name, runtime in node.runtimes.items():
+        if agent == f"sender-{name}":
+            for publication in [p for p in node.pubs.values() if p.runtime is runtime]:
+                reason = (
+                    f"the engine's {agent} fails again and again ({type(problem).__name__}: "
+                    f"{problem}): restart the engine, and report its log"
+                )
+                node.tell(
+                    publication.client,
+                    ev.PublicationEnded(
+                        topic=publication.topic.name, session=publication.session,
+                        code=ConnectionLost.code, reason=reason,
+                    ),
+                )  # fmt: skip
+        elif agent == f"receiver-{name}":
+            for image in [i for i in node.images_by_id.values() if i.runtime is runtime]:
+                sessions.keep_places(node, image)
+                sessions.image_gone(node, image, "failed")

@@ -1,0 +1,549 @@
+"""Sessions of other nodes: SETUP handshake, incarnations, images, time-outs, the end.
+
+Called by the conductor with the node's lock held.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tidecast import events as ev
+from tidecast.agents import events as ae
+from tidecast.agents.live import images as im
+from tidecast.buffers.ring_file import add_consumer
+from tidecast.config.topology import TopicConfig, is_pattern, matches
+from tidecast.errors import Conflict, SharedMemoryError
+from tidecast.layout import packet as wire
+from tidecast.layout import recorder as rec
+from tidecast.layout import ring as lay
+from tidecast.native.packing import pack_into, unpack_from
+from tidecast.node.durable.archiver_tables import ARCHIVER_SUBSCRIPTION
+from tidecast.node.live import agent_tables
+from tidecast.node.live.image_creation import keep_place, place_image
+from tidecast.node.live.setup import Setup, decode_setup
+from tidecast.node.live.transports import TransportRuntime, note_name
+from tidecast.node.state import Image, Peer, Publication, Subscription
+
+if TYPE_CHECKING:
+    from tidecast.node.node import Node
+
+GONE_PATIENCE_S = 30.0
+GONE_REASONS = ("", "closed", "timeout", "restarted", "failed")
+"""Why an image was removed, as the recorder counts: nobody reads it, its publisher ..., or our
+receiver failed."""
+
+
+# --- agents' events -------------------------------------------------------------------------------
+
+
+def take_setups(runtime: TransportRuntime, rows: list[list[int]]) -> list[Setup]:
+    """The SETUPs of which ``rows`` tell. In the agent's thread: then it has room for others.
+
+    The conductor is behind by then: what it read later could be another one's, that came since.
+    """
+    setups = []
+    for kind, _, b, c, d, e, *_ in rows:
+        if kind == ae.E_SETUP:
+            setups.append(decode_setup(bytes(runtime.rx_state.setups[b, :c]), (d, e)))
+    if setups:
+        runtime.rx_state.misc[im.M_SETUPS] = 0
+    return setups
+
+
+def handle(
+    node: Node, runtime: TransportRuntime, rows: list[list[int]], setups: list[Setup]
+) -> None:
+    """Take what an agent told."""
+    for row in rows:
+        node.conductor.attempt(_handle_row, node, runtime, *row[:5])
+    _handle_setups(node, runtime, setups)
+
+
+def _handle_row(
+    node: Node, runtime: TransportRuntime, kind: int, a: int, b: int, c: int, d: int
+) -> None:
+    if kind == ae.E_SESSION_ENDED:
+        _end_images(node, runtime, a, "closed")
+    elif kind == ae.E_PEER_TIMEOUT:
+        _peer_timeout(node, runtime, a)
+    elif kind == ae.E_PUBLICATION_DRAINED:
+        _drained(node, a)
+    elif kind in (ae.E_RECEIVER_JOINED, ae.E_RECEIVER_TIMEOUT):
+        _receiver(node, kind, a, b, c, d)
+    elif kind == ae.E_EVICTED:
+        _evicted(node, a, b, c)
+    elif kind == ae.E_GAP:
+        _gap(node, a, b, c)
+    elif kind == ae.E_RECEIVER_NAME:
+        node.name_seen(node.names.get(a, ""))
+
+
+def _handle_setups(node: Node, runtime: TransportRuntime, setups: list[Setup]) -> None:
+    special = _special(node, runtime)
+    for setup in setups:
+        try:
+            _on_setup(node, runtime, setup)
+        except Conflict as problem:
+            node.note(
+                rec.ALERT, rec.Code.TOPIC_CONFLICT, setup.session, setup.topic_id, setup.source
+            )
+            node.tell_all(ev.TopicConflict(topic=setup.topic, node=setup.node, detail=str(problem)))
+            special[setup.session] = im.SESSION_IGNORED
+        except SharedMemoryError as problem:
+            node.refused.tell(runtime, setup, 0, problem)
+            node.refused.later(runtime, setup, special)
+        except Exception as problem:  # noqa: BLE001  (told)
+            node.refused.later(runtime, setup, special)
+            node.conductor.failed(problem)
+        else:
+            node.refused.has(runtime, setup.session)
+    if setups:
+        _rebuild(node, runtime)
+
+
+def try_refused(node: Node, now_s: float) -> None:
+    """Give those that had no room another chance, at their next SETUP.
+
+    Of a session that has one image and misses another no SETUP comes: the last one must do.
+    """
+    for runtime, setup in node.refused.take_due(now_s):
+        if living_images(node, runtime, setup.session):
+            _handle_setups(node, runtime, [setup])
+        elif _special(node, runtime).get(setup.session) == im.SESSION_IGNORED:
+            forget_session(node, runtime, setup.session)
+
+
+def _drained(node: Node, session: int) -> None:
+    for publication in node.pubs.values():
+        if publication.session == session:
+            publication.drained = True
+            look_after_publication(node, publication, node.clock_ns() / 1e9)
+            return
+
+
+def _receiver(node: Node, kind: int, session: int, receiver: int, peer: int, last: int) -> None:
+    for publication in node.pubs.values():
+        if publication.session != session:
+            continue
+        topic, name = publication.topic.name, node.names.get(peer, "")
+        if kind == ae.E_RECEIVER_JOINED:
+            publication.drained = False  # this one is still to learn of the end
+            event: ev.Event = ev.ReceiverJoined(
+                topic=topic, session=session, receiver=receiver, node_id=peer, node=name
+            )
+        else:
+            event = ev.ReceiverTimeout(
+                topic=topic,
+                session=session,
+                receiver=receiver,
+                node_id=peer,
+                node=name,
+                reason="stuck" if last else "silent",
+            )
+        node.tell(publication.client, event)
+
+
+def _evicted(node: Node, session: int, subscription_id: int, behind: int) -> None:
+    if subscription_id == ARCHIVER_SUBSCRIPTION:
+        node.durable.remote.evicted(session)
+        return
+    subscription = node.subs.get(subscription_id)
+    if subscription is None:
+        return
+    topics = [i.topic.name for i in node.images_by_id.values() if i.session == session]
+    node.tell(
+        subscription.client,
+        ev.SubscriberEvicted(
+            topic=topics[0] if topics else subscription.pattern,
+            session=session,
+            subscription_id=subscription_id,
+            behind_packets=behind,
+        ),
+    )
+
+
+def _gap(node: Node, session: int, first: int, end: int) -> None:
+    for image in node.images_by_id.values():
+        if image.session != session:
+            continue
+        clients = {node.subs[s].client for s in image.readers if s in node.subs}
+        for client in clients:
+            node.tell(
+                client,
+                ev.Gap(
+                    topic=image.topic.name,
+                    node=image.node_name,
+                    session=session,
+                    first=first,
+                    end=end,
+                ),
+            )
+
+
+# --- SETUP ----------------------------------------------------------------------------------------
+
+
+def _special(node: Node, runtime: TransportRuntime) -> dict[int, int]:
+    """Sessions of a transport that have no image, and why."""
+    found: dict[int, int] = node.__dict__.setdefault("_special_sessions", {}).setdefault(
+        runtime.config.name, {}
+    )
+    return found
+
+
+def _rebuild(node: Node, runtime: TransportRuntime) -> None:
+    special = _special(node, runtime)
+    while len(special) > 4096:
+        special.pop(next(iter(special)))
+    agent_tables.rebuild_receiver(node, runtime, special)
+
+
+def _on_setup(node: Node, runtime: TransportRuntime, setup: Setup) -> None:
+    special = _special(node, runtime)
+    if not _accept_peer(node, setup):
+        special[setup.session] = im.SESSION_ENDED
+        return
+    topic = _topic_of(node, runtime, setup)
+    readers = [s for s in node.subs.values() if topic and matches(s.pattern, topic.name)]
+    special.pop(setup.session, None)
+    kept = topic is not None and setup.producer is not None and node.durable.keeps(topic)
+    if kept and topic is not None and not node.durable.remote.on_setup(runtime, setup, topic):
+        return  # it is not opened yet, or refused: its next SETUP is looked at again
+    if topic is None or not readers:
+        if not kept:
+            special[setup.session] = im.SESSION_IGNORED
+        return
+    served: set[int] = set()
+    for image in living_images(node, runtime, setup.session):
+        served |= image.readers.keys()
+    for mode in ("latest", "earliest"):
+        group = [s for s in readers if s.options.start == mode and s.id not in served]
+        if group:
+            _make_image(node, runtime, setup, topic, mode, group)
+
+
+def _accept_peer(node: Node, setup: Setup) -> bool:
+    """Know the peer; a newer incarnation replaces an older one, never the reverse."""
+    known = node.peers.get(setup.source)
+    now = node.clock_ns() / 1e9
+    if known is not None and setup.incarnation < known.incarnation:
+        node.note(
+            rec.ALERT, rec.Code.STALE_INCARNATION, setup.session, setup.source, setup.incarnation
+        )
+        node.tell_all(ev.StaleIncarnation(node_id=setup.source, incarnation=setup.incarnation))
+        return False
+    if known is not None and setup.incarnation == known.incarnation:
+        known.heard_s = now
+        return True
+    if known is not None:
+        if known.name != setup.node and _alive(node, known):
+            node.note(
+                rec.ALERT, rec.Code.NODE_CONFLICT, setup.session, setup.source, setup.incarnation
+            )
+            node.tell_all(ev.NodeConflict(node_id=setup.source, names=(known.name, setup.node)))
+        for image in list(node.images_by_id.values()):
+            if image.node_id == setup.source and image.incarnation < setup.incarnation:
+                if image.mode != "durable":  # what its ring still holds may come again
+                    _special(node, image.runtime)[image.session] = im.SESSION_ENDED
+                image_gone(node, image, "restarted")
+    node.peers[setup.source] = Peer(setup.source, setup.node, setup.incarnation, now)
+    note_name(node.names, setup.source, setup.node)
+    node.name_seen(setup.node)
+    node.tell_all(
+        ev.PeerJoined(node=setup.node, node_id=setup.source, incarnation=setup.incarnation)
+    )
+    return True
+
+
+def _alive(node: Node, peer: Peer) -> bool:
+    now = node.clock_ns()
+    for image in node.images_by_id.values():
+        if image.node_id == peer.id and image.slot >= 0:
+            heard = int(image.runtime.rx_state.images[image.slot]["heard_ns"])
+            if now - heard < 1_000_000_000:
+                return True
+    return False
+
+
+def _topic_of(node: Node, runtime: TransportRuntime, setup: Setup) -> TopicConfig | None:
+    """The local topic a session belongs to; None when nobody here could want it."""
+    mine = [
+        t
+        for t in node.topic_by_name.values()
+        if t.transport == runtime.config.name and t.wire_id == setup.topic_id
+    ]
+    if mine:
+        if mine[0].name != setup.topic:
+            raise Conflict(
+                f"topic id {setup.topic_id} is {mine[0].name} here and {setup.topic} on node "
+                f"{setup.node}: give one of them another id"
+            )
+        return mine[0]
+    if not any(
+        is_pattern(s.pattern) and matches(s.pattern, setup.topic) for s in node.subs.values()
+    ):
+        return None
+    topic = TopicConfig(
+        name=setup.topic,
+        id=setup.topic_id,
+        transport=runtime.config.name,
+        reliability=lay.RELIABILITY_NAMES[setup.reliability],  # type: ignore[arg-type]
+        flow=lay.FLOW_NAMES[setup.flow],  # type: ignore[arg-type]
+    )
+    node.topic_by_name[topic.name] = topic
+    return topic
+
+
+def _join_seq(node: Node, setup: Setup, subscription: Subscription) -> int:
+    """Where a subscription starts in a new image, see docs/PROTOCOL.md "Joining"."""
+    kept = node.resume.pop((setup.session, subscription.id), None)
+    if kept is not None:
+        return min(max(kept, 0), setup.next_seq)
+    if subscription.options.start == "earliest":
+        return setup.oldest
+    if setup.age_ns < node.clock_ns() - subscription.created_ns:
+        return 0  # it was here before the publication: all of it is its own
+    return setup.next_seq
+
+
+def _make_image(
+    node: Node,
+    runtime: TransportRuntime,
+    setup: Setup,
+    topic: TopicConfig,
+    mode: str,
+    readers: list[Subscription],
+) -> None:
+    """One image for all of them; each begins in it where it should."""
+    joins = {s.id: _join_seq(node, setup, s) for s in readers}
+    join = min(joins.values())
+    wanted = max((s.options.receive_bytes or topic.receive_bytes) for s in readers)
+    if setup.channel == wire.CHANNEL_LARGE:
+        wanted = max(wanted, topic.large_history_bytes // 4)
+    slots = lay.slots_for(wanted, setup.packet_bytes)
+    try:
+        image = place_image(
+            node, runtime, setup, topic, mode, join, slots,
+            lambda _: {"begins": join if join == setup.oldest and mode == "earliest" else -1},
+        )  # fmt: skip
+    except BaseException:
+        for subscription_id, place in joins.items():
+            keep_place(node, setup.session, subscription_id, place)
+        raise
+    for subscription in readers:
+        connect(node, image, subscription, joins[subscription.id])
+
+
+def living_images(node: Node, runtime: TransportRuntime, session: int) -> list[Image]:
+    """Images of a session that still receive."""
+    images = node.images_by_id.values()
+    return [i for i in images if i.session == session and i.runtime is runtime and not i.gone]
+
+
+def connect(node: Node, image: Image, subscription: Subscription, position: int) -> None:
+    """Let a subscription read an image from packet ``position`` on."""
+    from tidecast.node.node import _tethered
+
+    client = node.clients[subscription.client]
+    entry = add_consumer(
+        image.mapped.array,
+        position=position,
+        client=client.id,
+        doorbell=client.doorbell,
+        subscription=subscription.id,
+        tethered=_tethered(subscription, image.topic),
+    )
+    image.readers[subscription.id] = entry
+    node.tell(
+        client.id,
+        ev.ImageAvailable(
+            subscription_id=subscription.id,
+            image_id=image.id,
+            ring_path=str(image.mapped.path),
+            consumer=entry,
+            topic=image.topic.name,
+            node=image.node_name,
+            session=image.session,
+        ),
+    )
+
+
+def update_wanted(node: Node) -> None:
+    """Which topics the receivers care for; sessions that were ignored get another chance."""
+    for name, runtime in node.runtimes.items():
+        bits = np.zeros(1024, dtype=np.uint64)
+        want_all = False
+        for subscription in node.subs.values():
+            want_all = want_all or is_pattern(subscription.pattern)
+            topic = node.topic_by_name.get(subscription.pattern)
+            if topic is not None and topic.transport == name:
+                bits[topic.wire_id >> 6] |= np.uint64(1 << (topic.wire_id & 63))
+        for topic in node.topic_by_name.values():
+            if topic.transport == name and node.durable.keeps(topic):
+                bits[topic.wire_id >> 6] |= np.uint64(1 << (topic.wire_id & 63))
+        special = _special(node, runtime)
+        for session in [s for s, why in special.items() if why == im.SESSION_IGNORED]:
+            del special[session]
+
+        def put(
+            runtime: TransportRuntime = runtime, bits: np.ndarray = bits, want_all: bool = want_all
+        ) -> None:
+            runtime.rx_state.wanted[:] = bits.view(np.int64)
+            runtime.rx_state.misc[im.M_WANT_ALL] = int(want_all)
+            runtime.rx_state.misc[im.M_READS] = int(want_all or bits.any())
+
+        runtime.on_receiver(put)
+        _rebuild(node, runtime)
+
+
+def _bits(node_ids: list[int]) -> np.ndarray:
+    bits = np.zeros(1024, dtype=np.uint64)
+    for each in node_ids:
+        bits[each >> 6] |= np.uint64(1 << (each & 63))
+    return bits.view(np.int64)
+
+
+def set_quarantine(runtime: TransportRuntime, node_ids: list[int]) -> None:
+    """Refuse all packets of these nodes."""
+    bits = _bits(node_ids)
+
+    def put() -> None:
+        runtime.rx_state.quarantine[:] = bits
+
+    runtime.on_receiver(put)
+    set_refused(runtime, node_ids)
+
+
+def set_refused(runtime: TransportRuntime, node_ids: list[int]) -> None:
+    """Refuse NAK and STATUS of these nodes: those in quarantine and those cut off by faults."""
+    bits = _bits(node_ids)
+
+    def put() -> None:
+        runtime.tx_state.refused[:] = bits
+
+    runtime.on_sender(put)
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+def _end_images(node: Node, runtime: TransportRuntime, session: int, reason: str) -> None:
+    for image in list(node.images_by_id.values()):
+        if image.session == session and image.runtime is runtime:
+            image_gone(node, image, reason)
+
+
+def _peer_timeout(node: Node, runtime: TransportRuntime, session: int) -> None:
+    """Silent too long: its images go; if it comes back they resume where they were."""
+    for image in list(node.images_by_id.values()):
+        if image.session != session or image.runtime is not runtime or image.gone:
+            continue
+        clients = {node.subs[s].client for s in image.readers if s in node.subs}
+        for client in clients:
+            node.tell(
+                client,
+                ev.PeerTimeout(node=image.node_name, topic=image.topic.name, session=session),
+            )
+        keep_places(node, image)
+        image_gone(node, image, "timeout")
+    _special(node, runtime).pop(session, None)
+    _rebuild(node, runtime)
+
+
+def keep_places(node: Node, image: Image) -> None:
+    """Who reads an image goes on where it ends, if its session gets another one."""
+    for subscription_id in image.readers:
+        keep_place(node, image.session, subscription_id, image.about().contiguous)
+
+
+def image_gone(node: Node, image: Image, reason: str) -> None:
+    """No more packets for an image: readers drain it and release it."""
+    if image.gone:
+        return
+    image.gone, image.gone_s = reason, node.clock_ns() / 1e9
+    record = image.runtime.rx_state.images[image.slot]
+    contiguous, closed = int(record["contiguous"]), int(record["closed"])
+    if not closed:
+        pack_into("<q", image.mapped.array, lay.END_SEQ_AT, contiguous)
+        pack_into("<q", image.mapped.array, lay.CLOSED_AT, 1)
+    for subscription_id in image.readers:
+        node.tell_gone(
+            subscription_id, image.id, image.topic.name, image.node_name, image.session, reason
+        )
+    if reason != "closed":
+        agent_tables.remove_image(node, image)
+        _rebuild(node, image.runtime)
+
+
+def forget_session(node: Node, runtime: TransportRuntime, session: int) -> None:
+    """A session, whose image was removed or was not made, is unknown from now on."""
+    _special(node, runtime).pop(session, None)
+    _rebuild(node, runtime)
+
+
+def look_after_image(node: Node, image: Image, now_s: float) -> None:
+    """Remove an image that nobody reads, or that was gone long ago; evict stuck readers."""
+    if image.mode == "durable":
+        return  # `durable_remote` does
+    if image.readers and not (image.gone and now_s - image.gone_s > GONE_PATIENCE_S):
+        if not image.gone and image.topic.flow == "min":
+            _evict_stuck(node, image, now_s, image.topic.receiver_timeout_s)
+        return
+    if image.gone == "closed" and now_s - image.gone_s < 1.0 and node.started:
+        return  # its END is still being repeated: answer that we have left
+    special = _special(node, image.runtime)
+    special[image.session] = im.SESSION_ENDED if image.gone == "closed" else im.SESSION_IGNORED
+    if image.gone in ("timeout", "failed"):
+        special.pop(image.session, None)
+    # Tell the publisher that we stop receiving, so that it does not wait for us.
+    agent_tables.remove_image(node, image, leave=not image.gone)
+    node.images_by_id.pop(image.id, None)
+    (contiguous,) = unpack_from("<q", image.mapped.array, lay.CONTIGUOUS_AT)
+    node.note(
+        rec.LOW, rec.Code.IMAGE_REMOVED, image.session, contiguous, GONE_REASONS.index(image.gone)
+    )
+    _rebuild(node, image.runtime)
+    image.mapped.unlink()
+    image.mapped.close()
+
+
+def _evict_stuck(node: Node, source: Image | Publication, now_s: float, timeout_s: float) -> None:
+    """Evict readers that did not move for the time-out although there was something to read."""
+    ring, about = source.mapped.array, source.about()
+    end = about.contiguous if isinstance(source, Image) else about.head
+    for subscription_id, entry in source.readers.items():
+        at = lay.CONSUMERS_AT + entry * lay.CONSUMER_BYTES
+        fields = ring[at : at + lay.CONSUMER_BYTES].view(np.int64)
+        position = int(fields[lay.CONSUMER_POSITION_AT // 8])
+        before, since = source.watch.get(subscription_id, (-1, now_s))
+        full = end - position >= about.slots - max(about.slots // 8, 2)
+        if position != before or not full:
+            source.watch[subscription_id] = (position, now_s)
+            continue
+        if now_s - since > timeout_s and fields[0] == lay.CONSUMER_ACTIVE:
+            pack_into("<q", ring, lay.BASE_AT, max(end - about.slots // 4, position))
+            fields[0] = lay.CONSUMER_EVICTED
+            node.note(rec.ALERT, rec.Code.EVICTED, source.session, subscription_id, position, end)
+            _evicted(node, source.session, subscription_id, end - position)
+
+
+def look_after_publication(node: Node, publication: Publication, now_s: float) -> None:
+    """Remove a publication that is closed, announced and read; evict stuck local readers."""
+    if not publication.closing:
+        if publication.topic.flow == "min":
+            _evict_stuck(node, publication, now_s, publication.topic.receiver_timeout_s)
+        return
+    if (
+        publication.leftover  # of a dead engine: looked after by `Remote.tick` until it is acked
+        or publication.source >= 0
+        or not node.durable.remote.settled(publication)
+    ):
+        publication.closed_s = now_s  # its end is announced to those who read it now
+        return  # the archiver, here or at the topic's owner, is not through with it
+    late = now_s - publication.closed_s > GONE_PATIENCE_S
+    if publication.ending_s and not publication.released and not late:
+        return  # its writer may still add to the ring
+    if (publication.drained or late) and (not publication.readers or late):
+        node.forget_publication(publication)

@@ -1,0 +1,409 @@
+"""One transport at run time: sockets, the state of its two agents, and the threads that run them.
+
+Agents own their state. Whoever wants it changed hands in a command (`on_sender`, `on_receiver`): it
+runs in the agent's thread between two duty cycles, or at once when the agents are inline.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tidecast.agents.events import A_EVENTS, A_STOP, E_RECEIVER_NAME, EVENTS_MAX
+from tidecast.agents.guard import Guard, OnFault
+from tidecast.agents.live import images as im
+from tidecast.agents.live import publications as pu
+from tidecast.agents.run import (
+    IDLE_NAMES,
+    inline_agents,
+    ring_bell_line,
+    run_receiver,
+    run_sender,
+)
+from tidecast.agents.states import SCRATCH_BYTES, receiver_state, sender_state
+from tidecast.buffers.counters import CountersFile
+from tidecast.config.topology import TransportConfig
+from tidecast.errors import Timeout
+from tidecast.layout import counters as cl
+from tidecast.layout.packet import CHANNELS, SOURCE_AT
+from tidecast.native.filters import drop_own_packets
+from tidecast.native.mapped import Bytes
+from tidecast.native.memory import address
+from tidecast.native.syscalls import NOW
+from tidecast.native.threads import prepare_agent_thread
+from tidecast.transport import wire_io
+from tidecast.transport.sockets import TransportSockets, open_multicast, open_unicast
+
+Command = Callable[[], Any]
+T = TypeVar("T")
+COMMAND_TIMEOUT_S = 10.0
+
+
+class Memory:
+    """An in-memory network: every node's inboxes, by node id. One process, agents inline."""
+
+    def __init__(self, packet_bytes: int = 1400, inbox_packets: int = 4096) -> None:
+        self.packet_bytes = packet_bytes
+        self.inbox_packets = inbox_packets
+        self.data: dict[int, np.ndarray] = {}
+        self.control: dict[int, np.ndarray] = {}
+        self.members: list[TransportRuntime] = []
+
+    def join(self, runtime: TransportRuntime, node_id: int) -> None:
+        """Give a node its inboxes and tell everybody."""
+        self.data[node_id] = wire_io.make_inbox(self.inbox_packets, self.packet_bytes)
+        self.control[node_id] = wire_io.make_inbox(self.inbox_packets, self.packet_bytes)
+        self.members.append(runtime)
+
+    def leave(self, runtime: TransportRuntime) -> None:
+        """Take a node off the network. Its inboxes stay mapped for packets on their way."""
+        self.members.remove(runtime)
+        self.retarget()
+
+    def targets(self, node_id: int) -> list[list[bytes]]:
+        """Addresses of all other nodes."""
+        living = {m.node_id for m in self.members}
+        return [
+            [struct.pack("<qq", address(inbox), 0)] * CHANNELS
+            for other, inbox in self.data.items()
+            if other != node_id and other in living
+        ]
+
+    def retarget(self) -> None:
+        """Give every member the addresses of all others."""
+        for member in self.members:
+            member.set_targets(self.targets(member.node_id))
+
+
+class AgentThread:
+    """A thread that runs one agent's kernel and, between calls, commands; hands on events."""
+
+    def __init__(
+        self,
+        name: str,
+        run: Callable[[], int],
+        attention: np.ndarray,
+        drain: Callable[[], None],
+        wake: Callable[[], None],
+        on_fault: OnFault,
+    ) -> None:
+        self._run, self._attention, self._drain, self._wake = run, attention, drain, wake
+        self._guard = Guard(name, on_fault)
+        self._commands: deque[Command] = deque()
+        self._stopping = False
+        self.thread = threading.Thread(target=self._main, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.thread.start()
+
+    def _main(self) -> None:
+        prepare_agent_thread(None)
+        while not self._stopping:
+            self._guard.round(self._run, self._obey, self._drain)
+
+    def _obey(self) -> None:
+        self._attention[A_STOP] = 0
+        while self._commands:
+            self._commands.popleft()()
+
+    def call(self, command: Callable[[], T]) -> T:
+        """Run ``command`` in the agent's thread and return what it returns."""
+        if threading.current_thread() is self.thread:
+            return command()
+        done = threading.Event()
+        outcome: list[Any] = [None, None]
+
+        def wrapped() -> None:
+            try:
+                outcome[0] = command()
+            except BaseException as problem:  # noqa: BLE001  (raised again in the caller)
+                outcome[1] = problem
+            done.set()
+
+        self._commands.append(wrapped)
+        deadline = time.monotonic() + COMMAND_TIMEOUT_S
+        while not done.is_set():
+            self._attention[A_STOP] = 1
+            self._wake()
+            if done.wait(0.005):
+                break
+            if not self.thread.is_alive() or time.monotonic() > deadline:
+                raise Timeout(f"agent {self.thread.name} does not answer")
+        if outcome[1] is not None:
+            raise outcome[1]
+        return outcome[0]
+
+    def stop(self) -> None:
+        """Stop and join."""
+        self._stopping = True
+        while self.thread.is_alive():
+            self._attention[A_STOP] = 1
+            self._wake()
+            self.thread.join(0.01)
+
+
+def note_name(names: dict[int, str], node_id: int, name: str) -> None:
+    """Remember a node's name, behind those that came before."""
+    names.pop(node_id, None)
+    names[node_id] = name
+
+
+class TransportRuntime:
+    """Sockets and agents of one transport of one node."""
+
+    def __init__(
+        self,
+        config: TransportConfig,
+        index: int,
+        node: tuple[int, str],
+        incarnation: int,
+        *,
+        names: dict[int, str],
+        bells: Bytes,
+        counters: CountersFile,
+        recorder: Bytes,
+        inline: bool,
+        on_events: Callable[[TransportRuntime, list[list[int]]], None],
+        on_fault: OnFault,
+        memory: Memory | None = None,
+        seed: int | None = None,
+    ) -> None:
+        """``node``: our id and name. ``names``: where names of receivers' nodes go, by id."""
+        self._on_fault = on_fault
+        self.config, self.index, self.inline = config, index, inline
+        self.node_id, self._node_name = node
+        self.sender_bell, self.receiver_bell = 2 * index, 2 * index + 1
+        self.bells, self._on_events, self.memory, self._names = bells, on_events, memory, names
+        self.sockets: TransportSockets | None = None
+        self._scratch = np.zeros(SCRATCH_BYTES, dtype=np.uint8)
+        self._rx_scratch = np.zeros(SCRATCH_BYTES, dtype=np.uint8)
+        self._wake_fd = -1
+        self._sender: AgentThread | None = None
+        self._receiver: AgentThread | None = None
+        name = f"{config.name} {config.kind}"
+        self.sender_row = counters.allocate(cl.ROW_SENDER, config.name, name)
+        self.receiver_row = counters.allocate(cl.ROW_RECEIVER, config.name, name)
+        self._build(incarnation, counters, recorder, seed)
+
+    def receive_buffer_bytes(self, channel: int) -> int:
+        """What the kernel keeps for us on a channel while we do not run; 0: nothing is lost there.
+
+        Linux grants twice what is asked for, for its own book-keeping, and no more than its limit.
+        """
+        if self.sockets is None:
+            return 0
+        return self.sockets.receive[channel].getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+
+    # --- construction ---------------------------------------------------------------------------
+
+    def _open(self) -> tuple[int, list[int], list[list[bytes]], int]:
+        c = self.config
+        if c.kind == "memory":
+            assert self.memory is not None, "a memory transport needs a Memory"
+            self.memory.join(self, self.node_id)
+            return -1, [-1] * CHANNELS, [], wire_io.KIND_MEMORY
+        if c.kind == "udp-multicast":
+            self.sockets = open_multicast(
+                name=c.name,
+                group=c.group,
+                port=c.port,
+                interface=c.interface,
+                ttl=c.ttl_hops,
+                buffer_bytes=c.socket_buffer_bytes,
+                gro=c.gso,
+            )
+        else:
+            self.sockets = open_unicast(
+                name=c.name,
+                bind=c.bind_host,
+                port=c.port,
+                peers=c.peers,
+                buffer_bytes=c.socket_buffer_bytes,
+                gro=c.gso,
+            )
+        for one in self.sockets.receive:
+            with contextlib.suppress(OSError):  # no filters here: the receiver drops them itself
+                drop_own_packets(one, SOURCE_AT, self.node_id)
+        fds = [s.fileno() for s in self.sockets.receive]
+        targets = [list(t) for t in self.sockets.targets]
+        return self.sockets.send.fileno(), fds, targets, wire_io.KIND_UDP
+
+    def _build(
+        self, incarnation: int, counters: CountersFile, recorder: Bytes, seed: int | None
+    ) -> None:
+        send_fd, receive_fds, targets, kind = self._open()
+        c = self.config
+        self._kind = kind
+        source = address(self.memory.control[self.node_id]) if self.memory else 0
+        inbox = address(self.memory.data[self.node_id]) if self.memory else 0
+        tx = wire_io.send_io(kind, send_fd, targets, c.packet_bytes, c.gso, source)
+        back = wire_io.receive_io(kind, send_fd, source)
+        shared: Any = {"counters": counters.values, "recorder": recorder, "bells": self.bells}
+        self.tx_state = sender_state(tx, back, **shared)
+        misc = self.tx_state.misc
+        misc[pu.M_NODE], misc[pu.M_ROW] = self.node_id, self.sender_row
+        misc[pu.M_INCARNATION], misc[pu.M_SENDER_BELL] = incarnation, self.sender_bell
+        misc[pu.M_RATE_PACKETS] = c.rate_packets_per_s
+        misc[pu.M_RATE_BYTES] = c.rate_bytes_per_s
+        self._empty_inbox = wire_io.make_inbox(1, 64)
+        inboxes = [address(self._empty_inbox), inbox, address(self._empty_inbox)]
+        start = int.from_bytes(os.urandom(7), "little") if seed is None else seed * 7919 + 12345
+        # On unicast NAK and STATUS leave by the bound port, so that the sender knows the peer.
+        control_fd = send_fd if c.kind == "udp-multicast" else receive_fds[1]
+        self.rx_state = receiver_state(
+            [wire_io.receive_io(kind, receive_fds[i], inboxes[i]) for i in range(CHANNELS)],
+            wire_io.send_io(kind, control_fd, [], c.packet_bytes, False, source),
+            name=self._node_name,
+            seed=start,
+            **shared,
+        )
+        self.rx_state.misc[im.M_NODE], self.rx_state.misc[im.M_ROW] = (
+            self.node_id,
+            self.receiver_row,
+        )
+        self._take_handles()
+        if self.memory is not None:
+            self.memory.retarget()
+
+    def _take_handles(self) -> None:
+        self._handles = (self.tx_state.words, self.rx_state.words, self._scratch)
+
+    def set_targets(self, targets: list[list[bytes]]) -> None:
+        """Replace the addresses to send to (in-memory network: membership changed)."""
+        if not hasattr(self, "tx_state"):
+            return
+        tx = self.tx_state.tx
+        flat = np.frombuffer(b"".join(b"".join(t) for t in targets), dtype=np.uint8)
+        if flat.size > tx.addresses.size:
+            fresh = wire_io.send_io(
+                self._kind,
+                -1,
+                targets,
+                self.config.packet_bytes,
+                False,
+                int(tx.io[wire_io.IO_SOURCE]),
+            )
+            self.tx_state.replace("tx", fresh)
+            return
+        tx.addresses[:] = 0
+        tx.addresses[: flat.size] = flat
+        tx.io[wire_io.IO_TARGETS] = len(targets)
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start the agents' threads; nothing to do when they run inline."""
+        if self.inline:
+            return
+        assert self.sockets is not None
+        idle = IDLE_NAMES[self.config.idle]
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        fds = [s.fileno() for s in self.sockets.receive]
+        fds += [self._wake_fd, self.sockets.send.fileno()]
+        pollfds = np.frombuffer(
+            bytearray(b"".join(struct.pack("<iHH", fd, 1, 0) for fd in fds)), dtype=np.uint8
+        )
+        n = len(fds)
+        self._sender = AgentThread(
+            f"sender-{self.config.name}",
+            lambda: int(run_sender(self._handles[0], idle, self._scratch)),
+            self.tx_state.attention,
+            lambda: self._hand_on(self.tx_state),
+            lambda: ring_bell_line(self.bells, self.sender_bell),
+            self._on_fault,
+        )
+        self._receiver = AgentThread(
+            f"receiver-{self.config.name}",
+            lambda: int(
+                run_receiver(self._handles[1], idle, self._rx_scratch, pollfds, n, self.sender_bell)
+            ),
+            self.rx_state.attention,
+            lambda: self._hand_on(self.rx_state),
+            self._wake_receiver,
+            self._on_fault,
+        )
+        self._sender.start()
+        self._receiver.start()
+
+    @property
+    def sender_thread(self) -> int:
+        """What identifies the sender's thread."""
+        assert self._sender is not None and self._sender.thread.ident is not None
+        return self._sender.thread.ident
+
+    def _wake_receiver(self) -> None:
+        os.eventfd_write(self._wake_fd, 1)
+
+    def _hand_on(self, state: Any) -> None:
+        if state is self.rx_state and self._wake_fd >= 0:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._wake_fd)
+        n = int(state.attention[A_EVENTS])
+        if n == 0:
+            return
+        rows = state.events[: min(n, EVENTS_MAX)].tolist()
+        state.attention[A_EVENTS] = 0
+        if state is self.tx_state:
+            self._take_names(rows)
+        self._on_events(self, rows)
+
+    def _take_names(self, rows: list[list[int]]) -> None:
+        """Now, while the sender stands still: it uses their places again."""
+        for kind, node_id, i, n, *_ in rows:
+            if kind == E_RECEIVER_NAME:
+                name = bytes(self.tx_state.names[i, :n]).decode(errors="replace")
+                note_name(self._names, node_id, name)
+        self.tx_state.misc[pu.M_NAMES] = 0
+
+    def work(self, now_ns: int | None = None) -> int:
+        """Run both agents once, inline; hand on their events."""
+        done = int(inline_agents(self._handles, NOW if now_ns is None else now_ns))
+        if done < 0:
+            self.drain_events()
+            return 1
+        return done
+
+    @property
+    def inline_arguments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """What `tidecast.agents.run.inline_agents` takes."""
+        return self._handles
+
+    def drain_events(self) -> None:
+        """Hand on what the inline agents have to tell."""
+        if self.tx_state.attention[A_EVENTS] > 0:
+            self._hand_on(self.tx_state)
+        if self.rx_state.attention[A_EVENTS] > 0:
+            self._hand_on(self.rx_state)
+
+    def on_sender(self, command: Callable[[], T]) -> T:
+        """Run a command between two duty cycles of the sender."""
+        return command() if self._sender is None else self._sender.call(command)
+
+    def on_receiver(self, command: Callable[[], T]) -> T:
+        """Run a command between two duty cycles of the receiver."""
+        return command() if self._receiver is None else self._receiver.call(command)
+
+    def stop(self) -> None:
+        """Stop the agents and close the sockets. Idempotent."""
+        for agent in (self._sender, self._receiver):
+            if agent is not None:
+                agent.stop()
+        self._sender = self._receiver = None
+        if self.memory is not None and self in self.memory.members:
+            self.memory.leave(self)
+        if self.sockets is not None:
+            self.sockets.close()
+            self.sockets = None
+        if self._wake_fd >= 0:
+            os.close(self._wake_fd)
+            self._wake_fd = -1

@@ -1,0 +1,1 @@
+"""The queue cache: payload blocks, cursors over them, and each cursor's window."""

@@ -1,0 +1,1 @@
+"""Filters of records: the text language and its kernels."""

@@ -1,0 +1,59 @@
+"""Leases of one directory of queues in a store that serves many.
+
+A service keeps leases of all engines that it manages, and not all of those share their queues: two
+topics of one name in two directories are two things. So a directory has an id, in a file of its
+own, and its leases are kept under that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from tidecast.config.topology import write_atomically
+from tidecast.errors import StorageError
+from tidecast.queues.leases.store import LeaseStore, Listing, ListLeases, Reply, Request
+
+ID_NAME = "directory.id"
+_ID_BYTES = 8
+
+
+def directory_id(directory: Path) -> str:
+    """The id of a directory of queues; given to it by the first that asks. Raises StorageError."""
+    path = directory / ID_NAME
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            return path.read_text().strip()
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        mine = directory / f".{ID_NAME}.{os.urandom(_ID_BYTES).hex()}"
+        write_atomically(mine, os.urandom(_ID_BYTES).hex().encode())
+        with contextlib.suppress(FileExistsError):  # another engine was first
+            path.hardlink_to(mine)
+        mine.unlink()
+        return path.read_text().strip()
+    except OSError as problem:
+        raise StorageError(f"{path}: {problem.strerror}", problem.errno or 0) from None
+
+
+class ScopedLeases:
+    """A `LeaseStore` for the queues of one directory, in ``store``."""
+
+    def __init__(self, store: LeaseStore, directory: Path) -> None:
+        self._store, self._directory = store, directory
+        self._head = ""
+
+    def handle(self, request: Request, now_ns: int) -> Reply:
+        """Answer one request. Raises what the store does; StorageError: no id can be made."""
+        if not self._head:
+            self._head = f"{directory_id(self._directory)}/"
+        head = self._head
+        if not isinstance(request, ListLeases):
+            request = msgspec.structs.replace(request, queue=head + request.queue)
+        reply = self._store.handle(request, now_ns)
+        if isinstance(reply, Listing):
+            found = {q.removeprefix(head): o for q, o in reply.owners.items() if q.startswith(head)}
+            return Listing(found)
+        return reply

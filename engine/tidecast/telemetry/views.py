@@ -1,0 +1,48 @@
+"""What telemetry holds: one sample of all that a node shows of itself."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from tidecast.client.blocking import Connection
+from tidecast.embedded import EmbeddedLink
+from tidecast.telemetry.queues import Times
+from tidecast.telemetry.queues import samples as durable_samples
+
+if TYPE_CHECKING:
+    from tidecast.node.node import Node
+
+
+def connect_inside(node: Node, name: str) -> Connection:
+    """A client session with the node of this very process."""
+    link: Any = EmbeddedLink(node, name, owns_node=False)
+    return Connection(link, name)
+
+
+def sample(node: Node, at_ns: int, times: Times | None = None) -> dict[str, Any]:
+    """Counters and positions, now. ``mono_ns``: for rates; ``at_ns``: wall clock.
+
+    ``times``: what the sample before found out about the age of records.
+    """
+    with node.lock:
+        clients = {c.id: c.name for c in node.clients.values()}
+        subscriptions = {
+            s.id: {"pattern": s.pattern, "client": clients.get(s.client, "")}
+            for s in node.subs.values()
+        }
+        publishers = {p.id: clients.get(p.client, "") for p in node.pubs.values()}
+    publications = node.publications()
+    for row in publications:
+        row["client"] = publishers.get(row["publication_id"], "")
+    return {
+        "at_ns": at_ns,
+        "mono_ns": time.monotonic_ns(),
+        "counters": node.stats(),
+        "publications": publications,
+        "images": node.images(),
+        "receivers": node.receivers(),
+        "subscriptions": subscriptions,
+        **durable_samples(node, times if times is not None else Times(), at_ns),
+        "clients": len(clients),
+    }
