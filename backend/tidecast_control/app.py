@@ -25,6 +25,7 @@ from tidecast_control.kinds import KINDS
 from tidecast_control.kit.crud import resource_routes
 from tidecast_control.kit.http import BODY_BYTES_MAX, SAFE_METHODS, context_of, install_handlers
 from tidecast_control.kit.problems import CATALOGUE
+from tidecast_control.kit.queries import ONLY_KNOWN_QUERIES
 from tidecast_control.kit.schemas import Problem
 from tidecast_control.live.routes import SCHEMAS as LIVE_SCHEMAS
 from tidecast_control.live.routes import router as live
@@ -151,8 +152,8 @@ def create_app(lifespan: Lifespan | None = None) -> FastAPI:
     install_handlers(app)
     app.add_middleware(GZipMiddleware, minimum_size=2000)
     app.add_middleware(RequestShell)
-    app.include_router(api_router(), prefix=PREFIX)
-    app.include_router(system)
+    app.include_router(api_router(), prefix=PREFIX, dependencies=[ONLY_KNOWN_QUERIES])
+    app.include_router(system, dependencies=[ONLY_KNOWN_QUERIES])
     app.include_router(page)  # last: it answers every path that nobody else does
     app.openapi = lambda: openapi(app)  # type: ignore[method-assign]
     return app

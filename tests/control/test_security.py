@@ -216,7 +216,8 @@ def test_keys_expire_and_are_revoked(service: Service) -> None:
     assert key.get("/api/v1/topics").status_code == 200
     listed = service.admin.get("/api/v1/keys").json()["items"]
     assert all("secret" not in k and "digest" not in k for k in listed)
-    assert service.admin.delete("/api/v1/keys/k2").json()["revoked_at"]
+    assert service.admin.delete("/api/v1/keys/k2").json()["action"] == "delete"
+    assert service.admin.get("/api/v1/keys/k2").json()["revoked_at"]
     assert key.get("/api/v1/topics").status_code == 401
 
 

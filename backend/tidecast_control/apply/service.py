@@ -86,17 +86,11 @@ def apply(session: Session, wanted: Wanted, actor: Actor, faults_allowed: bool) 
     ordered = _ordered(wanted.documents)
     if any(kind.name == "fault" for _, kind, _, _ in ordered):
         faults.allow(faults_allowed)
-    savepoint = session.begin_nested()
-    try:
-        with batch(session, [(kind.name, name) for _, kind, name, _ in ordered]):
-            plans = _all(session, ordered, wanted, actor)
-    except ProblemError:
-        savepoint.rollback()
-        raise
-    if wanted.dry_run:
-        savepoint.rollback()
-    else:
-        savepoint.commit()
+    names = [(kind.name, name) for _, kind, name, _ in ordered]
+    with resources.trial(session, dry_run=wanted.dry_run), batch(session, names):
+        plans = _all(session, ordered, wanted, actor)
+    for plan in plans:
+        plan.dry_run = wanted.dry_run
     actions = [plan.action for plan in plans]
     return ApplyResult(
         dry_run=wanted.dry_run,

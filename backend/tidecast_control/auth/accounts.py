@@ -24,9 +24,11 @@ from tidecast_control.auth.schemas import (
 )
 from tidecast_control.auth.throttle import Throttle
 from tidecast_control.kit import repository as kit_repository
+from tidecast_control.kit import resources
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.problems import ProblemError, invalid, not_found
+from tidecast_control.kit.schemas import Plan
 from tidecast_control.statements import Statements
 
 PREFIX_CHARS = 12
@@ -58,8 +60,23 @@ def put_user(
     body: UserInput,
     actor: Actor,
     precondition: Callable[[str | None], None],
-) -> tuple[User, bool]:
-    """(user, whether it is new). Raises `conflict` when no admin would be left."""
+    *,
+    dry_run: bool = False,
+) -> tuple[User, Plan]:
+    """The user, and what changed. Raises `conflict` when no admin would be left."""
+    with resources.trial(session, dry_run=dry_run):
+        return _put_user(session, name, body, actor, precondition, dry_run=dry_run)
+
+
+def _put_user(
+    session: Session,
+    name: str,
+    body: UserInput,
+    actor: Actor,
+    precondition: Callable[[str | None], None],
+    *,
+    dry_run: bool,
+) -> tuple[User, Plan]:
     row = repository.user(session, name, lock=True)
     precondition(f'"{row.generation}"' if row is not None else None)
     before = _public(row) if row is not None else None
@@ -82,7 +99,7 @@ def put_user(
         repository.end_sessions(session, name, keep=actor.session_id)
     after = _public(row) | ({"password": "changed"} if body.password is not None else {})
     audit.record(session, actor, "create" if created else "update", "user", name, before, after)
-    return User.model_validate(row), created
+    return User.model_validate(row), resources.plan_of("user", name, before, after, dry_run=dry_run)
 
 
 def _keep_an_admin(session: Session, row: UserRow) -> None:
@@ -90,7 +107,7 @@ def _keep_an_admin(session: Session, row: UserRow) -> None:
         raise ProblemError("conflict", f"{row.name} is the last admin")
 
 
-def delete_user(session: Session, name: str, actor: Actor) -> None:
+def delete_user(session: Session, name: str, actor: Actor, *, dry_run: bool = False) -> Plan:
     """Delete a user. Raises `conflict` for the last admin and for oneself."""
     row = repository.user(session, name, lock=True)
     if row is None:
@@ -99,8 +116,11 @@ def delete_user(session: Session, name: str, actor: Actor) -> None:
         raise ProblemError("conflict", "nobody deletes the user they are logged in as")
     if row.role == "admin":
         _keep_an_admin(session, row)
-    audit.record(session, actor, "delete", "user", name, _public(row), None)
-    session.delete(row)
+    plan = resources.plan_of("user", name, _public(row), None, dry_run=dry_run)
+    if not dry_run:
+        audit.record(session, actor, "delete", "user", name, _public(row), None)
+        session.delete(row)
+    return plan
 
 
 def change_password(
@@ -144,10 +164,15 @@ def key(session: Session, name: str) -> Key:
     return Key.model_validate(row)
 
 
-def create_key(session: Session, body: KeyInput, actor: Actor) -> KeySecret:
+def create_key(
+    session: Session, body: KeyInput, actor: Actor, *, dry_run: bool = False
+) -> KeySecret | Plan:
     """A new key; its secret is shown once. Raises `conflict`."""
     if repository.key_by_name(session, body.name) is not None:
         raise ProblemError("conflict", f"a key {body.name!r} exists already, perhaps revoked")
+    told = body.model_dump(mode="json")
+    if dry_run:
+        return resources.plan_of("key", body.name, None, told, dry_run=True)
     secret = service.KEY_PREFIX + secrets.token_urlsafe(32)
     now = utc_now()
     row = KeyRow(
@@ -164,21 +189,24 @@ def create_key(session: Session, body: KeyInput, actor: Actor) -> KeySecret:
     session.add(row)
     session.flush()
     _tell_engines(session, body.name)
-    audit.record(session, actor, "create", "key", body.name, None, body.model_dump(mode="json"))
+    audit.record(session, actor, "create", "key", body.name, None, told)
     return KeySecret(**Key.model_validate(row).model_dump(), secret=secret)
 
 
-def revoke_key(session: Session, name: str, actor: Actor) -> Key:
-    """Revoke a key; a repeat changes nothing."""
+def revoke_key(session: Session, name: str, actor: Actor, *, dry_run: bool = False) -> Plan:
+    """Revoke a key; a repeat changes nothing. It stays listed."""
     row = repository.key_by_name(session, name)
     if row is None:
         raise not_found("key", name)
-    if row.revoked_at is None:
+    if row.revoked_at is not None:
+        return resources.plan_of("key", name, {}, {}, dry_run=dry_run)
+    known = Key.model_validate(row).model_dump(mode="json", exclude={"id", "name", "revoked_at"})
+    if not dry_run:
         row.revoked_at = utc_now()
         session.add(row)
         _tell_engines(session, name)
         audit.record(session, actor, "revoke", "key", name)
-    return Key.model_validate(row)
+    return resources.plan_of("key", name, known, None, dry_run=dry_run)
 
 
 def _tell_engines(session: Session, name: str) -> None:

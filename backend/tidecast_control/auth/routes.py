@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 
@@ -25,10 +25,13 @@ from tidecast_control.kit.http import (
     Conditions,
     Ctx,
     Db,
+    DryRun,
+    as_json,
+    created_responses,
     needs,
     problem_responses,
 )
-from tidecast_control.kit.schemas import NAME_PATTERN, Model, Page
+from tidecast_control.kit.schemas import NAME_PATTERN, Model, Page, Plan
 
 router = APIRouter()
 AccountName = Annotated[str, Path(min_length=1, max_length=200, pattern=NAME_PATTERN)]
@@ -115,20 +118,25 @@ def put_user(
     response: Response,
     conditions: Conditions,
     actor: Annotated[Actor, needs("users:write")],
-) -> User:
+    dry_run: DryRun = False,
+) -> User | Plan:
     """Create (201) or change (200) a user."""
-    user, created = accounts.put_user(session, name, body, actor, conditions.check)
-    response.status_code = 201 if created else 200
+    user, plan = accounts.put_user(session, name, body, actor, conditions.check, dry_run=dry_run)
+    if dry_run:
+        return plan
+    response.status_code = 201 if plan.action == "create" else 200
     return user
 
 
-@router.delete("/users/{name}", tags=["users"], status_code=204,
-               responses=problem_responses(404, 409))  # fmt: skip
+@router.delete("/users/{name}", tags=["users"], responses=problem_responses(404, 409))
 def delete_user(
-    session: Db, name: AccountName, actor: Annotated[Actor, needs("users:write")]
-) -> None:
+    session: Db,
+    name: AccountName,
+    actor: Annotated[Actor, needs("users:write")],
+    dry_run: DryRun = False,
+) -> Plan:
     """Delete a user; the last admin stays."""
-    accounts.delete_user(session, name, actor)
+    return accounts.delete_user(session, name, actor, dry_run=dry_run)
 
 
 @router.get("/keys", tags=["keys"], responses=problem_responses())
@@ -138,12 +146,17 @@ def list_keys(session: Db, actor: Annotated[Actor, needs("keys:read")]) -> Page[
     return Page(items=accounts.keys(session))
 
 
-@router.post("/keys", tags=["keys"], status_code=201, responses=problem_responses(409))
+@router.post("/keys", tags=["keys"], status_code=201, response_model=KeySecret,
+             responses=created_responses(409))  # fmt: skip
 def create_key(
-    session: Db, body: KeyInput, actor: Annotated[Actor, needs("keys:write")]
-) -> KeySecret:
+    session: Db,
+    body: KeyInput,
+    actor: Annotated[Actor, needs("keys:write")],
+    dry_run: DryRun = False,
+) -> Any:
     """A new API key; its secret is shown once."""
-    return accounts.create_key(session, body, actor)
+    made = accounts.create_key(session, body, actor, dry_run=dry_run)
+    return as_json(made) if isinstance(made, Plan) else made
 
 
 @router.get("/keys/{name}", tags=["keys"], responses=problem_responses(404))
@@ -154,6 +167,11 @@ def get_key(session: Db, name: AccountName, actor: Annotated[Actor, needs("keys:
 
 
 @router.delete("/keys/{name}", tags=["keys"], responses=problem_responses(404))
-def revoke_key(session: Db, name: AccountName, actor: Annotated[Actor, needs("keys:write")]) -> Key:
-    """Revoke an API key. It stays listed, for the audit."""
-    return accounts.revoke_key(session, name, actor)
+def revoke_key(
+    session: Db,
+    name: AccountName,
+    actor: Annotated[Actor, needs("keys:write")],
+    dry_run: DryRun = False,
+) -> Plan:
+    """Revoke an API key. It stays listed with `revoked_at`, for the audit."""
+    return accounts.revoke_key(session, name, actor, dry_run=dry_run)

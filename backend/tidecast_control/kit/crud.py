@@ -186,7 +186,8 @@ def _delete_route(kind: Kind, router: APIRouter) -> None:
             session, kind, name, actor, dry_run=dry_run, if_unused=if_unused,
             precondition=conditions.check,
         )  # fmt: skip
-        ctx.changed()
+        if not dry_run:
+            ctx.changed()
         return outcome.plan
 
     unused = Annotated[bool, Query(description="Refuse (409) when something refers to it")]

@@ -27,7 +27,7 @@ from tidecast_control.auth import service as auth
 from tidecast_control.context import Context
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.problems import CATALOGUE, ProblemError
-from tidecast_control.kit.schemas import Problem, ProblemItem
+from tidecast_control.kit.schemas import Plan, Problem, ProblemItem
 
 log = logging.getLogger("tidecast.control")
 
@@ -45,6 +45,12 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
         status: {"description": names.get(status, "Problem"), "content": content}
         for status in sorted({400, 401, 403, 413, 415, 422, 429, 500, 503, *statuses})
     }
+
+
+def created_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Of a POST that creates (201): 200 is its dry run."""
+    plan = {200: {"model": Plan, "description": "With `dry_run=true`: what would be created"}}
+    return plan | problem_responses(*statuses)
 
 
 def context_of(connection: HTTPConnection) -> Context:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,7 +162,43 @@ def _told(body: ResourceInput[Any]) -> dict[str, Any]:
     return {area: values for area, values in told.items() if values}
 
 
+def plan_of(
+    kind: str,
+    name: str,
+    before: Mapping[str, Any] | None,
+    after: Mapping[str, Any] | None,
+    *,
+    dry_run: bool,
+) -> Plan:
+    """The plan of what is no resource: users, keys, enrolments, runs. None: it does not exist."""
+    fields = sorted({*(before or {}), *(after or {})})
+    found = [(f, (before or {}).get(f), (after or {}).get(f)) for f in fields]
+    changes = [Change(path=f"/{f}", old=old, new=new) for f, old, new in found if old != new]
+    action: Any = "create" if before is None else "delete" if after is None else "update"
+    if action == "update" and not changes:
+        action = "none"
+    impact: Impact = "live" if action != "none" else "none"
+    return Plan(
+        dry_run=dry_run, kind=kind, name=name, action=action, impact=impact, changes=changes
+    )
+
+
 # --- writing --------------------------------------------------------------------------------------
+
+
+@contextmanager
+def trial(session: Session, *, dry_run: bool) -> Iterator[None]:
+    """All that is written in the block is undone at its end when this is a dry run."""
+    savepoint = session.begin_nested()
+    try:
+        yield
+    except BaseException:
+        savepoint.rollback()
+        raise
+    if dry_run:
+        savepoint.rollback()
+    else:
+        savepoint.commit()
 
 
 def put(
@@ -191,8 +228,8 @@ def put(
     changes = _changes(kind, old, new if old is not None else _told(body))
     action: Any = "create" if old is None else "update" if changes else "none"
     plan = Plan(
-        kind=kind.name, name=name, action=action, impact=_worst(changes), changes=changes,
-        warnings=kind.warn(session, name, body.spec, row),
+        dry_run=dry_run, kind=kind.name, name=name, action=action, impact=_worst(changes),
+        changes=changes, warnings=kind.warn(session, name, body.spec, row),
     )  # fmt: skip
     if dry_run:
         return Outcome(plan, None, True)
@@ -292,7 +329,8 @@ def delete(
     actor.need(f"{kind.rights}:write", kind.topic_of(name, row.spec))
     uses = kind.uses(session, row)
     plan = Plan(
-        kind=kind.name, name=name, action="delete", impact=kind.delete_impact, warnings=uses,
+        dry_run=dry_run, kind=kind.name, name=name, action="delete", impact=kind.delete_impact,
+        warnings=uses,
         changes=[Change(path="", old=_document(row), new=None, impact=kind.delete_impact)],
     )  # fmt: skip
     if dry_run:

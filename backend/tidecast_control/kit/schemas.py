@@ -142,9 +142,9 @@ class Change(View):
 
 
 class Plan(View):
-    """The answer to `dry_run=true`: what would change, nothing done."""
+    """What a write changes. ``dry_run`` true: what it would change; nothing was done."""
 
-    dry_run: Literal[True] = True
+    dry_run: bool
     kind: str
     name: str
     action: Literal["create", "update", "delete", "none"]

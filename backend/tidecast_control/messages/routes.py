@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
 
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import Ctx, needs, problem_responses
+from tidecast_control.kit.http import (
+    Ctx,
+    DryRun,
+    as_json,
+    created_responses,
+    needs,
+    problem_responses,
+)
 from tidecast_control.kit.idempotent import IdempotencyKey, once
 from tidecast_control.kit.schemas import NAME_PATTERN
 from tidecast_control.messages import service
@@ -37,17 +44,20 @@ async def browse_messages(
     return await service.browse(ctx.db, ctx.hub, wanted, actor)
 
 
-@router.post("/topics/{name}/messages", status_code=201,
-             responses=problem_responses(404, 409, 502, 503, 504))  # fmt: skip
+@router.post("/topics/{name}/messages", status_code=201, response_model=Published,
+             responses=created_responses(404, 409, 502, 503, 504))  # fmt: skip
 async def publish_message(
     ctx: Ctx,
     name: TopicName,
     body: PublishInput,
     actor: Annotated[Actor, needs("messages:publish")],
     key: IdempotencyKey = None,
-) -> Published:
+    dry_run: DryRun = False,
+) -> Any:
     """Publish one message."""
     actor.need("messages:publish", name)
+    if dry_run:
+        return as_json(await service.planned(ctx.db, ctx.hub, name, body))
 
     async def work() -> Published:
         return await service.publish(ctx.db, ctx.hub, name, body, actor)

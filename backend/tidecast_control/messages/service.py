@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass
 
 from tidecast_control.audit import service as audit
 from tidecast_control.db import Database
-from tidecast_control.kit import repository
+from tidecast_control.kit import repository, resources
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.problems import invalid, not_found
+from tidecast_control.kit.schemas import Plan
 from tidecast_control.link.hub import Hub
 from tidecast_control.messages.decode import shown_message
 from tidecast_control.messages.schemas import BrowsePage, Published, PublishInput
@@ -57,6 +58,15 @@ async def browse(db: Database, hub: Hub, wanted: Browse, actor: Actor) -> Browse
         next_token=answer.get("next_token"),
         withheld=withheld,
     )
+
+
+async def planned(db: Database, hub: Hub, topic: str, body: PublishInput) -> Plan:
+    """What `publish` would do. Raises what it would raise before it asks an engine."""
+    payload = _payload(body)
+    await _must_exist(db, topic)
+    hub.engine(body.node)
+    told = {"bytes": len(payload), "key": body.key, "ack": body.ack}
+    return resources.plan_of("message", topic, None, told, dry_run=True)
 
 
 async def publish(

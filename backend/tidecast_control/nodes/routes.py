@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, WebSocket
 
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import Ctx, Db, context_of, needs, problem_responses
-from tidecast_control.kit.schemas import NAME_PATTERN, Page
+from tidecast_control.kit.http import (
+    Ctx,
+    Db,
+    DryRun,
+    as_json,
+    context_of,
+    created_responses,
+    needs,
+    problem_responses,
+)
+from tidecast_control.kit.schemas import NAME_PATTERN, Page, Plan
 from tidecast_control.nodes import records, service
 from tidecast_control.nodes.schemas import (
     Enrolment,
@@ -57,21 +66,28 @@ def list_enrolments(
     return Page(items=service.enrolments(session))
 
 
-@router.post("/enrolments", tags=["nodes"], status_code=201, responses=problem_responses(409))
+@router.post("/enrolments", tags=["nodes"], status_code=201, response_model=EnrolmentSecret,
+             responses=created_responses(409))  # fmt: skip
 def create_enrolment(
-    session: Db, body: EnrolmentInput, actor: Annotated[Actor, needs("enrolments:write")]
-) -> EnrolmentSecret:
+    session: Db,
+    body: EnrolmentInput,
+    actor: Annotated[Actor, needs("enrolments:write")],
+    dry_run: DryRun = False,
+) -> Any:
     """A new token for engines; shown once."""
-    return service.enrol(session, body, actor)
+    made = service.enrol(session, body, actor, dry_run=dry_run)
+    return as_json(made) if isinstance(made, Plan) else made
 
 
-@router.delete("/enrolments/{name}", tags=["nodes"], status_code=204,
-               responses=problem_responses(404))  # fmt: skip
+@router.delete("/enrolments/{name}", tags=["nodes"], responses=problem_responses(404))
 def delete_enrolment(
-    session: Db, name: NodeName, actor: Annotated[Actor, needs("enrolments:write")]
-) -> None:
+    session: Db,
+    name: NodeName,
+    actor: Annotated[Actor, needs("enrolments:write")],
+    dry_run: DryRun = False,
+) -> Plan:
     """Revoke a token; engines that registered with it stay."""
-    service.revoke_enrolment(session, name, actor)
+    return service.revoke_enrolment(session, name, actor, dry_run=dry_run)
 
 
 @router.websocket("/engine")

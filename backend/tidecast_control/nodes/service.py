@@ -14,11 +14,12 @@ from sqlmodel import Session
 from tidecast_control.audit import service as audit
 from tidecast_control.auth.service import digest
 from tidecast_control.kit import repository as resources_repository
+from tidecast_control.kit import resources
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row, utc_now
 from tidecast_control.kit.problems import ProblemError, not_found
-from tidecast_control.kit.schemas import Condition, Status
+from tidecast_control.kit.schemas import Condition, Plan, Status
 from tidecast_control.live.world import World
 from tidecast_control.nodes import repository
 from tidecast_control.nodes.models import EnrolmentRow, NodeStateRow
@@ -114,10 +115,14 @@ def enrolments(session: Session) -> list[Enrolment]:
     return [Enrolment.model_validate(row) for row in repository.enrolments(session)]
 
 
-def enrol(session: Session, body: EnrolmentInput, actor: Actor) -> EnrolmentSecret:
+def enrol(
+    session: Session, body: EnrolmentInput, actor: Actor, *, dry_run: bool = False
+) -> EnrolmentSecret | Plan:
     """A new token; its secret is shown once. Raises `conflict`."""
     if repository.enrolment_by_name(session, body.name) is not None:
         raise ProblemError("conflict", f"an enrolment {body.name!r} exists already")
+    if dry_run:
+        return resources.plan_of("enrolment", body.name, None, body.model_dump(), dry_run=True)
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
     row = EnrolmentRow(
         id=str(uuid.uuid4()), name=body.name, digest=digest(token), uses_max=body.uses_max,
@@ -144,13 +149,16 @@ def enrol_local(session: Session, token: str) -> None:
     )  # fmt: skip
 
 
-def revoke_enrolment(session: Session, name: str, actor: Actor) -> None:
+def revoke_enrolment(session: Session, name: str, actor: Actor, *, dry_run: bool = False) -> Plan:
     """Delete a token; engines that registered with it stay."""
     row = repository.enrolment_by_name(session, name)
     if row is None:
         raise not_found("enrolment", name)
-    session.delete(row)
-    audit.record(session, actor, "delete", "enrolment", name)
+    known = Enrolment.model_validate(row).model_dump(mode="json", exclude={"id", "name"})
+    if not dry_run:
+        session.delete(row)
+        audit.record(session, actor, "delete", "enrolment", name)
+    return resources.plan_of("enrolment", name, known, None, dry_run=dry_run)
 
 
 def admit(session: Session, secret: str, hello: dict[str, Any], address: str) -> str | None:

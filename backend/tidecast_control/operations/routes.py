@@ -144,4 +144,5 @@ async def _run(ctx: Any, wanted: service.Wanted, actor: Actor, key: str | None) 
         return await service.run(ctx.db, ctx.hub, wanted, actor)
 
     request = {"target": wanted.name, "action": wanted.action, **wanted.request}
-    return await once(ctx.db, key, actor, request, Operation, work)
+    used = None if wanted.dry_run else key  # a dry run is no first time
+    return await once(ctx.db, used, actor, request, Operation, work)

@@ -6,8 +6,17 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, BackgroundTasks, Path, Query
 
+from tidecast_control.kit import resources
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import Ctx, Db, DryRun, needs, problem_responses
+from tidecast_control.kit.http import (
+    Ctx,
+    Db,
+    DryRun,
+    as_json,
+    created_responses,
+    needs,
+    problem_responses,
+)
 from tidecast_control.kit.schemas import LIMIT_DEFAULT, LIMIT_MAX, NAME_PATTERN, Page, Plan
 from tidecast_control.pipelines import service
 from tidecast_control.pipelines.schemas import Capacity, PipelineLog, PipelineRun
@@ -20,22 +29,39 @@ Reader = Annotated[Actor, needs("pipelines:read")]
 Writer = Annotated[Actor, needs("pipelines:write")]
 
 
-@router.post("/pipelines/{name}/start", status_code=201, responses=problem_responses(404, 409))
+@router.post("/pipelines/{name}/start", status_code=201, response_model=PipelineRun,
+             responses=created_responses(404, 409))  # fmt: skip
 def start_pipeline(
-    ctx: Ctx, session: Db, name: PipelineName, actor: Writer, after: BackgroundTasks
-) -> PipelineRun:
+    ctx: Ctx,
+    session: Db,
+    name: PipelineName,
+    actor: Writer,
+    after: BackgroundTasks,
+    dry_run: DryRun = False,
+) -> Any:
     """Run a pipeline now, or as soon as no other runs."""
-    run = service.start(session, name, ctx.runner.place, actor)
+    with resources.trial(session, dry_run=dry_run):
+        run = service.start(session, name, ctx.runner.place, actor)
+    if dry_run:
+        return as_json(service.plan_of_run(run, None))
     after.add_task(ctx.runner.wake)  # once it is committed
     return run
 
 
 @router.post("/pipelines/{name}/stop", responses=problem_responses(404, 409))
 def stop_pipeline(
-    ctx: Ctx, session: Db, name: PipelineName, actor: Writer, after: BackgroundTasks
-) -> PipelineRun:
+    ctx: Ctx,
+    session: Db,
+    name: PipelineName,
+    actor: Writer,
+    after: BackgroundTasks,
+    dry_run: DryRun = False,
+) -> PipelineRun | Plan:
     """End the run of a pipeline. What it had done by then stays."""
-    run = service.stop(session, name, actor)
+    with resources.trial(session, dry_run=dry_run):
+        run = service.stop(session, name, actor)
+    if dry_run:
+        return service.plan_of_run(run, "running" if run.started_at else "queued")
     after.add_task(ctx.runner.end, run.id)
     return run
 

@@ -18,7 +18,7 @@ from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row, utc_now
 from tidecast_control.kit.problems import ProblemError, not_found
-from tidecast_control.kit.schemas import MergePatch, ProblemItem, Status
+from tidecast_control.kit.schemas import MergePatch, Plan, ProblemItem, Status
 from tidecast_control.live.world import World
 from tidecast_control.pipelines import repository
 from tidecast_control.pipelines.jobs import Place, cli_of
@@ -164,6 +164,13 @@ def stop(session: Session, name: str, actor: Actor) -> PipelineRun:
     session.flush()
     audit.record(session, actor, "stop", KIND.name, name, None, None)
     return run_view(run)
+
+
+def plan_of_run(run: PipelineRun, before: str | None) -> Plan:
+    """What a start (``before`` None) or a stop would make of a run."""
+    after = {"state": "queued" if before is None else "stopped"}
+    was = None if before is None else {"state": before}
+    return resources.plan_of("pipeline_run", run.pipeline, was, after, dry_run=True)
 
 
 def runs(session: Session, name: str, limit: int) -> list[PipelineRun]:

@@ -7,8 +7,8 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import Ctx, Db, needs, problem_responses
-from tidecast_control.kit.schemas import NAME_PATTERN
+from tidecast_control.kit.http import Ctx, Db, DryRun, needs, problem_responses
+from tidecast_control.kit.schemas import NAME_PATTERN, Plan
 from tidecast_control.traffic import service
 from tidecast_control.traffic.schemas import Traffic
 
@@ -18,19 +18,27 @@ Generator = Annotated[str, Path(min_length=1, max_length=200, pattern=NAME_PATTE
 
 @router.post("/traffic/{name}/start", responses=problem_responses(404, 409))
 def start_traffic(
-    session: Db, ctx: Ctx, name: Generator, actor: Annotated[Actor, needs("traffic:write")]
-) -> Traffic:
+    session: Db,
+    ctx: Ctx,
+    name: Generator,
+    actor: Annotated[Actor, needs("traffic:write")],
+    dry_run: DryRun = False,
+) -> Traffic | Plan:
     """Switch example traffic on; made with its defaults when the topic has none yet."""
-    found = service.switch(session, name, actor, on=True)
+    found = service.switch(session, name, actor, on=True, dry_run=dry_run)
     ctx.changed()
     return found
 
 
 @router.post("/traffic/{name}/stop", responses=problem_responses(404, 409))
 def stop_traffic(
-    session: Db, ctx: Ctx, name: Generator, actor: Annotated[Actor, needs("traffic:write")]
-) -> Traffic:
+    session: Db,
+    ctx: Ctx,
+    name: Generator,
+    actor: Annotated[Actor, needs("traffic:write")],
+    dry_run: DryRun = False,
+) -> Traffic | Plan:
     """Switch example traffic off."""
-    found = service.switch(session, name, actor, on=False)
+    found = service.switch(session, name, actor, on=False, dry_run=dry_run)
     ctx.changed()
     return found

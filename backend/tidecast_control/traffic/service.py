@@ -11,7 +11,7 @@ from tidecast_control.kit import applied, repository, resources
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row
-from tidecast_control.kit.schemas import MergePatch, ProblemItem, Status
+from tidecast_control.kit.schemas import MergePatch, Plan, ProblemItem, Status
 from tidecast_control.live.world import World
 from tidecast_control.nodes.models import NodeStateRow
 from tidecast_control.traffic.schemas import Traffic, TrafficInput, TrafficSpec, TrafficStatus
@@ -66,13 +66,17 @@ KIND = Kind(
 )
 
 
-def switch(session: Session, name: str, actor: Actor, *, on: bool) -> Traffic:
+def switch(
+    session: Session, name: str, actor: Actor, *, on: bool, dry_run: bool = False
+) -> Traffic | Plan:
     """Start or stop a generator; started, it is made with its defaults when it is missing."""
     if on and repository.find(session, KIND.name, name) is None:
         body = TrafficInput(spec=TrafficSpec(running=True))
-        found = resources.put(session, KIND, name, body, actor).resource
+        outcome = resources.put(session, KIND, name, body, actor, dry_run=dry_run)
     else:
         patch = MergePatch(spec={"running": on})
-        found = resources.patch(session, KIND, name, patch, actor).resource
-    assert isinstance(found, Traffic)
-    return found
+        outcome = resources.patch(session, KIND, name, patch, actor, dry_run=dry_run)
+    if outcome.resource is None:
+        return outcome.plan
+    assert isinstance(outcome.resource, Traffic)
+    return outcome.resource

@@ -40,7 +40,7 @@ export function KeyEditor({ onClose }: { onClose: () => void }) {
   const ready = isName(name) && scopes.every((one) => one.pattern && one.rights.length > 0);
   const make = async () => {
     const made = await act(() => http.POST("/api/v1/keys", { body }).then(bodyOf));
-    if (made) setSecret(made.secret);
+    if (made && "secret" in made) setSecret(made.secret);
   };
   if (secret) {
     return (

@@ -15,7 +15,7 @@ export function Enrol({ onClose }: { onClose: () => void }) {
   const body = wanted<Schemas["EnrolmentInput"]>({ name, uses_max: 1, expires_s: 86_400 });
   const make = async () => {
     const made = await act(() => http.POST("/api/v1/enrolments", { body }).then(bodyOf));
-    if (made) setToken(made.token);
+    if (made && "token" in made) setToken(made.token);
   };
   return (
     <Dialog
