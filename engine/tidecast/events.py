@@ -38,14 +38,20 @@ class ImageGone(Event, frozen=True):
 
 
 class Gap(Event, frozen=True):
-    """Packets [first, end) of a session are lost for good for this subscription."""
+    """Packets [first, end) of a session are lost for good for this subscription.
+
+    ``reason``: ``lost`` (nobody holds them any more), ``lapped`` (the subscription was too slow and
+    holds nobody back), ``malformed`` (the content cannot be parsed), ``ended`` (the session ended,
+    or fell silent, before they came), ``reconnect`` (missed while the engine was away). Each lost
+    packet is in exactly one gap of a subscription.
+    """
 
     topic: str
     node: str
     session: int
     first: int
     end: int
-    reason: str = "history"
+    reason: str = "lost"
 
 
 class PeerJoined(Event, frozen=True):

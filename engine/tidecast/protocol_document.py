@@ -226,7 +226,9 @@ CONSUMER_STATES: tuple[Transition, ...] = (
     ("[*]", "ACTIVE", "node adds a reader", "buffers.ring_file.add_consumer"),
     ("ACTIVE", "EVICTED", "receiver: too far behind", "agents.live.receiving._evict"),
     ("ACTIVE", "EVICTED", "node: stuck for receiver_timeout_s", "node.live.sessions._evict_stuck"),
-    ("EVICTED", "ACTIVE", "reader notices: a gap, starts anew", "buffers.reader.skip_lost"),
+    ("ACTIVE", "CUT_OFF", "receiver: more than a ring was lost", "agents.live.receiving.on_lost"),
+    ("EVICTED", "ACTIVE", "reader: a gap (lapped), starts again", "buffers.reader.skip_lost"),
+    ("CUT_OFF", "ACTIVE", "reader: a gap (lost), starts again", "buffers.reader.skip_lost"),
     ("ACTIVE", "FREE", "subscription ends", "buffers.ring_file.remove_consumer"),
     ("EVICTED", "FREE", "subscription ends", "buffers.ring_file.remove_consumer"),
 )

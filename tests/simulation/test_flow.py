@@ -201,7 +201,7 @@ def test_history_overrun_is_a_gap_with_the_right_range() -> None:
         assert first == 100
         assert end == 400 - SLOTS, "as far back as history reaches"
         assert kept == [*range(100), *range(end, 400)]
-        assert [(g.first, g.end) for g in reader.events(Gap)] == [(first, end)]
+        assert not reader.events(Gap), "the reader's GapError is enough"
         assert a.count("naks_too_late") == b.count("lost_for_good") == end - first
 
 

@@ -12,7 +12,11 @@ import numpy as np
 
 from tidecast.buffers.reading import (
     ASSEMBLED,
+    G_ENDED,
+    G_LAPPED,
+    G_LOST,
     GAP,
+    GAP_REASONS,
     NEED_BUFFER,
     OUT_AT,
     OUT_FIELDS,
@@ -29,6 +33,7 @@ from tidecast.buffers.reading import (
     R_FLAGS,
     R_GAP_END,
     R_GAP_FIRST,
+    R_GAP_REASON,
     R_GAPS,
     R_KIND,
     R_LOST_PACKETS,
@@ -47,10 +52,13 @@ from tidecast.buffers.reading import (
     READER_FIELDS,
     for_another_node,
     fragment,
-    is_fragment,
+    held,
+    is_malformed,
     lapped,
     list_messages,
     next_packet,
+    note_malformed,
+    unfinished,
 )
 from tidecast.buffers.slots import control_at, holds, packets_ahead
 from tidecast.buffers.unordered import forget_seen, next_ahead, read_ahead, resume_behind_hole
@@ -71,6 +79,8 @@ from tidecast.native.memory import load_i64, load_u32
 __all__ = [
     "ASSEMBLED",
     "GAP",
+    "GAP_REASONS",
+    "G_LAPPED",
     "NEED_BUFFER",
     "OUT_AT",
     "OUT_FIELDS",
@@ -89,6 +99,7 @@ __all__ = [
     "R_GAPS",
     "R_GAP_END",
     "R_GAP_FIRST",
+    "R_GAP_REASON",
     "R_KIND",
     "R_LOST_PACKETS",
     "R_MALFORMED",
@@ -153,8 +164,8 @@ def oldest_held(ring, r):
 
 
 @inlined
-def _note_gap(r, end):
-    r[R_GAP_FIRST], r[R_GAP_END] = r[R_SEQ], end
+def _note_gap(r, end, reason):
+    r[R_GAP_FIRST], r[R_GAP_END], r[R_GAP_REASON] = r[R_SEQ], end, reason
     r[R_GAPS] += 1
     r[R_LOST_PACKETS] += end - r[R_SEQ]
     if r[R_SEEN] != 0:
@@ -164,35 +175,72 @@ def _note_gap(r, end):
 
 
 @inlined
+def _is_there(ring, r, seq):
+    """Is packet ``seq`` in the ring, or given up as one of a range that has a gap of its own?"""
+    word = load_acquire(ring, control_at(seq, r[R_MASK]))
+    return holds(word, seq) and (word >> lay.STATE_SHIFT) & 0xFF != lay.EMPTY
+
+
+@inlined
+def _closed_before(ring, r):
+    """The end of a closed image's session when it lies behind R_SEQ, else -1.
+
+    Nothing is put into a closed image any more: a packet that is not there never comes.
+    """
+    if r[R_KIND] != lay.KIND_IMAGE or load_acquire(ring, lay.CLOSED_AT) == 0:
+        return -1
+    end = load_i64(ring, lay.END_SEQ_AT)
+    return end if end > r[R_SEQ] else -1
+
+
+@inlined
+def _skip_to_next(ring, r, last):
+    """In a closed image: GAP up to the next packet that is there, at most ``last``."""
+    end = r[R_SEQ]
+    while end < last and not _is_there(ring, r, end):
+        end += 1
+        if end - r[R_SEQ] >= r[R_SLOTS]:
+            end = last
+    if end == r[R_SEQ]:
+        return 0  # it came just before the ring was closed
+    _note_gap(r, end, G_ENDED)
+    return GAP
+
+
+@inlined
+def _start_again(ring, r, state):
+    """Evicted, or cut off: start again at what is held, tethered as before."""
+    end = max(oldest_held(ring, r), r[R_SEQ])
+    store_release(ring, r[R_ENTRY] + lay.CONSUMER_POSITION_AT, end)
+    store_release(ring, r[R_ENTRY] + lay.CONSUMER_STATE_AT, lay.CONSUMER_ACTIVE)
+    if end == r[R_SEQ]:
+        return 0
+    _note_gap(r, end, G_LOST if state == lay.CONSUMER_CUT_OFF else G_LAPPED)
+    return GAP
+
+
+@inlined
 def skip_lost(ring, r, word):
     """At a slot that does not hold R_SEQ, or holds it as GONE: GAP and past it, or 0: wait."""
-    if load_acquire(ring, r[R_ENTRY] + lay.CONSUMER_STATE_AT) == lay.CONSUMER_EVICTED:
-        # Somebody gave up on us: start again at what is held, tethered anew.
-        end = max(oldest_held(ring, r), r[R_SEQ])
-        store_release(ring, r[R_ENTRY] + lay.CONSUMER_POSITION_AT, end)
-        store_release(ring, r[R_ENTRY] + lay.CONSUMER_STATE_AT, lay.CONSUMER_ACTIVE)
-        if end > r[R_SEQ]:
-            _note_gap(r, end)
-            return GAP
-        return 0
-    if holds(word, r[R_SEQ]):
-        if (word >> lay.STATE_SHIFT) & 0xFF == lay.EMPTY:
-            return 0
+    state = load_acquire(ring, r[R_ENTRY] + lay.CONSUMER_STATE_AT)
+    if state == lay.CONSUMER_EVICTED or state == lay.CONSUMER_CUT_OFF:
+        return _start_again(ring, r, state)
+    if holds(word, r[R_SEQ]) and (word >> lay.STATE_SHIFT) & 0xFF == lay.GONE:
         end = r[R_SEQ] + 1
         while end - r[R_SEQ] < r[R_SLOTS]:
             word = load_acquire(ring, control_at(end, r[R_MASK]))
             if not holds(word, end) or (word >> lay.STATE_SHIFT) & 0xFF != lay.GONE:
                 break
             end += 1
-        _note_gap(r, end)
+        _note_gap(r, end, G_LOST)
         return GAP
-    if packets_ahead(word, r[R_SEQ]) == 0:
-        return 0
-    end = oldest_held(ring, r)
-    if end <= r[R_SEQ]:
-        return 0
-    _note_gap(r, end)
-    return GAP
+    if not holds(word, r[R_SEQ]) and packets_ahead(word, r[R_SEQ]) > 0:
+        end = oldest_held(ring, r)
+        if end > r[R_SEQ]:
+            _note_gap(r, end, G_LAPPED)
+            return GAP
+    last = _closed_before(ring, r)
+    return _skip_to_next(ring, r, last) if last >= 0 else 0
 
 
 @hot
@@ -217,7 +265,7 @@ def extend_into(ring, r, assembly, out, n, limit):
         # Lapped while we looked (untethered or evicted): what was found may be torn, all of it.
         end = max(oldest_held(ring, r), r[R_SEQ])
         r[R_SEQ] = first
-        _note_gap(r, end)
+        _note_gap(r, end, G_LAPPED)
         return GAP
     r[R_MESSAGES] += n - before
     for i in range(before, n):
@@ -244,9 +292,11 @@ def _walk(ring, r, assembly, out, n, limit):
             return skip_lost(ring, r, word)
         length = word & lay.CONTROL_LENGTH_MASK
         if length > r[R_SLOT_BYTES]:
-            r[R_MALFORMED] += 1
+            if n > 0:
+                break
+            note_malformed(r, seq)
             next_packet(r)
-            continue
+            return GAP
         slot = r[R_SLOTS_AT] + (seq & r[R_MASK]) * r[R_SLOT_BYTES]
         end = slot + length
         if for_another_node(ring, r, slot):
@@ -255,22 +305,35 @@ def _walk(ring, r, assembly, out, n, limit):
                 break
             next_packet(r)
             continue
+        if unfinished(ring, r, slot + r[R_AT], end) and held(ring, r, seq):
+            note_malformed(r, seq - 1)
+            return GAP
         n, at = list_messages(ring, r, out, n, limit, slot + r[R_AT], end)
-        if n < limit and is_fragment(ring, at, end):
-            if n > 0:
-                r[R_AT] = at - slot
-                return n
-            head = load_u32(ring, at)
-            status = fragment(ring, r, assembly, at, head & 0xFFFFFF, head >> 24)
-            if status != 0:
-                return status
-            continue
         r[R_AT] = at - slot
-        if at + 4 > end:
+        if at >= end:
             if state != lay.SEALED:
                 break
             next_packet(r)
+        elif n == 0:  # what comes alone: a fragment, or what cannot be parsed
+            status = _take_alone(ring, r, assembly, at, end)
+            if status != 0:
+                return status
+        else:
+            break
     return n
+
+
+@inlined
+def _take_alone(ring, r, assembly, at, end):
+    """A fragment at ``at``, or malformed bytes: as `fragment` returns."""
+    if is_malformed(ring, at, end):
+        if not held(ring, r, r[R_SEQ]):
+            return 0
+        note_malformed(r, r[R_SEQ])
+        next_packet(r)
+        return GAP
+    head = load_u32(ring, at)
+    return fragment(ring, r, assembly, at, head & 0xFFFFFF, head >> 24)
 
 
 @held_kernel
@@ -293,12 +356,16 @@ def has_more(ring, r):
         state = (word >> lay.STATE_SHIFT) & 0xFF
         if state == lay.OPEN:
             return (word & lay.CONTROL_LENGTH_MASK) > r[R_AT]
-        return state != lay.EMPTY
-    if load_acquire(ring, r[R_ENTRY] + lay.CONSUMER_STATE_AT) == lay.CONSUMER_EVICTED:
+        if state != lay.EMPTY:
+            return True
+    elif packets_ahead(word, seq) > 0:
+        return True
+    state = load_acquire(ring, r[R_ENTRY] + lay.CONSUMER_STATE_AT)
+    if state == lay.CONSUMER_EVICTED or state == lay.CONSUMER_CUT_OFF:
         return True
     if r[R_SEEN] != 0 and next_ahead(ring, r) >= 0:
         return True
-    return packets_ahead(word, seq) > 0
+    return _closed_before(ring, r) >= 0
 
 
 @held_kernel

@@ -14,12 +14,18 @@ R_ENTRY, R_CONSUMER, R_KIND, R_SEEN = 6, 7, 8, 9
 R_GAP_FIRST, R_GAP_END, R_TOTAL, R_FILLED = 10, 11, 12, 13
 R_MESSAGES, R_BYTES, R_MALFORMED, R_GAPS = 14, 15, 16, 17
 R_SUBSCRIBER, R_LOST_PACKETS, R_META_AT, R_META_N, R_FLAGS = 18, 19, 20, 21, 22
-R_AHEAD, R_AHEAD_AT = 23, 24
+R_AHEAD, R_AHEAD_AT, R_GAP_REASON = 23, 24, 25
 READER_FIELDS = 26
-"""Private reader state: packet and offset within it, geometry, consumer entry, the last gap,
-assembly of a fragmented message (total, filled, where its optional fields lie), counts; for
+"""Private reader state: packet and offset within it, geometry, consumer entry, the last gap and its
+reason, assembly of a fragmented message (total, filled, where its optional fields lie), counts; for
 unordered topics the address of a bitmap of packets read ahead of a hole (0: ordered), and where in
 which such packet reading stopped."""
+
+G_LOST, G_LAPPED, G_MALFORMED, G_ENDED = 0, 1, 2, 3
+GAP_REASONS = ("lost", "lapped", "malformed", "ended")
+"""Why a reader has a gap: nobody holds the packets any more; the ring was overwritten, because the
+reader is untethered or was evicted; the content cannot be parsed; the session ended before the
+packets came."""
 
 GAP, NEED_BUFFER, ASSEMBLED = -1, -2, -3
 """Poll results below zero. GAP: packets [R_GAP_FIRST, R_GAP_END) are lost. NEED_BUFFER: give an
@@ -75,24 +81,20 @@ def next_packet(r):
 def list_messages(ring, r, out, n, limit, at, end):
     """Note the whole messages between ``at`` and ``end`` in ``out``.
 
-    Returns (count, where it stopped): at ``end``, at the limit, or at a fragment.
+    Returns (count, where it stopped): at ``end``, at the limit, at a fragment, or at what
+    `is_malformed`.
     """
     while at + 4 <= end and n < limit:
         head = load_u32(ring, at)
         size = head & 0xFFFFFF
         flags = head >> 24
-        if at + 4 + size > end:
-            r[R_MALFORMED] += 1
-            return n, end
-        if flags & wire.WHOLE != wire.WHOLE:
+        if at + 4 + size > end or flags & wire.WHOLE != wire.WHOLE:
             break
         lead = 0
         if flags != wire.WHOLE:
             lead = optional_fields_bytes(ring, at + 4, at + 4 + size, flags)
             if lead < 0:
-                r[R_MALFORMED] += 1
-                at += 4 + size
-                continue
+                break
             if addressed_to_other(ring, at + 4, flags, r[R_SUBSCRIBER]):
                 at += 4 + size
                 continue
@@ -112,6 +114,40 @@ def for_another_node(ring, r, slot):
         return False  # an image has none of these
     receiver = load_u16(ring, slot + wire.RECEIVER_AT)
     return receiver != wire.RECEIVER_ALL and receiver != load_u16(ring, slot + wire.SOURCE_AT)
+
+
+@hot
+def is_malformed(ring, at, end):
+    """Do the bytes between ``at`` and ``end`` begin with neither a message nor a fragment?"""
+    if at >= end:
+        return False
+    if at + 4 > end:
+        return True
+    head = load_u32(ring, at)
+    size, flags = head & 0xFFFFFF, head >> 24
+    if at + 4 + size > end:
+        return True
+    if flags & wire.WHOLE != wire.WHOLE:
+        return at + 4 + size != end  # a fragment has the rest of its packet to itself
+    return optional_fields_bytes(ring, at + 4, at + 4 + size, flags) < 0
+
+
+@hot
+def note_malformed(r, seq):
+    """Packet ``seq`` cannot be parsed from here on: a gap. A message begun before it is lost."""
+    r[R_GAP_FIRST], r[R_GAP_END], r[R_GAP_REASON] = seq, seq + 1, G_MALFORMED
+    r[R_GAPS] += 1
+    r[R_LOST_PACKETS] += 1
+    r[R_MALFORMED] += 1
+    r[R_TOTAL], r[R_FILLED] = 0, 0
+
+
+@hot
+def unfinished(ring, r, at, end):
+    """Does a packet that begins at ``at`` leave the message that is being assembled unfinished?"""
+    if not 0 < r[R_FILLED] < r[R_TOTAL] or at + 4 > end:
+        return False
+    return (load_u32(ring, at) >> 24) & wire.BEGIN != 0
 
 
 @hot
@@ -138,10 +174,22 @@ def lapped(ring, r, seq):
 
 
 @inlined
+def _malformed_fragment(ring, r):
+    """GAP, and past the packet; 0 when a newer one took its place while it was parsed."""
+    r[R_TOTAL] = 0
+    if not held(ring, r, r[R_SEQ]):
+        return 0
+    note_malformed(r, r[R_SEQ])
+    next_packet(r)
+    return GAP
+
+
+@inlined
 def fragment(ring, r, assembly, at, length, flags):
     """Take one fragment (``length`` bytes behind the message header at ``at``) into ``assembly``.
 
-    Returns 0 to go on, NEED_BUFFER, ASSEMBLED. Advances to the next packet unless NEED_BUFFER.
+    Returns 0 to continue, NEED_BUFFER, ASSEMBLED, or GAP when the packet is malformed. Advances to
+    the next packet unless NEED_BUFFER.
     """
     body, end = at + 4, at + 4 + length
     if flags & wire.BEGIN:
@@ -150,10 +198,7 @@ def fragment(ring, r, assembly, at, length, flags):
             lead = optional_fields_bytes(ring, body + 8, end, flags)
         total = load_i64(ring, body) if length >= 8 else 0
         if lead < 0 or total <= 0 or total > wire.MESSAGE_BYTES_MAX:
-            r[R_MALFORMED] += 1
-            r[R_TOTAL] = 0
-            next_packet(r)
-            return 0
+            return _malformed_fragment(ring, r)
         if addressed_to_other(ring, body + 8, flags, r[R_SUBSCRIBER]):
             r[R_TOTAL] = 0
             next_packet(r)
@@ -166,22 +211,20 @@ def fragment(ring, r, assembly, at, length, flags):
         copy(assembly, total, ring, body + 8, lead)
         body += 8 + lead
     part = end - body
-    if r[R_TOTAL] == 0 or part < 0 or r[R_FILLED] + part > r[R_TOTAL]:
-        r[R_TOTAL] = 0  # joined amid a message, or it was malformed: wait for the next beginning
-        next_packet(r)
+    if r[R_TOTAL] == 0:
+        next_packet(r)  # joined amid a message, or lost its beginning: wait for the next one
         return 0
+    if part < 0 or r[R_FILLED] + part > r[R_TOTAL]:
+        return _malformed_fragment(ring, r)
     copy(assembly, r[R_FILLED], ring, body, part)
     if not held(ring, r, r[R_SEQ]):
         r[R_TOTAL] = 0  # overwritten while we copied: the next look at this slot finds the gap
         return 0
     r[R_FILLED] += part
+    if flags & wire.END and r[R_FILLED] != r[R_TOTAL]:
+        return _malformed_fragment(ring, r)
     next_packet(r)
     if flags & wire.END:
-        whole = r[R_FILLED] == r[R_TOTAL]
-        if not whole:
-            r[R_MALFORMED] += 1
-            r[R_TOTAL] = 0
-            return 0
         r[R_MESSAGES] += 1
         r[R_BYTES] += r[R_TOTAL]
         return ASSEMBLED

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from tidecast.buffers.reading import (
     ASSEMBLED,
+    GAP,
     NEED_BUFFER,
     R_AHEAD,
     R_AHEAD_AT,
     R_AT,
     R_FILLED,
-    R_MALFORMED,
     R_MASK,
     R_SEEN,
     R_SEQ,
@@ -23,8 +23,10 @@ from tidecast.buffers.reading import (
     R_TOTAL,
     fragment,
     is_fragment,
+    is_malformed,
     list_messages,
     next_packet,
+    note_malformed,
 )
 from tidecast.buffers.slots import control_at, holds
 from tidecast.layout import packet as wire
@@ -133,14 +135,15 @@ def _assemble_ahead(ring, r, assembly, seq):
         head = load_u32(ring, slot + _HEADER)
         length = _sealed_length(ring, r, current)
         if length < 0 or (head & 0xFFFFFF) + _HEADER + 4 > length:
-            r[R_MALFORMED] += 1
+            note_malformed(r, current)
             _mark(r, current, 1)
+            status = GAP
             break
         status = fragment(ring, r, assembly, slot + _HEADER, head & 0xFFFFFF, head >> 24)
         if status == NEED_BUFFER:
             break
         _mark(r, current, 1)
-        if status == ASSEMBLED or (head >> 24) & wire.END != 0:
+        if status == ASSEMBLED or status == GAP or (head >> 24) & wire.END != 0:
             break
     r[R_SEQ], r[R_AT] = hole, at
     return status
@@ -160,18 +163,28 @@ def read_ahead(ring, r, assembly, out, limit):
         if length < 0:
             break
         slot = r[R_SLOTS_AT] + (seq & r[R_MASK]) * r[R_SLOT_BYTES]
-        if is_fragment(ring, slot + _HEADER, slot + length):
-            if n > 0:
-                break
+        start, end = slot + max(r[R_AHEAD_AT], _HEADER), slot + length
+        first = start == slot + _HEADER and is_fragment(ring, start, end)
+        if first and n > 0:
+            break
+        if first and not is_malformed(ring, start, end):
             status = _assemble_ahead(ring, r, assembly, seq)
             if status != 0:
                 return status
             continue
-        start = max(r[R_AHEAD_AT], _HEADER)
-        n, at = list_messages(ring, r, out, n, limit, slot + start, slot + length)
-        if at + 4 > slot + length:
+        n, at = list_messages(ring, r, out, n, limit, start, end)
+        if at >= end:
             _mark(r, seq, 1)
             r[R_AHEAD_AT] = 0
-        else:
-            r[R_AHEAD], r[R_AHEAD_AT] = seq, at - slot
+            continue
+        r[R_AHEAD], r[R_AHEAD_AT] = seq, at - slot
+        if n > 0:
+            break
+        # Neither a message nor the beginning of one: the rest of this packet is lost.
+        filled, total = r[R_FILLED], r[R_TOTAL]
+        note_malformed(r, seq)
+        r[R_FILLED], r[R_TOTAL] = filled, total  # of the message before the hole
+        _mark(r, seq, 1)
+        r[R_AHEAD_AT] = 0
+        return GAP
     return n

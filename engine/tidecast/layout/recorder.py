@@ -108,7 +108,7 @@ MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
     Code.NAK_RECEIVED: (HIGH, "NAK received", ("receiver", "ranges", "packets")),
     Code.RESENT: (HIGH, "resent", ("first", "packets", "bytes")),
     Code.LOST_ANSWERED: (ALERT, "asked for what history lost", ("first", "end", "oldest")),
-    Code.GAP: (ALERT, "packets lost for good", ("first", "end")),
+    Code.GAP: (ALERT, "packets lost for good", ("first", "end", "packets")),
     Code.PEER_TIMEOUT: (ALERT, "peer silent", ("source", "contiguous")),
     Code.EVICTED: (ALERT, "local subscriber evicted", ("subscription", "position", "highest")),
     Code.STALE_INCARNATION: (ALERT, "stale incarnation refused", ("source", "incarnation")),

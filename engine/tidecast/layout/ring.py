@@ -95,12 +95,14 @@ CONSUMER_STATE_AT, CONSUMER_POSITION_AT, CONSUMER_CLIENT_AT = 0, 8, 16
 CONSUMER_DOORBELL_AT, CONSUMER_SUBSCRIPTION_AT, CONSUMER_TETHERED_AT = 24, 32, 40
 CONSUMER_OFFSET_AT = 48
 CONSUMER_FREE, CONSUMER_ACTIVE, CONSUMER_EVICTED, CONSUMER_JOINING = 0, 1, 2, 3
+CONSUMER_CUT_OFF = 4
+"""More than a ring of packets was lost: the consumer starts again behind them."""
 
 CONSUMER_ENTRY = Layout(
     "consumer entry",
     CONSUMER_BYTES,
     (
-        Field("state", CONSUMER_STATE_AT, 8, "free 0, active 1, evicted 2, joining 3"),
+        Field("state", CONSUMER_STATE_AT, 8, "free 0, active 1, evicted 2, joining 3, cut off 4"),
         Field("position", CONSUMER_POSITION_AT, 8, "lowest packet this consumer still needs"),
         Field("client", CONSUMER_CLIENT_AT, 8, "client id at the node"),
         Field("doorbell", CONSUMER_DOORBELL_AT, 8, "line of the doorbell file to ring"),

@@ -130,6 +130,8 @@ class Image(OwnRing):
     """Packets that the publisher's ring holds."""
     began_ns: int = 0
     """When its publication was made."""
+    silent_ns: int = 0
+    """When it was heard last before its silence was reported; 0: it was not."""
 
     def __post_init__(self) -> None:
         self.constant = _constant(self.mapped)

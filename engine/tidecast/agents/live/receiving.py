@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidecast.agents.events import E_EVICTED, E_GAP, E_SESSION_ENDED, emit
+from tidecast.agents.events import E_EVICTED, E_SESSION_ENDED, emit
 from tidecast.agents.live.images import M_NODE, M_UNREPORTED, NEVER
 from tidecast.agents.live.remote_acks import image_unacked, send_ack
 from tidecast.buffers.recorder import record
@@ -68,8 +68,11 @@ def consumed_by_all(image, ring):
 
 
 @inlined
-def _evict(S, image, ring, from_seq, tethered_too, base, now_ns):
-    """Evict consumers whose position is before ``from_seq``; they start again at ``base``."""
+def _evict(S, image, ring, from_seq, cut_off, base, now_ns):
+    """Evict consumers whose position is before ``from_seq``; they start again at ``base``.
+
+    ``cut_off``: because what lies before is lost, so also those that may hold the publisher back.
+    """
     evicted = 0
     store_release(ring, lay.BASE_AT, base)
     used = min(load_acquire(ring, lay.CONSUMERS_USED_AT), lay.CONSUMERS_MAX)
@@ -80,9 +83,10 @@ def _evict(S, image, ring, from_seq, tethered_too, base, now_ns):
         position = load_acquire(ring, entry + lay.CONSUMER_POSITION_AT)
         if position >= from_seq:
             continue
-        if not tethered_too and load_i64(ring, entry + lay.CONSUMER_TETHERED_AT) != 0:
+        if not cut_off and load_i64(ring, entry + lay.CONSUMER_TETHERED_AT) != 0:
             continue
-        store_release(ring, entry + lay.CONSUMER_STATE_AT, lay.CONSUMER_EVICTED)
+        state = lay.CONSUMER_CUT_OFF if cut_off else lay.CONSUMER_EVICTED
+        store_release(ring, entry + lay.CONSUMER_STATE_AT, state)
         evicted += 1
         subscription = load_i64(ring, entry + lay.CONSUMER_SUBSCRIPTION_AT)
         emit(S.events, S.attention, E_EVICTED, image.session, subscription,
@@ -226,6 +230,9 @@ def place_packet(S, image, buffer, at, length, now_ns):
     flags = load_u8(buffer, at + wire.FLAGS_AT)
     control = control_at(seq, image.slots - 1)
     image.heard_ns = now_ns
+    if image.closed != 0:
+        S.counters[row, C.STALE_SESSION] += 1
+        return 0
     if seq < image.contiguous or length > image.slot_bytes:
         if length > image.slot_bytes:
             S.counters[row, C.INVALID_FIELD] += 1
@@ -289,7 +296,9 @@ def on_heartbeat(S, image, buffer, at, now_ns):
     image.echo_at_ns = now_ns
     S.counters[image.row, C.HEARTBEATS_RECEIVED] += 1
     known = seq
-    if seq > image.window_end and not _window_open_for(S, image, ring, seq - 1, now_ns):
+    if image.closed != 0:
+        known = image.highest
+    elif seq > image.window_end and not _window_open_for(S, image, ring, seq - 1, now_ns):
         known = image.window_end  # what has no room here is not asked for yet
     if known > image.highest:
         due = nak_due_ns(S, image, now_ns)
@@ -331,7 +340,7 @@ def _begin_later(S, image, ring, oldest, now_ns):
 def on_lost(S, image, oldest, now_ns):
     """The publisher no longer holds what lies before ``oldest``: give it up, and say so."""
     ring = ring_of(image)
-    if oldest <= image.contiguous or oldest > image.highest + (1 << 40):
+    if oldest <= image.contiguous or oldest > image.highest + (1 << 40) or image.closed != 0:
         return
     if image.begins == image.contiguous:
         _begin_later(S, image, ring, oldest, now_ns)
@@ -358,7 +367,6 @@ def on_lost(S, image, oldest, now_ns):
     advance(S, image, ring)
     image.dirty = 1
     S.counters[image.row, C.LOST_FOR_GOOD] += lost
-    emit(S.events, S.attention, E_GAP, image.session, first, oldest, 0, 0)
     record(S.recorder, rec.WRITER_RECEIVER, rec.ALERT, now_ns, rec.Code.GAP, image.session,
            first, oldest, lost, 0)  # fmt: skip
 

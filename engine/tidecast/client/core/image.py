@@ -112,9 +112,7 @@ class Image:
             return self._batch(n)
         if n == rd.ASSEMBLED:
             return self._assembled()
-        if n == rd.GAP:
-            return self.gap("lost" if self.tethered else "lapped")
-        return None
+        return self.gap() if n == rd.GAP else None
 
     def extend(self, batch: Batch, limit: int) -> Batch | Gap | None:
         """More messages behind those of ``batch``, same place. None: no more may be added."""
@@ -125,18 +123,18 @@ class Image:
         if more == ports.NOTHING:
             return None
         self.generation += 1
-        return self._batch(more) if more > 0 else self.gap("lost")
+        return self._batch(more) if more > 0 else self.gap()
 
     def await_more(self, have: int, limit: int, spins: int = AWAIT_SPINS) -> None:
         """Give the writer some 50 us to make of a batch of ``have`` messages one of ``limit``."""
         batches.await_packets(self.port, limit, have, spins)
 
-    def gap(self, reason: str) -> Gap:
-        """The last gap as an event."""
+    def gap(self, reason: str = "") -> Gap:
+        """The last gap as an event; its reason as the reader noted it, unless another is given."""
         first, end = int(self.port[rd.R_GAP_FIRST]), int(self.port[rd.R_GAP_END])
         return Gap(
             topic=self.topic, node=self.node, session=self.session, first=first, end=end,
-            reason=reason,
+            reason=reason or rd.GAP_REASONS[int(self.port[rd.R_GAP_REASON])],
         )  # fmt: skip
 
     def whole(self) -> bool:
@@ -209,7 +207,7 @@ class Image:
         kept = bytes(self.memory[low:high])
         if not ports.is_held(self.port):
             ports.forget(self.port)
-            return self.gap("lapped")
+            return self.gap()
         rows = rows.copy()
         rows[:, [rd.OUT_AT, rd.OUT_META_AT]] -= low
         return Batch(self, n, memoryview(kept), self._columns[:, :n] - low, rows)

@@ -294,7 +294,7 @@ class SubscriptionCore:
 
     def report(self, image: Image) -> None:
         """A compiled handler met a gap. Raises GapError by policy."""
-        self._on_gap(image, image.gap("lost" if image.tethered else "lapped"))
+        self._on_gap(image, image.gap())
 
     @property
     def link_agents(self) -> tuple[Any, Any] | None:

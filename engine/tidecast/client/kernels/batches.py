@@ -237,7 +237,8 @@ def _walk_plain(ring: Bytes, port: Port, columns: Port, n: int, limit: int) -> t
             n += 1
             at = behind
         inside = at - slot
-        if not plain or at + _MESSAGE_HEADER <= end or state != lay.SEALED:
+        plain = plain and (at == end or n == limit)
+        if not plain or at < end or state != lay.SEALED:
             break
         seq += 1
         inside = _HEADER
@@ -266,7 +267,9 @@ def _lost_before(ring: Bytes, port: Port) -> bool:
 @inlined
 def _more(ring: Bytes, port: Port, out: Port, columns: Port, n: int, limit: int) -> int:
     """Add to ``n`` messages what comes next; the count then, or what `poll` returns below zero."""
-    if port[Q_IN_PLACE] != 0 and port[Q_FLAGS] & ~_WHOLE == 0 and port[rd.R_SEEN] == 0:
+    assembling = 0 < port[rd.R_FILLED] < port[rd.R_TOTAL]
+    simple = port[Q_IN_PLACE] != 0 and port[rd.R_SEEN] == 0 and not assembling
+    if simple and port[Q_FLAGS] & ~_WHOLE == 0:
         seq, at = port[rd.R_SEQ], port[rd.R_AT]
         messages, size = port[rd.R_MESSAGES], port[rd.R_BYTES]
         known = n

@@ -255,6 +255,7 @@ def forget(port: Port) -> int:
     ring = read_ring_of(port)
     first = load_relaxed(ring, port[rd.R_ENTRY] + lay.CONSUMER_POSITION_AT)
     port[rd.R_GAP_FIRST], port[rd.R_GAP_END] = first, port[rd.R_SEQ]
+    port[rd.R_GAP_REASON] = rd.G_LAPPED
     port[rd.R_GAPS] += 1
     port[rd.R_LOST_PACKETS] += port[rd.R_SEQ] - first
     return first

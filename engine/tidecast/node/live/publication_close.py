@@ -176,5 +176,4 @@ def end_dependents(node: Node, agent: str, problem: Exception) -> None:
                 )  # fmt: skip
         elif agent == f"receiver-{name}":
             for image in [i for i in node.images_by_id.values() if i.runtime is runtime]:
-                sessions.keep_places(node, image)
                 sessions.image_gone(node, image, "failed")

@@ -18,6 +18,7 @@ from tidecast.errors import Conflict, SharedMemoryError
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
+from tidecast.layout.counters import Counter
 from tidecast.native.packing import pack_into, unpack_from
 from tidecast.node.durable.archiver_tables import ARCHIVER_SUBSCRIPTION
 from tidecast.node.live import agent_tables
@@ -74,8 +75,6 @@ def _handle_row(
         _receiver(node, kind, a, b, c, d)
     elif kind == ae.E_EVICTED:
         _evicted(node, a, b, c)
-    elif kind == ae.E_GAP:
-        _gap(node, a, b, c)
     elif kind == ae.E_RECEIVER_NAME:
         node.name_seen(node.names.get(a, ""))
 
@@ -162,24 +161,6 @@ def _evicted(node: Node, session: int, subscription_id: int, behind: int) -> Non
             behind_packets=behind,
         ),
     )
-
-
-def _gap(node: Node, session: int, first: int, end: int) -> None:
-    for image in node.images_by_id.values():
-        if image.session != session:
-            continue
-        clients = {node.subs[s].client for s in image.readers if s in node.subs}
-        for client in clients:
-            node.tell(
-                client,
-                ev.Gap(
-                    topic=image.topic.name,
-                    node=image.node_name,
-                    session=session,
-                    first=first,
-                    end=end,
-                ),
-            )
 
 
 # --- SETUP ----------------------------------------------------------------------------------------
@@ -440,34 +421,84 @@ def _peer_timeout(node: Node, runtime: TransportRuntime, session: int) -> None:
     for image in list(node.images_by_id.values()):
         if image.session != session or image.runtime is not runtime or image.gone:
             continue
+        heard_ns = int(runtime.rx_state.images[image.slot]["heard_ns"])
         clients = {node.subs[s].client for s in image.readers if s in node.subs}
-        for client in clients:
+        for client in clients if heard_ns != image.silent_ns else ():
             node.tell(
                 client,
                 ev.PeerTimeout(node=image.node_name, topic=image.topic.name, session=session),
             )
-        keep_places(node, image)
-        image_gone(node, image, "timeout")
-    _special(node, runtime).pop(session, None)
-    _rebuild(node, runtime)
+        if not image.silent_ns and _may_be_repaired(image):
+            _wait_on(image)
+        else:
+            image_gone(node, image, "timeout")
+        image.silent_ns = heard_ns
+    if not living_images(node, runtime, session):
+        _special(node, runtime).pop(session, None)
+        _rebuild(node, runtime)
+
+
+def _may_be_repaired(image: Image) -> bool:
+    """Packets are missing, and the publisher did not say that it has ended: it may come back."""
+    record = image.runtime.rx_state.images[image.slot]
+    return bool(record["gaps"] and record["end_seq"] < 0 and image.mode != "durable")
+
+
+def _wait_on(image: Image) -> None:
+    """Wait once more as long, since what lies behind the missing packets is given up with them."""
+    record = image.runtime.rx_state.images[image.slot]
+
+    def put() -> None:
+        record["timeout_ns"] *= 2
+        record["silent"] = 0
+
+    image.runtime.on_receiver(put)
 
 
 def keep_places(node: Node, image: Image) -> None:
     """Who reads an image goes on where it ends, if its session gets another one."""
+    (end,) = unpack_from("<q", image.mapped.array, lay.END_SEQ_AT)
     for subscription_id in image.readers:
-        keep_place(node, image.session, subscription_id, image.about().contiguous)
+        keep_place(node, image.session, subscription_id, end)
+
+
+def _close(node: Node, image: Image, *, whole: bool) -> None:
+    """Close an image's ring: with ``whole`` behind all that came, else before what is missing.
+
+    In the receiver's thread, so nothing is added behind the end. What is missing before the end is
+    a gap for each reader (see `tidecast.buffers.reader`), and lost for good.
+    """
+    runtime, ring = image.runtime, image.mapped.array
+    record = runtime.rx_state.images[image.slot]
+
+    def close() -> None:
+        first, highest = int(record["contiguous"]), int(record["highest"])
+        end = max(highest, int(record["end_seq"])) if whole else first
+        gaps = runtime.rx_state.gaps[image.slot][: int(record["gaps"])]
+        lost = int((gaps["end"] - gaps["first"]).sum()) + end - highest if whole else 0
+        pack_into("<q", ring, lay.END_SEQ_AT, end)
+        pack_into("<q", ring, lay.CLOSED_AT, 1)
+        record["closed"], record["end_seq"], record["gaps"] = 1, end, 0
+        if lost > 0:
+            runtime.rx_state.counters[image.row, Counter.LOST_FOR_GOOD] += lost
+            node.note(rec.ALERT, rec.Code.GAP, image.session, first, end, lost)
+
+    if not record["closed"]:
+        runtime.on_receiver(close)
 
 
 def image_gone(node: Node, image: Image, reason: str) -> None:
-    """No more packets for an image: readers drain it and release it."""
+    """No more packets for an image: readers drain it and release it.
+
+    They get all that came. Where the session goes on without a loss (`failed`: our receiver starts
+    again; durable: its publisher sends again what is not acked) they stop at what is missing.
+    """
     if image.gone:
         return
     image.gone, image.gone_s = reason, node.clock_ns() / 1e9
-    record = image.runtime.rx_state.images[image.slot]
-    contiguous, closed = int(record["contiguous"]), int(record["closed"])
-    if not closed:
-        pack_into("<q", image.mapped.array, lay.END_SEQ_AT, contiguous)
-        pack_into("<q", image.mapped.array, lay.CLOSED_AT, 1)
+    _close(node, image, whole=reason != "failed" and image.mode != "durable")
+    if reason in ("timeout", "failed"):
+        keep_places(node, image)
     for subscription_id in image.readers:
         node.tell_gone(
             subscription_id, image.id, image.topic.name, image.node_name, image.session, reason
