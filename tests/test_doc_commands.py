@@ -125,8 +125,7 @@ def _key(told: str) -> dict[str, str]:
     assert password, told
     with httpx.Client(base_url=url.group(1), timeout=30) as client:
         log_in_first_admin(cast("Any", client), password.group(1))
-        scopes = [{"pattern": ">", "rights": ["manage"]}]
-        made = client.post("/api/v1/keys", json={"name": "docs", "role": "admin", "scopes": scopes})
+        made = client.post("/api/v1/keys", json={"name": "docs", "role": "admin"})
         assert made.status_code == 201, made.text
     return {"TIDECAST_KEY": made.json()["secret"]}
 

@@ -206,7 +206,7 @@ def test_what_a_key_may_start(service: Service) -> None:
     key = service.key("k", role="operator", scopes=[scope])
     refused = key.post("/api/v1/pipelines/p/start")
     assert (refused.status_code, refused.json()["code"]) == (403, "denied")
-    assert "messages:publish" in refused.json()["detail"]
+    assert "`publish` on orders" in refused.json()["detail"]
 
 
 def test_words_of_jobs(tmp_path: Path) -> None:

@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import ColumnElement, and_, any_, case, delete, func, not_, select
 from sqlmodel import Session, col
 
 from tidecast_control.alerts.models import AlertRow
+from tidecast_control.kit.models import ResourceRow
+from tidecast_control.kit.repository import patterns_of
+from tidecast_control.kit.rights import NODE_METRICS
 
 
-def newest(session: Session, state: str | None, limit: int) -> list[AlertRow]:
-    """Alerts, newest first."""
+def newest(
+    session: Session, state: str | None, limit: int, shown: Sequence[str] | None
+) -> list[AlertRow]:
+    """Alerts, newest first. ``shown``: patterns of topics; None: all."""
     query = select(AlertRow)
+    if shown is not None:
+        query = query.where(_about(shown))
     if state is not None:
         query = query.where(col(AlertRow.state) == state)
     query = query.order_by(col(AlertRow.started_at).desc(), col(AlertRow.id)).limit(limit)
     return list(session.execute(query).scalars())
+
+
+def _about(shown: Sequence[str]) -> ColumnElement[bool]:
+    """Alerts of a topic, of one of its queues, or of a subscription that reads it."""
+    of_subscription = select(col(ResourceRow.spec)["topic"].astext).where(
+        col(ResourceRow.kind) == "subscription", col(ResourceRow.name) == col(AlertRow.target)
+    )
+    topic: Any = func.coalesce(
+        case((col(AlertRow.metric).like("lag%"), of_subscription.scalar_subquery())),
+        func.regexp_replace(col(AlertRow.target), ":[0-9]+$", ""),
+    )
+    about_nodes = col(AlertRow.metric).in_(NODE_METRICS)
+    return and_(topic.op("~")(any_(patterns_of(shown))), not_(about_nodes))
 
 
 def firing(session: Session) -> list[AlertRow]:

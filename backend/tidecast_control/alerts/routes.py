@@ -23,5 +23,4 @@ def list_alerts(
     limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = LIMIT_DEFAULT,
 ) -> Page[Alert]:
     """Alerts that fire or fired, newest first."""
-    del actor
-    return Page(items=service.listed(session, state, limit))
+    return Page(items=service.listed(session, state, limit, actor.shown))

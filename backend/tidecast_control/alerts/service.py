@@ -106,6 +106,8 @@ SILENCES = Kind(
 )
 
 
-def listed(session: Session, state: str | None, limit: int) -> list[Alert]:
-    """Alerts, newest first."""
-    return [Alert.model_validate(row) for row in alerts.newest(session, state, limit)]
+def listed(
+    session: Session, state: str | None, limit: int, shown: Sequence[str] | None = None
+) -> list[Alert]:
+    """Alerts, newest first. ``shown``: of topics that these patterns cover; None: all."""
+    return [Alert.model_validate(row) for row in alerts.newest(session, state, limit, shown)]

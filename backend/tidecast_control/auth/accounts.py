@@ -6,9 +6,11 @@ import secrets
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 from sqlmodel import Session
 
+from tidecast.access import RIGHTS
 from tidecast_control.audit import service as audit
 from tidecast_control.auth import repository, service
 from tidecast_control.auth.models import KeyRow, UserRow
@@ -28,6 +30,7 @@ from tidecast_control.kit import resources
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.problems import ProblemError, invalid, not_found
+from tidecast_control.kit.rights import EVERY_TOPIC
 from tidecast_control.kit.schemas import Plan
 from tidecast_control.statements import Statements
 
@@ -64,6 +67,7 @@ def put_user(
     dry_run: bool = False,
 ) -> tuple[User, Plan]:
     """The user, and what changed. Raises `conflict` when no admin would be left."""
+    actor.need_to_grant("a user", body.role, None)
     with resources.trial(session, dry_run=dry_run):
         return _put_user(session, name, body, actor, precondition, dry_run=dry_run)
 
@@ -90,7 +94,9 @@ def _put_user(
             _keep_an_admin(session, row)
         row.generation += 1
     row.role, row.display_name, row.disabled = body.role, body.display_name, body.disabled
-    row.must_change_password, row.updated_at = body.must_change_password, utc_now()
+    if body.must_change_password is not None:
+        row.must_change_password = body.must_change_password
+    row.updated_at = utc_now()
     if body.password is not None:
         row.password_hash = service.hash_password(body.password)
     session.add(row)
@@ -167,7 +173,9 @@ def key(session: Session, name: str) -> Key:
 def create_key(
     session: Session, body: KeyInput, actor: Actor, *, dry_run: bool = False
 ) -> KeySecret | Plan:
-    """A new key; its secret is shown once. Raises `conflict`."""
+    """A new key; its secret is shown once. Raises `conflict`, `invalid_request`, `denied`."""
+    _check_scopes(body)
+    actor.need_to_grant("a key", body.role, body.scopes)
     if repository.key_by_name(session, body.name) is not None:
         raise ProblemError("conflict", f"a key {body.name!r} exists already, perhaps revoked")
     told = body.model_dump(mode="json")
@@ -193,6 +201,21 @@ def create_key(
     return KeySecret(**Key.model_validate(row).model_dump(), secret=secret)
 
 
+def _check_scopes(body: KeyInput) -> None:
+    """Raise `invalid_request` for scopes that would not bound, or not allow, what they say."""
+    if body.role == "admin" and body.scopes:
+        raise invalid(
+            "/scopes", "an admin may do everything: scopes cannot limit the key",
+            "no scopes with the role admin; scopes with the roles operator and viewer",
+        )  # fmt: skip
+    for i, scope in enumerate(body.scopes):
+        if body.role == "viewer" and "manage" in scope.rights:
+            raise invalid(
+                f"/scopes/{i}/rights", f"manage on {scope.pattern}: a viewer changes nothing",
+                "publish, subscribe, read_payloads; manage with the role operator",
+            )  # fmt: skip
+
+
 def revoke_key(session: Session, name: str, actor: Actor, *, dry_run: bool = False) -> Plan:
     """Revoke a key; a repeat changes nothing. It stays listed."""
     row = repository.key_by_name(session, name)
@@ -207,6 +230,16 @@ def revoke_key(session: Session, name: str, actor: Actor, *, dry_run: bool = Fal
         _tell_engines(session, name)
         audit.record(session, actor, "revoke", "key", name)
     return resources.plan_of("key", name, known, None, dry_run=dry_run)
+
+
+def scopes_at_engines(role: str, scopes: list[Any]) -> list[dict[str, Any]]:
+    """The scopes that engines check: a role bounds them there as it does here."""
+    if role == "admin" and not scopes:
+        return [{"pattern": EVERY_TOPIC, "rights": list(RIGHTS)}]
+    if role != "viewer":
+        return scopes
+    rights = [[r for r in scope["rights"] if r != "manage"] for scope in scopes]
+    return [s | {"rights": r} for s, r in zip(scopes, rights, strict=True) if r]
 
 
 def _tell_engines(session: Session, name: str) -> None:

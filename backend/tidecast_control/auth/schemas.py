@@ -49,7 +49,9 @@ class UserInput(Model):
     password: Password | None = None
     display_name: Short = ""
     disabled: bool = False
-    must_change_password: bool = False
+    must_change_password: bool | None = Field(
+        None, description="null = as it is; of a new user false"
+    )
 
 
 class User(View):
@@ -74,7 +76,11 @@ class Scope(Model):
 
 
 class KeyInput(Model):
-    """An API key to make. It can do what its role may, on topics only what its scopes say."""
+    """An API key to make: it may do what its role allows, within its scopes.
+
+    Of an admin no scopes are taken: such a key is not limited. Without scopes another key has no
+    right on any topic, and sees what its role sees.
+    """
 
     name: Name
     role: Role = "viewer"

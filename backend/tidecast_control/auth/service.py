@@ -160,7 +160,7 @@ def identity(actor: Actor) -> Identity:
         kind="key" if actor.kind == "key" else "user",
         name=actor.name,
         role=actor.role,
-        rights=sorted(actor.rights),
+        rights=sorted(right for right in actor.rights if actor.may(right)),
         scopes=list(actor.scopes),
         must_change_password=actor.must_change_password,
         expires_at=actor.expires_at,

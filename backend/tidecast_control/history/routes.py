@@ -41,6 +41,6 @@ def get_history(
     ] = None,
 ) -> History:
     """Metrics over time, from the rollups of telemetry."""
-    del actor
     wanted = service.Wanted(scope, name, metric, since, until, step)
+    service.need_shown(session, wanted, actor)
     return service.read(session, wanted, utc_now())

@@ -16,6 +16,9 @@ from tidecast_control.history.schemas import (
     HistorySeries,
     NoHistory,
 )
+from tidecast_control.kit import repository as resources
+from tidecast_control.kit import rights
+from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.problems import invalid
 
 MINUTE_S, HOUR_S = 60, 3600
@@ -62,6 +65,20 @@ def read(session: Session, wanted: Wanted, now: datetime) -> History:
         empty=None if any(v is not None for row in found.values() for v in row)
         else _why_empty(wanted, newest),
     )  # fmt: skip
+
+
+def need_shown(session: Session, wanted: Wanted, actor: Actor) -> None:
+    """Raise `denied` for what belongs to no topic that the caller sees."""
+    about = wanted.name
+    match wanted.scope:
+        case "queue":
+            about = wanted.name.rpartition(":")[0]
+        case "subscription":
+            row = resources.find(session, "subscription", wanted.name)
+            about = row.spec["topic"] if row is not None else rights.EVERY_TOPIC
+        case "node":
+            about = rights.EVERY_TOPIC
+    actor.need_shown(about)
 
 
 def _named(wanted: Wanted) -> dict[str, str | int]:

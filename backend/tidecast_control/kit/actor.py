@@ -1,17 +1,28 @@
-"""Who asks, and what they may. Rights are strings such as `topics:write`."""
+"""The caller of a request and its permissions. Rights are strings such as `topics:write`."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from tidecast.access import covers
+from tidecast.access import RIGHTS, covers
 from tidecast_control.auth.schemas import Role, Scope
 from tidecast_control.kit.problems import ProblemError
+from tidecast_control.kit.rights import (
+    BY_SCOPE_ALONE,
+    BY_TOPIC,
+    EVERY_TOPIC,
+    OF_EVERY_KEY,
+    PLATFORM,
+    Need,
+    covered,
+)
 
 READ_KINDS = (
     "topics", "transports", "rate_limits", "subscriptions", "queues", "nodes", "faults", "traffic",
-    "alert_rules", "silences", "alerts", "operations", "live", "system", "history", "pipelines",
+    "alert_rules", "silences", "alerts", "operations", "live", "system", "metrics", "history",
+    "pipelines",
 )  # fmt: skip
 OPERATOR_WRITES = (
     "topics", "rate_limits", "subscriptions", "traffic", "alert_rules", "silences", "operations",
@@ -28,21 +39,10 @@ ADMIN = OPERATOR | {
 }  # fmt: skip
 ROLES: dict[Role, frozenset[str]] = {"viewer": VIEWER, "operator": OPERATOR, "admin": ADMIN}
 
-_SCOPED = {
-    "topics:write": "manage",
-    "subscriptions:write": "manage",
-    "queues:write": "manage",
-    "traffic:write": "manage",
-    "pipelines:write": "manage",
-    "messages:publish": "publish",
-    "messages:read": "read_payloads",
-}
-"""Rights that a key has only on the topics of its scopes, whatever its role."""
-
 
 @dataclass(frozen=True)
 class Actor:
-    """Who asks."""
+    """The caller. A user has the rights of its role; a key has them within its scopes."""
 
     kind: str
     name: str
@@ -56,22 +56,84 @@ class Actor:
     address: str = ""
     rights: frozenset[str] = field(default=frozenset())
 
-    def may(self, right: str, topic: str | None = None) -> bool:
-        """Whether the right is there; scoped rights of a key need a topic."""
-        if self.kind != "key" or right not in _SCOPED:
-            return right in self.rights
-        wanted = _SCOPED[right]
-        if wanted == "manage" and right not in self.rights:
-            return False
-        if topic is None:
-            return any(wanted in s.rights for s in self.scopes)
-        return any(wanted in s.rights and covers(s.pattern, topic) for s in self.scopes)
+    @property
+    def unbounded(self) -> bool:
+        """No scopes bound it: it is no key, or a key of an admin."""
+        return self.kind != "key" or (self.role == "admin" and not self.scopes)
 
-    def need(self, right: str, topic: str | None = None) -> None:
+    def may(self, right: str, *needs: Need) -> bool:
+        """Whether the role has the right and the scopes cover all that the request touches.
+
+        Without ``needs``: whether it has the right at all. A right that does not reach single
+        topics is there for keys whose scopes are not limited.
+        """
+        if self.unbounded:
+            return right in self.rights
+        if right not in self.rights and right not in BY_SCOPE_ALONE:
+            return False
+        if needs:
+            return all(self.covers(*need) for need in needs)
+        if right in BY_SCOPE_ALONE:
+            return any(BY_SCOPE_ALONE[right] in scope.rights for scope in self.scopes)
+        if not self.scopes or right in BY_TOPIC or right in OF_EVERY_KEY:
+            return True
+        return self.covers(*PLATFORM)
+
+    def covers(self, right: str, pattern: str) -> bool:
+        """Do its scopes give a right on a topic, or on every topic of a pattern?"""
+        if self.unbounded:
+            return True
+        return any(right in s.rights and covers(s.pattern, pattern) for s in self.scopes)
+
+    @property
+    def shown(self) -> tuple[str, ...] | None:
+        """Patterns of what lists show; None: everything that the role may see."""
+        if self.unbounded or not self.scopes:
+            return None
+        patterns = tuple(scope.pattern for scope in self.scopes)
+        return None if EVERY_TOPIC in patterns else patterns
+
+    def sees(self, pattern: str) -> bool:
+        """Is a topic, or every topic of a pattern, shown to it?"""
+        return self.shown is None or covered(pattern, self.shown)
+
+    def need(self, right: str, *needs: Need) -> None:
         """Raise the problem `denied` when the right is missing."""
-        if not self.may(right, topic):
-            on = f" on {topic}" if topic else ""
-            raise ProblemError("denied", f"{self.kind} {self.name} lacks the right {right}{on}")
+        if self.may(right, *needs):
+            return
+        lacks = [need for need in needs if not self.covers(*need)]
+        if not needs and self.may_by_role(right):
+            lacks = [PLATFORM]
+        if self.unbounded or not self.may_by_role(right) or not lacks:
+            raise ProblemError("denied", f"{self.kind} {self.name} lacks the right {right}")
+        raise ProblemError(
+            "denied", f"{self.kind} {self.name} lacks the right {right}: its scopes do not give "
+            + " and ".join(f"`{need.right}` on {need.pattern}" for need in lacks),
+        )  # fmt: skip
+
+    def may_by_role(self, right: str) -> bool:
+        """Whether the role allows it, within any scopes."""
+        return right in self.rights or (self.kind == "key" and right in BY_SCOPE_ALONE)
+
+    def need_shown(self, pattern: str) -> None:
+        """Raise `denied` for a topic of which it may see nothing."""
+        if not self.sees(pattern):
+            raise ProblemError("denied", f"key {self.name} has no right on {pattern}")
+
+    def need_to_grant(self, what: str, role: Role, scopes: Iterable[Scope] | None) -> None:
+        """Raise `denied` when somebody would get more than the caller has.
+
+        ``scopes``: of a key; None: of a user, whom nothing but the role bounds.
+        """
+        if self.unbounded:
+            return
+        granted = [Need(right, s.pattern) for s in scopes or () for right in s.rights]
+        if scopes is None or role == "admin":
+            granted = [Need(right, EVERY_TOPIC) for right in RIGHTS]
+        lacks = [need for need in granted if not self.covers(*need)]
+        if role == "admin" or lacks or self.shown is not None:
+            more = f"`{lacks[0].right}` on {lacks[0].pattern}" if lacks else f"the role {role}"
+            raise ProblemError("denied", f"key {self.name} cannot grant {what} {more}: it lacks it")
 
 
 SERVICE = Actor(kind="service", name="service", role="admin", rights=ADMIN)

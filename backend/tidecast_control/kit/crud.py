@@ -75,12 +75,10 @@ def _read_routes(kind: Kind, router: APIRouter) -> None:
     first = [Depends(fresh)] if kind.measured else []
 
     async def list_all(ctx, actor, query):  # type: ignore[no-untyped-def]
-        del actor
-        return _json(await reads.page(ctx.db, kind, query))
+        return _json(await reads.page(ctx.db, kind, query, actor))
 
     async def get(ctx, actor, name, request):  # type: ignore[no-untyped-def]
-        del actor
-        row, stamp = await reads.one(ctx.db, kind, name)
+        row, stamp = await reads.one(ctx.db, kind, name, actor)
         etag = etag_of(row.uid, row.generation)
         if request.headers.get("if-none-match") == etag:
             return Response(status_code=304, headers={"ETag": etag})

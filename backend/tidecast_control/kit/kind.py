@@ -48,16 +48,6 @@ def plain_status(_known: None, _world: World | None, rows: Sequence[Row]) -> lis
     return [Status(observed_generation=row.generation) for row in rows]
 
 
-def own_name(name: str, _spec: Mapping[str, Any]) -> str | None:
-    """The kind is named like its topic."""
-    return name
-
-
-def no_topic(_name: str, _spec: Mapping[str, Any]) -> str | None:
-    """The kind belongs to no topic."""
-    return None
-
-
 def no_number(_name: str, _spec: Mapping[str, Any]) -> int | None:
     """The kind has no numbers."""
     return None
@@ -85,8 +75,6 @@ class Kind:
     keeps: bool = True
     """What was learned holds until the topology or an engine's state changes."""
     status: StatusOf = plain_status
-    topic_of: Callable[[str, Mapping[str, Any]], str | None] = no_topic
-    """The topic that a key's scope has to cover for a write."""
     number_of: Callable[[str, Mapping[str, Any]], int | None] = no_number
     can_create: bool = True
     measured: bool = False

@@ -17,6 +17,8 @@ from pydantic import BaseModel
 
 from tidecast_control.db import Database
 from tidecast_control.kit import cursor as cursors
+from tidecast_control.kit import rights
+from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.problems import invalid, not_found
 from tidecast_control.kit.schemas import Metadata
@@ -68,17 +70,21 @@ class ListQuery:
     count: bool = False
 
 
-async def one(db: Database, kind: Kind, name: str) -> tuple[Stored, Stamp]:
-    """One row, and when it was so. Raises `not_found`."""
-    found = await db.statements.rows(_ONE, kind.name, name)
+async def one(db: Database, kind: Kind, name: str, actor: Actor) -> tuple[Stored, Stamp]:
+    """One row that the caller sees, and when it was so. Raises `not_found`."""
+    shown, patterns = _shown(kind, actor)
+    sql = " AND ".join([_ONE, *shown])
+    found = await db.statements.rows(sql, kind.name, name, *patterns)
     if not found:
         raise not_found(kind.name, name)
     return Stored(*found[0][2:]), found[0][:2]
 
 
-async def page(db: Database, kind: Kind, query: ListQuery) -> bytes:
-    """One page of a kind: `Page`, as JSON."""
+async def page(db: Database, kind: Kind, query: ListQuery, actor: Actor) -> bytes:
+    """One page of what the caller sees of a kind: `Page`, as JSON."""
     where, told = _filters(kind, query)
+    shown, patterns = _shown(kind, actor)
+    where, told = where + shown, told + patterns
     total = None
     if query.count:
         counting = f"SELECT count(*) FROM resources WHERE {' AND '.join(where)}"
@@ -115,6 +121,14 @@ def _filters(kind: Kind, query: ListQuery) -> tuple[list[str], list[Any]]:
         )
         told += [key, value] if equals else [key]
     return where, told
+
+
+def _shown(kind: Kind, actor: Actor) -> tuple[list[str], list[Any]]:
+    """The condition of rows that a key with scopes sees, and its parameter."""
+    if actor.shown is None:
+        return [], []
+    by = rights.SHOWN_BY.get(kind.name, f"'{rights.EVERY_TOPIC}'")
+    return [f"{by} ~ ANY(%s::text[])"], [[rights.expression(each) for each in actor.shown]]
 
 
 def _beyond(field: str, down: bool) -> str:

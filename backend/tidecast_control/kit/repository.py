@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import delete, func, select, text
+from sqlalchemy import ARRAY, BindParameter, Text, delete, func, literal, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import Session, col
 
@@ -18,6 +18,7 @@ from tidecast_control.kit.models import (
     TopologyClock,
     utc_now,
 )
+from tidecast_control.kit.rights import expression
 
 CHANNEL = "tidecast_topology"
 
@@ -64,6 +65,11 @@ def count(session: Session, kind: str) -> int:
     """How many of a kind."""
     query = select(func.count()).select_from(ResourceRow).where(col(ResourceRow.kind) == kind)
     return int(session.execute(query).scalar_one())
+
+
+def patterns_of(shown: Iterable[str]) -> BindParameter[list[str]]:
+    """Patterns of topics as regular expressions, for `~ ANY`."""
+    return literal([expression(each) for each in shown], ARRAY(Text))
 
 
 # --- topology -------------------------------------------------------------------------------------

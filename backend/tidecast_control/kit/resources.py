@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from sqlmodel import Session
 
 from tidecast_control.audit import service as audit
-from tidecast_control.kit import repository
+from tidecast_control.kit import repository, rights
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.batch import batch_of
 from tidecast_control.kit.kind import Kind
@@ -79,6 +79,16 @@ def row_of(session: Session, kind: Kind, name: str, *, lock: bool = False) -> Re
     """One row. Raises `not_found`."""
     row = repository.find(session, kind.name, name, lock=lock)
     if row is None:
+        raise not_found(kind.name, name)
+    return row
+
+
+def shown_row(session: Session, kind: Kind, name: str, actor: Actor) -> ResourceRow:
+    """One row that the caller sees. Raises `not_found`."""
+    row = repository.find(session, kind.name, name)
+    if row is None or not all(
+        actor.sees(need.pattern) for need in rights.to_replace(kind.name, name, row.spec)
+    ):
         raise not_found(kind.name, name)
     return row
 
@@ -220,10 +230,11 @@ def put(
     precondition(etag(row))
     if row is None and not kind.can_create:
         raise not_found(kind.name, name)
+    needs = [*rights.of_resource(kind.name, name, body.spec.model_dump(mode="json"))]
+    if row is not None:
+        needs += rights.to_replace(kind.name, name, row.spec)
+    actor.need(f"{kind.rights}:write", *needs)  # first: other problems tell what there is
     new = _checked(session, kind, name, body, row)
-    for spec in (new["spec"], row.spec if row is not None else None):
-        if spec is not None:
-            actor.need(f"{kind.rights}:write", kind.topic_of(name, spec))
     old = _document(row) if row is not None else None
     changes = _changes(kind, old, new if old is not None else _told(body))
     action: Any = "create" if old is None else "update" if changes else "none"
@@ -326,7 +337,7 @@ def delete(
     """Delete a resource. Raises `protected`, `in_use`, `not_found`."""
     row = row_of(session, kind, name, lock=not dry_run)
     precondition(etag(row))
-    actor.need(f"{kind.rights}:write", kind.topic_of(name, row.spec))
+    actor.need(f"{kind.rights}:write", *rights.to_replace(kind.name, name, row.spec))
     uses = kind.uses(session, row)
     plan = Plan(
         dry_run=dry_run, kind=kind.name, name=name, action="delete", impact=kind.delete_impact,

@@ -8,6 +8,7 @@ from typing import Any
 from sqlmodel import Session
 
 from tidecast.config.topology import matches
+from tidecast_control.auth import accounts
 from tidecast_control.auth import repository as auth_repository
 from tidecast_control.faults.service import is_over
 from tidecast_control.kit import repository
@@ -100,11 +101,11 @@ def _keys(session: Session) -> list[dict[str, Any]]:
     """Keys of clients for engines to check tokens with: hashes and scopes, never a secret."""
     now = utc_now()
     return [
-        {"id": row.id, "name": row.name, "sha256": row.digest, "scopes": row.scopes}
+        {"id": row.id, "name": row.name, "sha256": row.digest, "scopes": scopes}
         | ({"expires": row.expires_at.isoformat()} if row.expires_at is not None else {})
         for row in auth_repository.keys(session)
-        if row.revoked_at is None and row.scopes
-        and (row.expires_at is None or row.expires_at > now)
+        if row.revoked_at is None and (row.expires_at is None or row.expires_at > now)
+        and (scopes := accounts.scopes_at_engines(row.role, row.scopes))
     ]  # fmt: skip
 
 

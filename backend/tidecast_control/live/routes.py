@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path, WebSocket
 
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.http import Ctx, needs, problem_responses
+from tidecast_control.kit.rights import EVERY_TOPIC
 from tidecast_control.kit.schemas import NAME_PATTERN
 from tidecast_control.live import socket
 from tidecast_control.live.schemas import (
@@ -37,14 +38,14 @@ async def _once(ctx: Any, channel: str) -> Any:
 @router.get("/live/overview", responses=ANSWERS)
 async def live_overview(ctx: Ctx, actor: READER) -> Overview:
     """Channel `overview`, once."""
-    del actor
+    actor.need_shown(EVERY_TOPIC)
     return Overview.model_validate(await _once(ctx, "overview"))
 
 
 @router.get("/live/topics", responses=ANSWERS)
 async def live_topics(ctx: Ctx, actor: READER) -> TopicsLive:
     """Channel `topics`, once."""
-    del actor
+    actor.need_shown(EVERY_TOPIC)
     return TopicsLive.model_validate(await _once(ctx, "topics"))
 
 
@@ -55,42 +56,42 @@ async def live_topic(
     name: Annotated[str, Path(min_length=1, max_length=200, pattern=NAME_PATTERN)],
 ) -> TopicDetail:
     """Channel `topic:NAME`, once."""
-    del actor
+    actor.need_shown(name)
     return TopicDetail.model_validate(await _once(ctx, f"topic:{name}"))
 
 
 @router.get("/live/flow", responses=ANSWERS)
 async def live_flow(ctx: Ctx, actor: READER) -> Flow:
     """Channel `flow`, once."""
-    del actor
+    actor.need_shown(EVERY_TOPIC)
     return Flow.model_validate(await _once(ctx, "flow"))
 
 
 @router.get("/live/reliability", responses=ANSWERS)
 async def live_reliability(ctx: Ctx, actor: READER) -> Reliability:
     """Channel `reliability`, once."""
-    del actor
+    actor.need_shown(EVERY_TOPIC)
     return Reliability.model_validate(await _once(ctx, "reliability"))
 
 
 @router.get("/live/subscriptions", responses=ANSWERS)
 async def live_subscriptions(ctx: Ctx, actor: READER) -> SubscriptionsLive:
     """Channel `subscriptions`, once."""
-    del actor
+    actor.need_shown(EVERY_TOPIC)
     return SubscriptionsLive.model_validate(await _once(ctx, "subscriptions"))
 
 
 @router.get("/live/queues", responses=ANSWERS)
 async def live_queues(ctx: Ctx, actor: READER) -> QueuesLive:
     """Channel `queues`, once."""
-    del actor
+    actor.need_shown(EVERY_TOPIC)
     return QueuesLive.model_validate(await _once(ctx, "queues"))
 
 
 @router.get("/live/nodes", responses=ANSWERS)
 async def live_nodes(ctx: Ctx, actor: READER) -> NodesLive:
     """Channel `nodes`, once."""
-    del actor
+    actor.need_shown(EVERY_TOPIC)
     return NodesLive.model_validate(await _once(ctx, "nodes"))
 
 

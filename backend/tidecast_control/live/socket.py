@@ -14,6 +14,7 @@ from tidecast_control.context import Context
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.http import actor_of, checked
 from tidecast_control.kit.problems import CATALOGUE, ProblemError
+from tidecast_control.kit.rights import EVERY_TOPIC, Need
 from tidecast_control.live.feed import Channel, encode
 from tidecast_control.live.patch import combined
 from tidecast_control.live.rates import Json
@@ -107,7 +108,8 @@ class Viewer:
             raise ProblemError("not_found", f"no channel {name!r}")
         if kind == "audit":
             self._actor.need("audit:read")
-        if kind == "messages" and not self._actor.may("messages:read", rest):
+        self._actor.need_shown(rest if kind in ("messages", "topic") else EVERY_TOPIC)
+        if kind == "messages" and not self._actor.may("messages:read", Need("read_payloads", rest)):
             return f"{name}#withheld"
         return name
 

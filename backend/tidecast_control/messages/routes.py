@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
 
+from tidecast_control.kit import rights
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.http import (
     Ctx,
@@ -55,7 +56,7 @@ async def publish_message(
     dry_run: DryRun = False,
 ) -> Any:
     """Publish one message."""
-    actor.need("messages:publish", name)
+    actor.need("messages:publish", *rights.to_publish(name))
     if dry_run:
         return as_json(await service.planned(ctx.db, ctx.hub, name, body))
 

@@ -12,6 +12,7 @@ from tidecast_control.db import Database
 from tidecast_control.kit import repository, resources
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.problems import invalid, not_found
+from tidecast_control.kit.rights import Need
 from tidecast_control.kit.schemas import Plan
 from tidecast_control.link.hub import Hub
 from tidecast_control.messages.decode import shown_message
@@ -44,9 +45,10 @@ async def _must_exist(db: Database, topic: str) -> None:
 
 async def browse(db: Database, hub: Hub, wanted: Browse, actor: Actor) -> BrowsePage:
     """Messages found. Without the right to payloads, none is shown, nor searched."""
-    withheld = not actor.may("messages:read", wanted.topic)
+    actor.need_shown(wanted.topic)
+    withheld = not actor.may("messages:read", Need("read_payloads", wanted.topic))
     if withheld and wanted.q:
-        actor.need("messages:read", wanted.topic)
+        actor.need("messages:read", Need("read_payloads", wanted.topic))
     await _must_exist(db, wanted.topic)
     args = {key: value for key, value in asdict(wanted).items() if value is not None}
     answer = await hub.ask(wanted.node, "browse", args)

@@ -118,7 +118,8 @@ def enrolments(session: Session) -> list[Enrolment]:
 def enrol(
     session: Session, body: EnrolmentInput, actor: Actor, *, dry_run: bool = False
 ) -> EnrolmentSecret | Plan:
-    """A new token; its secret is shown once. Raises `conflict`."""
+    """A new token; its secret is shown once. Raises `conflict`, `denied`."""
+    actor.need_to_grant("an enrolment", "admin", None)  # engines get every topic
     if repository.enrolment_by_name(session, body.name) is not None:
         raise ProblemError("conflict", f"an enrolment {body.name!r} exists already")
     if dry_run:

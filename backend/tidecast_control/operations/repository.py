@@ -2,15 +2,43 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Select, any_, case, func, select
 from sqlmodel import Session, col
 
+from tidecast_control.kit.models import ResourceRow
+from tidecast_control.kit.repository import patterns_of
 from tidecast_control.operations.models import OperationRow
 
 
-def newest(session: Session, limit: int, name: str) -> list[OperationRow]:
-    """Newest first, of one thing or of all."""
+def _shown(shown: Sequence[str] | None) -> Select[OperationRow]:
+    """Operations on topics that are covered; on subscriptions by what they read today."""
     query = select(OperationRow)
+    if shown is None:
+        return query
+    reads = select(col(ResourceRow.spec)["topic"].astext).where(
+        col(ResourceRow.kind) == "subscription", col(ResourceRow.name) == col(OperationRow.name)
+    )
+    topic: Any = case(
+        (col(OperationRow.kind) == "subscription", reads.scalar_subquery()),
+        else_=func.regexp_replace(col(OperationRow.name), ":[0-9]+$", ""),
+    )
+    return query.where(topic.op("~")(any_(patterns_of(shown))))
+
+
+def one(session: Session, operation_id: str, shown: Sequence[str] | None) -> OperationRow | None:
+    """One operation, if it is shown."""
+    query = _shown(shown).where(col(OperationRow.id) == operation_id)
+    return session.execute(query).scalar_one_or_none()
+
+
+def newest(
+    session: Session, limit: int, name: str, shown: Sequence[str] | None
+) -> list[OperationRow]:
+    """Newest first, of one thing or of all. ``shown``: patterns of topics; None: all."""
+    query = _shown(shown)
     if name:
         query = query.where(col(OperationRow.name) == name)
     query = query.order_by(col(OperationRow.created_at).desc(), col(OperationRow.id))

@@ -30,8 +30,7 @@ async def list_operations(
     name: Annotated[str, Query(max_length=210, pattern=r"^[^\x00]*$")] = "",
 ) -> Page[Operation]:
     """Operations, newest first."""
-    del actor
-    return await service.listed(ctx.db, limit, name)
+    return await service.listed(ctx.db, limit, name, actor)
 
 
 @router.get("/operations/{operation_id}", responses=problem_responses(404))
@@ -41,8 +40,7 @@ async def get_operation(
     actor: Annotated[Actor, needs("operations:read")],
 ) -> Operation:
     """One operation."""
-    del actor
-    return await service.one(ctx.db, operation_id)
+    return await service.one(ctx.db, operation_id, actor)
 
 
 Confirm = Annotated[

@@ -15,6 +15,7 @@ from tidecast_control.audit import service as audit
 from tidecast_control.db import Database
 from tidecast_control.kinds import KINDS
 from tidecast_control.kit import repository as resources_repository
+from tidecast_control.kit import rights
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.problems import ProblemError, not_found
@@ -36,23 +37,23 @@ class Wanted:
     dry_run: bool
 
 
-async def listed(db: Database, limit: int, name: str) -> Page[Operation]:
-    """Newest first."""
+async def listed(db: Database, limit: int, name: str, actor: Actor) -> Page[Operation]:
+    """Newest first, of topics that the caller sees."""
 
     def read() -> Page[Operation]:
         with db.begin() as session:
-            rows = repository.newest(session, limit, name)
+            rows = repository.newest(session, limit, name, actor.shown)
             return Page(items=[Operation.model_validate(row) for row in rows])
 
     return await asyncio.to_thread(read)
 
 
-async def one(db: Database, operation_id: str) -> Operation:
-    """One operation. Raises `not_found`."""
+async def one(db: Database, operation_id: str, actor: Actor) -> Operation:
+    """One operation that the caller sees. Raises `not_found`."""
 
     def read() -> Operation:
         with db.begin() as session:
-            row = session.get(OperationRow, operation_id)
+            row = repository.one(session, operation_id, actor.shown)
             if row is None:
                 raise not_found("operation", operation_id)
             return Operation.model_validate(row)
@@ -115,17 +116,13 @@ def _check(session: Session, wanted: Wanted, actor: Actor) -> dict[str, Any]:
         row = resources_repository.find(session, wanted.kind, wanted.name)
         if row is None:
             raise not_found(wanted.kind, wanted.name)
-        topic = KINDS[wanted.kind].topic_of(wanted.name, row.spec) or wanted.name
+        topic = row.spec["topic"] if wanted.kind == "subscription" else wanted.name
+    needs = rights.of_operation(wanted.action, wanted.kind, topic, wanted.request)
+    actor.need("queues:write" if wanted.action == "purge" else "operations:write", *needs)
     if wanted.kind != "subscription" and row.spec.get("mode") != "durable":
         raise ProblemError("conflict", f"topic {topic} is live: only durable topics have queues")
-    if wanted.action == "purge":
-        actor.need("queues:write", topic)
-        if row.deletion_protection:
-            raise ProblemError("protected", f"topic {topic} has deletion_protection")
-    else:
-        actor.need("topics:write" if wanted.kind == "topic" else "subscriptions:write", topic)
-    if wanted.request.get("to"):
-        actor.need("messages:publish", wanted.request["to"])
+    if wanted.action == "purge" and row.deletion_protection:
+        raise ProblemError("protected", f"topic {topic} has deletion_protection")
     if wanted.kind == "subscription":
         return {"pattern": topic}
     return {"topic": topic, **({"queue": int(number)} if wanted.kind == "queue" else {})}

@@ -74,8 +74,7 @@ def list_pipeline_runs(
     limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = LIMIT_DEFAULT,
 ) -> Page[PipelineRun]:
     """Runs of a pipeline, newest first; the last hundred are kept."""
-    del actor
-    return Page(items=service.runs(session, name, limit))
+    return Page(items=service.runs(session, name, limit, actor))
 
 
 @router.get("/pipelines/{name}/runs/{run_id}/log", responses=problem_responses(404))
@@ -83,16 +82,14 @@ def get_pipeline_log(
     ctx: Ctx, session: Db, name: PipelineName, run_id: RunId, actor: Reader
 ) -> PipelineLog:
     """The end of what a run wrote, also while it runs."""
-    del actor
-    found = service.log_of(session, name, run_id)
+    found = service.log_of(session, name, run_id, actor)
     return ctx.runner.log_of(run_id) or found
 
 
 @router.get("/capacity", responses=problem_responses())
 def get_capacity(session: Db, actor: Reader) -> Capacity:
     """What the newest capacity report recommends."""
-    del actor
-    return service.capacity(session)
+    return service.capacity(session, actor)
 
 
 @router.post("/capacity/{name}/apply", response_model=Topic | Plan,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
 from pydantic import ValidationError
 from sqlmodel import Session
@@ -13,11 +12,12 @@ from sqlmodel import Session
 from tidecast.config.topology import is_pattern
 from tidecast_control.audit import service as audit
 from tidecast_control.kit import repository as resources_repository
-from tidecast_control.kit import resources
+from tidecast_control.kit import resources, rights
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row, utc_now
 from tidecast_control.kit.problems import ProblemError, not_found
+from tidecast_control.kit.rights import Need
 from tidecast_control.kit.schemas import MergePatch, Plan, ProblemItem, Status
 from tidecast_control.live.world import World
 from tidecast_control.pipelines import repository
@@ -95,10 +95,6 @@ def _uses(session: Session, row: ResourceRow) -> list[str]:
     return ["it runs: stop it first"] if repository.open_run(session, row.name) else []
 
 
-def _topic_of(_name: str, spec: Mapping[str, Any]) -> str | None:
-    return spec["topic"] or None
-
-
 KIND = Kind(
     name="pipeline",
     path="pipelines",
@@ -115,7 +111,6 @@ KIND = Kind(
     learn=repository.newest,
     keeps=False,
     status=_status,
-    topic_of=_topic_of,
 )
 
 
@@ -136,9 +131,7 @@ def queue(session: Session, row: ResourceRow, place: Place, trigger: str, by: st
 def start(session: Session, name: str, place: Place, actor: Actor) -> PipelineRun:
     """Queue a run now. Raises `conflict` when one waits or runs."""
     row = resources.row_of(session, KIND, name, lock=True)
-    actor.need("pipelines:write", _topic_of(name, row.spec))
-    if row.spec["job"] == "replay":
-        actor.need("messages:publish", row.spec["topic"])
+    actor.need("pipelines:write", *rights.of_resource(KIND.name, name, row.spec))
     if repository.open_run(session, name) is not None:
         raise ProblemError("conflict", f"pipeline {name} waits or runs already")
     queue(session, row, place, "user", actor.name)
@@ -151,7 +144,7 @@ def start(session: Session, name: str, place: Place, actor: Actor) -> PipelineRu
 def stop(session: Session, name: str, actor: Actor) -> PipelineRun:
     """End the run that waits; one that runs is ended by the runner. Raises `conflict`."""
     row = resources.row_of(session, KIND, name)
-    actor.need("pipelines:write", _topic_of(name, row.spec))
+    actor.need("pipelines:write", *rights.to_replace(KIND.name, name, row.spec))
     run = repository.open_run(session, name, lock=True)
     if run is None:
         raise ProblemError("conflict", f"pipeline {name} does not run")
@@ -173,14 +166,15 @@ def plan_of_run(run: PipelineRun, before: str | None) -> Plan:
     return resources.plan_of("pipeline_run", run.pipeline, was, after, dry_run=True)
 
 
-def runs(session: Session, name: str, limit: int) -> list[PipelineRun]:
+def runs(session: Session, name: str, limit: int, actor: Actor) -> list[PipelineRun]:
     """Newest first. Raises `not_found`."""
-    resources.row_of(session, KIND, name)
+    resources.shown_row(session, KIND, name, actor)
     return [run_view(row) for row in repository.runs(session, name, limit)]
 
 
-def log_of(session: Session, name: str, run: str) -> PipelineLog:
+def log_of(session: Session, name: str, run: str, actor: Actor) -> PipelineLog:
     """What a finished run wrote. Raises `not_found`."""
+    resources.shown_row(session, KIND, name, actor)
     row = session.get(PipelineRunRow, run)
     if row is None or row.pipeline != name:
         raise not_found("pipeline run", run)
@@ -191,23 +185,26 @@ def log_of(session: Session, name: str, run: str) -> PipelineLog:
 # --- capacity -------------------------------------------------------------------------------------
 
 
-def capacity(session: Session) -> Capacity:
-    """What the newest capacity report recommends."""
+def capacity(session: Session, actor: Actor) -> Capacity:
+    """What the newest capacity report recommends, for topics that the caller sees."""
     row = repository.newest_report(session, "capacity")
     if row is None:
         return Capacity(mend="start a pipeline with the job `capacity`; it reads the rollups")
     items = []
     for each in row.report.get("advice", []) if isinstance(row.report, dict) else []:
         try:
-            items.append(CapacityAdvice.model_validate(each))
+            advice = CapacityAdvice.model_validate(each)
         except ValidationError:
             continue  # internal topics have names that nobody may change
+        if actor.sees(advice.topic):
+            items.append(advice)
     return Capacity(run=row.id, made_at=row.finished_at, items=items)
 
 
 def apply_advice(session: Session, topic: str, actor: Actor, *, dry_run: bool) -> resources.Outcome:
     """Give a topic what is recommended. Raises `not_found`."""
-    found = next((each for each in capacity(session).items if each.topic == topic), None)
+    actor.need("topics:write", Need("manage", topic))
+    found = next((each for each in capacity(session, actor).items if each.topic == topic), None)
     if found is None:
         raise not_found("recommendation for topic", topic)
     if resources_repository.find(session, "topic", topic) is None:

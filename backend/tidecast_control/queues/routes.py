@@ -25,12 +25,10 @@ def list_queues(
     cursor: Annotated[str | None, Query(max_length=1000)] = None,
 ) -> Page[Queue]:
     """The queues of all durable topics, or of one."""
-    del actor
-    return service.page(session, topic, limit, cursor)
+    return service.page(session, topic, limit, cursor, actor)
 
 
 @router.get("/queues/{name}", responses=problem_responses(404), dependencies=[Depends(fresh)])
 def get_queue(session: Db, name: QueueName, actor: Annotated[Actor, needs("queues:read")]) -> Queue:
     """One queue, as TOPIC:NUMBER."""
-    del actor
-    return service.get(session, name)
+    return service.get(session, name, actor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlmodel import Session
 
 from tidecast_control.kit import cursor as cursors
+from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.problems import invalid, not_found
 from tidecast_control.kit.schemas import Page
 from tidecast_control.live.seen import world_of
@@ -13,8 +14,8 @@ from tidecast_control.queues import repository
 from tidecast_control.queues.schemas import Queue
 
 
-def page(session: Session, topic: str, limit: int, cursor: str | None) -> Page[Queue]:
-    """Queues by topic and number."""
+def page(session: Session, topic: str, limit: int, cursor: str | None, actor: Actor) -> Page[Queue]:
+    """Queues of topics that the caller sees, by topic and number."""
     world = world_of(session)
     after_topic, after_number = "", -1
     if cursor:
@@ -24,6 +25,8 @@ def page(session: Session, topic: str, limit: int, cursor: str | None) -> Page[Q
         after_topic, after_number = name, value
     found: list[Queue] = []
     for name, count in _topics(session, world, topic, after_topic):
+        if not actor.sees(name):
+            continue
         first = after_number + 1 if name == after_topic else 0
         found += [_queue(world, name, n) for n in range(first, count)][: limit + 1 - len(found)]
         if len(found) > limit:
@@ -35,12 +38,12 @@ def page(session: Session, topic: str, limit: int, cursor: str | None) -> Page[Q
     return Page(items=found, next_cursor=following)
 
 
-def get(session: Session, name: str) -> Queue:
-    """One queue. Raises `not_found`."""
+def get(session: Session, name: str, actor: Actor) -> Queue:
+    """One queue of a topic that the caller sees. Raises `not_found`."""
     topic, _, number = name.rpartition(":")
     world = world_of(session)
     for known, count in _topics(session, world, topic, ""):
-        if known == topic and int(number) < count:
+        if known == topic and int(number) < count and actor.sees(topic):
             return _queue(world, topic, int(number))
     raise not_found("queue", name)
 

@@ -25,5 +25,5 @@ def get_effective_rates(
     ] = "",
 ) -> EffectiveRates:
     """What limits a topic of this name, where that came from, and what else would."""
-    del actor
+    actor.need_shown(name)
     return service.effective_rates(session, name, node)

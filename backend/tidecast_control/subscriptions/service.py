@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from sqlmodel import Session
@@ -22,11 +22,6 @@ from tidecast_control.subscriptions.schemas import (
     SubscriptionSpec,
     SubscriptionStatus,
 )
-
-
-def topic_of(_name: str, spec: Mapping[str, Any]) -> str:
-    """The topic or pattern that a subscription reads."""
-    return str(spec["topic"])
 
 
 def _check(
@@ -104,6 +99,5 @@ KIND = Kind(
     check=_check,
     learn=applied.connected,
     status=_status,
-    topic_of=topic_of,
     measured=True,
 )

@@ -65,7 +65,7 @@ def health_ready(ctx: Ctx, response: Response) -> Health:
 async def metrics(request: Request, ctx: Ctx) -> Response:
     """For Prometheus, in its text format. From this machine without a key, else with one."""
     if not _is_near(request, ctx):
-        checked(await actor_of(request, ctx)).need("system:read")
+        checked(await actor_of(request, ctx)).need("metrics:read")
     samples = await ctx.hub.samples()
     facts = await run_in_threadpool(read_facts, ctx.db)
     return Response(text(samples, facts, ctx.feed.watchers), media_type=CONTENT_TYPE)

@@ -14,7 +14,7 @@ from tidecast.config.topology import (
     topic_name_problem,
 )
 from tidecast_control.kit import applied, repository
-from tidecast_control.kit.kind import Kind, own_name
+from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row
 from tidecast_control.kit.schemas import Condition, ProblemItem, Status
 from tidecast_control.live.world import World
@@ -162,6 +162,5 @@ KIND = Kind(
     uses=_uses,
     learn=_learn,
     status=_status,
-    topic_of=own_name,
     number_of=_wire_id,
 )  # fmt: skip

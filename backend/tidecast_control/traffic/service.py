@@ -62,7 +62,6 @@ KIND = Kind(
     check=_check,
     learn=applied.connected,
     status=_status,
-    topic_of=topic_of,
 )
 
 

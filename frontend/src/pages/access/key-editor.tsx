@@ -35,9 +35,11 @@ export function KeyEditor({ onClose }: { onClose: () => void }) {
     role,
     description,
     scopes: scopes.map(({ pattern, rights }) => ({ pattern, rights })),
+    ...(role === "admin" ? { scopes: [] } : {}),
     ...(days === "never" ? {} : { expires_s: Number(days) * 86_400 }),
   });
-  const ready = isName(name) && scopes.every((one) => one.pattern && one.rights.length > 0);
+  const ready =
+    isName(name) && body.scopes?.every((one) => one.pattern && one.rights.length > 0) === true;
   const make = async () => {
     const made = await act(() => http.POST("/api/v1/keys", { body }).then(bodyOf));
     if (made && "secret" in made) setSecret(made.secret);
@@ -90,7 +92,7 @@ export function KeyEditor({ onClose }: { onClose: () => void }) {
         ]}
       />
       <TextField label="Description" value={description} onChange={setDescription} />
-      <fieldset className="col-span-full flex flex-col gap-2">
+      <fieldset className="col-span-full flex flex-col gap-2" hidden={role === "admin"}>
         <legend className="mb-1 font-medium text-xs">Rights on topics</legend>
         {scopes.map((scope, index) => (
           <div
