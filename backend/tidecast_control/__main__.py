@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from tidecast.config.topology import write_atomically
+from tidecast.disk import write_atomically
 from tidecast.errors import Conflict, TidecastError
 from tidecast_control.first_run import Secrets
 from tidecast_control.server import make_server

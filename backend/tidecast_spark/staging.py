@@ -23,7 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidecast.log.files import sync_directory
+from tidecast.disk import sync_directory
 
 STAGED_SCHEMA = pa.schema(
     [

@@ -37,7 +37,7 @@ class Moved(Pair):
         first = self.publisher(producer="billing")
         first.publish(b"1", key=b"k", ack="durable")
         kept = self.a.engine.durable.topics["orders"]
-        kept.logs[1].state.faults[F_ERRNO] = FULL
+        kept.logs[1].state.disk[F_ERRNO] = FULL
         for payload in MESSAGES[1:]:
             first.publish(payload, key=payload)
         topics = self.a.engine.durable.runtime.state.topics

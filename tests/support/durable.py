@@ -7,6 +7,7 @@ anybody. The clients then lose their engine and find the next one, as the keeper
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -17,7 +18,9 @@ from typing import Any
 import numpy as np
 
 from tests.support.logs import blocks
+from tests.support.power import Disk, installed
 from tidecast.client.blocking import Connection, Publisher
+from tidecast.client.core import connection as connections
 from tidecast.config.topology import Topology, topology_from, with_identity
 from tidecast.embedded import EmbeddedLink
 from tidecast.log import batch as bt
@@ -47,6 +50,9 @@ class Link(EmbeddedLink):
 
 class Platform:
     """See module. ``now_ns`` moves by `run`: 1 ms a cycle."""
+
+    disk: Disk
+    """Under the data directory, in a `powered` one."""
 
     def __init__(self, directory: Path, **topic: Any) -> None:
         self.directory = directory
@@ -93,6 +99,22 @@ class Platform:
             connection._keeper = threading.current_thread()  # `restart` does what it would do
             connection._engine_lost("crashed")
 
+    def lose_power(self, share: float | None = None) -> None:
+        """The machine is gone: all processes, shared memory, and what was not on the device.
+
+        ``share``: see `Disk.lose_power`.
+        """
+        self.crash()
+        self.forget_clients()
+        shutil.rmtree(self.node.directory, ignore_errors=True)  # any engine clears what is dead
+        self.disk.lose_power(share)
+
+    def forget_clients(self) -> None:
+        """They died, too."""
+        for connection in self.connections:
+            connections._open.discard(connection)
+        self.connections.clear()
+
     def restart(self) -> None:
         """Start the next engine; clients find it."""
         self.start()
@@ -119,7 +141,7 @@ class Platform:
     @property
     def faults(self) -> list[np.ndarray]:
         """Fault tables of the queues' logs."""
-        return [log.state.faults for log in self.topic.logs]
+        return [log.state.disk for log in self.topic.logs]
 
     def counters(self) -> dict[str, int]:
         """The counters of all queues, added."""
@@ -145,6 +167,23 @@ def platform(**topic: Any) -> Iterator[Platform]:
         try:
             yield one
         finally:
+            one.stop()
+
+
+@contextmanager
+def powered(seed: int = 0, **topic: Any) -> Iterator[Platform]:
+    """A platform on a disk that may lose its power."""
+    with (
+        tempfile.TemporaryDirectory(prefix="tc-") as directory,
+        installed(Disk(Path(directory), seed)) as disk,
+    ):
+        one = Platform(Path(directory), **topic)
+        one.disk = disk
+        try:
+            yield one
+        finally:
+            disk.release_syncs()
+            disk.failing = None
             one.stop()
 
 

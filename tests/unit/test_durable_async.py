@@ -36,12 +36,12 @@ def test_acks_and_receipts_are_awaited(tmp_path: Path) -> None:
         assert result.ok
         topic = link.node.durable.topics["orders"]
         assert [seq for *_, seq in rows_of(topic)] == list(range(1, 1201))
-        topic.logs[0].state.faults[F_ERRNO] = 28
+        topic.logs[0].state.disk[F_ERRNO] = 28
         with pytest.raises(Timeout, match="message 1201 is not durable"):
             await publisher.publish(b"full", ack="durable", timeout=0.05)
         result = await publisher.publish_batch([b"y"], ack="durable", timeout=0.05)
         assert isinstance(result.error, Timeout)
-        topic.logs[0].state.faults[F_ERRNO] = 0
+        topic.logs[0].state.disk[F_ERRNO] = 0
         assert await publisher.wait_durable(timeout=30.0) == 1202
         await client.close()
 

@@ -283,7 +283,7 @@ def test_a_foreign_segment_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
 def test_a_full_disk_corrupts_nothing_and_appending_goes_on(tmp_path: Path, code: int) -> None:
     log = filled(tmp_path, 5)
-    faults = log.state.faults
+    faults = log.state.disk
     for room in (0, 1, 71, 72, 102):
         faults[F_ERRNO], faults[F_ROOM_BYTES] = code, room
         with pytest.raises(StorageError) as refused:
@@ -291,7 +291,7 @@ def test_a_full_disk_corrupts_nothing_and_appending_goes_on(tmp_path: Path, code
         assert (refused.value.errno, refused.value.retryable) == (code, True)
         assert log.next_token == 15
     assert faults[F_FAILED] == 5
-    faults[:] = 0
+    faults[F_ERRNO] = 0
     put(log, b"ok")
     assert read_all(log) == [*expected(5), (15, b"ok")]
     log.close()
@@ -300,7 +300,7 @@ def test_a_full_disk_corrupts_nothing_and_appending_goes_on(tmp_path: Path, code
 
 def test_what_a_refused_write_left_is_torn_off(tmp_path: Path) -> None:
     log = filled(tmp_path, 5)
-    log.state.faults[F_ERRNO], log.state.faults[F_ROOM_BYTES] = errno.ENOSPC, 90
+    log.state.disk[F_ERRNO], log.state.disk[F_ROOM_BYTES] = errno.ENOSPC, 90
     with pytest.raises(StorageError):
         put(log, b"refused" * 10)
     log.close()
@@ -313,11 +313,11 @@ def test_a_sync_that_fails_makes_nothing_durable(tmp_path: Path) -> None:
     log = filled(tmp_path, 5, fsync="batch")
     assert (log.next_token, log.durable_token) == (15, 0)
     assert read_all(log) == [], "with policy batch, readers see what is synced"
-    log.state.faults[F_SYNC_ERRNO] = errno.EIO
+    log.state.disk[F_SYNC_ERRNO] = errno.EIO
     with pytest.raises(StorageError):
         log.sync()
     assert log.durable_token == 0
-    log.state.faults[:] = 0
+    log.state.disk[F_SYNC_ERRNO] = 0
     assert log.sync() == 15
     assert read_all(log) == expected(5)
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tidecast.disk import sync_directory
 from tidecast.errors import ConfigError, Conflict
-from tidecast.log.files import sync_directory
 from tidecast_spark.options import Positions
 from tidecast_spark.staging import write_durably
 

@@ -6,13 +6,11 @@ Sizes may be written ``4MiB`` in YAML. Every problem in a file is named at once,
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import ipaddress
 import os
 import re
 import socket
-import tempfile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,6 +22,7 @@ from tidecast.config.check import build, owner_problems, raise_problems, shown
 from tidecast.config.leases import LeaseConfig
 from tidecast.config.telemetry import TelemetryConfig
 from tidecast.config.yaml import dump_yaml, parse_yaml
+from tidecast.disk import write_atomically
 from tidecast.errors import ConfigError, Conflict, NotFound
 from tidecast.layout.packet import NAME_BYTES_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN
 from tidecast.layout.ring import SLOTS_MAX
@@ -570,21 +569,6 @@ def save_topology(topology: Topology, path: Path) -> None:
         write_atomically(path, text.encode())
     except OSError as problem:
         raise ConfigError(f"{path}: cannot be written: {problem.strerror}") from None
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Readers see the old file or the new one, never half of it. Mode 0600. Raises OSError."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            Path(temporary).unlink()
-        raise
 
 
 def _default_transports() -> list[TransportConfig]:

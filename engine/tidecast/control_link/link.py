@@ -24,10 +24,10 @@ import msgspec
 
 import tidecast
 from tidecast.config.store import TopologyStore
-from tidecast.config.topology import write_atomically
 from tidecast.control_link.apply import Applier
 from tidecast.control_link.commands import Commands
 from tidecast.control_link.leases import LinkLeases
+from tidecast.disk import write_atomically
 from tidecast.errors import AuthError, ConfigError, TidecastError
 from tidecast.telemetry.queues import Times
 from tidecast.telemetry.views import sample

@@ -32,8 +32,8 @@ from tidecast.config.topology import (
     save_topology,
     topology_path,
     with_identity,
-    write_atomically,
 )
+from tidecast.disk import write_atomically
 from tidecast.engine.admission import AdmissionServer
 from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, TidecastError
 from tidecast.node.access.rights import Guard

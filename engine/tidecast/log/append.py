@@ -62,7 +62,7 @@ def put_index_entry(L, token, position, time_ns):
     whole = (end - lay.SEGMENT_HEADER_BYTES) // lay.INDEX_ENTRY_BYTES * lay.INDEX_ENTRY_BYTES
     return pwrite_all(
         L.w[L_INDEX_FD], L.entry, 0, lay.INDEX_ENTRY_BYTES,
-        lay.SEGMENT_HEADER_BYTES + max(whole, 0), L.faults,
+        lay.SEGMENT_HEADER_BYTES + max(whole, 0), L.disk,
     )  # fmt: skip
 
 
@@ -97,7 +97,7 @@ def append_run(L, buffer, at, end):
     position = W[L_POSITION]
     if position > lay.SEGMENT_HEADER_BYTES and position + n > W[L_SEGMENT_BYTES]:
         return ROLL
-    status = pwrite_all(W[L_FD], buffer, at, n, position, L.faults)
+    status = pwrite_all(W[L_FD], buffer, at, n, position, L.disk)
     if status == 0:
         status = _index_run(L, buffer, at, end)
     if status < 0:
@@ -124,6 +124,12 @@ def append_sealed(words, buffer, n):
 
 
 @kernel
+def sync_file(words, fd):
+    """Sync a file that is to be a log's active segment: 0 or ``-errno``."""
+    return fdatasync(fd, _log_of(words).disk)
+
+
+@kernel
 def sync_active(words):
     """Sync the active segment; what was appended before is durable. 0 or ``-errno``.
 
@@ -134,7 +140,7 @@ def sync_active(words):
     if token == L.w[L_DURABLE_TOKEN]:
         return 0
     position = L.w[L_POSITION]  # of this token or of a later one
-    status = fdatasync(L.w[L_FD], L.faults)
+    status = fdatasync(L.w[L_FD], L.disk)
     if status < 0:
         return status
     L.w[L_SYNCS] += 1

@@ -48,6 +48,11 @@ def index_name(base_token: int) -> str:
     return f"{base_token:020d}.index"
 
 
+def unsynced_name(base_token: int) -> str:
+    """File that is there while a segment holds bytes of which a sync failed."""
+    return f"{base_token:020d}.unsynced"
+
+
 def snapshot_name(base_token: int) -> str:
     """File name of what is known of its producers when the segment begins."""
     return f"{base_token:020d}.producers"
@@ -115,12 +120,3 @@ def read_index(path: Path, tail: int = 0) -> np.ndarray:
             break
         found.append(struct.unpack("<qqq", entry))
     return np.array(found, dtype=np.int64).reshape(-1, 3)
-
-
-def sync_directory(directory: Path) -> None:
-    """Wait until names made or removed in a directory are on the device."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -12,10 +12,10 @@ import os
 import struct
 from pathlib import Path
 
-from tidecast.config.topology import write_atomically
+from tidecast.disk import sync_directory, write_atomically
 from tidecast.errors import CorruptLog
 from tidecast.layout import segment as lay
-from tidecast.log.files import checksum, sync_directory
+from tidecast.log.files import checksum
 
 GRANTS_NAME = "grants.log"
 REPLACED_MAX = 1024
@@ -31,6 +31,7 @@ class GrantLog:
         self.path = directory / GRANTS_NAME
         self._bytes = 0
         self._kept = 0
+        self._suspect = False
 
     def load(self) -> bytes:
         """All grants, the newest last. A torn one at the end was never told. Raises CorruptLog."""
@@ -51,19 +52,28 @@ class GrantLog:
 
     def append(self, grant: bytes) -> None:
         """One more; on disk when this returns. Raises OSError, and then it is not there."""
+        record = grant + _CRC.pack(checksum(grant))
+        if self._suspect:  # a sync failed: bytes in the same blocks may never be stored
+            write_atomically(self.path, self.path.read_bytes()[: self._bytes] + record)
+            self._suspect = False
+        else:
+            self._append(record)
+        self._bytes += _RECORD_BYTES
+
+    def _append(self, record: bytes) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
         fd = os.open(self.path, flags, 0o600)
         try:
             os.ftruncate(fd, self._bytes)  # what a failed write left
-            record = grant + _CRC.pack(checksum(grant))
             if os.pwrite(fd, record, self._bytes) != len(record):
                 raise OSError(28, os.strerror(28))
+            self._suspect = True
             os.fsync(fd)
+            self._suspect = False
         finally:
             os.close(fd)
         if not self._bytes:
             sync_directory(self.path.parent)
-        self._bytes += _RECORD_BYTES
 
     @property
     def is_long(self) -> bool:
@@ -78,7 +88,7 @@ class GrantLog:
         one = lay.PRODUCER_BYTES
         each = [grants[at : at + one] for at in range(0, len(grants), one)]
         write_atomically(self.path, b"".join(g + _CRC.pack(checksum(g)) for g in each))
-        sync_directory(self.path.parent)
+        self._suspect = False
         self._kept, self._bytes = len(each), len(each) * _RECORD_BYTES
 
 

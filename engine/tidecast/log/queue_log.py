@@ -6,6 +6,7 @@ Readers are independent: each has a `LogReader` of its own, in any thread of the
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -14,10 +15,11 @@ from pathlib import Path
 
 import numpy as np
 
+from tidecast.disk import make_directory, sync_directory
 from tidecast.errors import CorruptLog, NotFound, StorageError, TidecastError
 from tidecast.layout import segment as lay
 from tidecast.log import state as st
-from tidecast.log.append import ROLL, append_sealed, sync_active
+from tidecast.log.append import ROLL, append_sealed, sync_active, sync_file
 from tidecast.log.batch import CAUSES
 from tidecast.log.damage import next_sound, sound_rows
 from tidecast.log.files import (
@@ -26,12 +28,12 @@ from tidecast.log.files import (
     segment_header,
     segment_name,
     snapshot_name,
-    sync_directory,
+    unsynced_name,
 )
 from tidecast.log.read import CORRUPT, GONE, NEED_ROOM, close_reader, read_run, seek_time
-from tidecast.log.recovery import Recovered, Rows, Segment, recover
+from tidecast.log.recovery import Recovered, Rows, Segment, recover, rewrite_segment
 from tidecast.log.scan import C_BASE_TOKEN, C_COUNT, C_POSITION, C_TIME_MAX, Scanner
-from tidecast.native.files import no_disk_faults
+from tidecast.native.files import disk_table
 from tidecast.native.handles import State
 
 __all__ = ["LogReader", "QueueLog", "bytes_of"]
@@ -63,7 +65,7 @@ class QueueLog:
         self.state: State = st.LOG.make(
             w=np.zeros(st.LOG_WORDS, dtype=np.int64) if words is None else words,
             segments=np.zeros((st.SEGMENTS_MAX, st.SEGMENT_FIELDS), dtype=np.int64),
-            faults=no_disk_faults(),
+            disk=disk_table(),
             entry=np.zeros(lay.INDEX_ENTRY_BYTES, dtype=np.uint8),
         )
         self._suspect = False
@@ -97,7 +99,7 @@ class QueueLog:
         """
         log = cls(directory, topic, queue, segment_bytes, fsync, owner, words)
         try:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_directory(directory)
             log._w[st.L_DIRECTORY_FD] = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
             log.recovered = recover(directory, topic, queue, on_rows)
             log._resume(now_ns)
@@ -126,7 +128,12 @@ class QueueLog:
         w[st.L_POSITION], w[st.L_TIME_MAX] = active.bytes, active.time_max
         w[st.L_INDEX_DUE] = found.index_due
         w[st.L_NEXT_TOKEN] = max(found.next_token, active.base_token)
-        os.fdatasync(int(w[st.L_FD]))  # what was found there may not have reached the device
+        w[st.L_DURABLE_POSITION] = lay.SEGMENT_HEADER_BYTES
+        try:  # what was found there may not have reached the device
+            os.fdatasync(int(w[st.L_FD]))
+        except OSError:
+            self._doubt()
+            self._replace_active()
         w[st.L_DURABLE_TOKEN] = w[st.L_NEXT_TOKEN]
         w[st.L_DURABLE_POSITION] = w[st.L_POSITION]
 
@@ -137,6 +144,7 @@ class QueueLog:
         for name, raw in (
             (index_name(base_token), index_header(head)), (segment_name(base_token), head)
         ):  # fmt: skip
+            (self.directory / name).unlink(missing_ok=True)  # of a try that failed
             with (self.directory / name).open("wb") as file:
                 file.write(raw)
                 file.flush()
@@ -172,12 +180,17 @@ class QueueLog:
                 f"{self.directory}: {st.SEGMENTS_MAX} segments, the most there may be: set "
                 "retention_bytes or retention_s, or larger segment_bytes"
             )
+        if self._suspect:
+            raise StorageError(
+                f"{self.directory}: a sync failed: what it covered is stored again first",
+                errno.EIO,
+            )
         try:
             os.truncate(int(w[st.L_FD]), position)  # no leftovers of a failed write
             self._seal_index(token, position)
             with self._lock:
                 if self.fsync != "none":
-                    os.fdatasync(int(w[st.L_FD]))
+                    self._sync_segment()
                     os.fdatasync(int(w[st.L_INDEX_FD]))
                 if snapshot:
                     self.write_snapshot(token, snapshot)
@@ -186,7 +199,6 @@ class QueueLog:
                 self._open_active(token)
                 w[st.L_DURABLE_TOKEN] = token
                 w[st.L_DURABLE_POSITION] = lay.SEGMENT_HEADER_BYTES
-                self._suspect = False
         except OSError as problem:
             raise _storage_error(self.directory, problem.errno or 0) from problem
         last = int(w[st.L_END_SEGMENT])
@@ -202,6 +214,7 @@ class QueueLog:
         """Keep ``raw`` beside a segment, whole or not at all. Raises OSError."""
         path = self.directory / snapshot_name(base_token)
         fresh = path.with_suffix(".producers-new")
+        fresh.unlink(missing_ok=True)
         with fresh.open("wb") as file:
             file.write(raw)
             file.flush()
@@ -242,36 +255,66 @@ class QueueLog:
         if status < 0:
             raise _storage_error(self.directory, -status)
 
+    @property
+    def suspect(self) -> bool:
+        """A sync failed: nothing may be appended until `sync` returns."""
+        return self._suspect
+
     def sync(self) -> int:
-        """Make what was appended before durable; the durable token. Raises StorageError."""
+        """Make what was appended before durable; the durable token. Raises StorageError.
+
+        After it raised, nothing may be appended until it returns: it stores the active segment in
+        another file then.
+        """
         if self.fsync == "none":
             self._w[st.L_DURABLE_TOKEN] = self._w[st.L_NEXT_TOKEN]
             return self.durable_token
         with self._lock:
             try:
                 if self._suspect:
-                    self._write_again()
+                    self._replace_active()
+                    return self.durable_token
             except OSError as problem:
-                raise _storage_error(self.directory, problem.errno or 0) from problem
+                raise StorageError(
+                    f"{self.directory}: {problem.strerror}", problem.errno or 0
+                ) from problem
             status = int(sync_active(self.state.words)) if self._w[st.L_FD] >= 0 else 0
-            self._suspect = status < 0
-        if status < 0:
-            raise _storage_error(self.directory, -status)
+            if status < 0:
+                self._doubt()
+                raise _storage_error(self.directory, -status)
         return self.durable_token
 
-    def _write_again(self) -> None:
-        """After a sync that failed: the kernel may take the lost pages for clean, so dirty them."""
-        w, fd = self._w, int(self._w[st.L_FD])
-        at, end = int(w[st.L_DURABLE_POSITION]), int(w[st.L_POSITION])
-        scanner = Scanner(fd, end)
-        scanner.reset(at)
-        while scanner.next_rows().shape[0]:
-            pass
-        if scanner.position != end:
-            raise OSError(errno.EIO, "what was not synced cannot be read back")
-        while at < end:
-            raw = os.pread(fd, min(end - at, 1 << 20), at)
-            at += os.pwrite(fd, raw, at)
+    def _sync_segment(self) -> None:
+        try:
+            os.fdatasync(int(self._w[st.L_FD]))
+        except OSError:
+            self._doubt()
+            raise
+
+    def _doubt(self) -> None:
+        """A sync failed: note it where the next engine sees it, if this one ends before."""
+        self._suspect = True
+        with contextlib.suppress(OSError):
+            (self.directory / unsynced_name(int(self._w[st.L_BASE_TOKEN]))).touch()
+
+    def _sync_file(self, fd: int) -> None:
+        status = int(sync_file(self.state.words, fd))
+        if status < 0:
+            raise OSError(-status, os.strerror(-status))
+
+    def _replace_active(self) -> None:
+        """Store the active segment in another file; all of it is durable then. Raises OSError."""
+        w = self._w
+        base, end, token = int(w[st.L_BASE_TOKEN]), int(w[st.L_POSITION]), self.next_token
+        path = self.directory / segment_name(base)
+        rewrite_segment(path, end, self._sync_file, sound_from=int(w[st.L_DURABLE_POSITION]))
+        fresh = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        os.close(int(w[st.L_FD]))
+        w[st.L_FD] = fresh
+        w[st.L_GENERATION] += 1  # readers open it again
+        w[st.L_DURABLE_POSITION], w[st.L_DURABLE_TOKEN] = end, token
+        self._suspect = False
+        (self.directory / unsynced_name(base)).unlink(missing_ok=True)
 
     @property
     def next_token(self) -> int:
@@ -383,7 +426,7 @@ class QueueLog:
 
     def close(self) -> None:
         """Sync (unless the policy is `none`) and close. Idempotent."""
-        if self._w[st.L_FD] >= 0 and self.fsync != "none":
+        if self._w[st.L_FD] >= 0 and self.fsync != "none" and not self._suspect:
             with self._lock:
                 sync_active(self.state.words)
         self._close_active()

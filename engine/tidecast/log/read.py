@@ -15,6 +15,7 @@ from tidecast.log.state import (
     L_DIRECTORY_FD,
     L_END_SEGMENT,
     L_FIRST_SEGMENT,
+    L_GENERATION,
     R_BAD_BASE,
     R_BAD_CAUSE,
     R_BAD_POSITION,
@@ -22,6 +23,7 @@ from tidecast.log.state import (
     R_BATCHES,
     R_BYTES,
     R_FD,
+    R_GENERATION,
     R_NEED,
     R_OPENS,
     R_POSITION,
@@ -228,6 +230,10 @@ def read_block(R, token, buffer, at, room):
     limit = readable_token(L)
     if token >= limit:
         return NOTHING
+    generation = load_acquire(words_of(L), L_GENERATION * 8)
+    if W[R_GENERATION] != generation:
+        _close_segment(R)  # a sync failed, and what is open was replaced by another file
+        W[R_GENERATION] = generation
     for _ in range(_TRIES_MAX):
         if W[R_FD] < 0 or W[R_TOKEN] != token:
             status = _seek(R, token, buffer, at, room)

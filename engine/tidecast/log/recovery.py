@@ -12,6 +12,7 @@ the second it stays where it is, and readers are told.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import struct
@@ -21,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tidecast.disk import sync_directory
 from tidecast.errors import CorruptLog
 from tidecast.layout import segment as lay
 from tidecast.log.damage import Acked, next_sound
@@ -31,7 +33,7 @@ from tidecast.log.files import (
     index_name,
     read_index,
     segment_name,
-    sync_directory,
+    unsynced_name,
 )
 from tidecast.log.scan import C_BASE_TOKEN, C_POSITION, C_TIME_MAX, Scanner
 
@@ -92,10 +94,16 @@ def recover(directory: Path, topic: str, queue: int, on_rows: Rows) -> Recovered
     Raises CorruptLog when a sealed segment is not this queue's, or one is missing.
     """
     result = Recovered()
+    for half_written in directory.glob("*-new"):
+        half_written.unlink()
     bases = segments_in(directory)
     while bases:
         base = bases.pop()
         path = directory / segment_name(base)
+        suspect = directory / unsynced_name(base)
+        if suspect.exists():
+            rewrite_segment(path, path.stat().st_size, os.fsync)
+            suspect.unlink()
         size = path.stat().st_size
         with path.open("rb") as file:
             head = file.read(lay.SEGMENT_HEADER_BYTES)
@@ -199,6 +207,38 @@ def _last(directory: Path, base: int, size: int, on_rows: Rows, result: Recovere
     created = struct.unpack_from("<q", head, lay.SEG_CREATED_AT)[0]
     result.segments.append(Segment(base, scanner.position, entries[-1][2], created))
     result.next_token = scanner.token
+
+
+def rewrite_segment(
+    path: Path, end: int, sync: Callable[[int], None], *, sound_from: int = 0
+) -> None:
+    """Store the first ``end`` bytes of a segment in another file, which takes its place.
+
+    For a segment of which a sync failed. The kernel takes the pages for clean then, so another sync
+    would store nothing and succeed. Writing to the same file is not enough either: ext4 leaves the
+    blocks unwritten, and they are zeros when they are read again; so is what follows any failed
+    write-back. ``sync``: waits until a descriptor's bytes are on the device. ``sound_from``: where
+    batches begin that must be sound, up to the end. Raises OSError; the segment is as it was then.
+    """
+    fresh = path.with_suffix(".log-new")
+    fresh.unlink(missing_ok=True)  # of a try that failed: it has the blocks that did
+    with path.open("rb") as source, fresh.open("w+b") as target:
+        left = end
+        while left > 0 and (some := source.read(min(left, _COPY_BYTES))):
+            target.write(some)
+            left -= len(some)
+        target.flush()
+        if sound_from:
+            scanner = Scanner(target.fileno(), end)
+            scanner.reset(sound_from)
+            while scanner.next_rows().shape[0]:
+                pass
+            left = end - scanner.position
+        if left:
+            raise OSError(errno.EIO, "what was not synced cannot be read back")
+        sync(target.fileno())
+    fresh.replace(path)
+    sync_directory(path.parent)
 
 
 def write_index(

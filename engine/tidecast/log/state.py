@@ -20,9 +20,9 @@ L_NEXT_TOKEN, L_POSITION, L_TIME_MAX, L_INDEX_DUE, L_ERROR, L_BASE_TOKEN = 8, 9,
 """Written by the appender: token behind the newest record, end of the active segment, its latest
 time-stamp, position from which on the next batch gets an index entry, errno of the last failure,
 first token of the active segment."""
-L_DURABLE_TOKEN, L_SYNCS, L_DURABLE_POSITION = 16, 17, 18
+L_DURABLE_TOKEN, L_SYNCS, L_DURABLE_POSITION, L_GENERATION = 16, 17, 18, 19
 """Written by whoever syncs: all tokens below are on the device; how many syncs there were; the
-same as a position in the active segment."""
+same as a position in the active segment; how often that was replaced by another file."""
 L_FIRST_SEGMENT, L_END_SEGMENT = 24, 25
 """The segments there are: rows of `segments` by number modulo SEGMENTS_MAX; the last is active."""
 L_SEALED_BYTES, L_DELETED_BYTES, L_EARLIEST_TOKEN = 26, 27, 28
@@ -43,7 +43,7 @@ LOG = Kind(
     [
         ("w", np.int64, ()),  # L_*
         ("segments", np.int64, (SEGMENT_FIELDS,)),  # S_*
-        ("faults", np.int64, ()),  # tidecast.native.files.F_*
+        ("disk", np.int64, ()),  # tidecast.native.files.F_*
         ("entry", np.uint8, ()),  # an index entry under construction
     ],
 )
@@ -52,16 +52,11 @@ LOG = Kind(
 R_FD, R_BASE_TOKEN, R_TOKEN, R_POSITION, R_NEED = 0, 1, 2, 3, 4
 """The open segment (descriptor or -1, first token); the next token in order and where its batch
 starts; bytes that a read lacked room for."""
-R_BAD_BASE, R_BAD_POSITION, R_BAD_CAUSE, R_BATCHES, R_BYTES, R_OPENS, R_SEARCHES = (
-    5,
-    6,
-    7,
-    8,
-    9,
-    10,
-    11,
-)
-"""Where the last corrupt batch was, and what was wrong with it; counts."""
+(
+    R_BAD_BASE, R_BAD_POSITION, R_BAD_CAUSE, R_BATCHES, R_BYTES, R_OPENS, R_SEARCHES, R_GENERATION,
+) = range(5, 13)  # fmt: skip
+"""Where the last corrupt batch was, and what was wrong with it; counts; the log's L_GENERATION when
+the segment was opened."""
 READER_WORDS = 16
 NAME_BYTES = 32
 

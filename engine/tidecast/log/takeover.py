@@ -26,9 +26,8 @@ from pathlib import Path
 
 import msgspec
 
-from tidecast.config.topology import write_atomically
+from tidecast.disk import make_directory, sync_directory, write_atomically
 from tidecast.errors import CorruptLog, Fenced
-from tidecast.log.files import sync_directory
 
 OWNER_NAME, OWNERS_NAME = "owner.json", ".owners"
 SUBSCRIPTIONS_NAME = "subscriptions"
@@ -80,7 +79,7 @@ class Owners:
 
         Raises Fenced when there is an owner with this epoch or a higher one, OSError.
         """
-        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_directory(self.directory)
         if self.newest() >= epoch:
             raise self._fenced(epoch)
         self._adopt_plain()
@@ -96,10 +95,10 @@ class Owners:
             if before is not None:
                 _inherit(self.directory_of(before), mine)
             (mine / SUBSCRIPTIONS_NAME).mkdir(exist_ok=True, mode=0o700)
-            raw = msgspec.json.encode(Owner(epoch, name, now_ns))
-            write_atomically(mine / OWNER_NAME, raw)
             sync_directory(mine)
             sync_directory(self.directory)
+            raw = msgspec.json.encode(Owner(epoch, name, now_ns))
+            write_atomically(mine / OWNER_NAME, raw)  # says that all of it is there: last
             self.show(epoch)
         except BaseException:
             self.discard(epoch)
@@ -115,6 +114,7 @@ class Owners:
         fresh.unlink(missing_ok=True)
         fresh.symlink_to(target)
         fresh.replace(self.link)
+        sync_directory(self.link.parent)
 
     def sweep(self, epoch: int) -> None:
         """Remove what owners before this one had; it is all in this one's directory."""
@@ -153,6 +153,7 @@ class Owners:
         if self.link.is_dir() and not self.link.is_symlink():
             with contextlib.suppress(FileNotFoundError):  # another engine does the same
                 self.link.rename(self.directory_of(0))
+                sync_directory(self.directory)
             self.show(0)
 
     def _epochs(self) -> list[int]:

@@ -1,16 +1,21 @@
 """File system calls for kernels: positioned reads and writes, opening by name.
 
-All return ``-errno`` on failure.
-`pwrite_all` takes a fault table, so that tests can make a full or broken disk of any disk.
+All return ``-errno`` on failure. Writes and syncs take a *disk table*: what a test wants to fail,
+and the address of the system call that syncs. So a test puts a disk of its own under the code that
+runs in production, and there is one path for both.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import types
 from numba.core.types import ExternalFunction
+from numba.extending import intrinsic
 
 from tidecast.native.jit import BOUNDSCHECK, inlined
 from tidecast.native.memory import address_of, check
@@ -25,20 +30,36 @@ _pread = ExternalFunction("pread", types.int64(types.int32, types.int64, types.i
 _pwrite = ExternalFunction(
     "pwrite", types.int64(types.int32, types.int64, types.int64, types.int64)
 )
-_fdatasync = ExternalFunction("fdatasync", types.int32(types.int32))
 _openat = ExternalFunction("openat", types.int32(types.int32, types.int64, types.int32))
 _close = ExternalFunction("close", types.int32(types.int32))
 _lseek = ExternalFunction("lseek", types.int64(types.int32, types.int64, types.int32))
 
 F_ROOM_BYTES, F_ERRNO, F_SYNC_ERRNO, F_FAILED = 0, 1, 2, 3
-DISK_FAULT_FIELDS = 4
-"""A fault table: bytes that may still be written before F_ERRNO (0: no fault) is the answer,
-errno of a sync (0: none), how many calls failed by it."""
+F_SYNC = 4
+DISK_FIELDS = 5
+"""A disk table: bytes that may still be written before F_ERRNO (0: no fault) is the answer,
+errno of a sync (0: none), how many calls failed by it; address of ``int fdatasync(int)``."""
+
+sync_address: int = ctypes.cast(ctypes.CDLL(None).fdatasync, ctypes.c_void_p).value or 0
+"""What a new disk table calls."""
 
 
-def no_disk_faults() -> np.ndarray:
-    """A fault table that injects nothing."""
-    return np.zeros(DISK_FAULT_FIELDS, dtype=np.int64)
+def disk_table() -> np.ndarray:
+    """A disk table that injects no fault."""
+    table = np.zeros(DISK_FIELDS, dtype=np.int64)
+    table[F_SYNC] = sync_address
+    return table
+
+
+@intrinsic
+def _call_sync(typingctx: Any, target: Any, fd: Any) -> Any:
+    """``fdatasync(fd)`` at the address ``target``."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = ir.FunctionType(ir.IntType(32), [ir.IntType(32)])
+        return builder.call(builder.inttoptr(args[0], kind.as_pointer()), args[1:])
+
+    return types.int32(types.int64, types.int32), codegen
 
 
 @inlined
@@ -70,39 +91,40 @@ def pread_all(fd, buffer, at, n, position):
 
 
 @inlined
-def pwrite_all(fd, buffer, at, n, position, faults):
+def pwrite_all(fd, buffer, at, n, position, disk):
     """Write all ``n`` bytes of ``buffer[at:]`` at ``position``: 0, or ``-errno`` (part may be)."""
     if BOUNDSCHECK:
         check(buffer, at, n)
     done = 0
     for _ in range(_WRITES_MAX):
         wanted = n - done
-        if faults[F_ERRNO] != 0:
-            wanted = min(wanted, faults[F_ROOM_BYTES])
+        if disk[F_ERRNO] != 0:
+            wanted = min(wanted, disk[F_ROOM_BYTES])
             if wanted <= 0:
-                faults[F_FAILED] += 1
-                return -faults[F_ERRNO]
-        some = _pwrite(types.int32(fd), address_of(buffer) + at + done, wanted, position + done)
+                disk[F_FAILED] += 1
+                return -disk[F_ERRNO]
+        source = address_of(buffer) + at + done
+        some = _pwrite(types.int32(fd), source, wanted, position + done)
         if some < 0:
             problem = errno()
             if problem != EINTR:
                 return -problem
             continue
         done += some
-        if faults[F_ERRNO] != 0:
-            faults[F_ROOM_BYTES] -= some
+        if disk[F_ERRNO] != 0:
+            disk[F_ROOM_BYTES] -= some
         if done >= n:
             return 0
     return -EIO
 
 
 @inlined
-def fdatasync(fd, faults):
+def fdatasync(fd, disk):
     """Wait until the file's bytes are on the device: 0 or ``-errno``."""
-    if faults[F_SYNC_ERRNO] != 0:
-        faults[F_FAILED] += 1
-        return -faults[F_SYNC_ERRNO]
-    if _fdatasync(types.int32(fd)) < 0:
+    if disk[F_SYNC_ERRNO] != 0:
+        disk[F_FAILED] += 1
+        return -disk[F_SYNC_ERRNO]
+    if _call_sync(disk[F_SYNC], types.int32(fd)) < 0:
         return -errno()
     return 0
 

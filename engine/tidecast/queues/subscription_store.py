@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from tidecast.config.topology import write_atomically
+from tidecast.disk import make_directory, write_atomically
 from tidecast.errors import StorageError
 from tidecast.log.files import checksum
 
@@ -76,7 +76,7 @@ class SubscriptionStore:
         path = self.path(saved.pattern, saved.name)
         try:
             if self._make:
-                self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+                make_directory(self.directory)
             write_atomically(path, raw)
         except OSError as problem:
             raise StorageError(f"{path}: {problem.strerror}", problem.errno or 0) from problem

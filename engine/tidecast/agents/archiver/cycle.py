@@ -4,7 +4,9 @@ One duty cycle a topic: read all its rings into buffers, one write a queue, and 
 succeeded the topic has moved on. If one did not, nothing more is read from the topic's rings until
 it does: the rings keep what is not in the log, and fill up. Group commit: while one sync runs, the
 cycles go on; what they append is part of the next one. A sync runs in a thread of its own
-(`SYNC_ASKED` until it says `SYNC_DONE`), or in between when the agents are inline.
+(`SYNC_ASKED` until it says `SYNC_DONE`), or in between when the agents are inline. After a sync
+that failed nothing is appended to the topic until one succeeds: it stores the segment in another
+file, and the archiver must not write to the old one meanwhile.
 """
 
 from __future__ import annotations
@@ -201,7 +203,9 @@ def _move_on(A, topic):
 
 @inlined
 def _topic_cycle(A, topic, fields, now_ns, wall_ns):
-    if topic.held == HELD_ROLL or (topic.held == HELD_DISK and now_ns < topic.retry_ns):
+    if topic.suspect != 0 or topic.held == HELD_ROLL:
+        return 0
+    if topic.held == HELD_DISK and now_ns < topic.retry_ns:
         return 0
     moved = 0
     if topic.held == HELD_NOT:
@@ -244,7 +248,9 @@ def _begin_sync(A, topic):
 @inlined
 def _end_sync(A, topic, now_ns):
     topic.syncing = 0
+    topic.suspect = 0
     if topic.sync_status < 0:
+        topic.suspect = 1
         topic.dirty_ns = now_ns
         topic.sync_retry_ns = now_ns + RETRY_NS
         if topic.errno == 0:
@@ -334,7 +340,7 @@ def _wait_ns(A, now_ns):
     idle = load_acquire(_misc(A), M_SYNC * _MISC_WORD) == SYNC_IDLE
     for k in range(A.misc[M_TOPICS]):
         topic = A.topics[A.index[k]]
-        if topic.held == HELD_DISK:
+        if topic.held == HELD_DISK and topic.suspect == 0:
             wait = min(wait, topic.retry_ns - now_ns)
         if topic.dirty_ns != 0 and idle:
             due = topic.dirty_ns + topic.interval_ns
@@ -350,7 +356,7 @@ def _wait_ns(A, now_ns):
     for k in range(A.misc[M_TOPICS]):
         topic = A.topics[A.index[k]]
         s = topic.first_source
-        while s >= 0 and topic.held == HELD_NOT:
+        while s >= 0 and topic.held == HELD_NOT and topic.suspect == 0:
             source = A.sources[s]
             if _has_more(source, ring_of_source(source)):
                 return 0

@@ -2,13 +2,15 @@
 
 Every message of the ring counts, so that its sequence is the ring's first and how many came before.
 A message of several packets is taken once all of them are there, straight into its batch.
+
+A client can write to its ring while it is read here. So each length is loaded once, checked, and
+passed on; a check of a value that is loaded again afterwards would be worth nothing.
 """
 
 from __future__ import annotations
 
 from tidecast.agents.archiver.state import E_GAP, E_GROW
 from tidecast.agents.events import emit
-from tidecast.buffers.reading import optional_fields_bytes
 from tidecast.buffers.slots import control_at, holds
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
@@ -116,26 +118,34 @@ def _chain(source, ring, seq):
 
 @inlined
 def _parse(ring, at, end, flags, wall_ns, out):
-    """Optional fields at ``at``: time, key and headers into ``out``; bytes of them, or -1."""
-    n = optional_fields_bytes(ring, at, end, flags)
-    if n < 0:
-        return -1
+    """Optional fields at ``at``: time, key and headers into ``out``; bytes of them, or -1.
+
+    None of them reaches beyond ``end``, whatever the ring's writer does meanwhile.
+    """
+    start = at
     out[0] = wall_ns
     out[1] = out[3] = 0
     out[2] = out[4] = -1
     if flags & wire.TIMESTAMP:
+        if at + 8 > end:
+            return -1
         out[0] = load_i64(ring, at)
         at += 8
     if flags & wire.TO:
         at += 4
     if flags & wire.KEY:
-        out[2] = load_u16(ring, at)
-        out[1] = at + 2
-        at += 2 + out[2]
+        if at + 2 > end:
+            return -1
+        n = load_u16(ring, at)
+        out[1], out[2] = at + 2, n
+        at += 2 + n
     if flags & wire.HEADERS:
-        out[4] = load_u16(ring, at)
-        out[3] = at + 2
-    return n
+        if at + 2 > end:
+            return -1
+        n = load_u16(ring, at)
+        out[3], out[4] = at + 2, n
+        at += 2 + n
+    return at - start if at <= end else -1
 
 
 @inlined
@@ -147,7 +157,7 @@ def _copy_chain(source, ring, seq, packets, lead, buffer, to, total):
         size = load_u32(ring, slot + _HEADER) & 0xFFFFFF
         skip = lead if i == 0 else 0
         part = size - skip
-        if part < 0 or done + part > total:
+        if _HEADER + 4 + size > source.slot_bytes or part < 0 or done + part > total:
             return False
         copy(buffer, to + done, ring, slot + _HEADER + 4 + skip, part)
         done += part
@@ -200,18 +210,20 @@ def _take(A, topic, source, ring, fields, payload_at, total, packets, lead, touc
 
 
 @inlined
-def _take_chain(A, topic, source, ring, at, wall_ns, fields, touched):
-    """A message of several packets at the beginning of packet `seq`. As `_take`."""
+def _take_chain(A, topic, source, ring, at, size, flags, wall_ns, fields, touched):
+    """A message of several packets at the beginning of packet `seq`. As `_take`.
+
+    ``size`` and ``flags`` of its first part, which ends within its slot.
+    """
     packets = _chain(source, ring, source.seq)
     if packets == 0:
         return WAIT, touched
-    head = load_u32(ring, at)
-    size, flags = head & 0xFFFFFF, head >> 24
     if packets < 0 or size < 8 or flags & wire.BEGIN == 0:
         return MALFORMED, touched
     total = load_i64(ring, at + 4)
     lead = _parse(ring, at + 12, at + 4 + size, flags, wall_ns, fields)
-    if lead < 0 or total <= 0 or total > wire.MESSAGE_BYTES_MAX:
+    most = min(wire.MESSAGE_BYTES_MAX, packets * source.slot_bytes)
+    if lead < 0 or total <= 0 or total > most:
         return MALFORMED, touched
     status, touched = _take(
         A, topic, source, ring, fields, at + 12 + lead, total, packets, 8 + lead, touched
@@ -261,7 +273,9 @@ def read_source(A, topic, source, wall_ns, fields):
                 at = end
                 break
             if flags & wire.WHOLE != wire.WHOLE:
-                status, touched = _take_chain(A, topic, source, ring, at, wall_ns, fields, touched)
+                status, touched = _take_chain(
+                    A, topic, source, ring, at, size, flags, wall_ns, fields, touched
+                )
                 if status == MALFORMED:
                     _note_malformed(A, topic, source)
                     source.seq, source.at = source.seq + 1, _HEADER

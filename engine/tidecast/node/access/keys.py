@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from tidecast.access import KEYS_MAX, Access, ClientKey
-from tidecast.config.topology import write_atomically
+from tidecast.disk import write_atomically
 from tidecast.errors import ConfigError
 
 KEYS_NAME = "keys.json"

@@ -18,7 +18,8 @@ import msgspec
 from tidecast import events as ev
 from tidecast.api.link import ConsumerOptions
 from tidecast.config.leases import SHARED
-from tidecast.config.topology import matches, write_atomically
+from tidecast.config.topology import matches
+from tidecast.disk import write_atomically
 from tidecast.errors import ConfigError, NotFound, StorageError
 from tidecast.log.queue_files import QueueFiles, queues_of
 from tidecast.log.takeover import SUBSCRIPTIONS_NAME

@@ -50,6 +50,8 @@ class ArchiverRuntime:
         self._syncer: threading.Thread | None = None
         self._stop = threading.Event()
         self.sync_seconds = 0.0
+        self.syncs_inline = True
+        """Inline, `work` syncs by itself; else whoever wants it calls `sync_all`."""
 
     def start(self) -> None:
         """Start the threads; nothing to do when inline."""
@@ -89,7 +91,7 @@ class ArchiverRuntime:
         now = time.monotonic_ns() if now_ns is None else now_ns
         done = self._run(ar.ONCE, now, time.time_ns())
         self.drain_events()
-        if self.sync_asked:
+        if self.sync_asked and self.syncs_inline:
             self.sync_all()
         return done
 

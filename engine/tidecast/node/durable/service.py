@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tidecast import events as ev
 from tidecast.agents.archiver import state as ast
-from tidecast.agents.archiver.cycle import tell_ring
+from tidecast.agents.archiver.cycle import RETRY_NS, tell_ring
 from tidecast.api.link import PublicationOptions
 from tidecast.buffers.ring_file import describe
 from tidecast.config.leases import SHARED
@@ -73,6 +73,8 @@ class Durable:
         self.rows: dict[tuple[str, int], int] = {}
         """Counters of each queue."""
         self._by_number: dict[int, tuple[DurableTopic, int]] = {}
+        self._refused: dict[tuple[str, int], str] = {}
+        """Why the last sync of a queue failed, until one succeeds."""
         self.leftovers: list[MappedFile] = []
         """Rings of dead engines, until it is known whose they are."""
         self._next_tick = 0.0
@@ -280,7 +282,8 @@ class Durable:
         name = topic.config.name
 
         def grow() -> None:
-            if self.runtime.state.topics[topic.slot]["held"]:
+            record = self.runtime.state.topics[topic.slot]
+            if record["held"] or record["suspect"]:
                 raise StorageError(f"topic {name}: the disk refuses what is there already")
             topic.grow(queues, time.time_ns())
             self.tables.set_queues(topic, self._make_rows(topic, before))
@@ -471,7 +474,9 @@ class Durable:
 
     def _roll(self, number: int) -> None:
         queues, topics = self.runtime.state.queues, self.runtime.state.topics
-        topic, queue = self._by_number[number]
+        topic, queue = self._by_number.get(number, (None, 0))
+        if topic is None:
+            return  # it was deleted after the archiver had asked
         record = topics[topic.slot]
         queues[number]["roll_asked"] = 0
         record["held"] = ast.HELD_DISK
@@ -480,7 +485,10 @@ class Durable:
         try:
             topic.roll(queue, time.time_ns(), self.tables.waiting_in(number))
         except StorageError as problem:
-            record["retry_ns"] = self.node.clock_ns() + 50_000_000
+            record["retry_ns"] = self.node.clock_ns() + RETRY_NS
+            if topic.logs[queue].suspect:  # the next sync stores the segment again
+                queues[number]["dirty"] = record["suspect"] = 1
+                record["dirty_ns"] = record["dirty_ns"] or self.node.clock_ns()
             if not record["errno"]:
                 record["errno"] = problem.errno or 5
                 rows = [[ast.E_DISK, topic.slot, number, int(record["errno"])]]
@@ -499,13 +507,24 @@ class Durable:
             topic.logs[queue].sync()
         except StorageError as problem:
             self.node.counters.values[row, C.SYNC_FAILURES] += 1
+            self._say_refused(topic, queue, problem)
             return -(problem.errno or 5)
+        self._refused.pop((topic.config.name, queue), None)
         if not topic.owned:  # whoever took over may not have seen this: it is not durable
             name, epoch = topic.config.name, topic.owner
             self.node.post(lambda: self.leases.lose(name, epoch, "the log has a newer owner"))
             return -errno.ESTALE
         self.node.counters.values[row, C.SYNCS] += 1
         return 0
+
+    def _say_refused(self, topic: DurableTopic, queue: int, problem: StorageError) -> None:
+        """A sync failed for another reason than the one before: report it."""
+        name, number = topic.config.name, problem.errno or errno.EIO
+        before = self._refused.get((name, queue))
+        self._refused[name, queue] = str(problem)
+        if before is not None and before != str(problem):
+            told = ev.DiskRefused(topic=name, queue=queue, errno=number, detail=str(problem))
+            self.node.post(lambda: self.tell(told))
 
     def _handle(self, rows: Rows) -> None:
         for kind, a, b, c, *_ in [[*row, 0, 0, 0] for row in rows]:

@@ -12,7 +12,8 @@ import msgspec
 import numpy as np
 
 from tidecast.config.leases import SHARED
-from tidecast.config.topology import TopicConfig, write_atomically
+from tidecast.config.topology import TopicConfig
+from tidecast.disk import make_directory, write_atomically
 from tidecast.errors import CorruptLog, Fenced, StorageError, TidecastError
 from tidecast.log import scan as sc
 from tidecast.log.damage import sound_rows
@@ -111,7 +112,7 @@ class DurableTopic:
             self.map = msgspec.json.decode(path.read_bytes(), type=QueueMap)
         except FileNotFoundError:
             try:
-                self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+                make_directory(self.directory)
                 self._save_map(self.map)
             except OSError as refused:
                 raise self._refused(refused) from None

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidecast.config.topology import write_atomically
+from tidecast.disk import write_atomically
 from tidecast.errors import CorruptLog, StorageError
 from tidecast.queues.leases.store import LeaseTable, Reply, Request
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidecast.config.topology import write_atomically
+from tidecast.disk import make_directory, sync_directory, write_atomically
 from tidecast.errors import StorageError
 from tidecast.queues.leases.store import LeaseStore, Listing, ListLeases, Reply, Request
 
@@ -27,12 +27,13 @@ def directory_id(directory: Path) -> str:
     try:
         with contextlib.suppress(FileNotFoundError):
             return path.read_text().strip()
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_directory(directory)
         mine = directory / f".{ID_NAME}.{os.urandom(_ID_BYTES).hex()}"
         write_atomically(mine, os.urandom(_ID_BYTES).hex().encode())
         with contextlib.suppress(FileExistsError):  # another engine was first
             path.hardlink_to(mine)
         mine.unlink()
+        sync_directory(directory)
         return path.read_text().strip()
     except OSError as problem:
         raise StorageError(f"{path}: {problem.strerror}", problem.errno or 0) from None

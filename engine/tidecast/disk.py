@@ -1,0 +1,52 @@
+"""Files that outlive a loss of power: what is on the device when a call returns.
+
+A file's bytes and its name are two things. `os.fsync` of a file stores its bytes; a name that was
+made, replaced or removed is stored by a sync of its directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+
+def sync_directory(directory: Path) -> None:
+    """Wait until names made or removed in a directory are on the device. Raises OSError."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory, and those above it, of mode 0700; all on the device. Raises OSError."""
+    missing = []
+    each = directory
+    while not each.exists():
+        missing.append(each)
+        each = each.parent
+    for each in reversed(missing):
+        each.mkdir(exist_ok=True, mode=0o700)
+        sync_directory(each.parent)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Readers see the old file or the new one, never half of it; so does a loss of power.
+
+    The new one is on the device when this returns. Mode 0600. Raises OSError.
+    """
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            Path(temporary).unlink()
+        raise
+    sync_directory(path.parent)

@@ -1,0 +1,208 @@
+"""The queue log on a disk that loses its power, and on one whose syncs fail."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.logs import opened, put, read_all
+from tests.support.power import Disk, installed
+
+from tidecast.disk import make_directory, write_atomically
+from tidecast.errors import StorageError
+from tidecast.layout import segment as lay
+from tidecast.log.files import segment_name, unsynced_name
+from tidecast.log.grants import GrantLog
+from tidecast.log.inspect import list_batches
+from tidecast.log.queue_log import QueueLog
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    with installed(Disk(tmp_path)) as disk:
+        yield disk
+
+
+def power_off(log: QueueLog, disk: Disk, share: float | None = 0.0) -> None:
+    """The process is gone, and then the power."""
+    log._close_active()
+    os.close(int(log.state.w[2]))
+    disk.lose_power(share)
+
+
+def payload(n: int) -> bytes:
+    return b"%06d" % n + bytes(500)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, None])
+def test_what_was_synced_outlives_the_power(disk: Disk, share: float | None) -> None:
+    directory = disk.root / "queues" / "orders" / "00000"
+    log = opened(directory, fsync="batch")
+    for n in range(300):  # some segments
+        put(log, payload(n), time_ns=n)
+        if n % 7 == 0:
+            log.sync()
+    synced = log.durable_token
+    power_off(log, disk, share)
+    log = opened(directory, fsync="batch")
+    assert synced <= log.next_token <= 300
+    assert read_all(log) == [(n, payload(n)) for n in range(log.next_token)]
+    if share == 0.0:
+        assert log.next_token == synced
+    log.close()
+
+
+def test_a_new_log_outlives_the_power_from_its_first_sync_on(disk: Disk) -> None:
+    directory = disk.root / "queues" / "orders" / "00000"
+    log = opened(directory)
+    put(log, b"first")
+    log.sync()
+    power_off(log, disk)
+    assert read_all(opened(directory)) == [(0, b"first")]
+
+
+def test_a_tail_is_cut_off_and_what_lay_in_it_never_comes_back(disk: Disk) -> None:
+    """What is appended in its place may have its length: the batch behind would be sound again."""
+    log = opened(disk.root)
+    for n in range(6):
+        put(log, payload(n), producer=7, epoch=1, base_seq=n + 1, acked_seq=1)
+    log.sync()
+    log.close()
+    path = disk.root / segment_name(0)
+    positions = [row["position"] for row in list_batches(disk.root, 6, 0)]
+    raw = bytearray(path.read_bytes())
+    raw[positions[3] + lay.BATCH_HEADER_BYTES + 20] ^= 1
+    path.write_bytes(raw)
+
+    log = opened(disk.root)
+    assert log.next_token == 3
+    assert path.stat().st_size == positions[3]
+    put(log, payload(3), producer=7, epoch=1, base_seq=4, acked_seq=1)
+    log.close()
+    log = opened(disk.root)
+    assert read_all(log) == [(n, payload(n)) for n in range(4)]
+    log.close()
+
+
+# --- syncs that fail ------------------------------------------------------------------------------
+
+
+def once() -> object:
+    left = [True]
+    return lambda path: path.suffix == ".log" and bool(left and left.pop())
+
+
+@pytest.mark.parametrize("policy", ["interval", "batch"])
+def test_after_a_sync_that_failed_all_is_stored_again(disk: Disk, policy: str) -> None:
+    """The kernel takes the pages for clean, and the blocks may never be stored."""
+    log = opened(disk.root, fsync=policy, segment_bytes=1 << 20)
+    for n in range(40):
+        put(log, payload(n))
+    log.sync()
+    reader = log.reader()
+    buffer = np.zeros(1 << 16, dtype=np.uint8)
+    reader.read_block(0, buffer)
+    for n in range(40, 120):
+        put(log, payload(n))
+    disk.failing = once()  # type: ignore[assignment]
+    with pytest.raises(StorageError, match="Input/output error"):
+        log.sync()
+    assert (log.suspect, log.durable_token) == (True, 40)
+    assert log.sync() == 120
+    assert not log.suspect
+    for n in range(120, 150):
+        put(log, payload(n))
+    log.sync()
+    token = reader.next_token
+    while reader.read_block(token, buffer):  # one that had the file open goes on in the other
+        token = reader.next_token
+    assert token == 150
+    reader.close()
+    power_off(log, disk)
+    log = opened(disk.root, fsync=policy)
+    assert read_all(log) == [(n, payload(n)) for n in range(150)]
+    log.close()
+
+
+def test_a_roll_whose_sync_fails_seals_nothing_that_is_not_stored(disk: Disk) -> None:
+    log = opened(disk.root, fsync="batch")
+    for n in range(50):
+        put(log, payload(n))
+    disk.failing = once()  # type: ignore[assignment]
+    for _ in range(2):
+        with pytest.raises(StorageError):
+            log.roll(0)
+    assert log.durable_token == 0
+    log.sync()
+    log.roll(0)
+    assert log.durable_token == 50
+    power_off(log, disk)
+    log = opened(disk.root)
+    assert read_all(log) == [(n, payload(n)) for n in range(50)]
+    log.close()
+
+
+def test_the_next_engine_stores_what_the_one_before_could_not(disk: Disk) -> None:
+    """It reads the bytes from the kernel, which says that a sync of them succeeds."""
+    log = opened(disk.root, fsync="batch")
+    for n in range(50):
+        put(log, payload(n))
+    disk.failing = once()  # type: ignore[assignment]
+    with pytest.raises(StorageError):
+        log.sync()
+    assert (disk.root / unsynced_name(0)).exists()
+    log._close_active()
+    log = opened(disk.root, fsync="batch")
+    assert log.durable_token == 50
+    assert not (disk.root / unsynced_name(0)).exists()
+    power_off(log, disk)
+    assert read_all(opened(disk.root)) == [(n, payload(n)) for n in range(50)]
+
+
+def test_what_cannot_be_read_back_is_refused_and_never_acked(disk: Disk) -> None:
+    log = opened(disk.root, fsync="batch")
+    for n in range(50):
+        put(log, payload(n))
+    disk.failing = once()  # type: ignore[assignment]
+    with pytest.raises(StorageError):
+        log.sync()
+    path = disk.root / segment_name(0)
+    with path.open("r+b") as file:  # the kernel dropped the pages, and reads zeros from the device
+        file.seek(8192)
+        file.write(bytes(4096))
+    for _ in range(2):
+        with pytest.raises(StorageError, match="cannot be read back"):
+            log.sync()
+    assert (log.durable_token, log.suspect) == (0, True)
+    power_off(log, disk)
+    log = opened(disk.root)
+    assert log.next_token < 50
+    log.close()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_grant_outlives_the_power(disk: Disk, fails: bool) -> None:
+    grants = GrantLog(disk.root)
+    each = [bytes([n]) * lay.PRODUCER_BYTES for n in range(4)]
+    for n, grant in enumerate(each):
+        if fails and n == 2:
+            disk.failing = lambda path: True
+            for _ in range(2):
+                with pytest.raises(OSError, match="Input/output"):
+                    grants.append(grant)
+            disk.failing = None
+        grants.append(grant)
+    disk.lose_power(0.0)
+    assert GrantLog(disk.root).load() == b"".join(each)
+
+
+def test_a_file_that_is_replaced_and_a_directory_outlive_the_power(disk: Disk) -> None:
+    make_directory(disk.root / "a" / "b")
+    path = disk.root / "a" / "b" / "map.json"
+    for content in (b"old", b"new"):
+        write_atomically(path, content)
+    disk.lose_power(0.0)
+    assert path.read_bytes() == b"new"
