@@ -10,6 +10,7 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
+from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -23,8 +24,14 @@ from tidecast_control.faults import service as faults
 from tidecast_control.history.routes import router as history
 from tidecast_control.kinds import KINDS
 from tidecast_control.kit.crud import resource_routes
-from tidecast_control.kit.http import BODY_BYTES_MAX, SAFE_METHODS, context_of, install_handlers
-from tidecast_control.kit.problems import CATALOGUE
+from tidecast_control.kit.http import (
+    SAFE_METHODS,
+    anyone,
+    body_bytes_max,
+    context_of,
+    install_handlers,
+)
+from tidecast_control.kit.methods import routes_of
 from tidecast_control.kit.queries import ONLY_KNOWN_QUERIES
 from tidecast_control.kit.schemas import Problem
 from tidecast_control.live.routes import SCHEMAS as LIVE_SCHEMAS
@@ -79,17 +86,21 @@ class RequestShell:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        told = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+        headers = dict(scope["headers"])
+        told = headers.get(b"x-request-id", b"").decode("latin-1")
         request_id = told if REQUEST_ID.fullmatch(told) else uuid.uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
-        received = 0
+        limit, received = body_bytes_max(scope["path"]), 0
+        declared = headers.get(b"content-length", b"0")
 
         async def bounded() -> Message:
             nonlocal received
+            if declared.isdigit() and int(declared) > limit:
+                raise BodyTooLarge(limit)
             message = await receive()
             received += len(message.get("body", b""))
-            if received > BODY_BYTES_MAX:
-                raise BodyTooLarge
+            if received > limit:
+                raise BodyTooLarge(limit)
             return message
 
         async def headed(message: Message) -> None:
@@ -101,25 +112,14 @@ class RequestShell:
                 ]
             await send(message)
 
-        try:
-            await self.app(scope, bounded, headed)
-        except BodyTooLarge:
-            await _refuse_body(headed)
+        await self.app(scope, bounded, headed)
 
 
-class BodyTooLarge(Exception):
-    """The body exceeds the limit."""
+class BodyTooLarge(HTTPException):
+    """The body exceeds the limit. FastAPI turns other exceptions of a body into a 400."""
 
-
-async def _refuse_body(send: Send) -> None:
-    entry = CATALOGUE["too_large"]
-    body = Problem(
-        type=f"{PREFIX}/problems/too_large", title=entry.title, status=entry.status,
-        code="too_large", detail=f"allowed are {BODY_BYTES_MAX} bytes",
-    )  # fmt: skip
-    headers = [(b"content-type", b"application/problem+json")]
-    await send({"type": "http.response.start", "status": entry.status, "headers": headers})
-    await send({"type": "http.response.body", "body": body.model_dump_json().encode()})
+    def __init__(self, limit: int) -> None:
+        super().__init__(413, f"allowed are {limit} bytes")
 
 
 SECURITY_HEADERS = [
@@ -159,6 +159,11 @@ def create_app(lifespan: Lifespan | None = None) -> FastAPI:
     return app
 
 
+def _asks_who(dependant: Any) -> bool:
+    """The route needs a session or a key."""
+    return dependant.call is anyone or any(_asks_who(each) for each in dependant.dependencies)
+
+
 def openapi(app: FastAPI) -> dict[str, Any]:
     """The OpenAPI document, with the shapes that no route names (problems, live frames)."""
     if app.openapi_schema is None:
@@ -182,5 +187,12 @@ def openapi(app: FastAPI) -> dict[str, Any]:
             "csrf": {"type": "apiKey", "in": "header", "name": "X-CSRF-Token"},
         }
         made["security"] = [{"key": []}, {"session": [], "csrf": []}]
+        public = {
+            route.name for _, route in routes_of(app.routes) if not _asks_who(route.dependant)
+        }
+        for methods in made["paths"].values():
+            for operation in methods.values():
+                if operation["operationId"] in public:
+                    operation["security"] = []
         app.openapi_schema = made
     return app.openapi_schema

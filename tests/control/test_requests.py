@@ -144,3 +144,238 @@ def test_a_dry_run_of_publish_publishes_nothing(service: Service) -> None:
     assert api.post(path, json={}).status_code == 422
     missing = api.post(path.replace("/t/", "/u/"), json={"text": "a"})
     assert missing.status_code == 404
+
+
+# --- round trips ----------------------------------------------------------------------------------
+
+KINDS: dict[str, dict[str, Any]] = {
+    "transports/shm": {"kind": "ipc"},
+    "topics/t": {"mode": "durable", "queues": 2},
+    "rate-limits/slow": {"pattern": "t.>", "rate_bytes_per_s": 10_000_000},
+    "subscriptions/s": {"topic": "t", "start": {"at": "time", "time_ns": "17"}},
+    "traffic/t": {"messages_per_s": 10},
+    "faults/multicast": {"drop": 0.5},
+    "alert-rules/lag": {"metric": "lag_s"},
+    "silences/night": {"until": "2999-01-31T12:00:00+01:00"},
+    "pipelines/capacity": {"job": "capacity"},
+}
+
+
+def test_put_takes_what_get_gave_for_every_kind(service: Service) -> None:
+    from tidecast_control.kinds import KINDS as ALL
+
+    assert {path.partition("/")[0] for path in KINDS} == {k.path for k in ALL.values()} - {"nodes"}
+    api = service.admin
+    labels = {"labels": {"a": "b"}, "owner": "me", "description": "d"}
+    for path, spec in KINDS.items():
+        made = api.put(f"/api/v1/{path}", json={"spec": spec, "metadata": labels})
+        assert made.status_code in (200, 201), (path, made.text)
+    for path in KINDS:
+        got = api.get(f"/api/v1/{path}")
+        assert got.status_code == 200, path
+        again = api.put(f"/api/v1/{path}", json=got.json())
+        assert again.status_code == 200, (path, again.text)
+        assert again.headers["etag"] == got.headers["etag"], path
+        assert again.json()["spec"] == got.json()["spec"], path
+        assert again.json()["metadata"] == got.json()["metadata"], path
+    service.user("vera", "viewer")
+    got = api.get("/api/v1/users/vera").json()
+    kept = api.put("/api/v1/users/vera", json=got).json()
+    volatile = ("generation", "updated_at")
+    assert {k: v for k, v in kept.items() if k not in volatile} == {
+        k: v for k, v in got.items() if k not in volatile
+    }
+
+
+# --- numbers and types ----------------------------------------------------------------------------
+
+
+def _integers(node: Any, at: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    if isinstance(node, dict):
+        if node.get("type") == "integer":
+            yield at, node
+        for key, each in node.items():
+            yield from _integers(each, f"{at}/{key}")
+    elif isinstance(node, list):
+        for i, each in enumerate(node):
+            yield from _integers(each, f"{at}/{i}")
+
+
+def test_numbers_beyond_53_bits_are_strings() -> None:
+    """JavaScript rounds them: every integer of the document is bounded, or it is a string."""
+    most = 1 << 53
+    found = list(_integers(DOCUMENT, ""))
+    assert len(found) > 100
+    for at, schema in found:
+        low = schema.get("minimum", schema.get("exclusiveMinimum"))
+        high = schema.get("maximum", schema.get("exclusiveMaximum"))
+        assert low is not None, at
+        assert high is not None, at
+        assert -most <= low <= high <= most, at
+
+
+def test_what_engines_answer_has_no_number_beyond_53_bits() -> None:
+    from tidecast_control.messages.decode import shown_message
+    from tidecast_control.operations.service import _result
+
+    lanes = {"lanes": [{"before": 17450, "paused": True}], "tokens": [[0, 1 << 60]], "lag_s": 0.5}
+    assert _result("n", lanes).value == {
+        "lanes": [{"before": "17450", "paused": True}], "tokens": [["0", str(1 << 60)]],
+        "lag_s": 0.5,
+    }  # fmt: skip
+    raw = {"topic": "t", "node": "n", "session": 1, "size": 0, "payload": "",
+           "headers": {"id": 1 << 60}}  # fmt: skip
+    assert shown_message(raw, withheld=False).headers == {"id": str(1 << 60)}
+
+
+def test_values_of_another_type_are_refused_in_every_way(api: TestClient) -> None:
+    path, spec = "/api/v1/topics/t", {"linger_us": "100"}
+    assert api.put(path, json={"spec": spec}).status_code == 422
+    assert api.put(path, json={"spec": {}}).status_code == 201
+    refused = api.patch(path, json={"spec": spec})
+    assert refused.status_code == 422
+    assert refused.json()["errors"][0]["pointer"] == "/spec/linger_us"
+    assert api.patch(path, json={"spec": {"spool": "yes"}}).status_code == 422
+    document = {"kind": "topic", "metadata": {"name": "t"}, "spec": spec}
+    assert api.post("/api/v1/apply", json={"documents": [document]}).status_code == 422
+    assert api.patch(path, json={"spec": {"receiver_timeout_s": 3}}).status_code == 200
+
+
+def test_times_in_queries_are_instants(api: TestClient) -> None:
+    for time in ("0.5", "17", "2026-01-31", "2026-01-31T12:00:00"):
+        refused = api.get("/api/v1/audit", params={"until": time})
+        assert refused.status_code == 422, time
+        assert "2026-01-31T12:00:00Z" in refused.json()["errors"][0]["detail"]
+    assert api.get("/api/v1/audit", params={"until": "2026-01-31T12:00:00Z"}).status_code == 200
+
+
+# --- lists ----------------------------------------------------------------------------------------
+
+
+def _walk(api: TestClient, path: str, key: str) -> list[str]:
+    """Names of a list, read in pages of two."""
+    found: list[str] = []
+    cursor: dict[str, str] = {}
+    while True:
+        page = api.get(f"/api/v1{path}", params={"limit": "2", "count": "true", **cursor}).json()
+        found += [item[key] for item in page["items"]]
+        if page["next_cursor"] is None:
+            assert page["total"] == len(found)
+            return found
+        assert len(page["items"]) == 2
+        cursor = {"cursor": page["next_cursor"]}
+
+
+def test_every_list_is_read_to_its_end_by_cursors(service: Service) -> None:
+    from tidecast_control.alerts.models import AlertRow
+    from tidecast_control.kit.models import utc_now
+    from tidecast_control.operations.models import OperationRow
+
+    api, now = service.admin, utc_now()
+    names = [f"n{i}" for i in range(5)]
+    for name in names:
+        service.user(name, "viewer")
+        service.key(name)
+        assert api.post("/api/v1/enrolments", json={"name": name}).status_code == 201
+    with service.ctx.db.begin() as session:
+        for name in names:
+            session.add(
+                AlertRow(id=name, rule="r", target=name, severity="info", metric="drift",
+                         threshold=0, state="firing", started_at=now)
+            )  # fmt: skip
+            session.add(
+                OperationRow(id=name, action="pause", kind="topic", name="t", state="done",
+                             created_at=now)
+            )  # fmt: skip
+    assert _walk(api, "/users", "name") == ["admin", *names]
+    assert _walk(api, "/keys", "name") == names
+    assert _walk(api, "/enrolments", "name") == names
+    assert _walk(api, "/alerts", "id") == names[::-1]
+    assert _walk(api, "/operations", "id") == names[::-1]
+
+
+def test_a_cursor_that_no_list_made_is_refused(api: TestClient) -> None:
+    lists = [
+        p for p in DOCUMENT["paths"] if "cursor" in queries_of(DOCUMENT["paths"][p].get("get", {}))
+    ]
+    assert len(lists) > 15
+    for path in lists:
+        for wrong in ("a b", "{}", "x" * 1001, "bm8"):
+            answer = api.get(filled(path), params={"cursor": wrong})
+            assert answer.status_code in (404, 422), (path, wrong)
+
+
+# --- paths, methods, bodies -----------------------------------------------------------------------
+
+
+def test_a_body_that_is_too_large_is_413(api: TestClient) -> None:
+    long = {"spec": {}, "metadata": {"description": "x" * (300 << 10)}}
+    refused = api.put("/api/v1/topics/t", json=long)
+    assert (refused.status_code, refused.json()["code"]) == (413, "too_large")
+    assert refused.json()["detail"] == "allowed are 262144 bytes"
+
+    def chunks() -> Iterator[bytes]:
+        for _ in range(40):
+            yield b" " * (1 << 20)
+
+    headers = {"content-type": "application/yaml"}
+    refused = api.post("/api/v1/apply", content=chunks(), headers=headers)
+    assert (refused.status_code, refused.json()["code"]) == (413, "too_large")
+    login = api.post("/api/v1/auth/login", content=b'{"user":[' + b"{}," * (1 << 20))
+    assert login.status_code == 413
+
+
+def test_apply_of_nothing_is_refused(api: TestClient) -> None:
+    yaml = {"content-type": "application/yaml"}
+    for raw in (b"null", b"", b"---\n---\n", b"# nothing\n"):
+        assert api.post("/api/v1/apply", content=raw, headers=yaml).status_code == 422, raw
+    for raw in (b"null", b"", b"[]", b"{}"):
+        answer = api.post(
+            "/api/v1/apply", content=raw, headers={"content-type": "application/json"}
+        )
+        assert answer.status_code in (400, 422), raw
+
+
+def test_options_and_allow_name_every_method(api: TestClient) -> None:
+    for path, methods in DOCUMENT["paths"].items():
+        wanted = {m.upper() for m in methods} | {"OPTIONS"}
+        said = api.options(filled(path))
+        assert (said.status_code, set(said.headers["allow"].split(", "))) == (204, wanted), path
+        wrong = next(m for m in ("PATCH", "DELETE", "TRACE") if m not in wanted)
+        refused = api.request(wrong, filled(path))
+        assert (refused.status_code, refused.json()["code"]) == (405, "method_not_allowed"), path
+        assert set(refused.headers["allow"].split(", ")) == wanted
+
+
+def test_a_path_that_is_no_page_is_404(api: TestClient) -> None:
+    for path in ("/nope", "/api/v1/nope", "/api/nope", "/swagger.json", "/.env", "/assets/x.js"):
+        for method in ("GET", "POST", "OPTIONS"):
+            answer = api.request(method, path)
+            assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), path
+    moved = api.get("/openapi.json", follow_redirects=False)
+    assert (moved.status_code, moved.headers["location"]) == (308, "/api/v1/openapi.json")
+    assert api.get("/openapi.json").json()["openapi"]
+
+
+def test_the_service_knows_the_pages_of_the_dashboard() -> None:
+    import re
+
+    from tests.project import ROOT
+    from tidecast_control.page import PAGES
+
+    source = (ROOT / "frontend" / "src" / "app" / "router.tsx").read_text("utf-8")
+    paths = re.findall(r'(?:page\(|path: )"/([a-z-]*)', source)
+    assert set(paths) == PAGES
+
+
+def test_an_unknown_node_is_not_found(api: TestClient) -> None:
+    for rest in ("counters", "recorder"):
+        answer = api.get(f"/api/v1/nodes/nobody/{rest}")
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+def test_public_routes_are_documented_as_public() -> None:
+    public = {o["operationId"] for _, _, o in operations() if o.get("security") == []}
+    assert public == {
+        "login", "list_problems", "get_problem", "health_live", "health_ready", "metrics",
+    }  # fmt: skip

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, any_, case, delete, func, not_, select
+from sqlalchemy import ColumnElement, Select, and_, any_, case, delete, func, not_, select
 from sqlmodel import Session, col
 
 from tidecast_control.alerts.models import AlertRow
@@ -15,17 +15,12 @@ from tidecast_control.kit.repository import patterns_of
 from tidecast_control.kit.rights import NODE_METRICS
 
 
-def newest(
-    session: Session, state: str | None, limit: int, shown: Sequence[str] | None
-) -> list[AlertRow]:
-    """Alerts, newest first. ``shown``: patterns of topics; None: all."""
+def in_state(state: str | None, shown: Sequence[str] | None) -> Select[Any]:
+    """Alerts in a state, or all. ``shown``: patterns of topics; None: all."""
     query = select(AlertRow)
     if shown is not None:
         query = query.where(_about(shown))
-    if state is not None:
-        query = query.where(col(AlertRow.state) == state)
-    query = query.order_by(col(AlertRow.started_at).desc(), col(AlertRow.id)).limit(limit)
-    return list(session.execute(query).scalars())
+    return query if state is None else query.where(col(AlertRow.state) == state)
 
 
 def _about(shown: Sequence[str]) -> ColumnElement[bool]:

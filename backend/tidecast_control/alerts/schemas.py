@@ -8,7 +8,16 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from tidecast_control.alerts.webhook_address import checked_address
-from tidecast_control.kit.schemas import Model, Resource, ResourceInput, Short, Status, View
+from tidecast_control.kit.schemas import (
+    Count,
+    Instant,
+    Model,
+    Resource,
+    ResourceInput,
+    Short,
+    Status,
+    View,
+)
 
 Metric = Literal[
     "lag_messages",
@@ -43,7 +52,7 @@ class AlertRuleSpec(Model):
 class AlertRuleStatus(Status):
     """How a rule does."""
 
-    firing: int = 0
+    firing: Count = 0
     evaluated_at: datetime | None = None
     error: str = ""
 
@@ -61,7 +70,7 @@ class SilenceSpec(Model):
 
     rule: Short = Field("", description='"" = all rules')
     target: Short = Field(">", description="Name or pattern")
-    until: datetime
+    until: Instant
     reason: Short = ""
 
 

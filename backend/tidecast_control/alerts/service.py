@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlmodel import Session
+from sqlmodel import Session, col
 
 from tidecast.config.topology import check_pattern
 from tidecast.errors import ConfigError
 from tidecast_control.alerts import repository as alerts
+from tidecast_control.alerts.models import AlertRow
 from tidecast_control.alerts.schemas import (
     Alert,
     AlertRule,
@@ -24,7 +25,8 @@ from tidecast_control.alerts.schemas import (
 from tidecast_control.kit import repository
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row, utc_now
-from tidecast_control.kit.schemas import ProblemItem, Status
+from tidecast_control.kit.paging import PageQuery, newest_first
+from tidecast_control.kit.schemas import Page, ProblemItem, Status
 from tidecast_control.live.world import World
 
 
@@ -48,12 +50,6 @@ def _check_silence(
     found = _target_problem(spec.target)
     if spec.rule and repository.find(session, "alert_rule", spec.rule) is None:
         found.append(ProblemItem(pointer="/spec/rule", detail=f"no alert rule {spec.rule!r}"))
-    if spec.until.tzinfo is None:
-        found.append(
-            ProblemItem(
-                pointer="/spec/until", detail="no time zone", allowed="2026-01-31T12:00:00Z"
-            )
-        )
     return found
 
 
@@ -106,8 +102,10 @@ SILENCES = Kind(
 )
 
 
-def listed(
-    session: Session, state: str | None, limit: int, shown: Sequence[str] | None = None
-) -> list[Alert]:
+def page(
+    session: Session, state: str | None, query: PageQuery, shown: Sequence[str] | None = None
+) -> Page[Alert]:
     """Alerts, newest first. ``shown``: of topics that these patterns cover; None: all."""
-    return [Alert.model_validate(row) for row in alerts.newest(session, state, limit, shown)]
+    at, key = col(AlertRow.started_at), col(AlertRow.id)
+    rows = alerts.in_state(state, shown)
+    return newest_first(session, rows, at, key, query, Alert.model_validate)

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
-from tidecast_control.kit.schemas import Model, Plan, View
+from tidecast_control.kit.schemas import Count, Model, Plan, View
 
 DOCUMENTS_MAX = 20_000
 
@@ -29,9 +29,9 @@ class ApplyResult(View):
     """What was, or with `dry_run=true` would be, done: all of it or nothing."""
 
     dry_run: bool
-    created: int
-    updated: int
-    deleted: int
-    unchanged: int
+    created: Count
+    updated: Count
+    deleted: Count
+    unchanged: Count
     plans: list[Plan]
     warnings: list[str] = []

@@ -50,6 +50,8 @@ def documents_of_yaml(raw: bytes) -> list[Document]:
         plain = msgspec.json.decode(msgspec.json.encode(found))
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError, TypeError) as problem:
         raise ProblemError("bad_request", f"not YAML: {problem}"[:500]) from None
+    if not plain:  # a file that is empty by mistake, and `prune` would delete everything
+        raise invalid("", "no document", 'at least one; to prune all: {"documents": []} as JSON')
     return _documents({"documents": plain})
 
 

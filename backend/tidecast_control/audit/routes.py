@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
@@ -12,7 +11,8 @@ from tidecast_control.audit.repository import AuditQuery
 from tidecast_control.audit.schemas import AuditEntry
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.http import Db, needs, problem_responses
-from tidecast_control.kit.schemas import LIMIT_DEFAULT, LIMIT_MAX, Page
+from tidecast_control.kit.queries import Cursor
+from tidecast_control.kit.schemas import LIMIT_DEFAULT, LIMIT_MAX, Instant, Page
 
 router = APIRouter(tags=["audit"])
 Word = Annotated[str, Query(max_length=210, pattern=r"^[^\x00]*$")]
@@ -23,14 +23,14 @@ def list_audit(
     session: Db,
     reader: Annotated[Actor, needs("audit:read")],
     limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = LIMIT_DEFAULT,
-    cursor: Annotated[str | None, Query(max_length=1000)] = None,
+    cursor: Cursor = None,
     actor: Word = "",
     kind: Word = "",
     name: Word = "",
     outcome: Annotated[str, Query(pattern="^(done|denied|failed)?$")] = "",
     q: Word = "",
-    since: datetime | None = None,
-    until: datetime | None = None,
+    since: Instant | None = None,
+    until: Instant | None = None,
     count: bool = False,
 ) -> Page[AuditEntry]:
     """Writes and denials, newest first."""
@@ -42,9 +42,9 @@ def list_audit(
 @router.get("/audit/{entry_id}", responses=problem_responses(404))
 def get_audit(
     session: Db,
-    entry_id: Annotated[int, Path(ge=0, le=(1 << 63) - 1)],
+    entry_id: Annotated[str, Path(pattern=r"^\d{1,19}$")],
     reader: Annotated[Actor, needs("audit:read")],
 ) -> AuditEntry:
     """One entry, with before and after."""
     del reader
-    return service.entry(session, entry_id)
+    return service.entry(session, int(entry_id))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
-from tidecast_control.kit.schemas import Int64, View
+from tidecast_control.kit.schemas import Count, Int64, View
 
 
 class AuditEntry(View):
@@ -19,7 +19,7 @@ class AuditEntry(View):
     kind: str
     name: str
     outcome: Literal["done", "denied", "failed"]
-    status: int
+    status: Count
     before: Any = None
     after: Any = None
     detail: str = ""

@@ -71,7 +71,7 @@ def page(session: Session, query: repository.AuditQuery) -> Page[AuditEntry]:
 
 def entry(session: Session, entry_id: int) -> AuditEntry:
     """One entry. Raises `not_found`."""
-    row = session.get(AuditRow, entry_id)
+    row = session.get(AuditRow, entry_id) if entry_id < 1 << 63 else None
     if row is None:
         raise ProblemError("not_found", f"no audit entry {entry_id}")
     return AuditEntry.model_validate(row)

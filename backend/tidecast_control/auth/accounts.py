@@ -8,7 +8,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from sqlmodel import Session
+from sqlmodel import Session, col, select
 
 from tidecast.access import RIGHTS
 from tidecast_control.audit import service as audit
@@ -29,17 +29,19 @@ from tidecast_control.kit import repository as kit_repository
 from tidecast_control.kit import resources
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.models import utc_now
+from tidecast_control.kit.paging import PageQuery, by_name
 from tidecast_control.kit.problems import ProblemError, invalid, not_found
 from tidecast_control.kit.rights import EVERY_TOPIC
-from tidecast_control.kit.schemas import Plan
+from tidecast_control.kit.schemas import Page, Plan
 from tidecast_control.statements import Statements
 
 PREFIX_CHARS = 12
 
 
-def users(session: Session) -> list[User]:
-    """All users by name."""
-    return [User.model_validate(row) for row in repository.users(session)]
+def users(session: Session, query: PageQuery) -> Page[User]:
+    """Users by name."""
+    rows = select(UserRow)
+    return by_name(session, rows, col(UserRow.name), query, User.model_validate)
 
 
 def user(session: Session, name: str) -> User:
@@ -157,9 +159,9 @@ def change_password(
 # --- keys -----------------------------------------------------------------------------------------
 
 
-def keys(session: Session) -> list[Key]:
-    """All keys by name."""
-    return [Key.model_validate(row) for row in repository.keys(session)]
+def keys(session: Session, query: PageQuery) -> Page[Key]:
+    """Keys by name, revoked ones too."""
+    return by_name(session, select(KeyRow), col(KeyRow.name), query, Key.model_validate)
 
 
 def key(session: Session, name: str) -> Key:

@@ -19,11 +19,6 @@ def user(session: Session, name: str, *, lock: bool = False) -> UserRow | None:
     return session.get(UserRow, name, with_for_update=lock)
 
 
-def users(session: Session) -> list[UserRow]:
-    """All users by name."""
-    return list(session.execute(select(UserRow).order_by(col(UserRow.name))).scalars())
-
-
 def users_exist(session: Session) -> bool:
     """Whether there is any."""
     return session.execute(select(col(UserRow.name)).limit(1)).first() is not None

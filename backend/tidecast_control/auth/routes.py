@@ -31,6 +31,7 @@ from tidecast_control.kit.http import (
     needs,
     problem_responses,
 )
+from tidecast_control.kit.queries import Paged
 from tidecast_control.kit.schemas import NAME_PATTERN, Model, Page, Plan
 
 router = APIRouter()
@@ -95,10 +96,12 @@ async def check_token(
 
 
 @router.get("/users", tags=["users"], responses=problem_responses())
-def list_users(session: Db, actor: Annotated[Actor, needs("users:read")]) -> Page[User]:
-    """All users."""
+def list_users(
+    session: Db, query: Paged, actor: Annotated[Actor, needs("users:read")]
+) -> Page[User]:
+    """Users by name."""
     del actor
-    return Page(items=accounts.users(session))
+    return accounts.users(session, query)
 
 
 @router.get("/users/{name}", tags=["users"], responses=problem_responses(404))
@@ -140,10 +143,10 @@ def delete_user(
 
 
 @router.get("/keys", tags=["keys"], responses=problem_responses())
-def list_keys(session: Db, actor: Annotated[Actor, needs("keys:read")]) -> Page[Key]:
-    """All API keys, without their secrets."""
+def list_keys(session: Db, query: Paged, actor: Annotated[Actor, needs("keys:read")]) -> Page[Key]:
+    """API keys by name, without their secrets; revoked ones too."""
     del actor
-    return Page(items=accounts.keys(session))
+    return accounts.keys(session, query)
 
 
 @router.post("/keys", tags=["keys"], status_code=201, response_model=KeySecret,

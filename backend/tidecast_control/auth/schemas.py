@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tidecast_control.kit.schemas import Model, Name, Short, View
+from tidecast_control.kit.schemas import Count, Model, Name, ReadOnly, Short, View
 from tidecast_control.rate_limits.schemas import Pattern
 
 Role = Literal["admin", "operator", "viewer"]
@@ -52,6 +52,11 @@ class UserInput(Model):
     must_change_password: bool | None = Field(
         None, description="null = as it is; of a new user false"
     )
+    name: ReadOnly = None
+    created_at: ReadOnly = None
+    updated_at: ReadOnly = None
+    login_at: ReadOnly = None
+    generation: ReadOnly = None
 
 
 class User(View):
@@ -65,7 +70,7 @@ class User(View):
     created_at: datetime
     updated_at: datetime
     login_at: datetime | None = None
-    generation: int
+    generation: Count
 
 
 class Scope(Model):

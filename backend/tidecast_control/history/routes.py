@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -12,6 +11,7 @@ from tidecast_control.history.schemas import History, HistoryMetric, HistoryScop
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.http import Db, needs, problem_responses
 from tidecast_control.kit.models import utc_now
+from tidecast_control.kit.schemas import Instant
 
 router = APIRouter(tags=["history"])
 
@@ -32,9 +32,9 @@ def get_history(
     ],
     metric: Annotated[list[HistoryMetric], Query(min_length=1, max_length=8)],
     since: Annotated[
-        datetime | None, Query(alias="from", description="A day before `to` by default")
+        Instant | None, Query(alias="from", description="A day before `to` by default")
     ] = None,
-    until: Annotated[datetime | None, Query(alias="to", description="Now by default")] = None,
+    until: Annotated[Instant | None, Query(alias="to", description="Now by default")] = None,
     step: Annotated[
         int | None,
         Query(ge=60, le=31 * 86_400, description="Seconds; as fine as a chart needs by default"),

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tidecast_control.kit.schemas import View
+from tidecast_control.kit.schemas import Count, View
 
 HistoryScope = Literal["topic", "queue", "subscription", "node"]
 HistoryMetric = Literal[
@@ -38,9 +38,9 @@ class History(View):
 
     scope: HistoryScope
     name: str
-    step_s: int
+    step_s: Count
     source: Literal["minute", "hour"] = Field(description="The rollup that it was read from")
-    at_s: list[int] = Field(description="Seconds since 1970, evenly apart")
+    at_s: list[Count] = Field(description="Seconds since 1970, evenly apart")
     series: list[HistorySeries]
     rolled_up_until: datetime | None = Field(None, description="The newest minute of any rollup")
     empty: NoHistory | None = Field(None, description="Null when any value is there")

@@ -20,6 +20,7 @@ from tidecast_control.kit.http import (
     problem_responses,
 )
 from tidecast_control.kit.kind import Kind
+from tidecast_control.kit.queries import Cursor
 from tidecast_control.kit.reads import ListQuery
 from tidecast_control.kit.schemas import (
     LIMIT_DEFAULT,
@@ -37,7 +38,7 @@ SORTS = (
 
 async def list_query(
     limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = LIMIT_DEFAULT,
-    cursor: Annotated[str | None, Query(max_length=1000)] = None,
+    cursor: Cursor = None,
     sort: Annotated[str, Query(pattern=rf"^({'|'.join(SORTS)})$")] = "name",
     q: Annotated[
         str, Query(max_length=200, pattern=r"^[^\x00]*$", description="Part of name or description")

@@ -26,6 +26,7 @@ from tidecast_control.audit import service as audit
 from tidecast_control.auth import service as auth
 from tidecast_control.context import Context
 from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.methods import methods_of
 from tidecast_control.kit.problems import CATALOGUE, ProblemError
 from tidecast_control.kit.schemas import Plan, Problem, ProblemItem
 
@@ -34,7 +35,10 @@ log = logging.getLogger("tidecast.control")
 SESSION_COOKIE = "tidecast_session"
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 PROBLEM_JSON = "application/problem+json"
-BODY_BYTES_MAX = 32 << 20
+BODY_BYTES_MAX = 256 << 10
+LONG_BODIES = {"/api/v1/apply": 32 << 20}
+MESSAGE_BODY_BYTES_MAX = 4 << 20
+"""Of a message to publish: its payload as hex is twice as long."""
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -152,6 +156,13 @@ def needs(right: str) -> Any:
 def as_json(model: BaseModel, headers: dict[str, str] | None = None) -> Response:
     """A model as a response, without the checks that FastAPI makes of what we built ourselves."""
     return Response(model.model_dump_json(), 200, headers, media_type="application/json")
+
+
+def body_bytes_max(path: str) -> int:
+    """How long the body of a request may be."""
+    if path.endswith("/messages"):
+        return MESSAGE_BODY_BYTES_MAX
+    return LONG_BODIES.get(path, BODY_BYTES_MAX)
 
 
 class Preconditions:
@@ -275,10 +286,21 @@ def _allowed(facts: dict[str, Any]) -> str | None:
     return ", ".join(found) or None
 
 
-_HTTP_CODES = {
-    404: "not_found", 405: "method_not_allowed", 400: "bad_request", 413: "too_large",
-    415: "unsupported_media_type",
-}  # fmt: skip
+_HTTP_CODES = {400: "bad_request", 413: "too_large", 415: "unsupported_media_type"}
+
+
+def _no_route(request: Request) -> Response:
+    """No route has this path, or those that have it have other methods; OPTIONS says which."""
+    methods = methods_of(request.app, request.url.path)
+    if not methods:
+        return respond(request, ProblemError("not_found", f"no path {request.url.path}"[:300]))
+    allow = {"Allow": ", ".join(sorted({*methods, "OPTIONS"}))}
+    if request.method == "OPTIONS":
+        return Response(status_code=204, headers=allow)
+    problem = ProblemError("method_not_allowed", f"{request.method}: allowed {allow['Allow']}")
+    response = respond(request, problem)
+    response.headers["Allow"] = allow["Allow"]
+    return response
 
 
 def install_handlers(app: FastAPI) -> None:
@@ -294,6 +316,8 @@ def install_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     def on_http(request: Request, error: HTTPException) -> Response:
+        if error.status_code in (404, 405):
+            return _no_route(request)
         code = _HTTP_CODES.get(error.status_code, "bad_request")
         response = respond(request, ProblemError(code, str(error.detail)))
         for name, value in (error.headers or {}).items():

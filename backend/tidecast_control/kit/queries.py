@@ -14,14 +14,27 @@ from fastapi import Depends, Query
 from fastapi.routing import APIRoute
 from starlette.requests import HTTPConnection
 
+from tidecast_control.kit.paging import PageQuery
 from tidecast_control.kit.problems import ProblemError
-from tidecast_control.kit.schemas import ProblemItem
+from tidecast_control.kit.schemas import LIMIT_DEFAULT, LIMIT_MAX, ProblemItem
 
 CURSOR = r"^[A-Za-z0-9_-]+$"
 Cursor = Annotated[
     str | None,
     Query(max_length=1000, pattern=CURSOR, description="`next_cursor` of the page before"),
 ]
+
+
+async def _page_query(
+    limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = LIMIT_DEFAULT,
+    cursor: Cursor = None,
+    count: Annotated[bool, Query(description="Also count all that match")] = False,
+) -> PageQuery:
+    return PageQuery(limit, cursor, count)
+
+
+Paged = Annotated[PageQuery, Depends(_page_query)]
+"""The query of a list that holds no resources."""
 
 _known: dict[int, dict[str, bool]] = {}
 

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, WithJsonSchema
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    WithJsonSchema,
+)
 
 NAME_PATTERN = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
 LABEL_KEY = r"^[A-Za-z0-9_./-]{1,63}$"
@@ -24,14 +33,34 @@ LabelKey = Annotated[str, Field(pattern=LABEL_KEY)]
 LabelValue = Annotated[str, Field(max_length=LABEL_VALUE_CHARS_MAX, pattern=r"^[^\x00]*$")]
 Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=LABELS_MAX)]
 Count = Annotated[int, Field(ge=0, le=1 << 53)]
+Signed = Annotated[int, Field(ge=-(1 << 53), le=1 << 53)]
 Text = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]*$")]
 Short = Annotated[str, Field(max_length=200, pattern=r"^[^\x00]*$")]
 
 
-class Model(BaseModel):
-    """Base: unknown fields are refused."""
+INSTANT = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d{1,9})?)?([Zz]|[+-]\d\d:?\d\d)")
 
-    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="null")
+
+def _instant(value: Any) -> Any:
+    """Pydantic alone takes `0.5` as half a second after 1970."""
+    if isinstance(value, datetime) or (isinstance(value, str) and INSTANT.fullmatch(value)):
+        return value
+    raise ValueError("allowed is ISO 8601 with a time zone, as in 2026-01-31T12:00:00Z")
+
+
+Instant = Annotated[AwareDatetime, Field(strict=False), BeforeValidator(_instant)]
+"""A time in a request: ISO 8601 with its zone."""
+
+ReadOnly = Annotated[
+    Any, Field(exclude=True, description="Ignored", json_schema_extra={"readOnly": True})
+]
+"""What GET gives and a write may bring along: so PUT takes what GET gave."""
+
+
+class Model(BaseModel):
+    """Base: unknown fields are refused, and values of another type (`"100"` for 100)."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, ser_json_inf_nan="null")
 
 
 class View(BaseModel):
@@ -49,6 +78,11 @@ class MetadataInput(Model):
     description: Text = ""
     deletion_protection: bool = False
     managed_by: Short = Field("", description="Set by `apply`; only such resources are pruned.")
+    uid: ReadOnly = None
+    generation: ReadOnly = None
+    created_at: ReadOnly = None
+    updated_at: ReadOnly = None
+    updated_by: ReadOnly = None
 
 
 class Metadata(View):
@@ -61,7 +95,7 @@ class Metadata(View):
     description: str
     deletion_protection: bool
     managed_by: str
-    generation: int = Field(description="Raised by every change of spec or metadata; the ETag.")
+    generation: Count = Field(description="Raised by every change of spec or metadata; the ETag.")
     created_at: datetime
     updated_at: datetime
     updated_by: str
@@ -80,7 +114,7 @@ class Condition(View):
 class Status(View):
     """What the engines made of a spec. Drift: ``observed_generation`` < ``generation``."""
 
-    observed_generation: int = 0
+    observed_generation: Count = 0
     drift: bool = False
     conditions: list[Condition] = []
 
@@ -104,6 +138,7 @@ class ResourceInput(Model, Generic[SpecT]):
     kind: str | None = None
     metadata: MetadataInput = MetadataInput()
     spec: SpecT
+    status: ReadOnly = None
 
 
 class MergePatch(BaseModel):
@@ -122,7 +157,7 @@ class Page(View, Generic[ItemT]):
 
     items: list[ItemT]
     next_cursor: str | None = None
-    total: int | None = Field(None, description="Only when asked with `count=true`.")
+    total: Count | None = Field(None, description="Only when asked with `count=true`.")
 
 
 Impact = Literal["none", "live", "restart", "recreate", "data_loss"]
@@ -166,7 +201,7 @@ class Problem(View):
 
     type: str
     title: str
-    status: int
+    status: Count
     code: str
     detail: str = ""
     instance: str = ""

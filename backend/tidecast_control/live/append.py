@@ -15,6 +15,7 @@ from tidecast_control.audit import repository as audit
 from tidecast_control.audit.models import AuditRow
 from tidecast_control.audit.schemas import AuditEntry
 from tidecast_control.db import Database
+from tidecast_control.kit.paging import PageQuery
 from tidecast_control.kit.problems import ProblemError
 from tidecast_control.link.hub import Hub
 from tidecast_control.live.rates import Json
@@ -159,7 +160,7 @@ class Alerts(_Polled):
 
         def read() -> dict[str, Json]:
             with self._db.begin() as session:
-                rows = alerts.listed(session, None, limit)
+                rows = alerts.page(session, None, PageQuery(limit)).items
             return {row.id: row.model_dump(mode="json", exclude_none=True) for row in rows}
 
         now = await run_in_threadpool(read)

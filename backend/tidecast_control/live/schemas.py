@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tidecast_control.kit.schemas import Int64, Model, View
+from tidecast_control.kit.schemas import Count, Int64, Model, View
 from tidecast_control.messages.schemas import MessageView
 from tidecast_control.nodes.schemas import RecorderRecord
 
@@ -79,9 +79,9 @@ class TopicLive(View):
     name: str
     rates: Rates
     retransmit_ratio: float = 0
-    publishers: int = 0
-    receivers: int = 0
-    subscribers: int = 0
+    publishers: Count = 0
+    receivers: Count = 0
+    subscribers: Count = 0
     ring_fill: float = Field(0, description="Fullest publication: sent and not yet consumed")
     lag_packets: Int64 = Field(0, description="The slowest receiver's")
     lag_messages: Int64 | None = None
@@ -97,20 +97,20 @@ class Overview(View):
 
     rates: Rates
     retransmit_ratio: float
-    nodes_up: int
-    nodes_total: int
-    nodes_drifting: int
-    topics_total: int
-    topics_active: int
-    publishers: int
-    subscribers: int
+    nodes_up: Count
+    nodes_total: Count
+    nodes_drifting: Count
+    topics_total: Count
+    topics_active: Count
+    publishers: Count
+    subscribers: Count
     lag_packets_max: Int64
     lag_messages: Int64 | None = None
     lag_s: float | None = None
     ring_fill_max: float
     cache_fill_max: float | None = None
-    alerts_firing: int
-    alerts_silenced: int
+    alerts_firing: Count
+    alerts_silenced: Count
     rtt_ms: float | None = None
     slow: dict[str, Slow]
     busiest: list[str] = Field(description="Names of the busiest topics, at most 10")
@@ -133,13 +133,13 @@ class PublicationLive(View):
     client: str
     transport: str
     slots: Int64
-    packet_bytes: int
+    packet_bytes: Count
     head: Int64 = Field(description="Next packet the publisher opens")
     sent: Int64 | None = Field(None, description="Next packet to send; null without a network")
     slowest_consumed: Int64 | None = None
     fill: float = 0
     history_s: float | None = Field(None, description="Time until a packet sent now is evicted")
-    receivers: int = 0
+    receivers: Count = 0
     rtt_ms: float | None = None
     rates: Rates
     naks_too_late: Int64 = 0
@@ -176,7 +176,7 @@ class ImageLive(View):
     highest: Int64
     contiguous: Int64
     consumed: Int64
-    gaps: int
+    gaps: Count
     lost: Int64
     fill: float
     mode: str
@@ -281,7 +281,7 @@ class QueueLive(View):
 
     name: str
     topic: str
-    number: int
+    number: Count
     adapter: str = Field("", description="Of which adapter it is; empty: the engine's own log")
     node: str
     state: Literal["open", "paused", "full"]
@@ -291,12 +291,12 @@ class QueueLive(View):
     latest: Int64
     durable: Int64
     bytes: Int64
-    segments: int
+    segments: Count
     cache_bytes: Int64
     cache_max: Int64
     cache_fill: float
     cache_pressure: Literal["", "full", "spilling"] = ""
-    subscriptions: int = 0
+    subscriptions: Count = 0
     lag_messages: Int64 = 0
     lag_s: float | None = None
     cursor: Int64 | None = None
@@ -334,7 +334,7 @@ class SubscriptionLive(View):
     name: str
     topic: str
     state: str
-    members: int = 0
+    members: Count = 0
     lag_messages: Int64 | None = None
     lag_s: float | None = None
     lag_trend_per_s: float | None = None
@@ -360,9 +360,9 @@ class NodeLive(View):
     name: str
     state: Literal["up", "down", "never"]
     rates: Rates
-    publications: int = 0
-    images: int = 0
-    clients: int = 0
+    publications: Count = 0
+    images: Count = 0
+    clients: Count = 0
     drift: bool = False
     topology_version: Int64 = 0
     telemetry_age_s: float | None = None

@@ -93,6 +93,6 @@ def shown_message(message: dict[str, Any], *, withheld: bool) -> MessageView:
         at=datetime.fromtimestamp(at_ns / 1e9, UTC) if at_ns else None,
         at_ns=at_ns,
         key=None if withheld else message.get("key"),
-        headers={} if withheld else message.get("headers", {}),
+        headers={} if withheld else _plain(message.get("headers", {})),
         payload=payload,
     )

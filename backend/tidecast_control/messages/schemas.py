@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from tidecast_control.kit.schemas import Int64, Model, Short, View
+from tidecast_control.kit.schemas import Count, Int64, Model, Short, View
 
 PAYLOAD_BYTES_MAX = 1 << 20
 SHOWN_BYTES_MAX = 64 * 1024
@@ -16,7 +16,7 @@ SHOWN_BYTES_MAX = 64 * 1024
 class Payload(View):
     """A payload as far as it is shown. ``decoders`` says why each decoder did not fit."""
 
-    size: int
+    size: Count
     encoding: Literal["text", "json", "msgpack", "hex", "withheld"]
     text: str | None = Field(None, description="At most 64 KiB of it, as text or hex")
     value: Any = Field(None, description="Decoded, for json and msgpack")
@@ -30,7 +30,7 @@ class MessageView(View):
     topic: str
     node: str
     session: Int64
-    queue: int | None = None
+    queue: Count | None = None
     token: Int64 | None = None
     position: Int64 | None = None
     at: datetime | None = None
@@ -45,7 +45,7 @@ class BrowsePage(View):
 
     topic: str
     messages: list[MessageView]
-    scanned: int
+    scanned: Count
     complete: bool = Field(description="No more within what was asked")
     next_token: str | None = None
     withheld: bool = False
@@ -69,5 +69,5 @@ class Published(View):
     topic: str
     node: str
     ack: str
-    queue: int | None = None
+    queue: Count | None = None
     token: Int64 | None = None

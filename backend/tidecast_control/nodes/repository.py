@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select, update
+from typing import Any
+
+from sqlalchemy import Select, select, update
 from sqlmodel import Session, col
 
 from tidecast_control.nodes.models import EnrolmentRow, NodeStateRow
@@ -48,7 +50,6 @@ def enrolment_by_name(session: Session, name: str) -> EnrolmentRow | None:
     return session.execute(query).scalar_one_or_none()
 
 
-def enrolments(session: Session) -> list[EnrolmentRow]:
-    """All enrolments by name."""
-    query = select(EnrolmentRow).order_by(col(EnrolmentRow.name))
-    return list(session.execute(query).scalars())
+def enrolments() -> Select[Any]:
+    """All enrolments."""
+    return select(EnrolmentRow)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, WebSocket
+from fastapi.concurrency import run_in_threadpool
 
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.http import (
@@ -17,6 +18,7 @@ from tidecast_control.kit.http import (
     needs,
     problem_responses,
 )
+from tidecast_control.kit.queries import Paged
 from tidecast_control.kit.schemas import NAME_PATTERN, Page, Plan
 from tidecast_control.nodes import records, service
 from tidecast_control.nodes.schemas import (
@@ -32,18 +34,19 @@ NodeName = Annotated[str, Path(min_length=1, max_length=200, pattern=NAME_PATTER
 
 
 @router.get("/nodes/{name}/counters", tags=["nodes"],
-            responses=problem_responses(404, 502, 504))  # fmt: skip
+            responses=problem_responses(404, 502, 503, 504))  # fmt: skip
 async def get_counters(
     name: NodeName, ctx: Ctx, actor: Annotated[Actor, needs("nodes:read")]
 ) -> NodeCounters:
     """Every counter of a node, read now."""
     del actor
+    await run_in_threadpool(service.must_exist, ctx.db, name)
     value = await ctx.hub.ask(name, "counters", {})
     return records.shown_counters(value)
 
 
 @router.get("/nodes/{name}/recorder", tags=["nodes"],
-            responses=problem_responses(404, 502, 504))  # fmt: skip
+            responses=problem_responses(404, 502, 503, 504))  # fmt: skip
 async def get_recorder(
     name: NodeName,
     ctx: Ctx,
@@ -53,17 +56,18 @@ async def get_recorder(
 ) -> RecorderPage:
     """The newest records of a node's flight recorder."""
     del actor
+    await run_in_threadpool(service.must_exist, ctx.db, name)
     value = await ctx.hub.ask(name, "recorder", {"limit": limit, "section": section})
     return records.shown_page(value)
 
 
 @router.get("/enrolments", tags=["nodes"], responses=problem_responses())
 def list_enrolments(
-    session: Db, actor: Annotated[Actor, needs("enrolments:read")]
+    session: Db, query: Paged, actor: Annotated[Actor, needs("enrolments:read")]
 ) -> Page[Enrolment]:
-    """The tokens that let engines register."""
+    """The tokens that let engines register, by name."""
     del actor
-    return Page(items=service.enrolments(session))
+    return service.enrolments(session, query)
 
 
 @router.post("/enrolments", tags=["nodes"], status_code=201, response_model=EnrolmentSecret,

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from tidecast_control.kit.schemas import (
+    Count,
     Int64,
     Model,
     Name,
@@ -30,7 +31,7 @@ class NodeStatus(Status):
     """What a node last said."""
 
     state: Literal["up", "down", "never"] = "never"
-    node_id: int | None = None
+    node_id: Count | None = None
     incarnation: Int64 | None = None
     version: str = ""
     host: str = ""
@@ -65,8 +66,8 @@ class Enrolment(View):
 
     id: str
     name: str
-    uses: int
-    uses_max: int
+    uses: Count
+    uses_max: Count
     created_at: datetime
     created_by: str
     expires_at: datetime

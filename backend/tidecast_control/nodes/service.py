@@ -9,17 +9,19 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from sqlmodel import Session
+from sqlmodel import Session, col
 
 from tidecast_control.audit import service as audit
 from tidecast_control.auth.service import digest
+from tidecast_control.db import Database
 from tidecast_control.kit import repository as resources_repository
 from tidecast_control.kit import resources
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row, utc_now
+from tidecast_control.kit.paging import PageQuery, by_name
 from tidecast_control.kit.problems import ProblemError, not_found
-from tidecast_control.kit.schemas import Condition, Plan, Status
+from tidecast_control.kit.schemas import Condition, Page, Plan, Status
 from tidecast_control.live.world import World
 from tidecast_control.nodes import repository
 from tidecast_control.nodes.models import EnrolmentRow, NodeStateRow
@@ -107,12 +109,20 @@ KIND = Kind(
 )
 
 
+def must_exist(db: Database, name: str) -> None:
+    """Raises `not_found`: no engine of that name ever registered."""
+    with db.begin() as session:
+        if resources_repository.find(session, "node", name) is None:
+            raise not_found("node", name)
+
+
 # --- enrolment ------------------------------------------------------------------------------------
 
 
-def enrolments(session: Session) -> list[Enrolment]:
-    """All tokens, without their secrets."""
-    return [Enrolment.model_validate(row) for row in repository.enrolments(session)]
+def enrolments(session: Session, query: PageQuery) -> Page[Enrolment]:
+    """Tokens by name, without their secrets."""
+    rows = repository.enrolments()
+    return by_name(session, rows, col(EnrolmentRow.name), query, Enrolment.model_validate)
 
 
 def enrol(

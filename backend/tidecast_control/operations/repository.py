@@ -34,12 +34,7 @@ def one(session: Session, operation_id: str, shown: Sequence[str] | None) -> Ope
     return session.execute(query).scalar_one_or_none()
 
 
-def newest(
-    session: Session, limit: int, name: str, shown: Sequence[str] | None
-) -> list[OperationRow]:
-    """Newest first, of one thing or of all. ``shown``: patterns of topics; None: all."""
+def of(name: str, shown: Sequence[str] | None) -> Select[Any]:
+    """Operations on one thing, or all. ``shown``: patterns of topics; None: all."""
     query = _shown(shown)
-    if name:
-        query = query.where(col(OperationRow.name) == name)
-    query = query.order_by(col(OperationRow.created_at).desc(), col(OperationRow.id))
-    return list(session.execute(query.limit(limit)).scalars())
+    return query.where(col(OperationRow.name) == name) if name else query

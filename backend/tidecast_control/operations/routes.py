@@ -11,7 +11,8 @@ from tidecast_control.kit.crud import typed
 from tidecast_control.kit.http import Ctx, DryRun, needs, problem_responses
 from tidecast_control.kit.idempotent import IdempotencyKey, once
 from tidecast_control.kit.problems import invalid
-from tidecast_control.kit.schemas import LIMIT_DEFAULT, LIMIT_MAX, NAME_PATTERN, Page
+from tidecast_control.kit.queries import Paged
+from tidecast_control.kit.schemas import NAME_PATTERN, Page
 from tidecast_control.operations import service
 from tidecast_control.operations.schemas import Operation
 from tidecast_control.queues.routes import QueueName
@@ -25,12 +26,12 @@ ANSWERS = problem_responses(404, 409, 501, 502, 503, 504)
 @router.get("/operations", responses=problem_responses())
 async def list_operations(
     ctx: Ctx,
+    query: Paged,
     actor: Annotated[Actor, needs("operations:read")],
-    limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = LIMIT_DEFAULT,
     name: Annotated[str, Query(max_length=210, pattern=r"^[^\x00]*$")] = "",
 ) -> Page[Operation]:
     """Operations, newest first."""
-    return await service.listed(ctx.db, limit, name, actor)
+    return await service.listed(ctx.db, query, name, actor)
 
 
 @router.get("/operations/{operation_id}", responses=problem_responses(404))

@@ -15,7 +15,7 @@ class NodeResult(View):
 
     node: str
     ok: bool
-    value: dict[str, Any] = {}
+    value: dict[str, Any] = Field({}, description="All numbers as strings: they are 64-bit")
     code: str = ""
     detail: str = ""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlmodel import Session
+from sqlmodel import Session, col
 
 from tidecast_control.audit import service as audit
 from tidecast_control.db import Database
@@ -18,6 +18,7 @@ from tidecast_control.kit import repository as resources_repository
 from tidecast_control.kit import rights
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.models import utc_now
+from tidecast_control.kit.paging import PageQuery, newest_first
 from tidecast_control.kit.problems import ProblemError, not_found
 from tidecast_control.kit.schemas import Page
 from tidecast_control.link.hub import Hub
@@ -37,13 +38,14 @@ class Wanted:
     dry_run: bool
 
 
-async def listed(db: Database, limit: int, name: str, actor: Actor) -> Page[Operation]:
+async def listed(db: Database, query: PageQuery, name: str, actor: Actor) -> Page[Operation]:
     """Newest first, of topics that the caller sees."""
+    at, key = col(OperationRow.created_at), col(OperationRow.id)
 
     def read() -> Page[Operation]:
         with db.begin() as session:
-            rows = repository.newest(session, limit, name, actor.shown)
-            return Page(items=[Operation.model_validate(row) for row in rows])
+            rows = repository.of(name, actor.shown)
+            return newest_first(session, rows, at, key, query, Operation.model_validate)
 
     return await asyncio.to_thread(read)
 
@@ -143,7 +145,16 @@ def _result(node: str, answer: dict[str, Any] | BaseException) -> NodeResult:
         return NodeResult(node=node, ok=False, code=answer.problem, detail=answer.detail)
     if isinstance(answer, BaseException):
         raise answer
-    return NodeResult(node=node, ok=True, value=answer)
+    return NodeResult(node=node, ok=True, value=_texts(answer))
+
+
+def _texts(value: Any) -> Any:
+    """Every number of an engine's answer is 64-bit: in JSON a string."""
+    if isinstance(value, dict):
+        return {str(key): _texts(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_texts(each) for each in value]
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 def cli_of(wanted: Wanted, topic: str = "") -> str:

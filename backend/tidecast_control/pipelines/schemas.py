@@ -8,12 +8,14 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field
 
 from tidecast_control.kit.schemas import (
+    Count,
     Int64,
     Model,
     Name,
     Resource,
     ResourceInput,
     Short,
+    Signed,
     Status,
     View,
 )
@@ -78,7 +80,7 @@ class PipelineRun(View):
     rows: Int64 | None = Field(None, description="Archived, published or rolled up; topics advised")
     errors: Int64 | None = Field(None, description="Rows left out; 1 when the job failed")
     error: str = ""
-    exit_code: int | None = None
+    exit_code: Signed | None = None
     cli: str = Field("", description="The same from the shell")
     report: Any = Field(None, description="What the job says that it did")
 
@@ -111,7 +113,7 @@ class CapacityAdvice(View):
     """What the capacity report recommends for a topic. ``spec`` may be applied as it is."""
 
     topic: Name
-    spec: dict[str, int]
+    spec: dict[str, Count]
     reasons: list[str]
     peak_messages_per_s: float
     peak_bytes_per_s: float

@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, Path, Query
 
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.http import Db, fresh, needs, problem_responses
+from tidecast_control.kit.queries import Cursor
 from tidecast_control.kit.schemas import LIMIT_DEFAULT, LIMIT_MAX, Page
 from tidecast_control.queues import service
 from tidecast_control.queues.schemas import Queue
@@ -22,7 +23,7 @@ def list_queues(
     actor: Annotated[Actor, needs("queues:read")],
     topic: Annotated[str, Query(max_length=200, pattern=r"^[^\x00]*$")] = "",
     limit: Annotated[int, Query(ge=1, le=LIMIT_MAX)] = LIMIT_DEFAULT,
-    cursor: Annotated[str | None, Query(max_length=1000)] = None,
+    cursor: Cursor = None,
 ) -> Page[Queue]:
     """The queues of all durable topics, or of one."""
     return service.page(session, topic, limit, cursor, actor)

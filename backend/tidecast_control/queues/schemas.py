@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from tidecast_control.kit.schemas import Int64, View
+from tidecast_control.kit.schemas import Count, Int64, View
 
 
 class Queue(View):
@@ -15,7 +15,7 @@ class Queue(View):
 
     name: str
     topic: str
-    number: int
+    number: Count
     adapter: str = Field("", description="Of which adapter it is; empty: the engine's own log")
     state: Literal["open", "paused", "recovering", "full", "unwired", "unknown"] = "unknown"
     node: str = Field("", description="The engine that has it")
@@ -25,14 +25,14 @@ class Queue(View):
     latest: Int64 | None = None
     durable: Int64 | None = Field(None, description="All below is on disk for sure")
     bytes: Int64 | None = None
-    segments: int | None = None
+    segments: Count | None = None
     cache_bytes: Int64 | None = None
     cache_max: Int64 | None = None
     cache_fill: float | None = None
     cache_pressure: Literal["", "full", "spilling"] = Field(
         "", description="spilling: blocks that a slow reader rests in are given up"
     )
-    subscriptions: int = 0
+    subscriptions: Count = 0
     lag_messages: Int64 | None = Field(None, description="Of the slowest subscription")
     lag_s: float | None = None
     cursor: Int64 | None = Field(None, description="Where the slowest subscription is")

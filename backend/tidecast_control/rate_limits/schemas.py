@@ -6,7 +6,16 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tidecast_control.kit.schemas import Count, Model, Resource, ResourceInput, Short, Status, View
+from tidecast_control.kit.schemas import (
+    Count,
+    Model,
+    Resource,
+    ResourceInput,
+    Short,
+    Signed,
+    Status,
+    View,
+)
 from tidecast_control.topics.schemas import EffectiveRate
 
 Pattern = Annotated[
@@ -39,10 +48,10 @@ class MatchedPolicy(View):
 
     name: str
     pattern: str
-    priority: int
+    priority: Signed
     publisher: str
-    rate_packets_per_s: int | None
-    rate_bytes_per_s: int | None
+    rate_packets_per_s: Count | None
+    rate_bytes_per_s: Count | None
     wins: bool = Field(description="One of its limits holds")
 
 
@@ -58,8 +67,8 @@ class EffectiveRates(View):
 class RateLimitStatus(Status):
     """Where a policy matters."""
 
-    topics_matched: int = 0
-    topics_effective: int = Field(0, description="Topics where it wins")
+    topics_matched: Count = 0
+    topics_effective: Count = Field(0, description="Topics where it wins")
 
 
 class RateLimit(Resource[RateLimitSpec, RateLimitStatus]):

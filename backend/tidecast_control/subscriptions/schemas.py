@@ -7,7 +7,16 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from tidecast.queues.filters.where import TEXT_CHARS_MAX
-from tidecast_control.kit.schemas import Int64, Model, Resource, ResourceInput, Short, Status, View
+from tidecast_control.kit.schemas import (
+    Count,
+    Int64,
+    Model,
+    Resource,
+    ResourceInput,
+    Short,
+    Status,
+    View,
+)
 from tidecast_control.rate_limits.schemas import Pattern
 
 
@@ -58,7 +67,7 @@ class SubscriptionStatus(Status):
     """Where a subscription is. Null: the engines here cannot say yet."""
 
     state: Literal["active", "idle", "paused", "behind", "unwired", "unknown"] = "unknown"
-    members: int = 0
+    members: Count = 0
     lag_messages: Int64 | None = None
     lag_s: float | None = None
     drain_s: float | None = Field(None, description="Time to drain at the present rate")

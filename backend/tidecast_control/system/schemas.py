@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
-from tidecast_control.kit.schemas import Int64, View
+from tidecast_control.kit.schemas import Count, Int64, View
 
 
 class SystemInfo(View):
@@ -21,15 +21,15 @@ class SystemInfo(View):
     faults_allowed: bool
     telemetry_hz_max: float
     postgres: str
-    nodes_up: int
-    watchers: int
+    nodes_up: Count
+    watchers: Count
 
 
 class ProblemKind(View):
     """One entry of the problem catalogue."""
 
     code: str
-    status: int
+    status: Count
     title: str
     meaning: str
     mend: str

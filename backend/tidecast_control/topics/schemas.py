@@ -59,8 +59,8 @@ class TopicSpec(Model):
 class EffectiveRate(View):
     """A rate limit and where it came from: the topic's own spec, a policy, or nothing."""
 
-    packets_per_s: int
-    bytes_per_s: int
+    packets_per_s: Count
+    bytes_per_s: Count
     packets_source: str = Field(description="spec, rate_limit/NAME, or none")
     bytes_source: str
     per_publisher: bool = True
@@ -71,8 +71,8 @@ class TopicStatus(Status):
     """What the engines say of a topic."""
 
     effective_rate: EffectiveRate
-    publishers: int | None = Field(None, description="null: the live feed has it")
-    subscribers: int | None = Field(None, description="null: the live feed has it")
+    publishers: Count | None = Field(None, description="null: the live feed has it")
+    subscribers: Count | None = Field(None, description="null: the live feed has it")
     nodes: list[str] = []
     unwired: list[str] = Field([], description="Settings that the engines here do not know yet")
     paused: bool = False

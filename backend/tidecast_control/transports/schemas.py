@@ -33,7 +33,7 @@ class TransportSpec(Model):
 class TransportStatus(Status):
     """What the engines say of a transport."""
 
-    topics: int = 0
+    topics: Count = 0
     nodes: list[str] = []
 
 

@@ -132,12 +132,12 @@ export const trafficQuery = queryOptions({
 
 export const usersQuery = queryOptions({
   queryKey: ["users"],
-  queryFn: () => http.GET("/api/v1/users").then(bodyOf),
+  queryFn: () => http.GET("/api/v1/users", { params: { query: { limit: 500 } } }).then(bodyOf),
 });
 
 export const keysQuery = queryOptions({
   queryKey: ["keys"],
-  queryFn: () => http.GET("/api/v1/keys").then(bodyOf),
+  queryFn: () => http.GET("/api/v1/keys", { params: { query: { limit: 500 } } }).then(bodyOf),
 });
 
 export const alertsQuery = queryOptions({
