@@ -2,12 +2,10 @@ import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
 import { choice, flag, search, text } from "@/app/search";
 import { asCurl, asPython } from "@/lib/copy-as";
-import { amountOf } from "@/pages/limits/editor";
 import { nanosOf, parsePlace } from "@/pages/messages/place";
 import { parseHeaders, payloadError } from "@/pages/messages/publish-body";
 import { stagesOf } from "@/pages/reliability/rings";
 import { cursorShares } from "@/pages/subscriptions/state";
-import { bodyOfForm, errorsOf, FRESH, parseLabels } from "@/pages/topics/form";
 import { liveFirst } from "@/pages/topics/rows";
 
 describe("copy as", () => {
@@ -39,26 +37,6 @@ it("a page's state in the URL takes what fits and leaves out the rest", () => {
   expect(read({ ...fits, other: 1 })).toEqual(fits);
   expect(read({ q: "too long", view: "z", create: "yes" })).toEqual({});
   expect(read({ q: 12 })).toEqual({ q: "12" });
-});
-
-describe("topic form", () => {
-  it("refuses names that no topic can have, and sizes that are none", () => {
-    expect(errorsOf({ ...FRESH, name: "md.eu" })).toEqual({});
-    for (const name of ["", "md..eu", ".eu", "a b", "é"]) {
-      expect(Object.keys(errorsOf({ ...FRESH, name }))).toEqual(["name"]);
-    }
-    expect(errorsOf({ ...FRESH, name: "a", history: "1k" }).history).toContain("at least 16384");
-  });
-  it("says nothing about limits that are left empty", () => {
-    const { spec } = bodyOfForm({ ...FRESH, name: "a", history: "8 MiB", ratePackets: "10k" });
-    expect(spec).toMatchObject({ history_bytes: 8_388_608, rate_packets_per_s: 10_000 });
-    expect(spec.rate_bytes_per_s).toBeNull();
-    expect(spec).not.toHaveProperty("queues");
-  });
-  it("reads labels", () => {
-    expect(parseLabels("team=risk, canary")).toEqual({ team: "risk", canary: "" });
-    expect(parseLabels("a=b=c")).toBeNull();
-  });
 });
 
 describe("messages", () => {
@@ -100,13 +78,6 @@ it("topics sorted by live figures: what is active first, loaded or not, the quie
   const sort = { id: "packets", desc: true };
   const rows = liveFirst([topic("a"), topic("b"), topic("c")], lives, sort, () => true);
   expect(rows.map((row) => row.name)).toEqual(["z", "b", "a", "c"]);
-});
-
-it("a limit that is left empty says nothing, `none` says that there is none", () => {
-  expect(amountOf("")).toBeNull();
-  expect(amountOf("none")).toBe(0);
-  expect(amountOf("10 MiB")).toBe(10_485_760);
-  expect(amountOf("a lot")).toBeUndefined();
 });
 
 it("the lock file names no registry", () => {

@@ -218,7 +218,7 @@ def _topics() -> Iterator[Action]:
 
 
 def _limited(page: Page) -> Locator:
-    typed = page.get_by_label("Packets a second, as text")
+    typed = page.get_by_label("Packets/s, as text")
     typed.fill("900")
     typed.press("Enter")
     card = page.get_by_label("Rate limits", exact=True)
@@ -255,12 +255,12 @@ def _subscriptions() -> Iterator[Action]:
         _patch(at, paused=False),
         _is(at, {"paused": True}),
     )
-    yield Action("move the position", at, _dialog("Move position"))
+    yield Action("reset the position", at, _dialog("Reset position"))
     yield Action("re-drive", at, _dialog("Dead letters", To_topic="copied.to"))
     yield Action(
         "edit",
         at,
-        _dialog("Edit", **{"Ack wait, s": "31"}),
+        _dialog("Edit", **{"Ack wait (seconds)": "31"}),
         _patch(at, ack_wait_s=40),
         _is(at, {"ack_wait_s": 31}),
     )
@@ -278,7 +278,7 @@ def _rules() -> Iterator[Action]:
         "create a policy",
         "/limits",
         "/rate-limits/copied-new",
-        _dialog("Create policy", Name="copied-new", Topics="nothing.*", Packets_a_second="5k"),
+        _dialog("Create policy", Name="copied-new", Topics="nothing.*", **{"Packets/s": "5k"}),
         {"rate_packets_per_s": 5000},
     )
     yield _ending(
@@ -292,7 +292,7 @@ def _rules() -> Iterator[Action]:
         "create a rule",
         "/alerts?tab=rules",
         "/alert-rules/copied-new",
-        _dialog("Create rule", Name="copied-new", Of="copied"),
+        _dialog("Create rule", Name="copied-new", Target="copied"),
     )
     yield Action(
         "switch a rule off",
@@ -372,7 +372,7 @@ def _people() -> Iterator[Action]:
     yield Action(
         "create a key",
         "/access",
-        _dialog("Create key", Name=ANEW),
+        _dialog("Create key", Name=ANEW, Topic_pattern="copied"),
     )
     yield Action(
         "add a user",

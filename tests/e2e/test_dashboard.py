@@ -72,14 +72,14 @@ def test_example_traffic_by_one_click_and_a_limit_that_the_wire_follows(
     page.goto(f"{platform.url}/topics/{name}")
     sent = page.locator("main p.num").first
     expect(sent).to_have_text(TRAFFIC)
-    limit = page.get_by_label("Packets a second, as text")
+    limit = page.get_by_label("Packets/s, as text")
     limit.fill("20")
     limit.press("Enter")
     expect(page.get_by_text("applied", exact=True)).to_be_visible()
     expect(page.get_by_label("Rate limits").get_by_text("set here")).to_be_visible()
     # On the wire: what is sent falls to the limit.
     expect(sent).to_have_text(re.compile(r"^(1\d|2[0-2])(\.\d+)? ?pkt/s$"), timeout=10_000)
-    slider = page.get_by_role("slider", name="Packets a second")
+    slider = page.get_by_role("slider", name="Packets/s")
     slider.focus()
     page.keyboard.press("Home")
     expect(limit).to_have_value("no limit")
@@ -149,9 +149,14 @@ def test_keys_and_denial(page: Page, platform: Platform, browser: Browser) -> No
     page.goto(platform.url + "/access")
     page.get_by_role("button", name="Create key").first.click()
     page.get_by_label("Name", exact=True).fill("reader")
+    page.get_by_label("Topic pattern").fill(">")
     page.get_by_role("dialog").get_by_role("button", name="Create key").click()
     secret = page.get_by_test_id("key-secret").locator("code").first.inner_text()
-    page.get_by_role("button", name="I have stored it").click()
+    page.keyboard.press("Escape")
+    asked = page.get_by_role("alert").filter(has_text="cannot be shown again")
+    asked.get_by_role("button", name="Not yet").click()
+    expect(page.get_by_test_id("key-secret")).to_contain_text(secret)
+    page.get_by_role("button", name="Done").click()
     expect(page.get_by_text("reader", exact=True)).to_be_visible()
     bearer = {"Authorization": f"Bearer {secret}"}
     # A context of its own: no cookie of the admin goes along.

@@ -52,6 +52,11 @@ def user(session: Session, name: str) -> User:
     return User.model_validate(row)
 
 
+def etag(user: User | UserRow) -> str:
+    """The strong ETag of a user."""
+    return f'"{user.generation}"'
+
+
 def _public(row: UserRow) -> dict[str, object]:
     return {
         "role": row.role, "display_name": row.display_name, "disabled": row.disabled,
@@ -84,7 +89,7 @@ def _put_user(
     dry_run: bool,
 ) -> tuple[User, Plan]:
     row = repository.user(session, name, lock=True)
-    precondition(f'"{row.generation}"' if row is not None else None)
+    precondition(etag(row) if row is not None else None)
     before = _public(row) if row is not None else None
     created = row is None
     if row is None:

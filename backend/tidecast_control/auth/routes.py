@@ -105,10 +105,14 @@ def list_users(
 
 
 @router.get("/users/{name}", tags=["users"], responses=problem_responses(404))
-def get_user(session: Db, name: AccountName, actor: Annotated[Actor, needs("users:read")]) -> User:
+def get_user(
+    session: Db, name: AccountName, response: Response, actor: Annotated[Actor, needs("users:read")]
+) -> User:
     """One user."""
     del actor
-    return accounts.user(session, name)
+    user = accounts.user(session, name)
+    response.headers["ETag"] = accounts.etag(user)
+    return user
 
 
 @router.put("/users/{name}", tags=["users"],
@@ -128,6 +132,7 @@ def put_user(
     if dry_run:
         return plan
     response.status_code = 201 if plan.action == "create" else 200
+    response.headers["ETag"] = accounts.etag(user)
     return user
 
 

@@ -90,6 +90,3 @@ export type Wanted<T> = T extends readonly unknown[]
     ? { [K in keyof T]?: Wanted<T[K]> }
     : T;
 export const wanted = <T>(body: Wanted<T>): T => body as T;
-
-/** The strong ETag of a generation: a write with it is refused when somebody was faster. */
-export const etag = (generation: number) => `"${generation}"`;

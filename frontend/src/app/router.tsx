@@ -75,6 +75,8 @@ const messages = createRoute({
     from: choice("earliest", "latest", "token", "time"),
     at: text(40),
     q: text(200),
+    queue: text(4),
+    node: text(200),
   }),
   component: lazyRouteComponent(() => import("@/pages/messages/messages"), "MessagesPage"),
 });

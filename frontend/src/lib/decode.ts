@@ -1,4 +1,5 @@
 // Payload bytes -> something to read, and when a decoder fails, why.
+import { indentJson } from "./json-text";
 import { decodeMessagePack } from "./msgpack";
 
 export type Decoder = "json" | "messagepack" | "text" | "hex";
@@ -45,7 +46,7 @@ function decodeWith(decoder: Decoder, source: Uint8Array, size: number): string 
       if (source.length < size) throw new Error(`${size} bytes are too long to show as a document`);
       const first = source.find((byte) => byte > 0x20);
       if (first === undefined) throw new Error("no bytes");
-      return JSON.stringify(JSON.parse(asText(source)), null, 2);
+      return indentJson(asText(source));
     }
     case "messagepack": {
       if (source.length < size) throw new Error(`${size} bytes are too long to show as a document`);

@@ -2,12 +2,12 @@
 
 export const STEPS = 400;
 
-/** Slider position -> value, rounded to two significant digits so that it can be said. */
+/** Slider position -> whole number of two significant digits. */
 export function valueAt(position: number, min: number, max: number): number {
   if (position <= 0) return 0;
   const share = (Math.min(position, STEPS) - 1) / (STEPS - 1);
   const raw = min * (max / min) ** share;
-  const unit = 10 ** (Math.floor(Math.log10(raw)) - 1);
+  const unit = 10 ** Math.max(0, Math.floor(Math.log10(raw)) - 1);
   return Math.round(raw / unit) * unit;
 }
 

@@ -56,6 +56,31 @@ export function ago(value: Instant, nowMs: number): string {
   return seconds > 0 ? `${text} ago` : `in ${text}`;
 }
 
+/** What a field of type `datetime-local` shows for an instant, in a zone; empty when it is none. */
+export function inputOf(value: Instant, zone: Zone): string {
+  const date = toDate(value);
+  if (!date) return "";
+  const { day, time } = fields(date, zone);
+  return `${day}T${time}`;
+}
+
+/** The instant that such a field means in a zone, as ISO text in UTC; empty when it is none. */
+export function instantOf(typed: string, zone: Zone): string {
+  if (!typed) return "";
+  const date = toDate(zone === "utc" ? `${typed}Z` : typed);
+  return date ? date.toISOString() : "";
+}
+
+/** `UTC`, or this browser's zone: `New York, UTC-05:00`. */
+export function zoneName(zone: Zone, at: Date = new Date()): string {
+  if (zone === "utc") return "UTC";
+  const minutes = -at.getTimezoneOffset();
+  const size = Math.abs(minutes);
+  const offset = `UTC${minutes < 0 ? "-" : "+"}${pad(Math.floor(size / 60))}:${pad(size % 60)}`;
+  const place = Intl.DateTimeFormat().resolvedOptions().timeZone.split("/").pop() ?? "";
+  return /^(UTC|GMT|)$/.test(place) ? offset : `${place.replaceAll("_", " ")}, ${offset}`;
+}
+
 export function useZone(): Zone {
   return usePrefs().zone;
 }

@@ -17,10 +17,11 @@ interface SelectProps<T extends string> {
 export function SelectField<T extends string>({
   label,
   hint,
+  error,
   ...select
-}: Omit<SelectProps<T>, "id" | "label"> & { label: string; hint?: string }) {
+}: Omit<SelectProps<T>, "id" | "label"> & { label: string; hint?: string; error?: string }) {
   return (
-    <Field label={label} hint={hint}>
+    <Field label={label} hint={hint} error={error}>
       {(field) => <Select {...select} id={field.id} />}
     </Field>
   );

@@ -79,7 +79,7 @@ export function AccessPage() {
       </Tabs>
       {making === "key" && <KeyEditor onClose={() => setMaking(null)} />}
       {making === "user" && <UserEditor onClose={() => setMaking(null)} />}
-      {user && <UserEditor user={user} onClose={() => setUser(null)} />}
+      {user && <UserEditor name={user.name} onClose={() => setUser(null)} />}
     </Page>
   );
 }

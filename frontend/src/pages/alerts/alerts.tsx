@@ -102,7 +102,10 @@ export function AlertsPage() {
         </TabPanel>
       </Tabs>
       {rule && (
-        <RuleEditor rule={rule === "new" ? undefined : rule} onClose={() => setRule(null)} />
+        <RuleEditor
+          {...(rule === "new" ? {} : { name: rule.metadata.name })}
+          onClose={() => setRule(null)}
+        />
       )}
       {silence && <SilenceEditor {...silence} onClose={() => setSilence(null)} />}
     </Page>

@@ -1,72 +1,61 @@
-import { useState } from "react";
-import { http, type Schemas, wanted } from "@/api/client";
-import { useAct } from "@/app/act";
-import { Editor } from "@/ui/editor";
-import { TextField } from "@/ui/field";
-import { SelectField } from "@/ui/select";
+import { useMemo, useState } from "react";
+import { codecs, type FormField } from "@/forms/fields";
+import { ResourceEditor } from "@/forms/resource-editor";
 
-const LENGTHS = [
-  { value: "15", label: "15 minutes" },
-  { value: "60", label: "An hour" },
-  { value: "480", label: "8 hours" },
-  { value: "1440", label: "A day" },
-] as const;
+const MINUTES_MS = 60_000;
+
+const FIELDS: readonly FormField[] = [
+  { at: "spec.rule", label: "Rule", hint: "Empty: all rules", codec: codecs.text },
+  {
+    at: "spec.target",
+    label: "Target",
+    hint: "A name or a pattern",
+    codec: codecs.text,
+    mono: true,
+    required: true,
+  },
+  {
+    at: "spec.until",
+    label: "For",
+    // Chosen as a length; sent as its end.
+    codec: {
+      show: () => "60",
+      read: (minutes) => ({
+        value: new Date(Date.now() + Number(minutes) * MINUTES_MS).toISOString(),
+      }),
+    },
+    as: "choice",
+    options: [
+      { value: "15", label: "15 minutes" },
+      { value: "60", label: "An hour" },
+      { value: "480", label: "8 hours" },
+      { value: "1440", label: "A day" },
+    ],
+  },
+  { at: "spec.reason", label: "Reason", codec: codecs.text },
+];
 
 export function SilenceEditor({
-  rule: about,
-  target: of,
+  rule,
+  target,
   onClose,
 }: {
   rule: string;
   target: string;
   onClose: () => void;
 }) {
-  const { busy, act } = useAct();
-  const [rule, setRule] = useState(about);
-  const [target, setTarget] = useState(of);
-  const [minutes, setMinutes] = useState<(typeof LENGTHS)[number]["value"]>("60");
-  const [reason, setReason] = useState("");
-  const [name] = useState(() => `silence-${Date.now().toString(36)}`);
-  const body = () => ({
-    spec: {
-      rule,
-      target,
-      reason,
-      until: new Date(Date.now() + Number(minutes) * 60_000).toISOString(),
-    },
-  });
-  const save = async () => {
-    const saved = await act(
-      () =>
-        http.PUT("/api/v1/silences/{name}", {
-          params: { path: { name } },
-          body: wanted<Schemas["SilenceInput"]>(body()),
-        }),
-      "Silenced",
-    );
-    if (saved) onClose();
-  };
+  const [newName] = useState(() => `silence-${Date.now().toString(36)}`);
+  const fresh = useMemo(() => ({ rule, target, reason: "" }), [rule, target]);
   return (
-    <Editor
+    <ResourceEditor
+      kind="silence"
+      newName={newName}
       title="Silence alerts"
-      lead="Webhooks are quiet until then; the alerts still show up."
+      lead="Webhooks are not called until then; the alerts are still listed."
+      create="Silence"
+      fields={FIELDS}
+      fresh={fresh}
       onClose={onClose}
-      action={{ method: "PUT", path: `/api/v1/silences/${name}`, body: body() }}
-      ready={target !== ""}
-      busy={busy}
-      save={save}
-      verb="Silence"
-    >
-      <TextField label="Rule" hint="Empty: all rules" value={rule} onChange={setRule} />
-      <TextField
-        label="About"
-        hint="A name or a pattern"
-        mono
-        value={target}
-        onChange={setTarget}
-      />
-      <SelectField label="For" value={minutes} onChange={setMinutes} options={LENGTHS} />
-      <TextField label="Reason" autoFocus value={reason} onChange={setReason} />
-    </Editor>
+    />
   );
 }

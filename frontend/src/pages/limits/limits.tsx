@@ -92,7 +92,7 @@ export function LimitsPage() {
       )}
       {edited && (
         <PolicyEditor
-          policy={edited === "new" ? undefined : edited}
+          {...(edited === "new" ? {} : { name: edited.metadata.name })}
           onClose={() => setEdited(null)}
         />
       )}

@@ -1,8 +1,8 @@
-import { useInfiniteQuery } from "@tanstack/react-query";
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { Archive } from "lucide-react";
 import { useState } from "react";
 import { bodyOf, http } from "@/api/client";
-import type { MessageView } from "@/api/queries";
+import { type MessageView, nodesQuery, topicQuery } from "@/api/queries";
 import { exact } from "@/lib/format";
 import { Badge } from "@/ui/badge";
 import { Button } from "@/ui/button";
@@ -10,6 +10,7 @@ import { CopyAs } from "@/ui/copy-as";
 import { Input, SearchInput } from "@/ui/field";
 import { Select } from "@/ui/select";
 import { Empty, Failed, Loading } from "@/ui/states";
+import { TimeField } from "@/ui/time-field";
 import { DecoderSelect, MessageTable, type Wanted } from "./message-table";
 import { nanosOf, parsePlace } from "./place";
 
@@ -21,7 +22,11 @@ interface Search {
   from?: From | undefined;
   at?: string | undefined;
   q?: string | undefined;
+  queue?: string | undefined;
+  node?: string | undefined;
 }
+
+const ALL = "all";
 
 export function Browse({
   topic,
@@ -32,14 +37,19 @@ export function Browse({
   search: Search;
   set: (search: Partial<Search>) => void;
 }) {
-  const { decoder = "auto", from = "latest", at = "", q = "" } = search;
+  const { decoder = "auto", from = "latest", at = "", q = "", queue = "", node = "" } = search;
   const [text, setText] = useState(q);
+  const { data: about } = useQuery(topicQuery(topic));
+  const queues = about?.spec.mode === "durable" ? (about.spec.queues ?? 1) : 1;
+  const nodes = useQuery(nodesQuery).data?.items ?? [];
   const place = from === "token" ? parsePlace(at) : null;
   const time = from === "time" ? nanosOf(at) : null;
   const ready = (from !== "token" || place !== null) && (from !== "time" || time !== null);
   const start = {
     start: from,
     limit: PAGE,
+    ...(queue && !place ? { queue: Number(queue) } : {}),
+    ...(node ? { node } : {}),
     ...(place ?? {}),
     ...(time ? { time_ns: time } : {}),
     ...(q ? { q } : {}),
@@ -69,7 +79,7 @@ export function Browse({
   return (
     <div className="flex h-full min-h-0 flex-col gap-2">
       <form
-        className="flex flex-wrap items-center gap-2"
+        className="flex flex-wrap items-end gap-2"
         onSubmit={(event) => {
           event.preventDefault();
           set({ q: text || undefined });
@@ -84,27 +94,52 @@ export function Browse({
           options={[
             { value: "latest", label: "Latest" },
             { value: "earliest", label: "Earliest" },
-            { value: "time", label: "A time" },
-            { value: "token", label: "A token" },
+            { value: "time", label: "Time" },
+            { value: "token", label: "Offset" },
           ]}
         />
         {from === "time" && (
-          <Input
-            aria-label="Time, local"
-            type="datetime-local"
-            step="1"
-            className="w-52"
+          <TimeField
+            label="Time"
+            className="w-60"
             value={at}
-            onChange={(event) => set({ at: event.target.value })}
+            onChange={(next) => set({ at: next || undefined })}
           />
         )}
         {from === "token" && (
           <Input
-            aria-label="Token, or queue:token"
-            placeholder="queue:token"
+            aria-label="Offset, or queue:offset"
+            placeholder="queue:offset"
             className="w-40 font-mono"
             value={at}
             onChange={(event) => set({ at: event.target.value })}
+          />
+        )}
+        {queues > 1 && from !== "token" && (
+          <Select
+            label="Queue"
+            className="w-32"
+            value={queue || ALL}
+            onChange={(next) => set({ queue: next === ALL ? undefined : next })}
+            options={[
+              { value: ALL, label: "All queues" },
+              ...Array.from({ length: queues }, (_, number) => ({
+                value: String(number),
+                label: `Queue ${number}`,
+              })),
+            ]}
+          />
+        )}
+        {nodes.length > 1 && (
+          <Select
+            label="Node"
+            className="w-36"
+            value={node || ALL}
+            onChange={(next) => set({ node: next === ALL ? undefined : next })}
+            options={[
+              { value: ALL, label: "Any node" },
+              ...nodes.map(({ metadata }) => ({ value: metadata.name, label: metadata.name })),
+            ]}
           />
         )}
         <SearchInput
@@ -121,7 +156,7 @@ export function Browse({
         <CopyAs action={{ method: "GET", path }} />
         <span className="num ml-auto flex items-center gap-2 text-muted text-xs">
           {pages.some((page) => page.withheld) && <Badge tone="warn">payloads withheld</Badge>}
-          {exact(messages.length)} of {exact(scanned)} scanned
+          {exact(messages.length)} found, {exact(scanned)} scanned
           {found.hasNextPage && (
             <Button size="sm" busy={found.isFetchingNextPage} onClick={() => found.fetchNextPage()}>
               More
@@ -138,10 +173,10 @@ export function Browse({
             messages={messages}
             decoder={decoder}
             empty={
-              <Empty icon={Archive} title={ready ? "Nothing found" : "Say where to start"}>
+              <Empty icon={Archive} title={ready ? "Nothing found" : "Choose where to start"}>
                 {ready
                   ? "A live topic keeps only what its ring holds; a durable one keeps its log."
-                  : "A time, or a token such as 0:4711."}
+                  : "A time, or an offset such as 0:4711: queue 0, offset 4711."}
               </Empty>
             }
           />

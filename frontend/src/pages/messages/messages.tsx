@@ -27,14 +27,16 @@ export function MessagesPage() {
     <Page
       fill
       title="Messages"
-      lead="Look into a topic: as it comes, or as it is kept."
+      lead="Tail live messages or browse stored ones."
       actions={
         <>
           <Combo
             label="Topic"
             value={topic}
             onText={setText}
-            onChange={(next) => set({ topic: next })}
+            onChange={(next) =>
+              set({ topic: next, queue: undefined, node: undefined, at: undefined })
+            }
             options={names}
             empty={<NoTopic />}
             className="w-64 max-sm:w-full"

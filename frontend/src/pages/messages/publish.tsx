@@ -25,11 +25,8 @@ export function Publish({ topic }: { topic: string }) {
   const wrong = payloadError(shape, payload);
   const parsed = parseHeaders(headers);
   const body = wanted<Schemas["PublishInput"]>({
-    ...(shape === "json" && !wrong
-      ? { value: JSON.parse(payload) }
-      : shape === "hex"
-        ? { hex: payload.replace(/\s/g, "") }
-        : { text: payload }),
+    // JSON goes as it was typed: read into numbers, those of 64 bits would be rounded.
+    ...(shape === "hex" ? { hex: payload.replace(/\s/g, "") } : { text: payload }),
     ...(key ? { key } : {}),
     headers: parsed ?? {},
     ack,

@@ -1,14 +1,7 @@
-import { useQuery } from "@tanstack/react-query";
-import { useDeferredValue, useMemo, useState } from "react";
-import { bodyOf, http, type Schemas, wanted } from "@/api/client";
-import type { Pipeline, Plan } from "@/api/queries";
-import { useAct } from "@/app/act";
-import { isName } from "@/lib/names";
-import { Editor } from "@/ui/editor";
-import { TextField } from "@/ui/field";
-import { SelectField } from "@/ui/select";
-import { Failed } from "@/ui/states";
-import { Switch } from "@/ui/switch";
+import type { Schemas } from "@/api/client";
+import type { Pipeline } from "@/api/queries";
+import { codecs, type Draft, type FormField } from "@/forms/fields";
+import { ResourceEditor } from "@/forms/resource-editor";
 
 type Job = Schemas["PipelineSpec"]["job"];
 
@@ -21,138 +14,129 @@ const JOBS: Record<Job, { name: string; hint: string; topic: string }> = {
     topic: "Telemetry's topic; empty: the platform's own",
   },
   backfill: {
-    name: "Roll up anew",
-    hint: "All rollups again, from what is kept",
+    name: "Roll up again",
+    hint: "All rollups again, from the telemetry that is stored",
     topic: "Telemetry's topic; empty: the platform's own",
   },
   capacity: { name: "Capacity report", hint: "Recommended limits and sizes", topic: "" },
 };
 
-export function PipelineEditor({
-  pipeline,
-  onClose,
-}: {
-  pipeline: Pipeline | undefined;
-  onClose: () => void;
-}) {
-  const { busy, act } = useAct();
-  const was = pipeline?.spec;
-  const [name, setName] = useState(pipeline?.metadata.name ?? "");
-  const [job, setJob] = useState<Job>(was?.job ?? "rollup");
-  const [schedule, setSchedule] = useState(was?.schedule ?? "every 15m");
-  const [enabled, setEnabled] = useState(was?.enabled ?? true);
-  const [topic, setTopic] = useState(was?.topic ?? "");
-  const [source, setSource] = useState(was?.source ?? "");
-  const [hours, setHours] = useState(String(was?.hours ?? 168));
-  const [timeout, setTimeoutS] = useState(String(was?.timeout_s ?? 3_600));
-  const params = { path: { name } };
-  const path = `/api/v1/pipelines/${encodeURIComponent(name || "NAME")}`;
-  const ready = isName(name);
-  const body = useMemo(
-    () => ({
-      spec: {
-        ...was,
-        job,
-        schedule,
-        enabled,
-        topic: job === "capacity" ? "" : topic,
-        source: job === "replay" ? source : "",
-        hours: Number(hours),
-        timeout_s: Number(timeout),
-      },
-    }),
-    [was, job, schedule, enabled, topic, source, hours, timeout],
-  );
-  const settled = useDeferredValue(body);
-  const put = (dry_run: boolean) =>
-    http.PUT("/api/v1/pipelines/{name}", {
-      params: { ...params, query: { dry_run } },
-      body: wanted<Schemas["PipelineInput"]>(body),
-    });
-  const plan = useQuery({
-    queryKey: ["pipelines", "plan", name, settled],
-    queryFn: () => put(true).then((answer) => bodyOf(answer as { data?: Plan })),
-    enabled: ready,
-    retry: false,
-  });
-  const save = async () => {
-    if (await act(() => put(false), `${name} is saved`)) onClose();
-  };
-  const remove = async () => {
-    await http.DELETE("/api/v1/pipelines/{name}", { params });
-    await act(async () => undefined, `${name} is deleted`);
-    onClose();
-  };
+const FRESH: Partial<Pipeline["spec"]> = {
+  job: "rollup",
+  schedule: "every 15m",
+  enabled: true,
+  topic: "",
+  source: "",
+  archive: "archive",
+  rollups: "rollups",
+  since: "",
+  until: "",
+  rate: 0,
+  hours: 168,
+  timeout_s: 3_600,
+};
+
+const jobOf = (draft: Draft) => draft["spec.job"] as Job;
+const of =
+  (...jobs: Job[]) =>
+  (draft: Draft) =>
+    jobs.includes(jobOf(draft));
+
+const FIELDS: readonly FormField[] = [
+  {
+    at: "spec.job",
+    label: "Job",
+    codec: codecs.text,
+    as: "choice",
+    options: (Object.keys(JOBS) as Job[]).map((value) => ({
+      value,
+      label: JOBS[value].name,
+      hint: JOBS[value].hint,
+    })),
+  },
+  {
+    at: "spec.schedule",
+    label: "Schedule",
+    hint: "every 15m, @daily, or cron in UTC: 0 3 * * *; empty: by hand",
+    codec: codecs.text,
+    mono: true,
+  },
+  { at: "spec.enabled", label: "Run by its schedule", codec: codecs.flag, as: "switch" },
+  {
+    at: "spec.topic",
+    label: "Topic",
+    hint: (draft) => JOBS[jobOf(draft)]?.topic ?? "",
+    codec: codecs.text,
+    mono: true,
+    when: of("archive", "replay", "rollup", "backfill"),
+  },
+  {
+    at: "spec.source",
+    label: "Archived topic",
+    codec: codecs.text,
+    mono: true,
+    when: of("replay"),
+  },
+  {
+    at: "spec.hours",
+    label: "Look back (hours)",
+    codec: codecs.integer,
+    when: of("capacity"),
+  },
+  { at: "spec.timeout_s", label: "Timeout (seconds)", codec: codecs.number },
+  {
+    at: "spec.archive",
+    label: "Archive directory",
+    codec: codecs.text,
+    mono: true,
+    advanced: true,
+    when: of("archive", "replay"),
+  },
+  {
+    at: "spec.rollups",
+    label: "Rollup directory",
+    codec: codecs.text,
+    mono: true,
+    advanced: true,
+    when: of("rollup", "backfill", "capacity"),
+  },
+  {
+    at: "spec.since",
+    label: "Since",
+    hint: "UTC, such as 2026-01-31 or 2026-01-31T12:00:00Z",
+    codec: codecs.text,
+    advanced: true,
+    when: of("replay"),
+  },
+  {
+    at: "spec.until",
+    label: "Until",
+    hint: "UTC; empty: to the end",
+    codec: codecs.text,
+    advanced: true,
+    when: of("replay"),
+  },
+  {
+    at: "spec.rate",
+    label: "Rows/s",
+    hint: "0: unlimited",
+    codec: codecs.integer,
+    advanced: true,
+    when: of("replay"),
+  },
+];
+
+export function PipelineEditor({ name, onClose }: { name?: string; onClose: () => void }) {
   return (
-    <Editor
-      title={pipeline ? `Edit ${name}` : "Create a pipeline"}
+    <ResourceEditor
+      kind="pipeline"
+      name={name}
+      title={name ? `Edit ${name}` : "Create a pipeline"}
       lead="A job on Spark, run by its schedule or by hand."
+      fields={FIELDS}
+      fresh={FRESH}
+      deleting="It no longer runs. The archives and rollups that it wrote stay."
       onClose={onClose}
-      action={{ method: "PUT", path, body }}
-      ready={ready && !plan.isError}
-      busy={busy}
-      save={save}
-      remove={
-        pipeline && {
-          name,
-          path,
-          lead: "It runs no more. Archives and rollups that it made stay.",
-          run: remove,
-        }
-      }
-    >
-      <TextField
-        label="Name"
-        autoFocus
-        disabled={Boolean(pipeline)}
-        value={name}
-        onChange={setName}
-      />
-      <SelectField
-        label="Job"
-        value={job}
-        onChange={setJob}
-        options={(Object.keys(JOBS) as Job[]).map((value) => ({
-          value,
-          label: JOBS[value].name,
-          hint: JOBS[value].hint,
-        }))}
-      />
-      <TextField
-        label="Schedule"
-        hint="every 15m, @daily, or cron in UTC: 0 3 * * *; empty: by hand"
-        mono
-        value={schedule}
-        onChange={setSchedule}
-      />
-      <div className="pt-5">
-        <Switch label="Run by its schedule" checked={enabled} onChange={setEnabled} />
-      </div>
-      {job !== "capacity" && (
-        <TextField label="Topic" hint={JOBS[job].topic} mono value={topic} onChange={setTopic} />
-      )}
-      {job === "replay" && (
-        <TextField label="Archived topic" mono value={source} onChange={setSource} />
-      )}
-      {job === "capacity" && (
-        <TextField
-          label="Hours to look back"
-          inputMode="numeric"
-          value={hours}
-          onChange={setHours}
-        />
-      )}
-      <TextField
-        label="Stopped after, s"
-        inputMode="numeric"
-        value={timeout}
-        onChange={setTimeoutS}
-      />
-      {plan.isError && (
-        <div className="col-span-full">
-          <Failed error={plan.error} />
-        </div>
-      )}
-    </Editor>
+    />
   );
 }

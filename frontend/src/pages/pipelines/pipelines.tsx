@@ -86,7 +86,7 @@ export function PipelinesPage() {
       )}
       {edited && (
         <PipelineEditor
-          pipeline={edited === "new" ? undefined : edited}
+          {...(edited === "new" ? {} : { name: edited.metadata.name })}
           onClose={() => setEdited(null)}
         />
       )}

@@ -148,7 +148,7 @@ export function Faults({ injected }: { injected: Readonly<Record<string, string>
   );
 }
 
-interface AllowProps extends ReturnType<typeof useAct> {
+interface AllowProps extends Pick<ReturnType<typeof useAct>, "busy" | "act"> {
   transports: readonly string[];
   may: boolean;
 }

@@ -151,7 +151,7 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
               }}
             />
             <Button icon={Rewind} onClick={() => setAsked("seek")}>
-              Move position
+              Reset position
             </Button>
             <Button icon={Skull} onClick={() => setAsked("redrive")}>
               Dead letters
@@ -240,7 +240,7 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
         <HistoryCard scope="subscription" name={name} />
         <Positions cursors={cursors} />
       </div>
-      {asked === "edit" && <SubscriptionEditor subscription={subscription} onClose={close} />}
+      {asked === "edit" && <SubscriptionEditor name={name} onClose={close} />}
       {asked === "seek" && <Seek name={name} cursors={cursors} onClose={close} />}
       {asked === "redrive" && (
         <Redrive name={name} topic={spec.dead_letter ?? ""} count={dead ?? null} onClose={close} />

@@ -1,49 +1,46 @@
 import type { Operation } from "@/api/queries";
+import { exact, plural } from "@/lib/format";
 import { Badge } from "@/ui/badge";
-import { shown } from "@/ui/plan";
+import { Fold } from "@/ui/fold";
+import { type Column, Table } from "@/ui/table";
 
-/** What engines answered, or would do. */
-export function OperationView({ operation, title }: { operation: Operation; title?: string }) {
+/** How the result, or the preview, of one engine reads in a sentence. */
+export type Say = (value: Record<string, unknown>, dry: boolean) => string;
+
+interface Props {
+  operation: Operation;
+  say: Say;
+  title?: string;
+}
+
+/** What engines answered, or would do: a sentence each, and the queues behind it. */
+export function OperationView({ operation, say, title }: Props) {
+  const { dry_run: dry = false, state } = operation;
+  const results = operation.results ?? [];
   return (
     <section
-      aria-label={operation.dry_run ? "Preview" : "Result"}
+      aria-label={dry ? "Preview" : "Result"}
       className="rounded-lg border bg-canvas text-sm"
     >
       <header className="flex items-center gap-2 border-b px-3 py-1.5">
-        <b className="font-semibold">
-          {title ?? (operation.dry_run ? "What would happen" : operation.action)}
-        </b>
-        <Badge
-          tone={operation.state === "done" ? "good" : operation.state === "failed" ? "bad" : "warn"}
-        >
-          {operation.dry_run && operation.state === "done" ? "possible" : operation.state}
-        </Badge>
-      </header>
-      <ul className="flex flex-col gap-1 px-3 py-2">
-        {(operation.results ?? []).length === 0 && (
-          <li className="text-muted">No engine has anything to do.</li>
+        <b className="font-semibold">{title ?? (dry ? "Preview" : "Result")}</b>
+        {!(dry && state === "done") && (
+          <Badge tone={state === "done" ? "good" : state === "failed" ? "bad" : "warn"}>
+            {state}
+          </Badge>
         )}
-        {(operation.results ?? []).map((one) => (
-          <li key={one.node} className="flex flex-wrap items-baseline gap-2">
-            <b className="font-medium">{one.node}</b>
+      </header>
+      <ul className="flex flex-col gap-1.5 px-3 py-2">
+        {results.length === 0 && <li className="text-muted">No engine has anything to do.</li>}
+        {results.map((one) => (
+          <li key={one.node}>
+            {results.length > 1 && <b className="mr-2 font-medium">{one.node}</b>}
             {one.ok ? (
-              Object.entries(one.value ?? {}).map(([key, value]) =>
-                pairsOf(value) ? (
-                  <p key={key} className="num w-full break-words text-muted text-xs">
-                    {key.replaceAll("_", " ")} <span className="font-mono">{pairsOf(value)}</span>
-                  </p>
-                ) : rowsOf(value) ? (
-                  <Rows key={key} label={key} rows={rowsOf(value) ?? []} />
-                ) : (
-                  <span key={key} className="num text-muted text-xs">
-                    {key.replaceAll("_", " ")}{" "}
-                    <b className="font-medium text-ink">{shown(value)}</b>
-                  </span>
-                ),
-              )
+              <span className="num">{say(one.value ?? {}, dry)}</span>
             ) : (
-              <span className="text-bad text-xs">{one.detail || one.code}</span>
+              <span className="text-bad">{one.detail || one.code}</span>
             )}
+            {one.ok && <Queues rows={queuesOf(one.value ?? {})} />}
           </li>
         ))}
       </ul>
@@ -51,47 +48,45 @@ export function OperationView({ operation, title }: { operation: Operation; titl
   );
 }
 
-type Row = Record<string, unknown>;
-const ROWS_SHOWN_MAX = 50;
+/** A number of an answer: those of 64 bits come as text. */
+export const countOf = (value: unknown): number => Number(value ?? 0);
 
-/** Places, queue and token: `0:17 0:18`. */
-function pairsOf(value: unknown): string | null {
-  if (!Array.isArray(value) || value.length === 0 || !value.every(Array.isArray)) return null;
-  const places = value.slice(0, ROWS_SHOWN_MAX).map((one: unknown[]) => one.join(":"));
-  return places.join(" ") + (value.length > ROWS_SHOWN_MAX ? " ..." : "");
+interface QueueRow {
+  topic: string;
+  queue: number;
+  before: string | number;
+  after: string | number;
+  records: string | number;
+  forgotten: string | number;
 }
 
-/** A list of alike objects, such as what would move in each queue. */
-function rowsOf(value: unknown): Row[] | null {
-  if (!Array.isArray(value) || value.length === 0) return null;
-  return value.every((one) => typeof one === "object" && one !== null) ? (value as Row[]) : null;
+const isRow = (value: unknown): value is QueueRow =>
+  typeof value === "object" && value !== null && "before" in value && "after" in value;
+
+/** The queues of a seek. */
+export function queuesOf(value: Record<string, unknown>): readonly QueueRow[] {
+  const found = Object.values(value).find((one) => Array.isArray(one) && one.some(isRow));
+  return (found as unknown[] | undefined)?.filter(isRow) ?? [];
 }
 
-function Rows({ label, rows }: { label: string; rows: readonly Row[] }) {
-  const heads = Object.keys(rows[0] ?? {});
+const COLUMNS: Column<QueueRow>[] = [
+  { id: "queue", head: "Queue", cell: (row) => `${row.topic}:${row.queue}` },
+  { id: "before", head: "From", right: true, cell: (row) => exact(row.before) },
+  { id: "after", head: "To", right: true, cell: (row) => exact(row.after) },
+  { id: "records", head: "Messages", right: true, cell: (row) => exact(row.records) },
+  { id: "out", head: "In flight, discarded", right: true, cell: (row) => exact(row.forgotten) },
+];
+
+function Queues({ rows }: { rows: readonly QueueRow[] }) {
+  if (rows.length === 0) return null;
   return (
-    <table className="num w-full text-xs">
-      <caption className="sr-only">{label}</caption>
-      <thead>
-        <tr>
-          {heads.map((head) => (
-            <th key={head} scope="col" className="pr-3 text-left font-medium text-faint">
-              {head.replaceAll("_", " ")}
-            </th>
-          ))}
-        </tr>
-      </thead>
-      <tbody>
-        {rows.slice(0, ROWS_SHOWN_MAX).map((row) => (
-          <tr key={JSON.stringify(row)}>
-            {heads.map((head) => (
-              <td key={head} className="pr-3">
-                {shown(row[head])}
-              </td>
-            ))}
-          </tr>
-        ))}
-      </tbody>
-    </table>
+    <Fold title={plural(rows.length, "queue")}>
+      <Table
+        label="Queues"
+        columns={COLUMNS}
+        rows={rows}
+        rowKey={(row) => `${row.topic}:${row.queue}`}
+      />
+    </Fold>
   );
 }

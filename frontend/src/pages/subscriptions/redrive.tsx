@@ -1,16 +1,38 @@
+import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { Skull } from "lucide-react";
 import { useState } from "react";
 import { bodyOf, http } from "@/api/client";
 import type { Operation } from "@/api/queries";
 import { useAct } from "@/app/act";
-import { exact } from "@/lib/format";
+import { codecs } from "@/forms/fields";
+import { refusalOf } from "@/forms/fields-view";
+import { exact, plural } from "@/lib/format";
+import { useSettled } from "@/lib/settled";
 import { Button } from "@/ui/button";
 import { CopyAs } from "@/ui/copy-as";
 import { Dialog } from "@/ui/dialog";
 import { TextField } from "@/ui/field";
-import { Empty } from "@/ui/states";
-import { OperationView } from "./operation";
+import { Empty, Failed } from "@/ui/states";
+import { countOf, OperationView, type Say } from "./operation";
+
+const COUNT_MAX = 1_000_000;
+
+const sayRedrive =
+  (to: string): Say =>
+  (value, dry) => {
+    const moved = plural(countOf(value.records), "message");
+    const where = to === "" ? "the topics that they came from" : to;
+    const more = value.next ? " More are left." : "";
+    return `${moved} ${dry ? "will be" : "were"} published to ${where}; ${exact(countOf(value.scanned))} checked.${more}`;
+  };
+
+function countErrorOf(text: string): string | undefined {
+  const read = codecs.integer.read(text);
+  if ("error" in read) return read.error;
+  const count = Number(read.value);
+  return count >= 1 && count <= COUNT_MAX ? undefined : `1 to ${exact(COUNT_MAX)}`;
+}
 
 /** Publishes dead letters again: where they came from, or elsewhere. */
 export function Redrive({
@@ -24,92 +46,125 @@ export function Redrive({
   count: string | null | undefined;
   onClose: () => void;
 }) {
-  const { busy, act } = useAct();
+  const { busy, act, error } = useAct("here");
   const [to, setTo] = useState("");
   const [max, setMax] = useState("1000");
   const [where, setWhere] = useState("");
   const [result, setResult] = useState<Operation | null>(null);
-  const body = { to, where, count_max: Math.max(1, Math.round(Number(max)) || 1) };
+  const wrong = countErrorOf(max);
+  const body = { to, where, count_max: Number(max) };
   const params = { path: { name } };
   const path = `/api/v1/subscriptions/${encodeURIComponent(name)}/redrive`;
-  const run = async (dry: boolean) => {
-    const answer = await act(
-      () =>
-        http.POST("/api/v1/subscriptions/{name}/redrive", {
-          params: { ...params, query: { dry_run: dry } },
-          body,
-        }),
-      dry ? undefined : "Dead letters are on their way again",
-    );
-    if (answer) setResult(bodyOf(answer as { data?: Operation }));
+  const send = (dry_run: boolean) =>
+    http
+      .POST("/api/v1/subscriptions/{name}/redrive", {
+        params: { ...params, query: { dry_run } },
+        body,
+      })
+      .then((answer) => bodyOf(answer as { data?: Operation }));
+  // The preview is of what stands in the fields now: other words are another question.
+  const asked = useSettled(JSON.stringify(body));
+  const current = asked === JSON.stringify(body);
+  const preview = useQuery({
+    queryKey: ["subscriptions", "redrive", name, asked],
+    queryFn: () => send(true),
+    enabled: topic !== "" && !wrong && current && result === null,
+    retry: false,
+  });
+  const failure = error ?? preview.error;
+  const refusals = (preview.data?.results ?? []).filter((one) => !one.ok).map((one) => one.detail);
+  const whereWrong = refusalOf(failure, "where") ?? (where ? filterError(refusals) : undefined);
+  const run = async () => {
+    const done = await act(() => send(false), "Dead letters are published again");
+    if (done) setResult(done);
   };
+  if (!topic) {
+    return (
+      <Dialog open onOpenChange={(open) => !open && onClose()} title="Dead letters">
+        <Empty icon={Skull} title="No dead-letter topic" className="py-6">
+          Set one in Edit: a message that exceeds its deliveries then goes there, with its attempt
+          count and the reason.
+        </Empty>
+      </Dialog>
+    );
+  }
   return (
     <Dialog
       open
       onOpenChange={(open) => !open && onClose()}
       title="Dead letters"
-      lead="Messages that were delivered too often, or that a handler gave up."
+      lead="Messages that exceeded their deliveries, or that a handler rejected."
       footer={
-        topic && (
-          <>
-            <span className="mr-auto">
-              <CopyAs action={{ method: "POST", path, body }} />
-            </span>
-            <Button onClick={() => run(true)} busy={busy}>
-              Preview
-            </Button>
-            <Button look="primary" onClick={() => run(false)} busy={busy}>
-              Re-drive
-            </Button>
-          </>
-        )
+        <>
+          <span className="mr-auto">
+            <CopyAs action={{ method: "POST", path, body }} />
+          </span>
+          <Button onClick={onClose}>{result ? "Close" : "Cancel"}</Button>
+          <Button
+            look="primary"
+            onClick={run}
+            busy={busy}
+            disabled={
+              wrong !== undefined || !current || !preview.data || preview.data.state === "failed"
+            }
+          >
+            Re-drive
+          </Button>
+        </>
       }
     >
-      {topic ? (
-        <div className="grid gap-3 pb-2 sm:grid-cols-2">
-          <p className="col-span-full text-sm">
-            {count == null
-              ? "They are in"
-              : count === "0"
-                ? "None is left in"
-                : `${exact(count)} in`}{" "}
-            <Link
-              to="/messages"
-              search={{ topic, view: "browse" }}
-              className="font-mono text-accent text-xs hover:underline"
-            >
-              {topic}
-            </Link>
-          </p>
+      <div className="grid gap-3 pb-2 sm:grid-cols-2">
+        <p className="col-span-full text-sm">
+          {count == null ? "They are in" : count === "0" ? "None is left in" : `${exact(count)} in`}{" "}
+          <Link
+            to="/messages"
+            search={{ topic, view: "browse" }}
+            className="font-mono text-accent text-xs hover:underline"
+          >
+            {topic}
+          </Link>
+        </p>
+        <TextField
+          label="To topic"
+          hint="Empty: the topic that each came from"
+          error={refusalOf(failure, "to")}
+          mono
+          value={to}
+          onChange={setTo}
+        />
+        <TextField
+          label="At most"
+          error={wrong}
+          inputMode="numeric"
+          value={max}
+          onChange={setMax}
+        />
+        <div className="col-span-full">
           <TextField
-            label="To topic"
-            hint="Empty: where each came from"
+            label="Filter"
+            hint={'Such as headers["dead-attempts"] > 3 and size < 1000; empty: all'}
+            error={whereWrong}
             mono
-            value={to}
-            onChange={setTo}
+            value={where}
+            onChange={setWhere}
           />
-          <TextField label="At most" inputMode="numeric" value={max} onChange={setMax} />
-          <div className="col-span-full">
-            <TextField
-              label="Where"
-              hint={'As headers["dead-attempts"] > 3 and size < 1000; empty: all'}
-              mono
-              value={where}
-              onChange={setWhere}
-            />
-          </div>
-          {result && (
-            <div className="col-span-full">
-              <OperationView operation={result} />
-            </div>
+        </div>
+        <div className="col-span-full flex flex-col gap-2">
+          {failure !== null && !whereWrong && <Failed error={failure} />}
+          {result ? (
+            <OperationView operation={result} say={sayRedrive(to)} />
+          ) : (
+            !wrong &&
+            !whereWrong &&
+            current &&
+            preview.data && <OperationView operation={preview.data} say={sayRedrive(to)} />
           )}
         </div>
-      ) : (
-        <Empty icon={Skull} title="No topic for dead letters" className="py-6">
-          Name one in Edit: messages that are delivered too often then go there, with attempt count
-          and reason.
-        </Empty>
-      )}
+      </div>
     </Dialog>
   );
 }
+
+/** What engines say of a filter, without the name of the field that it stands beside. */
+const filterError = (details: readonly string[]): string | undefined =>
+  details.find((one) => /\bwhere\b/.test(one))?.replace(/^.*?\bwhere:\s*/, "");

@@ -3,6 +3,7 @@ import { useMemo, useState } from "react";
 import { bodyOf, http, type Schemas } from "@/api/client";
 import type { Operation } from "@/api/queries";
 import { useAct } from "@/app/act";
+import { exact, plural } from "@/lib/format";
 import { nanosOf } from "@/pages/messages/place";
 import { Button } from "@/ui/button";
 import { CopyAs } from "@/ui/copy-as";
@@ -10,10 +11,30 @@ import { Dialog } from "@/ui/dialog";
 import { TextField } from "@/ui/field";
 import { SelectField } from "@/ui/select";
 import { Failed } from "@/ui/states";
-import { OperationView } from "./operation";
+import { TimeField } from "@/ui/time-field";
+import { countOf, OperationView, queuesOf, type Say } from "./operation";
 
 type Cursor = Schemas["QueueCursor"];
 type Way = "earliest" | "latest" | "time" | "token" | "shift";
+
+/** Messages that come again or are skipped, and those in flight that are discarded. */
+export const saySeek: Say = (value, dry) => {
+  const rows = queuesOf(value);
+  let [again, skipped, out] = [0, 0, 0];
+  for (const row of rows) {
+    const moved = countOf(row.records);
+    if (moved < 0) again -= moved;
+    else skipped += moved;
+    out += countOf(row.forgotten);
+  }
+  const will = dry ? "will be" : "are";
+  const parts = [
+    ...(skipped ? [`${plural(skipped, "message")} ${will} skipped`] : []),
+    ...(again ? [`${plural(again, "message")} ${will} delivered again`] : []),
+    ...(out ? [`${exact(out)} in flight ${will} discarded`] : []),
+  ];
+  return parts.length ? `${parts.join("; ")}.` : "The position does not change.";
+};
 
 /** Moves a subscription's position, after showing what that means. */
 export function Seek({
@@ -25,12 +46,15 @@ export function Seek({
   cursors: readonly Cursor[];
   onClose: () => void;
 }) {
-  const { busy, act } = useAct();
+  const { busy, act, error } = useAct("here");
   const [way, setWay] = useState<Way>("earliest");
   const [time, setTime] = useState("");
   const [token, setToken] = useState("");
   const [shift, setShift] = useState("-100");
-  const [queue, setQueue] = useState("all");
+  const [chosen, setQueue] = useState("all");
+  const first = queueOf(cursors[0]?.queue ?? "0");
+  // An offset is of one queue: the first, until another one is chosen.
+  const queue = way === "token" && chosen === "all" ? first : chosen;
   const number = queue === "all" ? null : Number(queue);
   const body = useMemo((): Schemas["SeekRequest"] | null => {
     const only = number === null ? {} : { queue: number };
@@ -45,7 +69,7 @@ export function Seek({
     }
     if (way === "shift") {
       const by = Number(shift);
-      return Number.isSafeInteger(by) && by !== 0
+      return shift.trim() !== "" && Number.isSafeInteger(by) && by !== 0
         ? ({ shift: by, ...only } as Schemas["SeekRequest"])
         : null;
     }
@@ -69,7 +93,7 @@ export function Seek({
     if (!body) return;
     const done = await act(
       () => http.POST("/api/v1/subscriptions/{name}/seek", { params, body }),
-      `${name} has moved`,
+      `The position of ${name} is changed`,
     );
     if (done) onClose();
   };
@@ -77,8 +101,8 @@ export function Seek({
     <Dialog
       open
       onOpenChange={(open) => !open && onClose()}
-      title="Move the position"
-      lead="Backwards delivers again; forwards skips. Nothing is deleted."
+      title="Reset position"
+      lead="Backwards delivers again; forwards skips. No message is deleted."
       footer={
         <>
           <span className="mr-auto">
@@ -86,7 +110,7 @@ export function Seek({
           </span>
           <Button onClick={onClose}>Cancel</Button>
           <Button look="primary" disabled={!body || preview.isError} busy={busy} onClick={run}>
-            Move
+            Reset position
           </Button>
         </>
       }
@@ -97,11 +121,11 @@ export function Seek({
           value={way}
           onChange={setWay}
           options={[
-            { value: "earliest", label: "Earliest", hint: "All that is kept" },
-            { value: "latest", label: "Latest", hint: "Skip what waits" },
-            { value: "time", label: "A time" },
-            { value: "token", label: "A token", hint: "Of one queue" },
-            { value: "shift", label: "By so many messages" },
+            { value: "earliest", label: "Earliest", hint: "All stored messages" },
+            { value: "latest", label: "Latest", hint: "Skip all that wait" },
+            { value: "time", label: "Time" },
+            { value: "token", label: "Offset", hint: "In one queue" },
+            { value: "shift", label: "Shift by N messages" },
           ]}
         />
         <SelectField
@@ -110,25 +134,20 @@ export function Seek({
           onChange={setQueue}
           options={[
             ...(way === "token" ? [] : [{ value: "all", label: "All queues" }]),
-            ...cursors.map((one) => ({
-              value: String(one.queue),
-              label: `Queue ${one.queue}`,
+            ...(cursors.length ? cursors.map((one) => queueOf(one.queue)) : ["0"]).map((one) => ({
+              value: one,
+              label: `Queue ${one}`,
             })),
           ]}
         />
         {way === "time" && (
-          <TextField
-            label="Time, local"
-            className="col-span-full"
-            type="datetime-local"
-            step="1"
-            value={time}
-            onChange={setTime}
-          />
+          <TimeField label="Time" className="col-span-full" value={time} onChange={setTime} />
         )}
         {way === "token" && (
           <TextField
-            label="Token"
+            label="Offset"
+            hint={`Of queue ${queue}; see Positions for its earliest and latest`}
+            error={token === "" || /^\d{1,19}$/.test(token) ? undefined : "Digits only"}
             className="col-span-full"
             inputMode="numeric"
             mono
@@ -140,6 +159,7 @@ export function Seek({
           <TextField
             label="Messages"
             hint="Negative: backwards"
+            error={body ? undefined : "Enter a whole number other than 0"}
             className="col-span-full"
             inputMode="numeric"
             value={shift}
@@ -147,10 +167,13 @@ export function Seek({
           />
         )}
         <div className="col-span-full flex flex-col gap-2">
-          {preview.isError && <Failed error={preview.error} />}
-          {preview.data && <OperationView operation={preview.data} />}
+          {(error !== null || preview.isError) && <Failed error={error ?? preview.error} />}
+          {body && preview.data && <OperationView operation={preview.data} say={saySeek} />}
         </div>
       </div>
     </Dialog>
   );
 }
+
+/** The number of a queue that is named `TOPIC:NUMBER`. */
+const queueOf = (queue: string | number): string => String(queue).split(":").pop() ?? "0";

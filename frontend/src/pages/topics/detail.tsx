@@ -101,7 +101,7 @@ export function TopicPage() {
       </Tabs>
       {editing && topic && (
         <Suspense>
-          <TopicEditor topic={topic} onClose={() => setEditing(false)} />
+          <TopicEditor name={name} onClose={() => setEditing(false)} />
         </Suspense>
       )}
     </Page>

@@ -1,166 +1,160 @@
-import type { Topic, TopicSpec } from "@/api/queries";
-import { parseAmount } from "@/lib/format";
-import { isName } from "@/lib/names";
+// The settings of a topic, as a form has them.
+import type { TopicSpec, Transport } from "@/api/queries";
+import { codecs, type Draft, type FormField } from "@/forms/fields";
+import { duration } from "@/lib/format";
 
-const NAME_CHARS_MAX = 200;
-const RING_BYTES_MIN = 16_384;
-
-/** What is filled in, as it is written. */
-export interface TopicForm {
-  name: string;
-  mode: NonNullable<TopicSpec["mode"]>;
-  transport: string;
-  reliability: NonNullable<TopicSpec["reliability"]>;
-  flow: NonNullable<TopicSpec["flow"]>;
-  on_full: NonNullable<TopicSpec["on_full"]>;
-  history: string;
-  receive: string;
-  ratePackets: string;
-  rateBytes: string;
-  keeper: string;
-  queues: string;
-  wireId: string;
-  fsync: NonNullable<TopicSpec["fsync"]>;
-  labels: string;
-  owner: string;
-  description: string;
-  protected: boolean;
-}
-
-export type TopicErrors = Partial<Record<keyof TopicForm, string>>;
-
-const amount = (text: string, what: string, min: number) =>
-  (parseAmount(text) ?? -1) >= min
-    ? undefined
-    : `${what}: a number of at least ${min}, such as 64k or 4 MiB`;
-const limit = (text: string) =>
-  text.trim() === "" || parseAmount(text) !== null
-    ? undefined
-    : "A number such as 10k, 0 for no limit, or nothing for the policy";
-
-/** What is wrong with a form, by field; nothing when it can be saved. */
-export function errorsOf(form: TopicForm): TopicErrors {
-  const found: Record<string, string | undefined> = {
-    name:
-      form.name === ""
-        ? "A name is needed"
-        : form.name.length > NAME_CHARS_MAX
-          ? `At most ${NAME_CHARS_MAX} characters`
-          : isName(form.name)
-            ? undefined
-            : "Letters, digits, _ and -, in parts joined by dots",
-    history: amount(form.history, "History", RING_BYTES_MIN),
-    receive: amount(form.receive, "Receive ring", RING_BYTES_MIN),
-    ratePackets: limit(form.ratePackets),
-    rateBytes: limit(form.rateBytes),
-    keeper: /^(\*|[A-Za-z0-9_.-]{0,64})$/.test(form.keeper)
-      ? undefined
-      : "The name of a node, or * for engines that take turns",
-    queues: amount(form.queues, "Queues", 1),
-    wireId: /^(|[1-9]\d{0,4})$/.test(form.wireId)
-      ? undefined
-      : "A number of 1 to 65535, or nothing",
-    labels: parseLabels(form.labels) ? undefined : "Pairs such as team=risk, tier=1",
-  };
-  return Object.fromEntries(Object.entries(found).filter(([, error]) => error));
-}
-
-export const FRESH: TopicForm = {
-  name: "",
+export const FRESH: Partial<TopicSpec> = {
   mode: "live",
   transport: "",
   reliability: "reliable",
   flow: "min",
   on_full: "block",
-  history: "4 MiB",
-  receive: "4 MiB",
-  ratePackets: "",
-  rateBytes: "",
-  keeper: "",
-  queues: "1",
-  wireId: "",
-  fsync: "interval",
-  labels: "",
+  history_bytes: 4_194_304,
+  receive_bytes: 4_194_304,
+  large_history_bytes: 67_108_864,
+  rate_packets_per_s: null,
+  rate_bytes_per_s: null,
+  linger_us: 20,
+  nak_delay_us: 50,
+  nak_retry_us: 200,
+  receiver_timeout_s: 5,
+  close_linger_s: 5,
   owner: "",
-  description: "",
-  protected: false,
+  queues: 1,
+  fsync: "interval",
+  fsync_interval_ms: 50,
+  segment_bytes: 134_217_728,
+  retention_bytes: 0,
+  retention_s: 0,
+  retention_past_unacked: false,
+  cache_bytes: 16_777_216,
+  spool: false,
+  producer_ttl_s: 604_800,
 };
 
-/** `team=risk, canary` -> `{team: "risk", canary: ""}`; null when it is not that. */
-export function parseLabels(text: string): Record<string, string> | null {
-  const out: Record<string, string> = {};
-  for (const part of text.split(",").map((one) => one.trim())) {
-    if (!part) continue;
-    const match = /^([A-Za-z0-9_./-]{1,63})(?:=([^=]*))?$/.exec(part);
-    if (!match?.[1]) return null;
-    out[match[1]] = match[2]?.trim() ?? "";
-  }
-  return out;
-}
+const CHOICES = {
+  mode: [
+    { value: "live", label: "Live", hint: "Memory only: lowest latency" },
+    { value: "durable", label: "Durable", hint: "Queues on disk: replay, acks, consumers" },
+  ],
+  reliability: [
+    { value: "reliable", label: "Reliable", hint: "In order, losses repaired" },
+    { value: "unordered", label: "Unordered", hint: "Losses repaired, any order" },
+    { value: "unreliable", label: "Unreliable", hint: "Losses are not repaired" },
+  ],
+  flow: [
+    { value: "min", label: "Slowest receiver", hint: "min: it holds the publisher back" },
+    { value: "max", label: "Fastest receiver", hint: "max: others may fall behind" },
+    { value: "rate", label: "Rate limit only", hint: "rate: a slow receiver gets gaps" },
+  ],
+  on_full: [
+    { value: "block", label: "Block", hint: "The publisher waits" },
+    { value: "error", label: "Error", hint: "The publisher gets an error" },
+    { value: "drop", label: "Drop", hint: "Counted, and reported as an event" },
+  ],
+  fsync: [
+    { value: "none", label: "None", hint: "When the operating system writes" },
+    { value: "interval", label: "Interval", hint: "fsync every 50 ms by default; acks wait" },
+    { value: "batch", label: "Every batch", hint: "Slowest, safest" },
+  ],
+} as const;
 
-const mib = (value: number) =>
-  value % 1_048_576 === 0
-    ? `${value / 1_048_576} MiB`
-    : value % 1024 === 0
-      ? `${value / 1024} KiB`
-      : String(value);
-const optional = (value: number | null | undefined) => (value == null ? "" : String(value));
+const isDurable = (draft: Draft) => draft["spec.mode"] === "durable";
 
-export function formOf(topic: Topic): TopicForm {
-  const { spec, metadata } = topic;
-  return {
-    name: metadata.name,
-    mode: spec.mode ?? "live",
-    transport: spec.transport ?? "",
-    reliability: spec.reliability ?? "reliable",
-    flow: spec.flow ?? "min",
-    on_full: spec.on_full ?? "block",
-    history: mib(spec.history_bytes ?? 4_194_304),
-    receive: mib(spec.receive_bytes ?? 4_194_304),
-    ratePackets: optional(spec.rate_packets_per_s),
-    rateBytes: optional(spec.rate_bytes_per_s),
-    keeper: spec.owner ?? "",
-    queues: String(spec.queues ?? 1),
-    wireId: optional(spec.wire_id),
-    fsync: spec.fsync ?? "interval",
-    labels: Object.entries(metadata.labels)
-      .map(([key, value]) => (value ? `${key}=${value}` : key))
-      .join(", "),
-    owner: metadata.owner,
-    description: metadata.description,
-    protected: metadata.deletion_protection,
-  };
-}
+const choice = (name: keyof typeof CHOICES, label: string): FormField => ({
+  at: `spec.${name}`,
+  label,
+  codec: codecs.text,
+  as: "choice",
+  options: CHOICES[name],
+});
 
-const number = (text: string) => Math.round(parseAmount(text) ?? 0);
-const optionalNumber = (text: string) => (text.trim() === "" ? null : number(text));
+const setting = (
+  name: keyof TopicSpec,
+  label: string,
+  codec: FormField["codec"],
+  hint?: FormField["hint"],
+): FormField => ({ at: `spec.${name}`, label, codec, ...(hint ? { hint } : {}) });
 
-/** The body of a PUT. What the form does not know stays as it was. */
-export function bodyOfForm(form: TopicForm, before?: Topic) {
-  const spec: Partial<TopicSpec> = {
-    ...before?.spec,
-    mode: form.mode,
-    transport: form.transport,
-    reliability: form.reliability,
-    flow: form.flow,
-    on_full: form.on_full,
-    history_bytes: number(form.history),
-    receive_bytes: number(form.receive),
-    rate_packets_per_s: optionalNumber(form.ratePackets),
-    rate_bytes_per_s: optionalNumber(form.rateBytes),
-    wire_id: optionalNumber(form.wireId),
-    ...(form.mode === "durable"
-      ? { owner: form.keeper, queues: number(form.queues), fsync: form.fsync }
-      : { owner: "" }),
-  };
-  return {
-    metadata: {
-      labels: parseLabels(form.labels) ?? {},
-      owner: form.owner,
-      description: form.description,
-      deletion_protection: form.protected,
-      managed_by: before?.metadata.managed_by ?? "",
+const durable = (field: FormField): FormField => ({ ...field, when: isDurable });
+const advanced = (field: FormField): FormField => ({ ...field, advanced: true });
+
+const kept = (draft: Draft): string => {
+  const seconds = Number(draft["spec.retention_s"]);
+  return seconds > 0 ? `Messages older than ${duration(seconds)} are deleted` : "0: no limit";
+};
+
+const FIRST: readonly FormField[] = [
+  choice("reliability", "Reliability"),
+  choice("flow", "Flow control"),
+  choice("on_full", "When the ring is full"),
+  setting("history_bytes", "History ring", codecs.amount, "Send buffer and repairs"),
+  setting(
+    "rate_packets_per_s",
+    "Limit (packets/s)",
+    codecs.limit,
+    "Empty: by policy; none: unlimited",
+  ),
+  setting("rate_bytes_per_s", "Limit (bytes/s)", codecs.limit, "Empty: by policy; none: unlimited"),
+  durable(setting("queues", "Queues", codecs.integer, "Partitions; can only grow")),
+  durable(choice("fsync", "Sync to disk")),
+  durable({
+    ...setting("owner", "Owner node", codecs.text),
+    hint: "Empty: each node stores what is published there. *: shared by lease",
+  }),
+  durable(setting("retention_bytes", "Retention (bytes per queue)", codecs.amount, "0: no limit")),
+  durable(setting("retention_s", "Retention (seconds)", codecs.number, kept)),
+];
+
+const REST: readonly FormField[] = [
+  setting("receive_bytes", "Receive ring", codecs.amount, "Per publication, at each receiver"),
+  setting("large_history_bytes", "History ring, large messages", codecs.amount),
+  setting("linger_us", "Linger (µs)", codecs.integer, "How long an open packet waits for more"),
+  setting("nak_delay_us", "NAK delay (µs)", codecs.integer, "How long a gap may be reordering"),
+  setting("nak_retry_us", "NAK retry (µs)", codecs.integer),
+  setting("receiver_timeout_s", "Receiver timeout (seconds)", codecs.number),
+  setting("close_linger_s", "Linger after close (seconds)", codecs.number),
+  setting(
+    "wire_id",
+    "Topic id on the wire",
+    codecs.optionalInteger,
+    "1 to 65535; empty: from the name",
+  ),
+  durable(setting("fsync_interval_ms", "Sync interval (ms)", codecs.number)),
+  durable(setting("segment_bytes", "Segment size", codecs.amount)),
+  durable(setting("cache_bytes", "Cache (bytes per queue)", codecs.amount)),
+  durable(setting("producer_ttl_s", "Producer sessions kept (seconds)", codecs.number)),
+  durable({
+    ...setting("retention_past_unacked", "Delete unacknowledged messages too", codecs.flag),
+    as: "switch",
+  }),
+  { ...setting("spool", "Spool publishers' rings to disk", codecs.flag), as: "switch" },
+];
+
+export function topicFields(transports: readonly Transport[]): readonly FormField[] {
+  const first = transports[0]?.metadata.name ?? "";
+  return [
+    choice("mode", "Mode"),
+    {
+      ...setting("transport", "Transport", DEFAULTED),
+      as: "choice",
+      options: [
+        { value: DEFAULT, label: "Default", hint: first },
+        ...transports.map(({ metadata, spec }) => ({
+          value: metadata.name,
+          label: metadata.name,
+          hint: spec.kind ?? "",
+        })),
+      ],
     },
-    spec,
-  };
+    ...FIRST,
+    ...REST.map(advanced),
+  ];
 }
+
+/** A choice cannot have an empty value. */
+const DEFAULT = " ";
+const DEFAULTED: FormField["codec"] = {
+  show: (value) => (value ? String(value) : DEFAULT),
+  read: (typed) => ({ value: String(typed).trim() }),
+};

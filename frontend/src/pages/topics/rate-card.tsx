@@ -5,7 +5,8 @@ import { useEffect, useRef, useState } from "react";
 import { bodyOf, http, type Schemas, wanted } from "@/api/client";
 import { type Topic, topicQuery } from "@/api/queries";
 import { useMay } from "@/app/session";
-import { byteRate, bytes, compact, exact, parseAmount, percent, rate } from "@/lib/format";
+import { codecs, exactAmount } from "@/forms/fields";
+import { byteRate, bytes, compact, percent, rate } from "@/lib/format";
 import { positionOf, STEPS, valueAt } from "@/lib/log-scale";
 import { useLivePart } from "@/live/store";
 import { Badge } from "@/ui/badge";
@@ -13,7 +14,7 @@ import { Button } from "@/ui/button";
 import { Card } from "@/ui/card";
 import { CopyAs } from "@/ui/copy-as";
 import { Input } from "@/ui/field";
-import { toast } from "@/ui/toast";
+import { Failed } from "@/ui/states";
 import { ThrottleBadge } from "./throttle";
 
 type FieldName = "rate_packets_per_s" | "rate_bytes_per_s";
@@ -30,14 +31,14 @@ interface Scale {
 const SCALES: readonly Scale[] = [
   {
     field: "rate_packets_per_s",
-    label: "Packets a second",
+    label: "Packets/s",
     min: 1,
     max: 10_000_000,
     show: (value) => `${compact(value)}/s`,
   },
   {
     field: "rate_bytes_per_s",
-    label: "Bytes a second",
+    label: "Bytes/s",
     min: 1_000,
     max: 10_000_000_000,
     show: (value) => `${bytes(value)}/s`,
@@ -51,6 +52,7 @@ export function RateCard({ topic }: { topic: Topic }) {
   const client = useQueryClient();
   const live = useLivePart(`topic:${name}`, (data) => data.topic);
   const [pending, setPending] = useState(0);
+  const [error, setError] = useState<unknown>(null);
   /** What was set and is not stored yet. */
   const [drafts, setDrafts] = useState<Partial<Record<FieldName, number>>>({});
   const effective = topic.status.effective_rate;
@@ -65,6 +67,7 @@ export function RateCard({ topic }: { topic: Topic }) {
 
   const send = async (field: FieldName, value: number | null) => {
     setPending((count) => count + 1);
+    setError(null);
     try {
       const changed = await http
         .PATCH("/api/v1/topics/{name}", {
@@ -75,9 +78,9 @@ export function RateCard({ topic }: { topic: Topic }) {
       client.setQueryData(topicQuery(name).queryKey, changed as Topic);
       // What the engines report back comes a moment later.
       setTimeout(() => client.invalidateQueries({ queryKey: topicQuery(name).queryKey }), 600);
-    } catch (error) {
+    } catch (caught) {
       draft(field, null);
-      toast.error(error instanceof Error ? error.message : String(error));
+      setError(caught);
       client.invalidateQueries({ queryKey: topicQuery(name).queryKey });
     } finally {
       setPending((count) => count - 1);
@@ -87,7 +90,7 @@ export function RateCard({ topic }: { topic: Topic }) {
   return (
     <Card
       title="Rate limits"
-      hint="of each publisher, at once"
+      hint="of each publisher on the wire; readers on its own node are not limited"
       actions={
         <>
           {live && live.throttle !== "none" && <ThrottleBadge live={live} />}
@@ -117,6 +120,7 @@ export function RateCard({ topic }: { topic: Topic }) {
             send={(value) => send(scale.field, value)}
           />
         ))}
+        {error !== null && <Failed error={error} />}
         <div className="flex flex-wrap items-center gap-3 border-t pt-2.5 text-muted text-xs">
           <span className="num">
             Now {rate(live?.rates.packets_out, " pkt/s")}, {byteRate(live?.rates.bytes_out)}; held
@@ -144,6 +148,11 @@ export function RateCard({ topic }: { topic: Topic }) {
     </Card>
   );
 }
+
+const errorOf = (typed: string): string | undefined => {
+  const read = codecs.limit.read(typed);
+  return "error" in read ? read.error : undefined;
+};
 
 interface RowProps {
   scale: Scale;
@@ -174,11 +183,14 @@ function RateRow({ scale, own, effective, source, disabled, draft, setDraft, sen
   };
   const commitTyped = () => {
     if (typed === null) return;
-    const amount = /^(no|none|0|∞)?$/i.test(typed.trim()) ? 0 : parseAmount(typed);
-    if (amount !== null) set(Math.round(amount));
+    const read = codecs.limit.read(typed);
+    if ("error" in read) return;
+    // An unchanged text is no change, and neither is none.
+    if (typed.trim() !== "" && typed.trim() !== text) set(Number(read.value));
     setTyped(null);
   };
-  const text = value === 0 ? "no limit" : scale.show(value);
+  const text = value === 0 ? "no limit" : exactAmount(value);
+  const wrong = typed === null ? undefined : errorOf(typed);
   return (
     <div>
       <div className="mb-1.5 flex flex-wrap items-center gap-2">
@@ -197,16 +209,18 @@ function RateRow({ scale, own, effective, source, disabled, draft, setDraft, sen
         )}
         <Input
           aria-label={`${scale.label}, as text`}
+          aria-invalid={wrong ? true : undefined}
           className="num ml-auto h-7 w-28 text-right"
           disabled={disabled}
           value={typed ?? text}
-          title={value ? exact(value) : "no limit"}
+          title={wrong ?? "Such as 500, 10k, 10 MiB; none: unlimited"}
           onFocus={(event) => event.target.select()}
           onChange={(event) => setTyped(event.target.value)}
           onBlur={commitTyped}
           onKeyDown={(event) => event.key === "Enter" && commitTyped()}
         />
       </div>
+      {wrong && <p className="mb-1 text-right text-bad text-xs">{wrong}</p>}
       <Slider.Root
         className="relative flex h-5 touch-none select-none items-center"
         min={0}
@@ -221,7 +235,7 @@ function RateRow({ scale, own, effective, source, disabled, draft, setDraft, sen
         </Slider.Track>
         <Slider.Thumb
           aria-label={scale.label}
-          aria-valuetext={text}
+          aria-valuetext={value === 0 ? text : scale.show(value)}
           className="block size-4 rounded-full border-2 border-accent bg-panel shadow transition-transform hover:scale-110"
         />
       </Slider.Root>
