@@ -126,7 +126,7 @@ class TestMember:
             lane = word & 0xFFFFFFFF
             self.words[lane] = word
             for i in range(count):
-                at, size, p, _ = self.rows[first + i].tolist()
+                at, size, p, *_ = self.rows[first + i].tolist()
                 flags = int(memory[p : p + 4].view(np.uint32)[0])
                 key_n = int(memory[p + 20 : p + 22].view(np.uint16)[0])
                 key = bytes(memory[p + 24 : p + 24 + key_n]) if flags & seg.REC_KEY else None

@@ -125,7 +125,7 @@ def _puller_entries() -> None:
     _compile(blocks.records_in, raw, 0)
     _compile(blocks.add_batches, S.blocks, 0, 0)
     _compile(window.move_window, S.lanes, 0, raw, np.zeros(1, dtype=np.int64))
-    _compile(window.export_window, S.lanes, 0, np.zeros((1, 5), dtype=np.int64))
+    _compile(window.export_window, S.lanes, 0, np.zeros((1, 6), dtype=np.int64))
     _compile(mr.wake_queue, raw, raw, 0)
     _compile(where_kernels.keeps_record, raw, raw, 0)
 

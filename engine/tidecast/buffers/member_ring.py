@@ -52,10 +52,10 @@ CLIENT_FIELDS = 16
 acks, records of the current frame that were taken, where the next one lies in the frame; assembly
 of a large record: bytes in all, bytes so far, token, lane."""
 
-ROW_FIELDS = 4
-ROW_AT, ROW_LENGTH, ROW_RECORD_AT, ROW_POSITION = 0, 1, 2, 3
-"""Columns of `take`'s rows: offset and bytes of the payload, offset of the record, and the position
-that says it is taken."""
+ROW_FIELDS = 5
+ROW_AT, ROW_LENGTH, ROW_RECORD_AT, ROW_POSITION, ROW_KEY_HASH = range(5)
+"""Columns of `take`'s rows: offset and bytes of the payload, offset of the record, the position
+that says it is taken, and the hash of its key (-1: it has none)."""
 RUN_FIELDS = 7
 RUN_LANE, RUN_TOKEN, RUN_COUNT, RUN_ATTEMPTS, RUN_ACKS_SEEN, RUN_ROW, RUN_FRAME = range(7)
 """Columns of `take`'s runs: records of one lane with contiguous tokens, the first one's row, and
@@ -374,6 +374,14 @@ def payload_at(memory, at):
 
 
 @inlined
+def key_hash_at(memory, at):
+    """Hash of a checked record's key; -1: it has none."""
+    if load_u32(memory, at + seg.REC_LENGTH_AT) & seg.REC_KEY == 0:
+        return -1
+    return load_u32(memory, at + seg.REC_KEY_HASH_AT)
+
+
+@inlined
 def _fragment(ring, k, at, assembly):
     """Take one fragment: 0 to go on, NEED_BUFFER, ASSEMBLED, HOSTILE."""
     total = load_u32(ring, at + lay.FRAME_COUNT_AT)
@@ -428,6 +436,7 @@ def take_into(ring, k, assembly, rows, runs, limit):
                 start = payload_at(assembly, 0)
                 rows[0, ROW_AT], rows[0, ROW_LENGTH] = start, k[K_TOTAL] - start
                 rows[0, ROW_RECORD_AT], rows[0, ROW_POSITION] = 0, k[K_POSITION]
+                rows[0, ROW_KEY_HASH] = key_hash_at(assembly, 0)
                 return ASSEMBLED, 1
             next_frame(ring, k, at)
             give_back(ring, k)
@@ -446,6 +455,7 @@ def take_into(ring, k, assembly, rows, runs, limit):
             rows[n, ROW_AT], rows[n, ROW_LENGTH] = start, p + length - start
             rows[n, ROW_RECORD_AT] = p
             rows[n, ROW_POSITION] = k[K_POSITION] + (p - at) + 1
+            rows[n, ROW_KEY_HASH] = key_hash_at(ring, p)
             n += 1
             done += 1
             p += length
@@ -480,7 +490,7 @@ def mark_taken(ring, rows, n):
 def take(ring, k, assembly, rows, runs, limit, mark):
     """Take up to ``limit`` records in place; gives back what was taken before.
 
-    ``rows``: int64[limit, 4], see ROW_*. ``runs``: int64[any, 7], see RUN_*. ``mark``: they are in
+    ``rows``: int64[limit, 5], see ROW_*. ``runs``: int64[any, 7], see RUN_*. ``mark``: they are in
     the user's hands now (else say so later). Returns (records, runs); (ASSEMBLED, 1): one record
     in ``assembly``; (NEED_BUFFER, 0); (HOSTILE, 0).
     """

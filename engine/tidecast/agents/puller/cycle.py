@@ -124,7 +124,6 @@ def _settle(S, L, win, first, end, member):
         state = wi.state_of(win, e)
         if state == wi.OUT:
             leave_member(S, L, win, e)
-            wi.set_state(win, e, wi.DONE)
             n += 1
         elif (state == wi.WAIT or state == wi.READY) and load_u8(win, e + wi.W_ATTEMPTS) > 0:
             wi.delist(L, win, e)  # it was given up on, but was worked at after all
@@ -167,10 +166,12 @@ def _one_ack(S, lane, L, ring, at, member, now):
         leave_member(S, L, win, e)
         if kind == lay.NAK:
             L.naks += 1
+            wi.recall_key(L, win, e)
             fail(S, L, lane, win, e, now, now + time_ns if time_ns > 0 else 0, DEAD_ATTEMPTS)
         elif kind == lay.RETURN:
             attempts = load_u8(win, e + wi.W_ATTEMPTS)
             store_u8(win, e + wi.W_ATTEMPTS, max(0, attempts - 1))
+            wi.recall_key(L, win, e)
             wi.enlist(L, win, e, wi.READY, 0)
             L.dirty = 1
         else:

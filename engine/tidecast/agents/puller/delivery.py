@@ -111,10 +111,11 @@ def _anybody_has_credit(S, L, lane):
 def _restored(L, token):
     """What the saved position says of a token: -1 settled, 0 nothing, else its attempts."""
     rows = bytes_at(L.restored_address, L.restored_n * 24)
-    while L.restored_i < L.restored_n and load_i64(rows, L.restored_i * 24 + 8) <= token:
-        L.restored_i += 1
-    if L.restored_i < L.restored_n and load_i64(rows, L.restored_i * 24) <= token:
-        return load_i64(rows, L.restored_i * 24 + 16)
+    while L.restored_left > 0:
+        at = (L.restored_n - L.restored_left) * 24
+        if load_i64(rows, at + 8) > token:
+            return load_i64(rows, at + 16) if load_i64(rows, at) <= token else 0
+        L.restored_left -= 1
     return 0
 
 
@@ -122,7 +123,7 @@ def _restored(L, token):
 def _choose(S, L, lane, data, p, token):
     """(the member that gets the record at ``p``, attempts before) or (SKIP, HOLD or STOP, 0)."""
     attempts = 0
-    if L.restored_i < L.restored_n:
+    if L.restored_left > 0:
         attempts = _restored(L, token)
         if attempts < 0:
             return SKIP, 0
@@ -286,7 +287,9 @@ def deliver_run(S, L, lane, b, now, limit):
     i = L.next - B.first
     p = record_at(B, i)
     limit = min(limit, min(B.end - L.next, wi.window_room(L)))
-    simple = L.owner >= 0 and L.filter == 0 and L.again_n == 0 and L.restored_i >= L.restored_n
+    simple = L.owner >= 0 and L.filter == 0 and L.restored_left == 0
+    if L.again_n > 0 or L.counting > 0:
+        simple = False
     if load_u32(data, p + seg.REC_LENGTH_AT) & seg.REC_HEADERS and addressed(data, p):
         simple = False
     member = L.owner
@@ -359,6 +362,8 @@ def _enter(S, L, data, p, n, member, attempts, position, now):
     win = wi.window_of(L)
     deadline = now + L.ack_wait_ns
     start = p
+    if L.counting > 0:
+        wi.room_for_keys(L, win, n)
     for k in range(n):
         word = load_u32(data, p + seg.REC_LENGTH_AT)
         size = word & seg.REC_LENGTH_MASK
@@ -368,6 +373,10 @@ def _enter(S, L, data, p, n, member, attempts, position, now):
             wi.OUT | keyed, attempts, member, (position + p - start) & _U32,
         )  # fmt: skip
         p += size
+    if L.counting > 0:
+        for w in range(L.w_next - n, L.w_next):
+            wi.count_out(L, win, wi.entry_at(L, w), 1)
+        wi.passed(L, n)
     _account(S, L, member, n, p - start, deadline)
 
 
@@ -453,6 +462,7 @@ def _again(S, L, lane, win, e, now):
     store_u32(win, e + wi.W_BYTES, size)
     store_i64(win, e + wi.W_DEADLINE, now + L.ack_wait_ns)
     wi.delist(L, win, e)
+    wi.count_out(L, win, e, 1)
     _account(S, L, member, 1, size, now + L.ack_wait_ns)
     return True
 
@@ -477,7 +487,7 @@ def deliver_again(S, L, lane, now):
         left -= 1
         keyed = word & wi.KEYED != 0
         key_hash = load_u32(win, e + wi.W_HASH)
-        if keyed and _met(S, key_hash):
+        if keyed and (wi.key_is_recalled(L, key_hash) or _met(S, key_hash)):
             continue
         if state == wi.WAIT and load_i64(win, e + wi.W_DEADLINE) > now:
             if keyed:
@@ -509,9 +519,11 @@ def give_credit_back(S, win, e):
 
 @inlined
 def leave_member(S, L, win, e):
-    """OUT no more; the caller gives it another state."""
+    """OUT no more: DONE, unless the caller gives it another state."""
     give_credit_back(S, win, e)
     L.out -= 1
+    wi.set_state(win, e, wi.DONE)
+    wi.count_out(L, win, e, -1)
 
 
 @inlined

@@ -355,7 +355,7 @@ def seek_lane(words, lane, token):
     cu.unlink(S, lane, cu.FOR_QUEUE)
     L.generation += 1
     L.next, L.fragment_at, L.timer_ns, L.dirty = token, 0, 0, 1
-    L.restored_n, L.restored_i = 0, 0
+    L.restored_n, L.restored_left = 0, 0
     S.queues[L.queue].end = UNKNOWN
     cu.make_ready(S, lane)
     return forgotten

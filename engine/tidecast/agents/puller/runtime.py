@@ -45,7 +45,7 @@ RETRY_NS = 1_000_000_000
 PENDING_NS, PATIENCE_NS_MAX = 200_000, 100_000_000
 """How long until it is looked whether a read is done, and whether a failed one is due again."""
 _KEY_BYTES = 64
-_SMALL_BYTES = _KEY_BYTES + wi.WINDOW_SMALL * (wi.ENTRY_BYTES + 2 * 8)
+_SMALL_BYTES = _KEY_BYTES + wi.WINDOW_SMALL * (wi.ENTRY_BYTES + 2 * wi.KEY_BYTES)
 _GAPS = 1024
 
 
@@ -188,9 +188,11 @@ class Puller(BlockMemory):
             "reason": cu.NO_MEMBER, "block": -1, "parked": -1, "owner": -1,
             "window_address": address(entries_memory),
             "window_mask": entries_memory.size // wi.ENTRY_BYTES - 1,
-            "keys_address": address(keys), "keys_mask": keys.size - 1,
+            "keys_address": address(keys),
+            "keys_mask": keys.size * 8 // wi.KEY_BYTES - 1,
             "ack_wait_ns": ack_wait_ns, "deliveries_max": deliveries_max,
             "restored_address": address(rows), "restored_n": len(rows),
+            "restored_left": len(rows),
             "filter": fi.STREAM if stream else fi.CHOSEN if chosen.program else fi.ALL,
             "stream_hash": hash_of(stream.encode()) if stream else 0,
             "filter_address": address(key), "filter_bytes": key.size - 1,
@@ -226,10 +228,21 @@ class Puller(BlockMemory):
         record["function_address"] = predicate.address
         self._windows[lane] = (*self._windows[lane], predicate)
 
-    def restored_beyond(self, lane: int, token: int) -> list[tuple[int, int]]:
-        """Ranges from ``token`` on that a saved position says are settled."""
+    def restored_beyond(self, lane: int, token: int) -> np.ndarray:
+        """What a saved position says beyond ``token``, as it was given; nothing after a seek.
+
+        The cursor passes what was settled without a trace in the window: this is all that knows.
+        """
         rows = self._windows[lane][2]
-        return [(max(a, token), b) for a, b, n in rows.tolist() if n < 0 and b > token]
+        rows = rows[: int(self.state.lanes[lane]["restored_n"])]
+        rows = rows[rows[:, 1] > token].copy()
+        rows[:, 0] = np.maximum(rows[:, 0], token)
+        return rows
+
+    def untaken(self, members: np.ndarray, positions: np.ndarray) -> np.ndarray:
+        """Which of what was delivered to these members, there in their rings, they never took."""
+        taken = self.state.members["taken"][members]
+        return ((taken - positions) & 0xFFFFFFFF) - 1 >= 1 << 31
 
     def remove_lane(self, lane: int) -> None:
         """Take a lane away."""

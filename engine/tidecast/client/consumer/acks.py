@@ -57,7 +57,7 @@ class Collector:
         self.flush_after_s = COLLECT_S
         self._acks: Collected = []
         self._lock = threading.Lock()
-        self._watched = False
+        self._watched = self._owing = False
 
     def add(self, batch: DurableBatch, row: int) -> None:
         """One message is acked."""
@@ -70,6 +70,17 @@ class Collector:
             self.flush()
         elif begins:
             flusher.add(self)
+
+    def watch(self) -> None:
+        """Something that was sent found no room: ``send`` is called again each round, with nothing.
+
+        Until it does not ask for that any more.
+        """
+        with self._lock:
+            self._owing = True
+            begins, self._watched = not self._watched, True
+        if begins and self._flusher is not None:
+            self._flusher.add(self)
 
     def flush(self) -> None:
         """Send what there is. Raises ConnectionLost."""
@@ -88,16 +99,18 @@ class Collector:
 
     @property
     def buffering(self) -> bool:
-        """Something is collected."""
-        return bool(self._acks)
+        """Something is collected, or found no room."""
+        return bool(self._acks) or self._owing
 
     def tick(self) -> bool:
         """The flusher's round. False: there was nothing."""
         with self._lock:
-            self._watched = bool(self._acks)
-            watched = self._watched
+            owing, self._owing = self._owing, False
+            self._watched = watched = owing or bool(self._acks)
         try:
             self.flush()
+            if owing:
+                self._send([])
         except TidecastError as problem:
             self._fail(problem)
         return watched

@@ -218,7 +218,7 @@ class Consumer(ConsumerCore):
 
     async def close(self) -> None:
         """Leave; what is outstanding goes to other members, or comes again later. Idempotent."""
-        if self._shut() and not self._connection.closed:
+        if await asyncio.to_thread(self._shut) and not self._connection.closed:
             self._connection.bell.ring()
 
     async def __aenter__(self) -> Self:
@@ -241,6 +241,8 @@ class Consumer(ConsumerCore):
                 raise self._refusal
             batch = self.step(limit, mark)
             if batch is not None:
+                if not self.knows_lanes(batch):
+                    await asyncio.to_thread(self.ask_lanes)
                 return batch
             if deadline.passed:
                 return None

@@ -25,7 +25,9 @@ def _make(fn: Callable[..., Any]) -> Any:
     take, acks, mark = mr.take_into, mr.ack_all_into, mr.mark_taken
 
     def consume(ring, k, assembly, rows, runs, limit, state, reason, done):  # type: ignore[no-untyped-def]
-        n, r = take(ring, k, assembly, rows, runs, limit)
+        n, r = done[3], done[4]  # taken already
+        if n == 0:
+            n, r = take(ring, k, assembly, rows, runs, limit)
         memory = ring
         count = n
         if n == mr.ASSEMBLED:
@@ -62,7 +64,7 @@ class CompiledConsumer:
         self._kernel = kernel_of(fn, "consume durable", lambda: _make(fn))
         self._rows = np.zeros((_BATCH, mr.ROW_FIELDS), dtype=np.int64)
         self._runs = np.zeros((_RUNS, mr.RUN_FIELDS), dtype=np.int64)
-        self._done = np.zeros(3, dtype=np.int64)
+        self._done = np.zeros(5, dtype=np.int64)
         self.done = 0
 
     @property
@@ -74,6 +76,9 @@ class CompiledConsumer:
     def step(self) -> bool:
         """Handle what is there. False: nothing was."""
         left = _BATCH if self._limit is None else min(_BATCH, self._limit - self.done)
+        self._done[3:] = 0
+        if self._consumer.refuses and not self._take_some(min(left, _RUNS)):
+            return False
         n = self._consumer.run_kernel(
             lambda ring, k, assembly, reason: run_kernel(
                 self._fn, self._state, (), self._kernel, ring, k, assembly, self._rows,
@@ -89,3 +94,13 @@ class CompiledConsumer:
             else:
                 self._consumer.wake()
         return n > 0
+
+    def _take_some(self, limit: int) -> bool:
+        """Take messages as others do, which gives back those of keys that were refused."""
+        batch = self._consumer.step(limit)
+        if batch is None:
+            return False
+        self._consumer.forget_refused(batch.acks_seen)
+        n, self._done[4] = batch.lay_out(self._rows, self._runs)
+        self._done[3] = mr.ASSEMBLED if batch.assembled else n
+        return True

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,13 @@ FETCH_MAX = 65_536
 ITERATE_MESSAGES = 256
 RUNS_MAX = 4096
 ACK_PATIENCE_S = 10.0
+UNSENT_MAX = 1 << 17
+REFUSED_MAX = 1 << 16
+"""Keys whose refusal is remembered. It matters while deliveries of before are under way, at most
+`max_in_flight`; of some keys nothing ever comes again, so the oldest give way."""
+_NOT_SENT = 1 << 62
+_Ack = tuple[int, int, int, int, int, bytes, int]
+"""Kind, lane, first token, behind the last, ns, reason, hash of the key that it refuses (or -1)."""
 ACKS, ON_ERROR = ("after", "before", "none"), ("nak", "term", "ack", "raise")
 OnError = str | Callable[[DurableMessage, Exception], Any]
 """What becomes of a message whose handler raised: one of ON_ERROR, or a function of the message and
@@ -114,6 +122,11 @@ class ConsumerCore:
         self._runs = np.zeros((RUNS_MAX, mr.RUN_FIELDS), dtype=np.int64)
         self._assembly = np.zeros(64, dtype=np.uint8)
         self._refused: dict[tuple[int, int], int] = {}
+        """By lane and key's hash: deliveries that the engine wrote before it had read up to here in
+        our acks are given back."""
+        self._unsent: deque[_Ack] = deque()
+        """What found no room in the ring of acks, in order."""
+        self._unsent_until: Deadline | None = None
         self._rest: Iterator[DurableMessage] | None = None
         self._walked: DurableBatch | None = None
         """What is handed out message by message: those from MEM_TAKEN_AT on are still to come."""
@@ -134,6 +147,8 @@ class ConsumerCore:
         self._state = self._file.client_state()
         self._lanes = {word: (topic, queue) for word, topic, queue in grant.lanes}
         self._refused.clear()
+        self._unsent.clear()
+        self._unsent_until = None
         self._walked = None
         self._current = (-1, frozenset())
         self.collector.flush_after_s = min(COLLECT_S, grant.ack_wait_s / 2)
@@ -147,6 +162,11 @@ class ConsumerCore:
         return self._grant.consumer_id
 
     @property
+    def assembly(self) -> np.ndarray[Any, Any]:
+        """Where large messages are put together."""
+        return self._assembly
+
+    @property
     def ack_wait(self) -> float:
         """Seconds that a message may take before it is delivered again."""
         return self._grant.ack_wait_s
@@ -157,6 +177,8 @@ class ConsumerCore:
         """The engine went away: what was delivered and not settled will come again."""
         self._lost = True
         self.collector.forget()
+        with self._lock:
+            self._unsent.clear()
 
     def reopen(self) -> None:
         """Join again at the engine that is back."""
@@ -204,6 +226,8 @@ class ConsumerCore:
         if self._connection.rung:
             self._connection.pump()
         self.collector.flush()
+        if self._unsent:
+            self._send()
         if limit > len(self._rows):
             self._rows = np.zeros((min(limit, FETCH_MAX), mr.ROW_FIELDS), dtype=np.int64)
         with self._lock:  # the keeper may find another engine meanwhile, with another ring
@@ -269,7 +293,7 @@ class ConsumerCore:
         return batch.only(keep) if keep else None
 
     def holds_back(self, lane: int, key_hash: int, acks_seen: int) -> bool:
-        """Must a delivery wait because an earlier record of its key was refused after it?"""
+        """Must a delivery be given back because its key was refused after it was written?"""
         at = self._refused.get((lane, key_hash))
         if at is None or key_hash < 0:
             return False
@@ -277,6 +301,22 @@ class ConsumerCore:
             self._refused.pop((lane, key_hash), None)
             return False
         return True
+
+    @property
+    def refuses(self) -> bool:
+        """Deliveries of some keys must be given back."""
+        return bool(self._refused)
+
+    def forget_refused(self, acks_seen: int) -> None:
+        """Nothing is left that the engine wrote before it had read our acks up to ``acks_seen``."""
+        for key in [key for key, at in self._refused.items() if at < acks_seen]:
+            self._refused.pop(key, None)
+
+    def _refuse(self, lane: int, key_hash: int, at: int) -> None:
+        self._refused.pop((lane, key_hash), None)  # the newest is the last
+        self._refused[lane, key_hash] = at
+        if len(self._refused) > REFUSED_MAX:
+            self._refused.pop(next(iter(self._refused)), None)
 
     def mark_taken(self, position: int) -> None:
         """A message is in the user's hands now: its `ack_wait` begins."""
@@ -342,6 +382,8 @@ class ConsumerCore:
         if live and self._refusal is None:
             oldest = min(batch.generation for batch, _ in live)
             self.ack_runs(runs_of(live), oldest, wake=len(acks) >= COLLECTED_MAX)
+        elif self._unsent:
+            self._send()
 
     def settle(self) -> None:
         """Send what was acked, if the engine takes it; else it comes again."""
@@ -352,51 +394,80 @@ class ConsumerCore:
         """Ack whole runs. What a member that is gone was delivered is forgotten.
 
         Not to ``wake`` the puller saves a system call: it looks every 20 ms at the latest, and is
-        woken when the next messages are taken.
+        woken when the next messages are taken. Never waits for the engine.
         """
-        done = 0
         with self._lock:
             if self._lost or generation < self._since:
                 return
-            done = int(mr.ack_runs(self._ring, self._state, runs, 0, len(runs), self._reason))
-            if done < len(runs):
-                self._ack_rest(runs, done)
-        if wake:
+            done = 0
+            if not self._unsent:
+                done = int(mr.ack_runs(self._ring, self._state, runs, 0, len(runs), self._reason))
+            fields = [mr.RUN_LANE, mr.RUN_TOKEN, mr.RUN_COUNT]
+            for lane, token, count in runs[done:][:, fields].tolist():
+                self._unsent.append((lay.ACK, lane, token, token + count, 0, b"", -1))
+        if self._unsent:
+            self._send()
+        elif wake:
             self.wake()
         else:
             mr.note_member(self._wakes, self._grant.member)
-
-    def _ack_rest(self, runs: Any, done: int) -> None:
-        deadline, backoff = Deadline(ACK_PATIENCE_S), Backoff(self._connection.link)
-        while done < len(runs) and not self._lost:
-            mr.wake_member(self._wakes, self._connection.link.bells, self._grant.member)
-            backoff.pause(deadline)
-            if deadline.passed:
-                raise ConnectionLost(f"{self.pattern}: the engine took no acks for 10 s")
-            left = len(runs) - done
-            done += int(mr.ack_runs(self._ring, self._state, runs, done, left, self._reason))
 
     def put(
         self, kind: int, lane: int, token: int, time_ns: int, reason: str, key_hash: int,
         generation: int,
     ) -> None:  # fmt: skip
-        """Settle one record. What a member that is gone was delivered is forgotten."""
+        """Settle one record. What a member that is gone was delivered is forgotten.
+
+        Never waits for the engine.
+        """
         self.collector.flush()
         raw = reason.encode()[: lay.ACK_REASON_BYTES_MAX - 2]
         with self._lock:
             if self._lost or self._refusal is not None or generation < self._since:
                 return
-            self._reason[: len(raw)] = np.frombuffer(raw, dtype=np.uint8)
             if key_hash >= 0:
-                self._refused[lane, key_hash] = int(self._state[mr.K_ACKED])
-            deadline, backoff = Deadline(ACK_PATIENCE_S), Backoff(self._connection.link)
-            while mr.put_ack(self._ring, self._state, kind, lane, token, token + 1, time_ns,
-                             self._reason, len(raw)) != 0:  # fmt: skip
-                mr.wake_member(self._wakes, self._connection.link.bells, self._grant.member)
-                backoff.pause(deadline)
-                if deadline.passed:
-                    raise ConnectionLost(f"{self.pattern}: the engine took no acks for 10 s")
-        mr.wake_member(self._wakes, self._connection.link.bells, self._grant.member)
+                self._refuse(lane, key_hash, _NOT_SENT)
+            self._unsent.append((kind, lane, token, token + 1, time_ns, raw, key_hash))
+        self._send()
+
+    def _send(self) -> None:
+        """Write what waits into the ring of acks; what finds no room follows within 10 ms.
+
+        Raises ConnectionLost when the engine reads none of it for ACK_PATIENCE_S.
+        """
+        while (waits := self._write_some()) and self._connection.link.inline:
+            self._connection.link.work()
+        if waits:
+            self.collector.watch()
+
+    def _write_some(self) -> int:
+        """How many still wait."""
+        with self._lock:
+            while self._unsent and self._write(*self._unsent[0]):
+                self._unsent.popleft()
+            waits = len(self._unsent)
+            if not waits:
+                self._unsent_until = None
+            elif self._unsent_until is None:
+                self._unsent_until = Deadline(ACK_PATIENCE_S)
+            late = self._unsent_until is not None and self._unsent_until.passed
+        self.wake()
+        if late or waits > UNSENT_MAX:
+            raise ConnectionLost(
+                f"{self.pattern}: the engine took no acks for {ACK_PATIENCE_S:.0f} s: {waits} wait"
+            )
+        return waits
+
+    def _write(
+        self, kind: int, lane: int, first: int, end: int, time_ns: int, raw: bytes, key_hash: int
+    ) -> bool:
+        self._reason[: len(raw)] = np.frombuffer(raw, dtype=np.uint8)
+        if mr.put_ack(self._ring, self._state, kind, lane, first, end, time_ns, self._reason,
+                      len(raw)) != 0:  # fmt: skip
+            return False
+        if key_hash >= 0:
+            self._refuse(lane, key_hash, int(self._state[mr.K_ACKED]) - 1)
+        return True
 
     def wake(self) -> None:
         """Tell the puller that there are acks, or room."""
@@ -410,6 +481,8 @@ class ConsumerCore:
         if self._connection.rung:
             self._connection.pump()
         self.collector.flush()
+        if self._unsent:
+            self._send()
         if self._walked is not None and (left := self._left(FETCH_MAX, False)) is not None:
             for row in range(len(left)):
                 left.settle(row, lay.RETURN)  # a compiled handler finds it in the ring
@@ -431,12 +504,19 @@ class ConsumerCore:
 
     def lane(self, word: int) -> tuple[str, int]:
         """(topic, queue) of a lane as frames call it. A lane that is new is asked for."""
-        found = self._lanes.get(word)
-        if found is None:
-            for one, topic, queue in self._control("lanes"):
-                self._lanes[one] = (topic, queue)
-            found = self._lanes.get(word, (self.pattern, -1))
-        return found
+        if word not in self._lanes:
+            self.ask_lanes()
+        return self._lanes.get(word, (self.pattern, -1))
+
+    def knows_lanes(self, batch: DurableBatch) -> bool:
+        """Does `lane` need to ask the node about none of a batch?"""
+        known = self._lanes
+        return all(word in known for word in batch.runs[:, mr.RUN_LANE].tolist())
+
+    def ask_lanes(self) -> None:
+        """Ask the node for the subscription's lanes."""
+        for word, topic, queue in self._control("lanes"):
+            self._lanes[word] = (topic, queue)
 
     def _control(self, action: str, **arguments: Any) -> Any:
         if action != "lanes":
@@ -463,10 +543,19 @@ class ConsumerCore:
         """Leave. False: it was done already."""
         if self._refusal is not None and isinstance(self._refusal, Closed):
             return False
-        self.settle()
+        self._settle_rest()
         self._refusal = Closed(f"the consumer of {self.pattern} is closed")
         self._connection.remove_consumer(self)
         return True
+
+    def _settle_rest(self) -> None:
+        """Send all that was acked, if the engine takes it within ACK_PATIENCE_S."""
+        backoff, patience = Backoff(self._connection.link), Deadline(ACK_PATIENCE_S)
+        with contextlib.suppress(ConnectionLost):
+            self.collector.flush()
+            while self._unsent and not self._lost:
+                self._send()
+                backoff.pause(patience)
 
     def leave(self) -> None:
         """Tell the node, if there is one."""

@@ -230,7 +230,7 @@ class DurableBatch:
         """Settle one message of the batch; may be done later too, from any thread."""
         run = self.run_of(row)
         token = int(run[mr.RUN_TOKEN]) + row - int(run[mr.RUN_ROW])
-        hashed = self._key_hash(row) if kind == lay.NAK else -1
+        hashed = self._key_hash(row) if kind in (lay.NAK, lay.RETURN) else -1
         self.consumer.put(
             kind, int(run[mr.RUN_LANE]), token, int(seconds * 1e9), reason, hashed,
             self.generation,
@@ -261,6 +261,21 @@ class DurableBatch:
         """Has the engine taken the delivery back since it was taken out of ``ring``?"""
         at = int(self.run_of(row)[mr.RUN_FRAME]) + lay.FRAME_KIND_AT
         return bool(ring[at] == lay.FRAME_PAD)
+
+    def lay_out(self, rows: Any, runs: Any) -> tuple[int, int]:
+        """Copy what says where its messages lie into tables of `member_ring.take`: (rows, runs)."""
+        rows[: self._n], runs[: len(self._runs)] = self._rows, self._runs
+        return self._n, len(self._runs)
+
+    @property
+    def assembled(self) -> bool:
+        """It is one large message, put together from pieces outside the ring."""
+        return self._n == 1 and self._memory is self.consumer.assembly
+
+    @property
+    def acks_seen(self) -> int:
+        """The engine had read our acks up to here when it wrote the first of these."""
+        return int(self._runs[0, mr.RUN_ACKS_SEEN])
 
     @property
     def runs(self) -> Any:
@@ -298,10 +313,7 @@ class DurableBatch:
         return at, length, stamp, key_n, headers_n
 
     def _key_hash(self, row: int) -> int:
-        at, length, *_ = self._record(row)
-        if not length & seg.REC_KEY:
-            return -1
-        return int(unpack_from("<I", self._view, at + seg.REC_KEY_HASH_AT)[0])
+        return int(self._rows[row, mr.ROW_KEY_HASH])
 
     def key(self, row: int) -> bytes | None:
         """Key of message ``row``."""
@@ -326,9 +338,9 @@ class DurableBatch:
     def copy_of(self, row: int) -> DurableMessage:
         """Message ``row`` with bytes of its own."""
         at, _, _, _, _ = self._record(row)
-        start, n, _, position = self._rows[row].tolist()
+        start, n, _, position, key_hash = self._rows[row].tolist()
         memory = self._memory[at : start + n].copy()
-        rows = np.array([[start - at, n, 0, position]], dtype=np.int64)
+        rows = np.array([[start - at, n, 0, position, key_hash]], dtype=np.int64)
         run = self.run_of(row).copy()
         run[mr.RUN_TOKEN] += row - run[mr.RUN_ROW]
         run[mr.RUN_COUNT], run[mr.RUN_ROW] = 1, 0

@@ -24,7 +24,8 @@ def compile_kernels() -> None:
     out = np.zeros((1, OUT_FIELDS), dtype=np.int64)
     columns = np.zeros((2, 1), dtype=np.int64)
     words, raw = np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.uint8)
-    state, rows = np.zeros(mr.CLIENT_FIELDS, dtype=np.int64), np.zeros((1, 4), dtype=np.int64)
+    state = np.zeros(mr.CLIENT_FIELDS, dtype=np.int64)
+    rows = np.zeros((1, mr.ROW_FIELDS), dtype=np.int64)
     runs = np.zeros((1, mr.RUN_FIELDS), dtype=np.int64)
     calls: list[tuple[Any, tuple[Any, ...]]] = [
         (k.put, (writer, b"", b"", 0, 0, 0)),

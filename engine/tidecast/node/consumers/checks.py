@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -116,34 +116,48 @@ def saved_lanes(
     here = list(lanes)
     states = puller.call(lambda: [_state_of(puller, lane) for _, lane in here])
     return [
-        SavedLane(*key, mark, [*_ranges(window[window[:, 1] == wi.DONE, 0]), *beyond],
-                  _attempts(window))
-        for (key, _), (mark, window, beyond) in zip(here, states, strict=True)
-    ]  # fmt: skip
+        SavedLane(*key, state.mark, _settled(state), _attempts(state))
+        for (key, _), state in zip(here, states, strict=True)
+    ]
 
 
-def _state_of(puller: Puller, lane: LaneHere) -> tuple[int, np.ndarray, list[tuple[int, int]]]:
-    """(mark, window, what is settled behind it) of `_look_at`; from now on it is saved."""
-    mark, _, window, beyond = _look_at(puller, lane)
+class _State(NamedTuple):
+    """A lane, copied in the puller's thread."""
+
+    mark: int
+    """The watermark."""
+    cursor: int
+    window: np.ndarray
+    """See `window.export_window`."""
+    before: np.ndarray
+    """What a saved position says of tokens from the mark on: see `Puller.restored_beyond`."""
+
+
+def _state_of(puller: Puller, lane: LaneHere) -> _State:
+    """From now on it is saved."""
+    state = _look_at(puller, lane)
     puller.state.lanes[lane.lane]["dirty"] = 0
-    return mark, window, beyond
+    return state
 
 
-def _look_at(puller: Puller, lane: LaneHere) -> tuple[int, int, np.ndarray, list[tuple[int, int]]]:
-    """(mark, cursor, the window's entries, what is settled behind it), in the puller's thread."""
+def _look_at(puller: Puller, lane: LaneHere) -> _State:
+    """In the puller's thread. What was delivered and never taken was no attempt."""
     record = puller.state.lanes[lane.lane]
     mark, cursor = entries.position_of(puller.words, lane.lane)
-    out = np.zeros((int(record["w_next"] - record["w_first"]) + 1, 5), dtype=np.int64)
-    n = int(wi.export_window(puller.state.lanes, lane.lane, out))
-    return int(mark), int(cursor), out[:n], puller.restored_beyond(lane.lane, int(cursor))
+    out = np.zeros((int(record["w_next"] - record["w_first"]) + 1, 6), dtype=np.int64)
+    window = out[: int(wi.export_window(puller.state.lanes, lane.lane, out))]
+    at_members = window[window[:, 1] == wi.OUT]
+    at_members[:, 2] -= puller.untaken(at_members[:, 3], at_members[:, 5])
+    window[window[:, 1] == wi.OUT] = at_members
+    return _State(int(mark), int(cursor), window, puller.restored_beyond(lane.lane, int(mark)))
 
 
 def unsettled(puller: Puller, lane: LaneHere) -> Iterator[int]:
     """Tokens that are not settled, to the end of the log. What a filter passed over is settled."""
-    _, cursor, window, beyond = puller.call(_look_at, puller, lane)
-    yield from window[window[:, 1] != wi.DONE, 0].tolist()
-    end = lane.here.log.next_token
-    for first, behind in [*sorted(beyond), (end, end)]:
+    state = puller.call(_look_at, puller, lane)
+    yield from state.window[state.window[:, 1] != wi.DONE, 0].tolist()
+    end, cursor = lane.here.log.next_token, state.cursor
+    for first, behind in [*_settled(state), (end, end)]:
         yield from range(cursor, min(first, end))
         cursor = max(cursor, behind)
 
@@ -169,6 +183,18 @@ def keeper(saved: SavedSubscription) -> Callable[[bytes, dict[str, Any]], bool]:
     return keeps
 
 
+def _settled(state: _State) -> list[tuple[int, int]]:
+    """Ranges beyond the watermark that are settled, in order; those that touch are one."""
+    found: list[tuple[int, int]] = []
+    here = _ranges(state.window[state.window[:, 1] == wi.DONE, 0])
+    for first, end in sorted([*here, *_rows(state.before[state.before[:, 2] < 0, :2])]):
+        if found and first <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((first, end))
+    return found
+
+
 def _ranges(tokens: np.ndarray) -> list[tuple[int, int]]:
     """(first, end) of each run of tokens that follow one another."""
     first = np.flatnonzero(np.diff(tokens, prepend=-2) != 1)
@@ -176,7 +202,13 @@ def _ranges(tokens: np.ndarray) -> list[tuple[int, int]]:
     return list(zip(tokens[first].tolist(), (tokens[ends - 1] + 1).tolist(), strict=True))
 
 
-def _attempts(window: np.ndarray) -> list[tuple[int, int]]:
-    """(token, attempts) of what was delivered and is not settled."""
-    rows = window[(window[:, 1] != wi.DONE) & (window[:, 2] > 0)]
-    return list(zip(rows[:, 0].tolist(), rows[:, 2].tolist(), strict=True))
+def _attempts(state: _State) -> list[tuple[int, int]]:
+    """(token, attempts) of what was delivered and is not settled, of late or before."""
+    window, before = state.window, state.before
+    tried = window[(window[:, 1] != wi.DONE) & (window[:, 2] > 0)]
+    ahead = before[(before[:, 2] > 0) & (before[:, 0] >= state.cursor)]
+    return [*_rows(tried[:, [0, 2]]), *_rows(ahead[:, [0, 2]])]
+
+
+def _rows(pairs: np.ndarray) -> list[tuple[int, int]]:
+    return [(int(a), int(b)) for a, b in pairs]

@@ -88,7 +88,7 @@ class DurableSubscriptions(Observer):
         self._numbers, self._ids = itertools.count(), itertools.count(1)
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._helper: threading.Thread | None = None
-        self._next_save = 0.0
+        self._next_save_ns = 0
         self.letters, self.counters = DeadLetters(self), SubscriptionRows(self)
         self.attached = Attached(self)
 
@@ -491,9 +491,9 @@ class DurableSubscriptions(Observer):
     # --- positions on disk ------------------------------------------------------------------------
 
     def _save_if_due(self) -> None:
-        now = time.monotonic()
-        if now >= self._next_save:
-            self._next_save = now + SAVE_INTERVAL_S
+        now_ns = self.node.clock_ns()
+        if now_ns >= self._next_save_ns:
+            self._next_save_ns = now_ns + int(SAVE_INTERVAL_S * 1e9)
             self._open_gates()
             self.save_all()
             self.attached.look_after()

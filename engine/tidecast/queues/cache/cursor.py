@@ -45,8 +45,8 @@ LANE = in_lines(
         ("owner", np.int64),  # the one member that owns all shares; -1: several, or none
         ("again_n", np.int64),  # entries to be delivered (again)
         ("again_dirty", np.int64),  # 1: something about them changed
-        ("restored_i", np.int64),
-        ("restored_n", np.int64),
+        ("restored_left", np.int64),  # rows of the saved position that are still ahead
+        ("counting", np.int64),  # records to come that are counted by key; 0: see `window`
         ("filter", np.int64),  # 0 none, 1 one stream, 2 what a program or a function keeps
         ("function_address", np.int64),  # compiled predicate; 0: none
         ("program_bytes", np.int64),
@@ -82,6 +82,8 @@ LANE = in_lines(
         ("name_address", np.int64),  # of the subscription
         ("name_bytes", np.int64),
         ("restored_address", np.int64),  # int64[n, 3]: first, end, attempts (-1: settled)
+        ("restored_n", np.int64),
+        ("recalled", np.int64),  # keys of which nothing is sent until a member gave them back
         ("fragment_at", np.int64),  # large record: bytes that went out
         ("redelivered", np.int64),
         ("naks", np.int64),

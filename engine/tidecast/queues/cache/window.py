@@ -31,11 +31,11 @@ W_STATE, W_ATTEMPTS, W_MEMBER = 28, 29, 30
 bits of its position in the member's ring (u32 each), state, attempts (u8 each), member (u16)."""
 
 OUT, WAIT, READY, HELD, DONE, DEAD = 1, 2, 3, 4, 5, 6
-KEYED = 8
+KEYED, STALE = 8, 16
 """States. OUT: at a member, due at its deadline. WAIT: to be delivered again, not before its
 deadline. READY: to be delivered again now. HELD: passed by the cursor, never delivered: its key or
 its member holds it back. DONE: settled. DEAD: on its way to the dead-letter topic. Flag KEYED: the
-record has a key, so order matters."""
+record has a key, so order matters. Flag STALE: only while the table of keys is filled again."""
 STATE_NAMES = {OUT: "out", WAIT: "wait", READY: "ready", HELD: "held", DONE: "done", DEAD: "dead"}
 _STATE = 7
 ATTEMPTS_MAX = 255
@@ -129,86 +129,167 @@ def watermark(L, win):
     return L.next
 
 
-# --- keys that are held back --------------------------------------------------------------------
-# Open addressing, int64 words: (hash + 1) << 24 | entries of that key that are not at a member.
-_COUNT = (1 << 24) - 1
+# --- order of a key -----------------------------------------------------------------------------
+# A table with open addressing, KEY_BYTES a slot: i64 hash + 1 (0: free), u32 entries of that key
+# that wait for delivery (again), u32 entries of it that are at a member, with flag RECALLED.
+#
+# When a member refuses a record, later records of its key may still lie in that member's ring. The
+# member gives them back as it comes to them. Until then the key is RECALLED and nothing of it is
+# sent: a newer record would be ahead of those that come back. Entries at members are counted only
+# while that matters (`counting`): a lane whose members refuse nothing pays one comparison a frame.
+KEY_BYTES = 16
+_WAITING, _OUT = 8, 12
+RECALLED = 1 << 31
 _MIX = 0x9E3779B1
 
 
 @inlined
 def _keys_of(L):
-    return bytes_at(L.keys_address, (L.keys_mask + 1) * 8)
+    return bytes_at(L.keys_address, (L.keys_mask + 1) * KEY_BYTES)
 
 
 @inlined
 def _slot(keys, mask, key_hash):
     i = ((key_hash * _MIX) >> 15) & mask
     for _ in range(mask + 1):
-        word = load_i64(keys, i * 8)
-        if word == 0 or word >> 24 == key_hash + 1:
-            return i * 8
+        word = load_i64(keys, i * KEY_BYTES)
+        if word == 0 or word == key_hash + 1:
+            return i * KEY_BYTES
         i = (i + 1) & mask
     return 0
 
 
 @inlined
-def hold_key(L, key_hash):
-    """One more entry of this key is not at a member."""
+def _count_key(L, key_hash, field, change):
+    """One entry of this key more or less; a count never falls below 0."""
     keys = _keys_of(L)
     at = _slot(keys, L.keys_mask, key_hash)
-    word = load_i64(keys, at)
-    if word == 0:
+    if load_i64(keys, at) == 0:
+        if change < 0:
+            return
         L.keys_used += 1
-        word = (key_hash + 1) << 24
-    store_i64(keys, at, word + 1)
-
-
-@inlined
-def free_key(L, key_hash):
-    """One less."""
-    keys = _keys_of(L)
-    at = _slot(keys, L.keys_mask, key_hash)
-    word = load_i64(keys, at)
-    if word & _COUNT > 0:
-        store_i64(keys, at, word - 1)
+        store_i64(keys, at, key_hash + 1)
+    count = load_u32(keys, at + field)
+    if change > 0 or count & ~RECALLED > 0:
+        store_u32(keys, at + field, count + change)
+    if field == _OUT and count + change == RECALLED:
+        store_u32(keys, at + _OUT, 0)
+        L.recalled -= 1
+        L.again_dirty = 1
 
 
 @inlined
 def key_is_held(L, key_hash):
-    """Are there earlier records of this key that are not at a member?"""
-    if L.again_n == 0:
+    """Must a new record of this key wait for earlier ones?"""
+    if L.again_n == 0 and L.counting == 0:
         return False
     keys = _keys_of(L)
-    return load_i64(keys, _slot(keys, L.keys_mask, key_hash)) & _COUNT > 0
+    at = _slot(keys, L.keys_mask, key_hash)
+    return load_u32(keys, at + _WAITING) > 0 or load_u32(keys, at + _OUT) & RECALLED != 0
 
 
 @inlined
-def tidy_keys(L, win):
-    """Make the table of held keys anew when it fills with keys that no longer are."""
-    if L.keys_used * 4 < (L.keys_mask + 1) * 3:
-        return
+def key_is_recalled(L, key_hash):
+    """Must all of this key wait, until its member has given back what it still has of it?"""
+    if L.counting == 0 or L.recalled == 0:
+        return False
     keys = _keys_of(L)
-    for i in range(L.keys_mask + 1):
-        store_i64(keys, i * 8, 0)
-    L.keys_used = 0
+    return load_u32(keys, _slot(keys, L.keys_mask, key_hash) + _OUT) & RECALLED != 0
+
+
+@inlined
+def count_out(L, win, e, change):
+    """While entries at members are counted: this one is at a member now, or no longer (-1)."""
+    if L.counting > 0 and load_u8(win, e + W_STATE) & KEYED:
+        _count_key(L, load_u32(win, e + W_HASH), _OUT, change)
+
+
+@inlined
+def passed(L, n):
+    """``n`` new records were delivered and counted: the counting ends when nothing needs it."""
+    L.counting -= n
+    if L.counting <= 0:
+        L.counting = 1 if L.again_n > 0 or L.recalled > 0 else 0
+
+
+@inlined
+def recall_key(L, win, e):
+    """A member refused this entry, which is no longer OUT: what it has of its key comes back."""
+    if load_u8(win, e + W_STATE) & KEYED == 0:
+        return
+    if L.counting == 0:
+        L.counting = 1
+        _fill_keys(L, win)
+    L.counting = L.window_mask + 1  # filling the table again pays off after so many records
+    keys = _keys_of(L)
+    at = _slot(keys, L.keys_mask, load_u32(win, e + W_HASH))
+    count = load_u32(keys, at + _OUT)
+    if count > 0 and count & RECALLED == 0:
+        store_u32(keys, at + _OUT, count | RECALLED)
+        L.recalled += 1
+
+
+@inlined
+def _note_recalled(L, win):
+    """Note in the entries which keys are recalled, before the table is filled again."""
+    if L.recalled == 0:
+        return
     for w in range(L.w_first, L.w_next):
         e = entry_at(L, w)
         word = load_u8(win, e + W_STATE)
-        if word & KEYED and (word & _STATE == WAIT or word & _STATE == READY
-                             or word & _STATE == HELD):  # fmt: skip
-            hold_key(L, load_u32(win, e + W_HASH))
+        if word & KEYED and word & _STATE == OUT:
+            if key_is_recalled(L, load_u32(win, e + W_HASH)):
+                store_u8(win, e + W_STATE, word | STALE)
+
+
+@inlined
+def _fill_keys(L, win):
+    """Count all entries of the window again, in an empty table."""
+    keys = _keys_of(L)
+    for at in range(0, (L.keys_mask + 1) * KEY_BYTES, 8):
+        store_i64(keys, at, 0)
+    L.keys_used, L.recalled = 0, 0
+    for w in range(L.w_first, L.w_next):
+        e = entry_at(L, w)
+        word = load_u8(win, e + W_STATE)
+        if word & KEYED == 0:
+            continue
+        key_hash = load_u32(win, e + W_HASH)
+        state = word & _STATE
+        if state != OUT and state != DONE and state != DEAD:
+            _count_key(L, key_hash, _WAITING, 1)
+        elif state == OUT and L.counting > 0:
+            _count_key(L, key_hash, _OUT, 1)
+            if word & STALE:
+                store_u8(win, e + W_STATE, word & ~STALE)
+                at = _slot(keys, L.keys_mask, key_hash)
+                count = load_u32(keys, at + _OUT)
+                if count & RECALLED == 0:
+                    store_u32(keys, at + _OUT, count | RECALLED)
+                    L.recalled += 1
+
+
+@inlined
+def room_for_keys(L, win, n):
+    """Make room for ``n`` keys more in the table when it fills with keys that no longer matter.
+
+    The table has two slots for each entry of the window, so there always is room.
+    """
+    if (L.keys_used + n) * 4 > (L.keys_mask + 1) * 3:
+        _note_recalled(L, win)
+        _fill_keys(L, win)
 
 
 @inlined
 def enlist(L, win, e, state, deadline):
     """An entry is no longer at a member and is to be delivered (again): WAIT, READY or HELD."""
-    tidy_keys(L, win)
+    room_for_keys(L, win, 1)
     set_state(win, e, state)
     store_i64(win, e + W_DEADLINE, deadline)
     L.again_n += 1
     L.again_dirty = 1
     if load_u8(win, e + W_STATE) & KEYED:
-        hold_key(L, load_u32(win, e + W_HASH))
+        _count_key(L, load_u32(win, e + W_HASH), _WAITING, 1)
 
 
 @inlined
@@ -216,7 +297,7 @@ def delist(L, win, e):
     """The opposite: it goes to a member, or is settled."""
     L.again_n -= 1
     if load_u8(win, e + W_STATE) & KEYED:
-        free_key(L, load_u32(win, e + W_HASH))
+        _count_key(L, load_u32(win, e + W_HASH), _WAITING, -1)
         L.again_dirty = 1  # a later one of this key may be next
 
 
@@ -224,9 +305,10 @@ def delist(L, win, e):
 
 
 def window_memory(entries: int) -> tuple[np.ndarray, np.ndarray]:
-    """Memory for a window and for its table of held keys."""
+    """Memory for a window and for its table of keys, which has two slots an entry."""
     assert entries & (entries - 1) == 0
-    return np.zeros(entries * ENTRY_BYTES, dtype=np.uint8), np.zeros(2 * entries, dtype=np.int64)
+    keys = np.zeros(2 * entries * KEY_BYTES // 8, dtype=np.int64)
+    return np.zeros(entries * ENTRY_BYTES, dtype=np.uint8), keys
 
 
 @inlined
@@ -240,22 +322,23 @@ def move_window(lanes, lane, window, keys):
     """Copy a lane's entries into larger memory and let the lane use that."""
     L = lanes[lane]
     old = window_of(L)
+    _note_recalled(L, old)
     mask = window.size // ENTRY_BYTES - 1
     for w in range(L.w_first, L.w_next):
         copy(window, (w & mask) * ENTRY_BYTES, old, entry_at(L, w), ENTRY_BYTES)
     L.window_mask = mask
     L.window_address = window.ctypes.data
     L.keys_address = keys.ctypes.data
-    L.keys_mask = keys.size - 1
-    L.keys_used = keys.size
-    tidy_keys(L, window)
+    L.keys_mask = keys.size * 8 // KEY_BYTES - 1
+    _fill_keys(L, window)
 
 
 @kernel
 def export_window(lanes, lane, out):
-    """Copy what is not settled and what is settled beyond the watermark: int64[n, 5] rows.
+    """Copy what is not settled and what is settled beyond the watermark: int64[n, 6] rows.
 
-    Columns: token, state, attempts, member, deadline. Returns how many rows were written.
+    Columns: token, state, attempts, member, deadline, position in the member's ring (32 bits).
+    Returns how many rows were written.
     """
     L = lanes[lane]
     win = window_of(L)
@@ -269,5 +352,6 @@ def export_window(lanes, lane, out):
         out[n, 2] = load_u8(win, e + W_ATTEMPTS)
         out[n, 3] = load_u16(win, e + W_MEMBER)
         out[n, 4] = load_i64(win, e + W_DEADLINE)
+        out[n, 5] = load_u32(win, e + W_POSITION)
         n += 1
     return n

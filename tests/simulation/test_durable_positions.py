@@ -1,0 +1,115 @@
+"""What a subscription has settled, and how often it tried the rest, outlives crashes of engines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.support.durable import Platform, platform
+
+from tidecast.api.start import Earliest
+from tidecast.client.consumer.blocking import Consumer
+
+N = 60
+SAVED = 150
+"""Cycles (of 1 ms) until the positions are saved, at the latest."""
+
+
+def consumer_of(p: Platform, **options: Any) -> Consumer:
+    with p.publisher() as publisher:
+        for n in range(N):
+            publisher.publish(b"%d" % n, key=b"k%d" % n)
+        publisher.wait_durable(timeout=120.0)
+    return p.connect().consumer("orders", "billing", **options)
+
+
+def take(p: Platform, consumer: Consumer) -> list[Any]:
+    """All that comes within a while."""
+    found: list[Any] = []
+    for _ in range(5):
+        p.run(20)
+        found += [message.copy() for message in consumer.fetch(1000, 0.0)]
+    return found
+
+
+def again(p: Platform, cycles: int = SAVED) -> None:
+    """Time to save, then kill -9 of the engine, and the next one."""
+    p.run(cycles)
+    p.crash()
+    p.restart()
+
+
+def test_what_was_acked_before_an_earlier_crash_does_not_come_after_a_later_one() -> None:
+    """A refused record keeps the watermark back all the while."""
+    with platform() as p:
+        consumer = consumer_of(p, max_deliver=0)
+        acked = 0
+        for crash in range(4):
+            got = take(p, consumer)
+            assert len(got) == N - acked, f"crash {crash}: {[int(m.data) for m in got]}"
+            assert (got[0].data, got[0].attempts) == (b"0", crash + 1)
+            got[0].nak(60.0)
+            for message in got[1::2]:
+                message.ack()
+            acked += len(got[1::2])
+            again(p)
+        assert consumer.info()["lanes"][0]["position"] == 0
+
+
+def test_attempts_outlive_a_crash_before_the_record_was_delivered_again() -> None:
+    with platform() as p:
+        consumer = consumer_of(p, max_deliver=0)
+        for message in take(p, consumer):
+            message.nak(60.0)
+        again(p)
+        consumer.close()
+        with p.connect().consumer("orders", "billing", max_in_flight=1) as consumer:
+            [one] = take(p, consumer)
+            one.ack()
+            again(p)
+        with p.connect().consumer("orders", "billing") as consumer:
+            assert [message.attempts for message in take(p, consumer)] == [2] * (N - 1)
+
+
+def test_what_was_never_taken_was_no_attempt_though_the_engine_crashed() -> None:
+    with platform() as p:
+        consumer = consumer_of(p, max_deliver=2)
+        p.run(50)  # it lies in the member's ring
+        for _ in range(4):
+            again(p)
+        got = take(p, consumer)
+        assert [message.attempts for message in got] == [1] * N
+        again(p)
+        assert [message.attempts for message in take(p, consumer)] == [2] * N
+
+
+def test_a_seek_is_not_undone_by_what_an_engine_before_had_settled() -> None:
+    with platform() as p:
+        consumer = consumer_of(p)
+        got = take(p, consumer)
+        got[0].nak(60.0)
+        for message in got[1:]:
+            message.ack()
+        again(p)
+        consumer.pause()
+        consumer.seek(Earliest())
+        again(p)
+        consumer.resume()
+        assert sorted(int(message.data) for message in take(p, consumer)) == list(range(N))
+
+
+@pytest.mark.parametrize("refused", [1, 5])
+def test_peek_names_what_is_left_after_a_crash(refused: int) -> None:
+    with platform() as p:
+        consumer = consumer_of(p, max_deliver=0)
+        got = take(p, consumer)
+        for message in got[:refused]:
+            message.nak(60.0)
+        for message in got[refused:-3]:
+            message.ack()
+        again(p)
+        take(p, consumer)
+        link: Any = consumer._connection.link
+        rows = link.subscription("peek", {"pattern": "orders", "name": "billing", "limit": 100})
+        left = [row["token"] for row in rows]
+        assert left == [*range(refused), N - 3, N - 2, N - 1]
