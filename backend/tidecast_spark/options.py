@@ -206,6 +206,7 @@ SINK_OPTIONS: dict[str, str] = {
     "servers": "a gateway, tidecast://HOST:PORT, instead of dataDir; then stagingDir is needed",
     "topic": "where rows without a `topic` column go",
     "stagingDir": "directory that all tasks and the driver share; default: in the checkpoint",
+    "reservedHeaders": "refuse or drop headers whose names the engine reserves; default refuse",
     "writeId": "batch only: a name that makes a repeated write to the same topic one write",
     "rate": "rows a second to publish at most; 0 (default): as fast as it goes",
     "token": "key or token that the gateway asks for, or an engine that was started with one",
@@ -313,6 +314,7 @@ class SinkOptions:
     rate: int
     token: str
     servers: str = ""
+    drop_reserved: bool = False
 
     @property
     def url(self) -> str:
@@ -332,6 +334,12 @@ def _check_servers(servers: str, found: Mapping[str, tuple[str, str]]) -> None:
 
 def _rate(value: str) -> int:
     return 0 if value.strip() == "0" else _number("rate", value, ROWS_MAX)
+
+
+def _reserved(value: str) -> bool:
+    if value not in ("refuse", "drop"):
+        raise _problem("reservedHeaders", value, "allowed: refuse, drop")
+    return value == "drop"
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
@@ -357,4 +365,5 @@ def sink_options(given: Mapping[str, str]) -> SinkOptions:
         rate=_rate(found.get("rate", ("", "0"))[1]),
         token=found.get("token", ("", ""))[1],
         servers=servers,
+        drop_reserved=_reserved(found.get("reservedheaders", ("", "refuse"))[1]),
     )

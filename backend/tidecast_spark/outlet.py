@@ -194,6 +194,19 @@ class RowWriter:
 _NO_BITS = np.zeros(0, dtype=np.uint8)
 
 
+def first_reserved_row(column: Any) -> int:
+    """The first row with a header that only an engine may write, of a `binary` column; -1: none."""
+    from tidecast_spark.putting import first_reserved
+
+    if column.offset:
+        column = column.take(np.arange(len(column)))
+    _, ends, data = column.buffers()
+    if ends is None or not len(column):
+        return -1
+    places, raw = _array(ends, np.int32), _array(data, np.uint8)
+    return int(first_reserved(places, raw, _bits(column), len(column)))
+
+
 def row_columns(table: Any) -> tuple[Any, ...]:
     """The buffers of a record batch as `put_rows` takes them. Raises ConfigError."""
     from tidecast_spark.putting import FIELD_BYTES_MAX

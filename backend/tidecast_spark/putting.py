@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tidecast.buffers.header_names import has_reserved
 from tidecast.buffers.writer import append
 from tidecast.client.kernels.ports import bells_of, ring_of
 from tidecast.layout import packet as wire
@@ -54,6 +55,15 @@ def put_rows(
         if status < 0:
             return i, status
     return end, 0
+
+
+@held_kernel
+def first_reserved(header_at, headers, header_bits, n):
+    """The first of ``n`` rows with a header that only an engine may write; -1: none."""
+    for i in range(n):
+        if _valid(header_bits, i) and has_reserved(headers, header_at[i], header_at[i + 1]):
+            return i
+    return -1
 
 
 @held_kernel

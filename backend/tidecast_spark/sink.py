@@ -25,9 +25,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tidecast.buffers.header_names import RESERVED, is_reserved
 from tidecast.errors import ConfigError
 from tidecast_spark.options import SinkOptions, sink_options
-from tidecast_spark.outlet import publish_batch
+from tidecast_spark.outlet import first_reserved_row, publish_batch
 from tidecast_spark.staging import STAGED_SCHEMA, Staged, StagingArea
 
 _MAPS = ("map<string,binary>", "map<string,string>")
@@ -75,7 +76,22 @@ def _encode_headers(column: Any) -> Any:
     return pa.array(encoded, type=pa.binary())
 
 
-def normalised(table: Any, topic: str) -> Any:
+def _without_reserved(column: Any) -> Any:
+    """MessagePack maps without the names that the engine reserves; null where nothing is left."""
+
+    def kept(raw: bytes | None) -> bytes | None:
+        if raw is None:
+            return None
+        headers = msgspec.msgpack.decode(raw)
+        left = {name: value for name, value in headers.items() if not is_reserved(name)}
+        if len(left) == len(headers):
+            return raw
+        return msgspec.msgpack.encode(left) if left else None
+
+    return pa.array([kept(raw) for raw in column.to_pylist()], type=pa.binary())
+
+
+def normalised(table: Any, topic: str, *, drop_reserved: bool = False) -> Any:
     """A record batch in the columns and types of `STAGED_SCHEMA`. Raises ConfigError."""
     columns = []
     n = table.num_rows
@@ -92,6 +108,14 @@ def normalised(table: Any, topic: str) -> Any:
             column = _encode_headers(column)
         elif column.type != field.type:
             column = pc.cast(column, field.type)
+        if field.name == "headers" and first_reserved_row(column) >= 0:
+            if not drop_reserved:
+                raise ConfigError(
+                    f"column headers: row {first_reserved_row(column)} has a name that begins "
+                    f"with {' or '.join(RESERVED)}: these are the engine's own: leave them out, "
+                    "or set reservedHeaders=drop"
+                )
+            column = _without_reserved(column)
         if field.name == "topic" and column.null_count and topic:
             column = pc.fill_null(column, topic)
         if field.name in ("value", "topic") and column.null_count:
@@ -118,7 +142,8 @@ class _Writer:
         partition, attempt = (
             (0, 0) if task is None else (task.partitionId(), task.taskAttemptId())
         )  # fmt: skip
-        rows = (normalised(one, self._options.topic) for one in tables)
+        given = self._options
+        rows = (normalised(one, given.topic, drop_reserved=given.drop_reserved) for one in tables)
         return Message(self._area(query).stage(batch, partition, attempt, rows))
 
     def _commit(self, messages: list[Any], batch: int) -> None:

@@ -39,13 +39,15 @@ _PREFIX = "tidecast-embedded-"
 class EmbeddedLink:
     """A session with a node of this process. See `tidecast.api.link.Link`."""
 
-    def __init__(self, node: Node, name: str, *, owns_node: bool) -> None:
+    def __init__(self, node: Node, name: str, *, owns_node: bool, of_engine: bool = False) -> None:
         self.node = node
         self._owns = owns_node
         self._scratch: tuple[Path, int] | None = None
         self._closed = False
         self._work_lock = threading.Lock()
-        self.client_id = node.attach(name)
+        self.of_engine = of_engine
+        """It may write the headers that the engine reserves."""
+        self.client_id = node.attach(name, of_engine=of_engine)
         self.node_id, self.node_name, self.incarnation = node.id, node.name, node.incarnation
         self.inline = node.inline
         self.doorbell = node.doorbell(self.client_id)

@@ -236,6 +236,21 @@ def test_keys_headers_and_times_are_staged_as_the_log_wants_them(data: Path) -> 
     assert staged["timestamp"].microsecond == 123_456
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_headers_of_the_engine_are_refused_or_dropped(data: Path, packed: bool) -> None:
+    maps = [[("a", b"1")], None, [("a", b"1"), ("dead-topic", b"x")], [("tidecast-for", b"x")]]
+    headers: Any = pa.array(maps, pa.map_(pa.string(), pa.binary()))
+    if packed:
+        raw = [None if one is None else msgspec.msgpack.encode(dict(one)) for one in maps]
+        headers = pa.array([b"", *raw], pa.binary()).slice(1)
+    rows = pa.record_batch({"value": [b"v"] * 4, "headers": headers})
+    with pytest.raises(ConfigError, match="column headers: row 2 has a name that begins with dead"):
+        sk.normalised(rows, "out")
+    kept = [one["headers"] for one in sk.normalised(rows, "out", drop_reserved=True).to_pylist()]
+    packed_a = msgspec.msgpack.encode({"a": b"1"})
+    assert kept == [packed_a, None, packed_a, None]
+
+
 BAD: list[tuple[Any, dict[str, object], type[Exception], str]] = [
     (TEXT, {"topic": None}, ConfigError, "option topic: give a topic, or rows with a column"),
     (TEXT, {"topic": "nope"}, NotFound, "option topic: 'nope': no durable topic in"),
@@ -244,6 +259,7 @@ BAD: list[tuple[Any, dict[str, object], type[Exception], str]] = [
     (TEXT, {"dataDir": None, "servers": "db1"}, ConfigError, "option servers: 'db1': allowed"),
     (TEXT, {"servers": "tidecast://a:1"}, ConfigError, "give either servers or dataDir"),
     (TEXT, {"dataDir": None, "servers": "tidecast://a:1"}, ConfigError, "option stagingDir: need"),
+    (TEXT, {"reservedHeaders": "keep"}, ConfigError, "option reservedHeaders: 'keep'"),
     (TEXT, {"writeId": "a/b"}, ConfigError, "option writeId: 'a/b'"),
     (TEXT, {"startingOffsets": "x"}, ConfigError, "the sink has no such option: dataDir, servers"),
     (StructType([StructField("key", StringType())]), {}, ConfigError, "column value is missing"),

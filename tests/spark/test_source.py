@@ -107,6 +107,22 @@ def test_every_record_comes_once_with_all_columns(orders: Path) -> None:
     assert [r["value"] for r in found] == [b"v%d" % i for i in range(2000)]
 
 
+def test_copies_of_dead_letters_are_left_out_and_offsets_go_on(tmp_path: Path) -> None:
+    """The engine's alone: a header of that name in a record of anybody else says nothing."""
+    mark: dict[str, object] = {"tidecast-for": "billing", "tidecast-redriven": 1}
+    some = [
+        Record(b"first", b"k", None, TIME_NS),
+        Record(b"first", b"k", mark, TIME_NS, of_engine=True),
+        Record(b"forged", b"k", mark, TIME_NS),
+        Record(b"letter", b"k", {"dead-topic": "x"}, TIME_NS, of_engine=True),
+        Record(b"first", b"k", mark, TIME_NS, of_engine=True),
+    ]
+    append(tmp_path, "orders", 0, some, per_batch=3)
+    assert values(batch(tmp_path)) == [b"first", b"forged", b"letter"]
+    reader = stream(tmp_path, startingOffsets="earliest")
+    assert json.loads(json.dumps(reader.latestOffset(reader.initialOffset(), ReadAllAvailable())))
+
+
 def test_no_key_an_empty_key_and_headers_are_told_apart(tmp_path: Path) -> None:
     append(tmp_path, "orders", 0, [
         Record(b"a"), Record(b"b", b""), Record(b"", b"k", {"n": 1, "t": "x", "b": b"\0"}),

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from tidecast.layout.segment import REC_ENGINE
 from tidecast.log.building import BatchBuilder
 from tidecast.log.files import queue_directory
 from tidecast.log.queue_log import QueueLog
@@ -23,6 +24,7 @@ class Record(NamedTuple):
     key: bytes | None = None
     headers: dict[str, object] | None = None
     time_ns: int = 0
+    of_engine: bool = False
 
 
 def records(n: int, first: int = 0, keys: int = 10) -> list[Record]:
@@ -49,7 +51,9 @@ def append(
         for one in waiting[at : at + per_batch]:
             raw = None if one.headers is None else msgspec.msgpack.encode(one.headers)
             hashed = hash_of(one.key) if one.key else 0
+            flag_at = builder._end + 3
             builder.add(one.value, key=one.key, headers=raw, time_ns=one.time_ns, key_hash=hashed)
+            builder.buffer[flag_at] |= REC_ENGINE >> 24 if one.of_engine else 0
         builder.seal(log.next_token, TIME_NS)
         log.append(builder.buffer, builder.used, TIME_NS)
     log.close()

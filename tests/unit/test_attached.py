@@ -186,9 +186,21 @@ def test_what_the_adapter_no_longer_keeps_is_a_gap(tmp_path: Path) -> None:
     feed.receiver = receiver  # type: ignore[method-assign]
     with fed(tmp_path, feed) as client:
         consumer = client.consumer("feed", "reader", start=Tokens({0: 5}))
-        assert len(take(consumer, 10)) == 10
         gone = next(e for e in client.events(5.0) if isinstance(e, RecordsGone))
         assert (gone.first, gone.end) == (5, 20)
+        batch = consumer.fetch(10, 5.0)
+        link: Any = EmbeddedLink(client.link.node, "later", owns_node=False)  # type: ignore[attr-defined]
+        with tidecast.sync.connect(link=link) as later:
+            member = later.consumer("feed", "reader")
+            (told,) = (e for e in later.events(5.0) if isinstance(e, RecordsGone))
+            assert (told.first, told.end) == (5, 20)
+            batch.ack()
+            take(consumer, 10 - len(batch))
+            member.close()
+            wait_until(lambda: consumer.info()["lag"] == 0, 5.0, "all is acked")
+            later.consumer("feed", "reader")
+            after = [e for e in later.events(0.0) if isinstance(e, RecordsGone)]
+            assert not after, "the subscription is behind it"
 
 
 def test_what_cannot_be(tmp_path: Path) -> None:

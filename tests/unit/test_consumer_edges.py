@@ -15,7 +15,7 @@ import tidecast
 from tidecast.api.start import Earliest, Latest, Start, Time, Tokens
 from tidecast.bench.measure import wait_until
 from tidecast.embedded import EmbeddedLink
-from tidecast.errors import ConfigError, NotFound
+from tidecast.errors import ConfigError, NotFound, Timeout
 from tidecast.sync import Connection
 
 
@@ -230,3 +230,23 @@ def test_peek_shows_what_filters_let_pass(client: Connection) -> None:
             message.ack()
         wait_until(lambda: consumer.info()["outstanding"] == 3, 5.0, "two are settled")
         assert len(client.link.subscription("peek", where)) == 3
+
+
+def test_next_waits_no_longer_than_it_is_told(client: Connection) -> None:
+    """Batches of which nothing is left do not begin the time anew."""
+    publish(client, *BODIES[:3], keys=1)
+    with client.consumer("orders", "billing") as consumer:
+        wait, seen = consumer._wait_batch, []
+
+        def note(limit: int, deadline: Any, *, mark: bool) -> Any:
+            seen.append(deadline)
+            batch = wait(limit, deadline, mark=mark) if len(seen) == 1 else None
+            if batch is not None:
+                consumer.seek(Latest())  # takes it back
+            return batch
+
+        consumer._wait_batch = note  # type: ignore[method-assign]
+        with pytest.raises(Timeout, match=r"within 5\.0 s"):
+            consumer.next(5.0)
+        assert len(seen) == 2
+        assert seen[0] is seen[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def test_a_letter_that_is_given_up_says_why_and_by_whom(client: Connection) -> N
         client.consumer("orders", "billing", dead_letter="letters") as first,
         client.consumer("letters", "repair", dead_letter="last") as second,
     ):
-        client.publish("orders", b"one", key="k", headers={"kind": "a", "dead-end": "user's"})
+        client.publish("orders", b"one", key="k", headers={"kind": "a", "deadline": "user's"})
         given_up(client, first, 1)
         second.next(5.0).term("not even there")
         wait_until(lambda: second.info()["lag"] == 0, 5.0, "the letter's letter")
@@ -75,8 +76,8 @@ def test_a_letter_that_is_given_up_says_why_and_by_whom(client: Connection) -> N
         again.ack()
         assert first.redrive()["records"] == 1
         back = first.next(5.0)
-        kept = {name: back.headers[name] for name in ("kind", "dead-end")}
-        assert kept == {"kind": "a", "dead-end": "user's"}
+        kept = {name: back.headers[name] for name in ("kind", "deadline")}
+        assert kept == {"kind": "a", "deadline": "user's"}
         back.ack()
 
 
@@ -157,3 +158,30 @@ def test_what_is_told_again_while_it_is_stored_is_stored_once_with_its_own_reaso
         assert [one.headers["dead-reason"] for one in read(client, "letters", 1)] == ["no use"]
         assert len(told) == 2, "once it failed, once it was stored"
         assert consumer.redrive(dry_run=True)["records"] == 1
+
+
+def test_a_topic_that_takes_its_time_delays_no_positions(client: Connection) -> None:
+    subs = client.link.node.consumers  # type: ignore[attr-defined]
+    begun, go_on, store = threading.Event(), threading.Event(), subs.letters._store
+
+    def slow(*letter: Any) -> None:
+        begun.set()
+        assert go_on.wait(30.0)
+        store(*letter)
+
+    subs.letters._store = slow
+    with (
+        client.consumer("orders", "billing", dead_letter="letters") as consumer,
+        client.consumer("orders", "other") as other,
+    ):
+        client.publish("orders", b"one")
+        consumer.next(5.0).term("no use")
+        assert begun.wait(5.0)
+        other.next(5.0).ack()
+        saved = subs.get("orders", "other").saved
+        wait_until(lambda: saved.lanes[0].position == 1, 5.0, "its position is saved meanwhile")
+        assert consumer.info()["dead"] == 1
+        go_on.set()
+        wait_until(lambda: consumer.info()["lag"] == 0, 5.0, "the letter is stored")
+        mine = subs.get("orders", "billing").saved
+        wait_until(lambda: mine.lanes[0].position == 1, 5.0, "and that is saved")

@@ -64,6 +64,7 @@ def _archiver() -> None:
     state = archiver_state(counters=np.zeros((1, counters.COLUMNS), dtype=np.int64), bells=raw)
     _KEPT.append(state)
     _compile(ar.run_archiver, state.words, 0, words, raw, 0, 0)
+    _compile(ar.topic_unread, state.words, 0)
     _compile(ar.wait_for_sync, state.words, 0, raw)
     _compile(ar.sync_done, state.words)
     _compile(ar.tell_ring, raw, raw, 0)

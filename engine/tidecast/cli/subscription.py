@@ -108,10 +108,11 @@ def show(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool
     members = [m["client"] or f"client {m['client_id']}" for m in found["members"]]
     out.print(f"members: {', '.join(members) or 'none'}")
     _table(
-        ("topic", "queue", "position", "end", "lag", "lag s", "outstanding", "waiting", "reason"),
+        ("topic", "queue", "position", "end", "lag", "acked ahead", "lag s", "outstanding",
+         "waiting", "reason"),
         [
             (row["topic"], row["queue"], row["position"], row["end"], row["lag"],
-             f"{row['lag_s']:.1f}", row["outstanding"], row["waiting"],
+             row["acked_ahead"], f"{row['lag_s']:.1f}", row["outstanding"], row["waiting"],
              ", ".join([row["reason"], *row["paused_by"]]))
             for row in found["lanes"]
         ],
@@ -217,7 +218,9 @@ def redrive(
     They are chosen as they lie in the dead-letter topic: the headers that begin with dead- are
     listed in docs/CONSUMING.md, timestamp is when they were given up.
     """
-    found: dict[str, Any] = {"records": 0, "scanned": 0, "dry_run": dry_run, "tokens": []}
+    found: dict[str, Any] = {
+        "records": 0, "scanned": 0, "unverified": 0, "dry_run": dry_run, "tokens": []
+    }  # fmt: skip
     after = None
     while found["records"] < limit:
         page = ask(
@@ -225,7 +228,7 @@ def redrive(
             where=where, to=to, limit=min(limit - found["records"], REDRIVE_PAGE), dry_run=dry_run,
             after=after,
         )  # fmt: skip
-        for field in ("records", "scanned", "tokens"):
+        for field in ("records", "scanned", "unverified", "tokens"):
             found[field] += page[field]
         del found["tokens"][TOKENS_SHOWN_MAX:]
         after = page["next"]
@@ -233,7 +236,10 @@ def redrive(
             break
     found["next"] = after
     verb = "would be delivered" if dry_run else "are delivered"
-    _done(as_json, found, f"{found['records']} records {verb} again")
+    text = f"{found['records']} records {verb} again"
+    if found["unverified"]:
+        text += f"; {found['unverified']} letters are left out: no engine vouches for their headers"
+    _done(as_json, found, text)
 
 
 @subscription.command()

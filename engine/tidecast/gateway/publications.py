@@ -76,6 +76,7 @@ class RemotePublication:
 
     async def _append_first(self) -> None:
         receiver, block = self._queue[0]
+        block.check_headers()
         pause_s = _PAUSE_MIN_S
         while not self._attempt(block, receiver):
             await asyncio.sleep(pause_s)

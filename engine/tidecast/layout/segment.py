@@ -71,14 +71,20 @@ RECORD_HEADER_BYTES = 24
 REC_LENGTH_AT, REC_SEQ_DELTA_AT, REC_TIME_AT = 0, 4, 8
 REC_KEY_HASH_AT, REC_KEY_LENGTH_AT, REC_HEADERS_LENGTH_AT = 16, 20, 22
 REC_LENGTH_MASK = (1 << 29) - 1
-REC_KEY, REC_HEADERS = 1 << 29, 1 << 30
-"""Flags in the length's word: there is a key (it may be empty), there are headers."""
+REC_KEY, REC_HEADERS, REC_ENGINE = 1 << 29, 1 << 30, 1 << 31
+"""Flags in the length's word: there is a key (it may be empty), there are headers, an engine wrote
+the record itself: only then the names of headers that it reserves mean anything."""
 
 RECORD = Layout(
     "record",
     RECORD_HEADER_BYTES,
     (
-        Field("length", REC_LENGTH_AT, 4, "29 bits: bytes in all; flags KEY 2^29, HEADERS 2^30"),
+        Field(
+            "length",
+            REC_LENGTH_AT,
+            4,
+            "29 bits: bytes in all; flags KEY 2^29, HEADERS 2^30, ENGINE 2^31",
+        ),
         Field("seq_delta", REC_SEQ_DELTA_AT, 4, "producer's sequence less the batch's base_seq"),
         Field("time", REC_TIME_AT, 8, "publisher's time-stamp, else when it was appended"),
         Field("key_hash", REC_KEY_HASH_AT, 4, "`key_hash` of the key, 0 without one"),

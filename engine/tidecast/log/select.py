@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tidecast.layout import segment as lay
 from tidecast.log.batch import BAD_RECORD, check_batch, check_header
+from tidecast.log.redriven import is_redriven
 from tidecast.native.jit import inlined, kernel
 from tidecast.native.memory import copy, load_i64, load_u8, load_u16, load_u32
 
@@ -50,7 +51,10 @@ def _key_wanted(block, at, head, w, keys, key_ends, hashes):
 
 @inlined
 def _walk_batch(block, at, length, w, keys, key_ends, hashes, out, n):
-    """List the wanted records of a sound batch: (offset, token) rows; BAD_RECORD if it lies."""
+    """List the wanted records of a sound batch: (offset, token) rows; BAD_RECORD if it lies.
+
+    Copies of dead letters, which are for one subscription alone, are never wanted.
+    """
     token = load_i64(block, at + lay.BATCH_BASE_TOKEN_AT)
     count = load_u32(block, at + lay.BATCH_COUNT_AT)
     end = at + length
@@ -67,6 +71,8 @@ def _walk_batch(block, at, length, w, keys, key_ends, hashes, out, n):
         time_ns = load_i64(block, at + lay.REC_TIME_AT)
         wanted = w[W_TOKEN_MIN] <= token + i < w[W_TOKEN_END]
         wanted = wanted and w[W_TIME_MIN] <= time_ns < w[W_TIME_END]
+        if head & lay.REC_ENGINE and is_redriven(block, at):
+            wanted = False  # the record itself was here before
         if wanted and w[W_KEYS] >= 0:
             wanted = _key_wanted(block, at, head, w, keys, key_ends, hashes)
         if wanted:

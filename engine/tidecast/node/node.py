@@ -273,8 +273,8 @@ class Node(NodeViews):
 
     # --- clients ----------------------------------------------------------------------------------
 
-    def attach(self, name: str) -> int:
-        """A new client; its id."""
+    def attach(self, name: str, *, of_engine: bool = False) -> int:
+        """A new client; its id. ``of_engine``: the engine itself, see `segment.REC_ENGINE`."""
         if os.getpid() != self._pid:
             raise ForkedProcess("this node belongs to the parent process: make one in the child")
         with self.lock:
@@ -283,7 +283,7 @@ class Node(NodeViews):
             line = next((n for n in lines if n not in taken), None)
             if line is None:
                 raise Conflict(f"an engine serves at most {CLIENTS_MAX} clients")
-            client = Client(next(self.ids), name, line)
+            client = Client(next(self.ids), name, line, of_engine)
             self.clients[client.id] = client
             return client.id
 

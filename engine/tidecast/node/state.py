@@ -26,6 +26,7 @@ class Client:
     id: int
     name: str
     doorbell: int
+    of_engine: bool = False
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=EVENTS_KEPT_MAX))
     publications: set[int] = field(default_factory=set)
     subscriptions: set[int] = field(default_factory=set)

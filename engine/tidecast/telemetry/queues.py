@@ -11,11 +11,8 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tidecast.agents.puller import entries
-from tidecast.errors import TidecastError
-from tidecast.layout import segment as seg
 from tidecast.layout.counters import QueueCounter
-from tidecast.native.packing import unpack_from
+from tidecast.node.consumers.lag import lag_here, since_ns
 from tidecast.node.consumers.state import reason_of
 from tidecast.node.consumers.storage import stands_by
 from tidecast.queues.cache.blocks import BLOCK_BYTES
@@ -49,6 +46,8 @@ class _Lane:
     cursor: int
     earliest: int
     end: int
+    lag: int
+    """Records that are not acknowledged."""
     reason: str
     out: int
     counts: Json
@@ -103,7 +102,7 @@ def _lanes(subs: DurableSubscriptions, times: Times, now_ns: int) -> dict[int, t
 
     found: dict[int, tuple[Place, _Lane]] = puller.call(read)
     for (topic, queue), lane in found.values():
-        if lane.position >= lane.end:
+        if lane.lag == 0:
             lane.age_s = 0.0
         else:
             stamp = times.known.get((topic, queue, lane.position))
@@ -113,12 +112,11 @@ def _lanes(subs: DurableSubscriptions, times: Times, now_ns: int) -> dict[int, t
 
 def _lane(puller: Puller, lane: LaneHere) -> _Lane:
     record = puller.state.lanes[lane.lane]
-    mark, cursor = entries.position_of(puller.words, lane.lane)
+    found = lag_here(puller, lane, _COUNTS)
     return _Lane(
-        position=int(mark), cursor=int(cursor), end=lane.here.log.next_token,
-        earliest=lane.here.log.earliest_token,
-        reason=reason_of(lane, record),
-        out=int(record["out"]), counts={name: int(record[name]) for name in _COUNTS},
+        position=found.position, cursor=found.cursor, end=found.end, lag=found.records,
+        earliest=lane.here.log.earliest_token, reason=reason_of(lane, record),
+        out=found.figures["out"], counts={name: found.figures[name] for name in _COUNTS},
     )  # fmt: skip
 
 
@@ -132,26 +130,17 @@ def _read_times(
     kept: dict[tuple[str, int, int], int] = {}
     reads = 0
     for (topic, queue), lane in here:
-        position, end = found[lane.lane][1].position, found[lane.lane][1].end
+        position, lag = found[lane.lane][1].position, found[lane.lane][1].lag
         mark = (topic, queue, position)
-        if position >= end or mark in kept:
+        if lag == 0 or mark in kept:
             continue
         stamp = times.known.get(mark)
         if stamp is None and reads < TIMES_READ_MAX:
             reads += 1
-            stamp = _time_of(puller, lane.here, position)
+            stamp = since_ns(puller, lane, position)
         if stamp is not None:
             kept[mark] = stamp
     times.known = kept
-
-
-def _time_of(puller: Puller, here: QueueHere, token: int) -> int | None:
-    try:
-        record = puller.record(here.row, token)
-    except TidecastError:
-        return None
-    (stamp,) = unpack_from("<q", record, seg.REC_TIME_AT)
-    return int(stamp)
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -160,13 +149,13 @@ def _time_of(puller: Puller, here: QueueHere, token: int) -> int | None:
 def _subscription(subscription: SubscriptionHere, lanes: dict[int, tuple[Place, _Lane]]) -> Json:
     saved, members = subscription.saved, subscription.members
     mine = [lanes[lane.lane] for lane in subscription.lanes.values() if lane.lane in lanes]
-    worst = sorted(mine, key=lambda each: each[1].position - each[1].end)[:CURSORS_MAX]
+    worst = sorted(mine, key=lambda each: -each[1].lag)[:CURSORS_MAX]
     row: Json = {
         "name": saved.name,
         "topic": saved.pattern,
         "state": "paused" if saved.paused else "active" if members else "idle",
         "members": len(members),
-        "lag_messages": sum(max(0, lane.end - lane.position) for _, lane in mine),
+        "lag_messages": sum(lane.lag for _, lane in mine),
         "lag_s": _oldest([lane for _, lane in mine]),
         "outstanding": sum(lane.out for _, lane in mine),
         "dead_open": saved.dead_open,
@@ -179,7 +168,7 @@ def _subscription(subscription: SubscriptionHere, lanes: dict[int, tuple[Place, 
 def _cursor(lane: _Lane) -> Json:
     return {
         "earliest": lane.earliest, "acked": lane.position, "delivered": lane.cursor,
-        "latest": lane.end, "lag_messages": max(0, lane.end - lane.position), "lag_s": lane.age_s,
+        "latest": lane.end, "lag_messages": lane.lag, "lag_s": lane.age_s,
         "outstanding": lane.out, "pressure": "" if lane.reason in CALM else lane.reason,
     }  # fmt: skip
 
@@ -191,7 +180,7 @@ def _oldest(lanes: list[_Lane]) -> float | None:
 
 def _pressure(lanes: list[_Lane]) -> str:
     """Why the first of these that waits does; "" = none has anything to wait for."""
-    reasons = (lane.reason for lane in lanes if lane.position < lane.end)
+    reasons = (lane.reason for lane in lanes if lane.lag)
     return next((reason for reason in reasons if reason not in CALM), "")
 
 
@@ -243,11 +232,11 @@ def _counters(node: Node, here: QueueHere) -> Any:
 
 def _add_readers(row: Json, lanes: list[_Lane]) -> None:
     """What the queue's slowest subscription is at."""
-    slowest = min(lanes, key=lambda lane: lane.position, default=None)
+    slowest = max(lanes, key=lambda lane: (lane.lag, -lane.position), default=None)
     row |= {
         "subscriptions": len(lanes),
         "settled": sum(lane.counts["settled"] for lane in lanes),
-        "lag_messages": max(0, slowest.end - slowest.position) if slowest else 0,
+        "lag_messages": slowest.lag if slowest else 0,
         "lag_s": _oldest(lanes),
         "cursor": slowest.position if slowest else None,
         "pressure": _pressure([slowest]) if slowest else "",

@@ -16,17 +16,13 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tidecast.agents.puller import entries
 from tidecast.buffers.ring_file import consumers
-from tidecast.errors import TidecastError
 from tidecast.layout import ring as lay
-from tidecast.layout import segment as seg
 from tidecast.layout.counters import Counter, QueueCounter
-from tidecast.native.packing import unpack_from
+from tidecast.node.consumers.lag import Lag, lag_here, since_ns
 from tidecast.node.state import Image, Publication
 
 if TYPE_CHECKING:
-    from tidecast.agents.puller.runtime import Puller
     from tidecast.node.consumers.service import DurableSubscriptions
     from tidecast.node.node import Node
 
@@ -212,31 +208,21 @@ def _lanes(subs: DurableSubscriptions) -> list[_Lane]:
             for lane in subscription.lanes.values()
         ]
 
-        def marks() -> list[int]:
-            return [int(entries.position_of(puller.words, lane.lane)[0]) for _, lane in lanes]
+        def look() -> list[Lag]:
+            return [lag_here(puller, lane, ("settled",)) for _, lane in lanes]
 
         ages = AGES_MAX
-        for (name, lane), mark in zip(lanes, puller.call(marks) if lanes else [], strict=True):
+        for (name, lane), at in zip(lanes, puller.call(look) if lanes else [], strict=True):
             here, age_ns = lane.here, None
-            end = here.log.next_token
-            lag = max(0, end - mark)
-            if not lag:
+            if not at.records:
                 age_ns = 0
             elif ages:
                 ages -= 1
-                age_ns = _age_ns(puller, here.row, mark)
-            settled = int(puller.state.lanes[lane.lane]["settled"])
-            found.append(_Lane(Key(here.topic, here.queue, name), settled, end, lag, age_ns))
+                since = puller.call(since_ns, puller, lane, at.position)
+                age_ns = None if since is None else max(0, time.time_ns() - since)
+            key = Key(here.topic, here.queue, name)
+            found.append(_Lane(key, at.figures["settled"], at.end, at.records, age_ns))
     return found
-
-
-def _age_ns(puller: Puller, row: int, token: int) -> int | None:
-    try:
-        record = puller.call(puller.record, row, token)
-    except TidecastError:
-        return None
-    (stamp,) = unpack_from("<q", record, seg.REC_TIME_AT)
-    return max(0, time.time_ns() - int(stamp))
 
 
 def _identity(source: Publication | Image) -> tuple[str, int]:

@@ -333,6 +333,21 @@ def _has_more(source, ring):
     return state != lay.EMPTY
 
 
+@held_kernel
+def topic_unread(words, index):
+    """Has a topic's source more than the topic's logs? Between two cycles."""
+    A = archiver_of(words)
+    s = A.topics[index].first_source
+    while s >= 0:
+        source = A.sources[s]
+        if source.seq != source.a_seq or source.at != source.a_at:
+            return True
+        if _has_more(source, ring_of_source(source)):
+            return True
+        s = source.next
+    return False
+
+
 @inlined
 def _wait_ns(A, now_ns):
     """Arm all rings; how long to sleep then (0: there is work)."""

@@ -187,6 +187,7 @@ def _take(A, topic, source, ring, fields, payload_at, total, packets, lead, touc
     if not fits:
         return WAIT, touched
     buffer = bytes_at(queue.buffer_address, queue.buffer_bytes)
+    start = queue.used
     if packets == 0:
         queue.used = add_record(
             buffer, queue.open_at, queue.used, seq, fields[0], hashed, ring, fields[1], fields[2],
@@ -204,6 +205,8 @@ def _take(A, topic, source, ring, fields, payload_at, total, packets, lead, touc
                 buffer[end + i] = 0
             A.counters[queue.row, C.MALFORMED] += 1
         queue.used = end + total
+    if source.of_engine != 0:
+        store_u32(buffer, start, load_u32(buffer, start) | seg.REC_ENGINE)
     A.counters[queue.row, C.RECORDS] += 1
     store_i64(marks, number * 8, seq)
     return TAKEN, touched

@@ -48,6 +48,7 @@ SOURCE = np.dtype(
         ("marks_address", np.int64),  # int64[queues]: last sequence in each queue
         ("marks", np.int64),  # queues there is room for
         ("told_drained", np.int64),
+        ("of_engine", np.int64),  # 1: the engine publishes: its records are REC_ENGINE
         ("told_gap", np.int64),  # 1: its next packet cannot be read; the shell decides
     ]
 )

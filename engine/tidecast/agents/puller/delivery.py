@@ -21,6 +21,7 @@ from tidecast.agents.puller.state import (
 from tidecast.buffers.member_ring import HOSTILE, put_frame, reserve, room
 from tidecast.layout import member as lay
 from tidecast.layout import segment as seg
+from tidecast.log.redriven import is_redriven
 from tidecast.native.jit import inlined
 from tidecast.native.memory import (
     bytes_at,
@@ -38,7 +39,7 @@ from tidecast.queues.cache import cursor as cu
 from tidecast.queues.cache import window as wi
 from tidecast.queues.cache.blocks import data_of, next_of_stream, record_at
 from tidecast.queues.cache.cache import find_block, touch
-from tidecast.queues.filters.filters import addressed, passes
+from tidecast.queues.filters.filters import passes
 
 SKIP, HOLD, STOP = -1, -2, -3
 """What becomes of a record that goes to no member now."""
@@ -128,7 +129,7 @@ def _choose(S, L, lane, data, p, token):
         if attempts < 0:
             return SKIP, 0
     word = load_u32(data, p + seg.REC_LENGTH_AT)
-    if (L.filter != 0 or word & seg.REC_HEADERS) and not passes(L, data, p):
+    if (L.filter != 0 or word & seg.REC_ENGINE) and not passes(L, data, p):
         return SKIP, 0
     key_hash = load_u32(data, p + seg.REC_KEY_HASH_AT)
     keyed = word & seg.REC_KEY != 0
@@ -265,7 +266,7 @@ def _run_length(S, L, lane, B, data, i, limit, member, attempts, simple):
         size = word & seg.REC_LENGTH_MASK
         if p - start + size > space:
             break
-        if simple and n > 0 and word & seg.REC_HEADERS and addressed(data, p):
+        if simple and n > 0 and word & seg.REC_ENGINE and is_redriven(data, p):
             break
         if p - start + size > allowed and (n > 0 or m.in_flight > 0):
             m.full = 1
@@ -290,7 +291,7 @@ def deliver_run(S, L, lane, b, now, limit):
     simple = L.owner >= 0 and L.filter == 0 and L.restored_left == 0
     if L.again_n > 0 or L.counting > 0:
         simple = False
-    if load_u32(data, p + seg.REC_LENGTH_AT) & seg.REC_HEADERS and addressed(data, p):
+    if load_u32(data, p + seg.REC_LENGTH_AT) & seg.REC_ENGINE and is_redriven(data, p):
         simple = False
     member = L.owner
     attempts = 0
@@ -531,6 +532,7 @@ def bury(S, L, lane, win, e, now, reason):
     """No more deliveries: ask the shell to put it into the dead-letter topic."""
     wi.set_state(win, e, wi.DEAD)
     L.dead += 1
+    L.dying += 1
     L.dirty = 1
     announce_dead(S, L, lane, win, e, now, reason)
 

@@ -354,7 +354,7 @@ def seek_lane(words, lane, token):
     cu.unpark(S, L)
     cu.unlink(S, lane, cu.FOR_QUEUE)
     L.generation += 1
-    L.next, L.fragment_at, L.timer_ns, L.dirty = token, 0, 0, 1
+    L.next, L.fragment_at, L.timer_ns, L.dirty, L.dying = token, 0, 0, 1, 0
     L.restored_n, L.restored_left = 0, 0
     S.queues[L.queue].end = UNKNOWN
     cu.make_ready(S, lane)
@@ -373,6 +373,7 @@ def settle_dead(words, lane, generation, token):
     if load_i64(win, e + wi.W_TOKEN) != token or wi.state_of(win, e) != wi.DEAD:
         return False
     wi.set_state(win, e, wi.DONE)
+    L.dying -= 1
     L.settled += 1
     L.dirty = 1
     wi.pop_settled(L, win)

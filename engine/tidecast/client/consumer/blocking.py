@@ -80,6 +80,7 @@ class Consumer(ConsumerCore):
 
     def next(self, timeout: float | None = None) -> DurableMessage:
         """The next message. Raises Timeout, Closed."""
+        deadline = Deadline(timeout)
         while True:
             walk, self._rest = self._rest, None
             if walk is not None:
@@ -87,7 +88,7 @@ class Consumer(ConsumerCore):
                 if message is not None:
                     self._rest = walk
                     return message
-            batch = self._wait_batch(ITERATE_MESSAGES, Deadline(timeout), mark=False)
+            batch = self._wait_batch(ITERATE_MESSAGES, deadline, mark=False)
             if batch is None:
                 self.check()
                 raise Timeout(f"no message for {self.name} of {self.pattern} within {timeout} s")

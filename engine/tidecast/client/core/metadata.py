@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from tidecast.buffers.header_names import RESERVED, is_reserved
 from tidecast.errors import ConfigError
 from tidecast.layout import packet as wire
 
@@ -31,7 +32,7 @@ def _key_bytes(key: Any) -> bytes:
     return raw
 
 
-def _headers_bytes(headers: Any) -> bytes:
+def _headers_bytes(headers: Any, of_engine: bool) -> bytes:
     if not isinstance(headers, Mapping):
         raise ConfigError(f"headers: {headers!r}: allowed is a mapping of str to bytes, str or int")
     for name, value in headers.items():
@@ -44,6 +45,11 @@ def _headers_bytes(headers: Any) -> bytes:
             raise ConfigError(
                 f"headers: {name!r}: {value!r}: allowed are names of type str and values of type "
                 "bytes, str or int (64 bit)"
+            )
+        if not of_engine and is_reserved(name):
+            raise ConfigError(
+                f"headers: {name!r}: names that begin with {' or '.join(RESERVED)} are the "
+                "engine's own: take another name"
             )
     raw = msgspec.msgpack.encode(dict(headers))
     if len(raw) > wire.HEADERS_BYTES_MAX:
@@ -64,8 +70,13 @@ def encode(
     headers: Headers | None,
     timestamp: bool | int | None,
     subscriber: Any,
+    *,
+    of_engine: bool = False,
 ) -> tuple[bytes, int]:
-    """The optional fields in wire order, and their flags. Raises ConfigError."""
+    """The optional fields in wire order, and their flags. Raises ConfigError.
+
+    ``of_engine``: the names of headers that the engine reserves are allowed.
+    """
     flags, parts = 0, []
     if timestamp is not None and timestamp is not False:
         flags |= wire.TIMESTAMP
@@ -80,7 +91,7 @@ def encode(
         flags |= wire.KEY
         parts += [struct.pack("<H", len(raw)), raw]
     if headers:
-        raw = _headers_bytes(headers)
+        raw = _headers_bytes(headers, of_engine)
         flags |= wire.HEADERS
         parts += [struct.pack("<H", len(raw)), raw]
     return b"".join(parts), flags

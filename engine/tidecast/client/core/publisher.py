@@ -276,7 +276,10 @@ class PublisherCore:
             payload = payload_bytes(payload, self.topic)
         meta, flags = b"", 0
         if not (key is headers is timestamp is subscriber is None):  # type: ignore[comparison-overlap]
-            meta, flags = metadata.encode(key, headers, timestamp, subscriber)
+            meta, flags = metadata.encode(
+                key, headers, timestamp, subscriber,
+                of_engine=getattr(self.connection.link, "of_engine", False),
+            )  # fmt: skip
         receiver = 0 if to is None else self._node_id(to)
         if len(payload) + len(meta) > self.payload_bytes_max or len(meta) > self._meta_max:
             raise self._too_large(len(payload), len(meta))

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tidecast.buffers.header_names import has_reserved
 from tidecast.buffers.reader import OUT_AT, OUT_FLAGS, OUT_LENGTH, OUT_META_AT
 from tidecast.buffers.reading import optional_fields_bytes
 from tidecast.buffers.slots import control_at, control_word, ring_bell, wake_armed
@@ -112,6 +113,26 @@ def check_block(base: int, n_bytes: int, lengths: Port, leads: Port, flags: Port
             return False
         at += size
     return at == n_bytes
+
+
+@held_kernel
+def first_reserved(base: int, n_bytes: int, lengths: Port, leads: Port, flags: Port) -> int:
+    """Number of the first message of a checked block with a reserved header; -1: none."""
+    source = bytes_at(base, n_bytes)
+    at = 0
+    for i in range(lengths.size):
+        if flags[i] & wire.HEADERS:
+            first = at
+            if flags[i] & wire.TIMESTAMP:
+                first += 8
+            if flags[i] & wire.TO:
+                first += 4
+            if flags[i] & wire.KEY:
+                first += 2 + load_u16(source, first)
+            if has_reserved(source, first + 2, at + leads[i]):
+                return i
+        at += lengths[i]
+    return -1
 
 
 @held_kernel

@@ -36,6 +36,7 @@ def compile_kernels() -> None:
         (rk.message_bytes, (0, 0, out, out)),
         (rk.fill_block, (0, 0, out, out, 0, 0, 0, raw)),
         (rk.check_block, (0, 0, words, words, words)),
+        (rk.first_reserved, (0, 0, words, words, words)),
         (rk.put_block, (writer, 0, 0, words, words, words, 0, words)),
         (rk.put_gone, (writer, 0)),
         (rk.receiver_run, (0, 0, columns, 0, 0, 0, words)),

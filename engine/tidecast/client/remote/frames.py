@@ -20,8 +20,10 @@ import numpy as np
 from tidecast.api.frames.socket import Failure
 from tidecast.api.link import ConsumerOptions, PublicationOptions, SubscriptionOptions
 from tidecast.buffers import writer as wr
+from tidecast.buffers.header_names import RESERVED
 from tidecast.client.kernels import ports as k
 from tidecast.client.kernels import remote as rk
+from tidecast.errors import ConfigError
 from tidecast.events import AnyEvent
 from tidecast.layout import member
 from tidecast.native.mapped import Bytes
@@ -453,6 +455,17 @@ class Block:
         if not sound or int(lengths.max()) > MESSAGE_BYTES_MAX:
             raise BadFrame(f"{n} messages that do not fill their {data.size} bytes")
         return cls(data, lengths, leads, flags, body.nbytes)
+
+    def check_headers(self) -> None:
+        """Raise ConfigError for a header that only an engine may write."""
+        if self.flags.size:
+            size = self._data.size
+            i = rk.first_reserved(self._address, size, self.lengths, self.leads, self.flags)
+            if i >= 0:
+                raise ConfigError(
+                    f"headers: message {i} of a batch has a name that begins with "
+                    f"{' or '.join(RESERVED)}: these are the engine's own"
+                )
 
     @property
     def longest(self) -> int:

@@ -6,7 +6,6 @@ command line share it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ import msgspec
 from tidecast import events as ev
 from tidecast.agents.puller import entries
 from tidecast.api.link import ConsumerOptions
-from tidecast.errors import ConfigError, NotFound, StorageError, TidecastError
+from tidecast.errors import ConfigError, NotFound, StorageError
 from tidecast.layout import segment as seg
 from tidecast.native.packing import unpack_from
 from tidecast.node.consumers.checks import (
@@ -26,6 +25,7 @@ from tidecast.node.consumers.checks import (
     start_token,
     unsettled,
 )
+from tidecast.node.consumers.lag import age_s, lag_of
 from tidecast.node.consumers.state import PAUSED_BY, LaneHere, QueueHere, TopicHere, reason_of
 from tidecast.node.consumers.storage import save_paused, stands_by, tell_paused
 
@@ -52,13 +52,22 @@ def perform(subs: DurableSubscriptions, action: str, arguments: dict[str, Any]) 
 
 def list_all(subs: DurableSubscriptions) -> list[dict[str, Any]]:
     """All subscriptions, each with its sums."""
+    subs.await_appends()
     with subs.lock:
         here = [k for k, s in sorted(subs.subscriptions.items()) if not stands_by(subs, s)]
-        return [show(subs, *key, lanes=False) for key in here]
+        return [_show(subs, *key, lanes=False) for key in here]
 
 
-def show(subs: DurableSubscriptions, pattern: str, name: str, lanes: bool = True) -> dict[str, Any]:
-    """A subscription: settings, members, sums, and each of its lanes."""
+def show(subs: DurableSubscriptions, pattern: str, name: str) -> dict[str, Any]:
+    """A subscription: settings, members, sums, and each of its lanes.
+
+    The lag counts all that this engine's publishers had published before.
+    """
+    subs.await_appends()
+    return _show(subs, pattern, name, lanes=True)
+
+
+def _show(subs: DurableSubscriptions, pattern: str, name: str, *, lanes: bool) -> dict[str, Any]:
     with subs.lock:
         subscription = subs.get(pattern, name)
         saved = subscription.saved
@@ -72,8 +81,7 @@ def show(subs: DurableSubscriptions, pattern: str, name: str, lanes: bool = True
             "members": [_member_row(subs, m.number, m.client, m.id)
                         for m in subscription.members.values()],
         }  # fmt: skip
-        for field in ("lag", "outstanding", "waiting", "delivered", "settled", "redelivered",
-                      "naks", "timeouts", "dead"):  # fmt: skip
+        for field in _SUMS:
             found[field] = sum(row[field] for row in rows)
         found["dead_open"] = saved.dead_open
         found["lag_s"] = max((row["lag_s"] for row in rows), default=0.0)
@@ -82,26 +90,34 @@ def show(subs: DurableSubscriptions, pattern: str, name: str, lanes: bool = True
         return found
 
 
+_SUMS = (
+    "lag", "acked_ahead", "outstanding", "waiting", "delivered", "settled", "redelivered", "naks",
+    "timeouts", "dead",
+)  # fmt: skip
+_FIGURES = ("delivered", "settled", "redelivered", "naks", "timeouts", "dead", "filtered")
+
+
 def lane_row(subs: DurableSubscriptions, lane: LaneHere) -> dict[str, Any]:
-    """One lane: position, cursor, lag in records and seconds, what is outstanding, why it waits."""
+    """One lane: position, cursor, lag in records and seconds, what is outstanding, why it waits.
+
+    ``lag``: records that are not acknowledged; ``acked_ahead``: those beyond ``position`` that are.
+    """
     assert subs.puller is not None
     puller, here = subs.puller, lane.here
+    found = lag_of(puller, lane, _FIGURES)
+    coming = subs.coming(here.topic)
+    lag = max(found.records, 1) if coming else found.records
     record = puller.state.lanes[lane.lane]
-    mark, cursor = puller.call(entries.position_of, puller.words, lane.lane)
-    end = here.log.next_token
-    lag = max(0, end - int(mark))
     numbers = {member.number: member.id for member in _members_of(subs, lane)}
     return {
-        "topic": here.topic, "queue": here.queue, "position": int(mark), "next": int(cursor),
-        "end": end, "lag": lag, "lag_s": _lag_s(subs, lane, int(mark)) if lag else 0.0,
-        "outstanding": int(record["out"]), "waiting": int(record["again_n"]),
+        "topic": here.topic, "queue": here.queue, "position": found.position, "next": found.cursor,
+        "end": found.end, "lag": lag, "acked_ahead": found.acked_ahead,
+        "lag_s": age_s(puller, lane, found.position) if found.records else 0.0,
+        "outstanding": found.figures["out"], "waiting": found.figures["again_n"],
         "reason": reason_of(lane, record),
         "paused_by": [name for bit, name in PAUSED_BY.items() if int(record["paused"]) & bit],
         "consumers": sorted({numbers[n] for n in lane.owners if n in numbers}),
-        "delivered": int(record["delivered"]), "settled": int(record["settled"]),
-        "redelivered": int(record["redelivered"]), "naks": int(record["naks"]),
-        "timeouts": int(record["timeouts"]), "dead": int(record["dead"]),
-        "filtered": int(record["filtered"]),
+        **{name: found.figures[name] for name in _FIGURES},
     }  # fmt: skip
 
 
@@ -123,18 +139,6 @@ def _member_row(subs: DurableSubscriptions, number: int, client: int, identity: 
         "in_flight_bytes": int(record["in_flight_bytes"]),
         "delivered": int(record["delivered"]), "acked": int(record["acked"]),
     }  # fmt: skip
-
-
-def _lag_s(subs: DurableSubscriptions, lane: LaneHere, token: int) -> float:
-    """Age of the oldest record that is not settled."""
-    assert subs.puller is not None
-    puller = subs.puller
-    try:
-        record = puller.call(puller.record, lane.here.row, token)
-    except TidecastError:
-        return 0.0
-    (stamp,) = unpack_from("<q", record, seg.REC_TIME_AT)
-    return max(0.0, (time.time_ns() - int(stamp)) / 1e9)
 
 
 def lanes(subs: DurableSubscriptions, pattern: str, name: str) -> list[tuple[int, str, int]]:
@@ -169,6 +173,11 @@ def peek(
                 if keeps(record, parts):
                     found.append({"topic": topic, "queue": queue, "token": token, **parts})
     return found
+
+
+def is_of_engine(record: bytes) -> bool:
+    """Did an engine write the record? Then what its reserved headers say is true."""
+    return bool(unpack_from("<I", record, 0)[0] & seg.REC_ENGINE)
 
 
 def decoded(record: bytes, *, cut: bool = True) -> dict[str, Any]:
@@ -278,6 +287,8 @@ def seek(
         start=start, start_time_ns=start_time_ns, start_tokens=start_tokens or {}
     )
     check_options(options)
+    if start == "latest":
+        subs.await_appends()
     rows: list[dict[str, Any]] = []
     with subs.lock:
         subscription = subs.get(pattern, name)

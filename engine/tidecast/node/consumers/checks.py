@@ -12,11 +12,13 @@ from tidecast.agents.puller.runtime import Puller
 from tidecast.api.link import ConsumerOptions
 from tidecast.errors import ConfigError, Conflict
 from tidecast.layout import member as lay
+from tidecast.layout import segment as seg
 from tidecast.log.queue_log import QueueLog
+from tidecast.log.redriven import FOR_HEADER
+from tidecast.native.packing import unpack_from
 from tidecast.node.consumers.state import LaneHere, QueueHere, settled_rows
 from tidecast.queues.attached import AttachedQueue
 from tidecast.queues.cache import window as wi
-from tidecast.queues.filters.filters import FOR_HEADER
 from tidecast.queues.filters.where import where_of
 from tidecast.queues.filters.where_kernels import keeps_record
 from tidecast.queues.subscription_store import SavedLane, SavedSubscription
@@ -172,7 +174,8 @@ def keeper(saved: SavedSubscription) -> Callable[[bytes, dict[str, Any]], bool]:
     program = np.frombuffer(bytearray(text.program), dtype=np.uint8)  # nothing, if all is let pass
 
     def keeps(record: bytes, parts: dict[str, Any]) -> bool:
-        if parts["headers"].get(FOR_HEADER, saved.name) != saved.name:
+        (word,) = unpack_from("<I", record, seg.REC_LENGTH_AT)
+        if word & seg.REC_ENGINE and parts["headers"].get(FOR_HEADER, saved.name) != saved.name:
             return False
         if key and not many and parts["key"] != key.encode():
             return False

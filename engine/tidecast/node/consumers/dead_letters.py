@@ -8,16 +8,21 @@ refused it (`queues.filters.FOR_HEADER`), so that no other one sees it twice.
 from __future__ import annotations
 
 import contextlib
+import queue
+import threading
+import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tidecast.sync
 from tidecast import events as ev
+from tidecast.agents.guard import Guard
 from tidecast.agents.puller.observer import Dead
 from tidecast.agents.puller.state import DEAD_ATTEMPTS, DEAD_TERM, DEAD_TIMEOUT
 from tidecast.errors import PayloadTooLarge, TidecastError
+from tidecast.log.redriven import FOR_HEADER, REDRIVEN_HEADER
 from tidecast.node.consumers.admin import decoded
 from tidecast.node.consumers.state import LaneHere, SubscriptionHere
-from tidecast.queues.filters.filters import FOR_HEADER
 
 if TYPE_CHECKING:
     from tidecast.node.consumers.service import DurableSubscriptions
@@ -26,6 +31,7 @@ STORE_TIMEOUT_S = 10.0
 CAUSES = {DEAD_ATTEMPTS: "delivered too often", DEAD_TERM: "refused", DEAD_TIMEOUT: "not acked"}
 KNOWN_MAX = 10_000
 _META_BYTES_MAX = 64 * 1024
+OURS = (FOR_HEADER, REDRIVEN_HEADER)
 MARK = "dead-"
 """Before the names of our headers; headers of the record that begin so, as those of a dead letter
 that is given up in its turn, have it once more until it is sent again."""
@@ -43,7 +49,10 @@ def _limit(known: dict[_Key, Any]) -> None:
 
 
 class DeadLetters:
-    """Stores what is dead. Works in the helper's thread; one connection, made when first needed."""
+    """Stores what is dead, in a thread of its own: a slow dead-letter topic delays nothing else.
+
+    One connection, made when first needed. In an inline node `work` does what the thread does.
+    """
 
     def __init__(self, subs: DurableSubscriptions) -> None:
         self._subs = subs
@@ -52,11 +61,39 @@ class DeadLetters:
         self._ended: dict[_Key, None] = {}
         """Settled of late: what was told of them again meanwhile is of before."""
         self._said: dict[tuple[str, str], str] = {}
-        self._client: tidecast.sync.Connection | None = None
+        self._clients: dict[bool, tidecast.sync.Connection] = {}
+        self._connecting = threading.Lock()
         self._busy = False
+        self._inbox: queue.SimpleQueue[_Letter | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Store letters in a thread."""
+        self._thread = threading.Thread(target=self._run, name="dead letters", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        guard = Guard("dead letters", self._subs.node.conductor.agent_failed)
+        while (letter := self._inbox.get()) is not None:
+            guard.round(partial(self._take, letter), self.work)
 
     def add(self, subscription: SubscriptionHere, lane: LaneHere, dead: Dead) -> None:
-        """One more, or one again; `flush` stores it. The first time says the reason."""
+        """One more, or one again. From any thread."""
+        self._inbox.put((subscription, lane, dead))
+
+    def work(self) -> None:
+        """Store what was added."""
+        while not self._inbox.empty():
+            letter = self._inbox.get()
+            if letter is None:
+                self._inbox.put(None)
+                return
+            self._take(letter)
+        self.flush()
+
+    def _take(self, letter: _Letter) -> None:
+        """The first time says the reason."""
+        subscription, lane, dead = letter
         key = (dead.lane, dead.generation, dead.token)
         if key not in self._ended:
             self._open.setdefault(key, (subscription, lane, dead))
@@ -85,6 +122,8 @@ class DeadLetters:
                     self._settled(*one)
         finally:
             self._busy = False
+        if letters:
+            self._subs.save_soon()  # what is settled since then is stored twice after a crash
 
     def _stored(self, topic: str, letters: list[_Letter]) -> list[_Letter]:
         """Those that lie in ``topic`` now. The puller names the others again in a second."""
@@ -100,7 +139,7 @@ class DeadLetters:
                 else:
                     stored.append(one)
             if stored:
-                self._publisher(topic).wait_durable(timeout=STORE_TIMEOUT_S)
+                self.sent(topic)
         except TidecastError as problem:
             self._say(topic, letters[0], problem)
             return []
@@ -144,7 +183,7 @@ class DeadLetters:
         assert puller is not None
         record = decoded(puller.call(puller.record, lane.here.row, dead.token), cut=False)
         kept = {MARK + name if name.startswith(MARK) else name: value
-                for name, value in record["headers"].items() if name != FOR_HEADER}  # fmt: skip
+                for name, value in record["headers"].items() if name not in OURS}  # fmt: skip
         headers = {
             f"{MARK}topic": lane.here.topic, f"{MARK}queue": lane.here.queue,
             f"{MARK}token": dead.token, f"{MARK}subscription": subscription.saved.name,
@@ -163,9 +202,11 @@ class DeadLetters:
             else:
                 return
 
-    def _publish(self, topic: str, record: dict[str, Any], headers: Any, **more: Any) -> None:
+    def _publish(
+        self, topic: str, record: dict[str, Any], headers: Any, *, plain: bool = False, **more: Any
+    ) -> None:
         """What does not fit into the ring that is kept for a topic has one of its own."""
-        client, told = self._connection(), {"key": record["key"], "headers": headers, **more}
+        client, told = self._connection(plain), {"key": record["key"], "headers": headers, **more}
         publisher, size = client.kept_publisher(topic), len(record["payload"]) + _META_BYTES_MAX
         if size <= publisher.payload_bytes_max:
             publisher.publish(record["payload"], timeout=STORE_TIMEOUT_S, **told)
@@ -174,32 +215,44 @@ class DeadLetters:
             large.publish(record["payload"], timeout=STORE_TIMEOUT_S, **told)
             large.wait_durable(timeout=STORE_TIMEOUT_S)
 
-    def _publisher(self, topic: str) -> tidecast.sync.Publisher:
-        return self._connection().kept_publisher(topic)
+    def _connection(self, plain: bool = False) -> tidecast.sync.Connection:
+        """The engine's own; ``plain``: as anybody's, whose records say nothing about themselves."""
+        with self._connecting:
+            if plain not in self._clients:
+                from tidecast.embedded import EmbeddedLink
 
-    def _connection(self) -> tidecast.sync.Connection:
-        if self._client is None:
-            from tidecast.embedded import EmbeddedLink
-
-            link: Any = EmbeddedLink(self._subs.node, "dead letters", owns_node=False)
-            self._client = tidecast.sync.connect(link=link)
-        return self._client
+                link: Any = EmbeddedLink(
+                    self._subs.node, "dead letters", owns_node=False, of_engine=not plain
+                )
+                link.of_engine = True  # a letter of a letter has reserved names still
+                self._clients[plain] = tidecast.sync.connect(link=link)
+            return self._clients[plain]
 
     def send(self, topic: str, record: dict[str, Any], name: str | None) -> None:
         """Send a dead letter to a topic again, for one subscription, or for all (None)."""
         kept = {key.removeprefix(MARK) if key.startswith(MARK * 2) else key: value
                 for key, value in record["headers"].items()
                 if not key.startswith(MARK) or key.startswith(MARK * 2)}  # fmt: skip
-        headers = kept if name is None else {FOR_HEADER: name, **kept}
-        self._publish(topic, record, headers, timestamp=record["headers"].get(f"{MARK}time"))
+        stamp = record["headers"].get(f"{MARK}time")
+        if name is None:
+            self._publish(topic, record, kept, plain=True, timestamp=stamp)
+            return
+        headers = {FOR_HEADER: name, REDRIVEN_HEADER: time.time_ns(), **kept}
+        self._publish(topic, record, headers, timestamp=stamp)
 
-    def sent(self, topic: str) -> None:
+    def sent(self, topic: str, *, plain: bool = False) -> None:
         """Wait until what was sent to a topic is durable. Raises TidecastError."""
-        self._publisher(topic).wait_durable(timeout=STORE_TIMEOUT_S)
+        publisher = self._connection(plain).kept_publisher(topic)
+        publisher.wait_durable(timeout=STORE_TIMEOUT_S)
 
     def close(self) -> None:
-        """End the connection."""
-        client, self._client = self._client, None
-        if client is not None:
+        """End the thread and the connection. Idempotent."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._inbox.put(None)
+            thread.join(5.0)
+        with self._connecting:
+            clients, self._clients = self._clients, {}
+        for client in clients.values():
             with contextlib.suppress(TidecastError):
                 client.close()

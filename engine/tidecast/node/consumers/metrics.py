@@ -15,6 +15,7 @@ from tidecast.buffers.counters import CountersFile
 from tidecast.errors import SharedMemoryError
 from tidecast.layout.counters import ROW_SUBSCRIPTION
 from tidecast.layout.subscription_counters import SubscriptionCounter as S
+from tidecast.node.consumers.lag import NOT_ACKED, settled_ahead
 from tidecast.queues.cache.cursor import FOR_QUEUE, STREAM_CHAINS, WHERE
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class SubscriptionRows:
         ends = np.array([one.here.log.next_token for one in lanes], dtype=np.int64)
         following = tables.links[numbers, FOR_QUEUE, WHERE] >= STREAM_CHAINS
         scouted = np.where(following, tables.queues["scout"][of("queue")], 0)
-        behind = ends - np.maximum(of("next"), scouted)
-        unsettled = of("w_next") - of("w_first")
-        values[S.LAG] = int(np.maximum(behind, 0).sum() + unsettled.sum())
+        cursors = np.maximum(of("next"), scouted)
+        lag = int(np.maximum(ends - cursors, 0).sum() + sum(of(name).sum() for name in NOT_ACKED))
+        for k in np.flatnonzero(of("restored_left")).tolist():
+            lag -= settled_ahead(puller, int(numbers[k]), int(cursors[k]), int(ends[k]))
+        values[S.LAG] = max(0, lag)

@@ -6,25 +6,26 @@ is left before is kept with it, so that the next re-drive does not read that aga
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tidecast.errors import ConfigError, NotFound
+from tidecast.errors import ConfigError, NotFound, TidecastError
 from tidecast.layout import segment as seg
 from tidecast.log.queue_log import QueueLog
+from tidecast.log.redriven import FOR_HEADER
 from tidecast.native.packing import unpack_from
-from tidecast.node.consumers.admin import decoded
+from tidecast.node.consumers.admin import decoded, is_of_engine
 from tidecast.node.consumers.dead_letters import MARK
 from tidecast.node.consumers.storage import check_target
-from tidecast.queues.filters.filters import FOR_HEADER
 from tidecast.queues.filters.where import where_of
 from tidecast.queues.filters.where_kernels import keeps_record
 
 if TYPE_CHECKING:
     from tidecast.node.consumers.service import DurableSubscriptions
+    from tidecast.node.consumers.state import SubscriptionHere
 
 REDRIVE_MAX, SCANNED_MAX = 10_000, 100_000
 TOKENS_MAX = 1000
@@ -85,6 +86,8 @@ class _Page:
     found: list[tuple[int, int, dict[str, Any]]] = field(default_factory=list)
     following: dict[int, int] = field(default_factory=dict)
     scanned: int = 0
+    unverified: int = 0
+    """Letters that anybody may have written, and that no record of the subscription confirms."""
     partial: bool = False
     """It begins behind what may be left."""
     more: bool = False
@@ -100,7 +103,9 @@ class _Page:
         """No more fits."""
         return len(self.found) >= self.limit or self.scanned >= SCANNED_MAX
 
-    def scan(self, queue: int, log: QueueLog, after: int, dry_run: bool) -> None:
+    def scan(
+        self, queue: int, log: QueueLog, after: int, dry_run: bool, confirms: Confirms
+    ) -> None:
         """Go through one queue of the dead-letter topic."""
         start = max(log.earliest_token, self.starts.get(queue, 0))
         clear = after <= start
@@ -113,6 +118,9 @@ class _Page:
             self.following[queue] = token + 1
             record = decoded(raw, cut=False)
             left = self._is_mine(record) and (queue, token) not in self.done
+            if left and not confirms(record, is_of_engine(raw)):
+                self.unverified += 1
+                left = False
             if left and self._is_meant(record, raw):
                 self.found.append((queue, token, record))
                 left = dry_run
@@ -137,6 +145,35 @@ class _Page:
         if self.program is None:
             return True
         return bool(keeps_record(self.program, np.frombuffer(bytearray(raw), dtype=np.uint8), 0))
+
+
+Confirms = Callable[[dict[str, Any], bool], bool]
+
+
+def confirms_of(subs: DurableSubscriptions, subscription: SubscriptionHere) -> Confirms:
+    """What says whether a letter is one of this subscription, as its headers claim.
+
+    It must name a record of a queue that the subscription has here. The engine's own letters are
+    then true. Others (of an older engine, or of one elsewhere) are if that record is still there,
+    and is the letter's.
+    """
+    puller, lanes = subs.puller, dict(subscription.lanes)
+
+    def confirms(record: dict[str, Any], of_engine: bool) -> bool:
+        headers = record["headers"]
+        where = (headers.get(f"{MARK}topic"), headers.get(f"{MARK}queue"))
+        token, lane = headers.get(f"{MARK}token"), lanes.get(where)
+        if lane is None or not isinstance(token, int) or puller is None:
+            return False
+        if of_engine:
+            return True
+        try:
+            found = decoded(puller.call(puller.record, lane.here.row, token), cut=False)
+        except TidecastError:
+            return False
+        return bool(found["key"] == record["key"] and found["payload"] == record["payload"])
+
+    return confirms
 
 
 def redrive(
@@ -169,9 +206,10 @@ def redrive(
         page = _Page(pattern, name, reason, key, program, limit, done, dict(saved.redrive_start))
         queues = [] if here is None else list(here.queues)
         page.partial = bool(behind)
+        confirms = confirms_of(subs, subs.get(pattern, name))
     for one in queues:
         assert isinstance(one.log, QueueLog)
-        page.scan(one.queue, one.log, behind.get(one.queue, 0), dry_run)
+        page.scan(one.queue, one.log, behind.get(one.queue, 0), dry_run, confirms)
     if not dry_run:
         _send(subs, page, to)
     elif page.is_all:
@@ -179,6 +217,7 @@ def redrive(
             saved.dead_open = len(page.found)
     return {
         "records": len(page.found), "scanned": page.scanned, "dry_run": dry_run,
+        "unverified": page.unverified,
         "tokens": [(record["headers"][f"{MARK}queue"], record["headers"][f"{MARK}token"])
                    for _, _, record in page.found[:TOKENS_MAX]],
         "next": [list(one) for one in page.following.items()] if page.more else None,
@@ -195,6 +234,7 @@ def redrive_pages(
         page = redrive(subs, **arguments, limit=left, after=whole["next"])
         whole["records"] += page["records"]
         whole["scanned"] += page["scanned"]
+        whole["unverified"] += page["unverified"]
         whole["tokens"] = (whole["tokens"] + page["tokens"])[:TOKENS_MAX]
         whole["next"] = page["next"]
     return whole
@@ -206,7 +246,7 @@ def _send(subs: DurableSubscriptions, page: _Page, to: str | None) -> None:
         topic = to or record["headers"][f"{MARK}topic"]
         subs.letters.send(topic, record, page.name if to is None else None)
     for topic in topics:
-        subs.letters.sent(topic)
+        subs.letters.sent(topic, plain=to is not None)
     with subs.lock:
         subscription = subs.get(page.pattern, page.name)
         left = max(0, subscription.saved.dead_open - len(page.found))

@@ -6,6 +6,7 @@ into the inbox of a helper thread (inline: `work`), which saves positions every 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import queue
 import threading
@@ -23,7 +24,7 @@ from tidecast.agents.puller.runtime import Puller
 from tidecast.api.link import ConsumerGrant, ConsumerOptions
 from tidecast.buffers.member_ring import MemberFile, wake_queue
 from tidecast.config.topology import TopicConfig, check_pattern, is_pattern, matches
-from tidecast.errors import ConfigError, Conflict, NotFound, StorageError
+from tidecast.errors import ConfigError, Conflict, NotFound, StorageError, Timeout
 from tidecast.layout import member as lay
 from tidecast.layout.ring import DOORBELL_PULLER
 from tidecast.log.queue_log import QueueLog
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
 
 SAVE_INTERVAL_S = 0.1
 NAME_BYTES_MAX = 128
+APPEND_ROUNDS_MAX = 8
 CACHE_BYTES_MAX = 256 << 20
 """What all caches of a node hold together."""
 _ACKS_BYTES = 1 << 18
@@ -121,6 +123,7 @@ class DurableSubscriptions(Observer):
             self.puller.start()
             self._helper = threading.Thread(target=self._help, name="subscriptions", daemon=True)
             self._helper.start()
+            self.letters.start()
         return self.puller
 
     def stop(self) -> None:
@@ -163,12 +166,16 @@ class DurableSubscriptions(Observer):
         while not self._inbox.empty():
             if (item := self._inbox.get()) is not None:
                 item()
+        self.letters.work()
         self._keep()
 
     def _keep(self) -> None:
-        if self._inbox.empty():
-            self.letters.flush()
         self._save_if_due()
+
+    def save_soon(self) -> None:
+        """Save the positions now, and not when they are due."""
+        self._next_save_ns = 0
+        self._inbox.put(self._keep)
 
     # --- topics -----------------------------------------------------------------------------------
 
@@ -244,6 +251,21 @@ class DurableSubscriptions(Observer):
         if here is not None:
             wake_queue(self._wakes.array, self.node.bells, here.queues[queue_index].row)
 
+    def await_appends(self) -> None:
+        """Let the archiver append what was published here until now: `ROUNDS_MAX` cycles at most.
+
+        Without the lock. A queue that does not keep up, or whose disk refuses, is `coming`.
+        """
+        durable = self.node.durable
+        with contextlib.suppress(Timeout):  # the archiver is stuck in a write: that is `coming`
+            for _ in range(APPEND_ROUNDS_MAX):
+                if not durable.look_for_unread():
+                    return
+
+    def coming(self, topic: str) -> bool:
+        """Has something been published to a topic here that is not in its log?"""
+        return topic in self.node.durable.unread_topics
+
     def position(self, topic: str, queue_index: int) -> int | None:
         """The oldest token of a queue that some subscription has not settled; None: no one reads.
 
@@ -264,6 +286,8 @@ class DurableSubscriptions(Observer):
     ) -> ConsumerGrant:
         """See `Link.open_consumer`."""
         check_options(options)
+        if options.start == "latest":
+            self.await_appends()
         with self.lock:
             self.filters.check(options.filter_digest)
             subscription = self.subscriptions.get((pattern, name))
@@ -275,7 +299,17 @@ class DurableSubscriptions(Observer):
                 check_same(subscription.saved, options)
                 self.filters.arm(subscription)
             member = self._join(subscription, client_id, options)
+            self._tell_gone(subscription, client_id)
             return self._grant(subscription, member)
+
+    def _tell_gone(self, subscription: SubscriptionHere, client_id: int) -> None:
+        """Tell a new member what is gone at the place from which it gets records."""
+        for event in list(subscription.gone):
+            lane = subscription.lanes.get((event.topic, event.queue))
+            if lane is None or self.position_of(lane)[0] > event.end:
+                subscription.gone.remove(event)  # more was acked since: others know of it
+            else:
+                self.node.tell(client_id, event)
 
     def offer(self, predicate: Predicate) -> None:
         """A compiled filter of this process, for consumers that name it."""
@@ -543,7 +577,7 @@ class DurableSubscriptions(Observer):
         """See `Observer`; in the puller's thread."""
         found = self._by_lane.get(dead.lane)
         if found is not None:
-            self._inbox.put(lambda: self.letters.add(*found, dead))
+            self.letters.add(*found, dead)
 
     def settle_dead(self, dead: Dead) -> None:
         """A dead record is stored, or dropped and told: settle it."""
@@ -580,6 +614,7 @@ class DurableSubscriptions(Observer):
                 topic=here.here.topic, queue=here.here.queue, first=first, end=end,
                 subscription=subscription.saved.name,
             )  # fmt: skip
+            subscription.gone.append(event)
             self._inbox.put(lambda: self.node.tell_all(event))
 
     def damaged(self, q: int, token: int, problem: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 
 from tidecast.buffers.member_ring import MemberFile
 from tidecast.config.topology import TopicConfig
+from tidecast.events import RecordsGone
 from tidecast.log.queue_log import QueueLog
 from tidecast.queues.attached import AdapterSource, AttachedQueue
 from tidecast.queues.cache.cursor import FETCHING, NOBODY, PAUSED, REASONS, SHARES
@@ -21,6 +23,7 @@ from tidecast.queues.subscription_store import SavedSubscription, SubscriptionSt
 
 PAUSED_SUBSCRIPTION, PAUSED_QUEUE, PAUSED_TOPIC, PAUSED_GROWTH = 1, 2, 4, 8
 UNREADABLE_S = 3.0
+GONE_KEPT_MAX = 64
 PAUSED_BY = {
     PAUSED_SUBSCRIPTION: "subscription", PAUSED_QUEUE: "queue", PAUSED_TOPIC: "topic",
     PAUSED_GROWTH: "growth of the queues",
@@ -85,6 +88,8 @@ class SubscriptionHere:
     lanes: dict[tuple[str, int], LaneHere] = field(default_factory=dict)
     members: dict[int, MemberHere] = field(default_factory=dict)
     dirty: bool = False
+    gone: deque[RecordsGone] = field(default_factory=lambda: deque(maxlen=GONE_KEPT_MAX))
+    """What retention deleted before it was delivered; told to members that join later, too."""
 
     @property
     def key(self) -> tuple[str, str]:

@@ -178,7 +178,7 @@ class ArchiverTables:
 
     def add_source(
         self, topic: DurableTopic, mapped: MappedFile, producer: Producer, epoch: int,
-        first_seq: int, about: RingInfo, consumer: int,
+        first_seq: int, about: RingInfo, consumer: int, *, of_engine: bool = False,
     ) -> int:  # fmt: skip
         """Let the archiver read a ring, from where its ack record says."""
         S, ring = self.state, mapped.array
@@ -192,7 +192,7 @@ class ArchiverTables:
                 "ring_address": address(ring), "ring_bytes": ring.size, "slots": about.slots,
                 "slot_bytes": about.slot_bytes, "slots_at": lay.slots_at(about.slots),
                 "consumer": consumer, "first_seq": first_seq, "producer": producer.id,
-                "epoch": epoch, "active": 1,
+                "epoch": epoch, "active": 1, "of_engine": of_engine,
             },
         )  # fmt: skip
         for prefix in ("", "a_", "p_", "d_"):

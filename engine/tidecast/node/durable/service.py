@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from tidecast import events as ev
 from tidecast.agents.archiver import state as ast
-from tidecast.agents.archiver.cycle import RETRY_NS, tell_ring
+from tidecast.agents.archiver.cycle import RETRY_NS, tell_ring, topic_unread
 from tidecast.api.link import PublicationOptions
 from tidecast.buffers.ring_file import describe
 from tidecast.config.leases import SHARED
 from tidecast.config.topology import TopicConfig
-from tidecast.errors import NotFound, StorageError, TidecastError, fenced
+from tidecast.errors import NotFound, StorageError, TidecastError, Timeout, fenced
 from tidecast.layout import counters as cl
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
@@ -77,6 +77,8 @@ class Durable:
         """Why the last sync of a queue failed, until one succeeds."""
         self.leftovers: list[MappedFile] = []
         """Rings of dead engines, until it is known whose they are."""
+        self.unread_topics: set[str] = set()
+        """See `look_for_unread`."""
         self._next_tick = 0.0
 
     @property
@@ -397,6 +399,29 @@ class Durable:
             self.remote.drop(source, lay.ACK_FENCED)
             self.grants.tell_fenced(topic, producer, source.session, source.epoch, name)
 
+    def look_for_unread(self) -> bool:
+        """Note which topics have something in publishers' rings that is not in a log yet.
+
+        Between two cycles of the archiver: all that was there at the last call is appended by then,
+        unless it is too much for one cycle or a disk refuses.
+        """
+        runtime = self._runtime
+        if runtime is None:
+            return False
+
+        def look() -> set[str]:
+            return {
+                name for name, topic in list(self.topics.items())
+                if topic_unread(runtime.state.words, topic.slot)
+            }  # fmt: skip
+
+        try:
+            self.unread_topics = runtime.on_archiver(look)
+        except Timeout:
+            self.unread_topics = set(self.topics)
+            raise
+        return bool(self.unread_topics)
+
     def abort(self, config: TopicConfig, session: Session) -> None:
         """The publication that was to be opened could not be made."""
         if session.epoch:
@@ -414,19 +439,25 @@ class Durable:
             first_seq=session.first_seq, doorbell=doorbell,
         )  # fmt: skip
         publication.constant = bytes(ring[: lay.HEAD_AT])
-        publication.source = self.add_source(topic, publication.mapped, session, consumer)
+        client = self.node.clients.get(publication.client)
+        publication.source = self.add_source(
+            topic, publication.mapped, session, consumer,
+            of_engine=client is not None and client.of_engine,
+        )  # fmt: skip
         self.sources[publication.source].publication = publication.id
 
     def add_source(
-        self, topic: DurableTopic, mapped: MappedFile, session: Session, consumer: int
-    ) -> int:
+        self, topic: DurableTopic, mapped: MappedFile, session: Session, consumer: int,
+        *, of_engine: bool = False,
+    ) -> int:  # fmt: skip
         """Let the archiver read a ring, from where it says that it is durable; its slot."""
         about = describe(mapped.array)
         slot = self.runtime.on_archiver(
             lambda: self.tables.add_source(
-                topic, mapped, session.producer, session.epoch, session.first_seq, about, consumer
+                topic, mapped, session.producer, session.epoch, session.first_seq, about, consumer,
+                of_engine=of_engine,
             )
-        )
+        )  # fmt: skip
         self.sources[slot] = ds.Source(
             slot, topic.config.name, session.producer, session.epoch, about.session, mapped, 0,
             int(self.runtime.state.sources[slot]["count"]),

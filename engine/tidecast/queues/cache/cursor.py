@@ -89,6 +89,7 @@ LANE = in_lines(
         ("naks", np.int64),
         ("timeouts", np.int64),
         ("dead", np.int64),
+        ("dying", np.int64),  # entries on their way to the dead-letter topic
         ("filtered", np.int64),
         ("held", np.int64),
     ]

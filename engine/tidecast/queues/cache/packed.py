@@ -5,11 +5,10 @@ Whoever published wrote it, so nothing in it is believed: what lies beyond ``end
 
 from __future__ import annotations
 
+from tidecast.buffers.header_names import packed_bytes
 from tidecast.native.jit import inlined
 from tidecast.native.memory import load_u8
 from tidecast.queues.filters.where import ABSENT, BYTES, NUMBER
-
-_BAD = 1 << 30
 
 
 @inlined
@@ -19,31 +18,6 @@ def same(a, at, b, b_at, n):
         if load_u8(a, at + i) != load_u8(b, b_at + i):
             return False
     return True
-
-
-@inlined
-def _packed_bytes(data, at, end):
-    """Bytes of the value at ``at``: str, bin, int, nil, bool; others: a huge number."""
-    if at >= end:
-        return _BAD
-    tag = load_u8(data, at)
-    if tag < 0x80 or tag >= 0xE0 or tag == 0xC0 or tag == 0xC2 or tag == 0xC3:
-        return 1
-    if tag >= 0xA0 and tag < 0xC0:
-        return 1 + (tag & 31)
-    if (tag == 0xD9 or tag == 0xC4) and at + 2 <= end:
-        return 2 + load_u8(data, at + 1)
-    if (tag == 0xDA or tag == 0xC5) and at + 3 <= end:
-        return 3 + load_u8(data, at + 1) * 256 + load_u8(data, at + 2)
-    if tag == 0xCC or tag == 0xD0:
-        return 2
-    if tag == 0xCD or tag == 0xD1:
-        return 3
-    if tag == 0xCE or tag == 0xD2 or tag == 0xCA:
-        return 5
-    if tag == 0xCF or tag == 0xD3 or tag == 0xCB:
-        return 9
-    return _BAD
 
 
 @inlined
@@ -60,8 +34,8 @@ def find_value(data, at, end, name, name_at, name_n):
     elif tag & 0xF0 != 0x80:
         return -1
     for _ in range(count):
-        key_n = _packed_bytes(data, at, end)
-        value_n = _packed_bytes(data, at + key_n, end)
+        key_n = packed_bytes(data, at, end)
+        value_n = packed_bytes(data, at + key_n, end)
         if key_n + value_n > end - at:
             return -1
         if key_n == name_n and same(data, at, name, name_at, key_n):
@@ -81,7 +55,7 @@ def _big_endian(data, at, n):
 @inlined
 def value_at(data, at, end):
     """(kind, number, where its bytes lie, how many) of the value that `find_value` found."""
-    n = _packed_bytes(data, at, end)
+    n = packed_bytes(data, at, end)
     tag = load_u8(data, at)
     if tag < 0x80:
         return NUMBER, tag, 0, 0

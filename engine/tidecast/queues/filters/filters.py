@@ -1,32 +1,22 @@
 """Which records a lane delivers: all, one stream, those for which a program or a function holds.
 
-A record whose first header is ``tidecast-for`` is for the subscription of that name alone: that is
-how dead letters are delivered again without disturbing the others.
+A record that the engine wrote (`segment.REC_ENGINE`) with ``tidecast-for`` as its first header is
+for the subscription of that name alone: that is how dead letters are delivered again without
+disturbing the others. In a record of anybody else the name means nothing.
 """
 
 from __future__ import annotations
 
 from tidecast.layout import segment as seg
+from tidecast.log.redriven import is_redriven
 from tidecast.native.jit import inlined
-from tidecast.native.memory import address_of, bytes_at, load_i64, load_u8, load_u16, load_u32
+from tidecast.native.memory import address_of, bytes_at, load_i64, load_u16, load_u32
 from tidecast.native.predicates import DROPS, RAISED, call_predicate
 from tidecast.queues.cache.packed import same, value_at
 from tidecast.queues.filters.where import BYTES
 from tidecast.queues.filters.where_kernels import keeps
 
 ALL, STREAM, CHOSEN = 0, 1, 2
-FOR_HEADER = "tidecast-for"
-_FOR_8 = int.from_bytes(b"tidecast", "little")
-_FOR_4 = int.from_bytes(b"-for", "little")
-
-
-@inlined
-def addressed(data, p):
-    """Is the record at ``p``, which has headers, for one subscription?"""
-    at = p + seg.RECORD_HEADER_BYTES + load_u16(data, p + seg.REC_KEY_LENGTH_AT)
-    if load_u16(data, p + seg.REC_HEADERS_LENGTH_AT) < 16 or load_u8(data, at + 1) != 0xAC:
-        return False
-    return load_i64(data, at + 2) == _FOR_8 and load_u32(data, at + 10) == _FOR_4
 
 
 @inlined
@@ -57,7 +47,7 @@ def passes(L, data, p):
     key_n = load_u16(data, p + seg.REC_KEY_LENGTH_AT)
     at = p + seg.RECORD_HEADER_BYTES
     end = at + key_n + load_u16(data, p + seg.REC_HEADERS_LENGTH_AT)
-    if word & seg.REC_HEADERS and addressed(data, p) and not _is_own(L, data, at + key_n, end):
+    if word & seg.REC_ENGINE and is_redriven(data, p) and not _is_own(L, data, at + key_n, end):
         return False
     if L.filter == ALL:
         return True

@@ -1,0 +1,93 @@
+"""Names of headers that only an engine may write: what they say moves records.
+
+Headers are a MessagePack map of names to str, bytes or int. Whoever published wrote it, so nothing
+in it is believed: what lies beyond its end is not there.
+"""
+
+from __future__ import annotations
+
+from tidecast.native.jit import inlined
+from tidecast.native.memory import load_i64, load_u8, load_u32
+
+RESERVED = ("dead-", "tidecast-")
+"""Beginnings of reserved names. See docs/CONSUMING.md, "Dead letters"."""
+_DEAD, _TIDECAST = (int.from_bytes(name[:-1].encode(), "little") for name in RESERVED)
+_DASH = ord("-")
+BAD = 1 << 30
+
+
+def is_reserved(name: str) -> bool:
+    """May only an engine give a header this name?"""
+    return name.startswith(RESERVED)
+
+
+@inlined
+def packed_bytes(data, at, end):
+    """Bytes of the value at ``at``: str, bin, int, nil, bool; others: a huge number."""
+    if at >= end:
+        return BAD
+    tag = load_u8(data, at)
+    if tag < 0x80 or tag >= 0xE0 or tag == 0xC0 or tag == 0xC2 or tag == 0xC3:
+        return 1
+    if tag >= 0xA0 and tag < 0xC0:
+        return 1 + (tag & 31)
+    if (tag == 0xD9 or tag == 0xC4) and at + 2 <= end:
+        return 2 + load_u8(data, at + 1)
+    if (tag == 0xDA or tag == 0xC5) and at + 3 <= end:
+        return 3 + load_u8(data, at + 1) * 256 + load_u8(data, at + 2)
+    if tag == 0xCC or tag == 0xD0:
+        return 2
+    if tag == 0xCD or tag == 0xD1:
+        return 3
+    if tag == 0xCE or tag == 0xD2 or tag == 0xCA:
+        return 5
+    if tag == 0xCF or tag == 0xD3 or tag == 0xCB:
+        return 9
+    return BAD
+
+
+@inlined
+def _is_reserved_at(data, at, n):
+    """As `is_reserved`, of the ``n`` bytes of a name."""
+    if n >= 5 and load_u32(data, at) == _DEAD and load_u8(data, at + 4) == _DASH:
+        return True
+    return n >= 9 and load_i64(data, at) == _TIDECAST and load_u8(data, at + 8) == _DASH
+
+
+@inlined
+def _name_at(data, at, n):
+    """(where the text of a packed name begins, how long it is); ``n`` bytes in all."""
+    tag = load_u8(data, at)
+    skip = 1
+    if tag == 0xD9:
+        skip = 2
+    elif tag == 0xDA:
+        skip = 3
+    return at + skip, n - skip
+
+
+@inlined
+def has_reserved(data, at, end):
+    """Does a map of headers hold a reserved name? One that is not sound holds what comes first."""
+    if at >= end:
+        return False
+    tag = load_u8(data, at)
+    count = tag & 15
+    at += 1
+    if tag == 0xDE and at + 2 <= end:
+        count = load_u8(data, at) * 256 + load_u8(data, at + 1)
+        at += 2
+    elif tag & 0xF0 != 0x80:
+        return False
+    for _ in range(count):
+        name_n = packed_bytes(data, at, end)
+        if name_n > end - at:
+            return False
+        text, n = _name_at(data, at, name_n)
+        if _is_reserved_at(data, text, n):
+            return True
+        value_n = packed_bytes(data, at + name_n, end)
+        if name_n + value_n > end - at:
+            return False
+        at += name_n + value_n
+    return False

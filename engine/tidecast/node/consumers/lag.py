@@ -1,0 +1,89 @@
+"""How far a subscription is behind in a queue: what is not acknowledged, by number and by age."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+import numpy as np
+
+from tidecast.agents.puller import entries
+from tidecast.agents.puller.runtime import Puller
+from tidecast.errors import TidecastError
+from tidecast.layout import segment as seg
+from tidecast.log.redriven import REDRIVEN_HEADER
+from tidecast.native.packing import unpack_from
+
+if TYPE_CHECKING:
+    from tidecast.node.consumers.state import LaneHere
+
+NOT_ACKED = ("out", "again_n", "dying")
+"""Fields of a cursor that count its entries: at members, waiting, on the way to the dead-letter
+topic. What is behind the cursor and in none of them is acknowledged, or a filter passed it over."""
+
+
+class Lag(NamedTuple):
+    """Where a cursor is; ``records``: not acknowledged, here and up to the end of the log."""
+
+    position: int
+    """The acked watermark."""
+    cursor: int
+    end: int
+    records: int
+    figures: dict[str, int]
+    """Fields of the cursor."""
+
+    @property
+    def acked_ahead(self) -> int:
+        """Records beyond the watermark that are acknowledged, or that a filter passed over."""
+        return max(0, self.end - self.position - self.records)
+
+
+def lag_of(puller: Puller, lane: LaneHere, fields: tuple[str, ...] = ()) -> Lag:
+    """Look at a lane, all at one moment."""
+    found: Lag = puller.call(lag_here, puller, lane, fields)
+    return found
+
+
+def lag_here(puller: Puller, lane: LaneHere, fields: tuple[str, ...] = ()) -> Lag:
+    """`lag_of` in the puller's thread."""
+    position, cursor = map(int, entries.position_of(puller.words, lane.lane))
+    end = max(lane.here.log.next_token, cursor)
+    record = puller.state.lanes[lane.lane]
+    figures = {name: int(record[name]) for name in {*NOT_ACKED, *fields}}
+    records = end - cursor - settled_ahead(puller, lane.lane, cursor, end)
+    records += sum(figures[name] for name in NOT_ACKED)
+    return Lag(position, cursor, end, records, figures)
+
+
+def settled_ahead(puller: Puller, lane: int, cursor: int, end: int) -> int:
+    """Records from the cursor on that were acknowledged under an engine before this one."""
+    rows = puller.restored_beyond(lane, cursor)
+    rows = rows[(rows[:, 2] < 0) & (rows[:, 0] < end)]
+    return int((np.minimum(rows[:, 1], end) - rows[:, 0]).sum())
+
+
+def age_s(puller: Puller, lane: LaneHere, token: int) -> float:
+    """Seconds since a record was published, or sent again; 0.0: it cannot be read."""
+    since = puller.call(since_ns, puller, lane, token)
+    return 0.0 if since is None else max(0.0, (time.time_ns() - since) / 1e9)
+
+
+def since_ns(puller: Puller, lane: LaneHere, token: int) -> int | None:
+    """When a record was published, or sent again from the dead-letter topic; ns since 1970.
+
+    In the puller's thread. None: it cannot be read.
+    """
+    try:
+        record = puller.record(lane.here.row, token)
+    except TidecastError:
+        return None
+    length, _, stamp, _, key_n, headers_n = unpack_from("<IIqIHH", record, 0)
+    if length & seg.REC_ENGINE and headers_n:
+        at = seg.RECORD_HEADER_BYTES + key_n
+        headers: dict[str, Any] = msgspec.msgpack.decode(record[at : at + headers_n])
+        redriven = headers.get(REDRIVEN_HEADER)
+        if isinstance(redriven, int):
+            return redriven
+    return int(stamp)
