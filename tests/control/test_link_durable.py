@@ -77,8 +77,11 @@ def _attached(control: Running, adapters: Any, eventually: Eventually) -> None:
 
     def listed() -> list[tuple[str, str]]:
         first = control.api.get("/queues", params={"limit": 3}).json()
-        rest = control.api.get("/queues", params={"cursor": first["next_cursor"] or ""}).json()
-        return [(q["name"], q["adapter"]) for q in first["items"] + rest["items"]]
+        found = first["items"]
+        if first["next_cursor"]:
+            rest = control.api.get("/queues", params={"cursor": first["next_cursor"]})
+            found += rest.json()["items"]
+        return [(q["name"], q["adapter"]) for q in found]
 
     due = [("feed:0", "generator"), ("feed:1", "generator"), ("orders:0", ""), ("orders:1", "")]
     eventually(lambda: listed() == due, "the list, in two pages", timeout_s=30)

@@ -580,3 +580,66 @@ def test_a_record_comes_again_although_its_block_is_gone_and_the_queue_rests() -
         r.run(2 * S_NS)
         assert payloads(m.take()) == bodies[:1]
         assert r.lane_record(lane)["redelivered"] == 1
+
+
+def test_an_ack_settles_what_it_names_and_no_more() -> None:
+    with rig() as r:
+        q, m = r.queue(), r.member()
+        lane = r.lane(q, m)
+        r.put(q, *(b"%d" % i for i in range(6)))
+        r.run()
+        got = m.take()
+        m.ack(got[1])
+        m.ack_all(got[3:5])
+        r.run()
+        record = r.lane_record(lane)
+        assert (record["settled"], record["out"]) == (3, 3)
+        assert r.position(lane) == (0, 6)
+        drop_member(r.puller.words, m.number, r.now)
+        other = r.member()
+        r.share(lane, other)
+        r.run()
+        assert payloads(other.take()) == [b"0", b"2", b"5"]
+
+
+@pytest.mark.parametrize("what", ["nak", "give_back", "extend", "term"])
+def test_a_member_refuses_no_record_of_another(what: str) -> None:
+    with rig() as r:
+        q, a, b = r.queue(), r.member(), r.member()
+        lane = r.lane(q, a, b, ack_wait_ns=S_NS)
+        r.put(q, *((b"key %d" % i, b"%d" % i) for i in range(20)))
+        r.run()
+        mine, theirs = a.take(), b.take()
+        assert mine
+        assert theirs
+        for one in mine:
+            getattr(b, what)(one)
+        r.run()
+        record = r.lane_record(lane)
+        assert (record["out"], record["again_n"], record["naks"]) == (20, 0, 0)
+        assert not r.seen.deaths
+        assert r.puller.state.members[b.number]["late"] == len(mine)
+        a.ack_all(mine)
+        b.ack_all(theirs)
+        r.run(5 * S_NS)
+        assert r.lane_record(lane)["settled"] == 20
+        assert a.take() == b.take() == []
+
+
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_the_last_delivery_is_the_one_that_was_promised(most: int) -> None:
+    with rig() as r:
+        q, m = r.queue(), r.member()
+        r.lane(q, m, deliveries_max=most)
+        r.put(q, b"poison", b"fine")
+        attempts = []
+        for _ in range(most + 3):
+            r.run()
+            for one in m.take():
+                if one.payload == b"poison":
+                    attempts.append(one.attempts)
+                    m.nak(one)
+                else:
+                    m.ack(one)
+        assert attempts == list(range(1, most + 1))
+        assert [dead.attempts for dead in r.seen.deaths] == [most]

@@ -278,7 +278,8 @@ def test_what_was_published_before_the_call_counts(client: Connection) -> None:
         publisher = client.publisher("orders")
         for n in range(300):
             publisher.publish(b"%d" % n)
-            publisher.flush()
+            if n % 2:
+                publisher.flush()  # else this client has collected it, at the most
             assert consumer.info()["lag"] == 1
             batch = consumer.fetch(10, 5.0)
             assert batch.payloads() == [b"%d" % n]

@@ -521,6 +521,7 @@ class ConsumerCore:
     def _control(self, action: str, **arguments: Any) -> Any:
         if action != "lanes":
             self.collector.flush()
+            self._connection.hand_over()  # what this client published before counts
         arguments = {"pattern": self.pattern, "name": self.name, **arguments}
         return self._connection.link.subscription(action, arguments)
 

@@ -254,6 +254,12 @@ class ConnectionCore:
             with contextlib.suppress(ConnectionLost, Closed, NotFound):
                 self.link.close_subscription(subscription.subscription_id)
 
+    def hand_over(self) -> None:
+        """Put what publishers have collected into their rings, as far as there is room."""
+        for publisher in list(self._publishers):
+            with contextlib.suppress(TidecastError):
+                publisher.attempt_hand_over(seal=False)
+
     def add_consumer(self, consumer: ConsumerCore) -> None:
         """A durable consumer was opened."""
         with self._lock:

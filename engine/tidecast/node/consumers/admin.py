@@ -58,13 +58,13 @@ def list_all(subs: DurableSubscriptions) -> list[dict[str, Any]]:
         return [_show(subs, *key, lanes=False) for key in here]
 
 
-def show(subs: DurableSubscriptions, pattern: str, name: str) -> dict[str, Any]:
+def show(subs: DurableSubscriptions, pattern: str, name: str, lanes: bool = True) -> dict[str, Any]:
     """A subscription: settings, members, sums, and each of its lanes.
 
     The lag counts all that this engine's publishers had published before.
     """
     subs.await_appends()
-    return _show(subs, pattern, name, lanes=True)
+    return _show(subs, pattern, name, lanes=lanes)
 
 
 def _show(subs: DurableSubscriptions, pattern: str, name: str, *, lanes: bool) -> dict[str, Any]:
