@@ -1,0 +1,117 @@
+"""``python -m tests.swarm``: worlds by new seeds for a while, on all cores; failures are shrunk."""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import json
+import multiprocessing
+import os
+import secrets
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.swarm.checker import Complaint, check
+from tests.swarm.script import Script, as_test, draw, dump, load
+from tests.swarm.shrink import shrink
+from tests.swarm.world import run
+
+OUT = Path(".swarm")
+
+
+def complaints(script: Script) -> list[Complaint]:
+    """What is wrong with a script's world; an exception is a complaint, too."""
+    try:
+        return check(run(script))
+    except Exception as problem:  # noqa: BLE001 - whatever a world raises is a finding
+        where = traceback.extract_tb(problem.__traceback__)[-1]
+        text = f"{type(problem).__name__} at {where.name}: {problem}"
+        return [Complaint(f"raised {type(problem).__name__}", text)]
+
+
+def world(seed: int) -> tuple[int, list[Complaint], float]:
+    """Run the world of a seed: the seed, what is wrong, seconds."""
+    began = time.perf_counter()
+    return seed, complaints(draw(seed)), time.perf_counter() - began
+
+
+def report(script: Script, problems: list[Complaint], name: str, *, short: bool) -> None:
+    """Print a failure; shrink it and keep the script."""
+    first = problems[0]
+    write(f"seed {name}: {len(problems)} complaints: {first.check}: {first.text}")
+    if short:
+        kind = first.check
+        script = shrink(script, lambda s: any(p.check == kind for p in complaints(s)))
+        write(f"seed {name}: {len(script.steps)} steps are left")
+    OUT.mkdir(exist_ok=True)
+    OUT.joinpath(f"{name}.json").write_text(dump(script))
+    OUT.joinpath(f"{name}.py").write_text(as_test(script, f"seed_{name}", first.text))
+
+
+def write(line: str) -> None:
+    """One line to the terminal."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def seeds_from(first: int) -> Iterator[int]:
+    """Seeds without an end."""
+    while True:
+        yield first
+        first += 1
+
+
+def main() -> int:
+    """Run; the exit status is 1 when a world failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.swarm", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long")
+    parser.add_argument("--seed", type=int, default=None, help="the first seed; new each time")
+    parser.add_argument("--worlds", type=int, default=0, help="at most so many (0: any number)")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--script", type=Path, help="run one script (JSON) and nothing else")
+    parser.add_argument("--no-shrink", action="store_true")
+    given = parser.parse_args()
+    if given.script is not None:
+        found = complaints(load(given.script.read_bytes()))
+        write(json.dumps([each._asdict() for each in found], indent=1))
+        return 1 if found else 0
+    from tidecast.agents.warmup import warm_up
+
+    warm_up()
+    first = secrets.randbelow(1 << 31) if given.seed is None else given.seed
+    write(f"first seed {first}")
+    return search(first, given.seconds, given.worlds, given.workers, short=not given.no_shrink)
+
+
+def search(first: int, seconds: float, most: int, workers: int, *, short: bool) -> int:
+    """Worlds until the time is over; 1 when one failed."""
+    until = time.monotonic() + seconds
+    done, failed, shown = 0, 0, time.monotonic()
+    seeds = seeds_from(first)
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(workers, context, max_tasks_per_child=200) as pool:
+        waiting = {pool.submit(world, next(seeds)) for _ in range(2 * workers)}
+        while waiting:
+            ready, waiting = concurrent.futures.wait(
+                waiting, return_when=concurrent.futures.FIRST_COMPLETED
+            )
+            for each in ready:
+                seed, problems, _ = each.result()
+                done += 1
+                if problems:
+                    failed += 1
+                    report(draw(seed), problems, str(seed), short=short)
+                if time.monotonic() < until and not (most and done + len(waiting) >= most):
+                    waiting.add(pool.submit(world, next(seeds)))
+            if time.monotonic() - shown > 10:
+                shown = time.monotonic()
+                write(f"{done} worlds, {failed} failed, {max(0, until - shown):.0f} s left")
+    write(f"{done} worlds, {failed} failed, seeds {first} to {first + done - 1}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,292 @@
+"""What must hold of every history, whatever happened: each check reads the history alone.
+
+A check returns complaints; `tests/simulation/test_swarm.py` plants a violation for each of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
+
+from tests.swarm import history as h
+from tests.swarm.script import NODES
+
+OWNER = NODES[0]
+
+REDELIVERED_NS_MAX = 250_000_000
+"""Positions are saved every 100 ms: what was acked longer before a crash does not come again."""
+ACK_WAIT_NS_LONG = 30_000_000_000
+"""No delivery times out within the steps of a world."""
+HANDLED = ("ack", "term", "late")
+
+E = TypeVar("E", bound=NamedTuple)
+
+
+class Complaint(NamedTuple):
+    """A check that failed, and how."""
+
+    check: str
+    text: str
+
+
+Check = Callable[[h.History], Iterator[str]]
+
+
+def _all(history: h.History, kind: type[E]) -> list[E]:
+    return [entry for entry in history if isinstance(entry, kind)]
+
+
+def ends(history: h.History) -> Iterator[str]:
+    """All comes to rest once everything is healed."""
+    for entry in _all(history, h.Stuck):
+        yield entry.what
+
+
+def _deleted(history: h.History) -> dict[int, int]:
+    return {entry.queue: entry.token for entry in _all(history, h.Earliest)}
+
+
+def acked_is_stored(history: h.History) -> Iterator[str]:
+    """What a producer learnt to be durable is in the log, unless retention deleted it."""
+    stored = {entry.payload for entry in _all(history, h.Stored)}
+    may_be_deleted = any(_deleted(history).values())
+    sent: dict[str, list[h.Published]] = defaultdict(list)
+    for entry in _all(history, h.Published):
+        sent[entry.producer].append(entry)
+    last: dict[str, int] = {}
+    for acked in _all(history, h.Acked):
+        last[acked.producer] = acked.seq
+    delivered = {entry.payload for entry in _all(history, h.Delivered)}
+    for producer, seq in last.items():
+        known = len(sent[producer])
+        if seq > known:
+            yield f"{producer}: {seq} are durable, {known} were published"
+        for each in sent[producer][:seq]:
+            gone = may_be_deleted and each.payload in delivered
+            if each.payload not in stored and not gone and not may_be_deleted:
+                yield f"{producer}: sequence {each.seq} was acked and is not in the log"
+
+
+def stored_once(history: h.History) -> Iterator[str]:
+    """Each message is in the log once, under the sequence that its producer gave it."""
+    count = Counter(entry.payload for entry in _all(history, h.Stored))
+    for payload, n in count.items():
+        if n > 1:
+            yield f"{payload[:20]!r} is in the log {n} times"
+    for entry in _all(history, h.Stored):
+        seq = int(entry.payload.split(b":")[1])
+        if seq != entry.seq:
+            yield f"{entry.payload[:20]!r} is stored as sequence {entry.seq}"
+
+
+def log_keeps_key_order(history: h.History) -> Iterator[str]:
+    """In the log, each producer's records of a key stand in the order of their sequences."""
+    last: dict[tuple[bytes, bytes | None], tuple[int, int]] = {}
+    for entry in _all(history, h.Stored):
+        who = entry.payload.split(b":")[0]
+        before = last.get((who, entry.key))
+        if before is not None and before[0] == entry.queue and entry.seq < before[1]:
+            yield f"{who!r} key {entry.key!r}: {entry.seq} behind {before[1]} in {entry.queue}"
+        last[who, entry.key] = (entry.queue, entry.seq)
+
+
+def tokens_are_contiguous(history: h.History) -> Iterator[str]:
+    """A queue's tokens have no holes."""
+    last: dict[int, int] = {}
+    for entry in _all(history, h.Stored):
+        if entry.queue in last and entry.token != last[entry.queue] + 1:
+            yield f"queue {entry.queue}: token {entry.token} behind {last[entry.queue]}"
+        last[entry.queue] = entry.token
+
+
+def delivered_is_stored(history: h.History) -> Iterator[str]:
+    """What was delivered is what the log holds at that token."""
+    stored = {(e.queue, e.token): e for e in _all(history, h.Stored)}
+    for entry in _all(history, h.Delivered):
+        kept = stored.get((entry.queue, entry.token))
+        if kept is not None and (kept.payload, kept.key) != (entry.payload, entry.key):
+            yield f"{entry.queue}/{entry.token}: {entry.payload[:20]!r}, log {kept.payload[:20]!r}"
+
+
+def all_is_handled(history: h.History) -> Iterator[str]:
+    """Each record is handled by each subscription, or reported as gone."""
+    handled: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    for entry in _all(history, h.Settled):
+        if entry.how in HANDLED:
+            handled[entry.subscription].add((entry.queue, entry.token))
+    gone = _all(history, h.Gone)
+    ends_at: dict[int, int] = {}
+    for stored in _all(history, h.Stored):
+        ends_at[stored.queue] = stored.token + 1
+        for name in {each.subscription for each in _all_positions(history)}:
+            place = (stored.queue, stored.token)
+            if place in handled[name]:
+                continue
+            if any(
+                g.subscription == name and g.queue == place[0] and g.first <= place[1] < g.end
+                for g in gone
+            ):
+                continue
+            yield f"{name}: {place} was never handled"
+    for entry in _all(history, h.Disposed):
+        if entry.acked < ends_at.get(entry.queue, 0):
+            yield (
+                f"{entry.subscription}: queue {entry.queue} is acked to {entry.acked} of "
+                f"{ends_at[entry.queue]} at the end"
+            )
+
+
+def _all_positions(history: h.History) -> list[h.Disposed]:
+    return _all(history, h.Disposed)
+
+
+def handlers_see_key_order(history: h.History) -> Iterator[str]:
+    """A handler sees the records of a key in order, and none behind one that was refused."""
+    newest: dict[tuple[str, int, bytes, int], int] = {}
+    seen: set[tuple[str, int, int, int]] = set()
+    refused: dict[tuple[str, int, bytes, int], dict[int, str]] = defaultdict(dict)
+    keys: dict[tuple[str, int, int], bytes] = {}
+    for entry in history:
+        if isinstance(entry, h.Delivered):
+            lane = (entry.subscription, entry.queue, entry.key, entry.round)
+            keys[entry.subscription, entry.queue, entry.token] = entry.key
+            place = (entry.subscription, entry.queue, entry.token, entry.round)
+            refused[lane].pop(entry.token, None)
+            earlier = [token for token in refused[lane] if token < entry.token]
+            if earlier:
+                yield (
+                    f"{entry.subscription} key {entry.key!r}: {entry.queue}/{entry.token} was "
+                    f"delivered to {entry.member} before {earlier[0]}, which was refused"
+                )
+            if place not in seen and entry.token < newest.get(lane, -1):
+                yield (
+                    f"{entry.subscription} key {entry.key!r}: {entry.queue}/{entry.token} came "
+                    f"first behind {newest[lane]} ({entry.member}, attempt {entry.attempt})"
+                )
+            seen.add(place)
+            newest[lane] = max(newest.get(lane, -1), entry.token)
+        elif isinstance(entry, h.Settled) and entry.how == "nak":
+            key = keys[entry.subscription, entry.queue, entry.token]
+            refused[entry.subscription, entry.queue, key, entry.round][entry.token] = entry.member
+
+
+def positions_never_go_back(history: h.History) -> Iterator[str]:
+    """An acked watermark grows, unless its subscription seeks or its engine crashed."""
+    last: dict[tuple[str, int, int, int], int] = {}
+    for entry in _all(history, h.Position):
+        at = (entry.subscription, entry.queue, entry.round, entry.life)
+        if entry.token < last.get(at, 0):
+            yield f"{entry.subscription}: queue {entry.queue}: {last[at]} -> {entry.token}"
+        last[at] = entry.token
+
+
+def acked_does_not_come_again(history: h.History) -> Iterator[str]:
+    """What was acked comes again only if its engine crashed within the interval of saves.
+
+    Where no delivery times out: a copy that another member got after a time-out is no violation.
+    """
+    if any(entry.ack_wait_ns < ACK_WAIT_NS_LONG for entry in _all(history, h.Begun)):
+        return
+    acked: dict[tuple[str, int, int, int], int] = {}
+    crashes: list[int] = []  # in time that the owner ran
+    asleep_ns = 0
+    for entry in history:
+        if isinstance(entry, h.Frozen) and entry.node == OWNER:
+            asleep_ns += entry.until_ns - entry.at_ns
+        elif isinstance(entry, h.Crashed) and entry.node == OWNER:
+            crashes.append(entry.at_ns - asleep_ns)
+        elif isinstance(entry, h.Settled) and entry.how == "ack":
+            acked[entry.subscription, entry.queue, entry.token, entry.round] = (
+                entry.at_ns - asleep_ns
+            )
+        elif isinstance(entry, h.Delivered):
+            at = acked.pop((entry.subscription, entry.queue, entry.token, entry.round), None)
+            if at is not None and not any(at <= c < at + REDELIVERED_NS_MAX for c in crashes):
+                yield (
+                    f"{entry.subscription}: {entry.queue}/{entry.token} was acked "
+                    f"{(entry.at_ns - asleep_ns - at) / 1e6:.0f} ms before it came again"
+                )
+
+
+def dead_letters_are_earned(history: h.History) -> Iterator[str]:
+    """A dead letter was given up by a handler, and each that was given up has one."""
+    given_up = {
+        (e.subscription, e.queue, e.token) for e in _all(history, h.Settled) if e.how == "term"
+    }
+    letters = Counter(
+        (e.subscription, e.queue, e.token) for e in _all(history, h.DeadLetter)
+    )
+    for letter in letters:
+        if letter not in given_up:
+            yield f"{letter}: a dead letter that no handler gave up"
+    crashed = any(_all(history, h.Crashed))
+    again = Counter(
+        (e.subscription, e.queue, e.token) for e in _all(history, h.Settled) if e.how == "term"
+    )
+    for letter, n in letters.items():
+        if n > again[letter] and not crashed:
+            yield f"{letter}: {n} dead letters, given up {again[letter]} times"
+    for letter in given_up:
+        if letter not in letters and not crashed:
+            yield f"{letter}: given up, and no dead letter"
+
+
+def live_order(history: h.History) -> Iterator[str]:
+    """A live subscriber gets each publisher's messages in order, each once."""
+    last: dict[tuple[str, str], int] = {}
+    for entry in _all(history, h.LiveGot):
+        at = (entry.subscriber, entry.publisher)
+        if entry.n <= last.get(at, -1):
+            yield f"{at[0]} got {entry.n} of {at[1]} behind {last[at]}"
+        last[at] = max(last.get(at, -1), entry.n)
+
+
+def live_losses_are_reported(history: h.History) -> Iterator[str]:
+    """What a live subscriber lacks was reported to it, or to the publisher, neither more nor less."""
+    got: dict[tuple[str, str], set[int]] = defaultdict(set)
+    told: Counter[tuple[str, str]] = Counter()
+    sent: Counter[str] = Counter()
+    unsent: Counter[str] = Counter()
+    for entry in history:
+        if isinstance(entry, h.LiveGot):
+            got[entry.subscriber, entry.publisher].add(entry.n)
+        elif isinstance(entry, h.LiveGap):
+            told[entry.subscriber, entry.publisher] += entry.end - entry.first
+        elif isinstance(entry, h.LivePublished):
+            sent[entry.publisher] += 1
+        elif isinstance(entry, h.LiveUnsent):
+            unsent[entry.publisher] += entry.messages
+    for since in _all(history, h.LiveSince):
+        at = (since.subscriber, since.publisher)
+        missing = [n for n in range(since.n, sent[at[1]]) if n not in got[at]]
+        lost = len(missing) - told[at]
+        if lost > unsent[at[1]]:
+            yield (
+                f"{at[0]} lacks {len(missing)} of {sent[at[1]]} of {at[1]} (first {missing[0]}, "
+                f"last {missing[-1]}), {told[at]} were reported, {unsent[at[1]]} as unsent"
+            )
+        if lost < 0:
+            yield f"{at[0]}: {told[at]} of {at[1]} were reported lost, {len(missing)} are"
+
+
+CHECKS: tuple[Check, ...] = (
+    ends,
+    acked_is_stored,
+    stored_once,
+    log_keeps_key_order,
+    tokens_are_contiguous,
+    delivered_is_stored,
+    all_is_handled,
+    handlers_see_key_order,
+    positions_never_go_back,
+    acked_does_not_come_again,
+    dead_letters_are_earned,
+    live_order,
+    live_losses_are_reported,
+)
+
+
+def check(history: h.History) -> list[Complaint]:
+    """All complaints about a history; none for a good one."""
+    return [Complaint(each.__name__, text) for each in CHECKS for text in each(history)]
