@@ -404,6 +404,8 @@ class World:
     def _crash(self, node: SimulatedNode) -> None:
         mine = [client for client in self.clients if client.node == node.name]
         self.history.append(h.Crashed(self.now, node.name))
+        for client in mine:  # an engine process has pushed its events by then
+            client.connection.pump()
         node.alive = False
         self.net.nodes.remove(node)
         self.net.switch.forget(node.id)
