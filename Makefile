@@ -15,6 +15,7 @@ PYTHON ?= python3
 ARGS ?=
 
 WORKERS ?= 2
+SECONDS ?= 60
 FAST := -m "not long" -n $(WORKERS) --dist worksteal
 # Of tests/unit, these run no kernels of their own: what they use is tested by the others.
 NO_KERNELS := admission cli client_async client_lifecycle config doctor engine_process layouts
@@ -26,7 +27,7 @@ PAGE := backend/tidecast_control/static/.built
 PAGE_SOURCES := backend/openapi.json $(shell find frontend -path frontend/node_modules -prune \
 	-o -path frontend/test -prune -o -type f ! -name schema.d.ts -print)
 
-.PHONY: help install install-spark up dashboard docs test test-fast test-dashboard test-checked test-long bench lint format clean
+.PHONY: help install install-spark up dashboard docs test test-fast test-dashboard test-checked test-long swarm bench lint format clean
 
 help: ## this list
 	@echo "Tidecast: make TARGET [ARGS='...']"
@@ -93,6 +94,9 @@ test-checked: install ## the kernels' tests with every load and store checked
 
 test-long: install ## the long tests: soak, fuzzing, big simulations
 	@$(BIN)/python -m pytest -m long --timeout 1800 -o faulthandler_timeout=3600 $(ARGS)
+
+swarm: install ## worlds by new seeds (SECONDS=60, SEED: the first one); failures are shrunk into .swarm
+	@exec $(BIN)/python -m tests.swarm --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: install ## all benchmarks, one JSON object a line (ARGS: options of `tidecast bench`)
 	@exec $(BIN)/tidecast bench all --json $(ARGS)

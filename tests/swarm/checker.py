@@ -116,10 +116,11 @@ def all_is_handled(history: h.History) -> Iterator[str]:
         if entry.how in HANDLED:
             handled[entry.subscription].add((entry.queue, entry.token))
     gone = _all(history, h.Gone)
+    names = {each.subscription for each in _all(history, h.Disposed)}
     ends_at: dict[int, int] = {}
     for stored in _all(history, h.Stored):
         ends_at[stored.queue] = stored.token + 1
-        for name in {each.subscription for each in _all_positions(history)}:
+        for name in names:
             place = (stored.queue, stored.token)
             if place in handled[name]:
                 continue
@@ -129,16 +130,12 @@ def all_is_handled(history: h.History) -> Iterator[str]:
             ):
                 continue
             yield f"{name}: {place} was never handled"
-    for entry in _all(history, h.Disposed):
-        if entry.acked < ends_at.get(entry.queue, 0):
+    for last in _all(history, h.Disposed):
+        if last.acked < ends_at.get(last.queue, 0):
             yield (
-                f"{entry.subscription}: queue {entry.queue} is acked to {entry.acked} of "
-                f"{ends_at[entry.queue]} at the end"
+                f"{last.subscription}: queue {last.queue} is acked to {last.acked} of "
+                f"{ends_at[last.queue]} at the end"
             )
-
-
-def _all_positions(history: h.History) -> list[h.Disposed]:
-    return _all(history, h.Disposed)
 
 
 def handlers_see_key_order(history: h.History) -> Iterator[str]:
@@ -214,9 +211,7 @@ def dead_letters_are_earned(history: h.History) -> Iterator[str]:
     given_up = {
         (e.subscription, e.queue, e.token) for e in _all(history, h.Settled) if e.how == "term"
     }
-    letters = Counter(
-        (e.subscription, e.queue, e.token) for e in _all(history, h.DeadLetter)
-    )
+    letters = Counter((e.subscription, e.queue, e.token) for e in _all(history, h.DeadLetter))
     for letter in letters:
         if letter not in given_up:
             yield f"{letter}: a dead letter that no handler gave up"
@@ -243,7 +238,7 @@ def live_order(history: h.History) -> Iterator[str]:
 
 
 def live_losses_are_reported(history: h.History) -> Iterator[str]:
-    """What a live subscriber lacks was reported to it, or to the publisher, neither more nor less."""
+    """What a live subscriber lacks was reported to it or to the publisher: no more, no less."""
     got: dict[tuple[str, str], set[int]] = defaultdict(set)
     told: Counter[tuple[str, str]] = Counter()
     sent: Counter[str] = Counter()

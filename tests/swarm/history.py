@@ -174,7 +174,8 @@ class Stuck(NamedTuple):
 
 
 Entry = (
-    Begun | Published | Acked | Delivered | Settled | Position | Gone | Crashed | Frozen | Stored | Earliest
-    | LivePublished | LiveUnsent | LiveGot | LiveGap | LiveSince | Disposed | DeadLetter | Stuck
+    Begun | Published | Acked | Delivered | Settled | Position | Gone | Crashed | Frozen | Stored
+    | Earliest | LivePublished | LiveUnsent | LiveGot | LiveGap | LiveSince | Disposed | DeadLetter
+    | Stuck
 )  # fmt: skip
 History = list[Entry]

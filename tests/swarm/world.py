@@ -18,7 +18,6 @@ from typing import Any
 from tests.support.durable import rows_of
 from tests.swarm import history as h
 from tests.swarm.script import NODES, Script, Settings, Step
-
 from tidecast.api.start import Earliest, Tokens
 from tidecast.config.topology import TopicConfig, shm_dir
 from tidecast.errors import GapError, TidecastError
@@ -30,7 +29,7 @@ DURABLE, DEAD, LIVE = "orders", "orders.dead", "ticks"
 OWNER = NODES[0]
 HEALED_US = 40_000_000.0
 QUIET_US = 2_000_000.0
-"""So long nobody receives anything at the end: repairs, time-outs of sessions and probes are over."""
+"""The end: nobody receives anything for so long, repairs, time-outs and probes are over."""
 ENOSPC, EIO = 28, 5
 STEP_US = 5_000.0
 
@@ -168,9 +167,16 @@ class Member:
             return
         world.history.append(
             h.Delivered(
-                world.now, self.subscription, self.name, token.queue, token.sequence,
-                message.attempts, message.key, message.data, world.rounds[self.subscription],
-            )  # fmt: skip
+                world.now,
+                self.subscription,
+                self.name,
+                token.queue,
+                token.sequence,
+                message.attempts,
+                message.key,
+                message.data,
+                world.rounds[self.subscription],
+            )
         )
         seed = f"{world.settings.seed}{self.subscription}{token}{message.attempts}".encode()
         chance = random.Random(zlib.crc32(seed))
@@ -202,9 +208,14 @@ class Member:
         world = self.world
         world.history.append(
             h.Settled(
-                world.now, self.subscription, self.name, token.queue, token.sequence, how,
+                world.now,
+                self.subscription,
+                self.name,
+                token.queue,
+                token.sequence,
+                how,
                 world.rounds[self.subscription],
-            )  # fmt: skip
+            )
         )
 
     def close(self) -> None:
@@ -292,15 +303,18 @@ class World:
             reorder=settings.reorder, delay_us=settings.delay_us, step_us=50.0,
         )  # fmt: skip
         self.directories: set[Any] = set()
-        keep = {"retention_bytes": settings.retention_bytes} if settings.retention_bytes else {}
+        keep: dict[str, Any] = {"fsync": settings.fsync}
+        if settings.retention_bytes:
+            keep["retention_bytes"] = settings.retention_bytes
+        flow: Any = settings.flow
         topics = [
             TopicConfig(
                 name=DURABLE, mode="durable", owner=OWNER, queues=settings.queues,
-                fsync=settings.fsync, fsync_interval_ms=5, segment_bytes=1 << 16, **keep,
+                fsync_interval_ms=5, segment_bytes=1 << 16, **keep,
             ),
             TopicConfig(name=DEAD, mode="durable", owner=OWNER, fsync="batch"),
             TopicConfig(
-                name=LIVE, flow=settings.flow, history_bytes=settings.live_history_bytes
+                name=LIVE, flow=flow, history_bytes=settings.live_history_bytes
             ),
         ]  # fmt: skip
         for name in NODES:
@@ -373,15 +387,18 @@ class World:
         self.net.run(STEP_US)
 
     def _note_positions(self, subscription: str) -> None:
-        found = self.watcher.link.subscription(
-            "show", {"pattern": DURABLE, "name": subscription}
-        )
+        found = self.watcher.link.subscription("show", {"pattern": DURABLE, "name": subscription})
         for row in found["lanes"]:
             self.history.append(
                 h.Position(
-                    self.now, subscription, row["queue"], row["position"], row["outstanding"],
-                    self.rounds[subscription], self.lives,
-                )  # fmt: skip
+                    self.now,
+                    subscription,
+                    row["queue"],
+                    row["position"],
+                    row["outstanding"],
+                    self.rounds[subscription],
+                    self.lives,
+                )
             )
 
     def do_live_publish(self, which: int, count: int, _c: int) -> None:
@@ -597,9 +614,10 @@ class World:
                 about = message.headers
                 self.history.append(
                     h.DeadLetter(
-                        str(about["dead-subscription"]), int(about["dead-queue"]),
+                        str(about["dead-subscription"]),
+                        int(about["dead-queue"]),
                         int(about["dead-token"]),
-                    )  # fmt: skip
+                    )
                 )
             batch.ack()
 
