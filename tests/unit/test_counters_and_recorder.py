@@ -65,14 +65,14 @@ def test_records_are_merged_by_time_and_the_oldest_give_way(tmp_path: Path) -> N
     file = create_recorder(tmp_path / "recorder").array
     for i in range(rec.RECORDS_MAX + 10):
         record_from_python(file, rec.WRITER_SENDER, rec.HIGH, 2 * i, rec.Code.RESENT, 5, i, 1, 9, 0)
-    record_from_python(file, rec.WRITER_CONDUCTOR, rec.ALERT, 101, rec.Code.GAP, 6, 1, 2, 0, 0)
+    record_from_python(file, rec.WRITER_CONDUCTOR, rec.ALERT, 101, rec.Code.GAP, 6, 1, 2, 1, 0)
     found = read_records(file)
     assert len(found) == rec.RECORDS_MAX + 1
     assert [r.at_ns for r in found] == sorted(r.at_ns for r in found)
     assert found[0].arguments[0] == 10
     [gap] = [r for r in found if r.section == "alert"]
     assert gap.writer == "conductor"
-    assert gap.text == "packets lost for good first=1 end=2"
+    assert gap.text == "packets lost for good first=1 end=2 packets=1"
 
 
 def test_a_record_half_written_is_not_shown(tmp_path: Path) -> None:
