@@ -100,6 +100,27 @@ def test_ack_waits_for_the_sync_and_a_receipt_can_be_asked() -> None:
             publisher.wait_durable(timeout=0)
 
 
+def test_an_engine_that_stops_under_a_publisher_loses_nothing_and_keeps_its_sequences() -> None:
+    """The publisher learns of it only after it has published more."""
+    with platform(history_bytes=1 << 20) as one:
+        publisher = one.publisher()
+        sent = []
+        for stop in range(3):
+            for i in range(50):
+                sent.append(b"%d-%d" % (stop, i))
+                publisher.publish(sent[-1])
+                if i == 20:
+                    one.node.stop()
+            one.lose_engine()
+            one.restart()
+        publisher.wait_durable(timeout=5)
+        assert payloads(one) == sent
+        assert [row[4] for row in sorted(rows_of(one.topic), key=lambda row: row[4])] == list(
+            range(1, len(sent) + 1)
+        )
+        assert publisher.position == publisher.durable_position == len(sent)
+
+
 def test_the_policies_differ_in_when_it_is_durable() -> None:
     for policy, syncs in (("none", 0), ("batch", 1)):
         with platform(fsync=policy) as one:

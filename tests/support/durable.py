@@ -95,9 +95,13 @@ class Platform:
             for log in topic.logs:  # what the kernel does for a process that is gone
                 log._close_active()
                 os.close(int(log.state.w[2]))
+        self.lose_engine()
+
+    def lose_engine(self) -> None:
+        """The clients notice that the engine is gone."""
         for connection in self.connections:
             connection._keeper = threading.current_thread()  # `restart` does what it would do
-            connection._engine_lost("crashed")
+            connection._engine_lost("gone")
 
     def lose_power(self, share: float | None = None) -> None:
         """The machine is gone: all processes, shared memory, and what was not on the device.

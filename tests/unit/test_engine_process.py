@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
@@ -194,6 +195,18 @@ def test_stop_engine(tmp_path: Path) -> None:
         assert process.wait(20) == 0
         assert read_state(tmp_path) is None
     assert running_pid(tmp_path) is None
+
+
+def test_a_signal_that_another_thread_receives_stops_the_engine(tmp_path: Path) -> None:
+    """The kernel gives a signal of the process to any thread; Python handles it in the main one."""
+    with fake_engine(tmp_path) as process:
+        others = [int(each.name) for each in Path(f"/proc/{process.pid}/task").iterdir()]
+        others.remove(process.pid)
+        libc = ctypes.CDLL(None, use_errno=True)
+        assert libc.tgkill(process.pid, others[0], int(signal.SIGTERM)) == 0
+        assert process.wait(20) == 0
+        assert process.stdout is not None
+        assert process.stdout.read() == "stopped\n"
 
 
 def test_the_topology_is_found_or_made(tmp_path: Path) -> None:

@@ -269,6 +269,36 @@ def test_closed_ring_is_drained(ring: Ring) -> None:
     assert rd.drained(ring.ring, reader.r)
 
 
+@pytest.mark.parametrize("has_network", [False, True])
+def test_a_running_writer_does_not_overwrite_a_packet_that_the_engine_sealed(
+    tmp_path: Path, has_network: bool
+) -> None:
+    """An engine that stops closes the ring; its writer has reserved a place and not committed."""
+    ring = Ring(tmp_path, has_network=has_network)
+    ring.word(lay.NETWORK_LIMIT_AT)[0] = SLOTS
+    reader = ring.reader()
+    ring.append(b"before")
+    wr.close_abandoned(ring.ring, ring.bells, SLOTS)
+    end = int(ring.word(lay.END_SEQ_AT)[0])
+    sealed = int(ring.word(control_at(end - 1, SLOTS - 1))[0])
+    assert ring.append(b"after") == 0
+    assert ring.batch([b"a", b"batch"]) == (0, 2)
+    assert int(ring.word(control_at(end - 1, SLOTS - 1))[0]) == sealed
+    assert (end, describe(ring.ring).head) == (1, 2), "what it adds lies in packets behind the end"
+    assert reader.poll() == [b"before", b"after", b"a", b"batch"]
+
+
+def test_a_packet_that_holds_nothing_yet_stays_its_writers(ring: Ring) -> None:
+    """Amid a fragmented message the open packet has only its header: sealed, a part were lost."""
+    ring.append(b"x" * ROOM)
+    ring.append(b"y" * ROOM)
+    ring.word(control_at(1, SLOTS - 1))[0] = control_word(1, lay.OPEN, wire.PACKET_HEADER_BYTES)
+    wr.close_abandoned(ring.ring, ring.bells, SLOTS)
+    assert int(ring.word(lay.END_SEQ_AT)[0]) == 1
+    word = int(ring.word(control_at(1, SLOTS - 1))[0])
+    assert word >> lay.STATE_SHIFT & 0xFF == lay.OPEN
+
+
 def test_damaged_files_are_refused(ring: Ring) -> None:
     with pytest.raises(SharedMemoryError, match="not a ring"):
         describe(np.zeros(100, dtype=np.uint8))

@@ -3,9 +3,10 @@
 One writer a ring. Its private state is an ``int64`` array indexed by the ``W_*`` names; nothing
 in it is shared, so a killed writer leaves a ring whose readers see committed messages only.
 
-A packet is OPEN while messages are appended. The sender may seal it early (linger); writer and
-sender race by compare-and-swap on the control word, and a writer that loses puts the messages that
-were not yet committed into the next packet.
+A packet is OPEN while messages are appended. The engine may seal it early: the sender after the
+linger time, the conductor when it closes the ring. Writer and engine race by compare-and-swap on
+the control word, and a writer that loses puts the messages that were not yet committed into the
+next packet.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ FULL, TOO_LARGE = -1, -2
 
 _HEADER = wire.PACKET_HEADER_BYTES
 _MESSAGE_HEADER = wire.MESSAGE_HEADER_BYTES
-_NO_LIMIT = 1 << 62
+_SEAL_TRIES_MAX = 64
 
 
 def writer_state(ring: np.ndarray) -> np.ndarray:
@@ -116,15 +117,12 @@ def open_packet(ring, w, receiver):
 
 @hot
 def _move(ring, w, state):
-    """Publish the used bytes with ``state``. False: the sender sealed first; they did not count."""
+    """Publish the used bytes with ``state``. False: the engine sealed first; they did not count."""
     seq = w[W_SEQ]
     at = control_at(seq, w[W_MASK])
     new = control_word(seq, state, w[W_USED])
-    if w[W_HAS_NETWORK] == 0:
-        store_release(ring, at, new)
-        done = True
-    else:
-        done = compare_and_swap(ring, at, control_word(seq, lay.OPEN, w[W_COMMITTED]), new)
+    # Also without a network: an engine that stops seals the packet of a writer that still runs.
+    done = compare_and_swap(ring, at, control_word(seq, lay.OPEN, w[W_COMMITTED]), new)
     if done and state == lay.OPEN:
         w[W_COMMITTED] = w[W_USED]
     else:
@@ -188,7 +186,7 @@ def _append_fragments(ring, w, source, source_at, n, meta, meta_n, flags, receiv
         copy(ring, at + 4 + lead, source, source_at + done, part)
         done += part
         w[W_USED] = _HEADER + _MESSAGE_HEADER + lead + part
-        # The sender seals no packet that holds only its header, so this cannot lose.
+        # The engine seals no packet that holds only its header, so this cannot lose.
         seal(ring, w)
     w[W_MESSAGES] += 1
     w[W_BYTES] += n
@@ -334,20 +332,30 @@ def head_of(ring):
 
 @held_kernel
 def close_abandoned(ring, bells, slots):
-    """Close a ring whose writer died: its committed messages count, the rest never was.
+    """Close a ring from the engine's side. Its writer is gone, or still runs and does not know yet.
 
-    ``slots`` as the ring was made with: its header may say anything by now.
+    The committed messages are part of the ring, up to END_SEQ. What a running writer adds goes into
+    packets behind it. ``slots`` as the ring was made with: its header may say anything by now.
     """
     if load_acquire(ring, lay.CLOSED_AT) != 0:
         return
-    head = load_acquire(ring, lay.HEAD_AT)
-    first = load_i64(ring, lay.FIRST_AT)
-    if head > first:
+    end = load_i64(ring, lay.FIRST_AT)
+    for _ in range(_SEAL_TRIES_MAX):
+        head = load_acquire(ring, lay.HEAD_AT)
+        if head <= end:
+            break
         at = control_at(head - 1, slots - 1)
         word = load_acquire(ring, at)
-        if holds(word, head - 1) and (word >> lay.STATE_SHIFT) & 0xFF == lay.OPEN:
-            length = max(word & lay.CONTROL_LENGTH_MASK, _HEADER)
-            compare_and_swap(ring, at, word, control_word(head - 1, lay.SEALED, length))
-    store_i64(ring, lay.END_SEQ_AT, head)
+        if not holds(word, head - 1) or (word >> lay.STATE_SHIFT) & 0xFF != lay.OPEN:
+            end = head
+            break
+        length = word & lay.CONTROL_LENGTH_MASK
+        end = head - 1  # the packet of a writer that has committed nothing to it yet stays its own
+        if length <= _HEADER:
+            break
+        if compare_and_swap(ring, at, word, control_word(head - 1, lay.SEALED, length)):
+            end = head
+            break
+    store_i64(ring, lay.END_SEQ_AT, end)
     store_release(ring, lay.CLOSED_AT, 1)
     wake_armed(ring, bells)

@@ -42,6 +42,8 @@ from tidecast.queues.leases.store import LeaseStore
 LOCK_NAME, STATE_NAME = "engine.lock", "engine.json"
 LOCK_PATIENCE_S = 0.2
 """`running_pid` holds the lock for a moment to look: that must not fail an engine that starts."""
+SIGNAL_LOOK_S = 0.5
+"""A signal that arrived at another thread of the process is noticed so late at most."""
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 NodeFactory = Callable[[Topology, Path], NodeApi]
 
@@ -337,7 +339,10 @@ def run_engine(
         state = engine.start()
         ready = True
         on_ready(state, time.perf_counter() - began_s)
-        stopping.wait()
+        # Python runs a handler between two steps of this thread, and a signal that another thread
+        # receives does not wake it: so it looks up now and then.
+        while not stopping.wait(SIGNAL_LOOK_S):
+            pass
     finally:
         if engine is not None:
             engine.stop()
