@@ -77,6 +77,9 @@ def run(settings: Settings, *, local_token: bool) -> None:
 @click.option("--example/--no-example", "example_topic", default=None,
               help="Make an example topic on the first run.")  # fmt: skip
 @click.option("--local-token", is_flag=True, help="Write an enrolment token for engines here.")
+@click.option("--topology", "topology_file", type=click.Path(path_type=Path, dir_okay=False),
+              help="What a new platform begins with [default: topology.yaml in the data "
+              "directory].")  # fmt: skip
 def main(local_token: bool, **told: Any) -> None:
     """Run the control service: REST API, live feed, dashboard.
 

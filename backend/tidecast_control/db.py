@@ -39,6 +39,8 @@ class Database:
         self.url = psycopg_url(url)
         self.world: Callable[[], Any] = lambda: None
         """What telemetry says now, for statuses: see `live.seen`."""
+        self.reported: Callable[[str], Any] = lambda _node: None
+        """What a connected engine says that it runs: see `kit.applied`."""
         self.learned: dict[str, tuple[Any, Any]] = {}
         """What statuses of a kind need, and when it was so: see `kit.reads`."""
         options = f"-c statement_timeout={STATEMENT_TIMEOUT_MS} -c lock_timeout={LOCK_TIMEOUT_MS}"
@@ -62,6 +64,7 @@ class Database:
         """One transaction: committed at the end, rolled back on an exception."""
         with Session(self.engine, expire_on_commit=False) as session, session.begin():
             session.info["world"] = self.world
+            session.info["reported"] = self.reported
             yield session
         self.statements.recent.clear()  # it may have changed users, sessions or keys
 

@@ -65,6 +65,7 @@ def lifespan_of(
             stack.push_async_callback(db.statements.close)
             secrets = await run_in_threadpool(_prepare, db, settings, local_token)
             hub = Hub(db)
+            db.reported = hub.reported
             feed = Feed(db, hub, settings.telemetry_hz)
             db.world = feed.seen
             loop = asyncio.get_running_loop()

@@ -33,6 +33,9 @@ class Settings(BaseSettings):
         default_factory=default_data_dir,
         validation_alias=AliasChoices("data_dir", "TIDECAST_DATA_DIR"),
     )
+    topology_file: Path | None = None
+    """What a new platform begins with; None: `topology.yaml` in the data directory, if there."""
+
     database_url: SecretStr | None = Field(
         None, validation_alias=AliasChoices("database_url", "TIDECAST_DATABASE_URL")
     )

@@ -7,6 +7,7 @@ made, replaced or removed is stored by a sync of its directory.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -36,8 +37,12 @@ def make_directory(directory: Path) -> None:
 def write_atomically(path: Path, content: bytes) -> None:
     """Readers see the old file or the new one, never half of it; so does a loss of power.
 
-    The new one is on the device when this returns. Mode 0600. Raises OSError.
+    The new one is on the device when this returns. Mode 0600. A link stays: what it leads to is
+    replaced. Raises OSError, also when that is no regular file: a rename would replace a device.
     """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:

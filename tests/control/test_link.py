@@ -341,7 +341,7 @@ def test_recorder_counters_and_metrics(control: Running, engine: Engine) -> None
     text = httpx.get(control.url + "/metrics").text
     assert f'tidecast_node_up{{node="{name}"}} 1.0' in text
     assert "# TYPE tidecast_packets_sent_total counter" in text or "tidecast_packets_sent" in text
-    assert control.api.get("/nodes/nobody/recorder").json()["code"] == "no_node"
+    assert control.api.get("/nodes/nobody/recorder").json()["code"] == "not_found"
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "nonsense", "http://"])

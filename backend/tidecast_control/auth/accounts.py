@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 from sqlmodel import Session, col, select
 
-from tidecast.access import RIGHTS
+from tidecast.access import RIGHTS, ClientKey
 from tidecast_control.audit import service as audit
 from tidecast_control.auth import repository, service
-from tidecast_control.auth.models import KeyRow, UserRow
+from tidecast_control.auth.models import SEEDED, KeyRow, UserRow
 from tidecast_control.auth.schemas import (
     Identity,
     Key,
@@ -32,7 +34,7 @@ from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.paging import PageQuery, by_name
 from tidecast_control.kit.problems import ProblemError, invalid, not_found
 from tidecast_control.kit.rights import EVERY_TOPIC
-from tidecast_control.kit.schemas import Page, Plan
+from tidecast_control.kit.schemas import NAME_PATTERN, Page, Plan
 from tidecast_control.statements import Statements
 
 PREFIX_CHARS = 12
@@ -221,6 +223,22 @@ def _check_scopes(body: KeyInput) -> None:
                 f"/scopes/{i}/rights", f"manage on {scope.pattern}: a viewer changes nothing",
                 "publish, subscribe, read_payloads; manage with the role operator",
             )  # fmt: skip
+
+
+def seed_key(session: Session, key: ClientKey) -> None:
+    """Take over a key of a topology file: its rights on topics, none of the service's own."""
+    name = key.name if re.fullmatch(NAME_PATTERN, key.name) else key.id
+    if repository.key_by_name(session, name) is not None:
+        return
+    session.add(
+        KeyRow(
+            id=key.id, name=name, prefix=SEEDED, digest=key.sha256, role="viewer",
+            scopes=msgspec.to_builtins(key.scopes), description="From the topology file.",
+            created_by="service", expires_at=key.expires,
+        )
+    )  # fmt: skip
+    session.flush()
+    _tell_engines(session, name)
 
 
 def revoke_key(session: Session, name: str, actor: Actor, *, dry_run: bool = False) -> Plan:

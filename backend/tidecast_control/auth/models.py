@@ -43,6 +43,10 @@ class SessionRow(SQLModel, table=True):
     expires_at: datetime = Field(sa_column=time_column(index=True))
 
 
+SEEDED = ""
+"""The prefix of keys of a topology file: their secrets were never here."""
+
+
 class KeyRow(SQLModel, table=True):
     """An API key. ``digest`` is the SHA-256 of a 256-bit random secret."""
 

@@ -15,7 +15,6 @@ from tidecast_control.kit.models import ResourceRow, Row, utc_now
 from tidecast_control.kit.problems import ProblemError
 from tidecast_control.kit.schemas import ProblemItem, Status
 from tidecast_control.live.world import World
-from tidecast_control.nodes.models import NodeStateRow
 
 PROBABILITIES = ("drop", "duplicate", "reorder", "corrupt")
 
@@ -51,7 +50,7 @@ def _check(session: Session, name: str, spec: FaultSpec, row: ResourceRow | None
 
 
 def _status(
-    states: Sequence[NodeStateRow], _world: World | None, rows: Sequence[Row]
+    states: Sequence[applied.Seen], _world: World | None, rows: Sequence[Row]
 ) -> list[Status]:
     return [
         FaultStatus(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlmodel import Session
@@ -13,37 +14,84 @@ from tidecast_control.nodes import repository
 from tidecast_control.nodes.models import NodeStateRow
 
 
-def applied(states: Sequence[NodeStateRow], row: Row, path: str | None = None) -> dict[str, Any]:
-    """The fields of `Status` for one row, from the states of the connected nodes."""
+@dataclass(frozen=True)
+class Reported:
+    """What an engine says of itself: the generation in effect by ``kind/name``, differences."""
+
+    observed: Mapping[str, int]
+    differs: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A connected engine: what is stored of it, and what it says that it runs."""
+
+    name: str
+    applied_version: int
+    errors: Mapping[str, Any]
+    restart_needed: Sequence[Any]
+    reported: Reported | None = None
+
+    def observed(self, row: Row, reference: str) -> int:
+        """The generation of a resource that is in effect there; 0: none, as far as is known."""
+        if self.reported is not None:
+            return self.reported.observed.get(reference, 0)
+        late = self.applied_version < row.version or reference in self.errors
+        return 0 if late or reference in self.restart_needed else row.generation
+
+
+def applied(states: Sequence[Seen], row: Row, path: str | None = None) -> dict[str, Any]:
+    """The fields of `Status` for one row, from what the connected engines report."""
     reference = f"{path or row.kind}/{row.name}"
     conditions: list[Condition] = []
-    behind = [s.name for s in states if s.applied_version < row.version]
+    observed = {state.name: state.observed(row, reference) for state in states}
     for state in states:
         error = state.errors.get(reference)
         if error:
             conditions.append(
                 Condition(type="Error", status=True, node=state.name, message=str(error))
             )
-            behind.append(state.name)
         if reference in state.restart_needed:
+            text = state.reported.differs.get(reference) if state.reported is not None else None
             conditions.append(
                 Condition(type="RestartNeeded", status=True, node=state.name,
-                          message="takes effect when this engine starts again")
+                          message=text or "takes effect when this engine starts again")
             )  # fmt: skip
-            behind.append(state.name)
-    drift = bool(behind)
-    if drift:
-        late = ", ".join(dict.fromkeys(behind))
-        conditions.append(Condition(type="Drift", status=True, message=f"not yet on {late}"))
+    behind = [name for name, generation in observed.items() if generation < row.generation]
+    if behind:
+        late = ", ".join(f"{name} (generation {observed[name]})" for name in behind)
+        conditions.append(
+            Condition(type="Drift", status=True,
+                      message=f"generation {row.generation} is not in effect on {late}")
+        )  # fmt: skip
     if not states:
         conditions.append(
             Condition(type="Applied", status=False, reason="NoNode",
                       message="no engine is connected")
         )  # fmt: skip
-    observed = row.generation if states and not drift else max(0, row.generation - 1)
-    return {"observed_generation": observed, "drift": drift, "conditions": conditions}
+    least = min(observed.values(), default=0)
+    return {"observed_generation": least, "drift": bool(behind), "conditions": conditions}
 
 
-def connected(session: Session) -> list[NodeStateRow]:
-    """The states of the nodes that are connected."""
-    return repository.connected(session)
+def drift_of(state: NodeStateRow | Seen, version: int) -> str:
+    """How an engine differs from what is wanted, and what to do; "" when it does not."""
+    found = []
+    if state.restart_needed:
+        found.append(f"restart it for {', '.join(map(str, state.restart_needed))}")
+    for reference, error in list(state.errors.items())[:3]:
+        found.append(f"{reference}: {error}")
+    if state.applied_version < version:
+        found.append(f"it has applied version {state.applied_version} of {version}")
+    return "; ".join(found)
+
+
+def connected(session: Session) -> list[Seen]:
+    """The nodes that are connected, with what they report."""
+    reported: Callable[[str], Reported | None] | None = session.info.get("reported")
+    return [
+        Seen(
+            state.name, state.applied_version, state.errors, state.restart_needed,
+            reported(state.name) if reported is not None else None,
+        )
+        for state in repository.connected(session)
+    ]  # fmt: skip

@@ -99,6 +99,13 @@ def clock(session: Session) -> tuple[int, int]:
     return (row.version, row.trimmed) if row is not None else (0, 0)
 
 
+def generations(session: Session, since: int) -> dict[str, int]:
+    """``kind/name`` -> generation of what engines apply and what changed after a version."""
+    columns = col(ResourceRow.kind), col(ResourceRow.name), col(ResourceRow.generation)
+    found = session.execute(select(*columns).where(col(ResourceRow.version) > since))
+    return {f"{kind}/{name}": int(generation) for kind, name, generation in found}
+
+
 def announce(
     session: Session, version: int, kind: str, name: str, old: dict[str, Any] | None
 ) -> None:

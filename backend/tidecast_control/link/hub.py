@@ -6,6 +6,7 @@ Runs in the service's event loop; what touches Postgres runs in threads.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 import uuid
@@ -19,6 +20,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tidecast_control.db import Database
+from tidecast_control.kit.applied import Reported
 from tidecast_control.kit.problems import ProblemError
 from tidecast_control.leases import service as leases
 from tidecast_control.link import topology
@@ -49,6 +51,8 @@ class Engine:
         self._earlier: deque[Json] = deque(maxlen=SAMPLES_KEPT_MAX)
         self._resting = False
         self.sampled_s = float("-inf")
+        self.reported: Reported | None = None
+        """What it runs; None: it has not said, or its version cannot say."""
         self.answers: dict[str, asyncio.Future[Json]] = {}
         self.streams: dict[str, OnItems] = {}
         self._sending = asyncio.Lock()
@@ -124,7 +128,24 @@ class Hub:
             await websocket.close(1013)
             return
         engine = Engine(str(hello["node"]), websocket, int(hello["applied_version"]))
-        await self._run(engine, credential)
+        if hello.get("fetch"):
+            await self._answer_fetch(engine, credential)
+        else:
+            await self._run(engine, credential)
+
+    async def _answer_fetch(self, engine: Engine, credential: str | None) -> None:
+        """An engine that starts asks for the transports before it opens any."""
+
+        def read() -> Json:
+            with self._db.begin() as session:
+                return topology.transports_of(session)
+
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError, SQLAlchemyError):
+            await engine.send({"type": "welcome", "credential": credential})
+            transports = await run_in_threadpool(read)
+            await engine.send({"type": "transports", "transports": transports})
+        with contextlib.suppress(RuntimeError):
+            await engine.websocket.close()
 
     def _admit(self, secret: str, hello: Json, address: str) -> str | None:
         with self._db.begin() as session:
@@ -204,7 +225,18 @@ class Hub:
             answer |= {"code": "database_unavailable", "detail": str(problem).splitlines()[0]}
         await self._try_send(engine, answer)
 
+    def reported(self, node: str) -> Reported | None:
+        """What a connected engine runs, by its own word."""
+        engine = self._engines.get(node)
+        return engine.reported if engine is not None else None
+
     async def _note_applied(self, engine: Engine, message: Json) -> None:
+        if "observed" in message:
+            before = engine.reported.observed if engine.reported is not None else {}
+            observed = {**before, **{str(k): int(v) for k, v in message["observed"].items()}}
+            differs = {str(k): str(v)[:1000] for k, v in message["differs"].items()}
+            engine.reported = Reported(observed, differs)
+
         def note() -> None:
             with self._db.begin() as session:
                 nodes.report(session, engine.name, message)
@@ -225,15 +257,15 @@ class Hub:
 
     async def _pump(self, engine: Engine) -> None:
         """Send what changed, whenever something changed; try again while Postgres is away."""
-        sent = engine.version
+        sent, first = engine.version, True
         while True:
             await engine.dirty.wait()
             engine.dirty.clear()
             names = self.connected()
 
-            def build(since: int = sent, names: list[str] = names) -> Json:
+            def build(since: int = sent, names: list[str] = names, first: bool = first) -> Json:
                 with self._db.begin() as session:
-                    return topology.message(session, since, engine.name, names)
+                    return topology.message(session, since, engine.name, names, first=first)
 
             try:
                 message = await run_in_threadpool(build)
@@ -243,7 +275,7 @@ class Hub:
                 engine.dirty.set()
                 continue
             await engine.send(message)
-            sent = int(message["version"])
+            sent, first = int(message["version"]), False
 
     # --- telemetry, commands ----------------------------------------------------------------------
 

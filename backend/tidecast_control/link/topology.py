@@ -10,6 +10,7 @@ from sqlmodel import Session
 from tidecast.config.topology import matches
 from tidecast_control.auth import accounts
 from tidecast_control.auth import repository as auth_repository
+from tidecast_control.auth.models import SEEDED
 from tidecast_control.faults.service import is_over
 from tidecast_control.kit import repository
 from tidecast_control.kit.models import ResourceRow, utc_now
@@ -26,8 +27,19 @@ FAULT_FIELDS = (
 TRAFFIC_FIELDS = ("messages_per_s", "message_bytes", "keys", "subscribers")
 
 
-def message(session: Session, since: int, node: str, nodes: Sequence[str]) -> dict[str, Any]:
-    """A ``topology`` message for a node that has applied version ``since``."""
+def transports_of(session: Session) -> dict[str, Any]:
+    """All transports by name, the first one first."""
+    return {row.name: row.spec for row in transports.in_order(session)}
+
+
+def message(
+    session: Session, since: int, node: str, nodes: Sequence[str], *, first: bool = False
+) -> dict[str, Any]:
+    """A ``topology`` message for a node that has applied version ``since``.
+
+    ``first`` of a connection: with all generations and transports, so that the engine can say what
+    it runs.
+    """
     version, trimmed = repository.clock(session)
     full = since == 0 or since < trimmed or since > version
     changes = [] if full else repository.outbox_after(session, since, CHANGES_MAX + 1)
@@ -48,8 +60,9 @@ def message(session: Session, since: int, node: str, nodes: Sequence[str]) -> di
         ],
     }
     kinds = {change.kind for change in changes}
-    if full or "transport" in kinds:
-        told["transports"] = {row.name: row.spec for row in transports.in_order(session)}
+    if full or first or "transport" in kinds:
+        told["transports"] = transports_of(session)
+    told["generations"] = repository.generations(session, 0 if full or first else since)
     if full or "key" in kinds:
         told["keys"] = _keys(session)
     if full:
@@ -99,14 +112,21 @@ def _faults(session: Session, node: str) -> dict[str, Any]:
 
 def _keys(session: Session) -> list[dict[str, Any]]:
     """Keys of clients for engines to check tokens with: hashes and scopes, never a secret."""
-    now = utc_now()
-    return [
+    now, rows = utc_now(), auth_repository.keys(session)
+    good = [
         {"id": row.id, "name": row.name, "sha256": row.digest, "scopes": scopes}
         | ({"expires": row.expires_at.isoformat()} if row.expires_at is not None else {})
-        for row in auth_repository.keys(session)
+        for row in rows
         if row.revoked_at is None and (row.expires_at is None or row.expires_at > now)
         and (scopes := accounts.scopes_at_engines(row.role, row.scopes))
     ]  # fmt: skip
+    revoked = [  # the file that an engine still has such a key in does not bring it back
+        {"id": row.id, "name": row.name, "sha256": row.digest,
+         "expires": row.revoked_at.isoformat()}
+        for row in rows
+        if row.prefix == SEEDED and row.revoked_at is not None
+    ]  # fmt: skip
+    return good + revoked
 
 
 def _quarantined(session: Session) -> list[int]:

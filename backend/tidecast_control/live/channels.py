@@ -81,7 +81,7 @@ def slow(world: World, facts: Facts, now: datetime) -> dict[str, Json]:
         if node["state"] == "down":
             note("node", name, name, "node_down", "its engine is not connected", 1)
         elif node["drift"]:
-            note("node", name, name, "drift", "it has not applied the newest topology", 1)
+            note("node", name, name, "drift", node.get("why", ""), 1)
     for each in world.publications.values():
         topic, node, made = each["topic"], each["node"], each["rates"]
         throttle = r.throttle(made)

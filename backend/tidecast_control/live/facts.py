@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidecast_control.alerts import repository as alerts
 from tidecast_control.db import Database
 from tidecast_control.kit import repository
+from tidecast_control.kit.applied import drift_of
 from tidecast_control.live.channels import Facts
 from tidecast_control.nodes import repository as nodes
 
@@ -26,14 +27,11 @@ def read(db: Database) -> Facts:
         for name in repository.names(session, "node"):
             state = states.get(name)
             up = state is not None and state.connected
-            drift = up and state is not None and (
-                state.applied_version < version
-                or bool(state.errors)
-                or bool(state.restart_needed)
-            )  # fmt: skip
+            why = drift_of(state, version) if up and state is not None else ""
             found.nodes[name] = {
                 "state": "up" if up else "never" if state is None else "down",
-                "drift": drift,
+                "drift": bool(why),
+                "why": why,
                 "topology_version": str(state.applied_version if state is not None else 0),
             }
         return found

@@ -17,6 +17,7 @@ from tidecast_control.db import Database
 from tidecast_control.kit import repository as resources_repository
 from tidecast_control.kit import resources
 from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.applied import drift_of
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row, utc_now
 from tidecast_control.kit.paging import PageQuery, by_name
@@ -59,14 +60,11 @@ def _status_of(
 ) -> NodeStatus:  # fmt: skip
     if state is None:
         return NodeStatus(state="never", wanted_version=version)
-    drift = state.connected and (
-        state.applied_version < version or bool(state.errors) or bool(state.restart_needed)
-    )
+    drift = state.connected and bool(drift_of(state, version))
     conditions = []
     if drift:
         conditions.append(
-            Condition(type="Drift", status=True,
-                      message=f"applied {state.applied_version} of {version}")
+            Condition(type="Drift", status=True, message=drift_of(state, version))
         )  # fmt: skip
     return NodeStatus(
         observed_generation=row.generation if state.connected else 0,
@@ -213,6 +211,8 @@ def _use_token(session: Session, secret: str) -> None:
 
 
 def _note_hello(state: NodeStateRow, hello: dict[str, Any], address: str) -> None:
+    if hello.get("fetch"):  # it only asks for the transports, and connects once they are open
+        return
     state.connected, state.address = True, address
     state.node_id, state.incarnation = int(hello["node_id"]), int(hello["incarnation"])
     state.software, state.host = str(hello["version"])[:50], str(hello["host"])[:200]

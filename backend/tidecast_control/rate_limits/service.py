@@ -15,7 +15,6 @@ from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row
 from tidecast_control.kit.schemas import Status
 from tidecast_control.live.world import World
-from tidecast_control.nodes.models import NodeStateRow
 from tidecast_control.rate_limits.repository import rates_of_topics
 from tidecast_control.rate_limits.schemas import (
     EffectiveRates,
@@ -120,12 +119,12 @@ def _pick(fitting: Sequence[Policy], own: int | None, field: str) -> tuple[int, 
     return 0, "none"
 
 
-def _learn(session: Session) -> tuple[list[NodeStateRow], dict[str, tuple[int, int]]]:
+def _learn(session: Session) -> tuple[list[applied.Seen], dict[str, tuple[int, int]]]:
     return applied.connected(session), _counts(session)
 
 
 def _status(
-    known: tuple[list[NodeStateRow], dict[str, tuple[int, int]]],
+    known: tuple[list[applied.Seen], dict[str, tuple[int, int]]],
     _world: World | None,
     rows: Sequence[Row],
 ) -> list[Status]:

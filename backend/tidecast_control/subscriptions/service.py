@@ -15,7 +15,6 @@ from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row
 from tidecast_control.kit.schemas import ProblemItem, Status
 from tidecast_control.live.world import World
-from tidecast_control.nodes.models import NodeStateRow
 from tidecast_control.subscriptions.schemas import (
     Subscription,
     SubscriptionInput,
@@ -64,7 +63,7 @@ def _check(
 
 
 def _status(
-    states: Sequence[NodeStateRow], world: World | None, rows: Sequence[Row]
+    states: Sequence[applied.Seen], world: World | None, rows: Sequence[Row]
 ) -> list[Status]:
     seen = world.subscriptions if world is not None else {}
     return [_status_of(row, applied.applied(states, row), seen.get(row.name)) for row in rows]

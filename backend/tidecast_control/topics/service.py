@@ -18,7 +18,6 @@ from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row
 from tidecast_control.kit.schemas import Condition, ProblemItem, Status
 from tidecast_control.live.world import World
-from tidecast_control.nodes.models import NodeStateRow
 from tidecast_control.rate_limits import service as rate_limits
 from tidecast_control.topics import repository as topics
 from tidecast_control.topics.schemas import Topic, TopicInput, TopicSpec, TopicStatus
@@ -99,12 +98,12 @@ def _uses(session: Session, row: ResourceRow) -> list[str]:
     return found
 
 
-def _learn(session: Session) -> tuple[list[NodeStateRow], list[rate_limits.Policy]]:
+def _learn(session: Session) -> tuple[list[applied.Seen], list[rate_limits.Policy]]:
     return applied.connected(session), rate_limits.policies(session)
 
 
 def _status(
-    known: tuple[list[NodeStateRow], list[rate_limits.Policy]],
+    known: tuple[list[applied.Seen], list[rate_limits.Policy]],
     world: World | None,
     rows: Sequence[Row],
 ) -> list[Status]:

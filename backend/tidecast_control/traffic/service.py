@@ -13,7 +13,6 @@ from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row
 from tidecast_control.kit.schemas import MergePatch, Plan, ProblemItem, Status
 from tidecast_control.live.world import World
-from tidecast_control.nodes.models import NodeStateRow
 from tidecast_control.traffic.schemas import Traffic, TrafficInput, TrafficSpec, TrafficStatus
 
 
@@ -37,7 +36,7 @@ def _check(session: Session, name: str, spec: TrafficSpec, row: ResourceRow | No
 
 
 def _status(
-    states: Sequence[NodeStateRow], _world: World | None, rows: Sequence[Row]
+    states: Sequence[applied.Seen], _world: World | None, rows: Sequence[Row]
 ) -> list[Status]:
     names = [s.name for s in states]
     found: list[Status] = []

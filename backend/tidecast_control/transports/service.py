@@ -15,7 +15,6 @@ from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row
 from tidecast_control.kit.schemas import ProblemItem, Status
 from tidecast_control.live.world import World
-from tidecast_control.nodes.models import NodeStateRow
 from tidecast_control.transports.repository import topic_counts
 from tidecast_control.transports.schemas import (
     Transport,
@@ -65,12 +64,12 @@ def _uses(session: Session, row: ResourceRow) -> list[str]:
     return [f"{count} topic(s) use it"] if count else []
 
 
-def _learn(session: Session) -> tuple[list[NodeStateRow], dict[str, int]]:
+def _learn(session: Session) -> tuple[list[applied.Seen], dict[str, int]]:
     return applied.connected(session), topic_counts(session)
 
 
 def _status(
-    known: tuple[list[NodeStateRow], dict[str, int]], _world: World | None, rows: Sequence[Row]
+    known: tuple[list[applied.Seen], dict[str, int]], _world: World | None, rows: Sequence[Row]
 ) -> list[Status]:
     states, topics = known
     return [

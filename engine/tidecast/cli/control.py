@@ -23,7 +23,7 @@ import click
 from tidecast.cli.common import data_dir_option, new_log
 
 if TYPE_CHECKING:
-    from tidecast.engine.process import CompanionFactory
+    from tidecast.engine.process import CompanionFactory, Fetch
     from tidecast.queues.leases.store import LeaseStore
 
 STATE_NAME, TOKEN_NAME, LOG_NAME = "control-service.json", "enrol.token", "control-service.log"
@@ -42,6 +42,9 @@ PORT, PORTS_TRIED_MAX = 7480, 20
 @click.option("--allow-faults", is_flag=True, help="Let admins inject faults: a place for tests.")
 @click.option("--example", is_flag=True, help="Make an example topic on the first run.")
 @click.option("--local-token", is_flag=True, help="Write an enrolment token for an engine here.")
+@click.option("--topology", type=click.Path(dir_okay=False), metavar="FILE",
+              help="What a new platform begins with [default: topology.yaml in the data "
+              "directory].")  # fmt: skip
 def control(data_dir: Path, **told: Any) -> None:
     """Run the control service: REST API, live feed, dashboard.
 
@@ -168,10 +171,12 @@ class Linked(NamedTuple):
 
     companion: CompanionFactory
     leases: LeaseStore
+    fetch: Fetch
 
 
 def link_to(url: str, token: str | None, ca_file: Path | None) -> Linked:
     """An engine's link to a control service, and the leases that the service keeps."""
+    from tidecast.control_link.fetch import fetch_topology
     from tidecast.control_link.leases import LinkLeases
     from tidecast.control_link.link import ControlLink
 
@@ -180,4 +185,7 @@ def link_to(url: str, token: str | None, ca_file: Path | None) -> Linked:
     def make(node: Any, store: Any) -> ControlLink:
         return ControlLink(node, store, url, token=token, ca_file=ca_file, leases=leases)
 
-    return Linked(make, leases)
+    def fetch(topology: Any, own_dir: Path, path: Path) -> Any:
+        return fetch_topology(topology, own_dir, path, url, token, ca_file)
+
+    return Linked(make, leases, fetch)

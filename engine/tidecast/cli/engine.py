@@ -93,7 +93,7 @@ def _run(
     telemetry_s: float = 0.0,
     adapters: tuple[str, ...] = (),
 ) -> None:
-    from tidecast.engine.process import make_node, run_engine
+    from tidecast.engine.process import make_node, no_fetch, run_engine
     from tidecast.node.consumers.adapters import Adapters
     from tidecast.telemetry.sampling import telemetry
 
@@ -115,6 +115,7 @@ def _run(
             warm_up=_warm_up,
             companions=(partial(Adapters, adapters), *links, telemetry(telemetry_s)),
             node_factory=partial(make_node, lease_store=linked and linked.leases),
+            fetch=no_fetch if linked is None else linked.fetch,
         )  # fmt: skip
     except KeyboardInterrupt:
         click.echo("stopped before it was ready", err=True)
@@ -196,7 +197,10 @@ def up(
     elif not no_control:
         out = console(stderr=True)
         with out.status("starting Postgres and the control service"):
-            service = start_service(data_dir, "--port", str(free_port() if port is None else port))
+            options = ["--port", str(free_port() if port is None else port)]
+            if topology_file is not None:
+                options += ["--topology", str(topology_file.absolute())]
+            service = start_service(data_dir, *options)
         url = service.url
         click.echo("\n".join(service.lines))
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,10 @@ class Outcome:
     errors: dict[str, str] = field(default_factory=dict)
     restart_needed: list[str] = field(default_factory=list)
     managed: list[str] = field(default_factory=list)
+    differs: dict[str, str] = field(default_factory=dict)
+    """What runs other than wanted until a restart, and what to do."""
+    observed: dict[str, int] = field(default_factory=dict)
+    """The generation in effect of each resource that changed."""
 
 
 class Applier:
@@ -51,6 +56,9 @@ class Applier:
         self._traffic: dict[str, Traffic] = {}
         self._remade: set[str] = set()
         """Topics that the last message made anew: publications on them have ended."""
+        self._observed: dict[str, int] = {}
+        self._pending: dict[str, int] = {}
+        """Generations that are wanted and not in effect."""
         self._timer: threading.Timer | None = None
         self._wanted: dict[str, dict[str, Any]] = {}
         """Durable subscriptions that the service has, by name."""
@@ -79,7 +87,21 @@ class Applier:
         self._generators(message["traffic"])
         self._subscriptions(message.get("subscriptions", {}), message.get("ended", []))
         self._outcome.managed = sorted(self._managed)
+        self._observe(message.get("generations", {}))
         return self._outcome
+
+    @property
+    def observed(self) -> dict[str, int]:
+        """The generation in effect of every resource."""
+        return self._observed
+
+    def _observe(self, generations: dict[str, int]) -> None:
+        self._pending |= generations
+        held_back = self._outcome.errors.keys() | set(self._outcome.restart_needed)
+        done = {ref: n for ref, n in self._pending.items() if ref not in held_back}
+        self._pending = {ref: n for ref, n in self._pending.items() if ref in held_back}
+        self._observed |= done
+        self._outcome.observed = done
 
     def stop(self) -> None:
         """Stop what runs here, save what is not saved."""
@@ -205,6 +227,7 @@ class Applier:
     def _transports(self, wanted: dict[str, dict[str, Any]]) -> None:
         """Transports are opened when an engine starts: until then the file has the new ones."""
         self._outcome.restart_needed.clear()
+        self._outcome.differs.clear()
         running = {t.name: t for t in self._node.topology.transports}
         built: list[TransportConfig] = []
         for name, raw in wanted.items():
@@ -215,9 +238,23 @@ class Applier:
                 self._outcome.errors[f"transport/{name}"] = str(problem)
         changed = [t.name for t in built if t != running.get(t.name)]
         gone = [name for name in running if name not in wanted]
-        if built and (changed or gone):
-            self._store.put_transports(built)
+        self._outcome.errors.pop("topology.yaml", None)
+        if built and built != self._store.topology.transports:
+            self._save_by(lambda: self._store.put_transports(built))
+        for each in built:
+            if each.name in changed:
+                text = _difference(running.get(each.name), each)
+                self._outcome.differs[f"transport/{each.name}"] = text
+        for name in gone:
+            text = "it was deleted and runs until this engine starts again: restart it"
+            self._outcome.differs[f"transport/{name}"] = text
         self._outcome.restart_needed += [f"transport/{name}" for name in (*changed, *gone)]
+
+    def _save_by(self, save: Callable[[], None]) -> None:
+        try:
+            save()
+        except ConfigError as problem:
+            self._outcome.errors["topology.yaml"] = str(problem)
 
     def _quarantine(self, told: list[int]) -> None:
         """Refuse what the service refuses, at once. Faults that cut nodes off are set again."""
@@ -319,7 +356,20 @@ class Applier:
 
     def _save(self) -> None:
         kept = {t.name for t in self._store.topology.topics} | self._managed
-        self._store.put_all([t for t in self._node.topics() if t.name in kept])
+        topics = [t for t in self._node.topics() if t.name in kept]
+        self._save_by(lambda: self._store.put_all(topics))
+
+
+def _difference(running: TransportConfig | None, wanted: TransportConfig) -> str:
+    """What runs other than wanted, and what to do about it."""
+    if running is None:
+        return "it is new and is opened when this engine starts again: restart it"
+    fields = [
+        f"{name}: runs with {getattr(running, name)}, wanted is {getattr(wanted, name)}"
+        for name in wanted.__struct_fields__
+        if getattr(running, name) != getattr(wanted, name)
+    ]
+    return f"{'; '.join(fields)}: restart this engine"
 
 
 def _differs(before: TopicConfig | None, after: TopicConfig) -> str:

@@ -128,6 +128,8 @@ class ControlLink:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._socket: ClientConnection | None = None
+        self._known = False
+        """This connection's service was sent every generation."""
         self._interval_ms = 0
         self._due_s = 0.0
         self._times = Times()
@@ -204,6 +206,7 @@ class ControlLink:
             with self._lock:
                 self._socket = connection
             try:
+                self._known = False
                 self._send(self._hello())
                 while not self._stopping.is_set():
                     self._step(connection)
@@ -294,8 +297,11 @@ class ControlLink:
                 "version": self.state.version,
                 "errors": outcome.errors,
                 "restart_needed": outcome.restart_needed,
+                "differs": outcome.differs,
+                "observed": outcome.observed if self._known else self._applier.observed,
             }
         )
+        self._known = True
 
     def _save(self) -> None:
         write_atomically(self._path, msgspec.json.encode(self.state))

@@ -169,12 +169,24 @@ def choose_topology(data_dir: Path, path: Path | None) -> tuple[Topology, Path]:
     that starts saves there.
     """
     if path is not None:
+        if path.exists() and not path.is_file():
+            raise ConfigError(f"--topology {path}: allowed is a regular file: it is rewritten")
         return load_topology(path), path
     path = topology_path(data_dir)
     try:
         return load_topology(path), path
     except NotFound:
         return default_topology(), path
+
+
+Fetch = Callable[[Topology, Path, Path], Topology]
+"""(topology, data directory, its file) -> what to run: an engine with a control service asks it."""
+
+
+def no_fetch(topology: Topology, data_dir: Path, path: Path) -> Topology:
+    """An engine alone runs what its file says."""
+    del data_dir, path
+    return topology
 
 
 class Companion(Protocol):
@@ -305,6 +317,7 @@ def run_engine(
     warm_up: Callable[[], None] = lambda: None,
     node_factory: NodeFactory = make_node,
     companions: Sequence[CompanionFactory] = (),
+    fetch: Fetch = no_fetch,
 ) -> None:
     """Run until SIGTERM or SIGINT, in the main thread. Raises TidecastError when it cannot start.
 
@@ -326,6 +339,7 @@ def run_engine(
         if pid is not None:  # before minutes of compiling, not after
             raise Conflict(f"an engine runs on {data_dir} already (pid {pid})")
         topology, path = choose_topology(data_dir, topology_file)
+        topology = fetch(topology, data_dir, path)  # before transports are opened
         warm_up()
         engine = Engine(
             data_dir,

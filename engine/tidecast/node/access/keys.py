@@ -62,7 +62,7 @@ class KeyRing:
 
     def _use(self, told: list[ClientKey]) -> None:
         with self._lock:
-            self._by_digest = {key.sha256: key for key in (*told, *self._declared)}
+            self._by_digest = {key.sha256: key for key in (*self._declared, *told)}
 
     def find(self, digest: str) -> Access | None:
         """What the key with this hash may do; None: unknown, expired, revoked."""
