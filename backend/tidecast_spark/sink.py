@@ -25,8 +25,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from tidecast.buffers.header_names import RESERVED, is_reserved
 from tidecast.errors import ConfigError
+from tidecast.layout.header_names import RESERVED, is_reserved
 from tidecast_spark.options import SinkOptions, sink_options
 from tidecast_spark.outlet import first_reserved_row, publish_batch
 from tidecast_spark.staging import STAGED_SCHEMA, Staged, StagingArea

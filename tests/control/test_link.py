@@ -330,6 +330,11 @@ def test_browse_and_publish_by_way_of_an_engine(control: Running, engine: Engine
     two = {"text": "a", "hex": "00"}
     assert control.api.post("/topics/t/messages", json=two).status_code == 422
     assert control.api.post("/topics/none/messages", json={"text": ""}).status_code == 404
+    reserved = {"text": "a", "headers": {"tidecast-for": "x"}}
+    for how in ("", "?dry_run=true"):
+        refused = control.api.post(f"/topics/t/messages{how}", json=reserved)
+        assert refused.status_code == 422
+        assert "the engine's own" in refused.text
 
 
 def test_recorder_counters_and_metrics(control: Running, engine: Engine) -> None:

@@ -57,7 +57,7 @@ def test_a_subscription_is_made_seen_paused_and_moved(
     moved = control.api.post("/subscriptions/billing/seek", json={"at": "latest"})
     assert moved.status_code == 200, moved.text
     lanes = moved.json()["results"][0]["value"]["lanes"]
-    assert sum(lane["records"] for lane in lanes) == 10
+    assert sum(int(lane["records"]) for lane in lanes) == 10
     assert control.api.post("/topics/orders/pause").status_code == 200
     eventually(
         lambda: {q["state"] for q in control.api.get("/queues").json()["items"]} == {"paused"},

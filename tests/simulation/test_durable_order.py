@@ -99,6 +99,9 @@ def test_each_key_is_handled_in_order(
                 members.append(p.connect().consumer("orders", "billing", **options))
             elif what < 0.02 and len(members) > 1:
                 members.pop(chance.randrange(len(members))).close()
+            elif what < 0.023:
+                p.crash()
+                p.restart()
             elif what < 0.15:
                 p.run(chance.randrange(1, 12))
             else:
@@ -189,3 +192,18 @@ def test_a_message_of_an_older_batch_may_be_refused() -> None:
             p.run()
             assert consumer.info()["naks"] == 1
             assert first.held_back
+
+
+def test_what_an_engine_delivered_that_is_gone_is_not_handled() -> None:
+    """It comes again, and one that was refused comes before it."""
+    with platform() as p:
+        publish(p)
+        with p.connect().consumer("orders", "billing") as consumer:
+            kept = [message.copy() for message in consumer.fetch(3 * KEYS, 5.0)]
+            kept[0].nak()
+            p.run(150)
+            p.crash()
+            p.restart()
+            assert all(message.held_back for message in kept)
+            consumer._handle(lambda one: pytest.fail(f"{one}"), "after", "raise", 0.0, kept[KEYS])
+            assert consumer.fetch(1, 5.0).payloads() == [b"0"]

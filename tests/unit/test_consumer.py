@@ -20,6 +20,7 @@ from tidecast.client.consumer.core import filter_options
 from tidecast.config.topology import TopicConfig, Topology, TransportConfig, topology_from
 from tidecast.embedded import EmbeddedLink
 from tidecast.errors import ConfigError, Conflict, Fenced, NotFound
+from tidecast.events import SubscriptionDamaged
 from tidecast.layout.subscription_counters import SubscriptionCounter
 from tidecast.node.consumers import redrive as again
 from tidecast.sync import Connection
@@ -531,3 +532,14 @@ def test_d2_what_is_published_once_subscribing_returned_arrives(client: Connecti
             publish(client, b"%d" % i)
             assert take(consumer, 1) == [b"%d" % i]
             assert not consumer.fetch(1, 0.01)
+
+
+def test_a_damaged_subscription_is_told_to_those_who_come_later(tmp_path: Path) -> None:
+    with connected(tmp_path) as client, client.consumer("orders", "billing"):
+        node = client.link.node  # type: ignore[attr-defined]
+        path = node.consumers.store.path("orders", "billing")
+    path.write_bytes(path.read_bytes()[:-1])
+    with connected(tmp_path) as client:
+        told = client.link.node.durable.told  # type: ignore[attr-defined]
+        (event,) = [one for one in told if isinstance(one, SubscriptionDamaged)]
+        assert event.file == str(path.with_suffix(".bad"))

@@ -18,12 +18,13 @@ import tidecast
 import tidecast.sync
 from tidecast.api.start import Latest
 from tidecast.bench.measure import wait_until
-from tidecast.buffers.header_names import RESERVED, has_reserved, is_reserved
+from tidecast.buffers.header_names import has_reserved
 from tidecast.client.remote.frames import Block
 from tidecast.config.topology import topology_from
 from tidecast.embedded import EmbeddedLink
 from tidecast.errors import ConfigError
 from tidecast.layout import packet as wire
+from tidecast.layout.header_names import RESERVED, is_reserved
 from tidecast.log.select import (
     SELECT_WORDS,
     W_EXPECTED,

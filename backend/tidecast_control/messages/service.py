@@ -7,6 +7,7 @@ import base64
 import json
 from dataclasses import asdict, dataclass
 
+from tidecast.layout.header_names import RESERVED, is_reserved
 from tidecast_control.audit import service as audit
 from tidecast_control.db import Database
 from tidecast_control.kit import repository, resources
@@ -65,6 +66,7 @@ async def browse(db: Database, hub: Hub, wanted: Browse, actor: Actor) -> Browse
 async def planned(db: Database, hub: Hub, topic: str, body: PublishInput) -> Plan:
     """What `publish` would do. Raises what it would raise before it asks an engine."""
     payload = _payload(body)
+    _check_headers(body)
     await _must_exist(db, topic)
     hub.engine(body.node)
     told = {"bytes": len(payload), "key": body.key, "ack": body.ack}
@@ -76,6 +78,7 @@ async def publish(
 ) -> Published:
     """Publish one message. Raises `invalid_request`, `no_node`, `node_failed`."""
     payload = _payload(body)
+    _check_headers(body)
     await _must_exist(db, topic)
     args = {
         "topic": topic, "payload": base64.b64encode(payload).decode(), "key": body.key,
@@ -90,6 +93,12 @@ async def publish(
 
     await asyncio.to_thread(note)
     return Published.model_validate(answer)
+
+
+def _check_headers(body: PublishInput) -> None:
+    for name in filter(is_reserved, body.headers):
+        why = f"names that begin with {' or '.join(RESERVED)} are the engine's own"
+        raise invalid(f"/headers/{name}", why, name)
 
 
 def _payload(body: PublishInput) -> bytes:

@@ -1,4 +1,4 @@
-"""Names of headers that only an engine may write: what they say moves records.
+"""Headers of a message, looked at in kernels: do they hold a name that only an engine may write?
 
 Headers are a MessagePack map of names to str, bytes or int. Whoever published wrote it, so nothing
 in it is believed: what lies beyond its end is not there.
@@ -6,19 +6,13 @@ in it is believed: what lies beyond its end is not there.
 
 from __future__ import annotations
 
+from tidecast.layout.header_names import RESERVED
 from tidecast.native.jit import inlined
 from tidecast.native.memory import load_i64, load_u8, load_u32
 
-RESERVED = ("dead-", "tidecast-")
-"""Beginnings of reserved names. See docs/CONSUMING.md, "Dead letters"."""
 _DEAD, _TIDECAST = (int.from_bytes(name[:-1].encode(), "little") for name in RESERVED)
 _DASH = ord("-")
 BAD = 1 << 30
-
-
-def is_reserved(name: str) -> bool:
-    """May only an engine give a header this name?"""
-    return name.startswith(RESERVED)
 
 
 @inlined
@@ -48,7 +42,7 @@ def packed_bytes(data, at, end):
 
 @inlined
 def _is_reserved_at(data, at, n):
-    """As `is_reserved`, of the ``n`` bytes of a name."""
+    """As `layout.header_names.is_reserved`, of the ``n`` bytes of a name."""
     if n >= 5 and load_u32(data, at) == _DEAD and load_u8(data, at + 4) == _DASH:
         return True
     return n >= 9 and load_i64(data, at) == _TIDECAST and load_u8(data, at + 8) == _DASH

@@ -133,7 +133,7 @@ def _choose(S, L, lane, data, p, token):
         return SKIP, 0
     key_hash = load_u32(data, p + seg.REC_KEY_HASH_AT)
     keyed = word & seg.REC_KEY != 0
-    if keyed and wi.key_is_held(L, key_hash):
+    if keyed and (L.again_n > 0 or L.counting > 0) and wi.key_is_held(L, key_hash):
         return HOLD, attempts
     member = owner_of(S, L, lane, token, key_hash, keyed)
     if member == cu.MOVING:
@@ -463,7 +463,8 @@ def _again(S, L, lane, win, e, now):
     store_u32(win, e + wi.W_BYTES, size)
     store_i64(win, e + wi.W_DEADLINE, now + L.ack_wait_ns)
     wi.delist(L, win, e)
-    wi.count_out(L, win, e, 1)
+    if L.counting > 0:
+        wi.count_out(L, win, e, 1)
     _account(S, L, member, 1, size, now + L.ack_wait_ns)
     return True
 
@@ -524,7 +525,8 @@ def leave_member(S, L, win, e):
     give_credit_back(S, win, e)
     L.out -= 1
     wi.set_state(win, e, wi.DONE)
-    wi.count_out(L, win, e, -1)
+    if L.counting > 0:
+        wi.count_out(L, win, e, -1)
 
 
 @inlined

@@ -318,6 +318,10 @@ class ConsumerCore:
         if len(self._refused) > REFUSED_MAX:
             self._refused.pop(next(iter(self._refused)), None)
 
+    def is_past(self, generation: int) -> bool:
+        """Is a batch of this generation of a member that is gone?"""
+        return generation < self._since
+
     def mark_taken(self, position: int) -> None:
         """A message is in the user's hands now: its `ack_wait` begins."""
         self._words[_TAKEN] = position

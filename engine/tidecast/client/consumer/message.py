@@ -139,7 +139,10 @@ class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def held_back(self) -> bool:
-        """Was an earlier record of its key refused since? Then it will come again, behind that."""
+        """Was an earlier record of its key refused since? Then it will come again, behind that.
+
+        So will what an engine delivered that is gone, and what nobody acked since.
+        """
         return self._batch.held_back(self._row)
 
     def give_back(self) -> _Done:
@@ -238,7 +241,12 @@ class DurableBatch:
         return DONE
 
     def held_back(self, row: int) -> bool:
-        """Was an earlier record of this key refused since this one was delivered?"""
+        """Was an earlier record of this key refused since this one was delivered?
+
+        What an engine, or a member, that is gone has delivered comes again: so that is held back.
+        """
+        if self.consumer.is_past(self.generation):
+            return True
         run = self.run_of(row)
         seen = int(run[mr.RUN_ACKS_SEEN])
         return self.consumer.holds_back(int(run[mr.RUN_LANE]), self._key_hash(row), seen)

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from tidecast.buffers.header_names import RESERVED, is_reserved
 from tidecast.errors import ConfigError
 from tidecast.layout import packet as wire
+from tidecast.layout.header_names import RESERVED, is_reserved
 
 HeaderValue = bytes | str | int
 Headers = Mapping[str, HeaderValue]

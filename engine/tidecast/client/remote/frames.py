@@ -20,12 +20,12 @@ import numpy as np
 from tidecast.api.frames.socket import Failure
 from tidecast.api.link import ConsumerOptions, PublicationOptions, SubscriptionOptions
 from tidecast.buffers import writer as wr
-from tidecast.buffers.header_names import RESERVED
 from tidecast.client.kernels import ports as k
 from tidecast.client.kernels import remote as rk
 from tidecast.errors import ConfigError
 from tidecast.events import AnyEvent
 from tidecast.layout import member
+from tidecast.layout.header_names import RESERVED
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address
 

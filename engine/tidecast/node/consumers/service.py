@@ -106,7 +106,7 @@ class DurableSubscriptions(Observer):
         for saved in found:
             self._admit(saved)
         for path in bad:
-            self.node.tell_all(ev.SubscriptionDamaged(file=str(path)))
+            durable.tell(ev.SubscriptionDamaged(file=str(path)))  # nobody is connected yet
 
     def _running(self) -> Puller:
         """The puller; made when the first durable topic appears."""

@@ -198,7 +198,7 @@ def taken(subs: DurableSubscriptions, here: TopicHere) -> list[SavedSubscription
         return []
     found, bad = here.store.load()
     for path in bad:
-        subs.node.tell_all(ev.SubscriptionDamaged(file=str(path)))
+        subs.node.durable.tell(ev.SubscriptionDamaged(file=str(path)))
     fresh = []
     for saved in found:
         mine = subs.subscriptions.get((saved.pattern, saved.name))

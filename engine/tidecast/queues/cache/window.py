@@ -180,9 +180,7 @@ def _count_key(L, key_hash, field, change):
 
 @inlined
 def key_is_held(L, key_hash):
-    """Must a new record of this key wait for earlier ones?"""
-    if L.again_n == 0 and L.counting == 0:
-        return False
+    """Must a new record of this key wait for earlier ones? If any waits, or is counted, at all."""
     keys = _keys_of(L)
     at = _slot(keys, L.keys_mask, key_hash)
     return load_u32(keys, at + _WAITING) > 0 or load_u32(keys, at + _OUT) & RECALLED != 0
@@ -199,8 +197,11 @@ def key_is_recalled(L, key_hash):
 
 @inlined
 def count_out(L, win, e, change):
-    """While entries at members are counted: this one is at a member now, or no longer (-1)."""
-    if L.counting > 0 and load_u8(win, e + W_STATE) & KEYED:
+    """While entries at members are counted: this one is at a member now, or no longer (-1).
+
+    The caller looks whether they are, so that an ack pays one comparison and no call.
+    """
+    if load_u8(win, e + W_STATE) & KEYED:
         _count_key(L, load_u32(win, e + W_HASH), _OUT, change)
 
 

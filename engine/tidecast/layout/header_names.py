@@ -1,0 +1,11 @@
+"""Names of headers that only an engine may write: what they say moves records."""
+
+from __future__ import annotations
+
+RESERVED = ("dead-", "tidecast-")
+"""Beginnings of reserved names. See docs/CONSUMING.md, "Dead letters"."""
+
+
+def is_reserved(name: str) -> bool:
+    """May only an engine give a header this name?"""
+    return name.startswith(RESERVED)
