@@ -56,20 +56,33 @@ async def open_source(name: str, db: Database, hub: Hub) -> AppendSource | None:
 
 
 class Tail:
-    """Messages of a topic as they come, from the engine that hears most: the first by name."""
+    """Messages of a topic as they come, from every engine: each shows what is published there.
+
+    What comes from nodes that are not connected to the service is shown by the first engine.
+    """
 
     def __init__(self, topic: str, hub: Hub, *, withheld: bool) -> None:
         self._topic, self._hub, self._withheld = topic, hub, withheld
         self._found: deque[Json] = deque()
         self._skipped = 0
-        self._node, self._stream = "", ""
+        self._streams: dict[str, str] = {}
 
     async def open(self) -> None:
-        """Begin at the first engine. Raises `no_node`, `not_found`."""
-        self._node = self._hub.engine("").name
-        self._stream = await self._hub.stream(
-            self._node, "tail", {"topic": self._topic}, self._on_items
-        )
+        """Begin at every engine. Raises `no_node`, `not_found` when none can."""
+        self._hub.engine("")
+        names = self._hub.connected()
+        problem: ProblemError | None = None
+        for i, name in enumerate(names):
+            others = [each for each in names if each != name]
+            args = {"topic": self._topic, "except": others, "first": i == 0}
+            try:
+                stream = await self._hub.stream(name, "tail", args, self._on_items)
+            except ProblemError as refused:
+                problem, stream = refused, ""
+            self._streams[name] = stream
+        if problem is not None and not any(self._streams.values()):
+            self._streams.clear()
+            raise problem
 
     def _on_items(self, items: Json) -> None:
         self._skipped += int(items["skipped"])
@@ -80,8 +93,9 @@ class Tail:
 
     async def take(self, limit: int) -> Json | None:
         """See `AppendSource`."""
-        if self._node not in self._hub.connected():
+        if sorted(self._streams) != self._hub.connected():  # engines came or went
             try:
+                await self.close()
                 await self.open()
             except ProblemError:
                 return None
@@ -98,7 +112,10 @@ class Tail:
 
     async def close(self) -> None:
         """See `AppendSource`."""
-        await self._hub.end_stream(self._node, self._stream)
+        for name, stream in self._streams.items():
+            if stream:
+                await self._hub.end_stream(name, stream)
+        self._streams.clear()
 
 
 class _Polled:

@@ -17,6 +17,7 @@ from tidecast_control.kit.http import (
     problem_responses,
 )
 from tidecast_control.kit.idempotent import IdempotencyKey, once
+from tidecast_control.kit.queries import CURSOR
 from tidecast_control.kit.schemas import NAME_PATTERN
 from tidecast_control.messages import service
 from tidecast_control.messages.schemas import BrowsePage, Published, PublishInput
@@ -38,10 +39,23 @@ async def browse_messages(
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
     wait_ms: Annotated[int, Query(ge=0, le=5000)] = 500,
     q: Annotated[str, Query(max_length=200, description="Bytes that key or payload contain")] = "",
-    node: Annotated[str, Query(max_length=200, pattern=r"^[^\x00]*$")] = "",
+    node: Annotated[
+        str, Query(max_length=200, pattern=r"^[^\x00]*$", description="Look there alone")
+    ] = "",
+    cursor: Annotated[
+        str | None,
+        Query(
+            max_length=40_000,
+            pattern=CURSOR,
+            description="`next_cursor` or `previous_cursor`, instead of a start",
+        ),
+    ] = None,
 ) -> BrowsePage:
-    """Messages of a topic, without consuming any. Payloads are withheld without the right."""
-    wanted = service.Browse(name, start, queue, token, time_ns, limit, wait_ms, q, node)
+    """Messages of a topic, of all its queues on all engines, merged by time; none is consumed.
+
+    Payloads are withheld without the right. What could not be looked at is in `missing`.
+    """
+    wanted = service.Browse(name, start, queue, token, time_ns, limit, wait_ms, q, node, cursor)
     return await service.browse(ctx.db, ctx.hub, wanted, actor)
 
 

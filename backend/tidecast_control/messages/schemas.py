@@ -40,14 +40,25 @@ class MessageView(View):
     payload: Payload
 
 
+class NotSearched(View):
+    """What a browse could not look at."""
+
+    node: str = Field("", description="The engine; empty: no connected engine has the queues")
+    queues: list[Count] = Field([], description="Empty: whatever that engine has")
+    reason: str
+
+
 class BrowsePage(View):
-    """Messages found. ``withheld``: this caller may not read payloads."""
+    """Messages found, in the order of time. ``withheld``: this caller may not read payloads."""
 
     topic: str
     messages: list[MessageView]
     scanned: Count
-    complete: bool = Field(description="No more within what was asked")
-    next_token: str | None = None
+    complete: bool = Field(description="All was looked at, and there is no more in this direction")
+    next_cursor: str | None = Field(None, description="As `cursor`: what is newer")
+    previous_cursor: str | None = Field(None, description="As `cursor`: what is older; null: none")
+    next_token: str | None = Field(None, description="When one queue was read: where to go on")
+    missing: list[NotSearched] = Field([], description="What could not be looked at, and why")
     withheld: bool = False
 
 

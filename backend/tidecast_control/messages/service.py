@@ -16,6 +16,7 @@ from tidecast_control.kit.problems import invalid, not_found
 from tidecast_control.kit.rights import Need
 from tidecast_control.kit.schemas import Plan
 from tidecast_control.link.hub import Hub
+from tidecast_control.messages.browse import Kept, decode, search
 from tidecast_control.messages.decode import shown_message
 from tidecast_control.messages.schemas import BrowsePage, Published, PublishInput
 
@@ -33,6 +34,7 @@ class Browse:
     wait_ms: int
     q: str
     node: str
+    cursor: str | None
 
 
 async def _must_exist(db: Database, topic: str) -> None:
@@ -50,15 +52,30 @@ async def browse(db: Database, hub: Hub, wanted: Browse, actor: Actor) -> Browse
     withheld = not actor.may("messages:read", Need("read_payloads", wanted.topic))
     if withheld and wanted.q:
         actor.need("messages:read", Need("read_payloads", wanted.topic))
-    await _must_exist(db, wanted.topic)
-    args = {key: value for key, value in asdict(wanted).items() if value is not None}
-    answer = await hub.ask(wanted.node, "browse", args)
+    place = None if wanted.cursor is None else decode(wanted.cursor, wanted.topic)
+
+    def read() -> Kept:
+        with db.begin() as session:
+            row = repository.find(session, "topic", wanted.topic)
+            if row is None:
+                raise not_found("topic", wanted.topic)
+            spec = row.spec
+            nodes = repository.names(session, "node")
+            return Kept(spec["mode"] == "durable", spec["owner"], spec["queues"], nodes)
+
+    kept = await asyncio.to_thread(read)
+    args = asdict(wanted)
+    del args["cursor"]
+    found = await search(hub, kept, args, place)
     return BrowsePage(
         topic=wanted.topic,
-        messages=[shown_message(m, withheld=withheld) for m in answer["messages"]],
-        scanned=answer["scanned"],
-        complete=answer["complete"],
-        next_token=answer.get("next_token"),
+        messages=[shown_message(m, withheld=withheld) for m in found.messages],
+        scanned=found.scanned,
+        complete=found.complete,
+        next_cursor=found.next_cursor,
+        previous_cursor=found.previous_cursor,
+        next_token=found.next_token,
+        missing=found.missing,
         withheld=withheld,
     )
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import heapq
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tidecast import events as ev
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from tidecast.node.node import Node
 
 SCANNED_MAX, SECONDS_MAX = 100_000, 5.0
+BLOCK = 1000
+"""Messages that a backward read looks at together."""
 PAYLOAD_BYTES_MAX = 64 * 1024
 
 Json = dict[str, Any]
@@ -40,52 +45,137 @@ def _logs(topic: DurableTopic, queue: int | None) -> list[QueueLog]:
 # --- browsing -------------------------------------------------------------------------------------
 
 
-def browse(node: Node, topic: DurableTopic, args: Json) -> Json:
-    """Messages from a position on: of one queue by token, of several by time.
+@dataclass
+class _Budget:
+    """How much one browse may look at."""
 
-    ``next_token``: where to go on, when one queue was read. ``start`` latest: the newest ones.
+    deadline_s: float
+    scanned: int = 0
+
+    def spent(self) -> bool:
+        return self.scanned >= SCANNED_MAX or time.monotonic() > self.deadline_s
+
+
+@dataclass
+class _Scan:
+    """How far a queue was read. ``position``: forward the next token, backward the last one."""
+
+    log: QueueLog
+    position: int
+    pending: int | None = None
+    """Read, and not taken: another queue's were earlier."""
+
+    def place(self, *, older: bool) -> int:
+        """Where the next page begins."""
+        if self.pending is None:
+            return self.position
+        return self.pending + 1 if older else self.pending
+
+
+def browse(node: Node, topic: DurableTopic, args: Json) -> Json:
+    """Messages of one queue or of all, merged by time; each queue in the order of its tokens.
+
+    ``start`` says where to begin, or ``places`` (queue -> token) of the page before. ``older``:
+    what is before those places, the newest of it. Messages come in the order of time always.
+    Answers with ``places`` where the next page in this direction begins, and ``began`` where this
+    one did.
     """
+    older = bool(args.get("older")) or args.get("start") == "latest"
+    limit, needle = int(args["limit"]), str(args.get("q", "")).encode()
+    budget = _Budget(time.monotonic() + SECONDS_MAX)
+    not_before_ns = int(args.get("time_ns") or 0) if args.get("start") == "time" else 0
+    scans = [_Scan(log, place) for log, place in _places(topic, args)]
+    began = {str(scan.log.queue): str(scan.position) for scan in scans}
+    read = _backward if older else _forward
+    found: list[Json] = []
+    merged = heapq.merge(
+        *(read(scan, budget, needle, not_before_ns, limit) for scan in scans),
+        key=lambda each: (each[2]["time_ns"], each[0].log.queue), reverse=older,
+    )  # fmt: skip
+    for scan, token, record in merged:
+        scan.pending = None
+        found.append(_message(node, topic, scan.log, token, record))
+        if len(found) >= limit:
+            break
+    places = {str(s.log.queue): str(s.place(older=older)) for s in scans}
+    ends = [(s.place(older=older), s.log.earliest_token if older else s.log.next_token)
+            for s in scans]  # fmt: skip
+    return {
+        "messages": found[::-1] if older else found,
+        "scanned": budget.scanned,
+        "complete": all(place <= end if older else place >= end for place, end in ends),
+        "places": places,
+        "began": began,
+        "earliest": {str(s.log.queue): str(s.log.earliest_token) for s in scans},
+    }
+
+
+def _places(topic: DurableTopic, args: Json) -> list[tuple[QueueLog, int]]:
+    """The queues to read, and where each begins."""
     queue = args.get("queue")
     logs = _logs(topic, None if queue is None else int(queue))
-    if args.get("start") == "token" and len(logs) > 1:
-        raise ConfigError("start=token: a token belongs to a queue: name the queue")
-    limit, needle = int(args["limit"]), str(args.get("q", "")).encode()
-    not_before_ns = int(args.get("time_ns") or 0) if args.get("start") == "time" else 0
-    deadline_s = time.monotonic() + SECONDS_MAX
-    found: list[Json] = []
-    scanned, complete, following = 0, True, 0
-    for log in logs:
-        mine, following = 0, log.next_token
-        for token, raw in records(log, _first(log, args, limit)):
-            if mine >= limit or scanned >= SCANNED_MAX or time.monotonic() > deadline_s:
-                complete, following = False, token
+    told = args.get("places")
+    if told is None:
+        if args.get("start") == "token" and len(logs) > 1:
+            raise ConfigError("start=token: a token belongs to a queue: name the queue")
+        return [(log, _first(log, args)) for log in logs]
+    older = bool(args.get("older"))
+    return [
+        (log, min(max(int(told.get(str(log.queue), 0)), log.earliest_token), log.next_token))
+        for log in logs
+        if str(log.queue) in told or not older  # a queue that is new has nothing older
+    ]
+
+
+_Item = tuple[_Scan, int, Json]
+
+
+def _forward(
+    scan: _Scan, budget: _Budget, needle: bytes, not_before_ns: int, _limit: int
+) -> Iterator[_Item]:
+    for token, raw in records(scan.log, scan.position):
+        if budget.spent():
+            return
+        budget.scanned += 1
+        scan.position = token + 1
+        record = decoded(raw, cut=False)
+        if record["time_ns"] >= not_before_ns and _holds(needle, record):
+            scan.pending = token
+            yield scan, token, record
+
+
+def _backward(
+    scan: _Scan, budget: _Budget, needle: bytes, _not_before_ns: int, limit: int
+) -> Iterator[_Item]:
+    while scan.position > scan.log.earliest_token and not budget.spent():
+        first = max(scan.position - max(limit, BLOCK), scan.log.earliest_token)
+        block = []
+        for token, raw in records(scan.log, first):
+            if token >= scan.position:
                 break
-            scanned += 1
+            block.append((token, raw))
+        for token, raw in reversed(block):
+            budget.scanned += 1
+            scan.position = token
             record = decoded(raw, cut=False)
-            if record["time_ns"] < not_before_ns:
-                continue  # its batch holds later ones
-            if needle and needle not in record["payload"] and needle not in (record["key"] or b""):
-                continue
-            found.append(_message(node, topic, log, token, record))
-            mine += 1
-    if len(logs) > 1:
-        found.sort(key=lambda each: (each["at_ns"], each["queue"], each["token"]))
-        complete = complete and len(found) <= limit
-        found = found[-limit:] if args.get("start") == "latest" else found[:limit]
-    return {
-        "messages": found, "scanned": scanned, "complete": complete,
-        "next_token": str(following) if len(logs) == 1 else None,
-    }  # fmt: skip
+            if _holds(needle, record):
+                scan.pending = token
+                yield scan, token, record
+        scan.position = first
 
 
-def _first(log: QueueLog, args: Json, limit: int) -> int:
+def _holds(needle: bytes, record: Json) -> bool:
+    return not needle or needle in record["payload"] or needle in (record["key"] or b"")
+
+
+def _first(log: QueueLog, args: Json) -> int:
     match args.get("start"):
         case "token":
             wanted = int(args.get("token") or 0)
         case "time":
             wanted = log.token_at_time(int(args.get("time_ns") or 0))
         case "latest":
-            wanted = log.next_token - limit
+            wanted = log.next_token
         case _:
             wanted = 0
     return min(max(wanted, log.earliest_token), log.next_token)

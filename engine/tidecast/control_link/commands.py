@@ -33,6 +33,8 @@ PAYLOAD_BYTES_MAX = 64 * 1024
 RECORDS_MAX = 1000
 STREAMS_MAX = 32
 
+Shown = Callable[[str], bool]
+"""Whether messages published on a node are shown."""
 Send = Callable[[dict[str, Any]], None]
 
 
@@ -64,7 +66,7 @@ class Commands:
             case "browse":
                 return self._browse(args)
             case "tail":
-                return self._tail(command_id, str(args["topic"]))
+                return self._tail(command_id, str(args["topic"]), self._shown(args))
             case "publish":
                 return self._publish(args)
         return self._durable(name, args)
@@ -154,6 +156,9 @@ class Commands:
         if kept is not None:
             limit = min(int(args["limit"]), BROWSE_MESSAGES_MAX)
             return browse.browse(self._node, kept, args | {"limit": limit})
+        if args.get("durable"):  # its queues are elsewhere
+            return {"messages": [], "scanned": 0, "complete": True, "places": {}, "began": {},
+                    "earliest": {}}  # fmt: skip
         if args.get("start") in ("token", "time"):
             raise ConfigError(
                 f"start: {args['start']}: topic {args['topic']} is live, it keeps no tokens: "
@@ -176,7 +181,14 @@ class Commands:
                     found.append(_message(message))
         return {"messages": found, "scanned": scanned, "complete": len(found) < limit}
 
-    def _tail(self, command_id: str, topic: str) -> dict[str, Any]:
+    def _shown(self, args: dict[str, Any]) -> Shown:
+        """Whose messages a tail shows: each engine its own, the first one those of strangers."""
+        others, mine = frozenset(args.get("except", ())), self._node.name
+        if args.get("first", True):
+            return lambda node: node not in others
+        return lambda node: node == mine
+
+    def _tail(self, command_id: str, topic: str, shown: Shown) -> dict[str, Any]:
         """Begin a live tail on a thread of its own: it lasts until it is cancelled."""
         stopping = threading.Event()
         with self._lock:
@@ -193,12 +205,14 @@ class Commands:
         def run() -> None:
             with stack, contextlib.suppress(TidecastError):
                 while not stopping.is_set():
-                    self._tail_once(command_id, reader, stopping)
+                    self._tail_once(command_id, reader, stopping, shown)
 
         threading.Thread(target=run, name="control-tail", daemon=True).start()
         return {}
 
-    def _tail_once(self, command_id: str, reader: Subscription, stopping: threading.Event) -> None:
+    def _tail_once(
+        self, command_id: str, reader: Subscription, stopping: threading.Event, shown: Shown
+    ) -> None:
         """What comes in one interval: the first few messages, and how many more there were."""
         began_s = time.monotonic()
         kept: list[dict[str, Any]] = []
@@ -209,8 +223,9 @@ class Commands:
                 stopping.wait(0.02)
                 continue
             room = TAIL_MESSAGES_MAX - len(kept)
-            kept += [_message(m) for m in batch.messages[:room]]
-            skipped += max(0, len(batch) - room)
+            mine = [m for m in batch.messages if shown(m.node)]
+            kept += [_message(m) for m in mine[:room]]
+            skipped += max(0, len(mine) - room)
         if kept:
             self._send({"type": "stream", "id": command_id, "messages": kept, "skipped": skipped})
 
