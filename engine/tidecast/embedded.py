@@ -104,6 +104,10 @@ class EmbeddedLink:
         """See `Link`."""
         return self.node.open_publication(self.client_id, topic, options)
 
+    def begin_publication(self, publication_id: int) -> None:
+        """See `Link`."""
+        self.node.begin_publication(self.client_id, publication_id)
+
     def close_publication(self, publication_id: int) -> None:
         """See `Link`."""
         self.node.close_publication(self.client_id, publication_id)

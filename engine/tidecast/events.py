@@ -133,8 +133,9 @@ class MessagesDropped(Event, frozen=True):
 class MessagesUnsent(Event, frozen=True):
     """A live publication is gone with messages in its ring that were not sent to other nodes.
 
-    Its topic was deleted or made anew and its writer did not stop, or it was closed and a rate
-    limit or a receiver held it back for half a minute.
+    Its topic was deleted or made anew and its writer did not stop; or it was closed and a rate
+    limit or a receiver held it back for half a minute, or until the engine stopped; or it lost its
+    engine, and was closed before the next one came, or the next one could not continue it.
     """
 
     topic: str

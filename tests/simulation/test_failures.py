@@ -25,6 +25,7 @@ from tidecast.events import (
 )
 from tidecast.layout import packet as wire
 from tidecast.memory_switch import Packet
+from tidecast.node.live.sessions import RESTART_GRACE_NS
 from tidecast.testing import TRANSPORT, Network
 
 
@@ -38,6 +39,8 @@ def test_a_publisher_that_restarts_is_a_new_incarnation() -> None:
         assert transfer(net, [again], [reader], until=lambda: len(reader.found) == 400)
         assert reader.found == stream.messages + again.messages
         assert len(reader.events(PeerJoined)) == 2
+        assert reader.events(ImageGone) == [], "its publisher may continue it"
+        net.run(RESTART_GRACE_NS / 1000 + 200_000)
         assert [gone.reason for gone in reader.events(ImageGone)] == ["restarted"]
 
 

@@ -43,8 +43,8 @@ class Link(EmbeddedLink):
 
     def attach_to(self, node: Node) -> None:
         """The engine that came after the one that crashed."""
-        self.node = node
-        self.client_id = node.attach("again")
+        self.node, self.incarnation = node, node.incarnation
+        self.client_id = node.attach("again", outlives=True)
         self.doorbell = node.doorbell(self.client_id)
 
 
@@ -73,6 +73,7 @@ class Platform:
     def connect(self) -> Connection:
         """A client."""
         link: Any = Link(self.node, "client", owns_node=False)
+        self.node.clients[link.client_id].outlives = True
         link.platform = self
         connection = Connection(link)
         self.connections.append(connection)
@@ -88,18 +89,19 @@ class Platform:
             self.now_ns += 1_000_000
             self.node.work(self.now_ns)
 
-    def crash(self) -> None:
-        """kill -9 of the engine."""
+    def crash(self, *, noticed: bool = True) -> None:
+        """kill -9 of the engine; do its clients notice?"""
         os.close(self.node._alive)
         for topic in self.durable.topics.values():
             for log in topic.logs:  # what the kernel does for a process that is gone
                 log._close_active()
                 os.close(int(log.state.w[2]))
-        self.lose_engine()
+        if noticed:
+            self.lose_engine()
 
-    def lose_engine(self) -> None:
-        """The clients notice that the engine is gone."""
-        for connection in self.connections:
+    def lose_engine(self, *connections: Connection) -> None:
+        """These clients, or all, notice that the engine is gone."""
+        for connection in connections or self.connections:
             connection._keeper = threading.current_thread()  # `restart` does what it would do
             connection._engine_lost("gone")
 
@@ -122,7 +124,11 @@ class Platform:
     def restart(self) -> None:
         """Start the next engine; clients find it."""
         self.start()
-        for connection in self.connections:
+        self.find_engine()
+
+    def find_engine(self, *connections: Connection) -> None:
+        """These clients, or all, find the next engine, in this order."""
+        for connection in connections or self.connections:
             link: Any = connection.link
             link.attach_to(self.node)
             connection._reopen()

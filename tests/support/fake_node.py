@@ -84,12 +84,15 @@ class FakeNode:
         self.started = False
         self.bells_path.unlink(missing_ok=True)
 
-    def attach(self, name: str) -> int:
+    def attach(self, name: str, *, outlives: bool = False) -> int:
         with self._lock:
             client, self._next = self._next, self._next + 1
             self._events[client] = []
             self.calls.append(("attach", name))
             return client
+
+    def end(self) -> None:
+        pass
 
     def client_gone(self, client_id: int) -> None:
         self.gone.append(client_id)
@@ -115,6 +118,9 @@ class FakeNode:
             publication_id=5, ring_path="ring", topic=topic, session=9, reliability="reliable",
             flow="min",
         )  # fmt: skip
+
+    def begin_publication(self, client_id: int, publication_id: int) -> None:
+        self._note("begin_publication", client_id, publication_id)
 
     def close_publication(self, client_id: int, publication_id: int) -> None:
         self._note("close_publication", client_id, publication_id)

@@ -160,6 +160,9 @@ class LoopLink:
             )
         )  # fmt: skip
 
+    def begin_publication(self, publication_id: int) -> None:
+        raise NotFound(f"publication {publication_id} continues no session")
+
     def close_publication(self, publication_id: int) -> None:
         self._check()
         with self._lock:

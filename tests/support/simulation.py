@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ from tidecast.errors import GapError
 from tidecast.events import Event
 from tidecast.layout import packet as wire
 from tidecast.memory_switch import Packet
-from tidecast.testing import Network, SimulatedNode
+from tidecast.testing import Network, SimulatedConnection, SimulatedNode
 
 HEADER = wire.PACKET_HEADER_BYTES + wire.MESSAGE_HEADER_BYTES
 
@@ -143,3 +144,28 @@ def settle_and_read(net: Network, reader: Reader, limit_us: float = 20_000_000.0
     assert net.settle(limit_us)
     reader.take()
     return reader.found
+
+
+def lose_engine(*clients: SimulatedConnection) -> None:
+    """These clients notice that their engine is gone, as their keepers would."""
+    for client in clients:
+        client._keeper = threading.current_thread()
+        client._engine_lost("gone")
+
+
+def find_engine(node: SimulatedNode, *clients: SimulatedConnection) -> None:
+    """These clients find the next engine, in this order."""
+    for client in clients:
+        link: Any = client.link
+        link.simulated, link.node = node, node.engine
+        link.incarnation = node.engine.incarnation
+        link.client_id = node.engine.attach("again", outlives=True)
+        link.doorbell = node.engine.doorbell(link.client_id)
+        client._reopen()
+
+
+def outliving(client: SimulatedConnection) -> SimulatedConnection:
+    """Make a client one of a process of its own, which outlives its engine."""
+    link: Any = client.link
+    link.node.clients[link.client_id].outlives = True
+    return client

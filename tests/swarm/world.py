@@ -46,7 +46,7 @@ class Link(SimulatedLink):
     def attach_to(self, node: SimulatedNode) -> None:
         """The engine that came after the one that crashed."""
         self.simulated, self.node = node, node.engine
-        self.client_id = node.engine.attach("again")
+        self.client_id = node.engine.attach("again", outlives=True)
         self.doorbell = node.engine.doorbell(self.client_id)
         self.incarnation = node.engine.incarnation
 
@@ -64,6 +64,7 @@ class Client:
         self.world, self.name, self.node = world, name, node
         simulated = world.net.find(node)
         self.link = Link(simulated, name)
+        simulated.engine.clients[self.link.client_id].outlives = True
         self.connection = SimulatedConnection(self.link, name)  # type: ignore[arg-type]
         world.net.connections.append(self.connection)
         world.clients.append(self)

@@ -17,6 +17,27 @@ RESUME_MAX, AWAY_S_MAX = 8192, 366 * 86_400.0
 """More sessions than a subscription reads and remembers, and longer than any is remembered."""
 
 
+class Continued(msgspec.Struct, frozen=True, kw_only=True):
+    """Live topics: the session that a publisher continues after it lost its engine.
+
+    ``incarnation``: of the engine that made its ring. ``topic``, ``slots``, ``slot_bytes``: what
+    that ring was made for. It holds packets from ``first`` (its first ever) to ``head``; those from
+    ``sent`` on were not sent. ``readers``: subscriptions of the node that it holds packets for.
+    ``age_s``: since the session began.
+    """
+
+    session: int
+    incarnation: int
+    topic: int
+    slots: int
+    slot_bytes: int
+    first: int
+    head: int
+    sent: int
+    readers: int
+    age_s: float
+
+
 class PublicationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What a publisher may choose; None = the topic's setting."""
 
@@ -35,6 +56,8 @@ class PublicationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Durable topics: first session of a publisher that goes on after it has lost its engine."""
     after: int = 0
     """Then: the newest epoch that it had."""
+    continues: Continued | None = None
+    """Live topics: goes on with a session whose engine was lost, if the node can."""
 
 
 class SubscriptionOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +84,9 @@ class PublicationGrant(msgspec.Struct, frozen=True, kw_only=True):
     session: int
     reliability: str
     flow: str
+    continued: bool = False
+    """It has the session that was asked for. The client copies its old ring into this one and calls
+    `Link.begin_publication`; nobody reads or sends before."""
     on_full: str = "block"
     """What the topic says to do when the ring is full; a publisher may choose otherwise."""
     durable: bool = False
@@ -150,6 +176,9 @@ class Link(Protocol):
 
     def open_publication(self, topic: str, options: PublicationOptions) -> PublicationGrant:
         """Create a publication. Raises NotFound, ConfigError, SharedMemoryError."""
+
+    def begin_publication(self, publication_id: int) -> None:
+        """A continued publication's ring holds what the old one held: it may be read and sent."""
 
     def close_publication(self, publication_id: int) -> None:
         """Give the publication up; the node sends what is left, then removes it."""

@@ -55,8 +55,14 @@ class NodeApi(Protocol):
     def stop(self) -> None:
         """Stop the agents, announce the end of all sessions, remove the shared memory."""
 
-    def attach(self, name: str) -> int:
-        """A new client. Raises Conflict when there are too many."""
+    def attach(self, name: str, *, outlives: bool = False) -> int:
+        """A new client. Raises Conflict when there are too many.
+
+        ``outlives``: it runs in a process of its own, and looks for the next engine.
+        """
+
+    def end(self) -> None:
+        """Clients are about to lose this engine: those that outlive it keep their publications."""
 
     def client_gone(self, client_id: int) -> None:
         """Release whatever the client held. Idempotent."""
@@ -67,6 +73,9 @@ class NodeApi(Protocol):
     def open_publication(
         self, client_id: int, topic: str, options: PublicationOptions
     ) -> PublicationGrant:
+        """See `Link`."""
+
+    def begin_publication(self, client_id: int, publication_id: int) -> None:
         """See `Link`."""
 
     def close_publication(self, client_id: int, publication_id: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -176,3 +177,52 @@ def consumers(ring: Bytes) -> list[tuple[int, np.ndarray]]:
         if entry[0] != lay.CONSUMER_FREE:
             found.append((i, entry))
     return found
+
+
+def tethered_readers(ring: Bytes) -> int:
+    """How many subscriptions hold a ring's writer back."""
+    return sum(
+        int(entry[lay.CONSUMER_STATE_AT // 8]) == lay.CONSUMER_ACTIVE
+        and int(entry[lay.CONSUMER_TETHERED_AT // 8]) != 0
+        and int(entry[lay.CONSUMER_SUBSCRIPTION_AT // 8]) > 0
+        for _, entry in consumers(ring)
+    )
+
+
+class Held(NamedTuple):
+    """What a part of a ring holds."""
+
+    packets: int
+    messages: int
+    bytes: int
+
+
+def messages_between(ring: Bytes, about: RingInfo, first: int, end: int) -> Held:
+    """Messages that end in packets [first, end) of a ring, whatever its writer made of it."""
+    first = max(first, end - about.slots, 0)
+    packets = messages = size = 0
+    for seq in range(first, end):
+        (word,) = unpack_from("<q", ring, lay.HEADER_BYTES + (seq & (about.slots - 1)) * 8)
+        if (word >> lay.SEQ_SHIFT) & lay.SEQ_MASK != seq & lay.SEQ_MASK:
+            continue
+        at = lay.slots_at(about.slots) + (seq & (about.slots - 1)) * about.slot_bytes
+        stop = at + min(word & lay.CONTROL_LENGTH_MASK, about.slot_bytes)
+        at += wire.PACKET_HEADER_BYTES
+        packets += at < stop
+        while at + wire.MESSAGE_HEADER_BYTES <= stop:
+            (head,) = unpack_from("<I", ring, at)
+            at += wire.MESSAGE_HEADER_BYTES + (head & wire.MESSAGE_LENGTH_MAX)
+            messages += bool(head >> 24 & wire.END)
+            size += head & wire.MESSAGE_LENGTH_MAX
+    return Held(packets, messages, size)
+
+
+def copy_packets(old: Bytes, new: Bytes) -> None:
+    """Copy what a ring holds to one of the same geometry, to the same places. Both are checked."""
+    about = describe(old)
+    n = min(about.head, about.slots)
+    for at, end in (
+        (lay.slots_at(about.slots), lay.slots_at(about.slots) + n * about.slot_bytes),
+        (lay.HEADER_BYTES, lay.HEADER_BYTES + n * 8),
+    ):
+        new[at:end] = old[at:end]

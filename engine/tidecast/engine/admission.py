@@ -16,6 +16,7 @@ import struct
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -241,7 +242,7 @@ class _Connection:
             )
         node, doorbell = self.node, 0
         if hello.attach:
-            self.client_id = await self._in_pool(node.attach, hello.name)
+            self.client_id = await self._in_pool(partial(node.attach, hello.name, outlives=True))
             self.server.by_client[self.client_id] = self
             doorbell = node.doorbell(self.client_id)
         return frames.Welcome(
@@ -327,6 +328,7 @@ class _Connection:
 
 _NEEDS_CLIENT = (
     frames.OpenPublication,
+    frames.BeginPublication,
     frames.ClosePublication,
     frames.OpenSubscription,
     frames.CloseSubscription,
@@ -340,6 +342,8 @@ def _perform(node: NodeApi, store: TopologyStore, client: int, body: frames.Body
     match body:
         case frames.OpenPublication():
             return node.open_publication(client, body.topic, body.options)
+        case frames.BeginPublication():
+            return node.begin_publication(client, body.publication_id)
         case frames.ClosePublication():
             return node.close_publication(client, body.publication_id)
         case frames.OpenSubscription():

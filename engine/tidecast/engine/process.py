@@ -304,6 +304,8 @@ class Engine:
 
     def stop(self) -> None:
         """Clients are told, the node stops, the lock is released."""
+        if self.node is not None:
+            self.node.end()
         self._undo.close()
 
 

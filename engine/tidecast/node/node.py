@@ -57,7 +57,7 @@ from tidecast.node.consumers.service import DurableSubscriptions
 from tidecast.node.durable.maintenance import adopt
 from tidecast.node.durable.service import Durable
 from tidecast.node.inspect import NodeViews
-from tidecast.node.live import agent_tables, publication_close, sessions, topics
+from tidecast.node.live import agent_tables, continuation, publication_close, sessions, topics
 from tidecast.node.live.image_creation import RefusedImages, keep_place
 from tidecast.node.live.late_join import join_existing_images
 from tidecast.node.live.transports import Memory, TransportRuntime
@@ -69,6 +69,7 @@ from tidecast.node.shm_directory import (
     remove_directory,
 )
 from tidecast.node.state import Client, Image, Peer, Publication, Subscription
+from tidecast.protocol.dedup import Session
 from tidecast.queues.leases.store import LeaseStore
 
 CLIENTS_MAX = lay.DOORBELLS_MAX - lay.DOORBELL_FIRST_CLIENT
@@ -125,6 +126,8 @@ class Node(NodeViews):
         self.refused = RefusedImages(self)
         self.conductor = Conductor(self)
         self._next_tick = 0.0
+        self.waiting = continuation.Waiting()
+        """What was left with publishers when it stopped."""
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -174,6 +177,11 @@ class Node(NodeViews):
         if not self.inline:
             self.conductor.start()
 
+    def end(self) -> None:
+        """Clients are about to lose this engine: those that outlive it keep their publications."""
+        with self.lock:
+            continuation.leave_open(self)
+
     def stop(self) -> None:
         """Close what is open, let the senders announce it, stop agents, remove shared memory."""
         if not self.started:
@@ -184,7 +192,7 @@ class Node(NodeViews):
                 self.client_gone(client_id)
         deadline = time.monotonic() + STOP_DRAIN_S
         pause = threading.Event()
-        while self.pubs and time.monotonic() < deadline:
+        while not self._all_sent() and time.monotonic() < deadline:
             if self.inline:
                 self.work()
             elif not self.conductor.alive:
@@ -192,10 +200,20 @@ class Node(NodeViews):
             else:
                 pause.wait(0.005)
         self.conductor.stop()
+        with self.lock:
+            self.waiting = continuation.waiting(self)
+            for publication in [p for p in self.pubs.values() if not p.left]:
+                publication_close.tell_unsent(
+                    self, publication, publication_close.remove_from_sender(self, publication)
+                )
         self.consumers.stop()
         self.durable.stop()
         self.note(rec.LOW, rec.Code.STOPPED, 0)
         self._dispose()
+
+    def _all_sent(self) -> bool:
+        with self.lock:
+            return all(p.left and continuation.is_sent(self, p) for p in self.pubs.values())
 
     def _dispose(self) -> None:
         self.consumers.stop()
@@ -249,6 +267,7 @@ class Node(NodeViews):
         self._next_tick = now + TICK_S
         attempt = self.conductor.attempt
         for publication in list(self.pubs.values()):
+            continuation.release(publication, now)
             attempt(publication_close.close_ending, self, publication, now)
             attempt(sessions.look_after_publication, self, publication, now)
         for image in list(self.images_by_id.values()):
@@ -273,8 +292,11 @@ class Node(NodeViews):
 
     # --- clients ----------------------------------------------------------------------------------
 
-    def attach(self, name: str, *, of_engine: bool = False) -> int:
-        """A new client; its id. ``of_engine``: the engine itself, see `segment.REC_ENGINE`."""
+    def attach(self, name: str, *, of_engine: bool = False, outlives: bool = False) -> int:
+        """A new client; its id. ``of_engine``: the engine itself, see `segment.REC_ENGINE`.
+
+        ``outlives``: it looks for the next engine when this one ends.
+        """
         if os.getpid() != self._pid:
             raise ForkedProcess("this node belongs to the parent process: make one in the child")
         with self.lock:
@@ -283,7 +305,7 @@ class Node(NodeViews):
             line = next((n for n in lines if n not in taken), None)
             if line is None:
                 raise Conflict(f"an engine serves at most {CLIENTS_MAX} clients")
-            client = Client(next(self.ids), name, line, of_engine)
+            client = Client(next(self.ids), name, line, of_engine, outlives)
             self.clients[client.id] = client
             return client.id
 
@@ -301,7 +323,8 @@ class Node(NodeViews):
                 return
             self.consumers.client_gone(client_id)
             for publication_id in list(client.publications):
-                self.close_publication(client_id, publication_id)
+                if not self.pubs[publication_id].left:
+                    self.close_publication(client_id, publication_id)
             for subscription_id in list(client.subscriptions):
                 self.close_subscription(client_id, subscription_id)
             del self.clients[client_id]
@@ -364,15 +387,15 @@ class Node(NodeViews):
             check_ring_bytes("history_bytes", wanted, transport)
             slots = lay.slots_for(wanted, transport.packet_bytes)
             publication_id = next(self.ids)
-            session = self.random_id(31)
-            while any(p.session == session for p in self.pubs.values()):
-                session = self.random_id(31)
+            continued = continuation.accepted(self, client, config, options, slots)
+            session = self._new_session() if continued is None else continued.session
             producer = (
                 self.durable.begin(config, options, session) if config.mode == "durable" else None
             )
+            first = 0 if continued is None else continued.head
             try:
                 mapped = agent_tables.publication_ring(
-                    self, publication_id, config, session, slots, channel
+                    self, publication_id, config, session, slots, channel, first
                 )
             except BaseException:
                 if producer is not None:
@@ -382,6 +405,9 @@ class Node(NodeViews):
                 publication_id, client_id, config, session, mapped, runtime,
                 began_ns=self.clock_ns(),
             )  # fmt: skip
+            if continued is not None:
+                publication.began_ns -= int(continued.age_s * 1e9)
+                continuation.prepare(publication, continued)
             agent_tables.set_live(
                 mapped.array,
                 _or(options.rate_packets_per_s, config.rate_packets_per_s),
@@ -393,12 +419,10 @@ class Node(NodeViews):
             try:
                 if producer is not None:
                     self.durable.attach(publication, producer, client.doorbell)
-                self.durable.remote.announce(publication, channel)
-                for subscription in self.subs.values():
-                    if matches(subscription.pattern, config.name):
-                        self._read_local(publication, subscription, at_head=False)
+                if publication.begun:
+                    self._begin(publication)
             except BaseException:
-                self.forget_publication(publication)
+                self._undo_opening(publication, producer)
                 raise
             self.note(rec.LOW, rec.Code.PUBLICATION_ADDED, session, config.wire_id, slots)
             topics.tell_unheard(self, publication, transport)
@@ -410,17 +434,56 @@ class Node(NodeViews):
                 reliability=config.reliability,
                 flow=config.flow,
                 on_full=config.on_full,
+                continued=continued is not None,
                 **topics.session_of(producer, config.owner or self.name),
             )
 
-    def _read_local(
-        self, publication: Publication, subscription: Subscription, *, at_head: bool
-    ) -> None:
+    def _undo_opening(self, publication: Publication, producer: Session | None) -> None:
+        """A publication could not be opened: nobody may read its ring, which is unmapped."""
+        config = publication.topic
+        if publication.source >= 0:
+            topic = self.durable.topics[config.name]
+            self.durable.remove_source(publication.source, topic, lay.ACK_ENDED)
+        elif producer is not None:
+            self.durable.abort(config, producer)
+        self.forget_publication(publication)
+
+    def _new_session(self) -> int:
+        session = self.random_id(31)
+        while any(p.session == session for p in self.pubs.values()):
+            session = self.random_id(31)
+        return session
+
+    def _begin(self, publication: Publication) -> None:
+        """Let a publication be sent, and read by local subscriptions."""
+        self.durable.remote.announce(publication, publication.about().channel)
+        for subscription in self.subs.values():
+            if matches(subscription.pattern, publication.topic.name):
+                self._read_local(publication, subscription)
+
+    def begin_publication(self, client_id: int, publication_id: int) -> None:
+        """A continued publication's ring holds what the old one held. Raises NotFound, Conflict."""
+        with self.lock:
+            publication = self.pubs.get(publication_id)
+            if publication is None or publication.client != client_id:
+                raise NotFound(f"client {client_id} has no publication {publication_id}")
+            if publication.begun:
+                raise Conflict(f"publication {publication_id} has begun already")
+            publication.begun = True
+            continuation.hold(self, publication)
+            self._begin(publication)
+
+    def _read_local(self, publication: Publication, subscription: Subscription) -> None:
         """Let a local subscription read a local publication's own ring."""
         about = publication.about()
-        position, offset = agent_tables.local_start(
-            publication.mapped.array, about, subscription.options.start, at_head
-        )
+        kept = self.resume.pop((publication.session, subscription.id), None)
+        if kept is not None:
+            position, offset = continuation.resumed(about, kept), 0
+        else:
+            at_head = publication.began_ns <= subscription.created_ns
+            position, offset = agent_tables.local_start(
+                publication.mapped.array, about, subscription.options.start, at_head
+            )
         entry = add_consumer(
             publication.mapped.array,
             position=position,
@@ -431,6 +494,8 @@ class Node(NodeViews):
             tethered=_tethered(subscription, publication.topic),
         )
         publication.readers[subscription.id] = entry
+        if kept is not None:
+            continuation.rejoined(publication)
         self.tell(
             subscription.client,
             ev.ImageAvailable(
@@ -512,9 +577,9 @@ class Node(NodeViews):
                 for session, seq in options.resume.items():
                     keep_place(self, session, subscription.id, seq)
                 for publication in self.pubs.values():
-                    if matches(pattern, publication.topic.name) and not publication.closing:
-                        at_head = publication.began_ns <= created_ns
-                        self._read_local(publication, subscription, at_head=at_head)
+                    readable = publication.begun and not publication.closing
+                    if readable and matches(pattern, publication.topic.name):
+                        self._read_local(publication, subscription)
                 join_existing_images(self, subscription)
                 sessions.update_wanted(self)
             except BaseException:
@@ -535,7 +600,8 @@ class Node(NodeViews):
             if client_id in self.clients:
                 self.clients[client_id].subscriptions.discard(subscription_id)
             for publication in list(self.pubs.values()):
-                self._stop_reading(publication, subscription_id)
+                if not publication.left:  # who reads it keeps its entry
+                    self._stop_reading(publication, subscription_id)
             for image in list(self.images_by_id.values()):
                 self._stop_reading(image, subscription_id)
             sessions.update_wanted(self)

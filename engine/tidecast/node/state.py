@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tidecast.api.link import SubscriptionOptions
+from tidecast.api.link import Continued, SubscriptionOptions
 from tidecast.buffers.ring_file import RingInfo, describe
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import SharedMemoryError
@@ -27,6 +27,8 @@ class Client:
     name: str
     doorbell: int
     of_engine: bool = False
+    outlives: bool = False
+    """It runs in a process of its own, and looks for the next engine when this one ends."""
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=EVENTS_KEPT_MAX))
     publications: set[int] = field(default_factory=set)
     subscriptions: set[int] = field(default_factory=set)
@@ -53,6 +55,16 @@ class OwnRing:
 
 def _constant(mapped: MappedFile) -> bytes:
     return bytes(mapped.array[:HEAD_AT])
+
+
+@dataclass(slots=True)
+class Held:
+    """An entry that holds a continued publication's writer back; see `node.live.continuation`."""
+
+    entry: int
+    until_s: float
+    missing: int
+    """Subscriptions that have yet to come back."""
 
 
 @dataclass(slots=True)
@@ -87,6 +99,13 @@ class Publication(OwnRing):
     """When it was made."""
     leftover: bool = False
     """Of a dead engine: sent on until it is acked."""
+    continues: Continued | None = None
+    """A live session that began at an earlier engine."""
+    begun: bool = True
+    """Not yet: its client copies what the old ring held."""
+    left: bool = False
+    """The engine stops, and its client keeps it."""
+    held: Held | None = None
 
     def __post_init__(self) -> None:
         self.constant = _constant(self.mapped)
@@ -133,6 +152,8 @@ class Image(OwnRing):
     """When its publication was made."""
     silent_ns: int = 0
     """When it was heard last before its silence was reported; 0: it was not."""
+    superseded_ns: int = 0
+    """When its node was found to have restarted; 0: it was not, or the session continues there."""
 
     def __post_init__(self) -> None:
         self.constant = _constant(self.mapped)

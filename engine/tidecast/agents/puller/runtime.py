@@ -11,10 +11,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from tidecast.agents.asked import Asked
 from tidecast.agents.events import A_EVENTS, A_STOP
 from tidecast.agents.guard import Guard, OnFault
 from tidecast.agents.puller import entries
@@ -23,7 +25,7 @@ from tidecast.agents.puller import state as ps
 from tidecast.agents.puller.blocks import BlockMemory
 from tidecast.agents.puller.observer import Dead, Observer
 from tidecast.buffers.member_ring import MemberFile
-from tidecast.errors import Conflict, TidecastError
+from tidecast.errors import Conflict, TidecastError, Timeout
 from tidecast.layout import member as lay
 from tidecast.layout import segment as seg
 from tidecast.native.lines import lined_table
@@ -41,6 +43,7 @@ from tidecast.queues.mapper import hash_of
 from tidecast.queues.records import record_in, record_of
 from tidecast.queues.sources import Fetched, Source
 
+COMMAND_TIMEOUT_S = 30.0
 RETRY_NS = 1_000_000_000
 PENDING_NS, PATIENCE_NS_MAX = 200_000, 100_000_000
 """How long until it is looked whether a read is done, and whether a failed one is due again."""
@@ -540,23 +543,19 @@ class Puller(BlockMemory):
         thread.join(10.0)
 
     def call(self, fn: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """Run ``fn`` between two cycles and return its result; its exception is raised here."""
+        """Run ``fn`` between two cycles and return its result; its exception is raised here.
+
+        Raises Timeout when the puller does not answer; ``fn`` never runs then.
+        """
         if self._thread is None or threading.current_thread() is self._thread:
             return fn(*arguments, **named)
-        answer: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
-
-        def command() -> None:
-            try:
-                answer.put((fn(*arguments, **named), None))
-            except BaseException as problem:  # noqa: BLE001 - raised at the caller
-                answer.put((None, problem))
-
-        self._commands.put(command)
+        asked = Asked(partial(fn, *arguments, **named))
+        self._commands.put(asked)
         self._ask()
-        result, problem = answer.get(timeout=30.0)
-        if problem is not None:
-            raise problem
-        return result
+        if not asked.done.wait(COMMAND_TIMEOUT_S) and asked.give_up():
+            raise Timeout("the puller does not answer")
+        asked.done.wait()  # it runs already
+        return asked.outcome()
 
     def post(self, fn: Callable[[], None]) -> None:
         """Run ``fn`` between two cycles, some time soon."""

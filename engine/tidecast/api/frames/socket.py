@@ -76,6 +76,12 @@ class OpenPublication(Body, frozen=True, kw_only=True):
     options: PublicationOptions
 
 
+class BeginPublication(Body, frozen=True, kw_only=True):
+    """See `Link.begin_publication`."""
+
+    publication_id: int
+
+
 class ClosePublication(Body, frozen=True, kw_only=True):
     """See `Link.close_publication`."""
 
@@ -185,7 +191,8 @@ class GetFaults(Body, frozen=True, kw_only=True):
 
 
 AnyBody = (
-    Hello | OpenPublication | ClosePublication | OpenSubscription | CloseSubscription
+    Hello | OpenPublication | BeginPublication | ClosePublication | OpenSubscription
+    | CloseSubscription
     | ReleaseImage | EventsTaken | NodeIdOf | Stats | Overview | Topics | CreateTopic | EditTopic
     | DeleteTopic | SetFaults | GetFaults | OpenConsumer | CloseConsumer | DurableSubscription
 )  # fmt: skip
@@ -193,6 +200,7 @@ AnyBody = (
 RESULTS: dict[type[Body], Any] = {
     Hello: Welcome,
     OpenPublication: PublicationGrant,
+    BeginPublication: None,
     ClosePublication: None,
     OpenSubscription: SubscriptionGrant,
     CloseSubscription: None,

@@ -61,7 +61,10 @@ CONNECTED, RECONNECTING, DRAINING, CLOSED = "connected", "reconnecting", "draini
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """How a connection is. ``healthy``: connected, nothing dropped or lost, no engine fault."""
+    """How a connection is.
+
+    ``healthy``: connected, nothing dropped, unsent or lost, no engine fault.
+    """
 
     healthy: bool
     status: str
@@ -74,6 +77,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int
     gaps: int
     events_missed: int
+    unsent: int = 0
+    """Messages of live publishers that no engine sent: see `MessagesUnsent`."""
     engine_faults: int = 0
     """`EngineFault` events since this connection began."""
 
@@ -97,9 +102,12 @@ class ConnectionCore:
         self._events_missed = 0
         self._engine_faults = 0
         self._seen_word = self.bell.word - 1
-        self._dropped_before = 0
+        self._dropped_before = self._unsent_before = 0
         self._stop = threading.Event()
+        self._kick = threading.Event()
         self._keeper: threading.Thread | None = None
+        if hasattr(link, "on_lost"):
+            link.on_lost = self._kick.set
         if hasattr(link, "reconnect"):
             self._keeper = threading.Thread(target=self._keep, name="tidecast-keeper", daemon=True)
             self._keeper.start()
@@ -146,6 +154,11 @@ class ConnectionCore:
         self._events.clear()
 
     # --- events -----------------------------------------------------------------------------------
+
+    @property
+    def reconnecting(self) -> bool:
+        """The engine is lost, and the next one not found yet."""
+        return self.status == RECONNECTING
 
     @property
     def rung(self) -> bool:
@@ -199,8 +212,7 @@ class ConnectionCore:
             for publisher in self._publishers:
                 if publisher.session == event.session:
                     publisher.end(error_of(Failure(code=event.code, message=event.reason)))
-                    with contextlib.suppress(TidecastError):  # the engine counts what came too late
-                        self.link.close_publication(publisher.publication_id)
+                    self._give_back(publisher.publication_id)
         elif isinstance(event, ConsumerRejoined):
             for consumer in self._consumers:
                 if consumer.consumer_id == event.consumer_id:
@@ -218,6 +230,21 @@ class ConnectionCore:
                 publisher.forget_nodes()
         self.emit(event)
 
+    def _give_back(self, publication_id: int) -> None:
+        """Release a publication that the engine ended; the engine counts what came too late.
+
+        It may take a link seconds, and `pump` runs on event loops.
+        """
+
+        def close() -> None:
+            with contextlib.suppress(TidecastError):
+                self.link.close_publication(publication_id)
+
+        if self.link.inline:
+            close()
+        else:
+            threading.Thread(target=close, name="tidecast-closer", daemon=True).start()
+
     # --- publishers and subscriptions -------------------------------------------------------------
 
     def add_publisher(self, publisher: PublisherCore) -> None:
@@ -231,6 +258,7 @@ class ConnectionCore:
             if publisher in self._publishers:
                 self._publishers.remove(publisher)
             self._dropped_before += publisher.stats().dropped
+            self._unsent_before += publisher.stats().unsent
             dropped = publisher.take_dropped()
             if dropped is not None:
                 self.emit(dropped)
@@ -304,8 +332,15 @@ class ConnectionCore:
             consumer.fail(problem)
 
     def _keep(self) -> None:
-        """The keeper: looks for events now and then, and restores what a dead engine took along."""
-        while not self._stop.wait(_KEEPER_PERIOD_S):
+        """The keeper: looks for events now and then, and restores what a dead engine took along.
+
+        At once when the engine is lost: publishers stop to write for it.
+        """
+        while True:
+            self._kick.wait(_KEEPER_PERIOD_S)
+            self._kick.clear()
+            if self._stop.is_set():
+                return
             try:
                 self.pump()
                 if self.status == RECONNECTING:
@@ -392,14 +427,20 @@ class ConnectionCore:
         publishers = [each.stats() for each in list(self._publishers)]
         subscriptions = list(self._subscriptions.values())
         dropped = self._dropped_before + sum(each.dropped for each in publishers)
+        connected = getattr(self.link, "connected", True)
+        status = self.status
+        if status == CONNECTED and not connected and self._keeper is not None:
+            status = RECONNECTING  # its event is on the way
+        unsent = self._unsent_before + sum(each.unsent for each in publishers)
         gaps = sum(each.stats().get("gaps", 0) for each in subscriptions)
         return Health(
-            healthy=self.status == CONNECTED
-            and getattr(self.link, "connected", True)
+            healthy=status == CONNECTED
+            and connected
             and dropped == 0
             and gaps == 0
+            and unsent == 0
             and self._engine_faults == 0,
-            status=self.status,
+            status=status,
             node=self.link.node_name,
             publishers=len(publishers),
             subscriptions=len(subscriptions),
@@ -408,6 +449,7 @@ class ConnectionCore:
             collected=sum(each.collected for each in publishers),
             dropped=dropped,
             gaps=gaps,
+            unsent=unsent,
             events_missed=self._events_missed,
             engine_faults=self._engine_faults,
         )
@@ -433,6 +475,7 @@ class ConnectionCore:
             consumers = list(self._consumers)
         _open.discard(self)
         self._stop.set()
+        self._kick.set()
         self.flusher.stop()
         for consumer in consumers:
             consumer.settle()

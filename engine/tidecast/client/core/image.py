@@ -158,6 +158,12 @@ class Image:
         """Gone, and all that was left is read."""
         return self.gone is not None and not ports.ready(self.port)
 
+    @property
+    def may_grow(self) -> bool:
+        """Its writer is a publisher of this node that has not closed it."""
+        own = self.port[rd.R_KIND] == lay.KIND_PUBLICATION
+        return bool(own and not ports.is_drained(self.port))
+
     def behind(self) -> int:
         """Packets that are in the ring and not read yet."""
         if not ports.ready(self.port):

@@ -43,6 +43,9 @@ class PublisherStats(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     collected: int
     dropped: int
+    unsent: int
+    """Lost with an engine that did not send them, when no engine could continue: see
+    `MessagesUnsent`."""
     full: int
     packets: int
     unsent_packets: int

@@ -16,12 +16,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 import numpy as np
 
 from tidecast import codecs
-from tidecast.api.link import PublicationOptions
+from tidecast.api.link import Continued, PublicationGrant, PublicationOptions
 from tidecast.buffers import writer as wr
-from tidecast.buffers.ring_file import describe
+from tidecast.buffers.ring_file import copy_packets, describe, messages_between, tethered_readers
 from tidecast.client.core import metadata, producer
 from tidecast.client.core.errors import rate_limited, ring_full, too_large, too_much_meta
 from tidecast.client.core.metadata import Headers
@@ -49,7 +50,7 @@ from tidecast.errors import (
     TidecastError,
     Timeout,
 )
-from tidecast.events import MessagesDropped
+from tidecast.events import MessagesDropped, MessagesUnsent
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.native.mapped import MappedFile
@@ -103,13 +104,17 @@ class PublisherCore:
         self._collected_bytes_max = -1
         self._calls = self._last_call_ns = self._last_tick_messages = 0
         self._dropped = self._dropped_told = 0
-        self._earlier_messages = self._earlier_bytes = 0
+        self._earlier_messages = self._earlier_bytes = self._unsent = 0
+        self._opened_s = time.monotonic()
         self._refusal: TidecastError | None = None
         self._lost = self._closing = False
         self._nodes: dict[str | int, int] = {}
         self._moves = producer.Moves()
+        self._moving_to = 0
+        """Sequence of the last message that waits to be moved, or was moved, to the newest ring."""
         self.producer_session: producer.Session | None = None
         """Sequences and acks; None: the topic is live."""
+        self._ring = np.empty(0, dtype=np.uint8)
         self._attach(options)
         self._await_session()
         if self._plain and not self._collects and type(self).__module__.startswith("tidecast."):
@@ -118,13 +123,16 @@ class PublisherCore:
 
     # --- opening, losing, reopening ---------------------------------------------------------------
 
-    def _attach(self, options: PublicationOptions) -> None:
+    def _attach(self, options: PublicationOptions) -> PublicationGrant:
         grant = self._connection.link.open_publication(self.topic, options)
         mapped = MappedFile.open(Path(grant.ring_path))
         ring = mapped.array
         about = describe(ring)
-        self._mapped, self._ring, self._bells = mapped, ring, self._connection.link.bells
-        self._take_port(ports.writer_port(ring, self._bells))
+        bells = self._connection.link.bells
+        if grant.continued:
+            copy_packets(self._ring, ring)
+        self._take_port(ports.writer_port(ring, bells))
+        self._mapped, self._ring, self._bells = mapped, ring, bells
         self._slots, self._has_network = about.slots, about.has_network
         self.session, self.publication_id = grant.session, grant.publication_id
         if grant.durable:
@@ -137,12 +145,15 @@ class PublisherCore:
         self._meta_max = per_packet - 8
         self.payload_bytes_max = min(about.slots // 2 * per_packet - 8, wire.MESSAGE_BYTES_MAX)
         """Longest payload without optional fields: half the history."""
-        self.packet_room_bytes = per_packet
+        self.packet_room_bytes: int = per_packet
         """Longest payload that is not fragmented."""
         self._small_max = min(SMALL_BYTES_MAX, per_packet)
         linger_us = self.options.linger_us
         linger_ns = int(ports.word_of(ring, lay.LINGER_AT))
         self.flush_after_s = flush_after_s(linger_us * 1000 if linger_us else linger_ns)
+        if grant.continued:
+            self._connection.link.begin_publication(grant.publication_id)
+        return grant
 
     def _await_session(self) -> None:
         if self.producer_session is None:
@@ -155,7 +166,8 @@ class PublisherCore:
             raise
 
     def _take_port(self, port: ports.Port) -> None:
-        self._port, self._port_at[0] = port, address(port)
+        self._port_at[0] = address(port)  # first: the old port lives until nobody finds it here
+        self._port = port
 
     def lose(self) -> None:
         """The engine is gone. What was not handed over waits for the next one."""
@@ -170,7 +182,7 @@ class PublisherCore:
                 return
             before = self._port
             if self.producer_session is None:
-                self._attach(self.options)
+                self._continue()
             else:
                 self._go_on(self.producer_session)
             self._earlier_messages += int(before[wr.W_MESSAGES])
@@ -181,8 +193,56 @@ class PublisherCore:
         if self.buffering:
             self._connection.flusher.add(self)
 
+    def _continue(self) -> None:
+        """Open a live publication at the next engine: its session, with all that its ring holds.
+
+        Where that engine cannot continue it, what was not sent is lost, and reported.
+        """
+        mapped, ring = self._mapped, self._ring
+        ports.finish(self._port)  # who reads it here reads it to its end, then the next one
+        unsent, incarnation = self._unsent_in_ring(), describe(ring).incarnation
+        grant = self._attach(self._continuing())
+        if not grant.continued and self._connection.link.incarnation != incarnation:
+            self._tell_unsent(unsent)
+        mapped.close()
+
+    def _continuing(self) -> PublicationOptions:
+        about, ring = describe(self._ring), self._ring
+        low = max(about.first, about.head - about.slots)
+        sent = about.head  # without a network its readers have it
+        if about.has_network:
+            sent = min(max(int(ports.word_of(ring, lay.SENT_AT)), low), about.head)
+        return msgspec.structs.replace(
+            self.options,
+            continues=Continued(
+                session=about.session, incarnation=about.incarnation, topic=about.topic,
+                slots=about.slots, slot_bytes=about.slot_bytes, first=about.first,
+                head=about.head, sent=sent, readers=tethered_readers(ring),
+                age_s=time.monotonic() - self._opened_s,
+            ),
+        )  # fmt: skip
+
+    def _unsent_in_ring(self) -> MessagesUnsent | None:
+        """What a live publication's ring holds that was not sent to other nodes."""
+        if not self._has_network or not self._ring.size:
+            return None
+        about = describe(self._ring)
+        sent = int(ports.word_of(self._ring, lay.SENT_AT))
+        held = messages_between(self._ring, about, sent, about.head)
+        return MessagesUnsent(
+            at_ns=time.time_ns(), topic=self.topic, session=self.session, messages=held.messages,
+            bytes=held.bytes,
+        )  # fmt: skip
+
+    def _tell_unsent(self, unsent: MessagesUnsent | None) -> None:
+        if unsent is not None and unsent.messages:
+            self._unsent += unsent.messages
+            self._connection.emit(unsent)
+            self._connection.bell.ring()
+
     def _go_on(self, session: producer.Session) -> None:
         """Open the producer's next session; what is not durable moves into its ring."""
+        self._moving_to = self.position
         move = producer.Move(self._mapped, self._ring)
         self._attach(producer.continued(self.options, session, move.durable))
         self._moves.begin(move)
@@ -467,8 +527,8 @@ class PublisherCore:
         """Sequence of the last message that was handed over; of a durable topic, else a count."""
         session = self.producer_session
         if session is None:
-            return producer.messages_in(self._port)
-        return session.first_seq - 1 + producer.messages_in(self._port)
+            return self._earlier_messages + producer.messages_in(self._port)
+        return max(session.first_seq - 1 + producer.messages_in(self._port), self._moving_to)
 
     @property
     def durable_position(self) -> int:
@@ -481,12 +541,15 @@ class PublisherCore:
     def receipt(self) -> producer.Receipt:
         """For the messages published so far: await it, or `Receipt.wait`. Never waits itself.
 
-        Raises ConfigError on a live topic, BackPressure when what was collected finds no room.
+        Also while the engine is lost, or the ring is full: what waits for room keeps its order.
+        Raises ConfigError on a live topic, Closed, Fenced.
         """
         producer.check_ack(self, "durable")
-        if not self.attempt_hand_over(seal=False):
-            raise self.full_error()
-        return producer.Receipt(self, self.position)
+        with self._lock:
+            self._hand_over()
+            run = self._run
+            waiting = len(self._collected) + (0 if run is None else run.n - run.done)
+            return producer.Receipt(self, self.position + waiting)
 
     def is_durable(self, seq: int) -> bool:
         """Is everything up to ``seq`` durable? Raises Fenced, Closed, StorageError when never."""
@@ -538,6 +601,7 @@ class PublisherCore:
             bytes=int(port[wr.W_BYTES]) + self._earlier_bytes,
             collected=waiting,
             dropped=self._dropped,
+            unsent=self._unsent,
             full=int(port[wr.W_FULL]),
             packets=head,
             unsent_packets=max(0, head - sent) if self._has_network else 0,
@@ -583,6 +647,9 @@ class PublisherCore:
             if not self._lost:
                 self._hand_over()
                 ports.finish(self._port)
+            elif self.producer_session is None:
+                ports.finish(self._port)
+                self._tell_unsent(self._unsent_in_ring())
             left = self._take_collected()
             self._refusal = Closed(f"publisher of {self.topic}: it is closed")
             if self.producer_session is not None:

@@ -40,6 +40,8 @@ ITERATE_MESSAGES = 512
 """Messages taken at a time by who iterates over messages."""
 _FEW_MESSAGES, _KEEP_BACK_SPINS = 64, 25
 _ENGINE_LOST = -1
+_MAY_COME_BACK = ("timeout", "restarted")
+"""Why a session ends that its publisher, or its engine, may continue."""
 News = ImageAvailable | ImageGone | SubscriptionEnded
 _PLACES_MAX = 1024
 """Sessions that may come back, of which is known how far they were read."""
@@ -163,6 +165,7 @@ class SubscriptionCore:
     def lose(self, reason: str) -> None:
         """The engine is gone: what is left in the rings can be read, no more comes."""
         self._lost_s = time.monotonic()
+        self._settle()  # rings that nobody has looked at yet: the next engine removes their files
         for image in list(self._images):
             self._incoming.append(
                 ImageGone(
@@ -270,7 +273,12 @@ class SubscriptionCore:
         """Drop rings that are gone and read to their end. True: some were."""
         if self._targets is not None:
             return False
-        found = [each for each in self._leaving if each.after is None and each.finished()]
+        grows = self._connection.reconnecting
+        found = [
+            each
+            for each in self._leaving
+            if each.after is None and each.finished() and not (grows and each.may_grow)
+        ]
         for image in found:
             self._drop(image)
         return bool(found)
@@ -443,7 +451,7 @@ class SubscriptionCore:
         self._ports = None
         if self._held is image:
             self._held = None
-        comes_back = image.gone == "timeout" or image.subscription_id == _ENGINE_LOST
+        comes_back = image.gone in _MAY_COME_BACK or image.subscription_id == _ENGINE_LOST
         place = image.place() if comes_back else None
         for later in self._images:
             if later.after is image:

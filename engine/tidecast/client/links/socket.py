@@ -68,6 +68,10 @@ class SocketLink(Session):
         granted: PublicationGrant = self.ask(frames.OpenPublication(topic=topic, options=options))
         return granted
 
+    def begin_publication(self, publication_id: int) -> None:
+        """A continued publication's ring holds what the old one held."""
+        self.ask(frames.BeginPublication(publication_id=publication_id))
+
     def close_publication(self, publication_id: int) -> None:
         """Give the publication up; the node sends what is left, then removes it."""
         self.ask(frames.ClosePublication(publication_id=publication_id))

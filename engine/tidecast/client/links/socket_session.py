@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import socket
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
@@ -91,6 +93,15 @@ class _Wire:
                 self.sock.sendall(data)
         except OSError as problem:
             raise ConnectionLost(f"the engine is gone: {problem.strerror or problem}") from None
+
+    def hung_up(self) -> bool:
+        """The engine has closed its end; the reader thread may not have noticed yet."""
+        try:
+            poll = select.poll()
+            poll.register(self.sock, select.POLLRDHUP)
+            return bool(poll.poll(0))
+        except (OSError, ValueError):  # closed here
+            return True
 
     def abandon(self) -> None:
         """Tell the engine that nobody is here any more; the reader thread ends by itself."""
@@ -241,6 +252,10 @@ class Session:
         self._closed = False
         self._events: deque[Event] = deque()
         self._owed = False
+        self._counting = threading.Lock()
+        """Held by whoever decides whether the engine may push more."""
+        self.on_lost: Callable[[], None] = lambda: None
+        """Called, from any thread, when the engine is gone."""
         self._reconnecting = threading.Lock()
         self._wire, self.welcome = self._connect()
         _sessions.add(self)
@@ -250,6 +265,12 @@ class Session:
         weakref.finalize(self, wire.abandon)
         try:
             welcome = wire.ask(self._hello, CONNECT_TIMEOUT_S)
+        except ConnectionLost as problem:
+            wire.close()
+            raise EngineNotRunning(
+                f"the engine on {self.data_dir} ended while this client connected ({problem}): "
+                f"start one with `tidecast up --data-dir {self.data_dir}`"
+            ) from None
         except BaseException:
             wire.close()
             raise
@@ -258,8 +279,8 @@ class Session:
 
     @property
     def connected(self) -> bool:
-        """The engine was there a moment ago."""
-        return not self._closed and self._wire.lost is None
+        """The engine is there: it holds its end of the socket."""
+        return not self._closed and self._wire.lost is None and not self._wire.hung_up()
 
     def ask(self, body: Body, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
         """One question. Raises what the engine raised, ConnectionLost, Timeout, Closed."""
@@ -272,8 +293,11 @@ class Session:
         with contextlib.suppress(IndexError):
             while True:
                 taken.append(self._events.popleft())
-        if taken and self._owed and not self._closed:
-            self._owed = False
+        with self._counting:
+            owed = self._owed and not self._closed and len(self._events) < EVENTS_HELD_MAX
+            if owed:
+                self._owed = False
+        if owed:
             with contextlib.suppress(ConnectionLost):
                 self._wire.post(frames.EventsTaken())
         return taken
@@ -309,8 +333,9 @@ class Session:
     def _pushed(self, wire: _Wire, events: list[Event]) -> None:
         """Events came, maybe right behind the welcome: ``wire`` need not be ours yet."""
         self._events.extend(events)
-        self._owed = len(self._events) >= EVENTS_HELD_MAX
-        if not self._owed:
+        with self._counting:
+            owed = self._owed = len(self._events) >= EVENTS_HELD_MAX
+        if not owed:
             with contextlib.suppress(ConnectionLost):
                 wire.post(frames.EventsTaken())
         self._ring()
@@ -319,6 +344,7 @@ class Session:
         if wire is getattr(self, "_wire", None) and not self._closed:
             self._events.append(EngineLost(reason=reason))
             self._ring()
+            self.on_lost()
 
     def _reconnected(self) -> None:
         """Hook: the welcome is new."""

@@ -49,6 +49,7 @@ from tidecast.errors import (
     ConnectionLost,
     Fenced,
     ForkedProcess,
+    NotFound,
     TidecastError,
     Timeout,
 )
@@ -501,6 +502,10 @@ class RemoteLink:
                 "reached, or the topic is full"
             )
         self._ask(lambda number: rf.ClosePublication(id=number, number=publication_id), None)
+
+    def begin_publication(self, publication_id: int) -> None:
+        """See `Link`. A link sends what it holds itself: nothing is granted to be continued."""
+        raise NotFound(f"publication {publication_id} continues no session")
 
     def open_subscription(self, pattern: str, options: SubscriptionOptions) -> SubscriptionGrant:
         """See `Link`."""

@@ -26,7 +26,7 @@ from tidecast.client.kernels import ports
 from tidecast.client.kernels import remote as rk
 from tidecast.client.remote import frames as rf
 from tidecast.client.remote.frames import Block
-from tidecast.events import Event, Gap, ImageAvailable, ProducerFenced
+from tidecast.events import Event, Gap, ImageAvailable, ProducerFenced, PublicationEnded
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.native.mapped import Bytes, MappedFile
@@ -283,7 +283,7 @@ class Outgoing:
 
 def ours(event: Event, all_of_them: list[Outgoing]) -> Event:
     """An event with the session that a publisher here was opened with."""
-    if isinstance(event, ProducerFenced):
+    if isinstance(event, (ProducerFenced, PublicationEnded)):
         for out in all_of_them:
             if out.node_session == event.session:
                 return msgspec.structs.replace(event, session=out.session)

@@ -102,8 +102,9 @@ def _setup_packet(node: Node, publication: Publication, channel: int) -> bytes:
 
 
 def publication_ring(
-    node: Node, publication_id: int, config: TopicConfig, session: int, slots: int, channel: int
-) -> MappedFile:
+    node: Node, publication_id: int, config: TopicConfig, session: int, slots: int, channel: int,
+    first: int = 0,
+) -> MappedFile:  # fmt: skip
     """The ring of a new publication. Raises SharedMemoryError; StorageError: no room to spool."""
     transport = node.topology.transport(config.transport)
     path = node.directory / f"pub-{publication_id}"
@@ -124,6 +125,7 @@ def publication_ring(
             reliability=lay.RELIABILITY_NAMES.index(config.reliability),
             has_network=transport.name in node.runtimes,
             incarnation=node.incarnation,
+            first=first,
             node_name=node.name,
             topic_name=config.name,
         )
@@ -171,6 +173,44 @@ def _remote_fields(publication: Publication, setup: bytes) -> dict[str, int]:
     }  # fmt: skip
 
 
+def _record_of(
+    node: Node, publication: Publication, channel: int, resent: np.ndarray, sent: int
+) -> dict[str, Any]:
+    """Fields of a publication's record at its sender."""
+    ring, now = publication.mapped.array, node.clock_ns()
+    about = describe(ring)
+    return {
+        "ring_address": address(ring),
+        "ring_bytes": ring.size,
+        "resent_address": address(resent),
+        "slots": about.slots,
+        "slot_bytes": about.slot_bytes,
+        "slots_at": lay.slots_at(about.slots),
+        "session": publication.session,
+        "topic": about.topic,
+        "channel": channel,
+        "flow": about.flow,
+        "reliability": about.reliability,
+        "row": publication.row,
+        "sent": sent,
+        "open_seq": -1,
+        "limit": NO_LIMIT,
+        "lowest": NO_LIMIT,
+        "opened": NO_LIMIT,
+        "tokens_ns": now,
+        "created_ns": now if publication.continues is None else publication.began_ns,
+        "hold_until_ns": now + JOIN_HOLD_NS,
+        "setup_ns": now,
+        "data_ns": now,
+        "beat_ns": now,
+        "beat_interval_ns": PROBE_NS_MAX,
+        "check_ns": now + CHECK_INTERVAL_NS,
+        "receiver_timeout_ns": int(publication.topic.receiver_timeout_s * 1e9),
+        "heartbeat_ns": int(node.topology.node.heartbeat_ms * 1e6),
+        "close_linger_ns": int(publication.topic.close_linger_s * 1e9),
+    }
+
+
 def add_publication(
     node: Node, publication: Publication, channel: int, sent: int | None = None
 ) -> None:
@@ -179,14 +219,17 @@ def add_publication(
     assert runtime is not None
     ring = publication.mapped.array
     about = describe(ring)
-    sent = about.head if sent is None else sent
+    if sent is None:
+        sent = about.head if publication.continues is None else publication.continues.sent
     pack_into("<q", ring, lay.SENDER_BELL_AT, runtime.sender_bell)
     resent = publication.resent = np.zeros(about.slots, dtype=np.int64)
-    publication.row = node.counters.allocate(
+    row = node.counters.allocate(
         cl.ROW_PUBLICATION, publication.topic.name, wire.CHANNEL_NAMES[channel],
         session=publication.session, peer=node.id, channel=channel,
     )  # fmt: skip
+    publication.row = row
     setup = _setup_packet(node, publication, channel)
+    fields = _record_of(node, publication, channel, resent, sent)
 
     def add() -> None:
         S = runtime.tx_state
@@ -194,41 +237,9 @@ def add_publication(
         if free.size == 0:
             raise SharedMemoryError(f"a transport carries at most {S.pubs.size} publications")
         p = int(free[0])
-        now = node.clock_ns()
         record = S.pubs[p]
         S.pubs[p] = np.zeros((), dtype=pu.PUBLICATION)
-        values: dict[str, Any] = {
-            "ring_address": address(ring),
-            "ring_bytes": ring.size,
-            "resent_address": address(resent),
-            "slots": about.slots,
-            "slot_bytes": about.slot_bytes,
-            "slots_at": lay.slots_at(about.slots),
-            "session": publication.session,
-            "topic": about.topic,
-            "channel": channel,
-            "flow": about.flow,
-            "reliability": about.reliability,
-            "row": publication.row,
-            "sent": sent,
-            **_remote_fields(publication, setup),
-            "open_seq": -1,
-            "limit": NO_LIMIT,
-            "lowest": NO_LIMIT,
-            "opened": NO_LIMIT,
-            "tokens_ns": now,
-            "created_ns": now,
-            "hold_until_ns": now + JOIN_HOLD_NS,
-            "setup_ns": now,
-            "data_ns": now,
-            "beat_ns": now,
-            "beat_interval_ns": PROBE_NS_MAX,
-            "check_ns": now + CHECK_INTERVAL_NS,
-            "index": p,
-            "receiver_timeout_ns": int(publication.topic.receiver_timeout_s * 1e9),
-            "heartbeat_ns": int(node.topology.node.heartbeat_ms * 1e6),
-            "close_linger_ns": int(publication.topic.close_linger_s * 1e9),
-        }
+        values = fields | {"index": p} | _remote_fields(publication, setup)
         for field, value in values.items():
             record[field] = value
         S.receivers[p]["id"] = 0
@@ -241,7 +252,12 @@ def add_publication(
         publication.slot = p
         insert(S.sessions, publication.session, p)
 
-    runtime.on_sender(add)
+    try:
+        runtime.on_sender(add)
+    except BaseException:
+        node.counters.free(row)
+        publication.row = -1
+        raise
 
 
 def _rebuild_sender(runtime: TransportRuntime) -> None:
@@ -433,6 +449,7 @@ def _local_readers(ring: Bytes) -> list[dict[str, int]]:
          "position": int(e[lay.CONSUMER_POSITION_AT // 8]),
          "state": int(e[0]), "tethered": int(e[lay.CONSUMER_TETHERED_AT // 8])}
         for _, e in consumers(ring)
+        if e[lay.CONSUMER_SUBSCRIPTION_AT // 8] >= 0
     ]  # fmt: skip
 
 

@@ -11,12 +11,12 @@ once those of this node that it reads are closed, so that it has all that was pu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tidecast import events as ev
+from tidecast.buffers.ring_file import messages_between
 from tidecast.buffers.writer import close_abandoned
 from tidecast.errors import Closed, ConnectionLost
-from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import NodeCounter
@@ -28,14 +28,6 @@ if TYPE_CHECKING:
     from tidecast.node.state import Publication, Subscription
 
 ENDING_PATIENCE_S = 2.0
-
-
-class Unsent(NamedTuple):
-    """What was in a ring."""
-
-    packets: int
-    messages: int
-    bytes: int
 
 
 def end_publication(node: Node, publication: Publication, reason: ev.PublicationEnded) -> None:
@@ -59,7 +51,7 @@ def close_publication(node: Node, publication: Publication) -> None:
         node.tell_gone(subscription_id, publication.id, topic, node.name, session, "closed")
     for subscription in node.ending_subs.values():
         tell_ended(node, subscription)
-    if publication.runtime is None:
+    if publication.runtime is None or not publication.begun:
         publication.drained = True
     node.look_after(publication)
 
@@ -108,7 +100,7 @@ def tell_unsent(node: Node, publication: Publication, sent: int) -> None:
             unpack_from("<q", ring, lay.END_SEQ_AT),
         )
         sent = end[0] if closed[0] else head
-    found = messages_between(publication, sent, head)
+    found = messages_between(ring, publication.about(), sent, head)
     if found.messages == 0:
         return
     row = node.counters.values[node.node_row]
@@ -125,32 +117,12 @@ def tell_unsent(node: Node, publication: Publication, sent: int) -> None:
     )  # fmt: skip
 
 
-def messages_between(publication: Publication, first: int, end: int) -> Unsent:
-    """Messages that end in packets [first, end) of a ring, whatever its writer made of it."""
-    ring, about = publication.mapped.array, publication.about()
-    first = max(first, end - about.slots, 0)
-    packets = messages = size = 0
-    for seq in range(first, end):
-        (word,) = unpack_from("<q", ring, lay.HEADER_BYTES + (seq & (about.slots - 1)) * 8)
-        if (word >> lay.SEQ_SHIFT) & lay.SEQ_MASK != seq & lay.SEQ_MASK:
-            continue
-        at = lay.slots_at(about.slots) + (seq & (about.slots - 1)) * about.slot_bytes
-        stop = at + min(word & lay.CONTROL_LENGTH_MASK, about.slot_bytes)
-        at += wire.PACKET_HEADER_BYTES
-        packets += at < stop
-        while at + wire.MESSAGE_HEADER_BYTES <= stop:
-            (head,) = unpack_from("<I", ring, at)
-            at += wire.MESSAGE_HEADER_BYTES + (head & wire.MESSAGE_LENGTH_MAX)
-            messages += bool(head >> 24 & wire.END)
-            size += head & wire.MESSAGE_LENGTH_MAX
-    return Unsent(packets, messages, size)
-
-
 def remove_from_sender(node: Node, publication: Publication) -> int:
     """Take a publication off its sender; the packet that it would have sent next, or -1."""
     runtime, p = publication.runtime, publication.slot
     if runtime is None or p < 0:
-        return -1
+        given = publication.continues
+        return -1 if runtime is None or given is None else given.sent
     agent_tables.remove_publication(node, publication)
     return int(runtime.tx_state.pubs[p]["sent"])
 

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from tidecast.node.node import Node
 
 GONE_PATIENCE_S = 30.0
+RESTART_GRACE_NS = 5_000_000_000
+"""A publisher continues at its node's next engine within this time, or its images end."""
 GONE_REASONS = ("", "closed", "timeout", "restarted", "failed")
 """Why an image was removed, as the recorder counts: nobody reads it, its publisher ..., or our
 receiver failed."""
@@ -226,9 +228,10 @@ def _accept_peer(node: Node, setup: Setup) -> bool:
             node.tell_all(ev.NodeConflict(node_id=setup.source, names=(known.name, setup.node)))
         for image in list(node.images_by_id.values()):
             if image.node_id == setup.source and image.incarnation < setup.incarnation:
-                if image.mode != "durable":  # what its ring still holds may come again
-                    _special(node, image.runtime)[image.session] = im.SESSION_ENDED
-                image_gone(node, image, "restarted")
+                if image.mode == "durable":
+                    image_gone(node, image, "restarted")
+                elif not image.superseded_ns:  # its publisher may continue it
+                    image.superseded_ns = node.clock_ns()
     node.peers[setup.source] = Peer(setup.source, setup.node, setup.incarnation, now)
     note_name(node.names, setup.source, setup.node)
     node.name_seen(setup.node)
@@ -497,7 +500,7 @@ def image_gone(node: Node, image: Image, reason: str) -> None:
         return
     image.gone, image.gone_s = reason, node.clock_ns() / 1e9
     _close(node, image, whole=reason != "failed" and image.mode != "durable")
-    if reason in ("timeout", "failed"):
+    if reason in ("timeout", "restarted", "failed"):
         keep_places(node, image)
     for subscription_id in image.readers:
         node.tell_gone(
@@ -506,6 +509,21 @@ def image_gone(node: Node, image: Image, reason: str) -> None:
     if reason != "closed":
         agent_tables.remove_image(node, image)
         _rebuild(node, image.runtime)
+
+
+def _look_after_superseded(node: Node, image: Image) -> None:
+    """Its node has a new incarnation: its publisher continues the session there, or it ends."""
+    record = image.runtime.rx_state.images[image.slot]
+    if int(record["heard_ns"]) > image.superseded_ns:
+        incarnation = node.peers[image.node_id].incarnation
+
+        def put() -> None:
+            record["incarnation"] = incarnation
+
+        image.runtime.on_receiver(put)
+        image.incarnation, image.superseded_ns = incarnation, 0
+    elif node.clock_ns() - image.superseded_ns > RESTART_GRACE_NS:
+        image_gone(node, image, "restarted")
 
 
 def forget_session(node: Node, runtime: TransportRuntime, session: int) -> None:
@@ -518,6 +536,8 @@ def look_after_image(node: Node, image: Image, now_s: float) -> None:
     """Remove an image that nobody reads, or that was gone long ago; evict stuck readers."""
     if image.mode == "durable":
         return  # `durable_remote` does
+    if image.superseded_ns and not image.gone:
+        _look_after_superseded(node, image)
     if image.readers and not (image.gone and now_s - image.gone_s > GONE_PATIENCE_S):
         if not image.gone and image.topic.flow == "min":
             _evict_stuck(node, image, now_s, image.topic.receiver_timeout_s)
@@ -526,7 +546,7 @@ def look_after_image(node: Node, image: Image, now_s: float) -> None:
         return  # its END is still being repeated: answer that we have left
     special = _special(node, image.runtime)
     special[image.session] = im.SESSION_ENDED if image.gone == "closed" else im.SESSION_IGNORED
-    if image.gone in ("timeout", "failed"):
+    if image.gone in ("timeout", "restarted", "failed"):
         special.pop(image.session, None)
     # Tell the publisher that we stop receiving, so that it does not wait for us.
     agent_tables.remove_image(node, image, leave=not image.gone)

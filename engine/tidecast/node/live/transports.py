@@ -14,10 +14,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from tidecast.agents.asked import Asked
 from tidecast.agents.events import A_EVENTS, A_STOP, E_RECEIVER_NAME, EVENTS_MAX
 from tidecast.agents.guard import Guard, OnFault
 from tidecast.agents.live import images as im
@@ -117,31 +118,24 @@ class AgentThread:
             self._commands.popleft()()
 
     def call(self, command: Callable[[], T]) -> T:
-        """Run ``command`` in the agent's thread and return what it returns."""
+        """Run ``command`` in the agent's thread and return what it returns.
+
+        Raises Timeout when the agent does not answer; the command never runs then.
+        """
         if threading.current_thread() is self.thread:
             return command()
-        done = threading.Event()
-        outcome: list[Any] = [None, None]
-
-        def wrapped() -> None:
-            try:
-                outcome[0] = command()
-            except BaseException as problem:  # noqa: BLE001  (raised again in the caller)
-                outcome[1] = problem
-            done.set()
-
-        self._commands.append(wrapped)
+        asked = Asked(command)
+        self._commands.append(asked)
         deadline = time.monotonic() + COMMAND_TIMEOUT_S
-        while not done.is_set():
+        while not asked.done.is_set():
             self._attention[A_STOP] = 1
             self._wake()
-            if done.wait(0.005):
+            if asked.done.wait(0.005):
                 break
-            if not self.thread.is_alive() or time.monotonic() > deadline:
+            dead = not self.thread.is_alive()
+            if (dead or time.monotonic() > deadline) and (asked.give_up() or dead):
                 raise Timeout(f"agent {self.thread.name} does not answer")
-        if outcome[1] is not None:
-            raise outcome[1]
-        return outcome[0]
+        return cast("T", asked.outcome())
 
     def stop(self) -> None:
         """Stop and join."""

@@ -1,0 +1,159 @@
+"""A live publication whose engine ended continues at the next one: same session, same packets.
+
+Its publisher still maps the ring that the old engine made. It gets a new ring of the same geometry,
+copies the old one into it packet by packet, and begins. So subscriptions, here and at other nodes,
+resume where they were; what was not sent is sent; and what a receiver misses is repaired from the
+history. Subscriptions of this node that have yet to come back hold the writer back for a while.
+
+An engine that stops in order leaves such publications open, so that nobody takes its end for
+theirs, and sends what their rings hold for as long as it may take.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tidecast.api.link import AWAY_S_MAX, Continued, PublicationOptions
+from tidecast.buffers.ring_file import RingInfo, add_consumer, messages_between, remove_consumer
+from tidecast.config.topology import TopicConfig
+from tidecast.errors import ConfigError
+from tidecast.layout import ring as lay
+from tidecast.native.packing import pack_into
+from tidecast.node.state import Held
+
+if TYPE_CHECKING:
+    from tidecast.node.node import Node
+    from tidecast.node.state import Client, Publication
+
+REJOIN_S = 3.0
+"""A client that lost its engine looks for the next one each second at least."""
+REJOINING = -1
+"""Subscription id of the entry that holds a continued publication's writer back."""
+_SEQ_MAX = 1 << 60
+REPAIR_NS = 20_000_000
+"""After its last packet a ring is looked after for so long, for receivers that miss some of it."""
+
+
+class Waiting(msgspec.Struct, frozen=True):
+    """What live publications held when their engine stopped; their publishers keep it."""
+
+    publications: int = 0
+    messages: int = 0
+    bytes: int = 0
+
+
+def accepted(
+    node: Node, client: Client, config: TopicConfig, options: PublicationOptions, slots: int
+) -> Continued | None:
+    """The session that a new publication may continue; None: it gets one of its own.
+
+    Raises ConfigError for numbers that no ring has.
+    """
+    given = options.continues
+    if given is None or not client.outlives or config.mode == "durable":
+        return None
+    _check(given)
+    transport = node.topology.transport(config.transport)
+    same = (given.topic, given.slots, given.slot_bytes) == (
+        config.wire_id, slots, transport.packet_bytes,
+    )  # fmt: skip
+    taken = any(p.session == given.session for p in node.pubs.values())
+    # This engine has closed the ring itself, and told receivers so.
+    return given if same and not taken and given.incarnation != node.incarnation else None
+
+
+def _check(given: Continued) -> None:
+    """Raise ConfigError for numbers that no ring has."""
+    low = max(given.first, given.head - given.slots)
+    ranges = {
+        "session": (1, (1 << 31) - 1), "slots": (lay.SLOTS_MIN, lay.SLOTS_MAX),
+        "readers": (0, lay.CONSUMERS_MAX), "first": (0, _SEQ_MAX),
+        "head": (given.first, _SEQ_MAX), "sent": (low, given.head), "age_s": (0.0, AWAY_S_MAX),
+    }  # fmt: skip
+    for field, (least, most) in ranges.items():
+        value = getattr(given, field)
+        if not least <= value <= most:
+            raise ConfigError(f"continues.{field}: {value}: allowed {least}..{most}")
+
+
+def prepare(publication: Publication, given: Continued) -> None:
+    """Make a new ring one that continues ``given``: its client writes the packets."""
+    ring = publication.mapped.array
+    pack_into("<qq", ring, lay.HEAD_AT, given.head, given.first)
+    pack_into("<qq", ring, lay.NETWORK_LIMIT_AT, given.sent + given.slots // 2, given.sent)
+    publication.continues, publication.begun = given, False
+
+
+def hold(node: Node, publication: Publication) -> None:
+    """Let subscriptions of this node come back before the writer can overrun them."""
+    if publication.continues is None or publication.continues.readers == 0:
+        return
+    entry = add_consumer(
+        publication.mapped.array, position=publication.about().head, client=0, doorbell=-1,
+        subscription=REJOINING, tethered=True,
+    )  # fmt: skip
+    until_s = node.clock_ns() / 1e9 + REJOIN_S
+    publication.held = Held(entry, until_s, publication.continues.readers)
+
+
+def rejoined(publication: Publication) -> None:
+    """A subscription is back."""
+    if publication.held is not None:
+        publication.held.missing -= 1
+        release(publication, 0.0)
+
+
+def release(publication: Publication, now_s: float) -> None:
+    """Hold the writer back no more once all are back, or had their time."""
+    held = publication.held
+    if held is not None and (held.missing <= 0 or now_s >= held.until_s):
+        remove_consumer(publication.mapped.array, held.entry)
+        publication.held = None
+
+
+def resumed(about: RingInfo, kept: int) -> int:
+    """Where a subscription continues that wants packet ``kept``: there, or at the oldest held."""
+    return min(max(kept, about.first, about.head - about.slots), about.head)
+
+
+# --- the engine stops -----------------------------------------------------------------------------
+
+
+def leave_open(node: Node) -> None:
+    """From now on publications of clients that outlive this engine are theirs alone."""
+    for publication in node.pubs.values():
+        client = node.clients.get(publication.client)
+        if client is None or not client.outlives or publication.closing:
+            continue
+        if publication.topic.mode != "durable":
+            publication.left = True
+            pack_into("<q", publication.mapped.array, lay.LINGER_AT, 0)  # send what is there
+
+
+def is_sent(node: Node, publication: Publication) -> bool:
+    """All that a ring holds is sent, and repairs had some time."""
+    runtime, p = publication.runtime, publication.slot
+    if runtime is None or p < 0:
+        return True
+    record = runtime.tx_state.pubs[p]
+    head = publication.about().head
+    if messages_between(publication.mapped.array, publication.about(), int(record["sent"]), head)[
+        1
+    ]:
+        return False
+    return bool(record["resends"] == 0 and node.clock_ns() - record["data_ns"] > REPAIR_NS)
+
+
+def waiting(node: Node) -> Waiting:
+    """What the rings that are left open hold unsent."""
+    found = []
+    for publication in node.pubs.values():
+        if publication.left and publication.runtime is not None and publication.slot >= 0:
+            about = publication.about()
+            sent = int(publication.runtime.tx_state.pubs[publication.slot]["sent"])
+            _, messages, size = messages_between(publication.mapped.array, about, sent, about.head)
+            if messages:
+                found.append((messages, size))
+    return Waiting(len(found), sum(each[0] for each in found), sum(each[1] for each in found))
