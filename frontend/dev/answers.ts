@@ -151,6 +151,8 @@ export function answer(
       postgres: "18.1",
       nodes_up: 3,
       watchers: 1,
+      spark: true,
+      data_dir: "",
     });
   if (path === "history") return ok(history(url, nowMs));
   if (head === "pipelines" && tail === "runs") return ok(page(runs(nowMs)));

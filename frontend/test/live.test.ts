@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { mergePatch } from "@/live/patch";
-import { LiveLink, type SocketLike, STALE_MS, type World } from "@/live/socket";
+import { LiveLink, SILENT_MS, type SocketLike, STALE_MS, type World } from "@/live/socket";
 import { LiveStore } from "@/live/store";
 import type { Frame } from "@/live/types";
 
@@ -56,6 +56,28 @@ describe("LiveStore", () => {
     expect([...(out ?? [])]).toEqual([10, Number.NaN, 30]);
   });
 
+  it("draws a hole while no engine is heard, not the last value and not 0", () => {
+    const store = new LiveStore();
+    store.apply(frame(1, "snapshot", { ...sent(10), measured: true }), 0);
+    store.apply(frame(2, "delta", { rates: null, measured: false } as never), 0);
+    store.apply(frame(3, "ping", undefined, ""), 0);
+    store.apply(frame(4, "delta", { ...sent(30), measured: true }), 0);
+    const [, out] = store.ring("overview").window(["packets_out"], 60);
+    expect([...(out ?? [])]).toEqual([10, Number.NaN, 30]);
+    expect(store.data("overview")?.measured).toBe(true);
+  });
+
+  it("waits for what is watched, until it came or was refused", () => {
+    const store = new LiveStore();
+    store.watch("overview");
+    store.watch("flow");
+    expect(store.isWaiting).toBe(true);
+    store.apply(frame(1, "snapshot", sent(10)), 0);
+    expect(store.isWaiting).toBe(true);
+    store.apply(frame(2, "error", { detail: "no" }, "flow"), 0);
+    expect(store.isWaiting).toBe(false);
+  });
+
   it("hands new entries of append channels on, and keeps none", () => {
     const store = new LiveStore();
     const seen: object[] = [];
@@ -95,13 +117,14 @@ function setUp() {
   const timers = new Set<{ run: () => void; ms: number }>();
   let seen = () => {};
   let hidden = false;
+  let nowMs = 1;
   const world: World = {
     open: () => {
       const socket = new FakeSocket();
       sockets.push(socket);
       return socket;
     },
-    nowMs: () => 1,
+    nowMs: () => nowMs,
     random: () => 0.5,
     later: (run, ms) => {
       const timer = { run, ms };
@@ -129,7 +152,10 @@ function setUp() {
   const link = new LiveLink(store, world);
   const socket = (at: number) => sockets[at] as FakeSocket;
   const receive = (at: number, one: Frame) => socket(at).onmessage?.({ data: JSON.stringify(one) });
-  return { store, link, sockets, socket, timers, fire, hide, receive };
+  const wait = (ms: number) => {
+    nowMs += ms;
+  };
+  return { store, link, sockets, socket, timers, fire, hide, receive, wait };
 }
 
 const microtasks = () => new Promise<void>((done) => queueMicrotask(done));
@@ -150,15 +176,16 @@ describe("LiveLink", () => {
     receive(0, frame(7, "snapshot", sent(1)));
     expect(store.getLink()).toBe("live");
     socket(0).onclose?.({ code: 1006 });
-    expect(store.getLink()).toBe("stale");
+    expect(store.getLink(), "what is a moment old is not stale").toBe("connecting");
     fire(250);
     socket(1).onopen?.();
     expect(socket(1).sent[0]).toMatchObject({ after: "7", watch: ["overview", "flow"] });
   });
 
   it("says stale when frames stay out, and offline after some tries", () => {
-    const { store, socket, fire, receive } = setUp();
+    const { store, socket, fire, receive, wait } = setUp();
     receive(0, frame(1, "snapshot", sent(1)));
+    wait(STALE_MS);
     fire(STALE_MS);
     expect(store.getLink()).toBe("stale");
     for (const [at, pause] of [250, 500, 1000].entries()) {
@@ -166,6 +193,30 @@ describe("LiveLink", () => {
       if (at < 2) fire(pause);
     }
     expect(store.getLink()).toBe("offline");
+  });
+
+  it("gives a socket up that stays open and says nothing, again and again", () => {
+    const { store, sockets, socket, fire, receive, wait } = setUp();
+    receive(0, frame(1, "snapshot", sent(1)));
+    for (const [at, pause] of [250, 500, 1000].entries()) {
+      wait(SILENT_MS);
+      fire(SILENT_MS);
+      expect(socket(at).closed).toBe(true);
+      expect(store.getLink()).not.toBe("live");
+      fire(pause);
+      expect(sockets).toHaveLength(at + 2);
+    }
+    receive(0, frame(2, "delta", sent(2)));
+    expect(store.getLink(), "a socket that was given up counts no more").not.toBe("live");
+    receive(3, frame(3, "delta", sent(3)));
+    expect(store.getLink()).toBe("live");
+  });
+
+  it("does not give up a socket that speaks", () => {
+    const { timers, sockets, receive } = setUp();
+    for (let seq = 1; seq <= 5; seq += 1) receive(0, frame(seq, "ping"));
+    expect([...timers].filter((one) => one.ms === SILENT_MS)).toHaveLength(1);
+    expect(sockets).toHaveLength(1);
   });
 
   it("rests while the page is hidden, and wakes at once", () => {

@@ -29,6 +29,7 @@ const topics = makeTopics(300);
 const asked: string[] = [];
 const server = setupServer(
   ws.link("ws://*/api/v1/live").addEventListener("connection", () => {}),
+  http.get("*/health/ready", () => HttpResponse.json({ ok: true, checks: {} })),
   http.all("*/api/v1/*", async ({ request }) => {
     const text = await request.text();
     asked.push(`${request.method} ${new URL(request.url).pathname}`);
@@ -82,7 +83,7 @@ async function open(path: string) {
 
 describe("pages", () => {
   it.each([
-    ["/", "Overview", "Slow, and why"],
+    ["/", "Overview", "Bottlenecks"],
     ["/flow?view=table", "Flow", "From"],
     ["/reliability", "Reliability", "Flight recorder"],
     ["/topics", "Topics", "300 topics, 7 active"],

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import BrowserContext, Page
 
-from tests.e2e.conftest import Platform
+from tests.e2e.conftest import Api, Platform
 from tests.project import ROOT
 
 AXE = ROOT / "frontend/node_modules/axe-core/axe.min.js"
@@ -36,6 +36,18 @@ RUN = """async () => {
 }"""
 
 
+OPENED = {
+    "/topics?create=true": "Create a topic",
+    "/subscriptions?create=true": "Create a subscription",
+    "/limits?create=true": "Create a policy",
+    "/alerts?tab=rules&create=true": "Create a rule",
+    "/pipelines?create=true": "Create a pipeline",
+    "/access?tab=keys&create=true": "Create an API key",
+    "/access?tab=users&create=true": "Add a user",
+}
+"""Dialogs that an address opens, by their names."""
+
+
 @pytest.fixture(scope="module")
 def page(admin: BrowserContext) -> Iterator[Page]:
     """One for all: opening one costs more than looking at it."""
@@ -48,9 +60,36 @@ def page(admin: BrowserContext) -> Iterator[Page]:
 def test_axe_finds_nothing(page: Page, platform: Platform, path: str) -> None:
     page.goto(platform.url + path)
     page.get_by_role("heading", level=1, name=PAGES[path]).wait_for()
+    part = "document" if path == "/" else "document.querySelector('main')"
+    look(page, part)
+
+
+@pytest.mark.parametrize("path", OPENED)
+def test_axe_finds_nothing_in_a_dialog(page: Page, platform: Platform, path: str) -> None:
+    page.goto(platform.url + path)
+    page.get_by_role("dialog", name=OPENED[path]).wait_for()
+    look(page, "document.querySelector('[role=dialog]')")
+
+
+def test_axe_finds_nothing_on_a_topic_and_in_its_editor(
+    page: Page, platform: Platform, api: Api
+) -> None:
+    api.topic("seen.by.axe", mode="durable", queues=2)
+    api.ask("PUT", "/subscriptions/seen-by-axe", {"spec": {"topic": "seen.by.axe"}})
+    for path in ("/topics/seen.by.axe", "/subscriptions/seen-by-axe"):
+        page.goto(platform.url + path)
+        page.get_by_role("button", name="Edit", exact=True).wait_for()
+        look(page, "document.querySelector('main')")
+        page.get_by_role("button", name="Edit", exact=True).click()
+        page.get_by_role("dialog").get_by_label("Owner", exact=True).fill("somebody else")
+        page.get_by_role("dialog").get_by_label("Preview").wait_for()
+        look(page, "document.querySelector('[role=dialog]')")
+
+
+def look(page: Page, part: str) -> None:
+    """Ask axe about a part of the page, in both themes."""
     page.wait_for_load_state("networkidle")
     page.evaluate(AXE.read_text("utf-8"))
-    part = "document" if path == "/" else "document.querySelector('main')"
     for theme in ("dark", "light"):
         page.evaluate("theme => { document.documentElement.dataset.theme = theme }", theme)
         found: list[Any] = page.evaluate(RUN.replace("PART", part))

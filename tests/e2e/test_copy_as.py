@@ -171,9 +171,9 @@ def _topics() -> Iterator[Action]:
     yield Action(
         "example traffic",
         "/",
-        _region("First steps"),
-        _ask("POST", "/traffic/example/stop"),
-        _is("/traffic/example", {"running": True}),
+        lambda page: page.get_by_role("main"),
+        _ask("POST", "/traffic/example/start"),
+        _is("/traffic/example", {"running": False}),
     )
     yield _creating(
         "create a topic",

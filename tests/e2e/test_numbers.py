@@ -34,14 +34,17 @@ def test_a_slider_sends_whole_numbers(page: Page, platform: Platform, api: Api) 
     page.goto(platform.url + "/topics/numbers.slider")
     slider = page.get_by_role("slider", name="Packets/s")
     slider.focus()
-    sent: list[object] = []
+    sent: list[int] = []
     for _ in range(8):
         with page.expect_response(lambda one: one.request.method == "PATCH") as answer:
             page.keyboard.press("PageUp")
         body = answer.value.request.post_data_json
         assert answer.value.ok, f"{body}: {answer.value.text()}"
-        sent.append(body["spec"]["rate_packets_per_s"] if body else None)
-    assert sent[:3] == [1, 2, 3], "below ten packets a second, where a step was a fraction"
+        assert body is not None
+        sent.append(int(body["spec"]["rate_packets_per_s"]))
+    # Below ten packets a second a step was a fraction.
+    assert sent[:3] == [1, 2, 3]
+    assert sent == sorted(set(sent)), "each press is another limit"
     assert api.ask("GET", "/topics/numbers.slider")["spec"]["rate_packets_per_s"] == sent[-1]
 
 
@@ -113,3 +116,25 @@ def test_a_seek_is_in_the_zone_of_the_header(
     dialog.get_by_label("To", exact=True).click()
     page.get_by_role("option", name="Offset").click()
     expect(dialog.get_by_label("Queue", exact=True)).to_have_text("Queue 0")
+
+
+def test_all_messages_of_several_queues_can_be_read_page_by_page(
+    page: Page, platform: Platform, api: Api, eventually: Eventually
+) -> None:
+    api.topic("numbers.pages", mode="durable", queues=4)
+    eventually(lambda: api.settled("/topics/numbers.pages"), "an engine has it", timeout_s=20)
+    with publishing(platform.data_dir, "numbers.pages", 400) as source:
+        eventually(lambda: source.done > 250, "messages", timeout_s=30)
+    page.goto(platform.url + "/messages?topic=numbers.pages&view=browse&from=earliest")
+    found = page.get_by_test_id("found")
+    expect(found).to_be_visible()
+    more = page.get_by_role("button", name="More")
+    while more.is_visible():
+        before = found.inner_text()
+        more.click()
+        expect(found).not_to_have_text(before)
+    expect(found).to_have_text(f"{source.done} found, {source.done} scanned")
+    page.get_by_label("Queue", exact=True).click()
+    page.get_by_role("option", name="Queue 2").click()
+    expect(page).to_have_url(re.compile("queue=(%22)?2"))
+    expect(page.get_by_role("row").nth(1)).to_contain_text("2:")

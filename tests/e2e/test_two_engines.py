@@ -52,7 +52,9 @@ def test_injected_loss_is_repaired_and_seen(
         faults.get_by_role("button", name="Stop").click()
         expect(faults.get_by_text("off", exact=True)).to_be_visible()
         expect(missing).to_have_text(NONE)
-        expect(page.get_by_test_id("stat-Lost for good")).to_have_text(re.compile(r"^0 ?/s$"))
+        expect(page.get_by_test_id("stat-Unrecoverable loss")).to_have_text(
+            re.compile(r"^0 ?pkt/s$")
+        )
         source.stopping.set()
         # What came before the first message that was seen may have gone by unseen; all else came.
         eventually(lambda: sink.done >= source.done - missed, "the last message", timeout_s=20)
@@ -65,7 +67,7 @@ def test_the_wire_follows_the_slider(
     api.topic("metered", linger_us=0)
     eventually(lambda: api.settled("/topics/metered"), "the topic on both engines", timeout_s=20)
     page.goto(platform.url + "/topics/metered")
-    limit = page.get_by_label("Packets a second, as text")
+    limit = page.get_by_label("Packets/s, as text")
 
     def rate(seconds: float) -> float:
         began_s, before = time.monotonic(), sink.done
@@ -84,7 +86,7 @@ def test_the_wire_follows_the_slider(
         share = page.get_by_text(re.compile(r"^rate limit \d"))  # of the time
         expect(share.first).to_be_visible()
         assert 30 < rate(2.0) < 75
-        page.get_by_role("slider", name="Packets a second").focus()
+        page.get_by_role("slider", name="Packets/s").focus()
         page.keyboard.press("Home")
         expect(limit).to_have_value("no limit")
         eventually(lambda: rate(0.5) > 200, "the old rate", timeout_s=15)

@@ -117,6 +117,8 @@ class Viewer:
         appending = name.startswith(APPENDING)
         if after is None:
             self._sent[name] = channel.seq if appending else None
+            if appending:  # the source is open: what comes from now on is sent
+                await self._send(encode(channel.seq, "snapshot", name, {}))
             return
         if channel.after(after) is not None:
             self._sent[name] = after

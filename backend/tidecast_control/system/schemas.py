@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
+from pydantic import Field
+
 from tidecast_control.kit.schemas import Count, Int64, View
 
 
@@ -23,6 +25,10 @@ class SystemInfo(View):
     postgres: str
     nodes_up: Count
     watchers: Count
+    spark: bool = Field(True, description="PySpark is installed: pipelines can run here")
+    data_dir: str = Field(
+        "", description='Where commands on its host find its engine; "" = the default'
+    )
 
 
 class ProblemKind(View):

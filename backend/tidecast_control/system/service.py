@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from sqlalchemy.exc import SQLAlchemyError
 
 import tidecast
+from tidecast.config.topology import default_data_dir
 from tidecast_control.context import Context
 from tidecast_control.kit.models import utc_now
 from tidecast_control.system.schemas import Health, SystemInfo
@@ -17,7 +20,7 @@ count(*) = 1 AND bool_and(must_change_password) FROM users"""
 async def info(ctx: Context) -> SystemInfo:
     """Version, time, settings that a client should know."""
     version, first_run = (await ctx.db.statements.rows(_FACTS))[0]
-    now = utc_now()
+    now, data_dir = utc_now(), ctx.settings.data_dir
     return SystemInfo(
         version=tidecast.__version__,
         started_at=ctx.started_at,
@@ -30,6 +33,8 @@ async def info(ctx: Context) -> SystemInfo:
         postgres="external" if ctx.settings.database_url is not None else "embedded",
         nodes_up=len(ctx.hub.connected()),
         watchers=ctx.feed.watchers,
+        spark=find_spec("pyspark") is not None,
+        data_dir="" if data_dir == default_data_dir() else str(data_dir),
     )
 
 

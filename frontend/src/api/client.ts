@@ -24,14 +24,24 @@ export class ApiError extends Error {
   }
 }
 
+/** `/spec/ack_wait_s` -> `ack wait s`: a field as people call it. */
+const fieldOf = (pointer: string): string =>
+  pointer
+    .replace(/^\/(spec|metadata)\//, "")
+    .replace(/^\//, "")
+    .replaceAll("_", " ");
+
 function messageOf(status: number, problem: Partial<Problem>): string {
   const head = problem.detail || problem.title || `The service answered ${status}.`;
   const more = (problem.errors ?? [])
     .filter((one) => !head.includes(one.detail))
     .map(
-      (one) => `${one.pointer}: ${one.detail}${one.allowed ? ` (allowed: ${one.allowed})` : ""}`,
+      (one) =>
+        `${fieldOf(one.pointer)}: ${one.detail}${one.allowed ? ` (allowed: ${one.allowed})` : ""}`,
     );
-  return [head, ...more].join(" ");
+  // A mere count of the problems says nothing that they do not say themselves.
+  const parts = more.length > 0 && /^\d+ problem\(s\)$/.test(head) ? more : [head, ...more];
+  return parts.join(" ");
 }
 
 let csrfToken: string | null = null;
@@ -50,6 +60,15 @@ export function onSignedOut(listener: () => void): () => void {
   return () => listeners.delete(listener);
 }
 
+/** An answer to a question takes no longer; a write may. */
+const ANSWER_MS = 15_000;
+
+function ask(request: Request): Promise<Response> {
+  if (WRITES.has(request.method)) return globalThis.fetch(request);
+  const signal = AbortSignal.any([request.signal, AbortSignal.timeout(ANSWER_MS)]);
+  return globalThis.fetch(new Request(request, { signal }));
+}
+
 const middleware: Middleware = {
   onRequest({ request }) {
     if (csrfToken && WRITES.has(request.method)) request.headers.set("X-CSRF-Token", csrfToken);
@@ -66,15 +85,22 @@ const middleware: Middleware = {
       .catch(() => ({ detail: response.statusText }));
     throw new ApiError(response.status, problem as Partial<Problem>);
   },
-  onError() {
-    return new ApiError(0, { detail: "The control service does not answer. Is it running?" });
+  onError({ error }) {
+    if (error instanceof DOMException && error.name === "AbortError") return undefined;
+    const late = error instanceof DOMException && error.name === "TimeoutError";
+    return new ApiError(0, {
+      code: late ? "no_answer" : "no_service",
+      detail: late
+        ? `The control service did not answer within ${ANSWER_MS / 1000} s.`
+        : "The control service does not answer. Is it running?",
+    });
   },
 };
 
 export const http = createClient<paths>({
   baseUrl: globalThis.location?.origin ?? "http://localhost",
   credentials: "same-origin",
-  fetch: (request) => globalThis.fetch(request),
+  fetch: ask,
 });
 http.use(middleware);
 

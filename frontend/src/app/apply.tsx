@@ -1,7 +1,8 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { Download, FileUp, ListChecks } from "lucide-react";
 import { useState } from "react";
-import { bodyOf, http, type Schemas } from "@/api/client";
+import { ApiError, bodyOf, http, type Schemas } from "@/api/client";
+import { placeOf } from "@/lib/yaml-place";
 import { Badge } from "@/ui/badge";
 import { Button } from "@/ui/button";
 import { Code } from "@/ui/code";
@@ -145,7 +146,7 @@ function Apply({ onDone }: { onDone: () => void }) {
           />
         </label>
       </div>
-      {error !== null && <Failed error={error} />}
+      {error !== null && <Failed error={placed(error, text)} />}
       {plan && (
         <section aria-label="Plan" className="flex flex-col gap-2">
           <p className="flex items-center gap-2 text-sm">
@@ -191,6 +192,18 @@ function Apply({ onDone }: { onDone: () => void }) {
       </footer>
     </div>
   );
+}
+
+/** The problems of documents, each with its name and line. */
+function placed(error: unknown, text: string): unknown {
+  if (!(error instanceof ApiError)) return error;
+  const problems = (error.problem.errors ?? []).map(({ pointer, detail, allowed }) => {
+    const place = placeOf(text, pointer);
+    const field = pointer.split("/").slice(3).join(".");
+    const where = place ? `Line ${place.line}, ${place.document}` : pointer;
+    return `${where}${field ? `, ${field}` : ""}: ${detail}${allowed ? ` (allowed: ${allowed})` : ""}.`;
+  });
+  return problems.length > 0 ? problems.join(" ") : error;
 }
 
 const counts = (result: Result) =>

@@ -21,15 +21,34 @@ export interface Place {
   /** Second key after `g`. */
   key: string;
   says: string;
-  admin?: boolean;
+  /** Offered to those with one of these rights; without any, to everybody. */
+  rights?: readonly string[];
 }
 
-export const PLACES: readonly { title: string; places: readonly Place[] }[] = [
+interface Group {
+  title: string;
+  places: readonly Place[];
+}
+
+/** The places that somebody with these rights can read. */
+export const placesFor = (may: (right: string) => boolean): readonly Group[] =>
+  PLACES.map(({ title, places }) => ({
+    title,
+    places: places.filter(({ rights }) => rights?.some(may) ?? true),
+  })).filter(({ places }) => places.length > 0);
+
+const PLACES: readonly Group[] = [
   {
     title: "Watch",
     places: [
       { path: "/", name: "Overview", icon: Gauge, key: "o", says: "health at a glance" },
-      { path: "/flow", name: "Flow", icon: Network, key: "f", says: "who sends what to whom" },
+      {
+        path: "/flow",
+        name: "Flow",
+        icon: Network,
+        key: "f",
+        says: "publishers, topics and subscribers",
+      },
       {
         path: "/reliability",
         name: "Reliability",
@@ -69,7 +88,7 @@ export const PLACES: readonly { title: string; places: readonly Place[] }[] = [
         name: "Rate limits",
         icon: CircleGauge,
         key: "l",
-        says: "policies, and what holds for a topic",
+        says: "policies, and the effective limits of a topic",
       },
     ],
   },
@@ -89,10 +108,17 @@ export const PLACES: readonly { title: string; places: readonly Place[] }[] = [
         name: "Keys & users",
         icon: KeyRound,
         key: "k",
-        says: "who may do what",
-        admin: true,
+        says: "users, API keys and their permissions",
+        rights: ["users:read", "keys:read"],
       },
-      { path: "/audit", name: "Audit", icon: History, key: "u", says: "who changed what" },
+      {
+        path: "/audit",
+        name: "Audit",
+        icon: History,
+        key: "u",
+        says: "changes and denials by actor",
+        rights: ["audit:read"],
+      },
     ],
   },
 ];

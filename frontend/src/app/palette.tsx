@@ -4,7 +4,7 @@ import type { LucideIcon } from "lucide-react";
 import { Dialog } from "radix-ui";
 import { type ReactNode, useState } from "react";
 import { Keys } from "@/ui/keys";
-import { PLACES } from "./nav";
+import type { Place } from "./nav";
 
 export interface Doing {
   id: string;
@@ -19,7 +19,7 @@ export interface Found {
   kind: string;
   name: string;
   icon: LucideIcon;
-  to: string;
+  open: () => void;
 }
 
 interface Props {
@@ -28,6 +28,7 @@ interface Props {
   doings: readonly Doing[];
   /** Looks names up at the service: lists of thousands are not held here. */
   find: (query: string) => readonly Found[];
+  places: readonly Place[];
 }
 
 const ITEM =
@@ -35,8 +36,20 @@ const ITEM =
 const GROUP =
   "[&_[cmdk-group-heading]]:px-2.5 [&_[cmdk-group-heading]]:pt-2 [&_[cmdk-group-heading]]:pb-1 [&_[cmdk-group-heading]]:text-2xs [&_[cmdk-group-heading]]:font-medium [&_[cmdk-group-heading]]:text-faint";
 
+/** Every word that was typed is a part of the name, or of what it is about. */
+const contains = (value: string, search: string, words?: string[]): number => {
+  const text = [value, ...(words ?? [])].join(" ").toLowerCase();
+  return search
+    .toLowerCase()
+    .trim()
+    .split(/\s+/)
+    .every((one) => text.includes(one))
+    ? 1
+    : 0;
+};
+
 /** Everything by keyboard: places, things by name, and what can be done. */
-export function Palette({ open, onOpenChange, doings, find }: Props) {
+export function Palette({ open, onOpenChange, doings, find, places }: Props) {
   const [query, setQuery] = useState("");
   const navigate = useNavigate();
   const close = (open: boolean) => {
@@ -57,7 +70,7 @@ export function Palette({ open, onOpenChange, doings, find }: Props) {
           className="-translate-x-1/2 fixed top-[14vh] left-1/2 z-50 w-[calc(100vw-2rem)] max-w-xl animate-in overflow-hidden rounded-xl border bg-panel shadow-pop"
         >
           <Dialog.Title className="sr-only">Find or do anything</Dialog.Title>
-          <Command label="Find or do anything" loop>
+          <Command label="Find or do anything" loop filter={contains}>
             <Command.Input
               value={query}
               onValueChange={setQuery}
@@ -66,7 +79,8 @@ export function Palette({ open, onOpenChange, doings, find }: Props) {
             />
             <Command.List className="max-h-[52vh] overflow-y-auto p-1.5">
               <Command.Empty className="py-8 text-center text-muted text-sm">
-                Nothing is called “{query}”.
+                No topic, subscription, policy, rule, pipeline, user, key, page or action matches “
+                {query}”.
               </Command.Empty>
               {found.length > 0 && (
                 <Command.Group heading="By name" className={GROUP}>
@@ -75,7 +89,10 @@ export function Palette({ open, onOpenChange, doings, find }: Props) {
                       key={one.kind + one.name}
                       value={`${one.kind} ${one.name}`}
                       icon={one.icon}
-                      onSelect={() => go(one.to)}
+                      onSelect={() => {
+                        close(false);
+                        one.open();
+                      }}
                     >
                       <span className="truncate font-mono text-xs">{one.name}</span>
                       <span className="ml-auto text-faint text-xs">{one.kind}</span>
@@ -105,10 +122,11 @@ export function Palette({ open, onOpenChange, doings, find }: Props) {
                 ))}
               </Command.Group>
               <Command.Group heading="Go to" className={GROUP}>
-                {PLACES.flatMap((group) => group.places).map((place) => (
+                {places.map((place) => (
                   <Item
                     key={place.path}
                     value={`Go to ${place.name}`}
+                    keywords={[place.says]}
                     icon={place.icon}
                     onSelect={() => go(place.path)}
                   >

@@ -1,6 +1,8 @@
 import { QueryClient } from "@tanstack/react-query";
 import { ApiError } from "@/api/client";
 
+const isRefusal = ({ status }: ApiError) => status >= 400 && status < 500;
+
 export const queries = new QueryClient({
   defaultOptions: {
     queries: {
@@ -8,7 +10,8 @@ export const queries = new QueryClient({
       refetchOnWindowFocus: true,
       // A refusal stays one; only what may pass is asked again.
       retry: (count, error) =>
-        count < 2 && !(error instanceof ApiError && error.status >= 400 && error.status < 500),
+        count < 2 &&
+        !(error instanceof ApiError && (isRefusal(error) || error.code === "no_answer")),
     },
   },
 });

@@ -59,7 +59,7 @@ const topic = createRoute({
 });
 const subscriptions = createRoute({
   ...page("/subscriptions"),
-  validateSearch: search({ q: text(200), view: choice("durable", "live") }),
+  validateSearch: search({ q: text(200), view: choice("durable", "live"), create: flag }),
   component: lazyRouteComponent(() => import("@/pages/subscriptions/list"), "SubscriptionsPage"),
 });
 const subscription = createRoute({
@@ -86,17 +86,17 @@ const nodes = createRoute({
 });
 const limits = createRoute({
   ...page("/limits"),
-  validateSearch: search({ topic: text(200) }),
+  validateSearch: search({ topic: text(200), edit: text(200), create: flag }),
   component: lazyRouteComponent(() => import("@/pages/limits/limits"), "LimitsPage"),
 });
 const pipelines = createRoute({
   ...page("/pipelines"),
-  validateSearch: search({ name: text(200) }),
+  validateSearch: search({ name: text(200), create: flag }),
   component: lazyRouteComponent(() => import("@/pages/pipelines/pipelines"), "PipelinesPage"),
 });
 const access = createRoute({
   ...page("/access"),
-  validateSearch: search({ tab: choice("keys", "users") }),
+  validateSearch: search({ tab: choice("keys", "users"), edit: text(200), create: flag }),
   component: lazyRouteComponent(() => import("@/pages/access/access"), "AccessPage"),
 });
 const audit = createRoute({
@@ -111,7 +111,11 @@ const audit = createRoute({
 });
 const alerts = createRoute({
   ...page("/alerts"),
-  validateSearch: search({ tab: choice("fired", "rules", "silences") }),
+  validateSearch: search({
+    tab: choice("fired", "rules", "silences"),
+    edit: text(200),
+    create: flag,
+  }),
   component: lazyRouteComponent(() => import("@/pages/alerts/alerts"), "AlertsPage"),
 });
 

@@ -1,33 +1,34 @@
-import { useQuery } from "@tanstack/react-query";
 import { Outlet, useNavigate, useRouter, useRouterState } from "@tanstack/react-router";
 import {
+  CirclePlay,
   Clock,
   FileCode,
   Keyboard,
-  Layers,
   LogOut,
   Moon,
   PanelLeft,
   Plus,
   Send,
-  Split,
   Sun,
 } from "lucide-react";
-import { lazy, Suspense, useEffect, useMemo, useRef, useState } from "react";
-import { subscriptionsQuery } from "@/api/queries";
+import { lazy, Suspense, useEffect, useRef, useState } from "react";
+import { http } from "@/api/client";
+import { trafficQuery } from "@/api/queries";
 import { getPrefs, isDark, setPref } from "@/lib/prefs";
 import { browserWorld, LiveLink } from "@/live/socket";
-import { live, useLivePart } from "@/live/store";
+import { live, useLink, useLivePart } from "@/live/store";
 import { Dialog } from "@/ui/dialog";
 import { Keys } from "@/ui/keys";
+import { toast } from "@/ui/toast";
+import { Banner } from "./banner";
+import { useFinder } from "./finder";
 import { useHotkeys } from "./hotkeys";
-import { PLACES } from "./nav";
-import type { Doing, Found } from "./palette";
+import { type Place, placesFor } from "./nav";
+import type { Doing } from "./palette";
 import { queries } from "./query-client";
 import { signOut, useIdentity, useMay } from "./session";
 import { Sidebar } from "./sidebar";
 import { Topbar } from "./topbar";
-import { useTopicNames } from "./topic-names";
 
 const ApplyDialog = lazy(() =>
   import("./apply").then((module) => ({ default: module.ApplyDialog })),
@@ -42,8 +43,13 @@ export function Shell() {
   const router = useRouter();
   const identity = useIdentity();
   const may = useMay();
+  const groups = placesFor(may);
+  const places = groups.flatMap((group) => group.places);
   const path = useRouterState({ select: (state) => state.location.pathname });
   const main = useRef<HTMLElement>(null);
+  const link = useLink();
+  // Figures that are old are greyed: a badge in the corner is easily missed.
+  const fresh = link !== "stale" && link !== "offline" && link !== "denied";
   const firing = useLivePart("overview", (data) => data.alerts_firing) ?? 0;
 
   useEffect(() => {
@@ -62,6 +68,38 @@ export function Shell() {
     await router.invalidate();
     navigate({ to: "/login" });
   };
+  const creations = [
+    {
+      right: "subscriptions:write",
+      name: "Create a subscription",
+      run: () => navigate({ to: "/subscriptions", search: { create: true } }),
+    },
+    {
+      right: "rate_limits:write",
+      name: "Create a rate limit policy",
+      run: () => navigate({ to: "/limits", search: { create: true } }),
+    },
+    {
+      right: "alert_rules:write",
+      name: "Create an alert rule",
+      run: () => navigate({ to: "/alerts", search: { tab: "rules", create: true } }),
+    },
+    {
+      right: "pipelines:write",
+      name: "Create a pipeline",
+      run: () => navigate({ to: "/pipelines", search: { create: true } }),
+    },
+    {
+      right: "keys:write",
+      name: "Create an API key",
+      run: () => navigate({ to: "/access", search: { tab: "keys", create: true } }),
+    },
+    {
+      right: "users:write",
+      name: "Add a user",
+      run: () => navigate({ to: "/access", search: { tab: "users", create: true } }),
+    },
+  ];
   const doings: Doing[] = [
     ...(may("topics:write")
       ? [
@@ -75,13 +113,31 @@ export function Shell() {
           },
         ]
       : []),
-    {
-      id: "publish",
-      name: "Publish a message",
-      icon: Send,
-      words: ["send"],
-      run: () => navigate({ to: "/messages" }),
-    },
+    ...(may("messages:publish")
+      ? [
+          {
+            id: "publish",
+            name: "Publish a message",
+            icon: Send,
+            words: ["send"],
+            run: () => navigate({ to: "/messages", search: { view: "publish" } }),
+          },
+        ]
+      : []),
+    ...creations
+      .filter((one) => may(one.right))
+      .map(({ right, ...one }) => ({ ...one, id: right, icon: Plus, words: ["new", "add"] })),
+    ...(may("traffic:write")
+      ? [
+          {
+            id: "traffic",
+            name: "Start example traffic",
+            icon: CirclePlay,
+            words: ["demo", "sample"],
+            run: () => startExample().then(() => navigate({ to: "/" })),
+          },
+        ]
+      : []),
     ...(may("apply:write") || may("export:read")
       ? [
           {
@@ -107,7 +163,7 @@ export function Shell() {
       name: getPrefs().zone === "utc" ? "Show local times" : "Show times in UTC",
       icon: Clock,
       keys: "z",
-      words: ["time zone"],
+      words: ["time zone", "utc", "local"],
       run: () => setPref("zone", getPrefs().zone === "utc" ? "local" : "utc"),
     },
     {
@@ -124,12 +180,11 @@ export function Shell() {
     ["mod+k", () => setPalette(true)],
     ["/", () => focusSearch() || setPalette(true)],
     ...doings.flatMap((doing) => (doing.keys ? [[doing.keys, doing.run] as const] : [])),
-    ...PLACES.flatMap((group) =>
-      group.places.map((place) => [`g ${place.key}`, () => navigate({ to: place.path })] as const),
-    ),
+    ...places.map((place) => [`g ${place.key}`, () => navigate({ to: place.path })] as const),
   ]);
-  useHotkeys(bindings);
-  const find = useFinder(palette);
+  // A dialog may still be loading: its first letters are no shortcuts.
+  useHotkeys(palette || yaml || keys ? {} : bindings);
+  const find = useFinder(palette, may);
 
   return (
     <div className="flex h-full">
@@ -139,7 +194,7 @@ export function Shell() {
       >
         Skip to the page
       </a>
-      <Sidebar firing={firing} admin={may("users:read") || may("keys:read")} />
+      <Sidebar firing={firing} groups={groups} />
       <div className="flex min-w-0 flex-1 flex-col">
         <Topbar
           user={identity ? { name: identity.name, role: identity.role } : null}
@@ -148,9 +203,11 @@ export function Shell() {
           {...(may("apply:write") || may("export:read") ? { onYaml: () => setYaml(true) } : {})}
           onSignOut={leave}
         />
+        <Banner />
         <main
           ref={main}
           id="main"
+          data-fresh={fresh}
           tabIndex={-1}
           className="min-h-0 flex-1 overflow-y-auto outline-none"
         >
@@ -159,7 +216,7 @@ export function Shell() {
       </div>
       {palette && (
         <Suspense>
-          <Palette open onOpenChange={setPalette} doings={doings} find={find} />
+          <Palette open onOpenChange={setPalette} {...{ doings, find, places }} />
         </Suspense>
       )}
       {yaml && (
@@ -167,9 +224,22 @@ export function Shell() {
           <ApplyDialog onClose={() => setYaml(false)} />
         </Suspense>
       )}
-      <KeysHelp open={keys} onOpenChange={setKeys} doings={doings} />
+      <KeysHelp open={keys} onOpenChange={setKeys} doings={doings} places={places} />
     </div>
   );
+}
+
+/** The first example that the service has, switched on. */
+async function startExample(): Promise<void> {
+  try {
+    const { items } = await queries.fetchQuery(trafficQuery);
+    const name = items[0]?.metadata.name;
+    if (name) await http.POST("/api/v1/traffic/{name}/start", { params: { path: { name } } });
+    toast.success("Example traffic is on");
+  } catch (error) {
+    toast.error(error instanceof Error ? error.message : String(error));
+  }
+  queries.invalidateQueries();
 }
 
 function focusSearch(): boolean {
@@ -178,49 +248,16 @@ function focusSearch(): boolean {
   return field !== null;
 }
 
-/** Names for the palette: topics by the service's search, the rest from what is loaded. */
-function useFinder(open: boolean): (query: string) => readonly Found[] {
-  const [query, setQuery] = useState("");
-  const topics = useTopicNames(open ? query : "", open);
-  const subscriptions = useQuery({ ...subscriptionsQuery, enabled: open }, queries).data;
-  return useMemo(
-    () => (text: string) => {
-      if (text !== query) queueMicrotask(() => setQuery(text));
-      const has = (name: string) => name.toLowerCase().includes(text.toLowerCase());
-      return [
-        ...topics
-          .filter(has)
-          .slice(0, 12)
-          .map((name) => ({
-            kind: "topic",
-            name,
-            icon: Layers,
-            to: `/topics/${encodeURIComponent(name)}`,
-          })),
-        ...(subscriptions?.items ?? [])
-          .map((one) => one.metadata.name)
-          .filter(has)
-          .slice(0, 8)
-          .map((name) => ({
-            kind: "subscription",
-            name,
-            icon: Split,
-            to: `/subscriptions/${encodeURIComponent(name)}`,
-          })),
-      ];
-    },
-    [query, topics, subscriptions],
-  );
-}
-
 function KeysHelp({
   open,
   onOpenChange,
   doings,
+  places,
 }: {
   open: boolean;
   onOpenChange: (open: boolean) => void;
   doings: readonly Doing[];
+  places: readonly Place[];
 }) {
   const rows: [string, string][] = [
     ["Find or do anything", "mod+k"],
@@ -228,9 +265,7 @@ function KeysHelp({
     ...doings.flatMap((doing): [string, string][] =>
       doing.keys ? [[doing.name, doing.keys]] : [],
     ),
-    ...PLACES.flatMap((group) =>
-      group.places.map((place): [string, string] => [place.name, `g ${place.key}`]),
-    ),
+    ...places.map((place): [string, string] => [place.name, `g ${place.key}`]),
   ];
   return (
     <Dialog open={open} onOpenChange={onOpenChange} title="Keyboard shortcuts">

@@ -5,7 +5,7 @@ import { SMALL, useMedia } from "@/lib/media";
 import { setPref, usePrefs } from "@/lib/prefs";
 import { IconButton } from "@/ui/button";
 import { Tip } from "@/ui/tip";
-import { PLACES, type Place } from "./nav";
+import type { Place, placesFor } from "./nav";
 
 export function Mark({ className }: { className?: string }) {
   return (
@@ -59,7 +59,13 @@ function NavLink({ place, narrow, badge }: { place: Place; narrow: boolean; badg
   );
 }
 
-export function Sidebar({ firing, admin }: { firing: number; admin: boolean }) {
+export function Sidebar({
+  firing,
+  groups,
+}: {
+  firing: number;
+  groups: ReturnType<typeof placesFor>;
+}) {
   const small = useMedia(SMALL);
   const narrow = usePrefs().sidebar === "narrow" || small;
   return (
@@ -77,7 +83,7 @@ export function Sidebar({ firing, admin }: { firing: number; admin: boolean }) {
         )}
       </div>
       <div className="flex-1 overflow-y-auto px-2 pb-2">
-        {PLACES.map((group) => (
+        {groups.map((group) => (
           <div key={group.title} className="pt-2.5">
             {narrow ? (
               <div className="mx-2 mb-2 h-px bg-line" />
@@ -85,16 +91,14 @@ export function Sidebar({ firing, admin }: { firing: number; admin: boolean }) {
               <h2 className="px-2.5 pb-1 font-medium text-2xs text-faint">{group.title}</h2>
             )}
             <ul className="flex flex-col gap-px">
-              {group.places
-                .filter((place) => admin || !place.admin)
-                .map((place) => (
-                  <NavLink
-                    key={place.path}
-                    place={place}
-                    narrow={narrow}
-                    {...(place.path === "/alerts" ? { badge: firing } : {})}
-                  />
-                ))}
+              {group.places.map((place) => (
+                <NavLink
+                  key={place.path}
+                  place={place}
+                  narrow={narrow}
+                  {...(place.path === "/alerts" ? { badge: firing } : {})}
+                />
+              ))}
             </ul>
           </div>
         ))}

@@ -14,16 +14,21 @@ import { cn } from "@/lib/cn";
 import { duration } from "@/lib/format";
 import { isDark, setPref, type Theme, usePrefs } from "@/lib/prefs";
 import { clock } from "@/lib/time";
-import { type LinkState, live, useLink } from "@/live/store";
+import { type LinkState, live, useLink, useWaiting } from "@/live/store";
 import { IconButton } from "@/ui/button";
 import { Keys } from "@/ui/keys";
 import { Menu, MenuItem, MenuLabel, MenuLine } from "@/ui/menu";
 import { Segments } from "@/ui/segments";
 import { Tip } from "@/ui/tip";
 
-const LINKS: Record<LinkState, { word: string; tone: string; says: string }> = {
+const LINKS: Record<LinkState | "loading", { word: string; tone: string; says: string }> = {
   live: { word: "Live", tone: "text-good", says: "Figures are at most a second old." },
-  connecting: { word: "Connecting", tone: "text-info", says: "Waiting for the first figures." },
+  loading: {
+    word: "Loading",
+    tone: "text-info",
+    says: "The figures of this page are not here yet.",
+  },
+  connecting: { word: "Connecting", tone: "text-info", says: "Waiting for figures." },
   stale: {
     word: "Stale",
     tone: "text-warn",
@@ -48,7 +53,9 @@ const LINKS: Record<LinkState, { word: string; tone: string; says: string }> = {
 
 /** How old the figures are: a shape, a word and a clock; never only a colour. */
 export function LiveBadge() {
-  const link = useLink();
+  const state = useLink();
+  const waiting = useWaiting();
+  const link = state === "live" && waiting ? "loading" : state;
   const { zone } = usePrefs();
   const [now, setNow] = useState(() => Date.now());
   useEffect(() => {
@@ -58,7 +65,7 @@ export function LiveBadge() {
   const { receivedMs, atMs } = live.times;
   const age = receivedMs ? (now - receivedMs) / 1000 : 0;
   const { word, tone, says } = LINKS[link];
-  const old = link !== "live" && receivedMs > 0;
+  const old = (link === "stale" || link === "offline") && receivedMs > 0;
   return (
     <Tip text={says}>
       <button

@@ -20,6 +20,8 @@ interface Props {
   channel: string;
   series: readonly ChartSeries[];
   format: (value: number) => string;
+  /** Of the axis, where a unit has no room. */
+  axis?: (value: number) => string;
   label: string;
   height?: number;
   /** Highest value the axis shows at least. */
@@ -48,6 +50,7 @@ export function TimeChart(props: Props) {
     channel,
     series,
     format,
+    axis = format,
     label,
     height = 150,
     floor = 0,
@@ -87,7 +90,7 @@ export function TimeChart(props: Props) {
           x: { time: true, range: () => [now() - span(), now()] },
           y: { range: (_, __, top) => [0, Math.max((top || 0) * 1.12, floor) || EMPTY_TOP] },
         },
-        axes: axes(format, (seconds) => clock(seconds * 1000, getPrefs().zone).slice(0, 8)),
+        axes: axes(axis, (seconds) => clock(seconds * 1000, getPrefs().zone).slice(0, 8)),
         series: [
           {},
           ...series.map((one, index) => {

@@ -209,7 +209,7 @@ export function ResourceEditor(props: Props) {
           {newName === "" && (
             <TextField
               label="Name"
-              hint={props.nameHint}
+              hint={editing ? undefined : props.nameHint}
               error={nameError(typedName, taken, word)}
               className="col-span-full"
               autoFocus={!editing}

@@ -1,7 +1,8 @@
 // Numbers for people: three significant digits, a unit that fits, and a width that does not jump.
 // 64-bit integers arrive as strings and are never turned into a float to be shown exactly.
 
-const NONE = "–";
+/** What is not known. */
+export const NONE = "–";
 const COUNT_UNITS = ["", "k", "M", "G", "T", "P"];
 const BYTE_UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 

@@ -4,6 +4,8 @@ import type { LiveStore } from "./store";
 import type { Frame } from "./types";
 
 export const STALE_MS = 3_000;
+/** The service sends something each second: a link that is silent for so long is dead, whatever TCP says. */
+export const SILENT_MS = 10_000;
 const RETRY_MS_MIN = 250;
 const RETRY_MS_MAX = 10_000;
 /** What the service closes with when the session is not, or no longer, good. */
@@ -31,6 +33,7 @@ export class LiveLink {
   private socket: SocketLike | undefined;
   private cancelRetry: (() => void) | undefined;
   private cancelStale: (() => void) | undefined;
+  private cancelSilent: (() => void) | undefined;
   private readonly stops: (() => void)[];
   private attempts = 0;
   private watchQueued = false;
@@ -56,13 +59,17 @@ export class LiveLink {
   }
 
   private rest(): void {
-    this.cancelRetry?.();
-    this.cancelStale?.();
+    this.drop();
+    this.store.setLink("paused");
+  }
+
+  /** Lets go of the socket, if there is one: what it still says or does counts no more. */
+  private drop(): void {
+    for (const cancel of [this.cancelRetry, this.cancelStale, this.cancelSilent]) cancel?.();
     this.cancelRetry = undefined;
     const socket = this.socket;
     this.socket = undefined;
     socket?.close();
-    this.store.setLink("paused");
   }
 
   private wake(): void {
@@ -72,9 +79,10 @@ export class LiveLink {
   }
 
   private connect(): void {
-    this.store.setLink(this.store.times.receivedMs ? "stale" : "connecting");
+    this.store.setLink(this.isOld() ? "stale" : "connecting");
     const socket = this.world.open();
     this.socket = socket;
+    this.watchSilence();
     socket.onopen = () => this.sendWatch(this.store.seq === "0" ? null : this.store.seq);
     socket.onmessage = (event) => {
       if (socket === this.socket) this.receive(String(event.data));
@@ -82,6 +90,20 @@ export class LiveLink {
     socket.onclose = (event) => {
       if (socket === this.socket) this.lost(event.code);
     };
+  }
+
+  private isOld(): boolean {
+    const { receivedMs } = this.store.times;
+    return receivedMs > 0 && this.world.nowMs() - receivedMs >= STALE_MS;
+  }
+
+  /** A socket may stay open and say nothing for ever: then it is given up for a new one. */
+  private watchSilence(): void {
+    this.cancelSilent?.();
+    this.cancelSilent = this.world.later(() => {
+      this.drop();
+      this.retry();
+    }, SILENT_MS);
   }
 
   private receive(text: string): void {
@@ -93,16 +115,20 @@ export class LiveLink {
     this.store.setLink("live");
     this.cancelStale?.();
     this.cancelStale = this.world.later(() => this.store.setLink("stale"), STALE_MS);
+    this.watchSilence();
   }
 
   private lost(code: number): void {
     this.socket = undefined;
-    this.cancelStale?.();
-    if (CLOSED_DENIED.has(code)) {
-      this.store.setLink("denied");
-      return;
-    }
-    this.store.setLink(this.attempts > 1 || !this.store.times.receivedMs ? "offline" : "stale");
+    this.drop();
+    if (CLOSED_DENIED.has(code)) this.store.setLink("denied");
+    else this.retry();
+  }
+
+  private retry(): void {
+    const never = this.store.times.receivedMs === 0;
+    const state = this.attempts > 1 || never ? "offline" : this.isOld() ? "stale" : "connecting";
+    this.store.setLink(state);
     const pause = Math.min(RETRY_MS_MAX, RETRY_MS_MIN * 2 ** this.attempts);
     this.attempts += 1;
     this.cancelRetry = this.world.later(() => this.connect(), pause * (0.5 + this.world.random()));

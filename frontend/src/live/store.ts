@@ -19,6 +19,8 @@ interface Channel {
   data: ChannelData | undefined;
   error: string | undefined;
   ring: SeriesRing;
+  /** The service has begun to send it. */
+  open: boolean;
   watchers: number;
   appended: Set<(data: ChannelData) => void>;
 }
@@ -55,7 +57,14 @@ export class LiveStore {
     if (!found) {
       this.forgetOldest();
       const ring = new SeriesRing(SAMPLES_MAX);
-      found = { data: undefined, error: undefined, ring, watchers: 0, appended: new Set() };
+      found = {
+        data: undefined,
+        error: undefined,
+        ring,
+        open: false,
+        watchers: 0,
+        appended: new Set(),
+      };
       this.channels.set(name, found);
     }
     return found;
@@ -76,13 +85,25 @@ export class LiveStore {
     return this.channels.get(channel)?.data as DataOf<C> | undefined;
   }
 
+  isOpen(channel: string): boolean {
+    return this.channels.get(channel)?.open ?? false;
+  }
+
+  /** Something that is watched has not come yet. */
+  get isWaiting(): boolean {
+    return this.watched.some((name) => {
+      const channel = this.channels.get(name);
+      return !isAppended(name) && channel?.data === undefined && channel?.error === undefined;
+    });
+  }
+
   error(channel: string): string | undefined {
     return this.channels.get(channel)?.error;
   }
 
   apply(frame: Frame, nowMs: number): void {
     this.lastSeq = frame.seq;
-    this.lastAtMs = Date.parse(frame.at);
+    this.lastAtMs = Date.parse(frame.at) || this.lastAtMs;
     this.lastReceivedMs = nowMs;
     if (frame.channel) this.applyTo(this.channel(frame.channel), frame);
     if (frame.kind === "ping" && !frame.channel) {
@@ -99,6 +120,7 @@ export class LiveStore {
       return;
     }
     channel.error = undefined;
+    channel.open = true;
     if (frame.data && (frame.kind === "snapshot" || frame.kind === "delta")) {
       if (isAppended(frame.channel)) {
         for (const listener of channel.appended) listener(frame.data);
@@ -133,7 +155,9 @@ export class LiveStore {
       done = true;
       channel.watchers -= 1;
       if (appended) channel.appended.delete(appended);
-      if (channel.watchers === 0) for (const listener of this.watchListeners) listener();
+      if (channel.watchers > 0) return;
+      channel.open = false;
+      for (const listener of this.watchListeners) listener();
     };
   }
 
@@ -181,6 +205,14 @@ export function useLivePart<C extends string, T>(
 
 export function useLiveError(channel: string, store: LiveStore = live): string | undefined {
   return useSyncExternalStore(store.onFrame, () => store.error(channel));
+}
+
+export function useOpen(channel: string, store: LiveStore = live): boolean {
+  return useSyncExternalStore(store.onFrame, () => store.isOpen(channel));
+}
+
+export function useWaiting(store: LiveStore = live): boolean {
+  return useSyncExternalStore(store.onFrame, () => store.isWaiting);
 }
 
 export function useLink(store: LiveStore = live): LinkState {

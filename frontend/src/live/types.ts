@@ -2,14 +2,27 @@ import type { components } from "@/api/generated/schema";
 
 type Schemas = components["schemas"];
 
-export type Overview = Schemas["Overview"];
-export type TopicsLive = Schemas["TopicsLive"];
-export type TopicDetail = Schemas["TopicDetail"];
+/** Figures that are missing while no engine is heard: unknown, which is not 0. */
+type Unmeasured<T, K extends keyof T> = Omit<T, K> & { [F in K]?: T[F] | null } & Heard;
+
+/** Which engines the figures of a channel include. */
+interface Heard {
+  measured?: boolean;
+  silent?: readonly string[];
+}
+
+export type Overview = Unmeasured<
+  Schemas["Overview"],
+  "rates" | "retransmit_ratio" | "lag_packets_max" | "ring_fill_max"
+>;
+export type TopicsLive = Schemas["TopicsLive"] & Heard;
+export type TopicDetail = Unmeasured<Schemas["TopicDetail"], "topic">;
 export type QueueLive = Schemas["QueueLive"];
-export type Reliability = Schemas["Reliability"];
+export type Reliability = Unmeasured<Schemas["Reliability"], "rates" | "retransmit_ratio">;
 export type Flow = Schemas["Flow"];
 export type SubscriptionsLive = Schemas["SubscriptionsLive"];
-export type NodesLive = Schemas["NodesLive"];
+export type NodesLive = Omit<Schemas["NodesLive"], "nodes"> &
+  Heard & { nodes: Record<string, NodeLive> };
 export type MessagesLive = Schemas["MessagesLive"];
 export type RecorderLive = Schemas["RecorderLive"];
 export type Rates = Schemas["Rates"];
@@ -20,7 +33,7 @@ export type ReceiverLive = Schemas["ReceiverLive"];
 export type ImageLive = Schemas["ImageLive"];
 export type ReaderLive = Schemas["ReaderLive"];
 export type AgentLive = Schemas["AgentLive"];
-export type NodeLive = Schemas["NodeLive"];
+export type NodeLive = Unmeasured<Schemas["NodeLive"], "rates">;
 export type SubscriptionLive = Schemas["SubscriptionLive"];
 
 interface Fixed {

@@ -18,10 +18,12 @@ export function Card({ title, hint, actions, children, className, flush, label }
       className={cn("flex min-w-0 flex-col rounded-lg border bg-panel", className)}
     >
       {(title || actions) && (
-        <header className="flex min-h-10 items-center gap-2 px-3.5 pt-1.5">
+        <header className="flex min-h-10 items-center gap-x-2 gap-y-1 px-3.5 pt-1.5 max-sm:flex-wrap">
           <h2 className="whitespace-nowrap font-semibold text-sm">{title}</h2>
           {hint && <span className="truncate text-faint text-xs max-sm:hidden">{hint}</span>}
-          <span className="ml-auto flex items-center gap-1">{actions}</span>
+          <span className="ml-auto flex min-w-0 items-center gap-1 max-sm:flex-wrap">
+            {actions}
+          </span>
         </header>
       )}
       <div className={cn("min-h-0 min-w-0 flex-1", !flush && "p-3.5 pt-2")}>{children}</div>

@@ -1,4 +1,5 @@
 import { type ReactNode, useState } from "react";
+import { useHealth } from "@/app/health";
 import type { Action } from "@/lib/copy-as";
 import { Button } from "./button";
 import { Confirm } from "./confirm";
@@ -26,7 +27,9 @@ interface Props {
 
 /** A form in a dialog: Enter saves, and so does the button; the action can be copied. */
 export function Editor({ title, lead, shape, onClose, remove, children, ...form }: Props) {
-  const { action, ready, busy, save, verb = "Save", risky } = form;
+  const { action, busy, save, verb = "Save", risky } = form;
+  const away = useHealth().database === "away";
+  const ready = form.ready && !away;
   const [asked, setAsked] = useState(false);
   return (
     <Dialog
@@ -46,6 +49,7 @@ export function Editor({ title, lead, shape, onClose, remove, children, ...form 
             <CopyAs action={action} />
           </span>
           <Button onClick={onClose}>Cancel</Button>
+          {away && <span className="text-warn text-xs">Database unreachable</span>}
           <Button look={risky ? "danger" : "primary"} busy={busy} disabled={!ready} onClick={save}>
             {verb}
           </Button>

@@ -7,25 +7,30 @@ import { Badge, type Tone } from "./badge";
 type Impact = NonNullable<Plan["impact"]>;
 
 const IMPACTS: Record<Impact, { tone: Tone; icon: LucideIcon; word: string; says: string }> = {
-  none: { tone: "plain", icon: CircleCheck, word: "no change", says: "Nothing would change." },
-  live: { tone: "good", icon: Zap, word: "live", says: "Holds at once; traffic goes on." },
+  none: {
+    tone: "plain",
+    icon: CircleCheck,
+    word: "no change",
+    says: "Metadata only; traffic is not affected.",
+  },
+  live: { tone: "good", icon: Zap, word: "live", says: "Takes effect at once; traffic continues." },
   restart: {
     tone: "warn",
     icon: RefreshCw,
     word: "restart",
-    says: "Holds when an engine starts again.",
+    says: "Takes effect when an engine restarts.",
   },
   recreate: {
     tone: "warn",
     icon: RefreshCw,
     word: "recreate",
-    says: "Publications of this topic end, and publishers open new ones; readers read on.",
+    says: "Publications of this topic end, and publishers open new ones; readers continue.",
   },
   data_loss: {
     tone: "bad",
     icon: Flame,
     word: "data loss",
-    says: "Messages are deleted for good.",
+    says: "Messages are deleted permanently.",
   },
 };
 
@@ -67,14 +72,22 @@ export function PlanView({ plan }: { plan: Plan }) {
         </span>
       </header>
       <p className="px-3 pt-2 text-muted text-xs">
-        {fresh ? "Nothing that is there changes." : IMPACTS[impact].says}
+        {plan.action === "none"
+          ? "Nothing would change."
+          : fresh
+            ? "No existing resources are modified."
+            : IMPACTS[impact].says}
       </p>
       <ul className="flex flex-col gap-1 px-3 py-2">
         {(plan.changes ?? []).map((change) => (
           <li key={change.path} className="flex flex-wrap items-center gap-1.5 font-mono text-xs">
             <span className="text-muted">{change.path.replace(/^\/(spec|metadata)\//, "")}</span>
-            <del className="break-all text-bad">{shown(change.old)}</del>
-            <ArrowRight aria-label="becomes" className="size-3 text-faint" />
+            {plan.action !== "create" && (
+              <>
+                <del className="break-words text-bad">{shown(change.old)}</del>
+                <ArrowRight aria-label="becomes" className="size-3 text-faint" />
+              </>
+            )}
             <ins className={cn("break-all text-good no-underline")}>{shown(change.new)}</ins>
             {change.impact && change.impact !== "live" && change.impact !== "none" && (
               <ImpactBadge impact={change.impact} />

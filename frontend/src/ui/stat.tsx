@@ -1,6 +1,7 @@
 import type { ReactNode } from "react";
 import { Sparkline } from "@/charts/sparkline";
 import { cn } from "@/lib/cn";
+import { NONE } from "@/lib/format";
 import type { Tone } from "./badge";
 import { Tip } from "./tip";
 
@@ -24,6 +25,7 @@ interface Props {
 }
 
 export function Stat({ label, value, note, tone, help, spark }: Props) {
+  const unknown = value === NONE;
   const [, number = value, unit = ""] = SPLIT.exec(value) ?? [];
   return (
     <div className="@container flex min-w-0 flex-col rounded-lg border bg-panel px-3.5 pt-2.5 pb-2">
@@ -43,10 +45,10 @@ export function Stat({ label, value, note, tone, help, spark }: Props) {
           data-testid={`stat-${label}`}
           className={cn(
             "num whitespace-nowrap font-semibold text-[1.375rem] leading-8 tracking-[-0.02em]",
-            TONES[tone ?? "plain"],
+            unknown ? "text-faint" : TONES[tone ?? "plain"],
           )}
         >
-          {number}
+          {unknown ? "unknown" : number}
           <span className="ml-0.5 font-medium text-muted text-sm tracking-normal">{unit}</span>
         </p>
         {spark && (

@@ -1,5 +1,6 @@
 import { type LucideIcon, RotateCw, TriangleAlert } from "lucide-react";
 import type { ReactNode } from "react";
+import { ApiError } from "@/api/client";
 import { cn } from "@/lib/cn";
 import { Button } from "./button";
 import { Command } from "./code";
@@ -63,6 +64,7 @@ export function Said({ text }: { text: string }) {
 }
 
 export function Failed({ error, retry }: { error: unknown; retry?: () => void }) {
+  const forbidden = error instanceof ApiError && error.status === 403;
   const message = error instanceof Error ? error.message : String(error);
   return (
     <div
@@ -70,8 +72,10 @@ export function Failed({ error, retry }: { error: unknown; retry?: () => void })
       className="flex items-start gap-2.5 rounded-lg border border-bad/40 bg-bad-soft px-3.5 py-2.5"
     >
       <TriangleAlert aria-hidden className="mt-0.5 size-4 shrink-0 text-bad" />
-      <p className="min-w-0 flex-1 break-words text-sm">{message}</p>
-      {retry && (
+      <p className="min-w-0 flex-1 break-words text-sm">
+        {forbidden ? `Your role does not allow this: ${message}.` : message}
+      </p>
+      {retry && !forbidden && (
         <Button size="sm" icon={RotateCw} onClick={retry}>
           Try again
         </Button>

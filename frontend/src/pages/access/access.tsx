@@ -22,26 +22,27 @@ const route = getRouteApi("/app/access");
 const ROLES: Record<string, Tone> = { admin: "accent", operator: "info", viewer: "plain" };
 
 export function AccessPage() {
-  const { tab = "keys" } = route.useSearch();
+  const { tab = "keys", edit, create } = route.useSearch();
   const navigate = useNavigate();
   const may = useMay();
   const keys = useQuery(keysQuery);
   const users = useQuery(usersQuery);
-  const [making, setMaking] = useState<"key" | "user" | null>(null);
-  const [user, setUser] = useState<User | null>(null);
+  const open = (next: { edit?: string; create?: true }) =>
+    navigate({ to: "/access", search: { tab, ...next }, replace: true });
+  const close = () => open({});
   return (
     <Page
       title="Keys & users"
-      lead="People sign in; programs carry keys. A key does on topics only what its scopes say."
+      lead="Users sign in; applications use API keys, limited to their topic permissions."
       actions={
         tab === "keys"
           ? may("keys:write") && (
-              <Button look="primary" icon={Plus} onClick={() => setMaking("key")}>
+              <Button look="primary" icon={Plus} onClick={() => open({ create: true })}>
                 Create key
               </Button>
             )
           : may("users:write") && (
-              <Button look="primary" icon={UserPlus} onClick={() => setMaking("user")}>
+              <Button look="primary" icon={UserPlus} onClick={() => open({ create: true })}>
                 Add user
               </Button>
             )
@@ -61,7 +62,7 @@ export function AccessPage() {
           ) : keys.isPending ? (
             <Loading />
           ) : (
-            <Keys keys={keys.data.items as Key[]} onCreate={() => setMaking("key")} />
+            <Keys keys={keys.data.items as Key[]} onCreate={() => open({ create: true })} />
           )}
         </TabPanel>
         <TabPanel value="users">
@@ -72,14 +73,15 @@ export function AccessPage() {
           ) : (
             <UserTable
               users={users.data.items as User[]}
-              onUser={may("users:write") ? setUser : undefined}
+              onUser={may("users:write") ? ({ name }) => open({ edit: name }) : undefined}
             />
           )}
         </TabPanel>
       </Tabs>
-      {making === "key" && <KeyEditor onClose={() => setMaking(null)} />}
-      {making === "user" && <UserEditor onClose={() => setMaking(null)} />}
-      {user && <UserEditor name={user.name} onClose={() => setUser(null)} />}
+      {create && tab === "keys" && may("keys:write") && <KeyEditor onClose={close} />}
+      {(create || edit) && tab === "users" && may("users:write") && (
+        <UserEditor {...(edit ? { name: edit } : {})} onClose={close} />
+      )}
     </Page>
   );
 }
@@ -109,10 +111,10 @@ function Keys({ keys, onCreate }: { keys: Key[]; onCreate: () => void }) {
     },
     {
       id: "scopes",
-      head: "May, on topics",
+      head: "Topic permissions",
       cell: (row) =>
         row.scopes.length === 0 ? (
-          <span className="text-faint text-xs">nothing</span>
+          <span className="text-faint text-xs">none</span>
         ) : (
           <span className="flex flex-wrap gap-1">
             {row.scopes.map((scope) => (
@@ -165,7 +167,7 @@ function Keys({ keys, onCreate }: { keys: Key[]; onCreate: () => void }) {
       cell: (row) =>
         may &&
         !row.revoked_at && (
-          <Button size="sm" look="danger" onClick={() => setAsked(row)}>
+          <Button size="sm" look="quiet" onClick={() => setAsked(row)}>
             Revoke
           </Button>
         ),
@@ -181,10 +183,10 @@ function Keys({ keys, onCreate }: { keys: Key[]; onCreate: () => void }) {
         empty={
           <Empty
             icon={KeyRound}
-            title="No key yet"
+            title="No keys yet"
             commands={[
               "export TIDECAST_KEY=tc_…",
-              'curl -H "Authorization: Bearer $TIDECAST_KEY" http://127.0.0.1:7480/api/v1/topics',
+              `curl -H "Authorization: Bearer $TIDECAST_KEY" ${location.origin}/api/v1/topics`,
             ]}
             action={
               may && (
@@ -194,7 +196,8 @@ function Keys({ keys, onCreate }: { keys: Key[]; onCreate: () => void }) {
               )
             }
           >
-            Programs authenticate by a key. Its secret is shown once and stored only as a hash.
+            Applications authenticate with a key. Its secret is shown once and stored only as a
+            hash.
           </Empty>
         }
       />
@@ -202,7 +205,7 @@ function Keys({ keys, onCreate }: { keys: Key[]; onCreate: () => void }) {
         open={asked !== null}
         onOpenChange={(open) => !open && setAsked(null)}
         title={`Revoke ${asked?.name}?`}
-        lead="Programs that use it are refused from now on."
+        lead="Applications that use it are refused from now on."
         word={asked?.name ?? ""}
         verb="Revoke"
         action={{ method: "DELETE", path: `/api/v1/keys/${asked?.name ?? ""}` }}
@@ -251,7 +254,7 @@ function UserTable({
         row.disabled ? (
           <Badge tone="bad">disabled</Badge>
         ) : row.must_change_password ? (
-          <Badge tone="warn">new password due</Badge>
+          <Badge tone="warn">must change password</Badge>
         ) : (
           <Badge tone="good">active</Badge>
         ),

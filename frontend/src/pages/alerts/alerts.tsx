@@ -32,20 +32,21 @@ const SEVERITIES = { info: "info", warning: "warn", critical: "bad" } as const;
 const nameOf = (metric: string) => METRICS[metric as Metric]?.name ?? metric;
 
 export function AlertsPage() {
-  const { tab = "fired" } = route.useSearch();
+  const { tab = "fired", edit, create } = route.useSearch();
   const navigate = useNavigate();
   const may = useMay();
   const fired = useQuery(alertsQuery);
   const rules = useQuery(alertRulesQuery);
   const silences = useQuery(silencesQuery);
-  const [rule, setRule] = useState<AlertRule | "new" | null>(null);
+  const open = (next: { edit?: string; create?: true }) =>
+    navigate({ to: "/alerts", search: { tab, ...next }, replace: true });
   const [silence, setSilence] = useState<{ rule: string; target: string } | null>(null);
   const alerts = (fired.data?.items ?? []) as Alert[];
   const failed = [fired, rules, silences].find((one) => one.isError);
   return (
     <Page
       title="Alerts"
-      lead="Rules over live figures; a webhook hears when one fires and when it is over."
+      lead="Rules over live figures. Webhooks are called when an alert fires and when it resolves."
       actions={
         <>
           {may("silences:write") && (
@@ -54,7 +55,7 @@ export function AlertsPage() {
             </Button>
           )}
           {may("alert_rules:write") && (
-            <Button look="primary" icon={BellPlus} onClick={() => setRule("new")}>
+            <Button look="primary" icon={BellPlus} onClick={() => open({ create: true })}>
               Create rule
             </Button>
           )}
@@ -68,8 +69,8 @@ export function AlertsPage() {
         tabs={[
           {
             value: "fired",
-            label: "Fired",
-            count: alerts.filter((one) => one.state === "firing").length,
+            label: "Active and past",
+            count: fired.data && alerts.filter((one) => one.state === "firing").length,
           },
           { value: "rules", label: "Rules", count: rules.data?.items.length },
           { value: "silences", label: "Silences", count: silences.data?.items.length },
@@ -82,7 +83,7 @@ export function AlertsPage() {
             <Fired
               alerts={alerts}
               onSilence={may("silences:write") ? setSilence : undefined}
-              onCreate={() => setRule("new")}
+              onCreate={may("alert_rules:write") ? () => open({ create: true }) : undefined}
             />
           )}
         </TabPanel>
@@ -90,7 +91,10 @@ export function AlertsPage() {
           {rules.isPending ? (
             <Loading />
           ) : (
-            <Rules rules={(rules.data?.items ?? []) as AlertRule[]} onRule={setRule} />
+            <Rules
+              rules={(rules.data?.items ?? []) as AlertRule[]}
+              onRule={(name) => open({ edit: name })}
+            />
           )}
         </TabPanel>
         <TabPanel value="silences">
@@ -101,16 +105,16 @@ export function AlertsPage() {
           )}
         </TabPanel>
       </Tabs>
-      {rule && (
-        <RuleEditor
-          {...(rule === "new" ? {} : { name: rule.metadata.name })}
-          onClose={() => setRule(null)}
-        />
+      {may("alert_rules:write") && (edit || create) && (
+        <RuleEditor {...(edit ? { name: edit } : {})} onClose={() => open({})} />
       )}
       {silence && <SilenceEditor {...silence} onClose={() => setSilence(null)} />}
     </Page>
   );
 }
+
+/** A node that it is about is not heard: the state is the last that is known. */
+const hasNoData = (alert: Alert & { no_data?: boolean }) => alert.no_data === true;
 
 function Fired({
   alerts,
@@ -119,7 +123,7 @@ function Fired({
 }: {
   alerts: Alert[];
   onSilence: ((about: { rule: string; target: string }) => void) | undefined;
-  onCreate: () => void;
+  onCreate: (() => void) | undefined;
 }) {
   const zone = useZone();
   const now = Date.now();
@@ -131,25 +135,28 @@ function Fired({
         row.state === "resolved" ? (
           <StateBadge state="good">resolved</StateBadge>
         ) : (
-          <StateBadge state={SEVERITIES[row.severity]}>
-            {row.silenced ? `${row.severity}, silenced` : row.severity}
-          </StateBadge>
+          <span className="inline-flex gap-1">
+            <StateBadge state={SEVERITIES[row.severity]}>
+              {row.silenced ? `${row.severity}, silenced` : row.severity}
+            </StateBadge>
+            {hasNoData(row) && <StateBadge state="plain">no data</StateBadge>}
+          </span>
         ),
     },
     { id: "rule", head: "Rule", cell: (row) => <b className="font-medium">{row.rule}</b> },
     {
       id: "target",
-      head: "About",
+      head: "Target",
       cell: (row) => <span className="font-mono text-xs">{row.target}</span>,
     },
     {
       id: "value",
       wide: true,
-      head: "Value",
+      head: "Value / threshold",
       right: true,
       cell: (row) => `${compact(row.value)} / ${compact(row.threshold)}`,
     },
-    { id: "metric", wide: true, head: "Figure", cell: (row) => nameOf(row.metric) },
+    { id: "metric", wide: true, head: "Metric", cell: (row) => nameOf(row.metric) },
     {
       id: "since",
       wide: true,
@@ -163,7 +170,7 @@ function Fired({
     {
       id: "lasted",
       wide: true,
-      head: "Lasted",
+      head: "Duration",
       cell: (row) =>
         duration(
           ((row.resolved_at ? Date.parse(row.resolved_at) : now) - Date.parse(row.started_at)) /
@@ -190,23 +197,25 @@ function Fired({
     },
   ];
   return (
-    <Card flush label="Fired alerts">
+    <Card flush label="Active and past alerts">
       <Table
-        label="Fired alerts"
+        label="Active and past alerts"
         columns={columns}
         rows={alerts}
         rowKey={(row) => row.id}
         empty={
           <Empty
             icon={Bell}
-            title="All quiet"
+            title="No alerts"
             action={
-              <Button icon={Plus} onClick={onCreate}>
-                Create rule
-              </Button>
+              onCreate && (
+                <Button icon={Plus} onClick={onCreate}>
+                  Create rule
+                </Button>
+              )
             }
           >
-            Nothing has fired. A good first rule: lag in seconds above 10 for a minute.
+            No alert has fired. A good first rule: lag in seconds above 10 for a minute.
           </Empty>
         }
       />
@@ -214,12 +223,12 @@ function Fired({
   );
 }
 
-/** `>` is every name: said in words. */
+/** `>` is every name. */
 function Target({ pattern }: { pattern: string }) {
   return pattern === ">" ? "anything" : <code className="font-mono text-xs">{pattern}</code>;
 }
 
-function Rules({ rules, onRule }: { rules: AlertRule[]; onRule: (rule: AlertRule) => void }) {
+function Rules({ rules, onRule }: { rules: AlertRule[]; onRule: (name: string) => void }) {
   const may = useMay()("alert_rules:write");
   const { busy, act } = useAct();
   const columns: Column<AlertRule>[] = [
@@ -302,7 +311,11 @@ function Rules({ rules, onRule }: { rules: AlertRule[]; onRule: (rule: AlertRule
                 body: { spec: { enabled: !row.spec.enabled } },
               }}
             />
-            <Button size="sm" onClick={() => onRule(row)} aria-label={`Edit ${row.metadata.name}`}>
+            <Button
+              size="sm"
+              onClick={() => onRule(row.metadata.name)}
+              aria-label={`Edit ${row.metadata.name}`}
+            >
               Edit
             </Button>
           </span>
@@ -318,7 +331,8 @@ function Rules({ rules, onRule }: { rules: AlertRule[]; onRule: (rule: AlertRule
         rowKey={(row) => row.metadata.name}
         empty={
           <Empty icon={BellPlus} title="No rules yet">
-            A rule watches one figure of whatever matches a name or a pattern.
+            A rule watches one metric of the topics, subscriptions or nodes that match a name or a
+            pattern.
           </Empty>
         }
       />
@@ -335,12 +349,12 @@ function Silences({ silences }: { silences: Silence[] }) {
       id: "state",
       head: "State",
       cell: (row) =>
-        row.status.active ? <StateBadge state="paused">silent</StateBadge> : <Badge>over</Badge>,
+        row.status.active ? <StateBadge state="paused">active</StateBadge> : <Badge>expired</Badge>,
     },
     { id: "rule", head: "Rule", cell: (row) => row.spec.rule || "all rules" },
     {
       id: "target",
-      head: "About",
+      head: "Target",
       cell: (row) => <span className="font-mono text-xs">{row.spec.target}</span>,
     },
     {
@@ -366,7 +380,7 @@ function Silences({ silences }: { silences: Silence[] }) {
                     http.DELETE("/api/v1/silences/{name}", {
                       params: { path: { name: row.metadata.name } },
                     }),
-                  "The silence is over",
+                  "The silence is ended",
                 )
               }
             >
@@ -389,7 +403,7 @@ function Silences({ silences }: { silences: Silence[] }) {
         rowKey={(row) => row.metadata.name}
         empty={
           <Empty icon={BellOff} title="Nothing is silenced">
-            A silence keeps webhooks quiet for a while; alerts still show up here.
+            A silence suspends webhooks for a while; alerts are still listed here.
           </Empty>
         }
       />

@@ -55,18 +55,18 @@ export function AuditPage() {
     {
       id: "actor",
       wide: true,
-      head: "Who",
+      head: "Actor",
       width: "11rem",
       cell: (row) => (
         <>
-          {row.actor || "nobody"} <span className="text-faint text-xs">{row.actor_kind}</span>
+          {row.actor || "anonymous"} <span className="text-faint text-xs">{row.actor_kind}</span>
         </>
       ),
     },
-    { id: "action", head: "Did", width: "9rem", cell: (row) => row.action.replaceAll("_", " ") },
+    { id: "action", head: "Action", width: "9rem", cell: (row) => row.action.replaceAll("_", " ") },
     {
       id: "what",
-      head: "To",
+      head: "Resource",
       width: "minmax(12rem,1fr)",
       cell: (row) => (
         <>
@@ -85,7 +85,7 @@ export function AuditPage() {
     {
       id: "address",
       wide: true,
-      head: "From",
+      head: "Source IP",
       width: "8rem",
       cell: (row) => <span className="font-mono text-faint text-xs">{row.address}</span>,
     },
@@ -94,7 +94,7 @@ export function AuditPage() {
     <Page
       fill
       title="Audit"
-      lead="Every write and every denial: who, what, from where, before and after."
+      lead="Every write and every denial: actor, action, resource, source, and the values before and after."
       actions={
         <>
           {fresh > 0 && (
@@ -110,14 +110,14 @@ export function AuditPage() {
           )}
           <SearchInput
             aria-label="Actor"
-            placeholder="Who"
+            placeholder="Actor"
             className="w-36"
             defaultValue={search.actor}
             onChange={(event) => set({ actor: event.target.value || undefined })}
           />
           <SearchInput
-            aria-label="Name of what was changed"
-            placeholder="To what"
+            aria-label="Name of the resource"
+            placeholder="Resource"
             className="w-44"
             defaultValue={search.name}
             onChange={(event) => set({ name: event.target.value || undefined })}
@@ -195,7 +195,7 @@ function EntryDialog({ entry, onClose }: { entry: AuditEntry; onClose: () => voi
         <Facts
           items={[
             ["Time", dateTime(entry.at, zone, "millis")],
-            ["Who", `${entry.actor || "nobody"} (${entry.actor_kind})`],
+            ["Actor", `${entry.actor || "anonymous"} (${entry.actor_kind})`],
             [
               "Outcome",
               <Badge
@@ -204,7 +204,7 @@ function EntryDialog({ entry, onClose }: { entry: AuditEntry; onClose: () => voi
               >{`${entry.outcome}, ${entry.status}`}</Badge>,
             ],
             ["Kind", entry.kind.replaceAll("_", " ")],
-            ["From", entry.address || "–"],
+            ["Source IP", entry.address || "–"],
             [
               "Request",
               <code key="r" className="font-mono text-xs">
@@ -227,13 +227,13 @@ function EntryDialog({ entry, onClose }: { entry: AuditEntry; onClose: () => voi
                 {changes.map((one) => (
                   <tr key={one.path} className="border-b align-top last:border-0">
                     <td className="px-3 py-1.5 text-muted">{one.path}</td>
-                    <td className="break-all px-3 py-1.5 text-bad">
-                      <span aria-hidden>− </span>
-                      {shown(one.before)}
+                    <td className="break-words px-3 py-1.5 text-bad">
+                      {one.before !== undefined && <span aria-hidden>− </span>}
+                      {one.before === undefined ? "–" : shown(one.before)}
                     </td>
-                    <td className="break-all px-3 py-1.5 text-good">
-                      <span aria-hidden>+ </span>
-                      {shown(one.after)}
+                    <td className="break-words px-3 py-1.5 text-good">
+                      {one.after !== undefined && <span aria-hidden>+ </span>}
+                      {one.after === undefined ? "–" : shown(one.after)}
                     </td>
                   </tr>
                 ))}

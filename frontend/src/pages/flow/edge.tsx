@@ -66,7 +66,7 @@ export const FlowEdgeView = memo(function FlowEdgeView(props: EdgeProps<Edge<Flo
           className="num pointer-events-none absolute flex max-w-28 flex-wrap items-center justify-center gap-x-1.5 rounded-md border bg-panel px-1.5 text-2xs leading-4"
         >
           <span className={cn(data.packets_per_s > 0 ? "text-ink" : "text-faint")}>
-            {rate(data.packets_per_s)}
+            {rate(data.packets_per_s, " pkt/s")}
           </span>
           {data.loss_per_s > 0 && (
             <span className="inline-flex items-center gap-0.5 text-bad">

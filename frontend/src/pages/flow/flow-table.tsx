@@ -12,21 +12,26 @@ export function FlowTable({ flow, edges }: { flow: Flow; edges: readonly string[
   const columns: Column<Row>[] = [
     { id: "from", head: "From", cell: (row) => label(row.source) },
     { id: "to", head: "To", cell: (row) => label(row.target) },
-    { id: "packets", head: "Packets", right: true, cell: (row) => rate(row.packets_per_s) },
+    {
+      id: "packets",
+      head: "Packets/s",
+      right: true,
+      cell: (row) => rate(row.packets_per_s, " pkt/s"),
+    },
     {
       id: "bytes",
       wide: true,
-      head: "Bytes",
+      head: "Bytes/s",
       right: true,
       cell: (row) => byteRate(row.bytes_per_s),
     },
-    { id: "loss", head: "Loss", right: true, cell: (row) => rate(row.loss_per_s) },
+    { id: "loss", head: "Loss", right: true, cell: (row) => rate(row.loss_per_s, " pkt/s") },
     {
       id: "resent",
       wide: true,
       head: "Resent",
       right: true,
-      cell: (row) => rate(row.resent_per_s),
+      cell: (row) => rate(row.resent_per_s, " pkt/s"),
     },
     {
       id: "pressure",
@@ -38,7 +43,7 @@ export function FlowTable({ flow, edges }: { flow: Flow; edges: readonly string[
     {
       id: "lag",
       wide: true,
-      head: "Behind, packets",
+      head: "Lag (packets)",
       right: true,
       cell: (row) => exact(row.lag_packets),
     },

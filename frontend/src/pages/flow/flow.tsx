@@ -8,6 +8,7 @@ import {
   ReactFlow,
   ReactFlowProvider,
 } from "@xyflow/react";
+import { useTidecast } from "@/app/commands";
 import "@xyflow/react/dist/style.css";
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { Network } from "lucide-react";
@@ -71,6 +72,7 @@ function reached(starts: readonly One[], edges: readonly Way[], forward: boolean
 }
 
 export function FlowPage() {
+  const tidecast = useTidecast();
   const { q = "", view: wanted } = route.useSearch();
   const navigate = useNavigate();
   const flow = useLive("flow");
@@ -115,10 +117,10 @@ export function FlowPage() {
       ) : shown.nodes.length === 0 && !q ? (
         <Empty
           icon={Network}
-          title="Nothing flows yet"
-          commands={["tidecast sub 'md.>'", "tidecast pub md.eu --message 'hello'"]}
+          title="No traffic yet"
+          commands={[tidecast("sub", "md.>"), tidecast("pub", "md.eu", "--message", "hello")]}
         >
-          As soon as somebody publishes or subscribes, the way of the messages shows up here.
+          Publishers, topics and subscribers appear here as soon as they connect.
         </Empty>
       ) : (
         <div className="flex h-full min-h-0 flex-col gap-2">
@@ -191,10 +193,10 @@ function Graph({ flow, shown }: { flow: Flow; shown: Shown }) {
 }
 
 const MEANINGS = [
-  ["bg-accent", "flows"],
-  ["bg-warn", "held back, or over 70 % full"],
-  ["bg-bad", "loses, or over 90 % full"],
-  ["bg-line-strong", "nothing moves"],
+  ["bg-accent", "active"],
+  ["bg-warn", "throttled, or > 70 % full"],
+  ["bg-bad", "loss, or > 90 % full"],
+  ["bg-line-strong", "idle"],
 ] as const;
 
 /** What the colours and signs of the graph mean. */
@@ -210,8 +212,8 @@ function Legend() {
           {means}
         </li>
       ))}
-      <li>↻ sent again</li>
-      <li>−5 behind by 5</li>
+      <li>↻ resent</li>
+      <li>−5 lag of 5 packets</li>
     </ul>
   );
 }

@@ -17,18 +17,20 @@ import { PolicyEditor } from "./editor";
 
 const route = getRouteApi("/app/limits");
 
-/** `null` says nothing, 0 says that there is none. */
+/** `null`: not set here; 0: unlimited. */
 const shown = (value: number | null | undefined, format: (value: number) => string) =>
   value == null ? "–" : value === 0 ? "no limit" : format(value);
 const packets = (value: number) => rate(value, " pkt/s");
 
-/** Policies by name pattern, and for any topic: which limit holds, and where it came from. */
+/** Policies by name pattern, and the effective limits of any topic with their sources. */
 export function LimitsPage() {
-  const { topic = "" } = route.useSearch();
+  const { topic = "", edit, create } = route.useSearch();
   const navigate = useNavigate();
   const may = useMay()("rate_limits:write");
   const list = useQuery(rateLimitsQuery);
-  const [edited, setEdited] = useState<RateLimit | "new" | null>(null);
+  // The editor is a part of the address: the palette opens it, and Back closes it.
+  const open = (next: { edit?: string; create?: true }) =>
+    navigate({ to: "/limits", search: { topic: topic || undefined, ...next }, replace: true });
   const policies = ((list.data?.items ?? []) as RateLimit[]).toSorted(
     (a, b) =>
       (b.spec.priority ?? 0) - (a.spec.priority ?? 0) ||
@@ -37,10 +39,10 @@ export function LimitsPage() {
   return (
     <Page
       title="Rate limits"
-      lead="Policies for every publisher of the topics that a pattern covers. They hold on the wire at once."
+      lead="Policies for every publisher of the topics that match a pattern. They take effect on the wire at once."
       actions={
         may && (
-          <Button look="primary" icon={Plus} onClick={() => setEdited("new")}>
+          <Button look="primary" icon={Plus} onClick={() => open({ create: true })}>
             Create policy
           </Button>
         )
@@ -63,7 +65,7 @@ export function LimitsPage() {
                 className="py-8"
                 action={
                   may && (
-                    <Button look="primary" icon={Plus} onClick={() => setEdited("new")}>
+                    <Button look="primary" icon={Plus} onClick={() => open({ create: true })}>
                       Create policy
                     </Button>
                   )
@@ -78,7 +80,7 @@ export function LimitsPage() {
                 columns={COLUMNS}
                 rows={policies}
                 rowKey={(row) => row.metadata.name}
-                {...(may ? { onRow: setEdited } : {})}
+                {...(may ? { onRow: (row: RateLimit) => open({ edit: row.metadata.name }) } : {})}
               />
             )}
           </Card>
@@ -90,11 +92,8 @@ export function LimitsPage() {
           />
         </div>
       )}
-      {edited && (
-        <PolicyEditor
-          {...(edited === "new" ? {} : { name: edited.metadata.name })}
-          onClose={() => setEdited(null)}
-        />
+      {may && (edit || create) && (
+        <PolicyEditor {...(edit ? { name: edit } : {})} onClose={() => open({})} />
       )}
     </Page>
   );
@@ -114,7 +113,7 @@ const COLUMNS: Column<RateLimit>[] = [
   {
     id: "publisher",
     wide: true,
-    head: "Publishers of",
+    head: "Publishers on node",
     cell: (row) => row.spec.publisher || "all nodes",
   },
   {
@@ -126,19 +125,19 @@ const COLUMNS: Column<RateLimit>[] = [
   },
   {
     id: "packets",
-    head: "Packets",
+    head: "Packets/s",
     right: true,
     cell: (row) => shown(row.spec.rate_packets_per_s, packets),
   },
   {
     id: "bytes",
-    head: "Bytes",
+    head: "Bytes/s",
     right: true,
     cell: (row) => shown(row.spec.rate_bytes_per_s, byteRate),
   },
   {
     id: "matched",
-    head: "Wins / matches",
+    head: "Effective / matching",
     right: true,
     cell: (row) =>
       row.status.topics_effective === 0 && row.status.topics_matched > 0 ? (
@@ -155,7 +154,7 @@ function Effective({ topic, onTopic }: { topic: string; onTopic: (topic: string)
   const query = useQuery({ ...topicQuery(topic), enabled: topic !== "" });
   const found = topic ? (query.data as Topic | undefined)?.status.effective_rate : undefined;
   return (
-    <Card title="What holds for a topic">
+    <Card title="Effective limits of a topic">
       <Combo
         label="Choose a topic"
         value={topic}
@@ -172,20 +171,20 @@ function Effective({ topic, onTopic }: { topic: string; onTopic: (topic: string)
       {found ? (
         <dl className="mt-3 flex flex-col gap-2.5 text-sm">
           <Held
-            name="Packets a second"
+            name="Packets/s"
             value={shown(found.packets_per_s, packets)}
             source={found.packets_source}
             topic={topic}
           />
           <Held
-            name="Bytes a second"
+            name="Bytes/s"
             value={shown(found.bytes_per_s, byteRate)}
             source={found.bytes_source}
             topic={topic}
           />
           {(found.shadowed ?? []).length > 0 && (
             <div>
-              <dt className="text-muted">Match, but lose</dt>
+              <dt className="text-muted">Overridden</dt>
               <dd>{found.shadowed?.join(", ")}</dd>
             </div>
           )}
@@ -193,7 +192,7 @@ function Effective({ topic, onTopic }: { topic: string; onTopic: (topic: string)
       ) : (
         !topic && (
           <p className="mt-3 text-muted text-sm">
-            Which limit holds, and which policy or setting it came from.
+            The limits in effect, and the policy or setting that each comes from.
           </p>
         )
       )}
@@ -214,9 +213,7 @@ function Held(props: { name: string; value: string; source: string; topic: strin
           </Link>
         ) : (
           <Badge>
-            {source === "none"
-              ? "nothing limits it"
-              : `by ${source.replace("rate_limit/", "policy ")}`}
+            {source === "none" ? "unlimited" : `by ${source.replace("rate_limit/", "policy ")}`}
           </Badge>
         )}
       </dd>

@@ -1,7 +1,6 @@
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { Archive } from "lucide-react";
 import { useState } from "react";
-import { bodyOf, http } from "@/api/client";
 import { type MessageView, nodesQuery, topicQuery } from "@/api/queries";
 import { exact } from "@/lib/format";
 import { Badge } from "@/ui/badge";
@@ -11,11 +10,11 @@ import { Input, SearchInput } from "@/ui/field";
 import { Select } from "@/ui/select";
 import { Empty, Failed, Loading } from "@/ui/states";
 import { TimeField } from "@/ui/time-field";
+import { browsePage, firstCursors, PAGE_MESSAGES, type Start } from "./browse-pages";
 import { DecoderSelect, MessageTable, type Wanted } from "./message-table";
 import { nanosOf, parsePlace } from "./place";
 
 type From = "earliest" | "latest" | "token" | "time";
-const PAGE = 100;
 
 interface Search {
   decoder?: Wanted | undefined;
@@ -45,9 +44,8 @@ export function Browse({
   const place = from === "token" ? parsePlace(at) : null;
   const time = from === "time" ? nanosOf(at) : null;
   const ready = (from !== "token" || place !== null) && (from !== "time" || time !== null);
-  const start = {
+  const start: Start = {
     start: from,
-    limit: PAGE,
     ...(queue && !place ? { queue: Number(queue) } : {}),
     ...(node ? { node } : {}),
     ...(place ?? {}),
@@ -55,26 +53,18 @@ export function Browse({
     ...(q ? { q } : {}),
   };
   const found = useInfiniteQuery({
-    queryKey: ["messages", topic, start],
-    queryFn: ({ pageParam }) =>
-      http
-        .GET("/api/v1/topics/{name}/messages", {
-          params: {
-            path: { name: topic },
-            query: pageParam ? { ...start, start: "token", token: pageParam } : start,
-          },
-        })
-        .then(bodyOf),
-    initialPageParam: undefined as string | undefined,
-    getNextPageParam: (page) => (page.complete ? undefined : (page.next_token ?? undefined)),
-    enabled: ready,
+    queryKey: ["messages", topic, start, queues],
+    queryFn: ({ pageParam }) => browsePage(topic, start, pageParam),
+    initialPageParam: firstCursors(start, queues),
+    getNextPageParam: (page) => (page.next.length > 0 ? page.next : undefined),
+    enabled: ready && about !== undefined,
     retry: false,
   });
   const pages = found.data?.pages ?? [];
   const messages: readonly MessageView[] = pages.flatMap((page) => page.messages);
   const scanned = pages.reduce((sum, page) => sum + page.scanned, 0);
   const path = `/api/v1/topics/${encodeURIComponent(topic)}/messages?${new URLSearchParams(
-    Object.entries(start).map(([key, value]) => [key, String(value)]),
+    Object.entries({ ...start, limit: PAGE_MESSAGES }).map(([key, value]) => [key, String(value)]),
   )}`;
   return (
     <div className="flex h-full min-h-0 flex-col gap-2">
@@ -156,7 +146,11 @@ export function Browse({
         <CopyAs action={{ method: "GET", path }} />
         <span className="num ml-auto flex items-center gap-2 text-muted text-xs">
           {pages.some((page) => page.withheld) && <Badge tone="warn">payloads withheld</Badge>}
-          {exact(messages.length)} found, {exact(scanned)} scanned
+          {found.data && (
+            <span data-testid="found">
+              {exact(messages.length)} found, {exact(scanned)} scanned
+            </span>
+          )}
           {found.hasNextPage && (
             <Button size="sm" busy={found.isFetchingNextPage} onClick={() => found.fetchNextPage()}>
               More

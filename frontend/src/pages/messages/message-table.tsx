@@ -1,10 +1,12 @@
+import { useNavigate } from "@tanstack/react-router";
 import { Lock } from "lucide-react";
 import { useMemo, useState } from "react";
 import type { MessageView } from "@/api/queries";
 import { DECODERS, type Decoder } from "@/lib/decode";
-import { bytes } from "@/lib/format";
-import { clock, dateTime, useZone } from "@/lib/time";
+import { bytes, NONE } from "@/lib/format";
+import { clock, dateTime, toDate, useZone } from "@/lib/time";
 import { Badge } from "@/ui/badge";
+import { Button } from "@/ui/button";
 import { Facts } from "@/ui/card";
 import { Code } from "@/ui/code";
 import { Dialog } from "@/ui/dialog";
@@ -54,6 +56,7 @@ interface Props {
 export function MessageTable({ messages, decoder, empty }: Props) {
   const zone = useZone();
   const [open, setOpen] = useState<MessageView | null>(null);
+  const placed = messages.some((one) => placeOf(one) !== NONE);
   const columns = useMemo(
     (): Column<MessageView>[] => [
       {
@@ -64,14 +67,19 @@ export function MessageTable({ messages, decoder, empty }: Props) {
           <span className="num font-mono text-muted text-xs">{clock(row.at, zone, "millis")}</span>
         ),
       },
-      {
-        id: "place",
-        wide: true,
-        head: "Place",
-        width: "11.5rem",
-        right: true,
-        cell: (row) => <span className="font-mono text-xs">{placeOf(row)}</span>,
-      },
+      // A live message has no offset: then the column says nothing.
+      ...(placed
+        ? [
+            {
+              id: "place",
+              wide: true,
+              head: "Queue:offset",
+              width: "11.5rem",
+              right: true,
+              cell: (row: MessageView) => <span className="font-mono text-xs">{placeOf(row)}</span>,
+            },
+          ]
+        : []),
       {
         id: "key",
         wide: true,
@@ -104,7 +112,7 @@ export function MessageTable({ messages, decoder, empty }: Props) {
       },
       { id: "from", wide: true, head: "Node", width: "7rem", cell: (row) => row.node },
     ],
-    [zone, decoder],
+    [zone, decoder, placed],
   );
   return (
     <>
@@ -118,6 +126,23 @@ export function MessageTable({ messages, decoder, empty }: Props) {
       />
       {open && <MessageDialog message={open} decoder={decoder} onClose={() => setOpen(null)} />}
     </>
+  );
+}
+
+/** To what is stored around it. */
+function BrowseFrom({ message, onClose }: { message: MessageView; onClose: () => void }) {
+  const navigate = useNavigate();
+  const from = message.token != null ? ("token" as const) : ("time" as const);
+  const at = from === "token" ? placeOf(message) : toDate(message.at)?.toISOString();
+  return (
+    <Button
+      onClick={() => {
+        onClose();
+        navigate({ to: "/messages", search: { topic: message.topic, view: "browse", from, at } });
+      }}
+    >
+      Browse from here
+    </Button>
   );
 }
 
@@ -139,8 +164,9 @@ function MessageDialog({
       open
       onOpenChange={(next) => !next && onClose()}
       shape="sheet"
-      title={`Message ${placeOf(message)}`}
+      title={placeOf(message) === NONE ? "Message" : `Message ${placeOf(message)}`}
       lead={message.topic}
+      footer={message.at ? <BrowseFrom message={message} onClose={onClose} /> : undefined}
     >
       <div className="flex flex-col gap-4 pb-5">
         <Facts
@@ -196,8 +222,8 @@ function MessageDialog({
           </>
         ) : (
           <p className="flex items-center gap-2 rounded-md bg-raised px-3 py-2 text-muted text-sm">
-            <Lock aria-hidden className="size-4" /> You may see this topic, but not what is in its
-            messages: that takes the right read_payloads.
+            <Lock aria-hidden className="size-4" /> You may see this topic, but not its payloads:
+            that needs the right read_payloads.
           </p>
         )}
       </div>

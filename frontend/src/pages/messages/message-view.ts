@@ -1,5 +1,6 @@
 import type { MessageView } from "@/api/queries";
 import { type Decoded, type Decoder, decode } from "@/lib/decode";
+import { NONE } from "@/lib/format";
 
 const encoder = new TextEncoder();
 
@@ -36,4 +37,4 @@ export const keyOfMessage = (one: MessageView): string =>
   `${one.node}/${one.session}/${one.queue ?? ""}/${one.token ?? one.position ?? ""}/${one.at_ns ?? ""}`;
 
 export const placeOf = (one: MessageView): string =>
-  one.token != null ? `${one.queue ?? 0}:${one.token}` : (one.position ?? "–");
+  one.token != null ? `${one.queue ?? 0}:${one.token}` : (one.position ?? NONE);

@@ -72,8 +72,8 @@ export function MessagesPage() {
             )
           }
         >
-          Its messages are shown as they come. Looking changes nothing: no position moves, no
-          message is taken from anybody.
+          Its messages are shown live. Reading them here changes no position and consumes no
+          message.
         </Empty>
       ) : view === "tail" ? (
         <Tail

@@ -9,13 +9,14 @@ import { CopyAs } from "@/ui/copy-as";
 import { Field, TextArea, TextField } from "@/ui/field";
 import { Segments } from "@/ui/segments";
 import { SelectField } from "@/ui/select";
+import { Failed } from "@/ui/states";
 
 import { parseHeaders, payloadError, type Shape } from "./publish-body";
 
 type Ack = Schemas["PublishInput"]["ack"];
 
 export function Publish({ topic }: { topic: string }) {
-  const { busy, act } = useAct();
+  const { busy, act, error } = useAct("here");
   const [shape, setShape] = useState<Shape>("json");
   const [payload, setPayload] = useState('{\n  "hello": "tide"\n}');
   const [key, setKey] = useState("");
@@ -103,13 +104,13 @@ export function Publish({ topic }: { topic: string }) {
             onChange={setKey}
           />
           <SelectField
-            label="Answer when"
+            label="Acknowledge when"
             value={ack}
             onChange={setAck}
             options={[
-              { value: "none", label: "At once" },
-              { value: "engine", label: "The engine has it" },
-              { value: "durable", label: "It is on disk", hint: "Durable topics" },
+              { value: "none", label: "Sent to the engine" },
+              { value: "engine", label: "The engine accepted it" },
+              { value: "durable", label: "Stored on disk", hint: "Durable topics" },
             ]}
           />
           <Field
@@ -128,6 +129,7 @@ export function Publish({ topic }: { topic: string }) {
             )}
           </Field>
         </div>
+        {error !== null && <Failed error={error} />}
         <div className="flex items-center gap-3">
           <Button type="submit" look="primary" icon={Send} busy={busy} disabled={!ready}>
             Publish

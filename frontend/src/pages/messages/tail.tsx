@@ -1,8 +1,9 @@
 import { CirclePause, CirclePlay, Eraser, Radio } from "lucide-react";
 import { useEffect, useRef, useState } from "react";
 import type { MessageView } from "@/api/queries";
+import { useTidecast } from "@/app/commands";
 import { exact, plural } from "@/lib/format";
-import { live, useLiveError } from "@/live/store";
+import { live, useLiveError, useOpen } from "@/live/store";
 import type { MessagesLive } from "@/live/types";
 import { Badge } from "@/ui/badge";
 import { Button } from "@/ui/button";
@@ -14,7 +15,7 @@ import { shownPayload } from "./message-view";
 /** Messages kept on the page; older ones make room. */
 const KEPT_MAX = 2_000;
 
-/** Messages as they come, newest first. What was too fast to show is counted. */
+/** Live messages, newest first. Those that are not shown are counted. */
 export function Tail({
   topic,
   decoder,
@@ -24,6 +25,7 @@ export function Tail({
   decoder: Wanted;
   onDecoder: (decoder: Wanted) => void;
 }) {
+  const tidecast = useTidecast();
   const channel = `messages:${topic}`;
   const [messages, setMessages] = useState<readonly MessageView[]>([]);
   const [skipped, setSkipped] = useState(0);
@@ -32,6 +34,7 @@ export function Tail({
   const [query, setQuery] = useState("");
   const holding = useRef(false);
   const error = useLiveError(channel);
+  const listening = useOpen(channel);
   holding.current = held;
   useEffect(
     () =>
@@ -62,7 +65,7 @@ export function Tail({
           aria-pressed={held}
           onClick={() => setHeld(!held)}
         >
-          {held ? "Go on" : "Hold"}
+          {held ? "Resume" : "Pause"}
         </Button>
         <Button
           icon={Eraser}
@@ -85,7 +88,7 @@ export function Tail({
         <span className="num ml-auto flex items-center gap-2 text-muted text-xs">
           {withheld && <Badge tone="warn">payloads withheld</Badge>}
           {plural(rows.length, "message")}
-          {skipped > 0 && <Badge>{exact(skipped)} too fast to show</Badge>}
+          {skipped > 0 && <Badge>{exact(skipped)} not shown (sampled)</Badge>}
         </span>
       </div>
       {error ? (
@@ -98,12 +101,14 @@ export function Tail({
             empty={
               <Empty
                 icon={Radio}
-                title={query ? "Nothing shown matches" : "Listening"}
-                commands={query ? [] : [`tidecast pub ${topic} --message 'hello'`]}
+                title={query ? "No message matches" : listening ? "Listening" : "Connecting"}
+                commands={query || !listening ? [] : [tidecast("pub", topic, "--message", "hello")]}
               >
                 {query
-                  ? "Only what is on the page is filtered."
-                  : "The next message shows up here."}
+                  ? "Only messages on the page are filtered."
+                  : listening
+                    ? "The next message appears here."
+                    : "The engine has not begun to send its messages yet."}
               </Empty>
             }
           />

@@ -6,10 +6,11 @@ import { Command } from "@/ui/code";
 import { CopyAs } from "@/ui/copy-as";
 import { Dialog } from "@/ui/dialog";
 import { TextField } from "@/ui/field";
+import { Failed } from "@/ui/states";
 
 /** A token that lets an engine register, shown once, with the commands to use it. */
 export function Enrol({ onClose }: { onClose: () => void }) {
-  const { busy, act } = useAct();
+  const { busy, act, error } = useAct("here");
   const [name, setName] = useState("new-node");
   const [token, setToken] = useState<string | null>(null);
   const body = wanted<Schemas["EnrolmentInput"]>({ name, uses_max: 1, expires_s: 86_400 });
@@ -34,7 +35,7 @@ export function Enrol({ onClose }: { onClose: () => void }) {
               <CopyAs action={{ method: "POST", path: "/api/v1/enrolments", body }} />
             </span>
             <Button look="primary" busy={busy} onClick={make} disabled={!name}>
-              Make a token
+              Create a token
             </Button>
           </>
         )
@@ -47,7 +48,10 @@ export function Enrol({ onClose }: { onClose: () => void }) {
           <Command text={`tidecast engine --control ${location.origin}`} />
         </div>
       ) : (
-        <TextField label="Name of the token" autoFocus value={name} onChange={setName} />
+        <div className="flex flex-col gap-2">
+          <TextField label="Name of the token" autoFocus value={name} onChange={setName} />
+          {error !== null && <Failed error={error} />}
+        </div>
       )}
     </Dialog>
   );

@@ -35,7 +35,7 @@ export function NodesPage() {
   return (
     <Page
       title="Nodes"
-      lead="Engines, their transports, and whether they have applied what is wanted."
+      lead="Engines, their transports, and whether they run with the newest settings."
       actions={
         may("enrolments:write") && (
           <Button look="primary" icon={Plus} onClick={() => setEnrolling(true)}>
@@ -50,9 +50,9 @@ export function NodesPage() {
         <Empty
           icon={Server}
           title="No engine has registered"
-          commands={["tidecast up", "tidecast engine --control http://this-host:7480"]}
+          commands={["tidecast up", `tidecast engine --control ${location.origin}`]}
         >
-          Engines register themselves, keep their last topology, and run on when this service is
+          Engines register themselves, keep their last topology, and continue when this service is
           down.
         </Empty>
       )}
@@ -109,7 +109,7 @@ function NodeCard({
       hint={node.status.host}
       actions={
         <>
-          {(live?.drift ?? node.status.drift) && <StateBadge state="warn">drift</StateBadge>}
+          {(live?.drift ?? node.status.drift) && <StateBadge state="warn">out of sync</StateBadge>}
           {node.spec.quarantined && (
             <Badge tone="bad" icon={ShieldBan}>
               quarantined
@@ -123,8 +123,8 @@ function NodeCard({
       }
     >
       <div className="grid grid-cols-3 gap-x-4 gap-y-2">
-        <Figure label="Sent" value={rate(live?.rates.packets_out, " pkt/s")} />
-        <Figure label="Received" value={rate(live?.rates.packets_in, " pkt/s")} />
+        <Figure label="Sent" value={rate(live?.rates?.packets_out, " pkt/s")} />
+        <Figure label="Received" value={rate(live?.rates?.packets_in, " pkt/s")} />
         <Figure
           label="Longest cycle"
           value={live ? duration(live.duty_cycle_ms_max / 1000) : "–"}
@@ -236,9 +236,9 @@ function NodeDialog({ node, onClose }: { node: Node; onClose: () => void }) {
               "Connected",
               `${dateTime(status.connected_at, zone)} (${ago(status.connected_at, Date.now())})`,
             ],
-            ["Heard from", ago(status.seen_at, Date.now())],
+            ["Last heard", ago(status.seen_at, Date.now())],
             ["Topology", `${status.topology_version} of ${status.wanted_version}`],
-            ["Keeps by a lease", (status.keeps ?? []).join(", ") || "no queues"],
+            ["Leased ownership", (status.keeps ?? []).join(", ") || "no queues"],
           ]}
         />
         {Object.entries(status.errors ?? {}).map(([what, error]) => (

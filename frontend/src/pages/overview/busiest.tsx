@@ -12,7 +12,7 @@ export function Busiest({ names }: { names: readonly string[] }) {
   return (
     <Card title="Busiest topics" flush>
       {names.length === 0 ? (
-        <Empty icon={Layers} title="Quiet" className="py-6">
+        <Empty icon={Layers} title="Idle" className="py-6">
           No topic carries traffic.
         </Empty>
       ) : (
@@ -31,7 +31,7 @@ export function Busiest({ names }: { names: readonly string[] }) {
                   label={`${name} over the last minutes`}
                 />
                 <span className="num w-20 text-right text-xs">
-                  {rate(topics?.[name]?.rates.packets_out)}
+                  {rate(topics?.[name]?.rates.packets_out, " pkt/s")}
                 </span>
               </Link>
             </li>

@@ -4,6 +4,7 @@ import { useState } from "react";
 import { http } from "@/api/client";
 import { trafficQuery } from "@/api/queries";
 import { useAct } from "@/app/act";
+import { useTidecast } from "@/app/commands";
 import { useMay } from "@/app/session";
 import { exact } from "@/lib/format";
 import { Badge } from "@/ui/badge";
@@ -13,15 +14,19 @@ import { CopyAs } from "@/ui/copy-as";
 
 const HIDDEN = "tidecast.firstSteps";
 
-/** Example traffic by one click, and the three commands that send a first message of one's own. */
-export function FirstSteps() {
+/**
+ * Example traffic by one click, and the commands that send a first message. A platform that has
+ * topics of its own needs neither: then it is there only while the example runs.
+ */
+export function FirstSteps({ topics }: { topics: number }) {
   const [hidden, setHidden] = useState(() => localStorage.getItem(HIDDEN) === "hidden");
   const traffic = useQuery(trafficQuery).data;
   const { busy, act } = useAct();
+  const tidecast = useTidecast();
   const may = useMay();
   const example = traffic?.items[0];
   const running = example?.spec.running ?? false;
-  if (hidden && !running) return null;
+  if ((hidden || topics > 0) && !running) return null;
   const params = { path: { name: example?.metadata.name ?? "" } };
   const toggle = () =>
     example &&
@@ -60,8 +65,8 @@ export function FirstSteps() {
         </Badge>
         <p className="num min-w-0 flex-1 text-sm">
           <b className="font-medium font-mono text-xs">{name}</b> ·{" "}
-          {exact(example?.spec.messages_per_s)} messages a second of{" "}
-          {exact(example?.spec.message_bytes)} bytes
+          {exact(example?.spec.messages_per_s)} messages/s of {exact(example?.spec.message_bytes)}{" "}
+          bytes
         </p>
         {switcher}
       </div>
@@ -71,9 +76,9 @@ export function FirstSteps() {
     <section aria-label="First steps" className="mb-3 rounded-lg border bg-panel p-4">
       <header className="mb-2.5 flex flex-wrap items-start gap-x-4 gap-y-2">
         <div className="min-w-0 flex-1 basis-56">
-          <h2 className="font-semibold">From here to the first message</h2>
+          <h2 className="font-semibold">Send your first message</h2>
           <p className="text-muted text-sm">
-            Switch on example traffic and watch it, or send a message of your own from two shells.
+            Start example traffic and watch it, or send a message of your own from two shells.
           </p>
         </div>
         {switcher}
@@ -87,8 +92,8 @@ export function FirstSteps() {
         />
       </header>
       <div className="grid gap-2 lg:grid-cols-2">
-        <Command text="tidecast sub hello" />
-        <Command text="tidecast pub hello --message 'first message'" />
+        <Command text={tidecast("sub", "hello")} />
+        <Command text={tidecast("pub", "hello", "--message", "first message")} />
       </div>
     </section>
   );

@@ -1,7 +1,18 @@
 import { useState } from "react";
 import { TimeChart } from "@/charts/time-chart";
-import { byteRate, bytes, compact, duration, exact, percent, plural, rate } from "@/lib/format";
+import {
+  byteRate,
+  bytes,
+  compact,
+  duration,
+  exact,
+  NONE,
+  percent,
+  plural,
+  rate,
+} from "@/lib/format";
 import { useLive } from "@/live/store";
+import type { Rates } from "@/live/types";
 import { Card } from "@/ui/card";
 import { Page } from "@/ui/page";
 import { Segments } from "@/ui/segments";
@@ -24,7 +35,9 @@ export function OverviewPage() {
       </Page>
     );
   }
-  const { rates } = data;
+  const rates: Partial<Rates> = data.rates ?? {};
+  const resent = data.retransmit_ratio ?? 0;
+  const fill = data.ring_fill_max ?? 0;
   const down = data.nodes_total - data.nodes_up;
   const spark = (name: string, tint?: number) => ({
     channel: CHANNEL,
@@ -33,7 +46,7 @@ export function OverviewPage() {
   });
   return (
     <Page title="Overview" lead={summary(data)}>
-      <FirstSteps />
+      <FirstSteps topics={data.topics_total} />
       <div className="grid grid-cols-2 gap-3 lg:grid-cols-4 2xl:grid-cols-8">
         <Stat
           label="Sent"
@@ -52,27 +65,27 @@ export function OverviewPage() {
         <Stat
           label="Retransmitted"
           value={percent(data.retransmit_ratio)}
-          note={`${rate(rates.packets_resent)} resent`}
-          tone={
-            data.retransmit_ratio > 0.05 ? "bad" : data.retransmit_ratio > 0.01 ? "warn" : undefined
-          }
+          note={`${rate(rates.packets_resent, " pkt/s")} resent`}
+          tone={resent > 0.05 ? "bad" : resent > 0.01 ? "warn" : undefined}
           spark={spark("retransmit_ratio", 3)}
           help="Packets sent again, as a share of all packets sent"
         />
         <Stat
-          label="Lost for good"
-          value={rate(rates.lost_for_good)}
-          note={`${rate(rates.losses)} found missing`}
-          tone={rates.lost_for_good > 0 ? "bad" : undefined}
+          label="Unrecoverable loss"
+          value={rate(rates.lost_for_good, " pkt/s")}
+          note={`${rate(rates.losses, " pkt/s")} missing at first`}
+          tone={(rates.lost_for_good ?? 0) > 0 ? "bad" : undefined}
           spark={spark("lost_for_good", 6)}
-          help="Packets that nobody holds any more; subscribers get a Gap event for each range"
+          help="Packets that no publisher can resend; subscribers get a Gap event for each range"
         />
         <Stat
           label="Lag"
           value={
-            data.lag_s == null
-              ? `${compact(Number(data.lag_packets_max))} pkt`
-              : duration(data.lag_s)
+            data.lag_s != null
+              ? duration(data.lag_s)
+              : data.lag_packets_max == null
+                ? NONE
+                : `${compact(Number(data.lag_packets_max))} pkt`
           }
           note={
             data.lag_messages == null
@@ -90,7 +103,7 @@ export function OverviewPage() {
               ? "sent, not yet consumed"
               : `cache ${percent(data.cache_fill_max)}`
           }
-          tone={data.ring_fill_max >= 0.9 ? "bad" : data.ring_fill_max >= 0.7 ? "warn" : undefined}
+          tone={fill >= 0.9 ? "bad" : fill >= 0.7 ? "warn" : undefined}
           spark={spark("ring_fill_max", 5)}
           help="The fullest publication: sent and not yet consumed by its slowest receiver"
         />
@@ -101,11 +114,11 @@ export function OverviewPage() {
             down > 0
               ? `${down} down`
               : data.nodes_drifting > 0
-                ? `${data.nodes_drifting} drifting`
-                : "all up, in step"
+                ? `${data.nodes_drifting} out of sync`
+                : "all up, in sync"
           }
           tone={down > 0 ? "bad" : data.nodes_drifting > 0 ? "warn" : undefined}
-          help="Engines that are connected; drifting ones have not applied the newest topology yet"
+          help="Engines that are connected; those out of sync do not run with the newest settings: Nodes shows which"
         />
         <Stat
           label="Round trip"
@@ -133,9 +146,12 @@ export function OverviewPage() {
         >
           <TimeChart
             channel={CHANNEL}
-            label={`Throughput in ${unit} a second`}
+            label={`Throughput in ${unit}/s`}
             height={212}
-            format={unit === "packets" ? (value) => rate(value) : (value) => `${bytes(value)}/s`}
+            format={
+              unit === "packets" ? (value) => rate(value, " pkt/s") : (value) => `${bytes(value)}/s`
+            }
+            axis={unit === "packets" ? compact : bytes}
             series={[
               { key: `${unit}_out`, label: "sent", tint: 1 },
               { key: `${unit}_in`, label: "received", tint: 2 },
@@ -144,10 +160,10 @@ export function OverviewPage() {
           />
         </Card>
         <SlowList slow={Object.values(data.slow ?? {})} firing={data.alerts_firing} />
-        <Card title="Loss and repair" hint="a second">
+        <Card title="Loss and repair" hint="packets/s">
           <TimeChart
             channel={CHANNEL}
-            label="Loss and repair a second"
+            label="Loss and repair, packets/s"
             height={150}
             format={(value) => rate(value)}
             series={[
@@ -157,10 +173,10 @@ export function OverviewPage() {
             ]}
           />
         </Card>
-        <Card title="Held back" hint="share of the time, the worst publisher">
+        <Card title="Throttled" hint="share of the time, the worst publisher">
           <TimeChart
             channel={CHANNEL}
-            label="Share of the time that limits held packets back"
+            label="Share of the time that publishers were throttled"
             height={150}
             floor={1}
             format={percent}

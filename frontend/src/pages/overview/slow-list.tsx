@@ -19,40 +19,52 @@ import { Card } from "@/ui/card";
 interface Why {
   icon: LucideIcon;
   word: string;
-  mend: string;
+  advice: string;
 }
 
 const REASONS: Record<Slow["reason"], Why> = {
   rate_limit: {
     icon: Gauge,
     word: "rate limit",
-    mend: "Raise the limit if the network can take more.",
+    advice: "Raise the limit if the network can take more.",
   },
   flow_control: {
     icon: Waves,
     word: "flow control",
-    mend: "A receiver's window is full: find the slowest.",
+    advice: "A receiver's window is full: find the slowest.",
   },
-  loss: { icon: Unplug, word: "packet loss", mend: "Look at socket buffers and the network." },
+  loss: { icon: Unplug, word: "packet loss", advice: "Look at socket buffers and the network." },
   ring_full: {
     icon: HardDrive,
     word: "ring full",
-    mend: "The slowest receiver holds the publisher back.",
+    advice: "The slowest receiver holds the publisher back.",
   },
-  slow_reader: { icon: Timer, word: "slow reader", mend: "Add members, or let the reader batch." },
-  long_duty_cycle: { icon: Timer, word: "busy agent", mend: "The agent's thread lacks CPU time." },
-  node_down: { icon: ServerOff, word: "node down", mend: "Its engine is not connected." },
+  slow_reader: {
+    icon: Timer,
+    word: "slow reader",
+    advice: "Add members, or let the reader batch.",
+  },
+  long_duty_cycle: {
+    icon: Timer,
+    word: "busy agent",
+    advice: "The agent's thread lacks CPU time.",
+  },
+  node_down: { icon: ServerOff, word: "node down", advice: "Its engine is not connected." },
   drift: {
     icon: TriangleAlert,
-    word: "drift",
-    mend: "The node has not applied the newest topology.",
+    word: "out of sync",
+    advice: "The node does not run with the newest settings: see its page.",
   },
   send_errors: {
     icon: Unplug,
     word: "send errors",
-    mend: "The kernel refuses packets: run `tidecast doctor`.",
+    advice: "The kernel refuses packets: run `tidecast doctor`.",
   },
-  cache_pressure: { icon: HardDrive, word: "cache pressure", mend: "A slow cursor holds blocks." },
+  cache_pressure: {
+    icon: HardDrive,
+    word: "cache pressure",
+    advice: "A slow cursor holds blocks.",
+  },
 };
 
 function target(slow: Slow): { to: string } {
@@ -63,7 +75,7 @@ function target(slow: Slow): { to: string } {
   return { to: "/reliability" };
 }
 
-/** What is slow, and why: the first place to look. */
+/** What is slow, with the reason: the first place to look. */
 export function SlowList({ slow, firing }: { slow: Slow[]; firing: number }) {
   const [now, setNow] = useState(() => Date.now());
   useEffect(() => {
@@ -72,7 +84,7 @@ export function SlowList({ slow, firing }: { slow: Slow[]; firing: number }) {
   }, []);
   return (
     <Card
-      title="Slow, and why"
+      title="Bottlenecks"
       flush
       actions={
         firing > 0 && (
@@ -87,9 +99,9 @@ export function SlowList({ slow, firing }: { slow: Slow[]; firing: number }) {
       {slow.length === 0 ? (
         <div className="flex h-full min-h-36 flex-col items-center justify-center gap-1.5 pb-6 text-center">
           <CircleCheck aria-hidden className="size-6 text-good" />
-          <p className="font-medium">Nothing is slow</p>
+          <p className="font-medium">No bottlenecks</p>
           <p className="max-w-60 text-faint text-xs">
-            No limit holds anything back, no reader is behind, every node is in step.
+            No publisher is throttled, no reader is behind, every node is in sync.
           </p>
         </div>
       ) : (
@@ -111,7 +123,7 @@ export function SlowList({ slow, firing }: { slow: Slow[]; firing: number }) {
                         {ago(one.since, now)}
                       </span>
                     </span>
-                    <span className="block text-muted text-xs">{one.detail || why.mend}</span>
+                    <span className="block text-muted text-xs">{one.detail || why.advice}</span>
                   </span>
                 </Link>
               </li>

@@ -3,7 +3,7 @@ import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { CirclePlay, CircleStop, Pencil, Plus, Workflow } from "lucide-react";
 import { useState } from "react";
 import { http } from "@/api/client";
-import { type Pipeline, type PipelineRun, pipelinesQuery } from "@/api/queries";
+import { type Pipeline, type PipelineRun, pipelinesQuery, systemQuery } from "@/api/queries";
 import { useAct } from "@/app/act";
 import { useMay } from "@/app/session";
 import { duration, exact } from "@/lib/format";
@@ -36,24 +36,30 @@ export function RunState({ state }: { state: PipelineRun["state"] }) {
 
 /** Jobs on Spark and when they run; what each last did. */
 export function PipelinesPage() {
-  const { name: chosen } = route.useSearch();
+  const { name: chosen, create: creating } = route.useSearch();
   const navigate = useNavigate();
   const may = useMay()("pipelines:write");
   const list = useQuery(pipelinesQuery);
-  const [edited, setEdited] = useState<Pipeline | "new" | null>(null);
+  const system = useQuery(systemQuery).data;
+  const [edited, setEdited] = useState<Pipeline | null>(null);
+  const setCreating = (create: true | undefined) =>
+    navigate({ to: "/pipelines", search: { name: chosen, create }, replace: true });
   const pipelines = (list.data?.items ?? []) as Pipeline[];
   const open = pipelines.find((one) => one.metadata.name === chosen);
   const create = may && (
-    <Button look="primary" icon={Plus} onClick={() => setEdited("new")}>
+    <Button look="primary" icon={Plus} onClick={() => setCreating(true)}>
       Create pipeline
     </Button>
   );
   return (
     <Page
       title="Pipelines"
-      lead="Archive, replay, roll up, recommend: jobs on Spark, by a schedule or by hand."
+      lead="Jobs on Spark: archive, replay, rollups, capacity; by a schedule or by hand."
       actions={create}
     >
+      {system && !system.spark && (
+        <p className="mb-3 rounded-md bg-warn-soft px-3 py-2 text-sm">{NO_SPARK}</p>
+      )}
       {list.isError && <Failed error={list.error} retry={list.refetch} />}
       {list.isPending && <Loading />}
       {list.data && (
@@ -84,12 +90,8 @@ export function PipelinesPage() {
           <CapacityList />
         </div>
       )}
-      {edited && (
-        <PipelineEditor
-          {...(edited === "new" ? {} : { name: edited.metadata.name })}
-          onClose={() => setEdited(null)}
-        />
-      )}
+      {edited && <PipelineEditor name={edited.metadata.name} onClose={() => setEdited(null)} />}
+      {may && creating && <PipelineEditor onClose={() => setCreating(undefined)} />}
     </Page>
   );
 }
@@ -164,11 +166,14 @@ function columns(onEdit: ((pipeline: Pipeline) => void) | undefined): Column<Pip
   ];
 }
 
+const NO_SPARK = "PySpark is not installed on the service's host: pip install 'tidecast[spark]'";
+
 function Doing({ pipeline, onEdit }: { pipeline: Pipeline; onEdit: () => void }) {
   const { busy, act } = useAct();
   const name = pipeline.metadata.name;
   const params = { path: { name } };
   const runs = pipeline.status.state !== "idle";
+  const spark = useQuery(systemQuery).data?.spark ?? true;
   const verb = runs ? "stop" : "start";
   return (
     // biome-ignore lint/a11y/noStaticElementInteractions: it only keeps its buttons' clicks from the row
@@ -181,6 +186,8 @@ function Doing({ pipeline, onEdit }: { pipeline: Pipeline; onEdit: () => void })
         size="sm"
         icon={runs ? CircleStop : CirclePlay}
         busy={busy}
+        disabled={!runs && !spark}
+        title={spark ? undefined : NO_SPARK}
         aria-label={`${runs ? "Stop" : "Start"} ${name}`}
         onClick={() =>
           act(

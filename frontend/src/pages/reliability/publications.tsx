@@ -51,13 +51,13 @@ export function PublicationTable({
       head: "Publisher",
       cell: (row) => `${row.client || "client"} @ ${row.node}`,
     },
-    { id: "sent", head: "Sent", right: true, cell: (row) => rate(row.rates.packets_out) },
+    { id: "sent", head: "Sent", right: true, cell: (row) => rate(row.rates.packets_out, " pkt/s") },
     {
       id: "resent",
       wide: true,
       head: "Resent",
       right: true,
-      cell: (row) => rate(row.rates.packets_resent),
+      cell: (row) => rate(row.rates.packets_resent, " pkt/s"),
     },
     { id: "ring", head: "Ring", width: "14rem", cell: (row) => <RingBar publication={row} /> },
     {
@@ -68,11 +68,11 @@ export function PublicationTable({
     },
     {
       id: "behind",
-      head: "What is behind",
+      head: "Bottleneck",
       cell: (row) => {
         const what = bottleneck(row, receivers);
         return what === "none" ? (
-          <Badge tone="good">nothing</Badge>
+          <Badge tone="good">none</Badge>
         ) : (
           <Badge tone={what === "no receiver" ? "plain" : "warn"}>{what}</Badge>
         );

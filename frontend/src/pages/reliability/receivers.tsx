@@ -33,7 +33,7 @@ const columns = (channel: string, nameOf: (node: string) => string): Column<Rece
     head: "Publisher",
     cell: (row) => <span className="whitespace-nowrap">{row.publisher}</span>,
   },
-  { id: "lag", head: "Behind, packets", right: true, cell: (row) => exact(row.lag_packets) },
+  { id: "lag", head: "Lag (packets)", right: true, cell: (row) => exact(row.lag_packets) },
   {
     id: "trend",
     wide: true,
@@ -51,7 +51,7 @@ const columns = (channel: string, nameOf: (node: string) => string): Column<Rece
   { id: "window", wide: true, head: "Window", right: true, cell: (row) => exact(row.window) },
   {
     id: "lost",
-    head: "Missing",
+    head: "Missing (packets)",
     right: true,
     cell: (row) => exact(row.lost),
   },

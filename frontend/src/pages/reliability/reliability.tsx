@@ -1,9 +1,10 @@
 import { Activity } from "lucide-react";
+import { useTidecast } from "@/app/commands";
 import { useNodeNames } from "@/app/node-names";
 import { TimeChart } from "@/charts/time-chart";
 import { compact, duration, exact, percent, rate } from "@/lib/format";
 import { useLive } from "@/live/store";
-import type { AgentLive, ImageLive, Reliability } from "@/live/types";
+import type { AgentLive, ImageLive, Rates, Reliability } from "@/live/types";
 import { Card, Facts } from "@/ui/card";
 import { Meter } from "@/ui/meter";
 import { Page } from "@/ui/page";
@@ -31,7 +32,7 @@ const IMAGES: Column<ImageLive>[] = [
     cell: (row) => <Meter value={row.fill} label="Receive ring fill" />,
   },
   { id: "gaps", head: "Open gaps", right: true, cell: (row) => exact(row.gaps) },
-  { id: "losses", head: "Missing", right: true, cell: (row) => rate(row.rates.losses) },
+  { id: "losses", head: "Missing", right: true, cell: (row) => rate(row.rates.losses, " pkt/s") },
   {
     id: "recovered",
     wide: true,
@@ -41,7 +42,7 @@ const IMAGES: Column<ImageLive>[] = [
   },
   {
     id: "lost",
-    head: "Missing, in all",
+    head: "Missing, total",
     right: true,
     cell: (row) => exact(row.lost),
   },
@@ -58,7 +59,12 @@ const IMAGES: Column<ImageLive>[] = [
 const AGENTS: Column<AgentLive>[] = [
   { id: "node", head: "Node", cell: (row) => row.node },
   { id: "name", head: "Agent", cell: (row) => row.name },
-  { id: "cycles", head: "Duty cycles", right: true, cell: (row) => rate(row.duty_cycles_per_s) },
+  {
+    id: "cycles",
+    head: "Duty cycles",
+    right: true,
+    cell: (row) => rate(row.duty_cycles_per_s, "/s"),
+  },
   {
     id: "longest",
     head: "Longest",
@@ -94,7 +100,7 @@ export function ReliabilityPage() {
   return (
     <Page
       title="Reliability"
-      lead="Loss, NAKs and repairs; how full rings are, and how long until history is gone."
+      lead="Loss, NAKs and repairs; ring fill, and the time until history is evicted."
     >
       {data ? <Body data={data} /> : <Loading rows={10} />}
     </Page>
@@ -102,19 +108,21 @@ export function ReliabilityPage() {
 }
 
 function Body({ data }: { data: Reliability }) {
+  const tidecast = useTidecast();
   const publications = Object.values(data.publications);
   const receivers = Object.values(data.receivers);
   const images = Object.values(data.images);
   const slowest = data.slowest_receiver ? data.receivers[data.slowest_receiver] : undefined;
-  const { rates } = data;
+  const rates: Partial<Rates> = data.rates ?? {};
+  const { rate_held: byRate = 0, flow_held: byFlow = 0 } = rates;
   const nameOf = useNodeNames();
   return (
     <div className="flex flex-col gap-3">
       <div className="grid grid-cols-2 gap-3 lg:grid-cols-3 2xl:grid-cols-6">
         <Stat
           label="NAKs sent"
-          value={rate(rates.naks_sent)}
-          note={`${rate(rates.naks_received)} received`}
+          value={rate(rates.naks_sent, " NAK/s")}
+          note={`${rate(rates.naks_received, " NAK/s")} received`}
           spark={{ channel: CHANNEL, name: "naks_sent", tint: 2 }}
           help="Requests for missing packets"
         />
@@ -127,35 +135,35 @@ function Body({ data }: { data: Reliability }) {
         <Stat
           label="Missing"
           value={rate(rates.losses, " pkt/s")}
-          note="found missing by receivers"
+          note="at first, at receivers"
           spark={{ channel: CHANNEL, name: "losses", tint: 6 }}
         />
         <Stat
-          label="Lost for good"
-          value={rate(rates.lost_for_good)}
-          tone={rates.lost_for_good > 0 ? "bad" : undefined}
-          note="each a typed Gap"
+          label="Unrecoverable loss"
+          value={rate(rates.lost_for_good, " pkt/s")}
+          tone={(rates.lost_for_good ?? 0) > 0 ? "bad" : undefined}
+          note="reported to subscribers as gaps"
           spark={{ channel: CHANNEL, name: "lost_for_good", tint: 6 }}
         />
         <Stat
-          label="Held back"
-          value={percent(Math.max(rates.flow_held, rates.rate_held))}
+          label="Throttled"
+          value={percent(data.rates ? Math.max(byFlow, byRate) : undefined)}
           note={`flow control ${percent(rates.flow_held)}, rate limit ${percent(rates.rate_held)}`}
-          help="Share of the time, of the publisher that is held back most"
+          help="Share of the time, of the publisher that is throttled most"
           spark={{
             channel: CHANNEL,
-            name: rates.rate_held > rates.flow_held ? "rate_held" : "flow_held",
+            name: byRate > byFlow ? "rate_held" : "flow_held",
             tint: 4,
           }}
         />
         <Stat
           label="Slowest receiver"
           value={slowest ? `${compact(Number(slowest.lag_packets))} pkt` : "none"}
-          note={slowest ? `${nameOf(slowest.node)} on ${slowest.topic}` : "nobody is behind"}
+          note={slowest ? `${nameOf(slowest.node)} on ${slowest.topic}` : "no receiver is behind"}
         />
       </div>
       <div className="grid grid-cols-1 gap-3 xl:grid-cols-3">
-        <Card title="Loss and repair" hint="packets a second" className="xl:col-span-2">
+        <Card title="Loss and repair" hint="packets/s" className="xl:col-span-2">
           <TimeChart
             channel={CHANNEL}
             label="Loss and repair"
@@ -180,7 +188,7 @@ function Body({ data }: { data: Reliability }) {
           <Empty
             icon={Activity}
             title="No publisher is connected"
-            commands={["tidecast pub md.eu --message 'hello'"]}
+            commands={[tidecast("pub", "md.eu", "--message", "hello")]}
           >
             A publication is a publisher's ring: send buffer and history for repairs in one.
           </Empty>

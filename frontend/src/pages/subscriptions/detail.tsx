@@ -15,6 +15,7 @@ import { Button } from "@/ui/button";
 import { Card, Facts } from "@/ui/card";
 import { Confirm } from "@/ui/confirm";
 import { CopyAs } from "@/ui/copy-as";
+import { DangerRow, DangerZone } from "@/ui/danger";
 import { Page } from "@/ui/page";
 import { Stat } from "@/ui/stat";
 import { Failed, Loading } from "@/ui/states";
@@ -22,7 +23,7 @@ import { type Column, Table } from "@/ui/table";
 import { SubscriptionEditor } from "./editor";
 import { Redrive } from "./redrive";
 import { Seek } from "./seek";
-import { cursorShares, drainNote, exactOr, lostOf, SubscriptionState } from "./state";
+import { cursorShares, drainNote, exactOr, lostOf, reasonOf, SubscriptionState } from "./state";
 
 const route = getRouteApi("/app/subscriptions/$name");
 type Cursor = Schemas["QueueCursor"];
@@ -31,7 +32,7 @@ const CURSORS: Column<Cursor>[] = [
   { id: "queue", head: "Queue", cell: (row) => row.queue },
   {
     id: "place",
-    head: "Acked, delivered, left",
+    head: "Acked / in flight / remaining",
     width: "30%",
     cell: (row) => {
       const { acked, delivered } = cursorShares(row);
@@ -54,12 +55,12 @@ const CURSORS: Column<Cursor>[] = [
   { id: "acked", head: "Acked", right: true, cell: (row) => exact(row.acked) },
   { id: "delivered", head: "Delivered", right: true, cell: (row) => exact(row.delivered) },
   { id: "latest", head: "Latest", right: true, cell: (row) => exact(row.latest) },
-  { id: "lag", head: "Lag", right: true, cell: (row) => exact(row.lag_messages) },
-  { id: "lag_s", head: "Lag, time", right: true, cell: (row) => duration(row.lag_s) },
+  { id: "lag", head: "Lag (messages)", right: true, cell: (row) => exact(row.lag_messages) },
+  { id: "lag_s", head: "Lag (time)", right: true, cell: (row) => duration(row.lag_s) },
   {
     id: "pressure",
-    head: "Why it is slow",
-    cell: (row) => (row.pressure ? <Badge tone="warn">{row.pressure}</Badge> : "–"),
+    head: "Reason",
+    cell: (row) => (row.pressure ? <Badge tone="warn">{reasonOf(row.pressure)}</Badge> : "–"),
   },
 ];
 
@@ -136,8 +137,8 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
                       ? http.POST("/api/v1/subscriptions/{name}/resume", { params })
                       : http.POST("/api/v1/subscriptions/{name}/pause", { params }),
                   spec.paused
-                    ? `${name} reads again`
-                    : `${name} is paused; what was fetched is kept`,
+                    ? `${name} is resumed`
+                    : `${name} is paused; fetched messages are kept`,
                 )
               }
             >
@@ -159,9 +160,6 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
             <Button icon={Pencil} onClick={() => setAsked("edit")}>
               Edit
             </Button>
-            <Button look="danger" icon={Trash2} onClick={() => setAsked("delete")}>
-              Delete
-            </Button>
           </>
         )
       }
@@ -182,20 +180,22 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
           />
           <Stat
             label="Delivered"
-            value={rate(live?.delivered_per_s)}
+            value={rate(live?.delivered_per_s, " msg/s")}
             note={drainNote(live)}
             spark={spark("delivered_per_s", 1)}
           />
           <Stat
             label="Outstanding"
             value={exactOr(live?.outstanding ?? status.outstanding)}
-            note={`of ${exact(spec.in_flight_max)} a member`}
+            note={`of ${exact(spec.in_flight_max)} per consumer`}
           />
           <Stat
             label="Dead letters"
             value={exactOr(dead)}
             tone={dead && dead !== "0" ? "bad" : undefined}
-            note={spec.dead_letter ? `in ${spec.dead_letter}` : "gone: no topic for them"}
+            note={
+              spec.dead_letter ? `in ${spec.dead_letter}` : "discarded: no dead-letter topic set"
+            }
           />
         </div>
         <div className="grid grid-cols-1 gap-3 xl:grid-cols-3">
@@ -213,10 +213,7 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
               items={[
                 ["Ack", spec.ack],
                 ["Ack wait", duration(spec.ack_wait_s)],
-                [
-                  "Deliveries, at most",
-                  spec.deliver_max === 0 ? "for ever" : exact(spec.deliver_max),
-                ],
+                ["Max deliveries", spec.deliver_max === 0 ? "unlimited" : exact(spec.deliver_max)],
                 ["Members", exact(live?.members ?? status.members)],
                 [
                   "Filter",
@@ -228,7 +225,7 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
                     "none"
                   ),
                 ],
-                ["Pressure", live?.pressure || "none"],
+                ["Waits for", reasonOf(live?.pressure ?? "") || "nothing"],
                 [
                   "Generation",
                   `${exact(subscription.metadata.generation)}, applied ${exact(status.observed_generation)}`,
@@ -239,6 +236,20 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
         </div>
         <HistoryCard scope="subscription" name={name} />
         <Positions cursors={cursors} />
+        {may && (
+          <DangerZone>
+            <DangerRow
+              title="Delete the subscription"
+              action={
+                <Button look="danger" icon={Trash2} onClick={() => setAsked("delete")}>
+                  Delete
+                </Button>
+              }
+            >
+              Its position is deleted; the messages stay.
+            </DangerRow>
+          </DangerZone>
+        )}
       </div>
       {asked === "edit" && <SubscriptionEditor name={name} onClose={close} />}
       {asked === "seek" && <Seek name={name} cursors={cursors} onClose={close} />}
@@ -249,7 +260,7 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
         open={asked === "delete"}
         onOpenChange={(open) => !open && close()}
         title={`Delete ${name}?`}
-        lead="Its position is gone for good; the messages stay."
+        lead="Its position is deleted; the messages stay."
         word={name}
         verb="Delete for good"
         action={{
@@ -269,7 +280,7 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
 /** Where it stands in each queue. */
 function Positions({ cursors }: { cursors: readonly Cursor[] }) {
   return (
-    <Card title="Positions" hint="one a queue" flush={cursors.length > 0}>
+    <Card title="Positions" hint="per queue" flush={cursors.length > 0}>
       <Table
         label="Positions"
         columns={CURSORS}
@@ -277,7 +288,7 @@ function Positions({ cursors }: { cursors: readonly Cursor[] }) {
         rowKey={(row) => row.queue}
         empty={
           <p className="text-muted">
-            No engine has it yet. It gets a position in each queue as soon as one has.
+            No engine serves it yet. It gets a position in each queue as soon as one does.
           </p>
         }
       />

@@ -1,8 +1,8 @@
 import { useQuery } from "@tanstack/react-query";
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { Plus, Rss, Split } from "lucide-react";
-import { useState } from "react";
 import { type Subscription, subscriptionsQuery } from "@/api/queries";
+import { useTidecast } from "@/app/commands";
 import { useMay } from "@/app/session";
 import { Sparkline } from "@/charts/sparkline";
 import { duration, exact, plural, rate } from "@/lib/format";
@@ -54,7 +54,7 @@ const COLUMNS: Column<Row>[] = [
   },
   {
     id: "lag",
-    head: "Lag, messages",
+    head: "Lag (messages)",
     right: true,
     width: "7.5rem",
     cell: (row) => exact(lagOf(row)),
@@ -62,7 +62,7 @@ const COLUMNS: Column<Row>[] = [
   {
     id: "lag_s",
     wide: true,
-    head: "Lag, time",
+    head: "Lag (time)",
     right: true,
     width: "6.5rem",
     cell: (row) => duration(row.live?.lag_s ?? row.subscription.status.lag_s),
@@ -85,7 +85,7 @@ const COLUMNS: Column<Row>[] = [
     id: "drain",
     wide: true,
     head: "To drain",
-    width: "6rem",
+    width: "8.5rem",
     cell: (row) => lagTrend(row.live, row.subscription),
   },
   {
@@ -94,7 +94,7 @@ const COLUMNS: Column<Row>[] = [
     head: "Delivered",
     right: true,
     width: "6.5rem",
-    cell: (row) => rate(row.live?.delivered_per_s),
+    cell: (row) => rate(row.live?.delivered_per_s, " msg/s"),
   },
   {
     id: "members",
@@ -127,7 +127,7 @@ const READERS: Column<ReaderLive>[] = [
   { id: "node", wide: true, head: "Node", cell: (row) => row.node },
   { id: "source", wide: true, head: "Reads from", cell: (row) => row.source },
   { id: "position", wide: true, head: "Position", right: true, cell: (row) => exact(row.position) },
-  { id: "lag", head: "Behind, packets", right: true, cell: (row) => exact(row.lag_packets) },
+  { id: "lag", head: "Lag (packets)", right: true, cell: (row) => exact(row.lag_packets) },
   {
     id: "trend",
     wide: true,
@@ -150,13 +150,17 @@ const READERS: Column<ReaderLive>[] = [
 ];
 
 export function SubscriptionsPage() {
-  const { q = "", view = "durable" } = route.useSearch();
+  const tidecast = useTidecast();
+  const { q = "", view = "durable", create } = route.useSearch();
   const navigate = useNavigate();
   const may = useMay();
-  const [creating, setCreating] = useState(false);
   const list = useQuery(subscriptionsQuery);
   const live = useLive("subscriptions");
-  const set = (search: { q?: string | undefined; view?: "durable" | "live" | undefined }) =>
+  const set = (search: {
+    q?: string | undefined;
+    view?: "durable" | "live" | undefined;
+    create?: true | undefined;
+  }) =>
     navigate({
       to: "/subscriptions",
       search: { q: q || undefined, view, ...search },
@@ -197,7 +201,7 @@ export function SubscriptionsPage() {
             ]}
           />
           {may("subscriptions:write") && (
-            <Button look="primary" icon={Plus} onClick={() => setCreating(true)}>
+            <Button look="primary" icon={Plus} onClick={() => set({ create: true })}>
               Create subscription
             </Button>
           )}
@@ -212,7 +216,7 @@ export function SubscriptionsPage() {
             rows={readers.toSorted((a, b) => Number(b.lag_packets) - Number(a.lag_packets))}
             rowKey={(row) => row.id}
             empty={
-              <Empty icon={Rss} title="Nobody reads live" commands={["tidecast sub 'md.>'"]}>
+              <Empty icon={Rss} title="No live readers" commands={[tidecast("sub", "md.>")]}>
                 A live reader gets messages from memory, from now on.
               </Empty>
             }
@@ -236,7 +240,7 @@ export function SubscriptionsPage() {
               action={
                 may("subscriptions:write") &&
                 !q && (
-                  <Button look="primary" icon={Plus} onClick={() => setCreating(true)}>
+                  <Button look="primary" icon={Plus} onClick={() => set({ create: true })}>
                     Create subscription
                   </Button>
                 )
@@ -248,7 +252,9 @@ export function SubscriptionsPage() {
           }
         />
       )}
-      {creating && <SubscriptionEditor onClose={() => setCreating(false)} />}
+      {create && may("subscriptions:write") && (
+        <SubscriptionEditor onClose={() => set({ create: undefined })} />
+      )}
     </Page>
   );
 }

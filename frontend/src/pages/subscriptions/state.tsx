@@ -9,6 +9,7 @@ const STATES: Record<string, string> = {
   idle: "plain",
   paused: "paused",
   behind: "warn",
+  partial: "warn",
   unwired: "plain",
   unknown: "plain",
 };
@@ -25,7 +26,7 @@ export function lagTrend(live: SubscriptionLive | undefined, subscription: Subsc
     return (
       <span className="num inline-flex items-center gap-1 text-warn text-xs">
         <TrendingUp aria-label="grows" className="size-3.5" />
-        {rate(trend)}
+        Growing {rate(trend, " msg/s")}
       </span>
     );
   }
@@ -43,9 +44,9 @@ export function lagTrend(live: SubscriptionLive | undefined, subscription: Subsc
 /** The same in words. */
 export function drainNote(live: SubscriptionLive | undefined): string {
   const trend = live?.lag_trend_per_s;
-  if (trend != null && trend > 0.5) return `lag grows by ${rate(trend)}`;
+  if (trend != null && trend > 0.5) return `lag grows by ${rate(trend, " msg/s")}`;
   if (live?.drain_s) return `drained in ${duration(live.drain_s)}`;
-  return live?.lag_messages === "0" ? "nothing is left" : "lag stays as it is";
+  return live?.lag_messages === "0" ? "no backlog" : "lag is stable";
 }
 
 /** How far along its queue a cursor stands, as shares for a bar. */
@@ -71,3 +72,12 @@ export const lostOf = (subscription: Subscription, live: SubscriptionLive | unde
 };
 
 export const exactOr = (value: string | null | undefined) => (value == null ? "–" : exact(value));
+
+/** Why a cursor waits, as engines say it, in the words of the settings. */
+const REASONS: Record<string, string> = {
+  "no credit": "in-flight limit reached",
+  "no member": "no consumer connected",
+  "member's ring is full": "consumer does not read",
+};
+
+export const reasonOf = (pressure: string): string => REASONS[pressure] ?? pressure;

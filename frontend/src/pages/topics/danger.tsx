@@ -1,33 +1,14 @@
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
-import { Fragment, type ReactNode, useState } from "react";
+import { Fragment, useState } from "react";
 import { bodyOf, http } from "@/api/client";
 import type { Plan, Topic } from "@/api/queries";
 import { useAct } from "@/app/act";
 import { Button } from "@/ui/button";
 import { Confirm } from "@/ui/confirm";
 import { CopyAs } from "@/ui/copy-as";
+import { DangerRow, DangerZone } from "@/ui/danger";
 import { PlanView } from "@/ui/plan";
-
-function Row({
-  title,
-  children,
-  action,
-}: {
-  title: string;
-  children: ReactNode;
-  action: ReactNode;
-}) {
-  return (
-    <li className="flex flex-wrap items-center gap-4 px-4 py-3">
-      <div className="min-w-60 flex-1">
-        <h3 className="font-medium text-sm">{title}</h3>
-        <p className="text-muted text-xs">{children}</p>
-      </div>
-      {action}
-    </li>
-  );
-}
 
 /** What cannot be undone asks for the topic's name. */
 export function Danger({ topic }: { topic: Topic }) {
@@ -48,9 +29,9 @@ export function Danger({ topic }: { topic: Topic }) {
   const path = `/api/v1/topics/${encodeURIComponent(name)}`;
   const locked = topic.metadata.deletion_protection;
   return (
-    <ul className="divide-y rounded-lg border border-bad/40 bg-panel">
+    <DangerZone>
       {topic.spec.mode === "durable" && (
-        <Row
+        <DangerRow
           title="Pause deliveries"
           action={
             <span className="flex items-center gap-1.5">
@@ -66,7 +47,7 @@ export function Danger({ topic }: { topic: Topic }) {
                             : http.POST("/api/v1/topics/{name}/resume", { params }),
                         verb === "pause"
                           ? `Deliveries of ${name} are paused`
-                          : `${name} is delivered again`,
+                          : `Deliveries of ${name} are resumed`,
                       )
                     }
                   >
@@ -78,11 +59,11 @@ export function Danger({ topic }: { topic: Topic }) {
             </span>
           }
         >
-          To every subscription. Publishing goes on, and nothing is lost: it waits in the queues.
-        </Row>
+          To every subscription. Publishing continues; messages wait in the queues.
+        </DangerRow>
       )}
       {topic.spec.mode === "durable" && (
-        <Row
+        <DangerRow
           title="Purge its queues"
           action={
             <Button look="danger" onClick={() => setAsked("purge")}>
@@ -90,10 +71,10 @@ export function Danger({ topic }: { topic: Topic }) {
             </Button>
           }
         >
-          Deletes every stored message. Subscriptions go on with the next one.
-        </Row>
+          Deletes every stored message. Subscriptions continue with the next one.
+        </DangerRow>
       )}
-      <Row
+      <DangerRow
         title={locked ? "Deletion is protected" : "Delete the topic"}
         action={
           <Button look="danger" disabled={locked} onClick={() => setAsked("delete")}>
@@ -103,8 +84,8 @@ export function Danger({ topic }: { topic: Topic }) {
       >
         {locked
           ? "Switch the protection off in Edit first."
-          : "Its publications and subscriptions end, and what it stored is gone."}
-      </Row>
+          : "Its publications and subscriptions end; its stored messages are deleted."}
+      </DangerRow>
       <Confirm
         open={asked === "delete"}
         onOpenChange={(open) => setAsked(open ? "delete" : null)}
@@ -139,6 +120,6 @@ export function Danger({ topic }: { topic: Topic }) {
           await act(async () => undefined, `${name} is empty`);
         }}
       />
-    </ul>
+    </DangerZone>
   );
 }

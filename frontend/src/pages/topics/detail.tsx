@@ -3,13 +3,14 @@ import { getRouteApi, Link, useNavigate } from "@tanstack/react-router";
 import { MessageSquareText, Pencil, RadioTower } from "lucide-react";
 import { lazy, Suspense, useState } from "react";
 import { type Topic, topicQuery } from "@/api/queries";
+import { useTidecast } from "@/app/commands";
 import { useMay } from "@/app/session";
 import { HistoryCard } from "@/charts/history-card";
 import { TimeChart } from "@/charts/time-chart";
-import { byteRate, bytes, compact, duration, exact, percent, rate } from "@/lib/format";
+import { byteRate, bytes, compact, duration, exact, NONE, percent, rate } from "@/lib/format";
 import { dateTime, useZone } from "@/lib/time";
 import { useLive } from "@/live/store";
-import type { QueueLive, ReaderLive, TopicDetail } from "@/live/types";
+import type { QueueLive, ReaderLive, TopicDetail, TopicLive } from "@/live/types";
 import { PublicationTable } from "@/pages/reliability/publications";
 import { ReceiverTable } from "@/pages/reliability/receivers";
 import { Badge, Label, StateBadge } from "@/ui/badge";
@@ -23,6 +24,7 @@ import { TabPanel, Tabs } from "@/ui/tabs";
 import { CapacityCard } from "./capacity";
 import { Danger } from "./danger";
 import { RateCard } from "./rate-card";
+import { SyncBadge } from "./sync-badge";
 import { ThrottleBadge } from "./throttle";
 
 const TopicEditor = lazy(() =>
@@ -114,12 +116,8 @@ function Badges({ topic, live }: { topic: Topic; live: TopicDetail | undefined }
       <Badge tone={topic.spec.mode === "durable" ? "info" : "plain"}>{topic.spec.mode}</Badge>
       <Badge>{topic.spec.reliability}</Badge>
       {topic.status.paused && <StateBadge state="paused">paused</StateBadge>}
-      {topic.status.drift ? (
-        <StateBadge state="warn">drift</StateBadge>
-      ) : (
-        <StateBadge state="good">in step</StateBadge>
-      )}
-      {live && live.topic.throttle !== "none" && <ThrottleBadge live={live.topic} />}
+      <SyncBadge drift={topic.status.drift} since={topic.metadata.updated_at} />
+      {live?.topic && live.topic.throttle !== "none" && <ThrottleBadge live={live.topic} />}
       {Object.entries(topic.metadata.labels).map(([key, value]) => (
         <Label key={key} name={key} value={value} />
       ))}
@@ -132,7 +130,7 @@ const READERS: Column<ReaderLive>[] = [
   { id: "node", head: "Node", cell: (row) => row.node },
   { id: "source", head: "Reads from", cell: (row) => row.source },
   { id: "position", head: "Position", right: true, cell: (row) => exact(row.position) },
-  { id: "lag", head: "Behind, packets", right: true, cell: (row) => exact(row.lag_packets) },
+  { id: "lag", head: "Lag (packets)", right: true, cell: (row) => exact(row.lag_packets) },
   {
     id: "tethered",
     head: "If it stalls",
@@ -141,8 +139,8 @@ const READERS: Column<ReaderLive>[] = [
 ];
 
 const KEEPERS: Record<string, string> = {
-  "": "each node what is published there",
-  "*": "engines by turns, with a lease",
+  "": "each node stores what is published there",
+  "*": "shared by lease",
 };
 
 /** Where each queue is: the engine that has it, since when, and what it holds. */
@@ -150,7 +148,7 @@ function QueuesCard({ queues }: { queues: QueueLive[] }) {
   const zone = useZone();
   const columns: Column<QueueLive>[] = [
     { id: "number", head: "Queue", cell: (row) => exact(row.number) },
-    { id: "node", head: "Kept by", cell: (row) => row.node },
+    { id: "node", head: "Owner node", cell: (row) => row.node },
     {
       id: "epoch",
       head: "Owner epoch",
@@ -162,22 +160,27 @@ function QueuesCard({ queues }: { queues: QueueLive[] }) {
       head: "Since",
       cell: (row) => (row.owner_since ? dateTime(row.owner_since, zone) : "always"),
     },
-    { id: "latest", head: "Next token", right: true, cell: (row) => exact(row.latest) },
+    { id: "latest", head: "Next offset", right: true, cell: (row) => exact(row.latest) },
     { id: "bytes", head: "On disk", right: true, cell: (row) => bytes(Number(row.bytes)) },
-    { id: "lag", head: "Lag, messages", right: true, cell: (row) => exact(row.lag_messages) },
+    { id: "lag", head: "Lag (messages)", right: true, cell: (row) => exact(row.lag_messages) },
   ];
   return (
-    <Card title="Queues" hint="each on the engine that has it now" flush>
+    <Card title="Queues" hint="each on the engine that owns it now" flush>
       <Table
         label="Queues"
         columns={columns}
         rows={queues.sort((a, b) => a.number - b.number)}
         rowKey={(row) => row.name}
-        empty={<p className="px-3.5 pb-4 text-muted">No engine has them now.</p>}
+        empty={<p className="px-3.5 pb-4 text-muted">No engine owns them now.</p>}
       />
     </Card>
   );
 }
+
+const lagOf = (topic: TopicLive | null | undefined): string => {
+  if (!topic) return NONE;
+  return topic.lag_s == null ? `${compact(Number(topic.lag_packets))} pkt` : duration(topic.lag_s);
+};
 
 function LiveTab({
   name,
@@ -188,8 +191,10 @@ function LiveTab({
   topic: Topic;
   live: TopicDetail | undefined;
 }) {
+  const tidecast = useTidecast();
   const channel = `topic:${name}`;
-  const rates = live?.topic.rates;
+  const shown = live?.topic;
+  const rates = shown?.rates;
   const spark = (series: string, tint: number) => ({ channel, name: series, tint });
   const receivers = Object.values(live?.receivers ?? {});
   const publications = Object.values(live?.publications ?? {});
@@ -210,38 +215,35 @@ function LiveTab({
         />
         <Stat
           label="Retransmitted"
-          value={percent(live?.topic.retransmit_ratio ?? 0)}
-          note={`${rate(rates?.losses)} missing`}
+          value={percent(shown?.retransmit_ratio)}
+          note={`${rate(rates?.losses, " pkt/s")} missing`}
           spark={spark("retransmit_ratio", 3)}
         />
         <Stat
           label="Lag"
-          value={
-            live?.topic.lag_s == null
-              ? `${compact(Number(live?.topic.lag_packets ?? 0))} pkt`
-              : duration(live.topic.lag_s)
-          }
+          value={lagOf(shown)}
           note={
-            live?.topic.lag_messages == null
+            shown?.lag_messages == null
               ? "slowest receiver"
-              : `${exact(live.topic.lag_messages)} messages`
+              : `${exact(shown.lag_messages)} messages`
           }
           spark={spark("lag_packets", 4)}
         />
         <Stat
           label="Ring"
-          value={percent(live?.topic.ring_fill ?? 0)}
+          value={percent(shown?.ring_fill)}
           note={`history ${bytes(topic.spec.history_bytes)}`}
           spark={spark("ring_fill", 5)}
         />
       </div>
       <div className="grid grid-cols-1 gap-3 xl:grid-cols-2">
-        <Card title="Packets" hint="a second">
+        <Card title="Packets/s">
           <TimeChart
             channel={channel}
-            label="Packets a second"
+            label="Packets/s over time"
             height={170}
-            format={(value) => rate(value)}
+            format={(value) => rate(value, " pkt/s")}
+            axis={compact}
             series={[
               { key: "packets_out", label: "sent", tint: 1 },
               { key: "packets_in", label: "received", tint: 2 },
@@ -264,7 +266,7 @@ function LiveTab({
             icon={RadioTower}
             title="No publisher yet"
             className="py-8"
-            commands={[`tidecast pub ${name} --message 'hello'`, `tidecast sub ${name}`]}
+            commands={[tidecast("pub", name, "--message", "hello"), tidecast("sub", name)]}
           >
             The first message opens a publication.
           </Empty>
@@ -283,7 +285,7 @@ function LiveTab({
           columns={READERS}
           rows={Object.values(live?.readers ?? {})}
           rowKey={(row) => row.id}
-          empty={<p className="px-3.5 pb-4 text-muted">Nobody subscribes.</p>}
+          empty={<p className="px-3.5 pb-4 text-muted">No subscribers.</p>}
         />
       </Card>
     </div>

@@ -3,9 +3,10 @@ import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { Layers, Plus, Tag } from "lucide-react";
 import { lazy, Suspense, useCallback, useDeferredValue, useEffect, useMemo, useState } from "react";
 import { topicsQuery } from "@/api/queries";
+import { useTidecast } from "@/app/commands";
 import { useMay } from "@/app/session";
 import { Sparkline } from "@/charts/sparkline";
-import { byteRate, compact, exact, percent, plural, rate } from "@/lib/format";
+import { byteRate, compact, duration, exact, percent, plural, rate } from "@/lib/format";
 import { useLivePart } from "@/live/store";
 import { Badge } from "@/ui/badge";
 import { Button } from "@/ui/button";
@@ -16,6 +17,7 @@ import { Empty, Failed, Loading } from "@/ui/states";
 import { type Column, parseSort, sortText } from "@/ui/table";
 import { VirtualTable } from "@/ui/virtual-table";
 import { activeIn, LIVE_SORTS, labelChoices, liveFirst, type TopicRow } from "./rows";
+import { SyncBadge } from "./sync-badge";
 import { ThrottleBadge } from "./throttle";
 
 const TopicEditor = lazy(() =>
@@ -35,7 +37,7 @@ const COLUMNS: Column<TopicRow>[] = [
         <span className="truncate font-medium font-mono text-xs">{name}</span>
         {topic?.spec.mode === "durable" && <Badge tone="info">durable</Badge>}
         {topic?.status.paused && <Badge tone="warn">paused</Badge>}
-        {topic?.status.drift && <Badge tone="warn">drift</Badge>}
+        {topic?.status.drift && <SyncBadge drift since={topic.metadata.updated_at} />}
       </span>
     ),
   },
@@ -52,21 +54,21 @@ const COLUMNS: Column<TopicRow>[] = [
           label={`${name} over two minutes`}
         />
       ) : (
-        <span className="text-faint text-xs">quiet</span>
+        <span className="text-faint text-xs">idle</span>
       ),
   },
   {
     id: "packets",
-    head: "Packets",
+    head: "Packets/s",
     sort: true,
     right: true,
     width: "6.5rem",
-    cell: ({ live }) => (live ? rate(live.rates.packets_out) : "–"),
+    cell: ({ live }) => (live ? rate(live.rates.packets_out, " pkt/s") : "–"),
   },
   {
     id: "bytes",
     wide: true,
-    head: "Bytes",
+    head: "Bytes/s",
     sort: true,
     right: true,
     width: "7rem",
@@ -75,11 +77,27 @@ const COLUMNS: Column<TopicRow>[] = [
   {
     id: "lag",
     wide: true,
-    head: "Lag, packets",
+    head: "Live lag (pkt)",
     sort: true,
     right: true,
     width: "8.5rem",
     cell: ({ live }) => (live ? compact(Number(live.lag_packets)) : "–"),
+  },
+  {
+    id: "backlog",
+    wide: true,
+    head: "Durable lag (msg)",
+    sort: true,
+    right: true,
+    width: "10.5rem",
+    cell: ({ topic, live }) =>
+      topic?.spec.mode !== "durable" && live?.lag_messages == null ? (
+        "–"
+      ) : (
+        <span title={live?.lag_s == null ? undefined : `Oldest: ${duration(live.lag_s)}`}>
+          {exact(live?.lag_messages ?? null)}
+        </span>
+      ),
   },
   {
     id: "fill",
@@ -102,7 +120,7 @@ const COLUMNS: Column<TopicRow>[] = [
   {
     id: "throttle",
     wide: true,
-    head: "Held back",
+    head: "Throttled",
     width: "8.5rem",
     cell: ({ live }) => <ThrottleBadge live={live} />,
   },
@@ -131,6 +149,7 @@ const COLUMNS: Column<TopicRow>[] = [
 ];
 
 export function TopicsPage() {
+  const tidecast = useTidecast();
   const search = route.useSearch();
   const navigate = useNavigate();
   const may = useMay();
@@ -233,15 +252,15 @@ export function TopicsPage() {
                   </Button>
                 }
               >
-                Names are searched as they are written.
+                The search is by name, in exact case.
               </Empty>
             ) : (
               <Empty
                 icon={Layers}
                 title="No topics yet"
                 commands={[
-                  "tidecast pub orders.eu --message '{\"id\": 1}'",
-                  "tidecast sub 'orders.>'",
+                  tidecast("pub", "orders.eu", "--message", '{"id": 1}'),
+                  tidecast("sub", "orders.>"),
                 ]}
                 action={
                   may("topics:write") && (
@@ -251,7 +270,7 @@ export function TopicsPage() {
                   )
                 }
               >
-                A topic is a named channel. It is made here, by the API, or on first use.
+                A topic is a named channel. It is created here, by the API, or on first use.
               </Empty>
             )
           }

@@ -123,8 +123,8 @@ export function RateCard({ topic }: { topic: Topic }) {
         {error !== null && <Failed error={error} />}
         <div className="flex flex-wrap items-center gap-3 border-t pt-2.5 text-muted text-xs">
           <span className="num">
-            Now {rate(live?.rates.packets_out, " pkt/s")}, {byteRate(live?.rates.bytes_out)}; held
-            back {percent(live?.rates.rate_held)} of the time
+            Now {rate(live?.rates.packets_out, " pkt/s")}, {byteRate(live?.rates.bytes_out)},
+            throttled {percent(live?.rates.rate_held)} of the time
           </span>
           {(effective.shadowed ?? []).length > 0 && (
             <span>Overridden: {effective.shadowed?.join(", ")}</span>
@@ -169,6 +169,10 @@ function RateRow({ scale, own, effective, source, disabled, draft, setDraft, sen
   const [typed, setTyped] = useState<string | null>(null);
   const timer = useRef<ReturnType<typeof setTimeout>>(undefined);
   const value = draft ?? own ?? effective;
+  // Many positions mean the same whole number: the slider stays where it was put.
+  const [put, setPut] = useState(0);
+  const position =
+    valueAt(put, scale.min, scale.max) === value ? put : positionOf(value, scale.min, scale.max);
   useEffect(() => () => clearTimeout(timer.current), []);
   // The engine has said the same: nothing is ahead of it any more.
   // biome-ignore lint/correctness/useExhaustiveDependencies: `setDraft` is another one at each render
@@ -227,8 +231,11 @@ function RateRow({ scale, own, effective, source, disabled, draft, setDraft, sen
         max={STEPS}
         step={1}
         disabled={disabled}
-        value={[positionOf(value, scale.min, scale.max)]}
-        onValueChange={([position = 0]) => set(valueAt(position, scale.min, scale.max))}
+        value={[position]}
+        onValueChange={([next = 0]) => {
+          setPut(next);
+          set(valueAt(next, scale.min, scale.max));
+        }}
       >
         <Slider.Track className="relative h-1.5 flex-1 rounded-full bg-raised">
           <Slider.Range className="absolute h-full rounded-full bg-accent" />

@@ -13,6 +13,7 @@ export const LIVE_SORTS: Record<string, (live: TopicLive) => number> = {
   packets: (live) => live.rates.packets_out,
   bytes: (live) => live.rates.bytes_out,
   lag: (live) => Number(live.lag_packets),
+  backlog: (live) => Number(live.lag_messages ?? 0),
   fill: (live) => live.ring_fill,
   resent: (live) => live.retransmit_ratio,
 };

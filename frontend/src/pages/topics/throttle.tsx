@@ -3,7 +3,7 @@ import { percent } from "@/lib/format";
 import type { TopicLive } from "@/live/types";
 import { Badge } from "@/ui/badge";
 
-/** What holds a topic's publishers back, and for which share of the time. */
+/** What throttles a topic's publishers, and for which share of the time. */
 export function ThrottleBadge({ live }: { live: TopicLive | undefined }) {
   if (live?.throttle === "rate") {
     return (
