@@ -221,10 +221,10 @@ def test_an_engine_that_stops_in_order_leaves_open_what_it_cannot_send() -> None
         for client in apart.clients:
             apart.a.engine.client_gone(client.link.client_id)
         net.run(100_000)
-        waiting = continuation.waiting(apart.a.engine)
+        left = continuation.left_behind(apart.a.engine)
         net.run(500)  # what is on its way arrives
         apart.remote.take()
-        assert (waiting.publications, waiting.messages) == (1, 200 - len(apart.remote.found))
+        assert (left.publications, left.waiting_messages) == (1, 200 - len(apart.remote.found))
         assert apart.remote.events(ImageGone) == [], "its publisher has not ended"
         apart.restart()
         assert apart.publish(220)

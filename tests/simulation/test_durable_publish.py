@@ -491,6 +491,27 @@ def test_a_second_engine_that_dies_amid_the_move_leaves_nothing_out(
         assert (stats.messages, stats.bytes) == (121, sum(map(len, sent)))
 
 
+def test_a_receipt_is_had_while_the_engine_is_lost_and_while_messages_move(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tidecast.node.durable.maintenance.drain_leftovers", lambda durable: None)
+    with platform(history_bytes=1 << 18, fsync="batch") as one:
+        publisher = one.publisher()
+        for i in range(120):
+            publisher.publish(b"%d" % i + bytes(1000))
+        one.crash()
+        lost = publisher.receipt()
+        settings = msgspec.to_builtins(one.topology)
+        settings["topics"][0]["history_bytes"] = 1 << 16
+        one.topology = topology_from(settings)
+        one.restart()
+        assert publisher._moves
+        moving = publisher.receipt()
+        assert (lost.seq, moving.seq) == (120, 120)
+        assert not lost.done
+        assert lost.wait(timeout=5.0) >= 120
+
+
 def test_an_engine_that_dies_while_clients_come_back_is_left_again() -> None:
     with platform() as one:
         connection = one.connect()

@@ -21,6 +21,7 @@ from tidecast.api.link import (
     SubscriptionGrant,
     SubscriptionOptions,
 )
+from tidecast.api.node import LeftBehind
 from tidecast.buffers.counters import CountersFile
 from tidecast.config.topology import (
     FaultSettings,
@@ -59,6 +60,7 @@ class FakeNode:
         self.topology = with_identity(topology_from(topology), data_dir)
         self.id, self.name = self.topology.node.id, self.topology.node.name
         self.incarnation = 77
+        self.left_behind = LeftBehind()
         shm = data_dir / "shm"
         self.bells_path = shm / "bells"
         self.counters_path, self.recorder_path = shm / "counters", shm / "recorder"

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
+from collections import deque
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -17,6 +20,7 @@ from tests.support.loop_link import LoopLink, ReconnectingLoopLink
 
 import tidecast.sync
 from tidecast.api.link import Link
+from tidecast.client.links.socket_session import EVENTS_HELD_MAX, Session
 from tidecast.codecs import Json, MsgPack, Raw
 from tidecast.errors import (
     Closed,
@@ -27,7 +31,7 @@ from tidecast.errors import (
     ForkedProcess,
     Timeout,
 )
-from tidecast.events import EngineBack, EngineLost
+from tidecast.events import EngineBack, EngineLost, PublicationEnded
 
 
 def test_the_double_is_a_link(tmp_path: Path) -> None:
@@ -278,3 +282,89 @@ def test_links_are_closed_with_the_connection() -> None:
         with tidecast.sync.connect(link=link) as client:
             assert client.health().healthy
         assert link.closed
+
+
+def test_pump_does_not_wait_for_a_publication_to_be_given_back() -> None:
+    """Event loops call it."""
+    asked, go = threading.Event(), threading.Event()
+
+    def close(_publication_id: int) -> None:
+        asked.set()
+        assert go.wait(30.0)
+
+    with loop_client() as (client, link):
+        publisher = client.publisher("t")
+        link.close_publication = close
+        link.push(
+            PublicationEnded(topic="t", session=publisher.session, code="closed", reason="deleted")
+        )
+        pump = threading.Thread(target=client.pump)
+        pump.start()
+        assert asked.wait(30.0)
+        pump.join(5.0)
+        waited = pump.is_alive()
+        go.set()
+        pump.join()
+        assert not waited
+
+
+def test_a_port_is_found_where_it_is_before_the_old_one_is_freed() -> None:
+    with loop_client() as (client, _):
+        publisher: Any = client.publisher("t")
+        old, seen = publisher._port, []
+
+        class Address:
+            def __setitem__(self, _at: int, _value: int) -> None:
+                seen.append(publisher._port is old)
+
+        publisher._port_at = Address()
+        publisher._take_port(old.copy())
+        assert seen == [True]
+        publisher._take_port(old)
+
+
+def test_health_knows_of_a_dead_engine_before_its_event_came() -> None:
+    with loop_client(ReconnectingLoopLink) as (client, link):
+        link.lost = True
+        assert (client.health().healthy, client.health().status) == (False, "reconnecting")
+        link.lost = False
+        assert client.health().healthy
+
+
+def test_an_engine_that_ends_while_a_client_connects_is_not_running(short_dir: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(short_dir / "engine.sock"))
+        listener.listen()
+
+        def hang_up() -> None:
+            listener.accept()[0].close()
+
+        ending = threading.Thread(target=hang_up)
+        ending.start()
+        with pytest.raises(EngineNotRunning, match="ended while this client connected"):
+            tidecast.sync.connect(f"tidecast://{short_dir}")
+        ending.join()
+
+
+def test_the_engine_is_owed_one_answer_whoever_takes_the_last_event() -> None:
+    """One thread counts what waits, another takes it all in between."""
+    posted: list[Any] = []
+    session: Any = Session.__new__(Session)
+    session._closed = session._owed = False
+    session._counting = threading.Lock()
+    session._wire = SimpleNamespace(post=posted.append)
+    taker = threading.Thread(target=lambda: session.take_events())
+
+    class Events(deque[Any]):
+        def __len__(self) -> int:
+            n = super().__len__()
+            if taker.ident is None:
+                taker.start()
+                taker.join(0.2)
+            return n
+
+    session._events = Events()
+    session._pushed(session._wire, [EngineBack(incarnation=1)] * EVENTS_HELD_MAX)
+    taker.join()
+    session.take_events()
+    assert len(posted) == 1

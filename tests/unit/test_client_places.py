@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 from tidecast.buffers import reader as rd
 from tidecast.buffers.ring_file import add_consumer, create_ring
 from tidecast.client.core.image import Image, Place
-from tidecast.events import ImageAvailable
+from tidecast.client.remote.rings import ours
+from tidecast.events import ImageAvailable, PublicationEnded
 from tidecast.layout import ring as lay
 
 
@@ -69,3 +71,12 @@ def test_a_ring_that_is_closed_has_no_place(tmp_path: Path) -> None:
     old = image(tmp_path, "old", first=1)
     old.close()
     assert old.place() is None
+
+
+def test_the_end_of_a_publication_finds_the_publisher_that_was_reopened() -> None:
+    """A gateway's new session has another number than the publisher's first."""
+    out: Any = SimpleNamespace(node_session=5, session=9)
+    ended = PublicationEnded(topic="t", session=5, code="closed", reason="deleted")
+    [found] = [ours(ended, [out])]
+    assert isinstance(found, PublicationEnded)
+    assert found.session == 9

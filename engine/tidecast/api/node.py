@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
+
 from tidecast.api.link import (
     ConsumerGrant,
     ConsumerOptions,
@@ -33,6 +35,18 @@ class ConsumersApi(Protocol):
         """See `Link.subscription`."""
 
 
+class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):
+    """What live publications held unsent when their engine stopped.
+
+    ``waiting_messages`` of ``publications`` lie in rings of publishers that look for the next
+    engine; ``lost_messages`` in rings of others.
+    """
+
+    publications: int = 0
+    waiting_messages: int = 0
+    lost_messages: int = 0
+
+
 class NodeApi(Protocol):
     """A node. Every method may be called from any thread and raises TidecastError."""
 
@@ -42,6 +56,8 @@ class NodeApi(Protocol):
     bells_path: Path
     counters_path: Path
     recorder_path: Path
+    left_behind: LeftBehind
+    """After `stop`."""
     on_events: Callable[[int], None] | None
     """Called with a client's id, from any thread, when `take_events` has something for it."""
 

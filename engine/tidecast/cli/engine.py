@@ -264,17 +264,29 @@ def engine(
 @json_option
 def down(data_dir: Path, as_json: bool) -> None:
     """Stop what `up` started here; clients are told. Nothing to do is no error."""
+    from tidecast.api.node import LeftBehind
     from tidecast.cli.common import echo_json
     from tidecast.cli.control import stop_service
-    from tidecast.engine.process import running_pid, stop_engine
+    from tidecast.engine.process import read_left_behind, running_pid, stop_engine
 
     stopped = None if running_pid(data_dir) is None else stop_engine(data_dir)
+    left = LeftBehind() if stopped is None else read_left_behind(data_dir)
     service = stop_service(data_dir)
     if as_json:
-        echo_json({"stopped_pid": stopped, "stopped_control_pid": service})
+        echo_json(
+            {"stopped_pid": stopped, "stopped_control_pid": service,
+             "waiting_messages": left.waiting_messages, "lost_messages": left.lost_messages}
+        )  # fmt: skip
         return
     if stopped is not None:
         click.echo(f"stopped engine pid {stopped}")
+    if left.waiting_messages:
+        click.echo(
+            f"{left.waiting_messages} live messages of {left.publications} publishers are not "
+            "sent: they wait for the next engine"
+        )
+    if left.lost_messages:
+        click.echo(f"{left.lost_messages} live messages of clients that are gone were not sent")
     if service is not None:
         click.echo(f"stopped control service pid {service}")
     if stopped is None and service is None:

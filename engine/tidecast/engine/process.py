@@ -23,7 +23,7 @@ from typing import Protocol
 import msgspec
 
 import tidecast
-from tidecast.api.node import NodeApi
+from tidecast.api.node import LeftBehind, NodeApi
 from tidecast.config.store import TopologyStore
 from tidecast.config.topology import (
     Topology,
@@ -39,7 +39,7 @@ from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, Tidecast
 from tidecast.node.access.rights import Guard
 from tidecast.queues.leases.store import LeaseStore
 
-LOCK_NAME, STATE_NAME = "engine.lock", "engine.json"
+LOCK_NAME, STATE_NAME, STOPPED_NAME = "engine.lock", "engine.json", "stopped.json"
 LOCK_PATIENCE_S = 0.2
 """`running_pid` holds the lock for a moment to look: that must not fail an engine that starts."""
 SIGNAL_LOOK_S = 0.5
@@ -69,6 +69,14 @@ def read_state(data_dir: Path) -> EngineState | None:
         return msgspec.json.decode((data_dir / STATE_NAME).read_bytes(), type=EngineState)
     except (OSError, msgspec.DecodeError):
         return None
+
+
+def read_left_behind(data_dir: Path) -> LeftBehind:
+    """What the engine that stopped last on a data directory left unsent; after a crash: nothing."""
+    try:
+        return msgspec.json.decode((data_dir / STOPPED_NAME).read_bytes(), type=LeftBehind)
+    except (OSError, msgspec.DecodeError):
+        return LeftBehind()
 
 
 class EngineLock:
@@ -250,6 +258,7 @@ class Engine:
             undo.callback(lock.release)
             undo.push(partial(self._undo_failed, lock, self._missing()))
             node = self._factory(with_identity(self._topology, self.data_dir), self.data_dir)
+            undo.callback(self._note_left_behind, node)
             undo.callback(node.stop)
             node.start()
             if self._file is not None and not self._file.exists():
@@ -287,6 +296,13 @@ class Engine:
             undo.callback(path.unlink, missing_ok=True)
             self.node, self._undo = node, undo.pop_all()
         return state
+
+    def _note_left_behind(self, node: NodeApi) -> None:
+        """For whoever stopped this engine, before the lock is free."""
+        if self.node is None:
+            return  # it could not start
+        path = self.data_dir / STOPPED_NAME
+        write_atomically(path, msgspec.json.encode(node.left_behind) + b"\n")
 
     def _missing(self) -> list[Path]:
         """Files that a first start makes and that are not there."""

@@ -26,6 +26,7 @@ from tidecast.api.link import (
     SubscriptionGrant,
     SubscriptionOptions,
 )
+from tidecast.api.node import LeftBehind
 from tidecast.buffers.counters import CountersFile
 from tidecast.buffers.recorder import create_recorder, record_from_python
 from tidecast.buffers.ring_file import add_consumer, remove_consumer
@@ -126,8 +127,7 @@ class Node(NodeViews):
         self.refused = RefusedImages(self)
         self.conductor = Conductor(self)
         self._next_tick = 0.0
-        self.waiting = continuation.Waiting()
-        """What was left with publishers when it stopped."""
+        self.left_behind = LeftBehind()
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -201,11 +201,7 @@ class Node(NodeViews):
                 pause.wait(0.005)
         self.conductor.stop()
         with self.lock:
-            self.waiting = continuation.waiting(self)
-            for publication in [p for p in self.pubs.values() if not p.left]:
-                publication_close.tell_unsent(
-                    self, publication, publication_close.remove_from_sender(self, publication)
-                )
+            self.left_behind = continuation.left_behind(self)
         self.consumers.stop()
         self.durable.stop()
         self.note(rec.LOW, rec.Code.STOPPED, 0)

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from tidecast.api.link import AWAY_S_MAX, Continued, PublicationOptions
+from tidecast.api.node import LeftBehind
 from tidecast.buffers.ring_file import RingInfo, add_consumer, messages_between, remove_consumer
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import ConfigError
 from tidecast.layout import ring as lay
 from tidecast.native.packing import pack_into
+from tidecast.node.live.publication_close import remove_from_sender, tell_unsent
 from tidecast.node.state import Held
 
 if TYPE_CHECKING:
@@ -34,14 +34,6 @@ REJOINING = -1
 _SEQ_MAX = 1 << 60
 REPAIR_NS = 20_000_000
 """After its last packet a ring is looked after for so long, for receivers that miss some of it."""
-
-
-class Waiting(msgspec.Struct, frozen=True):
-    """What live publications held when their engine stopped; their publishers keep it."""
-
-    publications: int = 0
-    messages: int = 0
-    bytes: int = 0
 
 
 def accepted(
@@ -146,14 +138,17 @@ def is_sent(node: Node, publication: Publication) -> bool:
     return bool(record["resends"] == 0 and node.clock_ns() - record["data_ns"] > REPAIR_NS)
 
 
-def waiting(node: Node) -> Waiting:
-    """What the rings that are left open hold unsent."""
-    found = []
-    for publication in node.pubs.values():
-        if publication.left and publication.runtime is not None and publication.slot >= 0:
+def left_behind(node: Node) -> LeftBehind:
+    """What the rings that are left open hold unsent; what others hold is lost, and counted."""
+    waiting, lost = [], 0
+    for publication in list(node.pubs.values()):
+        if not publication.left:
+            sent = remove_from_sender(node, publication)
+            lost += tell_unsent(node, publication, sent)
+        elif publication.runtime is not None and publication.slot >= 0:
             about = publication.about()
             sent = int(publication.runtime.tx_state.pubs[publication.slot]["sent"])
-            _, messages, size = messages_between(publication.mapped.array, about, sent, about.head)
-            if messages:
-                found.append((messages, size))
-    return Waiting(len(found), sum(each[0] for each in found), sum(each[1] for each in found))
+            held = messages_between(publication.mapped.array, about, sent, about.head)
+            if held.messages:
+                waiting.append(held.messages)
+    return LeftBehind(publications=len(waiting), waiting_messages=sum(waiting), lost_messages=lost)

@@ -86,13 +86,14 @@ def close_ending(node: Node, publication: Publication, now_s: float) -> None:
         close_publication(node, publication)
 
 
-def tell_unsent(node: Node, publication: Publication, sent: int) -> None:
-    """Count and tell what a live publication leaves unsent. ``sent``: next packet; -1: no network.
+def tell_unsent(node: Node, publication: Publication, sent: int) -> int:
+    """Count and tell what a live publication leaves unsent; how many messages.
 
-    Without a network it is what was written behind its end, which no reader waits for.
+    ``sent``: next packet; -1: no network. Without a network it is what was written behind its end,
+    which no reader waits for.
     """
     if publication.topic.mode == "durable":
-        return
+        return 0
     ring, head = publication.mapped.array, publication.about().head
     if sent < 0:
         closed, end = (
@@ -102,7 +103,7 @@ def tell_unsent(node: Node, publication: Publication, sent: int) -> None:
         sent = end[0] if closed[0] else head
     found = messages_between(ring, publication.about(), sent, head)
     if found.messages == 0:
-        return
+        return 0
     row = node.counters.values[node.node_row]
     row[NodeCounter.PUBLICATIONS_CUT] += 1
     row[NodeCounter.PACKETS_CUT] += found.packets
@@ -115,6 +116,7 @@ def tell_unsent(node: Node, publication: Publication, sent: int) -> None:
             bytes=found.bytes,
         )
     )  # fmt: skip
+    return found.messages
 
 
 def remove_from_sender(node: Node, publication: Publication) -> int:
