@@ -18,7 +18,7 @@
     ├── ForkedProcess          used in a child of the process that made it
     ├── CodecError             a payload cannot be encoded or decoded
     ├── StorageError           the disk under a durable topic is full or fails    (retryable)
-    ├── CorruptLog             bytes of a queue's log are not what was written
+    ├── CorruptLog             bytes of a log, or of a subscription, are not what was written
     ├── SequenceGap            a producer begins behind what is due; see ``expected``
     └── SharedMemoryError      no room for, or damage in, a shared-memory file
 
@@ -156,7 +156,7 @@ class StorageError(TidecastError):
 
 
 class CorruptLog(TidecastError):
-    """Bytes of a queue's log are not what was written."""
+    """Bytes of a queue's log, or of a file beside it, are not what was written."""
 
     code = "corrupt_log"
 

@@ -390,9 +390,24 @@ class ConsumerLeft(Event, frozen=True):
 
 
 class SubscriptionDamaged(Event, frozen=True):
-    """The file of a subscription was not sound; it was set aside."""
+    """The file of a subscription is not sound: it was set aside, and its positions are not known.
+
+    The subscription is not served, and retention holds what it may need, until the file is restored
+    or the subscription deleted. Clients that connect later get the event, too. ``topic``: pattern.
+    """
 
     file: str
+    topic: str = ""
+    subscription: str = ""
+
+
+class FileDamaged(Event, frozen=True):
+    """A file beside a queue's log is not sound: what it said is not used. ``queue`` -1: of all."""
+
+    topic: str
+    queue: int
+    file: str
+    detail: str = ""
 
 
 class DeliveryPaused(Event, frozen=True):
@@ -501,7 +516,7 @@ AnyEvent = (
     | ProducersExpired | RingDrained | RingDropped | SegmentsDeleted | QueuesTaken | QueuesReleased
     | QueuesLost | ConsumerStandsBy | PublisherRefused | PublisherWaits | ProducerHole
     | RecordsGone | QueueUnreadable | MessageDropped | MessageDead | ConsumerExpelled
-    | SubscriptionDamaged | DeadLetterNotStored | PositionsNotSaved | DeliveryPaused
+    | SubscriptionDamaged | FileDamaged | DeadLetterNotStored | PositionsNotSaved | DeliveryPaused
     | SubscriptionMoved
     | EngineFault | EngineLost | EngineBack | GatewayLost | GatewayBack | ConsumerRejoined
     | AccessDenied | PublicationEnded | ConsumerLeft | SubscriptionEnded

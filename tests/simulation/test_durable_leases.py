@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from tests.support.durable import rows_of
 
+from tidecast.agents.archiver import state as ast
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import (
     ConfigError,
@@ -24,7 +25,14 @@ from tidecast.errors import (
     StorageError,
     Timeout,
 )
-from tidecast.events import PublisherWaits, QueuesLost, QueuesReleased, QueuesTaken
+from tidecast.events import (
+    DiskBack,
+    PublisherWaits,
+    QueuesLost,
+    QueuesReleased,
+    QueuesTaken,
+    QueueUnreadable,
+)
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.log.takeover import Owner
 from tidecast.node.durable.topic import DurableTopic
@@ -360,3 +368,21 @@ def test_leases_in_a_file_are_those_of_the_table_and_end_with_the_host(tmp_path:
     (tmp_path / NAME).write_bytes(b"{")
     with pytest.raises(CorruptLog, match="stop all engines that share it"):
         store.handle(ListLeases(9))
+
+
+def test_one_that_lost_its_queues_calls_nothing_damaged_and_no_disk_well(tmp_path: Path) -> None:
+    """Its files are the next owner's to remove: that is neither damage nor a disk that refused."""
+    with cluster(tmp_path) as one:
+        a, b, _ = begun(one, at="a")
+        client = a.connect()
+        client.pump()
+        one.net.nodes.remove(a)  # SIGSTOP
+        one.until_kept(b)
+        mine = a.engine.durable.topics["orders"]
+        a.engine.consumers.damaged(0, 7, "No such file or directory")
+        a.engine.durable._handle([[ast.E_DISK_OK, mine.slot]])
+        client.pump()
+        kinds = [type(each) for each in client._events]
+        assert QueueUnreadable not in kinds
+        assert DiskBack not in kinds
+        one.net.nodes.append(a)

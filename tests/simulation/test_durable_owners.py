@@ -260,7 +260,7 @@ def test_a_roll_of_one_that_slept_harms_nothing_of_the_next_owner(tmp_path: Path
     third = opened(tmp_path, 3)
     assert [row[1] for row in rows_of(third)] == list(range(100))
     assert not third.torn
-    assert third.logs[0].recovered.indexes_rebuilt == 0
+    assert third.logs[0].recovered.indexes_rebuilt == []
     with pytest.raises(StorageError, match="another engine owns it now"):
         first.roll(0, 3, {})
     for each in (first, third):

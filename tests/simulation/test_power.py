@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tests.support.durable import Platform, platform, powered, rows_of
 
+from tidecast.agents.archiver import state as ast
 from tidecast.errors import BackPressure, StorageError, Timeout
 from tidecast.events import DiskBack, DiskRefused
 from tidecast.layout import ring as lay
@@ -316,3 +317,12 @@ def test_all_of_a_platform_that_was_acked_is_there_after_a_loss_of_power() -> No
         assert payloads(one) == [b"1"]
         assert ("orders", "work") in one.node.consumers.subscriptions
         del consumer
+
+
+def test_a_topic_that_is_deleted_while_it_waits_for_a_segment_is_no_fault() -> None:
+    """The archiver asked for it; the command that removes the topic runs first."""
+    with platform() as one:
+        numbers = one.durable.tables.queue_numbers(one.topic)
+        one.node.delete_topic("orders")
+        one.durable._from_agent([[ast.E_ROLL, numbers[0], 0, 0, 0, 0]])
+        one.publisher("live").publish(b"all goes on")

@@ -251,7 +251,7 @@ def test_an_index_is_made_anew_from_its_log(tmp_path: Path, damage: str) -> None
     if damage == "missing":
         path.unlink()
     log = opened(tmp_path)
-    assert log.recovered.indexes_rebuilt == 1
+    assert log.recovered.indexes_rebuilt == [path]
     assert path.read_bytes() == whole
     assert log.token_at_time(1001) == 3
     assert read_all(log) == expected(900)

@@ -55,6 +55,21 @@ def test_what_was_synced_outlives_the_power(disk: Disk, share: float | None) -> 
     log.close()
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_retention_leaves_no_hole_between_segments(tmp_path: Path, seed: int) -> None:
+    with installed(Disk(tmp_path, seed)) as disk:
+        log = opened(disk.root, fsync="batch")
+        for n in range(900):
+            put(log, payload(n))
+        log.sync()
+        assert len(log.retain(bytes_max=1)) > 4
+        power_off(log, disk, None)
+        log = opened(disk.root, fsync="batch")
+        first = log.earliest_token
+        assert read_all(log, first) == [(n, payload(n)) for n in range(first, 900)]
+        log.close()
+
+
 def test_a_new_log_outlives_the_power_from_its_first_sync_on(disk: Disk) -> None:
     directory = disk.root / "queues" / "orders" / "00000"
     log = opened(directory)
@@ -158,6 +173,19 @@ def test_the_next_engine_stores_what_the_one_before_could_not(disk: Disk) -> Non
     log = opened(disk.root, fsync="batch")
     assert log.durable_token == 50
     assert not (disk.root / unsynced_name(0)).exists()
+    power_off(log, disk)
+    assert read_all(opened(disk.root)) == [(n, payload(n)) for n in range(50)]
+
+
+def test_a_start_whose_sync_fails_stores_all_again(disk: Disk) -> None:
+    """Write-back failed after the engine before had ended: the next one gets the error."""
+    log = opened(disk.root, fsync="batch")
+    for n in range(50):
+        put(log, payload(n))
+    log._close_active()
+    disk.failing = once()  # type: ignore[assignment]
+    log = opened(disk.root, fsync="batch")
+    assert (log.durable_token, log.suspect) == (50, False)
     power_off(log, disk)
     assert read_all(opened(disk.root)) == [(n, payload(n)) for n in range(50)]
 

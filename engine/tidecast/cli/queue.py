@@ -181,10 +181,14 @@ def inspect(
 def verify(
     ctx: click.Context, topic: str | None, number: int | None, data_dir: Path, as_json: bool
 ) -> None:
-    """Read every batch of every segment; exit code 1 when something is not sound."""
+    """Read every batch of every segment, and the files beside them: indexes, producers, positions.
+
+    Exit code 1 when something is not sound.
+    """
     from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
 
     from tidecast.log.verify import queue_bytes, verify_queue
+    from tidecast.queues.verify import verify_files
 
     found = _queues(data_dir, topic, number)
     total = sum(queue_bytes(directory) for _, _, directory in found)
@@ -201,6 +205,9 @@ def verify(
             reports.append(
                 verify_queue(directory, name, queue_number, lambda n: bar.advance(task, n))
             )
+    queues = len(reports)
+    if number is None:
+        reports += verify_files(data_dir, sorted({name for name, _, _ in found}))
     problems = [problem for report in reports for problem in report.problems]
     if as_json:
         echo_json(
@@ -225,5 +232,5 @@ def verify(
         tails = sum(r.tail_bytes for r in reports)
         tail = f", {tails} bytes behind the last batches" if tails else ""
         verdict = f"{len(problems)} problems" if problems else "all sound"
-        click.echo(f"{len(reports)} queues, {records} records, {human_bytes(n)}{tail}: {verdict}")
+        click.echo(f"{queues} queues, {records} records, {human_bytes(n)}{tail}: {verdict}")
     ctx.exit(1 if problems else 0)

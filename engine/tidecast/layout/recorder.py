@@ -93,6 +93,8 @@ class Code(IntEnum):
     RING_DROPPED = 40
     ENGINE_FAULT = 41
     PUBLICATION_CUT = 42
+    SUBSCRIPTION_DAMAGED = 43
+    FILE_DAMAGED = 44
 
 
 MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
@@ -142,4 +144,6 @@ MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
     ),
     Code.ENGINE_FAULT: (ALERT, "engine fault", ("agent", "faults", "in_a_row")),
     Code.PUBLICATION_CUT: (ALERT, "ended with messages unsent", ("packets", "messages", "bytes")),
+    Code.SUBSCRIPTION_DAMAGED: (ALERT, "file of a subscription damaged", ()),
+    Code.FILE_DAMAGED: (ALERT, "file beside a log damaged", ("queue",)),
 }

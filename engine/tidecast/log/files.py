@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import struct
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from tidecast.layout import segment as lay
 from tidecast.native.crc32c import crc32c
 from tidecast.native.jit import kernel
 
+MAP_NAME = "map.json"
+"""A topic's map of queues, in its directory."""
 TORN_FILES_MAX = 1 << 16
 _HEADER = struct.Struct("<QIIqqQ")
 
@@ -56,6 +59,34 @@ def unsynced_name(base_token: int) -> str:
 def snapshot_name(base_token: int) -> str:
     """File name of what is known of its producers when the segment begins."""
     return f"{base_token:020d}.producers"
+
+
+_SEAL = re.compile(rb'(\{.*?),?"crc32c":(\d+)\}\s*', re.DOTALL)
+
+_LAST_MEMBER = re.compile(rb'"([^"]{6})":\d+\}\s*$')
+
+
+def seal_json(content: bytes) -> bytes:
+    """A JSON object with a last member ``crc32c``: the checksum of the object without it."""
+    comma = b"" if content == b"{}" else b","
+    return b'%s%s"crc32c":%d}' % (content[:-1], comma, checksum(content))
+
+
+def open_json(raw: bytes) -> bytes:
+    """The object that was sealed; one of before objects were sealed as it is.
+
+    Raises ValueError when it is not what was sealed.
+    """
+    sealed = _SEAL.fullmatch(raw)
+    if sealed is None:
+        name = _LAST_MEMBER.search(raw)
+        if name is not None and sum(a != b for a, b in zip(name[1], b"crc32c", strict=True)) == 1:
+            raise ValueError("the name of its checksum is wrong")
+        return raw
+    content = sealed[1] + b"}"
+    if checksum(content) != int(sealed[2]):
+        raise ValueError("its checksum is wrong")
+    return content
 
 
 def topic_digest(topic: str) -> int:

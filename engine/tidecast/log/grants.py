@@ -32,6 +32,8 @@ class GrantLog:
         self._bytes = 0
         self._kept = 0
         self._suspect = False
+        self.torn_bytes = 0
+        """Bytes at the end of which `load` made nothing: a write that a crash cut short, or rot."""
 
     def load(self) -> bytes:
         """All grants, the newest last. A torn one at the end was never told. Raises CorruptLog."""
@@ -48,6 +50,7 @@ class GrantLog:
                 "publisher on another node is open"
             )
         self._bytes = good * _RECORD_BYTES
+        self.torn_bytes = len(raw) - self._bytes
         return b"".join(record[: lay.PRODUCER_BYTES] for record in records[:good])
 
     def append(self, grant: bytes) -> None:

@@ -128,7 +128,6 @@ class QueueLog:
         w[st.L_POSITION], w[st.L_TIME_MAX] = active.bytes, active.time_max
         w[st.L_INDEX_DUE] = found.index_due
         w[st.L_NEXT_TOKEN] = max(found.next_token, active.base_token)
-        w[st.L_DURABLE_POSITION] = lay.SEGMENT_HEADER_BYTES
         try:  # what was found there may not have reached the device
             os.fdatasync(int(w[st.L_FD]))
         except OSError:
@@ -271,7 +270,7 @@ class QueueLog:
             return self.durable_token
         with self._lock:
             try:
-                if self._suspect:
+                if self._suspect and self._w[st.L_FD] >= 0:
                     self._replace_active()
                     return self.durable_token
             except OSError as problem:
@@ -386,6 +385,8 @@ class QueueLog:
             (self.directory / segment_name(one.base_token)).unlink(missing_ok=True)
             (self.directory / index_name(one.base_token)).unlink(missing_ok=True)
             (self.directory / snapshot_name(one.base_token)).unlink(missing_ok=True)
+            if self.fsync != "none":  # before the next: a loss of power leaves no hole between two
+                sync_directory(self.directory)
             total -= one.bytes
             gone.append(one)
         return gone

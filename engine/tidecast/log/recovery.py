@@ -73,7 +73,7 @@ class Recovered:
     index_due: int = lay.SEGMENT_HEADER_BYTES
     torn: list[Torn] = field(default_factory=list)
     scanned_bytes: int = 0
-    indexes_rebuilt: int = 0
+    indexes_rebuilt: list[Path] = field(default_factory=list)
     damaged: int = 0
     """Batches that were passed over, as sound ones follow."""
 
@@ -144,7 +144,7 @@ def _sealed(
         return Segment(base, size, int(last_entry[0, 2]), created)
     _, entries = _scan(path, base, size, _no_rows, result, sealed=True)
     write_index(directory, base, head, entries, seal=(following, size))
-    result.indexes_rebuilt += 1
+    result.indexes_rebuilt.append(directory / index_name(base))
     return Segment(base, size, max((e[2] for e in entries), default=0), created)
 
 

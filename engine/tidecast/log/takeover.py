@@ -28,6 +28,7 @@ import msgspec
 
 from tidecast.disk import make_directory, sync_directory, write_atomically
 from tidecast.errors import CorruptLog, Fenced
+from tidecast.log.files import open_json, seal_json
 
 OWNER_NAME, OWNERS_NAME = "owner.json", ".owners"
 SUBSCRIPTIONS_NAME = "subscriptions"
@@ -97,7 +98,7 @@ class Owners:
             (mine / SUBSCRIPTIONS_NAME).mkdir(exist_ok=True, mode=0o700)
             sync_directory(mine)
             sync_directory(self.directory)
-            raw = msgspec.json.encode(Owner(epoch, name, now_ns))
+            raw = seal_json(msgspec.json.encode(Owner(epoch, name, now_ns)))
             write_atomically(mine / OWNER_NAME, raw)  # says that all of it is there: last
             self.show(epoch)
         except BaseException:
@@ -179,10 +180,10 @@ def owner_of(queue: Path) -> Owner:
 
 def _read(path: Path) -> Owner:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Owner)
+        return msgspec.json.decode(open_json(path.read_bytes()), type=Owner)
     except (FileNotFoundError, NotADirectoryError):
         return Owner(0, "")
-    except msgspec.DecodeError as problem:
+    except (ValueError, msgspec.DecodeError) as problem:
         raise CorruptLog(f"{path}: {problem}") from None
 
 

@@ -24,7 +24,10 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something unsound: where, and what. ``token``: the first that cannot be read, or -1."""
+    """Something unsound: where, and what. ``token``: the first that cannot be read, or -1.
+
+    ``position`` -1: of the file as a whole. ``queue`` -1: of no one queue.
+    """
 
     topic: str
     queue: int
@@ -34,6 +37,8 @@ class Problem:
     what: str
 
     def __str__(self) -> str:
+        if self.position < 0:
+            return f"{self.topic}: {self.file}: {self.what}"
         return (
             f"{self.topic} queue {self.queue} token {self.token}: {self.file} at byte "
             f"{self.position}: {self.what}"

@@ -284,6 +284,11 @@ def _packed(entries: list[tuple[int, int, int, int, int]], checksum: Checksum) -
     return struct.pack("<QII", lay.PRODUCERS_MAGIC, len(entries), checksum(body)) + body
 
 
+def is_snapshot(raw: bytes, checksum: Checksum) -> bool:
+    """Whether these bytes are a sound snapshot of producers."""
+    return _unpacked(raw, checksum) is not None
+
+
 def _unpacked(raw: bytes, checksum: Checksum) -> list[tuple[int, ...]] | None:
     if len(raw) < lay.PRODUCERS_HEADER_BYTES:
         return None

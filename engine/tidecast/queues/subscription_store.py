@@ -1,7 +1,8 @@
 """What a subscription keeps on disk: what it is, and how far it is. One small file each.
 
 The file: 8 bytes of magic, u32 length, u32 CRC32C of what follows, MessagePack. It is replaced as
-a whole, so a crash leaves the old or the new one. A damaged file is set aside, not read.
+a whole, so a crash leaves the old or the new one. A damaged file is set aside (``.bad``), and not
+read; until it is restored or removed its subscription is neither served nor created again.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -82,21 +83,38 @@ class SubscriptionStore:
             raise StorageError(f"{path}: {problem.strerror}", problem.errno or 0) from problem
 
     def remove(self, pattern: str, name: str) -> None:
-        """Forget one."""
-        self.path(pattern, name).unlink(missing_ok=True)
+        """Forget one, also one whose file is damaged."""
+        path = self.path(pattern, name)
+        path.unlink(missing_ok=True)
+        path.with_suffix(".bad").unlink(missing_ok=True)
 
     def load(self) -> tuple[list[SavedSubscription], list[Path]]:
-        """All that are sound, and the files that were not: those are renamed to ``.bad``."""
-        found, bad = [], []
+        """All that are sound, and the files that were not, now or earlier: they are ``.bad``."""
+        found, bad = [], set(self.directory.glob("*.bad"))
         for path in sorted(self.directory.glob("*.sub")):
             saved = read_subscription(path)
             if saved is None:
-                bad.append(path.with_suffix(".bad"))
+                bad.add(path.with_suffix(".bad"))
                 with contextlib.suppress(OSError):
-                    path.rename(bad[-1])
+                    path.rename(path.with_suffix(".bad"))
             else:
                 found.append(saved)
-        return found, bad
+                bad.discard(path.with_suffix(".bad"))
+        return found, sorted(bad)
+
+    def damaged(self, pattern: str, name: str) -> Path | None:
+        """The file of one that is there and cannot be read."""
+        path = self.path(pattern, name)
+        if path.exists():
+            return path if read_subscription(path) is None else None
+        bad = path.with_suffix(".bad")
+        return bad if bad.exists() else None
+
+
+def key_of(path: Path) -> tuple[str, str]:
+    """(pattern, name) of the subscription that a file is of, by its name."""
+    pattern, _, name = path.stem.partition("@")
+    return unquote(pattern), unquote(name)
 
 
 def read_subscription(path: Path) -> SavedSubscription | None:

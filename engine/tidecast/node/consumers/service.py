@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -81,6 +82,8 @@ class DurableSubscriptions(Observer):
         self.store = SubscriptionStore(node.data_dir / "subscriptions")
         self.topics: dict[str, TopicHere] = {}
         self.subscriptions: dict[tuple[str, str], SubscriptionHere] = {}
+        self.unsound: dict[tuple[str, str], Path] = {}
+        """Files of subscriptions that are not sound, by pattern and name."""
         self.consumers: dict[int, tuple[SubscriptionHere, MemberHere]] = {}
         self.filters = Filters(self)
         self.puller: Puller | None = None
@@ -105,8 +108,7 @@ class DurableSubscriptions(Observer):
         found, bad = self.store.load()
         for saved in found:
             self._admit(saved)
-        for path in bad:
-            durable.tell(ev.SubscriptionDamaged(file=str(path)))  # nobody is connected yet
+        places.note_damaged(self, bad)
 
     def _running(self) -> Puller:
         """The puller; made when the first durable topic appears."""
@@ -271,6 +273,8 @@ class DurableSubscriptions(Observer):
 
         Retention keeps it. A subscription whose topic is not open counts by what was saved.
         """
+        if places.holds_all(self, topic):
+            return 0
         with self.lock:
             found = [
                 self.position_of(lane)[0]
@@ -289,6 +293,7 @@ class DurableSubscriptions(Observer):
         if options.start == "latest":
             self.await_appends()
         with self.lock:
+            places.check_sound(self, pattern, name)
             self.filters.check(options.filter_digest)
             subscription = self.subscriptions.get((pattern, name))
             if subscription is None:
@@ -324,6 +329,7 @@ class DurableSubscriptions(Observer):
         if pattern not in self.topics and not is_pattern(pattern):
             places.check_durable(self.node, pattern)
         with self.lock:
+            places.check_sound(self, pattern, name)
             if (pattern, name) in self.subscriptions:
                 raise Conflict(f"subscription {name} of {pattern} exists already")
             places.check_new(self, pattern, options)
@@ -354,17 +360,22 @@ class DurableSubscriptions(Observer):
     def delete(self, pattern: str, name: str) -> None:
         """End a subscription for good; its members are told that nothing more will come."""
         with self.lock:
-            subscription = self.get(pattern, name)
-            for member in list(subscription.members.values()):
-                self._tell_expelled(subscription, member, "the subscription was deleted")
-                self._leave(subscription, member)
-            self._forget(subscription)
+            if places.forget_damaged(self, pattern, name):
+                return
+            self._forget(self.get(pattern, name))
 
     def _forget(self, subscription: SubscriptionHere) -> None:
+        self.drop(subscription, "the subscription was deleted")
+        places.remove(self, *subscription.key)
+
+    def drop(self, subscription: SubscriptionHere, reason: str) -> None:
+        """Serve a subscription no more; what is stored of it stays. With the lock held."""
+        for member in list(subscription.members.values()):
+            self._tell_expelled(subscription, member, reason)
+            self._leave(subscription, member)
         for key in list(subscription.lanes):
             self._remove_lane(subscription, key)
-        del self.subscriptions[subscription.key]
-        places.remove(self, *subscription.key)
+        self.subscriptions.pop(subscription.key, None)
 
     def get(self, pattern: str, name: str) -> SubscriptionHere:
         """A subscription whose queues are here. Raises NotFound."""
@@ -372,6 +383,7 @@ class DurableSubscriptions(Observer):
         if pattern not in self.topics and places.is_shared(self.node, pattern):
             self.node.durable.topic(pattern)  # says who keeps it
         if found is None:
+            places.check_sound(self, pattern, name)
             raise NotFound(f"no subscription {name} of {pattern}: see tidecast subscription list")
         return found
 
@@ -620,6 +632,9 @@ class DurableSubscriptions(Observer):
     def damaged(self, q: int, token: int, problem: str) -> None:
         """See `Observer`; in the puller's thread."""
         one = self._rows.get(q)
+        here = None if one is None else self.topics.get(one.topic)
+        if here is not None and not here.owned():
+            return  # the next owner removed the files: nothing in them is damaged
         if one is not None:
             one.unreadable_s = time.monotonic()
             told = ev.QueueUnreadable(topic=one.topic, queue=one.queue, token=token, detail=problem)

@@ -10,7 +10,9 @@ its records once this engine has taken the queues.
 
 from __future__ import annotations
 
+import logging
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,8 +21,10 @@ from tidecast import events as ev
 from tidecast.api.link import ConsumerOptions
 from tidecast.config.leases import SHARED
 from tidecast.config.topology import matches
-from tidecast.disk import write_atomically
-from tidecast.errors import ConfigError, NotFound, StorageError
+from tidecast.disk import sync_directory, write_atomically
+from tidecast.errors import ConfigError, CorruptLog, NotFound, StorageError
+from tidecast.layout import recorder as rec
+from tidecast.log.files import open_json, seal_json
 from tidecast.log.queue_files import QueueFiles, queues_of
 from tidecast.log.takeover import SUBSCRIPTIONS_NAME
 from tidecast.node.consumers.checks import check_tokens, or_default
@@ -30,6 +34,7 @@ from tidecast.queues.subscription_store import (
     SavedLane,
     SavedSubscription,
     SubscriptionStore,
+    key_of,
     read_subscription,
 )
 
@@ -37,6 +42,7 @@ if TYPE_CHECKING:
     from tidecast.node.consumers.service import DurableSubscriptions
     from tidecast.node.node import Node
 
+_log = logging.getLogger("tidecast.node")
 ACK_WAIT_S, MAX_DELIVER = 30.0, 5
 PAUSED_NAME = "paused.json"
 
@@ -56,9 +62,10 @@ def save_paused(here: TopicHere) -> None:
     found = PausedTopic(here.paused, [one.queue for one in here.queues if one.paused])
     try:
         if found.topic or found.queues:
-            write_atomically(path, msgspec.json.encode(found))
+            write_atomically(path, seal_json(msgspec.json.encode(found)))
         else:
             path.unlink(missing_ok=True)
+            sync_directory(path.parent)
     except OSError as problem:
         if here.owned():
             raise StorageError(f"{path}: {problem.strerror}", problem.errno or 0) from problem
@@ -70,12 +77,19 @@ def restore_paused(subs: DurableSubscriptions, here: TopicHere) -> None:
         return
     path = here.directory / PAUSED_NAME
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=PausedTopic)
+        found = msgspec.json.decode(open_json(path.read_bytes()), type=PausedTopic)
     except FileNotFoundError:
         return
-    except (OSError, msgspec.MsgspecError):
-        subs.node.durable.tell(ev.SubscriptionDamaged(file=str(path)))
-        return
+    except (OSError, ValueError, msgspec.MsgspecError) as problem:
+        found = PausedTopic(topic=True)  # what was paused is not known: nothing is delivered
+        subs.node.note(rec.ALERT, rec.Code.FILE_DAMAGED, here.config.wire_id, -1)
+        subs.node.durable.stand(
+            here.config.name, str(path),
+            ev.FileDamaged(
+                topic=here.config.name, queue=-1, file=str(path),
+                detail=f"{problem}: the topic is paused until it is resumed",
+            ),
+        )  # fmt: skip
     here.paused = found.topic
     if found.topic:
         tell_paused(subs, here.config.name, -1, "", paused=True)
@@ -189,6 +203,55 @@ def remove(subs: DurableSubscriptions, pattern: str, name: str) -> None:
             here.store.remove(pattern, name)
 
 
+def note_damaged(subs: DurableSubscriptions, files: list[Path]) -> None:
+    """Files of subscriptions that cannot be read: tell it, serve none of them. Lock held."""
+    for path in files:
+        pattern, name = key_of(path)
+        subs.unsound[pattern, name] = path
+        event = ev.SubscriptionDamaged(file=str(path), topic=pattern, subscription=name)
+        subs.node.durable.stand(pattern, str(path), event)
+        config = subs.node.topic_by_name.get(pattern)
+        wire_id = config.wire_id if config is not None else 0
+        subs.node.note(rec.ALERT, rec.Code.SUBSCRIPTION_DAMAGED, wire_id)
+        _log.error("%s", _damaged(pattern, name, path))
+        mine = subs.subscriptions.get((pattern, name))
+        if mine is not None:  # its members stood by
+            subs.drop(mine, "its file is damaged")
+
+
+def check_sound(subs: DurableSubscriptions, pattern: str, name: str) -> None:
+    """Raise CorruptLog for a subscription whose file is damaged: to begin anew would skip."""
+    path = subs.unsound.get((pattern, name))
+    if path is not None:
+        raise _damaged(pattern, name, path)
+
+
+def _damaged(pattern: str, name: str, path: Path) -> CorruptLog:
+    return CorruptLog(
+        f"subscription {name} of {pattern}: {path} is damaged, and its positions are not known: "
+        "stop the engine and restore the file with the suffix .sub, or delete the subscription "
+        f"(tidecast subscription delete {pattern} {name}) and create it where it is to start"
+    )
+
+
+def forget_damaged(subs: DurableSubscriptions, pattern: str, name: str) -> bool:
+    """A damaged subscription is deleted. False: it is not damaged."""
+    path = subs.unsound.pop((pattern, name), None)
+    if path is None:
+        return False
+    subs.node.durable.standing.pop((pattern, str(path)), None)
+    path.unlink(missing_ok=True)
+    mine = subs.subscriptions.get((pattern, name))
+    if mine is None:
+        remove(subs, pattern, name)
+    return mine is None
+
+
+def holds_all(subs: DurableSubscriptions, topic: str) -> bool:
+    """Is a subscription of a topic damaged? Nobody knows what of it it has not acked."""
+    return any(matches(pattern, topic) for pattern, _ in list(subs.unsound))
+
+
 def taken(subs: DurableSubscriptions, here: TopicHere) -> list[SavedSubscription]:
     """Queues have come here: the subscriptions that came with them and are not known here yet.
 
@@ -197,8 +260,7 @@ def taken(subs: DurableSubscriptions, here: TopicHere) -> list[SavedSubscription
     if here.store is None:
         return []
     found, bad = here.store.load()
-    for path in bad:
-        subs.node.durable.tell(ev.SubscriptionDamaged(file=str(path)))
+    note_damaged(subs, bad)
     fresh = []
     for saved in found:
         mine = subs.subscriptions.get((saved.pattern, saved.name))
@@ -253,7 +315,11 @@ def stand_by(
         return None
     leases = node.durable.leases
     queues = leases.directory / "queues" / pattern
-    saved = read_subscription(SubscriptionStore(queues / SUBSCRIPTIONS_NAME).path(pattern, name))
+    store = SubscriptionStore(queues / SUBSCRIPTIONS_NAME)
+    damaged = store.damaged(pattern, name)
+    if damaged is not None:
+        raise _damaged(pattern, name, damaged)
+    saved = read_subscription(store.path(pattern, name))
     if saved is None:
         saved = new_subscription(pattern, name, options)
         saved.lanes = [

@@ -86,7 +86,8 @@ def tell_broken(durable: Durable, config: TopicConfig, problem: TidecastError) -
     durable.broken[config.name] = problem
     number = problem.errno if isinstance(problem, StorageError) else 0
     durable.node.note(rec.ALERT, rec.Code.DISK_REFUSED, config.wire_id, -1, number)
-    durable.tell(ev.DiskRefused(topic=config.name, queue=-1, errno=number, detail=str(problem)))
+    event = ev.DiskRefused(topic=config.name, queue=-1, errno=number, detail=str(problem))
+    durable.stand(config.name, "", event)
     _log.error("topic %s is not served: %s", config.name, problem)
 
 

@@ -60,6 +60,8 @@ class Durable:
         """Called when a durable topic was opened or has more queues."""
         self.on_closed: list[Callable[[str], None]] = []
         """Called with a durable topic's name before its logs are closed."""
+        self.standing: dict[tuple[str, str], ev.Event] = {}
+        """What is damaged, by topic and file: clients that connect later get it, too."""
         self.told: list[ev.Event] = []
         """What recovery found, for those who ask later."""
         self.broken: dict[str, TidecastError] = {}
@@ -221,6 +223,7 @@ class Durable:
         except BaseException:
             topic.close()
             raise
+        self.standing.pop((config.name, ""), None)
         topic.opened_s = self.node.clock_ns() / 1e9
         self.topics[config.name] = topic
         self._note_queues(topic)
@@ -229,12 +232,15 @@ class Durable:
                 rec.ALERT, rec.Code.TAIL_TORN, config.wire_id, queue, torn.position, torn.bytes
             )
             self.node.counters.values[self.rows[config.name, queue], C.TORN_BYTES] += torn.bytes
-            self.tell(
-                ev.TornTail(
-                    topic=config.name, queue=queue, file=str(torn.segment),
-                    position=torn.position, bytes=torn.bytes, aside=str(torn.aside),
-                )
+            event = ev.TornTail(
+                topic=config.name, queue=queue, file=str(torn.segment), position=torn.position,
+                bytes=torn.bytes, aside=str(torn.aside),
             )  # fmt: skip
+            self.stand(config.name, str(torn.aside), event)
+        for queue, file, detail in topic.damaged_files:
+            self.node.note(rec.ALERT, rec.Code.FILE_DAMAGED, config.wire_id, queue)
+            damaged = ev.FileDamaged(topic=config.name, queue=queue, file=str(file), detail=detail)
+            self.stand(config.name, str(file), damaged)
         if self.node.started:
             runtime.start()
 
@@ -243,6 +249,11 @@ class Durable:
         self.told.append(event)
         del self.told[:-1000]
         self.node.tell_all(event)
+
+    def stand(self, topic: str, file: str, event: ev.Event) -> None:
+        """Tell all clients, and those that connect later, of a state that lasts."""
+        self.standing[topic, file] = event
+        self.tell(event)
 
     def _make_rows(self, topic: DurableTopic, first: int) -> list[int]:
         rows = []
@@ -303,6 +314,7 @@ class Durable:
             callback(name)
         self.leases.remove(name)
         if name not in self.topics:
+            self.standing.pop((name, ""), None)
             self.broken.pop(name, None)  # its files stay: nobody could look into them
             self._free_rows(name)
             return
@@ -567,7 +579,8 @@ class Durable:
                 self._gap(a, b, c)
             elif kind == ast.E_DISK_OK:
                 topic = self._topic_at(a)
-                if topic is not None:
+                if topic is not None and topic.refused:
+                    topic.refused = False
                     self.node.note(rec.ALERT, rec.Code.DISK_BACK, topic.config.wire_id)
                     self.tell(ev.DiskBack(topic=topic.config.name))
 
@@ -600,7 +613,9 @@ class Durable:
         topic = self._topic_at(slot)
         if topic is None or errno.ESTALE in (b, c):
             return
-        queue, number = (self._by_number[b][1], c) if kind == ast.E_DISK else (-1, b)
+        topic.refused = True
+        _, at = self._by_number.get(b, (None, -1))
+        queue, number = (at, c) if kind == ast.E_DISK else (-1, b)
         what = "a write" if kind == ast.E_DISK else "a sync"
         self.node.note(rec.ALERT, rec.Code.DISK_REFUSED, topic.config.wire_id, queue, number)
         self.tell(

@@ -14,14 +14,18 @@ import numpy as np
 from tidecast.config.leases import SHARED
 from tidecast.config.topology import TopicConfig
 from tidecast.disk import make_directory, write_atomically
-from tidecast.errors import CorruptLog, Fenced, StorageError, TidecastError
+from tidecast.errors import ConfigError, CorruptLog, Fenced, StorageError, TidecastError
 from tidecast.log import scan as sc
 from tidecast.log.damage import sound_rows
 from tidecast.log.files import (
+    MAP_NAME,
     checksum,
+    open_json,
     queue_directory,
     queue_name,
+    seal_json,
     segment_name,
+    snapshot_name,
 )
 from tidecast.log.grants import GrantLog
 from tidecast.log.queue_log import QueueLog, bytes_of
@@ -32,7 +36,6 @@ from tidecast.node.durable.tails import Tails, seqs_of
 from tidecast.protocol.dedup import ProducerTable, Session
 from tidecast.queues.mapper import QUEUES_MAX, QueueMap
 
-MAP_NAME = "map.json"
 LOOK_BACK_BYTES_MAX = 64 << 20
 """How much of the segments before the last one is searched for what seems to be missing."""
 Position = Callable[[str, int], int | None]
@@ -53,6 +56,10 @@ class DurableTopic:
         self.producers = ProducerTable(config.queues, ttl_ns=int(config.producer_ttl_s * 1e9))
         self.tails = Tails()
         self.grants = GrantLog(self.directory)
+        self.damaged_files: list[tuple[int, Path, str]] = []
+        """(queue or -1, file, what is wrong) of files beside the logs that were not sound."""
+        self.refused = False
+        """It was reported that the disk refuses."""
         self.opened_s = 0.0
         """On the node's clock."""
         self.owner = 0
@@ -109,21 +116,21 @@ class DurableTopic:
     def _load_map(self) -> None:
         path = self.directory / MAP_NAME
         try:
-            self.map = msgspec.json.decode(path.read_bytes(), type=QueueMap)
+            self.map = msgspec.json.decode(open_json(path.read_bytes()), type=QueueMap)
         except FileNotFoundError:
             try:
                 make_directory(self.directory)
                 self._save_map(self.map)
             except OSError as refused:
                 raise self._refused(refused) from None
-        except msgspec.DecodeError as problem:
+        except (ConfigError, ValueError, msgspec.DecodeError) as problem:
             raise CorruptLog(f"{path}: {problem}") from None
 
     def _refused(self, problem: OSError) -> StorageError:
         return StorageError(f"{self.directory}: {problem.strerror}", problem.errno or 0)
 
     def _save_map(self, fresh: QueueMap) -> None:
-        write_atomically(self.directory / MAP_NAME, msgspec.json.encode(fresh))
+        write_atomically(self.directory / MAP_NAME, seal_json(msgspec.json.encode(fresh)))
         self.map = fresh
 
     def grant(self, producer: int, first_seq: int | None, now_ns: int, line: int = 0) -> Session:
@@ -157,6 +164,9 @@ class DurableTopic:
     def _load_grants(self) -> None:
         self.grants = GrantLog(self.directory)
         self.producers.load_grants(self.grants.load())
+        if self.grants.torn_bytes:
+            detail = f"{self.grants.torn_bytes} bytes at its end are no grant: they are cut off"
+            self.damaged_files.append((-1, self.grants.path, detail))
         try:
             self.grants.rewrite(self.producers.grants())
         except OSError as refused:
@@ -181,8 +191,16 @@ class DurableTopic:
         )
         base = log.segments[-1].base_token
         raw = log.snapshot(base)
-        if not self.producers.load(queue, raw, checksum) and base > log.earliest_token:
-            self._learn_from_segments(log, queue)
+        known = self.producers.load(queue, raw, checksum)
+        if not known and base > log.earliest_token:
+            known = self._learn_from_segments(log, queue) or log.earliest_token == 0
+            detail = "an older one and the segments since say the same"
+            if not known:
+                detail = "what producers published before may be stored again: none is sound"
+            if raw:
+                self.damaged_files.append((queue, log.directory / snapshot_name(base), detail))
+        for path in log.recovered.indexes_rebuilt:
+            self.damaged_files.append((queue, path, "it was rebuilt from its segment"))
         return log
 
     def _learn(self, queue: int, rows: np.ndarray) -> None:
@@ -220,15 +238,21 @@ class DurableTopic:
         reader.close()
         return seqs_of(raw)
 
-    def _learn_from_segments(self, log: QueueLog, queue: int) -> None:
-        """The snapshot is missing: take the newest that is sound, and read the segments since."""
+    def _learn_from_segments(self, log: QueueLog, queue: int) -> bool:
+        """The snapshot is missing: take the newest that is sound, and read the segments since.
+
+        False: none is sound.
+        """
         sealed = log.segments[:-1]
-        first = len(sealed) - 1
-        while first > 0:
-            if self.producers.load(queue, log.snapshot(sealed[first].base_token), checksum):
+        first, known = len(sealed) - 1, False
+        while first >= 0:
+            raw = log.snapshot(sealed[first].base_token)
+            known = self.producers.load(queue, raw, checksum)
+            if known or first == 0:
                 break
             first -= 1
         self._learn_from(log, queue, sealed[first:])
+        return known
 
     def _learn_from(self, log: QueueLog, queue: int, segments: list[Segment]) -> None:
         for one in segments:
