@@ -69,6 +69,8 @@ class QueueLog:
             entry=np.zeros(lay.INDEX_ENTRY_BYTES, dtype=np.uint8),
         )
         self._suspect = False
+        self._unsynced = bytearray()
+        """While suspect: the active segment's bytes behind what is durable."""
         self._lock = threading.Lock()
         """Held while the active segment is synced or replaced."""
         self._w: np.ndarray = self.state.w
@@ -295,6 +297,18 @@ class QueueLog:
         self._suspect = True
         with contextlib.suppress(OSError):
             (self.directory / unsynced_name(int(self._w[st.L_BASE_TOKEN]))).touch()
+        with contextlib.suppress(OSError):
+            self._keep_unsynced()
+
+    def _keep_unsynced(self) -> None:
+        """Read what is not durable as long as the kernel has it: its pages count as clean."""
+        w, fd = self._w, int(self._w[st.L_FD])
+        start, end = int(w[st.L_DURABLE_POSITION]), int(w[st.L_POSITION])
+        while start and (left := end - start - len(self._unsynced)) > 0:
+            some = os.pread(fd, min(left, 1 << 20), end - left)
+            if not some:
+                raise OSError(errno.EIO, "what was not synced cannot be read back")
+            self._unsynced += some
 
     def _sync_file(self, fd: int) -> None:
         status = int(sync_file(self.state.words, fd))
@@ -306,13 +320,18 @@ class QueueLog:
         w = self._w
         base, end, token = int(w[st.L_BASE_TOKEN]), int(w[st.L_POSITION]), self.next_token
         path = self.directory / segment_name(base)
-        rewrite_segment(path, end, self._sync_file, sound_from=int(w[st.L_DURABLE_POSITION]))
+        self._keep_unsynced()
+        rewrite_segment(
+            path, end, self._sync_file, sound_from=int(w[st.L_DURABLE_POSITION]),
+            tail=bytes(self._unsynced),
+        )  # fmt: skip
         fresh = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         os.close(int(w[st.L_FD]))
         w[st.L_FD] = fresh
         w[st.L_GENERATION] += 1  # readers open it again
         w[st.L_DURABLE_POSITION], w[st.L_DURABLE_TOKEN] = end, token
         self._suspect = False
+        self._unsynced.clear()
         (self.directory / unsynced_name(base)).unlink(missing_ok=True)
 
     @property

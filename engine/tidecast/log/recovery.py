@@ -210,7 +210,7 @@ def _last(directory: Path, base: int, size: int, on_rows: Rows, result: Recovere
 
 
 def rewrite_segment(
-    path: Path, end: int, sync: Callable[[int], None], *, sound_from: int = 0
+    path: Path, end: int, sync: Callable[[int], None], *, sound_from: int = 0, tail: bytes = b""
 ) -> None:
     """Store the first ``end`` bytes of a segment in another file, which takes its place.
 
@@ -218,15 +218,17 @@ def rewrite_segment(
     would store nothing and succeed. Writing to the same file is not enough either: ext4 leaves the
     blocks unwritten, and they are zeros when they are read again; so is what follows any failed
     write-back. ``sync``: waits until a descriptor's bytes are on the device. ``sound_from``: where
-    batches begin that must be sound, up to the end. Raises OSError; the segment is as it was then.
+    batches begin that must be sound, up to the end. ``tail``: the last bytes, if they are known.
+    Raises OSError; the segment is as it was then.
     """
     fresh = path.with_suffix(".log-new")
     fresh.unlink(missing_ok=True)  # of a try that failed: it has the blocks that did
     with path.open("rb") as source, fresh.open("w+b") as target:
-        left = end
+        left = end - len(tail)
         while left > 0 and (some := source.read(min(left, _COPY_BYTES))):
             target.write(some)
             left -= len(some)
+        target.write(tail)
         target.flush()
         if sound_from:
             scanner = Scanner(target.fileno(), end)
