@@ -144,8 +144,11 @@ def handlers_see_key_order(history: h.History) -> Iterator[str]:
     seen: set[tuple[str, int, int, int]] = set()
     refused: dict[tuple[str, int, bytes, int], dict[int, str]] = defaultdict(dict)
     keys: dict[tuple[str, int, int], bytes] = {}
+    done: set[tuple[str, int, int, int]] = set()
     for entry in history:
-        if isinstance(entry, h.Delivered):
+        if isinstance(entry, h.Settled) and entry.how in HANDLED:
+            done.add((entry.subscription, entry.queue, entry.token, entry.round))
+        elif isinstance(entry, h.Delivered):
             lane = (entry.subscription, entry.queue, entry.key, entry.round)
             keys[entry.subscription, entry.queue, entry.token] = entry.key
             place = (entry.subscription, entry.queue, entry.token, entry.round)
@@ -164,6 +167,8 @@ def handlers_see_key_order(history: h.History) -> Iterator[str]:
             seen.add(place)
             newest[lane] = max(newest.get(lane, -1), entry.token)
         elif isinstance(entry, h.Settled) and entry.how == "nak":
+            if (entry.subscription, entry.queue, entry.token, entry.round) in done:
+                continue  # its first delivery timed out, and was acked all the same
             key = keys[entry.subscription, entry.queue, entry.token]
             refused[entry.subscription, entry.queue, key, entry.round][entry.token] = entry.member
 

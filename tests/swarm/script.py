@@ -40,6 +40,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     term_share: float
     retention_bytes: int
     """0: nothing is deleted."""
+    power: bool
+    """The owner's machine may lose its power; no live clients are on it then."""
 
 
 class Step(msgspec.Struct, frozen=True, array_like=True):
@@ -101,8 +103,11 @@ def draw(seed: int) -> Script:
         nak_share=chance.choice([0.0, 0.05, 0.3]),
         term_share=chance.choice([0.0, 0.0, 0.02]),
         retention_bytes=chance.choice([0, 0, 0, 1 << 16]),
+        power=chance.random() < 0.3,
     )
     kinds, weights = list(WEIGHTS), list(WEIGHTS.values())
+    if settings.power:
+        kinds, weights = [*kinds, "power_lost"], [*weights, 2]
     chosen = chance.choices(kinds, weights, k=chance.randint(STEPS_MIN, STEPS_MAX))
     return Script(settings, [_step(chance, kind) for kind in chosen])
 
@@ -124,6 +129,7 @@ def _step(chance: random.Random, kind: str) -> Step:
         "rejoin": (8, 1, 0),
         "reborn": (8, 2, 0),
         "pause": (3, 200_000, 0),
+        "power_lost": (300_000, 0, 0),
     }.get(kind, (0, 0, 0))
     return Step(kind, *(chance.randint(0, each) for each in most))
 

@@ -16,9 +16,11 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.support.durable import rows_of
+from tests.support.power import Disk, installed
 from tests.swarm import history as h
 from tests.swarm.script import NODES, Script, Settings, Step
 from tidecast.api.start import Earliest, Tokens
+from tidecast.client.core import connection as connections
 from tidecast.config.topology import TopicConfig, shm_dir
 from tidecast.errors import GapError, TidecastError
 from tidecast.events import Gap, MessagesUnsent, RecordsGone
@@ -27,6 +29,8 @@ from tidecast.testing import Network, SimulatedConnection, SimulatedLink, Simula
 
 DURABLE, DEAD, LIVE = "orders", "orders.dead", "ticks"
 OWNER = NODES[0]
+OWNER_ID = "1"
+"""The first node of a network: the name of its data directory."""
 HEALED_US = 40_000_000.0
 QUIET_US = 2_000_000.0
 """The end: nobody receives anything for so long, repairs, time-outs and probes are over."""
@@ -304,6 +308,11 @@ class World:
             reorder=settings.reorder, delay_us=settings.delay_us, step_us=50.0,
         )  # fmt: skip
         self.directories: set[Any] = set()
+        self.disk = Disk(self.net._directory / OWNER_ID, settings.seed)
+        self._end = contextlib.ExitStack()
+        if settings.power:
+            self.disk.root.mkdir(parents=True, exist_ok=True)
+            self._end.enter_context(installed(self.disk))
         keep: dict[str, Any] = {"fsync": settings.fsync}
         if settings.retention_bytes:
             keep["retention_bytes"] = settings.retention_bytes
@@ -326,9 +335,10 @@ class World:
             Member(self, name, n) for name in self.rounds for n in range(settings.members)
         ]
         self.watcher = Client(self, "watcher", OWNER)
-        self.subscribers = [LiveSubscriber(self, node) for node in NODES]
+        live = NODES[1:] if settings.power else NODES
+        self.subscribers = [LiveSubscriber(self, node) for node in live]
         self.net.run(50_000)
-        self.publishers = [LivePublisher(self, node) for node in NODES]
+        self.publishers = [LivePublisher(self, node) for node in live]
         self.producers = [Producer(self, n) for n in range(settings.producers)]
         self.net.run(200_000)
         for subscriber in self.subscribers:
@@ -439,6 +449,26 @@ class World:
         for client in mine:
             client.lose()
 
+    def do_power_lost(self, us: int, _b: int, _c: int) -> None:
+        """The owner's machine loses its power: programs, shared memory, all that was not synced."""
+        node = self.owner
+        self._crash(node)
+        died = [client for client in self.clients if client.node == OWNER]
+        for client in died:
+            self.clients.remove(client)
+            self.net.connections.remove(client.connection)
+            connections._open.discard(client.connection)
+        shutil.rmtree(node.engine.directory, ignore_errors=True)
+        self.disk.lose_power()
+        self.net.run(float(us))
+        self._start(node)
+        self.watcher = Client(self, "watcher", OWNER)
+        for at, member in enumerate(self.members):
+            self.members[at] = self._again(member)
+        for producer in self.producers:
+            if producer.client in died:
+                self._begin_again(producer, OWNER)
+
     def _start(self, node: SimulatedNode) -> None:
         self.net.now_ns += self.net.step_ns  # incarnations are times
         again = SimulatedNode(self.net, node.topology, node.data_dir, next(self.net._seeds))
@@ -475,7 +505,7 @@ class World:
     def do_disk_fails(self, which: int, us: int, _c: int) -> None:
         """A queue's disk is full, or its syncs fail, for a while."""
         logs = self.owner.engine.durable.topics[DURABLE].logs
-        faults = logs[which % len(logs)].state.faults
+        faults = logs[which % len(logs)].state.disk
         at, value = ((F_ERRNO, ENOSPC), (F_SYNC_ERRNO, EIO))[which & 1]
         faults[at] = value
         self.net.run(float(us))
@@ -517,8 +547,11 @@ class World:
         else:
             member.close()
         self.net.run(STEP_US)
+        self.members[at] = self._again(member)
+
+    def _again(self, member: Member) -> Member:
         number = int(member.name.rpartition("m")[2]) + len(self.members)
-        self.members[at] = Member(self, member.subscription, number)
+        return Member(self, member.subscription, number)
 
     def do_reborn(self, which: int, at: int, _c: int) -> None:
         """A producer is killed and begins again, perhaps at another node, from its last ack on."""
@@ -526,7 +559,10 @@ class World:
         producer = self.producers[which % len(self.producers)]
         producer.note_acks()
         producer.client.kill()
-        producer.open(NODES[at], producer.acked + 1)
+        self._begin_again(producer, NODES[at])
+
+    def _begin_again(self, producer: Producer, node: str) -> None:
+        producer.open(node, producer.acked + 1)
         producer.catch_up()
 
     def do_pause(self, which: int, us: int, _c: int) -> None:
@@ -625,6 +661,7 @@ class World:
     def close(self) -> None:
         """End everything and leave nothing in shared memory."""
         self.net.close()
+        self._end.close()
         for directory in self.directories:
             shutil.rmtree(shm_dir(directory), ignore_errors=True)
 
