@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from tests.swarm import checker
 from tests.swarm import history as h
@@ -122,3 +123,22 @@ def test_a_failing_script_is_shrunk_to_the_steps_that_matter() -> None:
     needed = {steps[7], steps[31]}
     found = shrink(Script(draw(1).settings, steps), lambda s: needed <= set(s.steps))
     assert set(found.steps) == needed
+
+
+# --- found by the swarm, fixed since ---------------------------------------------------------------
+
+
+def test_a_session_that_never_began_does_not_fence_its_publisher() -> None:
+    """The publisher's engine crashes twice before the owner has heard of its first session."""
+    settings = msgspec.structs.replace(draw(21).settings, ack_wait_s=0.2, nak_share=0.0)
+    steps = [
+        Step("reborn", 2, 1),
+        Step("crash", 1, 109_416),
+        Step("run", 565_169),
+        Step("take", 0, 60, 1),
+        Step("crash", 1, 322_629),
+        Step("publish", 2, 11, 386),
+        Step("rejoin", 3),
+        Step("take", 0, 24, 3),
+    ]
+    assert checker.check(run(Script(settings, steps))) == []

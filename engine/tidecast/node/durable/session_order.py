@@ -39,6 +39,8 @@ MEET_S = 2.0
 topic's owner has just begun."""
 
 
+ASKED_MAX = 4096
+"""Publishers whose session has not begun and that are remembered; the oldest is forgotten first."""
 HEARD_S = 3.0
 """A ring whose publisher is gone is awaited for as long as its node was heard of so recently."""
 
@@ -114,16 +116,22 @@ class Grants:
 
     def __init__(self, durable: Durable) -> None:
         self.durable = durable
+        self._asked: dict[int, int] = {}
+        """By a publisher's first session: the producer's newest epoch when it first asked."""
 
     def overtaken(self, topic: DurableTopic, claim: Claim) -> bool:
         """Has a newer session of the producer begun, so that this one may never?
 
-        One that goes on with a session knows that one's epoch: a higher one is somebody else's. Of
-        another whose publisher is gone its age decides; it must not fence one that lives, either.
+        A publisher that continues a session knows its epoch: a higher one is another publisher's.
+        While its session has not begun it knows none: then the epoch counts that the producer had
+        when the publisher first asked. Of another claim whose publisher is gone the age decides; it
+        must not fence a living publisher, either.
         """
-        if topic.producers.overtaken(claim.producer, claim.line, claim.after):
-            return True
         found = topic.producers.known.get(claim.producer)
+        self._note_asked(claim, 0 if found is None else found.epoch)
+        after = max(claim.after, self._asked.get(claim.of_line, 0))
+        if topic.producers.overtaken(claim.producer, claim.line, after):
+            return True
         if found is None or not claim.left:
             return False
         if not claim.line and found.line != claim.session and found.opened_ns > claim.born_ns:
@@ -132,6 +140,13 @@ class Grants:
         return any(not one.left for one in granted) or any(
             each.session != claim.session and not self._ends(each) for each in self._sources(found)
         )
+
+    def _note_asked(self, claim: Claim, epoch: int) -> None:
+        if claim.after or claim.left or claim.of_line in self._asked:
+            return
+        while len(self._asked) >= ASKED_MAX:
+            del self._asked[next(iter(self._asked))]
+        self._asked[claim.of_line] = epoch
 
     def ready(self, topic: DurableTopic, claim: Claim, waited_s: float) -> bool:
         """May a session begin that has waited so long?"""
