@@ -36,6 +36,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Name -> (module:attribute, help line)."""
 
+HIDDEN = {"watch": "tidecast.cli.watch:watch"}
+"""Commands that other commands run."""
+
 
 class Failure(click.ClickException):
     """A platform error as the shell sees it: one clear message, exit code 1."""
@@ -56,9 +59,10 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import one command."""
         del ctx
-        if cmd_name not in COMMANDS:
+        where = COMMANDS[cmd_name][0] if cmd_name in COMMANDS else HIDDEN.get(cmd_name)
+        if where is None:
             return None
-        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        module, _, attribute = where.partition(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command

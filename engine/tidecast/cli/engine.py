@@ -6,11 +6,12 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,7 +27,7 @@ from tidecast.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from tidecast.cli.control import Linked
+    from tidecast.cli.control import Linked, Service
     from tidecast.engine.process import EngineState
 
 LOG_NAME = "engine.log"
@@ -175,10 +176,12 @@ def up(
 ) -> None:  # fmt: skip
     """Start Tidecast on this machine: Postgres, the control service with its page, an engine.
 
-    In the foreground until Ctrl-C, or in the background with --detach. When it runs already, says
-    so and returns. A control service that outlived its engine is used as it is.
+    In the foreground until Ctrl-C, or in the background with --detach. What of it is missing later
+    is started again. When all of it runs already, says so and returns; when a half of it is
+    missing, starts that half.
     """
-    from tidecast.cli.control import free_port, local_token, service_state, start_service
+    from tidecast.cli.control import service_state
+    from tidecast.cli.watch import watching_pid
     from tidecast.engine.process import read_state, running_pid
 
     began_s = time.monotonic()
@@ -187,20 +190,20 @@ def up(
         state = read_state(data_dir)
         name = f", node {state.node_name}" if state is not None else ""
         click.echo(f"already up: engine pid {pid}{name}, data in {data_dir}")
+        if served is None and not no_control and _is_linked(data_dir):
+            watched = watching_pid(data_dir) is not None
+            served = _start_missing_service(data_dir, watched=watched)
         if served is not None:
             click.echo(f"control service: {served['url']}")
+        if detach:
+            _watch(data_dir, topology_file, token, gateway, served["url"] if served else None)
         return
     service, url = None, None
     if not no_control and served is not None:
         url = served["url"]
         click.echo(f"control service: {url} (it ran already, and is stopped by `down` alone)")
     elif not no_control:
-        out = console(stderr=True)
-        with out.status("starting Postgres and the control service"):
-            options = ["--port", str(free_port() if port is None else port)]
-            if topology_file is not None:
-                options += ["--topology", str(topology_file.absolute())]
-            service = start_service(data_dir, *options)
+        service = _start_service(data_dir, port, topology_file)
         url = service.url
         click.echo("\n".join(service.lines))
     try:
@@ -208,14 +211,93 @@ def up(
             _detach(data_dir, topology_file, token, gateway, url, began_s)
             service = None
         else:
-            link = None if url is None else _link(url, local_token(data_dir), None)
-            _run(
-                data_dir, topology_file, token, gateway, verbose=True, linked=link,
-                telemetry_s=_UP_TELEMETRY_S,
-            )  # fmt: skip
+            _up(data_dir, topology_file, token, gateway, url)
     finally:
         if service is not None:
             service.stop()
+
+
+def _up(
+    data_dir: Path,
+    topology_file: Path | None,
+    token: str | None,
+    gateway: str,
+    url: str | None,
+) -> None:
+    """Run the engine here, and watch the service; what is started again is stopped at the end."""
+    from tidecast.cli.control import local_token
+    from tidecast.cli.watch import ServiceHalf, Watch, hold
+
+    link = None if url is None else _link(url, local_token(data_dir), None)
+    lock = hold(data_dir)
+    half = None if url is None else ServiceHalf(data_dir, _port_of(url))
+    watch = Watch([half] if half is not None and lock is not None else [], _warn_line)
+    watch.start()
+    try:
+        _run(
+            data_dir, topology_file, token, gateway, verbose=True, linked=link,
+            telemetry_s=_UP_TELEMETRY_S,
+        )  # fmt: skip
+    finally:
+        watch.stop()
+        if half is not None and half.service is not None:
+            half.service.stop()
+        if lock is not None:
+            lock.close()
+
+
+def _warn_line(words: str) -> None:
+    click.echo(words, err=True)
+
+
+def _port_of(url: str) -> int:
+    from urllib.parse import urlsplit
+
+    return urlsplit(url).port or 0
+
+
+def _start_service(data_dir: Path, port: int | None, topology_file: Path | None) -> Service:
+    from tidecast.cli.control import free_port, start_service
+
+    options = ["--port", str(free_port() if port is None else port)]
+    if topology_file is not None:
+        options += ["--topology", str(topology_file.absolute())]
+    with console(stderr=True).status("starting Postgres and the control service"):
+        return start_service(data_dir, *options)
+
+
+def _is_linked(data_dir: Path) -> bool:
+    """The engine that runs has been told of a control service on this machine."""
+    return _linked_url(data_dir) != ""
+
+
+def _linked_url(data_dir: Path) -> str:
+    """The URL of the service that an engine knows; "" when it knows none here."""
+    from urllib.parse import urlsplit
+
+    from tidecast.control_link.link import load_state
+
+    url = load_state(data_dir).url
+    return url if urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1") else ""
+
+
+def _start_missing_service(data_dir: Path, *, watched: bool) -> dict[str, Any] | None:
+    """Start the service where the engine looks for it; or wait for who watches to do so."""
+    from tidecast.cli import Failure
+    from tidecast.cli.control import service_state
+
+    if not watched:
+        service = _start_service(data_dir, _port_of(_linked_url(data_dir)), None)
+        click.echo("the control service was missing: it is started again")
+        return {"url": service.url}
+    pause, ends_s = threading.Event(), time.monotonic() + DETACHED_START_TIMEOUT_S
+    with console(stderr=True).status("waiting for the control service, which is started again"):
+        while time.monotonic() < ends_s:
+            found = service_state(data_dir)
+            if found is not None:
+                return found
+            pause.wait(0.1)
+    raise Failure(f"the control service does not start; see {data_dir}/control-service.log")
 
 
 def _link(url: str, enrol_token: str | None, ca_file: Path | None) -> Linked:
@@ -267,8 +349,10 @@ def down(data_dir: Path, as_json: bool) -> None:
     from tidecast.api.node import LeftBehind
     from tidecast.cli.common import echo_json
     from tidecast.cli.control import stop_service
+    from tidecast.cli.watch import stop_watching
     from tidecast.engine.process import read_left_behind, running_pid, stop_engine
 
+    stop_watching(data_dir, but=running_pid(data_dir))
     stopped = None if running_pid(data_dir) is None else stop_engine(data_dir)
     left = LeftBehind() if stopped is None else read_left_behind(data_dir)
     service = stop_service(data_dir)
@@ -293,15 +377,14 @@ def down(data_dir: Path, as_json: bool) -> None:
         click.echo("nothing was up")
 
 
-def _detach(
+def start_engine(
     data_dir: Path,
     topology_file: Path | None,
     token: str | None,
     gateway: str,
     control_url: str | None,
-    began_s: float,
-) -> None:
-    from tidecast.cli import Failure
+) -> tuple[subprocess.Popen[bytes], Path]:
+    """Start an engine in the background: its process, and its log. It is not waited for."""
     from tidecast.cli.control import local_token
 
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -321,6 +404,38 @@ def _detach(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment,
             start_new_session=True,
         )  # fmt: skip
+    return process, log
+
+
+def _watch(
+    data_dir: Path,
+    topology_file: Path | None,
+    token: str | None,
+    gateway: str,
+    control_url: str | None,
+) -> None:
+    from tidecast.cli.watch import watch_detached
+
+    options = ["--gateway", gateway]
+    if topology_file is not None:
+        options += ["--topology", str(topology_file.absolute())]
+    if control_url is not None:
+        options += ["--port", str(_port_of(control_url))]
+    environment = dict(os.environ) | ({} if token is None else {"TIDECAST_TOKEN": token})
+    watch_detached(data_dir, options, environment)
+
+
+def _detach(
+    data_dir: Path,
+    topology_file: Path | None,
+    token: str | None,
+    gateway: str,
+    control_url: str | None,
+    began_s: float,
+) -> None:
+    from tidecast.cli import Failure
+
+    process, log = start_engine(data_dir, topology_file, token, gateway, control_url)
     engine_began_s = time.monotonic()
     out = console(stderr=True)
     with out.status("starting the engine (the first start compiles its kernels)"):
@@ -334,6 +449,7 @@ def _detach(
             said = log.read_text("utf-8", "replace").strip().splitlines()[-LOG_LINES_SHOWN:]
             text = "\n".join(said).removeprefix("error: ")
             raise Failure(text or f"the engine did not start; see {log}")
+    _watch(data_dir, topology_file, token, gateway, control_url)
     click.echo(
         f"up in {time.monotonic() - began_s:.2f} s: engine pid {process.pid}, data in {data_dir}, "
         f"log {log}; stop it with: {command_name()} down{dir_hint(data_dir)}"

@@ -1,0 +1,245 @@
+"""What `tidecast up` does after its start: it starts again what is missing of engine and service.
+
+Whether one runs is known by the lock that it holds on the data directory, whoever started it. The
+service itself looks after its Postgres.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Protocol
+
+import click
+
+from tidecast.cli.common import data_dir_option, new_log
+from tidecast.cli.control import Service, service_state, start_service
+
+LOCK_NAME, LOG_NAME = "up.lock", "up.log"
+LOOK_S, STOP_TIMEOUT_S = 0.5, 10.0
+BACKOFF_S_MIN, BACKOFF_S_MAX = 1.0, 30.0
+SOUND_S = 60.0
+"""What ran for so long is started again at once when it ends."""
+Say = Callable[[str], None]
+
+
+class Half(Protocol):
+    """The engine or the service."""
+
+    name: str
+
+    def runs(self) -> bool:
+        """It is there, or starting."""
+
+    def start(self) -> None:
+        """Start it. Raises what says why it cannot."""
+
+
+class ServiceHalf:
+    """The control service, on the port that engines know."""
+
+    name = "control service"
+
+    def __init__(self, data_dir: Path, port: int) -> None:
+        self._data_dir, self._port = data_dir, port
+        self.service: Service | None = None
+
+    def runs(self) -> bool:
+        """See `Half`."""
+        if self.service is not None:
+            self.service.process.poll()  # reaped, when it ended
+        return service_state(self._data_dir) is not None
+
+    def start(self) -> None:
+        """See `Half`."""
+        self.service = start_service(self._data_dir, "--port", str(self._port))
+
+
+class EngineHalf:
+    """The engine, as `up --detach` starts it."""
+
+    name = "engine"
+
+    def __init__(self, data_dir: Path, start: Callable[[], subprocess.Popen[bytes]]) -> None:
+        self._data_dir, self._start = data_dir, start
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def runs(self) -> bool:
+        """See `Half`."""
+        from tidecast.engine.process import running_pid
+
+        starting = self._process is not None and self._process.poll() is None
+        return starting or running_pid(self._data_dir) is not None
+
+    def start(self) -> None:
+        """See `Half`."""
+        self._process = self._start()
+
+
+class Keeper:
+    """Looks after one half, with back-off. ``now_s`` is an argument: see `look`."""
+
+    def __init__(self, half: Half, say: Say) -> None:
+        self._half, self._say = half, say
+        self._backoff_s = BACKOFF_S_MIN
+        self._ran_since_s: float | None = None
+        self._next_s = 0.0
+
+    def look(self, now_s: float) -> None:
+        """Start it when it is missing and its time has come."""
+        if self._half.runs():
+            if self._ran_since_s is None:
+                self._ran_since_s = now_s
+            if now_s - self._ran_since_s >= SOUND_S:
+                self._backoff_s = BACKOFF_S_MIN
+            return
+        if self._ran_since_s is not None:
+            self._ran_since_s = None
+            self._next_s = now_s + (0.0 if self._backoff_s == BACKOFF_S_MIN else self._backoff_s)
+        if now_s < self._next_s:
+            return
+        self._say(f"the {self._half.name} is missing: it is started again")
+        try:
+            self._half.start()
+        except (click.ClickException, OSError) as problem:
+            words = problem.message if isinstance(problem, click.ClickException) else str(problem)
+            self._say(f"the {self._half.name} does not start: {words}")
+        self._next_s = now_s + self._backoff_s
+        self._backoff_s = min(BACKOFF_S_MAX, self._backoff_s * 2)
+
+
+class Watch:
+    """A thread for each half: one that takes long to start holds up no other."""
+
+    def __init__(
+        self, halves: list[Half], say: Say, wanted: Callable[[], bool] = lambda: True
+    ) -> None:
+        """``wanted``: False = the platform was removed, and nothing is to be started."""
+        self._stopping, self._wanted = threading.Event(), wanted
+        self._threads = [
+            threading.Thread(
+                target=self._keep, args=(Keeper(half, say),), name=f"keep {half.name}", daemon=True
+            )
+            for half in halves
+        ]
+
+    def start(self) -> None:
+        """Begin."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Start nothing any more; what is starting is waited for."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(STOP_TIMEOUT_S)
+
+    def _keep(self, keeper: Keeper) -> None:
+        while not self._stopping.wait(LOOK_S) and self._wanted():
+            keeper.look(time.monotonic())
+
+
+# --- one watch a data directory -------------------------------------------------------------------
+
+
+def hold(data_dir: Path) -> IO[str] | None:
+    """The lock of the one that watches a data directory; None when another one does."""
+    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = (data_dir / LOCK_NAME).open("a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    lock.truncate(0)
+    lock.write(f"{os.getpid()}\n")
+    lock.flush()
+    return lock
+
+
+def watching_pid(data_dir: Path) -> int | None:
+    """Who watches a data directory."""
+    try:
+        with (data_dir / LOCK_NAME).open() as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                text = lock.read().strip()
+                return int(text) if text.isdigit() else 0
+    except OSError:
+        pass
+    return None
+
+
+def stop_watching(data_dir: Path, but: int | None) -> None:
+    """End the watch, unless it is process ``but``: the engine itself, in the foreground."""
+    pid = watching_pid(data_dir)
+    if not pid or pid == but:
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGTERM)
+    pause, ends_s = threading.Event(), time.monotonic() + STOP_TIMEOUT_S
+    while watching_pid(data_dir) == pid and time.monotonic() < ends_s:
+        pause.wait(0.05)
+
+
+def watch_detached(data_dir: Path, options: list[str], environment: dict[str, str]) -> None:
+    """Watch from a process of its own, unless one does already."""
+    if watching_pid(data_dir) is not None:
+        return
+    command = [sys.executable, "-m", "tidecast.cli", "watch", "--data-dir", str(data_dir), *options]
+    with new_log(data_dir / LOG_NAME).open("wb") as output:
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment,
+            start_new_session=True,
+        )  # fmt: skip
+
+
+@click.command(hidden=True)
+@data_dir_option
+@click.option("--topology", "topology_file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--gateway", default="auto")
+@click.option("--port", type=click.IntRange(0, 65_535), default=None,
+              help="Of the control service; without it there is none.")  # fmt: skip
+def watch(data_dir: Path, topology_file: Path | None, gateway: str, port: int | None) -> None:
+    """Start again what is missing of what `up --detach` started; `down` ends it."""
+    from tidecast.cli.engine import start_engine
+
+    lock = hold(data_dir)
+    if lock is None:
+        return
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: stopping.set())
+    url = None if port is None else f"http://127.0.0.1:{port}"
+    token = os.environ.get("TIDECAST_TOKEN")
+    halves: list[Half] = [
+        EngineHalf(data_dir, lambda: start_engine(data_dir, topology_file, token, gateway, url)[0])
+    ]
+    if port is not None:
+        halves.append(ServiceHalf(data_dir, port))
+    held = os.fstat(lock.fileno())
+
+    def wanted() -> bool:
+        with contextlib.suppress(OSError):
+            return os.path.samestat(held, (data_dir / LOCK_NAME).stat())
+        return False
+
+    made = Watch(halves, _say, wanted)
+    made.start()
+    while not stopping.wait(LOOK_S) and wanted():  # with a time: any thread may get the signal
+        pass
+    made.stop()
+    lock.close()
+
+
+def _say(words: str) -> None:
+    click.echo(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {words}", err=True)

@@ -1,0 +1,85 @@
+"""`tidecast up` keeps engine and control service running, whatever is killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import pytest
+from tests.conftest import Eventually
+
+from tidecast.cli.control import service_state
+from tidecast.cli.watch import watching_pid
+from tidecast.engine.process import running_pid
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(400)]
+
+
+def _run(data_dir: Path, *arguments: str) -> str:
+    command = [sys.executable, "-m", "tidecast.cli", *arguments, "--data-dir", str(data_dir)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def data_dir(short_dir: Path) -> Iterator[Path]:
+    """A platform in the background."""
+    _run(short_dir, "up", "--detach", "--port", "0")
+    yield short_dir
+    _run(short_dir, "down")
+    left = [running_pid(short_dir), service_state(short_dir), watching_pid(short_dir)]
+    assert left == [None, None, None]
+
+
+def _service(data_dir: Path) -> dict[str, Any]:
+    found = service_state(data_dir)
+    assert found is not None
+    return found
+
+
+def test_the_half_that_was_killed_is_there_again(data_dir: Path, eventually: Eventually) -> None:
+    first = _service(data_dir)
+    engine = running_pid(data_dir)
+    assert engine is not None
+    os.kill(first["pid"], signal.SIGKILL)
+
+    def another() -> bool:
+        found = service_state(data_dir)
+        return found is not None and found["pid"] != first["pid"]
+
+    eventually(another, "another service", timeout_s=120)
+    assert _service(data_dir)["url"] == first["url"]
+    assert running_pid(data_dir) == engine
+    os.kill(engine, signal.SIGKILL)
+    eventually(lambda: running_pid(data_dir) not in (None, engine), "an engine", timeout_s=120)
+
+    def nodes_up() -> bool:
+        text = httpx.get(f"{first['url']}/metrics").text
+        return re.search(r'tidecast_node_up\{node="[^"]+"\} 1\.0', text) is not None
+
+    eventually(nodes_up, "the engine at the service", timeout_s=120)
+    said = (data_dir / "up.log").read_text()
+    assert "the control service is missing: it is started again" in said
+    assert "the engine is missing: it is started again" in said
+
+
+def test_up_again_brings_back_what_is_missing(data_dir: Path, eventually: Eventually) -> None:
+    """Also when nobody watches any more."""
+    watcher = watching_pid(data_dir)
+    assert watcher
+    os.kill(watcher, signal.SIGKILL)
+    eventually(lambda: watching_pid(data_dir) is None, "the end of the watch")
+    url = _service(data_dir)["url"]
+    os.kill(_service(data_dir)["pid"], signal.SIGKILL)
+    eventually(lambda: service_state(data_dir) is None, "the end of the service")
+    assert f"control service: {url}" in _run(data_dir, "up", "--detach")
+    assert httpx.get(f"{url}/health/live").status_code == 200
+    eventually(lambda: watching_pid(data_dir), "the watch")
