@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import uuid
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.openapi.utils import get_openapi
-from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import tidecast
 from tidecast_control.alerts.routes import router as alerts
@@ -27,7 +23,6 @@ from tidecast_control.kit.crud import resource_routes
 from tidecast_control.kit.http import (
     SAFE_METHODS,
     anyone,
-    body_bytes_max,
     context_of,
     install_handlers,
 )
@@ -43,13 +38,13 @@ from tidecast_control.page import router as page
 from tidecast_control.pipelines.routes import router as pipelines
 from tidecast_control.queues.routes import router as queues
 from tidecast_control.rate_limits.routes import router as rate_limits
+from tidecast_control.shell import RequestShell
 from tidecast_control.system.routes import api as system_api
 from tidecast_control.system.routes import router as system
 from tidecast_control.traffic.routes import router as traffic
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 PREFIX = "/api/v1"
-REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 async def _guard_faults(request: Request) -> None:
@@ -75,67 +70,6 @@ def api_router() -> APIRouter:
     return api
 
 
-class RequestShell:
-    """Gives each request an id, bounds its body, and adds security headers."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        headers = dict(scope["headers"])
-        told = headers.get(b"x-request-id", b"").decode("latin-1")
-        request_id = told if REQUEST_ID.fullmatch(told) else uuid.uuid4().hex
-        scope.setdefault("state", {})["request_id"] = request_id
-        limit, received = body_bytes_max(scope["path"]), 0
-        declared = headers.get(b"content-length", b"0")
-
-        async def bounded() -> Message:
-            nonlocal received
-            if declared.isdigit() and int(declared) > limit:
-                raise BodyTooLarge(limit)
-            message = await receive()
-            received += len(message.get("body", b""))
-            if received > limit:
-                raise BodyTooLarge(limit)
-            return message
-
-        async def headed(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [
-                    *message.get("headers", []),
-                    (b"x-request-id", request_id.encode()),
-                    *SECURITY_HEADERS,
-                ]
-            await send(message)
-
-        await self.app(scope, bounded, headed)
-
-
-class BodyTooLarge(HTTPException):
-    """The body exceeds the limit. FastAPI turns other exceptions of a body into a 400."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(413, f"allowed are {limit} bytes")
-
-
-SECURITY_HEADERS = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"same-origin"),
-    (
-        b"content-security-policy",
-        (
-            b"default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
-            b"connect-src 'self' ws: wss:; frame-ancestors 'none'; base-uri 'self'"
-        ),
-    ),
-]
-
-
 def create_app(lifespan: Lifespan | None = None) -> FastAPI:
     """The application; ``lifespan`` puts a `Context` at ``app.state.context``."""
     app = FastAPI(
@@ -151,7 +85,7 @@ def create_app(lifespan: Lifespan | None = None) -> FastAPI:
     )
     install_handlers(app)
     app.add_middleware(GZipMiddleware, minimum_size=2000)
-    app.add_middleware(RequestShell)
+    app.add_middleware(RequestShell, prefix=PREFIX)
     app.include_router(api_router(), prefix=PREFIX, dependencies=[ONLY_KNOWN_QUERIES])
     app.include_router(system, dependencies=[ONLY_KNOWN_QUERIES])
     app.include_router(page)  # last: it answers every path that nobody else does

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
+from functools import partial
 
 import psycopg
 from fastapi import FastAPI
@@ -16,13 +16,15 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tidecast_control import first_run
 from tidecast_control.alerts.evaluate import Evaluator
+from tidecast_control.alerts.webhooks import WebhookSender
 from tidecast_control.audit import service as audit
 from tidecast_control.auth import repository as accounts
 from tidecast_control.context import Context
-from tidecast_control.db import Database
+from tidecast_control.db import CONNECT_S, Database
 from tidecast_control.faults import service as faults
 from tidecast_control.kit import repository
 from tidecast_control.kit.models import utc_now
+from tidecast_control.kit.problems import ProblemError
 from tidecast_control.link.hub import Hub
 from tidecast_control.live.feed import Feed
 from tidecast_control.nodes import repository as nodes
@@ -31,13 +33,11 @@ from tidecast_control.pipelines.jobs import Place
 from tidecast_control.pipelines.runner import Runner
 from tidecast_control.postgres import EmbeddedPostgres
 from tidecast_control.settings import Settings
+from tidecast_control.supervisor import Turn, every
 
-log = logging.getLogger("tidecast.control")
-
-MAINTENANCE_S, HOUSEKEEPING_EVERY = 1.0, 600
+MAINTENANCE_S, NODES_S, HOUSEKEEPING_S = 1.0, 5.0, 600.0
 OUTBOX_HOURS, OUTBOX_KEPT = 24, 10_000
 IDEMPOTENCY_HOURS, ALERT_DAYS = 24, 90
-LISTEN_RETRY_S = 1.0
 
 OnStart = Callable[[Context, first_run.Secrets], None]
 
@@ -73,13 +73,10 @@ def lifespan_of(
             ctx = Context(settings, db, hub, feed, runner)
             ctx.changed = lambda: _soon(loop, hub.refresh)
             app.state.context = ctx
-            stack.callback(ctx.writer.shutdown)
-            evaluator = Evaluator(db, hub, feed, settings.alert_interval_s)
-            for work in (
-                _listen(db, hub), _maintain(ctx, postgres), feed.run(), evaluator.run(),
-                runner.run(),
-            ):  # fmt: skip
-                stack.push_async_callback(_cancel, asyncio.create_task(work))
+            stack.callback(ctx.passwords.close)
+            stack.push_async_callback(ctx.denials.flush_now)
+            stack.push_async_callback(ctx.supervisor.stop)
+            _start_tasks(ctx, postgres)
             on_start(ctx, secrets)
             yield
 
@@ -91,10 +88,23 @@ def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         loop.call_soon_threadsafe(call)
 
 
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+def _start_tasks(ctx: Context, postgres: EmbeddedPostgres | None) -> None:
+    """What the service does by itself; `/health/ready` and `/metrics` have a check of each."""
+    start = ctx.supervisor.start
+    evaluator = Evaluator(ctx.db, ctx.hub, ctx.feed, ctx.settings.alert_interval_s)
+    sender = WebhookSender(ctx.db, ctx.settings.webhook_policy)
+    evaluator.on_queued = sender.wake
+    if postgres is not None:
+        start("postgres", every(MAINTENANCE_S, partial(_keep_up, ctx.db, postgres)))
+    start("changes", partial(_listen, ctx.db, ctx.hub), stall_s=None)
+    start("nodes", every(NODES_S, NodesCheck(ctx).step))
+    start("faults", every(MAINTENANCE_S, partial(_end_faults, ctx)))
+    start("housekeeping", every(HOUSEKEEPING_S, partial(_forget, ctx)), stall_s=None)
+    start("live_feed", ctx.feed.run)
+    start("alerts", evaluator.run, stall_s=max(60.0, 3 * ctx.settings.alert_interval_s))
+    start("webhooks", sender.run)
+    start("audit", ctx.denials.run)
+    start("pipelines", ctx.runner.run, stall_s=None)
 
 
 def _prepare(db: Database, settings: Settings, local_token: str | None) -> first_run.Secrets:
@@ -107,51 +117,96 @@ def _prepare(db: Database, settings: Settings, local_token: str | None) -> first
         return first_run.prepare(session, settings)
 
 
-async def _listen(db: Database, hub: Hub) -> None:
+async def _listen(db: Database, hub: Hub, turn: Turn) -> None:
     """Changes that another process committed (NOTIFY) reach the engines too."""
-    while True:
+    connection = await psycopg.AsyncConnection.connect(
+        db.listen_url, autocommit=True, connect_timeout=CONNECT_S
+    )
+    async with connection:
+        await connection.execute(f"LISTEN {repository.CHANNEL}")
+        hub.refresh()  # what was announced while nobody listened
+        turn.done()
+        async for _ in connection.notifies():
+            hub.refresh()
+
+
+async def _keep_up(db: Database, postgres: EmbeddedPostgres, turn: Turn) -> None:
+    """Start a Postgres of our own again when it died."""
+    try:
+        await run_in_threadpool(db.ping)
+    except SQLAlchemyError as problem:
+        turn.failed(problem)
+        await run_in_threadpool(postgres.start)
+
+
+class NodesCheck:
+    """Nodes that Postgres has as connected and that are not: noted while Postgres was away."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._missing: set[str] = set()
+
+    async def step(self, turn: Turn) -> None:
+        """A node that is missing twice in a row is gone: one that connects now is not."""
+        del turn
+        hub = self._ctx.hub
+        found = await run_in_threadpool(self._connected) - set(hub.connected())
+        gone = found & self._missing
+        self._missing = found - gone
+        if gone:
+            await run_in_threadpool(self._note, gone)
+            hub.on_change()
+
+    def _connected(self) -> set[str]:
+        with self._ctx.db.begin() as session:
+            return {state.name for state in nodes.connected(session)}
+
+    def _note(self, gone: set[str]) -> None:
+        with self._ctx.db.begin() as session:
+            for name in gone:
+                enrolments.gone(session, name)
+
+
+async def _end_faults(ctx: Context, turn: Turn) -> None:
+    """Switch off what expired, one by one: one that cannot be ended keeps no other on."""
+    over, unreadable = await run_in_threadpool(_expired, ctx.db)
+    for problem in unreadable:
+        turn.failed(problem)
+    for name in over:
         try:
-            connection = await psycopg.AsyncConnection.connect(db.listen_url, autocommit=True)
-            async with connection:
-                await connection.execute(f"LISTEN {repository.CHANNEL}")
-                hub.refresh()  # what was told while nobody listened
-                async for _ in connection.notifies():
-                    hub.refresh()
-        except psycopg.Error as problem:
-            log.warning("LISTEN ended: %s", problem)
-        await asyncio.sleep(LISTEN_RETRY_S)
+            await run_in_threadpool(_end_fault, ctx.db, name)
+        except (ProblemError, ValueError, SQLAlchemyError) as problem:
+            turn.failed(problem)
+    if over:
+        ctx.hub.refresh()
 
 
-async def _maintain(ctx: Context, postgres: EmbeddedPostgres | None) -> None:
-    """Every second: expired faults, a Postgres of our own that died. Now and then: old rows."""
-    turn = 0
-    while True:
-        try:
-            if await run_in_threadpool(_end_faults, ctx.db):
-                ctx.hub.refresh()
-            if turn % HOUSEKEEPING_EVERY == 0:
-                await run_in_threadpool(_forget, ctx)
-            turn += 1
-        except SQLAlchemyError as problem:
-            log.warning("maintenance: %s", str(problem).splitlines()[0])
-            if postgres is not None:
-                with contextlib.suppress(Exception):
-                    await run_in_threadpool(postgres.start)
-        await asyncio.sleep(MAINTENANCE_S)
-
-
-def _end_faults(db: Database) -> bool:
-    from tidecast_control.kit import resources
-    from tidecast_control.kit.actor import SERVICE
-
+def _expired(db: Database) -> tuple[list[str], list[Exception]]:
+    """(faults whose time is over, what is wrong with rows that cannot be read)."""
+    over: list[str] = []
+    unreadable: list[Exception] = []
     with db.begin() as session:
-        over = [row.name for row in repository.all_of(session, "fault") if faults.is_over(row)]
-        for name in over:
-            resources.delete(session, faults.KIND, name, SERVICE)
-        return bool(over)
+        for row in repository.all_of(session, "fault"):
+            try:
+                if faults.is_over(row):
+                    over.append(row.name)
+            except (TypeError, ValueError) as problem:
+                unreadable.append(ValueError(f"fault {row.name}: {problem}"))
+    return over, unreadable
 
 
-def _forget(ctx: Context) -> None:
+def _end_fault(db: Database, name: str) -> None:
+    with db.begin() as session:
+        faults.expire(session, name)
+
+
+async def _forget(ctx: Context, turn: Turn) -> None:
+    """Delete old rows."""
+    del turn
+    await run_in_threadpool(_forget_rows, ctx)
+
+
+def _forget_rows(ctx: Context) -> None:
     from tidecast_control.alerts import repository as alerts
 
     now = utc_now()
@@ -161,3 +216,4 @@ def _forget(ctx: Context) -> None:
         accounts.forget_sessions(session, now)
         audit.forget(session, ctx.settings.audit_days)
         alerts.forget(session, now - timedelta(days=ALERT_DAYS))
+        alerts.forget_secrets(session)

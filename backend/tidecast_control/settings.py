@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import (
     AliasChoices,
     Field,
+    IPvAnyNetwork,
     SecretStr,
+    StringConstraints,
     ValidationError,
     field_validator,
     model_validator,
@@ -18,8 +22,14 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from tidecast.config.topology import default_data_dir
 from tidecast.errors import ConfigError
+from tidecast_control.addresses import AddressPolicy
 
 PORT_DEFAULT = 7480
+SESSION_COOKIE = "tidecast_session"
+HostName = Annotated[
+    str, StringConstraints(pattern=r"^(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?$")
+]
+"""Without a port; `*.` in front: all names below."""
 
 
 class Settings(BaseSettings):
@@ -62,10 +72,20 @@ class Settings(BaseSettings):
     """Where pipelines run."""
 
     allowed_origins: Annotated[list[str], NoDecode] = []
+    allowed_hosts: Annotated[list[HostName], NoDecode] = []
+    """Names that requests may use for this service, besides loopback, `host` and IP addresses."""
+    trusted_proxies: Annotated[list[IPvAnyNetwork], NoDecode] = Field(
+        default_factory=lambda: [ip_network("127.0.0.0/8"), ip_network("::1")]
+    )
+    """Whose X-Forwarded-For and X-Forwarded-Proto are believed, with `behind_tls_proxy`."""
+    webhook_networks: Annotated[list[IPvAnyNetwork], NoDecode] = []
+    """Networks that webhooks may reach besides public addresses."""
 
-    @field_validator("allowed_origins", mode="before")
+    @field_validator(
+        "allowed_origins", "allowed_hosts", "trusted_proxies", "webhook_networks", mode="before"
+    )
     @classmethod
-    def _origins(cls, value: Any) -> Any:
+    def _list(cls, value: Any) -> Any:
         return (
             [v.strip() for v in value.split(",") if v.strip()] if isinstance(value, str) else value
         )
@@ -97,9 +117,27 @@ class Settings(BaseSettings):
         return self
 
     @property
+    def webhook_policy(self) -> AddressPolicy:
+        """Which addresses webhooks may reach."""
+        return AddressPolicy(self.webhook_networks)
+
+    @property
+    def own_names(self) -> tuple[str, ...]:
+        """What it listens on; beyond loopback also the machine's name."""
+        if is_loopback(self.host):
+            return (self.host,)
+        name = socket.gethostname()
+        return self.host, name, name.partition(".")[0]
+
+    @property
     def tls(self) -> bool:
         """The service does TLS itself."""
         return self.tls_certificate is not None
+
+    @property
+    def session_cookie(self) -> str:
+        """The session cookie's name. `__Host-`: browsers take it from this host by https alone."""
+        return f"__Host-{SESSION_COOKIE}" if self.secure_cookies else SESSION_COOKIE
 
     @property
     def secure_cookies(self) -> bool:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from tidecast_control.alerts.models import AlertRow
+from tidecast_control.alerts.models import (
+    AlertRow,
+    DeliveryRow,
+    PendingAlertRow,
+    WebhookSecretRow,
+)
 from tidecast_control.audit.models import AuditRow
 from tidecast_control.auth.models import KeyRow, SessionRow, UserRow
 from tidecast_control.history.models import ROLLUP_APPLIED, ROLLUP_HOUR, ROLLUP_MINUTE
@@ -15,5 +20,6 @@ from tidecast_control.pipelines.models import PipelineLogRow, PipelineRunRow
 TABLES = (
     AlertRow, AuditRow, EnrolmentRow, IdempotencyRow, KeyRow, LeaseRow, NodeStateRow, OperationRow,
     OutboxRow, PipelineLogRow, PipelineRunRow, ResourceRow, SessionRow, TopologyClock, UserRow,
+    DeliveryRow, PendingAlertRow, WebhookSecretRow,
     ROLLUP_APPLIED, ROLLUP_HOUR, ROLLUP_MINUTE,
 )  # fmt: skip

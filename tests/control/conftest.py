@@ -98,7 +98,7 @@ def settings(database_url: str, tmp_path: Path) -> Settings:
     """Settings of a service under test."""
     return load_settings(
         database_url=database_url, data_dir=tmp_path, allow_faults=True, alert_interval_s=300,
-        port=0,
+        port=0, webhook_networks="127.0.0.0/8",
     )  # fmt: skip
 
 

@@ -9,10 +9,11 @@ from typing import Any, cast
 
 import pytest
 
+from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.resources import merged
-from tidecast_control.link.hub import Engine
+from tidecast_control.link.hub import HEARD_S, Engine
 from tidecast_control.live import facts as facts_of
-from tidecast_control.live.channels import Facts
+from tidecast_control.live.channels import Facts, data_of
 from tidecast_control.live.feed import (
     FRAMES_KEPT_BYTES_MAX,
     FRAMES_KEPT_MAX,
@@ -21,6 +22,7 @@ from tidecast_control.live.feed import (
     Frame,
 )
 from tidecast_control.live.patch import difference
+from tidecast_control.supervisor import Unsupervised
 
 
 def _filled(moments: int, width: int = 1) -> tuple[Channel, dict[str, Any]]:
@@ -74,6 +76,12 @@ class _Hub:
         self.interval_ms = 0
         self.on_telemetry: Callable[[Engine], None]
 
+    def connected(self) -> list[str]:
+        return [engine.name for engine in self.engines]
+
+    async def samples(self, timeout_s: float = 2.0) -> dict[str, Any]:
+        return {}
+
     async def watch(self, interval_ms: int) -> None:
         self.interval_ms = interval_ms
 
@@ -89,20 +97,82 @@ def test_who_asks_for_the_world_takes_nothing_from_those_who_watch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A request or an alert rule looks at the newest figures before the feed does."""
-    monkeypatch.setattr(facts_of, "read", lambda _db: Facts(nodes={"a": {}}))
+    monkeypatch.setattr(facts_of, "read", lambda _db: Facts(nodes={"a": {"state": "up"}}))
 
     async def watch() -> None:
         hub = _Hub()
         feed = Feed(cast(Any, None), cast(Any, hub), 50.0)
         channel, ticked = await feed.open("nodes"), asyncio.Event()
         feed.viewers.add(ticked)
-        running = asyncio.create_task(feed.run())
+        running = asyncio.create_task(feed.run(Unsupervised()))
         for second in range(1, 6):
             hub.tell(second)
             assert feed.world().nodes["a"]["clients"] == second
             while channel.data["nodes"]["a"].get("clients") != second:
                 ticked.clear()
                 await asyncio.wait_for(ticked.wait(), 5.0)
+        running.cancel()
+
+    asyncio.run(asyncio.wait_for(watch(), 20.0))
+
+
+def test_an_engine_that_is_not_heard_has_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frozen engine was drawn with the last value for half a minute, and with 0 after that."""
+    facts = Facts(
+        nodes={"a": {"state": "up", "drift": False}, "new": {"state": "never", "drift": False}}
+    )
+    monkeypatch.setattr(facts_of, "read", lambda _db: facts)
+
+    async def watch() -> None:
+        hub = _Hub()
+        feed = Feed(cast(Any, None), cast(Any, hub), 50.0)
+        hub.tell(1)
+        await feed._refresh_facts()
+        shown = {}
+        for heard in (True, False):
+            if not heard:
+                hub.engines[0].sampled_s -= HEARD_S + 1
+            for name in ("overview", "topic:t", "nodes", "reliability"):
+                feed._facts.silent = feed.silent()
+                shown[name] = data_of(name, feed.world(), feed._facts, utc_now()) or {}
+                assert shown[name]["measured"] is heard
+                assert shown[name]["silent"] == ([] if heard else ["a"])
+            assert ("rates" in shown["overview"]) is heard
+            assert ("ring_fill_max" in shown["overview"]) is heard
+            assert ("rates" in shown["reliability"]) is heard
+            assert ("topic" in shown["topic:t"]) is heard
+            node = shown["nodes"]["nodes"]["a"]
+            assert (node["heard"], "rates" in node, node["state"]) == (heard, heard, "up")
+
+    asyncio.run(asyncio.wait_for(watch(), 20.0))
+
+
+def test_a_source_that_is_slow_holds_up_no_other_channel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recorder of a frozen engine took two seconds of each tick, for all viewers."""
+    monkeypatch.setattr(facts_of, "read", lambda _db: Facts(nodes={"a": {"state": "up"}}))
+
+    class Stuck:
+        async def take(self, limit: int) -> None:
+            await asyncio.Event().wait()
+
+        async def close(self) -> None:
+            return
+
+    async def watch() -> None:
+        hub = _Hub()
+        feed = Feed(cast(Any, None), cast(Any, hub), 50.0)
+        feed._channels["recorder:a"] = Channel("recorder:a", 0, Stuck())
+        feed._channels["recorder:a"].watchers = 1
+        hub.tell(1)
+        channel = await feed.open("nodes")
+        running = asyncio.create_task(feed.run(Unsupervised()))
+        ticked = asyncio.Event()
+        feed.viewers.add(ticked)
+        for second in range(2, 8):
+            hub.tell(second)
+            while channel.data["nodes"]["a"].get("clients") != second:
+                ticked.clear()
+                await asyncio.wait_for(ticked.wait(), 1.0)
         running.cancel()
 
     asyncio.run(asyncio.wait_for(watch(), 20.0))

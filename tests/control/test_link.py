@@ -11,10 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
+import psycopg
 import pytest
+from websockets.exceptions import ConnectionClosed
 
 from tests.conftest import Eventually
 from tests.support.control import Running, running
+from tests.support.fake_link import FakeLink
 from tests.support.lab import multicast, topology
 from tidecast.config.topology import load_topology, topology_from
 from tidecast.control_link.leases import LinkLeases
@@ -22,6 +25,7 @@ from tidecast.control_link.link import ControlLink, load_state, websocket_url
 from tidecast.engine.process import Engine, make_node
 from tidecast.errors import ConfigError
 from tidecast.telemetry.views import connect_inside
+from tidecast_control import server
 from tidecast_control.settings import Settings
 
 RATE_BYTES = 200_000
@@ -227,7 +231,9 @@ def test_an_engine_without_a_right_token_is_refused(
         engine.stop()
 
 
-def test_an_enrolment_token_is_used_up(control: Running, short_dir: Path) -> None:
+def test_an_enrolment_token_is_used_up(
+    control: Running, short_dir: Path, eventually: Eventually
+) -> None:
     token = control.enrol()
     for name in ("a", "b"):
         (short_dir / name).mkdir()
@@ -236,7 +242,9 @@ def test_an_enrolment_token_is_used_up(control: Running, short_dir: Path) -> Non
         assert engine.links[0].connected.wait(20)  # type: ignore[attr-defined]
         other = _engine(control, short_dir / "b", token, name="second")
         try:
-            assert not other.links[0].connected.wait(0.5)  # type: ignore[attr-defined]
+            link = other.links[0]  # type: ignore[attr-defined]
+            eventually(lambda: "unknown" in link.problem, "the refusal")
+            assert not link.connected.is_set()
         finally:
             other.stop()
     finally:
@@ -294,15 +302,74 @@ def test_traffic_is_switched_on_and_off_and_seen_live(
 
 
 def test_the_live_feed_resumes_by_sequence(control: Running, engine: Engine) -> None:
-    with control.live("nodes") as feed:
-        first = feed.next("nodes", "snapshot")
-        seen = feed.next("nodes", "delta")
-    with control.live("nodes", after=seen["seq"]) as feed:
-        again = feed.next("nodes", "delta")
-        assert int(again["seq"]) > int(seen["seq"]) > int(first["seq"]) - 1
+    """Who was away for some frames gets what changed in them, once, and nothing else again."""
+    name = _node(engine).name
+
+    def version(data: Any) -> int:
+        return int(data.get("nodes", {}).get(name, {}).get("topology_version", 0))
+
+    with control.live("nodes") as witness:
+        with control.live("nodes") as feed:
+            feed.next("nodes", "snapshot")
+            seen = feed.next("nodes", "delta")
+            before = feed._data["nodes"]
+        _put(control, "topics/meanwhile", {})
+        witness.until("nodes", lambda data: version(data) > version(before))
+        witness.next("nodes", "delta")  # the frame that changed it is not the newest any more
+        with control.live("nodes", after=seen["seq"]) as feed:
+            feed._data["nodes"] = before
+            again = feed.read()
+            assert again["kind"] == "delta"
+            assert int(again["seq"]) > int(seen["seq"])
+            assert version(feed._data["nodes"]) == version(witness._data["nodes"])
     with control.live("nodes", after="1") as feed:
         assert feed.read()["kind"] == "gap"
-        assert feed.next("nodes", "snapshot")["data"]["nodes"]
+        feed.next("nodes", "snapshot")
+        feed.until("nodes", lambda data: name in data["nodes"])
+
+
+def test_an_engine_that_does_not_answer_is_down(
+    control: Running, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    """A frozen engine keeps its socket: it stayed `up` for half a minute."""
+    assert server.ENGINE_PING_S + server.ENGINE_PONG_S < 10
+    monkeypatch.setattr(server, "ENGINE_PING_S", 0.1)
+    monkeypatch.setattr(server, "ENGINE_PONG_S", 0.3)
+    with FakeLink(control, "frozen") as link:
+
+        def state() -> Any:
+            return control.api.get("/nodes/frozen").json()["status"]["state"]
+
+        assert state() == "up"
+        link.socket.protocol.send_frame = lambda frame: None  # type: ignore[method-assign]
+        eventually(lambda: state() == "down", "the end of it")
+
+
+def test_a_sample_without_its_time_ends_no_link(control: Running, eventually: Eventually) -> None:
+    with FakeLink(control, "odd") as link:
+        link.send(type="telemetry", counters=3)
+        link.send(type="telemetry", mono_ns="soon")
+        link.send(type="applied", version=0, errors={}, restart_needed=[])
+        assert link.socket.ping().wait(20)
+        assert control.api.get("/nodes/odd").json()["status"]["state"] == "up"
+
+
+def test_a_database_error_closes_the_feed_so_that_the_page_connects_again(
+    control: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ended the sender alone: the tab stayed stale until it was closed."""
+    monkeypatch.setattr("tidecast_control.live.socket.AUTH_S", 0.0)
+
+    async def away(*_args: Any) -> Any:
+        raise psycopg.OperationalError("the database does not answer")
+
+    with control.live("nodes") as feed:
+        feed.next("nodes", "snapshot")
+        monkeypatch.setattr("tidecast_control.live.socket.actor_of", away)
+        with pytest.raises(ConnectionClosed) as closed:
+            feed.until("nodes", lambda _data: False)
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == 1013
 
 
 def test_browse_and_publish_by_way_of_an_engine(control: Running, engine: Engine) -> None:
@@ -345,7 +412,7 @@ def test_recorder_counters_and_metrics(control: Running, engine: Engine) -> None
     assert "node" in counters
     text = httpx.get(control.url + "/metrics").text
     assert f'tidecast_node_up{{node="{name}"}} 1.0' in text
-    assert "# TYPE tidecast_packets_sent_total counter" in text or "tidecast_packets_sent" in text
+    assert "# TYPE tidecast_packets_sent_total counter" in text
     assert control.api.get("/nodes/nobody/recorder").json()["code"] == "not_found"
 
 

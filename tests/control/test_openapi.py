@@ -63,7 +63,7 @@ def _fuzz(client: TestClient, operation: schemathesis.APIOperation, examples: in
     )  # fmt: skip
     @hypothesis.given(case=operation.as_strategy())
     def fuzz(case: schemathesis.Case) -> None:
-        arguments = case.as_transport_kwargs(base_url="http://testserver")
+        arguments = case.as_transport_kwargs(base_url="http://localhost")
         arguments.pop("cookies", None)
         headers = {
             k: v for k, v in dict(arguments.pop("headers", {})).items()

@@ -11,8 +11,7 @@ from starlette.testclient import TestClient
 
 from tests.control.conftest import Template
 from tests.support.control import Service, running
-from tidecast_control.kit.http import SESSION_COOKIE
-from tidecast_control.settings import Settings
+from tidecast_control.settings import SESSION_COOKIE, Settings
 from tidecast_control.statements import LIFE_S, RECENT_MAX, Recent
 
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import text
+from starlette.testclient import TestClient
 
 from tests.support.control import ADMIN_PASSWORD, Service, service_of
 from tidecast.errors import ConfigError
-from tidecast_control.auth.throttle import FREE_FAILURES, Throttle
+from tidecast_control.auth import service as auth
+from tidecast_control.auth.throttle import (
+    FREE_FAILURES,
+    NETWORK_FREE_FAILURES,
+    NETWORKS_MAX,
+    WAIT_S_MAX,
+    Throttle,
+)
 from tidecast_control.settings import Settings, load_settings
 
 
@@ -49,33 +58,76 @@ def test_the_first_password_must_be_changed(empty_database_url: str, tmp_path: A
         assert service.secrets.admin_password is None
 
 
+def _log_in(client: TestClient, password: str, address: str = "") -> Any:
+    transport = client._transport
+    if address:
+        transport.client = (address, 50_000)  # type: ignore[attr-defined]
+    return client.post("/api/v1/auth/login", json={"user": "admin", "password": password})
+
+
 def test_login_is_throttled_and_says_when(service: Service) -> None:
     client = service.client()
-    wrong = {"user": "admin", "password": "guess"}
     for _ in range(FREE_FAILURES):
-        assert client.post("/api/v1/auth/login", json=wrong).status_code == 401
-    refused = client.post("/api/v1/auth/login", json=wrong)
+        assert _log_in(client, "guess").status_code == 401
+    refused = _log_in(client, "guess")
     assert (refused.status_code, refused.json()["code"]) == (429, "throttled")
     assert int(refused.headers["retry-after"]) >= 1
-    right = {"user": "admin", "password": ADMIN_PASSWORD}
-    assert client.post("/api/v1/auth/login", json=right).status_code == 429
 
 
-def test_the_throttle_doubles_and_forgets() -> None:
+def test_guesses_from_one_network_lock_nobody_out_elsewhere(service: Service) -> None:
+    attacker, owner = service.client(), service.client()
+    while _log_in(attacker, "guess", "2001:db8:1:2::66").status_code == 401:
+        pass
+    assert _log_in(attacker, "guess", "2001:db8:1:2::67").status_code == 429, "a /64 is one"
+    assert _log_in(owner, ADMIN_PASSWORD, "2001:db8:1:3::1").status_code == 200
+
+
+def test_parallel_guesses_are_counted_before_they_are_verified(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forty at once were all heard: the count was read before, and written after."""
+    verified = []
+
+    def fits(_hash: str, password: str) -> bool:
+        verified.append(password)
+        return False
+
+    monkeypatch.setattr(auth, "password_fits", fits)
+    client = service.client()
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(lambda n: _log_in(client, f"guess {n}").status_code, range(40)))
+    assert len(verified) == FREE_FAILURES
+    assert sorted(answers) == [401] * FREE_FAILURES + [429] * (40 - FREE_FAILURES)
+
+
+def test_the_throttle_doubles_to_a_minute_and_forgets() -> None:
     now = [0.0]
     throttle = Throttle(lambda: now[0])
     for _ in range(FREE_FAILURES):
-        assert throttle.wait_s("a") == 0
-        throttle.failed("a")
-    assert throttle.wait_s("a") == 1
-    throttle.failed("a")
-    assert throttle.wait_s("a", "b") == 2
-    assert throttle.wait_s("b") == 0
-    now[0] += 2
-    assert throttle.wait_s("a") == 0
-    throttle.succeeded("a")
-    throttle.failed("a")
-    assert throttle.wait_s("a") == 0
+        assert throttle.attempt("a", "net") == 0
+    assert throttle.attempt("a", "net") == 1
+    assert throttle.attempt("a", "net") == 1, "what is not heard does not count"
+    assert throttle.attempt("b", "net") == throttle.attempt("a", "other") == 0
+    for _ in range(20):
+        now[0] += WAIT_S_MAX
+        assert throttle.attempt("a", "net") == 0
+    assert throttle.attempt("a", "net") == WAIT_S_MAX
+    now[0] += WAIT_S_MAX
+    assert throttle.attempt("a", "net") == 0
+    throttle.succeeded("a", "net")
+    assert throttle.attempt("a", "net") == 0
+
+
+def test_made_up_names_push_no_count_out() -> None:
+    throttle = Throttle(lambda: 0.0)
+    while throttle.attempt("admin", "net") == 0:
+        pass
+    heard = sum(throttle.attempt(f"user {n}", "net") == 0 for n in range(10_000))
+    assert heard <= NETWORK_FREE_FAILURES
+    assert throttle.attempt("admin", "net") > 0
+    for n in range(NETWORKS_MAX + 10):
+        throttle.attempt("admin", f"net {n}")
+    assert len(throttle._networks) == NETWORKS_MAX
 
 
 def test_a_session_ends(service: Service) -> None:
@@ -173,7 +225,7 @@ def test_writes_and_denials_are_audited(service: Service) -> None:
     service.admin.put("/api/v1/topics/t", json={"spec": {}})
     service.admin.patch("/api/v1/topics/t", json={"spec": {"linger_us": 7}})
     assert viewer.delete("/api/v1/topics/t").status_code == 403
-    service.ctx.writer.submit(lambda: None).result()
+    service.ctx.denials.flush()
     done = service.admin.get("/api/v1/audit?kind=topic&name=t").json()["items"]
     assert [(e["action"], e["actor"]) for e in done] == [("update", "admin"), ("create", "admin")]
     assert done[0]["before"]["spec"]["linger_us"] == 20

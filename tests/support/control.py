@@ -20,14 +20,13 @@ from websockets.sync.client import ClientConnection, connect
 from tidecast_control.app import create_app
 from tidecast_control.context import Context
 from tidecast_control.first_run import Secrets
-from tidecast_control.kit.http import SESSION_COOKIE
 from tidecast_control.kit.resources import merged
 from tidecast_control.lifespan import lifespan_of
 from tidecast_control.server import make_server
-from tidecast_control.settings import Settings
+from tidecast_control.settings import SESSION_COOKIE, Settings
 
 ADMIN_PASSWORD = "correct horse battery"
-BASE = "http://testserver"
+BASE = "http://localhost"
 _serial = itertools.count(1)
 
 
@@ -97,6 +96,7 @@ def log_in_first_admin(client: TestClient, password: str) -> None:
     change = {"old": password, "new": ADMIN_PASSWORD}
     answer = client.post("/api/v1/auth/password", json=change)
     assert answer.status_code == 200, answer.text
+    client.headers["X-CSRF-Token"] = answer.json()["csrf_token"]
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class Login:
 
     def put_on(self, client: TestClient) -> None:
         """Make a client a logged-in one."""
-        client.cookies.set(SESSION_COOKIE, self.cookie, domain="testserver.local", path="/")
+        client.cookies.set(SESSION_COOKIE, self.cookie, domain="localhost.local", path="/")
         client.headers["X-CSRF-Token"] = self.csrf
 
 
@@ -158,6 +158,7 @@ class Running:
         self, settings: Settings, login: Login, verify: ssl.SSLContext | bool = True
     ) -> None:
         self._login, self._verify = login, verify
+        self._cookie_name = settings.session_cookie
         ready = threading.Event()
         told: list[str] = []
 
@@ -175,7 +176,7 @@ class Running:
 
     def _client(self) -> httpx.Client:
         headers = {"X-CSRF-Token": self._login.csrf}
-        cookies = {SESSION_COOKIE: self._login.cookie}
+        cookies = {self._cookie_name: self._login.cookie}
         base = f"{self.url}/api/v1"
         return httpx.Client(
             base_url=base, headers=headers, cookies=cookies, timeout=30, verify=self._verify
@@ -200,7 +201,7 @@ class Running:
     @contextlib.contextmanager
     def live(self, *channels: str, after: str | None = None) -> Iterator[Feed]:
         """A live feed that watches these."""
-        headers = {"Cookie": f"{SESSION_COOKIE}={self._login.cookie}"}
+        headers = {"Cookie": f"{self._cookie_name}={self._login.cookie}"}
         url = self.url.replace("http", "ws", 1) + "/api/v1/live"
         with connect(url, additional_headers=headers, max_size=None) as connection:
             watch: dict[str, Any] = {"watch": list(channels)}

@@ -1,22 +1,28 @@
-"""Alert rules against telemetry: what fires, what resolves, whom it is told."""
+"""Alert rules against telemetry: what fires, what resolves, which webhooks are called for it.
+
+What is not measured changes nothing: while a node that a value came from is not heard, an alert
+keeps its state, and says so (`no_data`). All of it is in Postgres: a service that starts again
+continues where the one before it ended.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import time
-import urllib.request
 import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
 from fastapi.concurrency import run_in_threadpool
-from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import Session
 
 from tidecast.config.topology import matches
 from tidecast_control.alerts import repository as alerts
-from tidecast_control.alerts.models import AlertRow
+from tidecast_control.alerts import secrets
+from tidecast_control.alerts.models import AlertRow, DeliveryRow, PendingAlertRow
 from tidecast_control.alerts.schemas import AlertRuleSpec, SilenceSpec
 from tidecast_control.db import Database
 from tidecast_control.kit import repository
@@ -25,168 +31,287 @@ from tidecast_control.link.hub import Hub
 from tidecast_control.live.feed import Feed
 from tidecast_control.live.world import World
 from tidecast_control.nodes import repository as nodes
+from tidecast_control.supervisor import Turn
 
-log = logging.getLogger("tidecast.control")
-
-WEBHOOK_TIMEOUT_S = 5.0
-PENDING_MAX = 10_000
+PENDING_MAX, DELIVERIES_MAX = 10_000, 10_000
+CONNECT_S = 20.0
+"""After its start the service waits so long for engines to connect before it calls them down."""
 Values = dict[str, float]
+RATES = {
+    "lost_packets_per_s": "lost_for_good", "packets_out_per_s": "packets_out",
+    "bytes_out_per_s": "bytes_out", "rate_held": "rate_held", "flow_held": "flow_held",
+}  # fmt: skip
+ABOUT_NODES = ("node_down", "drift")
 
 
-def values_of(metric: str, world: World) -> Values:
-    """Target -> value of a metric that telemetry has."""
-    match metric:
-        case "retransmit_ratio" | "ring_fill":
-            return {name: float(t[metric]) for name, t in world.topics.items()}
-        case "lag_messages" | "lag_s":
-            found = {
-                name: float(s[metric])
-                for name, s in world.subscriptions.items()
-                if s.get(metric) is not None
-            }
-            if metric == "lag_messages":
-                found |= {n: float(t["lag_packets"]) for n, t in world.topics.items()}
-            return found
-        case "cache_fill":
-            return {n: float(q.get(metric) or 0.0) for n, q in world.queues.items()}
-    rate = {
-        "lost_packets_per_s": "lost_for_good", "packets_out_per_s": "packets_out",
-        "bytes_out_per_s": "bytes_out", "rate_held": "rate_held", "flow_held": "flow_held",
-    }[metric]  # fmt: skip
-    return {name: float(t["rates"][rate]) for name, t in world.topics.items()}
+@dataclass
+class Measured:
+    """What is known of a metric now."""
+
+    values: Values = field(default_factory=dict)
+    """By target."""
+    sources: dict[str, set[str]] = field(default_factory=dict)
+    """The nodes that each value came from."""
+    heard: set[str] = field(default_factory=set)
+    """The nodes of which anything is known."""
+
+    def add(self, target: str, value: float, sources: set[str]) -> None:
+        """One value; several of a target: the greatest counts."""
+        self.values[target] = max(value, self.values.get(target, value))
+        self.sources.setdefault(target, set()).update(sources)
 
 
-def node_values(session: Session, metric: str) -> Values:
-    """Target -> 0 or 1 of a metric about nodes."""
-    version, _ = repository.clock(session)
-    found = {}
-    for name, state in nodes.states(session).items():
-        if metric == "node_down":
-            found[name] = float(not state.connected)
+def measured(metric: str, world: World) -> Measured:
+    """A metric that telemetry has."""
+    made = Measured(heard=set(world.nodes))
+    if metric == "cache_fill":
+        for name, row in world.queues.items():
+            made.add(name, float(row.get(metric) or 0.0), {row["node"]})
+        return made
+    if metric in ("lag_messages", "lag_s"):
+        for name, row in world.subscriptions.items():
+            if row.get(metric) is not None:
+                made.add(name, float(row[metric]), world.subscription_nodes[name])
+        if metric == "lag_s":
+            return made
+    for name, row in world.topics.items():
+        if metric == "lag_messages":
+            value = row["lag_packets"]
+        elif metric in RATES:
+            value = row["rates"][RATES[metric]]
         else:
-            late = state.applied_version < version
-            found[name] = float(state.connected and (late or bool(state.errors)))
-    return found
+            value = row[metric]
+        made.add(name, float(value), set(row["nodes"]))
+    return made
+
+
+def measured_of_nodes(session: Session, metric: str, known_down: Callable[[str], bool]) -> Measured:
+    """A metric about nodes, 0 or 1. A node that may yet connect is not known to be down."""
+    version, _ = repository.clock(session)
+    states = nodes.states(session)
+    made = Measured()
+    for name in repository.names(session, "node"):
+        state = states.get(name)
+        if state is None or not (state.connected or known_down(name)):
+            continue
+        made.heard.add(name)
+        if metric == "node_down":
+            made.add(name, float(not state.connected), {name})
+        elif state.connected:
+            late = state.applied_version < version or bool(state.errors)
+            made.add(name, float(late), {name})
+        else:
+            made.heard.discard(name)
+    return made
+
+
+@dataclass
+class Round:
+    """One evaluation: what it reads once, and what came of it."""
+
+    session: Session
+    now: datetime
+    rules: dict[str, AlertRuleSpec]
+    silences: list[SilenceSpec]
+    firing: dict[tuple[str, str], AlertRow]
+    pending: dict[tuple[str, str], PendingAlertRow]
+    registered: set[str]
+    problems: list[Exception] = field(default_factory=list)
+    unreadable: set[str] = field(default_factory=set)
+    """Rules that cannot be evaluated: their alerts keep their state."""
+    queued: int = 0
+    needs_telemetry: bool = False
 
 
 class Evaluator:
     """Evaluates every ``interval_s``. Telemetry is asked for only when a rule needs it."""
 
-    def __init__(self, db: Database, hub: Hub, feed: Feed, interval_s: float) -> None:
+    def __init__(
+        self,
+        db: Database,
+        hub: Hub,
+        feed: Feed,
+        interval_s: float,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._db, self._hub, self._feed, self._interval_s = db, hub, feed, interval_s
-        self._pending: dict[tuple[str, str], float] = {}
+        self._clock_s, self._started_s = clock_s, clock_s()
+        self._connected_once: set[str] = set()
+        self.on_queued: Callable[[], None] = lambda: None
+        """Called when there are webhooks to call."""
 
-    async def run(self) -> None:
+    async def run(self, turn: Turn) -> None:
         """Until it is cancelled."""
         while True:
-            try:
-                world = self._feed.world()
-                told, any_rule = await run_in_threadpool(self.step, world, time.monotonic())
-                self._feed.background_ms = round(self._interval_s * 1000) if any_rule else 0
-                for row_id, url, body in told:
-                    await run_in_threadpool(self._deliver, row_id, url, body)
-            except SQLAlchemyError as problem:
-                log.warning("alerts: %s", str(problem).splitlines()[0])
+            self._connected_once.update(self._hub.connected())
+            world = self._feed.world()
+            done = await run_in_threadpool(self.step, world, utc_now())
+            self._feed.background_ms = round(self._interval_s * 1000) if done.needs_telemetry else 0
+            for problem in done.problems:
+                turn.failed(problem)
+            if done.queued:
+                self.on_queued()
+            turn.done()
             await asyncio.sleep(self._interval_s)
 
-    def step(self, world: World, now_s: float) -> tuple[list[tuple[str, str, Any]], bool]:
-        """(webhooks to call, whether a rule needs telemetry)."""
-        told: list[tuple[str, str, Any]] = []
-        needed = False
+    def step(self, world: World, now: datetime) -> Round:
+        """Evaluate once, in one transaction."""
         with self._db.begin() as session:
-            rules = {
-                row.name: AlertRuleSpec.model_validate(row.spec)
-                for row in repository.all_of(session, "alert_rule")
-            }
-            silences = [
-                SilenceSpec.model_validate(r.spec) for r in repository.all_of(session, "silence")
-            ]
-            firing = {(row.rule, row.target): row for row in alerts.firing(session)}
-            active: set[tuple[str, str]] = set()
-            for name, rule in rules.items():
-                if not rule.enabled:
-                    continue
-                about_nodes = rule.metric in ("node_down", "drift")
-                needed = needed or not about_nodes
-                values = (
-                    node_values(session, rule.metric)
-                    if about_nodes else values_of(rule.metric, world)
-                )  # fmt: skip
-                for target, value in values.items():
-                    if matches(rule.target, target) and _holds(rule, value):
-                        active.add((name, target))
-                        row = self._fire(session, name, rule, target, value, firing, now_s)
-                        if row is not None:
-                            row.silenced = _silenced(silences, name, target)
-                            if rule.webhook and not row.silenced:
-                                told.append((row.id, rule.webhook, _body(row)))
-            told += self._resolve(session, rules, firing, active, silences)
-            for gone in self._pending.keys() - active:
-                del self._pending[gone]
-        return told, needed
+            done = _begin(session, now)
+            held: set[tuple[str, str]] = set()
+            for name, rule in done.rules.items():
+                if rule.enabled:
+                    try:
+                        held |= self._evaluate(done, name, rule, world)
+                    except (KeyError, TypeError, ValueError) as problem:
+                        done.unreadable.add(name)
+                        done.problems.append(ValueError(f"alert rule {name}: {problem!r}"))
+            for key, row in done.pending.items():
+                if key not in held and key[0] not in done.unreadable:
+                    session.delete(row)
+        return done
+
+    def _evaluate(
+        self, done: Round, name: str, rule: AlertRuleSpec, world: World
+    ) -> set[tuple[str, str]]:
+        """Fire, resolve or keep each target of a rule; which are waiting for their time."""
+        if rule.metric in ABOUT_NODES:
+            found = measured_of_nodes(done.session, rule.metric, self._known_down)
+        else:
+            done.needs_telemetry = True
+            found = measured(rule.metric, world)
+        waiting: set[tuple[str, str]] = set()
+        for target, value in found.values.items():
+            if not matches(rule.target, target):
+                continue
+            key, holds = (name, target), _holds(rule, value)
+            row = done.firing.get(key)
+            if row is None and holds:
+                if not self._fire(done, key, rule, value, found.sources[target]):
+                    waiting.add(key)
+            elif row is not None and holds:
+                row.value, row.no_data = value, False
+                row.nodes = sorted({*row.nodes, *found.sources[target]} & done.registered)
+        for key, row in done.firing.items():
+            if key[0] == name:
+                self._look_after(done, rule, row, found)
+        for key, pending in done.pending.items():
+            if key[0] == name and key not in done.firing and not _known(done, pending.nodes, found):
+                waiting.add(key)  # what a silent node reported last may hold still
+        return waiting
+
+    def _known_down(self, node: str) -> bool:
+        waited = self._clock_s() - self._started_s > CONNECT_S
+        return waited or node in self._connected_once
 
     def _fire(
-        self,
-        session: Session,
-        name: str,
-        rule: AlertRuleSpec,
-        target: str,
-        value: float,
-        firing: dict[tuple[str, str], AlertRow],
-        now_s: float,
-    ) -> AlertRow | None:
-        """The row of an alert that fires now for the first time; None otherwise."""
-        key = (name, target)
-        row = firing.get(key)
-        if row is not None:
-            row.value = value
-            session.add(row)
-            return None
-        if len(self._pending) < PENDING_MAX:
-            self._pending.setdefault(key, now_s)
-        if now_s - self._pending.get(key, now_s) < rule.for_s:
-            return None
+        self, done: Round, key: tuple[str, str], rule: AlertRuleSpec, value: float,
+        sources: set[str],
+    ) -> bool:  # fmt: skip
+        """Fire, once the condition has held for its time. Whether it fires."""
+        pending = done.pending.get(key)
+        if pending is None and rule.for_s > 0:
+            if len(done.pending) >= PENDING_MAX:
+                done.problems.append(ValueError(f"more than {PENDING_MAX} targets hold"))
+                return False
+            pending = PendingAlertRow(
+                rule=key[0], target=key[1], since=done.now, nodes=sorted(sources)
+            )
+            done.pending[key] = pending
+            done.session.add(pending)
+        since = pending.since if pending is not None else done.now
+        if done.now - since < timedelta(seconds=rule.for_s):
+            return False
         row = AlertRow(
-            id=str(uuid.uuid4()), rule=name, target=target, severity=rule.severity,
+            id=str(uuid.uuid4()), rule=key[0], target=key[1], severity=rule.severity,
             metric=rule.metric, value=value, threshold=rule.threshold, state="firing",
+            nodes=sorted(sources), silenced=_silenced(done.silences, done.now, *key),
         )  # fmt: skip
-        session.add(row)
-        return row
+        done.session.add(row)
+        _queue(done, rule, row)
+        return True
 
     @staticmethod
-    def _resolve(
-        session: Session,
-        rules: dict[str, AlertRuleSpec],
-        firing: dict[tuple[str, str], AlertRow],
-        active: set[tuple[str, str]],
-        silences: list[SilenceSpec],
-    ) -> list[tuple[str, str, Any]]:
-        told = []
-        for key, row in firing.items():
-            row.silenced = _silenced(silences, row.rule, row.target)
-            if key not in active:
-                row.state, row.resolved_at = "resolved", utc_now()
-                rule = rules.get(row.rule)
-                if rule is not None and rule.webhook and not row.silenced:
-                    told.append((row.id, rule.webhook, _body(row)))
-            session.add(row)
-        return told
+    def _look_after(done: Round, rule: AlertRuleSpec, row: AlertRow, found: Measured) -> None:
+        """Resolve an alert whose condition is known to hold no longer."""
+        target = row.target
+        value = found.values.get(target)
+        row.silenced = _silenced(done.silences, done.now, row.rule, target)
+        if not matches(rule.target, target):
+            _resolve(done, rule, row)
+            return
+        if value is not None and _holds(rule, value):
+            return
+        if _known(done, row.nodes, found):
+            _resolve(done, rule, row)
+        else:
+            row.no_data = True
 
-    def _deliver(self, row_id: str, url: str, body: Any) -> None:
-        said = post(url, body)
-        with self._db.begin() as session:
-            row = session.get(AlertRow, row_id)
-            if row is not None:
-                row.delivery = said
-                session.add(row)
+
+def _known(done: Round, nodes: list[Any], found: Measured) -> bool:
+    """The nodes that a value came from are heard, or gone for good. None named: all must be."""
+    sources = set(nodes) & done.registered if nodes else done.registered
+    return sources <= found.heard
+
+
+def _begin(session: Session, now: datetime) -> Round:
+    done = Round(
+        session, now, {}, [], {(row.rule, row.target): row for row in alerts.firing(session)},
+        {(row.rule, row.target): row for row in alerts.pending(session)},
+        set(repository.names(session, "node")),
+    )  # fmt: skip
+    for row in repository.all_of(session, "alert_rule"):
+        try:
+            done.rules[row.name] = AlertRuleSpec.model_validate(row.spec)
+        except ValueError as problem:
+            done.unreadable.add(row.name)
+            done.problems.append(ValueError(f"alert rule {row.name}: {problem}"))
+    for row in repository.all_of(session, "silence"):
+        try:
+            done.silences.append(SilenceSpec.model_validate(row.spec))
+        except ValueError as problem:
+            done.problems.append(ValueError(f"silence {row.name}: {problem}"))
+    for alert in done.firing.values():
+        rule = done.rules.get(alert.rule)
+        if alert.rule not in done.unreadable and (rule is None or not rule.enabled):
+            _resolve(done, rule, alert)
+    return done
+
+
+def _resolve(done: Round, rule: AlertRuleSpec | None, row: AlertRow) -> None:
+    row.state, row.resolved_at, row.no_data = "resolved", utc_now(), False
+    if rule is not None:
+        _queue(done, rule, row)
+
+
+def _queue(done: Round, rule: AlertRuleSpec, row: AlertRow) -> None:
+    """Have the webhook called, in the transaction that changes the alert."""
+    if not rule.webhook or row.silenced:
+        return
+    url = secrets.reveal(done.session, row.rule, rule.webhook)
+    if url is None:
+        row.delivery = "failed: the URL is lost, give it again"
+        return
+    if alerts.deliveries(done.session) >= DELIVERIES_MAX:
+        row.delivery = f"dropped: {DELIVERIES_MAX} calls of webhooks wait already"
+        done.problems.append(ValueError(row.delivery))
+        return
+    done.queued += 1
+    row.delivery = "queued"
+    done.session.add(
+        DeliveryRow(
+            id=str(uuid.uuid4()), alert=row.id, url=url, body=json.dumps(_body(row)),
+            secret=secrets.reveal(done.session, row.rule, rule.webhook_secret) or "",
+            created_at=utc_now(), next_at=done.now,
+        )
+    )  # fmt: skip
 
 
 def _holds(rule: AlertRuleSpec, value: float) -> bool:
     return value > rule.threshold if rule.comparison == "above" else value < rule.threshold
 
 
-def _silenced(silences: list[SilenceSpec], rule: str, target: str) -> bool:
-    now = utc_now()
+def _silenced(silences: list[SilenceSpec], now: datetime, rule: str, target: str) -> bool:
     return any(
         s.until > now and s.rule in ("", rule) and matches(s.target, target) for s in silences
     )
@@ -199,23 +324,3 @@ def _body(row: AlertRow) -> dict[str, Any]:
         "started_at": row.started_at.isoformat(),
         "resolved_at": row.resolved_at.isoformat() if row.resolved_at else None,
     }  # fmt: skip
-
-
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A webhook that redirects could point anywhere."""
-
-    def redirect_request(self, *_args: Any, **_options: Any) -> None:
-        """Never."""
-        return
-
-
-def post(url: str, body: Any) -> str:
-    """POST JSON; what came of it, in words."""
-    request = urllib.request.Request(
-        url, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="POST"
-    )
-    try:
-        with urllib.request.build_opener(_NoRedirect).open(request, timeout=WEBHOOK_TIMEOUT_S) as r:
-            return f"HTTP {r.status}"
-    except OSError as problem:
-        return f"failed: {problem}"[:300]

@@ -1,10 +1,12 @@
-"""Alerts that fire or fired."""
+"""Alerts that fire or fired, and what their webhooks are to be told."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Index, text
+from sqlalchemy import Column, Index, Text, text
+from sqlalchemy.dialects.postgresql import JSONB
 from sqlmodel import Field, SQLModel
 
 from tidecast_control.kit.models import time_column, utc_now
@@ -28,6 +30,49 @@ class AlertRow(SQLModel, table=True):
     threshold: float
     state: str
     silenced: bool = False
+    no_data: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    """A node that the value came from is not heard: the state is the last one that is known."""
+    nodes: list[Any] = Field(
+        default_factory=list,
+        sa_column=Column(JSONB, nullable=False, server_default=text("'[]'::jsonb")),
+    )
+    """The nodes that the value came from."""
     started_at: datetime = Field(default_factory=utc_now, sa_column=time_column(index=True))
     resolved_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     delivery: str = ""
+
+
+class PendingAlertRow(SQLModel, table=True):
+    """A rule whose condition holds for a target, though not for long enough yet."""
+
+    __tablename__ = "alerts_pending"
+
+    rule: str = Field(primary_key=True, max_length=200)
+    target: str = Field(primary_key=True, max_length=300)
+    since: datetime = Field(sa_column=time_column())
+    nodes: list[Any] = Field(default_factory=list, sa_column=Column(JSONB, nullable=False))
+
+
+class WebhookSecretRow(SQLModel, table=True):
+    """What a rule's spec shows masked: the URL of its webhook, and the key that signs."""
+
+    __tablename__ = "webhook_secrets"
+
+    rule: str = Field(primary_key=True, max_length=200)
+    masked: str = Field(primary_key=True, max_length=2100)
+    value: str = Field(sa_column=Column(Text, nullable=False))
+
+
+class DeliveryRow(SQLModel, table=True):
+    """A call of a webhook that is not done yet: tried again until it is answered, or given up."""
+
+    __tablename__ = "webhook_deliveries"
+
+    id: str = Field(primary_key=True, max_length=36)
+    alert: str = Field(max_length=36)
+    url: str = Field(sa_column=Column(Text, nullable=False))
+    secret: str = Field(default="", sa_column=Column(Text, nullable=False))
+    body: str = Field(sa_column=Column(Text, nullable=False))
+    attempts: int = 0
+    created_at: datetime = Field(default_factory=utc_now, sa_column=time_column())
+    next_at: datetime = Field(default_factory=utc_now, sa_column=time_column(index=True))

@@ -7,9 +7,15 @@ from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Select, and_, any_, case, delete, func, not_, select
+from sqlalchemy.dialects.postgresql import distinct_on
 from sqlmodel import Session, col
 
-from tidecast_control.alerts.models import AlertRow
+from tidecast_control.alerts.models import (
+    AlertRow,
+    DeliveryRow,
+    PendingAlertRow,
+    WebhookSecretRow,
+)
 from tidecast_control.kit.models import ResourceRow
 from tidecast_control.kit.repository import patterns_of
 from tidecast_control.kit.rights import NODE_METRICS
@@ -51,3 +57,43 @@ def firing_by_rule(session: Session) -> dict[str, int]:
 def forget(session: Session, before: datetime) -> None:
     """Delete alerts resolved before an instant."""
     session.execute(delete(AlertRow).where(col(AlertRow.resolved_at) < before))
+
+
+def pending(session: Session) -> list[PendingAlertRow]:
+    """Conditions that hold, and have not held for long enough."""
+    return list(session.execute(select(PendingAlertRow)).scalars())
+
+
+def deliveries(session: Session) -> int:
+    """How many calls of webhooks wait."""
+    return int(session.execute(select(func.count()).select_from(DeliveryRow)).scalar_one())
+
+
+def forget_secrets(session: Session) -> None:
+    """Delete the secrets of rules that are gone."""
+    rules = select(col(ResourceRow.name)).where(col(ResourceRow.kind) == "alert_rule")
+    session.execute(
+        delete(WebhookSecretRow).where(col(WebhookSecretRow.rule).not_in(rules)),
+        execution_options={"synchronize_session": False},
+    )
+
+
+def claim(session: Session, now: datetime, until: datetime, limit: int) -> list[DeliveryRow]:
+    """Calls that are due, the oldest of each URL: they come in order. Nobody else takes them."""
+    oldest = (
+        select(col(DeliveryRow.id))
+        .ext(distinct_on(col(DeliveryRow.url)))
+        .order_by(col(DeliveryRow.url), col(DeliveryRow.created_at), col(DeliveryRow.id))
+    )
+    query = (
+        select(DeliveryRow)
+        .where(col(DeliveryRow.id).in_(oldest), col(DeliveryRow.next_at) <= now)
+        .order_by(col(DeliveryRow.next_at))
+        .limit(limit)
+        .with_for_update(skip_locked=True)
+    )
+    rows = list(session.execute(query).scalars())
+    for row in rows:
+        row.next_at, row.attempts = until, row.attempts + 1
+        session.add(row)
+    return rows

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from tidecast_control.alerts.webhook_address import checked_address
+from tidecast_control.alerts.webhook_address import checked_address, checked_secret
 from tidecast_control.kit.schemas import (
     Count,
     Instant,
@@ -34,6 +34,8 @@ Metric = Literal[
     "drift",
 ]
 Webhook = Annotated[str, Field(max_length=2000), AfterValidator(checked_address)]
+WebhookSecret = Annotated[str, Field(max_length=200), AfterValidator(checked_secret)]
+WRITE_ONLY = "Write-only: it is shown masked; the masked value means the one that is stored"
 
 
 class AlertRuleSpec(Model):
@@ -45,7 +47,12 @@ class AlertRuleSpec(Model):
     threshold: float = Field(0.0, ge=-1e18, le=1e18)
     for_s: float = Field(10.0, ge=0, le=86_400)
     severity: Literal["info", "warning", "critical"] = "warning"
-    webhook: Webhook = Field("", description="POSTed to when it fires and when it resolves")
+    webhook: Webhook = Field(
+        "", description=f"POSTed to when it fires and when it resolves. {WRITE_ONLY}"
+    )
+    webhook_secret: WebhookSecret = Field(
+        "", description=f"Key that signs the calls, `whsec_...` (standardwebhooks). {WRITE_ONLY}"
+    )
     enabled: bool = True
 
 
@@ -100,6 +107,9 @@ class Alert(View):
     threshold: float
     state: Literal["firing", "resolved"]
     silenced: bool
+    no_data: bool = Field(
+        False, description="A node it is about is not heard: the state is the last that is known"
+    )
     started_at: datetime
     resolved_at: datetime | None = None
     delivery: str = Field("", description="What the webhook answered last")

@@ -10,6 +10,7 @@ from sqlmodel import Session, col
 from tidecast.config.topology import check_pattern
 from tidecast.errors import ConfigError
 from tidecast_control.alerts import repository as alerts
+from tidecast_control.alerts import secrets
 from tidecast_control.alerts.models import AlertRow
 from tidecast_control.alerts.schemas import (
     Alert,
@@ -82,6 +83,7 @@ RULES = Kind(
     input=AlertRuleInput,
     in_topology=False,
     order=6,
+    seal=secrets.seal,
     check=_check_rule,
     learn=alerts.firing_by_rule,
     keeps=False,

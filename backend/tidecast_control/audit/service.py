@@ -38,17 +38,6 @@ def record(
     add(session, AuditRow, values)
 
 
-def denial(
-    actor: Actor | None, action: str, status: int, detail: str, request_id: str, address: str
-) -> AuditRow:
-    """A row for a request that was refused."""
-    return AuditRow(
-        actor=actor.name if actor is not None else "", action=action, kind="", name="",
-        actor_kind=actor.kind if actor is not None else "anonymous", outcome="denied",
-        status=status, detail=detail[:1000], request_id=request_id, address=address,
-    )  # fmt: skip
-
-
 def page(session: Session, query: repository.AuditQuery) -> Page[AuditEntry]:
     """Newest first."""
     before = None

@@ -13,11 +13,11 @@ import msgspec
 from sqlmodel import Session, col, select
 
 from tidecast.access import RIGHTS, ClientKey
+from tidecast_control.addresses import network_of
 from tidecast_control.audit import service as audit
 from tidecast_control.auth import repository, service
 from tidecast_control.auth.models import SEEDED, KeyRow, UserRow
 from tidecast_control.auth.schemas import (
-    Identity,
     Key,
     KeyInput,
     KeySecret,
@@ -140,27 +140,31 @@ def delete_user(session: Session, name: str, actor: Actor, *, dry_run: bool = Fa
 
 def change_password(
     session: Session, throttle: Throttle, actor: Actor, body: PasswordChange
-) -> Identity:
-    """Change one's own password. Raises `denied` when the old one is wrong."""
+) -> tuple[str, Actor]:
+    """Change one's own password: all sessions end, (cookie value, actor) is of a new one.
+
+    Raises `denied` when the old one is wrong.
+    """
     if actor.kind != "user":
         raise ProblemError("denied", "a key has no password")
-    wait_s = throttle.wait_s(f"user {actor.name}")
+    network = network_of(actor.address)
+    wait_s = throttle.attempt(actor.name, network)
     if wait_s > 0:
         raise ProblemError("throttled", "too many wrong passwords", retry_after_s=wait_s)
     row = repository.user(session, actor.name, lock=True)
     if row is None or not service.password_fits(row.password_hash, body.old):
-        throttle.failed(f"user {actor.name}")
         raise ProblemError("denied", "the old password is wrong")
+    throttle.succeeded(actor.name, network)
     if body.new == body.old:
         raise invalid("/new", "the same as the old one", "another password")
     row.password_hash = service.hash_password(body.new)
     row.must_change_password, row.updated_at = False, utc_now()
     row.generation += 1
     session.add(row)
-    repository.end_sessions(session, actor.name, keep=actor.session_id)
+    repository.end_sessions(session, actor.name)
     audit.record(session, actor, "password", "user", actor.name)
-    identity = service.identity(actor)
-    return identity.model_copy(update={"must_change_password": False})
+    ends_at = actor.expires_at or utc_now()
+    return service.begin_session(session, row, actor.address, ends_at)
 
 
 # --- keys -----------------------------------------------------------------------------------------

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 
-from tidecast_control.auth import accounts, repository, service
+from tidecast_control.auth import accounts, service
 from tidecast_control.auth.schemas import (
     Identity,
     Key,
@@ -20,7 +21,6 @@ from tidecast_control.auth.schemas import (
 )
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.http import (
-    SESSION_COOKIE,
     AnyActor,
     Conditions,
     Ctx,
@@ -31,41 +31,52 @@ from tidecast_control.kit.http import (
     needs,
     problem_responses,
 )
+from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.queries import Paged
 from tidecast_control.kit.schemas import NAME_PATTERN, Model, Page, Plan
+from tidecast_control.settings import Settings
 
 router = APIRouter()
 AccountName = Annotated[str, Path(min_length=1, max_length=200, pattern=NAME_PATTERN)]
 
 
 @router.post("/auth/login", tags=["auth"], responses=problem_responses())
-def login(request: Request, response: Response, session: Db, ctx: Ctx, body: Login) -> Identity:
+async def login(
+    request: Request, response: Response, session: Db, ctx: Ctx, body: Login
+) -> Identity:
     """Log in: sets an httpOnly cookie; send `csrf_token` as X-CSRF-Token with every write."""
-    address = request.client.host if request.client else ""
-    settings = ctx.settings
-    token, actor = service.log_in(
-        session, ctx.throttle, body.user, body.password, address, settings.session_hours
-    )
+    log_in = partial(
+        service.log_in, session, ctx.throttle, body.user, body.password,
+        request.client.host if request.client else "", ctx.settings.session_hours,
+        request.state.request_id,
+    )  # fmt: skip
+    token, actor = await ctx.passwords.run(log_in)
     request.state.actor = actor
+    _set_cookie(response, ctx.settings, token, ctx.settings.session_hours * 3600)
+    return service.identity(actor)
+
+
+def _set_cookie(response: Response, settings: Settings, token: str, seconds: float) -> None:
     response.set_cookie(
-        SESSION_COOKIE,
+        settings.session_cookie,
         token,
-        max_age=int(settings.session_hours * 3600),
+        max_age=int(seconds),
         httponly=True,
         secure=settings.secure_cookies,
         samesite="strict",
         path="/",
     )
-    return service.identity(actor)
 
 
 @router.post("/auth/logout", tags=["auth"], status_code=204,
              responses=problem_responses())  # fmt: skip
-def logout(response: Response, session: Db, actor: AnyActor) -> None:
+def logout(response: Response, session: Db, ctx: Ctx, actor: AnyActor) -> None:
     """End this session."""
-    if actor.session_id is not None:
-        repository.end_session(session, actor.session_id)
-    response.delete_cookie(SESSION_COOKIE, path="/")
+    service.log_out(session, actor)
+    response.delete_cookie(
+        ctx.settings.session_cookie, path="/", secure=ctx.settings.secure_cookies,
+        httponly=True, samesite="strict",
+    )  # fmt: skip
 
 
 @router.get("/auth/me", tags=["auth"], responses=problem_responses())
@@ -75,9 +86,15 @@ def me(actor: AnyActor) -> Identity:
 
 
 @router.post("/auth/password", tags=["auth"], responses=problem_responses())
-def change_password(session: Db, ctx: Ctx, actor: AnyActor, body: PasswordChange) -> Identity:
-    """Change one's own password; other sessions of the user end."""
-    return accounts.change_password(session, ctx.throttle, actor, body)
+async def change_password(
+    response: Response, session: Db, ctx: Ctx, actor: AnyActor, body: PasswordChange
+) -> Identity:
+    """Change one's own password: all sessions of the user end, this one is replaced."""
+    change = partial(accounts.change_password, session, ctx.throttle, actor, body)
+    token, renewed = await ctx.passwords.run(change)
+    left_s = (renewed.expires_at - utc_now()).total_seconds() if renewed.expires_at else 0.0
+    _set_cookie(response, ctx.settings, token, left_s)
+    return service.identity(renewed)
 
 
 class TokenInput(Model):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import secrets
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import cast
 
@@ -12,6 +13,8 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 from sqlmodel import Session
 
+from tidecast_control.addresses import network_of
+from tidecast_control.audit import service as audit
 from tidecast_control.auth import repository
 from tidecast_control.auth.models import SessionRow, UserRow
 from tidecast_control.auth.schemas import Identity, Role, Scope
@@ -63,31 +66,41 @@ def log_in(
     password: str,
     address: str,
     hours: float,
+    request_id: str = "",
 ) -> tuple[str, Actor]:
     """(cookie value, actor). Raises `unauthenticated` (not saying why), `throttled`."""
-    places = (f"user {name}", f"address {address}")
-    wait_s = throttle.wait_s(*places)
+    network = network_of(address)
+    wait_s = throttle.attempt(name, network)
     if wait_s > 0:
         raise ProblemError("throttled", "too many failed logins", retry_after_s=wait_s)
     user = repository.user(session, name) if "\x00" not in name else None
     stored = user.password_hash if user is not None else _nobody()
     fits = password_fits(stored, password)
     if user is None or not fits or user.disabled:
-        throttle.failed(*places)
         raise ProblemError("unauthenticated", "wrong user or password")
-    throttle.succeeded(*places)
+    throttle.succeeded(name, network)
     if _hasher.check_needs_rehash(user.password_hash):
         user.password_hash = hash_password(password)
     user.login_at = utc_now()
     session.add(user)
     repository.forget_sessions(session, utc_now())
+    token, actor = begin_session(session, user, address, utc_now() + timedelta(hours=hours))
+    actor = replace(actor, request_id=request_id)
+    audit.record(session, actor, "login", "user", user.name)
+    return token, actor
+
+
+def begin_session(
+    session: Session, user: UserRow, address: str, expires_at: datetime
+) -> tuple[str, Actor]:
+    """A new session of a user: (cookie value, actor)."""
     token = secrets.token_urlsafe(32)
     row = SessionRow(
         id=digest(token),
         user=user.name,
         csrf=secrets.token_urlsafe(24),
         address=address,
-        expires_at=utc_now() + timedelta(hours=hours),
+        expires_at=expires_at,
     )
     session.add(row)
     session.flush()
@@ -96,6 +109,13 @@ def log_in(
         user.must_change_password,
     )  # fmt: skip
     return token, _actor(login, address, "")
+
+
+def log_out(session: Session, actor: Actor) -> None:
+    """End the actor's session."""
+    if actor.session_id is not None:
+        repository.end_session(session, actor.session_id)
+        audit.record(session, actor, "logout", "user", actor.name)
 
 
 async def actor_of_session(

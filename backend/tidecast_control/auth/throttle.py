@@ -1,52 +1,82 @@
-"""Login throttling: after a few failures each further one doubles the wait."""
+"""Login throttling: failures are counted by user and network, and each further one waits longer.
+
+An attempt counts as failed when it begins: many at once are no way around. What one network does
+locks nobody out elsewhere, and nobody for longer than `WAIT_S_MAX`. Memory and time are bounded:
+a network has a limited number of names, and there is a limited number of networks.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
-FREE_FAILURES = 5
-WAIT_S_MAX = 900.0
+FREE_FAILURES, NETWORK_FREE_FAILURES = 5, 100
+WAIT_S_MAX, NETWORK_WAIT_S_MAX = 60.0, 10.0
 FORGET_S = 3600.0
-ENTRIES_MAX = 10_000
+NETWORKS_MAX, NAMES_MAX = 10_000, 200
+"""NAMES_MAX: beyond `NETWORK_FREE_FAILURES`, so nobody forgets a name by trying others."""
+
+
+@dataclass
+class _Count:
+    failures: int = 0
+    last_s: float = 0.0
+
+    def wait_s(self, now_s: float, free: int, wait_s_max: float) -> float:
+        """Seconds until another attempt is heard."""
+        if now_s - self.last_s > FORGET_S:
+            self.failures = 0
+        if self.failures < free:
+            return 0.0
+        pause_s: float = min(wait_s_max, 2.0 ** min(self.failures - free, 20))
+        return max(0.0, self.last_s + pause_s - now_s)
+
+    def failed(self, now_s: float) -> None:
+        """One more."""
+        self.failures, self.last_s = self.failures + 1, now_s
+
+
+@dataclass
+class _Network:
+    total: _Count = field(default_factory=_Count)
+    names: OrderedDict[str, _Count] = field(default_factory=OrderedDict)
 
 
 class Throttle:
-    """Failures by key (user, address), bounded: the oldest entry goes first. Thread-safe."""
+    """Failures by network and, in it, by user. Thread-safe."""
 
     def __init__(self, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
         self._lock = threading.Lock()
-        self._entries: OrderedDict[str, tuple[int, float]] = OrderedDict()
+        self._networks: OrderedDict[str, _Network] = OrderedDict()
 
-    def wait_s(self, *keys: str) -> float:
-        """Seconds until another attempt is heard; 0 = now."""
-        now = self._clock_s()
+    def attempt(self, user: str, network: str) -> float:
+        """Seconds to wait; 0 = go on, and the attempt counts as failed until `succeeded`."""
+        now_s = self._clock_s()
         with self._lock:
-            return max([0.0, *(self._wait_of(key, now) for key in keys)])
+            known = self._networks.setdefault(network, _Network())
+            self._networks.move_to_end(network)
+            name = known.names.setdefault(user, _Count())
+            known.names.move_to_end(user)
+            if len(self._networks) > NETWORKS_MAX:
+                self._networks.popitem(last=False)
+            if len(known.names) > NAMES_MAX:
+                known.names.popitem(last=False)
+            wait_s = max(
+                name.wait_s(now_s, FREE_FAILURES, WAIT_S_MAX),
+                known.total.wait_s(now_s, NETWORK_FREE_FAILURES, NETWORK_WAIT_S_MAX),
+            )
+            if wait_s == 0:
+                name.failed(now_s)
+                known.total.failed(now_s)
+            return wait_s
 
-    def _wait_of(self, key: str, now: float) -> float:
-        failures, last = self._entries.get(key, (0, 0.0))
-        if failures < FREE_FAILURES or now - last > FORGET_S:
-            return 0.0
-        pause: float = min(WAIT_S_MAX, 2.0 ** min(failures - FREE_FAILURES, 20))
-        return max(0.0, last + pause - now)
-
-    def failed(self, *keys: str) -> None:
-        """Count a failure for each key."""
-        now = self._clock_s()
+    def succeeded(self, user: str, network: str) -> None:
+        """The attempt was right: the user's failures there are forgotten."""
         with self._lock:
-            for key in keys:
-                failures, last = self._entries.pop(key, (0, now))
-                if now - last > FORGET_S:
-                    failures = 0
-                self._entries[key] = (failures + 1, now)
-            while len(self._entries) > ENTRIES_MAX:
-                self._entries.popitem(last=False)
-
-    def succeeded(self, *keys: str) -> None:
-        """Forget the failures of each key."""
-        with self._lock:
-            for key in keys:
-                self._entries.pop(key, None)
+            known = self._networks.get(network)
+            count = known.names.pop(user, None) if known is not None else None
+            if known is not None and count is not None:
+                known.total.failures = max(0, known.total.failures - count.failures)

@@ -9,7 +9,8 @@ from typing import Any
 from sqlmodel import Session
 
 from tidecast_control.faults.schemas import Fault, FaultInput, FaultSpec, FaultStatus
-from tidecast_control.kit import applied, repository
+from tidecast_control.kit import applied, repository, resources
+from tidecast_control.kit.actor import SERVICE
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row, utc_now
 from tidecast_control.kit.problems import ProblemError
@@ -23,6 +24,15 @@ def is_over(row: Row) -> bool:
     """The faults have expired."""
     expires_s = float(row.spec.get("expires_s", 0.0))
     return expires_s > 0 and utc_now() > row.updated_at + timedelta(seconds=expires_s)
+
+
+def expire(session: Session, name: str) -> None:
+    """Switch off faults whose time is over. Their own limit of time outranks the protection."""
+    row = repository.find(session, KIND.name, name, lock=True)
+    if row is None or not is_over(row):
+        return
+    row.deletion_protection = False
+    resources.delete(session, KIND, name, SERVICE)
 
 
 def allow(allowed: bool) -> None:

@@ -22,7 +22,8 @@ from sqlmodel import Session
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection
 
-from tidecast_control.audit import service as audit
+from tidecast_control.addresses import network_of
+from tidecast_control.audit.denials import Denial
 from tidecast_control.auth import service as auth
 from tidecast_control.context import Context
 from tidecast_control.kit.actor import Actor
@@ -32,13 +33,8 @@ from tidecast_control.kit.schemas import Plan, Problem, ProblemItem
 
 log = logging.getLogger("tidecast.control")
 
-SESSION_COOKIE = "tidecast_session"
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 PROBLEM_JSON = "application/problem+json"
-BODY_BYTES_MAX = 256 << 10
-LONG_BODIES = {"/api/v1/apply": 32 << 20}
-MESSAGE_BODY_BYTES_MAX = 4 << 20
-"""Of a message to publish: its payload as hex is twice as long."""
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -108,7 +104,7 @@ async def actor_of(connection: HTTPConnection, ctx: Context) -> Actor:
         if scheme.lower() != "bearer" or not secret:
             raise ProblemError("unauthenticated", "Authorization: allowed is `Bearer KEY`")
         return await auth.actor_of_key(ctx.db.statements, secret.strip(), address, request_id)
-    token = connection.cookies.get(SESSION_COOKIE, "")
+    token = connection.cookies.get(ctx.settings.session_cookie, "")
     if not token:
         raise ProblemError("unauthenticated")
     idle = timedelta(hours=ctx.settings.session_idle_hours)
@@ -156,13 +152,6 @@ def needs(right: str) -> Any:
 def as_json(model: BaseModel, headers: dict[str, str] | None = None) -> Response:
     """A model as a response, without the checks that FastAPI makes of what we built ourselves."""
     return Response(model.model_dump_json(), 200, headers, media_type="application/json")
-
-
-def body_bytes_max(path: str) -> int:
-    """How long the body of a request may be."""
-    if path.endswith("/messages"):
-        return MESSAGE_BODY_BYTES_MAX
-    return LONG_BODIES.get(path, BODY_BYTES_MAX)
 
 
 class Preconditions:
@@ -240,18 +229,18 @@ def _audit_denial(request: Request, problem: ProblemError, status: int) -> None:
     actor = getattr(request.state, "actor", None)
     if actor is None and problem.problem == "unauthenticated" and request.method in SAFE_METHODS:
         return  # a page that polls after its session ended says nothing about anybody
-    ctx = request.app.state.context
+    ctx = context_of(request)
     address = request.client.host if request.client else ""
-    ctx.audit_later(
-        audit.denial(
-            actor,
-            f"{request.method} {request.url.path}"[:300],
-            status,
-            f"{problem.problem}: {problem.detail}",
-            getattr(request.state, "request_id", ""),
-            address,
+    route = getattr(request.scope.get("route"), "path_format", "unknown path")
+    ctx.denials.note(
+        Denial(
+            actor=actor.name if actor is not None else "",
+            actor_kind=actor.kind if actor is not None else "anonymous",
+            route=f"{request.method} {route}", action=f"{request.method} {request.url.path}"[:300],
+            status=status, code=problem.problem, detail=problem.detail, address=address,
+            request_id=getattr(request.state, "request_id", ""), network=network_of(address),
         )
-    )
+    )  # fmt: skip
 
 
 def _pointer(location: tuple[Any, ...]) -> str:

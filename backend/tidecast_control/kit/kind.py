@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import BaseModel
 from sqlmodel import Session
@@ -24,6 +24,14 @@ Learn = Callable[[Session], Any]
 StatusOf = Callable[[Any, "World | None", Sequence[Row]], list[Status]]
 """(what was learned, what telemetry says lately, rows) -> their statuses."""
 
+
+class Seal(Protocol):
+    """How a kind takes secrets out of a spec; ``store``: it is kept, and not only planned."""
+
+    def __call__(self, session: Session, name: str, spec: Any, /, *, store: bool) -> Any:
+        """The spec without them."""
+
+
 Warnings = Callable[[Session, str, Any, ResourceRow | None], list[str]]
 Uses = Callable[[Session, ResourceRow], list[str]]
 """What refers to a row, in words; then it cannot be deleted."""
@@ -32,6 +40,12 @@ Uses = Callable[[Session, ResourceRow], list[str]]
 def nothing_wrong(_session: Session, _name: str, _spec: Any, _row: ResourceRow | None) -> list[Any]:
     """No rules beyond the fields' limits."""
     return []
+
+
+def no_secrets(_session: Session, _name: str, spec: Any, *, store: bool) -> Any:
+    """The spec as it is."""
+    del store
+    return spec
 
 
 def no_uses(_session: Session, _row: ResourceRow) -> list[str]:
@@ -68,6 +82,7 @@ class Kind:
     impacts: Mapping[str, Impact] = field(default_factory=dict)
     default_impact: Impact = "live"
     delete_impact: Impact = "live"
+    seal: Seal = no_secrets
     check: Checks = nothing_wrong
     warn: Warnings = nothing_wrong
     uses: Uses = no_uses

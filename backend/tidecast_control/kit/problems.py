@@ -58,6 +58,9 @@ CATALOGUE: dict[str, ProblemEntry] = {
         "GET the resource again, and repeat with its ETag."),
     "too_large": ProblemEntry(
         413, "Too large", "The body is larger than the service reads.", "Send less at once."),
+    "misdirected": ProblemEntry(
+        421, "Not a name of this service", "The Host header names something else.",
+        "Use an address, or add the name to TIDECAST_CONTROL_ALLOWED_HOSTS."),
     "unsupported_media_type": ProblemEntry(
         415, "Unsupported media type", "The Content-Type is not one that the path takes.",
         "Use what /api/v1/openapi.json says."),

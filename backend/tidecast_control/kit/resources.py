@@ -234,6 +234,8 @@ def put(
     if row is not None:
         needs += rights.to_replace(kind.name, name, row.spec)
     actor.need(f"{kind.rights}:write", *needs)  # first: other problems tell what there is
+    spec = kind.seal(session, name, body.spec, store=not dry_run)
+    body = body.model_copy(update={"spec": spec})
     new = _checked(session, kind, name, body, row)
     old = _document(row) if row is not None else None
     changes = _changes(kind, old, new if old is not None else _told(body))

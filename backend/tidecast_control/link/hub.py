@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.exc import SQLAlchemyError
+from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from tidecast_control.db import Database
@@ -29,9 +30,15 @@ from tidecast_control.nodes import service as nodes
 
 log = logging.getLogger("tidecast.control")
 
-HELLO_TIMEOUT_S, COMMAND_TIMEOUT_S = 10.0, 8.0
+HELLO_TIMEOUT_S, COMMAND_TIMEOUT_S, SEND_TIMEOUT_S = 10.0, 8.0, 2.0
 COMMANDS_UNDER_WAY_MAX = 256
+MESSAGE_BYTES_MAX = 64 << 20
+"""Of an engine that was admitted; before, a socket may send no more than any other."""
+MESSAGE_BYTES_KEY = "tidecast.message_bytes_max"
+"""In a websocket's ASGI extensions: what sets its limit."""
 RETRY_S = 1.0
+HEARD_S, HEARD_INTERVALS = 3.0, 2.5
+"""A sample counts for this long, or for so many intervals: then the engine is not heard."""
 RATES_OVER_S, SAMPLES_KEPT_MAX = 1.0, 32
 """Over less, a rate jumps with each batch of a publisher and each pause of a busy machine."""
 Json = dict[str, Any]
@@ -53,6 +60,7 @@ class Engine:
         self.sampled_s = float("-inf")
         self.reported: Reported | None = None
         """What it runs; None: it has not said, or its version cannot say."""
+        self.refused_samples = 0
         self.answers: dict[str, asyncio.Future[Json]] = {}
         self.streams: dict[str, OnItems] = {}
         self._sending = asyncio.Lock()
@@ -67,6 +75,11 @@ class Engine:
         while len(earlier) > 1 and seconds_between(earlier[1], sample) >= RATES_OVER_S:
             earlier.popleft()
         self.before = earlier[0] if earlier else None
+
+    def heard(self, interval_ms: int) -> bool:
+        """Its newest sample is of now, for engines that send one each ``interval_ms``."""
+        age_s = time.monotonic() - self.sampled_s
+        return age_s <= max(HEARD_S, HEARD_INTERVALS * interval_ms / 1000)
 
     def rest(self) -> None:
         """Nobody watches: what comes next is not compared with what came before."""
@@ -104,22 +117,32 @@ class Hub:
     async def serve(self, websocket: WebSocket) -> None:
         """One engine's connection, from its hello to its end."""
         scheme, _, secret = websocket.headers.get("authorization", "").partition(" ")
+        secret = secret.strip() if scheme.lower() == "bearer" else ""
+        try:
+            if not secret or not await run_in_threadpool(self._is_known, secret):
+                await _deny(websocket, 401, "unauthenticated", "unknown credential or token")
+                return
+        except SQLAlchemyError:
+            await _deny(websocket, 503, "database_unavailable", "the database does not answer")
+            return
         await websocket.accept()
         address = websocket.client.host if websocket.client else ""
         try:
             hello = msgspec.json.decode(
                 await asyncio.wait_for(websocket.receive_text(), HELLO_TIMEOUT_S)
             )
-            if scheme.lower() != "bearer" or hello.get("type") != "hello":
-                raise ProblemError("unauthenticated", "a bearer token and a hello come first")
-            credential = await run_in_threadpool(self._admit, secret.strip(), hello, address)
+            if hello.get("type") != "hello":
+                raise ProblemError("unauthenticated", "a hello comes first")
+            credential = await run_in_threadpool(self._admit, secret, hello, address)
         except ProblemError as problem:
             detail = problem.detail or problem.problem
             refusal = {"type": "refused", "code": problem.problem, "detail": detail}
             await websocket.send_text(msgspec.json.encode(refusal).decode())
             await websocket.close(4401)
             return
-        except (TimeoutError, msgspec.MsgspecError, KeyError, TypeError, ValueError):
+        except (
+            TimeoutError, msgspec.MsgspecError, KeyError, TypeError, ValueError, AttributeError,
+        ):  # fmt: skip
             await websocket.close(4400)
             return
         except WebSocketDisconnect:
@@ -127,6 +150,7 @@ class Hub:
         except SQLAlchemyError:
             await websocket.close(1013)
             return
+        allow_messages(websocket, MESSAGE_BYTES_MAX)
         engine = Engine(str(hello["node"]), websocket, int(hello["applied_version"]))
         if hello.get("fetch"):
             await self._answer_fetch(engine, credential)
@@ -147,6 +171,11 @@ class Hub:
         with contextlib.suppress(RuntimeError):
             await engine.websocket.close()
 
+    def _is_known(self, secret: str) -> bool:
+        """A socket is opened for those alone that hold a credential, or a token that is good."""
+        with self._db.begin() as session:
+            return nodes.holds_secret(session, secret)
+
     def _admit(self, secret: str, hello: Json, address: str) -> str | None:
         with self._db.begin() as session:
             return nodes.admit(session, secret, hello, address)
@@ -155,21 +184,33 @@ class Hub:
         old = self._engines.get(engine.name)
         self._engines[engine.name] = engine
         if old is not None:
-            await old.websocket.close(4409)
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
+                await asyncio.wait_for(old.websocket.close(4409), SEND_TIMEOUT_S)
         pump = asyncio.create_task(self._pump(engine))
+        receiving: asyncio.Task[None] | None = None
         try:
             await engine.send({"type": "welcome", "credential": credential})
             if self.interval_ms:
                 await engine.send({"type": "watch", "interval_ms": self.interval_ms})
             self.refresh()
             self.on_change()
-            while True:
-                await self._receive(engine, await engine.websocket.receive_text())
-        except (WebSocketDisconnect, RuntimeError, msgspec.MsgspecError, KeyError) as end:
+            receiving = asyncio.create_task(self._receive_all(engine))
+            done, _ = await asyncio.wait({pump, receiving}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        except (WebSocketDisconnect, RuntimeError) as end:
             log.info("engine %s: %r", engine.name, end)
+        except Exception as problem:
+            log.exception("engine %s: its link is closed, it connects again", engine.name)
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+                await engine.websocket.close(1011, type(problem).__name__)
         finally:
-            pump.cancel()
+            await _end_all(pump, receiving)
             await self._end(engine)
+
+    async def _receive_all(self, engine: Engine) -> None:
+        while True:
+            await self._receive(engine, await engine.websocket.receive_text())
 
     async def _end(self, engine: Engine) -> None:
         for answer in engine.answers.values():
@@ -193,8 +234,7 @@ class Hub:
         message = msgspec.json.decode(text)
         match message.get("type"):
             case "telemetry":
-                engine.keep(message)
-                self.on_telemetry(engine)
+                self._keep(engine, message)
             case "applied":
                 engine.version = int(message["version"])
                 await self._note_applied(engine, message)
@@ -208,6 +248,16 @@ class Hub:
                 on_items = engine.streams.get(str(message.get("id")))
                 if on_items is not None:
                     on_items(message)
+
+    def _keep(self, engine: Engine, sample: Json) -> None:
+        """Keep a sample. One without its time is dropped: the link stays open."""
+        if not isinstance(sample.get("mono_ns"), int):
+            engine.refused_samples += 1
+            if engine.refused_samples == 1:
+                log.warning("engine %s: a sample without mono_ns is dropped", engine.name)
+            return
+        engine.keep(sample)
+        self.on_telemetry(engine)
 
     async def _lease(self, engine: Engine, message: Json) -> None:
         """An engine asks for a queue; without an answer it asks again."""
@@ -290,9 +340,10 @@ class Hub:
             await self._try_send(engine, {"type": "watch", "interval_ms": interval_ms})
 
     async def _try_send(self, engine: Engine, message: Json) -> None:
+        """Send, unless the engine is going away. One that reads nothing holds up no other."""
         try:
-            await engine.send(message)
-        except (WebSocketDisconnect, RuntimeError):
+            await asyncio.wait_for(engine.send(message), SEND_TIMEOUT_S)
+        except (WebSocketDisconnect, RuntimeError, TimeoutError):
             log.info("engine %s is going away", engine.name)
 
     def engine(self, node: str) -> Engine:
@@ -355,6 +406,32 @@ class Hub:
         return {
             name: each for name, each in zip(names, found, strict=True) if isinstance(each, dict)
         }
+
+
+async def _end_all(*tasks: asyncio.Task[None] | None) -> None:
+    for task in tasks:
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+
+
+def allow_messages(websocket: WebSocket, bytes_max: int) -> None:
+    """Let a socket's messages be larger, from now on; see `server.SocketProtocol`."""
+    allow = (websocket.scope.get("extensions") or {}).get(MESSAGE_BYTES_KEY)
+    if allow is not None:
+        allow(bytes_max)
+
+
+async def _deny(websocket: WebSocket, status: int, code: str, detail: str) -> None:
+    """Refuse a handshake, with the reason as its body."""
+    body = msgspec.json.encode({"status": status, "code": code, "detail": detail})
+    if "websocket.http.response" in (websocket.scope.get("extensions") or {}):
+        await websocket.send_denial_response(
+            Response(body, status, media_type="application/problem+json")
+        )
+    else:
+        await websocket.close(4000 + status, code)
 
 
 def _value(node: str, result: Json) -> Json:

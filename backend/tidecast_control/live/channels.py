@@ -25,6 +25,8 @@ class Facts:
     silenced: int = 0
     subscriptions: dict[str, Json] = field(default_factory=dict)
     since: dict[str, datetime] = field(default_factory=dict)
+    silent: list[str] = field(default_factory=list)
+    """Nodes that no figure includes: they were here, and are not heard."""
 
 
 OWN_TOPICS = "tidecast."
@@ -41,8 +43,7 @@ def overview(world: World, facts: Facts, now: datetime) -> Json:
     ]  # fmt: skip
     lags = [s for s in world.subscriptions.values() if s.get("lag_messages") is not None]
     return _known({
-        "rates": world.totals,
-        "retransmit_ratio": r.ratio(world.totals["packets_resent"], world.totals["packets_out"]),
+        **_totals(world, facts),
         "nodes_up": sum(n["state"] == "up" for n in facts.nodes.values()),
         "nodes_total": len(facts.nodes),
         "nodes_drifting": sum(bool(n["drift"]) for n in facts.nodes.values()),
@@ -50,10 +51,12 @@ def overview(world: World, facts: Facts, now: datetime) -> Json:
         "topics_active": len(active),
         "publishers": len(world.publications),
         "subscribers": len(world.readers),
-        "lag_packets_max": max([t["lag_packets"] for t in topics], key=int, default="0"),
+        "lag_packets_max": max([t["lag_packets"] for t in topics], key=int, default="0")
+        if world.nodes else None,
         "lag_messages": str(max(int(s["lag_messages"]) for s in lags)) if lags else None,
         "lag_s": max((s.get("lag_s") or 0.0) for s in lags) if lags else None,
-        "ring_fill_max": max([t["ring_fill"] for t in topics], default=0.0),
+        "ring_fill_max": max([t["ring_fill"] for t in topics], default=0.0)
+        if world.nodes else None,
         "cache_fill_max": max((q.get("cache_fill") or 0.0) for q in world.queues.values())
         if world.queues else None,
         "alerts_firing": facts.firing,
@@ -62,6 +65,17 @@ def overview(world: World, facts: Facts, now: datetime) -> Json:
         "slow": slow(world, facts, now),
         "busiest": [t["name"] for t in active[:BUSIEST]],
     })  # fmt: skip
+
+
+def _totals(world: World, facts: Facts) -> Json:
+    """Sums over the nodes that are heard. When none is, they are not known, which is not 0."""
+    totals = world.totals
+    return {
+        "measured": bool(world.nodes), "silent": facts.silent,
+        "rates": totals if world.nodes else None,
+        "retransmit_ratio": r.ratio(totals["packets_resent"], totals["packets_out"])
+        if world.nodes else None,
+    }  # fmt: skip
 
 
 def slow(world: World, facts: Facts, now: datetime) -> dict[str, Json]:
@@ -128,21 +142,26 @@ def slow(world: World, facts: Facts, now: datetime) -> dict[str, Json]:
     return found  # fmt: skip
 
 
-def topics(world: World) -> Json:
+def topics(world: World, facts: Facts) -> Json:
     """Channel `topics`."""
-    return {"topics": world.topics}
+    return {"topics": world.topics, **_heard(world, facts)}
 
 
-def topic(world: World, name: str) -> Json:
+def _heard(world: World, facts: Facts) -> Json:
+    return {"measured": bool(world.nodes), "silent": facts.silent}
+
+
+def topic(world: World, facts: Facts, name: str) -> Json:
     """Channel `topic:NAME`."""
 
     def mine(rows: dict[str, Json]) -> dict[str, Json]:
         return {key: row for key, row in rows.items() if row["topic"] == name}
 
     shown = world.topics.get(name)
-    if shown is None:
+    if shown is None and world.nodes:
         shown = {**World().topic(name), "lag_packets": "0"}
-    return {
+    return _known({
+        **_heard(world, facts),
         "topic": shown,
         "publications": mine(world.publications),
         "receivers": mine(world.receivers),
@@ -152,25 +171,24 @@ def topic(world: World, name: str) -> Json:
         "subscriptions": {
             key: row for key, row in world.subscriptions.items() if _reads(row, name)
         },
-    }
+    })  # fmt: skip
 
 
 def _reads(subscription: Json, topic: str) -> bool:
     return any(queue.rpartition(":")[0] == topic for queue in subscription["cursors"])
 
 
-def queues(world: World) -> Json:
+def queues(world: World, facts: Facts) -> Json:
     """Channel `queues`."""
-    return {"queues": world.queues}
+    return {"queues": world.queues, **_heard(world, facts)}
 
 
-def reliability(world: World) -> Json:
+def reliability(world: World, facts: Facts) -> Json:
     """Channel `reliability`."""
     behind = [w for w in world.receivers.values() if not w["excluded"]]
     slowest = max(behind, key=lambda w: int(w["lag_packets"]), default=None)
     return _known({
-        "rates": world.totals,
-        "retransmit_ratio": r.ratio(world.totals["packets_resent"], world.totals["packets_out"]),
+        **_totals(world, facts),
         "publications": world.publications,
         "receivers": world.receivers,
         "images": world.images,
@@ -191,19 +209,19 @@ def subscriptions(world: World, facts: Facts) -> Json:
             "name": name, "topic": pattern, "state": "unknown", "members": 0, "pressure": "",
             **_known(world.subscriptions.get(name, {})),
         }  # fmt: skip
-    return {"subscriptions": found, "readers": world.readers}
+    return {"subscriptions": found, "readers": world.readers, **_heard(world, facts)}
 
 
 def nodes(world: World, facts: Facts) -> Json:
     """Channel `nodes`."""
     found = {}
     for name, fact in facts.nodes.items():
-        live = world.nodes.get(name, {"name": name, "rates": r.no_rates()})
-        found[name] = _known({**live, **fact})
-    return {"nodes": found, "agents": world.agents}
+        live = world.nodes.get(name, {"name": name})
+        found[name] = _known({**live, **fact, "heard": name in world.nodes})
+    return {"nodes": found, "agents": world.agents, **_heard(world, facts)}
 
 
-def flow(world: World) -> Json:
+def flow(world: World, facts: Facts) -> Json:
     """Channel `flow`: publishers -> topics -> (queues -> agents -> subscriptions | subscribers)."""
     boxes: dict[str, Json] = {}
     edges: dict[str, Json] = {}
@@ -272,7 +290,7 @@ def flow(world: World) -> Json:
         boxes = {b: boxes[b] for b in kept}
     shown = {k: e for k, e in edges.items() if e["source"] in boxes and e["target"] in boxes}
     return {"nodes": {k: _known(b) for k, b in boxes.items()}, "edges": shown,
-            "truncated": truncated}  # fmt: skip
+            "truncated": truncated, **_heard(world, facts)}  # fmt: skip
 
 
 def _flow_queues(
@@ -362,12 +380,12 @@ def _known(row: Json) -> Json:
 
 PLAIN: dict[str, Callable[[World, Facts, datetime], Json]] = {
     "overview": overview,
-    "topics": lambda world, _facts, _now: topics(world),
-    "reliability": lambda world, _facts, _now: reliability(world),
-    "queues": lambda world, _facts, _now: queues(world),
+    "topics": lambda world, facts, _now: topics(world, facts),
+    "reliability": lambda world, facts, _now: reliability(world, facts),
+    "queues": lambda world, facts, _now: queues(world, facts),
     "subscriptions": lambda world, facts, _now: subscriptions(world, facts),
     "nodes": lambda world, facts, _now: nodes(world, facts),
-    "flow": lambda world, _facts, _now: flow(world),
+    "flow": lambda world, facts, _now: flow(world, facts),
 }
 """Channels without an argument."""
 
@@ -378,4 +396,4 @@ def data_of(channel: str, world: World, facts: Facts, now: datetime) -> Json | N
     if plain is not None:
         return plain(world, facts, now)
     kind, _, name = channel.partition(":")
-    return topic(world, name) if kind == "topic" and name else None
+    return topic(world, facts, name) if kind == "topic" and name else None

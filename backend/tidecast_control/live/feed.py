@@ -12,11 +12,11 @@ import itertools
 import logging
 import time
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 from fastapi.concurrency import run_in_threadpool
-from sqlalchemy.exc import SQLAlchemyError
 
 from tidecast_control.db import Database
 from tidecast_control.kit.models import utc_now
@@ -29,6 +29,7 @@ from tidecast_control.live.append import AppendSource, open_source
 from tidecast_control.live.channels import Facts, data_of
 from tidecast_control.live.patch import difference
 from tidecast_control.live.rates import Json
+from tidecast_control.supervisor import Turn
 
 log = logging.getLogger("tidecast.control")
 
@@ -39,7 +40,9 @@ FRAMES_KEPT_MAX, FRAMES_KEPT_BYTES_MAX = 240, 1 << 20
 """A minute at 4 Hz, of a channel that is not huge: who comes later begins with it, not empty."""
 EARLY, TOGETHER_S = 0.8, 0.01
 """A tick may come by this share of its period; what other engines say so soon is in it, too."""
-CHANNELS_MAX, CHANNELS_KEPT_MAX = 256, 24
+SOURCES_WAIT_S = 0.05
+"""A tick waits so long for entries of append channels; slower sources are in a later one."""
+CHANNELS_MAX, CHANNELS_KEPT_MAX = 512, 24
 FRAME_ENTRIES_MAX = 200
 
 
@@ -75,6 +78,8 @@ class Channel:
         self.frames: deque[Frame] = deque()
         self.watchers = 0
         self.idle_since_s = 0.0
+        self.taking: asyncio.Task[Json | None] | None = None
+        """Under way: what its source has that is new."""
         self._bytes = 0
         self._base: Json = {}
         self._base_at = ""
@@ -93,6 +98,13 @@ class Channel:
             self._bytes -= len(gone.text)
             if self.source is None:
                 self._base = merged(self._base, gone.data)
+
+    async def end(self) -> None:
+        """Nobody watches any more."""
+        if self.taking is not None:
+            self.taking.cancel()
+        if self.source is not None:
+            await self.source.close()
 
     def after(self, seq: int) -> list[Frame] | None:
         """The frames after ``seq``; None when some of them are gone."""
@@ -123,8 +135,11 @@ class Feed:
         self._facts = Facts()
         self._facts_s = 0.0
         self._version = self._shown = 0
+        self._silent: list[str] = []
         """Of what is known, and of what the channels were computed from."""
-        self._built = (0, worlds.World())
+        self._built = (0, frozenset[str](), worlds.World())
+        self.bad_samples: dict[str, Exception] = {}
+        """Engines whose newest sample cannot be read, and why."""
         self._wake = asyncio.Event()
         self._asking: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -155,12 +170,13 @@ class Feed:
             if len(self._channels) >= CHANNELS_MAX:
                 raise ProblemError("throttled", f"at most {CHANNELS_MAX} channels are watched")
             source = await open_source(name, self._db, self._hub)
-            if source is None and data_of(name, self._built[1], self._facts, utc_now()) is None:
+            if source is None and data_of(name, self._built[2], self._facts, utc_now()) is None:
                 raise ProblemError("not_found", f"no channel {name!r}")
             channel = self._channels.get(name)  # another watcher may have been quicker
             if channel is None:
                 channel = self._channels[name] = Channel(name, next(self._serial), source)
                 if source is None:
+                    await self._hear_all()
                     await self._refresh_facts()
                     self._compute(channel)
             elif source is not None:
@@ -186,7 +202,10 @@ class Feed:
         else:
             sources = self._sources()
         await self._refresh_facts()
-        data = data_of(name, worlds.build(sources), self._facts, utc_now())
+        world, _ = worlds.build_sound(sources)
+        known = {n for n, node in self._facts.nodes.items() if node["state"] != "never"}
+        facts = replace(self._facts, silent=sorted(known - world.nodes.keys()))
+        data = data_of(name, world, facts, utc_now())
         if data is None:
             raise ProblemError("not_found", f"no channel {name!r}")
         return data
@@ -194,9 +213,12 @@ class Feed:
     def world(self) -> worlds.World:
         """The newest world: what telemetry says now."""
         built, version = self._built, self._version  # other threads ask, too
-        if built[0] != version:
-            built = self._built = version, worlds.build(self._sources())
-        return built[1]
+        sources = self._sources()
+        names = frozenset(each.node for each in sources)
+        if built[:2] != (version, names):
+            world, self.bad_samples = worlds.build_sound(sources)
+            built = self._built = version, names, world
+        return built[2]
 
     def seen(self) -> worlds.World | None:
         """The newest world, if engines said something lately. From any thread."""
@@ -215,6 +237,11 @@ class Feed:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(self._asking), FRESH_WAIT_S)
 
+    async def _hear_all(self) -> None:
+        """Ask engines that were not heard of late: a channel does not begin with old figures."""
+        if any(not engine.heard(0) for engine in self._hub.engines):
+            await self._ask()
+
     async def _ask(self) -> None:
         found = await self._hub.samples(FRESH_WAIT_S)
         for engine in self._hub.engines:
@@ -224,7 +251,7 @@ class Feed:
 
     # --- the tick ---------------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def run(self, turn: Turn) -> None:
         """Until it is cancelled."""
         while True:
             if not self._channels and not self.background_ms:
@@ -232,15 +259,14 @@ class Feed:
                 self._wake.clear()
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._wake.wait(), 1.0)
+                turn.done()
                 continue
             interval_ms = round(1000 / self.hz) if self._channels else self.background_ms
             await self._hub.watch(interval_ms)
             began_s = time.monotonic()
             self._arrived.clear()
-            try:
-                await self._step()
-            except (ProblemError, SQLAlchemyError, KeyError) as problem:
-                log.warning("live feed: %r", problem)
+            await self._step(turn)
+            turn.done()
             await self._pause(began_s)
 
     async def _pause(self, began_s: float) -> None:
@@ -251,25 +277,57 @@ class Feed:
         early_s = began_s + period_s * EARLY - time.monotonic()
         await asyncio.sleep(max(TOGETHER_S, early_s))
 
-    async def _step(self) -> None:
+    async def _step(self, turn: Turn) -> None:
+        """One tick. What fails in a channel, a sample or Postgres holds up no other channel."""
+        await self._drop_unwatched(turn)
+        reading = self._begin_facts()  # figures do not wait for Postgres
+        if reading is not None and reading.done() and reading.exception() is not None:
+            turn.failed(_error_of(reading))
+        silent = self.silent()
+        fresh = self._shown != self._version or silent != self._silent
+        self._shown, self._silent = self._version, silent
+        for channel in list(self._channels.values()):
+            if channel.source is None and fresh:
+                try:
+                    self._compute(channel)
+                except Exception as problem:  # noqa: BLE001 - reported; the others go on
+                    turn.failed(problem)
+        await self._take_all(turn)
+        for bad in self.bad_samples.values():
+            turn.failed(bad)
+        for viewer in self.viewers:
+            viewer.set()
+
+    async def _drop_unwatched(self, turn: Turn) -> None:
         now_s = time.monotonic()
         calm = self.watchers and len(self._channels) <= CHANNELS_KEPT_MAX
         for name, channel in list(self._channels.items()):
             linger_s = KEPT_S if calm and channel.source is None else LINGER_S
             if channel.watchers == 0 and now_s - channel.idle_since_s > linger_s:
                 del self._channels[name]
-                if channel.source is not None:
-                    await channel.source.close()
-        self._begin_facts()  # figures do not wait for Postgres
-        fresh = self._shown != self._version
-        self._shown = self._version
-        for channel in list(self._channels.values()):
+                try:
+                    await channel.end()
+                except Exception as problem:  # noqa: BLE001 - reported; it is dropped all the same
+                    turn.failed(problem)
+
+    async def _take_all(self, turn: Turn) -> None:
+        """New entries of append channels. One whose source is slow holds up no other."""
+        taking: dict[asyncio.Task[Json | None], Channel] = {}
+        for channel in self._channels.values():
             if channel.source is not None:
-                self._take(channel, await channel.source.take(FRAME_ENTRIES_MAX))
-            elif fresh:
-                self._compute(channel)
-        for viewer in self.viewers:
-            viewer.set()
+                if channel.taking is None:
+                    channel.taking = asyncio.create_task(channel.source.take(FRAME_ENTRIES_MAX))
+                taking[channel.taking] = channel
+        if not taking:
+            return
+        done, _ = await asyncio.wait(taking, timeout=SOURCES_WAIT_S)
+        for task in done:
+            channel = taking[task]
+            channel.taking = None
+            if task.exception() is not None:
+                turn.failed(_error_of(task))
+            elif (entries := task.result()) is not None:
+                channel.push(Frame(next(self._serial), "delta", channel.public, entries))
 
     def _begin_facts(self) -> asyncio.Task[None] | None:
         """Have facts read that are too old; the task that does."""
@@ -282,27 +340,34 @@ class Feed:
         return self._reading
 
     async def _refresh_facts(self) -> None:
-        reading = self._begin_facts()
-        if reading is not None:
-            await asyncio.shield(reading)
+        for _ in range(2):  # what was under way may be of before the newest change
+            reading = self._begin_facts()
+            if reading is not None:
+                await asyncio.wait({reading})
 
     async def _read_facts(self) -> None:
-        try:
-            since = self._facts.since
-            self._facts = await run_in_threadpool(facts_of.read, self._db)
-            self._facts.since = since
-            self._version += 1
-        except SQLAlchemyError as problem:
-            log.warning("live feed: Postgres: %s", str(problem).splitlines()[0])
+        since = self._facts.since
+        self._facts = await run_in_threadpool(facts_of.read, self._db)
+        self._facts.since = since
+        self._version += 1
 
     def _sources(self) -> list[worlds.Source]:
+        """The engines that are heard: figures of the others are not known, whatever they were."""
+        interval_ms = self._hub.interval_ms
         return [
             worlds.Source(engine.name, engine.before, engine.sample)
             for engine in self._hub.engines
-            if engine.sample is not None
+            if engine.sample is not None and engine.heard(interval_ms)
         ]
 
+    def silent(self) -> list[str]:
+        """Nodes that have been here and are not heard now: no figure includes them."""
+        heard = self.world().nodes
+        known = {name for name, node in self._facts.nodes.items() if node["state"] != "never"}
+        return sorted((known | set(self._hub.connected())) - heard.keys())
+
     def _compute(self, channel: Channel) -> None:
+        self._facts.silent = self.silent()
         data = data_of(channel.name, self.world(), self._facts, utc_now())
         if data is None:
             return
@@ -311,6 +376,7 @@ class Feed:
             channel.data = data
             channel.push(Frame(next(self._serial), "delta", channel.public, patch))
 
-    def _take(self, channel: Channel, entries: Any) -> None:
-        if entries is not None:
-            channel.push(Frame(next(self._serial), "delta", channel.public, entries))
+
+def _error_of(task: asyncio.Task[Any]) -> Exception:
+    problem = task.exception()
+    return problem if isinstance(problem, Exception) else RuntimeError(repr(problem))

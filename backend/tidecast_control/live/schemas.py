@@ -58,6 +58,17 @@ class Rates(View):
     flow_held: float = Field(0, description="The same of a receiver's window; of many the greatest")
 
 
+class Heard(View):
+    """Which engines the figures of a channel include."""
+
+    measured: bool = Field(
+        True, description="An engine is heard. If none is, no figure is known: a chart has a gap"
+    )
+    silent: list[str] = Field(
+        [], description="Nodes that were here and are not heard now: no figure includes them"
+    )
+
+
 class Slow(View):
     """Something slow, and why."""
 
@@ -92,11 +103,11 @@ class TopicLive(View):
     paused: bool = False
 
 
-class Overview(View):
+class Overview(Heard):
     """Channel `overview`."""
 
-    rates: Rates
-    retransmit_ratio: float
+    rates: Rates | None = Field(None, description="null: not `measured`")
+    retransmit_ratio: float | None = None
     nodes_up: Count
     nodes_total: Count
     nodes_drifting: Count
@@ -104,10 +115,10 @@ class Overview(View):
     topics_active: Count
     publishers: Count
     subscribers: Count
-    lag_packets_max: Int64
+    lag_packets_max: Int64 | None = None
     lag_messages: Int64 | None = None
     lag_s: float | None = None
-    ring_fill_max: float
+    ring_fill_max: float | None = None
     cache_fill_max: float | None = None
     alerts_firing: Count
     alerts_silenced: Count
@@ -116,7 +127,7 @@ class Overview(View):
     busiest: list[str] = Field(description="Names of the busiest topics, at most 10")
 
 
-class TopicsLive(View):
+class TopicsLive(Heard):
     """Channel `topics`: active topics by name."""
 
     topics: dict[str, TopicLive]
@@ -214,10 +225,10 @@ class AgentLive(View):
     send_errors: Int64
 
 
-class TopicDetail(View):
+class TopicDetail(Heard):
     """Channel `topic:NAME`."""
 
-    topic: TopicLive
+    topic: TopicLive | None = Field(None, description="null: not `measured`")
     publications: dict[str, PublicationLive]
     receivers: dict[str, ReceiverLive]
     images: dict[str, ImageLive]
@@ -226,11 +237,11 @@ class TopicDetail(View):
     subscriptions: dict[str, SubscriptionLive] = {}
 
 
-class Reliability(View):
+class Reliability(Heard):
     """Channel `reliability`."""
 
-    rates: Rates
-    retransmit_ratio: float
+    rates: Rates | None = Field(None, description="null: not `measured`")
+    retransmit_ratio: float | None = None
     publications: dict[str, PublicationLive]
     receivers: dict[str, ReceiverLive]
     images: dict[str, ImageLive]
@@ -268,7 +279,7 @@ class FlowEdge(View):
     lag_packets: Int64 = 0
 
 
-class Flow(View):
+class Flow(Heard):
     """Channel `flow`."""
 
     nodes: dict[str, FlowNode]
@@ -305,7 +316,7 @@ class QueueLive(View):
     out_per_s: float | None = None
 
 
-class QueuesLive(View):
+class QueuesLive(Heard):
     """Channel `queues`: by name, TOPIC:NUMBER; at most 4,000 of a node."""
 
     queues: dict[str, QueueLive]
@@ -347,7 +358,7 @@ class SubscriptionLive(View):
     cursors: dict[str, CursorLive] = Field({}, description="By queue; the furthest behind")
 
 
-class SubscriptionsLive(View):
+class SubscriptionsLive(Heard):
     """Channel `subscriptions`: durable ones by name; live readers by id."""
 
     subscriptions: dict[str, SubscriptionLive]
@@ -359,7 +370,8 @@ class NodeLive(View):
 
     name: str
     state: Literal["up", "down", "never"]
-    rates: Rates
+    heard: bool = Field(True, description="It sends telemetry. If not, its figures are not known")
+    rates: Rates | None = Field(None, description="null: not `heard`")
     publications: Count = 0
     images: Count = 0
     clients: Count = 0
@@ -369,7 +381,7 @@ class NodeLive(View):
     duty_cycle_ms_max: float = 0
 
 
-class NodesLive(View):
+class NodesLive(Heard):
     """Channel `nodes`."""
 
     nodes: dict[str, NodeLive]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from urllib.parse import urlsplit
 
+import psycopg
 from fastapi import WebSocket, WebSocketDisconnect
 from pydantic import ValidationError
+from sqlalchemy.exc import SQLAlchemyError
 
 from tidecast_control.context import Context
 from tidecast_control.kit.actor import Actor
@@ -20,7 +23,12 @@ from tidecast_control.live.patch import combined
 from tidecast_control.live.rates import Json
 from tidecast_control.live.schemas import Watch
 
-PING_S, AUTH_S = 1.0, 30.0
+log = logging.getLogger("tidecast.control")
+
+Ending = tuple[int, str]
+"""Code and reason that a socket is closed with."""
+PING_S, AUTH_S, CLOSE_S = 1.0, 30.0, 2.0
+TRY_AGAIN = 1013
 MESSAGE_BYTES_MAX = 64 * 1024
 APPENDING = ("messages:", "recorder:", "alerts", "audit")
 
@@ -36,29 +44,46 @@ async def serve(websocket: WebSocket) -> None:
     try:
         actor = checked(await actor_of(websocket, ctx))
         actor.need("live:read")
+        opening = contextlib.ExitStack()
+        opening.enter_context(ctx.sockets.opened(actor))
     except ProblemError as problem:
         await websocket.accept()  # only then can a browser read the code
         await websocket.close(4000 + CATALOGUE[problem.problem].status, problem.problem)
         return
-    await websocket.accept()
-    viewer = Viewer(ctx, websocket, actor)
-    sender = asyncio.create_task(viewer.send_frames())
+    with opening:
+        await websocket.accept()
+        await _serve(Viewer(ctx, websocket, actor), websocket)
+
+
+async def _serve(viewer: Viewer, websocket: WebSocket) -> None:
+    tasks = {asyncio.create_task(viewer.send_frames()), asyncio.create_task(viewer.receive())}
+    code, reason = 1000, ""
     try:
-        while True:
-            text = await websocket.receive_text()
-            if len(text) > MESSAGE_BYTES_MAX:
-                await websocket.close(4413, "too large")
-                break
-            await viewer.watch(text)
-            if sender.done():
-                break
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            code, reason = task.result()
     except (WebSocketDisconnect, RuntimeError):
-        pass
+        pass  # it is closed
+    except (SQLAlchemyError, psycopg.Error) as problem:
+        log.warning("live feed: a socket is closed: %s", str(problem).splitlines()[0])
+        code, reason = TRY_AGAIN, "database_unavailable"
+    except Exception:
+        log.exception("live feed: a socket is closed")
+        code, reason = 1011, "internal"
     finally:
-        sender.cancel()
-        with contextlib.suppress(asyncio.CancelledError, WebSocketDisconnect, RuntimeError):
-            await sender
+        await _end(websocket, tasks, code, reason)
         viewer.close()
+
+
+async def _end(
+    websocket: WebSocket, tasks: set[asyncio.Task[Ending]], code: int, reason: str
+) -> None:
+    """End what serves a socket, and the socket itself: whoever is there connects again."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    with contextlib.suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
+        await asyncio.wait_for(websocket.close(code, reason), CLOSE_S)
 
 
 def _own(origin: str, host: str, ctx: Context) -> bool:
@@ -77,6 +102,14 @@ class Viewer:
         self._tick = asyncio.Event()
         self._lock = asyncio.Lock()
 
+    async def receive(self) -> Ending:
+        """Do what the client says, until it says what it may not."""
+        while True:
+            text = await self._websocket.receive_text()
+            if len(text) > MESSAGE_BYTES_MAX:
+                return 4413, "too large"
+            await self.watch(text)
+
     async def watch(self, text: str) -> None:
         """Replace what is watched by what a client's message says."""
         try:
@@ -87,19 +120,32 @@ class Viewer:
         self._hz = wanted.hz
         names = list(dict.fromkeys(wanted.watch))
         for name in [n for n in self._channels if n not in names]:
-            self._feed.close(self._channels.pop(name))
-            self._sent.pop(name, None)
+            self._close(name)
         for name in names:
             if name in self._channels:
                 continue
             try:
-                channel = await self._feed.open(self._internal(name))
+                channel = await self._open(name)
             except ProblemError as problem:
                 await self._error(name, problem.problem, problem.detail)
                 continue
             self._channels[name] = channel
             await self._begin(name, channel, int(wanted.after) if wanted.after else None)
         self._tick.set()
+
+    async def _open(self, name: str) -> Channel:
+        internal = self._internal(name)
+        self._ctx.sockets.open_channel(self._actor, name)
+        try:
+            return await self._feed.open(internal)
+        except BaseException:
+            self._ctx.sockets.close_channel(self._actor, name)
+            raise
+
+    def _close(self, name: str) -> None:
+        self._ctx.sockets.close_channel(self._actor, name)
+        self._feed.close(self._channels.pop(name))
+        self._sent.pop(name, None)
 
     def _internal(self, name: str) -> str:
         """The channel's name in the feed: those without the right get one without payloads."""
@@ -137,11 +183,10 @@ class Viewer:
     def close(self) -> None:
         """Nothing is watched any more."""
         self._feed.viewers.discard(self._tick)
-        for channel in self._channels.values():
-            self._feed.close(channel)
-        self._channels.clear()
+        for name in list(self._channels):
+            self._close(name)
 
-    async def send_frames(self) -> None:
+    async def send_frames(self) -> Ending:
         """Send what is new at each tick, at most ``hz`` times a second; ping when nothing is."""
         spoke_s = checked_s = time.monotonic()
         self._feed.viewers.add(self._tick)
@@ -156,19 +201,20 @@ class Viewer:
             if began_s - checked_s >= AUTH_S:
                 checked_s = began_s
                 if not await self._still_allowed():
-                    await self._websocket.close(4401, "unauthenticated")
-                    return
+                    return 4401, "unauthenticated"
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._tick.wait(), PING_S)
             if self._hz < self._feed.hz:  # fewer frames than there are ticks
                 await asyncio.sleep(max(0.0, began_s + 0.9 / self._hz - time.monotonic()))
 
     async def _still_allowed(self) -> bool:
+        """The session or key still is good, and what is watched may be watched as it is."""
         try:
-            checked(await actor_of(self._websocket, self._ctx))
+            self._actor = checked(await actor_of(self._websocket, self._ctx))
+            self._actor.need("live:read")
+            return all(self._internal(n) == c.name for n, c in list(self._channels.items()))
         except ProblemError:
             return False
-        return True
 
     async def _send_new(self) -> bool:
         """Whether anything was sent. Frames that piled up become one: no old ones are sent."""

@@ -41,6 +41,8 @@ class World:
     agents: dict[str, Json] = field(default_factory=dict)
     nodes: dict[str, Json] = field(default_factory=dict)
     subscriptions: dict[str, Json] = field(default_factory=dict)
+    subscription_nodes: dict[str, set[str]] = field(default_factory=dict)
+    """Which nodes a subscription's figures come from."""
     queues: dict[str, Json] = field(default_factory=dict)
     invalid: dict[str, int] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
@@ -72,6 +74,28 @@ def build(sources: Iterable[Source]) -> World:
             row["lag_messages"] = str(row["lag_messages"])
         row["nodes"] = sorted(set(row["nodes"]))
     return world
+
+
+def build_sound(sources: Iterable[Source]) -> tuple[World, dict[str, Exception]]:
+    """The world of all samples that can be read; node -> why the others cannot."""
+    every = list(sources)
+    try:
+        return build(every), {}
+    except Exception:  # noqa: BLE001 - found below
+        sound: list[Source] = []
+        bad: dict[str, Exception] = {}
+    world = World()
+    for each in every:
+        try:
+            world = build([*sound, each])
+            sound.append(each)
+        except Exception as problem:  # noqa: BLE001 - an engine may send anything; it is reported
+            bad[each.node] = BadSample(f"{each.node}: {type(problem).__name__}: {problem}")
+    return world if not bad else build(sound), bad
+
+
+class BadSample(Exception):
+    """Telemetry of an engine that cannot be read."""
 
 
 def _add_node(world: World, source: Source) -> None:
@@ -106,6 +130,7 @@ def _add_node(world: World, source: Source) -> None:
     delivered = {s["name"]: s for s in (source.before or {}).get("durable_subscriptions", ())}
     for row in sample.get("durable_subscriptions", ()):
         _add_subscription(world, row, delivered.get(row["name"]), seconds)
+        world.subscription_nodes.setdefault(row["name"], set()).add(node)
     queues = {q["name"]: q for q in (source.before or {}).get("queues", ())}
     for row in sample.get("queues", ()):
         _add_queue(world, node, row, queues.get(row["name"]), seconds)

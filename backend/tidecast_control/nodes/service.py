@@ -170,6 +170,14 @@ def revoke_enrolment(session: Session, name: str, actor: Actor, *, dry_run: bool
     return resources.plan_of("enrolment", name, known, None, dry_run=dry_run)
 
 
+def holds_secret(session: Session, secret: str) -> bool:
+    """Somebody has this credential, or it is an enrolment token that may be used."""
+    if secret.startswith(CREDENTIAL_PREFIX):
+        return repository.state_by_credential(session, digest(secret)) is not None
+    token = repository.enrolment_by_digest(session, digest(secret))
+    return token is not None and token.expires_at >= utc_now() and token.uses < token.uses_max
+
+
 def admit(session: Session, secret: str, hello: dict[str, Any], address: str) -> str | None:
     """Let an engine in by its credential, or by an enrolment token; its new credential then.
 

@@ -24,6 +24,7 @@ from tidecast_control.pipelines import repository, service
 from tidecast_control.pipelines.jobs import Command, Place, command_of, rows_of
 from tidecast_control.pipelines.models import PipelineLogRow, PipelineRunRow
 from tidecast_control.pipelines.schemas import PipelineLog
+from tidecast_control.supervisor import Turn
 
 log = logging.getLogger("tidecast.control")
 
@@ -97,13 +98,16 @@ class Runner:
             with contextlib.suppress(RuntimeError):  # the loop is closed: the service stops
                 self._loop.call_soon_threadsafe(call)
 
-    async def run(self) -> None:
+    async def run(self, turn: Turn) -> None:
         """Start what is due, for ever."""
         self._loop = asyncio.get_running_loop()
         await self._stored(self._forget_lost)
         while True:
             self._wake.clear()
-            row = await self._stored(self._take)
+            row, problems = await self._stored(self._take)
+            for problem in problems:
+                turn.failed(problem)
+            turn.done()
             if row is not None:
                 await self._one(row)
                 continue
@@ -132,18 +136,23 @@ class Runner:
                 row.error = "the service ended while it ran"
                 session.add(row)
 
-    def _take(self) -> PipelineRunRow | None:
-        """Queue what is due by its schedule; the next to run."""
+    def _take(self) -> tuple[PipelineRunRow | None, list[Exception]]:
+        """Queue what is due by its schedule; the next to run, and rows that cannot be read."""
+        problems: list[Exception] = []
         with self._db.begin() as session:
             rows = resources_repository.all_of(session, service.KIND.name)
             newest = repository.newest(session)
             now = utc_now()
             for row in rows:
                 last = newest.get(row.name)
-                due = service.next_run(row, last)
+                try:
+                    due = service.next_run(row, last)
+                except (KeyError, TypeError, ValueError) as problem:
+                    problems.append(ValueError(f"pipeline {row.name}: {problem!r}"))
+                    continue
                 if due is not None and due <= now and (last is None or last.finished_at):
                     service.queue(session, row, self.place, "schedule", "")
-            return repository.take_queued(session)
+            return repository.take_queued(session), problems
 
     # --- one run ----------------------------------------------------------------------------------
 
@@ -156,8 +165,8 @@ class Runner:
                 stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
                 cwd=self.place.folder, start_new_session=True,
             )  # fmt: skip
-        except OSError as problem:
-            await self._keep(row, _Tail(0), state="failed", error=f"cannot start: {problem}")
+        except (OSError, KeyError, TypeError, ValueError) as problem:
+            await self._keep(row, _Tail(0), state="failed", error=f"cannot start: {problem!r}")
             return
         active = self._active = _Active(row, process)
         try:

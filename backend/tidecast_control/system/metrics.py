@@ -12,7 +12,8 @@ from prometheus_client.registry import Collector
 from tidecast.layout.counters import GATEWAY_GAUGES, Counter, GatewayCounter
 from tidecast_control.live.channels import Facts
 from tidecast_control.live.rates import Json
-from tidecast_control.live.world import Source, World, build
+from tidecast_control.live.world import Source, World, build_sound
+from tidecast_control.supervisor import Task
 
 GAUGES = frozenset(
     (
@@ -44,11 +45,13 @@ class _Fixed(Collector):
         yield from self._metrics
 
 
-def text(samples: dict[str, Json], facts: Facts, watchers: int) -> bytes:
+def text(
+    samples: dict[str, Json], facts: Facts, watchers: int, tasks: Iterable[Task] = ()
+) -> bytes:
     """Everything in the text format."""
     registry = CollectorRegistry()
     engines = [*_engines(samples), *_gateways(samples), *_rings(samples)]
-    registry.register(_Fixed([*_service(facts, watchers), *engines]))
+    registry.register(_Fixed([*_service(facts, watchers), *_tasks(tasks), *engines]))
     return generate_latest(registry)
 
 
@@ -72,6 +75,19 @@ def _service(facts: Facts, watchers: int) -> Iterator[Metric]:
         gauge = _gauge(name, words, [])
         gauge.add_metric([], float(value))
         yield gauge
+
+
+def _tasks(tasks: Iterable[Task]) -> Iterator[Metric]:
+    """The service's background tasks."""
+    up = _gauge("task_up", "1 = the newest turn of a background task succeeded.", ["task"])
+    failures = CounterMetricFamily(
+        "tidecast_task_failures", "Failures of a background task.", labels=["task"]
+    )
+    for task in tasks:
+        up.add_metric([task.name], float(task.check == "ok"))
+        failures.add_metric([task.name], float(task.failures))
+    yield up
+    yield failures
 
 
 def _engines(samples: dict[str, Json]) -> Iterator[Metric]:
@@ -107,7 +123,7 @@ def _gateways(samples: dict[str, Json]) -> Iterator[Metric]:
 
 
 def _rings(samples: dict[str, Json]) -> Iterator[Metric]:
-    world = build(Source(node, None, sample) for node, sample in samples.items())
+    world, _ = build_sound(Source(node, None, sample) for node, sample in samples.items())
     fill = _gauge("ring_fill_ratio", "Fullest publication of a topic.", ["topic"])
     lag = _gauge("lag_packets", "Packets the slowest reader of a topic is behind.", ["topic"])
     readers = _gauge("subscribers", "Local readers of a topic.", ["topic"])

@@ -18,6 +18,8 @@ from tidecast_control.system import service
 from tidecast_control.system.metrics import CONTENT_TYPE, text
 from tidecast_control.system.schemas import Health, ProblemKind, SystemInfo
 
+PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+
 api = APIRouter(tags=["system"])
 router = APIRouter(tags=["system"])
 
@@ -55,7 +57,7 @@ async def health_live() -> Health:
 
 @router.get("/health/ready", responses={503: {"model": Health}})
 def health_ready(ctx: Ctx, response: Response) -> Health:
-    """The service can serve: Postgres answers. For everybody."""
+    """The service can serve: Postgres answers, its background tasks work. For everybody."""
     health = service.ready(ctx)
     response.status_code = 200 if health.ok else 503
     return health
@@ -68,9 +70,12 @@ async def metrics(request: Request, ctx: Ctx) -> Response:
         checked(await actor_of(request, ctx)).need("metrics:read")
     samples = await ctx.hub.samples()
     facts = await run_in_threadpool(read_facts, ctx.db)
-    return Response(text(samples, facts, ctx.feed.watchers), media_type=CONTENT_TYPE)
+    shown = text(samples, facts, ctx.feed.watchers, ctx.supervisor.tasks.values())
+    return Response(shown, media_type=CONTENT_TYPE)
 
 
 def _is_near(request: Request, ctx: Context) -> bool:
+    """From this machine, and not by way of a proxy here that serves others."""
     host = request.client.host if request.client else ""
-    return is_loopback(host) and not ctx.settings.behind_tls_proxy
+    by_proxy = any(name in request.headers for name in PROXY_HEADERS)
+    return is_loopback(host) and not by_proxy and not ctx.settings.behind_tls_proxy

@@ -39,12 +39,13 @@ async def info(ctx: Context) -> SystemInfo:
 
 
 def ready(ctx: Context) -> Health:
-    """Whether Postgres answers; how many engines there are is told, but is no condition."""
+    """Postgres answers and each background task works; how many engines there are is no check."""
     checks = {"process": "ok"}
     try:
         ctx.db.ping()
         checks["postgres"] = "ok"
     except SQLAlchemyError:
         checks["postgres"] = "no answer"
+    checks |= {f"task {name}": check for name, check in ctx.supervisor.checks().items()}
     ok = all(value == "ok" for value in checks.values())
     return Health(ok=ok, checks=checks, detail={"nodes_up": len(ctx.hub.connected())})

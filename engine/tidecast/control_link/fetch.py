@@ -10,6 +10,7 @@ import contextlib
 import ssl
 import threading
 import time
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,11 @@ from tidecast.config.topology import (
 from tidecast.control_link.link import (
     MESSAGE_BYTES_MAX,
     PROTOCOL,
+    QUIET,
     STATE_NAME,
     ControlState,
     load_state,
+    reason_of,
     websocket_url,
 )
 from tidecast.disk import make_directory, write_atomically
@@ -107,7 +110,7 @@ def _ask(
 def _ask_with(
     secret: str, link: str, data_dir: Path, topology: Topology, ca_file: Path | None
 ) -> dict[str, Any]:
-    from websockets.exceptions import WebSocketException
+    from websockets.exceptions import InvalidStatus, WebSocketException
     from websockets.sync.client import connect
 
     context = ssl.create_default_context(cafile=ca_file) if link.startswith("wss") else None
@@ -120,6 +123,7 @@ def _ask_with(
             close_timeout=1.0,
             max_size=MESSAGE_BYTES_MAX,
             user_agent_header=f"tidecast/{tidecast.__version__}",
+            logger=QUIET,
         ) as connection:
             connection.send(msgspec.json.encode(_hello(topology, data_dir)).decode())
             while True:
@@ -130,6 +134,10 @@ def _ask_with(
                     _keep(data_dir, link, str(message["credential"]))
                 if message.get("type") == "transports":
                     return dict(message["transports"])
+    except InvalidStatus as refusal:
+        if refusal.response.status_code == HTTPStatus.UNAUTHORIZED:
+            raise AuthError(f"refused{reason_of(refusal.response.body)}") from None
+        raise ConnectionLost(f"control service {link}: {refusal}") from None
     except (OSError, WebSocketException, TimeoutError, msgspec.MsgspecError) as problem:
         raise ConnectionLost(f"control service {link}: {problem}") from None
 

@@ -9,6 +9,7 @@ Messages are JSON objects with a ``type``; docs/CONTROL.md lists them.
 
 from __future__ import annotations
 
+import logging
 import random
 import socket
 import ssl
@@ -16,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -50,6 +52,25 @@ HAND_OVER_S = 5.0
 """How long an engine that stops takes at most to give its leases back."""
 SOUND_S = 10.0
 """A connection that lasted this long was a good one: the next attempt does not wait long."""
+
+
+def _quiet() -> logging.Logger:
+    """For websockets, which logs tracebacks of what `ControlLink.problem` says in a line."""
+    made = logging.getLogger("tidecast.control_link.websockets")
+    made.addHandler(logging.NullHandler())
+    made.propagate = False
+    return made
+
+
+QUIET = _quiet()
+
+
+def reason_of(body: bytes | bytearray | None) -> str:
+    """Why a service refused a handshake, from the problem that it answers with."""
+    try:
+        return f": {msgspec.json.decode(body or b'')['detail']}"
+    except (msgspec.MsgspecError, KeyError, TypeError):
+        return ""
 
 
 class ControlState(msgspec.Struct, kw_only=True):
@@ -167,13 +188,15 @@ class ControlLink:
                 self._session()
                 self.problem = ""
             except InvalidStatus as refusal:
-                self.problem = f"the service refused: HTTP {refusal.response.status_code}"
+                status = refusal.response.status_code
+                self.problem = (
+                    f"the service refused: HTTP {status}{reason_of(refusal.response.body)}"
+                )
+                if status == HTTPStatus.UNAUTHORIZED:
+                    pause_s = self._refused(pause_s)
             except AuthError as refusal:
                 self.problem = str(refusal)
-                if self._token and self.state.credential:
-                    self.state = ControlState(url=self.url)  # a new service: enrol anew
-                else:
-                    pause_s = REFUSED_S
+                pause_s = self._refused(pause_s)
             except (OSError, WebSocketException, TimeoutError, msgspec.MsgspecError) as problem:
                 self.problem = f"{type(problem).__name__}: {problem}"
             except Exception as problem:  # noqa: BLE001  (told; and connected anew)
@@ -187,6 +210,13 @@ class ControlLink:
                 pause_s = BACKOFF_S_MIN
             self._stopping.wait(pause_s * self._random.uniform(0.5, 1.0))
             pause_s = min(pause_s * 2, BACKOFF_S_MAX)
+
+    def _refused(self, pause_s: float) -> float:
+        """The credential is not known: enrol again with the token, else wait for long."""
+        if self._token and self.state.credential:
+            self.state = ControlState(url=self.url)  # a new service
+            return pause_s
+        return REFUSED_S
 
     def _session(self) -> None:
         from websockets.sync.client import connect
@@ -202,6 +232,7 @@ class ControlLink:
             ping_timeout=PING_S,
             max_size=MESSAGE_BYTES_MAX,
             user_agent_header=f"tidecast/{tidecast.__version__}",
+            logger=QUIET,
         ) as connection:
             with self._lock:
                 self._socket = connection

@@ -1,0 +1,140 @@
+"""Refused requests in the audit: the first of a kind at once, its repeats as one row a minute.
+
+A row costs a transaction and is kept for a year: requests that nobody had to log in for must not
+make as many of them as they like.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fastapi.concurrency import run_in_threadpool
+from sqlalchemy.exc import SQLAlchemyError
+
+from tidecast_control.audit.models import AuditRow
+from tidecast_control.db import Database
+from tidecast_control.kit.models import utc_now
+from tidecast_control.supervisor import Turn
+
+FLUSH_S, WINDOW_S = 1.0, 60.0
+KINDS_MAX = 500
+"""Kinds of denials that are told apart in a minute; the others are counted together."""
+OTHERS = "other denials"
+
+
+@dataclass(frozen=True)
+class Denial:
+    """A request that was refused."""
+
+    actor: str
+    actor_kind: str
+    route: str
+    """Method and path pattern: what may follow in the path makes no kind of its own."""
+    action: str
+    """Method and path."""
+    status: int
+    code: str
+    detail: str
+    request_id: str
+    address: str
+    network: str
+
+    @property
+    def key(self) -> tuple[str, str, str, int, str, str]:
+        """What makes two denials alike."""
+        return (
+            self.actor, self.actor_kind, self.route, self.status, self.code, self.network
+        )  # fmt: skip
+
+    def row(self, repeats: int = 0) -> AuditRow:
+        """As it is stored."""
+        words = f"{self.code}: {self.detail}"
+        if repeats:
+            words += f" ({repeats} times more within {WINDOW_S:.0f} s)"
+        return AuditRow(
+            at=utc_now(), actor=self.actor, actor_kind=self.actor_kind, action=self.action,
+            kind="", name="", outcome="denied", status=self.status, detail=words[:1000],
+            request_id=self.request_id, address=self.address,
+        )  # fmt: skip
+
+
+@dataclass
+class _Kind:
+    first: Denial
+    begun_s: float
+    repeats: int = 0
+
+
+class Denials:
+    """See module. `note` from any thread; memory and rows a minute are bounded."""
+
+    def __init__(self, db: Database, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._db, self._clock_s = db, clock_s
+        self._lock = threading.Lock()
+        self._kinds: dict[object, _Kind] = {}
+        self._rows: list[AuditRow] = []
+        self.lost = 0
+        """Rows that could not be stored, as Postgres was away for long."""
+
+    def note(self, denial: Denial) -> None:
+        """A request was refused."""
+        with self._lock:
+            kind = self._kinds.get(denial.key)
+            if kind is None and len(self._kinds) >= KINDS_MAX:
+                kind = self._kinds.setdefault(OTHERS, _Kind(_others(denial), self._clock_s()))
+            if kind is not None:
+                kind.repeats += 1
+                return
+            self._kinds[denial.key] = _Kind(denial, self._clock_s())
+            self._keep(denial.row())
+
+    def _keep(self, row: AuditRow) -> None:
+        if len(self._rows) < 2 * KINDS_MAX:
+            self._rows.append(row)
+        else:
+            self.lost += 1
+
+    async def run(self, turn: Turn) -> None:
+        """Store them, for ever."""
+        while True:
+            await run_in_threadpool(self.flush)
+            turn.done()
+            await asyncio.sleep(FLUSH_S)
+
+    async def flush_now(self) -> None:
+        """The service stops: store what is there, repeats too."""
+        with contextlib.suppress(SQLAlchemyError):
+            await run_in_threadpool(self.flush, windows_end=True)
+
+    def flush(self, *, windows_end: bool = False) -> None:
+        """Store what came; with ``windows_end`` also repeats of the minute that runs."""
+        now_s = self._clock_s()
+        with self._lock:
+            for key, kind in list(self._kinds.items()):
+                if windows_end or now_s - kind.begun_s >= WINDOW_S:
+                    del self._kinds[key]
+                    if kind.repeats:
+                        self._keep(kind.first.row(kind.repeats))
+            rows, self._rows = self._rows, []
+        if not rows:
+            return
+        try:
+            with self._db.begin() as session:
+                session.add_all(rows)
+        except SQLAlchemyError:
+            with self._lock:
+                for row in rows:
+                    self._keep(AuditRow(**row.model_dump(exclude={"id"})))
+            raise
+
+
+def _others(denial: Denial) -> Denial:
+    return Denial(
+        "", "anonymous", OTHERS, OTHERS, denial.status, "denied", f"beyond {KINDS_MAX} kinds",
+        "", "", "",
+    )  # fmt: skip
