@@ -1,6 +1,7 @@
 import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { Archive } from "lucide-react";
 import { useState } from "react";
+import { bodyOf, http } from "@/api/client";
 import { type MessageView, nodesQuery, topicQuery } from "@/api/queries";
 import { exact } from "@/lib/format";
 import { Badge } from "@/ui/badge";
@@ -10,7 +11,6 @@ import { Input, SearchInput } from "@/ui/field";
 import { Select } from "@/ui/select";
 import { Empty, Failed, Loading } from "@/ui/states";
 import { TimeField } from "@/ui/time-field";
-import { browsePage, firstCursors, PAGE_MESSAGES, type Start } from "./browse-pages";
 import { DecoderSelect, MessageTable, type Wanted } from "./message-table";
 import { nanosOf, parsePlace } from "./place";
 
@@ -26,6 +26,7 @@ interface Search {
 }
 
 const ALL = "all";
+const PAGE_MESSAGES = 100;
 
 export function Browse({
   topic,
@@ -44,8 +45,9 @@ export function Browse({
   const place = from === "token" ? parsePlace(at) : null;
   const time = from === "time" ? nanosOf(at) : null;
   const ready = (from !== "token" || place !== null) && (from !== "time" || time !== null);
-  const start: Start = {
+  const start = {
     start: from,
+    limit: PAGE_MESSAGES,
     ...(queue && !place ? { queue: Number(queue) } : {}),
     ...(node ? { node } : {}),
     ...(place ?? {}),
@@ -53,18 +55,30 @@ export function Browse({
     ...(q ? { q } : {}),
   };
   const found = useInfiniteQuery({
-    queryKey: ["messages", topic, start, queues],
-    queryFn: ({ pageParam }) => browsePage(topic, start, pageParam),
-    initialPageParam: firstCursors(start, queues),
-    getNextPageParam: (page) => (page.next.length > 0 ? page.next : undefined),
-    enabled: ready && about !== undefined,
+    queryKey: ["messages", topic, start],
+    queryFn: ({ pageParam: cursor }) =>
+      http
+        .GET("/api/v1/topics/{name}/messages", {
+          params: {
+            path: { name: topic },
+            query: cursor
+              ? { cursor, limit: PAGE_MESSAGES, ...(q ? { q } : {}), ...(node ? { node } : {}) }
+              : start,
+          },
+        })
+        .then(bodyOf),
+    initialPageParam: undefined as string | undefined,
+    getNextPageParam: (page) => (page.complete ? undefined : (page.next_cursor ?? undefined)),
+    getPreviousPageParam: (page) => page.previous_cursor ?? undefined,
+    enabled: ready,
     retry: false,
   });
   const pages = found.data?.pages ?? [];
   const messages: readonly MessageView[] = pages.flatMap((page) => page.messages);
   const scanned = pages.reduce((sum, page) => sum + page.scanned, 0);
+  const missing = pages.at(-1)?.missing ?? [];
   const path = `/api/v1/topics/${encodeURIComponent(topic)}/messages?${new URLSearchParams(
-    Object.entries({ ...start, limit: PAGE_MESSAGES }).map(([key, value]) => [key, String(value)]),
+    Object.entries(start).map(([key, value]) => [key, String(value)]),
   )}`;
   return (
     <div className="flex h-full min-h-0 flex-col gap-2">
@@ -151,6 +165,15 @@ export function Browse({
               {exact(messages.length)} found, {exact(scanned)} scanned
             </span>
           )}
+          {found.hasPreviousPage && (
+            <Button
+              size="sm"
+              busy={found.isFetchingPreviousPage}
+              onClick={() => found.fetchPreviousPage()}
+            >
+              Older
+            </Button>
+          )}
           {found.hasNextPage && (
             <Button size="sm" busy={found.isFetchingNextPage} onClick={() => found.fetchNextPage()}>
               More
@@ -159,6 +182,11 @@ export function Browse({
         </span>
       </form>
       {found.isError && <Failed error={found.error} retry={found.refetch} />}
+      {missing.map((one) => (
+        <p key={`${one.node}/${one.queues}`} role="alert" className="text-sm text-warn">
+          Not searched: {one.node || "queues"} {(one.queues ?? []).join(", ")} ({one.reason})
+        </p>
+      ))}
       <div className="min-h-0 flex-1">
         {found.isLoading ? (
           <Loading />
