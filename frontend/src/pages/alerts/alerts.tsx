@@ -114,7 +114,7 @@ export function AlertsPage() {
 }
 
 /** A node that it is about is not heard: the state is the last that is known. */
-const hasNoData = (alert: Alert & { no_data?: boolean }) => alert.no_data === true;
+const hasNoData = (alert: Alert) => alert.no_data === true;
 
 function Fired({
   alerts,

@@ -11,6 +11,7 @@ const FRESH: Partial<AlertRule["spec"]> = {
   for_s: 10,
   severity: "warning",
   webhook: "",
+  webhook_secret: "",
 };
 
 const FIELDS: readonly FormField[] = [
@@ -68,6 +69,15 @@ const FIELDS: readonly FormField[] = [
     codec: codecs.text,
     wide: true,
     placeholder: "https://",
+  },
+  {
+    at: "spec.webhook_secret",
+    label: "Webhook secret",
+    hint: "Signs the calls: whsec_...; a stored one is shown masked",
+    codec: codecs.text,
+    mono: true,
+    advanced: true,
+    wide: true,
   },
 ];
 
