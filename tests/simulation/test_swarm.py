@@ -125,7 +125,7 @@ def test_a_failing_script_is_shrunk_to_the_steps_that_matter() -> None:
     assert set(found.steps) == needed
 
 
-# --- found by the swarm, fixed since ---------------------------------------------------------------
+# --- found by the swarm, fixed since --------------------------------------------------------------
 
 
 def test_a_session_that_never_began_does_not_fence_its_publisher() -> None:

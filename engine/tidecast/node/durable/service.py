@@ -407,6 +407,8 @@ class Durable:
         if older:
             self.drain(topic, older)
         for source in older:
+            if self.sources.get(source.slot) is not source:
+                continue  # drained to its end: an inline archiver has reported it meanwhile
             self.remove_source(source.slot, topic, lay.ACK_FENCED)
             self.remote.drop(source, lay.ACK_FENCED)
             self.grants.tell_fenced(topic, producer, source.session, source.epoch, name)
