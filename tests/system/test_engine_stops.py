@@ -11,7 +11,7 @@ import pytest
 from tests.support.lab import Lab, Platform, topology
 
 import tidecast.sync
-from tidecast.errors import TidecastError
+from tidecast.errors import TidecastError, Timeout
 
 IPC: dict[str, Any] = {"name": "ipc", "kind": "ipc"}
 DURABLE: dict[str, Any] = {"name": "orders", "mode": "durable", "fsync_interval_ms": 5}
@@ -78,3 +78,61 @@ def test_durable_messages_survive_orderly_stops_with_their_sequences(
             found += [int(bytes(each.data)) for each in batch]
             batch.ack()
     assert found == list(range(1, traffic.published + 1))
+
+
+class Ledger:
+    """What a subscription receives, read by a thread until all of ``total`` is there."""
+
+    def __init__(self, subscription: tidecast.sync.Subscription) -> None:
+        self.found: list[int] = []
+        self.problems: list[Exception] = []
+        self.total = -1
+        self._subscription = subscription
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while self.total < 0 or (len(self.found) < self.total and not self.problems):
+            try:
+                self.found.append(int(bytes(self._subscription.next(timeout=1.0).data)))
+            except Timeout:
+                continue  # it had all before it was told how much there is
+            except TidecastError as problem:
+                self.problems.append(problem)
+
+    def end(self, total: int) -> list[int]:
+        """Everything, once ``total`` messages were published."""
+        self.total = total
+        self._thread.join(120.0)
+        return list(self.found)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+def test_live_messages_survive_engines_that_stop_or_are_killed(
+    lab: Lab, eventually: Callable[..., None]
+) -> None:
+    """Subscribers at the publisher's engine and at another get all of it, once, in order."""
+    here, there = lab.pair()
+    ledgers = [Ledger(platform.connect().subscribe("ticks").open()) for platform in (here, there)]
+    writer = here.connect()
+    publisher = writer.publisher("ticks")
+    publisher.publish(b"0", flush=True)
+    for ledger in ledgers:
+        eventually(lambda ledger=ledger: ledger.found, "the first message", timeout_s=60.0)
+    traffic = Traffic(publisher, seed=5)
+    for stop in ("orderly", "kill", "orderly", "kill"):
+        eventually(traffic.more(), "more messages", timeout_s=60.0)
+        if stop == "kill":
+            here.kill()
+            here.start()
+        else:
+            restart_in_order(here)
+    eventually(traffic.more(), "more messages", timeout_s=60.0)
+    traffic.stop()
+    publisher.flush()
+    expected = list(range(traffic.published + 1))
+    for ledger in ledgers:
+        assert ledger.end(len(expected)) == expected
+        assert ledger.problems == []
+    assert writer.health().unsent == 0
