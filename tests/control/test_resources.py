@@ -273,3 +273,21 @@ def test_every_change_has_a_topology_version_of_its_own(service: Service, api: T
     assert all(b == a + 1 for a, b in itertools.pairwise(versions))
     put(api, "alert-rules/x", {"metric": "ring_fill"})
     assert int(api.get("/api/v1/system").json()["topology_version"]) == versions[-1]
+
+
+def test_a_live_topic_takes_no_settings_of_queues(api: TestClient) -> None:
+    """They would be stored and mean nothing: what is published would be kept nowhere."""
+    refused = api.put("/api/v1/topics/x", json={"spec": {"queues": 3, "fsync": "batch"}})
+    assert refused.status_code == 422
+    assert [e["pointer"] for e in refused.json()["errors"]] == ["/spec/queues", "/spec/fsync"]
+    assert "only durable topics have queues" in refused.json()["errors"][0]["detail"]
+    put(api, "topics/x", {"queues": 3, "fsync": "batch", "mode": "durable"})
+
+
+def test_subscriptions_have_one_name_and_one_start(api: TestClient) -> None:
+    put(api, "topics/x", {"mode": "durable"})
+    spec = put(api, "subscriptions/s", {"topic": "x", "max_deliver": 7, "max_in_flight": 9})["spec"]
+    assert (spec["max_deliver"], spec["max_in_flight"]) == (7, 9)
+    assert spec["start"]["at"] == "earliest"
+    for wrong in ({}, {"at": "earliest", "shift": 1}, {"at": "token"}, {"at": "time"}):
+        assert api.post("/api/v1/subscriptions/s/seek", json=wrong).status_code == 422, wrong

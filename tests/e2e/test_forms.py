@@ -32,7 +32,7 @@ TOPIC = {
 }  # fmt: skip
 SUBSCRIPTION = {
     "topic": "forms.source", "filter": "size < 1000",
-    "ack_wait_s": 17.5, "deliver_max": 7, "in_flight_max": 321, "dead_letter": "forms.dead",
+    "ack_wait_s": 17.5, "max_deliver": 7, "max_in_flight": 321, "dead_letter": "forms.dead",
     "paused": True,
 }  # fmt: skip
 POLICY = {
@@ -95,7 +95,7 @@ FORMS = {
     "subscription": Form(
         "/subscriptions/forms-subscription", SUBSCRIPTION,
         _by_edit("/subscriptions/forms-subscription"),
-        "Max in flight", "400", ("in_flight_max", 400),
+        "Max in flight", "400", ("max_in_flight", 400),
     ),
     "policy": Form(
         "/rate-limits/forms-policy", POLICY, _by_row("/limits", "forms-policy"),

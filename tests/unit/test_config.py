@@ -345,3 +345,12 @@ def test_durable_topics_grow_and_never_shrink() -> None:
         change_topic(topology, "orders", {"queues": 2000})
     with pytest.raises(ConfigError, match="a durable topic loses nothing"):
         change_topic(topology, "orders", {"reliability": "unreliable"})
+
+
+def test_a_live_topic_takes_no_settings_of_queues() -> None:
+    topology = topology_from({})
+    with pytest.raises(ConfigError, match="queues: 3: the topic is live"):
+        add_topic(topology, TopicConfig(name="x", queues=3))
+    made = add_topic(topology, TopicConfig(name="x", queues=3, mode="durable"))
+    with pytest.raises(ConfigError, match="queues: 3: the topic is live"):
+        change_topic(made, "x", {"mode": "live"})

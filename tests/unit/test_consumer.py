@@ -116,7 +116,7 @@ def test_start_positions(client: Connection) -> None:
         assert len(take(stored, 10)) == 10
     consumers = {
         "earliest": client.consumer("orders", "a", start=Earliest()),
-        "latest": client.consumer("orders", "b", start=Latest()),
+        "latest": client.consumer("orders", "b", start="latest"),
         "time": client.consumer("orders", "c", start=Time(middle)),
         "tokens": client.consumer("orders", "d", start=Tokens({0: 5, 1: 0})),
     }

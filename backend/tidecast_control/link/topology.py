@@ -151,8 +151,8 @@ def _options(spec: dict[str, Any]) -> dict[str, Any]:
     options = {
         "start": "tokens" if start["at"] == "token" else start["at"],
         "ack_wait_s": spec["ack_wait_s"],
-        "max_deliver": spec["deliver_max"],
-        "max_in_flight": spec["in_flight_max"],
+        "max_deliver": spec["max_deliver"],
+        "max_in_flight": spec["max_in_flight"],
         "dead_letter": spec["dead_letter"] or None,
     }
     if spec["filter"]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tidecast.queues.filters.where import TEXT_CHARS_MAX
 from tidecast_control.kit.schemas import (
@@ -23,7 +23,7 @@ from tidecast_control.rate_limits.schemas import Pattern
 class StartAt(Model):
     """Where to start: earliest, latest, a token (with queue) or a time (ns since 1970)."""
 
-    at: Literal["earliest", "latest", "token", "time"] = "latest"
+    at: Literal["earliest", "latest", "token", "time"] = "earliest"
     queue: int | None = Field(None, ge=0, le=1023)
     token: Annotated[str, Field(pattern=r"^\d{1,19}$")] | None = None
     time_ns: Annotated[str, Field(pattern=r"^\d{1,19}$")] | None = None
@@ -43,8 +43,8 @@ class SubscriptionSpec(Model):
         "explicit", description="Consumers ack each message, or have their client do it"
     )
     ack_wait_s: float = Field(30.0, gt=0, le=86_400)
-    deliver_max: int = Field(5, ge=0, le=10_000, description="0 = for ever")
-    in_flight_max: int = Field(500, ge=1, le=1_000_000)
+    max_deliver: int = Field(5, ge=0, le=10_000, description="0 = for ever")
+    max_in_flight: int = Field(500, ge=1, le=1_000_000)
     dead_letter: Short = Field("", description="Topic of dead letters")
     paused: bool = False
 
@@ -86,10 +86,23 @@ class SubscriptionInput(ResourceInput[SubscriptionSpec]):
     """A durable subscription as wanted."""
 
 
-class SeekRequest(StartAt):
-    """Move the position. `shift` moves by that many messages instead."""
+class SeekRequest(Model):
+    """Move the position: `at` says where to, or `shift` by how many messages."""
 
+    at: Literal["earliest", "latest", "token", "time"] | None = None
+    queue: int | None = Field(None, ge=0, le=1023)
+    token: Annotated[str, Field(pattern=r"^\d{1,19}$")] | None = None
+    time_ns: Annotated[str, Field(pattern=r"^\d{1,19}$")] | None = None
     shift: int | None = Field(None, ge=-(1 << 53), le=1 << 53)
+
+    @model_validator(mode="after")
+    def _somewhere(self) -> SeekRequest:
+        if (self.at is None) == (self.shift is None):
+            raise ValueError("give either `at` or `shift`")
+        for at, given in (("token", self.token), ("time", self.time_ns)):
+            if self.at == at and given is None:
+                raise ValueError(f"at={at} needs {'token' if at == 'token' else 'time_ns'}")
+        return self
 
 
 class RedriveRequest(Model):

@@ -12,6 +12,7 @@ from tidecast.config.topology import (
     TopicConfig,
     derive_topic_id,
     topic_name_problem,
+    unused_settings,
 )
 from tidecast_control.kit import applied, repository
 from tidecast_control.kit.kind import Kind
@@ -49,6 +50,12 @@ def _check(session: Session, name: str, spec: TopicSpec, row: ResourceRow | None
             ProblemItem(pointer="/spec/queues", detail=f"{spec.queues}: queues may only grow",
                         allowed=f">= {least}")
         )  # fmt: skip
+    found += [
+        ProblemItem(
+            pointer=f"/spec/{field}", detail=detail, allowed="mode durable, or leave it out"
+        )
+        for field, detail in unused_settings(spec.mode, spec.model_dump())
+    ]
     if spec.owner and spec.mode != "durable":
         found.append(
             ProblemItem(pointer="/spec/owner",

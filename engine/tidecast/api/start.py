@@ -45,3 +45,11 @@ class Tokens(Start, frozen=True):
 
     tokens: dict[int, int]
     word: ClassVar[str] = "tokens"
+
+
+WORDS: dict[str, Start] = {"earliest": Earliest(), "latest": Latest()}
+
+
+def start_of(start: Start | str) -> Start | str:
+    """``"earliest"`` and ``"latest"`` as positions; all else as it is."""
+    return WORDS.get(start, start) if isinstance(start, str) else start

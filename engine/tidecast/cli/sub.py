@@ -34,10 +34,9 @@ Writer = Callable[["Iterable[Message | DurableMessage]"], bytes]
     "--from",
     "start",
     type=click.Choice(["latest", "earliest"]),
-    default="latest",
-    show_default=True,
+    default=None,
     help="earliest: as far back as publishers' histories reach; of a new --subscription: as "
-    "its queues do.",
+    "its queues do. [default: latest; of a --subscription earliest]",
 )
 @click.option(
     "--output",
@@ -79,7 +78,7 @@ Writer = Callable[["Iterable[Message | DurableMessage]"], bytes]
 @token_option
 @server_option
 def sub(
-    topic: str, count: int | None, start: str, output: str | None, timeout_s: float | None,
+    topic: str, count: int | None, start: str | None, output: str | None, timeout_s: float | None,
     on_gap: str | None, name: str | None, until_end: bool, untethered: bool, quiet: bool,
     data_dir: Path, token: str | None, server: str | None,
 ) -> None:  # fmt: skip
@@ -90,14 +89,13 @@ def sub(
     """
     if name is not None and (on_gap is not None or untethered):
         raise click.UsageError("--on-gap and --untethered are of live reading: leave them out")
-    from tidecast.api.start import Earliest, Latest
     from tidecast.errors import ConfigError
     from tidecast.sync import connect
 
     if sys.stdout is None:  # the shell closed it
         raise ConfigError("standard output is closed: there is nowhere to write to")
     writer = _WRITERS[output or ("pretty" if sys.stdout.isatty() else "raw")]
-    where = Earliest() if start == "earliest" else Latest()
+    where = start or ("latest" if name is None else "earliest")
     with connect(server or url_of(data_dir), name="tidecast sub", token=token) as client:
         tethered = False if untethered else None
         source: Any = (

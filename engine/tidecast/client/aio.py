@@ -320,7 +320,7 @@ class Connection(AsyncConsumers):
         self,
         pattern: str,
         *,
-        start: Start = Latest(),  # noqa: B008 - immutable
+        start: Start | str = Latest(),  # noqa: B008 - immutable
         on_gap: str | None = None,
         tethered: bool | None = None,
         receive_bytes: int | None = None,

@@ -480,7 +480,7 @@ class Connection(Consumers):
         self,
         pattern: str,
         *,
-        start: Start = Latest(),  # noqa: B008 - immutable
+        start: Start | str = Latest(),  # noqa: B008 - immutable
         on_gap: str | None = None,
         tethered: bool | None = None,
         receive_bytes: int | None = None,

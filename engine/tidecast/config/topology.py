@@ -11,6 +11,7 @@ import ipaddress
 import os
 import re
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -46,6 +47,12 @@ LIVE_TOPIC_FIELDS = frozenset(
      "segment_bytes", "cache_bytes", "producer_ttl_s")
 )  # fmt: skip
 """Settings of a topic that change while it runs; the others need it to be made anew."""
+
+DURABLE_FIELDS = (
+    "queues", "fsync", "fsync_interval_ms", "retention_bytes", "retention_s",
+    "retention_past_unacked", "segment_bytes", "cache_bytes", "producer_ttl_s",
+)  # fmt: skip
+"""Settings that mean nothing for a live topic."""
 
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
 PacketBytes = Annotated[int, Meta(ge=PACKET_BYTES_MIN, le=PACKET_BYTES_MAX, multiple_of=8)]
@@ -485,6 +492,26 @@ def _id_collision(
     )
 
 
+def unused_settings(mode: str, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(field, problem) of what a live topic is given and only a durable one has."""
+    if mode == "durable":
+        return []
+    fixed = TopicConfig(name="x")
+    return [
+        (field, f"{shown(settings[field])}: the topic is live, only durable topics have queues")
+        for field in DURABLE_FIELDS
+        if field in settings and settings[field] != getattr(fixed, field)
+    ]
+
+
+def _check_used(topic: TopicConfig) -> None:
+    settings = {field: getattr(topic, field) for field in DURABLE_FIELDS}
+    problems = [f"{field}: {text}" for field, text in unused_settings(topic.mode, settings)]
+    if problems:
+        problems[-1] += ": allowed with mode durable"
+        raise_problems(problems, f"topic {shown(topic.name)}")
+
+
 # --- change ---------------------------------------------------------------------------------------
 
 
@@ -492,6 +519,7 @@ def add_topic(topology: Topology, topic: TopicConfig) -> Topology:
     """The topology with one more topic. Raises ConfigError, Conflict."""
     if topology.topic(topic.name) is not None:
         raise Conflict(f"topic {topic.name} exists already")
+    _check_used(topic)
     topics = [*topology.topics, topic]
     whole = msgspec.structs.replace(topology, topics=topics)
     return _with_one(whole, len(topics) - 1, topic.name)
@@ -510,7 +538,11 @@ def change_topic(topology: Topology, name: str, changes: dict[str, Any]) -> Topo
     raw = {field: getattr(topic, field) for field in topic.__struct_fields__} | changes
     topics: list[Any] = [raw if t.name == name else t for t in topology.topics]
     whole = {field: getattr(topology, field) for field in topology.__struct_fields__}
-    return _with_one(whole | {"topics": topics}, topics.index(raw), name)
+    changed = _with_one(whole | {"topics": topics}, topics.index(raw), name)
+    after = changed.topic(name)
+    assert after is not None
+    _check_used(after)
+    return changed
 
 
 def _with_one(raw: Any, index: int, name: str) -> Topology:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from tidecast.config.topology import Topology
+from tidecast.config.topology import DURABLE_FIELDS, Topology, unused_settings
 
 
 def topology_warnings(topology: Topology) -> list[str]:
     """As problems are named: the field, then the rest."""
-    return [
+    unused = [
+        f"topics[{i}].{field}: {text}: set `mode: durable` for {topic.name}, or leave it out"
+        for i, topic in enumerate(topology.topics)
+        for field, text in unused_settings(
+            topic.mode, {name: getattr(topic, name) for name in DURABLE_FIELDS}
+        )
+    ]
+    return unused + [
         f"transports[{i}].peers: none: {each.name} sends to nobody, and only receives: name the "
         "other engines as host:port if this one publishes"
         for i, each in enumerate(topology.transports)

@@ -179,7 +179,7 @@ class Consumer(ConsumerCore):
         """Go on."""
         await self._call("resume")
 
-    async def seek(self, start: Start, *, dry_run: bool = False) -> list[dict[str, Any]]:
+    async def seek(self, start: Start | str, *, dry_run: bool = False) -> list[dict[str, Any]]:
         """Move the subscription, for all its members. Returns what moves, a mapping a queue."""
         return await asyncio.to_thread(self._seek, start, dry_run)
 
@@ -287,7 +287,7 @@ class AsyncConsumers(ConnectionCore):
         topic: str,
         name: str,
         *,
-        start: Start = Earliest(),  # noqa: B008 - immutable
+        start: Start | str = Earliest(),  # noqa: B008 - immutable
         ack_wait: float | None = None,
         max_in_flight: int = 500,
         max_bytes_in_flight: int = 64 << 20,

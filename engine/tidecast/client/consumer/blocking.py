@@ -233,7 +233,7 @@ class Consumer(ConsumerCore):
         """Go on."""
         self._control("resume")
 
-    def seek(self, start: Start, *, dry_run: bool = False) -> list[dict[str, Any]]:
+    def seek(self, start: Start | str, *, dry_run: bool = False) -> list[dict[str, Any]]:
         """Move the subscription, for all its members; what is outstanding is forgotten.
 
         What is on its way to members is taken back, as is what `run` keeps for handlers that have
@@ -336,7 +336,7 @@ class Consumers(ConnectionCore):
         topic: str,
         name: str,
         *,
-        start: Start = Earliest(),  # noqa: B008 - immutable
+        start: Start | str = Earliest(),  # noqa: B008 - immutable
         ack_wait: float | None = None,
         max_in_flight: int = 500,
         max_bytes_in_flight: int = 64 << 20,

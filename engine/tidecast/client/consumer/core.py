@@ -19,7 +19,7 @@ import numpy as np
 
 from tidecast import codecs
 from tidecast.api.link import ConsumerGrant, ConsumerOptions, Link
-from tidecast.api.start import Start, Time, Tokens
+from tidecast.api.start import Start, Time, Tokens, start_of
 from tidecast.buffers import member_ring as mr
 from tidecast.client.consumer.acks import COLLECT_S, COLLECTED_MAX, Collected, Collector, runs_of
 from tidecast.client.consumer.message import DurableBatch, DurableMessage, check_seconds
@@ -58,8 +58,9 @@ the exception that returns one of them (or None: nak)."""
 _TAKEN, _MOVED = lay.MEM_TAKEN_AT // 8, lay.MEM_MOVED_AT // 8
 
 
-def start_options(start: Start) -> dict[str, Any]:
+def start_options(start: Start | str) -> dict[str, Any]:
     """A start position as `ConsumerOptions` has it. Raises ConfigError."""
+    start = start_of(start)
     if isinstance(start, Time):
         if not _whole(start.time_ns):
             raise reject("start", start, "is Time(ns since 1970, a whole number)")
@@ -529,7 +530,7 @@ class ConsumerCore:
         arguments = {"pattern": self.pattern, "name": self.name, **arguments}
         return self._connection.link.subscription(action, arguments)
 
-    def _seek(self, start: Start, dry_run: bool) -> list[dict[str, Any]]:
+    def _seek(self, start: Start | str, dry_run: bool) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self._control("seek", dry_run=dry_run, **start_options(start))
         if not dry_run:
             lanes = self._control("lanes")

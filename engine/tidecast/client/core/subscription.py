@@ -19,7 +19,7 @@ import numpy as np
 from tidecast import codecs
 from tidecast.api.frames.socket import Failure, error_of
 from tidecast.api.link import AWAY_S_MAX, SubscriptionOptions
-from tidecast.api.start import Start
+from tidecast.api.start import Earliest, Latest, Start, start_of
 from tidecast.buffers import reader as rd
 from tidecast.client.core.image import AWAIT_SPINS, BATCH_MESSAGES_MAX, Image, Place
 from tidecast.client.core.message import Batch, EmptyBatch, Message
@@ -74,7 +74,7 @@ class SubscriptionCore:
         connection: ConnectionCore,
         pattern: str,
         *,
-        start: Start,
+        start: Start | str,
         on_gap: str | None = None,
         tethered: bool | None = None,
         receive_bytes: int | None = None,
@@ -82,7 +82,8 @@ class SubscriptionCore:
     ) -> None:
         if on_gap is not None and on_gap not in ON_GAP:
             raise reject("on_gap", on_gap, f"are {', '.join(ON_GAP)}")
-        if not isinstance(start, Start):
+        start = start_of(start)
+        if not isinstance(start, Earliest | Latest):
             raise reject("start", start, "are Latest() and Earliest()")
         check_text("pattern", pattern)
         self.pattern, self.on_gap = pattern, on_gap

@@ -187,7 +187,7 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
           <Stat
             label="Outstanding"
             value={exactOr(live?.outstanding ?? status.outstanding)}
-            note={`of ${exact(spec.in_flight_max)} per consumer`}
+            note={`of ${exact(spec.max_in_flight)} per consumer`}
           />
           <Stat
             label="Dead letters"
@@ -213,7 +213,7 @@ function Body({ name, subscription }: { name: string; subscription: Subscription
               items={[
                 ["Ack", spec.ack],
                 ["Ack wait", duration(spec.ack_wait_s)],
-                ["Max deliveries", spec.deliver_max === 0 ? "unlimited" : exact(spec.deliver_max)],
+                ["Max deliveries", spec.max_deliver === 0 ? "unlimited" : exact(spec.max_deliver)],
                 ["Members", exact(live?.members ?? status.members)],
                 [
                   "Filter",

@@ -9,8 +9,8 @@ const FRESH: Partial<Subscription["spec"]> = {
   start: { at: "earliest" },
   filter: "",
   ack_wait_s: 30,
-  deliver_max: 5,
-  in_flight_max: 500,
+  max_deliver: 5,
+  max_in_flight: 500,
   dead_letter: "",
 };
 
@@ -42,13 +42,13 @@ const FIELDS: readonly FormField[] = [
     codec: codecs.number,
   },
   {
-    at: "spec.deliver_max",
+    at: "spec.max_deliver",
     label: "Max deliveries",
     hint: "Per message; 0: unlimited",
     codec: codecs.integer,
   },
   {
-    at: "spec.in_flight_max",
+    at: "spec.max_in_flight",
     label: "Max in flight",
     hint: "Unacknowledged messages per consumer",
     codec: codecs.integer,
