@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
 
 import pytest
@@ -42,6 +43,31 @@ def test_lost_packets_are_asked_for_once_and_sent_once(lost: tuple[int, ...]) ->
         runs = 1 + sum(y - x > 1 for x, y in itertools.pairwise(lost))
         assert b.count("naks_sent") <= runs
         assert b.count("duplicates") == 0 == b.count("lost_for_good")
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_a_nak_names_all_gaps_that_are_due(rounds: int) -> None:
+    """Half of a burst is missing, then some repairs: one NAK a round."""
+    with Network(seed=12, delay_us=20) as net:
+        a, b = network_of(net, "ab")
+        reader, stream = Reader(b), Stream(a, count=10, size=1200)
+        assert transfer(net, [stream], [reader])
+        holes = range(10, 50, 2)  # more follows: the last packet waits for its linger
+        losses = collections.Counter[int]()
+
+        def lose(packet: Packet) -> bool:
+            if packet.type != wire.DATA or packet.seq not in holes:
+                return True
+            losses[packet.seq] += 1
+            return losses[packet.seq] > rounds
+
+        net.intercept(lose)
+        stream.count += 45
+        assert transfer(net, [stream], [reader])
+        assert reader.found == stream.messages
+        assert b.count("nak_ranges_sent") == rounds * len(holes)
+        assert b.count("naks_sent") == rounds
+        assert a.count("packets_resent") == rounds * len(holes)
 
 
 @pytest.mark.parametrize("drop", [0.01, 0.05, 0.2])

@@ -38,8 +38,8 @@ def taken(gaps, n, now_ns, retry_ns, seed, ranges, ranges_max, overtaken_ns=0): 
 
 
 @kernel
-def delay(base_ns, tries, seed):  # type: ignore[no-untyped-def]
-    return loss.retry_delay_ns(base_ns, tries, seed)
+def delay(base_ns, tries, jitter):  # type: ignore[no-untyped-def]
+    return loss.retry_delay_ns(base_ns, tries, jitter)
 
 
 @kernel
@@ -123,15 +123,26 @@ def test_more_than_fit_a_packet_wait_for_the_next() -> None:
     assert [r[0] for r in first + second + third] == [2 * i for i in range(100)]
 
 
+def test_gaps_that_were_asked_for_together_are_asked_for_together_again() -> None:
+    table = Table()
+    for i in range(20):
+        table.open(2 * i, 2 * i + 1)
+    now_ns = 0
+    for _ in range(4):
+        assert len(table.take(now_ns)) == 20
+        now_ns = int(table.gaps[0]["due_ns"])
+        assert {int(due) for due in table.gaps["due_ns"][:20]} == {now_ns}
+
+
 def test_repeats_back_off_and_stay_bounded() -> None:
-    seed = np.full(1, 99, dtype=np.int64)
-    delays = [[int(delay(1000, tries, seed)) for _ in range(50)] for tries in range(20)]
+    jitters = range(0, loss.JITTER_STEPS + 1, 32)
+    delays = [[int(delay(1000, tries, jitter)) for jitter in jitters] for tries in range(20)]
     for tries, values in enumerate(delays):
         base = 1000 << min(tries, loss.BACKOFF_DOUBLINGS_MAX)
         assert base <= min(values)
         assert max(values) <= base + base // 4
         assert len(set(values)) > 5, "random, so that receivers do not ask in chorus"
-    worst = max(int(delay(10**12, 50, seed)) for _ in range(50))
+    worst = int(delay(10**12, 50, loss.JITTER_STEPS))
     assert worst <= loss.RETRY_NS_MAX * 5 // 4
 
 

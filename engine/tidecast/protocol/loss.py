@@ -25,6 +25,7 @@ GAP = np.dtype(
 )
 BACKOFF_DOUBLINGS_MAX = 6
 RETRY_NS_MAX = 100_000_000
+JITTER_STEPS = 1024
 
 
 @inlined
@@ -102,6 +103,16 @@ def drop_before(gaps, n, seq):
 
 
 @inlined
+def drop_from(gaps, n, seq):
+    """Forget what is missing from ``seq`` on. Returns the new count."""
+    while n > 0 and gaps[n - 1].first >= seq:
+        n -= 1
+    if n > 0 and gaps[n - 1].end > seq:
+        gaps[n - 1].end = seq
+    return n
+
+
+@inlined
 def next_due(gaps, n, none):
     """When the earliest gap wants a NAK; ``none`` when there is no gap."""
     due = none
@@ -111,11 +122,14 @@ def next_due(gaps, n, none):
 
 
 @inlined
-def retry_delay_ns(base_ns, tries, seed):
-    """Wait before the NAK behind ``tries`` NAKs: doubling, capped, with up to 1/4 jitter."""
+def retry_delay_ns(base_ns, tries, jitter):
+    """Wait before the NAK behind ``tries`` NAKs: doubling, capped, with up to 1/4 jitter.
+
+    ``jitter``: 0 to JITTER_STEPS, drawn once a NAK: gaps asked for together stay together.
+    """
     delay = base_ns << min(tries, BACKOFF_DOUBLINGS_MAX)
     delay = min(delay, RETRY_NS_MAX)
-    return delay + random_below(seed, (delay >> 2) + 1)
+    return delay + (delay >> 2) * jitter // JITTER_STEPS
 
 
 @inlined
@@ -128,6 +142,7 @@ def take_due(gaps, n, now_ns, retry_ns, overtaken_ns, seed, ranges, ranges_max):
     Writes {first, packets} rows to ``ranges``; returns their count.
     """
     taken = 0
+    jitter = random_below(seed, JITTER_STEPS + 1)
     for i in range(n):
         overtaken = gaps[i].tries > 0 and gaps[i].asked_ns < overtaken_ns
         if gaps[i].due_ns > now_ns and not overtaken:
@@ -136,7 +151,7 @@ def take_due(gaps, n, now_ns, retry_ns, overtaken_ns, seed, ranges, ranges_max):
             break
         ranges[taken, 0] = gaps[i].first
         ranges[taken, 1] = gaps[i].end - gaps[i].first
-        gaps[i].due_ns = now_ns + retry_delay_ns(retry_ns, gaps[i].tries, seed)
+        gaps[i].due_ns = now_ns + retry_delay_ns(retry_ns, gaps[i].tries, jitter)
         gaps[i].asked_ns = now_ns
         gaps[i].tries += 1
         taken += 1
