@@ -154,6 +154,21 @@ def test_a_waiting_subscriber_is_woken(pair: Pair) -> None:
             timer.start()
             assert bytes(sub.next(10.0).data) == b"%d" % i
             timer.join()
+        assert sub.stats()["missed_wakes"] == 0, "it was woken, and did not look by itself"
+
+
+def test_a_wake_up_that_is_missed_is_counted(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, _ = pair
+    publisher = client.publisher("t")
+
+    def publish_unheard(_bell: Any, seen: int, _timeout_s: float) -> int:
+        publisher.publish(b"x")
+        return seen
+
+    monkeypatch.setattr(type(client.bell), "wait", publish_unheard)
+    with client.subscribe("t") as sub:
+        assert bytes(sub.next(10.0).data) == b"x"
+        assert sub.stats()["missed_wakes"] == 1
 
 
 def test_wildcards_and_many_publications_are_served_in_turn(pair: Pair) -> None:

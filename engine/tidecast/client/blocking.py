@@ -393,8 +393,8 @@ class Subscription(SubscriptionCore):
                 self._connection.bell.wait(self._connection.bell.word, deadline.left_s(pause_s))
             return
         word = self.arm()
-        if word is not None:
-            self._connection.bell.wait(word, deadline.left_s(1.0))
+        if word is not None and self._connection.bell.wait(word, deadline.left_s(1.0)) == word:
+            self.look_unrung()
 
     def _fill(self, batch: Batch, limit: int, max_wait: float) -> Batch:
         deadline, pace = Deadline(max_wait), FillPace()

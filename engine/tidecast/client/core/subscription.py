@@ -107,7 +107,7 @@ class SubscriptionCore:
         self._end: TidecastError | None = None
         """Why nothing more comes than what is in the rings."""
         self._targets: dict[int, int] | None = None
-        self._past: dict[str, int] = {}
+        self._past: dict[str, int] = {"missed_wakes": 0}
         self._places: dict[int, Place] = {}
         self._missed: deque[tuple[Image, Gap]] = deque()
         """What was found missing between two rings of a session, to be told."""
@@ -349,6 +349,11 @@ class SubscriptionCore:
             keep = self._images.index(batch.image)
         return None if ports.arm_ports(self._table(), keep) else word
 
+    def look_unrung(self) -> None:
+        """Nobody rang while this slept. Whoever added something has failed to: count it."""
+        if any(image.has_more() for image in self._images):
+            self._past["missed_wakes"] += 1
+
     def start_walk(self, batch: Batch) -> Iterator[Message]:
         """Walk over a batch; whoever comes next gets what was not walked over."""
         walk = iter(batch)
@@ -513,7 +518,10 @@ class SubscriptionCore:
         ]
 
     def stats(self) -> dict[str, int]:
-        """Counts over all publications, those that are gone included."""
+        """Counts over all publications, those that are gone included.
+
+        ``missed_wakes``: sleeps that ended by their time-out although a message had come.
+        """
         total = dict(self._past)
         for image in list(self._images):
             for name, n in image.counts().items():
