@@ -75,14 +75,14 @@ class Inbox:
         self._words = self.array.data[: io.INBOX_HEADER_BYTES].cast("q")
         self._slots, self._stride = slots, self._words[io.INBOX_STRIDE_AT // 8]
 
-    def put(self, source: int, data: bytes) -> bool:
-        """Add a packet that comes from an address. False: full, or too large; it is dropped."""
+    def put(self, source: tuple[int, int], data: bytes) -> bool:
+        """Add a packet from (address, host). False: full, or too large; it is dropped."""
         write, n = self._words[0], len(data)
         if write - self._words[1] >= self._slots or n > self._stride - io.INBOX_SLOT_HEADER_BYTES:
             self._words[io.INBOX_DROPPED_AT // 8] += 1
             return False
         at = io.INBOX_HEADER_BYTES + (write % self._slots) * self._stride
-        struct.pack_into("<qq", self._bytes, at, n, source)
+        struct.pack_into("<qqq", self._bytes, at, n, *source)
         at += io.INBOX_SLOT_HEADER_BYTES
         self._bytes[at : at + n] = data
         self._words[0] = write + 1
@@ -117,6 +117,8 @@ class Port:
         self.node_id = node_id
         self.outgoing, self.toward = Inbox(slots, packet_bytes), Inbox(slots, packet_bytes)
         self.data, self.control = Inbox(slots, packet_bytes), Inbox(slots, packet_bytes)
+        self.origin = self.toward.address, node_id
+        """Where its packets come from: address, and host."""
 
 
 class Switch(Memory):
@@ -147,7 +149,7 @@ class Switch(Memory):
         self._random = random.Random(seed)
         self._ports: dict[int, Port] = {}
         self._kept: list[Port] = []  # others may still send to what is gone
-        self._flying: list[tuple[int, int, Port, bool, int, bytes]] = []
+        self._flying: list[tuple[int, int, Port, bool, tuple[int, int], bytes]] = []
         self._serial = 0
 
     # --- as `Memory` ------------------------------------------------------------------------------
@@ -167,6 +169,15 @@ class Switch(Memory):
     def forget(self, node_id: int) -> None:
         """A node is gone: nothing is delivered to it any more, nor what it sent last."""
         self._ports.pop(node_id, None)
+
+    def close(self) -> None:
+        """Give all inboxes back: no node runs any more."""
+        self._ports.clear()
+        self._kept.clear()
+        self._flying.clear()
+        self.data.clear()
+        self.control.clear()
+        self.looks.clear()
 
     def port(self, node_id: int) -> Port:
         """A node's port."""
@@ -196,37 +207,41 @@ class Switch(Memory):
         """Take what was sent, deliver what is due. How many packets that were."""
         moved = 0
         ports = list(self._ports.values())
-        by_control = {p.control.address: p.node_id for p in ports}
+        by_control = {p.control.address: p for p in ports}
         for port in ports:
             for _, data in port.outgoing.take():
                 moved += 1
                 for other in ports:
                     if other is not port:
-                        self._send(now_ns, port.node_id, port.toward.address, other, data, False)
+                        self._send(now_ns, port.node_id, port.origin, other, data, False)
         for port in ports:
             for source, data in port.toward.take():
                 moved += 1
                 sender = by_control.get(source)
                 if sender is not None:
-                    self._send(now_ns, sender, 0, port, data, True)
+                    self._send(now_ns, sender.node_id, sender.origin, port, data, True)
         while self._flying and self._flying[0][0] <= now_ns:
-            _, _, to, control, source, data = heapq.heappop(self._flying)
+            _, _, to, control, origin, data = heapq.heappop(self._flying)
             moved += 1
             inbox = to.control if control else to.data
-            if not inbox.put(source, data):
+            if not inbox.put(origin, data):
                 self.counts["overflowed"] += 1
         return moved
 
     def inject(self, target: int, data: bytes, *, control: bool = False, source: int = 0) -> bool:
-        """Put any bytes into a node's inbox. ``source``: the node that they seem to come from."""
-        origin = self._ports.get(source)
-        port = self._ports[target]
+        """Put any bytes into a node's inbox.
+
+        ``source``: the node from whose address they come; else a number of no node, which is the
+        address of a stranger's host.
+        """
+        origin, port = self._ports.get(source), self._ports[target]
         inbox = port.control if control else port.data
-        return inbox.put(0 if origin is None else origin.toward.address, data)
+        return inbox.put((0, source) if origin is None else origin.origin, data)
 
     def _send(
-        self, now_ns: int, source: int, source_address: int, to: Port, data: bytes, control: bool
-    ) -> None:
+        self, now_ns: int, source: int, origin: tuple[int, int], to: Port, data: bytes,
+        control: bool,
+    ) -> None:  # fmt: skip
         self.counts["packets"] += 1
         self.counts["bytes"] += len(data)
         if not self._passes(now_ns, source, to.node_id, data):
@@ -241,15 +256,17 @@ class Switch(Memory):
         if self.reorder and self._random.random() < self.reorder:
             self.counts["reordered"] += 1
             due_ns += self._random.randint(REORDER_NS_MIN, REORDER_NS_MAX)
-        self._fly(due_ns, to, control, source_address, data)
+        self._fly(due_ns, to, control, origin, data)
         if self.duplicate and self._random.random() < self.duplicate:
             self.counts["duplicated"] += 1
             later_ns = due_ns + self._random.randint(0, DUPLICATE_NS_MAX)
-            self._fly(later_ns, to, control, source_address, data)
+            self._fly(later_ns, to, control, origin, data)
 
-    def _fly(self, due_ns: int, to: Port, control: bool, source: int, data: bytes) -> None:
+    def _fly(
+        self, due_ns: int, to: Port, control: bool, origin: tuple[int, int], data: bytes
+    ) -> None:
         self._serial += 1
-        heapq.heappush(self._flying, (due_ns, self._serial, to, control, source, data))
+        heapq.heappush(self._flying, (due_ns, self._serial, to, control, origin, data))
 
     def _passes(self, now_ns: int, source: int, target: int, data: bytes) -> bool:
         if self.cut and frozenset((source, target)) in self.cut:

@@ -300,7 +300,10 @@ class Network:
             self.nodes.remove(node)
             self.switch.forget(node.id)
             node.engine.started = False
+            runtimes = list(node.engine.runtimes.values())
             node.engine._dispose()  # noqa: SLF001 - what `stop` does after its goodbyes
+            for runtime in runtimes:
+                runtime.release()
 
     def restart(self, name: str | SimulatedNode) -> SimulatedNode:
         """The same node again, in a new incarnation; kills it first if it still lives.
@@ -472,6 +475,7 @@ class Network:
             with contextlib.suppress(TidecastError):
                 connection.abandon()
         self.connections.clear()
+        self.switch.close()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def __enter__(self) -> Self:

@@ -7,6 +7,8 @@ A *bundle* is what one receive brings: a buffer and the size of the packets that
 
 from __future__ import annotations
 
+import mmap
+
 import numpy as np
 
 from tidecast.layout import packet as wire
@@ -97,9 +99,14 @@ def receive_io(kind: int, fd: int, inbox: int = 0) -> State:
 
 
 def make_inbox(slots: int, packet_bytes: int) -> np.ndarray:
-    """An in-memory network's inbox of one node: a ring of packets with their source's address."""
+    """An in-memory network's inbox of one node: a ring of packets.
+
+    In front of each its length, the address of its source, and the number of the source's host.
+    """
     stride = INBOX_SLOT_HEADER_BYTES + (packet_bytes + 7) // 8 * 8
-    inbox = np.zeros(INBOX_HEADER_BYTES + slots * stride, dtype=np.uint8)
+    # Pages of its own: the heap would touch all of them at once, and keep them when it is gone.
+    pages = mmap.mmap(-1, INBOX_HEADER_BYTES + slots * stride)
+    inbox = np.frombuffer(pages, dtype=np.uint8)
     fields = inbox[:INBOX_HEADER_BYTES].view(np.int64)
     fields[INBOX_SLOTS_AT // 8], fields[INBOX_STRIDE_AT // 8] = slots, stride
     return inbox
@@ -147,6 +154,7 @@ def _deliver_to_inbox(name, source, memory, at, n):
     slot = bytes_at(address + INBOX_HEADER_BYTES + (write % slots) * stride, stride)
     store_i64(slot, 0, n)
     store_i64(slot, 8, source)
+    store_i64(slot, 16, 0)
     copy(slot, INBOX_SLOT_HEADER_BYTES, memory, at, n)
     store_i64(head, INBOX_WRITE_AT, write + 1)
 
@@ -267,7 +275,7 @@ def _receive_memory(rx):
         )
         size = load_i64(slot, 0)
         store_i64(rx.names, i * _ADDRESS, load_i64(slot, 8))
-        store_i64(rx.names, i * _ADDRESS + 8, 0)
+        store_i64(rx.names, i * _ADDRESS + 8, load_i64(slot, 16))
         copy(rx.buffers, i * RECEIVE_BUFFER_BYTES, slot, INBOX_SLOT_HEADER_BYTES, size)
         store_u32(rx.headers, i * sys.MMSGHDR_BYTES + sys.MMSG_LEN_AT, size)
         store_i64(rx.headers, i * sys.MMSGHDR_BYTES + sys.MSG_CONTROLLEN_AT, 0)

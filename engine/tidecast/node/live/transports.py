@@ -146,10 +146,22 @@ class AgentThread:
             self.thread.join(0.01)
 
 
+NAMES_MAX = 16_384
+
+
 def note_name(names: dict[int, str], node_id: int, name: str) -> None:
-    """Remember a node's name, behind those that came before."""
+    """Remember a node's name, behind those that came before; too many: forget the oldest."""
     names.pop(node_id, None)
+    while len(names) >= NAMES_MAX:
+        del names[next(iter(names))]
     names[node_id] = name
+
+
+def host_of(runtime: TransportRuntime, words: tuple[int, int]) -> int:
+    """The host part of an address that a packet came from: IPv4, or a simulated host's number."""
+    if runtime.config.kind == "memory":
+        return words[1]
+    return (words[0] >> 32) & 0xFFFFFFFF
 
 
 class TransportRuntime:
@@ -197,6 +209,14 @@ class TransportRuntime:
         if self.sockets is None:
             return 0
         return self.sockets.receive[channel].getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+
+    def address_text(self, words: tuple[int, int]) -> str:
+        """An address that a packet came from, for people."""
+        host = host_of(self, words)
+        if self.config.kind == "memory":
+            return str(host)
+        port = int.from_bytes(struct.pack("<q", words[0])[2:4], "big")
+        return f"{socket.inet_ntoa(struct.pack('<I', host))}:{port}"
 
     # --- construction ---------------------------------------------------------------------------
 
@@ -386,6 +406,10 @@ class TransportRuntime:
     def on_receiver(self, command: Callable[[], T]) -> T:
         """Run a command between two duty cycles of the receiver."""
         return command() if self._receiver is None else self._receiver.call(command)
+
+    def release(self) -> None:
+        """Give the memory of stopped agents back now: what refers to this may live for long."""
+        del self.tx_state, self.rx_state, self._handles, self._empty_inbox
 
     def stop(self) -> None:
         """Stop the agents and close the sockets. Idempotent."""
