@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -51,9 +51,9 @@ def test_many_topics_cost_one_look_at_all_topics(
     looks: list[int] = []
     update = sessions.update_wanted
 
-    def counted(node: Node) -> None:
+    def counted(node: Node, names: Iterable[str]) -> None:
         looks.append(1)
-        update(node)
+        update(node, names)
 
     monkeypatch.setattr(sessions, "update_wanted", counted)
     wanted = {f"many.s{n}": {"id": n + 1, "history_bytes": 65536} for n in range(600)}

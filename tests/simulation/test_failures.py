@@ -13,7 +13,7 @@ from tests.support.simulation import (
     transfer,
 )
 
-from tidecast.config.topology import FaultSettings
+from tidecast.config.topology import FaultSettings, TopicConfig, derive_topic_id
 from tidecast.errors import ConfigError, NoResponders
 from tidecast.events import (
     ImageGone,
@@ -21,7 +21,6 @@ from tidecast.events import (
     PeerTimeout,
     ReceiverTimeout,
     StaleIncarnation,
-    TopicConflict,
 )
 from tidecast.layout import packet as wire
 from tidecast.memory_switch import Packet
@@ -246,20 +245,40 @@ def test_a_quarantined_node_cannot_inject_or_hold_back() -> None:
         assert {r["node_id"] for r in c.engine.receivers()} == {b.id}
 
 
-def test_another_topic_under_the_same_id_is_refused_and_told() -> None:
+def test_topics_that_share_an_id_are_told_apart_by_name() -> None:
     with Network(seed=10) as net:
-        from tidecast.config.topology import TopicConfig
-
         a = net.node("a", topics=[TopicConfig(name="prices", id=9)])
         b = net.node("b", topics=[TopicConfig(name="orders", id=9)])
-        reader = Reader(b, "orders")
-        stream = Stream(a, "prices", count=10)
-        stream.push()
+        readers = [Reader(b, name) for name in ("orders", "prices", ">")]
+        streams = [Stream(a, "prices", count=10), Stream(b, "orders", count=10, name="orders")]
+        transfer(net, streams, [], until=lambda: all(s.done == 10 for s in streams))
         net.run(500_000)
-        reader.take()
-        assert not reader.found
-        [conflict, *_] = reader.events(TopicConflict)
-        assert "topic id 9 is orders here and prices on node a" in conflict.detail
+        for reader in readers:
+            reader.take()
+        orders, prices, both = [sorted(reader.found) for reader in readers]
+        assert orders == streams[1].messages
+        assert prices == streams[0].messages
+        assert both == sorted(orders + prices)
+
+
+def test_a_thousand_topics_start_though_some_ids_collide() -> None:
+    names = [f"s.{i}" for i in range(1000)]
+    by_id: dict[int, list[str]] = {}
+    for name in names:
+        by_id.setdefault(derive_topic_id(name), []).append(name)
+    one, other = next(same for same in by_id.values() if len(same) > 1)
+    with Network(seed=11) as net:
+        a, b = net.node("a", topics=names), net.node("b", topics=names)
+        reader = Reader(b, other)
+        streams = [Stream(a, name, count=10, name=name) for name in (one, other)]
+        assert transfer(net, streams, [], until=lambda: sum(s.push() for s in streams) == 2)
+        assert transfer(net, [], [reader], until=lambda: len(reader.found) == 10)
+        assert reader.found == streams[1].messages
+        late = Reader(b, one)
+        net.run(2_000_000)  # until the next SETUP of a session that was ignored
+        streams[0].count = 20
+        assert transfer(net, streams, [late], until=lambda: len(late.found) == 10)
+        assert late.found == streams[0].messages[10:]
 
 
 def test_unicast_to_a_node_that_nobody_knows() -> None:

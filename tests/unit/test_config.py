@@ -228,12 +228,18 @@ def test_golden_topic_id() -> None:
     assert derive_topic_id("md.eu") == 33203
 
 
-def test_an_id_collision_names_both_and_a_free_id() -> None:
-    taken = derive_topic_id("a")
-    (problem,) = problems(f"topics: [{{name: a}}, {{name: b, id: {taken}}}]")
-    free = taken % 65_535 + 1
-    assert f"topics[1].id: {taken} (given): topic a has the same" in problem
-    assert f"{free} is free" in problem
+def test_an_id_that_is_given_twice_names_both_and_a_free_one() -> None:
+    (problem,) = problems("topics: [{name: a, id: 5}, {name: b, id: 5}]")
+    assert "topics[1].id: 5: topic a is given the same" in problem
+    assert "6 is free" in problem
+
+
+def test_ids_made_from_names_may_collide() -> None:
+    names = [f"s.{i}" for i in range(1000)]
+    assert len({derive_topic_id(name) for name in names}) < 1000, "else this shows nothing"
+    taken = derive_topic_id("s.0")
+    topics = [TopicConfig(name=name) for name in names] + [TopicConfig(name="b", id=taken)]
+    assert len(topology_from(Topology(topics=topics)).topics) == 1001
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tidecast_control.transports import repository as transports
 
 
 def with_wire_id(session: Session, wire_id: int, transport: str, but: str) -> str | None:
-    """Another topic of that transport ("": the first) with the same id in packets."""
+    """Another topic of that transport ("": the first) that is given the same id in packets."""
     first = transports.first(session)
     same = {"", first} if transport in ("", first) else {transport}
     batch = batch_of(session)
@@ -23,6 +23,7 @@ def with_wire_id(session: Session, wire_id: int, transport: str, but: str) -> st
     query = select(col(ResourceRow.name)).where(
         col(ResourceRow.kind) == "topic",
         col(ResourceRow.number) == wire_id,
+        col(ResourceRow.spec)["wire_id"].astext == str(wire_id),
         col(ResourceRow.name) != but,
         col(ResourceRow.spec)["transport"].astext.in_(same),
     )
@@ -40,7 +41,9 @@ def _rival(
                 known.setdefault(row.number, set()).add(row.name)
     for name in sorted(known.get(wire_id, ())):
         rival = repository.find(session, "topic", name) if name != but else None
-        if rival is not None and rival.spec["transport"] in same:
+        if rival is None or rival.spec["transport"] not in same:
+            continue
+        if rival.spec.get("wire_id") == wire_id:
             return name
     return None
 

@@ -10,7 +10,6 @@ from sqlmodel import Session
 from tidecast.config.topology import (
     LIVE_TOPIC_FIELDS,
     TopicConfig,
-    derive_topic_id,
     topic_name_problem,
     unused_settings,
 )
@@ -61,14 +60,13 @@ def _check(session: Session, name: str, spec: TopicSpec, row: ResourceRow | None
             ProblemItem(pointer="/spec/owner",
                         detail=f"{spec.owner!r}: a live topic is kept by nobody", allowed='""')
         )  # fmt: skip
-    wire_id = _wire_id(name, spec.model_dump())
-    rival = topics.with_wire_id(session, wire_id, spec.transport, name)
-    if rival is not None:
+    wire_id = spec.wire_id
+    rival = wire_id and topics.with_wire_id(session, wire_id, spec.transport, name)
+    if wire_id and rival:
         found.append(
             ProblemItem(
                 pointer="/spec/wire_id",
-                detail=f"{wire_id} ({'given' if spec.wire_id else 'made from the name'}): "
-                f"topic {rival} has the same on that transport",
+                detail=f"{wire_id}: topic {rival} is given the same on that transport",
                 allowed=f"another number of 1..{WIRE_ID_MAX}"
                 + _free_wire_id(session, wire_id, spec.transport, name),
             )
@@ -147,8 +145,10 @@ def _seen(world: World | None, name: str) -> dict[str, Any]:
             "paused": bool(live.get("paused"))}  # fmt: skip
 
 
-def _wire_id(name: str, spec: Mapping[str, Any]) -> int:
-    return spec["wire_id"] or derive_topic_id(name)
+def _given_id(_name: str, spec: Mapping[str, Any]) -> int | None:
+    """Ids that are made from names may collide, and are no matter of the service."""
+    given: int | None = spec["wire_id"]
+    return given
 
 
 KIND = Kind(
@@ -168,5 +168,5 @@ KIND = Kind(
     uses=_uses,
     learn=_learn,
     status=_status,
-    number_of=_wire_id,
+    number_of=_given_id,
 )  # fmt: skip

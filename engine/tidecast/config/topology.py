@@ -72,6 +72,8 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     publisher_ring_bytes_max: RingBytes = 256 * MIB
     """Of one publisher on another node, to durable topics kept here."""
     publisher_rings_bytes_max: RingBytes = 1024 * MIB
+    image_rings_bytes_max: RingBytes = 4096 * MIB
+    """Of all publishers on other nodes to live topics."""
     leases: LeaseConfig = LeaseConfig()
 
 
@@ -162,7 +164,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @property
     def wire_id(self) -> int:
-        """The id in packets: as told, else derived from the name."""
+        """The id in packets: as told, else derived from the name. Two topics may share it."""
         return self.id if self.id is not None else derive_topic_id(self.name)
 
 
@@ -456,7 +458,9 @@ def _check_topics(topology: Topology, problems: list[str]) -> None:
         problems += owner_problems(
             at, topic, carrier is not None and carrier.kind == "ipc", topology.node.name
         )
-        owner = ids.setdefault((transport, topic.wire_id), topic.name)
+        if topic.id is None:
+            continue  # made from the name: two may have the same, the name decides
+        owner = ids.setdefault((transport, topic.id), topic.name)
         if owner != topic.name:
             problems.append(_id_collision(at, topic, owner, transport, topology.topics))
 
@@ -485,10 +489,9 @@ def _id_collision(
     free = topic.wire_id
     while free in taken:
         free = free % TOPIC_ID_MAX + 1
-    how = "given" if topic.id is not None else "derived from the name"
     return (
-        f"{at}.id: {topic.wire_id} ({how}): topic {owner} has the same on transport {transport}: "
-        f"set `id` of {topic.name} on every node, {free} is free"
+        f"{at}.id: {topic.id}: topic {owner} is given the same on transport {transport}: leave the "
+        f"`id` of {topic.name} out, or take another, {free} is free"
     )
 
 

@@ -165,16 +165,20 @@ class Applier:
     ) -> dict[str, TopicConfig]:
         """Those of the changed topics that are sound and fit with the others; the rest's errors.
 
-        What runs was checked when it was made: only its ids matter, so that a change of one topic
-        among 10,000 costs little.
+        What runs was checked when it was made: only its given ids matter, so that a change of one
+        topic among 10,000 costs little.
         """
         good = dict(changed)
-        taken = {(t.transport, t.wire_id): n for n, t in running.items() if n not in changed}
+        taken = {
+            (t.transport, t.id): n
+            for n, t in running.items()
+            if n not in changed and t.id is not None
+        }
         for name, topic in changed.items():
-            other = taken.get((topic.transport, topic.wire_id))
+            other = taken.get((topic.transport, topic.id)) if topic.id is not None else None
             if other is not None:
                 self._outcome.errors[f"topic/{name}"] = (
-                    f"id: {topic.wire_id}: topic {other} has the same on transport "
+                    f"id: {topic.id}: topic {other} has the same on transport "
                     f"{topic.transport}: give one of them another id"
                 )
                 del good[name]

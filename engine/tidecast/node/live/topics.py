@@ -35,16 +35,22 @@ def create_topics(node: Node, wanted: Sequence[TopicConfig]) -> dict[str, Tideca
     failed: dict[str, TidecastError] = {}
     for first in range(0, len(wanted), AT_ONCE_MAX):
         with node.lock:
-            taken = {(t.transport, t.wire_id): t.name for t in node.topic_by_name.values()}
-            for topic in wanted[first : first + AT_ONCE_MAX]:
+            some = wanted[first : first + AT_ONCE_MAX]
+            taken = _given_ids(node) if any(topic.id is not None for topic in some) else {}
+            for topic in some:
                 try:
                     _add(node, topic, taken)
                 except TidecastError as problem:
                     failed[topic.name] = problem
     if wanted:
         with node.lock:
-            sessions.update_wanted(node)
+            sessions.update_wanted(node, [topic.name for topic in wanted])
     return failed
+
+
+def _given_ids(node: Node) -> dict[tuple[str, int], str]:
+    topics = node.topic_by_name.values()
+    return {(t.transport, t.id): t.name for t in topics if t.id is not None}
 
 
 def _add(node: Node, topic: TopicConfig, taken: dict[tuple[str, int], str]) -> None:
@@ -53,16 +59,17 @@ def _add(node: Node, topic: TopicConfig, taken: dict[tuple[str, int], str]) -> N
     node.consumers.attached.check_writable(topic.name)
     transport = node.topology.transport(topic.transport).name
     topic = msgspec.structs.replace(topic, transport=transport)
-    other = taken.get((transport, topic.wire_id))
+    other = taken.get((transport, topic.id)) if topic.id is not None else None
     if other is not None:
         raise Conflict(
-            f"topics.id: {topic.wire_id}: used by topic {other} on transport "
+            f"topics.id: {topic.id}: used by topic {other} on transport "
             f"{transport}: give {topic.name} another id"
         )
     if topic.mode == "durable":
         node.durable.open_topic(topic)
     node.topic_by_name[topic.name] = topic
-    taken[transport, topic.wire_id] = topic.name
+    if topic.id is not None:
+        taken[transport, topic.id] = topic.name
 
 
 def edit_topic(node: Node, name: str, changes: dict[str, Any]) -> None:
@@ -74,15 +81,14 @@ def edit_topic(node: Node, name: str, changes: dict[str, Any]) -> None:
         if topic.mode == "durable":
             node.durable.edit_topic(topic)
         node.topic_by_name[name] = topic
-        for publication in node.pubs.values():
-            if publication.topic.name == name:
-                publication.topic = topic
-                agent_tables.set_live(
-                    publication.mapped.array,
-                    topic.rate_packets_per_s,
-                    topic.rate_bytes_per_s,
-                    topic.linger_us,
-                )
+        for publication in node.pubs.of("topic", name):
+            publication.topic = topic
+            agent_tables.set_live(
+                publication.mapped.array,
+                topic.rate_packets_per_s,
+                topic.rate_bytes_per_s,
+                topic.linger_us,
+            )
         node.note(
             rec.LOW,
             rec.Code.RATE_CHANGED,
@@ -120,19 +126,17 @@ def delete_topics(
                     failed[name] = problem
     if names:
         with node.lock:
-            sessions.update_wanted(node)
+            sessions.update_wanted(node, names)
     return failed
 
 
 def _remove(node: Node, name: str, *, keep_data: bool, keep_readers: bool) -> None:
     if name not in node.topic_by_name:
         raise NotFound(f"no topic {name}")
-    for publication in list(node.pubs.values()):
-        if publication.topic.name == name:
-            end_publication(node, publication, _ended(publication))
-    for subscription in list(node.subs.values()):
-        if subscription.pattern == name and not keep_readers:
-            end_subscription(node, subscription)
+    for publication in node.pubs.of("topic", name):
+        end_publication(node, publication, _ended(publication))
+    for subscription in () if keep_readers else node.subs.of("pattern", name):
+        end_subscription(node, subscription)
     if node.topic_by_name[name].mode == "durable":
         node.durable.close_topic(name, keep_data=keep_data)
     del node.topic_by_name[name]
