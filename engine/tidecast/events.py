@@ -108,10 +108,23 @@ class StaleIncarnation(Event, frozen=True):
 
 
 class NodeConflict(Event, frozen=True):
-    """Two living nodes use the same node id."""
+    """Two living nodes use the same node id, or a node claims to start in the future."""
 
     node_id: int
     names: tuple[str, str]
+
+
+class ForeignPackets(Event, frozen=True):
+    """Packets that claim to be of a session came from another address, and were refused.
+
+    At most one a second of each agent; the counter FOREIGN_ADDRESS has all. A host that changed its
+    address is heard again once its old address has been silent for the time-out.
+    """
+
+    transport: str
+    session: int
+    node_id: int
+    address: str
 
 
 class TopicConflict(Event, frozen=True):
@@ -511,7 +524,8 @@ class ConsumerRejoined(Event, frozen=True):
 
 AnyEvent = (
     ImageAvailable | ImageGone | Gap | PeerJoined | PeerTimeout | ReceiverJoined | ReceiverTimeout
-    | SubscriberEvicted | StaleIncarnation | NodeConflict | TopicConflict | MessagesDropped
+    | SubscriberEvicted | StaleIncarnation | NodeConflict | ForeignPackets | TopicConflict
+    | MessagesDropped
     | MessagesUnsent | PublisherUnheard | DiskRefused | DiskBack | TornTail | ProducerFenced
     | ProducersExpired | RingDrained | RingDropped | SegmentsDeleted | QueuesTaken | QueuesReleased
     | QueuesLost | ConsumerStandsBy | PublisherRefused | PublisherWaits | ProducerHole

@@ -75,6 +75,7 @@ class Fuzz:
         self.a = self.net.node("a", topics=["t"], **small)
         self.b = self.net.node("b", topics=["t", "unused"], **small)
         self.reader, self.stream = Reader(self.b), Stream(self.a, size=300)
+        self.reader.session = self.stream.publisher.session  # a stranger may publish, too
         self.replay: list[bytes] = []
         self.net.intercept(self._listen)
         self.seen: set[bytes] = set()

@@ -26,6 +26,8 @@ class Reader:
         self.gaps: list[tuple[int, int]] = []
         self.seen: list[Event] = []
         self.paused = False
+        self.session = 0
+        """Keep messages of this one alone; 0: of all."""
         self.batch_messages = 4096
 
     def take(self) -> int:
@@ -41,7 +43,8 @@ class Reader:
                 continue
             if batch is None:
                 return len(self.found) - before
-            self.found += batch.payloads()
+            if self.session in (0, batch.image.session if batch.image is not None else 0):
+                self.found += batch.payloads()
 
     def events(self, kind: type[Event] = Event) -> list[Any]:
         while (event := self.client.take_event()) is not None:

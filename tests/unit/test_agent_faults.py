@@ -22,6 +22,7 @@ from tidecast.errors import ConnectionLost
 from tidecast.events import EngineFault, ImageGone
 from tidecast.layout import member as mem
 from tidecast.layout import ring as lay
+from tidecast.layout.counters import COLUMNS
 from tidecast.layout.recorder import Code
 from tidecast.native.mapped import MappedFile
 from tidecast.node.durable.archiver import ArchiverRuntime
@@ -244,7 +245,7 @@ def test_a_command_that_comes_while_others_were_run_is_not_forgotten() -> None:
 
 
 def test_a_sync_that_fails_is_told_and_made_up_for() -> None:
-    counters = np.zeros((4, 64), dtype=np.int64)
+    counters = np.zeros((4, COLUMNS), dtype=np.int64)
     bells = np.zeros(lay.DOORBELLS_MAX * lay.DOORBELL_BYTES, dtype=np.uint8)
     made = ArchiverRuntime(
         counters=counters, bells=bells, inline=True, on_events=broken, sync=broken,

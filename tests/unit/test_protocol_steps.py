@@ -159,13 +159,32 @@ def test_sessions_are_found_among_thousands_and_in_collisions() -> None:
     assert all(find(made, session) == value for session, value in wanted.items())
     assert find(made, 0xABCDEF01) == st.ABSENT
     again = st.session_table()
-    st.rebuild(again, wanted)
+    for session, value in wanted.items():
+        st.insert(again, session, value)
     assert all(find(again, session) == value for session, value in wanted.items())
     st.insert(again, 77, -3)
     st.insert(again, 77, 5)
     assert find(again, 77) == 5
     assert put(again, 77, -2)
     assert find(again, 77) == -2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_session_that_is_removed_hides_no_other(seed: int) -> None:
+    rng = random.Random(seed)
+    made, kept = st.session_table(), dict[int, int]()
+    near = [base + k * st.SESSIONS_MAX for base in (1, 12345, 12346, 16383) for k in range(30)]
+    for step in range(3000):
+        session = rng.choice(near)
+        if rng.random() < 0.5:
+            st.insert(made, session, step)
+            kept[session] = step
+        else:
+            st.remove(made, session)
+            kept.pop(session, None)
+        if step % 100 == 0:
+            assert {s: v for s, v in made.tolist() if s} == kept
+    assert all(find(made, session) == kept.get(session, st.ABSENT) for session in near)
 
 
 def test_a_full_table_refuses_and_ends() -> None:

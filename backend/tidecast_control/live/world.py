@@ -240,7 +240,7 @@ def _add_agent(
 
 def _add_causes(world: World, row: Json) -> None:
     for name, value in row.items():
-        if name.startswith("invalid_"):
+        if name.startswith("invalid_") or name == "foreign_address":
             cause = name.removeprefix("invalid_")
             world.invalid[cause] = world.invalid.get(cause, 0) + value
         elif name.startswith("faults_"):

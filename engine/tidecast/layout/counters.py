@@ -11,8 +11,8 @@ from enum import IntEnum, unique
 
 from tidecast.layout.fields import Field, Layout
 
-MAGIC = 0x31544E5543434454  # "TDCCUNT1"
-ROWS_MAX, COLUMNS, ROW_INFO_BYTES = 8192, 64, 320
+MAGIC = 0x32544E5543434454  # "TDCCUNT2"
+ROWS_MAX, COLUMNS, ROW_INFO_BYTES = 8192, 80, 320
 HEADER_BYTES = 4096
 INFO_AT = HEADER_BYTES
 VALUES_AT = INFO_AT + ROWS_MAX * ROW_INFO_BYTES
@@ -86,7 +86,7 @@ class Counter(IntEnum):
     RECEIVERS = 16
     """Gauge: receivers of the publication."""
     RECEIVERS_REFUSED = 17
-    """STATUS of receivers beyond the table's size."""
+    """STATUS of receivers beyond the table's size, or that join faster than is allowed."""
     RECEIVER_TIMEOUTS = 18
     """Receivers dropped: silent or stuck."""
     HEAD = 19
@@ -179,6 +179,12 @@ class Counter(IntEnum):
     """Times the kernel refused segmentation offload; the transport then sends without it."""
     ACKS = 63
     """ACK packets of durable topics: sent (image) or taken (publication)."""
+    FOREIGN_ADDRESS = 64
+    """Packets of a session, a receiver or an owner that came from another address than its own."""
+    NAKS_REFUSED = 65
+    """Named packets not sent again: their receiver has them, or asks for too many."""
+    ENDS_CORRECTED = 66
+    """Ends of sessions taken back: by a lower one, or by DATA from behind the end."""
 
 
 GAUGES = frozenset(
@@ -316,6 +322,14 @@ class NodeCounter(IntEnum):
     """Bytes of those messages, keys and headers included."""
     EVENTS_LOST = 5
     """Events that a client did not take before newer ones had no room."""
+    SETUPS_REFUSED = 6
+    """SETUPs of nodes that live elsewhere, were replaced, or start in the future."""
+    PEERS_FORGOTTEN = 7
+    """Other nodes that were forgotten because too many were heard of."""
+    PEER_EVENTS_DROPPED = 8
+    """Events about other nodes that were left out because they came too fast."""
+    IMAGES_REFUSED = 9
+    """Publishers on other nodes that had to wait for memory for their ring."""
 
 
 COLUMNS_OF: dict[str, type[IntEnum]] = {

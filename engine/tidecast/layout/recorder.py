@@ -95,6 +95,8 @@ class Code(IntEnum):
     PUBLICATION_CUT = 42
     SUBSCRIPTION_DAMAGED = 43
     FILE_DAMAGED = 44
+    FOREIGN_ADDRESS = 45
+    SETUP_REFUSED = 46
 
 
 MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
@@ -143,6 +145,8 @@ MEANING: dict[Code, tuple[int, str, tuple[str, ...]]] = {
         ("producer", "first", "packets"),
     ),
     Code.ENGINE_FAULT: (ALERT, "engine fault", ("agent", "faults", "in_a_row")),
+    Code.FOREIGN_ADDRESS: (ALERT, "packets from a foreign address refused", ("source", "type")),
+    Code.SETUP_REFUSED: (ALERT, "SETUP of a living node refused", ("source", "incarnation")),
     Code.PUBLICATION_CUT: (ALERT, "ended with messages unsent", ("packets", "messages", "bytes")),
     Code.SUBSCRIPTION_DAMAGED: (ALERT, "file of a subscription damaged", ()),
     Code.FILE_DAMAGED: (ALERT, "file beside a log damaged", ("queue",)),

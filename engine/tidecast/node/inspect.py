@@ -20,6 +20,7 @@ from tidecast.layout import counters as cl
 from tidecast.layout import recorder as rec
 from tidecast.native.mapped import MappedFile
 from tidecast.node.live import agent_tables, sessions
+from tidecast.node.live.indexed import Indexed
 from tidecast.node.live.transports import TransportRuntime
 from tidecast.node.state import Client, Image, Publication
 from tidecast.transport.faults import apply_faults
@@ -33,8 +34,8 @@ class NodeViews:
     lock: threading.RLock
     topology: Topology
     runtimes: dict[str, TransportRuntime]
-    pubs: dict[int, Publication]
-    images_by_id: dict[int, Image]
+    pubs: Indexed[Publication]
+    images_by_id: Indexed[Image]
     names: dict[int, str]
     faults: dict[str, FaultSettings]
     counters: CountersFile

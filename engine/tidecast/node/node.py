@@ -60,8 +60,12 @@ from tidecast.node.durable.service import Durable
 from tidecast.node.inspect import NodeViews
 from tidecast.node.live import agent_tables, continuation, publication_close, sessions, topics
 from tidecast.node.live.image_creation import RefusedImages, keep_place
+from tidecast.node.live.indexed import Indexed
+from tidecast.node.live.known_sessions import KnownSessions
 from tidecast.node.live.late_join import join_existing_images
+from tidecast.node.live.peers import EventRate
 from tidecast.node.live.transports import Memory, TransportRuntime
+from tidecast.node.live.wanted import WantedTopics
 from tidecast.node.shm_directory import (
     adopt_recorder,
     clear_leftovers,
@@ -108,12 +112,23 @@ class Node(NodeViews):
         self.recorder_path = data_dir / "recorder"
         self.runtimes: dict[str, TransportRuntime] = {}
         self.clients: dict[int, Client] = {}
-        self.pubs: dict[int, Publication] = {}
-        self.subs: dict[int, Subscription] = {}
+        self.pubs: Indexed[Publication] = Indexed(
+            topic=lambda p: p.topic.name, session=lambda p: p.session
+        )
+        self.subs: Indexed[Subscription] = Indexed(
+            pattern=lambda s: "" if is_pattern(s.pattern) else s.pattern
+        )
         self.ending_subs: dict[int, Subscription] = {}
         """Their topics are gone; their clients read what is left."""
-        self.images_by_id: dict[int, Image] = {}
+        self.images_by_id: Indexed[Image] = Indexed(
+            topic=lambda i: i.topic.name,
+            session=lambda i: (i.runtime.config.name, i.session),
+            node=lambda i: i.node_id,
+        )
+        self.wanted = WantedTopics(self)
+        self._known: dict[str, KnownSessions] = {}
         self.peers: dict[int, Peer] = {}
+        self.peer_events = EventRate()
         self.names: dict[int, str] = {}
         self.resume: dict[tuple[int, int], int] = {}
         self.topic_by_name: dict[str, TopicConfig] = {t.name: t for t in topology.topics}
@@ -570,16 +585,15 @@ class Node(NodeViews):
             created_ns = self.clock_ns() - int(options.away_s * 1e9)
             subscription = Subscription(next(self.ids), client_id, pattern, options, created_ns)
             self.subs[subscription.id] = subscription
+            self.wanted.subscribed(subscription)
             client.subscriptions.add(subscription.id)
             try:
                 for session, seq in options.resume.items():
                     keep_place(self, session, subscription.id, seq)
-                for publication in self.pubs.values():
-                    readable = publication.begun and not publication.closing
-                    if readable and matches(pattern, publication.topic.name):
+                for publication in self._publications(pattern):
+                    if publication.begun and not publication.closing:
                         self._read_local(publication, subscription)
                 join_existing_images(self, subscription)
-                sessions.update_wanted(self)
             except BaseException:
                 self.close_subscription(client_id, subscription.id)
                 raise
@@ -593,16 +607,35 @@ class Node(NodeViews):
             subscription = self.subs.get(subscription_id) or self.ending_subs.get(subscription_id)
             if subscription is None or subscription.client != client_id:
                 raise NotFound(f"client {client_id} has no subscription {subscription_id}")
-            self.subs.pop(subscription_id, None)
+            if self.subs.pop(subscription_id, None) is not None:
+                self.wanted.unsubscribed(subscription)
             self.ending_subs.pop(subscription_id, None)
             if client_id in self.clients:
                 self.clients[client_id].subscriptions.discard(subscription_id)
-            for publication in list(self.pubs.values()):
+            for publication in self._publications(subscription.pattern):
                 if not publication.left:  # who reads it keeps its entry
                     self._stop_reading(publication, subscription_id)
-            for image in list(self.images_by_id.values()):
+            for image in self._images(subscription.pattern):
                 self._stop_reading(image, subscription_id)
-            sessions.update_wanted(self)
+
+    def _publications(self, pattern: str) -> list[Publication]:
+        """Publications here of the topics that a pattern covers."""
+        if not is_pattern(pattern):
+            return self.pubs.of("topic", pattern)
+        return [p for p in self.pubs.values() if matches(pattern, p.topic.name)]
+
+    def _images(self, pattern: str) -> list[Image]:
+        """Images of the topics that a pattern covers."""
+        if not is_pattern(pattern):
+            return self.images_by_id.of("topic", pattern)
+        return [i for i in self.images_by_id.values() if matches(pattern, i.topic.name)]
+
+    def known_sessions(self, runtime: TransportRuntime) -> KnownSessions:
+        """What is known of the sessions of a transport."""
+        name = runtime.config.name
+        if name not in self._known:
+            self._known[name] = KnownSessions(self, runtime)
+        return self._known[name]
 
     def _stop_reading(self, source: Publication | Image, subscription_id: int) -> None:
         entry = source.readers.pop(subscription_id, None)

@@ -166,4 +166,6 @@ class Peer:
     id: int
     name: str
     incarnation: int
-    heard_s: float
+    heard_ns: int
+    hosts: dict[str, int]
+    """Where it is heard from, by transport (`tidecast.node.transports.host_of`)."""

@@ -24,8 +24,17 @@ RECEIVER = np.dtype(
         ("lost", np.int64),  # packets it found missing
         ("excluded", np.int64),  # 1: was stuck too long; counts again once it moves
         ("named", np.int64),  # 1: the conductor was told the name of its node
+        ("address_a", np.int64),  # 16 bytes: where it is; only from there it is believed
+        ("address_b", np.int64),
+        ("credit", np.int64),  # packets that it may ask for again
+        ("credit_sent", np.int64),  # packets sent when that was last increased
+        ("credit_ns", np.int64),  # when that was
     ]
 )
+RECEIVERS_AN_ADDRESS_MAX = 8
+JOINS_A_SECOND = 16
+REPAIRS_A_PACKET = 4
+"""Packets that a receiver may ask for again for each that is sent: 80 % of all may be lost."""
 NO_LIMIT = 1 << 62
 
 
@@ -59,6 +68,40 @@ def place_for(receivers, identity):
         if free < 0 and receivers[i].id == 0:
             free = i
     return free
+
+
+@inlined
+def may_join(receivers, joins, joins_ns, address_a, address_b, now_ns):
+    """Whether one more receiver may join from this address; joins left, and since when.
+
+    A node has one or two receivers. All that come at once find a place; afterwards they are rated,
+    since each one that is new may hold `min` flow back until its time-out.
+    """
+    earned = (now_ns - joins_ns) * JOINS_A_SECOND // 1_000_000_000
+    if earned > 0:
+        joins, joins_ns = min(joins + earned, RECEIVERS_MAX), now_ns
+    here = 0
+    for i in range(RECEIVERS_MAX):
+        r = receivers[i]
+        here += int(r.id != 0 and r.address_a == address_a and r.address_b == address_b)
+    if joins <= 0 or here >= RECEIVERS_AN_ADDRESS_MAX:
+        return False, joins, joins_ns
+    return True, joins - 1, joins_ns
+
+
+@inlined
+def earn_credit(entry, slots, sent, now_ns):
+    """Increase what a receiver may ask for: by what was sent, and one history a second.
+
+    A NAK costs its sender nothing, and what it asks for goes to all: a receiver can have lost what
+    was sent, and of that some repairs, but no more.
+    """
+    timely = min(now_ns - entry.credit_ns, 1_000_000_000) * slots // 1_000_000_000
+    earned = min(sent - entry.credit_sent, slots) * REPAIRS_A_PACKET + timely
+    entry.credit = min(entry.credit + earned, 2 * slots)
+    entry.credit_sent = sent
+    if timely > 0:
+        entry.credit_ns = now_ns
 
 
 @inlined

@@ -41,16 +41,30 @@ def put_session(table, session, value):
     return False
 
 
-def rebuild(table: np.ndarray, entries: dict[int, int]) -> None:
-    """Replace the content from Python (sessions come and go rarely)."""
-    table[:] = 0
-    for session, value in entries.items():
-        insert(table, session, value)
-
-
 def insert(table: np.ndarray, session: int, value: int) -> None:
     """`put_session` from Python, for one more session."""
     i = (session * _MIX) & (SESSIONS_MAX - 1)
     while table[i, 0] not in (0, session):
         i = (i + 1) & (SESSIONS_MAX - 1)
     table[i, 0], table[i, 1] = session, value
+
+
+def remove(table: np.ndarray, session: int) -> None:
+    """Forget a session, if it is there. What was pushed behind it by a collision moves up."""
+    mask = SESSIONS_MAX - 1
+    i = (session * _MIX) & mask
+    while table[i, 0] != session:
+        if table[i, 0] == 0:
+            return
+        i = (i + 1) & mask
+    hole = i
+    while True:
+        i = (i + 1) & mask
+        other = int(table[i, 0])
+        if other == 0:
+            break
+        home = (other * _MIX) & mask
+        if (i - home) & mask >= (i - hole) & mask:
+            table[hole] = table[i]
+            hole = i
+    table[hole] = 0

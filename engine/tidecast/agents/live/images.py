@@ -51,6 +51,7 @@ IMAGE = np.dtype(
         ("echo_ns", np.int64),  # time in its last packet
         ("echo_at_ns", np.int64),  # when that came
         ("lost", np.int64),  # packets found missing
+        ("named", np.int64),  # behind the last packet that its publisher spoke of
         ("end_seq", np.int64),  # first packet that never comes; -1 = not known
         ("closed", np.int64),  # 1: all is here and said so
         ("address_a", np.int64),  # 16 bytes: where NAK and STATUS go
@@ -70,6 +71,7 @@ IMAGE = np.dtype(
         ("ack_state", np.int64),  # state as last sent
         ("dirty", np.int64),  # 1: readers are to be woken
         ("begins", np.int64),  # where history begins, while nothing of it has come; else -1
+        ("renewed_ns", np.int64),  # when its node's newer incarnation is looked at again
         ("want_setup_ns", np.int64),  # when to ask for a SETUP for the conductor; 0: not wanted
     ]
 )
@@ -108,6 +110,7 @@ SESSION_IGNORED, SESSION_PENDING, SESSION_ENDED = -1, -2, -3
 
 M_COUNT, M_CURSOR, M_NODE, M_ROW, M_WANT_ALL, M_WANT_NS, M_SETUPS, M_LAST_SESSION = range(8)
 M_LAST_IMAGE, M_SKIP0, M_SKIP1, M_SKIP2, M_UNREPORTED, M_READS = 8, 9, 10, 11, 12, 13
+M_FOREIGN_NS = 14
 MISC_FIELDS = 32
 
 

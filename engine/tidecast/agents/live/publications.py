@@ -62,6 +62,14 @@ PUBLICATION = np.dtype(
         ("remote", np.int64),  # 1: durable, and its owner is another node
         ("consumer", np.int64),  # entry in the ring that ACKs move (remote)
         ("owner", np.int64),  # highest epoch of an owner that has acked
+        ("owner_a", np.int64),  # 16 bytes: where its last ACK came from
+        ("owner_b", np.int64),
+        ("owner_ns", np.int64),  # and when
+        ("joins", np.int64),  # receivers that may still join
+        ("joins_ns", np.int64),  # when that was last increased
+        ("credit", np.int64),  # packets that receivers without an entry may ask for again
+        ("credit_sent", np.int64),
+        ("credit_ns", np.int64),
         ("block_at", np.int64),  # where the producer's block lies in its SETUP
         ("held_ns", np.int64),  # since when a receiver holds back half the ring, 0 = none does
         ("waits_ns", np.int64),  # the last cycle, if a limit held packets back in it, else 0
@@ -98,7 +106,7 @@ SENDER = Kind(
 """All that a sender owns."""
 
 M_COUNT, M_BUSY, M_CURSOR, M_NODE, M_ROW, M_INCARNATION, M_POLL_SKIP = 0, 1, 2, 3, 4, 5, 6
-M_RATE_PACKETS, M_RATE_BYTES, M_SENDER_BELL, M_NAMES = 7, 8, 9, 10
+M_RATE_PACKETS, M_RATE_BYTES, M_SENDER_BELL, M_NAMES, M_FOREIGN_NS = 7, 8, 9, 10, 11
 MISC_FIELDS = 32
 
 

@@ -8,6 +8,7 @@ NAKs, STATUS, silence. Sessions without an image are made known to the conductor
 from __future__ import annotations
 
 from tidecast.agents.events import (
+    E_FOREIGN,
     E_PEER_TIMEOUT,
     E_SETUP,
     emit,
@@ -15,6 +16,7 @@ from tidecast.agents.events import (
 from tidecast.agents.live.images import (
     M_COUNT,
     M_CURSOR,
+    M_FOREIGN_NS,
     M_LAST_IMAGE,
     M_LAST_SESSION,
     M_NODE,
@@ -32,6 +34,7 @@ from tidecast.agents.live.images import (
     SETUPS_KEPT_MAX,
 )
 from tidecast.agents.live.receiving import (
+    AHEAD_MAX,
     UNREPORTED_NS,
     address_of_publisher,
     consumed_by_all,
@@ -74,6 +77,8 @@ from tidecast.transport.wire_io import (
 
 WANT_INTERVAL_NS = 200_000
 WANT_AGAIN_NS = 20_000_000
+FOREIGN_INTERVAL_NS = 1_000_000_000
+SETUP_RENEWED_NS = 200_000_000
 TIMER_SCAN_MAX = 64
 QUIET_SOCKET_SKIP = 16
 
@@ -141,23 +146,57 @@ def _setup_of_unknown(S, buffer, at, length, name, now_ns):
 
 
 @inlined
+def _foreign(S, image, kind, name, now_ns):
+    """Refuse a packet that does not come from where its session's SETUP came from; report some."""
+    S.counters[image.row, C.FOREIGN_ADDRESS] += 1
+    if now_ns < S.misc[M_FOREIGN_NS]:
+        return
+    S.misc[M_FOREIGN_NS] = now_ns + FOREIGN_INTERVAL_NS
+    emit(S.events, S.attention, E_FOREIGN, image.session, image.source, load_i64(name, 0),
+         load_i64(name, 8), kind)  # fmt: skip
+    record(S.recorder, rec.WRITER_RECEIVER, rec.ALERT, now_ns, rec.Code.FOREIGN_ADDRESS,
+           image.session, image.source, kind, 0, 0)  # fmt: skip
+
+
+@inlined
 def _to_image(S, i, kind, buffer, at, length, name, now_ns):
     image = S.images[i]
     if load_u16(buffer, at + wire.SOURCE_AT) != image.source:
         S.counters[image.row, C.INVALID_FIELD] += 1
         return
+    renewed = kind == wire.SETUP and (
+        load_i64(buffer, at + wire.SETUP_INCARNATION_AT) > image.incarnation
+    )
+    if renewed:  # the conductor looks whether its node has really started again
+        if now_ns >= image.renewed_ns:
+            image.renewed_ns = now_ns + SETUP_RENEWED_NS
+            if _setup_for_conductor(S, buffer, at, length, name, now_ns):
+                S.misc[M_SETUPS] += 1
+        return
+    if load_i64(name, 0) != image.address_a or load_i64(name, 8) != image.address_b:
+        _foreign(S, image, kind, name, now_ns)
+        return
+    seq = load_i64(buffer, at + wire.SEQ_AT)
+    if seq > image.highest + AHEAD_MAX:
+        S.counters[image.row, C.INVALID_FIELD] += 1
+        return
     if kind == wire.DATA:
+        image.named = max(image.named, seq + 1)
         place_packet(S, image, buffer, at, length, now_ns)
     elif kind == wire.HEARTBEAT:
-        image.address_a, image.address_b = load_i64(name, 0), load_i64(name, 8)
+        image.named = max(image.named, seq)
         on_heartbeat(S, image, buffer, at, now_ns)
     elif kind == wire.LOST:
         image.heard_ns = now_ns
-        on_lost(S, image, load_i64(buffer, at + wire.SEQ_AT), now_ns)
+        if seq > image.named:
+            S.counters[image.row, C.INVALID_FIELD] += 1
+        else:
+            on_lost(S, image, seq, now_ns)
     else:
         if load_i64(buffer, at + wire.SETUP_INCARNATION_AT) != image.incarnation:
             S.counters[image.row, C.STALE_SESSION] += 1
             return
+        image.named = max(image.named, seq)
         image.heard_ns = now_ns
         image.group = load_u16(buffer, at + wire.SETUP_RECEIVERS_AT)
         if image.want_setup_ns != 0 and _setup_for_conductor(S, buffer, at, length, name, now_ns):

@@ -23,6 +23,7 @@ from tidecast.native.memory import (
 )
 from tidecast.protocol.loss import (
     drop_before,
+    drop_from,
     fill_gap,
     find_gap,
     next_due,
@@ -39,6 +40,9 @@ UNREPORTED_NS = 500_000
 NAK_RETRY_NS_UNKNOWN, NAK_RETRY_NS_LONGEST = 2_000_000, 50_000_000
 PATIENCE_MAX, PATIENCE_NS = 4, 100_000_000
 NAK_GROUP_MAX = 16
+AHEAD_MAX = 1 << 28
+"""Packets beyond the highest one that a packet may speak of: 27 million a second for ten seconds of
+silence. Far below the 2^30 that control words can tell apart."""
 _HEADER = wire.PACKET_HEADER_BYTES
 
 
@@ -242,8 +246,8 @@ def place_packet(S, image, buffer, at, length, now_ns):
                 _repair_not_needed(S, image, now_ns)
         return 0
     if image.end_seq >= 0 and seq >= image.end_seq:
-        S.counters[row, C.INVALID_FIELD] += 1
-        return 0
+        image.end_seq = -1  # a publisher that goes on has not ended: that END was not its own
+        S.counters[row, C.ENDS_CORRECTED] += 1
     if seq >= image.window_end and not _window_open_for(S, image, ring, seq, now_ns):
         slowest, _ = consumed_by_all(image, ring)
         if image.reliability != lay.UNRELIABLE or slowest < image.highest:
@@ -286,6 +290,26 @@ def place_packet(S, image, buffer, at, length, now_ns):
 
 
 @inlined
+def _note_end(S, image, ring, seq):
+    """The session ends at ``seq``. A lower end than was known, or than what came, corrects it."""
+    if image.closed != 0 or (image.end_seq >= 0 and seq >= image.end_seq):
+        return
+    if seq < image.contiguous:
+        S.counters[image.row, C.INVALID_FIELD] += 1  # readers may be past it
+        return
+    if image.end_seq >= 0 or seq < image.highest:
+        S.counters[image.row, C.ENDS_CORRECTED] += 1
+    image.end_seq = seq
+    if seq >= image.highest:
+        return
+    for false in range(seq, min(image.highest, seq + image.slots)):
+        store_release(ring, control_at(false, image.slots - 1), control_word(false, lay.EMPTY, 0))
+    image.gaps = drop_from(S.gaps[image.index], image.gaps, seq)
+    image.highest = seq
+    advance(S, image, ring)
+
+
+@inlined
 def on_heartbeat(S, image, buffer, at, now_ns):
     """A heartbeat names the next sequence: what is missing before it is a tail loss."""
     seq = load_i64(buffer, at + wire.SEQ_AT)
@@ -307,8 +331,7 @@ def on_heartbeat(S, image, buffer, at, now_ns):
         open_gap_up_to(S, image, ring, known, due, now_ns)
         advance(S, image, ring)
     if flags & wire.FLAG_END:
-        if image.end_seq < 0 and seq >= image.highest:
-            image.end_seq = seq
+        _note_end(S, image, ring, seq)
         image.status_ns = min(image.status_ns, now_ns)
     if flags & wire.FLAG_REPORT:
         image.status_ns = min(image.status_ns, now_ns)
@@ -340,7 +363,7 @@ def _begin_later(S, image, ring, oldest, now_ns):
 def on_lost(S, image, oldest, now_ns):
     """The publisher no longer holds what lies before ``oldest``: give it up, and say so."""
     ring = ring_of(image)
-    if oldest <= image.contiguous or oldest > image.highest + (1 << 40) or image.closed != 0:
+    if oldest <= image.contiguous or image.closed != 0:
         return
     if image.begins == image.contiguous:
         _begin_later(S, image, ring, oldest, now_ns)

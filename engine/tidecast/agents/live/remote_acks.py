@@ -79,7 +79,7 @@ def _move_to(S, pub, ring, packet, offset, count):
     seq, at, told = load_i64(ring, record), load_i64(ring, record + 8), load_i64(ring, record + 16)
     if packet < seq or (packet == seq and offset <= at):
         return True
-    room = (packet - seq + 1) * pub.slot_bytes
+    room = (packet - seq + 1) * pub.slot_bytes // wire.MESSAGE_HEADER_BYTES
     if packet > pub.sent or offset > pub.slot_bytes or count < told or count - told > room:
         return False
     version = load_i64(ring, lay.ACK_VERSION_AT) + 1
@@ -99,7 +99,7 @@ def _move_to(S, pub, ring, packet, offset, count):
 
 @inlined
 def on_ack(S, pub, now_ns, buffer, at):
-    """The owner of a durable topic says how far one of our publications is durable."""
+    """The owner of a durable topic says how far one of our publications is durable. Believed?"""
     ring = bytes_at(pub.ring_address, pub.ring_bytes)
     mine, epoch = load_i64(ring, lay.EPOCH_AT), load_i64(buffer, at + wire.ACK_EPOCH_AT)
     owner = load_i64(buffer, at + wire.ACK_OWNER_AT)
@@ -110,11 +110,11 @@ def on_ack(S, pub, now_ns, buffer, at):
         ring, lay.PRODUCER_AT
     ):
         counted(S, pub, C.INVALID_FIELD, 1)
-        return
+        return False
     told = load_acquire(ring, lay.ACK_STATE_AT)
     if owner < pub.owner or told == lay.ACK_FENCED or told == lay.ACK_REFUSED:
         counted(S, pub, C.STALE_SESSION, 1)
-        return
+        return False
     first_seq = load_i64(buffer, at + wire.ACK_FIRST_SEQ_AT)
     if state == lay.ACK_REFUSED and mine == 0:
         store_i64(ring, lay.FIRST_SEQ_AT, first_seq)
@@ -131,13 +131,14 @@ def on_ack(S, pub, now_ns, buffer, at):
         offset = load_u32(buffer, at + wire.ACK_OFFSET_AT)
         if not _move_to(S, pub, ring, packet, offset, load_i64(buffer, at + wire.ACK_COUNT_AT)):
             counted(S, pub, C.INVALID_FIELD, 1)
-            return
+            return False
         _set_state(S, ring, state)
     else:
         counted(S, pub, C.STALE_SESSION, 1)
-        return
+        return False
     pub.owner = owner
     counted(S, pub, C.ACKS, 1)
+    return True
 
 
 # --- owner's side ---------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ idle ones cost nothing.
 from __future__ import annotations
 
 from tidecast.agents.events import (
+    E_FOREIGN,
     E_PUBLICATION_DRAINED,
     E_RECEIVER_JOINED,
     E_RECEIVER_LEFT,
@@ -20,6 +21,7 @@ from tidecast.agents.live.publications import (
     M_BUSY,
     M_COUNT,
     M_CURSOR,
+    M_FOREIGN_NS,
     M_NAMES,
     M_NODE,
     M_POLL_SKIP,
@@ -47,7 +49,14 @@ from tidecast.native.memory import (
     store_u16,
 )
 from tidecast.protocol.check import check_packet
-from tidecast.protocol.flow_control import RECEIVERS_MAX, limits, note_status, place_for
+from tidecast.protocol.flow_control import (
+    RECEIVERS_MAX,
+    earn_credit,
+    limits,
+    may_join,
+    note_status,
+    place_for,
+)
 from tidecast.protocol.packets import put_packet_header
 from tidecast.protocol.session_table import ABSENT, find_session
 from tidecast.transport.wire_io import (
@@ -71,6 +80,9 @@ END_REPEATS_MIN = 8
 IDLE_SCAN_MAX = 64
 POLL_SKIP_MAX = 8
 RESEND_LINGER_NS_MIN = 100_000
+FOREIGN_INTERVAL_NS = 1_000_000_000
+OWNER_SILENT_NS = 1_000_000_000
+"""An owner acks with each STATUS: after so long without, the topic may have another owner."""
 _I_GAUGES = (int(C.HEAD), int(C.SENT), int(C.SLOWEST_CONSUMED), int(C.RTT_NS))
 
 
@@ -218,7 +230,47 @@ def _note_name(S, r, node, buffer, at):
 
 
 @inlined
-def _on_status(S, p, pub, now_ns, buffer, at):
+def _foreign(S, pub, kind, node, name, now_ns):
+    """Refuse a packet that does not come from where its receiver, or the owner, is; report some."""
+    counted(S, pub, C.FOREIGN_ADDRESS, 1)
+    if now_ns < S.misc[M_FOREIGN_NS]:
+        return
+    S.misc[M_FOREIGN_NS] = now_ns + FOREIGN_INTERVAL_NS
+    emit(S.events, S.attention, E_FOREIGN, pub.session, node, load_i64(name, 0),
+         load_i64(name, 8), kind)  # fmt: skip
+    record(S.recorder, rec.WRITER_SENDER, rec.ALERT, now_ns, rec.Code.FOREIGN_ADDRESS, pub.session,
+           node, kind, 0, 0)  # fmt: skip
+
+
+@inlined
+def _is_at(r, name):
+    """Does a packet from address ``name`` come from where this receiver is?"""
+    return r.address_a == load_i64(name, 0) and r.address_b == load_i64(name, 8)
+
+
+@inlined
+def _join(S, p, pub, i, identity, node, name, now_ns):
+    """A receiver that is not in the table wants to be. False: refused."""
+    joins, pub.joins, pub.joins_ns = may_join(
+        S.receivers[p], pub.joins, pub.joins_ns, load_i64(name, 0), load_i64(name, 8), now_ns
+    )
+    if not joins:
+        return False
+    r = S.receivers[p, i]
+    r.id, r.node, r.consumed, r.contiguous = identity, node, 0, 0
+    r.address_a, r.address_b = load_i64(name, 0), load_i64(name, 8)
+    r.progress_ns, r.excluded, r.named = now_ns, 0, 0
+    r.credit, r.credit_sent, r.credit_ns = 2 * pub.slots, pub.sent, now_ns
+    pub.receivers += 1
+    if pub.ended > 0:  # it comes late, and is to learn of the end as others did
+        pub.ended, pub.beat_ns, pub.beat_interval_ns = 0, now_ns, PROBE_NS_MAX
+    if now_ns < pub.hold_until_ns:  # others may be on their way
+        pub.hold_until_ns = min(pub.hold_until_ns, now_ns + JOIN_GRACE_NS)
+    return True
+
+
+@inlined
+def _on_status(S, p, pub, now_ns, buffer, at, name):
     flags = load_u8(buffer, at + wire.FLAGS_AT)
     counted(S, pub, C.STATUS_RECEIVED, 1)
     if flags & wire.FLAG_WANT_SETUP:
@@ -231,6 +283,9 @@ def _on_status(S, p, pub, now_ns, buffer, at):
         counted(S, pub, C.RECEIVERS_REFUSED, 1)
         return
     r = S.receivers[p, i]
+    if r.id != 0 and not _is_at(r, name):
+        _foreign(S, pub, wire.STATUS, node, name, now_ns)
+        return
     if flags & wire.FLAG_LEAVE:
         if r.id != 0:
             r.id = 0
@@ -246,14 +301,13 @@ def _on_status(S, p, pub, now_ns, buffer, at):
         counted(S, pub, C.INVALID_FIELD, 1)
         return
     joins = r.id == 0
-    if joins:
-        r.id, r.node, r.consumed, r.contiguous = identity, node, consumed, contiguous
-        r.progress_ns, r.excluded, r.named = now_ns, 0, 0
-        pub.receivers += 1
-        if pub.ended > 0:  # it comes late, and is to learn of the end as others did
-            pub.ended, pub.beat_ns, pub.beat_interval_ns = 0, now_ns, PROBE_NS_MAX
-        if now_ns < pub.hold_until_ns:  # others may be on their way
-            pub.hold_until_ns = min(pub.hold_until_ns, now_ns + JOIN_GRACE_NS)
+    if joins and not _join(S, p, pub, i, identity, node, name, now_ns):
+        counted(S, pub, C.RECEIVERS_REFUSED, 1)
+        return
+    if joins:  # what history does not hold nobody can get: do not wait for it
+        ring = bytes_at(pub.ring_address, pub.ring_bytes)
+        oldest = max(load_acquire(ring, lay.HEAD_AT), pub.sent) - pub.slots
+        consumed = min(max(consumed, oldest), pub.sent)
     if r.named == 0 and load_u16(buffer, at + wire.LENGTH_AT) > wire.STATUS_BYTES:
         _note_name(S, r, node, buffer, at)
     if joins:
@@ -286,7 +340,39 @@ def _queue_resend(S, p, pub, first, end):
 
 
 @inlined
-def _on_nak(S, p, pub, ring, now_ns, buffer, at):
+def _answer_lost(S, pub, too_late, oldest, head, now_ns):
+    """History no longer holds what was asked for."""
+    counted(S, pub, C.NAKS_TOO_LATE, too_late)
+    n = put_packet_header(
+        S.packet, wire.LOST, 0, pub.channel, pub.session, pub.topic,
+        wire.PACKET_HEADER_BYTES, S.misc[M_NODE], min(oldest, pub.sent), now_ns,
+    )  # fmt: skip
+    send_run_to_all(S.tx, pub.channel, S.packet, 0, n, 1, False)
+    record(S.recorder, rec.WRITER_SENDER, rec.ALERT, now_ns, rec.Code.LOST_ANSWERED,
+           pub.session, too_late, oldest, head, 0)  # fmt: skip
+
+
+@inlined
+def _on_nak(S, p, pub, now_ns, buffer, at, name):
+    """Note what to resend, within what its receiver can have lost and may ask for."""
+    identity = load_i64(buffer, at + wire.NAK_RECEIVER_AT)
+    i = place_for(S.receivers[p], identity)
+    if i >= 0 and S.receivers[p, i].id == identity:
+        r = S.receivers[p, i]
+        if not _is_at(r, name):
+            _foreign(S, pub, wire.NAK, r.node, name, now_ns)
+            return
+        earn_credit(r, pub.slots, pub.sent, now_ns)
+        r.credit -= _resend(S, p, pub, now_ns, buffer, at, r.contiguous, r.credit)
+    else:  # its first STATUS was lost, or found no room
+        earn_credit(pub, pub.slots, pub.sent, now_ns)
+        pub.credit -= _resend(S, p, pub, now_ns, buffer, at, 0, pub.credit)
+
+
+@inlined
+def _resend(S, p, pub, now_ns, buffer, at, received, credit):
+    """Queue what a NAK names from packet ``received`` on, at most ``credit`` packets. How many."""
+    ring = bytes_at(pub.ring_address, pub.ring_bytes)
     count = load_u32(buffer, at + wire.NAK_COUNT_AT)
     head = load_acquire(ring, lay.HEAD_AT)
     # The client can write anything into its ring: a NAK walks one history at most all the same.
@@ -297,14 +383,14 @@ def _on_nak(S, p, pub, ring, now_ns, buffer, at):
     linger_ns = RESEND_LINGER_NS_MIN
     if pub.receivers > 1:
         linger_ns = max((pub.rtt_ns * 3) >> 2, RESEND_LINGER_NS_MIN)
-    asked = 0
-    too_late = 0
-    suppressed = 0
+    asked, too_late, suppressed, queued, refused = 0, 0, 0, 0, 0
     for i in range(count):
         range_at = at + wire.NAK_RANGES_AT + i * wire.NAK_RANGE_BYTES
-        first = load_i64(buffer, range_at)
-        end = min(first + load_u32(buffer, range_at + 8), pub.sent)
-        asked += max(end - first, 0)
+        named = load_i64(buffer, range_at)
+        end = min(named + load_u32(buffer, range_at + 8), pub.sent)
+        asked += max(end - named, 0)
+        first = max(named, received)
+        refused += max(min(first, end) - named, 0)
         if first < oldest:
             too_late += max(min(oldest, end) - first, 0)
             first = oldest
@@ -312,28 +398,39 @@ def _on_nak(S, p, pub, ring, now_ns, buffer, at):
             slot = (seq & (pub.slots - 1)) * 8
             if now_ns - load_i64(resent, slot) < linger_ns:
                 suppressed += 1
+            elif queued >= credit:
+                refused += end - seq
+                break
             elif _queue_resend(S, p, pub, seq, seq + 1):
                 store_i64(resent, slot, now_ns)
+                queued += 1
             else:
                 break
     counted(S, pub, C.NAKS_RECEIVED, 1)
     counted(S, pub, C.NAK_PACKETS_ASKED, asked)
     counted(S, pub, C.NAKS_SUPPRESSED, suppressed)
+    counted(S, pub, C.NAKS_REFUSED, refused)
     record(S.recorder, rec.WRITER_SENDER, rec.HIGH, now_ns, rec.Code.NAK_RECEIVED, pub.session,
            load_i64(buffer, at + wire.NAK_RECEIVER_AT), count, asked, 0)  # fmt: skip
     if too_late > 0:
-        counted(S, pub, C.NAKS_TOO_LATE, too_late)
-        n = put_packet_header(
-            S.packet, wire.LOST, 0, pub.channel, pub.session, pub.topic,
-            wire.PACKET_HEADER_BYTES, S.misc[M_NODE], min(oldest, pub.sent), now_ns,
-        )  # fmt: skip
-        send_run_to_all(S.tx, pub.channel, S.packet, 0, n, 1, False)
-        record(S.recorder, rec.WRITER_SENDER, rec.ALERT, now_ns, rec.Code.LOST_ANSWERED,
-               pub.session, too_late, oldest, head, 0)  # fmt: skip
+        _answer_lost(S, pub, too_late, oldest, head, now_ns)
+    return queued
 
 
 @inlined
-def _on_control(S, now_ns, buffer, at, n):
+def _on_owner_ack(S, pub, now_ns, buffer, at, name):
+    """An ACK, from where the owner is: elsewhere only after it was silent."""
+    a, b = load_i64(name, 0), load_i64(name, 8)
+    moved = pub.owner_a != a or pub.owner_b != b
+    if moved and pub.owner_ns != 0 and now_ns - pub.owner_ns < OWNER_SILENT_NS:
+        _foreign(S, pub, wire.ACK, load_u16(buffer, at + wire.SOURCE_AT), name, now_ns)
+        return
+    if on_ack(S, pub, now_ns, buffer, at):
+        pub.owner_a, pub.owner_b, pub.owner_ns = a, b, now_ns
+
+
+@inlined
+def _on_control(S, now_ns, buffer, at, n, name):
     cause = check_packet(buffer, at, n)
     if cause != 0:
         S.counters[S.misc[M_ROW], cause] += 1
@@ -354,12 +451,11 @@ def _on_control(S, now_ns, buffer, at, n):
         return
     pub = S.pubs[p]
     if kind == wire.STATUS:
-        _on_status(S, p, pub, now_ns, buffer, at)
+        _on_status(S, p, pub, now_ns, buffer, at, name)
     elif kind == wire.ACK:
-        on_ack(S, pub, now_ns, buffer, at)
+        _on_owner_ack(S, pub, now_ns, buffer, at, name)
     else:
-        ring = bytes_at(pub.ring_address, pub.ring_bytes)
-        _on_nak(S, p, pub, ring, now_ns, buffer, at)
+        _on_nak(S, p, pub, now_ns, buffer, at, name)
     make_busy(S, p)
 
 
@@ -396,7 +492,8 @@ def send_cycle(S, now_ns):
         bundles = receive(S.rx)
         for i in range(bundles):
             at = i * RECEIVE_BUFFER_BYTES
-            _on_control(S, now_ns, S.rx.buffers, at, bundle_bytes(S.rx, i))
+            name = S.rx.names[i * 16 : i * 16 + 16]
+            _on_control(S, now_ns, S.rx.buffers, at, bundle_bytes(S.rx, i), name)
         work += max(bundles, 0)
         S.misc[M_POLL_SKIP] = 0 if bundles > 0 else POLL_SKIP_MAX
     k = 0

@@ -116,7 +116,7 @@ class Durable:
             elif self.keeps(config):
                 self._open_or_say(config)
         if self.topics:
-            sessions.update_wanted(self.node)
+            sessions.update_wanted(self.node, list(self.topics))
         upkeep.drain_leftovers(self)
         if self._runtime is not None:
             self._runtime.start()
@@ -352,12 +352,12 @@ class Durable:
         self.runtime.on_archiver(lambda: self.tables.remove_topic(topic))
         upkeep.clear_gauges(self, name)
         topic.close()
-        sessions.update_wanted(self.node)
+        sessions.update_wanted(self.node, [name])
 
     def take_rings(self, name: str) -> None:
         """The topic is kept here now: read its own publishers' rings, receive the others'."""
         self.remote.take_own(self.topics[name])
-        sessions.update_wanted(self.node)
+        sessions.update_wanted(self.node, [name])
 
     # --- sessions ---------------------------------------------------------------------------------
 

@@ -25,8 +25,8 @@ from tidecast.native.memory import address
 from tidecast.native.packing import pack_into, unpack_from
 from tidecast.node.live.transports import TransportRuntime
 from tidecast.node.state import Image, Publication
-from tidecast.protocol.flow_control import NO_LIMIT
-from tidecast.protocol.session_table import insert, rebuild
+from tidecast.protocol.flow_control import NO_LIMIT, RECEIVERS_MAX
+from tidecast.protocol.session_table import insert, remove
 
 if TYPE_CHECKING:
     from tidecast.node.node import Node
@@ -173,6 +173,14 @@ def _remote_fields(publication: Publication, setup: bytes) -> dict[str, int]:
     }  # fmt: skip
 
 
+def _budgets(slots: int, sent: int, now_ns: int) -> dict[str, int]:
+    """What receivers may ask for: places, and repairs of those that have none."""
+    return {
+        "joins": RECEIVERS_MAX, "joins_ns": now_ns, "credit": 2 * slots, "credit_sent": sent,
+        "credit_ns": now_ns,
+    }  # fmt: skip
+
+
 def _record_of(
     node: Node, publication: Publication, channel: int, resent: np.ndarray, sent: int
 ) -> dict[str, Any]:
@@ -205,6 +213,7 @@ def _record_of(
         "beat_ns": now,
         "beat_interval_ns": PROBE_NS_MAX,
         "check_ns": now + CHECK_INTERVAL_NS,
+        **_budgets(about.slots, sent, now),
         "receiver_timeout_ns": int(publication.topic.receiver_timeout_s * 1e9),
         "heartbeat_ns": int(node.topology.node.heartbeat_ms * 1e6),
         "close_linger_ns": int(publication.topic.close_linger_s * 1e9),
@@ -260,20 +269,13 @@ def add_publication(
         raise
 
 
-def _rebuild_sender(runtime: TransportRuntime) -> None:
-    S = runtime.tx_state
-    active = S.index[: int(S.misc[pu.M_COUNT])]
-    sessions = S.pubs["session"][active].tolist()
-    rebuild(S.sessions, dict(zip(sessions, active.tolist(), strict=True)))
-
-
 def remove_publication(node: Node, publication: Publication) -> None:
     """Take a publication away from its sender."""
     runtime = publication.runtime
     if runtime is None or publication.slot < 0:
         return
 
-    def remove() -> None:
+    def take_out() -> None:
         S = runtime.tx_state
         p = publication.slot
         place, count = int(S.pubs[p]["place"]), int(S.misc[pu.M_COUNT])
@@ -288,9 +290,9 @@ def remove_publication(node: Node, publication: Publication) -> None:
         S.pubs[other]["place"] = place
         S.misc[pu.M_COUNT] = count - 1
         S.pubs[p]["active"] = 0
-        _rebuild_sender(runtime)
+        remove(S.sessions, publication.session)
 
-    runtime.on_sender(remove)
+    runtime.on_sender(take_out)
     publication.slot = -1
     node.counters.free(publication.row)
 
@@ -354,6 +356,7 @@ def add_image(
             "buffer_slots": _slots_of_socket(runtime, channel, about.slot_bytes),
             "heard_ns": now,
             "echo_at_ns": now,
+            "named": join,
             "end_seq": -1,
             "begins": -1,
             "address_a": address_words[0],
@@ -384,42 +387,22 @@ def remove_image(node: Node, image: Image, *, leave: bool = False) -> None:
     """
     runtime = image.runtime
 
-    def remove() -> None:
+    def take_out() -> None:
         S = runtime.rx_state
         for _ in range(LEAVE_REPEATS if leave else 0):
             leave_session(runtime.inline_arguments[1], image.slot, node.clock_ns())
         count = int(S.misc[im.M_COUNT])
-        kept = [int(S.index[k]) for k in range(count) if int(S.index[k]) != image.slot]
-        S.index[: len(kept)] = kept
-        S.misc[im.M_COUNT] = len(kept)
+        place = int(np.flatnonzero(S.index[:count] == image.slot)[0])
+        S.index[place] = S.index[count - 1]
+        S.misc[im.M_COUNT] = count - 1
         S.images[image.slot]["active"] = 0
         S.misc[im.M_LAST_SESSION] = 0
 
     if image.slot >= 0:
         node.source_gone(image)
-        runtime.on_receiver(remove)
+        runtime.on_receiver(take_out)
         image.slot = -1
         node.counters.free(image.row)
-
-
-def rebuild_receiver(node: Node, runtime: TransportRuntime, special: dict[int, int]) -> None:
-    """Recompute the receiver's session table: images (chained by session) and special sessions."""
-    mine = [i for i in node.images_by_id.values() if i.runtime is runtime and i.slot >= 0]
-
-    def put() -> None:
-        S = runtime.rx_state
-        entries = dict(special)
-        for image in mine:
-            S.images[image.slot]["next"] = -1
-        for image in mine:
-            first = entries.get(image.session, -1)
-            if first >= 0:
-                S.images[image.slot]["next"] = first
-            entries[image.session] = image.slot
-        rebuild(S.sessions, entries)
-        S.misc[im.M_LAST_SESSION] = 0
-
-    runtime.on_receiver(put)
 
 
 # --- reading --------------------------------------------------------------------------------------

@@ -49,6 +49,17 @@ class RefusedImages:
         self._node = node
         self._due: dict[Key, tuple[float, TransportRuntime, Setup]] = {}
         self._told: dict[Key, None] = {}
+        self.live_bytes = 0
+        """What rings of live topics' images have."""
+
+    def check_room(self, needed: int) -> None:
+        """Raise SharedMemoryError when live images have all that they may have."""
+        most = self._node.topology.node.image_rings_bytes_max
+        if self.live_bytes + needed > most:
+            raise SharedMemoryError(
+                f"rings of publishers on other nodes have {self.live_bytes} bytes of {most} here: "
+                "raise node.image_rings_bytes_max, or lower receive_bytes of the topic"
+            )
 
     def tell(
         self, runtime: TransportRuntime, setup: Setup, needed: int, problem: Exception
@@ -61,7 +72,8 @@ class RefusedImages:
             del self._told[next(iter(self._told))]
         self._told[key] = None
         node = self._node
-        used = sum(image.mapped.array.size for image in node.images_by_id.values())
+        node.counters.values[node.node_row, cl.NodeCounter.IMAGES_REFUSED] += 1
+        used = self.live_bytes
         room = os.statvfs(node.directory)
         allowed = used + room.f_bavail * room.f_frsize
         node.note(
@@ -74,10 +86,10 @@ class RefusedImages:
             )
         )  # fmt: skip
 
-    def later(self, runtime: TransportRuntime, setup: Setup, special: dict[int, int]) -> None:
-        """Ignore the session for a while."""
+    def later(self, runtime: TransportRuntime, setup: Setup, why: int = im.SESSION_IGNORED) -> None:
+        """Drop what the session sends for a while."""
         key = (runtime.config.name, setup.session)
-        special[setup.session] = im.SESSION_IGNORED
+        self._node.known_sessions(runtime).drop(setup.session, why, setup.topic)
         while len(self._due) >= REFUSED_MAX:
             del self._due[next(iter(self._due))]
         self._due[key] = (self._node.clock_ns() / 1e9 + RETRY_S, runtime, setup)
@@ -135,6 +147,8 @@ def _place(
     slots: int, prepare: Callable[[MappedFile], dict[str, int]] | None,
 ) -> Image:  # fmt: skip
     image_id = next(node.ids)
+    if mode != "durable":  # those have a limit of their own
+        node.refused.check_room(lay.ring_bytes(slots, setup.packet_bytes))
     with contextlib.ExitStack() as undo:
         mapped = _image_ring(node, image_id, setup, topic, slots, join)
         undo.callback(mapped.close)
@@ -156,6 +170,9 @@ def _place(
         )  # fmt: skip
         undo.pop_all()
     node.images_by_id[image_id] = image
+    node.known_sessions(runtime).image_changed(setup.session)
+    if mode != "durable":
+        node.refused.live_bytes += mapped.array.size
     node.note(
         rec.LOW, rec.Code.IMAGE_ADDED, setup.session, setup.topic_id, join, slots, setup.source
     )

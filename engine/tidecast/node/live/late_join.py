@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidecast.config.topology import matches
+from tidecast.config.topology import is_pattern, matches
 from tidecast.node.live.image_creation import keep_place
 from tidecast.node.live.sessions import connect
 from tidecast.node.state import Image, Subscription
@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 def join_existing_images(node: Node, subscription: Subscription) -> None:
     """Connect a new subscription to what this node receives already."""
     sessions: dict[tuple[str, int], list[Image]] = {}
-    for image in node.images_by_id.values():
-        if not image.gone and matches(subscription.pattern, image.topic.name):
+    pattern = subscription.pattern
+    wild = is_pattern(pattern)
+    images = node.images_by_id.values() if wild else node.images_by_id.of("topic", pattern)
+    for image in images:
+        if not image.gone and matches(pattern, image.topic.name):
             sessions.setdefault((image.runtime.config.name, image.session), []).append(image)
-    for images in sessions.values():
-        images[0].runtime.on_receiver(partial(_join, node, images, subscription))
+    for found in sessions.values():
+        found[0].runtime.on_receiver(partial(_join, node, found, subscription))
 
 
 def _join(node: Node, images: list[Image], subscription: Subscription) -> None:

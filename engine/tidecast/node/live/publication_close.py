@@ -59,12 +59,14 @@ def close_publication(node: Node, publication: Publication) -> None:
 def end_subscription(node: Node, subscription: Subscription) -> None:
     """Let a subscription end: its client reads what is there, and closes it."""
     node.ending_subs[subscription.id] = node.subs.pop(subscription.id)
+    node.wanted.unsubscribed(subscription)
     tell_ended(node, subscription)
 
 
 def tell_ended(node: Node, subscription: Subscription) -> None:
     """Tell a client that a subscription has ended, when no publication here adds to its rings."""
-    reading = [p for p in node.pubs.values() if subscription.id in p.readers and not p.closing]
+    pubs = node.pubs.of("topic", subscription.pattern)  # patterns do not end with a topic
+    reading = [p for p in pubs if subscription.id in p.readers and not p.closing]
     if reading or subscription.told:
         return
     subscription.told = True

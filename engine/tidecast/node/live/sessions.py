@@ -5,6 +5,7 @@ Called by the conductor with the node's lock held.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ from tidecast import events as ev
 from tidecast.agents import events as ae
 from tidecast.agents.live import images as im
 from tidecast.buffers.ring_file import add_consumer
-from tidecast.config.topology import TopicConfig, is_pattern, matches
+from tidecast.config.topology import TopicConfig, derive_topic_id, matches
 from tidecast.errors import Conflict, SharedMemoryError
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
@@ -23,9 +24,10 @@ from tidecast.native.packing import pack_into, unpack_from
 from tidecast.node.durable.archiver_tables import ARCHIVER_SUBSCRIPTION
 from tidecast.node.live import agent_tables
 from tidecast.node.live.image_creation import keep_place, place_image
+from tidecast.node.live.peers import accept_peer, foreign, report
 from tidecast.node.live.setup import Setup, decode_setup
-from tidecast.node.live.transports import TransportRuntime, note_name
-from tidecast.node.state import Image, Peer, Publication, Subscription
+from tidecast.node.live.transports import TransportRuntime
+from tidecast.node.state import Image, Publication, Subscription
 
 if TYPE_CHECKING:
     from tidecast.node.node import Node
@@ -77,31 +79,33 @@ def _handle_row(
         _receiver(node, kind, a, b, c, d)
     elif kind == ae.E_EVICTED:
         _evicted(node, a, b, c)
+    elif kind == ae.E_FOREIGN:
+        foreign(node, runtime, a, b, (c, d))
     elif kind == ae.E_RECEIVER_NAME:
         node.name_seen(node.names.get(a, ""))
 
 
 def _handle_setups(node: Node, runtime: TransportRuntime, setups: list[Setup]) -> None:
-    special = _special(node, runtime)
+    known = node.known_sessions(runtime)
     for setup in setups:
+        known.image_changed(setup.session)  # it waits in the receiver's table
         try:
             _on_setup(node, runtime, setup)
         except Conflict as problem:
             node.note(
                 rec.ALERT, rec.Code.TOPIC_CONFLICT, setup.session, setup.topic_id, setup.source
             )
-            node.tell_all(ev.TopicConflict(topic=setup.topic, node=setup.node, detail=str(problem)))
-            special[setup.session] = im.SESSION_IGNORED
+            report(node, ev.TopicConflict(topic=setup.topic, node=setup.node, detail=str(problem)))
+            known.drop(setup.session, im.SESSION_IGNORED, setup.topic)
         except SharedMemoryError as problem:
             node.refused.tell(runtime, setup, 0, problem)
-            node.refused.later(runtime, setup, special)
+            node.refused.later(runtime, setup)
         except Exception as problem:  # noqa: BLE001  (told)
-            node.refused.later(runtime, setup, special)
+            node.refused.later(runtime, setup)
             node.conductor.failed(problem)
         else:
             node.refused.has(runtime, setup.session)
-    if setups:
-        _rebuild(node, runtime)
+    known.write()
 
 
 def try_refused(node: Node, now_s: float) -> None:
@@ -112,22 +116,18 @@ def try_refused(node: Node, now_s: float) -> None:
     for runtime, setup in node.refused.take_due(now_s):
         if living_images(node, runtime, setup.session):
             _handle_setups(node, runtime, [setup])
-        elif _special(node, runtime).get(setup.session) == im.SESSION_IGNORED:
+        elif node.known_sessions(runtime).has(setup.session):
             forget_session(node, runtime, setup.session)
 
 
 def _drained(node: Node, session: int) -> None:
-    for publication in node.pubs.values():
-        if publication.session == session:
-            publication.drained = True
-            look_after_publication(node, publication, node.clock_ns() / 1e9)
-            return
+    for publication in node.pubs.of("session", session):
+        publication.drained = True
+        look_after_publication(node, publication, node.clock_ns() / 1e9)
 
 
 def _receiver(node: Node, kind: int, session: int, receiver: int, peer: int, last: int) -> None:
-    for publication in node.pubs.values():
-        if publication.session != session:
-            continue
+    for publication in node.pubs.of("session", session):
         topic, name = publication.topic.name, node.names.get(peer, "")
         if kind == ae.E_RECEIVER_JOINED:
             publication.drained = False  # this one is still to learn of the end
@@ -153,7 +153,8 @@ def _evicted(node: Node, session: int, subscription_id: int, behind: int) -> Non
     subscription = node.subs.get(subscription_id)
     if subscription is None:
         return
-    topics = [i.topic.name for i in node.images_by_id.values() if i.session == session]
+    reading = [i for i in node.images_by_id.values() if subscription_id in i.readers]
+    topics = [image.topic.name for image in reading if image.session == session]
     node.tell(
         subscription.client,
         ev.SubscriberEvicted(
@@ -168,35 +169,26 @@ def _evicted(node: Node, session: int, subscription_id: int, behind: int) -> Non
 # --- SETUP ----------------------------------------------------------------------------------------
 
 
-def _special(node: Node, runtime: TransportRuntime) -> dict[int, int]:
-    """Sessions of a transport that have no image, and why."""
-    found: dict[int, int] = node.__dict__.setdefault("_special_sessions", {}).setdefault(
-        runtime.config.name, {}
-    )
-    return found
-
-
-def _rebuild(node: Node, runtime: TransportRuntime) -> None:
-    special = _special(node, runtime)
-    while len(special) > 4096:
-        special.pop(next(iter(special)))
-    agent_tables.rebuild_receiver(node, runtime, special)
-
-
 def _on_setup(node: Node, runtime: TransportRuntime, setup: Setup) -> None:
-    special = _special(node, runtime)
-    if not _accept_peer(node, setup):
-        special[setup.session] = im.SESSION_ENDED
+    sessions, known = node.known_sessions(runtime), node.peers.get(setup.source)
+    if not accept_peer(node, runtime, setup):
+        if not living_images(node, runtime, setup.session):
+            node.refused.later(runtime, setup, im.SESSION_ENDED)
         return
+    if known is not None and known.incarnation != setup.incarnation:
+        _supersede_older(node, setup)
+    for image in living_images(node, runtime, setup.session):
+        if image.incarnation != setup.incarnation:
+            _continue_at(node, image, setup)
     topic = _topic_of(node, runtime, setup)
-    readers = [s for s in node.subs.values() if topic and matches(s.pattern, topic.name)]
-    special.pop(setup.session, None)
+    readers = readers_of(node, topic.name) if topic is not None else []
+    sessions.forget(setup.session)
     kept = topic is not None and setup.producer is not None and node.durable.keeps(topic)
     if kept and topic is not None and not node.durable.remote.on_setup(runtime, setup, topic):
         return  # it is not opened yet, or refused: its next SETUP is looked at again
     if topic is None or not readers:
         if not kept:
-            special[setup.session] = im.SESSION_IGNORED
+            sessions.drop(setup.session, im.SESSION_IGNORED, setup.topic)
         return
     served: set[int] = set()
     for image in living_images(node, runtime, setup.session):
@@ -207,71 +199,43 @@ def _on_setup(node: Node, runtime: TransportRuntime, setup: Setup) -> None:
             _make_image(node, runtime, setup, topic, mode, group)
 
 
-def _accept_peer(node: Node, setup: Setup) -> bool:
-    """Know the peer; a newer incarnation replaces an older one, never the reverse."""
-    known = node.peers.get(setup.source)
-    now = node.clock_ns() / 1e9
-    if known is not None and setup.incarnation < known.incarnation:
-        node.note(
-            rec.ALERT, rec.Code.STALE_INCARNATION, setup.session, setup.source, setup.incarnation
-        )
-        node.tell_all(ev.StaleIncarnation(node_id=setup.source, incarnation=setup.incarnation))
-        return False
-    if known is not None and setup.incarnation == known.incarnation:
-        known.heard_s = now
-        return True
-    if known is not None:
-        if known.name != setup.node and _alive(node, known):
-            node.note(
-                rec.ALERT, rec.Code.NODE_CONFLICT, setup.session, setup.source, setup.incarnation
-            )
-            node.tell_all(ev.NodeConflict(node_id=setup.source, names=(known.name, setup.node)))
-        for image in list(node.images_by_id.values()):
-            if image.node_id == setup.source and image.incarnation < setup.incarnation:
-                if image.mode == "durable":
-                    image_gone(node, image, "restarted")
-                elif not image.superseded_ns:  # its publisher may continue it
-                    image.superseded_ns = node.clock_ns()
-    node.peers[setup.source] = Peer(setup.source, setup.node, setup.incarnation, now)
-    note_name(node.names, setup.source, setup.node)
-    node.name_seen(setup.node)
-    node.tell_all(
-        ev.PeerJoined(node=setup.node, node_id=setup.source, incarnation=setup.incarnation)
-    )
-    return True
+def _supersede_older(node: Node, setup: Setup) -> None:
+    """A node runs in another incarnation now: its sessions are over, or continue there."""
+    for image in node.images_by_id.of("node", setup.source):
+        if image.incarnation == setup.incarnation:
+            continue
+        if image.mode == "durable":
+            image_gone(node, image, "restarted")
+        elif not image.superseded_ns:  # its publisher may continue it
+            image.superseded_ns = node.clock_ns()
 
 
-def _alive(node: Node, peer: Peer) -> bool:
-    now = node.clock_ns()
-    for image in node.images_by_id.values():
-        if image.node_id == peer.id and image.slot >= 0:
-            heard = int(image.runtime.rx_state.images[image.slot]["heard_ns"])
-            if now - heard < 1_000_000_000:
-                return True
-    return False
+def _continue_at(node: Node, image: Image, setup: Setup) -> None:
+    """A session continues at its node's next engine: from there it is believed now."""
+    record = image.runtime.rx_state.images[image.slot]
+
+    def put() -> None:
+        record["incarnation"], record["heard_ns"] = setup.incarnation, node.clock_ns()
+        record["address_a"], record["address_b"] = setup.address_words
+        record["status_ns"] = 0  # it does not know of us yet
+
+    image.runtime.on_receiver(put)
+    image.incarnation, image.superseded_ns = setup.incarnation, 0
 
 
 def _topic_of(node: Node, runtime: TransportRuntime, setup: Setup) -> TopicConfig | None:
-    """The local topic a session belongs to; None when nobody here could want it."""
-    mine = [
-        t
-        for t in node.topic_by_name.values()
-        if t.transport == runtime.config.name and t.wire_id == setup.topic_id
-    ]
-    if mine:
-        if mine[0].name != setup.topic:
-            raise Conflict(
-                f"topic id {setup.topic_id} is {mine[0].name} here and {setup.topic} on node "
-                f"{setup.node}: give one of them another id"
-            )
-        return mine[0]
-    if not any(
-        is_pattern(s.pattern) and matches(s.pattern, setup.topic) for s in node.subs.values()
-    ):
+    """The local topic a session belongs to; None when nobody here could want it.
+
+    By its name: ids of 16 bits, made from names, collide.
+    """
+    mine = node.topic_by_name.get(setup.topic)
+    if mine is not None:
+        return mine if mine.transport == runtime.config.name else None
+    if not any(matches(s.pattern, setup.topic) for s in node.subs.of("pattern", "")):
         return None
     topic = TopicConfig(
         name=setup.topic,
-        id=setup.topic_id,
+        id=None if derive_topic_id(setup.topic) == setup.topic_id else setup.topic_id,
         transport=runtime.config.name,
         reliability=lay.RELIABILITY_NAMES[setup.reliability],  # type: ignore[arg-type]
         flow=lay.FLOW_NAMES[setup.flow],  # type: ignore[arg-type]
@@ -322,8 +286,8 @@ def _make_image(
 
 def living_images(node: Node, runtime: TransportRuntime, session: int) -> list[Image]:
     """Images of a session that still receive."""
-    images = node.images_by_id.values()
-    return [i for i in images if i.session == session and i.runtime is runtime and not i.gone]
+    images = node.images_by_id.of("session", (runtime.config.name, session))
+    return [image for image in images if not image.gone]
 
 
 def connect(node: Node, image: Image, subscription: Subscription, position: int) -> None:
@@ -354,32 +318,16 @@ def connect(node: Node, image: Image, subscription: Subscription, position: int)
     )
 
 
-def update_wanted(node: Node) -> None:
-    """Which topics the receivers care for; sessions that were ignored get another chance."""
-    for name, runtime in node.runtimes.items():
-        bits = np.zeros(1024, dtype=np.uint64)
-        want_all = False
-        for subscription in node.subs.values():
-            want_all = want_all or is_pattern(subscription.pattern)
-            topic = node.topic_by_name.get(subscription.pattern)
-            if topic is not None and topic.transport == name:
-                bits[topic.wire_id >> 6] |= np.uint64(1 << (topic.wire_id & 63))
-        for topic in node.topic_by_name.values():
-            if topic.transport == name and node.durable.keeps(topic):
-                bits[topic.wire_id >> 6] |= np.uint64(1 << (topic.wire_id & 63))
-        special = _special(node, runtime)
-        for session in [s for s, why in special.items() if why == im.SESSION_IGNORED]:
-            del special[session]
+def readers_of(node: Node, topic: str) -> list[Subscription]:
+    """Subscriptions that cover a topic."""
+    wild = [s for s in node.subs.of("pattern", "") if matches(s.pattern, topic)]
+    return node.subs.of("pattern", topic) + wild
 
-        def put(
-            runtime: TransportRuntime = runtime, bits: np.ndarray = bits, want_all: bool = want_all
-        ) -> None:
-            runtime.rx_state.wanted[:] = bits.view(np.int64)
-            runtime.rx_state.misc[im.M_WANT_ALL] = int(want_all)
-            runtime.rx_state.misc[im.M_READS] = int(want_all or bits.any())
 
-        runtime.on_receiver(put)
-        _rebuild(node, runtime)
+def update_wanted(node: Node, names: Iterable[str]) -> None:
+    """These topics were made, removed, or are kept by another node now."""
+    for name in names:
+        node.wanted.changed(name)
 
 
 def _bits(node_ids: list[int]) -> np.ndarray:
@@ -414,16 +362,13 @@ def set_refused(runtime: TransportRuntime, node_ids: list[int]) -> None:
 
 
 def _end_images(node: Node, runtime: TransportRuntime, session: int, reason: str) -> None:
-    for image in list(node.images_by_id.values()):
-        if image.session == session and image.runtime is runtime:
-            image_gone(node, image, reason)
+    for image in living_images(node, runtime, session):
+        image_gone(node, image, reason)
 
 
 def _peer_timeout(node: Node, runtime: TransportRuntime, session: int) -> None:
     """Silent too long: its images go; if it comes back they resume where they were."""
-    for image in list(node.images_by_id.values()):
-        if image.session != session or image.runtime is not runtime or image.gone:
-            continue
+    for image in living_images(node, runtime, session):
         heard_ns = int(runtime.rx_state.images[image.slot]["heard_ns"])
         clients = {node.subs[s].client for s in image.readers if s in node.subs}
         for client in clients if heard_ns != image.silent_ns else ():
@@ -437,8 +382,7 @@ def _peer_timeout(node: Node, runtime: TransportRuntime, session: int) -> None:
             image_gone(node, image, "timeout")
         image.silent_ns = heard_ns
     if not living_images(node, runtime, session):
-        _special(node, runtime).pop(session, None)
-        _rebuild(node, runtime)
+        forget_session(node, runtime, session)
 
 
 def _may_be_repaired(image: Image) -> bool:
@@ -508,28 +452,26 @@ def image_gone(node: Node, image: Image, reason: str) -> None:
         )
     if reason != "closed":
         agent_tables.remove_image(node, image)
-        _rebuild(node, image.runtime)
+        _image_changed(node, image)
 
 
 def _look_after_superseded(node: Node, image: Image) -> None:
-    """Its node has a new incarnation: its publisher continues the session there, or it ends."""
-    record = image.runtime.rx_state.images[image.slot]
-    if int(record["heard_ns"]) > image.superseded_ns:
-        incarnation = node.peers[image.node_id].incarnation
-
-        def put() -> None:
-            record["incarnation"] = incarnation
-
-        image.runtime.on_receiver(put)
-        image.incarnation, image.superseded_ns = incarnation, 0
-    elif node.clock_ns() - image.superseded_ns > RESTART_GRACE_NS:
+    """Its node has a new incarnation: unless its publisher continues the session there, it ends."""
+    if node.clock_ns() - image.superseded_ns > RESTART_GRACE_NS:
         image_gone(node, image, "restarted")
 
 
 def forget_session(node: Node, runtime: TransportRuntime, session: int) -> None:
     """A session, whose image was removed or was not made, is unknown from now on."""
-    _special(node, runtime).pop(session, None)
-    _rebuild(node, runtime)
+    known = node.known_sessions(runtime)
+    known.forget(session)
+    known.write()
+
+
+def _image_changed(node: Node, image: Image) -> None:
+    known = node.known_sessions(image.runtime)
+    known.image_changed(image.session)
+    known.write()
 
 
 def look_after_image(node: Node, image: Image, now_s: float) -> None:
@@ -544,10 +486,13 @@ def look_after_image(node: Node, image: Image, now_s: float) -> None:
         return
     if image.gone == "closed" and now_s - image.gone_s < 1.0 and node.started:
         return  # its END is still being repeated: answer that we have left
-    special = _special(node, image.runtime)
-    special[image.session] = im.SESSION_ENDED if image.gone == "closed" else im.SESSION_IGNORED
-    if image.gone in ("timeout", "restarted", "failed"):
-        special.pop(image.session, None)
+    known = node.known_sessions(image.runtime)
+    if image.gone == "closed":
+        known.drop(image.session, im.SESSION_ENDED)
+    elif image.gone in ("timeout", "restarted", "failed"):
+        known.forget(image.session)
+    else:
+        known.drop(image.session, im.SESSION_IGNORED, image.topic.name)
     # Tell the publisher that we stop receiving, so that it does not wait for us.
     agent_tables.remove_image(node, image, leave=not image.gone)
     node.images_by_id.pop(image.id, None)
@@ -555,7 +500,8 @@ def look_after_image(node: Node, image: Image, now_s: float) -> None:
     node.note(
         rec.LOW, rec.Code.IMAGE_REMOVED, image.session, contiguous, GONE_REASONS.index(image.gone)
     )
-    _rebuild(node, image.runtime)
+    _image_changed(node, image)
+    node.refused.live_bytes -= image.mapped.array.size
     image.mapped.unlink()
     image.mapped.close()
 
