@@ -114,16 +114,18 @@ def test_an_ack_that_cannot_be_moves_nothing() -> None:
             own | {"offset": 5000},
         ]  # fmt: skip
         for fields in cannot:
-            net.switch.inject(b.id, pk.ack(**fields, **mine), control=True)
-        net.switch.inject(b.id, pk.ack(**own, **mine | {"seq": 900}), control=True)
-        net.switch.inject(b.id, pk.ack(**own | {"count": 0}, **mine | {"seq": 0}), control=True)
+            net.switch.inject(b.id, pk.ack(**fields, **mine), control=True, source=1)
+        net.switch.inject(b.id, pk.ack(**own, **mine | {"seq": 900}), control=True, source=1)
+        net.switch.inject(
+            b.id, pk.ack(**own | {"count": 0}, **mine | {"seq": 0}), control=True, source=1
+        )
         taken = b.count(Counter.ACKS)
         net.run(1000)
         assert publisher.durable_position == 1
         assert b.count(Counter.INVALID_FIELD) == 5
         assert b.count(Counter.STALE_SESSION) == 1
         assert b.count(Counter.ACKS) == taken + 1, "the older one says nothing new"
-        net.switch.inject(b.id, pk.ack(**own, owner=9, **mine), control=True)
+        net.switch.inject(b.id, pk.ack(**own, owner=9, **mine), control=True, source=1)
         net.run(1000)
         assert publisher.durable_position == 2
         net.heal()

@@ -108,9 +108,8 @@ def test_a_publisher_that_dies_with_holes_delivers_the_rest(end: str) -> None:
         net.run(20_000)
         if end == "restart":
             again = Stream(net.restart("a"), count=1, size=SIZE, name="again")
-            transfer(net, [again], [reader], until=lambda: len(reader.found) == 39)
-            assert reader.found[-1] == again.messages[0]
-            reader.found.pop()
+            assert transfer(net, [again], [reader], until=lambda: len(reader.found) == 39)
+            reader.found.remove(again.messages[0])
         else:
             net.kill("a")
             read_for(net, reader, 1_500_000)
@@ -119,7 +118,7 @@ def test_a_publisher_that_dies_with_holes_delivers_the_rest(end: str) -> None:
             read_for(net, reader, 1_500_000)
         assert numbers(reader) == [i for i in range(40) if i not in (5, 30)]
         assert reader.gaps == [(5, 6), (30, 31)]
-        assert len(reader.events(PeerTimeout)) == (end == "kill")
+        assert len(reader.events(PeerTimeout)) == 1
 
 
 def test_a_silent_session_that_comes_back_repairs_its_holes() -> None:

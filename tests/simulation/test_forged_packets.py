@@ -187,6 +187,7 @@ def test_a_node_that_fell_silent_may_come_back_elsewhere(rig: Rig) -> None:
     rig.net.run(1_100_000)
     rig.forge(setup)
     assert len(rig.reader.events(PeerJoined)) == 2
+    rig.net.run(6_000_000)  # its publishers might continue
     assert [gone.reason for gone in rig.reader.events(ImageGone)] == ["restarted"]
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import resource
 import weakref
+from pathlib import Path
 
 import pytest
+from tests.support.simulation import Reader, Stream, network_of, transfer
 
 import tidecast.sync
 import tidecast.testing
@@ -153,3 +156,28 @@ def test_a_network_that_is_closed_keeps_nothing_in_memory() -> None:
     del a, b, publisher, subscription, net
     gc.collect()
     assert [node() for node in nodes] == [None, None]
+
+
+def test_networks_that_are_closed_keep_no_memory() -> None:
+    """Not even until the garbage collector runs: a test process makes thousands of them."""
+
+    def resident_bytes() -> int:
+        pages = Path("/proc/self/statm").read_text("ascii").split()[1]
+        return int(pages) * resource.getpagesize()
+
+    def run_one(seed: int) -> None:
+        with Network(seed=seed) as net:
+            a, b = network_of(net, "ab", history_bytes=32 << 10, receive_bytes=32 << 10)
+            reader, stream = Reader(b), Stream(a, count=100)
+            assert transfer(net, [stream], [reader])
+
+    gc.disable()
+    try:
+        run_one(0)
+        before = resident_bytes()
+        for seed in range(20):
+            run_one(seed)
+        grown = resident_bytes() - before
+    finally:
+        gc.enable()
+    assert grown < 20 * (8 << 20), f"{grown >> 20} MiB for 20 networks"

@@ -463,16 +463,15 @@ class Node(NodeViews):
 
     def _new_session(self) -> int:
         session = self.random_id(31)
-        while any(p.session == session for p in self.pubs.values()):
+        while self.pubs.of("session", session):
             session = self.random_id(31)
         return session
 
     def _begin(self, publication: Publication) -> None:
         """Let a publication be sent, and read by local subscriptions."""
         self.durable.remote.announce(publication, publication.about().channel)
-        for subscription in self.subs.values():
-            if matches(subscription.pattern, publication.topic.name):
-                self._read_local(publication, subscription)
+        for subscription in sessions.readers_of(self, publication.topic.name):
+            self._read_local(publication, subscription)
 
     def begin_publication(self, client_id: int, publication_id: int) -> None:
         """A continued publication's ring holds what the old one held. Raises NotFound, Conflict."""
