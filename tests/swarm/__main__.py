@@ -10,32 +10,15 @@ import os
 import secrets
 import sys
 import time
-import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.swarm.checker import Complaint, check
+from tests.swarm.checker import Complaint
 from tests.swarm.script import Script, as_test, draw, dump, load
+from tests.swarm.seeds import complaints, world
 from tests.swarm.shrink import shrink
-from tests.swarm.world import run
 
 OUT = Path(".swarm")
-
-
-def complaints(script: Script) -> list[Complaint]:
-    """What is wrong with a script's world; an exception is a complaint, too."""
-    try:
-        return check(run(script))
-    except Exception as problem:  # noqa: BLE001 - whatever a world raises is a finding
-        where = traceback.extract_tb(problem.__traceback__)[-1]
-        text = f"{type(problem).__name__} at {where.name}: {problem}"
-        return [Complaint(f"raised {type(problem).__name__}", text)]
-
-
-def world(seed: int) -> tuple[int, list[Complaint], float]:
-    """Run the world of a seed: the seed, what is wrong, seconds."""
-    began = time.perf_counter()
-    return seed, complaints(draw(seed)), time.perf_counter() - began
 
 
 def report(script: Script, problems: list[Complaint], name: str, *, short: bool) -> None:
