@@ -100,7 +100,7 @@ def settle(durable: Durable, topic: DurableTopic, sources: list[ds.Source]) -> N
         if all(r["d_seq"] == r["seq"] and r["d_at"] == r["at"] for r in records):
             return
         if durable.runtime.inline:
-            durable.runtime.work()
+            durable.runtime.work(durable.node.clock_ns())
         else:
             threading.Event().wait(0.002)
 
@@ -168,7 +168,7 @@ def drain_leftovers(durable: Durable) -> None:
     durable.leftovers = []
     deadline = time.monotonic() + DRAIN_S
     while durable.active and durable.busy() and time.monotonic() < deadline:
-        durable.runtime.work()
+        durable.runtime.work(durable.node.clock_ns())
     release_leftovers(durable)
 
 

@@ -166,7 +166,7 @@ class Durable:
             self._runtime.stop()
             deadline = time.monotonic() + DRAIN_S
             while self.busy() and time.monotonic() < deadline:
-                self._runtime.work()
+                self._runtime.work(self.node.clock_ns())
         held = {name: topic.owner for name, topic in self.topics.items() if topic.owner}
         for topic in self.topics.values():
             topic.close()
@@ -391,7 +391,7 @@ class Durable:
                 before = [int(self.runtime.state.sources[s.slot]["seq"]) for s in sources]
                 if topics[topic.slot]["errno"] or not any(self.unread(s) for s in sources):
                     return
-                self.runtime.work()
+                self.runtime.work(self.node.clock_ns())
                 after = [int(self.runtime.state.sources[s.slot]["seq"]) for s in sources]
                 if before == after and not topics[topic.slot]["held"]:
                     return  # the rest of a long message has not come
