@@ -291,7 +291,9 @@ class Node(NodeViews):
         sessions.look_after_publication(self, publication, self.clock_ns() / 1e9)
 
     def work(self, now_ns: int | None = None) -> int:
-        """Run agents and conductor once (inline nodes)."""
+        """Run agents and conductor once (inline nodes). None: now, by the node's clock."""
+        if now_ns is None and self.clock_ns is not time.monotonic_ns:
+            now_ns = self.clock_ns()
         done = 0
         for runtime in list(self.runtimes.values()):
             done += runtime.work(now_ns)
