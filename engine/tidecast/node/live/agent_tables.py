@@ -15,6 +15,7 @@ from tidecast.agents.live.sender import CHECK_INTERVAL_NS
 from tidecast.agents.live.sending import PROBE_NS_MAX
 from tidecast.buffers.counters import CountersFile
 from tidecast.buffers.ring_file import RingInfo, consumers, create_ring, describe
+from tidecast.buffers.slots import control_at
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import SharedMemoryError, StorageError
 from tidecast.layout import counters as cl
@@ -220,6 +221,18 @@ def _record_of(
     }
 
 
+def _sealed(ring: Bytes, about: RingInfo) -> int:
+    """The first packet that the sender has to seal: the last one, while it is open.
+
+    An open packet that counts as sent is never sent, and no NAK for it can be answered.
+    """
+    if about.head <= about.base:
+        return about.head
+    (word,) = unpack_from("<q", ring, control_at(about.head - 1, about.slots - 1))
+    is_open = (word >> lay.STATE_SHIFT) & 0xFF == lay.OPEN
+    return about.head - 1 if is_open else about.head
+
+
 def add_publication(
     node: Node, publication: Publication, channel: int, sent: int | None = None
 ) -> None:
@@ -229,7 +242,7 @@ def add_publication(
     ring = publication.mapped.array
     about = describe(ring)
     if sent is None:
-        sent = about.head if publication.continues is None else publication.continues.sent
+        sent = _sealed(ring, about) if publication.continues is None else publication.continues.sent
     pack_into("<q", ring, lay.SENDER_BELL_AT, runtime.sender_bell)
     resent = publication.resent = np.zeros(about.slots, dtype=np.int64)
     row = node.counters.allocate(
