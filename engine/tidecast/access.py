@@ -7,6 +7,7 @@ topology file (``keys``), or told by the control service, which stores them the 
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import secrets
 from datetime import datetime
 from typing import Annotated, Literal, NamedTuple
@@ -17,16 +18,28 @@ from msgspec import Meta
 from tidecast.errors import AuthError
 
 KEYS_MAX, SCOPES_MAX = 10_000, 100
+NAME_SHOWN_MAX = 200
 SECRET_PREFIX = "tck_"
 RIGHTS = ("publish", "subscribe", "manage", "read_payloads")
+SCOPE_PATTERN = r"^(([A-Za-z0-9_-]+|\*)(\.([A-Za-z0-9_-]+|\*))*(\.>)?|>)$"
+"""A topic's name, with `*` for one token and `>` at the end for all that follow."""
 Right = Literal["publish", "subscribe", "manage", "read_payloads"]
 
 
 class Scope(msgspec.Struct, frozen=True, kw_only=True):
     """Rights on the topics that match."""
 
-    pattern: Annotated[str, Meta(min_length=1, max_length=200)]
+    pattern: Annotated[str, Meta(min_length=1, max_length=200, pattern=SCOPE_PATTERN)]
     rights: Annotated[list[Right], Meta(min_length=1, max_length=4)]
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What all clients of one key together may hold at a gateway."""
+
+    publications: Annotated[int, Meta(ge=0, le=65_536)] = 1024
+    consumers: Annotated[int, Meta(ge=0, le=65_536)] = 1024
+    ring_bytes: Annotated[int, Meta(ge=0, le=1 << 46)] = 1 << 30
+    """Rings of publications and consumers, in shared memory."""
 
 
 class ClientKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -37,6 +50,7 @@ class ClientKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: Annotated[str, Meta(max_length=200)] = ""
     scopes: Annotated[list[Scope], Meta(max_length=SCOPES_MAX)] = []
     expires: Annotated[datetime, Meta(tz=True)] | None = None
+    quota: Quota = Quota()
 
     def over(self, now: datetime) -> bool:
         """It has expired."""
@@ -44,11 +58,15 @@ class ClientKey(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Access(NamedTuple):
-    """What somebody who showed a token may do. ``scopes`` None: everything."""
+    """What a client that showed a token may do. ``scopes`` None: everything.
+
+    ``quota`` None: no limit but those of each client.
+    """
 
     id: str
     name: str
     scopes: tuple[Scope, ...] | None = None
+    quota: Quota | None = None
 
     def may(self, right: str, pattern: str) -> bool:
         """Is the right there on a topic, or on every topic of a pattern?"""
@@ -86,6 +104,19 @@ def covers(pattern: str, topic: str) -> bool:
         if token not in ("*", narrow[i]):
             return False
     return len(wide) == len(narrow)
+
+
+def printable(name: str) -> str:
+    """A name that a client chose, for logs and events: no control characters, no line breaks."""
+    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in name[:NAME_SHOWN_MAX])
+
+
+def is_loopback(host: str) -> bool:
+    """Is this an address of this host alone?"""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def digest_of(secret: str) -> str:

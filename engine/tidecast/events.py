@@ -503,12 +503,17 @@ class SubscriptionEnded(Event, frozen=True, kw_only=True):
 
 
 class AccessDenied(Event, frozen=True):
-    """A client lacks the right to do what it asked for, or showed no valid token (``key`` "")."""
+    """A client lacks the right to do what it asked for, or showed no valid token (``key`` "").
+
+    Of clients without a token one event a second is told; ``unreported``: how many others there
+    were since the event before. The counter has all.
+    """
 
     key: str
     client: str
     right: str
     topic: str
+    unreported: int = 0
 
 
 class ConsumerRejoined(Event, frozen=True):

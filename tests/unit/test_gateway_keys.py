@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import subprocess
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,17 +17,26 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.conftest import Eventually
 from tests.support.gateways import TIMEOUT_S, local, make_gateway, remote, until_event
+from websockets.sync.client import connect
 
 import tidecast.sync
-from tidecast.access import Access, ClientKey, Scope, covers, new_key
+from tidecast.access import Access, ClientKey, Quota, Scope, covers, is_loopback, new_key
+from tidecast.client.remote import frames as rf
 from tidecast.config.topology import dump_topology, matches, topology_from
 from tidecast.embedded import EmbeddedLink
 from tidecast.engine.process import Engine
-from tidecast.errors import AuthError, ConfigError
-from tidecast.events import AccessDenied, EngineLost
-from tidecast.gateway.server import Gateway, is_loopback, open_gateway
+from tidecast.errors import AuthError, ConfigError, Conflict, TidecastError
+from tidecast.events import AccessDenied, EngineLost, GatewayLost
+from tidecast.gateway.consumers import RemoteConsumer
+from tidecast.gateway.publications import RemotePublication
+from tidecast.gateway.server import Gateway, open_gateway
+from tidecast.gateway.session import RemoteSession
+from tidecast.gateway.settings import GatewaySettings
+from tidecast.gateway.tls import Certificate
 from tidecast.node.access.keys import KEYS_NAME, KeyRing
+from tidecast.node.access.rights import Denials
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SECRET, KEY = new_key(
@@ -95,6 +107,16 @@ def attempts(client: Any) -> dict[str, Any]:
         "consumer": lambda: client.consumer("secret", "x"),
         "dead letters elsewhere": lambda: client.consumer("orders.eu", "y", dead_letter="secret"),
         "manage": lambda: client.link.subscription("create", {"pattern": "orders.us", "name": "z"}),
+        "a subscription of its own": lambda: client.consumer("orders.us", "z"),
+        "letters of its own elsewhere": lambda: client.link.subscription(
+            "create", {"pattern": "orders.eu", "name": "z", "dead_letter": "secret"}
+        ),
+        "letters sent elsewhere": lambda: client.link.subscription(
+            "redrive", {"pattern": "orders.eu", "name": "z", "to": "secret"}
+        ),
+        "an action that nobody knows": lambda: client.link.subscription(
+            "format", {"pattern": "orders.eu", "name": "z"}
+        ),
         "look": lambda: client.link.subscription("show", {"pattern": "secret", "name": "x"}),
     }
 
@@ -104,7 +126,7 @@ def test_what_its_scopes_do_not_say_is_denied(
     node: EmbeddedLink, gateway: Gateway, shop: Any, what: str
 ) -> None:
     with local(node) as near:
-        with pytest.raises(AuthError, match=r"key shop lacks the right \w+ on \S+"):
+        with pytest.raises(AuthError, match=r"right \w+ on \S+"):
             attempts(shop)[what]()
         told = until_event(near, AccessDenied)
         assert (told.key, told.client) == ("shop", "remote shop")
@@ -135,6 +157,8 @@ def test_a_revoked_key_ends_its_sessions(node: EmbeddedLink, tmp_path: Path) -> 
     try:
         with remote(gateway.url, token=SECRET) as client:
             client.publish("orders.eu", b"1")
+            with local(node) as near:
+                near.consumer("orders.us", "a").close()  # who only subscribes joins what is there
             consumer, subscription = client.consumer("orders.us", "a"), client.subscribe("orders.*")
             with subscription:
                 ring.learn([])
@@ -162,7 +186,7 @@ def test_keys_that_were_told_outlive_a_restart_and_declared_ones_stay(tmp_path: 
     assert path.stat().st_mode & 0o077 == 0
     assert secret not in path.read_text()
     again = KeyRing([KEY], path, lambda: NOW - timedelta(seconds=1))
-    assert again.find(told.sha256) == Access(told.id, "told", ())
+    assert again.find(told.sha256) == Access(told.id, "told", (), told.quota)
     assert KeyRing([KEY], path, lambda: NOW).find(told.sha256) is None, "expired"
     again.learn([])
     assert again.find(told.sha256) is None
@@ -181,14 +205,16 @@ def test_without_keys_only_loopback_is_listened_on(tmp_path: Path) -> None:
 
     for where in ("0.0.0.0:0", "[::]:0", "192.0.2.1:7400", "db1.example:7400"):
         with pytest.raises(ConfigError, match="tidecast key new"):
-            open_gateway(Bare(), tmp_path, where)
+            open_gateway(Bare(), tmp_path, GatewaySettings(where, insecure=True))
     assert is_loopback("127.0.0.9")
     assert is_loopback("::1")
     assert is_loopback("localhost")
 
 
 def test_with_keys_all_may_be_listened_on(node: EmbeddedLink, tmp_path: Path) -> None:
-    gateway = open_gateway(node.node, tmp_path, "0.0.0.0:0")
+    with pytest.raises(ConfigError, match=r"clear text.*--gateway-cert.*--insecure-gateway"):
+        open_gateway(node.node, tmp_path, GatewaySettings("0.0.0.0:0"))
+    gateway = open_gateway(node.node, tmp_path, GatewaySettings("0.0.0.0:0", insecure=True))
     try:
         with remote(f"tidecast://127.0.0.1:{gateway.port}", token=SECRET) as client:
             assert client.health().healthy
@@ -197,6 +223,184 @@ def test_with_keys_all_may_be_listened_on(node: EmbeddedLink, tmp_path: Path) ->
             assert node.node.stats()["gateway"][0]["sessions"] == 1
     finally:
         gateway.stop()
+
+
+def test_an_engine_asks_for_keys_before_it_is_reached_from_other_hosts(short_dir: Path) -> None:
+    """Companions, such as adapters and telemetry, bring no keys: a control service does."""
+    bare = topology_from({"transports": [{"name": "ipc", "kind": "ipc"}]})
+
+    def companion(_node: Any, _store: Any) -> Any:
+        return SimpleNamespace(start=lambda: None, stop=lambda: None)
+
+    settings = GatewaySettings("0.0.0.0:0", insecure=True)
+    engine = Engine(short_dir, bare, gateway=settings, companions=(companion,))
+    with pytest.raises(ConfigError, match="no keys to check their clients with"):
+        engine.start()
+
+
+# --- sessions, quotas, defects -----------------------------------------------------------------
+def hello(url: str, token: str, session: str = "", key: str = "") -> rf.Welcome:
+    """The gateway's answer to a client that wants to resume a session."""
+    with connect(
+        url.replace("tidecast://", "ws://") + rf.PATH,
+        additional_headers={"Authorization": f"Bearer {token}"}, proxy=None,
+    ) as socket:  # fmt: skip
+        socket.send(rf.encode(rf.Hello(name="thief", session=session, key=key)))
+        data = socket.recv(TIMEOUT_S)
+        assert isinstance(data, bytes)
+        welcome, _ = rf.from_gateway(data)
+        assert isinstance(welcome, rf.Welcome)
+        return welcome
+
+
+def test_a_session_is_resumed_with_the_key_that_began_it(node: EmbeddedLink) -> None:
+    other, other_key = new_key("other", [Scope(pattern="secret", rights=["subscribe"])])
+    found = {k.sha256: Access(k.id, k.name, tuple(k.scopes)) for k in (KEY, other_key)}
+    gateway = make_gateway(node, find_key=found.get)
+    try:
+        first = hello(gateway.url, SECRET)
+        stolen = hello(gateway.url, other, first.session, first.key)
+        assert not stolen.resumed
+        assert stolen.session != first.session
+        guessed = hello(gateway.url, SECRET, first.session, "0" * 32)
+        assert not guessed.resumed
+        assert hello(gateway.url, SECRET, first.session, first.key).resumed
+    finally:
+        gateway.stop()
+
+
+def test_the_clients_of_a_key_share_its_quota(node: EmbeddedLink) -> None:
+    quota = Quota(publications=3, consumers=1, ring_bytes=64 << 20)
+    scopes = tuple(KEY.scopes)
+    found = {KEY.sha256: Access(KEY.id, "shop", scopes, quota)}
+    gateway = make_gateway(node, find_key=found.get, tell=node.node.tell_all)
+    try:
+        with (
+            remote(gateway.url, "a", token=SECRET) as a,
+            remote(gateway.url, "b", token=SECRET) as b,
+        ):
+            kept = [a.publisher("audit.a"), a.publisher("audit.b"), b.publisher("audit.c")]
+            with pytest.raises(Conflict, match=r"publications: 3 held .* key shop.*allowed 3"):
+                b.publisher("audit.d")
+            kept.pop().close()
+            with pytest.raises(Conflict, match=r"ring_bytes: \d+ held by the clients of key shop"):
+                b.publisher("audit.d", history_bytes=128 << 20)
+            b.publisher("audit.e").close()
+            with a.consumer("orders.eu", "one"), pytest.raises(Conflict, match="consumers: 1 held"):
+                b.consumer("orders.eu", "one")
+            with b.consumer("orders.eu", "one"):
+                pass
+        assert gateway.counts["over_quota"] == 3
+        with remote(gateway.url, "c", token=SECRET) as c:
+            publishers = [c.publisher(f"audit.{i}") for i in range(3)]
+            assert len(publishers) == 3, "sessions that ended hold nothing"
+    finally:
+        gateway.stop()
+
+
+def test_refusals_of_strangers_are_told_once_a_second_and_all_counted() -> None:
+    now, told = [0], list[Any]()
+    denials = Denials(told.append, lambda: now[0])
+    for _ in range(1000):
+        denials.refused("10.0.0.7")
+    assert [each.unreported for each in told] == [0]
+    now[0] = 1_000_000_000
+    denials.refused("evil\n2026-01-01 gateway: all is well\x1b[31m")
+    assert told[1].unreported == 999
+    assert told[1].client.isprintable()
+
+
+def test_a_defect_in_a_task_ends_the_session_and_the_client_knows(
+    node: EmbeddedLink, gateway: Gateway, shop: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_given: Any) -> Any:
+        raise RuntimeError("nobody foresaw this")
+
+    publisher = shop.publisher("audit.a")
+    monkeypatch.setattr(RemotePublication, "_attempt", broken)
+    publisher.publish(b"x", flush=True)
+
+    def publish_on() -> None:
+        while True:
+            publisher.publish(b"x")
+
+    with pytest.raises(TidecastError, match="internal error in the gateway: RuntimeError"):
+        publish_on()
+    monkeypatch.undo()
+    monkeypatch.setattr(RemoteSession, "_administer", broken)
+    with pytest.raises(TidecastError, match="internal error in the gateway: RuntimeError"):
+        shop.link.subscription("list", {})
+    assert shop.health().healthy, "one request ends nothing else"
+    monkeypatch.setattr(RemoteConsumer, "_forward", broken)
+    shop.consumer("orders.eu", "broken")
+    until_event(shop, GatewayLost)
+    assert gateway.counts["faults"] >= 1
+
+
+def test_a_revoked_client_that_does_not_read_holds_nobody_up(
+    node: EmbeddedLink, eventually: Eventually
+) -> None:
+    found = {KEY.sha256: Access(KEY.id, "shop", tuple(KEY.scopes))}
+    gateway = make_gateway(node, find_key=found.get)
+    monkey = pytest.MonkeyPatch()
+    try:
+        with remote(gateway.url, "deaf", token=SECRET), remote(gateway.url, "b", token=SECRET) as b:
+            assert b.health().healthy
+
+            async def never(*_given: Any) -> None:
+                await asyncio.Event().wait()
+
+            monkey.setattr(RemoteSession, "send", never)
+            found.clear()
+            eventually(lambda: not gateway.stats()["sessions"], "the end of both sessions")
+            assert gateway.counts["keys_ended"] == 2
+    finally:
+        monkey.undo()
+        gateway.stop()
+
+
+# --- TLS ---------------------------------------------------------------------------------------
+def make_certificate(directory: Path, name: str) -> tuple[Path, Path]:
+    made, key = directory / f"{name}.pem", directory / f"{name}.key"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+         "-nodes", "-days", "2", "-subj", f"/CN={name}", "-addext", "subjectAltName=IP:127.0.0.1",
+         "-keyout", str(key), "-out", str(made)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return made, key
+
+
+def test_a_gateway_speaks_tls_and_loads_its_certificate_again(
+    node: EmbeddedLink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, key = make_certificate(tmp_path, "first")
+    settings = GatewaySettings("0.0.0.0:0", made, key)
+    gateway = open_gateway(node.node, tmp_path, settings)
+    try:
+        assert gateway.url.startswith("tidecast+tls://")
+        url = f"tidecast+tls://127.0.0.1:{gateway.port}"
+        with pytest.raises(TidecastError):
+            remote(url, token=SECRET)  # nobody vouches for it
+        monkeypatch.setenv("SSL_CERT_FILE", str(made))
+        with remote(url, token=SECRET) as client:
+            assert client.health().healthy
+        with pytest.raises(TidecastError):
+            remote(f"tidecast://127.0.0.1:{gateway.port}", token=SECRET)
+    finally:
+        gateway.stop()
+    certificate = Certificate(made, key)
+    assert not certificate.reload()
+    second, second_key = make_certificate(tmp_path, "second")
+    key.write_bytes(b"torn")
+    with pytest.raises(ConfigError, match="belong together"):
+        certificate.reload()
+    made.write_bytes(second.read_bytes())
+    key.write_bytes(second_key.read_bytes())
+    assert certificate.reload()
+    assert not certificate.reload()
+    with pytest.raises(ConfigError, match="give both, or neither"):
+        open_gateway(node.node, tmp_path, GatewaySettings("127.0.0.1:0", made))
 
 
 # --- patterns, files, the command --------------------------------------------------------------
@@ -246,12 +450,39 @@ def test_the_command_makes_what_the_file_takes() -> None:
     assert secret not in text.split("\n", 1)[1]
 
 
+@pytest.mark.parametrize(
+    ("allowed", "said"),
+    [
+        ("publish:or ders..x", "pattern 'or ders..x'"),
+        ("publish:", "pattern ''"),
+        ("publish:a.>.b", "pattern 'a.>.b'"),
+        ("fly:orders.*", "right 'fly': allowed publish, subscribe, manage, read_payloads"),
+        ("publish", "no colon"),
+    ],
+)
+def test_the_command_names_the_part_that_is_wrong(allowed: str, said: str) -> None:
+    import click
+
+    from tidecast.cli.key import new
+
+    with pytest.raises(click.UsageError) as refused:
+        new.main(["shop", "--allow", allowed], standalone_mode=False)
+    assert said in refused.value.message
+
+
+def test_a_declared_key_has_a_valid_pattern() -> None:
+    _, made = new_key("x", [Scope(pattern="or ders..x", rights=["publish"])])
+    with pytest.raises(ConfigError, match=r"keys\[0\].*pattern"):
+        topology_from({"keys": [msgspec.to_builtins(made)]})
+
+
 # --- local clients -----------------------------------------------------------------------------
 def test_local_clients_show_keys_where_the_topology_says_so(short_dir: Path) -> None:
     _, admin_key = admin = new_key("admin", [Scope(pattern=">", rights=["manage"])])
     settings = {
         "node": {"local_keys": True},
         "transports": [{"name": "ipc", "kind": "ipc"}],
+        "topics": TOPICS,
         "keys": [msgspec.to_builtins(KEY), msgspec.to_builtins(admin_key)],
     }
     engine = Engine(short_dir, topology_from(settings))
@@ -266,8 +497,18 @@ def test_local_clients_show_keys_where_the_topology_says_so(short_dir: Path) -> 
                 client.publish("secret", b"1")
             with pytest.raises(AuthError, match="manage on >"):
                 client.stats()
+            with pytest.raises(AuthError, match=r"right manage on orders\.us"):
+                client.consumer("orders.us", "z")
+            assert client.link.subscription("list", {}) == []
         with tidecast.sync.connect(f"tidecast://{short_dir}", token=admin[0]) as client:
             (row,) = client.stats()["gateway"]
-            assert (row["name"], row["refused"], row["denied"]) == ("socket", 2, 2)
+            assert (row["name"], row["refused"], row["denied"]) == ("socket", 2, 3)
+            client.link.subscription("create", {"pattern": "secret", "name": "hidden"})
+            client.link.subscription("create", {"pattern": "orders.us", "name": "seen"})
+        with tidecast.sync.connect(f"tidecast://{short_dir}", token=SECRET, name="near") as client:
+            (found,) = client.link.subscription("list", {})
+            assert found["name"] == "seen", "lists show only what the key covers"
+            with client.consumer("orders.us", "seen"):
+                pass  # it is there: joining takes the right to subscribe alone
     finally:
         engine.stop()

@@ -6,7 +6,7 @@ engine process over a unix socket. Messages never pass through here: both sides 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
@@ -136,6 +136,13 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """A filter's text, see `tidecast.queues.filters.where`."""
     filter_digest: str | None = None
     """Names a compiled filter that was offered to an engine in this process."""
+    may_create: ClassVar[bool] = True
+
+
+class JoinOptions(ConsumerOptions, frozen=True, kw_only=True):
+    """Options of a consumer that may join a subscription, not create one. Never on the wire."""
+
+    may_create: ClassVar[bool] = False
 
 
 class ConsumerGrant(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
@@ -29,6 +30,7 @@ from tidecast.cli.common import (
 if TYPE_CHECKING:
     from tidecast.cli.control import Linked, Service
     from tidecast.engine.process import EngineState
+    from tidecast.gateway.settings import GatewaySettings
 
 LOG_NAME = "engine.log"
 DETACHED_START_TIMEOUT_S = 300.0
@@ -41,12 +43,42 @@ _topology_option = click.option(
 )  # fmt: skip
 
 
-def _gateway_option(default: str) -> Callable[[F], F]:
-    return click.option(
-        "--gateway", default=default, show_default=True, metavar="HOST:PORT",
-        help="Serve remote clients there (auto: loopback, port 7400 or a free one; off: not at "
-        "all). The token is in gateway.token in the data directory.",
+def gateway_options(default: str) -> Callable[[F], F]:
+    """The options of a gateway, which a command gets as one argument."""
+    file = click.Path(path_type=Path, dir_okay=False, exists=True)
+    options = (
+        click.option(
+            "--gateway", default=default, show_default=True, metavar="HOST:PORT",
+            help="Serve remote clients there (auto: loopback, port 7400 or a free one; off: not at "
+            "all). The token is in gateway.token in the data directory.",
+        ),
+        click.option("--gateway-cert", type=file, envvar="TIDECAST_GATEWAY_CERT",
+                     help="Its TLS certificate, a PEM file; loaded again when it changes "
+                     "[env: TIDECAST_GATEWAY_CERT]."),
+        click.option("--gateway-key", type=file, envvar="TIDECAST_GATEWAY_KEY",
+                     help="The certificate's private key [env: TIDECAST_GATEWAY_KEY]."),
+        click.option("--insecure-gateway", is_flag=True, envvar="TIDECAST_INSECURE_GATEWAY",
+                     help="Serve other hosts in clear text: a network that is trusted, or a TLS "
+                     "proxy in front [env: TIDECAST_INSECURE_GATEWAY]."),
     )  # fmt: skip
+
+    def decorate(command: F) -> F:
+        @functools.wraps(command)
+        def wrapped(
+            gateway: str, gateway_cert: Path | None, gateway_key: Path | None,
+            insecure_gateway: bool, **given: Any,
+        ) -> Any:  # fmt: skip
+            from tidecast.gateway.settings import GatewaySettings
+
+            chosen = GatewaySettings(gateway, gateway_cert, gateway_key, insecure_gateway)
+            return command(gateway=chosen, **given)
+
+        made = cast("F", wrapped)
+        for option in reversed(options):
+            made = option(made)
+        return made
+
+    return decorate
 
 
 @contextlib.contextmanager
@@ -87,7 +119,7 @@ def _run(
     data_dir: Path,
     topology_file: Path | None,
     token: str | None,
-    gateway: str,
+    gateway: GatewaySettings,
     *,
     verbose: bool,
     linked: Linked | None = None,
@@ -113,7 +145,7 @@ def _run(
     try:
         run_engine(
             data_dir, topology_file, token=token, gateway=gateway, on_ready=on_ready,
-            warm_up=_warm_up,
+            warm_up=_warm_up, keys_come=linked is not None,
             companions=(partial(Adapters, adapters), *links, telemetry(telemetry_s)),
             node_factory=partial(make_node, lease_store=linked and linked.leases),
             fetch=no_fetch if linked is None else linked.fetch,
@@ -157,6 +189,9 @@ _control_options = (
                  help="Enrolment token for the first time [env: TIDECAST_ENROL_TOKEN]."),
     click.option("--control-ca", type=click.Path(path_type=Path, dir_okay=False, exists=True),
                  help="CA certificate of the control service, when it has one of its own."),
+    click.option("--insecure-control", is_flag=True, envvar="TIDECAST_INSECURE_CONTROL",
+                 help="Reach it on another host in clear text, token and credential included: in a "
+                 "network that is trusted [env: TIDECAST_INSECURE_CONTROL]."),
 )  # fmt: skip
 
 
@@ -164,14 +199,15 @@ _control_options = (
 @data_dir_option
 @_topology_option
 @token_option
-@_gateway_option("auto")
+@gateway_options("auto")
 @click.option("--detach", is_flag=True, help="Start in the background and return when ready.")
 @click.option("--no-control", is_flag=True, help="An engine alone, without the control service.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=None, metavar="PORT",
               envvar="TIDECAST_CONTROL_PORT", help="Port of the control service on loopback. "
               "[default: 7480, or the next that is free]")  # fmt: skip
 def up(
-    data_dir: Path, topology_file: Path | None, token: str | None, gateway: str, detach: bool,
+    data_dir: Path, topology_file: Path | None, token: str | None, gateway: GatewaySettings,
+    detach: bool,
     no_control: bool, port: int | None,
 ) -> None:  # fmt: skip
     """Start Tidecast on this machine: Postgres, the control service with its page, an engine.
@@ -221,7 +257,7 @@ def _up(
     data_dir: Path,
     topology_file: Path | None,
     token: str | None,
-    gateway: str,
+    gateway: GatewaySettings,
     url: str | None,
 ) -> None:
     """Run the engine here, and watch the service; what is started again is stopped at the end."""
@@ -300,10 +336,12 @@ def _start_missing_service(data_dir: Path, *, watched: bool) -> dict[str, Any] |
     raise Failure(f"the control service does not start; see {data_dir}/control-service.log")
 
 
-def _link(url: str, enrol_token: str | None, ca_file: Path | None) -> Linked:
+def _link(
+    url: str, enrol_token: str | None, ca_file: Path | None, *, insecure: bool = False
+) -> Linked:
     from tidecast.cli.control import link_to
 
-    return link_to(url, enrol_token, ca_file)
+    return link_to(url, enrol_token, ca_file, insecure=insecure)
 
 
 def _with_control_options(command: F) -> F:
@@ -316,7 +354,7 @@ def _with_control_options(command: F) -> F:
 @data_dir_option
 @_topology_option
 @token_option
-@_gateway_option("off")
+@gateway_options("off")
 @_with_control_options
 @click.option("--telemetry", "telemetry_s", type=click.FloatRange(0, 3600), default=0.0,
               metavar="SECONDS", help="Keep a history of its counters, a sample every SECONDS; "
@@ -325,16 +363,18 @@ def _with_control_options(command: F) -> F:
               help="A topic whose queues are those of the adapter that FUNCTION() makes; may be "
               "repeated. See docs/ADAPTERS.md.")  # fmt: skip
 def engine(
-    data_dir: Path, topology_file: Path | None, token: str | None, gateway: str,
+    data_dir: Path, topology_file: Path | None, token: str | None, gateway: GatewaySettings,
     control_url: str | None, enrol_token: str | None, control_ca: Path | None,
-    telemetry_s: float, adapters: tuple[str, ...],
+    insecure_control: bool, telemetry_s: float, adapters: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Run an engine in the foreground until SIGTERM or Ctrl-C (for service managers).
 
     With --control it is managed by that service, and runs on when the service is away. Leases of
     topics with owner "*" are the service's then (`leases.store` in the topology says otherwise).
     """
-    link = None if control_url is None else _link(control_url, enrol_token, control_ca)
+    link = None
+    if control_url is not None:
+        link = _link(control_url, enrol_token, control_ca, insecure=insecure_control)
     _run(
         data_dir, topology_file, token, gateway, verbose=False, linked=link,
         telemetry_s=telemetry_s, adapters=adapters,
@@ -381,7 +421,7 @@ def start_engine(
     data_dir: Path,
     topology_file: Path | None,
     token: str | None,
-    gateway: str,
+    gateway: GatewaySettings,
     control_url: str | None,
 ) -> tuple[subprocess.Popen[bytes], Path]:
     """Start an engine in the background: its process, and its log. It is not waited for."""
@@ -390,7 +430,7 @@ def start_engine(
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     log = new_log(data_dir / LOG_NAME)
     command = [sys.executable, "-m", "tidecast.cli", "engine", "--data-dir", str(data_dir)]
-    command += ["--gateway", gateway, "--telemetry", str(_UP_TELEMETRY_S)]
+    command += ["--telemetry", str(_UP_TELEMETRY_S), *gateway.words]
     if topology_file is not None:
         command += ["--topology", str(topology_file.absolute())]
     environment = dict(os.environ)
@@ -411,12 +451,12 @@ def _watch(
     data_dir: Path,
     topology_file: Path | None,
     token: str | None,
-    gateway: str,
+    gateway: GatewaySettings,
     control_url: str | None,
 ) -> None:
     from tidecast.cli.watch import watch_detached
 
-    options = ["--gateway", gateway]
+    options = gateway.words
     if topology_file is not None:
         options += ["--topology", str(topology_file.absolute())]
     if control_url is not None:
@@ -429,7 +469,7 @@ def _detach(
     data_dir: Path,
     topology_file: Path | None,
     token: str | None,
-    gateway: str,
+    gateway: GatewaySettings,
     control_url: str | None,
     began_s: float,
 ) -> None:

@@ -45,13 +45,20 @@ def new(
     import yaml
 
     from tidecast.access import RIGHTS, Scope, new_key
-    from tidecast.config.topology import topology_path
+    from tidecast.config.topology import check_pattern, topology_path
+    from tidecast.errors import ConfigError
 
     rights: dict[str, list[str]] = {}
     for each in allowed:
         right, colon, pattern = each.partition(":")
-        if not colon or not pattern or right not in RIGHTS:
-            raise click.UsageError(f"--allow {each}: RIGHT:PATTERN; rights: {', '.join(RIGHTS)}")
+        if not colon:
+            raise click.UsageError(f"--allow {each}: no colon: allowed is RIGHT:PATTERN")
+        if right not in RIGHTS:
+            raise click.UsageError(f"--allow {each}: right {right!r}: allowed {', '.join(RIGHTS)}")
+        try:
+            check_pattern(pattern)
+        except ConfigError as problem:
+            raise click.UsageError(f"--allow {each}: pattern {pattern!r}: {problem}") from None
         rights.setdefault(pattern, []).append(right)
     scopes = [msgspec.convert({"pattern": p, "rights": r}, Scope) for p, r in rights.items()]
     ends = None if expires is None else expires.replace(tzinfo=UTC)

@@ -16,12 +16,16 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
 import click
 
 from tidecast.cli.common import data_dir_option, new_log
 from tidecast.cli.control import Service, service_state, start_service
+from tidecast.cli.engine import gateway_options, start_engine
+
+if TYPE_CHECKING:
+    from tidecast.gateway.settings import GatewaySettings
 
 LOCK_NAME, LOG_NAME = "up.lock", "up.log"
 LOOK_S, STOP_TIMEOUT_S = 0.5, 10.0
@@ -206,13 +210,13 @@ def watch_detached(data_dir: Path, options: list[str], environment: dict[str, st
 @click.command(hidden=True)
 @data_dir_option
 @click.option("--topology", "topology_file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--gateway", default="auto")
+@gateway_options("auto")
 @click.option("--port", type=click.IntRange(0, 65_535), default=None,
               help="Of the control service; without it there is none.")  # fmt: skip
-def watch(data_dir: Path, topology_file: Path | None, gateway: str, port: int | None) -> None:
+def watch(
+    data_dir: Path, topology_file: Path | None, gateway: GatewaySettings, port: int | None
+) -> None:  # fmt: skip
     """Start again what is missing of what `up --detach` started; `down` ends it."""
-    from tidecast.cli.engine import start_engine
-
     lock = hold(data_dir)
     if lock is None:
         return

@@ -23,13 +23,14 @@ from typing import Any
 import msgspec
 
 import tidecast
-from tidecast.access import EVERYTHING
+from tidecast.access import EVERYTHING, printable
 from tidecast.api.frames import socket as frames
 from tidecast.api.node import NodeApi
 from tidecast.client.links.socket_session import short_path, socket_path
 from tidecast.config.store import TopologyStore
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, TidecastError
+from tidecast.node.access import rights
 from tidecast.node.access.rights import Guard
 
 CONNECTIONS_MAX = 2048
@@ -232,7 +233,7 @@ class _Connection:
         wanted, given, guard = self.server.token, hello.token or "", self.server.guard
         matches = wanted is not None and hmac.compare_digest(wanted.encode(), given.encode())
         if guard is not None and not matches:
-            self.name, self.access = hello.name, guard.admit(given, hello.name)
+            self.name, self.access = printable(hello.name), guard.admit(given, hello.name)
         elif wanted is not None and not matches:
             raise AuthError("the engine wants a token, and this is not it: give token=...")
         if hello.protocol != frames.PROTOCOL_VERSION:
@@ -299,6 +300,7 @@ class _Connection:
                 await self.may_push.wait()
                 self.has_events.clear()
                 events = self.node.take_events(self.client_id) if self.client_id else []
+                events = [each for each in events if rights.may_hear(self.access, each)]
                 for at in range(0, len(events), frames.EVENTS_PUSHED_MAX):
                     await self.may_push.wait()
                     self.may_push.clear()
@@ -321,9 +323,18 @@ class _Connection:
             raise ConfigError("this session has begun already")
         if self.client_id == 0 and isinstance(body, _NEEDS_CLIENT):
             raise ConfigError(f"{type(body).__name__} needs a session that attached")
-        if self.server.guard is not None:
-            self.server.guard.check(self.access, self.name, body)
-        return _perform(self.node, self.server.store, self.client_id, body)
+        guard = self.server.guard
+        if guard is None:
+            return _perform(self.node, self.server.store, self.client_id, body)
+        body = guard.check(self.access, self.name, body)
+        try:
+            found = _perform(self.node, self.server.store, self.client_id, body)
+        except AuthError:  # a consumer may join, not create
+            guard.denied(self.access, self.name, "manage", getattr(body, "pattern", ""))
+            raise
+        if isinstance(body, frames.DurableSubscription):
+            return rights.shown(self.access, body.action, found)
+        return found
 
 
 _NEEDS_CLIENT = (

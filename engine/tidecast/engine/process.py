@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -38,6 +38,9 @@ from tidecast.engine.admission import AdmissionServer
 from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, TidecastError
 from tidecast.node.access.rights import Guard
 from tidecast.queues.leases.store import LeaseStore
+
+if TYPE_CHECKING:
+    from tidecast.gateway.settings import GatewaySettings
 
 LOCK_NAME, STATE_NAME, STOPPED_NAME = "engine.lock", "engine.json", "stopped.json"
 LOCK_PATIENCE_S = 0.2
@@ -229,13 +232,14 @@ class Engine:
         *,
         topology_file: Path | None = None,
         token: str | None = None,
-        gateway: str = "off",
+        gateway: GatewaySettings | None = None,
+        keys_come: bool = False,
         node_factory: NodeFactory = make_node,
         companions: Sequence[CompanionFactory] = (),
     ) -> None:
-        """``gateway``: HOST:PORT, ``off``, or ``auto``: loopback, on its port or any other."""
+        """``gateway`` None: none. ``keys_come``: a control service is linked, which tells keys."""
         self.data_dir = data_dir
-        self._gateway = gateway
+        self._gateway, self._keys_come = gateway, keys_come
         self.node: NodeApi | None = None
         self._topology = topology
         self._file = topology_file
@@ -265,14 +269,14 @@ class Engine:
                 save_topology(self._topology, self._file)
             store = TopologyStore(self._topology, self._file)
             gateway = ""
-            if self._gateway != "off":  # first: an engine that answers here has its gateway
+            if self._gateway is not None and self._gateway.where != "off":
+                # First: an engine that answers here has its gateway.
                 from tidecast.gateway.server import open_gateway
 
-                come = bool(self._companions)
-                opened = open_gateway(node, self.data_dir, self._gateway, keys_come=come)
+                opened = open_gateway(node, self.data_dir, self._gateway, keys_come=self._keys_come)
                 undo.callback(opened.stop)
                 gateway = opened.url
-            guard = Guard(node) if self._topology.node.local_keys else None
+            guard = Guard(node, time.monotonic_ns) if self._topology.node.local_keys else None
             server = AdmissionServer(node, self.data_dir, store, self._token, guard)
             undo.callback(server.stop)
             server.start()
@@ -330,7 +334,8 @@ def run_engine(
     topology_file: Path | None,
     *,
     token: str | None = None,
-    gateway: str = "off",
+    gateway: GatewaySettings | None = None,
+    keys_come: bool = False,
     on_ready: Callable[[EngineState, float], None],
     warm_up: Callable[[], None] = lambda: None,
     node_factory: NodeFactory = make_node,
@@ -365,6 +370,7 @@ def run_engine(
             topology_file=path,
             token=token,
             gateway=gateway,
+            keys_come=keys_come,
             node_factory=node_factory,
             companions=companions,
         )

@@ -41,8 +41,10 @@ _IDLE_S, _FULL_S = 1.0, 0.005
 class RemoteConsumer:
     """See the module. All methods run in the gateway's loop."""
 
-    def __init__(self, session: RemoteSession, number: int, grant: ConsumerGrant) -> None:
-        self.number, self.grant = number, grant
+    def __init__(
+        self, session: RemoteSession, number: int, grant: ConsumerGrant, ring_bytes: int
+    ) -> None:
+        self.number, self.grant, self.ring_bytes = number, grant, ring_bytes
         self._session = session
         self._file = mr.MemberFile.open(Path(grant.ring_path))
         self._wakes = MappedFile.open(Path(grant.wakes_path)).array
@@ -86,7 +88,7 @@ class RemoteConsumer:
         self.pause(None)
         self._sent = received
         self._told_settled, self._told_moved = 0, -1
-        self._task = asyncio.create_task(self._run())
+        self._task = self._session.spawn(self._run())
         return int(rk.word(ring, lay.MEM_ACKED_AT))
 
     def pause(self, keep_s: float | None) -> None:

@@ -24,7 +24,9 @@ from tidecast.client.remote import frames as rf
 from tidecast.client.remote import log_frames as lf
 from tidecast.client.remote.frames import BadFrame
 from tidecast.config.topology import TOPIC_NAME
-from tidecast.errors import NotFound, StorageError, TidecastError
+from tidecast.errors import NotFound, StorageError
+from tidecast.gateway.failures import failure_of_any
+from tidecast.gateway.rights import of_frame
 from tidecast.log.files import queue_directory
 from tidecast.log.queue_files import QueueFiles, queues_of, topics_of
 from tidecast.log.range_scan import RangeScan, Wanted
@@ -82,22 +84,26 @@ class LogReader:
 
     # --- questions --------------------------------------------------------------------------------
 
-    def _need(self, topic: str) -> None:
+    @staticmethod
+    def _known(topic: str) -> None:
         if not TOPIC_NAME.fullmatch(topic):
             raise NotFound(f"topic {topic!r}: no such topic")
-        if not self.access.may(RIGHT, topic):
-            self._denied(RIGHT, topic)
-            self.access.need(RIGHT, topic)
+
+    def _need_rights(self, frame: Any) -> None:
+        for right, topic in of_frame(frame):
+            self._known(topic)
+            if not self.access.may(right, topic):
+                self._denied(right, topic)
+                self.access.need(right, topic)
 
     async def _answer(self, frame: Any) -> None:
         try:
-            if not isinstance(frame, lf.Topics):
-                self._need(frame.topic)
+            self._need_rights(frame)
             result = await asyncio.to_thread(self._result, frame)
-        except TidecastError as problem:
-            await self._send(lf.Answer(id=frame.id, failure=failure_of(problem)))
         except OSError as problem:
             await self._send(lf.Answer(id=frame.id, failure=failure_of(_storage(problem))))
+        except Exception as problem:  # noqa: BLE001 - the reader is told, whatever it is
+            await self._send(lf.Answer(id=frame.id, failure=failure_of_any(problem)))
         else:
             await self._send(lf.Answer(id=frame.id, result=rf.result_of(result)))
 
@@ -138,14 +144,14 @@ class LogReader:
 
     async def _read(self, frame: lf.Read) -> None:
         try:
-            self._need(frame.range.topic)
+            self._need_rights(frame)
             token = await self._send_range(frame.range)
-        except TidecastError as problem:
-            answer = lf.Answer(id=frame.id, failure=failure_of(problem))
-        except OSError as problem:
-            answer = lf.Answer(id=frame.id, failure=failure_of(_storage(problem)))
         except ConnectionClosed:
             return
+        except OSError as problem:
+            answer = lf.Answer(id=frame.id, failure=failure_of(_storage(problem)))
+        except Exception as problem:  # noqa: BLE001 - the reader is told, whatever it is
+            answer = lf.Answer(id=frame.id, failure=failure_of_any(problem))
         else:
             answer = lf.Answer(id=frame.id, result=rf.result_of(token))
         with contextlib.suppress(ConnectionClosed):

@@ -8,13 +8,13 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tidecast.api.frames.socket import failure_of
 from tidecast.client.aio import Publisher
 from tidecast.client.core.producer import Session as ProducerSession
 from tidecast.client.remote import frames as rf
 from tidecast.client.remote.frames import BadFrame, Block
 from tidecast.client.waiting import Deadline
 from tidecast.errors import PayloadTooLarge, TidecastError
+from tidecast.gateway.failures import failure_of_any
 
 if TYPE_CHECKING:
     from tidecast.gateway.session import RemoteSession
@@ -37,10 +37,10 @@ class RemotePublication:
         self._queue: deque[tuple[int, Block]] = deque()
         self.queued_bytes = 0
         self._wake, self._drained = asyncio.Event(), asyncio.Event()
-        self.task = asyncio.create_task(self._run())
+        self.task = session.spawn(self._run())
         self._acks: asyncio.Task[None] | None = None
         if core.producer_session is not None:
-            self._acks = asyncio.create_task(self._tell_durable(core.producer_session))
+            self._acks = session.spawn(self._tell_durable(core.producer_session))
 
     def offer(self, frame: rf.Publish, body: memoryview) -> None:
         """Queue a batch; one that was here before is not taken again. Raises BadFrame."""
@@ -69,10 +69,12 @@ class RemotePublication:
                 self._wake.clear()
                 self._drained.set()
                 await self._wake.wait()
-        except TidecastError as problem:
+        except Exception as problem:  # noqa: BLE001 - the client is told, whatever it is
             self._drained.set()
-            ended = rf.Ended(number=self.number, publication=True, failure=failure_of(problem))
-            await self._session.send(ended)
+            failure = failure_of_any(problem)
+            await self._session.send(
+                rf.Ended(number=self.number, publication=True, failure=failure)
+            )
 
     async def _append_first(self) -> None:
         receiver, block = self._queue[0]

@@ -11,13 +11,13 @@ import asyncio
 import contextlib
 import hmac
 import http
-import ipaddress
 import logging
 import os
 import secrets
 import threading
+import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, cast
 
@@ -26,7 +26,7 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from tidecast.access import EVERYTHING, Access, digest_of
+from tidecast.access import EVERYTHING, Access, digest_of, is_loopback, printable
 from tidecast.api.link import Link
 from tidecast.client.aio import Connection
 from tidecast.client.remote import frames as rf
@@ -36,8 +36,12 @@ from tidecast.errors import AuthError, ConfigError, Conflict, TidecastError
 from tidecast.events import AccessDenied, Event
 from tidecast.gateway.consumers import KEEP_S
 from tidecast.gateway.log import READERS_MAX, LogReader
+from tidecast.gateway.quotas import Quotas
 from tidecast.gateway.session import RemoteSession
+from tidecast.gateway.settings import GatewaySettings
+from tidecast.gateway.tls import Certificate
 from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter
+from tidecast.node.access.rights import Denials
 
 PORT = 7400
 HOST = "127.0.0.1"
@@ -49,7 +53,8 @@ HELLO_TIMEOUT_S = 10.0
 START_TIMEOUT_S = 30.0
 KEYS_CHECKED_S = 0.5
 """How soon a key that was revoked or has expired ends its sessions."""
-POLICY_VIOLATION = 1008
+POLICY_VIOLATION, INTERNAL_ERROR = 1008, 1011
+GOODBYE_S = 1.0
 
 _log = logging.getLogger("tidecast.gateway")
 _silent = logging.getLogger("tidecast.gateway.websockets")
@@ -85,14 +90,6 @@ def address_of(text: str) -> tuple[str, int]:
     return host.strip("[]") or HOST, int(port)
 
 
-def is_loopback(host: str) -> bool:
-    """Is this an address of this host alone?"""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def _no_key(digest: str) -> Access | None:
     del digest
     return None
@@ -111,10 +108,13 @@ class Gateway:
         find_key: Callable[[str], Access | None] = _no_key,
         counters: np.ndarray[Any, np.dtype[np.int64]] | None = None,
         tell: Callable[[Event], None] | None = None, data_dir: Path | None = None,
+        certificate: Certificate | None = None,
     ) -> None:  # fmt: skip
         self._data_dir, self._readers = data_dir, set[LogReader]()
         self._make_link, self._digest = make_link, digest_of(token)
         self._find_key, self._tell = find_key, tell
+        self._certificate, self._quotas = certificate, Quotas(self._over_quota)
+        self._denials = Denials(self._told, time.monotonic_ns)
         self.counters = np.zeros(len(GatewayCounter), np.int64) if counters is None else counters
         self._shown: weakref.WeakKeyDictionary[ServerConnection, str] = weakref.WeakKeyDictionary()
         """Hashes of the tokens that connections showed."""
@@ -133,7 +133,8 @@ class Gateway:
     def url(self) -> str:
         """What a client connects to."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"tidecast://{host}:{self.port}"
+        scheme = "tidecast" if self._certificate is None else "tidecast+tls"
+        return f"{scheme}://{host}:{self.port}"
 
     def start(self) -> None:
         """Listen. Raises ConfigError when the address is taken or not ours."""
@@ -191,10 +192,11 @@ class Gateway:
             self._handle, self.host, self.port, process_request=self._admit, origins=[None],
             compression=None, max_size=rf.FRAME_BYTES_MAX, max_queue=4, logger=_silent,
             server_header=None, close_timeout=2, open_timeout=HELLO_TIMEOUT_S,
+            ssl=None if self._certificate is None else self._certificate.context,
         )  # fmt: skip
         self.port = _port_of(server)
         self._ready.set()
-        checking = asyncio.create_task(self._check_keys())
+        checking = asyncio.create_task(self._check())
         try:
             await self._stopping.wait()
         finally:
@@ -220,7 +222,10 @@ class Gateway:
         digest = digest_of(token.strip())
         if scheme.lower() != "bearer" or self._access(digest) is None:
             self._count(GatewayCounter.REFUSED)
-            self._say_denied("", str((connection.remote_address or [""])[0]), "connect", "")
+            told = self._denials.refused(str((connection.remote_address or [""])[0]))
+            if told is not None:
+                _log.warning("gateway: %s showed no valid token (and %d others since)",
+                             told.client, told.unreported)  # fmt: skip
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, "wrong or missing token\n")
         if request.path != rf.PATH and (request.path != lf.PATH or self._data_dir is None):
             return connection.respond(http.HTTPStatus.NOT_FOUND, f"this gateway is at {rf.PATH}\n")
@@ -232,23 +237,60 @@ class Gateway:
         self._say_denied(session.access.name, session.name, right, topic)
 
     def _say_denied(self, key: str, client: str, right: str, topic: str) -> None:
-        _log.warning("gateway: %s (key %s) was denied %s on %s", client, key, right, topic)
-        if self._tell is not None:
-            self._tell(AccessDenied(key=key, client=client, right=right, topic=topic))
+        _log.warning("gateway: %s (key %s) was denied %s on %r", client, key, right, topic)
+        self._told(AccessDenied(key=key, client=client, right=right, topic=topic))
 
-    async def _check_keys(self) -> None:
-        """End sessions whose key is revoked, was changed or has expired."""
+    def _told(self, event: Event) -> None:
+        if self._tell is not None:
+            self._tell(event)
+
+    def _over_quota(self, access: Access, what: str) -> None:
+        self._count(GatewayCounter.OVER_QUOTA)
+        self._say_denied(access.name, "", f"quota.{what}", "")
+
+    def _failed(self, session: RemoteSession, problem: BaseException) -> None:
+        """A task of a session failed in a way that nobody foresaw: its client connects again."""
+        _log.error("gateway: session of %s failed", session.name, exc_info=problem)
+        self._count(GatewayCounter.FAULTS)
+        self._spawn(self._dismiss(session, f"internal error: {type(problem).__name__}"))
+
+    async def _dismiss(self, session: RemoteSession, reason: str) -> None:
+        """End a session and say why; a client that does not read is not waited for."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(GOODBYE_S):
+                await session.send(rf.Goodbye(reason=reason))
+        await self._end(session)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _check(self) -> None:
+        """Look at keys and certificate again and again, whatever happens."""
         while True:
             await asyncio.sleep(KEYS_CHECKED_S)
-            for session in list(self._sessions.values()):
-                if session.access != self._access(session.digest):
-                    self._count(GatewayCounter.KEYS_ENDED)
-                    await session.send(rf.Goodbye(reason="the key was revoked or changed"))
-                    await self._end(session)
-            for reader in list(self._readers):
-                if reader.access != self._access(reader.digest):
-                    self._count(GatewayCounter.KEYS_ENDED)
-                    await reader.end("the key was revoked or changed")
+            try:
+                self._end_revoked()
+                if self._certificate is not None and self._certificate.reload():
+                    _log.info("gateway: the certificate was loaded again")
+            except Exception:  # noqa: BLE001 - revocation must not end with one defect
+                self._count(GatewayCounter.FAULTS)
+                _log.exception("gateway: keys or certificate could not be checked")
+
+    def _end_revoked(self) -> None:
+        """End sessions whose key is revoked, was changed or has expired."""
+        reason = "the key was revoked or changed"
+        for session in list(self._sessions.values()):
+            if session.access != self._access(session.digest):
+                self._count(GatewayCounter.KEYS_ENDED)
+                self._sessions.pop(session.id)
+                self._spawn(self._dismiss(session, reason))
+        for reader in list(self._readers):
+            if reader.access != self._access(reader.digest):
+                self._count(GatewayCounter.KEYS_ENDED)
+                self._readers.discard(reader)
+                self._spawn(reader.end(reason))
 
     async def _read_logs(self, socket: ServerConnection) -> None:
         digest = self._shown[socket]
@@ -299,6 +341,12 @@ class Gateway:
             await socket.close(POLICY_VIOLATION)
         except ConnectionClosed:
             return
+        except Exception as problem:  # noqa: BLE001 - the client is told, and the log
+            self._count(GatewayCounter.FAULTS)
+            _log.error("gateway: a connection failed", exc_info=problem)
+            with contextlib.suppress(ConnectionClosed):
+                await socket.send(rf.encode(rf.Goodbye(reason="internal error in the gateway")))
+            await socket.close(INTERNAL_ERROR)
 
     async def _session_of(self, hello: rf.Hello, digest: str) -> tuple[RemoteSession, bool]:
         access, session = self._access(digest), self._sessions.get(hello.session)
@@ -315,11 +363,12 @@ class Gateway:
             return session, True
         if len(self._sessions) >= self._clients_max:
             raise Conflict(f"a gateway serves at most {self._clients_max} remote clients")
-        name = f"remote {hello.name[: rf.NAME_MAX]}".strip()
+        name = f"remote {printable(hello.name[: rf.NAME_MAX])}".strip()
         link = await asyncio.to_thread(self._make_link, name)
         session = RemoteSession(
             Connection(link, name), name, access, digest, keep_s=self._keep_s,
-            counters=self.counters, denied=self._denied,
+            counters=self.counters, denied=self._denied, failed=self._failed,
+            quotas=self._quotas,
         )  # fmt: skip
         self._sessions[session.id] = session
         self.counters[GatewayCounter.SESSIONS] = len(self._sessions)
@@ -338,9 +387,7 @@ class Gateway:
         if session.connected:  # it came back while its old connection ended
             return
         self._count(GatewayCounter.EXPIRED, not done)
-        task = asyncio.create_task(self._end(session))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._spawn(self._end(session))
 
     async def _end(self, session: RemoteSession) -> None:
         self._sessions.pop(session.id, None)
@@ -351,10 +398,11 @@ class Gateway:
         await session.end()
 
 
-def open_gateway(node: Any, data_dir: Path, where: str, *, keys_come: bool = False) -> Gateway:
+def open_gateway(
+    node: Any, data_dir: Path, settings: GatewaySettings, *, keys_come: bool = False
+) -> Gateway:
     """A gateway to a node of this process, listening. Raises ConfigError.
 
-    ``where``: HOST:PORT, or ``auto``: loopback, on PORT, or on any free port when that is taken.
     ``keys_come``: a control service tells keys. Without any, only loopback is listened on.
     """
     from tidecast.embedded import EmbeddedLink
@@ -363,7 +411,16 @@ def open_gateway(node: Any, data_dir: Path, where: str, *, keys_come: bool = Fal
         link: Any = EmbeddedLink(node, name, owns_node=False)
         return cast("Link", link)
 
+    where, insecure = settings.where, settings.insecure
     host, port = address_of(where) if where != "auto" else (HOST, PORT)
+    certificate = settings.loaded()
+    if not (is_loopback(host) or insecure or certificate is not None):
+        raise ConfigError(
+            f"gateway: {where}: it would be reached from other hosts in clear text, keys and all: "
+            "give it a certificate (--gateway-cert FILE --gateway-key FILE); or say that the "
+            "network is trusted, or has a TLS proxy, with --insecure-gateway; or listen on "
+            "127.0.0.1"
+        )
     if not (is_loopback(host) or keys_come or node.keys):
         raise ConfigError(
             f"gateway: {where}: it would be reached from other hosts, and there are no keys to "
@@ -374,7 +431,7 @@ def open_gateway(node: Any, data_dir: Path, where: str, *, keys_come: bool = Fal
     row = node.counters.allocate(ROW_GATEWAY, "gateway", where)
     made: dict[str, Any] = {
         "find_key": node.keys.find, "counters": node.counters.values[row], "tell": node.tell_all,
-        "data_dir": data_dir,
+        "data_dir": data_dir, "certificate": certificate,
     }  # fmt: skip
     token = token_of(data_dir)
     try:

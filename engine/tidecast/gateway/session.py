@@ -15,7 +15,7 @@ import asyncio
 import contextlib
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import msgspec
@@ -24,7 +24,6 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from tidecast.access import Access
-from tidecast.api.frames.socket import failure_of
 from tidecast.api.start import Earliest, Latest
 from tidecast.buffers import reader as rd
 from tidecast.client.aio import Connection, Publisher, Subscription
@@ -35,7 +34,7 @@ from tidecast.client.kernels import ports
 from tidecast.client.remote import frames as rf
 from tidecast.client.remote.frames import BadFrame, Frame
 from tidecast.client.waiting import Deadline
-from tidecast.errors import ConfigError, Conflict, NotFound, TidecastError
+from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, TidecastError
 from tidecast.events import (
     AccessDenied,
     ConsumerExpelled,
@@ -45,7 +44,10 @@ from tidecast.events import (
     SubscriptionEnded,
 )
 from tidecast.gateway.consumers import RING_BYTES_MAX, RemoteConsumer
+from tidecast.gateway.failures import failure_of_any
 from tidecast.gateway.publications import RemotePublication
+from tidecast.gateway.quotas import Quotas
+from tidecast.gateway.rights import of_frame
 from tidecast.layout import packet as wire
 from tidecast.layout.counters import GatewayCounter
 from tidecast.node.access import rights
@@ -116,7 +118,7 @@ class _Subscription:
 
     def start(self) -> None:
         """Begin to deliver."""
-        self.task = asyncio.create_task(self._run())
+        self.task = self._session.spawn(self._run())
 
     def add_credit(self, n_bytes: int) -> None:
         """The client has room for more."""
@@ -138,9 +140,10 @@ class _Subscription:
                     await self._session.send(frame)
                 if batch is not None:
                     await self._deliver(batch)
-        except TidecastError as problem:
+        except Exception as problem:  # noqa: BLE001 - the client is told, whatever it is
+            failure = failure_of_any(problem)
             await self._session.send(
-                rf.Ended(number=self.number, publication=False, failure=failure_of(problem))
+                rf.Ended(number=self.number, publication=False, failure=failure)
             )
 
     def news(self) -> Iterator[Frame]:
@@ -210,11 +213,16 @@ class RemoteSession:
         self, connection: Connection, name: str, access: Access, digest: str, *, keep_s: float,
         counters: np.ndarray[Any, np.dtype[np.int64]],
         denied: Callable[[RemoteSession, str, str], None],
+        failed: Callable[[RemoteSession, BaseException], None], quotas: Quotas,
     ) -> None:  # fmt: skip
+        """``failed``: ends the session, of which a task failed in a way that nobody foresaw."""
         self.connection, self.name, self.keep_s = connection, name, keep_s
         self.access, self.digest = access, digest
         """What its key may do, and the hash of its token."""
-        self._counters, self._denied = counters, denied
+        self._counters, self._denied, self._failed = counters, denied, failed
+        self._quotas = quotas
+        self._held: dict[int, int] = {}
+        """Publication -> bytes of its ring."""
         self.id, self.key = secrets.token_hex(8), secrets.token_hex(16)
         self.queued_bytes = 0
         self.counts = dict.fromkeys(
@@ -273,6 +281,17 @@ class RemoteSession:
             with contextlib.suppress(ConnectionClosed):
                 await socket.send(rf.encode(frame, body))
 
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run work of the session beside it; a defect there ends the session: its client knows."""
+        task = asyncio.create_task(work)
+        task.add_done_callback(self._spawned)
+        return task
+
+    def _spawned(self, task: asyncio.Task[None]) -> None:
+        problem = None if task.cancelled() else task.exception()
+        if problem is not None and not isinstance(problem, ConnectionClosed) and not self.ended:
+            self._failed(self, problem)
+
     def post(self, frame: Frame) -> None:
         """Have it sent; without waiting, as a client that is sending does not read."""
         if len(self._outbox) >= OUTBOX_MAX:
@@ -303,8 +322,8 @@ class RemoteSession:
                 await self.send(self.welcome(resumed=resumed))
                 for publication in list(self._publications.values()):
                     await publication.tell_durable()
-                helpers.append(asyncio.create_task(self._tell_events()))
-                helpers.append(asyncio.create_task(self._send_posted()))
+                helpers.append(self.spawn(self._tell_events()))
+                helpers.append(self.spawn(self._send_posted()))
                 async for data in socket:
                     frame, body = rf.from_client(data)
                     if isinstance(frame, rf.Bye):
@@ -326,15 +345,14 @@ class RemoteSession:
         if self._consumers.get(consumer.number) is consumer:
             del self._consumers[consumer.number]
         self.count("consumers_given_up")
-        task = asyncio.create_task(consumer.close())
+        task = self.spawn(self._close_consumer(consumer))
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
     async def _tell_events(self) -> None:
         private = ImageAvailable, ImageGone, Gap, AccessDenied, SubscriptionEnded
         async for event in self.connection.events():
-            topic = getattr(event, "topic", None)
-            if topic and not self.access.may_hear_of(topic):
+            if not rights.may_hear(self.access, event):
                 continue
             if isinstance(event, ConsumerExpelled):
                 await self.send(rf.Told(events=[self._expelled(event)]))
@@ -347,6 +365,7 @@ class RemoteSession:
             if consumer.grant.consumer_id == event.consumer_id:
                 del self._consumers[number]
                 consumer.pause(None)
+                self._give_consumer(consumer)
                 return msgspec.structs.replace(event, consumer_id=number)
         return event
 
@@ -379,10 +398,12 @@ class RemoteSession:
     async def _answer(self, frame: Any) -> None:
         try:
             result = rf.result_of(await self._ask(frame))
-        except TidecastError as problem:
+        except (BadFrame, ConnectionClosed):
+            raise
+        except Exception as problem:  # noqa: BLE001 - one request does not end the session
             if isinstance(frame, rf.OpenPublication) and len(self._refused) < REFUSED_MAX:
                 self._refused.add(frame.number)
-            self.post(rf.Reply(id=frame.id, failure=failure_of(problem)))
+            self.post(rf.Reply(id=frame.id, failure=failure_of_any(problem)))
         else:
             self.post(rf.Reply(id=frame.id, result=result))
         if isinstance(frame, rf.OpenSubscription) and frame.number in self._subscriptions:
@@ -390,6 +411,8 @@ class RemoteSession:
 
     async def _ask(self, frame: Any) -> Any:
         link = self.connection.link
+        for right, pattern in of_frame(frame):
+            self.need(right, pattern)
         match frame:
             case rf.OpenPublication():
                 return await self._open_publication(frame)
@@ -397,6 +420,7 @@ class RemoteSession:
                 publication = self._publications.pop(frame.number, None)
                 if publication is not None:
                     await publication.close()
+                    self._give_publication(frame.number)
                 return None
             case rf.OpenSubscription():
                 return await self._open_subscription(frame)
@@ -415,7 +439,7 @@ class RemoteSession:
             case rf.CloseConsumer():
                 consumer = self._consumers.pop(frame.number, None)
                 if consumer is not None:
-                    await consumer.close()
+                    await self._close_consumer(consumer)
                 return None
             case rf.NodeIdOf():
                 return await asyncio.to_thread(link.node_id_of, frame.node)
@@ -428,28 +452,21 @@ class RemoteSession:
         raise BadFrame(f"{type(frame).__name__} is no question")
 
     async def _administer(self, frame: rf.Administer) -> Any:
-        """See `Link.subscription`; looking needs the right to subscribe, changing to manage."""
-        for right, pattern in rights.to_administer(frame.action, frame.arguments):
-            self.need(right, pattern)
+        """See `Link.subscription`."""
         link = self.connection.link
         found = await asyncio.to_thread(link.subscription, frame.action, frame.arguments)
         if frame.action == "seek":
             for consumer in self._consumers.values():
                 for told in consumer.taken_back():
                     self.post(told)  # before the answer
-        if frame.action != "list":
-            return found
-        return [each for each in found if self.access.may("subscribe", each["pattern"])]
+        return rights.shown(self.access, frame.action, found)
 
     async def _open_publication(self, frame: rf.OpenPublication) -> rf.PublicationOpened:
-        self.need("publish", frame.topic)
         publication = self._publications.get(frame.number)
         if publication is None:
             if len(self._publications) >= PUBLICATIONS_MAX:
                 raise Conflict(f"a remote client has at most {PUBLICATIONS_MAX} publications")
-            core = await asyncio.to_thread(
-                lambda: Publisher(self.connection, frame.topic, frame.options)
-            )
+            core = await self._open_ring(frame)
             self.connection.add_publisher(core)
             publication = RemotePublication(self, frame.number, core, frame.first)
             self._publications[frame.number] = publication
@@ -469,29 +486,66 @@ class RemoteSession:
             first_seq=durable.first_seq, acked_seq=durable.acked_seq, last_seq=durable.last_seq,
         )  # fmt: skip
 
+    async def _open_ring(self, frame: rf.OpenPublication) -> Publisher:
+        """The publisher at this node, within the quota of the key."""
+        self._quotas.take(self.access, self.id, publications=1)
+        try:
+            core = await asyncio.to_thread(
+                lambda: Publisher(self.connection, frame.topic, frame.options)
+            )
+        except BaseException:
+            self._quotas.give(self.access, self.id, publications=1)
+            raise
+        try:
+            self._quotas.take(self.access, self.id, ring_bytes=core.ring_bytes)
+        except Conflict:
+            self._quotas.give(self.access, self.id, publications=1)
+            with contextlib.suppress(TidecastError):
+                await core.close(0.0)
+            raise
+        self._held[frame.number] = core.ring_bytes
+        return core
+
+    def _give_publication(self, number: int) -> None:
+        ring_bytes = self._held.pop(number, 0)
+        self._quotas.give(self.access, self.id, publications=1, ring_bytes=ring_bytes)
+
+    async def _close_consumer(self, consumer: RemoteConsumer) -> None:
+        await consumer.close()
+        self._give_consumer(consumer)
+
+    def _give_consumer(self, consumer: RemoteConsumer) -> None:
+        self._quotas.give(self.access, self.id, consumers=1, ring_bytes=consumer.ring_bytes)
+
     async def _open_consumer(self, frame: rf.OpenConsumer) -> rf.ConsumerOpened:
-        for right, pattern in rights.to_consume(frame.pattern, frame.options):
-            self.need(right, pattern)
         before = self._consumers.pop(frame.number, None)
         if before is not None:
-            await before.close()
+            await self._close_consumer(before)
         if len(self._consumers) >= CONSUMERS_MAX:
             raise Conflict(f"a remote client has at most {CONSUMERS_MAX} durable consumers")
-        if frame.options.ring_bytes > RING_BYTES_MAX:
+        if not 0 < frame.options.ring_bytes <= RING_BYTES_MAX:
             raise ConfigError(
-                f"ring_bytes: {frame.options.ring_bytes}: at most {RING_BYTES_MAX} over a gateway"
+                f"ring_bytes: {frame.options.ring_bytes}: allowed 1 to {RING_BYTES_MAX} over a "
+                "gateway"
             )
-        link = self.connection.link
-        grant = await asyncio.to_thread(
-            link.open_consumer, frame.pattern, frame.name, frame.options
-        )
-        consumer = RemoteConsumer(self, frame.number, grant)
+        options = rights.as_allowed(self.access, frame.pattern, frame.options)
+        held = {"consumers": 1, "ring_bytes": options.ring_bytes}
+        self._quotas.take(self.access, self.id, **held)
+        try:
+            grant = await asyncio.to_thread(
+                self.connection.link.open_consumer, frame.pattern, frame.name, options
+            )
+            consumer = RemoteConsumer(self, frame.number, grant, options.ring_bytes)
+        except BaseException as problem:
+            self._quotas.give(self.access, self.id, **held)
+            if isinstance(problem, AuthError):
+                self._denied(self, "manage", frame.pattern)
+            raise
         self._consumers[frame.number] = consumer
         consumer.pause(self.keep_s)  # until the client says that it is ready
         return consumer.opened
 
     async def _open_subscription(self, frame: rf.OpenSubscription) -> rf.SubscriptionOpened:
-        self.need("subscribe", frame.pattern)
         if frame.number in self._subscriptions:
             raise Conflict(f"subscription {frame.number} is open")
         if len(self._subscriptions) >= SUBSCRIPTIONS_MAX:
@@ -527,5 +581,6 @@ class RemoteSession:
                 consumer.pause(None)
             self._consumers.clear()
             await asyncio.gather(*(each.close() for each in publications))
+            self._quotas.forget(self.access, self.id)
             with contextlib.suppress(TidecastError):
                 await self.connection.close()

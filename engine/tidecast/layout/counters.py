@@ -301,6 +301,10 @@ class GatewayCounter(IntEnum):
     """Members of durable subscriptions whose client did not come back in time."""
     KEYS_ENDED = 14
     """Sessions ended because their key was revoked, changed or has expired."""
+    OVER_QUOTA = 15
+    """Requests refused: the clients of the key hold as much as it may."""
+    FAULTS = 16
+    """Sessions and connections ended by a defect of the gateway; the log says which."""
 
 
 GATEWAY_GAUGES = frozenset({GatewayCounter.SESSIONS})

@@ -449,6 +449,11 @@ class PublisherCore:
         """Held by whoever appends."""
         return self._lock
 
+    @property
+    def ring_bytes(self) -> int:
+        """Size of its ring, in shared memory."""
+        return int(self._mapped.array.nbytes)
+
     def port_for_kernel(self) -> ports.Port | None:
         """The port, for who holds the lock; None when the ring is full or the engine is lost."""
         return self._port if self._hand_over() else None

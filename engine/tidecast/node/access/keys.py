@@ -69,4 +69,4 @@ class KeyRing:
         key = self._by_digest.get(digest)
         if key is None or key.over(self._now()):
             return None
-        return Access(key.id, key.name or key.id, tuple(key.scopes))
+        return Access(key.id, key.name or key.id, tuple(key.scopes), key.quota)

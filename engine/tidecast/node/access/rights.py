@@ -1,46 +1,41 @@
-"""Which rights a request needs, for remote clients and (``node.local_keys``) for local ones."""
+"""Which rights a request needs: of clients at a gateway, and (``node.local_keys``) of local ones.
+
+Each request touches topics by its effect: a re-drive publishes where its letters go. The functions
+here yield all (right, topic pattern) pairs. A request that is not listed needs `manage` on every
+topic. `tidecast_control.kit.rights` does the same for the control service.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from tidecast.access import Access, digest_of
+import msgspec
+
+from tidecast.access import Access, digest_of, printable
 from tidecast.api.frames import socket as frames
-from tidecast.api.link import ConsumerOptions
+from tidecast.api.link import ConsumerOptions, JoinOptions
 from tidecast.errors import AuthError
-from tidecast.events import AccessDenied
+from tidecast.events import AccessDenied, Event
 from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter
 
 LOOKS = frozenset({"attached", "list", "show", "lanes", "peek"})
 """Actions on durable subscriptions that change nothing."""
 OF_A_TOPIC = frozenset({"pause_queue", "pause_topic"})
+CHANGES = frozenset({"create", "delete", "pause", "resume", "seek", "redrive"})
 EVERY_TOPIC = ">"
 Needed = Iterator[tuple[str, str]]
 
-
-def to_administer(action: str, arguments: dict[str, Any]) -> Needed:
-    """(right, pattern) of an action on durable subscriptions: looking is subscribing."""
-    right = "subscribe" if action in LOOKS else "manage"
-    pattern = arguments.get("pattern")
-    if isinstance(pattern, str):
-        yield right, pattern
-    elif action != "list" and not (action in OF_A_TOPIC and arguments.get("topic")):
-        yield right, EVERY_TOPIC
-    for name in ("dead_letter", "topic"):
-        if arguments.get(name) and action not in LOOKS:
-            yield right, str(arguments[name])
+_OF_WHAT_IS_OPEN = (
+    frames.ClosePublication, frames.CloseSubscription, frames.ReleaseImage, frames.CloseConsumer,
+)  # fmt: skip
+"""They name what the same client opened, which was checked then."""
+_OF_NO_TOPIC = (frames.Hello, frames.EventsTaken, frames.NodeIdOf)
 
 
-def to_consume(pattern: str, options: ConsumerOptions) -> Needed:
-    """(right, pattern) of joining a durable subscription."""
-    yield "subscribe", pattern
-    if options.dead_letter:  # the engine publishes there on its behalf
-        yield "publish", options.dead_letter
-
-
-def of_request(body: frames.Body) -> Needed:
-    """(right, pattern) of a request of a local client."""
+def of_request(body: Any) -> Needed:
+    """(right, pattern) of a request of a local client; `tidecast.gateway.rights`: of others."""
     match body:
         case frames.OpenPublication():
             yield "publish", body.topic
@@ -54,15 +49,91 @@ def of_request(body: frames.Body) -> Needed:
             yield "manage", body.topic.name
         case frames.EditTopic() | frames.DeleteTopic():
             yield "manage", body.name
-        case frames.SetFaults() | frames.Stats() | frames.Overview() | frames.Topics():
+        case _ if not isinstance(body, (*_OF_WHAT_IS_OPEN, *_OF_NO_TOPIC)):
             yield "manage", EVERY_TOPIC
+
+
+def to_administer(action: str, arguments: dict[str, Any]) -> Needed:
+    """(right, pattern) of an action on durable subscriptions: looking is subscribing."""
+    pattern, topic = arguments.get("pattern"), arguments.get("topic")
+    right = "subscribe" if action in LOOKS else "manage"
+    if action in OF_A_TOPIC and isinstance(topic, str):
+        yield right, topic
+    elif action != "list":
+        known = action in LOOKS | CHANGES and isinstance(pattern, str)
+        yield right, str(pattern) if known else EVERY_TOPIC
+    for name in ("dead_letter", "to"):  # engines publish there on its behalf
+        if arguments.get(name):
+            yield "publish", str(arguments[name])
+
+
+def to_consume(pattern: str, options: ConsumerOptions) -> Needed:
+    """(right, pattern) of joining a durable subscription; see `as_allowed` for creating one."""
+    yield "subscribe", pattern
+    if options.dead_letter:
+        yield "publish", options.dead_letter
+
+
+def as_allowed(access: Access, pattern: str, options: ConsumerOptions) -> ConsumerOptions:
+    """Options of a consumer: without `manage` it joins a subscription that is there.
+
+    A new one holds back retention until everything is acked, on the owner's disk.
+    """
+    if access.may("manage", pattern):
+        return options
+    return JoinOptions(**{name: getattr(options, name) for name in options.__struct_fields__})
+
+
+def shown(access: Access, action: str, result: Any) -> Any:
+    """The answer to an action, without subscriptions that the key does not cover."""
+    if action != "list":
+        return result
+    return [each for each in result if access.may("subscribe", each["pattern"])]
+
+
+def may_hear(access: Access, event: Event) -> bool:
+    """Is an event of a topic that the key covers, or of none? Denials concern all topics."""
+    if isinstance(event, AccessDenied):
+        return access.may("manage", EVERY_TOPIC)
+    topic = getattr(event, "topic", None)
+    return not topic or access.may_hear_of(topic)
+
+
+class Denials:
+    """Reports clients that were refused: each is counted, and told at most once a second.
+
+    Strangers can be refused as often as they like, so a message a refusal would be a flood.
+    """
+
+    QUIET_NS = 1_000_000_000
+
+    def __init__(self, tell: Callable[[Event], None], now_ns: Callable[[], int]) -> None:
+        self._tell, self._now_ns = tell, now_ns
+        self._lock = threading.Lock()
+        self._last_ns: int | None = None
+        self._silent = 0
+
+    def refused(self, client: str) -> AccessDenied | None:
+        """A client that showed no valid token; the event that was told, if any was."""
+        with self._lock:
+            now_ns = self._now_ns()
+            if self._last_ns is not None and now_ns - self._last_ns < self.QUIET_NS:
+                self._silent += 1
+                return None
+            self._last_ns, silent, self._silent = now_ns, self._silent, 0
+        event = AccessDenied(
+            key="", client=printable(client), right="connect", topic="", unreported=silent
+        )
+        self._tell(event)
+        return event
 
 
 class Guard:
     """Checks local clients, where the topology says ``node.local_keys``."""
 
-    def __init__(self, node: Any) -> None:
+    def __init__(self, node: Any, now_ns: Callable[[], int]) -> None:
         self._find, self._tell = node.keys.find, node.tell_all
+        self._denials = Denials(node.tell_all, now_ns)
         self._row = node.counters.values[
             node.counters.allocate(ROW_GATEWAY, "socket", "local clients")
         ]
@@ -72,16 +143,25 @@ class Guard:
         access: Access | None = self._find(digest_of(token))
         if access is None:
             self._row[GatewayCounter.REFUSED] += 1
-            self._tell(AccessDenied(key="", client=client, right="connect", topic=""))
+            self._denials.refused(client)
             raise AuthError("the engine wants a key of its topology, and this is none: token=...")
         self._row[GatewayCounter.CONNECTIONS] += 1
         return access
 
-    def check(self, access: Access, client: str, body: frames.Body) -> None:
-        """Raise AuthError when the request needs a right that is not there."""
+    def check(self, access: Access, client: str, body: frames.Body) -> frames.Body:
+        """The request as the key allows it. Raises AuthError when it lacks a right."""
         for right, pattern in of_request(body):
             if not access.may(right, pattern):
-                self._row[GatewayCounter.DENIED] += 1
-                told = AccessDenied(key=access.name, client=client, right=right, topic=pattern)
-                self._tell(told)
+                self.denied(access, client, right, pattern)
                 access.need(right, pattern)
+        if isinstance(body, frames.OpenConsumer):
+            options = as_allowed(access, body.pattern, body.options)
+            return msgspec.structs.replace(body, options=options)
+        return body
+
+    def denied(self, access: Access, client: str, right: str, pattern: str) -> None:
+        """Count and tell that a right was missing."""
+        self._row[GatewayCounter.DENIED] += 1
+        self._tell(
+            AccessDenied(key=access.name, client=printable(client), right=right, topic=pattern)
+        )

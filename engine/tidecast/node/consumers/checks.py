@@ -10,7 +10,7 @@ import numpy as np
 from tidecast.agents.puller import entries
 from tidecast.agents.puller.runtime import Puller
 from tidecast.api.link import ConsumerOptions
-from tidecast.errors import ConfigError, Conflict
+from tidecast.errors import AuthError, ConfigError, Conflict
 from tidecast.layout import member as lay
 from tidecast.layout import segment as seg
 from tidecast.log.queue_log import QueueLog
@@ -77,6 +77,16 @@ def check_options(options: ConsumerOptions) -> None:
     if any(token < 0 for token in options.start_tokens.values()):
         raise ConfigError("start_tokens: tokens are at least 0")
     where_of(options.where or "", headers=options.headers)
+
+
+def check_may_create(pattern: str, name: str, options: ConsumerOptions) -> None:
+    """Raise AuthError for a client that may join subscriptions only."""
+    if not options.may_create:
+        raise AuthError(
+            f"subscription {name} of {pattern} is not there, and to create it takes the right "
+            f"manage on {pattern}: create it first (tidecast subscription create {pattern} {name})"
+            ", or use a key with that right"
+        )
 
 
 def check_same(saved: SavedSubscription, options: ConsumerOptions) -> None:

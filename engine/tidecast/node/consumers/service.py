@@ -34,6 +34,7 @@ from tidecast.native.predicates import Predicate
 from tidecast.node.consumers import storage as places
 from tidecast.node.consumers.adapters import Attached
 from tidecast.node.consumers.checks import (
+    check_may_create,
     check_options,
     check_same,
     restored,
@@ -299,6 +300,7 @@ class DurableSubscriptions(Observer):
             if subscription is None:
                 subscription = places.stand_by(self, pattern, name, options)
             if subscription is None:
+                check_may_create(pattern, name, options)
                 subscription = self.create(pattern, name, options)
             else:
                 check_same(subscription.saved, options)

@@ -27,7 +27,7 @@ from tidecast.layout import recorder as rec
 from tidecast.log.files import open_json, seal_json
 from tidecast.log.queue_files import QueueFiles, queues_of
 from tidecast.log.takeover import SUBSCRIPTIONS_NAME
-from tidecast.node.consumers.checks import check_tokens, or_default
+from tidecast.node.consumers.checks import check_may_create, check_tokens, or_default
 from tidecast.node.consumers.state import MemberHere, SubscriptionHere, TopicHere
 from tidecast.node.durable.topic import DurableTopic
 from tidecast.queues.subscription_store import (
@@ -321,6 +321,7 @@ def stand_by(
         raise _damaged(pattern, name, damaged)
     saved = read_subscription(store.path(pattern, name))
     if saved is None:
+        check_may_create(pattern, name, options)
         saved = new_subscription(pattern, name, options)
         saved.lanes = [
             SavedLane(pattern, queue, _start(QueueFiles(leases.directory, pattern, queue), options))

@@ -1,0 +1,47 @@
+"""TLS of a gateway: its certificate, loaded again when the files change."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+from tidecast.errors import ConfigError
+
+
+class Certificate:
+    """A certificate and its key in PEM files."""
+
+    def __init__(self, certificate: Path, key: Path) -> None:
+        """Raises ConfigError when they cannot be read, or do not belong together."""
+        self._files = (certificate, key)
+        self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._stamp = self._load()
+
+    def _load(self) -> tuple[int, ...]:
+        certificate, key = self._files
+        try:
+            stamp = tuple(path.stat().st_mtime_ns for path in self._files)
+            self.context.load_cert_chain(certificate, key)
+        except (OSError, ssl.SSLError) as problem:
+            raise ConfigError(
+                f"gateway: certificate {certificate}, key {key}: {problem}: two PEM files that "
+                "belong together are needed"
+            ) from None
+        return stamp
+
+    def reload(self) -> bool:
+        """Load the files if they changed: for connections from now on. Raises ConfigError.
+
+        What cannot be loaded changes nothing: the certificate before stays, and the next call
+        tries again.
+        """
+        try:
+            now = tuple(path.stat().st_mtime_ns for path in self._files)
+        except OSError:
+            return False
+        if now == self._stamp:
+            return False
+        fresh = Certificate(*self._files)  # both files, checked apart, before any is in use
+        self.context.load_cert_chain(*self._files)
+        self._stamp = fresh._stamp
+        return True

@@ -1,0 +1,163 @@
+"""Every frame of clients, local and remote, and the rights it takes. A new frame fails here."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import msgspec
+import pytest
+
+from tidecast.access import Access, Right, Scope
+from tidecast.api.frames import socket as sf
+from tidecast.api.link import ConsumerOptions, JoinOptions, PublicationOptions, SubscriptionOptions
+from tidecast.client.remote import frames as rf
+from tidecast.client.remote import log_frames as lf
+from tidecast.config.topology import FaultSettings, TopicConfig
+from tidecast.events import AccessDenied, MessagesDropped, PeerJoined
+from tidecast.gateway.rights import of_frame
+from tidecast.node.access import rights
+from tidecast.node.consumers.admin import ACTIONS
+
+OPTIONS = ConsumerOptions(dead_letter="dead")
+RANGE = lf.Range(topic="t", queue=0, start=0, end=1)
+NOTHING: set[tuple[str, str]] = set()
+CONSUMES = {("subscribe", "t.*"), ("publish", "dead")}
+EVERYTHING = {("manage", ">")}
+
+SOCKET: dict[type, tuple[dict[str, Any], set[tuple[str, str]]]] = {
+    sf.Hello: ({"name": "x"}, NOTHING),
+    sf.EventsTaken: ({}, NOTHING),
+    sf.NodeIdOf: ({"name": "x"}, NOTHING),
+    sf.OpenPublication: ({"topic": "t", "options": PublicationOptions()}, {("publish", "t")}),
+    sf.ClosePublication: ({"publication_id": 1}, NOTHING),
+    sf.OpenSubscription: (
+        {"pattern": "t.*", "options": SubscriptionOptions()}, {("subscribe", "t.*")}
+    ),
+    sf.CloseSubscription: ({"subscription_id": 1}, NOTHING),
+    sf.ReleaseImage: ({"subscription_id": 1, "image_id": 1}, NOTHING),
+    sf.OpenConsumer: ({"pattern": "t.*", "name": "n", "options": OPTIONS}, CONSUMES),
+    sf.CloseConsumer: ({"consumer_id": 1}, NOTHING),
+    sf.DurableSubscription: (
+        {"action": "pause", "arguments": {"pattern": "t.*", "name": "n"}}, {("manage", "t.*")}
+    ),
+    sf.Stats: ({}, EVERYTHING),
+    sf.Overview: ({}, EVERYTHING),
+    sf.Topics: ({}, EVERYTHING),
+    sf.CreateTopic: ({"topic": TopicConfig(name="t")}, {("manage", "t")}),
+    sf.EditTopic: ({"name": "t", "changes": {}}, {("manage", "t")}),
+    sf.DeleteTopic: ({"name": "t"}, {("manage", "t")}),
+    sf.SetFaults: ({"transport": "x", "faults": FaultSettings()}, EVERYTHING),
+    sf.GetFaults: ({}, EVERYTHING),
+}  # fmt: skip
+REMOTE: dict[type, tuple[dict[str, Any], set[tuple[str, str]]]] = {
+    rf.Hello: ({"name": "x"}, NOTHING),
+    rf.Bye: ({}, NOTHING),
+    rf.NodeIdOf: ({"id": 1, "node": "x"}, NOTHING),
+    rf.Stats: ({"id": 1}, NOTHING),
+    rf.OpenPublication: (
+        {"id": 1, "number": 1, "topic": "t", "options": PublicationOptions()}, {("publish", "t")}
+    ),
+    rf.ClosePublication: ({"id": 1, "number": 1}, NOTHING),
+    rf.Publish: ({"number": 1, "batch": 1, "n": 1}, NOTHING),
+    rf.OpenSubscription: (
+        {"id": 1, "number": 1, "pattern": "t.*", "options": SubscriptionOptions(), "credit": 1},
+        {("subscribe", "t.*")},
+    ),
+    rf.CloseSubscription: ({"id": 1, "number": 1}, NOTHING),
+    rf.Credit: ({"number": 1, "n_bytes": 1}, NOTHING),
+    rf.OpenConsumer: (
+        {"id": 1, "number": 1, "pattern": "t.*", "name": "n", "options": OPTIONS}, CONSUMES
+    ),
+    rf.ResumeConsumer: ({"id": 1, "number": 1, "received": 0}, NOTHING),
+    rf.CloseConsumer: ({"id": 1, "number": 1}, NOTHING),
+    rf.Settle: ({"number": 1, "position": 0, "released": 0, "taken": 0}, NOTHING),
+    rf.Administer: (
+        {"id": 1, "action": "show", "arguments": {"pattern": "t.*", "name": "n"}},
+        {("subscribe", "t.*")},
+    ),
+}  # fmt: skip
+READER: dict[type, tuple[dict[str, Any], set[tuple[str, str]]]] = {
+    lf.Topics: ({"id": 1}, NOTHING),
+    lf.Bounds: ({"id": 1, "topic": "t"}, {("read_payloads", "t")}),
+    lf.AtTime: ({"id": 1, "topic": "t", "queue": 0, "time_ns": 1}, {("read_payloads", "t")}),
+    lf.Cuts: (
+        {"id": 1, "topic": "t", "queue": 0, "start": 0, "end": 1, "parts": 1,
+         "part_bytes_min": 1},
+        {("read_payloads", "t")},
+    ),
+    lf.Read: ({"id": 1, "range": RANGE, "credit": 1}, {("read_payloads", "t")}),
+    lf.Credit: ({"n_bytes": 1}, NOTHING),
+}  # fmt: skip
+WAYS = [
+    (SOCKET, get_args(sf.AnyBody), rights.of_request),
+    (REMOTE, get_args(rf.FromClient), of_frame),
+    (READER, get_args(lf.FromReader), of_frame),
+]
+
+
+@pytest.mark.parametrize(("table", "known", "needs"), WAYS, ids=["socket", "remote", "reader"])
+def test_each_frame_takes_the_rights_of_what_it_does(table: Any, known: Any, needs: Any) -> None:
+    assert set(table) == set(known), "a frame is new: write down what it takes"
+    for kind, (fields, expected) in table.items():
+        assert set(needs(kind(**fields))) == expected, kind
+
+
+class Unknown(msgspec.Struct):
+    """A frame that nobody has listed."""
+
+
+def test_a_frame_that_is_not_listed_takes_everything() -> None:
+    assert set(rights.of_request(Unknown())) == EVERYTHING
+    assert set(of_frame(Unknown())) == EVERYTHING
+
+
+ONE = {"pattern": "t", "name": "n"}
+ADMINISTERED: dict[str, list[tuple[dict[str, Any], set[tuple[str, str]]]]] = {
+    "list": [({}, NOTHING)],
+    "attached": [({}, {("subscribe", ">")})],
+    **{action: [(ONE, {("subscribe", "t")}), ({}, {("subscribe", ">")})]
+       for action in ("show", "lanes", "peek")},
+    **{action: [(ONE, {("manage", "t")}), ({}, EVERYTHING), ({"pattern": ["t"]}, EVERYTHING)]
+       for action in ("delete", "pause", "resume", "seek")},
+    "create": [
+        (ONE, {("manage", "t")}),
+        (ONE | {"dead_letter": "dead"}, {("manage", "t"), ("publish", "dead")}),
+    ],
+    "redrive": [
+        (ONE, {("manage", "t")}),
+        (ONE | {"to": "elsewhere"}, {("manage", "t"), ("publish", "elsewhere")}),
+    ],
+    "pause_queue": [({"topic": "t", "queue": 0}, {("manage", "t")}), ({}, EVERYTHING),
+                    ({"topic": "t", "pattern": "mine"}, {("manage", "t")})],
+    "pause_topic": [({"topic": "t"}, {("manage", "t")}), ({"topic": 1}, EVERYTHING)],
+}  # fmt: skip
+
+
+def test_each_action_on_subscriptions_takes_the_rights_of_what_it_does() -> None:
+    assert set(ADMINISTERED) == set(ACTIONS), "an action is new: write down what it takes"
+    for action, cases in ADMINISTERED.items():
+        for arguments, expected in cases:
+            assert set(rights.to_administer(action, arguments)) == expected, (action, arguments)
+    assert set(rights.to_administer("new", ONE)) == EVERYTHING
+
+
+@pytest.mark.parametrize("right", get_args(Right))
+def test_a_key_without_manage_joins_what_is_there(right: Right) -> None:
+    access = Access("id", "key", (Scope(pattern="t.>", rights=[right]),))
+    options = rights.as_allowed(access, "t.*", OPTIONS)
+    assert options.may_create == (right == "manage")
+    assert isinstance(options, JoinOptions) == (right != "manage")
+    for field in OPTIONS.__struct_fields__:
+        assert getattr(options, field) == getattr(OPTIONS, field)
+    assert not rights.as_allowed(access, "other", OPTIONS).may_create
+
+
+def test_events_of_other_topics_are_not_heard() -> None:
+    access = Access("id", "key", (Scope(pattern="t", rights=["publish"]),))
+    every = Access("id", "key", (Scope(pattern=">", rights=["manage"]),))
+    denied = AccessDenied(key="other", client="c", right="publish", topic="t")
+    assert rights.may_hear(access, MessagesDropped(topic="t", session=1, messages=1))
+    assert not rights.may_hear(access, MessagesDropped(topic="other", session=1, messages=1))
+    assert rights.may_hear(access, PeerJoined(node="n", node_id=1, incarnation=1))
+    assert not rights.may_hear(access, denied)
+    assert rights.may_hear(every, denied)
