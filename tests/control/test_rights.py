@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -112,6 +114,7 @@ class World:
         patch.setattr(service.ctx.hub, "samples", samples)
         patch.setattr(service.ctx.feed, "fresh", samples)
         patch.setattr(service.ctx.hub, "connected", lambda: ["n1"])
+        patch.setattr(service.ctx.hub, "engine", lambda _node: SimpleNamespace(name="n1"))
         patch.setattr(service.ctx.runner, "_take", lambda: None)
         self.keys = {}
         for name, body in KEYS.items():
@@ -414,6 +417,41 @@ def test_pages_of_other_origins_get_no_live_feed(service: Service, origin: str) 
     with service.admin.websocket_connect("/api/v1/live", headers=own) as feed:
         feed.send_json({"watch": ["overview"]})
         assert feed.receive_json()["kind"] == "snapshot"
+
+
+def shown_by(feed: Any, channel: str) -> None:
+    """Read until a channel's first frame."""
+    while feed.receive_json()["channel"] != channel:
+        pass
+
+
+def end_of(feed: Any, withheld: str) -> int:
+    """The code that a live feed ends with; ``withheld`` is in no frame before."""
+    try:
+        while True:
+            assert withheld not in json.dumps(feed.receive_json()), "shown to a viewer"
+    except WebSocketDisconnect as end:
+        return end.code
+
+
+def test_a_live_feed_loses_its_rights_with_the_role(service: Service) -> None:
+    client = service.user("otto", "operator")
+    with client.websocket_connect("/api/v1/live") as feed:
+        feed.send_json({"watch": ["audit", "overview"]})
+        shown_by(feed, "overview")
+        service.admin.put("/api/v1/users/otto", json={"role": "viewer"})
+        entry = service.admin.get("/api/v1/audit").json()["items"][0]
+        assert (entry["action"], entry["name"]) == ("update", "otto")
+        assert end_of(feed, withheld=entry["id"]) == 4409
+    with client.websocket_connect("/api/v1/live") as feed:
+        feed.send_json({"watch": ["audit"]})
+        assert feed.receive_json()["data"]["code"] == "denied"
+    key = service.key("k", role="operator")
+    with key.websocket_connect("/api/v1/live", headers=dict(key.headers)) as feed:
+        feed.send_json({"watch": ["overview"]})
+        shown_by(feed, "overview")
+        assert service.admin.delete("/api/v1/keys/k").status_code == 200
+        assert end_of(feed, withheld="no such text") == 4401
 
 
 # --- browsers -------------------------------------------------------------------------------------

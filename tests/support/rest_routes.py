@@ -113,6 +113,8 @@ ROUTES: dict[str, Route] = {
     "delete_enrolment": Route("platform", "DELETE", "/enrolments/spare", undo=True),
     "get_counters": Route("platform", "GET", "/nodes/n1/counters"),
     "get_recorder": Route("platform", "GET", "/nodes/n1/recorder"),
+    "rotate_credential": Route("platform", "POST", "/nodes/n1/rotate"),
+    "revoke_credential": Route("platform", "POST", "/nodes/n1/revoke", undo=True),
     "list_audit": Route("platform", "GET", "/audit"),
     "get_audit": Route("platform", "GET", "/audit/1"),
     "export": Route("platform", "GET", "/export"),

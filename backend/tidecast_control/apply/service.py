@@ -133,7 +133,7 @@ def _ordered(documents: Sequence[Document]) -> list[tuple[int, Kind, str, Docume
                 ProblemItem(pointer=f"{at}/kind", detail=repr(document.kind),
                             allowed=", ".join(KINDS))
             )  # fmt: skip
-        elif not isinstance(name, str) or len(name) > 200 or not re.match(NAME_PATTERN, name):
+        elif not isinstance(name, str) or len(name) > 200 or not re.fullmatch(NAME_PATTERN, name):
             errors.append(ProblemItem(pointer=f"{at}/metadata/name", detail="missing or no name"))
         elif (kind.name, name) in seen:
             errors.append(ProblemItem(pointer=at, detail=f"{kind.name} {name} is given twice"))

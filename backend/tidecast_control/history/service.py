@@ -122,7 +122,8 @@ def _why_empty(wanted: Wanted, newest: datetime | None) -> NoHistory:
         return NoHistory(
             code="no_rollup",
             detail="no rollup of telemetry has run yet",
-            mend="enable the pipeline `rollup`, or run: tidecast pipeline rollup --postgres URL",
+            mend="enable the pipeline `rollup`, or run with TIDECAST_DATABASE_URL set: "
+            "tidecast pipeline rollup",
         )
     return NoHistory(
         code="nothing_measured",

@@ -24,6 +24,9 @@ Learn = Callable[[Session], Any]
 StatusOf = Callable[[Any, "World | None", Sequence[Row]], list[Status]]
 """(what was learned, what telemetry says lately, rows) -> their statuses."""
 
+Changed = Callable[[Session, str, "Mapping[str, Any] | None"], None]
+"""(session, name, new spec or None for a deletion)."""
+
 
 class Seal(Protocol):
     """How a kind takes secrets out of a spec; ``store``: it is kept, and not only planned."""
@@ -46,6 +49,10 @@ def no_secrets(_session: Session, _name: str, spec: Any, *, store: bool) -> Any:
     """The spec as it is."""
     del store
     return spec
+
+
+def nothing_else(_session: Session, _name: str, _spec: Mapping[str, Any] | None) -> None:
+    """A write changes the resource alone."""
 
 
 def no_uses(_session: Session, _row: ResourceRow) -> list[str]:
@@ -91,6 +98,8 @@ class Kind:
     """What was learned holds until the topology or an engine's state changes."""
     status: StatusOf = plain_status
     number_of: Callable[[str, Mapping[str, Any]], int | None] = no_number
+    changed: Changed = nothing_else
+    """What else a write changes, in its transaction."""
     can_create: bool = True
     measured: bool = False
     """Its status comes from telemetry: who reads it wants a fresh sample."""

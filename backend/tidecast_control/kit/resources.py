@@ -274,6 +274,7 @@ def _store(
     if kind.in_topology:
         row.version = repository.next_version(session)
         repository.announce(session, row.version, kind.name, name, old_spec)
+    kind.changed(session, name, row.spec)
     session.add(row)
     batch = batch_of(session)
     if batch is None:
@@ -356,6 +357,7 @@ def delete(
     if kind.in_topology:
         version = repository.next_version(session)
         repository.announce(session, version, kind.name, name, row.spec)
+    kind.changed(session, name, None)
     session.delete(row)
     batch = batch_of(session)
     if batch is None:

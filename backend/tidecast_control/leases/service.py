@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
-from sqlalchemy import select, text
+from sqlalchemy import select, text, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import Session, col
 
@@ -51,6 +51,12 @@ def handle(session: Session, node: str, raw: Any) -> dict[str, Any]:
     reply = _answer(row, request, now)
     session.add(row)
     return reply
+
+
+def end(session: Session, owner: str) -> None:
+    """Others may have what a node holds, at once. Epochs stay: its writes are fenced."""
+    held = update(LeaseRow).where(col(LeaseRow.owner) == owner)
+    session.execute(held.values(owner="", ends_at=_now(session)))
 
 
 def _now(session: Session) -> datetime:

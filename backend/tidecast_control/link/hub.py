@@ -26,6 +26,7 @@ from tidecast_control.kit.problems import ProblemError
 from tidecast_control.leases import service as leases
 from tidecast_control.link import topology
 from tidecast_control.live.rates import seconds_between
+from tidecast_control.nodes import identity
 from tidecast_control.nodes import service as nodes
 
 log = logging.getLogger("tidecast.control")
@@ -37,6 +38,7 @@ MESSAGE_BYTES_MAX = 64 << 20
 MESSAGE_BYTES_KEY = "tidecast.message_bytes_max"
 """In a websocket's ASGI extensions: what sets its limit."""
 RETRY_S = 1.0
+DISMISSED = 4403
 HEARD_S, HEARD_INTERVALS = 3.0, 2.5
 """A sample counts for this long, or for so many intervals: then the engine is not heard."""
 RATES_OVER_S, SAMPLES_KEPT_MAX = 1.0, 32
@@ -48,9 +50,10 @@ OnItems = Callable[[Json], None]
 class Engine:
     """One connected engine."""
 
-    def __init__(self, name: str, websocket: WebSocket, version: int) -> None:
+    def __init__(self, name: str, websocket: WebSocket, version: int, digest: str = "") -> None:
+        """``digest``: of the credential that it was let in with."""
         self.name, self.websocket = name, websocket
-        self.version = version
+        self.version, self.digest = version, digest
         self.dirty = asyncio.Event()
         self.sample: Json | None = None
         self.before: Json | None = None
@@ -133,7 +136,7 @@ class Hub:
             )
             if hello.get("type") != "hello":
                 raise ProblemError("unauthenticated", "a hello comes first")
-            credential = await run_in_threadpool(self._admit, secret, hello, address)
+            admitted = await run_in_threadpool(self._admit, secret, hello, address)
         except ProblemError as problem:
             detail = problem.detail or problem.problem
             refusal = {"type": "refused", "code": problem.problem, "detail": detail}
@@ -151,11 +154,12 @@ class Hub:
             await websocket.close(1013)
             return
         allow_messages(websocket, MESSAGE_BYTES_MAX)
-        engine = Engine(str(hello["node"]), websocket, int(hello["applied_version"]))
+        version = int(hello["applied_version"])
+        engine = Engine(admitted.name, websocket, version, admitted.digest)
         if hello.get("fetch"):
-            await self._answer_fetch(engine, credential)
+            await self._answer_fetch(engine, admitted.issued)
         else:
-            await self._run(engine, credential)
+            await self._run(engine, admitted.issued)
 
     async def _answer_fetch(self, engine: Engine, credential: str | None) -> None:
         """An engine that starts asks for the transports before it opens any."""
@@ -176,9 +180,9 @@ class Hub:
         with self._db.begin() as session:
             return nodes.holds_secret(session, secret)
 
-    def _admit(self, secret: str, hello: Json, address: str) -> str | None:
+    def _admit(self, secret: str, hello: Json, address: str) -> identity.Admitted:
         with self._db.begin() as session:
-            return nodes.admit(session, secret, hello, address)
+            return identity.admit(session, secret, hello, address)
 
     async def _run(self, engine: Engine, credential: str | None) -> None:
         old = self._engines.get(engine.name)
@@ -315,6 +319,9 @@ class Hub:
 
             def build(since: int = sent, names: list[str] = names, first: bool = first) -> Json:
                 with self._db.begin() as session:
+                    why = identity.dismissal(session, engine.name, engine.digest)
+                    if why is not None:
+                        return {"type": "dismissed", "detail": why}
                     return topology.message(session, since, engine.name, names, first=first)
 
             try:
@@ -324,8 +331,17 @@ class Hub:
                 await asyncio.sleep(RETRY_S)
                 engine.dirty.set()
                 continue
+            if message["type"] == "dismissed":
+                await self._dismiss(engine, message)
+                return
             await engine.send(message)
             sent, first = int(message["version"]), False
+
+    async def _dismiss(self, engine: Engine, message: Json) -> None:
+        log.warning("engine %s is dismissed: %s", engine.name, message["detail"])
+        await self._try_send(engine, message)
+        with contextlib.suppress(RuntimeError, WebSocketDisconnect, TimeoutError):
+            await asyncio.wait_for(engine.websocket.close(DISMISSED), SEND_TIMEOUT_S)
 
     # --- telemetry, commands ----------------------------------------------------------------------
 

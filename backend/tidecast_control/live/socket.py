@@ -27,8 +27,8 @@ log = logging.getLogger("tidecast.control")
 
 Ending = tuple[int, str]
 """Code and reason that a socket is closed with."""
-PING_S, AUTH_S, CLOSE_S = 1.0, 30.0, 2.0
-TRY_AGAIN = 1013
+PING_S, AUTH_S, CLOSE_S = 1.0, 2.0, 2.0
+TRY_AGAIN, RIGHTS_CHANGED = 1013, 4409
 MESSAGE_BYTES_MAX = 64 * 1024
 APPENDING = ("messages:", "recorder:", "alerts", "audit")
 
@@ -101,6 +101,7 @@ class Viewer:
         self._hz = 4.0
         self._tick = asyncio.Event()
         self._lock = asyncio.Lock()
+        self._changes, self._checked_s = ctx.db.statements.recent.changes, time.monotonic()
 
     async def receive(self) -> Ending:
         """Do what the client says, until it says what it may not."""
@@ -188,31 +189,48 @@ class Viewer:
 
     async def send_frames(self) -> Ending:
         """Send what is new at each tick, at most ``hz`` times a second; ping when nothing is."""
-        spoke_s = checked_s = time.monotonic()
+        spoke_s = time.monotonic()
         self._feed.viewers.add(self._tick)
         while True:
             began_s = time.monotonic()
             self._tick.clear()
+            end = await self._changed()
+            if end is not None:
+                return end
             if await self._send_new():
                 spoke_s = time.monotonic()
             elif began_s - spoke_s >= PING_S:
                 await self._send(encode(0, "ping", "", None))
                 spoke_s = time.monotonic()
-            if began_s - checked_s >= AUTH_S:
-                checked_s = began_s
-                if not await self._still_allowed():
-                    return 4401, "unauthenticated"
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._tick.wait(), PING_S)
             if self._hz < self._feed.hz:  # fewer frames than there are ticks
                 await asyncio.sleep(max(0.0, began_s + 0.9 / self._hz - time.monotonic()))
 
-    async def _still_allowed(self) -> bool:
-        """The session or key still is good, and what is watched may be watched as it is."""
+    async def _changed(self) -> Ending | None:
+        """Why the connection ends; None: the caller is there, with the rights that it had.
+
+        Asked before each round: a change through this service counts at once, one through another
+        within `AUTH_S`. Who lost some rights connects again, with those that are left.
+        """
+        recent, now_s = self._ctx.db.statements.recent, time.monotonic()
+        if recent.changes == self._changes and now_s - self._checked_s < AUTH_S:
+            return None
+        changes, before = recent.changes, self._actor
         try:
-            self._actor = checked(await actor_of(self._websocket, self._ctx))
+            actor = checked(await actor_of(self._websocket, self._ctx))
+        except ProblemError:
+            return 4401, "unauthenticated"
+        self._changes, self._checked_s, self._actor = changes, now_s, actor
+        if (actor.role, actor.scopes) != (before.role, before.scopes) or not self._still_allowed():
+            return RIGHTS_CHANGED, "rights changed"
+        return None
+
+    def _still_allowed(self) -> bool:
+        """What is watched may be watched as it is."""
+        try:
             self._actor.need("live:read")
-            return all(self._internal(n) == c.name for n, c in list(self._channels.items()))
+            return all(self._internal(n) == c.name for n, c in self._channels.items())
         except ProblemError:
             return False
 

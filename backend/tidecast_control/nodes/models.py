@@ -13,12 +13,16 @@ from tidecast_control.kit.models import time_column, utc_now
 
 
 class NodeStateRow(SQLModel, table=True):
-    """The last word of an engine. ``credential``: digest of the secret it was given."""
+    """The last word of an engine. ``credential``: digest of the secret it was given; "": revoked.
+
+    ``credential_next``: of the one that it is to use from now on.
+    """
 
     __tablename__ = "node_states"
 
     name: str = Field(primary_key=True, max_length=200)
     credential: str = Field(default="", max_length=64)
+    credential_next: str = Field(default="", max_length=64)
     connected: bool = False
     node_id: int = 0
     incarnation: int = Field(default=0, sa_type=BigInteger)
@@ -34,7 +38,10 @@ class NodeStateRow(SQLModel, table=True):
 
 
 class EnrolmentRow(SQLModel, table=True):
-    """A token that lets engines register: digest only."""
+    """A token that lets engines register: digest only. ``node``: only of this name, if any.
+
+    ``replace``: also a node that has registered before.
+    """
 
     __tablename__ = "enrolments"
 
@@ -43,6 +50,8 @@ class EnrolmentRow(SQLModel, table=True):
     digest: str = Field(unique=True, max_length=64)
     uses: int = 0
     uses_max: int = 1
+    node: str = Field(default="", max_length=200)
+    replace: bool = False
     created_at: datetime = Field(default_factory=utc_now, sa_column=time_column())
     created_by: str = ""
     expires_at: datetime = Field(sa_column=time_column())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Select, select, update
+from sqlalchemy import Select, or_, select, update
 from sqlmodel import Session, col
 
 from tidecast_control.nodes.models import EnrolmentRow, NodeStateRow
@@ -28,8 +28,11 @@ def state(session: Session, name: str, *, lock: bool = False) -> NodeStateRow | 
 
 
 def state_by_credential(session: Session, digest: str) -> NodeStateRow | None:
-    """The state that a credential belongs to."""
-    query = select(NodeStateRow).where(col(NodeStateRow.credential) == digest)
+    """The state that a credential belongs to, the present one or the one to use from now on."""
+    held = or_(
+        col(NodeStateRow.credential) == digest, col(NodeStateRow.credential_next) == digest
+    )  # fmt: skip
+    query = select(NodeStateRow).where(held)
     return session.execute(query).scalar_one_or_none()
 
 

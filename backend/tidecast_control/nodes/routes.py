@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, WebSocket
+from fastapi import APIRouter, BackgroundTasks, Path, Query, WebSocket
 from fastapi.concurrency import run_in_threadpool
 
 from tidecast_control.kit.actor import Actor
@@ -20,7 +20,7 @@ from tidecast_control.kit.http import (
 )
 from tidecast_control.kit.queries import Paged
 from tidecast_control.kit.schemas import NAME_PATTERN, Page, Plan
-from tidecast_control.nodes import records, service
+from tidecast_control.nodes import identity, records, rotation, service
 from tidecast_control.nodes.schemas import (
     Enrolment,
     EnrolmentInput,
@@ -59,6 +59,34 @@ async def get_recorder(
     await run_in_threadpool(service.must_exist, ctx.db, name)
     value = await ctx.hub.ask(name, "recorder", {"limit": limit, "section": section})
     return records.shown_page(value)
+
+
+@router.post(
+    "/nodes/{name}/rotate", tags=["nodes"], responses=problem_responses(404, 409, 502, 503, 504)
+)
+async def rotate_credential(
+    name: NodeName,
+    ctx: Ctx,
+    actor: Annotated[Actor, needs("enrolments:write")],
+    dry_run: DryRun = False,
+) -> Plan:
+    """Give a connected engine a new credential; the one before ends."""
+    return await rotation.rotate(ctx.db, ctx.hub, name, actor, dry_run=dry_run)
+
+
+@router.post("/nodes/{name}/revoke", tags=["nodes"], responses=problem_responses(404))
+def revoke_credential(
+    session: Db,
+    ctx: Ctx,
+    name: NodeName,
+    actor: Annotated[Actor, needs("enrolments:write")],
+    after: BackgroundTasks,
+    dry_run: DryRun = False,
+) -> Plan:
+    """End an engine's credential, link and leases; it has to be enrolled again."""
+    plan = identity.revoke(session, name, actor, dry_run=dry_run)
+    after.add_task(ctx.changed)  # once it is committed
+    return plan
 
 
 @router.get("/enrolments", tags=["nodes"], responses=problem_responses())

@@ -59,6 +59,11 @@ class EnrolmentInput(Model):
     name: Name
     uses_max: int = Field(1, ge=1, le=10_000)
     expires_s: float = Field(86_400, gt=0, le=366 * 86_400)
+    node: Name | Literal[""] = Field("", description='The node that it is for; "" = any new one')
+    replace: bool = Field(
+        False, description="The node may have registered before: its engine of then is let in no "
+        "longer",
+    )  # fmt: skip
 
 
 class Enrolment(View):
@@ -68,6 +73,8 @@ class Enrolment(View):
     name: str
     uses: Count
     uses_max: Count
+    node: str = Field(description='The node that it is for; "" = any new one')
+    replace: bool
     created_at: datetime
     created_by: str
     expires_at: datetime

@@ -21,10 +21,10 @@ from tidecast_control.kit.applied import drift_of
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row, utc_now
 from tidecast_control.kit.paging import PageQuery, by_name
-from tidecast_control.kit.problems import ProblemError, not_found
+from tidecast_control.kit.problems import ProblemError, invalid, not_found
 from tidecast_control.kit.schemas import Condition, Page, Plan, Status
 from tidecast_control.live.world import World
-from tidecast_control.nodes import repository
+from tidecast_control.nodes import identity, repository
 from tidecast_control.nodes.models import EnrolmentRow, NodeStateRow
 from tidecast_control.nodes.schemas import (
     Enrolment,
@@ -37,7 +37,7 @@ from tidecast_control.nodes.schemas import (
 )
 
 LOCAL = "local-engine"
-TOKEN_PREFIX, CREDENTIAL_PREFIX = "tce_", "tcn_"
+TOKEN_PREFIX = "tce_"
 
 
 def _learn(session: Session) -> tuple[dict[str, NodeStateRow], int]:
@@ -104,6 +104,7 @@ KIND = Kind(
     uses=_uses,
     learn=_learn,
     status=_status,
+    changed=identity.changed,
 )
 
 
@@ -130,12 +131,15 @@ def enrol(
     actor.need_to_grant("an enrolment", "admin", None)  # engines get every topic
     if repository.enrolment_by_name(session, body.name) is not None:
         raise ProblemError("conflict", f"an enrolment {body.name!r} exists already")
+    if body.replace and not body.node:
+        raise invalid("/replace", "true: which node is replaced has to be said", "with `node`")
     if dry_run:
         return resources.plan_of("enrolment", body.name, None, body.model_dump(), dry_run=True)
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
     row = EnrolmentRow(
         id=str(uuid.uuid4()), name=body.name, digest=digest(token), uses_max=body.uses_max,
-        created_by=actor.name, expires_at=utc_now() + timedelta(seconds=body.expires_s),
+        node=body.node, replace=body.replace, created_by=actor.name,
+        expires_at=utc_now() + timedelta(seconds=body.expires_s),
     )  # fmt: skip
     session.add(row)
     session.flush()
@@ -144,7 +148,10 @@ def enrol(
 
 
 def enrol_local(session: Session, token: str) -> None:
-    """A token for the engine beside the service; the one of the run before ends."""
+    """A token for the engine beside the service; the one of the run before ends.
+
+    It lies where Postgres' own files are: who can read it owns the platform, so it may replace.
+    """
     old = repository.enrolment_by_name(session, LOCAL)
     if old is not None:
         session.delete(old)
@@ -153,7 +160,7 @@ def enrol_local(session: Session, token: str) -> None:
     session.add(
         EnrolmentRow(
             id=str(uuid.uuid4()), name=LOCAL, digest=digest(token), created_by="service",
-            expires_at=expires_at,
+            replace=True, expires_at=expires_at,
         )
     )  # fmt: skip
 
@@ -172,60 +179,10 @@ def revoke_enrolment(session: Session, name: str, actor: Actor, *, dry_run: bool
 
 def holds_secret(session: Session, secret: str) -> bool:
     """Somebody has this credential, or it is an enrolment token that may be used."""
-    if secret.startswith(CREDENTIAL_PREFIX):
+    if secret.startswith(identity.CREDENTIAL_PREFIX):
         return repository.state_by_credential(session, digest(secret)) is not None
     token = repository.enrolment_by_digest(session, digest(secret))
     return token is not None and token.expires_at >= utc_now() and token.uses < token.uses_max
-
-
-def admit(session: Session, secret: str, hello: dict[str, Any], address: str) -> str | None:
-    """Let an engine in by its credential, or by an enrolment token; its new credential then.
-
-    Raises `unauthenticated`, `conflict` (another node has the name).
-    """
-    name = str(hello["node"])
-    state = repository.state(session, name, lock=True)
-    issued = None
-    if secret.startswith(CREDENTIAL_PREFIX):
-        if state is None or not secrets.compare_digest(state.credential, digest(secret)):
-            raise ProblemError("unauthenticated", "unknown credential: enrol this engine anew")
-    else:
-        _use_token(session, secret)
-        if state is not None and state.connected:
-            raise ProblemError("conflict", f"a node {name!r} is connected already")
-        issued = CREDENTIAL_PREFIX + secrets.token_urlsafe(32)
-    if state is None:
-        state = NodeStateRow(name=name)
-    if issued is not None:
-        state.credential = digest(issued)
-        actor = Actor(kind="engine", name=name, role="viewer", address=address)
-        audit.record(session, actor, "register", "node", name, None, {"address": address})
-    _note_hello(state, hello, address)
-    session.add(state)
-    if resources_repository.find(session, "node", name) is None:
-        session.add(
-            ResourceRow(uid=str(uuid.uuid4()), kind="node", name=name,
-                        spec=NodeSpec().model_dump(), updated_by=name)
-        )  # fmt: skip
-    return issued
-
-
-def _use_token(session: Session, secret: str) -> None:
-    token = repository.enrolment_by_digest(session, digest(secret))
-    if token is None or token.expires_at < utc_now() or token.uses >= token.uses_max:
-        raise ProblemError("unauthenticated", "the enrolment token is unknown, expired or used up")
-    token.uses += 1
-    session.add(token)
-
-
-def _note_hello(state: NodeStateRow, hello: dict[str, Any], address: str) -> None:
-    if hello.get("fetch"):  # it only asks for the transports, and connects once they are open
-        return
-    state.connected, state.address = True, address
-    state.node_id, state.incarnation = int(hello["node_id"]), int(hello["incarnation"])
-    state.software, state.host = str(hello["version"])[:50], str(hello["host"])[:200]
-    state.applied_version = int(hello["applied_version"])
-    state.connected_at = state.seen_at = utc_now()
 
 
 def report(session: Session, name: str, said: dict[str, Any]) -> None:

@@ -20,13 +20,18 @@ TIMEOUT_S = 60.0
 TEXT_SHOWN_MAX = 500
 
 
+control_option = click.option(
+    "--control", "url", envvar="TIDECAST_CONTROL_URL", metavar="URL",
+    help="The service [env: TIDECAST_CONTROL_URL; or that of --data-dir].",
+)  # fmt: skip
+
+
 @click.command()
 @click.argument("method", type=click.Choice(["GET", "PUT", "PATCH", "POST", "DELETE"]))
 @click.argument("path")
 @click.option("--data", metavar="TEXT", help="Body: JSON, or what --type says; @FILE; @-.")
 @click.option("--type", "media_type", default="application/json", show_default=True)
-@click.option("--control", "url", envvar="TIDECAST_CONTROL_URL", metavar="URL",
-              help="The service [env: TIDECAST_CONTROL_URL; or that of --data-dir].")  # fmt: skip
+@control_option
 @data_dir_option
 def api(
     method: str, path: str, data: str | None, media_type: str, url: str | None, data_dir: Path
@@ -36,6 +41,16 @@ def api(
     PATH is under /api/v1: `tidecast api GET /topics`. TIDECAST_KEY holds the secret of an API key,
     made on the page's Keys & users. When the service refuses it says why, and the exit code is 1.
     """
+    body = None if data is None else (_body(data), media_type)
+    text = send(method, path, url, data_dir, body)
+    if text:
+        click.echo(text.removesuffix("\n"))
+
+
+def send(
+    method: str, path: str, url: str | None, data_dir: Path, body: tuple[bytes, str] | None = None
+) -> str:  # fmt: skip
+    """The answer to one request. ``body``: bytes and their media type. Raises Failure."""
     from tidecast.cli import Failure
 
     key = os.environ.get(KEY)
@@ -49,18 +64,16 @@ def api(
         base + (path if path.startswith(PREFIX) else VERSION + path), method=method
     )
     request.add_header("Authorization", f"Bearer {key}")
-    if data is not None:
-        request.data = _body(data)
+    if body is not None:
+        request.data, media_type = body
         request.add_header("Content-Type", media_type)
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            text = answer.read().decode("utf-8", "replace")
+            return str(answer.read().decode("utf-8", "replace"))
     except urllib.error.HTTPError as refused:
         raise Failure(_said(refused)) from refused
     except OSError as problem:
         raise Failure(f"{base} does not answer: {problem}") from problem
-    if text:
-        click.echo(text.removesuffix("\n"))
 
 
 def _local(data_dir: Path) -> str:

@@ -174,18 +174,24 @@ class Linked(NamedTuple):
     fetch: Fetch
 
 
-def link_to(url: str, token: str | None, ca_file: Path | None) -> Linked:
-    """An engine's link to a control service, and the leases that the service keeps."""
+def link_to(url: str, token: str | None, ca_file: Path | None, *, insecure: bool = False) -> Linked:
+    """An engine's link to a control service, and the leases that the service keeps.
+
+    Raises ConfigError for one on another host that is reached in clear text, but with ``insecure``.
+    """
     from tidecast.control_link.fetch import fetch_topology
     from tidecast.control_link.leases import LinkLeases
-    from tidecast.control_link.link import ControlLink
+    from tidecast.control_link.link import ControlLink, websocket_url
 
+    websocket_url(url, insecure=insecure)
     leases = LinkLeases()
 
     def make(node: Any, store: Any) -> ControlLink:
-        return ControlLink(node, store, url, token=token, ca_file=ca_file, leases=leases)
+        return ControlLink(
+            node, store, url, token=token, ca_file=ca_file, leases=leases, insecure=insecure
+        )
 
     def fetch(topology: Any, own_dir: Path, path: Path) -> Any:
-        return fetch_topology(topology, own_dir, path, url, token, ca_file)
+        return fetch_topology(topology, own_dir, path, url, token, ca_file, insecure=insecure)
 
     return Linked(make, leases, fetch)

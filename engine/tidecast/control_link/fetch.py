@@ -49,13 +49,15 @@ def fetch_topology(
     url: str,
     token: str | None,
     ca_file: Path | None,
+    *,
+    insecure: bool = False,
 ) -> Topology:
     """The topology with the service's transports, saved in its file when it differs.
 
     Without an answer an engine runs what its file says. Without a file it does not start: it keeps
     asking for `FIRST_S`. Raises ConfigError, ConnectionLost, AuthError.
     """
-    link = websocket_url(url)
+    link = websocket_url(url, insecure=insecure)
     pause, began_s = threading.Event(), time.monotonic()
     while True:
         try:

@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 import tidecast
+from tidecast.access import is_loopback
 from tidecast.config.store import TopologyStore
 from tidecast.control_link.apply import Applier
 from tidecast.control_link.commands import Commands
@@ -91,12 +92,21 @@ def load_state(data_dir: Path) -> ControlState:
         return ControlState()
 
 
-def websocket_url(url: str) -> str:
-    """``https://host:7480`` -> ``wss://host:7480/api/v1/engine``. Raises ConfigError."""
+def websocket_url(url: str, *, insecure: bool = False) -> str:
+    """``https://host:7480`` -> ``wss://host:7480/api/v1/engine``.
+
+    ``insecure``: clear text is meant, also to another host. Raises ConfigError.
+    """
     parts = urlsplit(url)
     schemes = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}
     if parts.scheme not in schemes or not parts.hostname:
         raise ConfigError(f"--control: {url!r}: allowed is http://HOST:PORT or https://HOST:PORT")
+    if schemes[parts.scheme] == "ws" and not (insecure or is_loopback(parts.hostname)):
+        raise ConfigError(
+            f"--control: {url!r}: token, credential and hashes of keys would cross the network in "
+            "clear text: give the service a certificate and use https://, or say that the network "
+            "is trusted with --insecure-control"
+        )
     return f"{schemes[parts.scheme]}://{parts.netloc}{parts.path.rstrip('/')}{PATH}"
 
 
@@ -114,6 +124,7 @@ class ControlLink:
         clock_ns: Callable[[], int] = time.time_ns,
         seed: int | None = None,
         leases: LinkLeases | None = None,
+        insecure: bool = False,
     ) -> None:
         """``token``: an enrolment token, used until the service has issued a credential.
 
@@ -127,7 +138,7 @@ class ControlLink:
             raise ConfigError(
                 "--control needs websockets: pip install 'tidecast[control]'"
             ) from None
-        self.node, self.url = node, websocket_url(url)
+        self.node, self.url = node, websocket_url(url, insecure=insecure)
         self._token, self._clock_ns = token, clock_ns
         self._random = random.Random(seed)
         self._ssl = ssl.create_default_context(cafile=ca_file) if self.url[:3] == "wss" else None
@@ -152,6 +163,7 @@ class ControlLink:
         self._known = False
         """This connection's service was sent every generation."""
         self._interval_ms = 0
+        self._enrolling = False
         self._due_s = 0.0
         self._times = Times()
         self.connected = threading.Event()
@@ -183,9 +195,10 @@ class ControlLink:
 
         pause_s = BACKOFF_S_MIN
         while not self._stopping.is_set():
-            began_s = time.monotonic()
+            began_s, enrolling = time.monotonic(), self._enrolling
+            self._enrolling = False
             try:
-                self._session()
+                self._session(enrolling=enrolling)
                 self.problem = ""
             except InvalidStatus as refusal:
                 status = refusal.response.status_code
@@ -193,10 +206,10 @@ class ControlLink:
                     f"the service refused: HTTP {status}{reason_of(refusal.response.body)}"
                 )
                 if status == HTTPStatus.UNAUTHORIZED:
-                    pause_s = self._refused(pause_s)
+                    pause_s = self._refused(pause_s, enrolling=enrolling)
             except AuthError as refusal:
                 self.problem = str(refusal)
-                pause_s = self._refused(pause_s)
+                pause_s = self._refused(pause_s, enrolling=enrolling)
             except (OSError, WebSocketException, TimeoutError, msgspec.MsgspecError) as problem:
                 self.problem = f"{type(problem).__name__}: {problem}"
             except Exception as problem:  # noqa: BLE001  (told; and connected anew)
@@ -211,17 +224,20 @@ class ControlLink:
             self._stopping.wait(pause_s * self._random.uniform(0.5, 1.0))
             pause_s = min(pause_s * 2, BACKOFF_S_MAX)
 
-    def _refused(self, pause_s: float) -> float:
-        """The credential is not known: enrol again with the token, else wait for long."""
-        if self._token and self.state.credential:
-            self.state = ControlState(url=self.url)  # a new service
-            return pause_s
-        return REFUSED_S
+    def _refused(self, pause_s: float, *, enrolling: bool) -> float:
+        """The credential is not known: enrol again with the token, else wait for long.
 
-    def _session(self) -> None:
+        The credential is kept until there is another: the service may take it again.
+        """
+        self._enrolling = bool(self._token and self.state.credential and not enrolling)
+        return pause_s if self._enrolling else REFUSED_S
+
+    def _session(self, *, enrolling: bool) -> None:
+        """One connection. ``enrolling``: with the token, though there is a credential."""
         from websockets.sync.client import connect
 
-        secret = self.state.credential or self._token or ""
+        credential = "" if enrolling else self.state.credential
+        secret = credential or self._token or ""
         with connect(
             self.url,
             additional_headers={"Authorization": f"Bearer {secret}"},
@@ -238,14 +254,14 @@ class ControlLink:
                 self._socket = connection
             try:
                 self._known = False
-                self._send(self._hello())
+                self._send(self._hello(self.state.version if credential else 0))
                 while not self._stopping.is_set():
                     self._step(connection)
             finally:
                 with self._lock:
                     self._socket = None
 
-    def _hello(self) -> dict[str, Any]:
+    def _hello(self, applied_version: int) -> dict[str, Any]:
         return {
             "type": "hello",
             "protocol": PROTOCOL,
@@ -254,7 +270,7 @@ class ControlLink:
             "incarnation": self.node.incarnation,
             "version": tidecast.__version__,
             "host": socket.gethostname(),
-            "applied_version": self.state.version,
+            "applied_version": applied_version,
         }
 
     def _step(self, connection: ClientConnection) -> None:
@@ -299,9 +315,13 @@ class ControlLink:
         match message.get("type"):
             case "welcome":
                 if message.get("credential"):
-                    self.state.credential = str(message["credential"])
+                    self.state = ControlState(
+                        url=self.url, credential=str(message["credential"])
+                    )  # perhaps of another service: what it made before is not this one's
                     self._save()
                 self.connected.set()
+            case "dismissed":
+                self._dismissed(str(message.get("detail", "")))
             case "refused":
                 raise AuthError(str(message.get("detail", "the service refused this engine")))
             case "topology":
@@ -316,6 +336,13 @@ class ControlLink:
                 self.leases.take(message)
             case "cancel":
                 self._commands.cancel(str(message.get("id")))
+
+    def _dismissed(self, why: str) -> None:
+        """The service ended this engine's identity: clients are let in by declared keys alone."""
+        self.node.keys.learn([])
+        self.state.version = 0  # keys and topology come again, all of them, if it is let in again
+        self._save()
+        raise AuthError(f"the service dismissed this engine: {why}")
 
     def _apply(self, message: dict[str, Any]) -> None:
         outcome = self._applier.apply(message)
@@ -340,6 +367,11 @@ class ControlLink:
     def _command(self, message: dict[str, Any]) -> None:
         answer: dict[str, Any] = {"type": "result", "id": message.get("id")}
         try:
+            if message.get("name") == "credential":
+                self.state.credential = str(message["args"]["credential"])
+                self._save()
+                self._send(answer | {"ok": True, "value": {}})
+                return
             value = self._commands.run(
                 str(message.get("id")), str(message.get("name")), message.get("args") or {}
             )
@@ -348,4 +380,7 @@ class ControlLink:
             answer |= {"ok": False, "code": problem.code, "detail": str(problem)}
         except (KeyError, TypeError, ValueError, OSError) as problem:
             answer |= {"ok": False, "code": "bad_command", "detail": f"{problem!r}"}
+        except Exception as problem:  # noqa: BLE001 - the service waits for an answer
+            answer |= {"ok": False, "code": "internal", "detail": f"internal error: {problem!r}"}
+            self.node.conductor.agent_failed("control command", problem, 1)
         self._send(answer)

@@ -1,0 +1,188 @@
+"""Identities of engines: who is let in under which name, and until when.
+
+An engine registers once with an enrolment token and gets a credential of its own. It loses it when
+its node is deleted or quarantined, when the credential is revoked, and when it is rotated: then its
+link ends, and others may have its leases.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlmodel import Session
+
+from tidecast_control.audit import service as audit
+from tidecast_control.auth.service import digest
+from tidecast_control.kit import repository as resources_repository
+from tidecast_control.kit import resources
+from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.models import ResourceRow, utc_now
+from tidecast_control.kit.problems import ProblemError, not_found
+from tidecast_control.kit.schemas import NAME_PATTERN, Plan
+from tidecast_control.leases import service as leases
+from tidecast_control.nodes import repository
+from tidecast_control.nodes.models import NodeStateRow
+from tidecast_control.nodes.schemas import NodeSpec
+
+CREDENTIAL_PREFIX = "tcn_"
+NAME_MAX = 200
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """An engine that was let in. ``issued``: its new credential, if it has one."""
+
+    name: str
+    digest: str
+    issued: str | None
+
+
+def admit(session: Session, secret: str, hello: Mapping[str, Any], address: str) -> Admitted:
+    """Let an engine in by its credential, or by an enrolment token.
+
+    Raises `unauthenticated`, `denied` (quarantined), `conflict` (another node has the name).
+    """
+    name = _name_of(hello)
+    state = repository.state(session, name, lock=True)
+    resource = resources_repository.find(session, "node", name)
+    if resource is not None and resource.spec.get("quarantined"):
+        raise ProblemError("denied", f"node {name} is quarantined: an admin may end that")
+    issued, shown = None, digest(secret)
+    if secret.startswith(CREDENTIAL_PREFIX):
+        if state is None or not _fits(state, shown):
+            raise ProblemError("unauthenticated", "unknown credential: enrol this engine again")
+        if shown == state.credential_next:
+            state.credential, state.credential_next = shown, ""
+    else:
+        _use_token(session, secret, name, state)
+        issued = CREDENTIAL_PREFIX + secrets.token_urlsafe(32)
+        shown = digest(issued)
+        state = state or NodeStateRow(name=name)
+        state.credential, state.credential_next = shown, ""
+        actor = Actor(kind="engine", name=name, role="viewer", address=address)
+        audit.record(session, actor, "register", "node", name, None, {"address": address})
+    _note_hello(state, hello, address)
+    session.add(state)
+    if resource is None:
+        session.add(
+            ResourceRow(uid=str(uuid.uuid4()), kind="node", name=name,
+                        spec=NodeSpec().model_dump(), updated_by=name)
+        )  # fmt: skip
+    return Admitted(name, shown, issued)
+
+
+def _name_of(hello: Mapping[str, Any]) -> str:
+    name = hello["node"]
+    if not isinstance(name, str) or not 1 <= len(name) <= NAME_MAX:
+        raise ProblemError("invalid_request", f"node: 1 to {NAME_MAX} characters are allowed")
+    if re.fullmatch(NAME_PATTERN, name) is None:
+        raise ProblemError("invalid_request", f"node: {name!r}: allowed is {NAME_PATTERN}")
+    return name
+
+
+def _fits(state: NodeStateRow, shown: str) -> bool:
+    present = bool(state.credential) and secrets.compare_digest(state.credential, shown)
+    following = bool(state.credential_next) and secrets.compare_digest(state.credential_next, shown)
+    return present or following
+
+
+def _use_token(session: Session, secret: str, name: str, state: NodeStateRow | None) -> None:
+    """Count a use of an enrolment token. Raises `unauthenticated`, `denied`, `conflict`."""
+    token = repository.enrolment_by_digest(session, digest(secret))
+    if token is None or token.expires_at < utc_now() or token.uses >= token.uses_max:
+        raise ProblemError("unauthenticated", "the enrolment token is unknown, expired or used up")
+    if token.node and token.node != name:
+        raise ProblemError("denied", f"the enrolment token is for node {token.node}, not {name}")
+    if state is not None and state.connected:
+        raise ProblemError("conflict", f"a node {name!r} is connected already")
+    if state is not None and not token.replace:
+        raise ProblemError(
+            "conflict", f"a node {name!r} has registered before: its engine shows its credential; "
+            "to give the name to another engine make a token with this node and `replace`, or "
+            "delete the node",
+        )  # fmt: skip
+    token.uses += 1
+    session.add(token)
+
+
+def _note_hello(state: NodeStateRow, hello: Mapping[str, Any], address: str) -> None:
+    if hello.get("fetch"):  # it only asks for the transports, and connects once they are open
+        return
+    state.connected, state.address = True, address
+    state.node_id, state.incarnation = int(hello["node_id"]), int(hello["incarnation"])
+    state.software, state.host = str(hello["version"])[:50], str(hello["host"])[:200]
+    state.applied_version = int(hello["applied_version"])
+    state.connected_at = state.seen_at = utc_now()
+
+
+# --- ending -------------------------------------------------------------------------------------
+
+
+def dismissal(session: Session, name: str, shown: str) -> str | None:
+    """Why an engine that was let in with this credential may stay no longer; None: it may."""
+    state = repository.state(session, name)
+    resource = resources_repository.find(session, "node", name)
+    if state is None or resource is None:
+        return f"node {name} was deleted"
+    if resource.spec.get("quarantined"):
+        return f"node {name} is quarantined"
+    return None if _fits(state, shown) else f"the credential of node {name} was revoked"
+
+
+def changed(session: Session, name: str, spec: Mapping[str, Any] | None) -> None:
+    """A node's resource was written, or deleted (None): identity and leases follow."""
+    if spec is None:
+        state = repository.state(session, name, lock=True)
+        if state is not None:
+            session.delete(state)
+    if spec is None or spec.get("quarantined"):
+        leases.end(session, name)
+
+
+def revoke(session: Session, name: str, actor: Actor, *, dry_run: bool) -> Plan:
+    """End a node's credential: its engine has to be enrolled again. Raises `not_found`."""
+    state = _registered(session, name)
+    known = bool(state.credential or state.credential_next)
+    if known and not dry_run:
+        state.credential = state.credential_next = ""
+        session.add(state)
+        leases.end(session, name)
+        resources_repository.announce(
+            session, resources_repository.next_version(session), "node", name, None
+        )
+        audit.record(session, actor, "revoke", "node", name)
+    before = {"credential": "issued" if known else "revoked"}
+    return resources.plan_of("node", name, before, {"credential": "revoked"}, dry_run=dry_run)
+
+
+def begin_rotation(session: Session, name: str) -> str:
+    """A new credential, which is let in beside the present one until `end_rotation`."""
+    state = _registered(session, name)
+    if not state.credential:
+        raise ProblemError("conflict", f"node {name} has no credential: enrol its engine again")
+    fresh = CREDENTIAL_PREFIX + secrets.token_urlsafe(32)
+    state.credential_next = digest(fresh)
+    session.add(state)
+    return fresh
+
+
+def end_rotation(session: Session, name: str, fresh: str, actor: Actor) -> None:
+    """The engine has stored the new credential: the one before ends."""
+    state = _registered(session, name)
+    if digest(fresh) not in (state.credential, state.credential_next):
+        raise ProblemError("conflict", f"the credential of node {name} was changed meanwhile")
+    state.credential, state.credential_next = digest(fresh), ""
+    session.add(state)
+    audit.record(session, actor, "rotate", "node", name)
+
+
+def _registered(session: Session, name: str) -> NodeStateRow:
+    state = repository.state(session, name, lock=True)
+    if state is None:
+        raise not_found("node", name)
+    return state

@@ -1,0 +1,160 @@
+"""Identities of engines: enrolment, credentials that end, names that nobody takes over."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from starlette.websockets import WebSocketDisconnect
+
+from tests.support.control import Service
+
+HELLO = {
+    "type": "hello", "protocol": 1, "node": "n1", "node_id": 1, "incarnation": 1, "version": "1",
+    "host": "h", "applied_version": 0,
+}  # fmt: skip
+ACQUIRE = {
+    "type": "Acquire", "serial": 1, "queue": "orders/0", "owner": "n1", "lease_ns": 10**12,
+}  # fmt: skip
+
+
+def token(service: Service, name: str = "e", **body: Any) -> str:
+    answer = service.admin.post("/api/v1/enrolments", json={"name": name, **body})
+    assert answer.status_code == 201, answer.text
+    return str(answer.json()["token"])
+
+
+@contextlib.contextmanager
+def linked(service: Service, secret: str, node: Any = "n1") -> Iterator[tuple[Any, Any]]:
+    """(link, the service's first answer) of an engine."""
+    headers = {"Authorization": f"Bearer {secret}"}
+    with service.admin.websocket_connect("/api/v1/engine", headers=headers) as link:
+        link.send_json(HELLO | {"node": node})
+        yield link, link.receive_json()
+
+
+def answer_of(service: Service, secret: str, node: Any = "n1") -> tuple[str, str]:
+    """(type, credential or code) of the service's first answer."""
+    with linked(service, secret, node) as (_, answer):
+        return answer["type"], answer.get("code") or answer.get("credential") or ""
+
+
+def until(link: Any, kind: str) -> Any:
+    """The next message of a kind."""
+    while True:
+        message = link.receive_json()
+        if message["type"] == kind:
+            return message
+
+
+def assert_dismissed(link: Any, why: str) -> None:
+    assert why in until(link, "dismissed")["detail"]
+    with pytest.raises(WebSocketDisconnect) as end:
+        link.receive_json()
+    assert end.value.code == 4403
+
+
+ENDINGS: dict[str, tuple[str, str, Any, str, str]] = {
+    "deleted": ("DELETE", "/nodes/n1?if_unused=false", None, "deleted", "unauthenticated"),
+    "quarantined": (
+        "PATCH", "/nodes/n1", {"spec": {"quarantined": True}}, "quarantined", "denied",
+    ),
+    "revoked": ("POST", "/nodes/n1/revoke", None, "revoked", "unauthenticated"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", list(ENDINGS))
+def test_an_identity_that_ends_takes_link_and_leases_with_it(service: Service, how: str) -> None:
+    method, path, body, why, code = ENDINGS[how]
+    with linked(service, token(service)) as (link, welcome):
+        credential = welcome["credential"]
+        until(link, "topology")
+        link.send_json({"type": "lease", "id": "1", "request": ACQUIRE})
+        assert until(link, "leased")["reply"]["type"] == "Granted"
+        planned = service.admin.request(
+            method, f"/api/v1{path}{'&' if '?' in path else '?'}dry_run=true", json=body
+        )
+        assert planned.status_code == 200, planned.text
+        answer = service.admin.request(method, f"/api/v1{path}", json=body)
+        assert answer.status_code == 200, answer.text
+        assert_dismissed(link, why)
+    with service.ctx.db.begin() as session:
+        owners = session.execute(text("SELECT owner FROM leases")).scalars().all()
+    assert owners == [""]
+    assert answer_of(service, credential) == ("refused", code)
+    if how == "deleted":
+        assert service.admin.get("/api/v1/nodes/n1").status_code == 404
+    if how == "quarantined":
+        ended = {"spec": {"quarantined": False}}
+        assert service.admin.patch("/api/v1/nodes/n1", json=ended).status_code == 200
+        assert answer_of(service, credential)[0] == "welcome"
+    audited = service.admin.get("/api/v1/audit?kind=node").json()["items"]
+    assert {entry["name"] for entry in audited} == {"n1"}
+
+
+def test_a_rotated_credential_ends_when_the_engine_has_the_new_one(service: Service) -> None:
+    with linked(service, token(service)) as (link, welcome):
+        answers: list[Any] = []
+
+        def rotate() -> None:
+            answers.append(service.admin.post("/api/v1/nodes/n1/rotate"))
+
+        asking = threading.Thread(target=rotate)
+        asking.start()
+        command = until(link, "command")
+        fresh = command["args"]["credential"]
+        assert command["name"] == "credential"
+        link.send_json({"type": "result", "id": command["id"], "ok": True, "value": {}})
+        asking.join(20)
+        assert answers[0].status_code == 200, answers[0].text
+        assert fresh not in answers[0].text
+        service.admin.put("/api/v1/topics/t", json={"spec": {}})
+        while "t" not in until(link, "topology")["topics"]:
+            pass  # of before; the link stays
+    assert answer_of(service, welcome["credential"]) == ("refused", "unauthenticated")
+    assert answer_of(service, fresh)[0] == "welcome"
+
+
+def test_a_rotation_that_nobody_answers_locks_no_engine_out(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidecast_control.link.hub.COMMAND_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(type(service.ctx.hub).ask, "__defaults__", (0.1,))
+    with linked(service, token(service)) as (link, welcome):
+        assert service.admin.post("/api/v1/nodes/n1/rotate").status_code == 504
+        fresh = until(link, "command")["args"]["credential"]
+    assert answer_of(service, welcome["credential"])[0] == "welcome"
+    assert answer_of(service, fresh)[0] == "welcome", "the engine may have stored it"
+    assert answer_of(service, welcome["credential"]) == ("refused", "unauthenticated")
+    assert service.admin.post("/api/v1/nodes/n1/rotate").json()["code"] == "no_node"
+
+
+def test_a_token_takes_no_name_that_is_taken(service: Service) -> None:
+    first = answer_of(service, token(service, "a"))
+    assert first[0] == "welcome"
+    again = token(service, "b", uses_max=9)
+    assert answer_of(service, again) == ("refused", "conflict")
+    assert answer_of(service, again, "n2")[0] == "welcome", "a refused use is none"
+    assert answer_of(service, first[1])[0] == "welcome", "the engine of before is undisturbed"
+    bound = token(service, "c", node="n3", uses_max=9)
+    assert answer_of(service, bound, "n4") == ("refused", "denied")
+    assert answer_of(service, bound, "n3")[0] == "welcome"
+    assert answer_of(service, bound, "n3") == ("refused", "conflict")
+    replacing = token(service, "d", node="n1", replace=True)
+    assert answer_of(service, replacing)[0] == "welcome"
+    assert answer_of(service, first[1]) == ("refused", "unauthenticated")
+    refused = service.admin.post("/api/v1/enrolments", json={"name": "x", "replace": True})
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/replace")
+    listed = service.admin.get("/api/v1/enrolments").json()["items"]
+    assert {each["name"]: (each["node"], each["replace"]) for each in listed}["d"] == ("n1", True)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "x\n", "é", "n" * 201, 7, None])
+def test_an_engine_has_a_name_that_routes_can_say(service: Service, name: Any) -> None:
+    secret = token(service, uses_max=5)
+    assert answer_of(service, secret, name) == ("refused", "invalid_request")
+    assert service.admin.get("/api/v1/nodes").json()["items"] == []
