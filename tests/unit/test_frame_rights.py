@@ -29,6 +29,7 @@ SOCKET: dict[type, tuple[dict[str, Any], set[tuple[str, str]]]] = {
     sf.EventsTaken: ({}, NOTHING),
     sf.NodeIdOf: ({"name": "x"}, NOTHING),
     sf.OpenPublication: ({"topic": "t", "options": PublicationOptions()}, {("publish", "t")}),
+    sf.BeginPublication: ({"publication_id": 1}, NOTHING),
     sf.ClosePublication: ({"publication_id": 1}, NOTHING),
     sf.OpenSubscription: (
         {"pattern": "t.*", "options": SubscriptionOptions()}, {("subscribe", "t.*")}

@@ -28,7 +28,8 @@ EVERY_TOPIC = ">"
 Needed = Iterator[tuple[str, str]]
 
 _OF_WHAT_IS_OPEN = (
-    frames.ClosePublication, frames.CloseSubscription, frames.ReleaseImage, frames.CloseConsumer,
+    frames.BeginPublication, frames.ClosePublication, frames.CloseSubscription,
+    frames.ReleaseImage, frames.CloseConsumer,
 )  # fmt: skip
 """They name what the same client opened, which was checked then."""
 _OF_NO_TOPIC = (frames.Hello, frames.EventsTaken, frames.NodeIdOf)
