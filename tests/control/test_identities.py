@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
+from starlette.testclient import WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
 from tests.support.control import Service
@@ -17,6 +18,7 @@ HELLO = {
     "type": "hello", "protocol": 1, "node": "n1", "node_id": 1, "incarnation": 1, "version": "1",
     "host": "h", "applied_version": 0,
 }  # fmt: skip
+ENGINE = "ws://localhost/api/v1/engine"
 ACQUIRE = {
     "type": "Acquire", "serial": 1, "queue": "orders/0", "owner": "n1", "lease_ns": 10**12,
 }  # fmt: skip
@@ -32,15 +34,18 @@ def token(service: Service, name: str = "e", **body: Any) -> str:
 def linked(service: Service, secret: str, node: Any = "n1") -> Iterator[tuple[Any, Any]]:
     """(link, the service's first answer) of an engine."""
     headers = {"Authorization": f"Bearer {secret}"}
-    with service.admin.websocket_connect("/api/v1/engine", headers=headers) as link:
+    with service.admin.websocket_connect(ENGINE, headers=headers) as link:
         link.send_json(HELLO | {"node": node})
         yield link, link.receive_json()
 
 
 def answer_of(service: Service, secret: str, node: Any = "n1") -> tuple[str, str]:
     """(type, credential or code) of the service's first answer."""
-    with linked(service, secret, node) as (_, answer):
-        return answer["type"], answer.get("code") or answer.get("credential") or ""
+    try:
+        with linked(service, secret, node) as (_, answer):
+            return answer["type"], answer.get("code") or answer.get("credential") or ""
+    except WebSocketDenialResponse as refusal:
+        return "refused", refusal.json()["code"]
 
 
 def until(link: Any, kind: str) -> Any:

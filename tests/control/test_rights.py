@@ -387,6 +387,7 @@ def test_a_role_bounds_a_key_at_engines_too(service: Service) -> None:
 
 
 # --- the live feed --------------------------------------------------------------------------------
+LIVE = "ws://localhost/api/v1/live"
 CHANNELS = {
     **dict.fromkeys(PLAIN, False), "alerts": False, "audit": False, "recorder:n1": False,
     f"topic:{IN}.a": True, f"topic:{OUT}.a": False, f"messages:{OUT}.a": False,
@@ -396,7 +397,7 @@ CHANNELS = {
 @pytest.mark.parametrize("channel", list(CHANNELS))
 def test_a_scoped_key_watches_its_topics_alone(world: World, channel: str) -> None:
     key = world.keys["scoped operator"]
-    with key.websocket_connect("/api/v1/live", headers=dict(key.headers)) as feed:
+    with key.websocket_connect(LIVE, headers=dict(key.headers)) as feed:
         feed.send_json({"watch": [channel]})
         frame = feed.receive_json()
     if CHANNELS[channel]:
@@ -405,16 +406,16 @@ def test_a_scoped_key_watches_its_topics_alone(world: World, channel: str) -> No
         assert (frame["kind"], frame["data"]["code"]) == ("error", "denied")
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://testserver:8080"])
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:8080"])
 def test_pages_of_other_origins_get_no_live_feed(service: Service, origin: str) -> None:
     with (
         pytest.raises(WebSocketDisconnect) as end,
-        service.admin.websocket_connect("/api/v1/live", headers={"Origin": origin}),
+        service.admin.websocket_connect(LIVE, headers={"Origin": origin}),
     ):
         pass
     assert end.value.code == 4403
-    own = {"Origin": "http://testserver"}
-    with service.admin.websocket_connect("/api/v1/live", headers=own) as feed:
+    own = {"Origin": "http://localhost"}
+    with service.admin.websocket_connect(LIVE, headers=own) as feed:
         feed.send_json({"watch": ["overview"]})
         assert feed.receive_json()["kind"] == "snapshot"
 
@@ -436,18 +437,19 @@ def end_of(feed: Any, withheld: str) -> int:
 
 def test_a_live_feed_loses_its_rights_with_the_role(service: Service) -> None:
     client = service.user("otto", "operator")
-    with client.websocket_connect("/api/v1/live") as feed:
+    with client.websocket_connect(LIVE) as feed:
         feed.send_json({"watch": ["audit", "overview"]})
         shown_by(feed, "overview")
         service.admin.put("/api/v1/users/otto", json={"role": "viewer"})
         entry = service.admin.get("/api/v1/audit").json()["items"][0]
         assert (entry["action"], entry["name"]) == ("update", "otto")
-        assert end_of(feed, withheld=entry["id"]) == 4409
-    with client.websocket_connect("/api/v1/live") as feed:
+        assert len(entry["request_id"]) > 8
+        assert end_of(feed, withheld=entry["request_id"]) == 4409
+    with client.websocket_connect(LIVE) as feed:
         feed.send_json({"watch": ["audit"]})
         assert feed.receive_json()["data"]["code"] == "denied"
     key = service.key("k", role="operator")
-    with key.websocket_connect("/api/v1/live", headers=dict(key.headers)) as feed:
+    with key.websocket_connect(LIVE, headers=dict(key.headers)) as feed:
         feed.send_json({"watch": ["overview"]})
         shown_by(feed, "overview")
         assert service.admin.delete("/api/v1/keys/k").status_code == 200

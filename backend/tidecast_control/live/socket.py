@@ -71,8 +71,10 @@ async def _serve(viewer: Viewer, websocket: WebSocket) -> None:
         log.exception("live feed: a socket is closed")
         code, reason = 1011, "internal"
     finally:
-        await _end(websocket, tasks, code, reason)
-        viewer.close()
+        try:
+            await _end(websocket, tasks, code, reason)
+        finally:
+            viewer.close()
 
 
 async def _end(
@@ -81,7 +83,10 @@ async def _end(
     """End what serves a socket, and the socket itself: whoever is there connects again."""
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.wait(tasks)  # `gather` would hide from anyio who cancels this
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # seen: asyncio does not log it
     with contextlib.suppress(WebSocketDisconnect, RuntimeError, TimeoutError):
         await asyncio.wait_for(websocket.close(code, reason), CLOSE_S)
 
