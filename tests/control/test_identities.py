@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from starlette.testclient import WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
 from tests.support.control import Service
+from tidecast_control.nodes import repository
 
 HELLO = {
     "type": "hello", "protocol": 1, "node": "n1", "node_id": 1, "incarnation": 1, "version": "1",
@@ -30,6 +32,18 @@ def token(service: Service, name: str = "e", **body: Any) -> str:
     return str(answer.json()["token"])
 
 
+def is_down(service: Service, node: Any) -> bool:
+    """The service notes the end of a link itself: the client would cancel it as it leaves."""
+    pause, ends_s = threading.Event(), time.monotonic() + 20
+    while time.monotonic() < ends_s:
+        with service.ctx.db.begin() as session:
+            states = repository.states(session)
+        if node not in states or not states[node].connected:
+            return True
+        pause.wait(0.01)
+    return False
+
+
 @contextlib.contextmanager
 def linked(service: Service, secret: str, node: Any = "n1") -> Iterator[tuple[Any, Any]]:
     """(link, the service's first answer) of an engine."""
@@ -37,6 +51,8 @@ def linked(service: Service, secret: str, node: Any = "n1") -> Iterator[tuple[An
     with service.admin.websocket_connect(ENGINE, headers=headers) as link:
         link.send_json(HELLO | {"node": node})
         yield link, link.receive_json()
+        link.close()
+        assert is_down(service, node), "the service did not note the end of the link"
 
 
 def answer_of(service: Service, secret: str, node: Any = "n1") -> tuple[str, str]:
