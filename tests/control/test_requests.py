@@ -312,7 +312,7 @@ def test_a_body_that_is_too_large_is_413(api: TestClient) -> None:
     long = {"spec": {}, "metadata": {"description": "x" * (300 << 10)}}
     refused = api.put("/api/v1/topics/t", json=long)
     assert (refused.status_code, refused.json()["code"]) == (413, "too_large")
-    assert refused.json()["detail"] == "allowed are 262144 bytes"
+    assert refused.json()["detail"] == "allowed are 65536 bytes"
 
     def chunks() -> Iterator[bytes]:
         for _ in range(40):
