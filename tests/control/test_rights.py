@@ -115,7 +115,7 @@ class World:
         patch.setattr(service.ctx.feed, "fresh", samples)
         patch.setattr(service.ctx.hub, "connected", lambda: ["n1"])
         patch.setattr(service.ctx.hub, "engine", lambda _node: SimpleNamespace(name="n1"))
-        patch.setattr(service.ctx.runner, "_take", lambda: None)
+        patch.setattr(service.ctx.runner, "_take", lambda: (None, []))
         self.keys = {}
         for name, body in KEYS.items():
             scoped = name == "scoped admin"
