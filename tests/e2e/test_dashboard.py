@@ -6,6 +6,7 @@ import re
 
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from tests.conftest import Eventually
 from tests.e2e.conftest import PASSWORD, Api, Platform, create_subscription, figure, sign_in
 from tests.e2e.traffic import consuming, publishing
 
@@ -136,7 +137,9 @@ def test_yaml_is_planned_applied_and_exported(page: Page, api: Api) -> None:
     expect(dialog).to_have_count(0)
 
 
-def test_keys_and_denial(page: Page, platform: Platform, browser: Browser) -> None:
+def test_keys_and_denial(
+    page: Page, platform: Platform, browser: Browser, eventually: Eventually
+) -> None:
     page.goto(platform.url + "/access")
     page.get_by_role("button", name="Create key").first.click()
     page.get_by_label("Name", exact=True).fill("reader")
@@ -157,8 +160,14 @@ def test_keys_and_denial(page: Page, platform: Platform, browser: Browser) -> No
     denied = outside.request.put(platform.url + "/api/v1/topics/no.way", data={"spec": {}})
     assert denied.status == 403, denied.text()
     outside.close()
-    page.goto(platform.url + "/audit?outcome=denied")
-    expect(page.get_by_role("row", name=re.compile("denied.*reader.*no.way"))).to_be_visible()
+
+    def is_audited() -> bool:  # denials are gathered for a second
+        page.goto(platform.url + "/audit?outcome=denied")
+        expect(page.get_by_role("heading", name="Audit")).to_be_visible()
+        expect(page.get_by_role("row").nth(1).or_(page.get_by_text("No entry"))).to_be_visible()
+        return page.get_by_role("row", name=re.compile("denied.*reader")).count() > 0
+
+    eventually(is_audited, "the denial in the audit", timeout_s=20)
     page.goto(platform.url + "/access")
     page.get_by_role("button", name="Revoke").first.click()
     page.get_by_label(re.compile("Type reader")).fill("reader")
