@@ -124,7 +124,7 @@ def reader_of(ring: Any, *, tethered: bool, position: int = 0) -> Any:
     return rd.reader_state(ring, consumer)
 
 
-@pytest.mark.parametrize("tethered", [True, False])
+@pytest.mark.parametrize("tethered", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_what_a_reader_sees_was_written_before(tmp_path: Path, tethered: bool) -> None:
     ring = create_ring(
         tmp_path / "ring", kind=lay.KIND_PUBLICATION, slots=SLOTS, slot_bytes=SLOT_BYTES,
