@@ -10,6 +10,7 @@ import http.server
 import json
 import socket
 import threading
+import uuid
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,8 +22,9 @@ from tests.support.control import Service
 from tidecast_control.addresses import AddressPolicy
 from tidecast_control.alerts.evaluate import CONNECT_S, Evaluator
 from tidecast_control.alerts.webhooks import ATTEMPTS_MAX, NOT_PUBLIC, WebhookSender
-from tidecast_control.kit.models import utc_now
+from tidecast_control.kit.models import ResourceRow, utc_now
 from tidecast_control.live.world import World
+from tidecast_control.nodes.models import NodeStateRow
 
 NOW = utc_now()
 SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
@@ -112,25 +114,8 @@ def _alerts(service: Service, state: str = "firing") -> list[Any]:
 def _node(service: Service, name: str) -> None:
     """A node that has registered."""
     with service.ctx.db.begin() as session:
-        values = "(gen_random_uuid(), 'node', :n, '{}', '', '', false, '', '{}', 1, 0, now(), "
-        columns = (
-            "(uid, kind, name, labels, owner, description, deletion_protection, managed_by, spec, "
-            "generation, version, created_at, updated_at, updated_by)"
-        )
-        session.execute(
-            text(f"INSERT INTO resources {columns} VALUES {values} now(), '')"), {"n": name}
-        )
-        columns = (
-            "(name, credential, connected, node_id, incarnation, software, host, address, "
-            "applied_version, errors, restart_needed, unwired)"
-        )
-        session.execute(
-            text(
-                f"INSERT INTO node_states {columns} "
-                "VALUES (:n, '', true, 1, 1, '', '', '', 0, '{}', '[]', '[]')"
-            ),
-            {"n": name},
-        )
+        session.add(ResourceRow(uid=str(uuid.uuid4()), kind="node", name=name))
+        session.add(NodeStateRow(name=name, connected=True, node_id=1, incarnation=1))
 
 
 def test_a_rule_fires_after_its_time_and_resolves(service: Service, hook: Hook) -> None:

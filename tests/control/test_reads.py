@@ -11,6 +11,8 @@ from starlette.testclient import TestClient
 
 from tests.control.conftest import Template
 from tests.support.control import Service, running
+from tidecast_control.kit.models import utc_now
+from tidecast_control.nodes.models import NodeStateRow
 from tidecast_control.settings import SESSION_COOKIE, Settings
 from tidecast_control.statements import LIFE_S, RECENT_MAX, Recent
 
@@ -71,13 +73,18 @@ def _rate(api: TestClient) -> tuple[int, str]:
 def test_an_engines_word_shows_in_the_next_read(service: Service, api: TestClient) -> None:
     api.put("/api/v1/topics/md.one", json={"spec": {}})
     assert api.get("/api/v1/topics/md.one").json()["status"]["nodes"] == []
-    add = (
-        "INSERT INTO node_states (name, credential, connected, node_id, incarnation, software, "
-        "host, address, applied_version, errors, restart_needed, unwired, seen_at) "
-        "VALUES ('n', 'x', true, 1, 1, '', '', '', 999999, '{}', '[]', '[]', now())"
-    )
     with service.ctx.db.begin() as session:
-        session.execute(text(add))
+        session.add(
+            NodeStateRow(
+                name="n",
+                credential="x",
+                connected=True,
+                node_id=1,
+                incarnation=1,
+                applied_version=999999,
+                seen_at=utc_now(),
+            )
+        )
     try:
         assert api.get("/api/v1/topics/md.one").json()["status"]["nodes"] == ["n"]
     finally:
