@@ -50,7 +50,7 @@ def _carry(
     for process, _ in readers:
         eventually(lambda process=process: _subscribed(process), "the subscription")
     with (lab.directory / "in").open("rb") as input_file:
-        said = source.run("pub", "logs", "-", "--json", stdin=input_file)
+        said = source.run("pub", "logs", "-", "--split", "raw-lines", "--json", stdin=input_file)
     assert f'"messages": {n}' in said.stdout
     for process, out in readers:
         assert process.code() == 0, process.log.read_text()
@@ -82,6 +82,20 @@ def test_file_across_two_engines_with_loss(lab: Lab, eventually: Eventually) -> 
     onlooker.close()
     left.stop()
     right.stop()
+
+
+def test_lines_in_are_lines_out(lab: Lab, eventually: Eventually) -> None:
+    platform = lab.platform()
+    out = lab.directory / "out"
+    with out.open("wb") as target:
+        reader = lab.spawn("sub", "t", "--count", "4", platform=platform, stdout=target)
+    eventually(lambda: _subscribed(reader), "the subscription")
+    (lab.directory / "in").write_bytes(b"1\n\n3\n")
+    with (lab.directory / "in").open("rb") as input_file:
+        platform.run("pub", "t", "-", stdin=input_file)
+    platform.run("pub", "t", "--message", "4")
+    assert reader.code() == 0, reader.log.read_text()
+    assert out.read_bytes() == b"1\n\n3\n4\n"
 
 
 @pytest.mark.long

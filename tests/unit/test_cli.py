@@ -366,8 +366,11 @@ def test_recorder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("how", "whole", "expected"),
     [
-        ("lines", b"a\n\nb\r\nc", [b"a\n", b"\n", b"b\r\n", b"c"]),
-        ("lines", b"a\n", [b"a\n"]),
+        ("lines", b"a\n\nb\r\nc", [b"a", b"", b"b\r", b"c"]),
+        ("lines", b"a\n", [b"a"]),
+        ("lines", b"\n", [b""]),
+        ("raw-lines", b"a\n\nb\r\nc", [b"a\n", b"\n", b"b\r\n", b"c"]),
+        ("raw-lines", b"a\n", [b"a\n"]),
         ("lines", b"", []),
         ("none", b"a\nb", [b"a\nb"]),
         ("none", b"", []),

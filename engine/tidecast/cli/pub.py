@@ -53,7 +53,8 @@ INTERRUPTED_DRAIN_S = 5.0
     default="lines",
     show_default=True,
     metavar="HOW",
-    help="lines (newline kept), none, bytes:N, or length (u32 before each).",
+    help="lines (without the newline), raw-lines (with it), none, bytes:N, or length (u32 before "
+    "each).",
 )
 @click.option(
     "--count",
@@ -106,8 +107,9 @@ def pub(
 ) -> None:  # fmt: skip
     """Publish FILE, standard input (-) or --message on TOPIC, and wait until all is sent.
 
-    Input is one message a line by default, newlines included: `tidecast sub TOPIC --output raw`
-    writes the same bytes again. The summary goes to standard error.
+    Each line of the input is a message, without its newline; `tidecast sub TOPIC` writes a newline
+    after each message. For the same bytes at both ends: --split raw-lines here, and
+    `tidecast sub TOPIC --output raw`. The summary goes to standard error.
     """
     from tidecast.cli.splitting import splitter_of
     from tidecast.client.core.connection import RECONNECTING

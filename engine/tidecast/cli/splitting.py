@@ -1,4 +1,8 @@
-"""Cutting a byte stream into messages. Joined again they are the stream, byte for byte."""
+"""Cutting a byte stream into messages.
+
+Joined again they are the stream, byte for byte, except the separators that `Lines` and `Prefixed`
+take out.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +27,10 @@ class Splitter(Protocol):
 
 
 class Lines:
-    """One line a message, its newline included; the last line may lack one."""
+    """One line a message, with its newline or without; the last line of a stream may lack one."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, keep_newline: bool) -> None:
+        self._newline = b"\n" if keep_newline else b""
         self._open: list[bytes] = []
 
     def feed(self, data: bytes) -> list[bytes]:
@@ -34,10 +39,10 @@ class Lines:
         self._open.append(first)
         if not newline:
             return []
-        whole = b"".join(self._open) + newline
+        whole = b"".join(self._open) + self._newline
         parts = rest.split(b"\n")
         self._open = [parts.pop()]
-        return [whole, *(part + b"\n" for part in parts)]
+        return [whole, *(part + self._newline for part in parts)]
 
     def end(self) -> list[bytes]:
         """See `Splitter`."""
@@ -116,9 +121,9 @@ class Prefixed:
 
 
 def splitter_of(text: str) -> Splitter:
-    """From ``lines``, ``none``, ``bytes:N``, ``length``. Raises ConfigError."""
-    if text == "lines":
-        return Lines()
+    """From ``lines``, ``raw-lines``, ``none``, ``bytes:N``, ``length``. Raises ConfigError."""
+    if text in ("lines", "raw-lines"):
+        return Lines(keep_newline=text == "raw-lines")
     if text == "none":
         return Whole()
     if text == "length":
@@ -126,4 +131,4 @@ def splitter_of(text: str) -> Splitter:
     kind, _, size = text.partition(":")
     if kind == "bytes" and size.isdigit() and 0 < int(size) <= MESSAGE_BYTES_MAX:
         return Pieces(int(size))
-    raise ConfigError(f"--split: {text}: allowed lines, none, length, bytes:N (N > 0)")
+    raise ConfigError(f"--split: {text}: allowed lines, raw-lines, none, length, bytes:N (N > 0)")

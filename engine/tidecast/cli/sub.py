@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 import click
 
@@ -40,10 +40,11 @@ Writer = Callable[["Iterable[Message | DurableMessage]"], bytes]
 )
 @click.option(
     "--output",
-    type=click.Choice(["raw", "json", "pretty"]),
+    type=click.Choice(["lines", "raw", "json", "pretty"]),
     default=None,
-    help="raw: payloads, byte for byte; json: one object a line; pretty: one message a "
-    "line [default: pretty on a terminal, else raw].",
+    help="lines: each payload and a newline; raw: payloads, byte for byte, nothing between; "
+    "json: one object a line; pretty: for people, control characters escaped "
+    "[default: pretty on a terminal, else lines].",
 )
 @click.option(
     "--timeout",
@@ -94,7 +95,7 @@ def sub(
 
     if sys.stdout is None:  # the shell closed it
         raise ConfigError("standard output is closed: there is nowhere to write to")
-    writer = _WRITERS[output or ("pretty" if sys.stdout.isatty() else "raw")]
+    writer = _WRITERS[output or ("pretty" if sys.stdout.isatty() else "lines")]
     where = start or ("latest" if name is None else "earliest")
     with connect(server or url_of(data_dir), name="tidecast sub", token=token) as client:
         tethered = False if untethered else None
@@ -203,11 +204,19 @@ class _DurableFlow(_Flow):
         return bool(self._messages.info()["lag"] == 0)
 
 
-def _raw(messages: Iterable[Message | DurableMessage]) -> bytes:
+def _payloads(messages: Iterable[Message | DurableMessage]) -> Iterable[bytes]:
     payloads = getattr(messages, "payloads", None)
     if payloads is not None:
-        return b"".join(payloads())
-    return b"".join(bytes(each.data) for each in messages)
+        return cast("Iterable[bytes]", payloads())
+    return (bytes(each.data) for each in messages)
+
+
+def _raw(messages: Iterable[Message | DurableMessage]) -> bytes:
+    return b"".join(_payloads(messages))
+
+
+def _lines(messages: Iterable[Message | DurableMessage]) -> bytes:
+    return b"\n".join((*_payloads(messages), b""))
 
 
 def _text_or_base64(name: str, data: bytes) -> dict[str, str]:
@@ -252,4 +261,6 @@ def _pretty(messages: Iterable[Message | DurableMessage]) -> bytes:
     return b"".join(lines)
 
 
-_WRITERS: dict[str, Writer] = {"raw": _raw, "json": _json, "pretty": _pretty}
+_WRITERS: dict[str, Writer] = {
+    "lines": _lines, "raw": _raw, "json": _json, "pretty": _pretty,
+}  # fmt: skip
