@@ -100,8 +100,9 @@ def settle(durable: Durable, topic: DurableTopic, sources: list[ds.Source]) -> N
         if all(r["d_seq"] == r["seq"] and r["d_at"] == r["at"] for r in records):
             return
         if durable.runtime.inline:
-            durable.runtime.work(durable.node.clock_ns())
+            durable.flush()
         else:
+            durable.runtime.on_archiver(durable.hasten_syncs)
             threading.Event().wait(0.002)
 
 
@@ -168,7 +169,7 @@ def drain_leftovers(durable: Durable) -> None:
     durable.leftovers = []
     deadline = time.monotonic() + DRAIN_S
     while durable.active and durable.busy() and time.monotonic() < deadline:
-        durable.runtime.work(durable.node.clock_ns())
+        durable.flush()
     release_leftovers(durable)
 
 

@@ -166,7 +166,7 @@ class Durable:
             self._runtime.stop()
             deadline = time.monotonic() + DRAIN_S
             while self.busy() and time.monotonic() < deadline:
-                self._runtime.work(self.node.clock_ns())
+                self.flush()
         held = {name: topic.owner for name, topic in self.topics.items() if topic.owner}
         for topic in self.topics.values():
             topic.close()
@@ -197,6 +197,16 @@ class Durable:
     def work(self, now_ns: int | None = None) -> int:
         """One cycle of an inline archiver."""
         return 0 if self._runtime is None else self._runtime.work(now_ns)
+
+    def hasten_syncs(self) -> None:
+        """Sync what is appended in the next cycle, not after the interval. Between two cycles."""
+        topics = self.runtime.state.topics
+        topics["urgent"][topics["dirty_ns"] != 0] = 1
+
+    def flush(self) -> None:
+        """One cycle of the archiver in this thread that waits for no interval of syncs."""
+        self.hasten_syncs()
+        self.runtime.work(self.node.clock_ns())
 
     def row_of(self, topic: str, queue: int) -> int:
         """A queue's row of counters."""
