@@ -170,6 +170,22 @@ def native_alone_is_native(path: str, text: str) -> list[str]:
     ]
 
 
+PROBES = ("hasattr", "getattr", "setattr", "delattr", "vars")
+
+
+def no_probing_of_links(path: str, text: str) -> list[str]:
+    """`Link` states its whole contract: nobody asks an implementation for more."""
+    return [
+        f"{node.lineno}: {node.func.id} of a link; put it into tidecast.api.link.Link"
+        for node in ast.walk(_tree(text, *PROBES))
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id in PROBES
+        and node.args
+        and re.search(r"(^|[._])link$", ast.unparse(node.args[0]))
+    ]
+
+
 MACHINE_PATH = re.compile(r"(?<![\w.~$}/-])/(?:home|root|Users|work)/[\w.]+")
 
 
@@ -219,6 +235,10 @@ RULES: dict[str, tuple[Rule, list[tuple[str, str]]]] = {
     "kernel decorator": (kernels_use_our_decorator, NOT_NATIVE),
     "no jitclass": (no_jitclass, list(select(".py"))),
     "native alone": (native_alone_is_native, NOT_NATIVE),
+    "no probing of links": (
+        no_probing_of_links,
+        list(select(".py", under=("engine/tidecast/client/",))),
+    ),
     "machine paths": (no_machine_paths, list(files().items())),
     "registries": (no_private_registry, [f for f in files().items() if LOCK_FILES.search(f[0])]),
 }
@@ -252,6 +272,8 @@ PLANTED: list[tuple[str, str]] = [
     ("no jitclass", "import numba\nnumba.experimental.jitclass\n"),
     ("native alone", "def f():\n    import ctypes.util\n"),
     ("native alone", "from llvmlite import ir\n"),
+    ("no probing of links", "hasattr(self._connection.link, 'agents')\n"),
+    ("no probing of links", "x = getattr(inner_link, 'refusal', None)\n"),
     ("machine paths", "see /HOME/someone/x".lower()),
     ("registries", '"resolved": "https://npm.corp.example/left-pad"'),
     ("registries", "index-url = https://user:secret@pypi.corp.example/simple"),
@@ -269,6 +291,7 @@ HARMLESS: list[tuple[str, str]] = [
     ("function length", 'def f():\n "' + '""' + "doc\n" * 90 + '""' + '"\n return 1\n'),
     ("no sleep", "import asyncio\nasync def f():\n    await asyncio.sleep(0)\n"),
     ("kernel decorator", "import numba\nnumba.int64\n"),
+    ("no probing of links", "getattr(links, 'first')\nvalue.link.inline\n"),
     ("machine paths", "a/home/b ~/work/x https://x.example/work/y $X/root/z"),
     ("registries", '"resolved": "https://registry.npmjs.org/x", "url": "https://fund.example/x"'),
 ]

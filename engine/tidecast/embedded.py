@@ -5,16 +5,15 @@ from __future__ import annotations
 import atexit
 import contextlib
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from tidecast.agents.warmup import warm_up
 from tidecast.api.link import (
     ConsumerGrant,
     ConsumerOptions,
+    Link,
     PublicationGrant,
     PublicationOptions,
     SubscriptionGrant,
@@ -36,7 +35,7 @@ from tidecast.scratch import drop_scratch, scratch_directory
 _PREFIX = "tidecast-embedded-"
 
 
-class EmbeddedLink:
+class EmbeddedLink(Link):
     """A session with a node of this process. See `tidecast.api.link.Link`."""
 
     def __init__(self, node: Node, name: str, *, owns_node: bool, of_engine: bool = False) -> None:
@@ -46,11 +45,10 @@ class EmbeddedLink:
         self._closed = False
         self._work_lock = threading.Lock()
         self.of_engine = of_engine
-        """It may write the headers that the engine reserves."""
         self.client_id = node.attach(name, of_engine=of_engine)
         self.node_id, self.node_name, self.incarnation = node.id, node.name, node.incarnation
         self.inline = node.inline
-        self.doorbell = node.doorbell(self.client_id)
+        self.doorbell, self.bells = node.doorbell(self.client_id), node.bells
 
     @classmethod
     def open(
@@ -95,11 +93,6 @@ class EmbeddedLink:
         atexit.register(link.close)
         return link
 
-    @property
-    def bells(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
-        """The doorbell file."""
-        return self.node.bells
-
     def open_publication(self, topic: str, options: PublicationOptions) -> PublicationGrant:
         """See `Link`."""
         return self.node.open_publication(self.client_id, topic, options)
@@ -124,9 +117,11 @@ class EmbeddedLink:
         """See `Link`."""
         self.node.release_image(self.client_id, subscription_id, image_id)
 
-    def offer_filter(self, predicate: Predicate) -> None:
-        """A compiled filter that consumers may name by its digest. Only here: it is an address."""
+    def offer_filter(self, function: Callable[[Any, Any, int], bool]) -> str:
+        """See `Link`."""
+        predicate = Predicate(function)
         self.node.consumers.offer(predicate)
+        return predicate.digest
 
     def open_consumer(self, pattern: str, name: str, options: ConsumerOptions) -> ConsumerGrant:
         """See `Link`."""

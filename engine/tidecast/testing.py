@@ -170,8 +170,7 @@ class SimulatedNode:
 
     def connect(self, name: str = "test") -> SimulatedConnection:
         """A blocking connection to this node, as `tidecast.sync.connect` returns it."""
-        link: Any = self.new_link(name)
-        made = SimulatedConnection(link, name)
+        made = SimulatedConnection(self.new_link(name), name)
         self.network.connections.append(made)
         return made
 
@@ -564,8 +563,7 @@ def connect(
     What it publishes reaches its own subscribers and those of every other connection to the same
     ``network`` (a name, or a `Network`), each of which is a node of its own.
     """
-    link: Any = memory_link(name=name, network=network, **settings)
-    return SimulatedConnection(link, name)
+    return SimulatedConnection(memory_link(name=name, network=network, **settings), name)
 
 
 __all__ = [

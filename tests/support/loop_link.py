@@ -11,6 +11,7 @@ from typing import Any
 from tidecast.api.link import (
     ConsumerGrant,
     ConsumerOptions,
+    Link,
     PublicationGrant,
     PublicationOptions,
     SubscriptionGrant,
@@ -53,7 +54,7 @@ def _live_edge(ring: Bytes) -> tuple[int, int]:
     return about.head, 0
 
 
-class LoopLink:
+class LoopLink(Link):
     """See the module. ``topics=None``: every name exists. Rings live in ``directory``."""
 
     def __init__(
@@ -68,7 +69,6 @@ class LoopLink:
         topics: set[str] | None = None,
     ) -> None:
         self.directory, self.slots, self.slot_bytes = directory, slots, slot_bytes
-        self.agents: tuple[Any, Any] | None = None
         self.inline, self.has_network, self.reliability = inline, has_network, reliability
         self.topics = topics
         self.client_id, self.node_id, self.node_name, self.incarnation = 1, 7, "loop", 1
@@ -159,9 +159,6 @@ class LoopLink:
                 node=self.node_name, session=publication.session,
             )
         )  # fmt: skip
-
-    def begin_publication(self, publication_id: int) -> None:
-        raise NotFound(f"publication {publication_id} continues no session")
 
     def close_publication(self, publication_id: int) -> None:
         self._check()
@@ -271,6 +268,8 @@ class LoopLink:
 
 class ReconnectingLoopLink(LoopLink):
     """A `LoopLink` that can be lost and found again, like the one to an engine process."""
+
+    reconnects = True
 
     @property
     def connected(self) -> bool:

@@ -69,7 +69,7 @@ class Client:
         simulated = world.net.find(node)
         self.link = Link(simulated, name)
         simulated.engine.clients[self.link.client_id].outlives = True
-        self.connection = SimulatedConnection(self.link, name)  # type: ignore[arg-type]
+        self.connection = SimulatedConnection(self.link, name)
         world.net.connections.append(self.connection)
         world.clients.append(self)
 

@@ -29,7 +29,7 @@ from tidecast.telemetry.queues import Times, samples
 @contextmanager
 def fed(data_dir: Path, feed: Any) -> Iterator[Connection]:
     link = EmbeddedLink.open(topology(), data_dir=data_dir, adapters={"feed": feed})
-    with tidecast.sync.connect(link=link) as client:  # type: ignore[arg-type]
+    with tidecast.sync.connect(link=link) as client:
         yield client
 
 

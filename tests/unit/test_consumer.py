@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.loop_link import LoopLink
 
 import tidecast
 import tidecast.sync
@@ -39,7 +40,7 @@ def topology(**topic: object) -> Topology:
 
 def connected(data_dir: Path, **topic: object) -> Connection:
     link = EmbeddedLink.open(topology(**topic), data_dir=data_dir)
-    return tidecast.sync.connect(link=link)  # type: ignore[arg-type]
+    return tidecast.sync.connect(link=link)
 
 
 @pytest.fixture
@@ -508,9 +509,9 @@ def test_a_filter_as_text_is_kept_with_its_subscription(tmp_path: Path) -> None:
         assert consumer.info()["where"] == text
 
 
-def test_another_engine_takes_no_compiled_filter(client: Connection) -> None:
+def test_another_engine_takes_no_compiled_filter(client: Connection, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="another one"):
-        filter_options(object(), longer)  # type: ignore[arg-type]
+        filter_options(LoopLink(tmp_path), longer)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="offered"):
         client.link.open_consumer("orders", "x", ConsumerOptions(filter_digest="0" * 16))
 

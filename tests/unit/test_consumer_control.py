@@ -300,7 +300,7 @@ def test_a_function_that_says_nothing_known_ends_the_run(tmp_path: Path) -> None
 
     async def main() -> None:
         link = EmbeddedLink.open(topology(), data_dir=tmp_path)
-        async with tidecast.connect(link=link) as client:  # type: ignore[arg-type]
+        async with tidecast.connect(link=link) as client:
             await client.publish("orders", b"1")
             async with client.consumer("orders", "aio") as consumer:
                 with pytest.raises(ConfigError, match="on_error: 'hope': allowed are nak, term"):
@@ -338,7 +338,7 @@ def test_what_the_disk_refuses_is_not_half_done(
 
 def test_a_client_that_dies_is_told_of(client: Connection) -> None:
     node = client.link.node  # type: ignore[attr-defined]
-    other = tidecast.sync.connect(link=EmbeddedLink(node, "other", owns_node=False))  # type: ignore[arg-type]
+    other = tidecast.sync.connect(link=EmbeddedLink(node, "other", owns_node=False))
     with client.consumer("orders", "billing"):
         lost = other.consumer("orders", "billing")
         node.client_gone(other.link.client_id)

@@ -22,7 +22,7 @@ def test_acks_and_receipts_are_awaited(tmp_path: Path) -> None:
              "topics": [{"name": "orders", "mode": "durable", "fsync_interval_ms": 2}]}
         )  # fmt: skip
         link = EmbeddedLink.open(topology, data_dir=tmp_path)
-        client = await tidecast.connect(link=link)  # type: ignore[arg-type]
+        client = await tidecast.connect(link=link)
         publisher = client.publisher("orders", producer="p")
         await publisher.publish(b"0", ack="durable", timeout=30.0)
         assert publisher.durable_position == 1

@@ -1,16 +1,20 @@
-"""How a client reaches a node: the one interface behind embedded and engine-process connections.
+"""How a client reaches a node: the one interface behind all connections.
 
-`EmbeddedLink` (in `tidecast.embedded`) calls a node in this process; `SocketLink` speaks to an
-engine process over a unix socket. Messages never pass through here: both sides map rings.
+`EmbeddedLink` calls a node in this process, `SocketLink` an engine process over a unix socket,
+`RemoteLink` a gateway over a websocket, `SimulatedLink` a node of a simulated network. Each is a
+subclass of `Link`, so mypy checks it against the whole contract. Messages never pass through here:
+they lie in rings that the client maps.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
-from tidecast.events import Event
+from tidecast.errors import ConfigError, ConnectionLost, NotFound, TidecastError
+from tidecast.events import Event, Gap
 from tidecast.native.mapped import Bytes
 
 RESUME_MAX, AWAY_S_MAX = 8192, 366 * 86_400.0
@@ -165,7 +169,11 @@ class ConsumerGrant(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class Link(Protocol):
-    """A session with a node. Methods are safe to call from any thread and raise TidecastError."""
+    """A session with a node. Methods are safe to call from any thread and raise TidecastError.
+
+    Implementations inherit from it. A body here is the behaviour of a link that lacks the
+    capability: most links cannot be lost, continue no publication, and take no compiled filters.
+    """
 
     client_id: int
     node_id: int
@@ -175,17 +183,39 @@ class Link(Protocol):
     """The node's doorbell file."""
     doorbell: int
     """This client's line in it (index; the futex word is at ``doorbell * DOORBELL_BYTES``)."""
-    inline: bool
-    """True: agents run only inside `work`; whoever waits must call it instead of sleeping."""
+    inline: bool = False
+    """True: agents run only inside `work`; a waiting caller must call it instead of sleeping."""
+    of_engine: bool = False
+    """True: its publishers may write the headers that the engine reserves."""
+    reconnects: bool = False
+    """True: after `EngineLost`, `reconnect` begins a session with the next engine."""
+    refusal: TidecastError | None = None
+    """Why the link will never be connected again, if that is so."""
 
-    agents: tuple[Any, Any] | None
-    """(kernel, arguments) to run inline agents from compiled code, or None."""
+    @property
+    def agents(self) -> tuple[Any, Any] | None:
+        """(kernel, arguments) to run inline agents from compiled code, or None."""
+        return None
+
+    @property
+    def connected(self) -> bool:
+        """The node, or the gateway to it, is there."""
+        return True
+
+    def reconnect(self) -> None:
+        """Begin a session with the next engine; what was open is gone. Raises ConnectionLost."""
+        raise ConnectionLost("this link cannot reconnect")
+
+    def on_lost(self, notify: Callable[[], None]) -> None:
+        """Call ``notify``, from any thread, when the engine is lost. Only if it `reconnects`."""
+        del notify
 
     def open_publication(self, topic: str, options: PublicationOptions) -> PublicationGrant:
         """Create a publication. Raises NotFound, ConfigError, SharedMemoryError."""
 
     def begin_publication(self, publication_id: int) -> None:
         """A continued publication's ring holds what the old one held: it may be read and sent."""
+        raise NotFound(f"publication {publication_id} continues no session")
 
     def close_publication(self, publication_id: int) -> None:
         """Give the publication up; the node sends what is left, then removes it."""
@@ -199,6 +229,11 @@ class Link(Protocol):
     def release_image(self, subscription_id: int, image_id: int) -> None:
         """The client has drained and unmapped an image that is gone."""
 
+    def true_gap(self, subscription_id: int, image_id: int, gap: Gap) -> Gap:
+        """A gap in a ring of this client, in the packet numbers of its publisher."""
+        del subscription_id, image_id
+        return gap
+
     def take_events(self) -> list[Event]:
         """Events since the call before; never blocks. The doorbell rings when there are some."""
 
@@ -207,6 +242,21 @@ class Link(Protocol):
 
     def close_consumer(self, consumer_id: int) -> None:
         """Leave; what is outstanding goes to other members."""
+
+    def consumer_grant(self, consumer_id: int) -> ConsumerGrant:
+        """The new grant of a consumer that the link joined again; see `ConsumerRejoined`."""
+        raise NotFound(f"consumer {consumer_id} was not joined again")
+
+    def offer_filter(self, function: Callable[[Any, Any, int], bool]) -> str:
+        """Compile a filter of (key, value, timestamp); consumers name it by the digest returned.
+
+        Raises ConfigError.
+        """
+        del function
+        raise ConfigError(
+            "where: a compiled function runs in the engine's process, and this engine is another "
+            'one: give a text, where="size > 100", or connect to "embedded://..."'
+        )
 
     def subscription(self, action: str, arguments: dict[str, Any]) -> Any:
         """Look at or change durable subscriptions: see `node.subscriptions_durable_admin`."""
@@ -219,6 +269,7 @@ class Link(Protocol):
 
     def work(self) -> int:
         """Run the agents once (inline only; else 0). Returns how much was done."""
+        return 0
 
     def close(self) -> None:
         """End the session: publications close, subscriptions end. Idempotent."""

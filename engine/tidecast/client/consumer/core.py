@@ -27,7 +27,6 @@ from tidecast.client.core.outgoing import reject
 from tidecast.client.waiting import Backoff, Deadline
 from tidecast.errors import (
     Closed,
-    ConfigError,
     ConnectionLost,
     ForkedProcess,
     SharedMemoryError,
@@ -35,7 +34,6 @@ from tidecast.errors import (
 )
 from tidecast.layout import member as lay
 from tidecast.native.mapped import MappedFile
-from tidecast.native.predicates import Predicate
 
 if TYPE_CHECKING:
     from tidecast.client.core.connection import ConnectionCore
@@ -88,15 +86,7 @@ def filter_options(link: Link, where: Filter | None) -> dict[str, Any]:
     """What `ConsumerOptions` says of a filter. Raises ConfigError."""
     if where is None or isinstance(where, str):
         return {"where": where}
-    offer = getattr(link, "offer_filter", None)
-    if offer is None:
-        raise ConfigError(
-            "where: a compiled function runs in the engine's process, and this engine is another "
-            'one: give a text, where="size > 100", or connect to "embedded://..."'
-        )
-    predicate = Predicate(where)
-    offer(predicate)
-    return {"filter_digest": predicate.digest}
+    return {"filter_digest": link.offer_filter(where)}
 
 
 class ConsumerCore:

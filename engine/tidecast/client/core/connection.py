@@ -106,9 +106,8 @@ class ConnectionCore:
         self._stop = threading.Event()
         self._kick = threading.Event()
         self._keeper: threading.Thread | None = None
-        if hasattr(link, "on_lost"):
-            link.on_lost = self._kick.set
-        if hasattr(link, "reconnect"):
+        if link.reconnects:
+            link.on_lost(self._kick.set)
             self._keeper = threading.Thread(target=self._keep, name="tidecast-keeper", daemon=True)
             self._keeper.start()
         _open.add(self)
@@ -216,7 +215,7 @@ class ConnectionCore:
         elif isinstance(event, ConsumerRejoined):
             for consumer in self._consumers:
                 if consumer.consumer_id == event.consumer_id:
-                    consumer.rejoined(self.link.consumer_grant(event.consumer_id))  # type: ignore[attr-defined]
+                    consumer.rejoined(self.link.consumer_grant(event.consumer_id))
         elif isinstance(event, EngineFault):
             self._engine_faults += 1
         elif isinstance(event, EngineLost):
@@ -320,8 +319,7 @@ class ConnectionCore:
         for consumer in self._consumers:
             consumer.lose()
         if self._keeper is None:
-            known: TidecastError | None = getattr(self.link, "refusal", None)
-            self._refuse_all(known or ConnectionLost(f"the engine is lost: {reason}"))
+            self._refuse_all(self.link.refusal or ConnectionLost(f"the engine is lost: {reason}"))
 
     def _refuse_all(self, problem: TidecastError) -> None:
         for subscription in self._subscriptions.values():
@@ -352,9 +350,9 @@ class ConnectionCore:
         pause_s = _RECONNECT_MIN_S
         while not self._stop.is_set():
             try:
-                self.link.reconnect()  # type: ignore[attr-defined]
+                self.link.reconnect()
                 self.pump()  # losses that were told of before change nothing: all is lost now
-                if self.link.connected:  # type: ignore[attr-defined]
+                if self.link.connected:
                     self._reopen()
                     return
             except ConnectionLost:
@@ -427,7 +425,7 @@ class ConnectionCore:
         publishers = [each.stats() for each in list(self._publishers)]
         subscriptions = list(self._subscriptions.values())
         dropped = self._dropped_before + sum(each.dropped for each in publishers)
-        connected = getattr(self.link, "connected", True)
+        connected = self.link.connected
         status = self.status
         if status == CONNECTED and not connected and self._keeper is not None:
             status = RECONNECTING  # its event is on the way

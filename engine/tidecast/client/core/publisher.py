@@ -303,7 +303,7 @@ class PublisherCore:
     @property
     def link_agents(self) -> tuple[Any, Any] | None:
         """(kernel, arguments) of inline agents, for compiled loops."""
-        return getattr(self._connection.link, "agents", None)
+        return self._connection.link.agents
 
     @property
     def buffering(self) -> bool:
@@ -338,7 +338,7 @@ class PublisherCore:
         if not (key is headers is timestamp is subscriber is None):  # type: ignore[comparison-overlap]
             meta, flags = metadata.encode(
                 key, headers, timestamp, subscriber,
-                of_engine=getattr(self.connection.link, "of_engine", False),
+                of_engine=self._connection.link.of_engine,
             )  # fmt: skip
         receiver = 0 if to is None else self._node_id(to)
         if len(payload) + len(meta) > self.payload_bytes_max or len(meta) > self._meta_max:

@@ -308,7 +308,7 @@ class SubscriptionCore:
     @property
     def link_agents(self) -> tuple[Any, Any] | None:
         """(kernel, arguments) of inline agents, for compiled loops."""
-        return getattr(self._connection.link, "agents", None)
+        return self._connection.link.agents
 
     @property
     def inline(self) -> bool:
@@ -438,9 +438,7 @@ class SubscriptionCore:
         return bool(image.port[rd.R_SEQ] < self._targets.get(id(image), 0) and image.has_more())
 
     def _on_gap(self, image: Image, gap: Gap) -> None:
-        true_gap = getattr(self._connection.link, "true_gap", None)
-        if true_gap is not None:  # a remote link's rings number packets anew
-            gap = true_gap(image.subscription_id, image.image_id, gap)
+        gap = self._connection.link.true_gap(image.subscription_id, image.image_id, gap)
         policy = self.on_gap or ("event" if image.reliability == lay.UNRELIABLE else "raise")
         if policy == "event":
             self._connection.emit(msgspec.structs.replace(gap, at_ns=time.time_ns()))

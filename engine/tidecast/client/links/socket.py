@@ -16,6 +16,7 @@ from tidecast.api.frames import socket as frames
 from tidecast.api.link import (
     ConsumerGrant,
     ConsumerOptions,
+    Link,
     PublicationGrant,
     PublicationOptions,
     SubscriptionGrant,
@@ -26,7 +27,7 @@ from tidecast.client.links.socket_session import Session
 from tidecast.native.mapped import Bytes, MappedFile
 
 
-class SocketLink(Session):
+class SocketLink(Session, Link):
     """See the module, and `Link` for the methods."""
 
     client_id: int = 0
@@ -35,8 +36,7 @@ class SocketLink(Session):
     incarnation: int = 0
     bells: Bytes = np.empty(0, dtype=np.uint8)
     doorbell: int = 0
-    inline: bool = False
-    agents: tuple[Any, Any] | None = None
+    reconnects: bool = True
 
     def __init__(self, data_dir: Path, name: str, token: str | None = None) -> None:
         super().__init__(data_dir, name, token, attach=True)
@@ -114,7 +114,3 @@ class SocketLink(Session):
         """Counters by entity, see `tidecast.layout.counters`."""
         found: dict[str, Any] = self.ask(frames.Stats())
         return found
-
-    def work(self) -> int:
-        """Nothing to do: the engine's agents run in its own process."""
-        return 0

@@ -254,8 +254,7 @@ class Session:
         self._owed = False
         self._counting = threading.Lock()
         """Held by whoever decides whether the engine may push more."""
-        self.on_lost: Callable[[], None] = lambda: None
-        """Called, from any thread, when the engine is gone."""
+        self._notify_lost: Callable[[], None] = lambda: None
         self._reconnecting = threading.Lock()
         self._wire, self.welcome = self._connect()
         _sessions.add(self)
@@ -302,19 +301,22 @@ class Session:
                 self._wire.post(frames.EventsTaken())
         return taken
 
-    def reconnect(self) -> Welcome:
-        """Begin anew after `EngineLost`; what was open is gone. Raises EngineNotRunning."""
+    def on_lost(self, notify: Callable[[], None]) -> None:
+        """Call ``notify``, from any thread, when the engine is lost."""
+        self._notify_lost = notify
+
+    def reconnect(self) -> None:
+        """Begin a new session after `EngineLost`; all is closed there. Raises EngineNotRunning."""
         self._check()
         with self._reconnecting:
             if self._wire.lost is None:
-                return self.welcome
+                return
             self._wire.close()
             self._owed = False
             self._wire, self.welcome = self._connect()
             self._reconnected()
             self._events.append(EngineBack(incarnation=self.welcome.incarnation))
         self._ring()
-        return self.welcome
 
     def close(self) -> None:
         """End the session. Idempotent; in a forked child it only drops the inherited socket."""
@@ -344,7 +346,7 @@ class Session:
         if wire is getattr(self, "_wire", None) and not self._closed:
             self._events.append(EngineLost(reason=reason))
             self._ring()
-            self.on_lost()
+            self._notify_lost()
 
     def _reconnected(self) -> None:
         """Hook: the welcome is new."""

@@ -31,6 +31,7 @@ from tidecast.api.frames.socket import error_of
 from tidecast.api.link import (
     ConsumerGrant,
     ConsumerOptions,
+    Link,
     PublicationGrant,
     PublicationOptions,
     SubscriptionGrant,
@@ -49,7 +50,6 @@ from tidecast.errors import (
     ConnectionLost,
     Fenced,
     ForkedProcess,
-    NotFound,
     TidecastError,
     Timeout,
 )
@@ -58,6 +58,7 @@ from tidecast.events import (
     ConsumerRejoined,
     EngineLost,
     Event,
+    Gap,
     GatewayBack,
     GatewayLost,
     ImageAvailable,
@@ -80,11 +81,8 @@ _IDLE_S, _PENDING_S = 0.1, 0.001
 _links: weakref.WeakSet[RemoteLink] = weakref.WeakSet()
 
 
-class RemoteLink:
+class RemoteLink(Link):
     """See the module, and `Link` for the methods."""
-
-    inline = False
-    agents: tuple[Any, Any] | None = None
 
     def __init__(self, url: str, name: str, token: str | None, *, tls: bool = False) -> None:
         """``url``: ``HOST:PORT``. Raises EngineNotRunning, AuthError, ConfigError, Conflict."""
@@ -99,7 +97,6 @@ class RemoteLink:
         self._waiting: dict[int, Future[Any]] = {}
         self._out: dict[int, Outgoing] = {}
         self._socket: ClientConnection | None = None
-        self.refusal: TidecastError | None = None
         self._welcome, self._socket = self._dial("", "")
         self._directory, self._directory_lock = make_directory()
         self._bells = MappedFile.create(
@@ -116,7 +113,6 @@ class RemoteLink:
         self.consumers = Consumers(
             self._shelf, self._push, self._ask, self._ask_then, self._hang_up
         )
-        self.consumer_grant = self.consumers.grant_of
         self._reader = self._thread(self._read, "tidecast-remote-in")
         self._pump = self._thread(self._ship, "tidecast-remote-out")
         self._reader.start()
@@ -503,10 +499,6 @@ class RemoteLink:
             )
         self._ask(lambda number: rf.ClosePublication(id=number, number=publication_id), None)
 
-    def begin_publication(self, publication_id: int) -> None:
-        """See `Link`. A link sends what it holds itself: nothing is granted to be continued."""
-        raise NotFound(f"publication {publication_id} continues no session")
-
     def open_subscription(self, pattern: str, options: SubscriptionOptions) -> SubscriptionGrant:
         """See `Link`."""
         each = Subscribed(next(self._numbers), pattern, options)
@@ -529,8 +521,8 @@ class RemoteLink:
         """See `Link`."""
         self.arrivals.release(subscription_id, image_id)
 
-    def true_gap(self, subscription_id: int, image_id: int, gap: Any) -> Any:
-        """A gap that a subscription found in a ring of ours, in its publisher's numbers."""
+    def true_gap(self, subscription_id: int, image_id: int, gap: Gap) -> Gap:
+        """See `Link`: the gateway's rings number packets from 0 again."""
         return self.arrivals.true_gap(subscription_id, image_id, gap)
 
     def take_events(self) -> list[Event]:
@@ -544,6 +536,10 @@ class RemoteLink:
     def open_consumer(self, pattern: str, name: str, options: ConsumerOptions) -> ConsumerGrant:
         """See `Link`."""
         return self.consumers.open(next(self._numbers), pattern, name, options)
+
+    def consumer_grant(self, consumer_id: int) -> ConsumerGrant:
+        """See `Link`."""
+        return self.consumers.grant_of(consumer_id)
 
     def close_consumer(self, consumer_id: int) -> None:
         """See `Link`. What was acked is told before."""
@@ -567,10 +563,6 @@ class RemoteLink:
         found: dict[str, Any] = self._ask(lambda number: rf.Stats(id=number), dict[str, Any])
         found["gateway"]["events_missed"] = self._events_missed
         return found
-
-    def work(self) -> int:
-        """See `Link`."""
-        return 0
 
     def close(self) -> None:
         """See `Link`. Publications are closed before; what was not confirmed is lost."""
