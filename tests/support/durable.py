@@ -45,7 +45,7 @@ class Link(EmbeddedLink):
         """The engine that came after the one that crashed."""
         self.node, self.incarnation = node, node.incarnation
         self.client_id = node.attach("again", outlives=True)
-        self.doorbell = node.doorbell(self.client_id)
+        self.doorbell, self.bells = node.doorbell(self.client_id), node.bells
 
 
 class Platform:

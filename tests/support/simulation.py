@@ -163,7 +163,7 @@ def find_engine(node: SimulatedNode, *clients: SimulatedConnection) -> None:
         link.simulated, link.node = node, node.engine
         link.incarnation = node.engine.incarnation
         link.client_id = node.engine.attach("again", outlives=True)
-        link.doorbell = node.engine.doorbell(link.client_id)
+        link.doorbell, link.bells = node.engine.doorbell(link.client_id), node.engine.bells
         client._reopen()
 
 

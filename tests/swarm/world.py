@@ -51,7 +51,7 @@ class Link(SimulatedLink):
         """The engine that came after the one that crashed."""
         self.simulated, self.node = node, node.engine
         self.client_id = node.engine.attach("again", outlives=True)
-        self.doorbell = node.engine.doorbell(self.client_id)
+        self.doorbell, self.bells = node.engine.doorbell(self.client_id), node.engine.bells
         self.incarnation = node.engine.incarnation
 
 
