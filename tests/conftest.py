@@ -8,12 +8,13 @@ import os
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+
+from tests.support.patience import Patience
 
 # Kernels compile within the first example: a deadline would only measure the compiler.
 # In CI the examples are the same in every run: a red build is a change's fault.
@@ -65,15 +66,16 @@ def eventually() -> Eventually:
     """Wait for a condition of another thread or process that offers no event to wait on.
 
     `eventually(lambda: stats().images == 2, "both images", timeout_s=10.0)` returns as soon as the
-    condition is true, and fails naming what it waited for. Time in the test's own process is
-    injected instead; see STYLE rule 14 in CONTRIBUTING.md.
+    condition is true, and fails naming what it waited for. The limit counts progress, so other load
+    does not end it (`tests.support.patience`). Time in the test's own process is injected instead;
+    see STYLE rule 14 in CONTRIBUTING.md.
     """
     pause = threading.Event()
 
     def wait(condition: Callable[[], object], what: str, *, timeout_s: float = 10.0) -> None:
-        deadline = time.monotonic() + timeout_s
+        patience = Patience(timeout_s)
         while not condition():
-            if time.monotonic() >= deadline:
+            if patience.over():
                 pytest.fail(f"waited {timeout_s:g} s in vain for {what}")
             pause.wait(0.005)
 

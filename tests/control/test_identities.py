@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +13,7 @@ from starlette.testclient import WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
 from tests.support.control import Service
+from tests.support.patience import Patience
 from tidecast_control.nodes import repository
 
 HELLO = {
@@ -34,8 +34,8 @@ def token(service: Service, name: str = "e", **body: Any) -> str:
 
 def is_down(service: Service, node: Any) -> bool:
     """The service notes the end of a link itself: the client would cancel it as it leaves."""
-    pause, ends_s = threading.Event(), time.monotonic() + 20
-    while time.monotonic() < ends_s:
+    pause, patience = threading.Event(), Patience(20)
+    while not patience.over():
         with service.ctx.db.begin() as session:
             states = repository.states(session)
         if node not in states or not states[node].connected:

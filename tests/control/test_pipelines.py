@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +18,7 @@ from starlette.testclient import TestClient
 
 from tests.conftest import Eventually
 from tests.support.control import Service, service_of
+from tests.support.patience import Patience
 from tidecast_control.kit.models import ResourceRow, utc_now
 from tidecast_control.pipelines.jobs import Command, Place, command_of, words_of
 from tidecast_control.pipelines.models import PipelineRunRow
@@ -44,12 +44,12 @@ def script(service: Service, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def _last(api: TestClient, *states: str, name: str = "p") -> Any:
-    deadline = time.monotonic() + 20
+    patience = Patience(20)
     while True:
         run = api.get(f"/api/v1/pipelines/{name}").json()["status"]["last_run"]
         if run is not None and run["state"] in states:
             return run
-        assert time.monotonic() < deadline, run
+        assert not patience.over(), run
         service_turn = api.get("/health/live")
         assert service_turn.status_code == 200
 

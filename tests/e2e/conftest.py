@@ -20,7 +20,9 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, 
 
 from tests.project import ROOT
 
-expect.set_options(timeout=15_000)
+WAIT_MS = 60_000
+"""A net under what hangs, not a claim about speed."""
+expect.set_options(timeout=WAIT_MS)
 
 PASSWORD = "correct horse battery"
 FLAGS = [
@@ -106,7 +108,7 @@ def admin(platform: Platform, browser: Browser) -> Iterator[BrowserContext]:
         color_scheme="dark",
         reduced_motion="reduce",
     )
-    context.set_default_timeout(15_000)
+    context.set_default_timeout(WAIT_MS)
     page = context.new_page()
     sign_in(page, platform.url, "admin", platform.password)
     if platform.password != PASSWORD:

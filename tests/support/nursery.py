@@ -25,6 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from tests.support.patience import Patience
 from tests.support.process import COMMAND_TIMEOUT_S, Child, Text
 
 Environment = Mapping[str, str]
@@ -130,7 +131,10 @@ class Forked(Child):
     def wait(self, timeout_s: float) -> int:
         """See `Child`."""
         if self._code is None:
-            ended, _, _ = select.select([self._pidfd], [], [], timeout_s)
+            patience = Patience(timeout_s)
+            while not (ended := select.select([self._pidfd], [], [], 0.05)[0]):
+                if patience.over():
+                    break
             assert ended, f"process {self.pid} has not ended within {timeout_s:g} s"
             self._code = self._nursery.reap(self.pid)
             os.close(self._pidfd)

@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import IO, Any
 
+from tests.support.patience import Patience
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMMAND_TIMEOUT_S = 60.0
 
@@ -93,4 +95,10 @@ class Process(Child):
 
     def wait(self, timeout_s: float) -> int:
         """See `Child`."""
-        return self.popen.wait(timeout_s)
+        patience = Patience(timeout_s)
+        while True:
+            try:
+                return self.popen.wait(0.05)
+            except subprocess.TimeoutExpired:
+                if patience.over():
+                    raise

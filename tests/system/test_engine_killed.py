@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.conftest import Eventually
 from tests.support.lab import Lab, Platform, multicast, topology
+from tests.support.patience import Patience
 
 import tidecast
 from tidecast.errors import ConnectionLost, EngineNotRunning, GapError, Timeout
@@ -32,7 +32,7 @@ def test_blocking_client_outlives_its_engine(lab: Lab, eventually: Eventually) -
     assert bytes(subscription.next(timeout=10.0).data) == b"before"
     dead = platform.shared()
     platform.kill()
-    began_s = time.monotonic()
+    quick = Patience(2 * QUICK_S)
     eventually(lambda: client.health().status == "reconnecting", "EngineLost", timeout_s=QUICK_S)
     eventually(lambda: writer.health().status == "reconnecting", "EngineLost", timeout_s=QUICK_S)
     with pytest.raises(ConnectionLost):
@@ -45,7 +45,7 @@ def test_blocking_client_outlives_its_engine(lab: Lab, eventually: Eventually) -
         subscription.next(timeout=0.05)
     with pytest.raises(EngineNotRunning):
         tidecast.sync.connect(platform.url)
-    assert time.monotonic() - began_s < 2 * QUICK_S
+    assert not quick.over()
     assert "EngineLost" in _kinds(client.events())
 
     platform.start()
@@ -71,10 +71,10 @@ def test_a_stopped_pub_does_not_wait_for_an_engine_that_is_gone(
     platform.kill()
     pub.tell("never sent")
     eventually(lambda: "engine lost: " in pub.log.read_text(), "pub to say so")
-    began_s = time.monotonic()
+    quick = Patience(QUICK_S)
     pub.signal(signal.SIGINT)
     assert pub.code() == 130
-    assert time.monotonic() - began_s < QUICK_S
+    assert not quick.over()
     assert "what it had not sent is lost" in pub.log.read_text()
 
 

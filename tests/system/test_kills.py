@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.conftest import Eventually
 from tests.support.lab import Lab, Platform
+from tests.support.patience import Patience
 from tests.support.process import Child
 from tests.support.roles import NUMBER
 
@@ -61,8 +61,8 @@ class _Reader(threading.Thread):
 
 
 def _await_event(client: Client, kind: type[Event], timeout_s: float = 10.0) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
+    patience = Patience(timeout_s)
+    while not patience.over():
         for event in client.events(timeout=0.2):
             if isinstance(event, kind):
                 return event

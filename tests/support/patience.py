@@ -1,0 +1,48 @@
+"""Time limits that count progress: seconds of a fair share of the processors.
+
+A test that waits for another process waits longer beside other load. Each interval between two
+looks counts by the share of the processors that a runnable task got in it: with 20 runnable tasks
+on two cores a second counts 0.1 s. On a quiet machine the limit is one by the wall clock.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+_LOADAVG = Path("/proc/loadavg")
+_CORES = len(os.sched_getaffinity(0))
+
+
+def _runnable() -> int:
+    """Tasks of this machine that run or wait for a processor now: the fourth field of loadavg."""
+    return int(_LOADAVG.read_text().split()[3].split("/")[0])
+
+
+class Patience:
+    """A limit of ``timeout_s`` seconds of progress. Ask `over` at least every few milliseconds.
+
+    ``clock``, ``runnable``, ``cores``: the clock in seconds and the load, for tests.
+    """
+
+    def __init__(
+        self,
+        timeout_s: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        runnable: Callable[[], int] = _runnable,
+        cores: int = _CORES,
+    ) -> None:
+        self.left_s = timeout_s
+        self._clock, self._runnable, self._cores = clock, runnable, cores
+        self._looked_s = clock()
+
+    def over(self) -> bool:
+        """The limit has passed."""
+        now_s = self._clock()
+        share = min(1.0, self._cores / max(1, self._runnable()))
+        self.left_s -= (now_s - self._looked_s) * share
+        self._looked_s = now_s
+        return self.left_s <= 0
