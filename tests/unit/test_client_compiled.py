@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,9 +15,12 @@ import tidecast
 from tidecast.client import compiled
 from tidecast.errors import Closed, ConfigError, GapError, Timeout
 from tidecast.events import SubscriptionEnded
-from tidecast.sync import Connection
+from tidecast.layout import ring as lay
+from tidecast.native.atomics import load_acquire, pause, store_release
+from tidecast.sync import Connection, Publisher
 
 Pair = tuple[Connection, LoopLink]
+LOOKED, RESUME, CHANGED = 0, 8, 16
 
 
 @pytest.fixture
@@ -142,6 +145,66 @@ def test_gap_is_told(pair: Pair) -> None:
         with pytest.raises(GapError):
             sub.run_compiled(count_bytes, state, max_messages=10)
         assert sub.run_compiled(count_bytes, state, max_messages=10) == 10
+
+
+def look_twice(data: Any, state: Any) -> None:
+    """Count messages whose content changes while the handler runs: paused between two looks."""
+    first = data[0]
+    store_release(state, LOOKED, 1)
+    while load_acquire(state, RESUME) == 0:
+        pause()
+    if data[0] != first:
+        state[CHANGED] = 1
+
+
+@pytest.fixture
+def paused_handler(pair: Pair) -> Callable[..., Any]:
+    """Runs `look_twice` on one message, and between its looks a function of the publisher."""
+    client, _ = pair
+
+    def run(between: Callable[[Publisher], Any], **options: Any) -> tuple[Any, list[GapError]]:
+        state, gaps = np.zeros(24, dtype=np.uint8), []
+        publisher = client.publisher("t")
+        publisher.publish(b"a" * 1000, flush=True)
+        with client.subscribe("t", start="earliest", **options) as sub:
+            tidecast.compile_handler(look_twice, state)
+
+            def consume() -> None:
+                try:
+                    sub.run_compiled(look_twice, state, max_messages=1, duration_s=60.0)
+                except GapError as gap:
+                    gaps.append(gap)
+
+            thread = threading.Thread(target=consume)
+            thread.start()
+            while state[LOOKED] == 0:
+                assert thread.is_alive()
+            between(publisher)
+            state[RESUME] = 1
+            thread.join(60.0)
+        return state, gaps
+
+    return run
+
+
+def test_a_handler_of_a_ring_that_may_lap_it_sees_whole_messages(
+    paused_handler: Callable[..., Any],
+) -> None:
+    state, gaps = paused_handler(lambda own: own.publish_batch([b"b" * 1000] * 200), tethered=False)
+    assert (state[CHANGED], gaps) == (0, [])
+
+
+def test_a_handler_that_is_evicted_gets_the_range_that_may_be_torn(
+    pair: Pair, paused_handler: Callable[..., Any]
+) -> None:
+    _, link = pair
+
+    def evict(_own: Publisher) -> None:
+        [publication] = link.publications.values()
+        publication.mapped.array[lay.CONSUMERS_AT + lay.CONSUMER_STATE_AT] = lay.CONSUMER_EVICTED
+
+    _, [gap] = paused_handler(evict)
+    assert gap.lost_range == (0, 1)
 
 
 def test_producer_writes_in_place(pair: Pair) -> None:

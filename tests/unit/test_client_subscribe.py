@@ -14,6 +14,7 @@ from tests.support.clients import loop_client
 from tests.support.loop_link import LoopLink
 
 from tidecast.client.kernels import batches as batch_kernels
+from tidecast.client.kernels import ports
 from tidecast.errors import Closed, CodecError, ConfigError, GapError, Timeout
 from tidecast.events import Gap, ImageAvailable, ImageGone
 from tidecast.layout import ring as lay
@@ -269,6 +270,31 @@ def test_what_a_lapped_subscription_hands_out_is_whole(pair: Pair) -> None:
         assert batch.still_valid
 
 
+def test_a_torn_batch_is_a_gap_and_nothing_behind_it_is_missing(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader is paused between its copy and its check, and the writer laps it by one packet."""
+    client, link = pair
+    publisher = client.publisher("t")
+    held, laps = ports.is_held, [b"z" * 1360]
+
+    def lapped_before_the_check(port: Any) -> bool:
+        while laps:
+            publisher.publish(laps.pop())
+        return bool(held(port))
+
+    with client.subscribe("t", tethered=False, on_gap="event") as sub:
+        for i in range(link.slots - 1):
+            publisher.publish(bytes([i]) * 1360)  # a packet each
+        publisher.publish_batch([b"open", b"too"])  # in the last packet, which is not sealed yet
+        monkeypatch.setattr(ports, "is_held", lapped_before_the_check)
+        assert len(sub.poll()) == 0
+        found = [bytes(each.data) for each in sub.poll()]
+        [gap] = [each for each in client.events() if isinstance(each, Gap)]
+    assert (gap.first, gap.end, gap.reason) == (0, link.slots - 1, "lapped")
+    assert found == [b"open", b"too", b"z" * 1360]
+
+
 def test_an_evicted_subscription_is_told(pair: Pair) -> None:
     client, link = pair
     publisher = client.publisher("t")
@@ -357,13 +383,26 @@ def test_drain_takes_what_is_there(pair: Pair) -> None:
             sub.next(0.01)
 
 
-def test_close_wakes_whoever_waits(pair: Pair) -> None:
+def test_close_wakes_whoever_waits(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     client, _ = pair
     sub = client.subscribe("t")
-    timer = threading.Timer(0.05, sub.close)
-    timer.start()
+    arm, armed = sub.arm, threading.Event()
+
+    def arm_and_say(*batch: Any) -> int | None:
+        word = arm(*batch)
+        armed.set()
+        return word
+
+    monkeypatch.setattr(sub, "arm", arm_and_say)
+
+    def close() -> None:
+        armed.wait(60.0)
+        sub.close()
+
+    closer = threading.Thread(target=close)
+    closer.start()
     assert list(sub) == []
-    timer.join()
+    closer.join()
     with pytest.raises(Closed, match="subscription to t"):
         sub.poll()
     with pytest.raises(Closed):

@@ -65,6 +65,7 @@ from tidecast.buffers.unordered import forget_seen, next_ahead, read_ahead, resu
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.native.atomics import (
+    fence_acquire,
     fence_seq_cst,
     fetch_and,
     fetch_or,
@@ -120,6 +121,7 @@ __all__ = [
     "drained",
     "extend_into",
     "has_more",
+    "note_torn",
     "oldest_held",
     "poll",
     "poll_into",
@@ -172,6 +174,20 @@ def _note_gap(r, end, reason):
         forget_seen(r, end)
     r[R_SEQ], r[R_AT] = end, _HEADER
     r[R_TOTAL], r[R_FILLED] = 0, 0  # a message that lost a fragment is lost whole
+
+
+@inlined
+def note_torn(ring, r):
+    """What was polled since the last `release` may be torn: a gap from its first packet on.
+
+    Reading resumes at the beginning of a packet: messages at the front of R_SEQ may be torn too.
+    """
+    first = load_relaxed(ring, r[R_ENTRY] + lay.CONSUMER_POSITION_AT)
+    end = max(oldest_held(ring, r), r[R_SEQ], first + 1)
+    if r[R_SEEN] != 0:
+        end = max(end, load_acquire(ring, lay.HIGHEST_AT))  # some may lie behind a hole
+    r[R_SEQ] = first
+    _note_gap(r, end, G_LAPPED)
 
 
 @inlined
@@ -263,9 +279,7 @@ def extend_into(ring, r, assembly, out, n, limit):
     first = load_relaxed(ring, r[R_ENTRY] + lay.CONSUMER_POSITION_AT)
     if lapped(ring, r, first):
         # Lapped while we looked (untethered or evicted): what was found may be torn, all of it.
-        end = max(oldest_held(ring, r), r[R_SEQ])
-        r[R_SEQ] = first
-        _note_gap(r, end, G_LAPPED)
+        note_torn(ring, r)
         return GAP
     r[R_MESSAGES] += n - before
     for i in range(before, n):
@@ -300,6 +314,8 @@ def _walk(ring, r, assembly, out, n, limit):
         slot = r[R_SLOTS_AT] + (seq & r[R_MASK]) * r[R_SLOT_BYTES]
         end = slot + length
         if for_another_node(ring, r, slot):
+            if not held(ring, r, seq):
+                continue  # a newer packet's header was read
             r[R_AT] = length
             if state != lay.SEALED:
                 break
@@ -308,7 +324,10 @@ def _walk(ring, r, assembly, out, n, limit):
         if unfinished(ring, r, slot + r[R_AT], end) and held(ring, r, seq):
             note_malformed(r, seq - 1)
             return GAP
+        known = n
         n, at = list_messages(ring, r, out, n, limit, slot + r[R_AT], end)
+        if n == known and not held(ring, r, seq):
+            continue  # messages for others may be a newer packet's: nothing was passed over
         r[R_AT] = at - slot
         if at >= end:
             if state != lay.SEALED:
@@ -332,8 +351,9 @@ def _take_alone(ring, r, assembly, at, end):
         note_malformed(r, r[R_SEQ])
         next_packet(r)
         return GAP
-    head = load_u32(ring, at)
-    return fragment(ring, r, assembly, at, head & 0xFFFFFF, head >> 24)
+    # Its length is the rest of the packet: the header may be a newer packet's by now.
+    flags = load_u32(ring, at) >> 24
+    return fragment(ring, r, assembly, at, end - at - wire.MESSAGE_HEADER_BYTES, flags)
 
 
 @held_kernel
@@ -394,6 +414,7 @@ def drained(ring, r):
 @held_kernel
 def still_held(ring, r):
     """After using a batch: was it whole all the time? False: evicted, or lapped (untethered)."""
+    fence_acquire()  # the state too is looked at after the bytes
     if load_acquire(ring, r[R_ENTRY] + lay.CONSUMER_STATE_AT) != lay.CONSUMER_ACTIVE:
         return False
     return not lapped(ring, r, load_relaxed(ring, r[R_ENTRY] + lay.CONSUMER_POSITION_AT))

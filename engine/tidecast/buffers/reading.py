@@ -185,6 +185,14 @@ def _malformed_fragment(ring, r):
 
 
 @inlined
+def _pass_over(ring, r):
+    """Past a fragment that is not ours; not so when a newer packet's header was read."""
+    if held(ring, r, r[R_SEQ]):
+        next_packet(r)
+    return 0
+
+
+@inlined
 def fragment(ring, r, assembly, at, length, flags):
     """Take one fragment (``length`` bytes behind the message header at ``at``) into ``assembly``.
 
@@ -201,8 +209,7 @@ def fragment(ring, r, assembly, at, length, flags):
             return _malformed_fragment(ring, r)
         if addressed_to_other(ring, body + 8, flags, r[R_SUBSCRIBER]):
             r[R_TOTAL] = 0
-            next_packet(r)
-            return 0
+            return _pass_over(ring, r)
         r[R_TOTAL], r[R_FILLED] = total, 0
         if assembly.size < total + lead:
             r[R_META_N] = lead
@@ -212,8 +219,7 @@ def fragment(ring, r, assembly, at, length, flags):
         body += 8 + lead
     part = end - body
     if r[R_TOTAL] == 0:
-        next_packet(r)  # joined amid a message, or lost its beginning: wait for the next one
-        return 0
+        return _pass_over(ring, r)  # joined amid a message, or lost its beginning
     if part < 0 or r[R_FILLED] + part > r[R_TOTAL]:
         return _malformed_fragment(ring, r)
     copy(assembly, r[R_FILLED], ring, body, part)

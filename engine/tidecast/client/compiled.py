@@ -31,8 +31,8 @@ from tidecast.client.kernels import ports
 from tidecast.errors import ConfigError
 from tidecast.layout import packet as wire
 from tidecast.native.atomics import pause
-from tidecast.native.jit import closure_kernel, users
-from tidecast.native.memory import BYTES, address_of, bytes_at, load_i64, load_u16
+from tidecast.native.jit import closure_kernel, inlined, users
+from tidecast.native.memory import BYTES, address_of, bytes_at, copy, load_i64, load_u16
 from tidecast.native.syscalls import NOW
 
 if TYPE_CHECKING:
@@ -192,12 +192,24 @@ def _make_producer(fn: Callable[..., Any], cycle: Any) -> Any:
     return closure_kernel(produce_inline)
 
 
+@inlined
+def _copy_whole(ring, port, out, kept):  # type: ignore[no-untyped-def]
+    """Copy the message that was polled out of a ring that may be lapped; -1: it is torn, a gap.
+
+    Returns its bytes: optional fields, then the payload.
+    """
+    size = out[0, 0] + out[0, 1] - out[0, 2]
+    copy(kept, 0, ring, out[0, 2], size)
+    if rd.still_held(ring, port):
+        return size
+    rd.note_torn(ring, port)
+    return -1
+
+
 def _make_consumer(fn: Callable[..., Any], with_meta: bool, cycle: Any) -> Any:
     handle = jitable(fn)
 
-    def call_plain(  # type: ignore[no-untyped-def]
-        memory, at, n, _meta, _flags, _port, state
-    ):
+    def call_plain(memory, at, n, _meta, _flags, _port, state):  # type: ignore[no-untyped-def]
         handle(bytes_at(address_of(memory) + at, n), state)
 
     def call_meta(memory, at, n, meta, flags, port, state):  # type: ignore[no-untyped-def]
@@ -206,18 +218,28 @@ def _make_consumer(fn: Callable[..., Any], with_meta: bool, cycle: Any) -> Any:
 
     call = users(call_meta if with_meta else call_plain)
 
-    def consume(port, out, state, limit, spins, done):  # type: ignore[no-untyped-def]
+    def consume(port, out, kept, state, limit, spins, done):  # type: ignore[no-untyped-def]
         ring, assembly = ports.read_ring_of(port), ports.assembly_of(port)
-        status = 0
-        spun = 0
+        in_place = port[ports.Q_IN_PLACE] != 0
+        most = out.shape[0] if in_place else 1
+        status, spun = 0, 0
         while done[0] < limit:
-            n = rd.poll_into(ring, port, assembly, out, min(out.shape[0], limit - done[0]))
-            if n > 0:
+            n = rd.poll_into(ring, port, assembly, out, min(most, limit - done[0]))
+            if n > 0 and not in_place:
+                size = _copy_whole(ring, port, out, kept)
+                if size < 0:
+                    status = rd.GAP
+                    break
+                call(kept, size - out[0, 1], out[0, 1], 0, out[0, 3], port, state)
+                done[0] += 1
+                spun = 0
+            elif n > 0:
                 for k in range(n):
                     call(ring, out[k, 0], out[k, 1], out[k, 2], out[k, 3], port, state)
                 done[0] += n
                 spun = 0
-                if not rd.still_held(ring, port):
+                if not rd.still_held(ring, port):  # evicted
+                    rd.note_torn(ring, port)
                     status = rd.GAP
                     break
             elif n == rd.ASSEMBLED:
@@ -240,11 +262,11 @@ def _make_consumer(fn: Callable[..., Any], with_meta: bool, cycle: Any) -> Any:
     if cycle is None:
         return plain
 
-    def consume_inline(port, out, state, limit, done, agents):  # type: ignore[no-untyped-def]
+    def consume_inline(port, out, kept, state, limit, done, agents):  # type: ignore[no-untyped-def]
         idle = 0
         while done[0] < limit:
             work = cycle(agents, NOW)
-            status = plain(port, out, state, limit, 0, done)
+            status = plain(port, out, kept, state, limit, 0, done)
             if status != 0:
                 return status
             idle = 0 if work > 0 else idle + 1
@@ -257,6 +279,7 @@ def _make_consumer(fn: Callable[..., Any], with_meta: bool, cycle: Any) -> Any:
 
 _HANDLER = "fn(data, state) or fn(data, meta, state)"
 _NOTHING_SPUN = (0,)
+_NOTHING = np.empty(0, dtype=np.uint8)
 _kernels: WeakKeyDictionary[Callable[..., Any], dict[str, Any]] = WeakKeyDictionary()
 _lock = threading.Lock()
 
@@ -303,7 +326,7 @@ def _enter_empty(
     port = np.zeros(ports.READ_PORT_FIELDS, dtype=np.int64)
     out = np.zeros((_BATCH, rd.OUT_FIELDS), dtype=np.int64)
     done = np.zeros(1, dtype=np.int64)
-    run_kernel(fn, state, between, kernel, port, out, state, 0, *spins, done, *agents)
+    run_kernel(fn, state, between, kernel, port, out, _NOTHING, state, 0, *spins, done, *agents)
 
 
 def _why(
@@ -414,6 +437,8 @@ class Consumer:
             _enter_empty(fn, state, self._between, self._inline_kernel, (), self._agents[1])
         compile_handler(fn, state)  # now, not while the first messages wait
         self._out = np.zeros((_BATCH, rd.OUT_FIELDS), dtype=np.int64)
+        self._kept = _NOTHING
+        """Where a message is copied to before the handler sees it, if the ring may be lapped."""
         self._now = np.zeros(1, dtype=np.int64)
         self.done = 0
 
@@ -431,18 +456,20 @@ class Consumer:
         left = (
             _STEP_MESSAGES if self._limit is None else min(_STEP_MESSAGES, self._limit - self.done)
         )
-        inline = self._subscription.inline
+        inline, kept = self._subscription.inline, self._kept
+        if not image.tethered and kept.size < image.port[rd.R_SLOT_BYTES]:
+            kept = self._kept = np.empty(int(image.port[rd.R_SLOT_BYTES]), dtype=np.uint8)
         self._now[0] = 0
         try:
             if self._inline_kernel is not None and single and self._agents is not None:
                 status = run_kernel(
                     self._fn, self._state, self._between, self._inline_kernel, image.port,
-                    self._out, self._state, left, self._now, self._agents[1],
+                    self._out, kept, self._state, left, self._now, self._agents[1],
                 )  # fmt: skip
             else:
                 status = run_kernel(
                     self._fn, self._state, self._between, self._kernel, image.port, self._out,
-                    self._state, left, _SPINS if single and not inline else 0, self._now,
+                    kept, self._state, left, _SPINS if single and not inline else 0, self._now,
                 )  # fmt: skip
         finally:
             self.done += int(self._now[0])

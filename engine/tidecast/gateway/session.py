@@ -30,7 +30,6 @@ from tidecast.client.aio import Connection, Publisher, Subscription
 from tidecast.client.core.image import BATCH_MESSAGES_MAX, Image
 from tidecast.client.core.message import Batch
 from tidecast.client.core.subscription import News
-from tidecast.client.kernels import ports
 from tidecast.client.remote import frames as rf
 from tidecast.client.remote.frames import BadFrame, Frame
 from tidecast.client.waiting import Deadline
@@ -177,8 +176,8 @@ class _Subscription:
         for first, end, mixed, body in rf.bodies(memory, columns, rows, n):
             seq, at = int(image.port[rd.R_SEQ]), _offset(image)
             if not image.whole():
-                gone = int(ports.forget(image.port))
-                await self._session.send(self._gap(number, gone, seq, "lapped"))
+                gap = image.torn()
+                await self._session.send(self._gap(number, gap.first, gap.end, gap.reason))
                 return
             if not body.size:
                 await self._session.send(self._gap(number, seq - 1, seq, "too large for a gateway"))

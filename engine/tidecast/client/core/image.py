@@ -137,6 +137,11 @@ class Image:
             reason=reason or rd.GAP_REASONS[int(self.port[rd.R_GAP_REASON])],
         )  # fmt: skip
 
+    def torn(self) -> Gap:
+        """The last batch was overwritten while it was read: the gap. Reading resumes behind it."""
+        ports.note_torn(self.port)
+        return self.gap()
+
     def whole(self) -> bool:
         """Nothing overwrote the last batch since it was taken. Always, if it was copied."""
         return not self.tethered or bool(ports.is_held(self.port))
@@ -189,7 +194,8 @@ class Image:
     def check_whole(self) -> None:
         """Raises GapError when what was polled last was overwritten meanwhile."""
         if not self.whole():
-            raise torn(self.topic, int(ports.forget(self.port)), int(self.port[rd.R_SEQ]))
+            gap = self.torn()
+            raise torn(self.topic, gap.first, gap.end)
 
     def close(self) -> None:
         """Unmap. What was handed out stays valid until it dies."""
@@ -212,8 +218,7 @@ class Image:
         high = int((rows[:, rd.OUT_AT] + rows[:, rd.OUT_LENGTH]).max())
         kept = bytes(self.memory[low:high])
         if not ports.is_held(self.port):
-            ports.forget(self.port)
-            return self.gap()
+            return self.torn()
         rows = rows.copy()
         rows[:, [rd.OUT_AT, rd.OUT_META_AT]] -= low
         return Batch(self, n, memoryview(kept), self._columns[:, :n] - low, rows)

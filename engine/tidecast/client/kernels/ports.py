@@ -250,15 +250,9 @@ def newest(port: Port) -> int:
 
 
 @held_kernel
-def forget(port: Port) -> int:
-    """Note [position, R_SEQ) as lost: the last batch was torn. Returns its first packet."""
-    ring = read_ring_of(port)
-    first = load_relaxed(ring, port[rd.R_ENTRY] + lay.CONSUMER_POSITION_AT)
-    port[rd.R_GAP_FIRST], port[rd.R_GAP_END] = first, port[rd.R_SEQ]
-    port[rd.R_GAP_REASON] = rd.G_LAPPED
-    port[rd.R_GAPS] += 1
-    port[rd.R_LOST_PACKETS] += port[rd.R_SEQ] - first
-    return first
+def note_torn(port: Port) -> None:
+    """The last batch was torn: a gap, see `tidecast.buffers.reader.note_torn`."""
+    rd.note_torn(read_ring_of(port), port)
 
 
 @held_kernel

@@ -90,7 +90,7 @@ def compile_reading() -> None:
             (k.let_go, (reader,)),
             (k.is_drained, (reader,)),
             (k.is_held, (reader,)),
-            (k.forget, (reader,)),
+            (k.note_torn, (reader,)),
             (k.newest, (reader,)),
             (k.ring_line, (raw, 0)),
             (k.wait_line, (raw, 0, 0, 0, raw)),
