@@ -35,7 +35,7 @@ ELSEWHERE = {
     r"TIDECAST_BOUNDSCHECK=1 .*pytest": "make test-checked",
     r"sudo ": "changes the machine",
     r"docker ": "there is no docker here",
-    r"tidecast bench ": "each has a test of its own, and a quiet machine",
+    r"tidecast bench ": "tests/test_bench_contract.py",
     r"tidecast engine --control https://control\.example": "another host: tests/e2e",
     r"tidecast engine --gateway 0\.0\.0\.0": "another host: tests/system/test_gateway_processes.py",
     r"tidecast (sub|pub|subscription) .*--server tidecast\S*://db1\.example": "the same",

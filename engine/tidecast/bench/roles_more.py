@@ -14,6 +14,7 @@ import numpy as np
 
 from tidecast.bench import live_kernels as lk
 from tidecast.bench import roles_live as live
+from tidecast.bench.measure import wait_until
 from tidecast.bench.worker import ready
 from tidecast.config.topology import FaultSettings
 from tidecast.errors import TidecastError
@@ -234,6 +235,11 @@ def python_loop(count: int, message_bytes: int, how: str, **config: Any) -> dict
     return {"received": received, "elapsed_s": elapsed}
 
 
+def _wait_until_sent(publisher: Any) -> None:
+    publisher.flush(live.SETTLE_S)
+    wait_until(lambda: not publisher.stats().unsent_packets, live.SETTLE_S, "all packets sent")
+
+
 def fan_publish(
     node: int, count: int, message_bytes: int, subscribers: int, **config: Any
 ) -> dict[str, Any]:
@@ -245,12 +251,13 @@ def fan_publish(
         ready()
         live.wait_for_receivers(c, subscribers)
         pub.run_compiled(live.produce_numbered, state, 1000, message_bytes_max=message_bytes)
+        _wait_until_sent(pub)
         runtime = c.link.node.runtimes["bench"]
         clock = time.pthread_getcpuclockid(runtime.sender_thread)
         calls = int(runtime.tx_state.tx.io[7])
         before, cpu = time.perf_counter(), time.clock_gettime(clock)
         pub.run_compiled(live.produce_numbered, state, count, message_bytes_max=message_bytes)
-        c.flush(live.SETTLE_S)
+        _wait_until_sent(pub)
         elapsed, spent = time.perf_counter() - before, time.clock_gettime(clock) - cpu
         calls = int(runtime.tx_state.tx.io[7]) - calls
         pub.close()

@@ -1,0 +1,15 @@
+"""All mutations, by the part of the platform that they break."""
+
+from __future__ import annotations
+
+from tests.mutation.entries import archiver, consumers, control, leases, live, storage
+from tests.mutation.entry import Mutation
+
+MUTATIONS: tuple[Mutation, ...] = (
+    *storage.MUTATIONS,
+    *archiver.MUTATIONS,
+    *leases.MUTATIONS,
+    *consumers.MUTATIONS,
+    *live.MUTATIONS,
+    *control.MUTATIONS,
+)

@@ -1,0 +1,193 @@
+"""Consuming from queues: cursors, windows, acks, credit, order of a key, dead letters."""
+
+from __future__ import annotations
+
+from tests.mutation.entry import Mutation
+
+_CYCLE = "engine/tidecast/agents/puller/cycle.py"
+_DELIVERY = "engine/tidecast/agents/puller/delivery.py"
+_ENTRIES = "engine/tidecast/agents/puller/entries.py"
+_WINDOW = "engine/tidecast/queues/cache/window.py"
+_CURSOR = "engine/tidecast/queues/cache/cursor.py"
+_TESTS = "tests/unit/test_puller.py::"
+_ORDER = "tests/unit/test_puller_order.py::"
+_CONSUMING = "tests/unit/test_acceptance_consuming.py::"
+
+MUTATIONS = (
+    Mutation(
+        "consume-ack-settles-one-more",
+        _CYCLE,
+        "        if load_i64(win, e + wi.W_TOKEN) >= end:\n            break\n"
+        "        state = wi.state_of(win, e)",
+        "        if load_i64(win, e + wi.W_TOKEN) > end:\n            break\n"
+        "        state = wi.state_of(win, e)",
+        (_TESTS + "test_an_ack_settles_what_it_names_and_no_more",),
+        "An ack completes one record more than it names.",
+    ),
+    Mutation(
+        "consume-refuses-anothers",
+        _CYCLE,
+        "        if wi.state_of(win, e) != wi.OUT or load_u16(win, e + wi.W_MEMBER) != member:\n"
+        "            m.late += 1",
+        "        if wi.state_of(win, e) != wi.OUT:\n            m.late += 1",
+        (_TESTS + "test_a_member_refuses_no_record_of_another",),
+        "A member refuses records that lie with another one.",
+    ),
+    Mutation(
+        "consume-stale-ack-applied",
+        _CYCLE,
+        "            and (S.lanes[lane].generation == word >> 32 and S.lanes[lane].sub == m.sub)",
+        "            and S.lanes[lane].sub == m.sub",
+        (_TESTS + "test_seek_back_and_forth_and_stale_acks_are_ignored",),
+        "An ack from before a seek completes records behind it.",
+    ),
+    Mutation(
+        "consume-untaken-is-attempt",
+        _CYCLE,
+        "            store_u8(win, e + wi.W_ATTEMPTS, "
+        "max(0, load_u8(win, e + wi.W_ATTEMPTS) - 1))\n",
+        "",
+        (_TESTS + "test_a_stuck_member_that_takes_nothing_times_out_without_spending_attempts",),
+        "A record that its member never took costs an attempt when it times out.",
+    ),
+    Mutation(
+        "consume-key-order-ignored",
+        _DELIVERY,
+        "    if keyed and (L.again_n > 0 or L.counting > 0) and wi.key_is_held(L, key_hash):",
+        "    if keyed and L.again_n < 0 and wi.key_is_held(L, key_hash):",
+        (_TESTS + "test_a_naked_key_holds_back_its_later_records_and_no_others",),
+        "New records of a key overtake those that are to be delivered again.",
+    ),
+    Mutation(
+        "consume-recall-ignored",
+        _DELIVERY,
+        "        if keyed and (wi.key_is_recalled(L, key_hash) or _met(S, key_hash)):",
+        "        if keyed and _met(S, key_hash):",
+        (_ORDER + "test_a_newer_record_waits_for_all_that_comes_back",),
+        "A record is delivered again while its member still holds earlier ones of its key.",
+    ),
+    Mutation(
+        "consume-key-count-stays",
+        _WINDOW,
+        "    if field == _OUT and count + change == RECALLED:",
+        "    if field == _OUT and count + change == RECALLED + 1:",
+        ("tests/unit/test_puller_order.py",),
+        "A recalled key is never released, or too early.",
+    ),
+    Mutation(
+        "consume-one-delivery-more",
+        _DELIVERY,
+        "    if L.deliveries_max > 0 and attempts >= L.deliveries_max:",
+        "    if L.deliveries_max > 0 and attempts > L.deliveries_max:",
+        (
+            _TESTS + "test_the_last_delivery_is_the_one_that_was_promised",
+            _TESTS + "test_too_many_attempts_end_in_the_dead_letter_topic_one_poison_of_100",
+        ),
+        "A record becomes a dead letter one delivery later than configured.",
+    ),
+    Mutation(
+        "consume-credit-unlimited",
+        _DELIVERY,
+        "    left = m.in_flight_max - m.in_flight\n",
+        "    left = m.in_flight_max\n",
+        (_TESTS + "test_in_flight_stays_below_its_limits_with_hysteresis",),
+        "A member gets more records than its credit.",
+    ),
+    Mutation(
+        "consume-byte-credit-ignored",
+        _DELIVERY,
+        "        if p - start + size > allowed and (n > 0 or m.in_flight > 0):",
+        "        if p - start + size > allowed and m.in_flight < 0:",
+        (_TESTS + "test_bytes_in_flight_are_bounded_but_one_record_always_passes",),
+        "A member gets more bytes than its credit.",
+    ),
+    Mutation(
+        "consume-position-ahead",
+        _WINDOW,
+        "    if L.w_first < L.w_next:\n        return load_i64(",
+        "    if L.w_first + 1 < L.w_next:\n        return load_i64(",
+        (
+            _CONSUMING + "test_commits_never_go_back_whatever_the_order_of_acks",
+            _TESTS + "test_nak_comes_back_after_its_delay_with_its_attempts",
+        ),
+        "The saved position is past a record that is not acknowledged.",
+    ),
+    Mutation(
+        "consume-restored-forgotten",
+        _DELIVERY,
+        "            return load_i64(rows, at + 16) if load_i64(rows, at) <= token else 0",
+        "            return 0",
+        (_TESTS + "test_a_saved_position_is_taken_up_settled_ranges_and_attempts_included",),
+        "Acknowledged ranges and attempts of a saved position are forgotten.",
+    ),
+    Mutation(
+        "consume-pause-ignored",
+        _CYCLE,
+        "    if L.paused != 0:\n        L.reason = cu.PAUSED",
+        "    if L.paused > 9:\n        L.reason = cu.PAUSED",
+        (_TESTS + "test_pause_keeps_what_was_fetched",),
+        "A paused subscription gets records.",
+    ),
+    Mutation(
+        "consume-gap-in-silence",
+        _ENTRIES,
+        "        if token <= L.next and L.next < first:\n            out[n, 0]",
+        "        if token < L.next and L.next < first:\n            out[n, 0]",
+        (_TESTS + "test_what_retention_took_is_a_gap_and_said",),
+        "A cursor at the first deleted record does not move on.",
+    ),
+    Mutation(
+        "consume-share-moves-early",
+        _ENTRIES,
+        "        if old != new and alive:",
+        "        if old != new and not alive and alive:",
+        (_TESTS + "test_members_share_a_queue_by_key_and_a_share_moves_when_it_is_settled",),
+        "Keys move to another member while records of them are outstanding.",
+    ),
+    Mutation(
+        "consume-dead-settled-by-anyone",
+        _ENTRIES,
+        "    if load_i64(win, e + wi.W_TOKEN) != token or wi.state_of(win, e) != wi.DEAD:",
+        "    if load_i64(win, e + wi.W_TOKEN) < token:",
+        (
+            _TESTS + "test_term_is_dead_at_once_with_its_reason_and_is_announced_until_settled",
+            "tests/unit/test_letters.py",
+        ),
+        "Any record of the window is completed as if it lay in the dead-letter topic.",
+    ),
+    Mutation(
+        "consume-leaver-spends-attempts",
+        _ENTRIES,
+        "            if untaken:\n                attempts",
+        "            if untaken and n < 0:\n                attempts",
+        (_TESTS + "test_a_member_that_dies_leaves_its_records_to_others_in_key_order",),
+        "A member that leaves costs attempts of records that it never took.",
+    ),
+    Mutation(
+        "consume-seek-leaves-ring",
+        _ENTRIES,
+        "        take_back(bytes_at(m.ring_address, m.ring_bytes), m, S.bells, lane)\n",
+        "",
+        (_TESTS + "test_a_seek_takes_back_what_lies_in_the_rings_of_all_members",),
+        "After a seek a member still gets records from before it.",
+    ),
+    Mutation(
+        "consume-never-woken",
+        _CURSOR,
+        "    return wake_chain(S, FOR_QUEUE, DATA_CHAINS + q)",
+        "    return 0",
+        (
+            _TESTS + "test_a3_an_empty_queue_is_no_error_and_asks_for_nothing_more",
+            _CONSUMING + "test_a7_an_idle_cursor_gets_the_new_record_after_its_blocks_are_gone",
+        ),
+        "A subscription that has caught up does not notice new records.",
+    ),
+    Mutation(
+        "consume-fetch-twice",
+        _CURSOR,
+        "    if Q.fetching == 0:\n        S.wanting",
+        "    if Q.fetching >= 0:\n        S.wanting",
+        (_CONSUMING + "test_f1_one_fetch_at_a_time_and_none_for_what_is_buffered",),
+        "A queue is fetched again while a fetch of it runs.",
+    ),
+)
