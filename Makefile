@@ -16,6 +16,9 @@ ARGS ?=
 
 WORKERS ?= 2
 SECONDS ?= 60
+SHARDS ?= 8
+SINCE ?= origin/main
+LONG := $(BIN)/python -m pytest -m long --timeout 1800 -o faulthandler_timeout=3600
 FAST := -m "not long" -n $(WORKERS) --dist worksteal
 # Of tests/unit, these run no kernels of their own: what they use is tested by the others.
 NO_KERNELS := admission cli client_async client_lifecycle config doctor engine_process layouts
@@ -27,7 +30,7 @@ PAGE := backend/tidecast_control/static/.built
 PAGE_SOURCES := backend/openapi.json $(shell find frontend -path frontend/node_modules -prune \
 	-o -path frontend/test -prune -o -type f ! -name schema.d.ts -print)
 
-.PHONY: help install install-spark up dashboard docs test test-fast test-dashboard test-checked test-long swarm bench lint format clean
+.PHONY: help install install-spark up dashboard docs test test-fast test-dashboard test-checked test-long test-nightly test-changed mutation swarm bench lint format clean
 
 help: ## this list
 	@echo "Tidecast: make TARGET [ARGS='...']"
@@ -92,8 +95,24 @@ test-checked: install ## the kernels' tests with every load and store checked
 	@echo "Checked build: TIDECAST_BOUNDSCHECK=1"
 	TIDECAST_BOUNDSCHECK=1 $(BIN)/python -m pytest $(FAST) $(KERNEL_SUITES) $(ARGS)
 
+mutation: install ## faults put into the code, which tests must find (ARGS: names, --shard 1/8)
+	@exec $(BIN)/python -m tests.mutation $(ARGS)
+
 test-long: install ## the long tests: soak, fuzzing, big simulations
-	@$(BIN)/python -m pytest -m long --timeout 1800 -o faulthandler_timeout=3600 $(ARGS)
+	@$(LONG) $(ARGS)
+
+# Each shard is a process of its own, so that memory and platforms of one do not reach the next.
+test-nightly: install ## the long tests in shards, then new worlds (SHARDS=8, SECONDS=60)
+	@failed=
+	for number in $$(seq $(SHARDS)); do
+		echo "Shard $$number of $(SHARDS)"
+		$(LONG) --shard $$number/$(SHARDS) $(ARGS) || failed="$$failed $$number"
+	done
+	$(BIN)/python -m tests.swarm --seconds $(SECONDS) || failed="$$failed swarm"
+	if [ -n "$$failed" ]; then echo "Failed:$$failed"; exit 1; fi
+
+test-changed: install ## the long tests and mutations that a change touches (SINCE=origin/main)
+	@exec $(BIN)/python -m tests.changed --since $(SINCE) $(ARGS)
 
 swarm: install ## worlds by new seeds (SECONDS=60, SEED: the first one); failures are shrunk into .swarm
 	@exec $(BIN)/python -m tests.swarm --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(ARGS)

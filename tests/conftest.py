@@ -14,6 +14,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests import shards
 from tests.support.patience import Patience
 
 # Kernels compile within the first example: a deadline would only measure the compiler.
@@ -38,6 +39,21 @@ def pytest_configure(config: pytest.Config) -> None:
         from tidecast.agents.warmup import warm_up
 
         warm_up()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shard", default="1/1", help="run this part of so many: 2/8")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests of this shard, of those that `-m` and `-k` have left."""
+    number, count = shards.parsed(config.getoption("shard"))
+    kept = shards.chosen([item.nodeid for item in items], number, count)
+    out = [item for item, keep in zip(items, kept, strict=True) if not keep]
+    if out:
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item, keep in zip(items, kept, strict=True) if keep]
 
 
 def pytest_collection_finish() -> None:

@@ -15,6 +15,7 @@ from tests.conftest import Eventually
 from tests.control.test_link import _engine as made_engine
 from tests.control.test_link import control, engine
 from tests.support.control import Running, Service
+from tests.support.races import two_at_once
 from tidecast.control_link.leases import LinkLeases
 from tidecast.engine.process import Engine
 from tidecast.errors import AuthError, NoResponders, Timeout
@@ -83,6 +84,25 @@ def test_one_of_many_gets_it(service: Service) -> None:
         answers = list(pool.map(ask, range(8)))
     assert sum(isinstance(a, Granted) for a in answers) == 1
     assert {a.epoch for a in answers if isinstance(a, Refused)} == {1}
+
+
+def test_a_free_lease_goes_to_one_of_two(
+    service: Service, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    """It was there before: rows that are made at the same time wait for each other anyway."""
+    db = service.ctx.db
+    granted = _ask(db, Acquire(1, "q", "n0", LONG_NS))
+    assert isinstance(granted, Granted)
+    assert _ask(db, Release(2, "q", "n0", granted.epoch)) == Released()
+    answers = two_at_once(
+        (leases, "_answer"),
+        (
+            lambda: _ask(db, Acquire(3, "q", "n1", LONG_NS)),
+            lambda: _ask(db, Acquire(4, "q", "n2", LONG_NS)),
+        ),
+        db, monkeypatch, eventually,
+    )  # fmt: skip
+    assert answers == (Granted(2), Refused("n1", 2))
 
 
 def test_over_the_link(control: Running, engine: Engine, tmp_path: Path) -> None:

@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from tests.conftest import Eventually
 from tests.support.control import Service
+from tests.support.races import two_at_once
 from tidecast.config.topology import derive_topic_id
+from tidecast_control.kit import resources
 
 
 def put(api: TestClient, path: str, spec: dict[str, Any], **metadata: Any) -> Any:
@@ -73,6 +76,28 @@ def test_preconditions(api: TestClient) -> None:
     assert api.patch(path, json={"spec": {"linger_us": 9}}, headers=etag).status_code == 200
     fresh = api.get(path).headers["etag"]
     assert api.get(path, headers={"If-None-Match": fresh}).status_code == 304
+    assert api.delete(path).status_code == 200
+    again = api.put(path, json={"spec": {}})
+    assert again.json()["metadata"]["generation"] == first.json()["metadata"]["generation"]
+    assert api.patch(path, json={"spec": {"linger_us": 9}}, headers=etag).status_code == 412
+
+
+def test_two_patches_at_once_lose_nothing(
+    service: Service, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    path, other = "/api/v1/topics/a", service.user("other", "operator")
+    assert service.admin.put(path, json={"spec": {}}).status_code == 201
+    answers = two_at_once(
+        (resources, "built"),
+        (
+            lambda: service.admin.patch(path, json={"spec": {"linger_us": 7}}),
+            lambda: other.patch(path, json={"spec": {"history_bytes": 1 << 20}}),
+        ),
+        service.ctx.db, monkeypatch, eventually,
+    )  # fmt: skip
+    assert [answer.status_code for answer in answers] == [200, 200]
+    spec = service.admin.get(path).json()["spec"]
+    assert (spec["linger_us"], spec["history_bytes"]) == (7, 1 << 20)
 
 
 @pytest.mark.parametrize(

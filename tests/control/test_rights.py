@@ -6,10 +6,11 @@ that is not there fails; so does a 5xx; an allowed request has to do what it is 
 
 from __future__ import annotations
 
+import base64
 import functools
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -327,6 +328,7 @@ def test_a_schedule_publishes_only_with_the_right_to(world: World) -> None:
     assert key.patch(f"/api/v1/pipelines/{IN}-p", json={"spec": {"rate": 3}}).status_code == 403
     assert key.post(f"/api/v1/pipelines/{IN}-p/start").status_code == 403
     assert key.post(f"/api/v1/traffic/{IN}.a/start").status_code == 403, "traffic publishes"
+    assert key.put(f"/api/v1/traffic/{IN}.b", json={"spec": {}}).status_code == 403
 
 
 def test_dead_letters_go_where_the_key_may_publish(world: World) -> None:
@@ -404,6 +406,32 @@ def test_a_scoped_key_watches_its_topics_alone(world: World, channel: str) -> No
         assert (frame["kind"], frame["channel"]) == ("snapshot", channel)
     else:
         assert (frame["kind"], frame["data"]["code"]) == ("error", "denied")
+
+
+def test_a_live_tail_withholds_payloads(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = base64.b64encode(b"secret").decode()
+    message = {
+        "topic": "t", "node": "n1", "session": "1", "size": 6, "payload": secret, "key": "secret",
+    }  # fmt: skip
+
+    async def stream(name: str, kind: str, asked: Any, on_items: Callable[[Any], None]) -> str:
+        on_items({"skipped": 0, "messages": [message]})
+        return "stream"
+
+    async def end_stream(name: str, stream: str) -> None: ...
+
+    for name, stands_in in (
+        ("engine", lambda name: None), ("connected", lambda: ["n1"]), ("stream", stream),
+        ("end_stream", end_stream),
+    ):  # fmt: skip
+        monkeypatch.setattr(service.ctx.hub, name, stands_in)
+    for client, shown in ((service.admin, True), (service.user("vera", "viewer"), False)):
+        with client.websocket_connect(LIVE) as feed:
+            feed.send_json({"watch": ["messages:t"]})
+            while not (frame := feed.receive_json())["data"]:
+                pass
+        assert len(frame["data"]["messages"]) == 1
+        assert ("secret" in json.dumps(frame)) is shown
 
 
 @pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://localhost:8080"])

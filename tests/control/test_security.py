@@ -139,6 +139,10 @@ def test_a_session_ends(service: Service) -> None:
     disabled = {"role": "viewer", "disabled": True}
     assert service.admin.put("/api/v1/users/vera", json=disabled).status_code == 200
     assert other.get("/api/v1/topics").status_code == 401
+    wrong = service.client().post(
+        "/api/v1/auth/login", json={"user": "vera", "password": ADMIN_PASSWORD}
+    )
+    assert (wrong.status_code, wrong.json()["code"]) == (401, "unauthenticated")
 
 
 def test_an_unused_session_ends(service: Service) -> None:

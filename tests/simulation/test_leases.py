@@ -18,6 +18,7 @@ from tidecast.queues.leases.store import (
     Granted,
     LeaseKeeper,
     LeaseTable,
+    Listing,
     Refused,
     Release,
     Released,
@@ -338,6 +339,20 @@ def chaos(seed: int, rounds: int) -> None:
     before = cluster.starts
     cluster.run(120)
     assert cluster.starts == before, "and is at rest"
+
+
+def test_a_late_answer_to_an_older_request_counts_for_nothing() -> None:
+    """Its term began when that was sent, not when the newer one was."""
+    keeper = LeaseKeeper("a", ["q"], TERMS, Random(1), 0)
+    ([listing], _) = keeper.poll(0)
+    keeper.reply(listing, Listing({}), 0)
+    ([first], _) = keeper.poll(0)
+    later = TERMS.request_ns
+    second = next(one for one in keeper.poll(later)[0] if isinstance(one, Acquire))
+    keeper.reply(first, Granted(1), later)
+    assert keeper.epoch_to_append("q", later) == 0
+    keeper.reply(second, Granted(2), later)
+    assert keeper.epoch_to_append("q", later) == 2
 
 
 # --- the store --------------------------------------------------------------------------------

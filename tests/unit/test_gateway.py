@@ -163,11 +163,11 @@ def test_tokens_are_never_logged(gateway: Gateway, caplog: pytest.LogCaptureFixt
         pass
     with pytest.raises(AuthError):
         tidecast.sync.connect(gateway.url, token="hunter2-hunter2-hunter2")
-    text = caplog.text
-    assert TOKEN not in text.replace(f"Bearer {TOKEN}", "") or "websockets.client" in text
-    mine = "".join(r.getMessage() for r in caplog.records if r.name.startswith("tidecast"))
-    assert TOKEN not in mine
-    assert "hunter2" not in mine
+    # The client's own library logs the handshake that it sends.
+    shown = [r.getMessage() for r in caplog.records if r.name != "websockets.client"]
+    assert shown, "nothing was logged"
+    assert TOKEN not in "".join(shown)
+    assert "hunter2" not in "".join(shown)
 
 
 def test_the_token_file_is_ours_alone(tmp_path: Path) -> None:

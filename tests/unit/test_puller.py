@@ -7,7 +7,13 @@ import pytest
 from tests.support.pulling import S_NS, Got, drain, fill, payloads, rig
 
 from tidecast.agents.puller import state as ps
-from tidecast.agents.puller.entries import drop_member, drop_queue_blocks, pause_lane, seek_lane
+from tidecast.agents.puller.entries import (
+    drop_member,
+    drop_queue_blocks,
+    pause_lane,
+    seek_lane,
+    settle_dead,
+)
 from tidecast.agents.puller.runtime import PATIENCE_NS_MAX
 from tidecast.layout import member as lay
 from tidecast.queues.cache import cursor as cu
@@ -251,6 +257,10 @@ def test_term_is_dead_at_once_with_its_reason_and_is_announced_until_settled() -
         a, b = m.take()
         r.seen.settles = False
         m.term(a, "no such customer")
+        r.run()
+        generation = r.lane_record(lane)["generation"]
+        assert not settle_dead(r.puller.words, lane, generation, b.token), "it is no dead letter"
+        assert not settle_dead(r.puller.words, lane, generation + 1, a.token), "before a seek"
         m.ack(b)
         r.run()
         assert [(d.token, d.cause, d.reason) for d in r.seen.deaths] == [
@@ -599,7 +609,11 @@ def test_an_ack_settles_what_it_names_and_no_more() -> None:
         other = r.member()
         r.share(lane, other)
         r.run()
-        assert payloads(other.take()) == [b"0", b"2", b"5"]
+        left = other.take()
+        assert payloads(left) == [b"0", b"2", b"5"]
+        other.ack_all(left[:2])
+        r.run()
+        assert r.position(lane) == (5, 6), "the last one alone holds it back"
 
 
 @pytest.mark.parametrize("what", ["nak", "give_back", "extend", "term"])

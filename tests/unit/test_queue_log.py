@@ -13,7 +13,7 @@ from tests.support.logs import SEGMENT_BYTES, opened, put, read_all
 from tidecast.errors import CorruptLog, NotFound, StorageError
 from tidecast.layout import segment as lay
 from tidecast.log.damage import next_sound
-from tidecast.log.files import index_name, read_index, segment_name
+from tidecast.log.files import index_entry, index_name, read_index, segment_name
 from tidecast.log.inspect import list_batches
 from tidecast.log.queue_log import QueueLog
 from tidecast.native.files import F_ERRNO, F_FAILED, F_ROOM_BYTES, F_SYNC_ERRNO
@@ -162,7 +162,9 @@ def acked(directory: Path, batches: int, lag: int) -> QueueLog:
     return log
 
 
-@pytest.mark.parametrize("at", [lay.BATCH_LENGTH_AT, lay.BATCH_HEADER_BYTES])
+@pytest.mark.parametrize(
+    "at", [lay.BATCH_LENGTH_AT, lay.BATCH_BASE_TOKEN_AT, lay.BATCH_HEADER_BYTES]
+)
 def test_rot_amid_what_was_acked_cuts_nothing_off(at: int, tmp_path: Path) -> None:
     log = acked(tmp_path, 20, lag=2)
     log.close()
@@ -255,6 +257,17 @@ def test_an_index_is_made_anew_from_its_log(tmp_path: Path, damage: str) -> None
     assert path.read_bytes() == whole
     assert log.token_at_time(1001) == 3
     assert read_all(log) == expected(900)
+
+
+def test_entries_behind_a_damaged_one_are_not_used(tmp_path: Path) -> None:
+    path = tmp_path / index_name(0)
+    entries = [(0, 64, 1), (40, 70_000, 2), (80, 140_000, 3)]
+    raw = bytearray(bytes(lay.SEGMENT_HEADER_BYTES) + b"".join(index_entry(*e) for e in entries))
+    path.write_bytes(raw)
+    assert read_index(path).tolist() == [list(e) for e in entries]
+    raw[lay.SEGMENT_HEADER_BYTES + lay.INDEX_ENTRY_BYTES + lay.IDX_POSITION_AT] ^= 1
+    path.write_bytes(raw)
+    assert read_index(path).tolist() == [list(entries[0])]
 
 
 def test_a_segment_torn_at_its_birth_is_dropped(tmp_path: Path) -> None:

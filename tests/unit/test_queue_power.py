@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from tidecast.log.files import segment_name, unsynced_name
 from tidecast.log.grants import GrantLog
 from tidecast.log.inspect import list_batches
 from tidecast.log.queue_log import QueueLog
+from tidecast.log.takeover import Owners
 
 
 @pytest.fixture
@@ -52,6 +54,21 @@ def test_what_was_synced_outlives_the_power(disk: Disk, share: float | None) -> 
     assert read_all(log) == [(n, payload(n)) for n in range(log.next_token)]
     if share == 0.0:
         assert log.next_token == synced
+    log.close()
+
+
+def test_a_sync_covers_what_was_there_when_it_began(disk: Disk) -> None:
+    log = opened(disk.root, fsync="batch")
+    put(log, b"first")
+    disk.hold_syncs()
+    with ThreadPoolExecutor(1) as pool:
+        syncing = pool.submit(log.sync)
+        assert disk.entered.wait(60)
+        put(log, b"second")
+        disk.release_syncs()
+        assert syncing.result() == 1
+    assert (log.durable_token, log.next_token) == (1, 2)
+    assert log.sync() == 2
     log.close()
 
 
@@ -256,3 +273,15 @@ def test_a_file_that_is_replaced_and_a_directory_outlive_the_power(disk: Disk) -
         write_atomically(path, content)
     disk.lose_power(0.0)
     assert path.read_bytes() == b"new"
+
+
+def test_what_the_next_owner_takes_over_outlives_the_power(disk: Disk) -> None:
+    owners = Owners(disk.root / "queues", "orders")
+    log = opened(owners.claim(1, "a", 0) / "00000")
+    put(log, b"first")
+    log.sync()
+    taken = owners.claim(2, "b", 0) / "00000"
+    power_off(log, disk)
+    log = opened(taken)
+    assert read_all(log) == [(0, b"first")]
+    log.close()

@@ -8,6 +8,7 @@ _CYCLE = "engine/tidecast/agents/archiver/cycle.py"
 _READING = "engine/tidecast/agents/archiver/reading.py"
 _DEDUP = "engine/tidecast/protocol/dedup.py"
 _PUBLISH = "tests/simulation/test_durable_publish.py::"
+_READ = "tests/unit/test_archiver_reading.py::"
 _POWER = "tests/simulation/test_power.py::"
 _DURABLE_REMOTE = "tests/simulation/test_durable_remote.py::"
 _DURABLE_FENCING = "tests/simulation/test_durable_fencing.py::"
@@ -95,7 +96,7 @@ MUTATIONS = (
         _READING,
         "        if _HEADER + 4 + size > source.slot_bytes or part < 0 or done + part > total:",
         "        if part < 0:",
-        ("tests/unit/test_archiver_reading.py",),
+        (_READ + "test_a_length_that_changes_after_it_was_checked_copies_nothing_of_a_neighbour",),
         "A length that a publisher changes meanwhile copies a neighbour's bytes.",
     ),
     Mutation(
@@ -103,7 +104,7 @@ MUTATIONS = (
         _READING,
         "    return at - start if at <= end else -1",
         "    return at - start",
-        ("tests/unit/test_archiver_reading.py",),
+        (_READ + "test_a_field_that_ends_behind_its_message_is_malformed",),
         "A key or headers reach beyond their message.",
     ),
     Mutation(

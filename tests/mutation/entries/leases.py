@@ -143,7 +143,7 @@ MUTATIONS = (
         _CONTROL,
         "    query = select(LeaseRow).where(col(LeaseRow.queue) == queue).with_for_update()",
         "    query = select(LeaseRow).where(col(LeaseRow.queue) == queue)",
-        (_SERVICE + "test_one_of_many_gets_it",),
+        (_SERVICE + "test_a_free_lease_goes_to_one_of_two",),
         "Two engines that ask at once both get the lease.",
     ),
     Mutation(

@@ -22,6 +22,7 @@ _RING_RACES = "tests/unit/test_ring_races.py::"
 _CLIENT_SUBSCRIBE = "tests/unit/test_client_subscribe.py::"
 _FLOWS = "tests/simulation/test_flow.py::"
 _PROTOCOL_CHECK = "tests/unit/test_protocol_check.py::"
+_CLIENT_BATCHES = "tests/property/test_client_batches.py::"
 
 MUTATIONS = (
     Mutation(
@@ -67,7 +68,10 @@ MUTATIONS = (
         _READER,
         "    if lapped(ring, r, first):",
         "    if lapped(ring, r, first) and limit < 0:",
-        (_RING + "test_a_torn_batch_is_noticed",),
+        (
+            _CLIENT_BATCHES + "test_a_lapped_batch_is_a_gap_and_counts_nothing",
+            _RING_RACES + "test_what_a_reader_sees_was_written_before[False]",
+        ),
         "A reader hands out packets that were overwritten while it read.",
     ),
     Mutation(
@@ -249,7 +253,7 @@ MUTATIONS = (
         _CHECK,
         "        if length < wire.NAK_RANGES_AT + count * wire.NAK_RANGE_BYTES:",
         "        if length < wire.NAK_RANGES_AT:",
-        (_PROTOCOL_CHECK + "test_every_truncation_is_short",),
+        (_PROTOCOL_CHECK + "test_each_fault_has_its_cause",),
         "A NAK is read beyond its packet.",
     ),
     Mutation(

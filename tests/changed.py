@@ -1,0 +1,162 @@
+"""`python -m tests.changed`: run the long tests that a change touches, and its mutations.
+
+A change is what differs from the common ancestor with ``--since``, files that are not committed
+included. Fast tests are not chosen: `make test` runs all of them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Collection, Iterator
+
+import click
+from rich.console import Console
+
+from tests.mutation.entries import MUTATIONS
+from tests.project import ROOT
+
+ENGINE, SERVICE = "engine/tidecast/", "backend/tidecast_control/"
+_BASE = (f"{ENGINE}native/", f"{ENGINE}layout/", f"{ENGINE}buffers/")
+_LIVE = (
+    *_BASE, f"{ENGINE}agents/live/", f"{ENGINE}agents/run.py", f"{ENGINE}agents/warmup.py",
+    f"{ENGINE}node/live/", f"{ENGINE}node/node.py", f"{ENGINE}node/conductor.py",
+    f"{ENGINE}protocol/", f"{ENGINE}transport/", f"{ENGINE}memory_switch.py",
+)  # fmt: skip
+_DURABLE = (
+    *_BASE, f"{ENGINE}agents/archiver/", f"{ENGINE}disk.py", f"{ENGINE}log/",
+    f"{ENGINE}node/durable/", f"{ENGINE}protocol/dedup.py", f"{ENGINE}client/durable_waits.py",
+)  # fmt: skip
+_CONSUMING = (
+    *_BASE, f"{ENGINE}agents/puller/", f"{ENGINE}node/consumers/", f"{ENGINE}queues/",
+    f"{ENGINE}client/consumer/",
+)  # fmt: skip
+_LEASES = (
+    f"{ENGINE}log/takeover.py", f"{ENGINE}node/durable/leases.py", f"{ENGINE}queues/leases/",
+)  # fmt: skip
+_GATEWAY = (
+    f"{ENGINE}gateway/", f"{ENGINE}access.py", f"{ENGINE}node/access/", f"{ENGINE}client/remote/",
+)  # fmt: skip
+_PROCESSES = (
+    f"{ENGINE}engine/", f"{ENGINE}client/", f"{ENGINE}api/", f"{ENGINE}config/", f"{ENGINE}sync.py",
+    f"{ENGINE}embedded.py", f"{ENGINE}scratch.py", f"{ENGINE}events.py", f"{ENGINE}errors.py",
+    f"{ENGINE}agents/", f"{ENGINE}node/",
+)  # fmt: skip
+_COMMANDS = (f"{ENGINE}cli/", f"{ENGINE}doctor.py")
+_PAGE = (
+    "frontend/", SERVICE, f"{ENGINE}control_link/", f"{ENGINE}telemetry/", "backend/openapi.json",
+)  # fmt: skip
+_SPARK = ("backend/tidecast_spark/", "backend/pyspark_tidecast/")
+_DOCS = ("README.md", "docs/", "mkdocs.yml")
+
+TOUCHED_BY: dict[str, tuple[str, ...]] = {
+    "tests/control/test_openapi.py": (SERVICE,),
+    "tests/control/test_pipelines_spark.py": (f"{SERVICE}pipelines/", *_SPARK),
+    "tests/control/test_resilience.py": (
+        f"{SERVICE}db.py",
+        f"{SERVICE}postgres.py",
+        f"{SERVICE}supervisor.py",
+        f"{SERVICE}link/",
+        f"{ENGINE}control_link/",
+    ),
+    "tests/e2e/test_copy_as.py": (*_PAGE, *_COMMANDS),
+    "tests/e2e/test_dead_letters.py": (*_PAGE, f"{ENGINE}node/consumers/"),
+    "tests/e2e/test_large.py": _PAGE,
+    "tests/e2e/test_managing.py": (*_PAGE, *_SPARK),
+    "tests/e2e/test_outages.py": _PAGE,
+    "tests/e2e/test_pictures.py": ("frontend/",),
+    "tests/e2e/test_queues_move.py": (*_PAGE, *_LEASES),
+    "tests/e2e/test_soak.py": (*_PAGE, f"{ENGINE}telemetry/"),
+    "tests/e2e/test_two_engines.py": _PAGE,
+    "tests/property/test_hostile_packets.py": _LIVE,
+    "tests/simulation/test_acceptance_live.py": _LIVE,
+    "tests/simulation/test_durable_fencing.py": _DURABLE,
+    "tests/simulation/test_durable_leases.py": (*_DURABLE, *_LEASES),
+    "tests/simulation/test_durable_owners.py": (*_DURABLE, *_LEASES, *_CONSUMING),
+    "tests/simulation/test_durable_publish.py": _DURABLE,
+    "tests/simulation/test_durable_remote.py": (*_DURABLE, *_LIVE),
+    "tests/simulation/test_leases.py": _LEASES,
+    "tests/simulation/test_power.py": _DURABLE,
+    "tests/simulation/test_scale.py": _LIVE,
+    "tests/spark/test_end_to_end.py": _SPARK,
+    "tests/spark/test_rollup_engine.py": (*_SPARK, f"{ENGINE}telemetry/"),
+    "tests/system/test_durable_kills.py": (*_DURABLE, *_CONSUMING, *_PROCESSES),
+    "tests/system/test_durable_takeover.py": (*_DURABLE, *_LEASES),
+    "tests/system/test_engine_stops.py": (*_LIVE, *_DURABLE, *_PROCESSES),
+    "tests/system/test_files.py": (*_LIVE, f"{ENGINE}cli/pub.py", f"{ENGINE}cli/sub.py"),
+    "tests/system/test_gateway_kills.py": (*_GATEWAY, *_CONSUMING),
+    "tests/system/test_gateway_processes.py": (*_GATEWAY, *_PROCESSES),
+    "tests/system/test_kills.py": (*_LIVE, *_PROCESSES),
+    "tests/system/test_shapes.py": (*_LIVE, *_PROCESSES),
+    "tests/system/test_up.py": (*_COMMANDS, f"{SERVICE}server.py", f"{ENGINE}engine/"),
+    "tests/test_bench_contract.py": (f"{ENGINE}bench/", "docs/BENCHMARKS.md"),
+    "tests/test_doc_commands.py": (*_DOCS, *_COMMANDS),
+    "tests/test_mutations.py": ("tests/mutation/run.py", "tests/mutation/__main__.py"),
+    "tests/test_site.py": _DOCS,
+    "tests/unit/test_damage.py": (f"{ENGINE}log/",),
+    "tests/unit/test_gateway_durable.py": (*_GATEWAY, f"{ENGINE}client/consumer/"),
+    "tests/unit/test_ring_races.py": _BASE,
+}
+"""Files with long tests -> files and folders whose change may break them."""
+NO_LONG_TESTS = {
+    f"{ENGINE}__init__.py": "lazy exports",
+    f"{ENGINE}codecs.py": "pure functions",
+    f"{ENGINE}protocol_document.py": "writes a page, which tests/test_protocol_doc.py compares",
+    f"{ENGINE}testing.py": "the simulations are built on it",
+}
+
+
+def long_tests(files: Collection[str]) -> list[str]:
+    """Files with long tests that a change of ``files`` touches."""
+    return [
+        test for test, touched_by in TOUCHED_BY.items()
+        if test in files or any(each.startswith(touched_by) for each in files)
+    ]  # fmt: skip
+
+
+def mutations(files: Collection[str]) -> list[str]:
+    """Names of the mutations of changed files, or of which a test changed."""
+    tested = {one.name: {test.partition("::")[0] for test in one.tests} for one in MUTATIONS}
+    return [
+        one.name for one in MUTATIONS
+        if not one.equivalent and (one.file in files or tested[one.name] & set(files))
+    ]  # fmt: skip
+
+
+def changed_since(revision: str) -> Iterator[str]:
+    """Files that differ from the common ancestor with a revision. Raises click.ClickException."""
+    for command in (
+        ["git", "diff", "--name-only", "--merge-base", revision],
+        ["git", "ls-files", "--others", "--exclude-standard"],
+    ):
+        run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if run.returncode != 0:
+            raise click.ClickException(f"{' '.join(command)}: {run.stderr.strip()}")
+        yield from run.stdout.splitlines()
+
+
+@click.command(help=__doc__)
+@click.option("--since", default="origin/main", show_default=True, help="A revision of git.")
+@click.option("--list", "listed", is_flag=True, help="Say what would run; run nothing.")
+@click.argument("pytest_args", nargs=-1)
+def main(since: str, listed: bool, pytest_args: tuple[str, ...]) -> None:
+    """Run what a change touches."""
+    console, files = Console(soft_wrap=True, highlight=False), set(changed_since(since))
+    tests, names = long_tests(files), mutations(files)
+    console.print(f"{len(files)} files changed: {len(tests)} files of long tests, "
+                  f"{len(names)} mutations")  # fmt: skip
+    if listed:
+        for each in (*tests, *names):
+            console.print(f"  {each}")
+        return
+    pytest = [sys.executable, "-m", "pytest", "-m", "long", "--timeout", "1800", "-o"]
+    commands = [
+        [*pytest, "faulthandler_timeout=3600", *tests, *pytest_args] if tests else [],
+        [sys.executable, "-m", "tests.mutation", *names] if names else [],
+    ]
+    codes = [subprocess.run(run, cwd=ROOT, check=False).returncode for run in commands if run]
+    sys.exit(any(codes))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Long tests run: each is in one shard, in the nightly workflow, and chosen by a change."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests import changed, shards
+from tests.mutation.entries import MUTATIONS
+from tests.project import ROOT, files
+
+WORKFLOWS = {path.name: path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml")}
+
+
+def test_each_test_is_in_one_shard() -> None:
+    tests = [f"tests/unit/test_a.py::test_x[{i}]" for i in range(10)]
+    tests += [f"tests/e2e/test_{name}.py::test_{i}" for name in "abc" for i in range(3)]
+    parts = [shards.chosen(tests, number, 4) for number in range(1, 5)]
+    assert [sum(each) for each in zip(*parts, strict=True)] == [1] * len(tests)
+    for part in parts:
+        kept = [test for test, keep in zip(tests, part, strict=True) if keep]
+        platforms = {shards.unit_of(test) for test in kept if "e2e" in test}
+        assert len([t for t in kept if "e2e" in t]) == 3 * len(platforms), "a platform was divided"
+    assert all(shards.chosen(tests, 1, 1))
+
+
+@pytest.mark.parametrize("text", ["", "0/4", "5/4", "1", "a/b", "1/0", "-1/2"])
+def test_wrong_shards_are_refused(text: str) -> None:
+    with pytest.raises(pytest.UsageError, match="allowed is NUMBER/COUNT"):
+        shards.parsed(text)
+
+
+def test_the_workflows_run_what_there_is() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for name, text in WORKFLOWS.items():
+        jobs: dict[str, Any] = yaml.safe_load(text)["jobs"]
+        runs = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+        for run in runs:
+            for made in re.findall(r"^make ([a-z -]+)", run):
+                assert set(made.split()) <= targets, f"{name}: make {made}"
+    [long] = [run for run in WORKFLOWS["nightly.yml"].splitlines() if "make test-long" in run]
+    matrix = yaml.safe_load(WORKFLOWS["nightly.yml"])["jobs"]["long"]["strategy"]["matrix"]
+    count = len(matrix["shard"])
+    assert matrix["shard"] == list(range(1, count + 1))
+    assert f"--shard ${{{{ matrix.shard }}}}/{count}" in long
+    assert "schedule" in WORKFLOWS["nightly.yml"]
+    assert "make test-changed" in WORKFLOWS["submission.yml"]
+
+
+def with_long_tests() -> set[str]:
+    """Files that have some."""
+    mark = re.compile(r"^(?:@|pytestmark = \[?|    |.*marks=.*)pytest\.mark\.long\b", re.MULTILINE)
+    tests = {path: text for path, text in files().items() if Path(path).name.startswith("test_")}
+    return {path for path, text in tests.items() if mark.search(text)}
+
+
+def test_every_file_with_long_tests_is_chosen_by_some_change() -> None:
+    assert set(changed.TOUCHED_BY) == with_long_tests()
+    parts = {part for touched_by in changed.TOUCHED_BY.values() for part in touched_by}
+    assert [part for part in parts if not any(path.startswith(part) for path in files())] == []
+
+
+def test_every_source_has_long_tests_or_a_reason() -> None:
+    parts = tuple({part for touched_by in changed.TOUCHED_BY.values() for part in touched_by})
+    sources = [
+        path for path in files()
+        if path.startswith(("engine/", "backend/", "frontend/")) and path.endswith((".py", ".tsx"))
+    ]  # fmt: skip
+    without = {path for path in sources if not path.startswith(parts)}
+    assert without == set(changed.NO_LONG_TESTS)
+
+
+def test_a_change_chooses_its_tests_and_mutations() -> None:
+    assert changed.long_tests(["engine/tidecast/log/recovery.py"]) != []
+    assert "tests/simulation/test_power.py" in changed.long_tests(["engine/tidecast/disk.py"])
+    assert changed.long_tests(["tests/system/test_up.py"]) == ["tests/system/test_up.py"]
+    assert changed.long_tests(["CHANGELOG.md"]) == changed.mutations(["CHANGELOG.md"]) == []
+    one = MUTATIONS[0]
+    assert one.name in changed.mutations([one.file])
+    assert one.name in changed.mutations([one.tests[0].partition("::")[0]])
