@@ -346,7 +346,7 @@ def _pipelines() -> Iterator[Action]:
     yield Action(
         "what is recommended",
         "/pipelines",
-        _row("copied.*messages", "Preview what is recommended for copied"),
+        _row("copied.*messages", "Preview the recommendation for copied"),
         _patch("/topics/copied", history_bytes=4 << 20),
         _is("/topics/copied", {"history_bytes": 2 << 20}),
     )

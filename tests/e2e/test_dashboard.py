@@ -54,7 +54,7 @@ def test_example_traffic_by_one_click_and_a_limit_that_the_wire_follows(
     page: Page, platform: Platform
 ) -> None:
     page.keyboard.press("Control+k")
-    page.get_by_placeholder("A topic, a page, something to do").fill("example traffic")
+    page.get_by_placeholder("A topic, a page, an action").fill("example traffic")
     page.keyboard.press("Enter")
     expect(page.get_by_role("button", name="Stop example traffic")).to_be_visible()
     busiest = page.get_by_label("Busiest topics").get_by_role("link").first
@@ -229,7 +229,7 @@ def test_keyboard_only(page: Page, platform: Platform) -> None:
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1, name="by.keyboard")).to_be_visible()
     page.keyboard.press("Control+k")
-    page.get_by_placeholder("A topic, a page, something to do").wait_for()
+    page.get_by_placeholder("A topic, a page, an action").wait_for()
     page.keyboard.type("go to nodes")
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", level=1, name="Nodes")).to_be_visible()

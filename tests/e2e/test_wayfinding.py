@@ -9,7 +9,7 @@ from tests.e2e.conftest import Api, Platform
 
 def _find(page: Page, text: str, kind: str) -> None:
     page.keyboard.press("Control+k")
-    page.get_by_placeholder("A topic, a page, something to do").fill(text)
+    page.get_by_placeholder("A topic, a page, an action").fill(text)
     option = page.get_by_role("option").filter(has_text=text).filter(has_text=kind)
     expect(option).to_be_visible()
     option.click()
@@ -38,9 +38,9 @@ def test_the_palette_finds_everything_that_has_a_name(
     _find(page, "found-key", "API key")
     expect(page.get_by_role("row", name="found-key")).to_be_visible()
     page.keyboard.press("Control+k")
-    page.get_by_placeholder("A topic, a page, something to do").fill("utc")
+    page.get_by_placeholder("A topic, a page, an action").fill("utc")
     expect(page.get_by_role("option")).to_have_count(1)
-    page.get_by_placeholder("A topic, a page, something to do").fill("no such thing")
+    page.get_by_placeholder("A topic, a page, an action").fill("no such thing")
     expect(page.get_by_role("dialog")).to_contain_text("matches “no such thing”")
     page.keyboard.press("Escape")
     for path in ("/rate-limits/found-policy", "/alert-rules/found-rule",

@@ -102,7 +102,7 @@ function Apply({ onDone }: { onDone: () => void }) {
   const path = `/api/v1/apply?${new URLSearchParams({ managed_by: managedBy, prune: String(query.prune) })}`;
   return (
     <div className="flex flex-col gap-3 pb-2">
-      <Field label="Documents" hint="Several, with --- between them">
+      <Field label="Documents" hint="Several documents, with --- between them">
         {(field) => (
           <TextArea
             {...field}
@@ -115,7 +115,7 @@ function Apply({ onDone }: { onDone: () => void }) {
         )}
       </Field>
       <div className="flex flex-wrap items-end gap-4">
-        <Field label="Managed by" hint="Marks what this file owns" className="w-48">
+        <Field label="Managed by" hint="Marks the resources of this file" className="w-48">
           {(field) => (
             <Input
               {...field}
@@ -126,7 +126,7 @@ function Apply({ onDone }: { onDone: () => void }) {
         </Field>
         <div className="pb-6">
           <Switch
-            label="Delete what it owns and leaves out"
+            label="Delete its resources that the file leaves out"
             checked={query.prune}
             disabled={!managedBy}
             onChange={change(setPrune)}
@@ -235,7 +235,7 @@ function Export() {
     <div className="flex flex-col gap-3 pb-2">
       <div className="flex flex-wrap items-end gap-2">
         <TextField
-          label="Only what is managed by"
+          label="Only resources managed by"
           className="w-56"
           placeholder="everything"
           value={managedBy}

@@ -74,7 +74,7 @@ export function Palette({ open, onOpenChange, doings, find, places }: Props) {
             <Command.Input
               value={query}
               onValueChange={setQuery}
-              placeholder="A topic, a page, something to do …"
+              placeholder="A topic, a page, an action …"
               className="h-12 w-full border-b bg-transparent px-4 text-base placeholder:text-faint focus:outline-none"
             />
             <Command.List className="max-h-[52vh] overflow-y-auto p-1.5">

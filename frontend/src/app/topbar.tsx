@@ -26,23 +26,23 @@ const LINKS: Record<LinkState | "loading", { word: string; tone: string; says: s
   loading: {
     word: "Loading",
     tone: "text-info",
-    says: "The figures of this page are not here yet.",
+    says: "The figures of this page have not arrived yet.",
   },
   connecting: { word: "Connecting", tone: "text-info", says: "Waiting for figures." },
   stale: {
     word: "Stale",
     tone: "text-warn",
-    says: "No new figures: what you see is old. Traffic does not depend on this page.",
+    says: "No new figures: the figures shown are old. Traffic does not depend on this page.",
   },
   paused: {
     word: "Paused",
     tone: "text-info",
-    says: "Live figures rest while the page is hidden.",
+    says: "Live figures pause while the page is hidden.",
   },
   offline: {
     word: "Offline",
     tone: "text-bad",
-    says: "The control service does not answer. Engines carry on with their last topology.",
+    says: "The control service does not answer. Engines continue with their last topology.",
   },
   denied: {
     word: "No access",
@@ -103,7 +103,7 @@ const WINDOWS = [
 ] as const;
 
 const THEMES: { value: Theme; label: string; icon: typeof Sun }[] = [
-  { value: "system", label: "As the system", icon: Monitor },
+  { value: "system", label: "Like the system", icon: Monitor },
   { value: "light", label: "Light", icon: Sun },
   { value: "dark", label: "Dark", icon: Moon },
 ];

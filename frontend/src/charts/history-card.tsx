@@ -51,7 +51,7 @@ const FIGURES = {
   lag: {
     name: "Lag, messages",
     metrics: [
-      ["lag_p50", "half of the time below"],
+      ["lag_p50", "50 % below"],
       ["lag_p99", "99 % below"],
       ["lag_max", "highest"],
     ],
@@ -64,7 +64,7 @@ const FIGURES = {
   },
   resent: {
     name: "Retransmitted",
-    metrics: [["retransmit_ratio", "of what is sent"]],
+    metrics: [["retransmit_ratio", "of sent packets"]],
     format: (value) => percent(value),
   },
   cache: {

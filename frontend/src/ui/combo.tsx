@@ -52,7 +52,7 @@ export function Combo({
             />
             <Command.List className="max-h-72 overflow-y-auto p-1">
               <Command.Empty className="px-3 py-4 text-muted text-sm">
-                {empty ?? "None of that name."}
+                {empty ?? "No entry has this name."}
               </Command.Empty>
               {options.map((option) => (
                 <Command.Item

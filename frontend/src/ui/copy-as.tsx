@@ -26,7 +26,7 @@ export function CopyAs({ action, small }: { action: Action; small?: boolean }) {
   );
   return (
     <Menu trigger={trigger}>
-      <MenuLabel>Do the same elsewhere</MenuLabel>
+      <MenuLabel>Do the same from a script</MenuLabel>
       {WAYS.map(([name, icon, written]) => (
         <MenuItem
           key={name}

@@ -60,7 +60,7 @@ const MUST_CHANGE: FormField = {
 
 const NEW: readonly FormField[] = [
   ...COMMON,
-  password("First password", "Give it to the user, who changes it at the first sign-in", true),
+  password("First password", "Give it to the user. The user changes it at the first sign-in", true),
   MUST_CHANGE,
 ];
 const EDITED: readonly FormField[] = [

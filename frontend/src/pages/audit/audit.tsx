@@ -151,7 +151,7 @@ export function AuditPage() {
           onEnd={() => list.hasNextPage && !list.isFetchingNextPage && list.fetchNextPage()}
           empty={
             <Empty icon={History} title="No entry matches">
-              Each write through the page, the API or the command line leaves one.
+              Each write through the page, the API or the command line leaves an entry.
             </Empty>
           }
         />

@@ -90,11 +90,11 @@ export function FlowPage() {
     <Page
       fill
       title="Flow"
-      lead="Who publishes what, and who reads it: rates, loss, throttle and pressure on the way."
+      lead="Publishers, topics and subscribers: rates, loss, throttling and pressure on each connection."
       actions={
         <>
           <SearchInput
-            aria-label="Show what is connected with"
+            aria-label="Show connections of"
             placeholder="Topic, node, client"
             value={q}
             onChange={(event) => set({ q: event.target.value || undefined })}

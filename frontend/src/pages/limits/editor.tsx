@@ -14,7 +14,7 @@ const FIELDS: readonly FormField[] = [
   {
     at: "spec.pattern",
     label: "Topics",
-    hint: "* is one part of a name, > the rest: md.*, orders.>",
+    hint: "* matches one part of a name, > the rest: md.*, orders.>",
     codec: codecs.text,
     mono: true,
     required: true,
@@ -35,7 +35,7 @@ const FIELDS: readonly FormField[] = [
   {
     at: "spec.publisher",
     label: "Only publishers on node",
-    hint: "Empty: of all nodes",
+    hint: "Empty: all nodes",
     codec: codecs.text,
   },
 ];

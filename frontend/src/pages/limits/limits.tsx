@@ -71,8 +71,8 @@ export function LimitsPage() {
                   )
                 }
               >
-                A policy such as 10 MiB/s for <code className="font-mono">md.*</code> limits all of
-                them, those to come included. A single topic is limited on its own page.
+                A policy such as 10 MiB/s for <code className="font-mono">md.*</code> limits all
+                topics of this pattern, also future topics. Limit a single topic on its own page.
               </Empty>
             ) : (
               <Table
@@ -192,7 +192,7 @@ function Effective({ topic, onTopic }: { topic: string; onTopic: (topic: string)
       ) : (
         !topic && (
           <p className="mt-3 text-muted text-sm">
-            The limits in effect, and the policy or setting that each comes from.
+            The limits in effect, each with its policy or setting.
           </p>
         )
       )}

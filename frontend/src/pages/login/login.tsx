@@ -127,7 +127,7 @@ function NewPassword({ old, user, done }: { old: string; user: string; done: () 
   return (
     <Frame
       title="Choose a password"
-      lead={`The first password of ${user} was printed to a terminal. Choose one that only you know.`}
+      lead={`The first password of ${user} was printed to a terminal. Choose a password that only you know.`}
     >
       <form onSubmit={submit} className="flex flex-col gap-3.5">
         {!old && (
@@ -154,7 +154,7 @@ function NewPassword({ old, user, done }: { old: string; user: string; done: () 
         />
         <TextField
           label="Once more"
-          error={differs ? "The two differ." : undefined}
+          error={differs ? "The passwords differ." : undefined}
           type="password"
           autoComplete="new-password"
           required

@@ -197,7 +197,7 @@ export function Browse({
             empty={
               <Empty icon={Archive} title={ready ? "Nothing found" : "Choose where to start"}>
                 {ready
-                  ? "A live topic keeps only what its ring holds; a durable one keeps its log."
+                  ? "A live topic keeps only what its ring holds; a durable topic keeps its log."
                   : "A time, or an offset such as 0:4711: queue 0, offset 4711."}
               </Empty>
             }

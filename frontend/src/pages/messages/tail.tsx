@@ -108,7 +108,7 @@ export function Tail({
                   ? "Only messages on the page are filtered."
                   : listening
                     ? "The next message appears here."
-                    : "The engine has not begun to send its messages yet."}
+                    : "The engine does not send its messages yet."}
               </Empty>
             }
           />

@@ -35,7 +35,7 @@ export function NodesPage() {
   return (
     <Page
       title="Nodes"
-      lead="Engines, their transports, and whether they run with the newest settings."
+      lead="Engines, their transports, and whether they use the newest settings."
       actions={
         may("enrolments:write") && (
           <Button look="primary" icon={Plus} onClick={() => setEnrolling(true)}>

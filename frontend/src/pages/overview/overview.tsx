@@ -93,7 +93,7 @@ export function OverviewPage() {
               : `${exact(data.lag_messages)} messages, durable`
           }
           spark={spark(data.lag_s == null ? "lag_packets_max" : "lag_s", 4)}
-          help="How far the slowest reader is behind"
+          help="Lag of the slowest reader"
         />
         <Stat
           label="Fullest ring"
@@ -118,7 +118,7 @@ export function OverviewPage() {
                 : "all up, in sync"
           }
           tone={down > 0 ? "bad" : data.nodes_drifting > 0 ? "warn" : undefined}
-          help="Engines that are connected; those out of sync do not run with the newest settings: Nodes shows which"
+          help="Connected engines. An engine out of sync does not use the newest settings; the page Nodes lists them"
         />
         <Stat
           label="Round trip"

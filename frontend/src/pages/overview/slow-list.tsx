@@ -42,7 +42,7 @@ const REASONS: Record<Slow["reason"], Why> = {
   slow_reader: {
     icon: Timer,
     word: "slow reader",
-    advice: "Add members, or let the reader batch.",
+    advice: "Add members, or read in batches.",
   },
   long_duty_cycle: {
     icon: Timer,
@@ -53,7 +53,7 @@ const REASONS: Record<Slow["reason"], Why> = {
   drift: {
     icon: TriangleAlert,
     word: "out of sync",
-    advice: "The node does not run with the newest settings: see its page.",
+    advice: "The node does not use the newest settings: see its page.",
   },
   send_errors: {
     icon: Unplug,

@@ -29,7 +29,7 @@ export function AdviceButton({ advice }: { advice: Schemas["CapacityAdvice"] }) 
         size="sm"
         icon={Lightbulb}
         busy={busy}
-        aria-label={`Preview what is recommended for ${topic}`}
+        aria-label={`Preview the recommendation for ${topic}`}
         onClick={async () => {
           const found = await apply(true);
           if (found) setPlan(found as Plan);
@@ -53,13 +53,13 @@ export function AdviceButton({ advice }: { advice: Schemas["CapacityAdvice"] }) 
                   }}
                 />
               </span>
-              <Button onClick={() => setPlan(null)}>Leave it</Button>
+              <Button onClick={() => setPlan(null)}>Cancel</Button>
               <Button
                 look="primary"
                 busy={busy}
                 disabled={plan.action === "none"}
                 onClick={async () => {
-                  if (await apply(false, `${topic} has what was recommended`)) setPlan(null);
+                  if (await apply(false, `${topic} has the recommended settings`)) setPlan(null);
                 }}
               >
                 Apply

@@ -58,7 +58,7 @@ export function CapacityList() {
   return (
     <Card
       title="Capacity"
-      hint={capacity?.made_at ? `report made ${ago(capacity.made_at, Date.now())}` : undefined}
+      hint={capacity?.made_at ? `report of ${ago(capacity.made_at, Date.now())}` : undefined}
       flush
     >
       <Table
@@ -68,7 +68,7 @@ export function CapacityList() {
         rowKey={(row) => row.topic}
         empty={
           <Empty icon={Lightbulb} title="No recommendation yet" className="py-6">
-            <Said text={capacity?.mend || "the last report had no topic to speak of"} />
+            <Said text={capacity?.mend || "the last report has no recommendation"} />
           </Empty>
         }
       />

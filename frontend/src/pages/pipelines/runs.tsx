@@ -58,7 +58,7 @@ export function Runs({ pipeline }: { pipeline: Pipeline }) {
           rows={query.data.items as PipelineRun[]}
           rowKey={(row) => row.id}
           empty={
-            <Empty icon={ScrollText} title="It has not run yet" className="py-6">
+            <Empty icon={ScrollText} title="No run yet" className="py-6">
               Start it by hand, or enable its schedule.
             </Empty>
           }
@@ -77,7 +77,7 @@ function Log({ run, onClose }: { run: PipelineRun; onClose: () => void }) {
       wide
       onOpenChange={(open) => !open && onClose()}
       title={`Log of ${run.pipeline}`}
-      lead="The end of what it wrote, also while it runs."
+      lead="The end of its output, also while it runs."
     >
       <div className="flex flex-col gap-3 pb-3">
         {run.cli && <Command text={run.cli} />}

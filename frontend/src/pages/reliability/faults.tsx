@@ -79,8 +79,8 @@ export function Faults({ injected }: { injected: Readonly<Record<string, string>
         {!system?.faults_allowed ? (
           <>
             <p className="text-muted text-sm">
-              To see repairs at work, lose packets on purpose. This service allows it to nobody: it
-              takes a start with
+              To see repairs at work, lose packets on purpose. This service does not allow faults.
+              Start it with
             </p>
             <Command text="TIDECAST_CONTROL_ALLOW_FAULTS=true tidecast up" />
           </>
@@ -161,7 +161,7 @@ function Allow({ transports, may, busy, act }: AllowProps) {
   return (
     <div className="flex flex-col gap-2">
       <p className="text-muted text-sm">
-        The service allows faults, no transport does yet. Allowing them changes nothing by itself.
+        The service allows faults, but no transport allows them yet. Allowing them loses no packets.
       </p>
       <SelectField
         label="Transport"

@@ -71,7 +71,7 @@ export function ReceiverTable({
       columns={columns(channel, useNodeNames())}
       rows={rows}
       rowKey={(row) => row.id}
-      empty={<p className="px-3.5 pb-4 text-muted">No node receives from another one.</p>}
+      empty={<p className="px-3.5 pb-4 text-muted">No node receives from another node.</p>}
     />
   );
 }

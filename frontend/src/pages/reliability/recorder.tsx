@@ -59,7 +59,7 @@ export function RecorderCard({ node: fixed }: { node?: string }) {
       )}
       {records.length === 0 && !page.isError ? (
         <p className="px-3.5 pb-4 text-muted">
-          Nothing noted{section === "all" ? "" : " in this section"}.
+          No records{section === "all" ? "" : " in this section"}.
         </p>
       ) : (
         <section

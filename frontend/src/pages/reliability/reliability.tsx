@@ -129,7 +129,7 @@ function Body({ data }: { data: Reliability }) {
         <Stat
           label="Resent"
           value={rate(rates.packets_resent, " pkt/s")}
-          note={`${percent(data.retransmit_ratio)} of what is sent`}
+          note={`${percent(data.retransmit_ratio)} of sent packets`}
           spark={{ channel: CHANNEL, name: "packets_resent", tint: 3 }}
         />
         <Stat
@@ -149,7 +149,7 @@ function Body({ data }: { data: Reliability }) {
           label="Throttled"
           value={percent(data.rates ? Math.max(byFlow, byRate) : undefined)}
           note={`flow control ${percent(rates.flow_held)}, rate limit ${percent(rates.rate_held)}`}
-          help="Share of the time, of the publisher that is throttled most"
+          help="Share of the time that the most throttled publisher was held back"
           spark={{
             channel: CHANNEL,
             name: byRate > byFlow ? "rate_held" : "flow_held",
@@ -181,7 +181,7 @@ function Body({ data }: { data: Reliability }) {
       </div>
       <Card
         title="Publications"
-        hint="where each stage stands in the ring: which one is behind"
+        hint="position of each stage in the ring, to find the stage that is behind"
         flush
       >
         {publications.length === 0 ? (
@@ -190,7 +190,7 @@ function Body({ data }: { data: Reliability }) {
             title="No publisher is connected"
             commands={[tidecast("pub", "md.eu", "--message", "hello")]}
           >
-            A publication is a publisher's ring: send buffer and history for repairs in one.
+            A publication is the ring of a publisher: its send buffer, and its history for repairs.
           </Empty>
         ) : (
           <PublicationTable publications={publications} receivers={receivers} />
@@ -208,7 +208,7 @@ function Body({ data }: { data: Reliability }) {
           columns={IMAGES}
           rows={images}
           rowKey={(row) => row.id}
-          empty={<p className="px-3.5 pb-4 text-muted">No node receives from another one.</p>}
+          empty={<p className="px-3.5 pb-4 text-muted">No node receives from another node.</p>}
         />
       </Card>
       <div className="grid grid-cols-1 gap-3 xl:grid-cols-3">

@@ -288,7 +288,8 @@ function Positions({ cursors }: { cursors: readonly Cursor[] }) {
         rowKey={(row) => row.queue}
         empty={
           <p className="text-muted">
-            No engine serves it yet. It gets a position in each queue as soon as one does.
+            No engine serves it yet. It gets a position in each queue as soon as an engine serves
+            it.
           </p>
         }
       />

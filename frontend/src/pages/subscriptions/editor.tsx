@@ -38,7 +38,7 @@ const FIELDS: readonly FormField[] = [
   {
     at: "spec.ack_wait_s",
     label: "Ack wait (seconds)",
-    hint: "A message that is not acked by then is delivered again",
+    hint: "A message that is not acked in this time is delivered again",
     codec: codecs.number,
   },
   {

@@ -247,7 +247,7 @@ export function SubscriptionsPage() {
               }
             >
               A named consumer of a durable topic: it keeps its position, its members share the
-              work, and what they cannot handle becomes a dead letter.
+              work, and messages that they cannot handle become dead letters.
             </Empty>
           }
         />

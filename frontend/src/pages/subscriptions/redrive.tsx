@@ -22,7 +22,7 @@ const sayRedrive =
   (to: string): Say =>
   (value, dry) => {
     const moved = plural(countOf(value.records), "message");
-    const where = to === "" ? "the topics that they came from" : to;
+    const where = to === "" ? "their original topics" : to;
     const more = value.next ? " More are left." : "";
     return `${moved} ${dry ? "will be" : "were"} published to ${where}; ${exact(countOf(value.scanned))} checked.${more}`;
   };
@@ -115,7 +115,11 @@ export function Redrive({
     >
       <div className="grid gap-3 pb-2 sm:grid-cols-2">
         <p className="col-span-full text-sm">
-          {count == null ? "They are in" : count === "0" ? "None is left in" : `${exact(count)} in`}{" "}
+          {count == null
+            ? "Dead letters are in"
+            : count === "0"
+              ? "No dead letter is left in"
+              : `${exact(count)} in`}{" "}
           <Link
             to="/messages"
             search={{ topic, view: "browse" }}
@@ -126,7 +130,7 @@ export function Redrive({
         </p>
         <TextField
           label="To topic"
-          hint="Empty: the topic that each came from"
+          hint="Empty: the original topic of each message"
           error={refusalOf(failure, "to")}
           mono
           value={to}

@@ -122,7 +122,7 @@ export function Seek({
           onChange={setWay}
           options={[
             { value: "earliest", label: "Earliest", hint: "All stored messages" },
-            { value: "latest", label: "Latest", hint: "Skip all that wait" },
+            { value: "latest", label: "Latest", hint: "Skip all waiting messages" },
             { value: "time", label: "Time" },
             { value: "token", label: "Offset", hint: "In one queue" },
             { value: "shift", label: "Shift by N messages" },

@@ -71,7 +71,7 @@ export function Danger({ topic }: { topic: Topic }) {
             </Button>
           }
         >
-          Deletes every stored message. Subscriptions continue with the next one.
+          Deletes every stored message. Subscriptions continue with the next message.
         </DangerRow>
       )}
       <DangerRow

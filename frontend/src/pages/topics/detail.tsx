@@ -139,7 +139,7 @@ const READERS: Column<ReaderLive>[] = [
 ];
 
 const KEEPERS: Record<string, string> = {
-  "": "each node stores what is published there",
+  "": "each node stores the messages published on it",
   "*": "shared by lease",
 };
 
@@ -301,7 +301,7 @@ function SettingsTab({ topic }: { topic: Topic }) {
         <Facts
           items={[
             ["Mode", spec.mode],
-            ["Transport", spec.transport || "the first one"],
+            ["Transport", spec.transport || "the first transport"],
             ["Reliability", spec.reliability],
             ["Flow control", spec.flow],
             ["When full", spec.on_full],
@@ -330,7 +330,7 @@ function SettingsTab({ topic }: { topic: Topic }) {
         <Card title="Identity">
           <Facts
             items={[
-              ["Owner", metadata.owner || "nobody"],
+              ["Owner", metadata.owner || "none"],
               ["Managed by", metadata.managed_by || "hand"],
               ["Generation", exact(metadata.generation)],
               ["Applied", exact(status.observed_generation)],

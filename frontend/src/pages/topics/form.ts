@@ -100,7 +100,7 @@ const FIRST: readonly FormField[] = [
   durable(choice("fsync", "Sync to disk")),
   durable({
     ...setting("owner", "Owner node", codecs.text),
-    hint: "Empty: each node stores what is published there. *: shared by lease",
+    hint: "Empty: each node stores the messages published on it. *: shared by lease",
   }),
   durable(setting("retention_bytes", "Retention (bytes per queue)", codecs.amount, "0: no limit")),
   durable(setting("retention_s", "Retention (seconds)", codecs.number, kept)),
@@ -110,7 +110,12 @@ const REST: readonly FormField[] = [
   setting("receive_bytes", "Receive ring", codecs.amount, "Per publication, at each receiver"),
   setting("large_history_bytes", "History ring, large messages", codecs.amount),
   setting("linger_us", "Linger (µs)", codecs.integer, "How long an open packet waits for more"),
-  setting("nak_delay_us", "NAK delay (µs)", codecs.integer, "How long a gap may be reordering"),
+  setting(
+    "nak_delay_us",
+    "NAK delay (µs)",
+    codecs.integer,
+    "How long to wait for reordered packets before a NAK",
+  ),
   setting("nak_retry_us", "NAK retry (µs)", codecs.integer),
   setting("receiver_timeout_s", "Receiver timeout (seconds)", codecs.number),
   setting("close_linger_s", "Linger after close (seconds)", codecs.number),
