@@ -31,19 +31,19 @@ PYTHON = {
         "Python, blocking",
         *(f"{CLIENT}.blocking.{name}" for name in
           ("connect", "Connection", "Publisher", "Subscription")),
-        f"{CLIENT}.consumer_blocking.Consumers", f"{CLIENT}.consumer_blocking.Consumer",
+        f"{CLIENT}.flows.connection.ConnectionFlows", f"{CLIENT}.consumer.blocking.Consumer",
     ),
     "python-asyncio": (
         "Python, asyncio",
-        *(f"{CLIENT}.aio.{name}" for name in ("connect", "Connection", "Subscription")),
-        f"{CLIENT}.aio_publisher.Publisher",
-        f"{CLIENT}.consumer_aio.AsyncConsumers", f"{CLIENT}.consumer_aio.Consumer",
+        *(f"{CLIENT}.aio.{name}" for name in
+          ("connect", "Connection", "Publisher", "Subscription")),
+        f"{CLIENT}.flows.connection.ConnectionFlows", f"{CLIENT}.consumer.aio.Consumer",
     ),
     "python-types": (
         "Messages, events, errors, settings",
-        f"{CLIENT}.message.Message", f"{CLIENT}.message.Batch",
-        f"{CLIENT}.consumer_message.DurableMessage", f"{CLIENT}.consumer_message.DurableBatch",
-        f"{CLIENT}.start", "tidecast.events", "tidecast.errors", "tidecast.config.topology",
+        f"{CLIENT}.core.message.Message", f"{CLIENT}.core.message.Batch",
+        f"{CLIENT}.consumer.message.DurableMessage", f"{CLIENT}.consumer.message.DurableBatch",
+        "tidecast.api.start", "tidecast.events", "tidecast.errors", "tidecast.config.topology",
     ),
 }  # fmt: skip
 """Page -> its title, and the objects whose docstrings it shows."""

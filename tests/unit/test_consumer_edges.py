@@ -236,16 +236,16 @@ def test_next_waits_no_longer_than_it_is_told(client: Connection) -> None:
     """Batches of which nothing is left do not begin the time anew."""
     publish(client, *BODIES[:3], keys=1)
     with client.consumer("orders", "billing") as consumer:
-        wait, seen = consumer._wait_batch, []
+        wait, seen = consumer.batch_flow, []
 
         def note(limit: int, deadline: Any, *, mark: bool) -> Any:
             seen.append(deadline)
-            batch = wait(limit, deadline, mark=mark) if len(seen) == 1 else None
+            batch = (yield from wait(limit, deadline, mark=mark)) if len(seen) == 1 else None
             if batch is not None:
                 consumer.seek(Latest())  # takes it back
             return batch
 
-        consumer._wait_batch = note  # type: ignore[method-assign]
+        consumer.batch_flow = note  # type: ignore[method-assign]
         with pytest.raises(Timeout, match=r"within 5\.0 s"):
             consumer.next(5.0)
         assert len(seen) == 2

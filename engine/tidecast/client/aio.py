@@ -7,43 +7,175 @@ receiving never block the loop.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
-from typing import Any, Self
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from typing import Any, ClassVar, Self
 
-from tidecast import codecs
 from tidecast.api.link import Link
-from tidecast.api.start import Latest, Start
-from tidecast.client import compiled
-from tidecast.client.aio_publisher import Publisher
-from tidecast.client.consumer.aio import AsyncConsumers, Consumer
-from tidecast.client.core.connection import CLOSED, DRAINING
+from tidecast.client.consumer.aio import Consumer, Opening
 from tidecast.client.core.message import Batch, Message
+from tidecast.client.core.metadata import Headers
 from tidecast.client.core.outgoing import BatchResult
+from tidecast.client.core.publisher import COLLECTED_MAX
 from tidecast.client.core.subscription import (
     ITERATE_MESSAGES,
-    SubscriptionCore,
     check_concurrency,
     check_handler,
     check_max_messages,
 )
+from tidecast.client.flows.connection import ConnectionFlows
+from tidecast.client.flows.publisher import CLOSE_TIMEOUT_S, PublisherFlows
+from tidecast.client.flows.steps import LoopDriver, OnLoop
+from tidecast.client.flows.subscription import SubscriptionFlows
 from tidecast.client.links.open import open_link
-from tidecast.client.waiting import Backoff, Deadline, InlinePace, LoopWaker
-from tidecast.errors import TidecastError, Timeout
+from tidecast.client.waiting import Deadline
 from tidecast.events import Event
 
 _NEVER = Deadline(None)
 
 
-class Subscription(SubscriptionCore):
-    """Receives what matches one pattern; an async context manager and iterator of messages."""
+class Published(Coroutine[Any, Any, None]):
+    """What `Publisher.publish` returns when all is done: await it, or make a task of it."""
 
-    _connection: Connection
+    __slots__ = ()
+    __await__ = ().__iter__  # type: ignore[assignment] # no line of Python: 60 ns, not 100
+
+    def send(self, value: Any) -> Any:
+        """It is over."""
+        del value
+        raise StopIteration
+
+    def throw(self, *problem: Any) -> Any:
+        """Somebody cancels what is done."""
+        raise problem[1] if len(problem) > 1 and problem[1] is not None else problem[0]
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Publisher(OnLoop, PublisherFlows):
+    """Publishes to one topic; `tidecast.client.blocking.Publisher` with ``await``.
+
+    `publish` of `bytes` and nothing else is done when the call returns, if there is room: awaiting
+    it then costs next to nothing and lets no other task run.
+    """
+
+    _QUICK: ClassVar[dict[str, object]] = {"try_publish": True, "publish": Published()}
+
+    async def publish(
+        self,
+        payload: Any,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        timestamp: bool | int | None = None,
+        to: str | int | None = None,
+        subscriber: int | None = None,
+        flush: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in the blocking client
+        ack: str | None = None,
+    ) -> None:
+        """Publish one message: bytes, or what the codec encodes.
+
+        ``to``: name of the only node that shall have it; ``subscriber``: id of the only subscriber.
+        ``timestamp``: True = now, or ns since 1970. ``flush``: send at once. ``timeout``: seconds
+        to wait for room. Raises CodecError, ConfigError, PayloadTooLarge, NoResponders, Timeout,
+        BackPressure or RateLimited (``on_full="error"``), ConnectionLost, Closed.
+        ``ack="durable"``: return when it is on disk; raises also Fenced, StorageError. ``engine``
+        and ``none`` are what happens without: return when the ring has it.
+        """
+        plain = key is headers is timestamp is to is subscriber is ack is None  # type: ignore[comparison-overlap]
+        if plain and type(payload) is self._plain and not flush:
+            collected = self._collected
+            if len(payload) <= self._collected_bytes_max and len(collected) < COLLECTED_MAX:
+                collected.append(payload)
+                if self._collected_bytes_max < 0:
+                    await self._drive(self.end_burst_flow(timeout))
+                return
+        flow = self.publish_flow(
+            payload, key, headers, timestamp, to, subscriber, flush, timeout, ack
+        )
+        if flow is not None:
+            await self._drive(flow)
+
+    async def publish_batch(
+        self,
+        messages: Any,
+        *,
+        flush: bool = False,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in the blocking client
+        ack: str | None = None,
+    ) -> BatchResult:
+        """Publish many messages: a list of bytes, a NumPy array, an Arrow array or column.
+
+        Rows of a two-dimensional array are messages, items of a one-dimensional one. A column's
+        values are not copied on the way into the ring. Returns what became of them: what stops a
+        batch half way (no room, too large) is in the result's ``error``. Other publishers'
+        messages may come between. ``ack="durable"``: return when all is on disk, or say in
+        ``error`` why not. Raises CodecError before anything is published, Closed.
+        """
+        begun = self.publish_batch_flow(messages, flush, timeout, ack)
+        return begun if isinstance(begun, BatchResult) else await self._drive(begun)
+
+    async def run_compiled(
+        self,
+        fn: Callable[..., Any],
+        state: Any,
+        count: int,
+        *,
+        message_bytes_max: int,
+        flush: bool = True,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in the blocking client
+    ) -> int:
+        """Publish up to ``count`` messages that a compiled function writes in place.
+
+        ``fn(buf: uint8[:], i: int, state) -> int``: write message ``i`` into ``buf`` (at most
+        ``message_bytes_max`` bytes), return its length; 0 stops. It runs in a thread. Returns how
+        many were published. Raises ConfigError, Timeout, Closed.
+        """
+        return await self._drive(
+            self.run_compiled_flow(fn, state, count, message_bytes_max, flush, timeout)
+        )
+
+    async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Hand over what was collected and send the open packet. Raises Timeout, Closed."""
+        await self._drive(self.flush_flow(timeout))
+
+    async def close(self, timeout: float | None = CLOSE_TIMEOUT_S) -> None:  # noqa: ASYNC109
+        """Hand over what was collected, then end the publication. Idempotent.
+
+        Raises BackPressure when messages found no room within ``timeout`` seconds.
+        """
+        await self._drive(self.close_flow(timeout))
+
+    async def wait_durable(
+        self,
+        seq: int | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in the blocking client
+    ) -> int:
+        """Wait until ``seq`` (None: all that was published so far) is durable; how far it is then.
+
+        Raises Timeout (wait again), Fenced, Closed, StorageError (``on_full="error"``), ConfigError
+        on a live topic.
+        """
+        return await self._drive(self.wait_durable_flow(seq, timeout))
+
+    async def hand_over(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Put what was collected into the ring. Raises Timeout, Closed."""
+        await self._drive(self.hand_over_flow(timeout))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class Subscription(OnLoop, SubscriptionFlows):
+    """Receives what matches one pattern; an async context manager and iterator of messages."""
 
     async def open(self) -> Self:
         """Subscribe now; ``async with`` and ``await`` do it too. Granted when this returns."""
-        await asyncio.to_thread(self._open)
+        await self._drive(self.open_flow())
         return self
 
     def __await__(self) -> Generator[Any, None, Self]:
@@ -86,20 +218,12 @@ class Subscription(SubscriptionCore):
     async def _batches(self, limit: int, max_wait: float) -> AsyncIterator[Batch]:
         while (batch := await self._wait_batch(limit, _NEVER)) is not None:
             if len(batch) < limit:
-                batch = await self._fill(batch, limit, max_wait)
+                batch = await self._drive(self.fill_flow(batch, limit, max_wait))
             yield batch
 
     async def next(self, timeout: float | None = None) -> Message:  # noqa: ASYNC109
         """The next message, valid until the call after. Raises Timeout, GapError, Closed."""
-        self.check()
-        walk = self.rest()
-        if walk is None:
-            batch = await self._wait_batch(ITERATE_MESSAGES, Deadline(timeout))
-            if batch is None:
-                self.check()
-                raise Timeout(f"no message on {self.pattern} within {timeout} s")
-            walk = self.start_walk(batch)
-        return next(walk)
+        return await self._drive(self.next_flow(timeout))
 
     def poll(self, max_messages: int = 256) -> Batch:
         """What is there now, up to ``max_messages``; an empty batch when nothing is. No await.
@@ -184,118 +308,36 @@ class Subscription(SubscriptionCore):
         ``duration_s`` seconds, when ``until`` says so (asked between batches), when closed or
         drained. Raises GapError by policy, ConfigError.
         """
-        self.check()
-        consumer = await asyncio.to_thread(
-            compiled.Consumer, self, fn, state, max_messages, until
-        )  # it compiles
-        deadline, pace = Deadline(duration_s), InlinePace()
-        self.running += 1
-        try:
-            while not (consumer.ended or self.ended or deadline.passed):
-                if not await asyncio.to_thread(consumer.step):
-                    await self._idle(deadline, pace)
-        finally:
-            self.running -= 1
-        if self.ended:
-            self.raise_end()
-        return consumer.done
+        return await self._drive(self.run_compiled_flow(fn, state, max_messages, duration_s, until))
 
     async def drain(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
         """Take nothing new: iteration ends behind what is in the rings; then waits for handlers.
 
         Raises Timeout when handlers run on for longer than ``timeout`` seconds.
         """
-        self._start_drain()
-        self._connection.bell.ring()
-        deadline, backoff = Deadline(timeout), Backoff(self._connection.link)
-        while self.running:
-            if deadline.passed:
-                raise Timeout(f"handlers of {self.pattern} still run after {timeout} s")
-            await backoff.pause_async(deadline)
+        await self._drive(self.drain_flow(timeout))
 
     async def close(self) -> None:
         """End the subscription; whoever waits for it is woken. Idempotent."""
-        if self._opened or self._refusal is None:
-            await asyncio.to_thread(self._shut)
-        if not self._connection.closed:
-            self._connection.bell.ring()
+        await self._drive(self.close_flow())
 
     async def _wait_batch(self, limit: int, deadline: Deadline) -> Batch | None:
         """The next batch; None when the time is over, or closed or drained."""
-        pace = InlinePace()
-        await asyncio.sleep(0)  # a subscriber that always finds something must not hog the loop
-        while True:
-            batch = self.step(limit)
-            if batch is not None:
-                return batch
-            if self.ended:
-                self.raise_end()
-                return None
-            if deadline.passed:
-                return None
-            await self._idle(deadline, pace)
-
-    async def _idle(self, deadline: Deadline, pace: InlinePace, batch: Batch | None = None) -> None:
-        connection = self._connection
-        if connection.link.inline:
-            await asyncio.sleep(deadline.left_s(pace.pause_s(connection.link.work())))
-            return
-        await connection.sleep(lambda: self.arm(batch) is not None, deadline)
-
-    async def _fill(self, batch: Batch, limit: int, max_wait: float) -> Batch:
-        deadline, pace = Deadline(max_wait), InlinePace()
-        while len(batch) < limit and not deadline.passed:
-            grown = self.grow(batch, limit)
-            if grown is None:
-                return batch
-            if len(grown) == len(batch):
-                await self._idle(deadline, pace, grown)
-            batch = grown
-        return batch
+        return await self._drive(self.batch_flow(limit, deadline))
 
 
-class Connection(AsyncConsumers):
+class Connection(ConnectionFlows[Publisher, Subscription, Consumer, Opening]):
     """A connection to a node, for one event loop. Made by `tidecast.connect`."""
 
+    driver: LoopDriver
+
     def __init__(self, link: Link, name: str = "") -> None:
-        super().__init__(link, name)
-        self._kept: dict[str, Publisher] = {}
+        self.driver = LoopDriver(lambda: self.bell)
         self._opening: dict[str, asyncio.Lock] = {}
-        self._waker: LoopWaker | None = None
+        super().__init__(link, name, Publisher, Subscription, Consumer)
 
-    def publisher(
-        self,
-        topic: str,
-        *,
-        channel: str = "ordinary",
-        on_full: str | None = None,
-        linger_us: int | None = None,
-        history_bytes: int | None = None,
-        rate_packets_per_s: int | None = None,
-        rate_bytes_per_s: int | None = None,
-        codec: codecs.Codec | str | None = None,
-        buffer: bool = False,
-        producer: str | None = None,
-        first_seq: int | None = None,
-    ) -> Publisher:
-        """Open a publication of ``topic``. Raises NotFound, ConfigError, SharedMemoryError.
-
-        Asks the node and waits for its answer (no await: it takes about a millisecond, once).
-        ``on_full`` (None: as the topic says): ``block`` waits for room, ``error`` raises
-        BackPressure or RateLimited, ``drop`` counts and tells by a MessagesDropped event.
-        ``linger_us``: how long a packet may wait for more messages. ``buffer=True``: calls in
-        quick succession are collected and handed over together.
-        ``producer``, ``first_seq``: as in the blocking client.
-        """
-        self.check()
-        options = self._options(
-            channel=channel, linger_us=linger_us, history_bytes=history_bytes,
-            rate_packets_per_s=rate_packets_per_s, rate_bytes_per_s=rate_bytes_per_s,
-            producer=producer, first_seq=first_seq,
-        )  # fmt: skip
-        publisher = Publisher(self, topic, options, on_full=on_full, codec=codec, buffer=buffer)
-        self.add_publisher(publisher)
-        return publisher
+    def _joined(self, join: Callable[[], Consumer]) -> Opening:
+        return Opening(join)
 
     async def publish(self, topic: str, payload: Any, **options: Any) -> None:
         """Publish one message; arguments as `Publisher.publish`. Keeps a publisher a topic."""
@@ -316,123 +358,37 @@ class Connection(AsyncConsumers):
                     self._kept[topic] = kept
         return kept
 
-    def subscribe(
-        self,
-        pattern: str,
-        *,
-        start: Start | str = Latest(),  # noqa: B008 - immutable
-        on_gap: str | None = None,
-        tethered: bool | None = None,
-        receive_bytes: int | None = None,
-        codec: codecs.Codec | str | None = None,
-    ) -> Subscription:
-        """Subscribe to topics: a name, or with ``*`` for one token and ``>`` for all that follow.
-
-        Use it with ``async with`` or ``await``: granted when that returns. ``on_gap``: ``raise`` a
-        GapError, put a Gap into the ``event`` stream, or ``skip``; the default is ``raise``, for
-        unreliable topics ``event``. ``tethered=False``: never holds a publisher back and may be
-        lapped. Raises ConfigError.
-        """
-        self.check()
-        return Subscription(
-            self, pattern, start=start, on_gap=on_gap, tethered=tethered,
-            receive_bytes=receive_bytes, codec=codec,
-        )  # fmt: skip
-
     async def events(self, timeout: float | None = None) -> AsyncIterator[Event]:  # noqa: ASYNC109
         """Events as they come, until closed, or none came for ``timeout`` seconds."""
-        deadline, pace = Deadline(timeout), InlinePace()
-        while self.goes_on():
-            event = self.take_event()
-            if event is not None:
-                yield event
-                deadline = Deadline(timeout)
-            elif deadline.passed:
-                return
-            elif self.link.inline:
-                await asyncio.sleep(deadline.left_s(pace.pause_s(self.link.work())))
-            else:
-                await self.sleep(self._no_events, deadline)
+        while (event := await self.driver.run(self.event_flow(timeout))) is not None:
+            yield event
 
-    def _no_events(self) -> bool:
-        self.pump()
-        return not self._events
+    async def pause_topic(self, topic: str, queue: int | None = None) -> None:
+        """Deliver nothing of a durable topic, or of one queue, to any subscription.
 
-    async def sleep(
-        self, arm: Callable[[], bool], deadline: Deadline, at_most_s: float = 1.0
-    ) -> None:
-        """Wait for the doorbell, if ``arm`` says so when everything is prepared for it."""
-        loop = asyncio.get_running_loop()
-        waker = self._waker
-        if waker is None or waker.loop is not loop:
-            if waker is not None:
-                waker.stop()
-            waker = self._waker = LoopWaker(lambda: self.bell, loop)
-        future = waker.enlist()
-        try:
-            if arm():
-                await asyncio.wait((future,), timeout=deadline.left_s(at_most_s))
-        finally:
-            waker.retire(future)
-            future.cancel()
+        What was fetched is kept, publishers continue. Until `resume_topic`: an engine that starts
+        again remembers it. Raises NotFound.
+        """
+        await asyncio.to_thread(self._pause, topic, queue, True)
 
-    def work(self) -> int:
-        """Run an inline node's agents once; how much they did. Elsewhere nothing."""
-        self.check()
-        return self.link.work()
+    async def resume_topic(self, topic: str, queue: int | None = None) -> None:
+        """Deliver again. Raises NotFound."""
+        await asyncio.to_thread(self._pause, topic, queue, False)
 
     async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
         """Flush all publishers. Raises Timeout."""
-        self.check()
-        for publisher in self._all_publishers():
-            await publisher.flush(timeout)
+        await self.driver.run(self.flush_flow(timeout))
 
     async def drain(self, timeout: float | None = 30.0) -> None:  # noqa: ASYNC109
         """Send what was published, wait for handlers of what has arrived, then close.
 
         Raises Timeout, and closes all the same.
         """
-        self.check()
-        deadline = Deadline(timeout)
-        self.status = DRAINING
-        try:
-            await self.flush(timeout)
-            for subscription in self._all_subscriptions():
-                await subscription.drain(deadline.left_s(1e9))
-            backoff = Backoff(self.link)
-            while any(each.stats().unsent_packets for each in self._all_publishers()):
-                if deadline.passed:
-                    raise self.unsent_error(timeout)
-                await backoff.pause_async(deadline)
-        finally:
-            await self.close()
+        await self.driver.run(self.drain_flow(timeout))
 
     async def close(self) -> None:
         """Close publishers (what was collected is handed over) and subscriptions. Idempotent."""
-        if self.status == CLOSED or os.getpid() != self._pid:
-            return
-        problem: TidecastError | None = None
-        for publisher in self._all_publishers():
-            try:
-                await publisher.close()
-            except TidecastError as raised:
-                problem = raised
-        for subscription in self._all_subscriptions():
-            await subscription.close()
-        for consumer in [each for each in self._consumers if isinstance(each, Consumer)]:
-            await consumer.close()
-        if self._waker is not None:
-            await asyncio.to_thread(self._waker.stop)
-        await asyncio.to_thread(self._finish)
-        if problem is not None:
-            raise problem
-
-    def _all_publishers(self) -> Iterator[Publisher]:
-        return iter([each for each in self._publishers if isinstance(each, Publisher)])
-
-    def _all_subscriptions(self) -> Iterator[Subscription]:
-        every = list(self._subscriptions.values())
-        return iter([each for each in every if isinstance(each, Subscription)])
+        await self.driver.run(self.close_flow())
 
     async def __aenter__(self) -> Self:
         self.check()

@@ -73,10 +73,6 @@ class Backoff:
         """Sleep for the next pause, not beyond the deadline."""
         time.sleep(deadline.left_s(self.next_s()))
 
-    async def pause_async(self, deadline: Deadline) -> None:
-        """The same on an event loop."""
-        await asyncio.sleep(deadline.left_s(self.next_s()))
-
 
 class FillPace:
     """Growing pauses while a batch fills up, but slowly: 50 us to 1 ms."""
@@ -86,10 +82,10 @@ class FillPace:
     def __init__(self) -> None:
         self._pause_s = _FILL_MIN_S
 
-    def pause(self, deadline: Deadline) -> None:
-        """Sleep for the next pause, not beyond the deadline."""
-        time.sleep(deadline.left_s(self._pause_s))
-        self._pause_s = min(2 * self._pause_s, _SLEEP_MAX_S)
+    def next_s(self) -> float:
+        """How long to sleep now."""
+        pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, _SLEEP_MAX_S)
+        return pause_s
 
 
 class Bell:

@@ -19,7 +19,6 @@ from tidecast.buffers import member_ring as mr
 from tidecast.client.kernels import remote as rk
 from tidecast.client.remote import frames as rf
 from tidecast.client.remote.frames import BadFrame
-from tidecast.client.waiting import Deadline
 from tidecast.errors import TidecastError
 from tidecast.layout import member as lay
 from tidecast.native.mapped import MappedFile
@@ -117,13 +116,13 @@ class RemoteConsumer:
         while True:
             if not await self._forward():
                 pause_s = _FULL_S if self._acks_wait else _IDLE_S
-                await connection.sleep(self._arm, Deadline(None), pause_s)
+                await connection.driver.ring(self._arm, pause_s)
 
-    def _arm(self) -> bool:
-        ring = self._file.array
+    def _arm(self) -> int | None:
+        ring, word = self._file.array, self._session.connection.bell.word
         if mr.arm_client(ring, self._state) and not self._file.detached:
-            return False
-        return bool(rk.word(ring, lay.MEM_MOVED_AT) == self._told_moved)
+            return None
+        return word if rk.word(ring, lay.MEM_MOVED_AT) == self._told_moved else None
 
     @property
     def _acks_wait(self) -> bool:

@@ -12,7 +12,7 @@ from tidecast.client.aio import Publisher
 from tidecast.client.core.producer import Session as ProducerSession
 from tidecast.client.remote import frames as rf
 from tidecast.client.remote.frames import BadFrame, Block
-from tidecast.client.waiting import Deadline
+from tidecast.client.waiting import Bell
 from tidecast.errors import PayloadTooLarge, TidecastError
 from tidecast.gateway.failures import failure_of_any
 
@@ -24,8 +24,9 @@ _PAUSE_MIN_S, _PAUSE_MAX_S = 100e-6, 5e-3
 _ACK_SLICE_S = 0.1
 
 
-def _arm(session: ProducerSession, seq: int) -> bool:
-    return session.arm() <= seq
+def _arm(bell: Bell, session: ProducerSession, seq: int) -> int | None:
+    word = bell.word
+    return word if session.arm() <= seq else None
 
 
 class RemotePublication:
@@ -104,7 +105,9 @@ class RemotePublication:
             if now != told:
                 told = now
                 await self.tell_durable()
-            await connection.sleep(partial(_arm, session, now[0]), Deadline(None), _ACK_SLICE_S)
+            await connection.driver.ring(
+                partial(_arm, connection.bell, session, now[0]), _ACK_SLICE_S
+            )
 
     async def tell_durable(self) -> None:
         """Say how far it is durable, if the topic is."""

@@ -13,43 +13,31 @@ from collections.abc import AsyncIterator, Callable, Generator
 from functools import partial
 from typing import Any, Self
 
-from tidecast import codecs
-from tidecast.api.link import ConsumerOptions
-from tidecast.api.start import Earliest, Start
-from tidecast.client.consumer import compiled
+from tidecast.api.start import Start
 from tidecast.client.consumer.core import (
     ITERATE_MESSAGES,
-    ConsumerCore,
-    Filter,
     OnError,
     check_outcome,
     check_run,
-    filter_options,
     settle_failed,
-    start_options,
     worker_of,
 )
-from tidecast.client.consumer.message import DurableBatch, DurableMessage, EmptyDurableBatch
-from tidecast.client.core.connection import ConnectionCore
+from tidecast.client.consumer.message import DurableBatch, DurableMessage
 from tidecast.client.core.subscription import check_max_messages
-from tidecast.client.waiting import Backoff, Deadline, InlinePace
-from tidecast.errors import Closed, Timeout
+from tidecast.client.flows.consumer import ConsumerFlows
+from tidecast.client.flows.steps import OnLoop
+from tidecast.client.waiting import Deadline
 
 _NEVER = Deadline(None)
 _QUEUED_MAX = 64
 
 
-class Consumer(ConsumerCore):
+class Consumer(OnLoop, ConsumerFlows):
     """A member of a durable subscription: see `tidecast.client.consumer.blocking.Consumer`."""
 
     async def fetch(self, max_messages: int = 100, max_wait: float = 1.0) -> DurableBatch:
         """Up to ``max_messages``, as soon as there is one; empty after ``max_wait`` s without."""
-        limit = check_max_messages(max_messages)
-        batch = await self._wait_batch(limit, Deadline(max_wait), mark=True)
-        if batch is None:
-            self.check()
-            return EmptyDurableBatch(self)
-        return batch
+        return await self._known(await self._drive(self.fetch_flow(max_messages, max_wait)))
 
     async def batches(self, max_messages: int = 256) -> AsyncIterator[DurableBatch]:
         """Batches as they come, until closed or drained."""
@@ -60,20 +48,28 @@ class Consumer(ConsumerCore):
     async def messages(self, prefetch: int = ITERATE_MESSAGES) -> AsyncIterator[DurableMessage]:
         """Messages one by one, until closed or drained; ``prefetch`` are taken at a time."""
         limit = check_max_messages(prefetch)
-        while (batch := await self._wait_batch(limit, _NEVER, mark=False)) is not None:
-            for message in self.walk(batch):
+        while True:
+            walk, self._rest = self._rest, None
+            if walk is None:
+                batch = await self._wait_batch(limit, _NEVER, mark=False)
+                if batch is None:
+                    return
+                walk = self.walk(batch)
+            for message in walk:
+                self._rest = walk
                 yield message
+            self._rest = None
 
     def __aiter__(self) -> AsyncIterator[DurableMessage]:
         return self.messages()
 
     async def next(self, timeout: float | None = None) -> DurableMessage:  # noqa: ASYNC109
         """The next message. Raises Timeout, Closed."""
-        batch = await self._wait_batch(1, Deadline(timeout), mark=True)
-        if batch is None:
-            self.check()
-            raise Timeout(f"no message for {self.name} of {self.pattern} within {timeout} s")
-        return batch.messages[0]
+        message = self.prefetched()
+        if message is None:
+            message = await self._drive(self.next_flow(timeout))
+            await self._known(message.batch)
+        return message
 
     async def run(
         self,
@@ -128,17 +124,7 @@ class Consumer(ConsumerCore):
         until: Callable[[], bool] | threading.Event | None = None,
     ) -> int:
         """Run a compiled function over every message, in a thread: see the blocking `Consumer`."""
-        self.check()
-        loop = compiled.CompiledConsumer(self, fn, state, max_messages, until)
-        deadline, pace = Deadline(duration_s), InlinePace()
-        self.running += 1
-        try:
-            while not (loop.ended or self.ended or deadline.passed):
-                if not await asyncio.to_thread(loop.step):
-                    await self._idle(deadline, pace)
-        finally:
-            self.running -= 1
-        return loop.done
+        return await self._drive(self.run_compiled_flow(fn, state, max_messages, duration_s, until))
 
     async def _handle(
         self, handler: Callable[[DurableMessage], Any], asynchronous: bool, ack: str,
@@ -208,18 +194,11 @@ class Consumer(ConsumerCore):
 
     async def drain(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
         """Take nothing new and wait for handlers. Raises Timeout."""
-        self._draining = True
-        self._connection.bell.ring()
-        deadline, backoff = Deadline(timeout), Backoff(self._connection.link)
-        while self.running:
-            if deadline.passed:
-                raise Timeout(f"handlers of {self.pattern} still run after {timeout} s")
-            await backoff.pause_async(deadline)
+        await self._drive(self.drain_flow(timeout))
 
     async def close(self) -> None:
         """Leave; what is outstanding goes to other members, or comes again later. Idempotent."""
-        if await asyncio.to_thread(self._shut) and not self._connection.closed:
-            self._connection.bell.ring()
+        await self._drive(self.close_flow())
 
     async def __aenter__(self) -> Self:
         return self
@@ -230,34 +209,17 @@ class Consumer(ConsumerCore):
     async def _wait_batch(
         self, limit: int, deadline: Deadline, *, mark: bool
     ) -> DurableBatch | None:
-        pace = InlinePace()
-        await asyncio.sleep(0)  # a consumer that always finds something must not hog the loop
-        while True:
-            if self._draining:
-                return None
-            if self._refusal is not None:
-                if isinstance(self._refusal, Closed):
-                    return None
-                raise self._refusal
-            batch = self.step(limit, mark)
-            if batch is not None:
-                if not self.knows_lanes(batch):
-                    await asyncio.to_thread(self.ask_lanes)
-                return batch
-            if deadline.passed:
-                return None
-            await self._idle(deadline, pace)
+        batch = await self._drive(self.batch_flow(limit, deadline, mark=mark))
+        return batch if batch is None else await self._known(batch)
 
-    async def _idle(self, deadline: Deadline, pace: InlinePace) -> None:
-        connection: Any = self._connection
-        if connection.link.inline:
-            pause_s = pace.pause_s(connection.link.work())
-            await asyncio.sleep(deadline.left_s(pause_s))
-        else:
-            await connection.sleep(lambda: self.arm() is not None, deadline)
+    async def _known(self, batch: DurableBatch) -> DurableBatch:
+        """The batch; asks for the cursors of its messages first, or a message would block later."""
+        if not self.knows_lanes(batch):
+            await asyncio.to_thread(self.ask_lanes)
+        return batch
 
 
-class _Opening:
+class Opening:
     """What `consumer` returns: await it, or use it with ``async with``."""
 
     def __init__(self, make: Callable[[], Consumer]) -> None:
@@ -277,46 +239,3 @@ class _Opening:
     async def __aexit__(self, *_: object) -> None:
         if self._made is not None:
             await self._made.close()
-
-
-class AsyncConsumers(ConnectionCore):
-    """What an asyncio connection can do with durable topics."""
-
-    def consumer(
-        self,
-        topic: str,
-        name: str,
-        *,
-        start: Start | str = Earliest(),  # noqa: B008 - immutable
-        ack_wait: float | None = None,
-        max_in_flight: int = 500,
-        max_bytes_in_flight: int = 64 << 20,
-        max_deliver: int | None = None,
-        dead_letter: str | None = None,
-        key: str | None = None,
-        headers: dict[str, str] | None = None,
-        where: Filter | None = None,
-        ring_bytes: int = 1 << 20,
-        codec: codecs.Codec | str | None = None,
-    ) -> _Opening:
-        """Await it, or ``async with``: see the blocking `Connection.consumer`."""
-        self.check()
-        options = ConsumerOptions(
-            **start_options(start), ack_wait_s=ack_wait, max_deliver=max_deliver,
-            dead_letter=dead_letter, key_pattern=key, headers=headers, max_in_flight=max_in_flight,
-            max_bytes_in_flight=max_bytes_in_flight, ring_bytes=ring_bytes,
-            **filter_options(self.link, where),
-        )  # fmt: skip
-        return _Opening(lambda: Consumer(self, topic, name, options, codec))
-
-    async def pause_topic(self, topic: str, queue: int | None = None) -> None:
-        """Deliver nothing of a durable topic, or of one queue, to any subscription.
-
-        What was fetched is kept, publishers go on. Until `resume_topic`: an engine that starts anew
-        remembers it. Raises NotFound.
-        """
-        await asyncio.to_thread(self._pause, topic, queue, True)
-
-    async def resume_topic(self, topic: str, queue: int | None = None) -> None:
-        """Go on. Raises NotFound."""
-        await asyncio.to_thread(self._pause, topic, queue, False)

@@ -8,35 +8,28 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Self
 
-from tidecast import codecs
-from tidecast.api.link import ConsumerOptions
-from tidecast.api.start import Earliest, Start
-from tidecast.client.consumer import compiled
+from tidecast.api.start import Start
 from tidecast.client.consumer.core import (
     ITERATE_MESSAGES,
-    ConsumerCore,
-    Filter,
     OnError,
     check_outcome,
     check_run,
-    filter_options,
     settle_failed,
-    start_options,
     worker_of,
 )
-from tidecast.client.consumer.message import DurableBatch, DurableMessage, EmptyDurableBatch
-from tidecast.client.core.connection import ConnectionCore
+from tidecast.client.consumer.message import DurableBatch, DurableMessage
 from tidecast.client.core.outgoing import reject
 from tidecast.client.core.subscription import check_max_messages
-from tidecast.client.waiting import Backoff, Deadline, InlinePace
-from tidecast.errors import Closed, Timeout
+from tidecast.client.flows.consumer import ConsumerFlows
+from tidecast.client.flows.steps import Blocking
+from tidecast.client.waiting import Deadline
 
 _NEVER = Deadline(None)
 _SPINS = 16
 _QUEUED_MAX = 64
 
 
-class Consumer(ConsumerCore):
+class Consumer(Blocking, ConsumerFlows):
     """A member of a durable subscription; a context manager and an iterator of messages."""
 
     def fetch(self, max_messages: int = 100, max_wait: float = 1.0) -> DurableBatch:
@@ -44,12 +37,7 @@ class Consumer(ConsumerCore):
 
         Valid until the next batch is taken. Raises Closed, Fenced, ConnectionLost.
         """
-        limit = check_max_messages(max_messages)
-        batch = self._wait_batch(limit, Deadline(max_wait), mark=True)
-        if batch is None:
-            self.check()
-            return EmptyDurableBatch(self)
-        return batch
+        return self._drive(self.fetch_flow(max_messages, max_wait))
 
     def batches(self, max_messages: int = 256) -> Iterator[DurableBatch]:
         """Batches as they come, until closed or drained."""
@@ -80,19 +68,10 @@ class Consumer(ConsumerCore):
 
     def next(self, timeout: float | None = None) -> DurableMessage:
         """The next message. Raises Timeout, Closed."""
-        deadline = Deadline(timeout)
-        while True:
-            walk, self._rest = self._rest, None
-            if walk is not None:
-                message = next(walk, None)
-                if message is not None:
-                    self._rest = walk
-                    return message
-            batch = self._wait_batch(ITERATE_MESSAGES, deadline, mark=False)
-            if batch is None:
-                self.check()
-                raise Timeout(f"no message for {self.name} of {self.pattern} within {timeout} s")
-            self._rest = self.walk(batch)
+        message = self.prefetched()
+        if message is None:
+            message = self._drive(self.next_flow(timeout))
+        return message
 
     # --- handlers ---------------------------------------------------------------------------------
 
@@ -212,16 +191,7 @@ class Consumer(ConsumerCore):
         ``fn(data: uint8[:], state)``. Numba compiles it once. What it was given is acked, a frame
         of deliveries at a time; an exception ends the run, and that frame comes again.
         """
-        loop = compiled.CompiledConsumer(self, fn, state, max_messages, until)
-        deadline, pace = Deadline(duration_s), InlinePace()
-        self.running += 1
-        try:
-            while not (loop.ended or self.ended or deadline.passed):
-                if not loop.step():
-                    self._idle(deadline, pace)
-        finally:
-            self.running -= 1
-        return loop.done
+        return self._drive(self.run_compiled_flow(fn, state, max_messages, duration_s, until))
 
     # --- control ----------------------------------------------------------------------------------
 
@@ -276,18 +246,11 @@ class Consumer(ConsumerCore):
 
     def drain(self, timeout: float | None = None) -> None:
         """Take nothing new and wait for handlers. Raises Timeout."""
-        self._draining = True
-        self._connection.bell.ring()
-        deadline, backoff = Deadline(timeout), Backoff(self._connection.link)
-        while self.running:
-            if deadline.passed:
-                raise Timeout(f"handlers of {self.pattern} still run after {timeout} s")
-            backoff.pause(deadline)
+        self._drive(self.drain_flow(timeout))
 
     def close(self) -> None:
         """Leave; what is outstanding goes to other members, or comes again later. Idempotent."""
-        if self._shut() and not self._connection.closed:
-            self._connection.bell.ring()
+        self._drive(self.close_flow())
 
     def __enter__(self) -> Self:
         return self
@@ -295,86 +258,13 @@ class Consumer(ConsumerCore):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # --- waiting ----------------------------------------------------------------------------------
-
     def _wait_batch(self, limit: int, deadline: Deadline, *, mark: bool) -> DurableBatch | None:
-        pace = InlinePace()
-        spins = 0
-        while True:
-            if self._draining:
-                return None
-            if self._refusal is not None:
-                if isinstance(self._refusal, Closed):
-                    return None
-                raise self._refusal
+        for _ in range(1 if self._connection.link.inline else _SPINS):
+            if self.ended:
+                break
             batch = self.step(limit, mark)
             if batch is not None:
                 return batch
             if deadline.passed:
-                return None
-            spins += 1
-            if spins > _SPINS or self._connection.link.inline:
-                self._idle(deadline, pace)
-
-    def _idle(self, deadline: Deadline, pace: InlinePace) -> None:
-        link = self._connection.link
-        if link.inline:
-            pause_s = pace.pause_s(link.work())
-            if pause_s:
-                self._connection.bell.wait(self._connection.bell.word, deadline.left_s(pause_s))
-            return
-        word = self.arm()
-        if word is not None:
-            self._connection.bell.wait(word, deadline.left_s(1.0))
-
-
-class Consumers(ConnectionCore):
-    """What a blocking connection can do with durable topics."""
-
-    def consumer(
-        self,
-        topic: str,
-        name: str,
-        *,
-        start: Start | str = Earliest(),  # noqa: B008 - immutable
-        ack_wait: float | None = None,
-        max_in_flight: int = 500,
-        max_bytes_in_flight: int = 64 << 20,
-        max_deliver: int | None = None,
-        dead_letter: str | None = None,
-        key: str | None = None,
-        headers: dict[str, str] | None = None,
-        where: Filter | None = None,
-        ring_bytes: int = 1 << 20,
-        codec: codecs.Codec | str | None = None,
-    ) -> Consumer:
-        """Join the durable subscription ``name`` of a topic (or pattern), or make it.
-
-        Its position is fixed when this returns. Members of one subscription share its queues, or
-        its keys. None: as the subscription has it; a new one gets 30 s, 5 deliveries, no
-        dead-letter topic. ``key``: a pattern that keys must match; ``headers``: that records must
-        have; ``where``: a text such as ``'size > 100 and headers["kind"] == "trade"'``, or
-        ``fn(key, value, timestamp) -> bool``, compiled by Numba and run in an embedded engine on
-        every record. Raises NotFound, Conflict (the subscription has other
-        settings), ConfigError.
-        """
-        self.check()
-        options = ConsumerOptions(
-            **start_options(start), ack_wait_s=ack_wait, max_deliver=max_deliver,
-            dead_letter=dead_letter, key_pattern=key, headers=headers, max_in_flight=max_in_flight,
-            max_bytes_in_flight=max_bytes_in_flight, ring_bytes=ring_bytes,
-            **filter_options(self.link, where),
-        )  # fmt: skip
-        return Consumer(self, topic, name, options, codec)
-
-    def pause_topic(self, topic: str, queue: int | None = None) -> None:
-        """Deliver nothing of a durable topic, or of one queue, to any subscription.
-
-        What was fetched is kept, publishers go on. Until `resume_topic`: an engine that starts anew
-        remembers it. Raises NotFound.
-        """
-        self._pause(topic, queue, True)
-
-    def resume_topic(self, topic: str, queue: int | None = None) -> None:
-        """Go on. Raises NotFound."""
-        self._pause(topic, queue, False)
+                break
+        return self._drive(self.batch_flow(limit, deadline, mark=mark))

@@ -153,6 +153,11 @@ class ConsumerCore:
         return self._grant.consumer_id
 
     @property
+    def connection(self) -> Any:
+        """The connection it was opened by."""
+        return self._connection
+
+    @property
     def assembly(self) -> np.ndarray[Any, Any]:
         """Where large messages are put together."""
         return self._assembly
@@ -206,6 +211,14 @@ class ConsumerCore:
     def ended(self) -> bool:
         """Closed, failed, or draining: nothing more is taken."""
         return self._refusal is not None or self._draining
+
+    def finished(self) -> bool:
+        """Nothing more is taken. Raises why, unless it was closed or drains."""
+        if self._draining or isinstance(self._refusal, Closed):
+            return True
+        if self._refusal is not None:
+            raise self._refusal
+        return False
 
     # --- taking -----------------------------------------------------------------------------------
 
@@ -347,6 +360,14 @@ class ConsumerCore:
             yield message
         if self._walked is batch:
             self._walked = None
+
+    def prefetched(self) -> DurableMessage | None:
+        """The next message of the batch that is walked over, if one is left."""
+        walk, self._rest = self._rest, None
+        message = next(walk, None) if walk is not None and self._refusal is None else None
+        if message is not None:
+            self._rest = walk
+        return message
 
     @property
     def moved(self) -> int:

@@ -65,7 +65,6 @@ COLLECTED_MAX = 512
 SMALL_BYTES_MAX = 2048
 """Longer payloads are never collected: a call costs less than their copy."""
 _BURST_GAP_NS, _BURST_CALLS = 20_000, 32
-CLOSE_TIMEOUT_S = 10.0
 
 
 class PublisherCore:

@@ -207,6 +207,13 @@ class SubscriptionCore:
         ):
             raise self._refusal
 
+    def finished(self) -> bool:
+        """Nothing more will come. Raises why, unless it was closed or drained here."""
+        if not self.ended:
+            return False
+        self.raise_end()
+        return True
+
     def check(self) -> None:
         """Raise what is wrong with this subscription, if something is."""
         if self._refusal is not None:
@@ -304,6 +311,11 @@ class SubscriptionCore:
     def report(self, image: Image) -> None:
         """A compiled handler met a gap. Raises GapError by policy."""
         self._on_gap(image, image.gap())
+
+    @property
+    def connection(self) -> Any:
+        """The connection it was opened by."""
+        return self._connection
 
     @property
     def link_agents(self) -> tuple[Any, Any] | None:

@@ -1,0 +1,241 @@
+"""Publishing where it waits: for room in the ring, for the disk."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from tidecast.client import compiled
+from tidecast.client.core.metadata import Headers
+from tidecast.client.core.outgoing import BatchResult, Run
+from tidecast.client.core.producer import check_ack
+from tidecast.client.core.publisher import COLLECTED_MAX, PublisherCore
+from tidecast.client.flows.steps import Ask, Flow, Pause, idle
+from tidecast.client.waiting import Backoff, Deadline, InlinePace
+from tidecast.errors import (
+    BackPressure,
+    Closed,
+    ForkedProcess,
+    StorageError,
+    TidecastError,
+    Timeout,
+)
+
+CLOSE_TIMEOUT_S = 10.0
+_SLICE_S = 0.1
+"""Longest sleep: a publisher that was fenced or lost its engine is noticed."""
+
+
+class PublisherFlows(PublisherCore):
+    """The flows of one publisher; the shells document what they do."""
+
+    # --- one message ------------------------------------------------------------------------------
+
+    def publish_flow(
+        self,
+        payload: Any,
+        key: bytes | str | None,
+        headers: Headers | None,
+        timestamp: bool | int | None,
+        to: str | int | None,
+        subscriber: int | None,
+        flush: bool,
+        timeout: float | None,
+        ack: str | None,
+    ) -> Flow[Any] | None:
+        """Publish one message; None: done without waiting.
+
+        The shells append what is collected themselves, as long as there is room for it.
+        """
+        if ack is not None and check_ack(self, ack):
+            begin = partial(
+                self.publish_flow, payload, key, headers, timestamp, to, subscriber, flush, timeout,
+                None,
+            )  # fmt: skip
+            return self._publish_durable(begin, timeout)
+        plain = key is headers is timestamp is to is subscriber is None  # type: ignore[comparison-overlap]
+        if plain and type(payload) is self._plain:
+            if len(payload) <= self._collected_bytes_max and not flush:
+                return self._collect(payload, timeout)
+            if self._collects:
+                self.note_call()
+            if not flush and self.attempt_plain(payload):
+                return None
+        message = self.prepare(payload, key, headers, timestamp, to, subscriber, flush)
+        if not self.attempt(message):
+            return self._put_or_drop(partial(self.attempt, message), timeout)
+        if flush and self._connection.link.inline:
+            self._connection.link.work()
+        return None
+
+    def _publish_durable(
+        self, begin: Callable[[], Flow[Any] | None], timeout: float | None
+    ) -> Flow[None]:
+        flow = begin()
+        if flow is not None:
+            yield from flow
+        yield from self.wait_durable_flow(None, timeout)
+
+    def _put_or_drop(self, attempt: Callable[[], bool], timeout: float | None) -> Flow[bool]:
+        """False: it was dropped, and is counted."""
+        if (yield from self._room(attempt, timeout)):
+            return True
+        self.drop(1)
+        return False
+
+    def _collect(self, payload: bytes, timeout: float | None) -> Flow[None]:
+        """Collect a message; hand over those before it when there are as many as may be."""
+        attempt = partial(self.attempt_hand_over, seal=False)
+        full = len(self._collected) >= COLLECTED_MAX
+        if full and not attempt() and not (yield from self._put_or_drop(attempt, timeout)):
+            return
+        self._collected.append(payload)
+        if self._collected_bytes_max < 0:
+            yield from self.end_burst_flow(timeout)
+
+    def end_burst_flow(self, timeout: float | None) -> Flow[None]:
+        """The burst ended while a message was collected: nobody else will hand it over."""
+        attempt = partial(self.attempt_hand_over, seal=False)
+        if not attempt() and not self._lost:
+            yield from self._until(attempt, timeout)
+
+    # --- many -------------------------------------------------------------------------------------
+
+    def publish_batch_flow(
+        self, messages: Any, flush: bool, timeout: float | None, ack: str | None
+    ) -> Flow[BatchResult] | BatchResult:
+        """Publish many messages; the result itself if that needed no waiting."""
+        if ack is not None and check_ack(self, ack):
+            return self._publish_batch_durable(messages, flush, timeout)
+        appended, runs = self.begin_batch(messages, flush)
+        if not runs:
+            return BatchResult(appended, appended)
+        return self._append_runs(appended, runs, flush, timeout)
+
+    def _publish_batch_durable(
+        self, messages: Any, flush: bool, timeout: float | None
+    ) -> Flow[BatchResult]:
+        begun = self.publish_batch_flow(messages, flush, timeout, None)
+        result = begun if isinstance(begun, BatchResult) else (yield from begun)
+        try:
+            yield from self.wait_durable_flow(None, timeout)
+        except (Timeout, StorageError) as problem:
+            return result if result.error else msgspec.structs.replace(result, error=problem)
+        return result
+
+    def _append_runs(
+        self, appended: int, runs: list[Run], flush: bool, timeout: float | None
+    ) -> Flow[BatchResult]:
+        """Append what `begin_batch` has left."""
+        requested = appended + sum(run.n for run in runs)
+        for run in runs:
+            error: TidecastError | None = None
+            done = False
+            attempt = partial(self.attempt_run, run, flush)
+            try:
+                done = attempt() or (yield from self._room(attempt, timeout))
+            except (Closed, ForkedProcess):
+                raise
+            except TidecastError as problem:
+                error = problem
+            appended += run.done
+            if not done:
+                dropped = 0 if error is not None else requested - appended
+                self.drop(dropped)
+                return BatchResult(requested, appended, dropped, error)
+        return BatchResult(requested, appended)
+
+    def run_compiled_flow(
+        self, fn: Callable[..., Any], state: Any, count: int, message_bytes_max: int, flush: bool,
+        timeout: float | None,
+    ) -> Flow[int]:  # fmt: skip
+        """Publish what a compiled function writes."""
+        producer = compiled.Producer(self, fn, state, count, message_bytes_max)
+        while not (yield Ask(partial(producer.step, self.lock))):
+            if not (yield from self._room(producer.may_go_on, timeout)):
+                break
+        if flush:
+            yield from self.flush_flow(timeout)
+        return producer.done
+
+    # --- to the ring, to the disk, to the end -----------------------------------------------------
+
+    def hand_over_flow(self, timeout: float | None) -> Flow[None]:
+        """Put what was collected into the ring."""
+        yield from self._until(partial(self.attempt_hand_over, seal=False), timeout)
+
+    def flush_flow(self, timeout: float | None) -> Flow[None]:
+        """Hand over what was collected and send the open packet."""
+        yield from self._until(partial(self.attempt_hand_over, seal=True), timeout)
+        if self._connection.link.inline:
+            self._connection.link.work()
+
+    def close_flow(self, timeout: float | None) -> Flow[None]:
+        """Hand over what was collected, then end the publication."""
+        if self._refusal is not None:
+            return
+        with contextlib.suppress(Timeout):
+            if not self.waits_in_vain:
+                yield from self.flush_flow(timeout)
+        left = yield Ask(self._detach)
+        if left:
+            raise BackPressure(
+                f"topic {self.topic}: {left} messages were not published: the ring stayed full "
+                f"for {timeout} s"
+            )
+
+    def wait_durable_flow(self, seq: int | None, timeout: float | None) -> Flow[int]:
+        """Wait until ``seq`` (None: all that was published so far) is durable."""
+        check_ack(self, "durable")
+        deadline, pace, connection = Deadline(timeout), InlinePace(), self._connection
+        if seq is None:
+            yield from self.hand_over_flow(timeout)
+            seq = self.position
+        while not self.is_durable(seq):
+            if deadline.passed:
+                raise self._not_durable(seq, timeout)
+            if connection.rung:
+                connection.pump()
+            arm = partial(self._arm_durable, seq)
+            yield from idle(connection, arm, deadline, pace, _SLICE_S)
+        return self.durable_position
+
+    def _arm_durable(self, seq: int) -> int | None:
+        word, session = self._connection.bell.word, self.producer_session
+        return word if session is not None and session.arm() < seq else None
+
+    def _not_durable(self, seq: int, timeout_s: float | None) -> Timeout:
+        problem = Timeout(
+            f"topic {self.topic}: message {seq} is not durable after {timeout_s:g} s: durable up "
+            f"to {self.durable_position}; it stays in the ring, wait for it again"
+        )
+        session = self.producer_session
+        problem.__cause__ = None if session is None else session.disk()
+        return problem
+
+    # --- waiting for room -------------------------------------------------------------------------
+
+    def _room(self, attempt: Callable[[], bool], timeout: float | None) -> Flow[bool]:
+        """Repeat ``attempt`` as ``on_full`` says. True: done; False: drop it."""
+        link = self._connection.link
+        if link.inline and link.work() > 0 and attempt():
+            return True
+        if self.on_full == "drop":
+            return False
+        if self.on_full == "error":
+            raise self.full_error()
+        yield from self._until(attempt, timeout)
+        return True
+
+    def _until(self, attempt: Callable[[], bool], timeout: float | None) -> Flow[None]:
+        deadline, backoff = Deadline(timeout), Backoff(self._connection.link)
+        while not attempt():
+            if deadline.passed:
+                raise self.timeout_error(timeout)
+            yield Pause(deadline.left_s(backoff.next_s()))
+            if self._connection.rung:
+                self._connection.pump()

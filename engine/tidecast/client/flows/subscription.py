@@ -1,0 +1,144 @@
+"""Receiving where it waits: for messages, for handlers, for the node."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from tidecast.client import compiled
+from tidecast.client.core.message import Batch, Message
+from tidecast.client.core.subscription import ITERATE_MESSAGES, SubscriptionCore
+from tidecast.client.flows.steps import TURN, Ask, Flow, Pause, idle
+from tidecast.client.waiting import Backoff, Deadline, FillPace, InlinePace
+from tidecast.errors import Timeout
+
+
+class SubscriptionFlows(SubscriptionCore):
+    """The flows of one subscription; the shells document what they do."""
+
+    def open_flow(self) -> Flow[None]:
+        """Subscribe now."""
+        yield Ask(self._open)
+
+    def batch_flow(self, limit: int, deadline: Deadline) -> Flow[Batch | None]:
+        """The next batch; None when the time is over, or closed or drained."""
+        pace = InlinePace()
+        yield TURN
+        while (batch := self.step(limit)) is None:
+            if self.finished() or deadline.passed:
+                return None
+            yield from self.idle_flow(deadline, pace)
+        return batch
+
+    def idle_flow(
+        self, deadline: Deadline, pace: InlinePace, batch: Batch | None = None
+    ) -> Flow[None]:
+        """Wait for something to read; what ``batch`` holds stays held."""
+        arm = partial(self.arm, batch)
+        if not (yield from idle(self._connection, arm, deadline, pace)) and batch is None:
+            self.look_unrung()
+
+    def fill_flow(self, batch: Batch, limit: int, max_wait: float) -> Flow[Batch]:
+        """Wait up to ``max_wait`` seconds for ``batch`` to have ``limit`` messages."""
+        deadline, fill, pace = Deadline(max_wait), FillPace(), InlinePace()
+        while len(batch) < limit and not deadline.passed:
+            self._await_more(batch, limit)
+            grown = self.grow(batch, limit)
+            if grown is None:
+                return batch
+            if len(grown) == len(batch):
+                yield from self.idle_flow(deadline, pace, grown)
+            elif len(grown) < limit and not self.inline:
+                yield Pause(deadline.left_s(fill.next_s()))
+            batch = grown
+        return batch
+
+    def next_flow(self, timeout: float | None) -> Flow[Message]:
+        """The next message."""
+        self.check()
+        walk = self.rest()
+        if walk is None:
+            batch = yield from self.batch_flow(ITERATE_MESSAGES, Deadline(timeout))
+            if batch is None:
+                self.check()
+                raise Timeout(f"no message on {self.pattern} within {timeout} s")
+            walk = self.start_walk(batch)
+        return next(walk)
+
+    def run_compiled_flow(
+        self, fn: Callable[..., Any], state: Any, max_messages: int | None,
+        duration_s: float | None, until: Callable[[], bool] | threading.Event | None,
+    ) -> Flow[int]:  # fmt: skip
+        """Run a compiled function over every message."""
+        self.check()
+        handler: compiled.Consumer = yield Ask(
+            partial(compiled.Consumer, self, fn, state, max_messages, until)
+        )  # it compiles
+        yield from run_handler(self, handler, Deadline(duration_s))
+        self.finished()
+        return handler.done
+
+    def drain_flow(self, timeout: float | None) -> Flow[None]:
+        """Take nothing new, then wait for handlers."""
+        self._start_drain()
+        yield from await_handlers(self, timeout)
+
+    def close_flow(self) -> Flow[None]:
+        """End the subscription; wake those who wait for it."""
+        if self._opened or self._refusal is None:
+            yield Ask(self._shut)
+        if not self._connection.closed:
+            self._connection.bell.ring()
+
+
+class CompiledHandler(Protocol):
+    """The progress of a compiled handler."""
+
+    @property
+    def ended(self) -> bool:
+        """It handles no more."""
+
+    def step(self) -> bool:
+        """Handle what is there. False: nothing was."""
+
+
+class Handled(Protocol):
+    """A subscription or a durable consumer whose messages go to handlers."""
+
+    pattern: str
+    running: int
+
+    @property
+    def connection(self) -> Any:
+        """The connection it was opened by."""
+
+    @property
+    def ended(self) -> bool:
+        """Nothing more will come."""
+
+    def idle_flow(self, deadline: Deadline, pace: InlinePace) -> Flow[None]:
+        """Wait for something to read."""
+
+
+def run_handler(source: Handled, handler: CompiledHandler, deadline: Deadline) -> Flow[None]:
+    """Run a compiled handler until it, its source, or the time has ended."""
+    pace = InlinePace()
+    source.running += 1
+    try:
+        while not (handler.ended or source.ended or deadline.passed):
+            if not (yield Ask(handler.step)):
+                yield from source.idle_flow(deadline, pace)
+    finally:
+        source.running -= 1
+
+
+def await_handlers(source: Handled, timeout: float | None) -> Flow[None]:
+    """Wait until no handler of a source that drains runs. Raises Timeout."""
+    source.connection.bell.ring()
+    deadline, backoff = Deadline(timeout), Backoff(source.connection.link)
+    while source.running:
+        if deadline.passed:
+            raise Timeout(f"handlers of {source.pattern} still run after {timeout} s")
+        yield Pause(deadline.left_s(backoff.next_s()))
