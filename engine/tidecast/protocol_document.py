@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tidecast.api.frames import common
 from tidecast.api.frames import socket as frames
 from tidecast.config.topology import NodeConfig, TopicConfig
 from tidecast.layout import counters, packet, recorder, ring, segment
@@ -60,7 +61,7 @@ RECORDER_HEADER = Layout(
 )
 FRAME = Layout(
     "socket frame head",
-    frames.HEAD.size,
+    common.HEAD.size,
     (Field("length", 0, 4, "bytes of MessagePack that follow, at most FRAME_BYTES_MAX"),),
 )
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.gateway_frames import FRAMES
 
+from tidecast.api.frames.common import Frame
 from tidecast.api.link import PublicationOptions
 from tidecast.client.core import metadata
 from tidecast.client.remote import frames as rf
@@ -115,7 +116,7 @@ def test_a_damaged_frame(data: st.DataObject) -> None:
         frame, body = rf.from_client(bytes(raw))
     except BadFrame:
         return
-    assert isinstance(frame, rf.Frame)
+    assert isinstance(frame, Frame)
     assert body.nbytes == 0
 
 
@@ -147,7 +148,7 @@ def test_counts_that_cannot_be(n: int) -> None:
 
 # --- all frames --------------------------------------------------------------------------------
 @pytest.mark.parametrize(("frame", "body"), FRAMES, ids=lambda part: type(part).__name__)
-def test_each_frame_arrives_as_it_was(frame: rf.Frame, body: bytes) -> None:
+def test_each_frame_arrives_as_it_was(frame: Frame, body: bytes) -> None:
     whole = rf.encode(frame, np.frombuffer(body, dtype=np.uint8))
     parse = rf.from_client if isinstance(frame, rf.FromClient) else rf.from_gateway
     again, rest = parse(whole)
@@ -160,7 +161,7 @@ def test_every_kind_of_frame_is_among_them() -> None:
 
 
 @given(st.sampled_from(FRAMES), st.data())
-def test_any_damage_to_any_frame(given: tuple[rf.Frame, bytes], data: st.DataObject) -> None:
+def test_any_damage_to_any_frame(given: tuple[Frame, bytes], data: st.DataObject) -> None:
     frame, body = given
     raw = bytearray(rf.encode(frame, np.frombuffer(body, dtype=np.uint8)))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -168,7 +169,7 @@ def test_any_damage_to_any_frame(given: tuple[rf.Frame, bytes], data: st.DataObj
     for parse in PARSERS:
         with contextlib.suppress(BadFrame):
             again, rest = parse(bytes(raw))
-            assert isinstance(again, rf.Frame)
+            assert isinstance(again, Frame)
             assert rest.nbytes <= len(raw)
 
 
@@ -181,7 +182,7 @@ def test_any_damage_to_any_frame(given: tuple[rf.Frame, bytes], data: st.DataObj
     ],
     ids=["settle", "delivered", "durable", "resume"],
 )  # fmt: skip
-def test_bodies_that_are_too_long(frame: rf.Frame, n: int) -> None:
+def test_bodies_that_are_too_long(frame: Frame, n: int) -> None:
     parse = rf.from_client if isinstance(frame, rf.FromClient) else rf.from_gateway
     with pytest.raises(BadFrame, match="at most"):
         parse(rf.encode(frame, np.zeros(n, dtype=np.uint8)))

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from tidecast.api.frames.socket import Failure
+from tidecast.api.frames.common import Failure, Frame, Goodbye, Reply, encode_result
 from tidecast.api.link import ConsumerOptions, PublicationOptions, SubscriptionOptions
 from tidecast.client.remote import frames as rf
 from tidecast.events import AccessDenied
 
-FRAMES: list[tuple[rf.Frame, bytes]] = [
+FRAMES: list[tuple[Frame, bytes]] = [
     (rf.Hello(name="far", session="s", key="k"), b""),
     (rf.OpenPublication(id=1, number=2, topic="t", options=PublicationOptions(producer="p")), b""),
     (rf.ClosePublication(id=2, number=2), b""),
@@ -30,8 +30,8 @@ FRAMES: list[tuple[rf.Frame, bytes]] = [
     (rf.Settle(number=4, taken=97, released=96, position=40), bytes(40)),
     (rf.Welcome(session="s", key="k", resumed=True, client_id=1, node_id=2, node_name="host",
                 incarnation=3, accepted={2: 7}), b""),
-    (rf.Reply(id=1, failure=Failure(code="sequence_gap", message="m", number=2)), b""),
-    (rf.Reply(id=8, result=rf.result_of(rf.ConsumerOpened(
+    (Reply(id=1, failure=Failure(code="sequence_gap", message="m", number=2)), b""),
+    (Reply(id=8, result=encode_result(rf.ConsumerOpened(
         deliveries_bytes=65536, acks_bytes=16384, ack_wait_s=30.0, max_deliver=5, dead_letter="",
         lanes=[(1, "t", 0)]))), b""),
     (rf.Accepted(number=2, batch=7), b""),
@@ -45,7 +45,7 @@ FRAMES: list[tuple[rf.Frame, bytes]] = [
     (rf.Deliver(number=3, image=1, n=1, seq=6, at=40), b"\1\0\0\0x"),
     (rf.Ended(number=2, publication=True, failure=Failure(code="fenced", message="m")), b""),
     (rf.Told(events=[AccessDenied(key="k", client="c", right="publish", topic="t")]), b""),
-    (rf.Goodbye(reason="the engine stops"), b""),
+    (Goodbye(reason="the engine stops"), b""),
 ]  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from tests.project import ROOT
 from tests.support.fake_node import FakeNode
 
 from tidecast.api.frames import socket as frames
+from tidecast.api.frames.common import Goodbye
 from tidecast.api.link import Link, PublicationOptions, SubscriptionOptions
 from tidecast.client.links import socket_session
 from tidecast.client.links.socket import SocketLink
@@ -450,8 +451,8 @@ def test_nonsense_ends_the_session_and_nothing_else(
     while (content := receive_frame(sock)) is not None:
         answers.append(frames.decode_from_engine(content))
     sock.close()
-    last = answers[-1] if answers else frames.Goodbye(reason="")
-    assert isinstance(last, frames.Goodbye)
+    last = answers[-1] if answers else Goodbye(reason="")
+    assert isinstance(last, Goodbye)
     assert said in last.reason
     assert link.stats()
 

@@ -26,6 +26,7 @@ from websockets.typing import Origin
 
 import tidecast
 import tidecast.sync
+from tidecast.api.frames.common import Goodbye
 from tidecast.api.link import PublicationOptions, SubscriptionOptions
 from tidecast.client.remote import dial
 from tidecast.client.remote import frames as rf
@@ -223,7 +224,7 @@ def goodbye(socket: Any) -> str:
     try:
         while True:
             frame, _ = rf.from_gateway(socket.recv(TIMEOUT_S))
-            if isinstance(frame, rf.Goodbye):
+            if isinstance(frame, Goodbye):
                 return frame.reason
     except ConnectionClosed as problem:
         return str(problem)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-import queue
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from tidecast.errors import AuthError, ConfigError, NoResponders, Timeout
+from tidecast.api.rpc import Calls
+from tidecast.errors import AuthError, ConfigError, NoResponders
 from tidecast.queues.leases.store import Reply, Request
 
 ANSWER_S = 5.0
@@ -31,9 +29,7 @@ class LinkLeases:
 
     def __init__(self, send: Send = _unlinked, answer_s: float = ANSWER_S) -> None:
         self._send, self._answer_s = send, answer_s
-        self._serial = itertools.count(1)
-        self._lock = threading.Lock()
-        self._waiting: dict[int, queue.SimpleQueue[dict[str, Any]]] = {}
+        self._calls = Calls("the control service")
 
     def bind(self, send: Send) -> None:
         """Ask by ``send`` from now on."""
@@ -45,20 +41,13 @@ class LinkLeases:
         A request without an answer may have been granted: ask again, as `LeaseKeeper` does.
         """
         del now_ns
-        number = next(self._serial)
-        answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        with self._lock:
-            self._waiting[number] = answers
-        try:
-            plain = msgspec.to_builtins(request)
+        plain = msgspec.to_builtins(request)
+
+        def send(number: int) -> None:
             if self._send({"type": "lease", "id": number, "request": plain}) is False:
                 raise NoResponders("leases: there is no connection to the control service now")
-            message = answers.get(timeout=self._answer_s)
-        except queue.Empty:
-            raise Timeout("the control service did not answer about a lease") from None
-        finally:
-            with self._lock:
-                self._waiting.pop(number, None)
+
+        message = self._calls.ask(send, dict[str, Any], self._answer_s, "a request for a lease")
         if "reply" in message:
             return msgspec.convert(message["reply"], Reply)
         detail = str(message.get("detail", ""))
@@ -71,7 +60,4 @@ class LinkLeases:
 
     def take(self, message: dict[str, Any]) -> None:
         """A ``leased`` message came. In the link's thread."""
-        with self._lock:
-            answers = self._waiting.get(int(message.get("id", 0)))
-        if answers is not None:
-            answers.put(message)
+        self._calls.resolve(int(message.get("id", 0)), message)

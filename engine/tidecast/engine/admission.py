@@ -24,6 +24,7 @@ import msgspec
 
 import tidecast
 from tidecast.access import EVERYTHING, printable
+from tidecast.api.frames import common
 from tidecast.api.frames import socket as frames
 from tidecast.api.node import NodeApi
 from tidecast.client.links.socket_session import short_path, socket_path
@@ -174,7 +175,7 @@ class _Connection:
             while (request := await self._next()) is not None:
                 await self._answer(request)
         except TidecastError as problem:
-            self._send(frames.Goodbye(reason=str(problem)))
+            self._send(common.Goodbye(reason=str(problem)))
         except (TimeoutError, OSError, EOFError, msgspec.DecodeError):
             pass
         finally:
@@ -224,9 +225,9 @@ class _Connection:
                 raise ConfigError("the first request must be Hello")
             welcome = await self._admit(hello)
         except TidecastError as problem:
-            self._send(frames.Reply(id=request.id, failure=frames.failure_of(problem)))
+            self._send(common.Reply(id=request.id, failure=common.failure_of(problem)))
             raise
-        self._send(frames.Reply(id=request.id, result=frames.encode_result(welcome)))
+        self._send(common.Reply(id=request.id, result=common.encode_result(welcome)))
         self.has_events.set()
 
     async def _admit(self, hello: frames.Hello) -> frames.Welcome:
@@ -261,8 +262,8 @@ class _Connection:
 
     async def _next(self) -> frames.Request | None:
         try:
-            head = await self.reader.readexactly(frames.HEAD.size)
-            (length,) = frames.HEAD.unpack(head)
+            head = await self.reader.readexactly(common.HEAD.size)
+            (length,) = common.HEAD.unpack(head)
             if length > frames.FRAME_BYTES_MAX:
                 raise ConfigError(f"a frame of {length} bytes: allowed {frames.FRAME_BYTES_MAX}")
             return frames.decode_request(await self.reader.readexactly(length))
@@ -277,13 +278,13 @@ class _Connection:
             return
         try:
             result = await self._in_pool(self._perform, request.body)
-            reply = frames.Reply(id=request.id, result=frames.encode_result(result))
+            reply = common.Reply(id=request.id, result=common.encode_result(result))
         except TidecastError as problem:
-            reply = frames.Reply(id=request.id, failure=frames.failure_of(problem))
+            reply = common.Reply(id=request.id, failure=common.failure_of(problem))
         except Exception as problem:  # noqa: BLE001 - one request must not end the session
             text = f"internal error in the engine: {type(problem).__name__}: {problem}"
-            reply = frames.Reply(
-                id=request.id, failure=frames.Failure(code=TidecastError.code, message=text)
+            reply = common.Reply(
+                id=request.id, failure=common.Failure(code=TidecastError.code, message=text)
             )
         if request.id:
             self._send(reply)
@@ -310,7 +311,7 @@ class _Connection:
 
     def say_goodbye(self, reason: str) -> None:
         """Tell the client that the engine ends; `run` ends then."""
-        self._send(frames.Goodbye(reason=reason))
+        self._send(common.Goodbye(reason=reason))
         self.writer.close()
 
     def _send(self, message: frames.FromEngine) -> None:

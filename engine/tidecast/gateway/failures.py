@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from tidecast.api.frames.socket import Failure, failure_of
+from tidecast.api.frames.common import Failure, failure_of
 from tidecast.errors import TidecastError
 
 _log = logging.getLogger("tidecast.gateway")

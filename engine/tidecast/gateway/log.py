@@ -19,7 +19,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from tidecast.access import Access
-from tidecast.api.frames.socket import failure_of
+from tidecast.api.frames.common import Frame, Goodbye, encode_result, failure_of
 from tidecast.client.remote import frames as rf
 from tidecast.client.remote import log_frames as lf
 from tidecast.client.remote.frames import BadFrame
@@ -75,11 +75,11 @@ class LogReader:
         """Tell the reader why, and close."""
         with contextlib.suppress(ConnectionClosed, TimeoutError):
             async with asyncio.timeout(END_S):
-                await self._send(rf.Goodbye(reason=reason))
+                await self._send(Goodbye(reason=reason))
                 await self._socket.close()
         self._socket.transport.abort()  # it does not read
 
-    async def _send(self, frame: rf.Frame, body: Any = None) -> None:
+    async def _send(self, frame: Frame, body: Any = None) -> None:
         await self._socket.send(rf.encode(frame, body))
 
     # --- questions --------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class LogReader:
         except Exception as problem:  # noqa: BLE001 - the reader is told, whatever it is
             await self._send(lf.Answer(id=frame.id, failure=failure_of_any(problem)))
         else:
-            await self._send(lf.Answer(id=frame.id, result=rf.result_of(result)))
+            await self._send(lf.Answer(id=frame.id, result=encode_result(result)))
 
     def _result(self, frame: Any) -> Any:
         match frame:
@@ -153,7 +153,7 @@ class LogReader:
         except Exception as problem:  # noqa: BLE001 - the reader is told, whatever it is
             answer = lf.Answer(id=frame.id, failure=failure_of_any(problem))
         else:
-            answer = lf.Answer(id=frame.id, result=rf.result_of(token))
+            answer = lf.Answer(id=frame.id, result=encode_result(token))
         with contextlib.suppress(ConnectionClosed):
             await self._send(answer)
 

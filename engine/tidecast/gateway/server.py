@@ -27,6 +27,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from tidecast.access import EVERYTHING, Access, digest_of, is_loopback, printable
+from tidecast.api.frames.common import Goodbye
 from tidecast.api.link import Link
 from tidecast.client.aio import Connection
 from tidecast.client.remote import frames as rf
@@ -202,7 +203,7 @@ class Gateway:
         finally:
             checking.cancel()
             server.close(close_connections=False)
-            goodbye = rf.Goodbye(reason="the engine stops")
+            goodbye = Goodbye(reason="the engine stops")
             sessions = list(self._sessions.values())
             await asyncio.gather(*(each.end(goodbye.reason) for each in list(self._readers)))
             with contextlib.suppress(TimeoutError):
@@ -258,7 +259,7 @@ class Gateway:
         """End a session and say why; a client that does not read is not waited for."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GOODBYE_S):
-                await session.send(rf.Goodbye(reason=reason))
+                await session.send(Goodbye(reason=reason))
         await self._end(session)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -337,7 +338,7 @@ class Gateway:
             self._count(GatewayCounter.BAD_FRAMES, isinstance(problem, BadFrame))
             _log.warning("gateway: a client was disconnected: %s", problem)
             with contextlib.suppress(ConnectionClosed):
-                await socket.send(rf.encode(rf.Goodbye(reason=str(problem) or "too slow")))
+                await socket.send(rf.encode(Goodbye(reason=str(problem) or "too slow")))
             await socket.close(POLICY_VIOLATION)
         except ConnectionClosed:
             return
@@ -345,7 +346,7 @@ class Gateway:
             self._count(GatewayCounter.FAULTS)
             _log.error("gateway: a connection failed", exc_info=problem)
             with contextlib.suppress(ConnectionClosed):
-                await socket.send(rf.encode(rf.Goodbye(reason="internal error in the gateway")))
+                await socket.send(rf.encode(Goodbye(reason="internal error in the gateway")))
             await socket.close(INTERNAL_ERROR)
 
     async def _session_of(self, hello: rf.Hello, digest: str) -> tuple[RemoteSession, bool]:

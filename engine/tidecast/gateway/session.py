@@ -24,6 +24,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from tidecast.access import Access
+from tidecast.api.frames.common import Frame, Reply, encode_result
 from tidecast.api.start import Earliest, Latest
 from tidecast.buffers import reader as rd
 from tidecast.client.aio import Connection, Publisher, Subscription
@@ -31,7 +32,7 @@ from tidecast.client.core.image import BATCH_MESSAGES_MAX, Image
 from tidecast.client.core.message import Batch
 from tidecast.client.core.subscription import News
 from tidecast.client.remote import frames as rf
-from tidecast.client.remote.frames import BadFrame, Frame
+from tidecast.client.remote.frames import BadFrame
 from tidecast.client.waiting import Deadline
 from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, TidecastError
 from tidecast.events import (
@@ -396,15 +397,15 @@ class RemoteSession:
 
     async def _answer(self, frame: Any) -> None:
         try:
-            result = rf.result_of(await self._ask(frame))
+            result = encode_result(await self._ask(frame))
         except (BadFrame, ConnectionClosed):
             raise
         except Exception as problem:  # noqa: BLE001 - one request does not end the session
             if isinstance(frame, rf.OpenPublication) and len(self._refused) < REFUSED_MAX:
                 self._refused.add(frame.number)
-            self.post(rf.Reply(id=frame.id, failure=failure_of_any(problem)))
+            self.post(Reply(id=frame.id, failure=failure_of_any(problem)))
         else:
-            self.post(rf.Reply(id=frame.id, result=result))
+            self.post(Reply(id=frame.id, result=result))
         if isinstance(frame, rf.OpenSubscription) and frame.number in self._subscriptions:
             self._subscriptions[frame.number].start()
 

@@ -7,13 +7,12 @@ A frame is a little-endian u32 length and that many bytes of MessagePack. The cl
 
 from __future__ import annotations
 
-import functools
-import struct
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from tidecast.api.frames.common import HEAD, Goodbye, Reply, encoder
 from tidecast.api.link import (
     ConsumerGrant,
     ConsumerOptions,
@@ -23,19 +22,11 @@ from tidecast.api.link import (
     SubscriptionOptions,
 )
 from tidecast.config.topology import FaultSettings, TopicConfig
-from tidecast.errors import (
-    ConfigError,
-    GapError,
-    RateLimited,
-    SequenceGap,
-    StorageError,
-    TidecastError,
-)
+from tidecast.errors import ConfigError
 from tidecast.events import AnyEvent
 
 PROTOCOL_VERSION = 1
 FRAME_BYTES_MAX = 32 << 20
-HEAD = struct.Struct("<I")
 EVENTS_PUSHED_MAX = 256
 """Events a push; the next push waits until the client has taken them."""
 
@@ -220,31 +211,19 @@ RESULTS: dict[type[Body], Any] = {
 }
 
 
+UNDO: dict[type[Body], Callable[[Any], Body]] = {
+    OpenPublication: lambda grant: ClosePublication(publication_id=grant.publication_id),
+    OpenSubscription: lambda grant: CloseSubscription(subscription_id=grant.subscription_id),
+    OpenConsumer: lambda grant: CloseConsumer(consumer_id=grant.consumer_id),
+}
+"""What closes a grant that came after its asker had given up."""
+
+
 class Request(msgspec.Struct, frozen=True):
     """One question. ``id`` 0 wants no reply."""
 
     id: int
     body: AnyBody
-
-
-class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An error as it travels: rebuilt by its code on the other side."""
-
-    code: str
-    message: str
-    problems: list[str] | None = None
-    retry_after_s: float | None = None
-    lost_range: tuple[int, int] | None = None
-    number: int | None = None
-    """StorageError: errno; SequenceGap: the sequence that is due."""
-
-
-class Reply(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The answer to one request: a result, or a failure."""
-
-    id: int
-    result: msgspec.Raw = msgspec.Raw(b"\xc0")
-    failure: Failure | None = None
 
 
 class Events(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -253,37 +232,15 @@ class Events(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     events: list[AnyEvent]
 
 
-class Goodbye(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The engine ends the session: it stops, or refuses to go on."""
-
-    reason: str
-
-
 FromEngine = Reply | Events | Goodbye
 
 _request_decoder = msgspec.msgpack.Decoder(Request)
 _engine_decoder = msgspec.msgpack.Decoder(FromEngine)
 
 
-def _plain(value: Any) -> Any:
-    """NumPy numbers and paths in statistics, as plain values."""
-    item = getattr(value, "item", None)
-    if callable(item):
-        return item()
-    return str(value)
-
-
-_encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
-
-
-def encode_result(value: Any) -> msgspec.Raw:
-    """A reply's result."""
-    return msgspec.Raw(_encoder.encode(value))
-
-
 def frame(message: Request | FromEngine) -> bytes:
     """A message with its length in front. Raises ConfigError when it is too long."""
-    content = _encoder.encode(message)
+    content = encoder.encode(message)
     if len(content) > FRAME_BYTES_MAX:
         raise ConfigError(
             f"a control message of {len(content)} bytes: allowed {FRAME_BYTES_MAX} bytes"
@@ -299,46 +256,3 @@ def decode_request(content: bytes) -> Request:
 def decode_from_engine(content: bytes) -> FromEngine:
     """Raises msgspec.DecodeError when it is none of them."""
     return _engine_decoder.decode(content)
-
-
-def failure_of(problem: TidecastError) -> Failure:
-    """An error made ready to travel."""
-    return Failure(
-        code=problem.code,
-        message=str(problem),
-        problems=problem.problems if isinstance(problem, ConfigError) else None,
-        retry_after_s=problem.retry_after_s if isinstance(problem, RateLimited) else None,
-        lost_range=problem.lost_range if isinstance(problem, GapError) else None,
-        number=_number_of(problem),
-    )
-
-
-def _number_of(problem: TidecastError) -> int | None:
-    if isinstance(problem, StorageError):
-        return problem.errno
-    return problem.expected if isinstance(problem, SequenceGap) else None
-
-
-def error_of(failure: Failure) -> TidecastError:
-    """The error that a failure stands for; an unknown code becomes a plain TidecastError."""
-    kind = _classes().get(failure.code, TidecastError)
-    if issubclass(kind, ConfigError):
-        return kind(failure.message, failure.problems)
-    if issubclass(kind, RateLimited):
-        return kind(failure.message, failure.retry_after_s or 0.0)
-    if issubclass(kind, GapError):
-        return kind(failure.message, failure.lost_range or (0, 0))
-    if issubclass(kind, StorageError | SequenceGap):
-        return kind(failure.message, failure.number or 0)
-    return kind(failure.message)
-
-
-@functools.cache
-def _classes() -> dict[str, type[TidecastError]]:
-    return {kind.code: kind for kind in _tree(TidecastError)}
-
-
-def _tree(kind: type[TidecastError]) -> Iterator[type[TidecastError]]:
-    yield kind
-    for below in kind.__subclasses__():
-        yield from _tree(below)

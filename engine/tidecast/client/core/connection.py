@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from tidecast.api.frames.socket import Failure, error_of
+from tidecast.api.frames.common import Failure, error_of
 from tidecast.api.link import Link, PublicationOptions
 from tidecast.client.consumer.core import ConsumerCore
 from tidecast.client.core.outgoing import checked

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from tidecast import codecs
-from tidecast.api.frames.socket import Failure, error_of
+from tidecast.api.frames.common import Failure, error_of
 from tidecast.api.link import AWAY_S_MAX, SubscriptionOptions
 from tidecast.api.start import Earliest, Latest, Start, start_of
 from tidecast.buffers import reader as rd

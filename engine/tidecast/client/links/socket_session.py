@@ -14,16 +14,15 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tidecast.api.frames import socket as frames
+from tidecast.api.frames.common import HEAD, Goodbye, Reply
 from tidecast.api.frames.socket import Body, Hello, Request, Welcome
-from tidecast.api.link import PublicationGrant, SubscriptionGrant
+from tidecast.api.rpc import Calls
 from tidecast.config.topology import FaultSettings, TopicConfig
 from tidecast.errors import (
     AuthError,
@@ -32,8 +31,6 @@ from tidecast.errors import (
     ConnectionLost,
     EngineNotRunning,
     ForkedProcess,
-    TidecastError,
-    Timeout,
 )
 from tidecast.events import EngineBack, EngineLost, Event
 
@@ -41,7 +38,6 @@ SOCKET_NAME = "engine.sock"
 REQUEST_TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 10.0
 SUN_PATH_BYTES_MAX = 107
-GIVEN_UP_MAX = 1024
 EVENTS_HELD_MAX = 4096
 """Events that wait to be taken; while there are fewer the engine may push more."""
 
@@ -53,10 +49,8 @@ class _Wire:
         self.sock = sock
         self.lost: str | None = None
         self._session = weakref.ref(session)
-        self._lock = threading.Lock()
-        self._waiting: dict[int, tuple[type[Body], Future[Any]]] = {}
-        self._given_up: dict[int, type[Body]] = {}
-        self._next_id = 1
+        self._sending = threading.Lock()
+        self._calls = Calls("the engine")
         self._reader = threading.Thread(target=self._read, name="tidecast-events", daemon=True)
         self._reader.start()
 
@@ -65,31 +59,25 @@ class _Wire:
         self._send(frames.frame(Request(0, body)))  # type: ignore[arg-type]
 
     def ask(self, body: Body, timeout_s: float) -> Any:
-        """Send and wait. Raises what the engine raised, ConfigError, ConnectionLost, Timeout."""
+        """Send and wait. Raises what the engine raised, ConfigError, ConnectionLost, Timeout.
+
+        What it opens after the time is closed again.
+        """
         _check_types(body)
-        answer: Future[Any] = Future()
-        with self._lock:
+
+        def send(number: int) -> None:
             if self.lost is not None:
                 raise ConnectionLost(self.lost)
-            request_id, self._next_id = self._next_id, self._next_id + 1
-            self._waiting[request_id] = (type(body), answer)
-        try:
-            self._send(frames.frame(Request(request_id, body)))  # type: ignore[arg-type]
-            return answer.result(timeout_s)
-        except FutureTimeout:
-            with self._lock:
-                if len(self._given_up) < GIVEN_UP_MAX:
-                    self._given_up[request_id] = type(body)
-            raise Timeout(
-                f"the engine did not answer {type(body).__name__} within {timeout_s:g} s"
-            ) from None
-        finally:
-            with self._lock:
-                self._waiting.pop(request_id, None)
+            self._send(frames.frame(Request(number, body)))  # type: ignore[arg-type]
+
+        kind = type(body)
+        undo = frames.UNDO.get(kind)
+        late = None if undo is None else lambda result: self.post(undo(result))
+        return self._calls.ask(send, frames.RESULTS[kind], timeout_s, kind.__name__, late)
 
     def _send(self, data: bytes) -> None:
         try:
-            with self._lock:
+            with self._sending:
                 self.sock.sendall(data)
         except OSError as problem:
             raise ConnectionLost(f"the engine is gone: {problem.strerror or problem}") from None
@@ -120,50 +108,18 @@ class _Wire:
         try:
             while (content := receive_frame(self.sock)) is not None:
                 message = frames.decode_from_engine(content)
-                if isinstance(message, frames.Reply):
-                    self._settle(message)
-                elif isinstance(message, frames.Goodbye):
+                if isinstance(message, Reply):
+                    self._calls.answer(message)
+                elif isinstance(message, Goodbye):
                     reason = message.reason
                 elif (session := self._session()) is not None:
                     session._pushed(self, list(message.events))  # noqa: SLF001 - one unit
         except (OSError, msgspec.DecodeError, ConnectionLost) as problem:
             reason = f"the connection to the engine broke: {problem}"
-        with self._lock:
-            self.lost = reason
-            waiting, self._waiting = list(self._waiting.values()), {}
-        for _, answer in waiting:
-            _fail(answer, ConnectionLost(reason))
+        self.lost = reason
+        self._calls.lose(ConnectionLost(reason))
         if (session := self._session()) is not None:
             session._dropped(self, reason)  # noqa: SLF001
-
-    def _settle(self, reply: frames.Reply) -> None:
-        with self._lock:
-            kind, answer = self._waiting.pop(reply.id, (None, None))
-            given_up = self._given_up.pop(reply.id, None)
-        if kind is None or answer is None:
-            self._undo(given_up, reply)
-            return
-        if reply.failure is not None:
-            _fail(answer, frames.error_of(reply.failure))
-            return
-        try:
-            result = msgspec.msgpack.decode(reply.result, type=frames.RESULTS[kind])
-        except msgspec.DecodeError as problem:
-            _fail(answer, ConnectionLost(f"the engine answered nonsense: {problem}"))
-            return
-        with contextlib.suppress(Exception):
-            answer.set_result(result)
-
-    def _undo(self, kind: type[Body] | None, reply: frames.Reply) -> None:
-        """A grant came after its asker gave up: nobody would ever close it."""
-        if kind is None or reply.failure is not None:
-            return
-        with contextlib.suppress(ConnectionLost, msgspec.DecodeError):
-            granted = msgspec.msgpack.decode(reply.result, type=frames.RESULTS[kind])
-            if isinstance(granted, PublicationGrant):
-                self.post(frames.ClosePublication(publication_id=granted.publication_id))
-            elif isinstance(granted, SubscriptionGrant):
-                self.post(frames.CloseSubscription(subscription_id=granted.subscription_id))
 
 
 def _check_types(body: Body) -> None:
@@ -174,17 +130,12 @@ def _check_types(body: Body) -> None:
         raise ConfigError(f"{type(body).__name__}: {problem}".replace("$.body.", "")) from None
 
 
-def _fail(answer: Future[Any], problem: TidecastError) -> None:
-    with contextlib.suppress(Exception):
-        answer.set_exception(problem)
-
-
 def receive_frame(sock: socket.socket) -> bytes | None:
     """The next frame's content; None at the end. Raises ConnectionLost when it is too long."""
-    head = _receive_exactly(sock, frames.HEAD.size)
+    head = _receive_exactly(sock, HEAD.size)
     if head is None:
         return None
-    (length,) = frames.HEAD.unpack(head)
+    (length,) = HEAD.unpack(head)
     if length > frames.FRAME_BYTES_MAX:
         raise ConnectionLost(f"a frame of {length} bytes: allowed {frames.FRAME_BYTES_MAX}")
     return _receive_exactly(sock, length)

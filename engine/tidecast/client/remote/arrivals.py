@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
-from tidecast.api.frames.socket import Failure
+from tidecast.api.frames.common import Failure
 from tidecast.api.link import SubscriptionOptions
 from tidecast.client.remote import frames as rf
 from tidecast.client.remote.frames import Block

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from tidecast.api.frames.common import Frame
 from tidecast.api.link import ConsumerGrant, ConsumerOptions
 from tidecast.buffers.member_ring import MemberFile
 from tidecast.client.kernels import remote as rk
@@ -163,8 +164,8 @@ class Consumers:
 
     def __init__(
         self, shelf: Shelf, push: Callable[..., None],
-        ask: Callable[[Callable[[int], rf.Frame], Any], Any],
-        ask_then: Callable[[Callable[[int], rf.Frame], Any, Callable[[Any], None]], None],
+        ask: Callable[[Callable[[int], Frame], Any], Any],
+        ask_then: Callable[[Callable[[int], Frame], Any, Callable[[Any], None]], None],
         hang_up: Callable[[], None],
     ) -> None:  # fmt: skip
         self._shelf, self._push, self._ask, self._ask_then = shelf, push, ask, ask_then

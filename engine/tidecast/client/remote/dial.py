@@ -12,6 +12,7 @@ from websockets.exceptions import (
 )
 from websockets.sync.client import ClientConnection, connect
 
+from tidecast.api.frames.common import Goodbye
 from tidecast.client.remote import frames as rf
 from tidecast.client.remote.frames import BadFrame
 from tidecast.errors import AuthError, ConfigError, ConnectionLost, EngineNotRunning
@@ -35,7 +36,7 @@ def dial(
         raise ConnectionLost(f"{where}: {problem}") from None
     if not isinstance(frame, rf.Welcome):
         socket.close()
-        reason = frame.reason if isinstance(frame, rf.Goodbye) else type(frame).__name__
+        reason = frame.reason if isinstance(frame, Goodbye) else type(frame).__name__
         raise ConnectionLost(f"{where}: the gateway refuses: {reason}")
     return frame, socket
 

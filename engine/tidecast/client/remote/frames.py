@@ -10,14 +10,13 @@ before a kernel sees it, and raise BadFrame.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
-from tidecast.api.frames.socket import Failure
+from tidecast.api.frames.common import HEAD, Failure, Frame, Goodbye, Reply, encoder
 from tidecast.api.link import ConsumerOptions, PublicationOptions, SubscriptionOptions
 from tidecast.buffers import writer as wr
 from tidecast.client.kernels import ports as k
@@ -33,7 +32,6 @@ _F = TypeVar("_F")
 PROTOCOL_VERSION = 2
 PATH = "/tidecast/2"
 """Where a gateway's websocket is. The version is in the path, the token in the HTTP header."""
-HEAD = struct.Struct("<I")
 HEADER_BYTES_MAX = 1 << 20
 MESSAGE_BYTES_MAX = 16 << 20
 """Longest message through a gateway, optional fields included."""
@@ -54,10 +52,6 @@ NAME_MAX = 256
 
 class BadFrame(ValueError):
     """A frame is not what the protocol allows. Says what, where and the limit."""
-
-
-class Frame(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
-    """Base of all frames."""
 
 
 # --- from the client ----------------------------------------------------------------------------
@@ -197,15 +191,7 @@ class Welcome(Frame, frozen=True, kw_only=True):
     node_id: int
     node_name: str
     incarnation: int
-    accepted: dict[int, int] = {}
-
-
-class Reply(Frame, frozen=True, kw_only=True):
-    """The answer to one question: a result, or a failure."""
-
-    id: int
-    result: msgspec.Raw = msgspec.Raw(b"\xc0")
-    failure: Failure | None = None
+    accepted: dict[int, int] = msgspec.field(default_factory=dict)
 
 
 class PublicationOpened(msgspec.Struct, frozen=True, kw_only=True):
@@ -333,12 +319,6 @@ class Told(Frame, frozen=True, kw_only=True):
     events: list[AnyEvent]
 
 
-class Goodbye(Frame, frozen=True, kw_only=True):
-    """The gateway ends the connection, and why."""
-
-    reason: str
-
-
 FromClient = (
     Hello | OpenPublication | ClosePublication | OpenSubscription | CloseSubscription | Credit
     | NodeIdOf | Stats | Administer | Bye | Publish
@@ -353,23 +333,10 @@ _client_decoder = msgspec.msgpack.Decoder(FromClient)
 _gateway_decoder = msgspec.msgpack.Decoder(FromGateway)
 
 
-def _plain(value: Any) -> Any:
-    item = getattr(value, "item", None)
-    return item() if callable(item) else str(value)
-
-
-_encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
-
-
 def encode(frame: Frame, body: Bytes | None = None) -> bytes:
     """A frame, ready to be sent."""
-    header = _encoder.encode(frame)
+    header = encoder.encode(frame)
     return b"".join((HEAD.pack(len(header)), header, b"" if body is None else body.data))
-
-
-def result_of(value: Any) -> msgspec.Raw:
-    """A reply's result."""
-    return msgspec.Raw(_encoder.encode(value))
 
 
 def split(data: Any) -> tuple[memoryview, memoryview]:

@@ -17,8 +17,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 from functools import partial
 from typing import Any
 
@@ -27,7 +25,7 @@ import numpy as np
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
-from tidecast.api.frames.socket import error_of
+from tidecast.api.frames.common import Frame, Goodbye, Reply, error_of
 from tidecast.api.link import (
     ConsumerGrant,
     ConsumerOptions,
@@ -37,6 +35,7 @@ from tidecast.api.link import (
     SubscriptionGrant,
     SubscriptionOptions,
 )
+from tidecast.api.rpc import Calls
 from tidecast.client.kernels import ports
 from tidecast.client.remote import frames as rf
 from tidecast.client.remote.arrivals import Arrivals, Subscribed
@@ -94,7 +93,7 @@ class RemoteLink(Link):
         self._events: deque[Event] = deque()
         self._events_missed = 0
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, Future[Any]] = {}
+        self._calls = Calls(url)
         self._out: dict[int, Outgoing] = {}
         self._socket: ClientConnection | None = None
         self._welcome, self._socket = self._dial("", "")
@@ -148,24 +147,25 @@ class RemoteLink(Link):
         except (ConnectionClosed, OSError) as problem:
             raise ConnectionLost(f"{self._where}: {problem}") from None
 
-    def _ask(self, make: Any, kind: Any, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
-        """``make(id)`` is the question. Raises what the gateway raised, ConnectionLost, Timeout."""
+    def _ask(
+        self, make: Callable[[int], Frame], kind: Any, undo: Callable[[], Frame] | None = None
+    ) -> Any:
+        """``make(id)`` is the question. Raises what the gateway raised, ConnectionLost, Timeout.
+
+        ``undo``: what to send if the answer comes too late.
+        """
         self._check()
-        answer: Future[Any] = Future()
-        with self._lock:
-            number = next(self._numbers)
-            self._waiting[number] = answer
-        try:
-            self._send(rf.encode(make(number)))
-            raw = answer.result(timeout_s)
-            return msgspec.msgpack.decode(raw, type=kind)
-        except FutureTimeout:
-            raise Timeout(f"{self._where}: no answer within {timeout_s:g} s") from None
-        except msgspec.MsgspecError as problem:
-            raise ConnectionLost(f"{self._where}: answered nonsense: {problem}") from None
-        finally:
-            with self._lock:
-                self._waiting.pop(number, None)
+        late = None if undo is None else lambda _: self._send(rf.encode(undo()))
+        name = type(make(0)).__name__
+        return self._calls.ask(
+            lambda number: self._send(rf.encode(make(number))), kind, REQUEST_TIMEOUT_S, name, late
+        )
+
+    def _ask_then(
+        self, make: Callable[[int], Frame], kind: Any, then: Callable[[Any], None]
+    ) -> None:
+        """Ask, and have the reader call ``then`` with the answer, or with the error."""
+        self._calls.ask_then(lambda number: self._send(rf.encode(make(number))), kind, then)
 
     def _check(self) -> None:
         if self._pid != os.getpid():
@@ -195,7 +195,7 @@ class RemoteLink(Link):
                 assert self._socket is not None
                 for data in self._socket:
                     frame, body = rf.from_gateway(data)
-                    if isinstance(frame, rf.Goodbye):
+                    if isinstance(frame, Goodbye):
                         reason = frame.reason
                     else:
                         self._take(frame, body)
@@ -208,14 +208,11 @@ class RemoteLink(Link):
     def _disconnect(self, reason: str) -> None:
         with self._lock:
             socket, self._socket = self._socket, None
-            waiting, self._waiting = list(self._waiting.values()), {}
             self.consumers.pause()
         if socket is not None:
             with contextlib.suppress(Exception):
                 socket.close()
-        for answer in waiting:
-            with contextlib.suppress(Exception):
-                answer.set_exception(ConnectionLost(f"{self._where}: {reason}"))
+        self._calls.lose(ConnectionLost(f"{self._where}: {reason}"))
         if not self._closing.is_set():
             self._push(GatewayLost(reason=reason))
 
@@ -242,7 +239,7 @@ class RemoteLink(Link):
     def _resume(self, welcome: rf.Welcome, socket: ClientConnection) -> None:
         with self._lock:
             self._greeted(welcome)
-            frames: list[rf.Frame] = [
+            frames: list[Frame] = [
                 rf.ClosePublication(id=0, number=number)
                 for number in welcome.accepted
                 if number not in self._out
@@ -258,9 +255,8 @@ class RemoteLink(Link):
             back = GatewayBack(resumed=welcome.resumed)
             outstanding = {each.number for each in subscribed}
             for each in subscribed:
-                number = next(self._numbers)
-                self._waiting[number] = self._when_reopened(each, outstanding, back)
-                frames.append(each.opening(number))
+                reopened = self._when_reopened(each, outstanding, back)
+                frames.append(each.opening(self._calls.begin(rf.SubscriptionOpened, reopened)))
             try:
                 for frame in frames:
                     socket.send(rf.encode(frame))
@@ -275,20 +271,16 @@ class RemoteLink(Link):
 
     def _opening_again(self, out: Outgoing) -> rf.OpenPublication:
         """The gateway has forgotten a publication: open it, beginning with what is unconfirmed."""
-        number, answer = next(self._numbers), Future[Any]()
 
-        def opened(answer: Future[Any]) -> None:
-            problem = answer.exception()
-            if problem is None:
-                again = msgspec.msgpack.decode(answer.result(), type=rf.PublicationOpened)
-                out.begun_again(again)
-            elif not getattr(problem, "retryable", False):
-                self._fail(out, problem)
-            elif not isinstance(problem, ConnectionLost):
+        def opened(answer: Any) -> None:
+            if not isinstance(answer, TidecastError):
+                out.begun_again(answer)
+            elif not answer.retryable:
+                self._fail(out, answer)
+            elif not isinstance(answer, ConnectionLost):
                 self._hang_up()
 
-        answer.add_done_callback(opened)
-        self._waiting[number] = answer
+        number = self._calls.begin(rf.PublicationOpened, opened)
         return msgspec.structs.replace(out.begin_again(), id=number)
 
     def _hang_up(self) -> None:
@@ -298,46 +290,20 @@ class RemoteLink(Link):
             with contextlib.suppress(Exception):
                 socket.close()
 
-    def _ask_then(
-        self, make: Callable[[int], rf.Frame], kind: Any, then: Callable[[Any], None]
-    ) -> None:
-        """Ask, and have the reader call ``then`` with the answer, or with the error."""
-        answer: Future[Any] = Future()
-
-        def answered(answer: Future[Any]) -> None:
-            try:
-                then(msgspec.msgpack.decode(answer.result(), type=kind))
-            except TidecastError as problem:
-                then(problem)
-
-        answer.add_done_callback(answered)
-        with self._lock:
-            number = next(self._numbers)
-            self._waiting[number] = answer
-        try:
-            self._send(rf.encode(make(number)))
-        except ConnectionLost as problem:
-            with self._lock:
-                known = self._waiting.pop(number, None)
-            if known is not None:
-                answer.set_exception(problem)
-
     def _when_reopened(
         self, each: Subscribed, outstanding: set[int], back: GatewayBack
-    ) -> Future[Any]:
+    ) -> Callable[[Any], None]:
         """The gateway is back when all subscriptions are: what is published then arrives."""
-        answer: Future[Any] = Future()
 
-        def opened(answer: Future[Any]) -> None:
-            if isinstance(answer.exception(), ConnectionLost):
+        def opened(answer: Any) -> None:
+            if isinstance(answer, ConnectionLost):
                 return  # it is asked again
             self.arrivals.reopened(each)
             outstanding.discard(each.number)
             if not outstanding:
                 self._push(back)
 
-        answer.add_done_callback(opened)
-        return answer
+        return opened
 
     def _take(self, frame: rf.FromGateway, body: memoryview) -> None:
         match frame:
@@ -348,13 +314,9 @@ class RemoteLink(Link):
                 if out is not None:
                     out.accepted(frame.batch)
                     ports.ring_line(self.bells, self._shelf.pump_line)
-            case rf.Reply():
+            case Reply():
                 # Without the lock: who sends holds it, and may wait for the gateway to read.
-                answer = self._waiting.pop(frame.id, None)
-                if answer is not None and frame.failure is not None:
-                    answer.set_exception(error_of(frame.failure))
-                elif answer is not None:
-                    answer.set_result(bytes(frame.result))
+                self._calls.answer(frame)
             case rf.Delivered() | rf.TakenBack():
                 self.consumers.told(frame, body)
             case rf.Durable():
@@ -467,7 +429,9 @@ class RemoteLink(Link):
         publication = next(self._numbers)
         question = rf.OpenPublication(id=0, number=publication, topic=topic, options=options)
         opened = self._ask(
-            lambda number: msgspec.structs.replace(question, id=number), rf.PublicationOpened
+            lambda number: msgspec.structs.replace(question, id=number),
+            rf.PublicationOpened,
+            lambda: rf.ClosePublication(id=0, number=publication),
         )
         out = Outgoing(self._shelf, publication, topic, options, opened)
         with self._lock:
@@ -504,7 +468,10 @@ class RemoteLink(Link):
         each = Subscribed(next(self._numbers), pattern, options)
         self.arrivals.add(each)
         try:
-            opened = self._ask(each.opening, rf.SubscriptionOpened)
+            opened = self._ask(
+                each.opening, rf.SubscriptionOpened,
+                lambda: rf.CloseSubscription(id=0, number=each.number),
+            )  # fmt: skip
         except BaseException:
             self.arrivals.remove(each.number)
             raise

@@ -19,7 +19,8 @@ import numpy as np
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
-from tidecast.api.frames.socket import error_of
+from tidecast.api.frames.common import Frame, Goodbye
+from tidecast.api.rpc import result_of
 from tidecast.client.remote import frames as rf
 from tidecast.client.remote import log_frames as lf
 from tidecast.client.remote.dial import CONNECT_TIMEOUT_S, open_socket
@@ -78,7 +79,7 @@ class LogClient:
 
     def bounds(self, topic: str) -> list[tuple[int, int, int]]:
         """(queue, first token, end) of each queue of a topic. Raises AuthError, NotFound."""
-        ask: Callable[[int], rf.Frame] = lambda number: lf.Bounds(id=number, topic=topic)  # noqa: E731
+        ask: Callable[[int], Frame] = lambda number: lf.Bounds(id=number, topic=topic)  # noqa: E731
         return self._ask(ask, list[tuple[int, int, int]])
 
     def at_time(self, topic: str, queue: int, time_ns: int) -> int:
@@ -99,7 +100,7 @@ class LogClient:
             list[int],
         )  # fmt: skip
 
-    def _ask(self, make: Callable[[int], rf.Frame], kind: type[_T]) -> _T:
+    def _ask(self, make: Callable[[int], Frame], kind: type[_T]) -> _T:
         """Raises what the gateway raised, EngineNotRunning, ConnectionLost, Timeout."""
         again = self._socket is not None  # it may have gone away since it was asked last
         while True:
@@ -176,7 +177,7 @@ class LogClient:
                 raise self._nonsense(frame)
         return self._socket
 
-    def _send(self, frame: rf.Frame) -> None:
+    def _send(self, frame: Frame) -> None:
         socket = self._connected()
         try:
             socket.send(rf.encode(frame))
@@ -189,20 +190,16 @@ class LogClient:
             frame, body = lf.from_log(self._socket.recv(timeout_s))
         except TimeoutError:
             self.close()
-            raise Timeout(f"{self._where}: no answer within {timeout_s:g} s") from None
+            raise Timeout(f"{self._where} did not answer within {timeout_s:g} s") from None
         except (ConnectionClosed, OSError, BadFrame) as problem:
             raise ConnectionLost(f"{self._where}: {problem}") from None
-        if isinstance(frame, rf.Goodbye):
+        if isinstance(frame, Goodbye):
             raise ConnectionLost(f"{self._where}: the gateway ended the connection: {frame.reason}")
         return frame, body
 
     def _result(self, answer: lf.Answer, kind: type[_T]) -> _T:
-        if answer.failure is not None:
-            raise error_of(answer.failure)
-        try:
-            return msgspec.msgpack.decode(answer.result, type=kind)
-        except msgspec.MsgspecError as problem:
-            raise ConnectionLost(f"{self._where}: answered nonsense: {problem}") from None
+        found: _T = result_of(answer, kind, self._where)
+        return found
 
     def _nonsense(self, frame: object) -> ConnectionLost:
         return ConnectionLost(f"{self._where}: {type(frame).__name__} is no answer to that")

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from tidecast.api.frames.socket import Failure
+from tidecast.api.frames.common import Frame, Goodbye, Reply
 from tidecast.client.remote import frames as rf
-from tidecast.client.remote.frames import BadFrame, Frame
+from tidecast.client.remote.frames import BadFrame
 
 PATH = f"{rf.PATH}/log"
 """Where a gateway's logs are read."""
@@ -104,12 +104,8 @@ class Ready(Frame, frozen=True, kw_only=True):
     """First of all: it may be asked."""
 
 
-class Answer(Frame, frozen=True, kw_only=True):
-    """The answer to one question: a result, or a failure."""
-
-    id: int
-    result: msgspec.Raw = msgspec.Raw(b"\xc0")
-    failure: Failure | None = None
+class Answer(Reply, frozen=True, kw_only=True):
+    """The answer to one question."""
 
 
 class Piece(Frame, frozen=True, kw_only=True):
@@ -127,7 +123,7 @@ class Missing(Frame, frozen=True, kw_only=True):
 
 
 FromReader = Topics | Bounds | AtTime | Cuts | Read | Credit
-FromLog = Ready | Answer | Piece | Missing | rf.Goodbye
+FromLog = Ready | Answer | Piece | Missing | Goodbye
 
 _reader_decoder = msgspec.msgpack.Decoder(FromReader)
 _log_decoder = msgspec.msgpack.Decoder(FromLog)

@@ -1,0 +1,143 @@
+"""Questions and answers, the same over every connection: ids, time-outs, late answers.
+
+Used by the link to an engine process (unix socket), to a gateway, to a gateway's logs, and by the
+engine's link to the control service. What differs is how a frame is sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tidecast.api.frames.common import Reply, error_of
+from tidecast.errors import ConnectionLost, TidecastError, Timeout
+
+LATE_MAX = 1024
+"""Questions whose answers are still expected after their askers gave up."""
+Then = Callable[[Any], None]
+"""Gets the result of a question, or the TidecastError that it met."""
+Undo = Callable[[Any], None]
+"""Gets a result that came after its asker gave up: nobody else would ever close what it opened."""
+
+
+class _Question(NamedTuple):
+    kind: Any
+    then: Then
+
+
+def result_of(reply: Reply, kind: Any, peer: str) -> Any:
+    """What a reply says. Raises the error that it carries, ConnectionLost when it is malformed."""
+    if reply.failure is not None:
+        raise error_of(reply.failure)
+    try:
+        return msgspec.msgpack.decode(reply.result, type=kind)
+    except msgspec.MsgspecError as problem:
+        raise ConnectionLost(f"{peer} answered nonsense: {problem}") from None
+
+
+class Calls:
+    """The questions of one connection that wait for answers. Safe for use from any thread."""
+
+    def __init__(self, peer: str) -> None:
+        """``peer``: who is asked, as messages name it."""
+        self._peer = peer
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._waiting: dict[int, _Question] = {}
+        self._late: dict[int, _Question] = {}
+
+    def begin(self, kind: Any, then: Then) -> int:
+        """A question is about to be sent: its id. ``kind``: the type of its result.
+
+        ``then`` is called once, by the thread that gets the answer or finds the connection lost.
+        """
+        number = next(self._numbers)
+        with self._lock:
+            self._waiting[number] = _Question(kind, then)
+        return number
+
+    def ask(
+        self, send: Callable[[int], None], kind: Any, timeout_s: float, name: str,
+        undo: Undo | None = None,
+    ) -> Any:  # fmt: skip
+        """Ask and wait for the result; ``send`` sends the question of this id.
+
+        Raises what the other side raised, ConnectionLost, Timeout, and what ``send`` raises.
+        """
+        answer: Future[Any] = Future()
+
+        def answered(found: Any) -> None:
+            if isinstance(found, TidecastError):
+                answer.set_exception(found)
+            else:
+                answer.set_result(found)
+
+        number = self.begin(kind, answered)
+        try:
+            send(number)
+            return answer.result(timeout_s)
+        except FutureTimeout:
+            if self._give_up(number, undo):
+                raise Timeout(
+                    f"{self._peer} did not answer {name} within {timeout_s:g} s"
+                ) from None
+            return answer.result()  # it came this moment
+        finally:
+            with self._lock:
+                self._waiting.pop(number, None)
+
+    def ask_then(self, send: Callable[[int], None], kind: Any, then: Then) -> None:
+        """Ask without waiting; a question that cannot be sent is answered with that error."""
+        number = self.begin(kind, then)
+        try:
+            send(number)
+        except ConnectionLost as problem:
+            with self._lock:
+                known = self._waiting.pop(number, None)
+            if known is not None:
+                then(problem)
+
+    def resolve(self, number: int, found: Any) -> None:
+        """The result of a question came by another way than a `Reply`, or an error."""
+        with self._lock:
+            question = self._waiting.pop(number, None)
+        if question is not None:
+            question.then(found)
+
+    def answer(self, reply: Reply) -> None:
+        """A reply came."""
+        with self._lock:
+            question = self._waiting.pop(reply.id, None)
+            late = self._late.pop(reply.id, None)
+        if question is not None:
+            try:
+                found = result_of(reply, question.kind, self._peer)
+            except TidecastError as problem:
+                found = problem
+            question.then(found)
+        elif late is not None:
+            with contextlib.suppress(TidecastError):
+                late.then(result_of(reply, late.kind, self._peer))
+
+    def lose(self, problem: TidecastError) -> None:
+        """The connection is lost: no answer comes any more."""
+        with self._lock:
+            waiting, self._waiting = list(self._waiting.values()), {}
+            self._late.clear()
+        for question in waiting:
+            question.then(problem)
+
+    def _give_up(self, number: int, undo: Undo | None) -> bool:
+        """Nobody waits any more. False: it was answered a moment ago."""
+        with self._lock:
+            question = self._waiting.pop(number, None)
+            if question is not None and undo is not None and len(self._late) < LATE_MAX:
+                self._late[number] = _Question(question.kind, undo)
+        return question is not None

@@ -1,0 +1,92 @@
+"""Questions over any connection: results, errors, time-outs, late answers, a lost connection."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tidecast.api.frames.common import Reply, encode_result, failure_of
+from tidecast.api.rpc import Calls
+from tidecast.errors import ConnectionLost, NotFound, StorageError, Timeout
+
+
+def reply(number: int, value: Any) -> Reply:
+    return Reply(id=number, result=encode_result(value))
+
+
+def test_answers_come_in_any_order() -> None:
+    calls = Calls("the peer")
+    found: dict[int, Any] = {}
+    numbers = [calls.begin(int, partial(found.__setitem__, n)) for n in range(3)]
+    assert len({0, *numbers}) == 4
+    for n in (2, 0, 1):
+        calls.answer(reply(numbers[n], n * 10))
+    calls.answer(reply(numbers[0], 7))  # nobody waits any more
+    calls.answer(reply(99, 7))
+    assert found == {2: 20, 0: 0, 1: 10}
+
+
+def test_errors_travel_whole_and_nonsense_is_a_lost_connection() -> None:
+    calls = Calls("the peer")
+    problem = StorageError("full", 28)
+    failure = failure_of(problem)
+    with pytest.raises(StorageError, match="full") as raised:
+        calls.ask(lambda n: calls.answer(Reply(id=n, failure=failure)), int, 30.0, "Stats")
+    assert raised.value.errno == 28
+    with pytest.raises(ConnectionLost, match="the peer answered nonsense"):
+        calls.ask(lambda n: calls.answer(reply(n, "text")), int, 30.0, "Stats")
+    with pytest.raises(NotFound, match="x"):
+        calls.ask(lambda n: calls.resolve(n, NotFound("x")), int, 30.0, "Stats")
+
+
+def test_what_a_late_answer_opened_is_closed() -> None:
+    calls = Calls("the peer")
+    sent: list[int] = []
+    undone: list[int] = []
+    with pytest.raises(Timeout, match=r"the peer did not answer Open within 0\.001 s"):
+        calls.ask(sent.append, int, 0.001, "Open", undone.append)
+    calls.answer(reply(sent[0], 5))
+    calls.answer(reply(sent[0], 5))
+    assert undone == [5]
+    with pytest.raises(Timeout):
+        calls.ask(sent.append, int, 0.001, "Open", undone.append)
+    calls.answer(Reply(id=sent[1], failure=failure_of(NotFound("x"))))  # it opened nothing
+    assert undone == [5]
+
+
+def test_a_lost_connection_ends_every_question() -> None:
+    calls, asked = Calls("the peer"), threading.Event()
+    found: list[Any] = []
+    problems: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            calls.ask(lambda _: asked.set(), int, 60.0, "Stats")
+        except ConnectionLost as problem:
+            problems.append(problem)
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    assert asked.wait(30.0)
+    calls.begin(int, found.append)
+    calls.lose(ConnectionLost("gone"))
+    thread.join(30.0)
+    assert [str(each) for each in (*found, *problems)] == ["gone", "gone"]
+
+
+def test_a_question_that_cannot_be_sent_is_answered_with_that() -> None:
+    calls = Calls("the peer")
+    found: list[Any] = []
+
+    def send(number: int) -> None:
+        raise ConnectionLost(f"question {number}")
+
+    calls.ask_then(send, int, found.append)
+    assert [str(each) for each in found] == ["question 1"]
+    with pytest.raises(ConnectionLost, match="question 2"):
+        calls.ask(send, int, 30.0, "Stats")
+    calls.lose(ConnectionLost("gone"))
+    assert len(found) == 1
