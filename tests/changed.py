@@ -25,7 +25,7 @@ _LIVE = (
 )  # fmt: skip
 _DURABLE = (
     *_BASE, f"{ENGINE}agents/archiver/", f"{ENGINE}disk.py", f"{ENGINE}log/",
-    f"{ENGINE}node/durable/", f"{ENGINE}protocol/dedup.py", f"{ENGINE}client/durable_waits.py",
+    f"{ENGINE}node/durable/", f"{ENGINE}protocol/dedup.py",
 )  # fmt: skip
 _CONSUMING = (
     *_BASE, f"{ENGINE}agents/puller/", f"{ENGINE}node/consumers/", f"{ENGINE}queues/",
@@ -86,6 +86,7 @@ TOUCHED_BY: dict[str, tuple[str, ...]] = {
     "tests/system/test_files.py": (*_LIVE, f"{ENGINE}cli/pub.py", f"{ENGINE}cli/sub.py"),
     "tests/system/test_gateway_kills.py": (*_GATEWAY, *_CONSUMING),
     "tests/system/test_gateway_processes.py": (*_GATEWAY, *_PROCESSES),
+    "tests/system/test_kafka_process.py": (f"{ENGINE}kafka/", *_DURABLE),
     "tests/system/test_kills.py": (*_LIVE, *_PROCESSES),
     "tests/system/test_shapes.py": (*_LIVE, *_PROCESSES),
     "tests/system/test_up.py": (*_COMMANDS, f"{SERVICE}server.py", f"{ENGINE}engine/"),

@@ -38,6 +38,7 @@ ELSEWHERE = {
     r"tidecast bench ": "tests/test_bench_contract.py",
     r"tidecast engine --control https://control\.example": "another host: tests/e2e",
     r"tidecast engine --gateway 0\.0\.0\.0": "another host: tests/system/test_gateway_processes.py",
+    r"tidecast engine --kafka ": "tests/system/test_kafka_process.py",
     r"tidecast (sub|pub|subscription) .*--server tidecast\S*://db1\.example": "the same",
     r"tidecast topic create \S+ .*--transport wan": "a network of its own",
     r"TIDECAST_DATABASE_URL=postgresql://\.\.\. ": "tests/control/test_migrations.py",

@@ -29,8 +29,9 @@ from tidecast.cli.common import (
 
 if TYPE_CHECKING:
     from tidecast.cli.control import Linked, Service
-    from tidecast.engine.process import EngineState
+    from tidecast.engine.process import Companion, EngineState
     from tidecast.gateway.settings import GatewaySettings
+    from tidecast.kafka.server import KafkaEndpoint, KafkaSettings
 
 LOG_NAME = "engine.log"
 DETACHED_START_TIMEOUT_S = 300.0
@@ -125,16 +126,27 @@ def _run(
     linked: Linked | None = None,
     telemetry_s: float = 0.0,
     adapters: tuple[str, ...] = (),
+    kafka: KafkaSettings | None = None,
 ) -> None:
     from tidecast.engine.process import make_node, no_fetch, run_engine
     from tidecast.node.consumers.adapters import Adapters
     from tidecast.telemetry.sampling import telemetry
+
+    endpoints: list[KafkaEndpoint] = []
+
+    def serve_kafka(node: Any, _store: object) -> Companion:
+        from tidecast.kafka.server import make_kafka
+
+        assert kafka is not None
+        endpoints.append(make_kafka(node, kafka))
+        return endpoints[0]
 
     def on_ready(state: EngineState, seconds: float) -> None:
         click.echo(
             f"ready in {seconds:.2f} s: node {state.node_name} (id {state.node_id}), "
             f"pid {state.pid}, data in {data_dir}"
             + (f", gateway {state.gateway}" if state.gateway else "")
+            + "".join(f", kafka {each.address}" for each in endpoints)
         )
         if verbose:
             _explain(data_dir)
@@ -142,11 +154,12 @@ def _run(
         _warn(data_dir, topology_file)
 
     links = () if linked is None else (linked.companion,)
+    served = () if kafka is None else (serve_kafka,)
     try:
         run_engine(
             data_dir, topology_file, token=token, gateway=gateway, on_ready=on_ready,
             warm_up=_warm_up, keys_come=linked is not None,
-            companions=(partial(Adapters, adapters), *links, telemetry(telemetry_s)),
+            companions=(partial(Adapters, adapters), *links, telemetry(telemetry_s), *served),
             node_factory=partial(make_node, lease_store=linked and linked.leases),
             fetch=no_fetch if linked is None else linked.fetch,
         )  # fmt: skip
@@ -362,10 +375,17 @@ def _with_control_options(command: F) -> F:
 @click.option("--adapter", "adapters", multiple=True, metavar="TOPIC=MODULE:FUNCTION",
               help="A topic whose queues are those of the adapter that FUNCTION() makes; may be "
               "repeated. See docs/ADAPTERS.md.")  # fmt: skip
+@click.option("--kafka", default="off", show_default=True, metavar="HOST:PORT",
+              help="Serve Kafka clients there (:PORT for loopback; off: not at all). See "
+              "docs/KAFKA.md.")  # fmt: skip
+@click.option("--kafka-advertised", default="", metavar="HOST:PORT",
+              help="Where Kafka clients are told to find it. [default: where each has reached "
+              "it]")  # fmt: skip
 def engine(
     data_dir: Path, topology_file: Path | None, token: str | None, gateway: GatewaySettings,
     control_url: str | None, enrol_token: str | None, control_ca: Path | None,
-    insecure_control: bool, telemetry_s: float, adapters: tuple[str, ...],
+    insecure_control: bool, telemetry_s: float, adapters: tuple[str, ...], kafka: str,
+    kafka_advertised: str,
 ) -> None:  # fmt: skip
     """Run an engine in the foreground until SIGTERM or Ctrl-C (for service managers).
 
@@ -377,8 +397,16 @@ def engine(
         link = _link(control_url, enrol_token, control_ca, insecure=insecure_control)
     _run(
         data_dir, topology_file, token, gateway, verbose=False, linked=link,
-        telemetry_s=telemetry_s, adapters=adapters,
+        telemetry_s=telemetry_s, adapters=adapters, kafka=_kafka_of(kafka, kafka_advertised),
     )  # fmt: skip
+
+
+def _kafka_of(where: str, advertised: str) -> KafkaSettings | None:
+    if where == "off":
+        return None
+    from tidecast.kafka.server import KafkaSettings
+
+    return KafkaSettings(where, advertised)
 
 
 @click.command()

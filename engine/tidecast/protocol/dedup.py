@@ -22,6 +22,8 @@ PRODUCERS_MAX = 10_000
 """Producers a topic remembers."""
 SEQ_MAX = 1 << 62
 _NAMED = 1 << 62
+PLACED = 1 << 61
+"""Bit of the ids of placed producers: they count in each queue, see `Producer.placed`."""
 _ANONYMOUS_TTL_NS = 3_600_000_000_000
 """Producers without a name are forgotten an hour after their last message."""
 _ENTRY = struct.Struct("<QQqqq")
@@ -33,6 +35,11 @@ def producer_id(name: str) -> int:
     """The id of a named producer: bit 62 is set, so it is none of those that are random."""
     digest = hashlib.blake2b(name.encode(), digest_size=8, person=b"tidecast-produce").digest()
     return (int.from_bytes(digest, "little") & (_NAMED - 1)) | _NAMED
+
+
+def is_placed(producer: int) -> bool:
+    """Whether an id is that of a placed producer."""
+    return producer >> 61 == 1
 
 
 @dataclass(slots=True)
@@ -69,6 +76,11 @@ class Producer:
     def named(self) -> bool:
         """It was opened by a name."""
         return bool(self.id & _NAMED)
+
+    @property
+    def placed(self) -> bool:
+        """It chooses its queues and counts its records in each of them; it has no sessions."""
+        return is_placed(self.id)
 
 
 @dataclass(slots=True)
@@ -225,6 +237,12 @@ class ProducerTable:
         session.producer.epoch, session.producer.opened_ns = epoch, opened_ns
         return replace(session, epoch=epoch, first_seq=first_seq)
 
+    def placed(self, producer: int) -> Producer:
+        """A placed producer, known from now on. Raises Conflict when there are too many."""
+        if producer not in self.known:
+            self._make_room()
+        return self._get(producer)
+
     def close(self, producer: Producer, now_ns: int) -> None:
         """A session is over, and drained."""
         producer.sessions = max(0, producer.sessions - 1)
@@ -265,10 +283,12 @@ class ProducerTable:
     def grow(self, queues: int) -> None:
         """There are more queues now. In the new ones, all that was sent so far is a duplicate.
 
-        To be called while everything that was sent is in the log.
+        Not of placed producers, who have sent nothing there. To be called while everything that
+        was sent is in the log.
         """
         for each in self.known.values():
-            more = np.full(queues - self.queues, each.last_seq, dtype=np.int64)
+            sent = 0 if each.placed else each.last_seq
+            more = np.full(queues - self.queues, sent, dtype=np.int64)
             each.marks = np.concatenate([each.marks, more])
         self.queues = queues
 

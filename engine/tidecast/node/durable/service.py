@@ -58,6 +58,8 @@ class Durable:
         """Whoever reads queues adds a function that says what it still needs; see `Position`."""
         self.on_queues: list[Callable[[DurableTopic], None]] = []
         """Called when a durable topic was opened or has more queues."""
+        self.on_synced: list[Callable[[DurableTopic], None]] = []
+        """Called in the thread that syncs, when a queue of a topic is durable to a later token."""
         self.on_closed: list[Callable[[str], None]] = []
         """Called with a durable topic's name before its logs are closed."""
         self.standing: dict[tuple[str, str], ev.Event] = {}
@@ -570,6 +572,8 @@ class Durable:
             self.node.post(lambda: self.leases.lose(name, epoch, "the log has a newer owner"))
             return -errno.ESTALE
         self.node.counters.values[row, C.SYNCS] += 1
+        for callback in self.on_synced:
+            callback(topic)
         return 0
 
     def _say_refused(self, topic: DurableTopic, queue: int, problem: StorageError) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from tidecast.layout import segment as seg
 from tidecast.log import scan as sc
 from tidecast.native.packing import unpack_from
-from tidecast.protocol.dedup import SEQ_MAX, Producer, ProducerTable
+from tidecast.protocol.dedup import SEQ_MAX, Producer, ProducerTable, is_placed
 
 Sequences = Callable[[int, np.ndarray], np.ndarray]
 """(queue, row of a scan) -> the sequences of that batch's records."""
@@ -29,7 +29,10 @@ class Tails:
     def see(self, queue: int, rows: np.ndarray, producers: ProducerTable) -> None:
         """Keep what may matter of a queue's batches, which ``producers`` has learnt."""
         ids, at = np.unique(rows[:, sc.C_PRODUCER], return_inverse=True)
-        acked = [producers.known[each].acked_seq if each else SEQ_MAX for each in ids.tolist()]
+        acked = [
+            producers.known[each].acked_seq if each and not is_placed(each) else SEQ_MAX
+            for each in ids.tolist()
+        ]
         kept = rows[rows[:, sc.C_LAST_SEQ] > np.array(acked, dtype=np.int64)[at]]
         if kept.shape[0]:
             self._seen[queue, int(rows[0, sc.C_BASE_TOKEN])] = kept.copy()
@@ -38,7 +41,8 @@ class Tails:
         """Producers of whom some sequence below the last one was not seen."""
         return [
             each for each in producers.known.values()
-            if each.acked_seq < each.last_seq
+            if not each.placed  # their sequences are contiguous in each queue, never across
+            and each.acked_seq < each.last_seq
             and self._count(each, sequences) < each.last_seq - each.acked_seq
         ]  # fmt: skip
 

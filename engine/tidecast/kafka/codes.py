@@ -1,0 +1,66 @@
+"""Kafka's error codes that the endpoint answers with."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from tidecast.errors import (
+    AuthError,
+    Conflict,
+    Fenced,
+    NotFound,
+    PayloadTooLarge,
+    SequenceGap,
+    StorageError,
+    TidecastError,
+    Timeout,
+)
+
+
+class Code(IntEnum):
+    """The codes, by Kafka's names."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    MESSAGE_TOO_LARGE = 10
+    INVALID_TOPIC_EXCEPTION = 17
+    INVALID_REQUIRED_ACKS = 21
+    TOPIC_AUTHORIZATION_FAILED = 29
+    UNSUPPORTED_VERSION = 35
+    INVALID_REQUEST = 42
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    KAFKA_STORAGE_ERROR = 56
+    UNKNOWN_PRODUCER_ID = 59
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    INVALID_RECORD = 87
+
+
+_OF_ERRORS: tuple[tuple[type[TidecastError], Code], ...] = (
+    (NotFound, Code.NOT_LEADER_OR_FOLLOWER),
+    (StorageError, Code.KAFKA_STORAGE_ERROR),
+    (PayloadTooLarge, Code.MESSAGE_TOO_LARGE),
+    (SequenceGap, Code.OUT_OF_ORDER_SEQUENCE_NUMBER),
+    (Fenced, Code.INVALID_PRODUCER_EPOCH),
+    (AuthError, Code.TOPIC_AUTHORIZATION_FAILED),
+    (Timeout, Code.REQUEST_TIMED_OUT),
+    (Conflict, Code.REQUEST_TIMED_OUT),
+)
+
+
+def code_of(problem: TidecastError | None) -> Code:
+    """The code for one of Tidecast's errors. A queue that is not here has moved elsewhere."""
+    for kind, code in _OF_ERRORS:
+        if isinstance(problem, kind):
+            return code
+    return Code.UNKNOWN_SERVER_ERROR

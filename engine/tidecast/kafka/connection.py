@@ -1,0 +1,202 @@
+"""One client's connection: requests in, answers out, in the order in which they were asked.
+
+Produce begins when it is read, so that batches under way share a sync; all other requests begin
+when it is their turn. What a client has under way is limited in requests and in bytes; a client
+that does not read its answers is not read from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tidecast.access import EVERYTHING, Access, printable
+from tidecast.kafka import tables as tb
+from tidecast.kafka.codes import Code
+from tidecast.kafka.wire import BadRequest, Reader, Struct, Writer
+from tidecast.log.queue_log import LogReader
+
+if TYPE_CHECKING:
+    from tidecast.kafka.server import KafkaEndpoint
+
+FRAME_BYTES_MAX = 17 << 20
+REQUESTS_MAX = 100
+"""Requests of one connection that are under way."""
+REQUEST_BYTES_MAX = 2 * FRAME_BYTES_MAX
+"""Bytes of those requests."""
+READERS_MAX = 64
+"""Queues whose segments a connection holds open."""
+IDLE_S = 600.0
+"""A client that sends nothing for so long is disconnected, as Kafka does."""
+SEND_S = 60.0
+"""A client that does not read an answer for so long, too: it holds room that others wait for."""
+_LENGTH = struct.Struct(">i")
+_HEAD = struct.Struct(">ii")
+Pieces = list[bytes | bytearray | memoryview]
+Turn = Callable[[], Awaitable[Pieces | None]]
+"""What gives a request's answer when it is its turn; None: it gets none."""
+
+
+class Connection:
+    """See module. ``run`` serves it to its end."""
+
+    def __init__(
+        self, endpoint: KafkaEndpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.endpoint = endpoint
+        self.access: Access = EVERYTHING
+        self.client_id = self.software = ""
+        self._reader, self._writer = reader, writer
+        self._turns: deque[tuple[int, Turn]] = deque()
+        self._asked, self._answered = asyncio.Event(), asyncio.Event()
+        self._bytes = self._held = 0
+        self._readers: dict[tuple[str, int], LogReader] = {}
+        host, port = (writer.get_extra_info("sockname") or ("", 0))[:2]
+        self.local: tuple[str, int] = (str(host), int(port))
+        """The address at which the client has reached us."""
+        self.peer = str((writer.get_extra_info("peername") or ("",))[0])
+
+    @property
+    def name(self) -> str:
+        """The client, for logs and events."""
+        return printable(f"kafka {self.client_id} {self.peer}".strip())
+
+    def close(self) -> None:
+        """End it; `run` returns soon."""
+        self._writer.transport.abort()
+
+    async def run(self) -> None:
+        """Serve until the client goes. Raises BadRequest for what is no request."""
+        answering = asyncio.create_task(self._answer_all())
+        reading = asyncio.create_task(self._read_all())
+        try:
+            done, _ = await asyncio.wait((answering, reading), return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in (answering, reading):
+                task.cancel()
+            await asyncio.gather(answering, reading, return_exceptions=True)
+            for reader in self._readers.values():
+                reader.close()
+            self._readers.clear()
+            self.hold_less(0)
+            self.close()
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    async def _read_all(self) -> None:
+        while True:
+            async with asyncio.timeout(IDLE_S):
+                (n,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
+                if not 8 <= n <= FRAME_BYTES_MAX:
+                    raise BadRequest(f"a request of {n} bytes: allowed 8 to {FRAME_BYTES_MAX}")
+            while len(self._turns) >= REQUESTS_MAX or (
+                self._turns and self._bytes + n > REQUEST_BYTES_MAX
+            ):
+                self._answered.clear()
+                await self._answered.wait()
+            async with asyncio.timeout(IDLE_S):
+                frame = await self._reader.readexactly(n)
+            await self.endpoint.room_to_decode()
+            self._bytes += n
+            self.endpoint.count("bytes_in", n + _LENGTH.size)
+            self._turns.append((n, self._begin(frame)))
+            self._asked.set()
+
+    def _begin(self, frame: bytes) -> Turn:
+        """Begin a request that begins at once; its turn."""
+        reader = Reader(frame)
+        head = tb.read_header(reader)
+        key, version, correlation = head["api_key"], head["api_version"], head["correlation_id"]
+        api = tb.APIS.get(key)
+        self.endpoint.count(api.name if api is not None else "unknown_api")
+        if api is None:
+            raise BadRequest(f"API {key} is not served")
+        if not api.serves(version):
+            self.endpoint.refused_version(self, api, version)
+            if key != tb.API_VERSIONS:
+                raise BadRequest(f"{api.name} {version}: {api.first} to {api.last} are served")
+            return partial(self._versions_refused, correlation)
+        self.client_id = tb.read_client_id(reader, flexible=api.is_flexible(version))
+        body = tb.request_reader(key, version)(reader)
+        if reader.at != reader.end:
+            raise BadRequest(f"{api.name} {version}: {reader.end - reader.at} bytes too many")
+        if key == tb.PRODUCE:
+            work = self.endpoint.producing.begin(self, body)
+        else:
+            work = partial(self.endpoint.perform, self, api, version, body)
+        return partial(self._answer, api, version, correlation, work)
+
+    async def _versions_refused(self, correlation: int) -> Pieces:
+        """The client asks again with a version that it finds in this."""
+        answer = self.endpoint.versions() | {"error_code": Code.UNSUPPORTED_VERSION}
+        return _frame(tb.APIS[tb.API_VERSIONS], 0, correlation, answer)
+
+    async def _answer(
+        self, api: tb.Api, version: int, correlation: int,
+        work: Callable[[], Awaitable[Struct | None]],
+    ) -> Pieces | None:  # fmt: skip
+        answer = await work()
+        return None if answer is None else _frame(api, version, correlation, answer)
+
+    # --- answers ----------------------------------------------------------------------------------
+
+    async def _answer_all(self) -> None:
+        while True:
+            while not self._turns:
+                self._asked.clear()
+                await self._asked.wait()
+            n, turn = self._turns[0]
+            pieces = await turn()
+            if pieces is not None:
+                self.endpoint.count("bytes_out", sum(len(each) for each in pieces))
+                self._writer.writelines(pieces)
+                async with asyncio.timeout(SEND_S):
+                    await self._writer.drain()
+            self.hold_less(0)
+            self._turns.popleft()
+            self._bytes -= n
+            self._answered.set()
+
+    async def hold(self, n: int) -> None:
+        """Have room for an answer of ``n`` bytes, of what all connections share."""
+        self.hold_less(0)
+        await self.endpoint.answers.take(n)
+        self._held = n
+
+    def hold_less(self, n: int) -> None:
+        """The answer has only ``n`` bytes; all of it is given back when it is sent."""
+        if n < self._held:
+            self.endpoint.answers.give(self._held - n)
+            self._held = n
+
+    # --- reading logs -----------------------------------------------------------------------------
+
+    def reader_of(self, log: Any) -> LogReader:
+        """A reader of a queue's log, kept open: one fetch at a time uses it."""
+        key = (log.topic, log.queue)
+        found = self._readers.pop(key, None)
+        if found is not None and found.log is not log:
+            found.close()
+            found = None
+        self._readers[key] = found = found or log.reader()
+        while len(self._readers) > READERS_MAX:
+            oldest = next(iter(self._readers))
+            self._readers.pop(oldest).close()
+        return found
+
+
+def _frame(api: tb.Api, version: int, correlation: int, answer: Struct) -> Pieces:
+    """An answer with its length and header; that of ApiVersions has no tags in any version."""
+    writer = Writer()
+    if api.is_flexible(version) and api.key != tb.API_VERSIONS:
+        writer.tail.append(0)
+    tb.answer_writer(api.key, version)(writer, answer)
+    pieces = writer.done()
+    size = sum(len(piece) for piece in pieces)
+    return [_HEAD.pack(size + 4, correlation), *pieces]

@@ -1,0 +1,257 @@
+"""Fetch and ListOffsets: what is durable of a queue, as record batches, waited for if need be.
+
+Clients see tokens below the high watermark alone: what is synced (policy `none`: written). So no
+record that a client has seen can be gone after a crash, with another one under its offset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from tidecast.errors import CorruptLog, NotFound, StorageError
+from tidecast.kafka.codes import Code
+from tidecast.kafka.records import encoder
+from tidecast.kafka.wire import Struct
+from tidecast.layout import segment as seg
+from tidecast.log.queue_log import LogReader, QueueLog
+from tidecast.log.range_scan import Selector, Wanted
+
+if TYPE_CHECKING:
+    from tidecast.kafka.connection import Connection
+    from tidecast.kafka.server import KafkaEndpoint
+    from tidecast.node.durable.topic import DurableTopic
+
+FETCH_BYTES_MAX = 16 << 20
+"""Of one answer, but for its first batch, which is whole whatever its size."""
+WAIT_S_MAX = 60.0
+UNREPORTED_S = 0.01
+"""Topics that are never synced are looked at so often: nobody reports what is written there."""
+BLOCK_BYTES = 1 << 20
+THREADS = 4
+LATEST, EARLIEST = -1, -2
+_NS_PER_MS = 1_000_000
+
+
+class _Wanted(NamedTuple):
+    """A partition that is asked for, with its log or why there is none."""
+
+    row: Struct
+    offset: int
+    bytes_max: int
+    log: QueueLog | None
+    epoch: int
+
+
+class Fetching:
+    """Serves Fetch and ListOffsets; files are read in threads of its own."""
+
+    def __init__(self, endpoint: KafkaEndpoint) -> None:
+        self._endpoint = endpoint
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="kafka-fetch")
+
+    def stop(self) -> None:
+        """End the threads."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def log_of(
+        self, connection: Connection, topic: str, partition: int
+    ) -> tuple[Code, QueueLog | None, DurableTopic | None]:
+        """The log of a partition, or the code that says why there is none."""
+        if not connection.access.may("subscribe", topic):
+            return Code.TOPIC_AUTHORIZATION_FAILED, None, None
+        node = self._endpoint.node
+        found = node.durable.topics.get(topic)
+        if found is None:
+            config = node.topic_by_name.get(topic)
+            if config is None or config.mode != "durable":
+                return Code.UNKNOWN_TOPIC_OR_PARTITION, None, None
+            return Code.NOT_LEADER_OR_FOLLOWER, None, None
+        if not 0 <= partition < len(found.logs):
+            return Code.UNKNOWN_TOPIC_OR_PARTITION, None, None
+        return Code.NONE, found.logs[partition], found
+
+    # --- Fetch ------------------------------------------------------------------------------------
+
+    async def fetch(self, connection: Connection, body: Struct) -> Struct:
+        """Answer when there are ``min_bytes``, or an error, or the time is over."""
+        wait_s = min(max(body["max_wait_ms"], 0) / 1000, WAIT_S_MAX)
+        deadline_s = time.monotonic() + wait_s
+        topics = {topic["topic"] for topic in body["topics"]}
+        bytes_max = min(max(body["max_bytes"], 1), FETCH_BYTES_MAX)
+        while True:
+            waiter = self._endpoint.watch(topics)
+            try:
+                responses, size, failed = await self._once(connection, body, bytes_max)
+                left_s = deadline_s - time.monotonic()
+                if failed or size >= max(body["min_bytes"], 0) or left_s <= 0:
+                    self._endpoint.count("bytes_fetched", size)
+                    return {"responses": responses}
+                if self._unreported(topics):
+                    left_s = min(left_s, UNREPORTED_S)
+                await asyncio.wait((waiter,), timeout=left_s)
+            finally:
+                self._endpoint.unwatch(topics, waiter)
+
+    def _unreported(self, topics: set[str]) -> bool:
+        found = self._endpoint.node.durable.topics
+        return any(name in found and found[name].config.fsync == "none" for name in topics)
+
+    async def _once(
+        self, connection: Connection, body: Struct, bytes_max: int
+    ) -> tuple[list[Struct], int, bool]:
+        """(answers by topic, bytes of records, whether there is an error) of what is there now."""
+        wanted: list[_Wanted] = []
+        responses = []
+        for topic in body["topics"]:
+            rows = [self._want(connection, topic["topic"], each) for each in topic["partitions"]]
+            wanted += rows
+            responses.append({"topic": topic["topic"], "partitions": [each.row for each in rows]})
+        ready = [each for each in wanted if each.log is not None and self._has_more(each)]
+        size = 0
+        if ready:
+            await connection.hold(bytes_max)
+            loop = asyncio.get_running_loop()
+            size = await loop.run_in_executor(
+                self._pool, self._read_all, connection, ready, bytes_max
+            )
+            connection.hold_less(size)
+        return responses, size, any(each.row["error_code"] for each in wanted)
+
+    @staticmethod
+    def _has_more(each: _Wanted) -> bool:
+        return bool(each.row["high_watermark"] > each.offset)
+
+    def _want(self, connection: Connection, topic: str, asked: Struct) -> _Wanted:
+        code, log, found = self.log_of(connection, topic, asked["partition"])
+        row: Struct = {
+            "partition_index": asked["partition"], "error_code": code, "high_watermark": -1,
+            "last_stable_offset": -1, "log_start_offset": -1, "preferred_read_replica": -1,
+            "records": b"",
+        }  # fmt: skip
+        offset, epoch = asked["fetch_offset"], 0
+        if log is not None and found is not None:
+            epoch, known = found.owner, asked.get("current_leader_epoch", -1)
+            end = log.durable_token
+            row["high_watermark"] = row["last_stable_offset"] = end
+            row["log_start_offset"] = earliest = log.earliest_token
+            if known not in (-1, epoch):
+                fenced = known < epoch
+                code = Code.FENCED_LEADER_EPOCH if fenced else Code.UNKNOWN_LEADER_EPOCH
+            elif not earliest <= offset <= log.next_token:
+                code = Code.OFFSET_OUT_OF_RANGE
+            row["error_code"] = code
+        return _Wanted(
+            row, offset, max(asked["partition_max_bytes"], 1),
+            log if code == Code.NONE else None, epoch,
+        )  # fmt: skip
+
+    def _read_all(self, connection: Connection, ready: list[_Wanted], bytes_max: int) -> int:
+        """In a thread: fill in the records of partitions until the answer is long enough."""
+        size = 0
+        for each in ready:
+            if size >= bytes_max:
+                break
+            assert each.log is not None
+            reader = connection.reader_of(each.log)
+            room = min(each.bytes_max, bytes_max - size)
+            try:
+                records = _read(reader, each, room)
+            except NotFound:
+                each.row["error_code"] = Code.OFFSET_OUT_OF_RANGE
+            except (CorruptLog, StorageError, ValueError):
+                each.row["error_code"] = Code.KAFKA_STORAGE_ERROR
+                self._endpoint.count("reads_failed")
+            else:
+                each.row["records"] = records
+                size += len(records)
+        return size
+
+    # --- ListOffsets ------------------------------------------------------------------------------
+
+    async def list_offsets(self, connection: Connection, body: Struct) -> Struct:
+        """The earliest offset, the latest, or the first record that is not older than a time."""
+        topics = []
+        for topic in body["topics"]:
+            rows = [
+                await self._offset_of(connection, topic["name"], each)
+                for each in topic["partitions"]
+            ]
+            topics.append({"name": topic["name"], "partitions": rows})
+        return {"topics": topics}
+
+    async def _offset_of(self, connection: Connection, topic: str, asked: Struct) -> Struct:
+        code, log, _ = self.log_of(connection, topic, asked["partition_index"])
+        offset, at_ms = -1, -1
+        if log is not None and asked["timestamp"] == LATEST:
+            offset = log.durable_token
+        elif log is not None and asked["timestamp"] == EARLIEST:
+            offset = log.earliest_token
+        elif log is not None and asked["timestamp"] < 0:
+            code = Code.INVALID_REQUEST
+        elif log is not None:
+            loop = asyncio.get_running_loop()
+            try:
+                offset, at_ms = await loop.run_in_executor(
+                    self._pool, _first_since, log, asked["timestamp"]
+                )
+            except (CorruptLog, StorageError, NotFound, OSError):
+                code = Code.KAFKA_STORAGE_ERROR
+        return {
+            "partition_index": asked["partition_index"], "error_code": code,
+            "timestamp": at_ms, "offset": offset,
+        }  # fmt: skip
+
+
+def _block(reader: LogReader, token: int, room: int) -> tuple[np.ndarray, int]:
+    """Whole batches from the one with ``token`` on. Raises as `LogReader.read_block`."""
+    buffer = np.empty(min(max(room, 64 << 10), BLOCK_BYTES), dtype=np.uint8)
+    try:
+        return buffer, reader.read_block(token, buffer)
+    except ValueError:  # one batch is longer
+        buffer = np.empty(reader.need, dtype=np.uint8)
+        return buffer, reader.read_block(token, buffer)
+
+
+def _read(reader: LogReader, each: _Wanted, bytes_max: int) -> bytes | memoryview:
+    """Record batches of a queue below its high watermark, some ``bytes_max`` of them."""
+    parts: list[bytes] = []
+    size, token, limit = 0, each.offset, each.row["high_watermark"]
+    while token < limit and size < bytes_max:
+        block, n = _block(reader, token, bytes_max - size)
+        if n == 0:
+            break
+        part, behind = encoder().encode(
+            block, n, limit=limit, bytes_max=bytes_max - size, epoch=each.epoch
+        )
+        if not part:
+            break
+        parts.append(part)
+        size, token = size + len(part), behind
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _first_since(log: QueueLog, at_ms: int) -> tuple[int, int]:
+    """(offset, time) of the first record that is not older than a time; (-1, -1): there is none."""
+    time_ns = min(at_ms, (1 << 62) // _NS_PER_MS) * _NS_PER_MS
+    token, limit = log.token_at_time(time_ns), log.durable_token
+    reader = log.reader()
+    try:
+        while token < limit:
+            block, n = _block(reader, token, BLOCK_BYTES)
+            selector = Selector(Wanted(token, limit, time_min_ns=time_ns))
+            found = selector.select(block, n, -1) if n else 0
+            if found > 0:
+                offset, at = int(selector.rows[0, 1]), int(selector.rows[0, 0])
+                raw: Any = block[at + seg.REC_TIME_AT :][:8]
+                return offset, int(raw.view("<i8")[0]) // _NS_PER_MS
+            if n == 0 or found < 0:
+                break
+            token = reader.next_token
+    finally:
+        reader.close()
+    return -1, -1

@@ -1,0 +1,207 @@
+"""Produce: record batches to the queues that their clients chose, each answered by its verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tidecast.errors import TidecastError
+from tidecast.kafka.codes import Code, code_of
+from tidecast.kafka.compression import BYTES_MAX
+from tidecast.kafka.records import Decoder, Refused, Taken
+from tidecast.kafka.wire import Struct
+from tidecast.node.durable.placed import Outcome, PlacedAppends, Run, Verdict
+from tidecast.protocol.dedup import is_placed
+
+if TYPE_CHECKING:
+    from tidecast.kafka.connection import Connection
+    from tidecast.node.node import Node
+
+ACKS = (0, 1, -1)
+TIMEOUT_S_MAX = 300.0
+PLAIN_BYTES_MAX = 2 * BYTES_MAX
+"""Bytes of all records of one request, decompressed."""
+
+_CODES = {
+    Outcome.APPENDED: Code.NONE,
+    Outcome.GAP: Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
+    Outcome.FENCED: Code.INVALID_PRODUCER_EPOCH,
+}
+
+
+class _Answer:
+    """The answer of one request: filled from any thread, complete when nothing is pending."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.rows: list[Struct] = []
+        self._loop, self._lock, self._pending = loop, threading.Lock(), 1
+        self._whole = loop.create_future()
+
+    def row(self, index: int) -> Struct:
+        """The place of one partition's verdict; until there is one it has timed out."""
+        found: Struct = {
+            "index": index, "error_code": Code.REQUEST_TIMED_OUT, "base_offset": -1,
+            "log_append_time_ms": -1, "log_start_offset": -1,
+        }  # fmt: skip
+        self.rows.append(found)
+        return found
+
+    def begun(self) -> None:
+        """One more verdict is to come."""
+        with self._lock:
+            self._pending += 1
+
+    def settled(self) -> None:
+        """One came."""
+        with self._lock:
+            self._pending -= 1
+            last = self._pending == 0
+        if last:
+            with contextlib.suppress(RuntimeError):  # the loop ended meanwhile
+                self._loop.call_soon_threadsafe(self._done)
+
+    def _done(self) -> None:
+        if not self._whole.done():
+            self._whole.set_result(None)
+
+    async def whole(self, timeout_s: float) -> None:
+        """Wait until all verdicts are there, or the time is over."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._whole
+
+
+class Producing:
+    """Serves Produce. ``waiting_bytes``: of batches taken apart whose verdict is still to come."""
+
+    def __init__(
+        self, node: Node, appends: PlacedAppends, wrote: Callable[[str], None],
+        count: Callable[[str, int], None],
+    ) -> None:  # fmt: skip
+        """``wrote(topic)``: called from any thread when something was appended."""
+        self._node, self._appends = node, appends
+        self._wrote, self._count = wrote, count
+        self._decoder = Decoder()
+        self._lock = threading.Lock()
+        self.waiting_bytes = 0
+
+    def begin(
+        self, connection: Connection, body: Struct
+    ) -> Callable[[], Coroutine[Any, Any, Struct | None]]:
+        """Hand all batches of a request over, in order; what waits for their verdicts."""
+        answer = _Answer(asyncio.get_running_loop())
+        acks = body["acks"]
+        timeout_s = min(max(body["timeout_ms"], 1) / 1000, TIMEOUT_S_MAX)
+        room, responses = PLAIN_BYTES_MAX, []
+        for topic in body["topics"]:
+            first = len(answer.rows)
+            for partition in topic["partitions"]:
+                row = answer.row(partition["index"])
+                try:
+                    self._check(connection, body, topic["name"])
+                    taken = self._take(partition["records"], room)
+                    room -= taken.n_bytes
+                    self._submit(
+                        answer, row, topic["name"], taken, durable=acks == -1, timeout_s=timeout_s
+                    )
+                except Refused as problem:
+                    row["error_code"] = problem.code
+                    self._count("batches_refused", 1)
+                except TidecastError as problem:
+                    row["error_code"] = code_of(problem)
+                    self._count("batches_refused", 1)
+            responses.append({"name": topic["name"], "partition_responses": answer.rows[first:]})
+        answer.settled()
+        return partial(self._finish, connection, answer, acks, timeout_s, responses)
+
+    def _check(self, connection: Connection, body: Struct, topic: str) -> None:
+        if body["transactional_id"] is not None:
+            raise Refused(Code.INVALID_REQUEST, "transactions are not served")
+        if body["acks"] not in ACKS:
+            raise Refused(Code.INVALID_REQUIRED_ACKS, f"acks {body['acks']}: 0, 1 or -1")
+        if not connection.access.may("publish", topic):
+            raise Refused(Code.TOPIC_AUTHORIZATION_FAILED, "the key has no right to publish")
+        if topic not in self._node.durable.topics:
+            config = self._node.topic_by_name.get(topic)
+            here = config is None or config.mode != "durable"
+            code = Code.UNKNOWN_TOPIC_OR_PARTITION if here else Code.NOT_LEADER_OR_FOLLOWER
+            raise Refused(code, f"topic {topic} is not kept here")
+
+    def _take(self, records: memoryview | None, room: int) -> Taken:
+        if records is None:
+            raise Refused(Code.INVALID_RECORD, "no record batch")
+        taken = self._decoder.take(records, time.time_ns(), max(min(room, BYTES_MAX), 1))
+        if taken.producer >= 0 and not is_placed(taken.producer):
+            raise Refused(Code.UNKNOWN_PRODUCER_ID, f"producer {taken.producer} is not ours")
+        if taken.producer >= 0 and (taken.epoch < 0 or taken.sequence < 0):
+            raise Refused(Code.INVALID_RECORD, "a producer without epoch or sequence")
+        return taken
+
+    def _submit(
+        self, answer: _Answer, row: Struct, topic: str, taken: Taken, *, durable: bool,
+        timeout_s: float,
+    ) -> None:  # fmt: skip
+        queues = len(self._node.durable.topics[topic].logs)
+        if not 0 <= row["index"] < queues:
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"{topic}: it has {queues} partitions")
+
+        def done(verdict: Verdict) -> None:
+            with self._lock:
+                self.waiting_bytes -= taken.n_bytes
+            self._fill(row, verdict)
+            if verdict.outcome is Outcome.APPENDED:
+                self._count("records_in", taken.count)
+                self._wrote(topic)
+            answer.settled()
+
+        answer.begun()
+        with self._lock:
+            self.waiting_bytes += taken.n_bytes
+        try:
+            self._appends.submit(
+                Run(
+                    topic, row["index"], taken.buffer, taken.n_bytes, taken.count, done, durable,
+                    max(taken.producer, 0), taken.epoch, taken.sequence,
+                    time.monotonic() + timeout_s,
+                )
+            )  # fmt: skip
+        except TidecastError:
+            with self._lock:
+                self.waiting_bytes -= taken.n_bytes
+            answer.settled()
+            raise
+
+    def _fill(self, row: Struct, verdict: Verdict) -> None:
+        outcome = verdict.outcome
+        if outcome is Outcome.DUPLICATE:
+            self._count("batches_duplicate", 1)
+            known = verdict.token >= 0
+            code = Code.NONE if known else Code.DUPLICATE_SEQUENCE_NUMBER
+        elif outcome is Outcome.REFUSED:
+            code = code_of(verdict.error)
+        else:
+            code = _CODES[outcome]
+        kept = outcome in (Outcome.APPENDED, Outcome.DUPLICATE)
+        row["base_offset"] = verdict.token if kept else -1
+        row["log_start_offset"] = verdict.earliest
+        row["error_code"] = code
+
+    async def _finish(
+        self, connection: Connection, answer: _Answer, acks: int, timeout_s: float,
+        responses: list[Struct],
+    ) -> Struct | None:  # fmt: skip
+        if acks != 0:
+            await answer.whole(timeout_s)
+            copies = [
+                {**each, "partition_responses": [dict(row) for row in each["partition_responses"]]}
+                for each in responses
+            ]
+            return {"responses": copies}
+        if any(row["error_code"] not in (Code.NONE, Code.REQUEST_TIMED_OUT) for row in answer.rows):
+            connection.close()  # as Kafka does: else its client would never hear of it
+        return None

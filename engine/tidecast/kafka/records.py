@@ -1,0 +1,207 @@
+"""Record batches v2: what a client produces as batches of the log, and the log as record batches.
+
+A batch is taken apart by two kernels: one verifies every length, one writes. No Python object is
+made a record. Names of headers become a map of MessagePack, as Tidecast's publishers write them;
+what such a map cannot hold (repeated names, null values) goes into it
+whole, under ``kafka-headers``. A null value is an empty payload with the header ``kafka-null``.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tidecast.kafka import compression as cp
+from tidecast.kafka import record_kernels as rk
+from tidecast.kafka.codes import Code
+from tidecast.layout import segment as seg
+
+BATCH_BYTES_MAX = 16 << 20
+"""Of one record batch, as it is sent."""
+RECORDS_MAX = 1 << 20
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_CODEC_MASK, _TRANSACTIONAL, _CONTROL = 0x07, 0x10, 0x20
+_MAGIC = 2
+_CAUSES = {
+    rk.BAD_LENGTH: "a length does not fit",
+    rk.BAD_VARINT: "a varint does not end",
+    rk.BAD_OFFSET: "offsets are not contiguous",
+    rk.BAD_COUNT: "there are not as many records as the batch says",
+    rk.BAD_TIME: "a time is out of range",
+    rk.BAD_NAME: "the name of a header is not UTF-8",
+    rk.TOO_LONG: f"a key, or headers, of more than {rk.FIELD_BYTES_MAX} bytes",
+}
+
+
+class Refused(Exception):
+    """A batch that is not taken: the code that its client gets."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class BatchHead(NamedTuple):
+    """The header of a record batch, by Kafka's names."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A batch taken apart: unsealed batches of the log, and whose they are (-1: nobody's)."""
+
+    buffer: np.ndarray
+    n_bytes: int
+    count: int
+    producer: int
+    epoch: int
+    sequence: int
+
+
+def head_of(records: memoryview) -> BatchHead:
+    """The checked header of the one batch in ``records``. Raises Refused."""
+    n = len(records)
+    if n < rk.BATCH_BYTES:
+        raise Refused(
+            Code.CORRUPT_MESSAGE, f"a record batch of {n} bytes: {rk.BATCH_BYTES} at least"
+        )
+    if n > BATCH_BYTES_MAX:
+        raise Refused(
+            Code.MESSAGE_TOO_LARGE, f"a record batch of {n} bytes: {BATCH_BYTES_MAX} at most"
+        )
+    head = BatchHead(*_HEADER.unpack_from(records))
+    if head.magic != _MAGIC:
+        raise Refused(Code.UNSUPPORTED_FOR_MESSAGE_FORMAT, f"record format {head.magic}: only 2")
+    if head.batch_length != n - 12:
+        raise Refused(
+            Code.INVALID_RECORD, "there must be one record batch a partition, and all of it"
+        )
+    if head.attributes & (_TRANSACTIONAL | _CONTROL):
+        raise Refused(Code.INVALID_REQUEST, "transactions are not served")
+    if not 1 <= head.records <= RECORDS_MAX or head.last_offset_delta != head.records - 1:
+        raise Refused(
+            Code.INVALID_RECORD, f"{head.records} records: 1 to {RECORDS_MAX}, without holes"
+        )
+    if not -1 <= head.base_timestamp <= rk.TIME_MS_MAX:
+        raise Refused(Code.INVALID_RECORD, f"time {head.base_timestamp} is out of range")
+    return head
+
+
+class Decoder:
+    """Takes batches apart. Not for several threads at once."""
+
+    def __init__(self) -> None:
+        self._found = np.zeros(rk.SCAN_WORDS, dtype=np.int64)
+        self._fields = np.zeros(16, dtype=np.int64)
+        self._scratch = np.zeros(rk.SCRATCH_BYTES, dtype=np.uint8)
+
+    def take(self, records: memoryview, wall_ns: int, bytes_max: int = cp.BYTES_MAX) -> Taken:
+        """A record batch as batches of the log; ``bytes_max``: decompressed. Raises Refused."""
+        head = head_of(records)
+        data: Any = np.frombuffer(records, dtype=np.uint8)
+        from_attributes = 21
+        crc = int(rk.checksum(data, from_attributes, data.size - from_attributes))
+        if crc != head.crc:
+            raise Refused(
+                Code.CORRUPT_MESSAGE, f"checksum {crc:08x}, the batch says {head.crc:08x}"
+            )
+        data, at = self._plain(head, data, records, bytes_max)
+        return self._convert(head, data, at, wall_ns)
+
+    def _plain(
+        self, head: BatchHead, data: Any, records: memoryview, bytes_max: int
+    ) -> tuple[Any, int]:
+        codec = head.attributes & _CODEC_MASK
+        if codec == cp.NONE:
+            return data, rk.BATCH_BYTES
+        try:
+            plain = cp.decompress(codec, records[rk.BATCH_BYTES :], bytes_max)
+        except cp.Unsupported as problem:
+            raise Refused(Code.UNSUPPORTED_COMPRESSION_TYPE, str(problem)) from None
+        except cp.BadCompression as problem:
+            raise Refused(Code.CORRUPT_MESSAGE, str(problem)) from None
+        return np.frombuffer(plain, dtype=np.uint8), 0
+
+    def _convert(self, head: BatchHead, data: Any, at: int, wall_ns: int) -> Taken:
+        status = int(rk.scan_records(data, at, data.size, head.records, self._found, self._fields))
+        if status < 0:
+            code = Code.MESSAGE_TOO_LARGE if status == rk.TOO_LONG else Code.INVALID_RECORD
+            raise Refused(code, _CAUSES[status])
+        out = np.empty(int(self._found[rk.S_BYTES]), dtype=np.uint8)
+        n = int(
+            rk.convert_records(
+                data, at, data.size, head.records, head.base_timestamp, wall_ns,
+                out, self._scratch, self._fields,
+            )
+        )  # fmt: skip
+        assert n == out.size
+        owner = head.producer_id, head.producer_epoch, head.base_sequence
+        return Taken(out, n, head.records, *owner)
+
+
+class Encoder:
+    """Writes batches of the log as record batches. Not for several threads at once."""
+
+    def __init__(self) -> None:
+        self._rows = np.zeros((seg.BATCH_RECORDS_MAX, rk.RECORD_FIELDS), dtype=np.int64)
+        self._words = np.zeros(rk.ENCODE_WORDS, dtype=np.int64)
+        self._scratch = np.zeros(16, dtype=np.int64)
+        self._out = np.empty(1 << 20, dtype=np.uint8)
+
+    def encode(
+        self, block: np.ndarray, n: int, *, limit: int, bytes_max: int, epoch: int
+    ) -> tuple[bytes, int]:
+        """The batches ``block[:n]`` below token ``limit``, and the token behind the last.
+
+        No batch begins beyond ``bytes_max``, but the first is always among them. Raises ValueError
+        for bytes that are no batch.
+        """
+        words = self._words
+        words[rk.E_LIMIT], words[rk.E_BYTES_MAX], words[rk.E_EPOCH] = limit, bytes_max, epoch
+        while True:
+            size = int(rk.encode_batches(block, n, words, self._rows, self._out, self._scratch))
+            if size != rk.NO_ROOM:
+                break
+            self._out = np.empty(int(words[rk.E_NEED]), dtype=np.uint8)
+        if size < 0:
+            raise ValueError("a batch of the log whose records do not add up")
+        return self._out[:size].tobytes(), int(words[rk.E_NEXT]) if size else -1
+
+
+_local = threading.local()
+
+
+def encoder() -> Encoder:
+    """The encoder of this thread."""
+    found: Encoder | None = getattr(_local, "encoder", None)
+    if found is None:
+        found = _local.encoder = Encoder()
+    return found
+
+
+def warm_up() -> None:
+    """Compile or load the kernels: before the first client, not while it waits."""
+    body = bytes([12, 0, 0, 0, 1, 0, 0])  # one record: no key, an empty value, no headers
+    head = _HEADER.pack(0, 49 + len(body), 0, _MAGIC, 0, 0, 0, 0, 0, -1, -1, -1, 1)
+    data: Any = np.frombuffer(head + body, dtype=np.uint8)
+    crc = int(rk.checksum(data, 21, data.size - 21))
+    sound = head[:17] + crc.to_bytes(4, "big") + head[21:] + body
+    taken = Decoder().take(memoryview(sound), 0)
+    Encoder().encode(taken.buffer, taken.n_bytes, limit=1, bytes_max=1, epoch=0)

@@ -1,0 +1,411 @@
+"""The endpoint: listens, answers what is asked about itself, hands the rest to those who serve it.
+
+One thread with an event loop of its own, as the gateway has. Logs are read in a few threads, and
+appends go through the thread of `PlacedAppends`; nothing here waits for a disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from tidecast.access import is_loopback, printable
+from tidecast.config.topology import topic_name_problem
+from tidecast.errors import ConfigError
+from tidecast.kafka import tables as tb
+from tidecast.kafka.codes import Code
+from tidecast.kafka.connection import Connection
+from tidecast.kafka.fetch import Fetching
+from tidecast.kafka.produce import Producing
+from tidecast.kafka.wire import BadRequest, Struct
+from tidecast.node.durable.placed import PlacedAppends, new_placed_producer
+
+if TYPE_CHECKING:
+    from tidecast.node.durable.topic import DurableTopic
+    from tidecast.node.node import Node
+
+PORT = 9092
+HOST = "127.0.0.1"
+CONNECTIONS_MAX = 256
+ANSWER_BYTES_MAX = 64 << 20
+"""Of all answers with records that are being made or sent."""
+DECODED_BYTES_MAX = 256 << 20
+"""Of all batches that wait for the archiver; beyond it no request is read."""
+START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 10.0
+BACKLOG = 128
+NO_OPERATIONS = -(1 << 31)
+"""What Kafka says of authorized operations that nobody asked for."""
+WARN_S = 1.0
+_SOFTWARE = ("name", "version")
+_log = logging.getLogger("tidecast.kafka")
+
+
+class Request(NamedTuple):
+    """One request, its body decoded."""
+
+    connection: Connection
+    version: int
+    body: Struct
+
+
+@dataclass(frozen=True)
+class KafkaSettings:
+    """Where the endpoint listens: HOST:PORT, or ``off``. ``advertised``: what clients are told.
+
+    Without ``advertised`` a client is told the address at which it has reached the endpoint.
+    """
+
+    where: str = "off"
+    advertised: str = ""
+
+
+class Budget:
+    """Bytes that may be in use at a time; who wants more waits. In the loop's thread alone."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max, self.used = bytes_max, 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    async def take(self, n: int) -> None:
+        """Have ``n`` bytes, when they are there; first come, first served."""
+        while self.used and self.used + n > self._bytes_max:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            await turn
+        self.used += n
+
+    def give(self, n: int) -> None:
+        """They are not in use any more."""
+        self.used -= n
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+
+
+class KafkaEndpoint:
+    """Serves Kafka clients. `start` listens, `stop` ends all connections; both are idempotent."""
+
+    def __init__(
+        self, node: Node, *, host: str = HOST, port: int = PORT, advertised: str = "",
+        connections_max: int = CONNECTIONS_MAX,
+    ) -> None:  # fmt: skip
+        self.node = node
+        self.host, self.port = host, port
+        self._advertised = address_of(advertised) if advertised else None
+        self._connections_max = connections_max
+        self._connections: set[Connection] = set()
+        self._counts: Counter[str] = Counter()
+        self._appends = PlacedAppends(node)
+        self.producing = Producing(node, self._appends, self._wake, self.count)
+        self.fetching = Fetching(self)
+        self.answers = Budget(ANSWER_BYTES_MAX)
+        self._watching: dict[str, set[asyncio.Future[None]]] = {}
+        self._lock = threading.Lock()
+        self._woken: set[str] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopping: asyncio.Event | None = None
+        self._ready = threading.Event()
+        self._problem: Exception | None = None
+        self._warned_s = 0.0
+        self._thread = threading.Thread(target=self._run, name="tidecast-kafka", daemon=True)
+        self._handlers: dict[int, Callable[[Request], Awaitable[Struct]]] = {
+            tb.API_VERSIONS: self._api_versions,
+            tb.METADATA: self._metadata,
+            tb.FIND_COORDINATOR: self._find_coordinator,
+            tb.INIT_PRODUCER_ID: self._init_producer_id,
+            tb.FETCH: lambda asked: self.fetching.fetch(asked.connection, asked.body),
+            tb.LIST_OFFSETS: lambda asked: self.fetching.list_offsets(asked.connection, asked.body),
+        }
+
+    @property
+    def address(self) -> str:
+        """What a client calls its bootstrap server."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What has happened so far, by name; requests by the names of their APIs."""
+        return dict(self._counts)
+
+    def count(self, what: str, n: int = 1) -> None:
+        """Add to a count, from any thread."""
+        with self._lock:
+            self._counts[what] += n
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Load the kernels and listen. Raises ConfigError when the address is taken or not ours."""
+        warm_up()
+        self._appends.start()
+        self.node.durable.on_synced.append(self._synced)
+        self._thread.start()
+        if not self._ready.wait(START_TIMEOUT_S):
+            raise ConfigError(f"kafka: {self.address}: it did not start in time")
+        if isinstance(self._problem, OSError):
+            self._release()
+            raise ConfigError(
+                f"kafka: {self.address}: {self._problem.strerror or self._problem}: choose another "
+                "with --kafka HOST:PORT"
+            ) from self._problem
+        if self._problem is not None:
+            self._release()
+            raise self._problem
+
+    def stop(self) -> None:
+        """End all connections. Idempotent."""
+        if self._loop is not None and self._stopping is not None and self._thread.is_alive():
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._stopping.set)
+        if self._thread.is_alive():
+            self._thread.join(STOP_TIMEOUT_S)
+        self._release()
+
+    def _release(self) -> None:
+        if self._synced in self.node.durable.on_synced:
+            self.node.durable.on_synced.remove(self._synced)
+        self._appends.stop()
+        self.fetching.stop()
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except Exception as problem:  # noqa: BLE001 - handed to whoever waits in `start`
+            self._problem = problem
+        finally:
+            self._ready.set()
+
+    async def _main(self) -> None:
+        self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
+        server = await asyncio.start_server(
+            self._accepted, self.host, self.port, backlog=BACKLOG, limit=1 << 18
+        )
+        self.port = int(server.sockets[0].getsockname()[1])
+        self._ready.set()
+        try:
+            await self._stopping.wait()
+        finally:
+            server.close()
+            for connection in list(self._connections):
+                connection.close()
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            await asyncio.wait(tasks, timeout=STOP_TIMEOUT_S / 2) if tasks else None
+
+    async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.count("connections")
+        if len(self._connections) >= self._connections_max:
+            self.count("connections_refused")
+            self._warn("a connection was refused: there are %d", self._connections_max)
+            writer.transport.abort()
+            return
+        sock = writer.get_extra_info("socket")
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = Connection(self, reader, writer)
+        self._connections.add(connection)
+        try:
+            await connection.run()
+        except BadRequest as problem:
+            self.count("bad_requests")
+            self._warn("%s was disconnected: %s", connection.name, problem)
+        except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
+            pass
+        except Exception:  # noqa: BLE001 - one connection must not end the others
+            self.count("faults")
+            _log.error("kafka: the connection of %s failed", connection.name, exc_info=True)
+        finally:
+            self._connections.discard(connection)
+
+    def _warn(self, text: str, *arguments: object) -> None:
+        """Log, once a second at most: strangers can do what they like as often as they like."""
+        now_s = time.monotonic()
+        if now_s - self._warned_s >= WARN_S:
+            self._warned_s = now_s
+            _log.warning("kafka: " + text, *arguments)
+
+    async def room_to_decode(self) -> None:
+        """Wait until the archiver has taken most of what was decoded."""
+        while self.producing.waiting_bytes > DECODED_BYTES_MAX:
+            waiter = self.watch({""})
+            try:
+                await asyncio.wait((waiter,), timeout=WARN_S)
+            finally:
+                self.unwatch({""}, waiter)
+
+    # --- waiting for records ----------------------------------------------------------------------
+
+    def watch(self, topics: set[str]) -> asyncio.Future[None]:
+        """What is done when one of these topics may have more to read. End it with `unwatch`."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        for topic in topics:
+            self._watching.setdefault(topic, set()).add(waiter)
+        return waiter
+
+    def unwatch(self, topics: set[str], waiter: asyncio.Future[None]) -> None:
+        """Nobody waits for it any more."""
+        waiter.cancel()
+        for topic in topics:
+            waiting = self._watching.get(topic)
+            if waiting is not None:
+                waiting.discard(waiter)
+                if not waiting:
+                    del self._watching[topic]
+
+    def _synced(self, topic: DurableTopic) -> None:
+        """In the thread that syncs."""
+        self._wake(topic.config.name)
+
+    def _wake(self, topic: str) -> None:
+        """In any thread: a topic has more to read."""
+        with self._lock:
+            first = not self._woken
+            self._woken.add(topic)
+        if first and self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it ended
+                self._loop.call_soon_threadsafe(self._wake_all)
+
+    def _wake_all(self) -> None:
+        with self._lock:
+            woken, self._woken = self._woken, set()
+        for topic in (*woken, ""):
+            for waiter in self._watching.get(topic, ()):
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    # --- questions about the endpoint itself ------------------------------------------------------
+
+    async def perform(
+        self, connection: Connection, api: tb.Api, version: int, body: Struct
+    ) -> Struct:
+        """The answer to a request of any API but Produce."""
+        return await self._handlers[api.key](Request(connection, version, body))
+
+    def versions(self) -> Struct:
+        """The APIs and versions that are served."""
+        rows = [
+            {"api_key": each.key, "min_version": each.first, "max_version": each.last}
+            for each in tb.APIS.values()
+        ]
+        return {"api_keys": rows}
+
+    def refused_version(self, connection: Connection, api: tb.Api, version: int) -> None:
+        """A client asked in a version that is not served."""
+        self.count("versions_refused")
+        if api.key != tb.API_VERSIONS:
+            self._warn("%s (%s) asks %s in version %d", connection.name, connection.software,
+                       api.name, version)  # fmt: skip
+
+    async def _api_versions(self, asked: Request) -> Struct:
+        name, version = (asked.body.get(f"client_software_{each}", "") for each in _SOFTWARE)
+        asked.connection.software = printable(f"{name} {version}".strip())
+        return self.versions()
+
+    def _address(self, connection: Connection) -> tuple[str, int]:
+        return self._advertised or connection.local
+
+    async def _metadata(self, asked: Request) -> Struct:
+        connection, names = asked.connection, asked.body["topics"]
+        host, port = self._address(connection)
+        durable = [
+            name for name, config in dict(self.node.topic_by_name).items()
+            if config.mode == "durable"
+        ]  # fmt: skip
+        if names is None:
+            wanted = [each for each in durable if connection.access.may_hear_of(each)]
+        else:
+            wanted = list(dict.fromkeys(each["name"] for each in names))
+        return {
+            "brokers": [{"node_id": self.node.id, "host": host, "port": port}],
+            "cluster_id": f"tidecast-{self.node.name}", "controller_id": self.node.id,
+            "topics": [self._topic(connection, each) for each in wanted],
+            "cluster_authorized_operations": NO_OPERATIONS,
+        }  # fmt: skip
+
+    def _topic(self, connection: Connection, name: str) -> Struct:
+        config = self.node.topic_by_name.get(name)
+        found = self.node.durable.topics.get(name)
+        code = Code.NONE
+        partitions: list[Struct] = []
+        if topic_name_problem(name) is not None:
+            code = Code.INVALID_TOPIC_EXCEPTION
+        elif not connection.access.may_hear_of(name):
+            code = Code.TOPIC_AUTHORIZATION_FAILED
+        elif config is None or config.mode != "durable":
+            code = Code.UNKNOWN_TOPIC_OR_PARTITION
+        elif found is None:  # another engine keeps its queues
+            partitions = [
+                {"error_code": Code.LEADER_NOT_AVAILABLE, "partition_index": each, "leader_id": -1}
+                for each in range(config.queues)
+            ]
+        else:
+            me = [self.node.id]
+            partitions = [
+                {"partition_index": each, "leader_id": self.node.id, "leader_epoch": found.owner,
+                 "replica_nodes": me, "isr_nodes": me}
+                for each in range(len(found.logs))
+            ]  # fmt: skip
+        return {
+            "error_code": code, "name": name, "partitions": partitions,
+            "topic_authorized_operations": NO_OPERATIONS,
+        }  # fmt: skip
+
+    async def _find_coordinator(self, asked: Request) -> Struct:
+        if asked.body.get("key_type", 0) != 0:
+            return {
+                "error_code": Code.INVALID_REQUEST, "error_message": "transactions are not served",
+                "node_id": -1, "port": -1,
+            }  # fmt: skip
+        host, port = self._address(asked.connection)
+        return {"node_id": self.node.id, "host": host, "port": port}
+
+    async def _init_producer_id(self, asked: Request) -> Struct:
+        if asked.body["transactional_id"] is not None:
+            return {"error_code": Code.INVALID_REQUEST, "producer_id": -1, "producer_epoch": -1}
+        producer = new_placed_producer(time.time(), self.node.random_id(28))
+        return {"producer_id": producer, "producer_epoch": 0}
+
+
+def warm_up() -> None:
+    """Compile or load the kernels of the endpoint; other engines do without."""
+    import numpy as np
+    from numba import typeof
+
+    from tidecast.agents.archiver.placed import append_placed
+    from tidecast.kafka import records
+
+    records.warm_up()
+    words, raw = np.zeros(8, dtype=np.int64), np.zeros(8, dtype=np.uint8)
+    append_placed.compile(tuple(typeof(each) for each in (words, 0, raw, *[0] * 6)))
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """Host and port of ``HOST:PORT``, ``[::1]:PORT``, ``:PORT`` (loopback). Raises ConfigError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or not 0 <= int(port) <= 65535:
+        raise ConfigError(f"kafka: {text!r}: allowed are HOST:PORT, and :PORT for loopback")
+    return host.strip("[]") or HOST, int(port)
+
+
+def make_kafka(node: Node, settings: KafkaSettings) -> KafkaEndpoint:
+    """An endpoint of a node of this process; `start` it. Raises ConfigError."""
+    host, port = address_of(settings.where)
+    if not is_loopback(host):
+        raise ConfigError(
+            f"kafka: {settings.where}: it would be reached from other hosts, and its clients "
+            "cannot show keys yet: listen on 127.0.0.1"
+        )
+    if node.topology.node.local_keys:
+        raise ConfigError(
+            f"kafka: {settings.where}: node.local_keys wants keys of local clients, and clients of "
+            "this endpoint cannot show keys yet: leave out one of the two"
+        )
+    return KafkaEndpoint(node, host=host, port=port, advertised=settings.advertised)

@@ -1,0 +1,62 @@
+"""The endpoint in an engine of its own that is killed amid a producer's work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import confluent_kafka as ck
+import pytest
+from tests.support.kafka import TIMEOUT_S
+from tests.support.lab import Lab, Platform, free_port, topology
+
+TOPICS = [{"name": "orders", "mode": "durable", "queues": 2, "fsync_interval_ms": 5}]
+ROUNDS, PER_ROUND = 3, 3000
+
+
+def start(lab: Lab, platform: Platform, port: int) -> None:
+    """An engine that listens there; ready when this returns."""
+    engine = lab.spawn("engine", "--kafka", f"127.0.0.1:{port}", platform=platform)
+    platform.engine = engine
+    assert f", kafka 127.0.0.1:{port}" in engine.line()
+
+
+@pytest.mark.long
+def test_nothing_is_lost_or_doubled_when_the_engine_is_killed(lab: Lab) -> None:
+    platform = lab.platform(topology({"name": "ipc", "kind": "ipc"}, topics=TOPICS), start=False)
+    port = free_port()
+    start(lab, platform, port)
+    stored: list[tuple[int, int, bytes]] = []
+
+    def told(problem: Any, message: Any) -> None:
+        assert problem is None, problem
+        stored.append((message.partition(), message.offset(), message.value()))
+
+    producer = ck.Producer(
+        {"bootstrap.servers": f"127.0.0.1:{port}", "enable.idempotence": True, "linger.ms": 1,
+         "batch.num.messages": 50, "reconnect.backoff.max.ms": 200}
+    )  # fmt: skip
+    for turn in range(ROUNDS):
+        for i in range(PER_ROUND):
+            value = b"%d" % (turn * PER_ROUND + i)
+            producer.produce("orders", value, partition=i % 2, on_delivery=told)
+            producer.poll(0)
+        platform.kill()
+        start(lab, platform, port)
+    assert producer.flush(6 * TIMEOUT_S) == 0
+    n = ROUNDS * PER_ROUND
+    assert sorted(int(value) for _, _, value in stored) == list(range(n))
+
+    consumer = ck.Consumer({"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "none"})
+    consumer.assign([ck.TopicPartition("orders", q, ck.OFFSET_BEGINNING) for q in range(2)])
+    got: list[tuple[int, bytes]] = []
+    while len(got) < n:
+        messages = consumer.consume(n, TIMEOUT_S)
+        assert messages
+        got += [(each.partition(), each.value()) for each in messages]
+    ends = [consumer.get_watermark_offsets(ck.TopicPartition("orders", q))[1] for q in range(2)]
+    consumer.close()
+    assert sum(ends) == n
+    for queue in range(2):
+        mine = [int(value) for q, value in got if q == queue]
+        assert mine == sorted(mine)
+    platform.stop()

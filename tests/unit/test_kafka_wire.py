@@ -1,0 +1,169 @@
+"""Kafka's message formats: the schemas against an independent implementation, and hostile bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kio.serial import entity_reader, entity_writer
+
+from tidecast.kafka import tables as tb
+from tidecast.kafka.wire import (
+    ITEMS_MAX,
+    BadRequest,
+    Field,
+    Reader,
+    Writer,
+    parse,
+    reader_of,
+    writer_of,
+)
+
+VERSIONS = [
+    (api, version) for api in tb.APIS.values() for version in range(api.first, api.last + 1)
+]
+_SCALARS: dict[str, st.SearchStrategy[Any]] = {
+    "bool": st.booleans(), "string": st.text(max_size=5),
+    "nstring": st.none() | st.text(max_size=5),
+    "bytes": st.binary(max_size=9), "records": st.none() | st.binary(max_size=99),
+    "int8": st.integers(-128, 127), "int16": st.integers(-(1 << 15), (1 << 15) - 1),
+    "int32": st.integers(-(1 << 31), (1 << 31) - 1),
+    "int64": st.integers(-(1 << 63), (1 << 63) - 1),
+}  # fmt: skip
+
+
+def snake(name: str) -> str:
+    """The name of an API's module."""
+    return "".join("_" + c.lower() if c.isupper() else c for c in name).strip("_")
+
+
+def structs(fields: tuple[Field, ...], version: int) -> st.SearchStrategy[dict[str, Any]]:
+    """Any values of a version's fields."""
+    found = {}
+    for field in fields:
+        if field.in_version(version):
+            one = (
+                _SCALARS[field.kind]
+                if isinstance(field.kind, str)
+                else structs(field.kind, version)
+            )
+            many = st.lists(one, max_size=3)
+            found[field.name] = (
+                one if not field.array else st.none() | many if field.nullable else many
+            )
+    return st.fixed_dictionaries(found)
+
+
+def written(write: Any, value: dict[str, Any]) -> bytes:
+    writer = Writer()
+    write(writer, value)
+    return b"".join(writer.done())
+
+
+def plain(value: Any) -> Any:
+    """Views as bytes, so that values can be compared."""
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    return bytes(value) if isinstance(value, memoryview) else value
+
+
+@pytest.mark.parametrize(("api", "version"), VERSIONS, ids=lambda x: getattr(x, "name", x))
+@settings(max_examples=8)
+@given(data=st.data())
+def test_what_is_written_is_read_again(api: tb.Api, version: int, data: st.DataObject) -> None:
+    for fields in (api.request, api.answer):
+        value = data.draw(structs(fields, version))
+        flexible = api.is_flexible(version)
+        raw = written(writer_of(fields, version, flexible=flexible), value)
+        reader = Reader(raw)
+        assert plain(reader_of(fields, version, flexible=flexible)(reader)) == value
+        assert reader.at == len(raw)
+
+
+def sample(fields: tuple[Field, ...], version: int) -> dict[str, Any]:
+    """One value of each field: numbers that differ, arrays of one."""
+    values: dict[str, Any] = {
+        "bool": True, "string": "a", "nstring": "b", "bytes": b"c", "records": b"dd",
+        "int8": 1, "int16": 3, "int32": 1 << 20, "int64": 1 << 40,
+    }  # fmt: skip
+    found = {}
+    for field in fields:
+        if field.in_version(version):
+            one = values[field.kind] if isinstance(field.kind, str) else sample(field.kind, version)
+            found[field.name] = [one] if field.array else one
+    return found
+
+
+@pytest.mark.parametrize(("api", "version"), VERSIONS, ids=lambda x: getattr(x, "name", x))
+@pytest.mark.parametrize("side", ["request", "response"])
+def test_an_independent_implementation_agrees_byte_for_byte(
+    api: tb.Api, version: int, side: str
+) -> None:
+    module = importlib.import_module(f"kio.schema.{snake(api.name)}.v{version}.{side}")
+    kind = getattr(module, f"{api.name}{side.capitalize()}")
+    fields = api.request if side == "request" else api.answer
+    flexible = api.is_flexible(version)
+    raw = written(writer_of(fields, version, flexible=flexible), sample(fields, version))
+
+    value, size = entity_reader(kind)(raw, 0)
+
+    assert size == len(raw)
+    out = io.BytesIO()
+    entity_writer(kind)(out, value)
+    assert out.getvalue() == raw
+
+
+@pytest.mark.parametrize(("api", "version"), VERSIONS, ids=lambda x: getattr(x, "name", x))
+@settings(max_examples=25)
+@given(raw=st.binary(max_size=200))
+def test_any_bytes_are_a_request_or_refused(api: tb.Api, version: int, raw: bytes) -> None:
+    reader = Reader(raw)
+    with contextlib.suppress(BadRequest):
+        tb.request_reader(api.key, version)(reader)
+    assert reader.at <= len(raw)
+
+
+@pytest.mark.parametrize(("api", "version"), VERSIONS, ids=lambda x: getattr(x, "name", x))
+def test_every_truncation_is_refused(api: tb.Api, version: int) -> None:
+    flexible = api.is_flexible(version)
+    raw = written(writer_of(api.request, version, flexible=flexible), sample(api.request, version))
+    read = tb.request_reader(api.key, version)
+    for n in range(len(raw)):
+        with pytest.raises(BadRequest):
+            read(Reader(raw[:n]))
+
+
+def test_an_array_is_as_long_as_its_bytes_at_most() -> None:
+    read = reader_of(parse("names: []int8"), 0, flexible=False)
+    with pytest.raises(BadRequest):
+        read(Reader(b"\x7f\xff\xff\xff" + bytes(9)))
+    many = ITEMS_MAX + 1
+    with pytest.raises(BadRequest):
+        read(Reader(many.to_bytes(4, "big") + bytes(many)))
+
+
+def test_tagged_fields_that_are_not_known_are_skipped() -> None:
+    read = reader_of(parse("a: int8"), 0, flexible=True)
+    assert read(Reader(b"\x07\x02\x05\x03abc\x09\x00")) == {"a": 7}
+    with pytest.raises(BadRequest):
+        read(Reader(b"\x07\x01\x05\x7fabc"))
+
+
+def test_a_request_has_the_bytes_that_kafka_gives_it() -> None:
+    raw = written(
+        tb.request_writer(tb.FETCH, 4),
+        {"replica_id": -1, "max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1024,
+         "isolation_level": 0, "topics": [{"topic": "t", "partitions": [
+             {"partition": 2, "fetch_offset": 7, "partition_max_bytes": 99}]}]},
+    )  # fmt: skip
+    assert raw.hex(" ") == (
+        "ff ff ff ff 00 00 01 f4 00 00 00 01 00 00 04 00 00 00 00 00 01 00 01 74 00 00 00 01 "
+        "00 00 00 02 00 00 00 00 00 00 00 07 00 00 00 63"
+    )
