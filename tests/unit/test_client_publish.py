@@ -85,7 +85,7 @@ def test_key_headers_timestamp(pair: Pair) -> None:
     before = time.time_ns()
     with client.subscribe("t") as sub:
         client.publish("t", b"1", key=b"k", headers={"a": 1, "b": "two", "c": b"3"}, timestamp=True)
-        client.publish("t", b"2", key="ключ", timestamp=-5)
+        client.publish("t", b"2", key="ключ", timestamp=5)
         client.publish("t", b"3", headers={"only": 1 << 62})
         client.publish("t", b"4")
         one = sub.next(5.0)
@@ -95,7 +95,7 @@ def test_key_headers_timestamp(pair: Pair) -> None:
         assert (one.topic, one.node, one.size) == ("t", "loop", 1)
         kept = one.copy()
         two = sub.next(5.0)
-        assert (two.key, two.timestamp, two.headers) == ("ключ".encode(), -5, {})
+        assert (two.key, two.timestamp, two.headers) == ("ключ".encode(), 5, {})
         assert sub.next(5.0).headers == {"only": 1 << 62}
         four = sub.next(5.0)
         assert (four.key, four.headers, four.timestamp) == (None, {}, None)
@@ -113,6 +113,7 @@ def test_key_headers_timestamp(pair: Pair) -> None:
         ({"headers": {1: "a"}}, "headers: 1"),
         ({"headers": {"a": 1 << 64}}, "headers: 'a'"),
         ({"timestamp": "now"}, "timestamp: 'now'"),
+        ({"timestamp": -1}, "timestamp: -1: allowed are True"),
         ({"subscriber": -1}, "subscriber: -1"),
         ({"to": 70_000}, "to: 70000"),
     ],
@@ -122,6 +123,22 @@ def test_wrong_options_name_field_and_value(
 ) -> None:
     with pytest.raises(ConfigError, match=match):
         pair[0].publish("t", b"x", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"producer": "me"}, "producer: 'me': topic t is live"),
+        ({"first_seq": 1}, "first_seq: 1: topic t is live"),
+    ],
+)
+def test_a_producer_of_a_live_topic_is_refused(
+    pair: Pair, options: dict[str, Any], match: str
+) -> None:
+    client, _ = pair
+    with pytest.raises(ConfigError, match=match):
+        client.publisher("t", **options)
+    client.publish("t", b"x")
 
 
 def test_one_subscriber_or_one_node(pair: Pair) -> None:

@@ -102,8 +102,22 @@ def test_long_messages_and_the_limit(gateway: Gateway) -> None:
             for each in sent:
                 publisher.publish(each, headers={"i": 1})
             assert payloads(there, 4) == sent
-            with pytest.raises(PayloadTooLarge):
-                publisher.publish(bytes(rf.MESSAGE_BYTES_MAX + 1))
+
+
+def test_a_message_as_long_as_a_gateway_takes(gateway: Gateway) -> None:
+    """Batches too: the ring of 1,400-byte packets that holds it would take more."""
+    longest = rf.MESSAGE_BYTES_MAX
+    with remote(gateway.url) as far, far.subscribe("long") as there:
+        with far.publisher("long", channel="large") as publisher:
+            publisher.publish(bytes(longest))
+            for wrong in (
+                lambda: publisher.publish(bytes(longest + 1)),
+                lambda: publisher.publish(bytes(longest), key="k"),
+                lambda: publisher.publish_batch([b"1", bytes(longest + 1)]).check(),
+            ):
+                with pytest.raises(PayloadTooLarge, match=f"the limit is {longest}: a gateway"):
+                    wrong()
+            assert len(there.next(timeout=TIMEOUT_S).data) == longest
 
 
 def test_asyncio_too(gateway: Gateway) -> None:

@@ -110,11 +110,14 @@ def test_messages_come_in_order_and_share_a_packet(ring: Ring) -> None:
     reader = ring.reader()
     assert reader.poll() == []
     assert ring.append(b"one") == 0
+    assert int(ring.word(lay.MESSAGES_AT)[0]) == 0
     assert ring.append(b"") == 0
     assert reader.poll() == [b"one", b""]
     ring.append(b"three")
     assert reader.poll() == [b"three"]
     assert describe(ring.ring).head == 1
+    ring.append(bytes(ROOM))
+    assert int(ring.word(lay.MESSAGES_AT)[0]) == 3
 
 
 @pytest.mark.parametrize("size", [ROOM, ROOM + 1, 2 * ROOM, SLOTS // 2 * ROOM - 8])

@@ -15,6 +15,7 @@ import msgspec
 
 from tidecast.errors import ConfigError, ConnectionLost, NotFound, TidecastError
 from tidecast.events import Event, Gap
+from tidecast.layout.packet import MESSAGE_BYTES_MAX
 from tidecast.native.mapped import Bytes
 
 RESUME_MAX, AWAY_S_MAX = 8192, 366 * 86_400.0
@@ -105,6 +106,8 @@ class PublicationGrant(msgspec.Struct, frozen=True, kw_only=True):
     """The producer's highest sequence in any queue."""
     owner: str = ""
     """The node that keeps the topic, if another: it has yet to say what is 0 above."""
+    message_bytes_max: int = MESSAGE_BYTES_MAX
+    """The most bytes of a message that the link carries, with key and headers."""
 
 
 class SubscriptionGrant(msgspec.Struct, frozen=True, kw_only=True):

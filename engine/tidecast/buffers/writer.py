@@ -31,9 +31,11 @@ W_SEQ, W_USED, W_COMMITTED, W_LIMIT = 0, 1, 2, 3
 W_MASK, W_SLOT_BYTES, W_SLOTS_AT, W_RECEIVER = 4, 5, 6, 7
 W_PREFIX, W_TOPIC, W_NODE, W_HAS_NETWORK = 8, 9, 10, 11
 W_MESSAGES, W_BYTES, W_FULL, W_SLOTS = 12, 13, 14, 15
-WRITER_FIELDS = 16
+W_MESSAGE_BYTES_MAX = 16
+WRITER_FIELDS = 17
 """Private writer state: next or open packet, bytes used, bytes committed, cached limit, geometry,
-receiver of the open packet, first header word, ids, counts."""
+receiver of the open packet, first header word, ids, counts, the most bytes of one message (with key
+and headers; half of the ring is a limit too)."""
 
 FULL, TOO_LARGE = -1, -2
 
@@ -53,6 +55,7 @@ def writer_state(ring: np.ndarray) -> np.ndarray:
     w[W_SLOT_BYTES], w[W_SLOTS_AT] = about.slot_bytes, lay.slots_at(about.slots)
     w[W_PREFIX] = wire.VERSION | wire.DATA << 8 | about.channel << 24 | about.session << 32
     w[W_TOPIC], w[W_NODE], w[W_HAS_NETWORK] = about.topic, about.node, int(about.has_network)
+    w[W_MESSAGE_BYTES_MAX] = wire.MESSAGE_BYTES_MAX
     return w
 
 
@@ -109,6 +112,7 @@ def open_packet(ring, w, receiver):
     store_i64(ring, slot + 8, w[W_TOPIC] | (receiver << 32) | (w[W_NODE] << 48))
     store_i64(ring, slot + wire.SEQ_AT, seq)
     store_i64(ring, slot + wire.TIME_AT, 0)
+    store_i64(ring, lay.MESSAGES_AT, w[W_MESSAGES])
     store_release(ring, lay.HEAD_AT, seq + 1)
     w[W_USED] = _HEADER
     w[W_COMMITTED] = _HEADER
@@ -162,7 +166,9 @@ def _append_fragments(ring, w, source, source_at, n, meta, meta_n, flags, receiv
     per_packet = w[W_SLOT_BYTES] - _HEADER - _MESSAGE_HEADER
     total = n + meta_n + 8
     packets = (total + per_packet - 1) // per_packet
-    if packets > (w[W_SLOTS] >> 1) or 8 + meta_n > per_packet or n > wire.MESSAGE_BYTES_MAX:
+    if packets > (w[W_SLOTS] >> 1) or 8 + meta_n > per_packet:
+        return TOO_LARGE
+    if n + meta_n > w[W_MESSAGE_BYTES_MAX]:
         return TOO_LARGE
     if w[W_USED] != 0:
         seal(ring, w)

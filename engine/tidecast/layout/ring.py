@@ -22,7 +22,7 @@ MAGIC_AT, KIND_AT, SLOTS_AT, SLOT_BYTES_AT = 0, 8, 12, 16
 SESSION_AT, TOPIC_AT, NODE_AT, CHANNEL_AT, FLOW_AT, RELIABILITY_AT = 20, 24, 26, 28, 29, 30
 HAS_NETWORK_AT, INCARNATION_AT, CREATED_AT, PRODUCER_AT, FIRST_SEQ_AT = 31, 32, 40, 48, 56
 # --- one writer a line --------------------------------------------------------------------------
-HEAD_AT, FIRST_AT, EPOCH_AT, LINE_AT, AFTER_AT = 64, 72, 80, 88, 92
+HEAD_AT, FIRST_AT, EPOCH_AT, LINE_AT, AFTER_AT, MESSAGES_AT = 64, 72, 80, 88, 92, 96
 NETWORK_LIMIT_AT, SENT_AT, NEAR_LIMIT_AT = 128, 136, 144
 HIGHEST_AT, CONTIGUOUS_AT, BASE_AT = 192, 200, 208
 ACK_ARMED_AT, ACK_BELL_AT = 224, 232
@@ -62,6 +62,7 @@ RING_HEADER = Layout(
         Field("epoch", EPOCH_AT, 8, "producer's epoch, set once"),
         Field("line", LINE_AT, 4, "publisher's first session if it goes on with one, else 0"),
         Field("after", AFTER_AT, 4, "newest epoch that it had"),
+        Field("messages", MESSAGES_AT, 8, "messages in the packets before the newest one"),
         Field("network_limit", NETWORK_LIMIT_AT, 8, "packets the network allows to be opened"),
         Field("sent", SENT_AT, 8, "next packet to send"),
         Field("near_limit", NEAR_LIMIT_AT, 8, "1: near the rate limit, batch in spite of flush"),

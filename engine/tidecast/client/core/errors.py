@@ -21,8 +21,6 @@ def too_large(
 ) -> PayloadTooLarge:
     """For a message of ``n`` bytes, metadata included, where ``limit`` is the most."""
     said = f"topic {topic}: a message of {n} bytes, the limit is {limit}"
-    if n > wire.MESSAGE_BYTES_MAX:
-        return PayloadTooLarge(f"{said}; no history takes more than {wire.MESSAGE_BYTES_MAX}")
     if not ring.size:
         return PayloadTooLarge(said)
     about = describe(ring)
@@ -34,6 +32,14 @@ def too_large(
     return PayloadTooLarge(
         f"{said}: half the history of {about.slots} packets; it takes history_bytes={wanted} of "
         f"the publisher, or {field} of the topic{other}"
+    )
+
+
+def beyond_link(topic: str, n: int, limit: int) -> PayloadTooLarge:
+    """For a message of ``n`` bytes, metadata included, that no history makes room for."""
+    by = "no history takes more" if limit == wire.MESSAGE_BYTES_MAX else "a gateway takes no more"
+    return PayloadTooLarge(
+        f"topic {topic}: a message of {n} bytes, the limit is {limit}: {by}: split it"
     )
 
 

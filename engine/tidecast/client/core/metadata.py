@@ -60,9 +60,11 @@ def _headers_bytes(headers: Any, of_engine: bool) -> bytes:
 def _timestamp_ns(timestamp: Any) -> int:
     if timestamp is True:
         return time.time_ns()
-    if isinstance(timestamp, int) and timestamp is not False and _I64_MIN <= timestamp <= _I64_MAX:
+    if isinstance(timestamp, int) and timestamp is not False and 0 <= timestamp <= _I64_MAX:
         return timestamp
-    raise ConfigError(f"timestamp: {timestamp!r}: allowed are True (now) and ns since 1970")
+    raise ConfigError(
+        f"timestamp: {timestamp!r}: allowed are True (now) and 0 to {_I64_MAX} ns since 1970"
+    )
 
 
 def encode(

@@ -241,6 +241,17 @@ def messages_in(port: ports.Port) -> int:
     return int(port[wr.W_MESSAGES])
 
 
+def of_live_topic(topic: str, options: PublicationOptions) -> ConfigError:
+    """For a producer's name or first sequence where nobody would remember them."""
+    name = f"producer: {options.producer!r}" if options.producer else (
+        f"first_seq: {options.first_seq}"
+    )  # fmt: skip
+    return ConfigError(
+        f"{name}: topic {topic} is live: no sequences of producers are kept: leave it out, or make "
+        "the topic durable (tidecast topic create NAME --mode durable)"
+    )
+
+
 def check_ack(publisher: PublisherCore, ack: str) -> bool:
     """Is the disk to be waited for? Raises ConfigError unless ``ack`` can be had of this publisher.
 

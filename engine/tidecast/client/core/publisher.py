@@ -24,7 +24,13 @@ from tidecast.api.link import Continued, PublicationGrant, PublicationOptions
 from tidecast.buffers import writer as wr
 from tidecast.buffers.ring_file import copy_packets, describe, messages_between, tethered_readers
 from tidecast.client.core import metadata, producer
-from tidecast.client.core.errors import rate_limited, ring_full, too_large, too_much_meta
+from tidecast.client.core.errors import (
+    beyond_link,
+    rate_limited,
+    ring_full,
+    too_large,
+    too_much_meta,
+)
 from tidecast.client.core.metadata import Headers
 from tidecast.client.core.outgoing import (
     Outgoing,
@@ -130,7 +136,7 @@ class PublisherCore:
         bells = self._connection.link.bells
         if grant.continued:
             copy_packets(self._ring, ring)
-        self._take_port(ports.writer_port(ring, bells))
+        self._take_port(ports.writer_port(ring, bells, grant.message_bytes_max))
         self._mapped, self._ring, self._bells = mapped, ring, bells
         self._slots, self._has_network = about.slots, about.has_network
         self.session, self.publication_id = grant.session, grant.publication_id
@@ -142,8 +148,9 @@ class PublisherCore:
             self.on_full = grant.on_full
         per_packet = about.slot_bytes - wire.PACKET_HEADER_BYTES - wire.MESSAGE_HEADER_BYTES
         self._meta_max = per_packet - 8
-        self.payload_bytes_max = min(about.slots // 2 * per_packet - 8, wire.MESSAGE_BYTES_MAX)
-        """Longest payload without optional fields: half the history."""
+        self._message_bytes_max = grant.message_bytes_max
+        self.payload_bytes_max = min(about.slots // 2 * per_packet - 8, grant.message_bytes_max)
+        """Longest payload without optional fields: half the history, or the link's limit."""
         self.packet_room_bytes: int = per_packet
         """Longest payload that is not fragmented."""
         self._small_max = min(SMALL_BYTES_MAX, per_packet)
@@ -155,9 +162,11 @@ class PublisherCore:
         return grant
 
     def _await_session(self) -> None:
-        if self.producer_session is None:
+        if self.producer_session is None and not (self.options.producer or self.options.first_seq):
             return
         try:
+            if self.producer_session is None:
+                raise producer.of_live_topic(self.topic, self.options)
             producer.await_session(self._connection, self.producer_session)
         except TidecastError:
             self._connection.link.close_publication(self.publication_id)
@@ -641,6 +650,8 @@ class PublisherCore:
     def _too_large(self, n: int, meta_n: int) -> PayloadTooLarge:
         if meta_n > self._meta_max:
             return too_much_meta(self.topic, meta_n, self._meta_max)
+        if n + meta_n > self._message_bytes_max:
+            return beyond_link(self.topic, n + meta_n, self._message_bytes_max)
         return too_large(self.topic, n + meta_n, self.payload_bytes_max, self._ring, self.options)
 
     def _detach(self) -> int:

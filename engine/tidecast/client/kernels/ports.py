@@ -17,6 +17,7 @@ from numba import types
 from tidecast.buffers import reader as rd
 from tidecast.buffers.slots import ring_bell
 from tidecast.buffers.writer import (
+    W_MESSAGE_BYTES_MAX,
     WRITER_FIELDS,
     append_batch,
     append_into,
@@ -25,6 +26,7 @@ from tidecast.buffers.writer import (
     writer_state,
 )
 from tidecast.layout import ring as lay
+from tidecast.layout.packet import MESSAGE_BYTES_MAX
 from tidecast.native.atomics import (
     fence_seq_cst,
     fetch_or,
@@ -63,10 +65,11 @@ def putter() -> Callable[[int, bytes], int]:
     return direct(put_object, types.int64, BYTES_OBJECT)
 
 
-def writer_port(ring: Bytes, bells: Bytes) -> Port:
+def writer_port(ring: Bytes, bells: Bytes, message_bytes_max: int = MESSAGE_BYTES_MAX) -> Port:
     """A publisher's port. The caller keeps ``ring`` and ``bells`` alive."""
     port = np.zeros(PORT_FIELDS, dtype=np.int64)
     port[:WRITER_FIELDS] = writer_state(ring)
+    port[W_MESSAGE_BYTES_MAX] = message_bytes_max
     port[P_RING], port[P_RING_BYTES] = address(ring), ring.size
     port[P_BELLS], port[P_BELLS_BYTES] = address(bells), bells.size
     return port

@@ -33,7 +33,6 @@ from tidecast.native.mapped import Bytes, MappedFile
 from tidecast.native.memory import address
 from tidecast.scratch import scratch_directory
 
-OUT_RING_BYTES_MAX = 2 * rf.MESSAGE_BYTES_MAX + (1 << 20)
 IN_SLOT_BYTES, IN_RING_BYTES = 16 << 10, 512 << 10
 """Geometry of a ring that a link writes; it is made anew, larger, for a message that needs it."""
 GONE_PACKETS_MAX = 8
@@ -92,6 +91,13 @@ class Sent(NamedTuple):
     seq: int
 
 
+def out_slots_max(slot_bytes: int) -> int:
+    """Slots of the smallest ring half of which holds the longest message of a gateway."""
+    per_packet = slot_bytes - wire.PACKET_HEADER_BYTES - wire.MESSAGE_HEADER_BYTES
+    packets = -(-(rf.MESSAGE_BYTES_MAX + 8) // per_packet)
+    return 1 << (2 * packets - 1).bit_length()
+
+
 class Outgoing:
     """What one publisher wrote and the gateway has not confirmed; durable: what is not durable.
 
@@ -108,9 +114,7 @@ class Outgoing:
         opened: rf.PublicationOpened,
     ) -> None:
         self.number, self.topic, self.options = number, topic, options
-        slots = opened.slots
-        while slots > lay.SLOTS_MIN and slots * opened.slot_bytes > OUT_RING_BYTES_MAX:
-            slots //= 2
+        slots = min(opened.slots, out_slots_max(opened.slot_bytes))
         self.opened, self.node_session = opened, opened.session
         """As it was opened first, and the session that the node has for it now."""
         self.newest_epoch = opened.epoch
@@ -147,6 +151,7 @@ class Outgoing:
             session=opened.session, reliability="", flow="", on_full=opened.on_full,
             durable=opened.durable, producer_id=opened.producer_id, epoch=opened.epoch,
             first_seq=opened.first_seq, acked_seq=opened.acked_seq, last_seq=opened.last_seq,
+            message_bytes_max=rf.MESSAGE_BYTES_MAX,
         )  # fmt: skip
 
     @property
