@@ -123,6 +123,7 @@ export function makeTopics(count: number) {
 const rates = (out: number, seconds: number, losing: boolean) => {
   const lost = losing ? out * 0.004 * wave(seconds, 40) : 0;
   return {
+    messages_out: Math.round(out * 12),
     packets_out: Math.round(out),
     bytes_out: Math.round(out * 1180),
     packets_in: Math.round(out * 1.98),

@@ -19,6 +19,24 @@ def _sample(at_s: int, **subscription: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _published(at_s: int, messages: int, head: int) -> dict[str, Any]:
+    ring = {
+        "publication_id": 1, "topic": "orders", "session": 7, "channel": "ordinary", "head": head,
+        "messages": messages, "transport": "ipc", "slots": 64, "packet_bytes": 1400,
+        "closing": False, "readers": [],
+    }  # fmt: skip
+    return _sample(at_s) | {"publications": [ring]}
+
+
+def test_messages_of_publishers_are_counted_not_their_packets() -> None:
+    world = build([Source("a", _published(1, 100, 10), _published(3, 500, 30))])
+    assert world.topics["orders"]["rates"]["messages_out"] == 200.0
+    assert world.topics["orders"]["rates"]["packets_out"] == 10.0
+    assert world.totals["messages_out"] == world.nodes["a"]["rates"]["messages_out"] == 200.0
+    again = build([Source("a", _published(1, 500, 30), _published(2, 3, 31))])
+    assert again.totals["messages_out"] == 0.0, "the ring was created again"
+
+
 def test_a_subscription_is_the_sum_of_what_engines_say() -> None:
     """An engine without a member hides nothing of the one that has it."""
     busy = Source(

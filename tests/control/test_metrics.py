@@ -17,6 +17,7 @@ from tidecast.layout.counters import Counter
 from tidecast_control.live.channels import Facts
 from tidecast_control.system.metrics import GAUGES, text
 
+MANUAL = ROOT / "docs" / "OPERATING.md"
 GOLDEN = ROOT / "tests" / "golden" / "metrics.txt"
 DASHBOARD = ROOT / "docker" / "grafana" / "tidecast.json"
 LINE = re.compile(
@@ -35,17 +36,23 @@ def _sample() -> dict[str, Any]:
         "appended_bytes": 90, "settled": 4, "evicted": 0, "spilled": 0, "fetched_bytes": 0,
         "consumed_bytes": 0, "cache_bytes": 10, "cache_max": 100, "cache_fill": 0.1,
         "subscriptions": 1, "lag_messages": 5, "lag_s": 1.5, "cursor": 4, "pressure": "",
+        "append_failures": 2, "sync_failures": 1,
     }  # fmt: skip
     subscription = {
         "name": "billing", "topic": "orders", "state": "idle", "members": 0, "lag_messages": 5,
-        "lag_s": 1.5, "outstanding": 0, "pressure": "", "cursors": {}, "dead": 0, "delivered": 4,
+        "lag_s": 1.5, "outstanding": 0, "pressure": "", "cursors": {}, "dead": 3, "delivered": 4,
+        "dead_open": 2,
     }  # fmt: skip
     publication = {
         "publication_id": 1, "topic": "orders", "session": 1, "channel": "ordinary", "head": 5,
         "transport": "udp", "slots": 64, "packet_bytes": 1400, "closing": False, "readers": [],
     }  # fmt: skip
     return {
-        "mono_ns": 1, "counters": {"sender": [about | row], "publication": [about | row]},
+        "mono_ns": 1, "host": {
+            "started_ns": 5 * 10**9, "disk_free_bytes": 10, "disk_bytes": 20,
+            "shm_free_bytes": 3, "shm_bytes": 4,
+        },
+        "counters": {"sender": [about | row], "publication": [about | row]},
         "publications": [publication], "images": [], "receivers": [], "subscriptions": {},
         "clients": 0, "queues": [queue], "durable_subscriptions": [subscription],
     }  # fmt: skip
@@ -112,6 +119,28 @@ def test_names_stay() -> None:
     names = {f.name for f in text_string_to_metric_families(_text())}
     assert set(GOLDEN.read_text().split()) <= names
     assert {g.upper() for g in GAUGES} <= {c.name for c in Counter}
+
+
+def test_the_manual_names_what_there_is() -> None:
+    families = list(text_string_to_metric_families(_text()))
+    known = {s.name for f in families for s in f.samples} | {f.name for f in families}
+    section = MANUAL.read_text().partition("## What to watch")[2]
+    named = re.findall(r"`(tidecast_[a-z_]+)`", section)
+    assert len(named) >= 8
+    assert set(named) <= known
+
+
+def test_space_disk_and_dead_letters_are_metrics() -> None:
+    shown = _text()
+    for line in (
+        'tidecast_node_start_time_seconds{node="n1"} 5.0',
+        'tidecast_node_disk_free_bytes{node="n1"} 10.0',
+        'tidecast_node_shm_free_bytes{node="n1"} 3.0',
+        'tidecast_queue_append_failures_total{node="n1",queue="orders:0"} 2.0',
+        'tidecast_subscription_dead_letters{name="billing"} 2.0',
+        'tidecast_subscription_given_up_total{name="billing"} 3.0',
+    ):
+        assert line in shown.splitlines(), line
 
 
 def test_the_dashboard_asks_for_what_there_is() -> None:

@@ -61,7 +61,7 @@ def test_example_traffic_by_one_click_and_a_limit_that_the_wire_follows(
     expect(busiest).to_be_visible()
     name = busiest.locator("span").first.inner_text()
     page.goto(f"{platform.url}/topics/{name}")
-    sent = page.locator("main p.num").first
+    sent = page.get_by_test_id("stat-Sent")
     expect(sent).to_have_text(TRAFFIC)
     limit = page.get_by_label("Packets/s, as text")
     limit.fill("20")

@@ -19,6 +19,8 @@ RATE_COUNTERS = {
     "lost_for_good": "lost_for_good",
 }
 """Rate -> the counter whose growth it is."""
+MESSAGES = "messages_out"
+"""What publishers wrote: their rings count it, no counter of an agent does."""
 HELD = {"rate_held": "rate_held_ns", "flow_held": "flow_held_ns"}
 """Share of the time -> the publication's total that it is made of. Of many, the greatest counts."""
 HELD_TOLD_MIN = 0.01
@@ -57,7 +59,12 @@ def rates(before: Json | None, after: Json, seconds: float) -> Json:
         name: round(growth(before, after, counter, seconds), 1)
         for name, counter in RATE_COUNTERS.items()
     }
-    return made | dict.fromkeys(HELD, 0.0)
+    return made | dict.fromkeys((MESSAGES, *HELD), 0.0)
+
+
+def messages(before: Json | None, publication: Json, seconds: float) -> float:
+    """Messages a second that a publisher wrote."""
+    return round(growth(before, publication, "messages", seconds), 1)
 
 
 def held(before: Json | None, after: Json, seconds: float) -> Json:
@@ -79,7 +86,7 @@ def throttle(made: Json) -> str:
 
 def no_rates() -> Json:
     """`Rates` of nothing."""
-    return dict.fromkeys((*RATE_COUNTERS, *HELD), 0.0)
+    return dict.fromkeys((*RATE_COUNTERS, MESSAGES, *HELD), 0.0)
 
 
 def add(total: Json, more: Json) -> None:

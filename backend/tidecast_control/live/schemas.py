@@ -44,6 +44,7 @@ class Frame(View):
 class Rates(View):
     """A second, over the last interval."""
 
+    messages_out: float = Field(0, description="Messages that publishers wrote")
     packets_out: float = 0
     bytes_out: float = 0
     packets_in: float = 0

@@ -118,10 +118,12 @@ def _add_node(world: World, source: Source) -> None:
         elif kind in AGENT_KINDS:
             _add_agent(world, node, kind, old.get(key), row, seconds)
         _add_causes(world, row)
+    total[r.MESSAGES] = round(
+        sum(r.messages(before.get(session), ring, seconds) for session, ring in rings.items()), 1
+    )
     r.add(world.totals, total)
-    before_heads = {session: p["head"] for session, p in before.items()}
     for publication in sample["publications"]:
-        _add_publication(world, source, publication, by_session, before_heads, seconds)
+        _add_publication(world, source, publication, by_session, before, seconds)
     _add_receivers(world, node, sample)
     for image in sample["images"]:
         _add_image(world, source, image, by_session)
@@ -196,7 +198,7 @@ def _texts(row: Json) -> Json:
 def _add_queue(world: World, node: str, row: Json, old: Json | None, seconds: float) -> None:
     """One queue. Where several engines have one of that name, the newest owner's is shown."""
     told = ("owner_since_ns", "appended", "appended_bytes", "settled", "evicted", "spilled",
-            "fetched_bytes", "consumed_bytes")  # fmt: skip
+            "fetched_bytes", "consumed_bytes", "append_failures", "sync_failures")  # fmt: skip
     shown = _texts({k: v for k, v in row.items() if k not in told}) | {"node": node}
     spills = old is not None and row["spilled"] > old["spilled"]
     full = row["cache_fill"] >= 1.0
@@ -253,13 +255,14 @@ def _add_publication(
     source: Source,
     publication: Json,
     by_session: dict[tuple[str, int], tuple[Json, Json]],
-    before_heads: dict[int, int],
+    before: dict[int, Json],
     seconds: float,
 ) -> None:
     node, session, head = source.node, publication["session"], publication["head"]
     row, made = by_session.get(("publication", session), ({}, r.no_rates()))
-    if not row and seconds > 0 and session in before_heads:
-        made["packets_out"] = round(max(0, head - before_heads[session]) / seconds, 1)
+    if not row and seconds > 0 and session in before:
+        made["packets_out"] = round(max(0, head - before[session]["head"]) / seconds, 1)
+    made[r.MESSAGES] = r.messages(before.get(session), publication, seconds)
     identity = f"{node}/{session:x}"
     positions = [p["position"] for p in publication["readers"]]
     slowest = publication.get("slowest_consumed")

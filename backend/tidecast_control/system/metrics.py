@@ -50,7 +50,7 @@ def text(
 ) -> bytes:
     """Everything in the text format."""
     registry = CollectorRegistry()
-    engines = [*_engines(samples), *_gateways(samples), *_rings(samples)]
+    engines = [*_engines(samples), *_gateways(samples), *_rings(samples), *_hosts(samples)]
     registry.register(_Fixed([*_service(facts, watchers), *_tasks(tasks), *engines]))
     return generate_latest(registry)
 
@@ -122,6 +122,39 @@ def _gateways(samples: dict[str, Json]) -> Iterator[Metric]:
         yield family
 
 
+HOST_GAUGES = {
+    "disk_free_bytes": "Free bytes of the disk that holds the engine's data directory.",
+    "disk_bytes": "Size of that disk.",
+    "shm_free_bytes": "Free bytes of the file system of rings, `/dev/shm`.",
+    "shm_bytes": "Size of that file system.",
+}
+DISK_REFUSALS = {
+    "append_failures": "Appends to a queue that the disk refused; they are tried again.",
+    "sync_failures": "Syncs of a queue that the disk refused; they are tried again.",
+}
+
+
+def _hosts(samples: dict[str, Json]) -> Iterator[Metric]:
+    """Since when each engine runs, the space that it has, and what its disk refused."""
+    started = _gauge("node_start_time_seconds", "When the engine started, since 1970.", ["node"])
+    for node, sample in samples.items():
+        if "started_ns" in sample.get("host", {}):
+            started.add_metric([node], sample["host"]["started_ns"] / 1e9)
+    yield started
+    for name, words in HOST_GAUGES.items():
+        gauge = _gauge(f"node_{name}", words, ["node"])
+        for node, sample in samples.items():
+            if name in sample.get("host", {}):
+                gauge.add_metric([node], float(sample["host"][name]))
+        yield gauge
+    for name, words in DISK_REFUSALS.items():
+        count = CounterMetricFamily(f"tidecast_queue_{name}", words, labels=["queue", "node"])
+        for node, sample in samples.items():
+            for row in sample.get("queues", ()):
+                count.add_metric([row["name"], node], float(row.get(name, 0)))
+        yield count
+
+
 def _rings(samples: dict[str, Json]) -> Iterator[Metric]:
     world, _ = build_sound(Source(node, None, sample) for node, sample in samples.items())
     fill = _gauge("ring_fill_ratio", "Fullest publication of a topic.", ["topic"])
@@ -150,6 +183,18 @@ def _durable(world: World) -> Iterator[Metric]:
         if row.get("lag_s") is not None:
             ages.add_metric([name], float(row["lag_s"]))
     yield ages
+    letters = _gauge(
+        "subscription_dead_letters", "Dead letters that are stored and not sent again.", ["name"]
+    )
+    given_up = CounterMetricFamily(
+        "tidecast_subscription_given_up", "Messages that became dead letters, or are gone.",
+        labels=["name"],
+    )  # fmt: skip
+    for name, row in world.subscriptions.items():
+        letters.add_metric([name], float(row["dead_letters"]))
+        given_up.add_metric([name], float(row["given_up"]))
+    yield letters
+    yield given_up
     for name, words, field in (
         ("queue_cache_fill_ratio", "Blocks that the cache of a queue holds.", "cache_fill"),
         ("queue_lag_messages", "Messages the slowest subscription is behind.", "lag_messages"),

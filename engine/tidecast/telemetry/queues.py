@@ -219,6 +219,8 @@ def _queue(node: Node, here: QueueHere, cache: Json, paused: set[str]) -> Json:
         "segments": len(log.segments),
         "appended": int(values[QueueCounter.RECORDS]) if values is not None else 0,
         "appended_bytes": int(values[QueueCounter.BYTES]) if values is not None else 0,
+        "append_failures": int(values[QueueCounter.APPEND_FAILURES]) if values is not None else 0,
+        "sync_failures": int(values[QueueCounter.SYNC_FAILURES]) if values is not None else 0,
         **cache,
     }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +20,17 @@ def connect_inside(node: Node, name: str) -> Connection:
     """A client session with the node of this very process."""
     link: Any = EmbeddedLink(node, name, owns_node=False)
     return Connection(link, name)
+
+
+def _host(node: Node) -> dict[str, Any]:
+    """Since when the engine runs, and the space that it writes into."""
+    found: dict[str, Any] = {"started_ns": node.incarnation}
+    for name, directory in (("disk", node.data_dir), ("shm", node.directory)):
+        with contextlib.suppress(OSError):
+            about = os.statvfs(directory)
+            found[f"{name}_free_bytes"] = about.f_bavail * about.f_frsize
+            found[f"{name}_bytes"] = about.f_blocks * about.f_frsize
+    return found
 
 
 def sample(node: Node, at_ns: int, times: Times | None = None) -> dict[str, Any]:
@@ -38,6 +51,7 @@ def sample(node: Node, at_ns: int, times: Times | None = None) -> dict[str, Any]
     return {
         "at_ns": at_ns,
         "mono_ns": time.monotonic_ns(),
+        "host": _host(node),
         "counters": node.stats(),
         "publications": publications,
         "images": node.images(),

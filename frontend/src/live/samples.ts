@@ -5,6 +5,7 @@ import type { ChannelData } from "./types";
 export type Sample = readonly [name: string, value: number];
 
 const RATES = [
+  "messages_out",
   "packets_out",
   "bytes_out",
   "packets_in",

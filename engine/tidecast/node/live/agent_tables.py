@@ -461,6 +461,7 @@ def publication_row(publication: Publication) -> dict[str, Any]:
         "slots": about.slots,
         "packet_bytes": about.slot_bytes,
         "head": about.head,
+        "messages": unpack_from("<q", publication.mapped.array, lay.MESSAGES_AT)[0],
         "readers": _local_readers(publication.mapped.array),
         "closing": publication.closing,
     }

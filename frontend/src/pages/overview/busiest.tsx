@@ -27,11 +27,11 @@ export function Busiest({ names }: { names: readonly string[] }) {
                 <span className="min-w-0 flex-1 truncate font-mono text-xs">{name}</span>
                 <Sparkline
                   channel="topics"
-                  name={`topics/${name}/packets_out`}
+                  name={`topics/${name}/messages_out`}
                   label={`${name} over the last minutes`}
                 />
                 <span className="num w-20 text-right text-xs">
-                  {rate(topics?.[name]?.rates.packets_out, " pkt/s")}
+                  {rate(topics?.[name]?.rates.messages_out, " msg/s")}
                 </span>
               </Link>
             </li>

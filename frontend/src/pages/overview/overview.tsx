@@ -23,11 +23,17 @@ import { FirstSteps } from "./first-steps";
 import { SlowList } from "./slow-list";
 
 const CHANNEL = "overview";
-type Unit = "packets" | "bytes";
+type Unit = "messages" | "packets" | "bytes";
+
+const FORMATS: Record<Unit, (value: number) => string> = {
+  messages: (value) => rate(value, " msg/s"),
+  packets: (value) => rate(value, " pkt/s"),
+  bytes: (value) => `${bytes(value)}/s`,
+};
 
 export function OverviewPage() {
   const data = useLive(CHANNEL);
-  const [unit, setUnit] = useState<Unit>("packets");
+  const [unit, setUnit] = useState<Unit>("messages");
   if (!data) {
     return (
       <Page title="Overview">
@@ -49,11 +55,11 @@ export function OverviewPage() {
       <FirstSteps topics={data.topics_total} />
       <div className="grid grid-cols-2 gap-3 lg:grid-cols-4 2xl:grid-cols-8">
         <Stat
-          label="Sent"
-          value={rate(rates.packets_out, " pkt/s")}
-          note={byteRate(rates.bytes_out)}
-          spark={spark("packets_out")}
-          help="Packets sent for the first time, by all nodes"
+          label="Published"
+          value={rate(rates.messages_out, " msg/s")}
+          note={`${rate(rates.packets_out, " pkt/s")}, ${byteRate(rates.bytes_out)} sent`}
+          spark={spark("messages_out")}
+          help="Messages that publishers wrote; packets and bytes sent for the first time, by all nodes"
         />
         <Stat
           label="Received"
@@ -138,6 +144,7 @@ export function OverviewPage() {
               value={unit}
               onChange={setUnit}
               options={[
+                { value: "messages", label: "Messages" },
                 { value: "packets", label: "Packets" },
                 { value: "bytes", label: "Bytes" },
               ]}
@@ -148,15 +155,17 @@ export function OverviewPage() {
             channel={CHANNEL}
             label={`Throughput in ${unit}/s`}
             height={212}
-            format={
-              unit === "packets" ? (value) => rate(value, " pkt/s") : (value) => `${bytes(value)}/s`
+            format={FORMATS[unit]}
+            axis={unit === "bytes" ? bytes : compact}
+            series={
+              unit === "messages"
+                ? [{ key: "messages_out", label: "published", tint: 1 }]
+                : [
+                    { key: `${unit}_out`, label: "sent", tint: 1 },
+                    { key: `${unit}_in`, label: "received", tint: 2 },
+                    { key: `${unit}_resent`, label: "resent", tint: 3, dash: true },
+                  ]
             }
-            axis={unit === "packets" ? compact : bytes}
-            series={[
-              { key: `${unit}_out`, label: "sent", tint: 1 },
-              { key: `${unit}_in`, label: "received", tint: 2 },
-              { key: `${unit}_resent`, label: "resent", tint: 3, dash: true },
-            ]}
           />
         </Card>
         <SlowList slow={Object.values(data.slow ?? {})} firing={data.alerts_firing} />

@@ -200,7 +200,13 @@ function LiveTab({
   const publications = Object.values(live?.publications ?? {});
   return (
     <div className="flex flex-col gap-3">
-      <div className="grid grid-cols-2 gap-3 lg:grid-cols-5">
+      <div className="grid grid-cols-2 gap-3 lg:grid-cols-3 2xl:grid-cols-6">
+        <Stat
+          label="Published"
+          value={rate(rates?.messages_out, " msg/s")}
+          note="messages that publishers wrote"
+          spark={spark("messages_out", 1)}
+        />
         <Stat
           label="Sent"
           value={rate(rates?.packets_out, " pkt/s")}

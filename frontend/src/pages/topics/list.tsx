@@ -50,7 +50,7 @@ const COLUMNS: Column<TopicRow>[] = [
       live ? (
         <Sparkline
           channel="topics"
-          name={`topics/${name}/packets_out`}
+          name={`topics/${name}/messages_out`}
           label={`${name} over two minutes`}
         />
       ) : (
@@ -58,7 +58,16 @@ const COLUMNS: Column<TopicRow>[] = [
       ),
   },
   {
+    id: "messages",
+    head: "Messages/s",
+    sort: true,
+    right: true,
+    width: "7.5rem",
+    cell: ({ live }) => (live ? rate(live.rates.messages_out, " msg/s") : "–"),
+  },
+  {
     id: "packets",
+    wide: true,
     head: "Packets/s",
     sort: true,
     right: true,

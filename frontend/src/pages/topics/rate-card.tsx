@@ -120,6 +120,10 @@ export function RateCard({ topic }: { topic: Topic }) {
             send={(value) => send(scale.field, value)}
           />
         ))}
+        <p className="text-muted text-xs">
+          Limits what a publisher sends to the network. Readers on its own host read its ring and
+          are not slowed; the publisher itself waits once its ring is full.
+        </p>
         {error !== null && <Failed error={error} />}
         <div className="flex flex-wrap items-center gap-3 border-t pt-2.5 text-muted text-xs">
           <span className="num">

@@ -10,6 +10,7 @@ export interface TopicRow {
 
 /** Sorted by the service, or, by live figures, here: what carries traffic comes first. */
 export const LIVE_SORTS: Record<string, (live: TopicLive) => number> = {
+  messages: (live) => live.rates.messages_out,
   packets: (live) => live.rates.packets_out,
   bytes: (live) => live.rates.bytes_out,
   lag: (live) => Number(live.lag_packets),
