@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from tidecast.config.near import near
 from tidecast.config.topology import TOPIC_NAME, default_data_dir
 from tidecast.errors import ConfigError, NotFound
 from tidecast_spark.catalogue import Catalogue, FileCatalogue, GatewayCatalogue
@@ -175,7 +176,10 @@ def _check_names(
         if low in _SPARK_OWN or low.startswith(("__", "spark.")):
             continue
         if low not in proper:
-            raise ConfigError(f"option {name}: the {who} has no such option: {', '.join(allowed)}")
+            raise ConfigError(
+                f"option {name}: the {who} has no such option{near(name, allowed)}: "
+                f"{', '.join(allowed)}"
+            )
         found[low] = (proper[low], value)
     return found
 
@@ -231,7 +235,8 @@ def _topics(catalogue: Catalogue, value: str) -> tuple[str, ...]:
             left = len(known) - TOPICS_SHOWN_MAX
             more = f" and {left} more" if left > 0 else ""
             raise NotFound(
-                f"option topic: {name!r}: no durable topic {catalogue.whose}; known: {some}{more}"
+                f"option topic: {name!r}: no durable topic {catalogue.whose}{near(name, known)}; "
+                f"known: {some}{more}"
             )
     return names
 

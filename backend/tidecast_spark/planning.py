@@ -46,7 +46,20 @@ class Planner:
 
     def at(self, name: str, where: Where) -> Positions:
         """The tokens of option ``name``, by topic and queue. Raises ConfigError if not there."""
-        return _positions((one, self._token(name, one, where)) for one in self.queues())
+        queues = self.queues()
+        if where.tokens is not None:
+            self._check_queues(name, where.tokens)
+        return _positions((one, self._token(name, one, where)) for one in queues)
+
+    def _check_queues(self, name: str, tokens: Positions) -> None:
+        for topic in topics_now(self.options, self._catalogue):
+            known = [str(one.queue) for one in self._catalogue.queues(topic)]
+            for queue in tokens.get(topic, {}):
+                if queue not in known:
+                    raise ConfigError(
+                        f"option {name}: {topic}/{queue}: no such queue: allowed are "
+                        f"{', '.join(known)}"
+                    )
 
     def _token(self, name: str, one: Queue, where: Where) -> int:
         token = {"earliest": EARLIEST, "latest": LATEST}.get(where.kind, 0)

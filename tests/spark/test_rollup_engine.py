@@ -19,6 +19,7 @@ from tests.conftest import Eventually
 from tests.support.lab import Lab, Platform, open_lab, topology
 
 import tidecast.sync
+from tidecast_control.db import Database
 from tidecast_control.postgres import EmbeddedPostgres
 from tidecast_spark.jobs.rollup import rollup
 from tidecast_spark.jobs.rollup_store import COLUMNS, TABLES
@@ -39,6 +40,9 @@ def url() -> Iterator[str]:
     directory = Path(tempfile.mkdtemp(prefix="tc-pg-"))
     server = EmbeddedPostgres(directory / "pg", {"fsync": "off"})
     server.start()
+    database = Database(server.url_of("postgres"))
+    database.migrate()
+    database.close()
     yield server.url_of("postgres")
     server.stop("immediate")
     shutil.rmtree(directory, ignore_errors=True)

@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 from tidecast.errors import ConfigError
+from tidecast_control.db import Database
 from tidecast_control.postgres import EmbeddedPostgres
 from tidecast_spark.jobs import rollup_store as rs
 
@@ -24,6 +25,9 @@ def url() -> Iterator[str]:
     directory = Path(tempfile.mkdtemp(prefix="tc-pg-"))
     server = EmbeddedPostgres(directory / "pg", {"fsync": "off"})
     server.start()
+    database = Database(server.url_of("postgres"))
+    database.migrate()
+    database.close()
     yield server.url_of("postgres")
     server.stop("immediate")
     shutil.rmtree(directory, ignore_errors=True)
@@ -40,7 +44,6 @@ def test_a_batch_is_applied_once_and_later_ones_replace_rows(
 ) -> None:
     monkeypatch.setattr(rs, "_copy_rows", lambda rows: rows)
     store = rs.RollupStore(tmp_path, url)
-    store.prepare()
     store.prepare()
     store._upsert([row(5), row(7, 1)], [row(12)], 0, "q")
     store._upsert([row(99)], [row(99)], 0, "q")  # repeated: it was applied
@@ -61,6 +64,19 @@ def test_a_batch_is_applied_once_and_later_ones_replace_rows(
     with psycopg.connect(url) as connection:
         [count] = connection.execute("select count(*) from rollup_applied").fetchall()
     assert count == (2,), "all or nothing"
+
+
+def test_tables_that_are_not_there_or_older_are_named(url: str, tmp_path: Path) -> None:
+    """The migrations of the control service alone make and change them."""
+    store = rs.RollupStore(tmp_path, f"{url}&options=-csearch_path%3Dother")
+    with psycopg.connect(url) as connection:
+        connection.execute("create schema other")
+    with pytest.raises(ConfigError, match="rollup_minute: no such table: the control service"):
+        store.prepare()
+    with psycopg.connect(url) as connection:
+        connection.execute("create table other.rollup_minute (at timestamptz, node text)")
+    with pytest.raises(ConfigError, match=r"rollup_minute: no columns bytes_in, .*topic"):
+        store.prepare()
 
 
 def test_a_postgres_that_is_not_there_is_said(tmp_path: Path) -> None:

@@ -394,7 +394,12 @@ BAD: list[tuple[dict[str, object], type[Exception], str]] = [
     ({"queues": "a"}, ConfigError, "option queues: 'a'"),
     ({"timestampFrom": "x"}, ConfigError, "option timestampFrom: 'x'"),
     ({"keys": ",".join(map(str, range(65)))}, ConfigError, "65 keys: at most 64"),
-    ({"startOffset": "1"}, ConfigError, "option startOffset: the source has no such option: dataD"),
+    (
+        {"startOffset": "1"},
+        ConfigError,
+        "has no such option .did you mean startingOffsets.*: dataD",
+    ),
+    ({"topic": "oders"}, NotFound, "no durable topic .* .did you mean orders.*; known: orders"),
 ]
 
 
@@ -411,6 +416,10 @@ def test_more_bad_options(orders: Path) -> None:
         stream(orders, endingOffsets="latest")
     with pytest.raises(ConfigError, match=r"orders/0: token 5000 .* allowed are 0 to 1000"):
         batch(orders, startingOffsets='{"0": 5000}').partitions()
+    with pytest.raises(ConfigError, match=r"option startingOffsets: orders/9: no such queue: .* 0"):
+        batch(orders, startingOffsets='{"orders": {"9": 1}}').partitions()
+    with pytest.raises(ConfigError, match=r"option endingOffsets: orders/1: no such queue: .* 0"):
+        batch(orders, endingOffsets='{"1": 1}').partitions()
     with pytest.raises(ConfigError, match="schema: value int: allowed are columns of: key binary"):
         given(orders).reader(StructType([StructField("value", IntegerType())]))
 

@@ -33,24 +33,13 @@ COLUMNS: dict[str, str] = {
     "out_per_s": "double precision",
     "drain_s": "double precision",
 }
-"""Columns of both tables in Postgres, behind ``at``, the start of the minute or hour."""
+"""Columns of both tables in Postgres, behind ``at``, the start of the minute or hour.
+
+The migrations of the control service make the tables. No queue is -1, no subscription ''.
+"""
 
 TABLES = ("rollup_minute", "rollup_hour")
 _KEY = ("at", "node", "topic", "queue", "subscription")
-
-
-def table_sql(table: str) -> str:
-    """The statement that makes a table of rollups. No queue is -1, no subscription ''."""
-    columns = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
-    return (
-        f"create table if not exists {table} (at timestamptz not null, {columns}, "
-        f"primary key ({', '.join(_KEY)}))"
-    )
-
-
-def index_sql(table: str, first: str) -> str:
-    """The statement that makes the history of a topic or subscription quick to find."""
-    return f"create index if not exists ix_{table}_{first}_at on {table} ({first}, at)"
 
 
 def upsert_sql(table: str, staged: str) -> str:
@@ -71,19 +60,28 @@ class RollupStore:
     postgres: str
 
     def prepare(self) -> None:
-        """Make the tables. Raises ConfigError when Postgres cannot be reached."""
+        """Check that the tables are there. Raises ConfigError; also without a connection."""
         self.out.mkdir(parents=True, exist_ok=True)
         if not self.postgres:
             return
         with self._connect() as connection:
-            connection.execute(
-                "create table if not exists rollup_applied (query text, batch bigint, "
-                "applied timestamptz not null default now(), primary key (query, batch))"
-            )
-            for table in TABLES:
-                connection.execute(table_sql(table))
-                for first in ("topic", "subscription"):
-                    connection.execute(index_sql(table, first))
+            for table, wanted in (
+                *((table, {"at", *COLUMNS}) for table in TABLES),
+                ("rollup_applied", {"query", "batch"}),
+            ):
+                rows = connection.execute(
+                    "select attname from pg_attribute where attrelid = to_regclass(%s) "
+                    "and attnum > 0 and not attisdropped",
+                    (table,),
+                ).fetchall()
+                missing = sorted(wanted - {name for (name,) in rows})
+                if missing:
+                    what = f"no columns {', '.join(missing)}" if rows else "no such table"
+                    raise ConfigError(
+                        f"postgres: {table}: {what}: the control service makes and changes these "
+                        "tables: start this version of it on that database once, or leave "
+                        "--postgres out"
+                    )
 
     def _connect(self) -> Any:
         try:

@@ -19,7 +19,7 @@ RATIOS = ("retransmit_ratio", "cache_fill", "cache_fill_max", "in_per_s", "out_p
 
 
 def _create_rollup(name: str) -> None:
-    """The job `rollup` makes the same table where it is run without a service."""
+    """May be there: the job `rollup` made the same table until migrations alone did."""
     op.create_table(
         name,
         sa.Column("at", sa.DateTime(timezone=True), nullable=False),
