@@ -100,6 +100,22 @@ def test_two_patches_at_once_lose_nothing(
     assert (spec["linger_us"], spec["history_bytes"]) == (7, 1 << 20)
 
 
+def test_an_etag_covers_the_status_and_a_write_depends_on_the_version(api: TestClient) -> None:
+    path = "/api/v1/rate-limits/all"
+    put(api, "rate-limits/all", {"pattern": "metered.*", "rate_packets_per_s": 5})
+    read = api.get(path)
+    same = {"If-None-Match": f'W/{read.headers["etag"]}, "other-1"'}
+    assert api.get(path, headers=same).status_code == 304
+    put(api, "topics/metered.a", {})
+    again = api.get(path, headers=same)
+    assert (again.status_code, again.json()["status"]["topics_matched"]) == (200, 1)
+    assert again.json()["metadata"] == read.json()["metadata"]
+    known = {"If-Match": read.headers["etag"]}
+    change = {"spec": {"rate_packets_per_s": 6}}
+    assert api.patch(path, json=change, headers=known).status_code == 200
+    assert api.patch(path, json=change, headers=known).status_code == 412
+
+
 @pytest.mark.parametrize(
     ("old", "new", "path", "impact"),
     [

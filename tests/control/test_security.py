@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -253,6 +254,27 @@ def test_the_audit_pages(service: Service) -> None:
             break
         cursor = f"&cursor={page['next_cursor']}"
     assert names == [f"t{i}" for i in reversed(range(7))]
+
+
+def test_the_audit_is_exported_by_time_and_filter(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidecast_control.audit.routes.LIMIT_MAX", 2)
+    for i in range(5):
+        service.admin.put(f"/api/v1/topics/t{i}", json={"spec": {}})
+    entries = service.admin.get("/api/v1/audit?kind=topic").json()["items"]
+    since, until = entries[3]["at"], entries[0]["at"]
+
+    def exported(**query: str) -> list[dict[str, Any]]:
+        answer = service.admin.get("/api/v1/audit/export", params={"kind": "topic", **query})
+        assert answer.headers["content-type"] == "application/x-ndjson"
+        assert 'filename="audit.jsonl"' in answer.headers["content-disposition"]
+        return [json.loads(line) for line in answer.text.splitlines()]
+
+    assert exported() == entries
+    assert [e["name"] for e in exported(since=since, until=until)] == ["t3", "t2", "t1"]
+    assert exported(name="nobody") == []
+    assert service.user("vera", "viewer").get("/api/v1/audit/export").status_code == 403
 
 
 @pytest.mark.parametrize(

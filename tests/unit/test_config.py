@@ -271,8 +271,8 @@ def test_bad_patterns(pattern: str) -> None:
 
 
 def test_topic_names() -> None:
-    assert check_topic_name("md.eu-1_x") == "md.eu-1_x"
-    for bad in ("", "a.", "*", "a b", "a" * 201):
+    assert check_topic_name("md.-eu-1_x") == "md.-eu-1_x"
+    for bad in ("", "a.", "*", "a b", "a" * 201, "-a", "-a.b"):
         with pytest.raises(ConfigError):
             check_topic_name(bad)
 

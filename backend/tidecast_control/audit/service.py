@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +11,7 @@ from sqlmodel import Session
 from tidecast_control.audit import repository
 from tidecast_control.audit.models import AuditRow
 from tidecast_control.audit.schemas import AuditEntry
+from tidecast_control.db import Database
 from tidecast_control.kit import cursor as cursors
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.batch import add
@@ -56,6 +58,19 @@ def page(session: Session, query: repository.AuditQuery) -> Page[AuditEntry]:
         next_cursor=following,
         total=repository.count(session, query) if query.count else None,
     )
+
+
+def export(db: Database, query: repository.AuditQuery) -> Iterator[bytes]:
+    """All that match, as JSON lines; a transaction for each `query.limit` of them."""
+    before: int | None = None
+    while True:
+        with db.begin() as session:
+            rows = repository.page(session, query, before)[: query.limit]
+            lines = [AuditEntry.model_validate(row).model_dump_json().encode() for row in rows]
+            before = rows[-1].id if rows else None
+        if not lines:
+            return
+        yield b"\n".join((*lines, b""))
 
 
 def entry(session: Session, entry_id: int) -> AuditEntry:

@@ -14,7 +14,9 @@ from tidecast_control.kit.http import (
     Ctx,
     Db,
     DryRun,
+    entity_tags,
     etag_of,
+    etag_of_body,
     fresh,
     needs,
     problem_responses,
@@ -80,11 +82,12 @@ def _read_routes(kind: Kind, router: APIRouter) -> None:
 
     async def get(ctx, actor, name, request):  # type: ignore[no-untyped-def]
         row, stamp = await reads.one(ctx.db, kind, name, actor)
-        etag = etag_of(row.uid, row.generation)
-        if request.headers.get("if-none-match") == etag:
-            return Response(status_code=304, headers={"ETag": etag})
         found = await reads.views(ctx.db, kind, [row], stamp)
-        return _json(reads.encode(found[0]), {"ETag": etag})
+        body = reads.encode(found[0])
+        etag = etag_of_body(row.uid, row.generation, body)
+        if etag in entity_tags(request.headers.get("if-none-match", "")):
+            return Response(status_code=304, headers={"ETag": etag})
+        return _json(body, {"ETag": etag})
 
     router.add_api_route(
         f"/{kind.path}",

@@ -167,11 +167,11 @@ class Preconditions:
     def check(self, etag: str | None) -> None:
         """Raise `precondition_failed`. ``etag`` None: the resource does not exist."""
         if self.if_match is not None:
-            tags = [t.strip().removeprefix("W/") for t in self.if_match.split(",")]
+            tags = [_version(tag) for tag in entity_tags(self.if_match)]
             if etag is None or ("*" not in tags and etag not in tags):
                 raise ProblemError("precondition_failed", f"the ETag is {etag or 'none'}")
         if self.if_none_match is not None and etag is not None:
-            tags = [t.strip().removeprefix("W/") for t in self.if_none_match.split(",")]
+            tags = [_version(tag) for tag in entity_tags(self.if_none_match)]
             if "*" in tags or etag in tags:
                 raise ProblemError("precondition_failed", f"it exists, with ETag {etag}")
 
@@ -180,8 +180,24 @@ Conditions = Annotated[Preconditions, Depends()]
 
 
 def etag_of(uid: str, generation: int) -> str:
-    """A strong ETag: it changes with every generation and every re-creation."""
+    """The version of a resource, as an ETag: every generation and every re-creation has its own."""
     return f'"{uid[:8]}-{generation}"'
+
+
+def etag_of_body(uid: str, generation: int, body: bytes) -> str:
+    """The ETag of an answer: the version, and a digest of the body, whose status changes alone."""
+    return f'{etag_of(uid, generation)[:-1]}.{digest(body)[:12]}"'
+
+
+def entity_tags(header: str) -> list[str]:
+    """The tags of an If-Match or If-None-Match."""
+    return [tag.strip().removeprefix("W/") for tag in header.split(",")]
+
+
+def _version(tag: str) -> str:
+    """A tag without the digest: a write depends on what was wanted, not on the status."""
+    version, dot, _ = tag.partition(".")
+    return f'{version}"' if dot else tag
 
 
 def digest(*parts: bytes) -> str:

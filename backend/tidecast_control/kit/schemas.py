@@ -16,7 +16,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-NAME_PATTERN = r"^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$"
+NAME_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_-]+)*$"
 LABEL_KEY = r"^[A-Za-z0-9_./-]{1,63}$"
 LABELS_MAX, LABEL_VALUE_CHARS_MAX = 64, 255
 LIMIT_MAX, LIMIT_DEFAULT = 500, 50

@@ -35,7 +35,8 @@ TOPOLOGY_FILE_BYTES_MAX = 64 << 20
 MIB = 1 << 20
 RING_BYTES_MAX = 64 << 30
 
-TOPIC_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+TOPIC_NAME = re.compile(r"(?!-)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+"""Not ``-`` first: a shell command would take the name for an option."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _INTERFACE = re.compile(r"[^\s/]{1,15}")
 _PEER = re.compile(r"([^\s:]+):(\d{1,5})")
@@ -234,7 +235,10 @@ def topic_name_problem(name: str) -> str | None:
     if len(name.encode()) > NAME_BYTES_MAX:
         return f"{shown(name)}: allowed at most {NAME_BYTES_MAX} bytes"
     if TOPIC_NAME.fullmatch(name) is None:
-        return f"{shown(name)}: allowed tokens of A-Z a-z 0-9 _ - joined by dots (md.eu.bonds)"
+        return (
+            f"{shown(name)}: allowed tokens of A-Z a-z 0-9 _ - joined by dots (md.eu.bonds), "
+            "and not - first"
+        )
     return None
 
 

@@ -130,14 +130,28 @@ export const trafficQuery = queryOptions({
   refetchInterval: 5_000,
 });
 
-export const usersQuery = queryOptions({
-  queryKey: ["users"],
-  queryFn: () => http.GET("/api/v1/users", { params: { query: { limit: 500 } } }).then(bodyOf),
+const accounts = (pageParam: string | undefined) => ({
+  params: {
+    query: {
+      limit: PAGE_ROWS,
+      count: pageParam === undefined,
+      ...(pageParam ? { cursor: pageParam } : {}),
+    },
+  },
 });
 
-export const keysQuery = queryOptions({
+export const usersQuery = infiniteQueryOptions({
+  queryKey: ["users"],
+  queryFn: ({ pageParam }) => http.GET("/api/v1/users", accounts(pageParam)).then(bodyOf),
+  initialPageParam: undefined as string | undefined,
+  getNextPageParam: (page) => page.next_cursor ?? undefined,
+});
+
+export const keysQuery = infiniteQueryOptions({
   queryKey: ["keys"],
-  queryFn: () => http.GET("/api/v1/keys", { params: { query: { limit: 500 } } }).then(bodyOf),
+  queryFn: ({ pageParam }) => http.GET("/api/v1/keys", accounts(pageParam)).then(bodyOf),
+  initialPageParam: undefined as string | undefined,
+  getNextPageParam: (page) => page.next_cursor ?? undefined,
 });
 
 export const alertsQuery = queryOptions({
@@ -231,7 +245,15 @@ export interface AuditSearch {
   kind?: string | undefined;
   outcome?: string | undefined;
   name?: string | undefined;
+  since?: string | undefined;
+  until?: string | undefined;
 }
+
+/** Where all entries that match can be downloaded, as JSON lines. */
+export const auditExport = (search: AuditSearch) => {
+  const given = Object.entries(search).filter(([, value]) => value);
+  return `/api/v1/audit/export?${new URLSearchParams(given as [string, string][])}`;
+};
 
 export const auditQuery = (search: AuditSearch) =>
   infiniteQueryOptions({

@@ -1,4 +1,4 @@
-import { useQuery } from "@tanstack/react-query";
+import { useInfiniteQuery, useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { Bell, CircleGauge, KeyRound, Layers, Split, UserRound, Workflow } from "lucide-react";
 import { useMemo, useState } from "react";
@@ -37,8 +37,8 @@ export function useFinder(
   const policies = useQuery({ ...rateLimitsQuery, ...on("rate_limits:read") }, queries).data?.items;
   const rules = useQuery({ ...alertRulesQuery, ...on("alert_rules:read") }, queries).data?.items;
   const pipelines = useQuery({ ...pipelinesQuery, ...on("pipelines:read") }, queries).data?.items;
-  const users = useQuery({ ...usersQuery, ...on("users:read") }, queries).data?.items;
-  const keys = useQuery({ ...keysQuery, ...on("keys:read") }, queries).data?.items;
+  const users = useInfiniteQuery({ ...usersQuery, ...on("users:read") }, queries).data?.pages;
+  const keys = useInfiniteQuery({ ...keysQuery, ...on("keys:read") }, queries).data?.pages;
   return useMemo(() => {
     const groups = [
       {
@@ -68,13 +68,13 @@ export function useFinder(
       {
         kind: "user",
         icon: UserRound,
-        items: users,
+        items: users?.flatMap((page) => page.items),
         open: (edit: string) => navigate({ to: "/access", search: { tab: "users", edit } }),
       },
       {
         kind: "API key",
         icon: KeyRound,
-        items: keys,
+        items: keys?.flatMap((page) => page.items),
         open: () => navigate({ to: "/access", search: { tab: "keys" } }),
       },
     ] as const;

@@ -106,6 +106,8 @@ const audit = createRoute({
     kind: text(60),
     name: text(200),
     outcome: choice("done", "denied", "failed"),
+    since: text(40),
+    until: text(40),
   }),
   component: lazyRouteComponent(() => import("@/pages/audit/audit"), "AuditPage"),
 });

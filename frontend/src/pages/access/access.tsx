@@ -1,4 +1,4 @@
-import { useQuery } from "@tanstack/react-query";
+import { useInfiniteQuery } from "@tanstack/react-query";
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
 import { KeyRound, Plus, UserPlus, Users } from "lucide-react";
 import { useState } from "react";
@@ -25,8 +25,8 @@ export function AccessPage() {
   const { tab = "keys", edit, create } = route.useSearch();
   const navigate = useNavigate();
   const may = useMay();
-  const keys = useQuery(keysQuery);
-  const users = useQuery(usersQuery);
+  const keys = useInfiniteQuery(keysQuery);
+  const users = useInfiniteQuery(usersQuery);
   const open = (next: { edit?: string; create?: true }) =>
     navigate({ to: "/access", search: { tab, ...next }, replace: true });
   const close = () => open({});
@@ -52,8 +52,8 @@ export function AccessPage() {
         value={tab}
         onChange={(next) => navigate({ to: "/access", search: { tab: next }, replace: true })}
         tabs={[
-          { value: "keys", label: "API keys", count: keys.data?.items.length },
-          { value: "users", label: "Users", count: users.data?.items.length },
+          { value: "keys", label: "API keys", count: keys.data?.pages[0]?.total ?? undefined },
+          { value: "users", label: "Users", count: users.data?.pages[0]?.total ?? undefined },
         ]}
       >
         <TabPanel value="keys">
@@ -62,7 +62,13 @@ export function AccessPage() {
           ) : keys.isPending ? (
             <Loading />
           ) : (
-            <Keys keys={keys.data.items as Key[]} onCreate={() => open({ create: true })} />
+            <>
+              <Keys
+                keys={keys.data.pages.flatMap((page) => page.items) as Key[]}
+                onCreate={() => open({ create: true })}
+              />
+              <More list={keys} />
+            </>
           )}
         </TabPanel>
         <TabPanel value="users">
@@ -71,10 +77,13 @@ export function AccessPage() {
           ) : users.isPending ? (
             <Loading />
           ) : (
-            <UserTable
-              users={users.data.items as User[]}
-              onUser={may("users:write") ? ({ name }) => open({ edit: name }) : undefined}
-            />
+            <>
+              <UserTable
+                users={users.data.pages.flatMap((page) => page.items) as User[]}
+                onUser={may("users:write") ? ({ name }) => open({ edit: name }) : undefined}
+              />
+              <More list={users} />
+            </>
           )}
         </TabPanel>
       </Tabs>
@@ -83,6 +92,24 @@ export function AccessPage() {
         <UserEditor {...(edit ? { name: edit } : {})} onClose={close} />
       )}
     </Page>
+  );
+}
+
+interface Listed {
+  hasNextPage: boolean;
+  isFetchingNextPage: boolean;
+  fetchNextPage: () => unknown;
+}
+
+function More({ list }: { list: Listed }) {
+  return (
+    list.hasNextPage && (
+      <p className="mt-2 text-center">
+        <Button busy={list.isFetchingNextPage} onClick={() => list.fetchNextPage()}>
+          More
+        </Button>
+      </p>
+    )
   );
 }
 

@@ -1,8 +1,8 @@
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { getRouteApi, useNavigate } from "@tanstack/react-router";
-import { History, Radio } from "lucide-react";
+import { Download, History, Radio } from "lucide-react";
 import { useEffect, useState } from "react";
-import { type AuditEntry, auditQuery } from "@/api/queries";
+import { type AuditEntry, auditExport, auditQuery } from "@/api/queries";
 import { differences, fieldsOf } from "@/lib/diff";
 import { dateTime, useZone } from "@/lib/time";
 import { live } from "@/live/store";
@@ -17,6 +17,7 @@ import { shown } from "@/ui/plan";
 import { Select } from "@/ui/select";
 import { Empty, Failed, Loading } from "@/ui/states";
 import type { Column } from "@/ui/table";
+import { TimeField } from "@/ui/time-field";
 import { VirtualTable } from "@/ui/virtual-table";
 
 const route = getRouteApi("/app/audit");
@@ -134,9 +135,29 @@ export function AuditPage() {
               { value: "failed", label: "Failed" },
             ]}
           />
+          <a
+            href={auditExport(search)}
+            download
+            className="inline-flex h-8 items-center gap-1.5 rounded-md border border-line-strong bg-panel px-3 font-medium text-sm hover:bg-hover"
+          >
+            <Download aria-hidden className="size-3.5" />
+            Export
+          </a>
         </>
       }
     >
+      <div className="mb-2 flex flex-wrap gap-3">
+        <TimeField
+          label="From"
+          value={search.since ?? ""}
+          onChange={(since) => set({ since: since || undefined })}
+        />
+        <TimeField
+          label="Until"
+          value={search.until ?? ""}
+          onChange={(until) => set({ until: until || undefined })}
+        />
+      </div>
       {list.isError ? (
         <Failed error={list.error} retry={list.refetch} />
       ) : list.isPending ? (

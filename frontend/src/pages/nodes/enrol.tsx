@@ -7,13 +7,21 @@ import { CopyAs } from "@/ui/copy-as";
 import { Dialog } from "@/ui/dialog";
 import { TextField } from "@/ui/field";
 import { Failed } from "@/ui/states";
+import { Switch } from "@/ui/switch";
 
 /** A token that lets an engine register, shown once, with the commands to use it. */
 export function Enrol({ onClose }: { onClose: () => void }) {
   const { busy, act, error } = useAct("here");
   const [name, setName] = useState("new-node");
+  const [node, setNode] = useState("");
+  const [replace, setReplace] = useState(false);
   const [token, setToken] = useState<string | null>(null);
-  const body = wanted<Schemas["EnrolmentInput"]>({ name, uses_max: 1, expires_s: 86_400 });
+  const body = wanted<Schemas["EnrolmentInput"]>({
+    name,
+    uses_max: 1,
+    expires_s: 86_400,
+    ...(node ? { node, replace } : {}),
+  });
   const make = async () => {
     const made = await act(() => http.POST("/api/v1/enrolments", { body }).then(bodyOf));
     if (made && "token" in made) setToken(made.token);
@@ -50,6 +58,19 @@ export function Enrol({ onClose }: { onClose: () => void }) {
       ) : (
         <div className="flex flex-col gap-2">
           <TextField label="Name of the token" autoFocus value={name} onChange={setName} />
+          <TextField
+            label="Node"
+            hint="The one node that may use it. Empty: any new node"
+            mono
+            value={node}
+            onChange={setNode}
+          />
+          <Switch
+            label="Replace an engine that registered as this node before"
+            checked={replace && node !== ""}
+            disabled={node === ""}
+            onChange={setReplace}
+          />
           {error !== null && <Failed error={error} />}
         </div>
       )}
