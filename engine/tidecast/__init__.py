@@ -21,7 +21,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from tidecast import codecs, errors, events, sync
     from tidecast.api.start import Earliest, Latest, Time, Tokens
-    from tidecast.client.aio import Connection, Publisher, Subscription, connect
+    from tidecast.client.aio import Connection, Publisher, Subscription
+    from tidecast.client.connecting import connect
     from tidecast.client.core.message import Batch, Message
     from tidecast.client.core.outgoing import BatchResult
     from tidecast.codecs import Json, MsgPack, Raw
@@ -52,7 +53,8 @@ _ERRORS = (
     "NotFound", "PayloadTooLarge", "RateLimited", "SharedMemoryError", "TidecastError", "Timeout",
 )  # fmt: skip
 _HOMES = {
-    **dict.fromkeys(("Connection", "Publisher", "Subscription", "connect"), "client.aio"),
+    **dict.fromkeys(("Connection", "Publisher", "Subscription"), "client.aio"),
+    "connect": "client.connecting",
     **dict.fromkeys(("Batch", "Message"), "client.core.message"),
     **dict.fromkeys(("Earliest", "Latest", "Time", "Tokens"), "api.start"),
     **dict.fromkeys(("Json", "MsgPack", "Raw"), "codecs"),

@@ -207,6 +207,8 @@ def test_topics_in_the_file(tmp_path: Path) -> None:
     topic = load_topology(tmp_path / "topology.yaml").topics[0]
     assert (topic.history_bytes, topic.labels) == (1 << 20, {"team": "rates"})
     assert "exists already" in run(tmp_path, "topic", "create", "md.eu", code=1).stderr
+    near = run(tmp_path, "topic", "show", "md.ue", code=1).stderr
+    assert "no topic md.ue (did you mean md.eu?)" in near
     run(tmp_path, "topic", "create", "md.eu", "--if-missing")
     run(tmp_path, "topic", "create", "other")
     names = [t["name"] for t in json.loads(run(tmp_path, "topic", "list", "--json").output)]

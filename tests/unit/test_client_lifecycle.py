@@ -53,6 +53,25 @@ def test_importing_is_quick_and_loads_no_numba() -> None:
         assert getattr(tidecast, name) is not None
 
 
+def test_connecting_imports_the_client_outside_the_loop(tmp_path: Path) -> None:
+    code = (
+        "import asyncio, sys, threading, tidecast\n"
+        "homes = {}\n"
+        "class Note:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        homes[name] = threading.current_thread() is threading.main_thread()\n"
+        "sys.meta_path.insert(0, Note())\n"
+        "async def main():\n"
+        "    try:\n"
+        f"        async with tidecast.connect('tidecast://{tmp_path}'): pass\n"
+        "    except tidecast.EngineNotRunning:\n"
+        "        return homes['tidecast.client.aio'], homes['numba']\n"
+        "print(asyncio.run(main()))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (run.stdout, run.stderr) == ("(False, False)\n", "")
+
+
 @pytest.mark.parametrize(
     ("url", "options", "match"),
     [

@@ -178,11 +178,13 @@ def _attached(data_dir: Path, token: str | None) -> list[dict[str, Any]]:
 
 
 def _find(topics: list[TopicConfig], name: str) -> TopicConfig:
+    from tidecast.config.near import near
     from tidecast.errors import NotFound
 
     found = next((t for t in topics if t.name == name), None)
     if found is None:
-        raise NotFound(f"no topic {name}: `tidecast topic list` shows those there are")
+        known = near(name, [each.name for each in topics])
+        raise NotFound(f"no topic {name}{known}: `tidecast topic list` shows those there are")
     return found
 
 

@@ -1,4 +1,4 @@
-"""The asyncio client: `tidecast.connect`. The steps are those of the cores; here they are awaited.
+"""The asyncio client, made by `tidecast.connect`. The steps are those of the cores, awaited here.
 
 Opening and closing ask the node, which takes a moment, and so run in a thread; publishing and
 receiving never block the loop.
@@ -27,7 +27,6 @@ from tidecast.client.flows.connection import ConnectionFlows
 from tidecast.client.flows.publisher import CLOSE_TIMEOUT_S, PublisherFlows
 from tidecast.client.flows.steps import LoopDriver, OnLoop
 from tidecast.client.flows.subscription import SubscriptionFlows
-from tidecast.client.links.open import open_link
 from tidecast.client.waiting import Deadline
 from tidecast.events import Event
 
@@ -398,40 +397,4 @@ class Connection(ConnectionFlows[Publisher, Subscription, Consumer, Opening]):
         await self.close()
 
 
-class _Connecting:
-    """What `connect` returns: await it, or use it with ``async with``."""
-
-    def __init__(self, make: Callable[[], Connection]) -> None:
-        self._make = make
-        self._connection: Connection | None = None
-
-    def __await__(self) -> Generator[Any, None, Connection]:
-        return asyncio.to_thread(self._make).__await__()
-
-    async def __aenter__(self) -> Connection:
-        self._connection = await self
-        return self._connection
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._connection is not None
-        await self._connection.close()
-
-
-def connect(
-    url: str = "tidecast://",
-    *,
-    name: str = "",
-    token: str | None = None,
-    link: Link | None = None,
-    **options: Any,
-) -> _Connecting:
-    """Begin a session with a node: use it with ``async with``, or await it.
-
-    ``tidecast://`` the engine of the default data directory, ``tidecast:///path`` of another one;
-    ``embedded://`` an engine in this process (``topology=`` file or object, ``mode=`` ``threads``
-    or ``inline``). Raises EngineNotRunning, AuthError, ConfigError.
-    """
-    return _Connecting(lambda: Connection(link or open_link(url, name, token, options), name))
-
-
-__all__ = ["Connection", "Publisher", "Subscription", "connect"]
+__all__ = ["Connection", "Publisher", "Subscription"]
