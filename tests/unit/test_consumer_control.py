@@ -32,6 +32,7 @@ from tidecast.events import (
 from tidecast.node.consumers import admin, checks
 from tidecast.queues.subscription_store import SubscriptionStore
 from tidecast.sync import Connection
+from tidecast.telemetry.views import connect_inside
 
 
 @pytest.fixture
@@ -200,13 +201,18 @@ def test_pauses_outlive_the_engine_and_are_told(tmp_path: Path) -> None:
                 (-1, "billing"), (1, ""), (-1, ""),
             ]  # fmt: skip
     with connected(tmp_path) as client:
-        durable = client.link.node.durable  # type: ignore[attr-defined]
-        kept = [event for event in durable.told if isinstance(event, DeliveryPaused)]
-        assert [one.queue for one in kept] == [-1, 1], "told to those who come later, too"
+        node = client.link.node  # type: ignore[attr-defined]
+
+        def told_later() -> list[int]:
+            with connect_inside(node, "later") as later:
+                return [e.queue for e in later.events() if isinstance(e, DeliveryPaused)]
+
+        assert told_later() == [-1, 1]
         with client.consumer("orders", "billing") as consumer:
             by = [lane["paused_by"] for lane in consumer.info()["lanes"]]
             assert by == [["subscription", "topic"], ["subscription", "queue", "topic"]]
             client.resume_topic("orders")
+            assert told_later() == [1]
             consumer.resume()
             queues = {message.token.queue for message in consumer.fetch(30, 5.0)}
             assert queues == {0}

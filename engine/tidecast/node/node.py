@@ -320,7 +320,7 @@ class Node(NodeViews):
                 raise Conflict(f"an engine serves at most {CLIENTS_MAX} clients")
             client = Client(next(self.ids), name, line, of_engine, outlives)
             self.clients[client.id] = client
-            for event in self.durable.standing.values():
+            for event in list(self.durable.standing.values()):
                 self.tell(client.id, event)
             return client.id
 

@@ -99,13 +99,21 @@ def restore_paused(subs: DurableSubscriptions, here: TopicHere) -> None:
             tell_paused(subs, one.topic, one.queue, "", paused=True)
 
 
+def _mark_of_pause(queue: int, name: str) -> str:
+    return f"paused {queue} {name}"
+
+
 def tell_paused(
     subs: DurableSubscriptions, topic: str, queue: int, name: str, *, paused: bool
 ) -> None:
-    """Tell all clients, and those that come later."""
-    subs.node.durable.tell(
-        ev.DeliveryPaused(topic=topic, queue=queue, subscription=name, paused=paused)
-    )
+    """Tell all clients; of a pause those that connect later, too."""
+    durable, mark = subs.node.durable, _mark_of_pause(queue, name)
+    event = ev.DeliveryPaused(topic=topic, queue=queue, subscription=name, paused=paused)
+    if paused:
+        durable.stand(topic, mark, event)
+    else:
+        durable.standing.pop((topic, mark), None)
+        durable.tell(event)
 
 
 def new_subscription(pattern: str, name: str, options: ConsumerOptions) -> SavedSubscription:
@@ -197,6 +205,7 @@ def put(subs: DurableSubscriptions, saved: SavedSubscription) -> None:
 
 def remove(subs: DurableSubscriptions, pattern: str, name: str) -> None:
     """Forget a subscription that was deleted."""
+    subs.node.durable.standing.pop((pattern, _mark_of_pause(-1, name)), None)
     subs.store.remove(pattern, name)
     for topic, here in subs.topics.items():
         if here.store is not None and matches(pattern, topic):

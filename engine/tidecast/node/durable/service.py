@@ -63,7 +63,7 @@ class Durable:
         self.on_closed: list[Callable[[str], None]] = []
         """Called with a durable topic's name before its logs are closed."""
         self.standing: dict[tuple[str, str], ev.Event] = {}
-        """What is damaged, by topic and file: clients that connect later get it, too."""
+        """What is damaged or paused, by topic and mark: clients that connect later get it, too."""
         self.told: list[ev.Event] = []
         """What recovery found, for those who ask later."""
         self.broken: dict[str, TidecastError] = {}
@@ -257,14 +257,17 @@ class Durable:
             runtime.start()
 
     def tell(self, event: ev.Event) -> None:
-        """Tell all clients, and those who ask later."""
+        """Tell all clients; the newest thousand are kept in `told`."""
         self.told.append(event)
         del self.told[:-1000]
         self.node.tell_all(event)
 
-    def stand(self, topic: str, file: str, event: ev.Event) -> None:
-        """Tell all clients, and those that connect later, of a state that lasts."""
-        self.standing[topic, file] = event
+    def stand(self, topic: str, what: str, event: ev.Event) -> None:
+        """Tell all clients, and those that connect later, of a state that lasts.
+
+        ``what``: its mark among those of the topic, such as the file that is damaged.
+        """
+        self.standing[topic, what] = event
         self.tell(event)
 
     def _make_rows(self, topic: DurableTopic, first: int) -> list[int]:
@@ -324,6 +327,9 @@ class Durable:
         """The topic is deleted, or made anew (then its data stays)."""
         for callback in self.on_closed:
             callback(name)
+        if not keep_data:
+            for place in [place for place in list(self.standing) if place[0] == name]:
+                self.standing.pop(place, None)
         self.leases.remove(name)
         if name not in self.topics:
             self.standing.pop((name, ""), None)
