@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { differences } from "@/lib/diff";
+import { differences, fieldsOf } from "@/lib/diff";
 import { bytes, compact, duration, exact, parseAmount, percent } from "@/lib/format";
 import { positionOf, STEPS, valueAt } from "@/lib/log-scale";
 import { ago, clock, dateTime } from "@/lib/time";
@@ -88,5 +88,17 @@ it("differences name the paths that changed, and nothing else", () => {
   expect(differences(before, { a: 1, b: { c: [1, 2], d: 2 }, e: null })).toEqual([
     { path: "b.c", before: [1], after: [1, 2] },
     { path: "e", before: undefined, after: null },
+  ]);
+});
+
+it("rows of a list are told field by field", () => {
+  const moved = { results: [{ queue: 0, tokens: [2, 11] }, { queue: 1 }] };
+  expect(fieldsOf(moved).map(({ path }) => path)).toEqual([
+    "results[0].queue",
+    "results[0].tokens",
+    "results[1].queue",
+  ]);
+  expect(differences(moved, { results: [{ queue: 0, tokens: [2, 11] }, { queue: 3 }] })).toEqual([
+    { path: "results[1].queue", before: 1, after: 3 },
   ]);
 });

@@ -54,10 +54,11 @@ def test_a_pipeline_is_made_run_and_its_end_shown(page: Page, platform: Platform
     form.get_by_label("Job").click()
     page.get_by_role("option", name="Archive").click()
     form.get_by_label("Schedule", exact=True).fill("every now and then")
-    expect(form.get_by_role("alert")).to_contain_text("allowed is every N")
+    expect(form.get_by_text("allowed is every N")).to_be_visible()  # under its field
+    expect(form.get_by_role("button", name="Create", exact=True)).to_be_disabled()
     form.get_by_label("Schedule", exact=True).fill("0 3 * * *")
     form.get_by_label("Topic", exact=True).fill("orders.>")
-    expect(form.get_by_role("alert")).to_have_count(0)
+    expect(form.get_by_text("allowed is every N")).to_have_count(0)
     form.get_by_role("button", name="Create", exact=True).click()
     row = page.get_by_role("row", name=re.compile("keep-orders"))
     expect(row).to_contain_text("0 3 * * *")

@@ -418,8 +418,8 @@ def test_more_bad_options(orders: Path) -> None:
         batch(orders, startingOffsets='{"0": 5000}').partitions()
     with pytest.raises(ConfigError, match=r"option startingOffsets: orders/9: no such queue: .* 0"):
         batch(orders, startingOffsets='{"orders": {"9": 1}}').partitions()
-    with pytest.raises(ConfigError, match=r"option endingOffsets: orders/1: no such queue: .* 0"):
-        batch(orders, endingOffsets='{"1": 1}').partitions()
+    with pytest.raises(ConfigError, match=r"option endingOffsets: orders/8: no such queue: .* 0"):
+        batch(orders, endingOffsets='{"8": 1}').partitions()
     with pytest.raises(ConfigError, match="schema: value int: allowed are columns of: key binary"):
         given(orders).reader(StructType([StructField("value", IntegerType())]))
 

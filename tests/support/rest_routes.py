@@ -116,6 +116,7 @@ ROUTES: dict[str, Route] = {
     "rotate_credential": Route("platform", "POST", "/nodes/n1/rotate"),
     "revoke_credential": Route("platform", "POST", "/nodes/n1/revoke", undo=True),
     "list_audit": Route("platform", "GET", "/audit"),
+    "export_audit": Route("platform", "GET", "/audit/export"),
     "get_audit": Route("platform", "GET", "/audit/1"),
     "export": Route("platform", "GET", "/export"),
     "apply": Route("list", "POST", "/apply", {"documents": []}),

@@ -20,7 +20,7 @@ from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.batch import batch
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow
-from tidecast_control.kit.problems import ProblemError, invalid
+from tidecast_control.kit.problems import ProblemError, invalid, wrong
 from tidecast_control.kit.schemas import NAME_PATTERN, Plan, ProblemItem
 
 YAML_BYTES_MAX = 32 << 20
@@ -69,7 +69,7 @@ def _documents(plain: Any) -> list[Document]:
         return ApplyInput.model_validate(plain).documents
     except ValidationError as problem:
         items = [
-            ProblemItem(pointer="/" + "/".join(str(p) for p in e["loc"]), detail=e["msg"][:500])
+            ProblemItem(pointer="/" + "/".join(str(p) for p in e["loc"]), detail=wrong(e))
             for e in problem.errors()[:ERRORS_MAX]
         ]
         raise ProblemError(

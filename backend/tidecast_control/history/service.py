@@ -24,6 +24,7 @@ from tidecast_control.kit.problems import invalid
 MINUTE_S, HOUR_S = 60, 3600
 POINTS_MAX, POINTS_WANTED = 2000, 300
 SPAN_MAX = timedelta(days=5 * 366)
+EPOCH = datetime.fromtimestamp(0, UTC)
 STEPS_S = (60, 120, 300, 600, 1800, 3600, 7200, 14_400, 43_200, 86_400)
 
 
@@ -92,7 +93,11 @@ def _named(wanted: Wanted) -> dict[str, str | int]:
 
 def _span(wanted: Wanted, now: datetime) -> tuple[datetime, datetime]:
     until = _zoned(wanted.until) or now
-    since = _zoned(wanted.since) or until - timedelta(days=1)
+    if until < EPOCH:
+        raise invalid("query/to", f"{until}", "1970 or later")
+    since = _zoned(wanted.since) or max(EPOCH, until - timedelta(days=1))
+    if since < EPOCH:
+        raise invalid("query/from", f"{since}", "1970 or later")
     if not timedelta(0) < until - since <= SPAN_MAX:
         raise invalid("query/from", f"{since} to {until}", f"up to {SPAN_MAX.days} days")
     return since, until

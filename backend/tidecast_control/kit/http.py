@@ -28,7 +28,7 @@ from tidecast_control.auth import service as auth
 from tidecast_control.context import Context
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.methods import methods_of
-from tidecast_control.kit.problems import CATALOGUE, ProblemError
+from tidecast_control.kit.problems import CATALOGUE, ProblemError, wrong
 from tidecast_control.kit.schemas import Plan, Problem, ProblemItem
 
 log = logging.getLogger("tidecast.control")
@@ -271,7 +271,7 @@ def validation_problem(errors: list[Any]) -> ProblemError:
     items = [
         ProblemItem(
             pointer=_pointer(tuple(e["loc"])),
-            detail=str(e["msg"])[:500],
+            detail=wrong(e),
             allowed=_allowed(e.get("ctx") or {}),
         )
         for e in errors[:100]

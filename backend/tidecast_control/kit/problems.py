@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
 
 from tidecast.errors import TidecastError
 from tidecast_control.kit.schemas import ProblemItem
@@ -105,6 +106,11 @@ class ProblemError(TidecastError):
         self.problem, self.detail = problem, detail
         self.errors = errors or []
         self.retry_after_s = retry_after_s
+
+
+def wrong(error: Mapping[str, Any]) -> str:
+    """What an error of pydantic says, without the name of the exception."""
+    return str(error["msg"]).removeprefix("Value error, ")[:500]
 
 
 def invalid(pointer: str, detail: str, allowed: str | None = None) -> ProblemError:

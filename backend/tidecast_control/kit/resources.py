@@ -17,7 +17,7 @@ from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.batch import batch_of
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row, utc_now
-from tidecast_control.kit.problems import ProblemError, invalid, not_found
+from tidecast_control.kit.problems import ProblemError, invalid, not_found, wrong
 from tidecast_control.kit.schemas import (
     Change,
     Impact,
@@ -321,7 +321,7 @@ def built(model: type[ResourceInput[Any]], raw: Any) -> ResourceInput[Any]:
     except ValidationError as problem:
         raise ProblemError("invalid_request", f"{problem.error_count()} problem(s)", [
             ProblemItem(
-                pointer="/" + "/".join(str(p) for p in e["loc"]), detail=e["msg"][:500],
+                pointer="/" + "/".join(str(p) for p in e["loc"]), detail=wrong(e),
             )
             for e in problem.errors()[:100]
         ]) from None  # fmt: skip

@@ -248,11 +248,11 @@ function EntryDialog({ entry, onClose }: { entry: AuditEntry; onClose: () => voi
                 {changes.map((one) => (
                   <tr key={one.path} className="border-b align-top last:border-0">
                     <td className="px-3 py-1.5 text-muted">{one.path}</td>
-                    <td className="break-words px-3 py-1.5 text-bad">
+                    <td className="min-w-24 break-words px-3 py-1.5 text-bad">
                       {one.before !== undefined && <span aria-hidden>− </span>}
                       {one.before === undefined ? "–" : shown(one.before)}
                     </td>
-                    <td className="break-words px-3 py-1.5 text-good">
+                    <td className="min-w-24 break-words px-3 py-1.5 text-good">
                       {one.after !== undefined && <span aria-hidden>+ </span>}
                       {one.after === undefined ? "–" : shown(one.after)}
                     </td>
