@@ -1,4 +1,4 @@
-"""The house rules for Markdown as tests: links lead somewhere, examples parse, commands exist."""
+"""The house rules for Markdown as tests: links, examples and commands work, words are plain."""
 
 from __future__ import annotations
 
@@ -197,7 +197,49 @@ def page_commands_run(path: str, text: str) -> list[str]:
     return found
 
 
+WORDS = {
+    r"told|tells?|is said": "is reported; reports, notifies",
+    r"go(?:es)? on|went on|going on": "continues, resumes",
+    r"anew": "again",
+    r"mend(?:s|ed|ing)?": "fix, repair",
+    r"lanes?": "cursor",
+    r"settle[sd]?|settling": "acked, completed",
+    r"lies?": "is, is in",
+    r"who reads": "subscribers",
+    r"who(?:so)?ever|(?:any|every|no|some)body": "the noun",
+    r"one that|that one": "the noun",
+    r"what it (?:never )?(?:took|told|holds|had)": "the noun",
+}
+"""Word -> what a reader whose first language is not English understands at once."""
+WORDS_ALLOWED: dict[tuple[str, str], str] = {}
+"""(page, word in lower case) -> why it is the right one there, such as a word of another system."""
+
+
+def prose(text: str) -> str:
+    """A page without its code and generated parts, line by line as it was."""
+
+    def blank(found: re.Match[str]) -> str:
+        return "0" + "\n" * found[0].count("\n")
+
+    for pattern in (r"^<!-- generated: .*?^<!-- end -->$", r"^ *```.*?^ *```$", r"`[^`]*`"):
+        text = re.sub(pattern, blank, text, flags=re.MULTILINE | re.DOTALL)
+    return text
+
+
+def words_are_plain(path: str, text: str) -> list[str]:
+    text, found = prose(text), []
+    for pattern, better in WORDS.items():
+        for match in re.finditer(rf"\b(?:{pattern})\b".replace(" ", r"\s+"), text, re.IGNORECASE):
+            word = " ".join(match[0].lower().split())
+            if (path, word) not in WORDS_ALLOWED:
+                line = text.count("\n", 0, match.start()) + 1
+                found.append(f"{line}: {word!r}: write {better}")
+    return found
+
+
 DOCS = [(path, text) for path, text in select(".md") if path != "CHANGELOG.md"]
+PAGE = re.compile(r"(?:docs/\w+|README|CONTRIBUTING)\.md")
+"""Pages that users read."""
 
 RULES: dict[str, tuple[Rule, list[tuple[str, str]]]] = {
     "links": (links_resolve, list(select(".md"))),
@@ -206,6 +248,7 @@ RULES: dict[str, tuple[Rule, list[tuple[str, str]]]] = {
     "shell commands": (commands_are_known, DOCS),
     "tidecast verbs": (verbs_exist, DOCS),
     "the dashboard's commands": (page_commands_run, list(select(".tsx", under=("frontend/src",)))),
+    "plain words": (words_are_plain, [each for each in DOCS if PAGE.fullmatch(each[0])]),
 }
 
 
@@ -224,6 +267,9 @@ PLANTED: list[tuple[str, str]] = [
     ("shell commands", "```bash\nmake x && ./configure --now\n```\n"),
     ("the dashboard's commands", "<Command text=\"tidecast pub hello 'hi'\" />\n"),
     ("the dashboard's commands", "cli: `tidecast topic remove ${name}`,\n"),
+    ("plain words", "The loss is told.\n"),
+    ("plain words", "Publishing goes\non.\n"),
+    ("plain words", "```bash\nls\n```\n\nWhoever `reads` it.\n"),
 ]
 
 
@@ -237,8 +283,14 @@ HARMLESS: list[tuple[str, str]] = [
     ("links", "# A title\n\nsee [it](#a-title), [web](https://x.example), [file](Makefile)\n"),
     ("python examples", "```python\nasync with a as b:\n    await b.c()\n```\n"),
     ("the dashboard's commands", "commands={[`tidecast pub ${name} --message 'hi'`]}\n"),
+    ("plain words", "`Settle` is a frame.\n\n```python\nsettle()\n```\n\nA belief, a plane.\n"),
     ("shell commands", "```bash\nA=1 make x  # it's\ncat > x <<'E'\nany\nE\nmake y \\\n  z\n```\n"),
 ]
+
+
+def test_allowed_words_are_used() -> None:
+    for page, word in WORDS_ALLOWED:
+        assert re.search(rf"\b{word}\b", prose(files()[page]), re.IGNORECASE), (page, word)
 
 
 @pytest.mark.parametrize(("name", "text"), HARMLESS)
