@@ -31,6 +31,9 @@ def defined() -> dict[str, bool]:
     found: dict[str, bool] = {}
     for path in ROOT.rglob("test_*.py"):
         text = path.read_text()
+        if "mark.long" not in text:  # parsing takes 20 ms a file
+            found |= dict.fromkeys(re.findall(r"^(?:async )?def (test_\w+)\(", text, re.M), False)
+            continue
         tree = ast.parse(text)
         module = any(
             isinstance(node, ast.Assign)

@@ -67,7 +67,13 @@ def template(postgres: EmbeddedPostgres, cheap_hashes: None) -> Template:
         database_url=postgres.url_of("template_tidecast"), data_dir=postgres.directory.parent
     )
     with service_of(settings) as service:
-        return Template(postgres, Login.of(service.admin))
+        made = Template(postgres, Login.of(service.admin))
+    with psycopg.connect(postgres.url_of("postgres"), autocommit=True) as connection:
+        # Nobody may be connected to a database that is copied; the service's last may still end.
+        connection.execute("ALTER DATABASE template_tidecast ALLOW_CONNECTIONS false")
+        connection.execute("SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+                           "WHERE datname = 'template_tidecast'")  # fmt: skip
+    return made
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ from starlette.websockets import WebSocketDisconnect
 
 from tests.support.control import Service
 from tests.support.patience import Patience
-from tidecast_control.nodes import repository
+from tidecast_control.kit.problems import ProblemError
+from tidecast_control.nodes import identity, repository
 
 HELLO = {
     "type": "hello", "protocol": 1, "node": "n1", "node_id": 1, "incarnation": 1, "version": "1",
@@ -172,6 +173,16 @@ def test_a_token_takes_no_name_that_is_taken(service: Service) -> None:
     assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/replace")
     listed = service.admin.get("/api/v1/enrolments").json()["items"]
     assert {each["name"]: (each["node"], each["replace"]) for each in listed}["d"] == ("n1", True)
+
+
+def test_of_two_with_one_token_the_second_is_refused(service: Service) -> None:
+    """The door looked before it opened a socket: two may pass it at the same time."""
+    secret = token(service)
+    with service.ctx.db.begin() as session:
+        identity.admit(session, secret, HELLO, "192.0.2.1")
+        with pytest.raises(ProblemError) as refused:
+            identity.admit(session, secret, HELLO | {"node": "n2"}, "192.0.2.2")
+    assert refused.value.problem == "unauthenticated"
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "x\n", "é", "n" * 201, 7, None])

@@ -39,8 +39,14 @@ def test_f1_one_fetch_at_a_time_and_none_for_what_is_buffered() -> None:
         for _ in range(20):
             r.puller.work(r.now)
             assert r.sources[0].reads <= 1, "one is on its way"
+        late = r.member(1, in_flight_max=100)
+        r.lane(q, late, sub=1)
+        for _ in range(20):
+            r.puller.work(r.now)
+            assert r.sources[0].reads <= 1, "it is on its way for both"
         r.now += 2 * S_NS
         assert payloads(drain(r, m, patience=20)) == bodies
+        assert payloads(drain(r, late, patience=20)) == bodies
         assert r.sources[0].reads == 1, "all of it was buffered by the first"
 
 

@@ -6,6 +6,7 @@ messages are large, so that one that is seen while it is written would show.
 
 from __future__ import annotations
 
+import collections
 import os
 import threading
 from pathlib import Path
@@ -13,16 +14,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.conftest import Eventually
 from tests.support import packets as pk
 from tests.support.simulation import Reader, Stream, network_of
 
+from tidecast.agents.live.sending import _copy_for_repair
 from tidecast.buffers import reader as rd
 from tidecast.buffers import writer as wr
 from tidecast.buffers.ring_file import add_consumer, create_ring
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.memory_switch import Packet
-from tidecast.native.atomics import load_acquire, pause, store_release
+from tidecast.native.atomics import fetch_add, load_acquire, pause, store_release
 from tidecast.native.jit import inlined, kernel
 from tidecast.native.mapped import MappedFile
 from tidecast.native.memory import load_i64, store_i64
@@ -33,6 +36,9 @@ pytestmark = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a race needs 
 SLOTS, SLOT_BYTES = 16, 32 << 10
 SIZE = 30_000
 MESSAGES = 2000
+REPAIRS = 60_000
+Sender = collections.namedtuple("Sender", ["bounce"])
+"""Of a sender's state what copying takes."""
 MIX = 0x9E3779B97F4A7C15 - (1 << 64)
 """An odd multiplier: words of other messages do not fit."""
 S_WRITTEN, S_READ, S_WRONG, S_LOST, S_STOP = 0, 8, 16, 24, 32
@@ -90,6 +96,21 @@ def read_messages(shared, ring, r, assembly, out, size, until):  # type: ignore[
             note_lost(shared, r)
 
 
+@kernel
+def repair_often(shared, sender, pubs, ring, size):  # type: ignore[no-untyped-def]
+    """Copy packets that are about to be overwritten, and check every word, until a stop."""
+    while load_acquire(shared, S_STOP) == 0:
+        seq = max(load_acquire(shared, S_WRITTEN) - SLOTS, 0)
+        if _copy_for_repair(sender, pubs[0], ring, seq, 0, 0) == 0:
+            continue
+        wrong = 0
+        at = wire.PACKET_HEADER_BYTES + wire.MESSAGE_HEADER_BYTES
+        for k in range(size >> 3):
+            wrong += int(load_i64(sender.bounce, at + k * 8) != seq * MIX + k)
+        fetch_add(shared, S_WRONG, wrong)
+        fetch_add(shared, S_READ, 1)
+
+
 class Race:
     """A thread for each kernel; ends all of them."""
 
@@ -131,14 +152,20 @@ def reader_of(ring: Any, *, tethered: bool, position: int = 0) -> Any:
     return rd.reader_state(ring, consumer)
 
 
-@pytest.mark.parametrize("tethered", [True, False])
-def test_what_a_reader_sees_was_written_before(tmp_path: Path, tethered: bool) -> None:
+def rings_of(tmp_path: Path) -> tuple[Any, Any]:
+    """(ring, bells)"""
     ring = create_ring(
         tmp_path / "ring", kind=lay.KIND_PUBLICATION, slots=SLOTS, slot_bytes=SLOT_BYTES,
         session=5, topic=1, node=1, channel=1, flow=0, reliability=0, has_network=False,
         incarnation=1, topic_name="t", node_name="n",
     ).array  # fmt: skip
     bells = MappedFile.create(tmp_path / "bells", lay.DOORBELLS_MAX * lay.DOORBELL_BYTES).array
+    return ring, bells
+
+
+@pytest.mark.parametrize("tethered", [True, False])
+def test_what_a_reader_sees_was_written_before(tmp_path: Path, tethered: bool) -> None:
+    ring, bells = rings_of(tmp_path)
     r = reader_of(ring, tethered=tethered)
     source = np.zeros(SIZE, dtype=np.uint8)
     race = Race(ring, bells)
@@ -222,3 +249,26 @@ def test_a_repair_is_the_packet_that_was_asked_for() -> None:
         assert ended
         assert repairs[0] > 20
         assert wrong[0] == 0
+
+
+@pytest.mark.long
+def test_a_repair_is_never_part_of_another_packet(tmp_path: Path, eventually: Eventually) -> None:
+    """The writer takes the very slot that is copied.
+
+    A copy that began before is ahead of it, unless its thread has to wait amid it: so there are
+    more threads than cores.
+    """
+    ring, bells = rings_of(tmp_path)
+    race, source = Race(ring, bells), np.zeros(SIZE, dtype=np.uint8)
+    senders = [Sender(np.zeros(SLOT_BYTES, dtype=np.uint8)) for _ in range(5)]
+    fields = [(name, np.int64) for name in ("slots", "slot_bytes", "slots_at")]
+    pubs = np.array([(SLOTS, SLOT_BYTES, lay.slots_at(SLOTS))], dtype=fields)
+    race.shared[S_STOP] = 1
+    repair_often(race.shared, senders[0], pubs, ring, SIZE)
+    race.shared[S_STOP] = 0
+    race.start(write_messages, ring, bells, wr.writer_state(ring), source, 0, 1 << 40)
+    for sender in senders:
+        race.start(repair_often, sender, pubs, ring, SIZE)
+    eventually(lambda: race.word(S_READ) >= REPAIRS, "repairs", timeout_s=60.0)
+    race.stop()
+    assert race.word(S_WRONG) == 0

@@ -108,7 +108,7 @@ def _turn(client: Any, records: int) -> Iterator[tuple[str, float]]:
     """Rate of each way with each topic, by name; each from the start of its topic."""
     for case, topic in CASES.items():
         for way, (run, part) in WAYS.items():
-            wanted, began = records // part, time.perf_counter()
+            wanted, began = max(records // part, 1), time.perf_counter()
             with client.consumer(topic, way, **OPTIONS) as consumer:
                 done = run(consumer, wanted)
                 seconds = time.perf_counter() - began

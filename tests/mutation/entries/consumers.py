@@ -178,9 +178,9 @@ MUTATIONS = (
     ),
     Mutation(
         "consume-fetch-twice",
-        _CYCLE,
-        "            if Q.fetching == 0 and Q.want >= 0:",
-        "            if Q.want >= 0:",
+        "engine/tidecast/agents/puller/fetch.py",
+        "    S.queues[q].fetching = 1\n",
+        "",
         (_CONSUMING + "test_f1_one_fetch_at_a_time_and_none_for_what_is_buffered",),
         "A queue is fetched again while a fetch of it runs.",
     ),
@@ -191,6 +191,6 @@ MUTATIONS = (
         "    if Q.fetching >= 0:\n        S.wanting",
         (_CONSUMING + "test_f1_one_fetch_at_a_time_and_none_for_what_is_buffered",),
         "A queue is marked as wanted while a fetch of it runs.",
-        equivalent="`_fetches` of the cycle looks at `fetching` itself: the mark costs one look.",
+        equivalent="`_fetches` of the cycle looks at `fetching` as well: the mark costs one look.",
     ),
 )

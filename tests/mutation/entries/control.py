@@ -267,7 +267,7 @@ MUTATIONS = (
         "backend/tidecast_control/nodes/identity.py",
         "    if token is None or token.expires_at < utc_now() or token.uses >= token.uses_max:",
         "    if token is None or token.expires_at < utc_now():",
-        (_LINK + "test_an_enrolment_token_is_used_up",),
+        (_IDENTITIES + "test_of_two_with_one_token_the_second_is_refused",),
         "An enrolment token enrols any number of engines.",
     ),
     Mutation(

@@ -180,7 +180,7 @@ MUTATIONS = (
         _SENDING,
         "    if load_acquire(ring, at) != word:\n        return 0  # the writer has just",
         "    if load_acquire(ring, at) < 0:\n        return 0  # the writer has just",
-        (_RING_RACES + "test_a_repair_is_the_packet_that_was_asked_for",),
+        (_RING_RACES + "test_a_repair_is_never_part_of_another_packet",),
         "A repair carries the bytes of the packet that has just replaced it.",
     ),
     Mutation(
