@@ -137,8 +137,8 @@ MUTATIONS = (
     Mutation(
         "dedup-growth-forgets",
         _DEDUP,
-        "            more = np.full(queues - self.queues, each.last_seq, dtype=np.int64)",
-        "            more = np.zeros(queues - self.queues, dtype=np.int64)",
+        "            sent = 0 if each.placed else each.last_seq",
+        "            sent = 0",
         ("tests/simulation/test_durable_growth.py",),
         "After a growth a repeated message is stored again in a new queue.",
     ),
