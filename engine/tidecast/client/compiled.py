@@ -23,8 +23,7 @@ import numpy as np
 from numba import typeof, types
 from numba.core.errors import NumbaError
 
-from tidecast.buffers import reader as rd
-from tidecast.buffers import writer as wr
+from tidecast.buffers import reader, writer
 from tidecast.buffers.slots import wake_armed
 from tidecast.client.core.outgoing import reject
 from tidecast.client.kernels import ports
@@ -110,9 +109,12 @@ def _make_filler(fn: Callable[..., Any]) -> Any:
 
     def fill(ring, port, i, end, size_max, state):  # type: ignore[no-untyped-def]
         """Messages from number ``i`` on, while the open packet has room. (next, last length)."""
-        at = port[wr.W_SLOTS_AT] + (port[wr.W_SEQ] & port[wr.W_MASK]) * port[wr.W_SLOT_BYTES]
-        last = port[wr.W_SLOT_BYTES] - size_max - _MESSAGE_HEADER
-        used = port[wr.W_USED]
+        at = (
+            port[writer.W_SLOTS_AT]
+            + (port[writer.W_SEQ] & port[writer.W_MASK]) * port[writer.W_SLOT_BYTES]
+        )
+        last = port[writer.W_SLOT_BYTES] - size_max - _MESSAGE_HEADER
+        used = port[writer.W_USED]
         n = 1
         first, first_at = i, used
         while used <= last and i < end:  # what changes is in registers
@@ -120,12 +122,12 @@ def _make_filler(fn: Callable[..., Any]) -> Any:
             n = write(bytes_at(address_of(ring) + start, size_max), i, state)
             if n <= 0 or n > size_max:
                 break
-            wr.put_header(ring, at + used, n, wire.WHOLE)
+            writer.put_header(ring, at + used, n, wire.WHOLE)
             used += _MESSAGE_HEADER + n
             i += 1
-        port[wr.W_USED] = used
-        port[wr.W_MESSAGES] += i - first
-        port[wr.W_BYTES] += used - first_at - (i - first) * _MESSAGE_HEADER
+        port[writer.W_USED] = used
+        port[writer.W_MESSAGES] += i - first
+        port[writer.W_BYTES] += used - first_at - (i - first) * _MESSAGE_HEADER
         return i, n
 
     return users(fill)
@@ -138,15 +140,15 @@ def _make_producer(fn: Callable[..., Any], cycle: Any) -> Any:
         port, state, first, end, size_max, done, packets_max
     ):
         ring, bells = ports.ring_of(port), ports.bells_of(port)
-        if port[wr.W_USED] > _HEADER:
-            wr.seal(ring, port)  # from here on every packet is ours from its first byte
+        if port[writer.W_USED] > _HEADER:
+            writer.seal(ring, port)  # from here on every packet is ours from its first byte
         i = first
         status = 0
         opened = 0
         while i < end:
-            used = port[wr.W_USED]
-            if used + _MESSAGE_HEADER + size_max > port[wr.W_SLOT_BYTES]:
-                wr.seal(ring, port)
+            used = port[writer.W_USED]
+            if used + _MESSAGE_HEADER + size_max > port[writer.W_SLOT_BYTES]:
+                writer.seal(ring, port)
                 wake_armed(ring, bells)
                 done[0] = i
                 used = 0
@@ -155,11 +157,11 @@ def _make_producer(fn: Callable[..., Any], cycle: Any) -> Any:
                 if opened > packets_max:
                     status = MORE
                     break
-                if not wr.room(ring, port, 1):
-                    port[wr.W_FULL] += 1
-                    status = wr.FULL
+                if not writer.room(ring, port, 1):
+                    port[writer.W_FULL] += 1
+                    status = writer.FULL
                     break
-                wr.open_packet(ring, port, 0)
+                writer.open_packet(ring, port, 0)
             i, n = fill(ring, port, i, end, size_max, state)
             if n <= 0:
                 status = STOPPED
@@ -167,8 +169,8 @@ def _make_producer(fn: Callable[..., Any], cycle: Any) -> Any:
             if n > size_max:
                 status = BAD_LENGTH
                 break
-        if port[wr.W_USED] > _HEADER:
-            wr.seal(ring, port)
+        if port[writer.W_USED] > _HEADER:
+            writer.seal(ring, port)
         wake_armed(ring, bells)
         done[0] = i
         return status
@@ -179,15 +181,15 @@ def _make_producer(fn: Callable[..., Any], cycle: Any) -> Any:
 
     def produce_inline(port, state, end, size_max, done, agents):  # type: ignore[no-untyped-def]
         idle = 0
-        burst = max(1, min(64, _INLINE_BUNDLE_BYTES // port[wr.W_SLOT_BYTES]))
+        burst = max(1, min(64, _INLINE_BUNDLE_BYTES // port[writer.W_SLOT_BYTES]))
         while True:
             status = plain(port, state, done[0], end, size_max, done, burst)
             work = cycle(agents, NOW)
-            if status not in (MORE, wr.FULL):
+            if status not in (MORE, writer.FULL):
                 return status
             idle = 0 if work > 0 else idle + 1
             if work < 0 or idle > _INLINE_IDLE_MAX:
-                return wr.FULL  # Python looks after events and time-outs
+                return writer.FULL  # Python looks after events and time-outs
 
     return closure_kernel(produce_inline)
 
@@ -200,9 +202,9 @@ def _copy_whole(ring, port, out, kept):  # type: ignore[no-untyped-def]
     """
     size = out[0, 0] + out[0, 1] - out[0, 2]
     copy(kept, 0, ring, out[0, 2], size)
-    if rd.still_held(ring, port):
+    if reader.still_held(ring, port):
         return size
-    rd.note_torn(ring, port)
+    reader.note_torn(ring, port)
     return -1
 
 
@@ -224,11 +226,11 @@ def _make_consumer(fn: Callable[..., Any], with_meta: bool, cycle: Any) -> Any:
         most = out.shape[0] if in_place else 1
         status, spun = 0, 0
         while done[0] < limit:
-            n = rd.poll_into(ring, port, assembly, out, min(most, limit - done[0]))
+            n = reader.poll_into(ring, port, assembly, out, min(most, limit - done[0]))
             if n > 0 and not in_place:
                 size = _copy_whole(ring, port, out, kept)
                 if size < 0:
-                    status = rd.GAP
+                    status = reader.GAP
                     break
                 call(kept, size - out[0, 1], out[0, 1], 0, out[0, 3], port, state)
                 done[0] += 1
@@ -238,14 +240,14 @@ def _make_consumer(fn: Callable[..., Any], with_meta: bool, cycle: Any) -> Any:
                     call(ring, out[k, 0], out[k, 1], out[k, 2], out[k, 3], port, state)
                 done[0] += n
                 spun = 0
-                if not rd.still_held(ring, port):  # evicted
-                    rd.note_torn(ring, port)
-                    status = rd.GAP
+                if not reader.still_held(ring, port):  # evicted
+                    reader.note_torn(ring, port)
+                    status = reader.GAP
                     break
-            elif n == rd.ASSEMBLED:
+            elif n == reader.ASSEMBLED:
                 call(
-                    assembly, 0, port[rd.R_TOTAL], port[rd.R_META_AT], port[rd.R_FLAGS], port,
-                    state,
+                    assembly, 0, port[reader.R_TOTAL], port[reader.R_META_AT],
+                    port[reader.R_FLAGS], port, state,
                 )  # fmt: skip
                 done[0] += 1
             elif n < 0:
@@ -324,7 +326,7 @@ def _enter_empty(
 ) -> None:  # fmt: skip
     """Enter a consuming kernel with a limit of no messages: it compiles, and looks at nothing."""
     port = np.zeros(ports.READ_PORT_FIELDS, dtype=np.int64)
-    out = np.zeros((_BATCH, rd.OUT_FIELDS), dtype=np.int64)
+    out = np.zeros((_BATCH, reader.OUT_FIELDS), dtype=np.int64)
     done = np.zeros(1, dtype=np.int64)
     run_kernel(fn, state, between, kernel, port, out, _NOTHING, state, 0, *spins, done, *agents)
 
@@ -401,7 +403,7 @@ class Producer:
                 )
             if status == STOPPED:
                 return True
-            if status == wr.FULL:
+            if status == writer.FULL:
                 return False
         return True
 
@@ -436,7 +438,7 @@ class Consumer:
             )
             _enter_empty(fn, state, self._between, self._inline_kernel, (), self._agents[1])
         compile_handler(fn, state)  # now, not while the first messages wait
-        self._out = np.zeros((_BATCH, rd.OUT_FIELDS), dtype=np.int64)
+        self._out = np.zeros((_BATCH, reader.OUT_FIELDS), dtype=np.int64)
         self._kept = _NOTHING
         """Where a message is copied to before the handler sees it, if the ring may be lapped."""
         self._now = np.zeros(1, dtype=np.int64)
@@ -457,8 +459,8 @@ class Consumer:
             _STEP_MESSAGES if self._limit is None else min(_STEP_MESSAGES, self._limit - self.done)
         )
         inline, kept = self._subscription.inline, self._kept
-        if not image.tethered and kept.size < image.port[rd.R_SLOT_BYTES]:
-            kept = self._kept = np.empty(int(image.port[rd.R_SLOT_BYTES]), dtype=np.uint8)
+        if not image.tethered and kept.size < image.port[reader.R_SLOT_BYTES]:
+            kept = self._kept = np.empty(int(image.port[reader.R_SLOT_BYTES]), dtype=np.uint8)
         self._now[0] = 0
         try:
             if self._inline_kernel is not None and single and self._agents is not None:
@@ -477,7 +479,7 @@ class Consumer:
         return bool(self._now[0] > 0 or status != 0)
 
     def _settle(self, image: Image, status: int) -> None:
-        if status == rd.NEED_BUFFER:
+        if status == reader.NEED_BUFFER:
             image.make_room()
-        elif status == rd.GAP:
+        elif status == reader.GAP:
             self._subscription.report(image)

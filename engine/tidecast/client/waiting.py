@@ -17,7 +17,7 @@ import numpy as np
 
 from tidecast.api.link import Link
 from tidecast.client.kernels import ports
-from tidecast.layout import ring as lay
+from tidecast.layout import ring as ring_layout
 
 SLICE_NS = 100_000_000
 """Longest sleep in one kernel call: Ctrl-C is noticed between two of them."""
@@ -95,7 +95,7 @@ class Bell:
 
     def __init__(self, link: Link) -> None:
         self._bells, self._line = link.bells, link.doorbell
-        at = self._line * lay.DOORBELL_BYTES
+        at = self._line * ring_layout.DOORBELL_BYTES
         self._word = self._bells.data[at : at + 4].cast("i")
         self._scratch = threading.local()
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tidecast import events as ev
+from tidecast import events
 from tidecast.errors import ConfigError, NotFound
 from tidecast.layout.counters import QueueCounter
 from tidecast.log.queue_log import QueueLog
@@ -237,7 +237,7 @@ def _purge_one(node: Node, topic: DurableTopic, log: QueueLog) -> None:
         row = durable.row_of(topic.config.name, log.queue)
         node.counters.values[row, QueueCounter.SEGMENTS_DELETED] += gone
         node.tell_all(
-            ev.SegmentsDeleted(
+            events.SegmentsDeleted(
                 topic=topic.config.name, queue=log.queue, segments=gone,
                 earliest_token=log.earliest_token,
             )

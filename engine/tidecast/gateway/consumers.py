@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tidecast.api.link import ConsumerGrant
-from tidecast.buffers import member_ring as mr
-from tidecast.client.kernels import remote as rk
-from tidecast.client.remote import frames as rf
+from tidecast.buffers import member_ring
+from tidecast.client.kernels import remote as remote_kernels
+from tidecast.client.remote import frames
 from tidecast.client.remote.frames import BadFrame
 from tidecast.errors import TidecastError
-from tidecast.layout import member as lay
+from tidecast.layout import member as member_layout
 from tidecast.native.mapped import MappedFile
 from tidecast.native.memory import address
 
@@ -33,7 +33,7 @@ had; a client that comes back later joins anew."""
 RING_BYTES_MAX = 64 << 20
 TAKEN_BACK_MAX = 8192
 """Positions in one frame."""
-_DELIVERIES_AT = lay.MEMBER_HEADER_BYTES
+_DELIVERIES_AT = member_layout.MEMBER_HEADER_BYTES
 _IDLE_S, _FULL_S = 1.0, 0.005
 
 
@@ -45,7 +45,7 @@ class RemoteConsumer:
     ) -> None:
         self.number, self.grant, self.ring_bytes = number, grant, ring_bytes
         self._session = session
-        self._file = mr.MemberFile.open(Path(grant.ring_path))
+        self._file = member_ring.MemberFile.open(Path(grant.ring_path))
         self._wakes = MappedFile.open(Path(grant.wakes_path)).array
         self._state = self._file.client_state()
         self._told_settled = self._told_moved = 0
@@ -54,10 +54,10 @@ class RemoteConsumer:
         self._expiry: asyncio.TimerHandle | None = None
 
     @property
-    def opened(self) -> rf.ConsumerOpened:
+    def opened(self) -> frames.ConsumerOpened:
         """What the client is told."""
         grant, file = self.grant, self._file
-        return rf.ConsumerOpened(
+        return frames.ConsumerOpened(
             deliveries_bytes=file.deliveries_bytes, acks_bytes=file.acks_bytes,
             ack_wait_s=grant.ack_wait_s, max_deliver=grant.max_deliver,
             dead_letter=grant.dead_letter, lanes=grant.lanes,
@@ -65,11 +65,11 @@ class RemoteConsumer:
 
     @property
     def _sent(self) -> int:
-        return int(self._state[mr.K_POSITION])
+        return int(self._state[member_ring.K_POSITION])
 
     @_sent.setter
     def _sent(self, position: int) -> None:
-        self._state[mr.K_POSITION] = position
+        self._state[member_ring.K_POSITION] = position
 
     # --- coming and going -------------------------------------------------------------------------
 
@@ -77,8 +77,8 @@ class RemoteConsumer:
         """Deliver from ``received`` on; up to where there are acks. Raises BadFrame."""
         ring = self._file.array
         released, delivered = (
-            rk.word(ring, lay.MEM_RELEASED_AT),
-            rk.word(ring, lay.MEM_DELIVERED_AT),
+            remote_kernels.word(ring, member_layout.MEM_RELEASED_AT),
+            remote_kernels.word(ring, member_layout.MEM_DELIVERED_AT),
         )
         if not released <= received <= delivered:
             raise BadFrame(
@@ -88,7 +88,7 @@ class RemoteConsumer:
         self._sent = received
         self._told_settled, self._told_moved = 0, -1
         self._task = self._session.spawn(self._run())
-        return int(rk.word(ring, lay.MEM_ACKED_AT))
+        return int(remote_kernels.word(ring, member_layout.MEM_ACKED_AT))
 
     def pause(self, keep_s: float | None) -> None:
         """The client is gone; after ``keep_s`` (None: never) the member leaves."""
@@ -120,14 +120,18 @@ class RemoteConsumer:
 
     def _arm(self) -> int | None:
         ring, word = self._file.array, self._session.connection.bell.word
-        if mr.arm_client(ring, self._state) and not self._file.detached:
+        if member_ring.arm_client(ring, self._state) and not self._file.detached:
             return None
-        return word if rk.word(ring, lay.MEM_MOVED_AT) == self._told_moved else None
+        return (
+            word
+            if remote_kernels.word(ring, member_layout.MEM_MOVED_AT) == self._told_moved
+            else None
+        )
 
     @property
     def _acks_wait(self) -> bool:
         """The client may have no room for acks until it is told what was settled."""
-        acked = rk.word(self._file.array, lay.MEM_ACKED_AT)
+        acked = remote_kernels.word(self._file.array, member_layout.MEM_ACKED_AT)
         return bool(acked - self._told_settled > self._file.acks_bytes // 2)
 
     async def _forward(self) -> bool:
@@ -135,56 +139,60 @@ class RemoteConsumer:
         for told in self.taken_back():
             await self._session.send(told)
         ring = self._file.array
-        delivered = rk.word(ring, lay.MEM_DELIVERED_AT)
-        settled = int(rk.word(ring, lay.MEM_SETTLED_AT))
+        delivered = remote_kernels.word(ring, member_layout.MEM_DELIVERED_AT)
+        settled = int(remote_kernels.word(ring, member_layout.MEM_SETTLED_AT))
         if self._sent == delivered:
             if not (self._acks_wait and settled > self._told_settled):
                 return False
             await self._send(0, settled, more=False)
         while self._sent < delivered:
-            n = min(rf.DELIVERED_BYTES, delivered - self._sent)
+            n = min(frames.DELIVERED_BYTES, delivered - self._sent)
             await self._send(n, settled, more=self._sent + n < delivered)
         return True
 
-    def taken_back(self) -> list[rf.TakenBack]:
+    def taken_back(self) -> list[frames.TakenBack]:
         """Which frames that were sent a seek took back; nothing, if that was told.
 
         That there was a seek is told even if there are none: what a client keeps may be of before.
         """
         ring, found = self._file.array, []
-        moved = int(rk.word(ring, lay.MEM_MOVED_AT))
-        first, n = int(rk.word(ring, lay.MEM_RELEASED_AT)), TAKEN_BACK_MAX
+        moved = int(remote_kernels.word(ring, member_layout.MEM_MOVED_AT))
+        first, n = int(remote_kernels.word(ring, member_layout.MEM_RELEASED_AT)), TAKEN_BACK_MAX
         while moved != self._told_moved and n == TAKEN_BACK_MAX:
-            n, first = rk.taken_back(
+            n, first = remote_kernels.taken_back(
                 ring, self._file.deliveries_bytes, first, self._sent, self._found
             )
             positions = self._found[:n].tolist()
-            found.append(rf.TakenBack(number=self.number, positions=positions))
+            found.append(frames.TakenBack(number=self.number, positions=positions))
         self._told_moved = moved
         return found
 
     async def _send(self, n: int, settled: int, *, more: bool) -> None:
         ring, size, position = self._file.array, self._file.deliveries_bytes, self._sent
         body = np.empty(n, dtype=np.uint8)
-        rk.mirror_out(ring, _DELIVERIES_AT, size, position, body)
+        remote_kernels.mirror_out(ring, _DELIVERIES_AT, size, position, body)
         self._sent, self._told_settled = position + n, settled
         await self._session.send(
-            rf.Delivered(number=self.number, position=position, settled=settled, more=more), body
+            frames.Delivered(number=self.number, position=position, settled=settled, more=more),
+            body,
         )
 
     # --- acks -------------------------------------------------------------------------------------
 
-    def settle(self, frame: rf.Settle, body: memoryview) -> None:
+    def settle(self, frame: frames.Settle, body: memoryview) -> None:
         """Take what the client acked, took and gave back. Raises BadFrame."""
         ring, n = self._file.array, body.nbytes
-        acked, settled = rk.word(ring, lay.MEM_ACKED_AT), rk.word(ring, lay.MEM_SETTLED_AT)
+        acked, settled = (
+            remote_kernels.word(ring, member_layout.MEM_ACKED_AT),
+            remote_kernels.word(ring, member_layout.MEM_SETTLED_AT),
+        )
         room = self._file.acks_bytes - (acked - settled)
         if frame.position != acked or n % 8 or n > room:
             raise BadFrame(
                 f"consumer {self.number}: {n} bytes of acks at {frame.position}: due is {acked}, "
                 f"with {room} bytes of room"
             )
-        released = rk.word(ring, lay.MEM_RELEASED_AT)
+        released = remote_kernels.word(ring, member_layout.MEM_RELEASED_AT)
         if not released <= frame.released <= self._sent or frame.released % 8:
             raise BadFrame(
                 f"consumer {self.number}: released {frame.released}: {released} to {self._sent}"
@@ -194,12 +202,12 @@ class RemoteConsumer:
         if n:
             data, size = np.frombuffer(body, dtype=np.uint8), self._file.acks_bytes
             base = _DELIVERIES_AT + self._file.deliveries_bytes
-            rk.mirror_in(ring, base, size, acked, address(data), n)
-            rk.set_word(ring, lay.MEM_ACKED_AT, acked + n)
-        if frame.taken > rk.word(ring, lay.MEM_TAKEN_AT):
-            rk.set_word(ring, lay.MEM_TAKEN_AT, frame.taken)
-        rk.set_word(ring, lay.MEM_RELEASED_AT, frame.released)
+            remote_kernels.mirror_in(ring, base, size, acked, address(data), n)
+            remote_kernels.set_word(ring, member_layout.MEM_ACKED_AT, acked + n)
+        if frame.taken > remote_kernels.word(ring, member_layout.MEM_TAKEN_AT):
+            remote_kernels.set_word(ring, member_layout.MEM_TAKEN_AT, frame.taken)
+        remote_kernels.set_word(ring, member_layout.MEM_RELEASED_AT, frame.released)
         bells = self._session.connection.link.bells
-        mr.wake_member(self._wakes, bells, self.grant.member)
+        member_ring.wake_member(self._wakes, bells, self.grant.member)
         if self._acks_wait:
             self._session.connection.bell.ring()  # look for what was settled, soon and again

@@ -20,8 +20,7 @@ from websockets.exceptions import ConnectionClosed
 
 from tidecast.access import Access
 from tidecast.api.frames.common import Frame, Goodbye, encode_result, failure_of
-from tidecast.client.remote import frames as rf
-from tidecast.client.remote import log_frames as lf
+from tidecast.client.remote import frames, log_frames
 from tidecast.client.remote.frames import BadFrame
 from tidecast.config.topology import TOPIC_NAME
 from tidecast.errors import NotFound, StorageError
@@ -56,14 +55,14 @@ class LogReader:
 
     async def serve(self) -> None:
         """Answer until the reader goes. Raises BadFrame."""
-        await self._send(lf.Ready())
+        await self._send(log_frames.Ready())
         try:
             async for data in self._socket:
-                frame = lf.from_reader(data)
-                if isinstance(frame, lf.Credit):
-                    self._credit = min(self._credit + frame.n_bytes, lf.CREDIT_BYTES_MAX)
+                frame = log_frames.from_reader(data)
+                if isinstance(frame, log_frames.Credit):
+                    self._credit = min(self._credit + frame.n_bytes, log_frames.CREDIT_BYTES_MAX)
                     self._credited.set()
-                elif isinstance(frame, lf.Read):
+                elif isinstance(frame, log_frames.Read):
                     await self._begin(frame)
                 else:
                     await self._answer(frame)
@@ -80,7 +79,7 @@ class LogReader:
         self._socket.transport.abort()  # it does not read
 
     async def _send(self, frame: Frame, body: Any = None) -> None:
-        await self._socket.send(rf.encode(frame, body))
+        await self._socket.send(frames.encode(frame, body))
 
     # --- questions --------------------------------------------------------------------------------
 
@@ -101,21 +100,21 @@ class LogReader:
             self._need_rights(frame)
             result = await asyncio.to_thread(self._result, frame)
         except OSError as problem:
-            await self._send(lf.Answer(id=frame.id, failure=failure_of(_storage(problem))))
+            await self._send(log_frames.Answer(id=frame.id, failure=failure_of(_storage(problem))))
         except Exception as problem:  # noqa: BLE001 - the reader is told, whatever it is
-            await self._send(lf.Answer(id=frame.id, failure=failure_of_any(problem)))
+            await self._send(log_frames.Answer(id=frame.id, failure=failure_of_any(problem)))
         else:
-            await self._send(lf.Answer(id=frame.id, result=encode_result(result)))
+            await self._send(log_frames.Answer(id=frame.id, result=encode_result(result)))
 
     def _result(self, frame: Any) -> Any:
         match frame:
-            case lf.Topics():
+            case log_frames.Topics():
                 return [t for t in topics_of(self._data_dir) if self.access.may(RIGHT, t)]
-            case lf.Bounds():
+            case log_frames.Bounds():
                 return self._bounds(frame.topic)
-            case lf.AtTime():
+            case log_frames.AtTime():
                 return self._queue(frame.topic, frame.queue).token_at_time(frame.time_ns)
-            case lf.Cuts():
+            case log_frames.Cuts():
                 queue = self._queue(frame.topic, frame.queue)
                 return queue.cuts(frame.start, frame.end, frame.parts, frame.part_bytes_min)
 
@@ -136,34 +135,34 @@ class LogReader:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    async def _begin(self, frame: lf.Read) -> None:
+    async def _begin(self, frame: log_frames.Read) -> None:
         if self._reading is not None and not self._reading.done():
             raise BadFrame("a second read while one is under way: open another connection")
         self._credit = frame.credit
         self._reading = asyncio.create_task(self._read(frame))
 
-    async def _read(self, frame: lf.Read) -> None:
+    async def _read(self, frame: log_frames.Read) -> None:
         try:
             self._need_rights(frame)
             token = await self._send_range(frame.range)
         except ConnectionClosed:
             return
         except OSError as problem:
-            answer = lf.Answer(id=frame.id, failure=failure_of(_storage(problem)))
+            answer = log_frames.Answer(id=frame.id, failure=failure_of(_storage(problem)))
         except Exception as problem:  # noqa: BLE001 - the reader is told, whatever it is
-            answer = lf.Answer(id=frame.id, failure=failure_of_any(problem))
+            answer = log_frames.Answer(id=frame.id, failure=failure_of_any(problem))
         else:
-            answer = lf.Answer(id=frame.id, result=encode_result(token))
+            answer = log_frames.Answer(id=frame.id, result=encode_result(token))
         with contextlib.suppress(ConnectionClosed):
             await self._send(answer)
 
-    async def _send_range(self, asked: lf.Range) -> int:
-        missing: deque[lf.Missing] = deque()
+    async def _send_range(self, asked: log_frames.Range) -> int:
+        missing: deque[log_frames.Missing] = deque()
         scan = RangeScan(
             queue_directory(self._data_dir, asked.topic, asked.queue), asked.topic, asked.queue,
             _wanted(asked), skip_corrupt=asked.skip_corrupt, block_bytes=BLOCK_BYTES,
             fail_on_data_loss=asked.fail_on_data_loss,
-            tell=lambda what, about: missing.append(lf.Missing(what=what, about=about)),
+            tell=lambda what, about: missing.append(log_frames.Missing(what=what, about=about)),
         )  # fmt: skip
         blocks = iter(scan)
         while True:
@@ -177,19 +176,19 @@ class LogReader:
     async def _send_pieces(self, body: np.ndarray, token: int) -> None:
         at = 0
         while True:
-            end = min(at + lf.PIECE_BYTES_MAX, body.size)
+            end = min(at + log_frames.PIECE_BYTES_MAX, body.size)
             while self._credit <= 0:
                 self._credited.clear()
                 await self._credited.wait()
             self._credit -= end - at
             self._sent(end - at)
-            await self._send(lf.Piece(next=token, more=end < body.size), body[at:end])
+            await self._send(log_frames.Piece(next=token, more=end < body.size), body[at:end])
             at = end
             if at == body.size:
                 return
 
 
-def _wanted(asked: lf.Range) -> Wanted:
+def _wanted(asked: log_frames.Range) -> Wanted:
     return Wanted(
         token_min=asked.start, token_end=asked.end, time_min_ns=asked.time_min_ns,
         time_end_ns=asked.time_end_ns, keys=asked.keys, key_null=asked.key_null,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tidecast.client.aio import Publisher
 from tidecast.client.core.producer import Session as ProducerSession
-from tidecast.client.remote import frames as rf
+from tidecast.client.remote import frames
 from tidecast.client.remote.frames import BadFrame, Block
 from tidecast.client.waiting import Bell
 from tidecast.errors import PayloadTooLarge, TidecastError
@@ -43,7 +43,7 @@ class RemotePublication:
         if core.producer_session is not None:
             self._acks = session.spawn(self._tell_durable(core.producer_session))
 
-    def offer(self, frame: rf.Publish, body: memoryview) -> None:
+    def offer(self, frame: frames.Publish, body: memoryview) -> None:
         """Queue a batch; one that was here before is not taken again. Raises BadFrame."""
         due = self.accepted + len(self._queue) + 1
         if frame.batch < due:
@@ -51,8 +51,8 @@ class RemotePublication:
         if frame.batch > due:
             raise BadFrame(f"publication {self.number}: batch {frame.batch}: due is {due}")
         if (
-            self.queued_bytes >= rf.PUBLISH_WINDOW_BYTES
-            or self._session.queued_bytes >= rf.SESSION_WINDOW_BYTES
+            self.queued_bytes >= frames.PUBLISH_WINDOW_BYTES
+            or self._session.queued_bytes >= frames.SESSION_WINDOW_BYTES
         ):
             raise BadFrame(f"publication {self.number}: more under way than the window allows")
         block = Block.parse(frame.n, frame.mixed, body)
@@ -74,7 +74,7 @@ class RemotePublication:
             self._drained.set()
             failure = failure_of_any(problem)
             await self._session.send(
-                rf.Ended(number=self.number, publication=True, failure=failure)
+                frames.Ended(number=self.number, publication=True, failure=failure)
             )
 
     async def _append_first(self) -> None:
@@ -88,13 +88,13 @@ class RemotePublication:
         self.queued_bytes -= block.nbytes
         self._session.queued_bytes -= block.nbytes
         self.accepted += 1
-        await self._session.send(rf.Accepted(number=self.number, batch=self.accepted))
+        await self._session.send(frames.Accepted(number=self.number, batch=self.accepted))
 
     def _attempt(self, block: Block, receiver: int) -> bool:
         with self.core.lock:
             port = self.core.port_for_kernel()
-            status = rf.FULL if port is None else block.put(port, receiver)
-        if status == rf.TOO_LARGE:
+            status = frames.FULL if port is None else block.put(port, receiver)
+        if status == frames.TOO_LARGE:
             raise PayloadTooLarge(f"topic {self.core.topic}: {block.longest} bytes are too many")
         return status == 0
 
@@ -114,7 +114,7 @@ class RemotePublication:
         session = self.core.producer_session
         if session is not None:
             await self._session.send(
-                rf.Durable(number=self.number, seq=session.durable_seq, state=session.state)
+                frames.Durable(number=self.number, seq=session.durable_seq, state=session.state)
             )
 
     async def close(self) -> None:

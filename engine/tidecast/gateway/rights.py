@@ -4,33 +4,32 @@ from __future__ import annotations
 
 from typing import Any
 
-from tidecast.client.remote import frames as rf
-from tidecast.client.remote import log_frames as lf
+from tidecast.client.remote import frames, log_frames
 from tidecast.node.access.rights import EVERY_TOPIC, Needed, to_administer, to_consume
 
 _OF_WHAT_IS_OPEN = (
-    rf.ClosePublication, rf.CloseSubscription, rf.CloseConsumer, rf.Publish, rf.Credit, rf.Settle,
-    rf.ResumeConsumer, lf.Credit,
+    frames.ClosePublication, frames.CloseSubscription, frames.CloseConsumer, frames.Publish,
+    frames.Credit, frames.Settle, frames.ResumeConsumer, log_frames.Credit,
 )  # fmt: skip
 """They name what the same client opened, which was checked then."""
-_OF_NO_TOPIC = (rf.Hello, rf.Bye, rf.NodeIdOf, rf.Stats, lf.Topics)
+_OF_NO_TOPIC = (frames.Hello, frames.Bye, frames.NodeIdOf, frames.Stats, log_frames.Topics)
 """Of ``Stats`` and ``Topics`` the answer holds only what the key covers."""
 
 
 def of_frame(frame: Any) -> Needed:
     """(right, pattern) of a frame of a client, or of a reader of logs."""
     match frame:
-        case rf.OpenPublication():
+        case frames.OpenPublication():
             yield "publish", frame.topic
-        case rf.OpenSubscription():
+        case frames.OpenSubscription():
             yield "subscribe", frame.pattern
-        case rf.OpenConsumer():
+        case frames.OpenConsumer():
             yield from to_consume(frame.pattern, frame.options)
-        case rf.Administer():
+        case frames.Administer():
             yield from to_administer(frame.action, frame.arguments)
-        case lf.Bounds() | lf.AtTime() | lf.Cuts():
+        case log_frames.Bounds() | log_frames.AtTime() | log_frames.Cuts():
             yield "read_payloads", frame.topic
-        case lf.Read():
+        case log_frames.Read():
             yield "read_payloads", frame.range.topic
         case _ if not isinstance(frame, (*_OF_WHAT_IS_OPEN, *_OF_NO_TOPIC)):
             yield "manage", EVERY_TOPIC

@@ -30,8 +30,7 @@ from tidecast.access import EVERYTHING, Access, digest_of, is_loopback, printabl
 from tidecast.api.frames.common import Goodbye
 from tidecast.api.link import Link
 from tidecast.client.aio import Connection
-from tidecast.client.remote import frames as rf
-from tidecast.client.remote import log_frames as lf
+from tidecast.client.remote import frames, log_frames
 from tidecast.client.remote.frames import BadFrame
 from tidecast.errors import AuthError, ConfigError, Conflict, TidecastError
 from tidecast.events import AccessDenied, Event
@@ -191,7 +190,7 @@ class Gateway:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         server = await serve(
             self._handle, self.host, self.port, process_request=self._admit, origins=[None],
-            compression=None, max_size=rf.FRAME_BYTES_MAX, max_queue=4, logger=_silent,
+            compression=None, max_size=frames.FRAME_BYTES_MAX, max_queue=4, logger=_silent,
             server_header=None, close_timeout=2, open_timeout=HELLO_TIMEOUT_S,
             ssl=None if self._certificate is None else self._certificate.context,
         )  # fmt: skip
@@ -228,8 +227,12 @@ class Gateway:
                 _log.warning("gateway: %s showed no valid token (and %d others since)",
                              told.client, told.unreported)  # fmt: skip
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, "wrong or missing token\n")
-        if request.path != rf.PATH and (request.path != lf.PATH or self._data_dir is None):
-            return connection.respond(http.HTTPStatus.NOT_FOUND, f"this gateway is at {rf.PATH}\n")
+        if request.path != frames.PATH and (
+            request.path != log_frames.PATH or self._data_dir is None
+        ):
+            return connection.respond(
+                http.HTTPStatus.NOT_FOUND, f"this gateway is at {frames.PATH}\n"
+            )
         self._shown[connection] = digest
         return None
 
@@ -319,14 +322,14 @@ class Gateway:
     async def _handle(self, socket: ServerConnection) -> None:
         self._count(GatewayCounter.CONNECTIONS)
         try:
-            if socket.request is not None and socket.request.path == lf.PATH:
+            if socket.request is not None and socket.request.path == log_frames.PATH:
                 await self._read_logs(socket)
                 return
             async with asyncio.timeout(HELLO_TIMEOUT_S):
                 data = await socket.recv()
-            hello, _ = rf.from_client(data)
-            if not isinstance(hello, rf.Hello) or hello.protocol != rf.PROTOCOL_VERSION:
-                raise BadFrame(f"no Hello of protocol {rf.PROTOCOL_VERSION}")
+            hello, _ = frames.from_client(data)
+            if not isinstance(hello, frames.Hello) or hello.protocol != frames.PROTOCOL_VERSION:
+                raise BadFrame(f"no Hello of protocol {frames.PROTOCOL_VERSION}")
             session, resumed = await self._session_of(hello, self._shown[socket])
             self._count(GatewayCounter.RESUMED, resumed)
             done = False
@@ -338,7 +341,7 @@ class Gateway:
             self._count(GatewayCounter.BAD_FRAMES, isinstance(problem, BadFrame))
             _log.warning("gateway: a client was disconnected: %s", problem)
             with contextlib.suppress(ConnectionClosed):
-                await socket.send(rf.encode(Goodbye(reason=str(problem) or "too slow")))
+                await socket.send(frames.encode(Goodbye(reason=str(problem) or "too slow")))
             await socket.close(POLICY_VIOLATION)
         except ConnectionClosed:
             return
@@ -346,10 +349,10 @@ class Gateway:
             self._count(GatewayCounter.FAULTS)
             _log.error("gateway: a connection failed", exc_info=problem)
             with contextlib.suppress(ConnectionClosed):
-                await socket.send(rf.encode(Goodbye(reason="internal error in the gateway")))
+                await socket.send(frames.encode(Goodbye(reason="internal error in the gateway")))
             await socket.close(INTERNAL_ERROR)
 
-    async def _session_of(self, hello: rf.Hello, digest: str) -> tuple[RemoteSession, bool]:
+    async def _session_of(self, hello: frames.Hello, digest: str) -> tuple[RemoteSession, bool]:
         access, session = self._access(digest), self._sessions.get(hello.session)
         if access is None:
             raise AuthError("the key is not valid any more")
@@ -364,7 +367,7 @@ class Gateway:
             return session, True
         if len(self._sessions) >= self._clients_max:
             raise Conflict(f"a gateway serves at most {self._clients_max} remote clients")
-        name = f"remote {printable(hello.name[: rf.NAME_MAX])}".strip()
+        name = f"remote {printable(hello.name[: frames.NAME_MAX])}".strip()
         link = await asyncio.to_thread(self._make_link, name)
         session = RemoteSession(
             Connection(link, name), name, access, digest, keep_s=self._keep_s,

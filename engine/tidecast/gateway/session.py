@@ -26,12 +26,12 @@ from websockets.exceptions import ConnectionClosed
 from tidecast.access import Access
 from tidecast.api.frames.common import Frame, Reply, encode_result
 from tidecast.api.start import Earliest, Latest
-from tidecast.buffers import reader as rd
+from tidecast.buffers import reader
 from tidecast.client.aio import Connection, Publisher, Subscription
 from tidecast.client.core.image import BATCH_MESSAGES_MAX, Image
 from tidecast.client.core.message import Batch
 from tidecast.client.core.subscription import News
-from tidecast.client.remote import frames as rf
+from tidecast.client.remote import frames
 from tidecast.client.remote.frames import BadFrame
 from tidecast.client.waiting import Deadline
 from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, TidecastError
@@ -92,7 +92,7 @@ class _Relay(Subscription):
         super()._take_in(event)
         if len(self._images) > n:
             image = self._images[-1]
-            self.news.append(("opened", image, (int(image.port[rd.R_SEQ]), _offset(image))))
+            self.news.append(("opened", image, (int(image.port[reader.R_SEQ]), _offset(image))))
 
     def _on_gap(self, image: Image, gap: Gap) -> None:
         self.news.append(("gap", image, gap))
@@ -103,7 +103,7 @@ class _Relay(Subscription):
 
 
 def _offset(image: Image) -> int:
-    return int(image.port[rd.R_AT])
+    return int(image.port[reader.R_AT])
 
 
 class _Subscription:
@@ -124,7 +124,7 @@ class _Subscription:
         """The client has room for more."""
         if n_bytes <= 0:
             raise BadFrame(f"credit: {n_bytes}: more than 0")
-        self._credit = min(self._credit + n_bytes, rf.CREDIT_BYTES_MAX)
+        self._credit = min(self._credit + n_bytes, frames.CREDIT_BYTES_MAX)
         self._credited.set()
 
     async def _run(self) -> None:
@@ -143,7 +143,7 @@ class _Subscription:
         except Exception as problem:  # noqa: BLE001 - the client is told, whatever it is
             failure = failure_of_any(problem)
             await self._session.send(
-                rf.Ended(number=self.number, publication=False, failure=failure)
+                frames.Ended(number=self.number, publication=False, failure=failure)
             )
 
     def news(self) -> Iterator[Frame]:
@@ -153,7 +153,7 @@ class _Subscription:
             if what == "opened":
                 number = self._images[id(image)] = self._session.next_image()
                 seq, at = about
-                yield rf.ImageOpened(
+                yield frames.ImageOpened(
                     number=self.number, image=number, topic=image.topic, node=image.node,
                     session=image.session, reliability=image.reliability, seq=seq, at=at,
                 )  # fmt: skip
@@ -163,19 +163,19 @@ class _Subscription:
                 yield self._gap(number, about.first, about.end, about.reason)
             else:
                 self._images.pop(id(image), None)
-                yield rf.ImageEnded(number=self.number, image=number, reason=str(about))
+                yield frames.ImageEnded(number=self.number, image=number, reason=str(about))
 
-    def _gap(self, image: int, first: int, end: int, reason: str) -> rf.GapTold:
+    def _gap(self, image: int, first: int, end: int, reason: str) -> frames.GapTold:
         self._session.count("gaps")
-        return rf.GapTold(number=self.number, image=image, first=first, end=end, reason=reason)
+        return frames.GapTold(number=self.number, image=image, first=first, end=end, reason=reason)
 
     async def _deliver(self, batch: Batch) -> None:
         image = self.relay.current
         assert image is not None
         number = self._images[id(image)]
         memory, columns, rows, n = batch.parts
-        for first, end, mixed, body in rf.bodies(memory, columns, rows, n):
-            seq, at = int(image.port[rd.R_SEQ]), _offset(image)
+        for first, end, mixed, body in frames.bodies(memory, columns, rows, n):
+            seq, at = int(image.port[reader.R_SEQ]), _offset(image)
             if not image.whole():
                 gap = image.torn()
                 await self._session.send(self._gap(number, gap.first, gap.end, gap.reason))
@@ -190,7 +190,7 @@ class _Subscription:
             self._credit -= body.size
             self._session.count("messages_out", end - first)
             await self._session.send(
-                rf.Deliver(
+                frames.Deliver(
                     number=self.number, image=number, n=end - first, mixed=mixed,
                     seq=seq if end == n else -1, at=at,
                 ),
@@ -252,10 +252,10 @@ class RemoteSession:
         self._image += 1
         return self._image
 
-    def welcome(self, *, resumed: bool) -> rf.Welcome:
+    def welcome(self, *, resumed: bool) -> frames.Welcome:
         """The first answer."""
         link = self.connection.link
-        return rf.Welcome(
+        return frames.Welcome(
             session=self.id, key=self.key, resumed=resumed, client_id=link.client_id,
             node_id=link.node_id, node_name=link.node_name, incarnation=link.incarnation,
             accepted={number: each.accepted for number, each in self._publications.items()},
@@ -279,7 +279,7 @@ class RemoteSession:
         socket = self._socket
         if socket is not None:
             with contextlib.suppress(ConnectionClosed):
-                await socket.send(rf.encode(frame, body))
+                await socket.send(frames.encode(frame, body))
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run work of the session beside it; a defect there ends the session: its client knows."""
@@ -325,8 +325,8 @@ class RemoteSession:
                 helpers.append(self.spawn(self._tell_events()))
                 helpers.append(self.spawn(self._send_posted()))
                 async for data in socket:
-                    frame, body = rf.from_client(data)
-                    if isinstance(frame, rf.Bye):
+                    frame, body = frames.from_client(data)
+                    if isinstance(frame, frames.Bye):
                         return True
                     await self._handle(frame, body)
             finally:
@@ -355,9 +355,9 @@ class RemoteSession:
             if not rights.may_hear(self.access, event):
                 continue
             if isinstance(event, ConsumerExpelled):
-                await self.send(rf.Told(events=[self._expelled(event)]))
+                await self.send(frames.Told(events=[self._expelled(event)]))
             elif not isinstance(event, private):
-                await self.send(rf.Told(events=[event]))  # type: ignore[list-item]
+                await self.send(frames.Told(events=[event]))  # type: ignore[list-item]
 
     def _expelled(self, event: ConsumerExpelled) -> ConsumerExpelled:
         """The same event with the client's number of the consumer, which is gone."""
@@ -369,10 +369,10 @@ class RemoteSession:
                 return msgspec.structs.replace(event, consumer_id=number)
         return event
 
-    async def _handle(self, frame: rf.FromClient, body: memoryview) -> None:
+    async def _handle(self, frame: frames.FromClient, body: memoryview) -> None:
         self.count("bytes_in", body.nbytes)
         match frame:
-            case rf.Publish():
+            case frames.Publish():
                 publication = self._publications.get(frame.number)
                 if publication is None and frame.number in self._refused:
                     return  # the answer that says so is on its way
@@ -380,17 +380,17 @@ class RemoteSession:
                     raise BadFrame(f"publication {frame.number}: it is not open")
                 publication.offer(frame, body)
                 self.count("messages_in", frame.n)
-            case rf.Credit():
+            case frames.Credit():
                 subscription = self._subscriptions.get(frame.number)
                 if subscription is not None:
                     subscription.add_credit(frame.n_bytes)
-            case rf.Settle():
+            case frames.Settle():
                 consumer = self._consumers.get(frame.number)
                 if consumer is not None:
                     consumer.settle(frame, body)
-            case rf.Hello():
+            case frames.Hello():
                 raise BadFrame("a second Hello")
-            case rf.Bye():
+            case frames.Bye():
                 return
             case _:
                 await self._answer(frame)
@@ -401,12 +401,12 @@ class RemoteSession:
         except (BadFrame, ConnectionClosed):
             raise
         except Exception as problem:  # noqa: BLE001 - one request does not end the session
-            if isinstance(frame, rf.OpenPublication) and len(self._refused) < REFUSED_MAX:
+            if isinstance(frame, frames.OpenPublication) and len(self._refused) < REFUSED_MAX:
                 self._refused.add(frame.number)
             self.post(Reply(id=frame.id, failure=failure_of_any(problem)))
         else:
             self.post(Reply(id=frame.id, result=result))
-        if isinstance(frame, rf.OpenSubscription) and frame.number in self._subscriptions:
+        if isinstance(frame, frames.OpenSubscription) and frame.number in self._subscriptions:
             self._subscriptions[frame.number].start()
 
     async def _ask(self, frame: Any) -> Any:
@@ -414,44 +414,44 @@ class RemoteSession:
         for right, pattern in of_frame(frame):
             self.need(right, pattern)
         match frame:
-            case rf.OpenPublication():
+            case frames.OpenPublication():
                 return await self._open_publication(frame)
-            case rf.ClosePublication():
+            case frames.ClosePublication():
                 publication = self._publications.pop(frame.number, None)
                 if publication is not None:
                     await publication.close()
                     self._give_publication(frame.number)
                 return None
-            case rf.OpenSubscription():
+            case frames.OpenSubscription():
                 return await self._open_subscription(frame)
-            case rf.CloseSubscription():
+            case frames.CloseSubscription():
                 subscription = self._subscriptions.pop(frame.number, None)
                 if subscription is not None:
                     await subscription.close()
                 return None
-            case rf.OpenConsumer():
+            case frames.OpenConsumer():
                 return await self._open_consumer(frame)
-            case rf.ResumeConsumer():
+            case frames.ResumeConsumer():
                 consumer = self._consumers.get(frame.number)
                 if consumer is None:
                     raise NotFound(f"consumer {frame.number}: it is not here (any more)")
                 return consumer.resume(frame.received)
-            case rf.CloseConsumer():
+            case frames.CloseConsumer():
                 consumer = self._consumers.pop(frame.number, None)
                 if consumer is not None:
                     await self._close_consumer(consumer)
                 return None
-            case rf.NodeIdOf():
+            case frames.NodeIdOf():
                 return await asyncio.to_thread(link.node_id_of, frame.node)
-            case rf.Administer():
+            case frames.Administer():
                 return await self._administer(frame)
-            case rf.Stats():
+            case frames.Stats():
                 all_ = self.access.may("manage", rights.EVERY_TOPIC)
                 found = await asyncio.to_thread(link.stats) if all_ else {}
                 return {**found, "gateway": self.counts}
         raise BadFrame(f"{type(frame).__name__} is no question")
 
-    async def _administer(self, frame: rf.Administer) -> Any:
+    async def _administer(self, frame: frames.Administer) -> Any:
         """See `Link.subscription`."""
         link = self.connection.link
         found = await asyncio.to_thread(link.subscription, frame.action, frame.arguments)
@@ -461,7 +461,7 @@ class RemoteSession:
                     self.post(told)  # before the answer
         return rights.shown(self.access, frame.action, found)
 
-    async def _open_publication(self, frame: rf.OpenPublication) -> rf.PublicationOpened:
+    async def _open_publication(self, frame: frames.OpenPublication) -> frames.PublicationOpened:
         publication = self._publications.get(frame.number)
         if publication is None:
             if len(self._publications) >= PUBLICATIONS_MAX:
@@ -472,7 +472,7 @@ class RemoteSession:
             self._publications[frame.number] = publication
         core = publication.core
         per_packet = core.packet_room_bytes
-        opened = rf.PublicationOpened(
+        opened = frames.PublicationOpened(
             session=core.session,
             on_full=core.on_full,
             slot_bytes=per_packet + _PER_MESSAGE,
@@ -486,7 +486,7 @@ class RemoteSession:
             first_seq=durable.first_seq, acked_seq=durable.acked_seq, last_seq=durable.last_seq,
         )  # fmt: skip
 
-    async def _open_ring(self, frame: rf.OpenPublication) -> Publisher:
+    async def _open_ring(self, frame: frames.OpenPublication) -> Publisher:
         """The publisher at this node, within the quota of the key."""
         self._quotas.take(self.access, self.id, publications=1)
         try:
@@ -517,7 +517,7 @@ class RemoteSession:
     def _give_consumer(self, consumer: RemoteConsumer) -> None:
         self._quotas.give(self.access, self.id, consumers=1, ring_bytes=consumer.ring_bytes)
 
-    async def _open_consumer(self, frame: rf.OpenConsumer) -> rf.ConsumerOpened:
+    async def _open_consumer(self, frame: frames.OpenConsumer) -> frames.ConsumerOpened:
         before = self._consumers.pop(frame.number, None)
         if before is not None:
             await self._close_consumer(before)
@@ -545,7 +545,7 @@ class RemoteSession:
         consumer.pause(self.keep_s)  # until the client says that it is ready
         return consumer.opened
 
-    async def _open_subscription(self, frame: rf.OpenSubscription) -> rf.SubscriptionOpened:
+    async def _open_subscription(self, frame: frames.OpenSubscription) -> frames.SubscriptionOpened:
         if frame.number in self._subscriptions:
             raise Conflict(f"subscription {frame.number} is open")
         if len(self._subscriptions) >= SUBSCRIPTIONS_MAX:
@@ -559,13 +559,13 @@ class RemoteSession:
             receive_bytes=options.receive_bytes, on_gap="event",
         )  # fmt: skip
         await relay.open()
-        credit = min(max(frame.credit, 0), rf.CREDIT_BYTES_MAX)
+        credit = min(max(frame.credit, 0), frames.CREDIT_BYTES_MAX)
         subscription = _Subscription(self, frame.number, relay, credit)
         self._subscriptions[frame.number] = subscription
         relay.settle()
         for told in subscription.news():
             self.post(told)
-        return rf.SubscriptionOpened(subscriber_id=relay.subscriber_id)
+        return frames.SubscriptionOpened(subscriber_id=relay.subscriber_id)
 
     async def end(self) -> None:
         """End everything the client had. Idempotent."""

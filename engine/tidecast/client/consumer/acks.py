@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tidecast.buffers import member_ring as mr
+from tidecast.buffers import member_ring
 from tidecast.errors import TidecastError
 
 if TYPE_CHECKING:
@@ -31,15 +31,15 @@ def runs_of(acks: Collected) -> Any:
     found = []
     for batch, rows in groupby(acks, key=lambda ack: ack[0]):
         row = np.array([each for _, each in rows], dtype=np.int64)
-        of = batch.runs[np.searchsorted(batch.runs[:, mr.RUN_ROW], row, side="right") - 1]
-        of[:, mr.RUN_TOKEN] += row - of[:, mr.RUN_ROW]
+        of = batch.runs[np.searchsorted(batch.runs[:, member_ring.RUN_ROW], row, side="right") - 1]
+        of[:, member_ring.RUN_TOKEN] += row - of[:, member_ring.RUN_ROW]
         found.append(of)
     each = np.concatenate(found) if len(found) > 1 else found[0]
-    lanes, tokens = each[:, mr.RUN_LANE], each[:, mr.RUN_TOKEN]
+    lanes, tokens = each[:, member_ring.RUN_LANE], each[:, member_ring.RUN_TOKEN]
     goes_on = (np.diff(tokens, prepend=-2) == 1) & (np.diff(lanes, prepend=-2) == 0)
     first = np.flatnonzero(~goes_on)
     runs = each[first]
-    runs[:, mr.RUN_COUNT] = np.diff(first, append=len(each))
+    runs[:, member_ring.RUN_COUNT] = np.diff(first, append=len(each))
     return runs
 
 

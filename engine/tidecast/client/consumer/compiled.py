@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tidecast.buffers import member_ring as mr
+from tidecast.buffers import member_ring
 from tidecast.client.compiled import jitable, kernel_of, parameters, run_kernel
 from tidecast.client.core.outgoing import reject
 from tidecast.native.jit import closure_kernel
@@ -22,7 +22,7 @@ _RUNS = 512
 
 def _make(fn: Callable[..., Any]) -> Any:
     user = jitable(fn)
-    take, acks, mark = mr.take_into, mr.ack_all_into, mr.mark_taken
+    take, acks, mark = member_ring.take_into, member_ring.ack_all_into, member_ring.mark_taken
 
     def consume(ring, k, assembly, rows, runs, limit, state, reason, done):  # type: ignore[no-untyped-def]
         n, r = done[3], done[4]  # taken already
@@ -30,7 +30,7 @@ def _make(fn: Callable[..., Any]) -> Any:
             n, r = take(ring, k, assembly, rows, runs, limit)
         memory = ring
         count = n
-        if n == mr.ASSEMBLED:
+        if n == member_ring.ASSEMBLED:
             memory = assembly
             count = 1
         if count <= 0:
@@ -62,8 +62,8 @@ class CompiledConsumer:
         self._limit, self._until = max_messages, until
         parameters(fn, (2,), "fn(data, state)")
         self._kernel = kernel_of(fn, "consume durable", lambda: _make(fn))
-        self._rows = np.zeros((_BATCH, mr.ROW_FIELDS), dtype=np.int64)
-        self._runs = np.zeros((_RUNS, mr.RUN_FIELDS), dtype=np.int64)
+        self._rows = np.zeros((_BATCH, member_ring.ROW_FIELDS), dtype=np.int64)
+        self._runs = np.zeros((_RUNS, member_ring.RUN_FIELDS), dtype=np.int64)
         self._done = np.zeros(5, dtype=np.int64)
         self.done = 0
 
@@ -102,5 +102,5 @@ class CompiledConsumer:
             return False
         self._consumer.forget_refused(batch.acks_seen)
         n, self._done[4] = batch.lay_out(self._rows, self._runs)
-        self._done[3] = mr.ASSEMBLED if batch.assembled else n
+        self._done[3] = member_ring.ASSEMBLED if batch.assembled else n
         return True

@@ -20,7 +20,7 @@ import numpy as np
 from tidecast import codecs
 from tidecast.api.link import ConsumerGrant, ConsumerOptions, Link
 from tidecast.api.start import Start, Time, Tokens, start_of
-from tidecast.buffers import member_ring as mr
+from tidecast.buffers import member_ring
 from tidecast.client.consumer.acks import COLLECT_S, COLLECTED_MAX, Collected, Collector, runs_of
 from tidecast.client.consumer.message import DurableBatch, DurableMessage, check_seconds
 from tidecast.client.core.outgoing import reject
@@ -32,7 +32,7 @@ from tidecast.errors import (
     SharedMemoryError,
     TidecastError,
 )
-from tidecast.layout import member as lay
+from tidecast.layout import member as member_layout
 from tidecast.native.mapped import MappedFile
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ ACKS, ON_ERROR = ("after", "before", "none"), ("nak", "term", "ack", "raise")
 OnError = str | Callable[[DurableMessage, Exception], Any]
 """What becomes of a message whose handler raised: one of ON_ERROR, or a function of the message and
 the exception that returns one of them (or None: nak)."""
-_TAKEN, _MOVED = lay.MEM_TAKEN_AT // 8, lay.MEM_MOVED_AT // 8
+_TAKEN, _MOVED = member_layout.MEM_TAKEN_AT // 8, member_layout.MEM_MOVED_AT // 8
 
 
 def start_options(start: Start | str) -> dict[str, Any]:
@@ -108,9 +108,9 @@ class ConsumerCore:
         self._lock = threading.Lock()
         flusher = None if connection.link.inline else connection.flusher
         self.collector = Collector(self._send_acks, self.fail, flusher)
-        self._reason = np.zeros(lay.ACK_REASON_BYTES_MAX, dtype=np.uint8)
-        self._rows = np.zeros((1024, mr.ROW_FIELDS), dtype=np.int64)
-        self._runs = np.zeros((RUNS_MAX, mr.RUN_FIELDS), dtype=np.int64)
+        self._reason = np.zeros(member_layout.ACK_REASON_BYTES_MAX, dtype=np.uint8)
+        self._rows = np.zeros((1024, member_ring.ROW_FIELDS), dtype=np.int64)
+        self._runs = np.zeros((RUNS_MAX, member_ring.RUN_FIELDS), dtype=np.int64)
         self._assembly = np.zeros(64, dtype=np.uint8)
         self._refused: dict[tuple[int, int], int] = {}
         """By lane and key's hash: deliveries that the engine wrote before it had read up to here in
@@ -131,10 +131,10 @@ class ConsumerCore:
 
     def _attach(self, grant: ConsumerGrant) -> None:
         self._grant = grant
-        self._file = mr.MemberFile.open(Path(grant.ring_path))
+        self._file = member_ring.MemberFile.open(Path(grant.ring_path))
         self._wakes = MappedFile.open(Path(grant.wakes_path)).array
         self._ring = self._file.array
-        self._words = self._ring.data[: lay.MEMBER_HEADER_BYTES].cast("q")
+        self._words = self._ring.data[: member_layout.MEMBER_HEADER_BYTES].cast("q")
         self._state = self._file.client_state()
         self._lanes = {word: (topic, queue) for word, topic, queue in grant.lanes}
         self._refused.clear()
@@ -233,7 +233,7 @@ class ConsumerCore:
         if self._unsent:
             self._send()
         if limit > len(self._rows):
-            self._rows = np.zeros((min(limit, FETCH_MAX), mr.ROW_FIELDS), dtype=np.int64)
+            self._rows = np.zeros((min(limit, FETCH_MAX), member_ring.ROW_FIELDS), dtype=np.int64)
         with self._lock:  # the keeper may find another engine meanwhile, with another ring
             if self._lost:
                 return None
@@ -247,12 +247,12 @@ class ConsumerCore:
         self.generation += 1
         moved = self.moved
         n, r = self._take(limit, mark)
-        if n == mr.HOSTILE:
+        if n == member_ring.HOSTILE:
             problem = SharedMemoryError(f"{self.pattern}: the deliveries' ring is damaged")
             self.fail(problem)
             raise problem
-        memory = self._assembly if n == mr.ASSEMBLED else self._ring
-        count = 1 if n == mr.ASSEMBLED else max(n, 0)
+        memory = self._assembly if n == member_ring.ASSEMBLED else self._ring
+        count = 1 if n == member_ring.ASSEMBLED else max(n, 0)
         return DurableBatch(self, memory, self._rows[:count].copy(), self._runs[:r].copy(), moved)
 
     def _left(self, limit: int, mark: bool) -> DurableBatch | None:
@@ -278,18 +278,19 @@ class ConsumerCore:
     def _take(self, limit: int, mark: bool) -> tuple[int, int]:
         most = min(limit, FETCH_MAX)
         while True:
-            n, r = mr.take(self._ring, self._state, self._assembly, self._rows, self._runs, most,
-                           mark)  # fmt: skip
-            if n != mr.NEED_BUFFER:
+            n, r = member_ring.take(
+                self._ring, self._state, self._assembly, self._rows, self._runs, most, mark
+            )
+            if n != member_ring.NEED_BUFFER:
                 return n, r
-            self._assembly = np.zeros(int(self._state[mr.K_TOTAL]), dtype=np.uint8)
+            self._assembly = np.zeros(int(self._state[member_ring.K_TOTAL]), dtype=np.uint8)
 
     def _without_refused(self, batch: DurableBatch) -> DurableBatch | None:
         """Give back what was delivered before the engine knew that an earlier one was refused."""
         keep = []
         for row in range(len(batch)):
             if batch.held_back(row):
-                batch.settle(row, lay.RETURN)
+                batch.settle(row, member_layout.RETURN)
             else:
                 keep.append(row)
         if len(keep) == len(batch):
@@ -335,7 +336,7 @@ class ConsumerCore:
         word = self._connection.bell.word
         if self._lost:
             return word
-        if mr.arm_client(self._ring, self._state):
+        if member_ring.arm_client(self._ring, self._state):
             return None if not self._file.detached else word
         return word
 
@@ -389,7 +390,7 @@ class ConsumerCore:
             except TidecastError:  # the engine, or the subscription, is gone: so are its acks
                 return False
             self._current = (moved, words)
-        return int(batch.run_of(0)[mr.RUN_LANE]) not in words
+        return int(batch.run_of(0)[member_ring.RUN_LANE]) not in words
 
     # --- settling ---------------------------------------------------------------------------------
 
@@ -417,16 +418,18 @@ class ConsumerCore:
                 return
             done = 0
             if not self._unsent:
-                done = int(mr.ack_runs(self._ring, self._state, runs, 0, len(runs), self._reason))
-            fields = [mr.RUN_LANE, mr.RUN_TOKEN, mr.RUN_COUNT]
+                done = int(
+                    member_ring.ack_runs(self._ring, self._state, runs, 0, len(runs), self._reason)
+                )
+            fields = [member_ring.RUN_LANE, member_ring.RUN_TOKEN, member_ring.RUN_COUNT]
             for lane, token, count in runs[done:][:, fields].tolist():
-                self._unsent.append((lay.ACK, lane, token, token + count, 0, b"", -1))
+                self._unsent.append((member_layout.ACK, lane, token, token + count, 0, b"", -1))
         if self._unsent:
             self._send()
         elif wake:
             self.wake()
         else:
-            mr.note_member(self._wakes, self._grant.member)
+            member_ring.note_member(self._wakes, self._grant.member)
 
     def put(
         self, kind: int, lane: int, token: int, time_ns: int, reason: str, key_hash: int,
@@ -437,7 +440,7 @@ class ConsumerCore:
         Never waits for the engine.
         """
         self.collector.flush()
-        raw = reason.encode()[: lay.ACK_REASON_BYTES_MAX - 2]
+        raw = reason.encode()[: member_layout.ACK_REASON_BYTES_MAX - 2]
         with self._lock:
             if self._lost or self._refusal is not None or generation < self._since:
                 return
@@ -478,16 +481,18 @@ class ConsumerCore:
         self, kind: int, lane: int, first: int, end: int, time_ns: int, raw: bytes, key_hash: int
     ) -> bool:
         self._reason[: len(raw)] = np.frombuffer(raw, dtype=np.uint8)
-        if mr.put_ack(self._ring, self._state, kind, lane, first, end, time_ns, self._reason,
-                      len(raw)) != 0:  # fmt: skip
+        full = member_ring.put_ack(
+            self._ring, self._state, kind, lane, first, end, time_ns, self._reason, len(raw)
+        )
+        if full != 0:
             return False
         if key_hash >= 0:
-            self._refuse(lane, key_hash, int(self._state[mr.K_ACKED]) - 1)
+            self._refuse(lane, key_hash, int(self._state[member_ring.K_ACKED]) - 1)
         return True
 
     def wake(self) -> None:
         """Tell the puller that there are acks, or room."""
-        mr.wake_member(self._wakes, self._connection.link.bells, self._grant.member)
+        member_ring.wake_member(self._wakes, self._connection.link.bells, self._grant.member)
 
     def run_kernel(self, kernel: Callable[[Any, Any, Any, Any], int]) -> int:
         """Let a kernel take and settle; makes room for large records. How many it handled."""
@@ -501,14 +506,14 @@ class ConsumerCore:
             self._send()
         if self._walked is not None and (left := self._left(FETCH_MAX, False)) is not None:
             for row in range(len(left)):
-                left.settle(row, lay.RETURN)  # a compiled handler finds it in the ring
+                left.settle(row, member_layout.RETURN)  # a compiled handler finds it in the ring
         with self._lock:
             n = kernel(self._ring, self._state, self._assembly, self._reason)
-            if n == mr.NEED_BUFFER:
-                self._assembly = np.zeros(int(self._state[mr.K_TOTAL]), dtype=np.uint8)
+            if n == member_ring.NEED_BUFFER:
+                self._assembly = np.zeros(int(self._state[member_ring.K_TOTAL]), dtype=np.uint8)
                 n = kernel(self._ring, self._state, self._assembly, self._reason)
         self.generation += 1
-        if n == mr.HOSTILE:
+        if n == member_ring.HOSTILE:
             problem = SharedMemoryError(f"{self.pattern}: the deliveries' ring is damaged")
             self.fail(problem)
             raise problem
@@ -527,7 +532,7 @@ class ConsumerCore:
     def knows_lanes(self, batch: DurableBatch) -> bool:
         """Does `lane` need to ask the node about none of a batch?"""
         known = self._lanes
-        return all(word in known for word in batch.runs[:, mr.RUN_LANE].tolist())
+        return all(word in known for word in batch.runs[:, member_ring.RUN_LANE].tolist())
 
     def ask_lanes(self) -> None:
         """Ask the node for the subscription's lanes."""
@@ -553,7 +558,7 @@ class ConsumerCore:
         """What passed through this consumer."""
         return {
             "pattern": self.pattern, "name": self.name, "consumer_id": self.consumer_id,
-            "unread_bytes": int(self._words[lay.MEM_DELIVERED_AT // 8] - self._state[0]),
+            "unread_bytes": int(self._words[member_layout.MEM_DELIVERED_AT // 8] - self._state[0]),
         }  # fmt: skip
 
     def _shut(self) -> bool:

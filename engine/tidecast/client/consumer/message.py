@@ -14,14 +14,14 @@ import msgspec
 import numpy as np
 
 from tidecast import codecs
-from tidecast.buffers import member_ring as mr
+from tidecast.buffers import member_ring
 from tidecast.client.core.message import SLICED_MAX, split
 from tidecast.client.core.metadata import HeaderValue
 from tidecast.client.core.outgoing import reject
 from tidecast.client.kernels import consumer as kernels
 from tidecast.errors import Closed
-from tidecast.layout import member as lay
-from tidecast.layout import segment as seg
+from tidecast.layout import member as member_layout
+from tidecast.layout import segment
 from tidecast.native.packing import unpack_from
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
     @property
     def attempts(self) -> int:
         """How often it was delivered, this time included."""
-        return int(self._batch.run_of(self._row)[mr.RUN_ATTEMPTS])
+        return int(self._batch.run_of(self._row)[member_ring.RUN_ATTEMPTS])
 
     @property
     def key(self) -> bytes | None:
@@ -126,16 +126,16 @@ class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
 
         Raises ConfigError for a delay that is not 0 to 604,800 s (a week).
         """
-        return self._batch.settle(self._row, lay.NAK, check_seconds("delay", delay))
+        return self._batch.settle(self._row, member_layout.NAK, check_seconds("delay", delay))
 
     def extend(self, seconds: float | None = None) -> _Done:
         """Give me ``seconds`` from now on for it, up to a week; None: `ack_wait` once more."""
         asked = 0.0 if seconds is None else check_seconds("seconds", seconds)
-        return self._batch.settle(self._row, lay.EXTEND, asked)
+        return self._batch.settle(self._row, member_layout.EXTEND, asked)
 
     def term(self, reason: str = "") -> _Done:
         """Never again: into the dead-letter topic, if the subscription has one."""
-        return self._batch.settle(self._row, lay.TERM, 0.0, str(reason))
+        return self._batch.settle(self._row, member_layout.TERM, 0.0, str(reason))
 
     @property
     def held_back(self) -> bool:
@@ -147,7 +147,7 @@ class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     def give_back(self) -> _Done:
         """It was not worked at: deliver it again, this was no attempt."""
-        return self._batch.settle(self._row, lay.RETURN)
+        return self._batch.settle(self._row, member_layout.RETURN)
 
     def copy(self) -> DurableMessage:
         """The same delivery with fields of its own: it lives as long as you like."""
@@ -195,7 +195,7 @@ class DurableBatch:
     @property
     def nbytes(self) -> int:
         """Payload bytes in all."""
-        return int(self._rows[:, mr.ROW_LENGTH].sum())
+        return int(self._rows[:, member_ring.ROW_LENGTH].sum())
 
     def payloads(self) -> list[bytes]:
         """The payloads, copied."""
@@ -232,10 +232,10 @@ class DurableBatch:
     def settle(self, row: int, kind: int, seconds: float = 0.0, reason: str = "") -> _Done:
         """Settle one message of the batch; may be done later too, from any thread."""
         run = self.run_of(row)
-        token = int(run[mr.RUN_TOKEN]) + row - int(run[mr.RUN_ROW])
-        hashed = self._key_hash(row) if kind in (lay.NAK, lay.RETURN) else -1
+        token = int(run[member_ring.RUN_TOKEN]) + row - int(run[member_ring.RUN_ROW])
+        hashed = self._key_hash(row) if kind in (member_layout.NAK, member_layout.RETURN) else -1
         self.consumer.put(
-            kind, int(run[mr.RUN_LANE]), token, int(seconds * 1e9), reason, hashed,
+            kind, int(run[member_ring.RUN_LANE]), token, int(seconds * 1e9), reason, hashed,
             self.generation,
         )  # fmt: skip
         return DONE
@@ -248,16 +248,16 @@ class DurableBatch:
         if self.consumer.is_past(self.generation):
             return True
         run = self.run_of(row)
-        seen = int(run[mr.RUN_ACKS_SEEN])
-        return self.consumer.holds_back(int(run[mr.RUN_LANE]), self._key_hash(row), seen)
+        seen = int(run[member_ring.RUN_ACKS_SEEN])
+        return self.consumer.holds_back(int(run[member_ring.RUN_LANE]), self._key_hash(row), seen)
 
     def only(self, rows: list[int]) -> DurableBatch:
         """The same batch with these rows alone."""
         runs = []
         for k, row in enumerate(rows):
             run = self.run_of(row).copy()
-            run[mr.RUN_TOKEN] += row - run[mr.RUN_ROW]
-            run[mr.RUN_COUNT], run[mr.RUN_ROW] = 1, k
+            run[member_ring.RUN_TOKEN] += row - run[member_ring.RUN_ROW]
+            run[member_ring.RUN_COUNT], run[member_ring.RUN_ROW] = 1, k
             runs.append(run)
         rest = DurableBatch(
             self.consumer, self._memory, self._rows[rows], np.array(runs), self.moved
@@ -267,8 +267,8 @@ class DurableBatch:
 
     def taken_back(self, row: int, ring: Any) -> bool:
         """Has the engine taken the delivery back since it was taken out of ``ring``?"""
-        at = int(self.run_of(row)[mr.RUN_FRAME]) + lay.FRAME_KIND_AT
-        return bool(ring[at] == lay.FRAME_PAD)
+        at = int(self.run_of(row)[member_ring.RUN_FRAME]) + member_layout.FRAME_KIND_AT
+        return bool(ring[at] == member_layout.FRAME_PAD)
 
     def lay_out(self, rows: Any, runs: Any) -> tuple[int, int]:
         """Copy what says where its messages lie into tables of `member_ring.take`: (rows, runs)."""
@@ -283,7 +283,7 @@ class DurableBatch:
     @property
     def acks_seen(self) -> int:
         """The engine had read our acks up to here when it wrote the first of these."""
-        return int(self._runs[0, mr.RUN_ACKS_SEEN])
+        return int(self._runs[0, member_ring.RUN_ACKS_SEEN])
 
     @property
     def runs(self) -> Any:
@@ -293,7 +293,7 @@ class DurableBatch:
     @property
     def positions(self) -> list[int]:
         """What says that each is taken, and no more than it."""
-        found: list[int] = self._rows[:, mr.ROW_POSITION].tolist()
+        found: list[int] = self._rows[:, member_ring.ROW_POSITION].tolist()
         return found
 
     # --- one message ------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ class DurableBatch:
         if len(self._runs) == 1:
             return self._runs[0]
         if self._starts is None:
-            self._starts = self._runs[:, mr.RUN_ROW].tolist()
+            self._starts = self._runs[:, member_ring.RUN_ROW].tolist()
         import bisect
 
         return self._runs[bisect.bisect_right(self._starts, row) - 1]
@@ -311,24 +311,26 @@ class DurableBatch:
     def token(self, row: int) -> Token:
         """Where message ``row`` lies."""
         run = self.run_of(row)
-        topic, queue = self.consumer.lane(int(run[mr.RUN_LANE]))
-        return Token(topic, queue, int(run[mr.RUN_TOKEN]) + row - int(run[mr.RUN_ROW]))
+        topic, queue = self.consumer.lane(int(run[member_ring.RUN_LANE]))
+        return Token(
+            topic, queue, int(run[member_ring.RUN_TOKEN]) + row - int(run[member_ring.RUN_ROW])
+        )
 
     def _record(self, row: int) -> tuple[int, int, int, int, int]:
         self._check()
-        at = int(self._rows[row, mr.ROW_RECORD_AT])
+        at = int(self._rows[row, member_ring.ROW_RECORD_AT])
         length, _, stamp, _, key_n, headers_n = unpack_from("<IIqIHH", self._view, at)
         return at, length, stamp, key_n, headers_n
 
     def _key_hash(self, row: int) -> int:
-        return int(self._rows[row, mr.ROW_KEY_HASH])
+        return int(self._rows[row, member_ring.ROW_KEY_HASH])
 
     def key(self, row: int) -> bytes | None:
         """Key of message ``row``."""
         at, length, _, key_n, _ = self._record(row)
-        if not length & seg.REC_KEY:
+        if not length & segment.REC_KEY:
             return None
-        at += seg.RECORD_HEADER_BYTES
+        at += segment.RECORD_HEADER_BYTES
         return bytes(self._view[at : at + key_n])
 
     def headers(self, row: int) -> dict[str, HeaderValue]:
@@ -336,7 +338,7 @@ class DurableBatch:
         at, _, _, key_n, headers_n = self._record(row)
         if not headers_n:
             return {}
-        at += seg.RECORD_HEADER_BYTES + key_n
+        at += segment.RECORD_HEADER_BYTES + key_n
         return _headers.decode(self._view[at : at + headers_n])
 
     def timestamp(self, row: int) -> int:
@@ -350,8 +352,8 @@ class DurableBatch:
         memory = self._memory[at : start + n].copy()
         rows = np.array([[start - at, n, 0, position, key_hash]], dtype=np.int64)
         run = self.run_of(row).copy()
-        run[mr.RUN_TOKEN] += row - run[mr.RUN_ROW]
-        run[mr.RUN_COUNT], run[mr.RUN_ROW] = 1, 0
+        run[member_ring.RUN_TOKEN] += row - run[member_ring.RUN_ROW]
+        run[member_ring.RUN_COUNT], run[member_ring.RUN_ROW] = 1, 0
         kept = KeptBatch(self.consumer, memory, rows, run.reshape(1, -1), self.moved)
         kept.generation = self.generation  # it was delivered then
         return DurableMessage(memory[start - at : start - at + n].tobytes(), kept, 0)
@@ -359,7 +361,7 @@ class DurableBatch:
     def _gathered(self) -> tuple[Any, Any]:
         self._check()
         offsets = np.zeros(self._n + 1, dtype=np.int64)
-        np.cumsum(self._rows[:, mr.ROW_LENGTH], out=offsets[1:])
+        np.cumsum(self._rows[:, member_ring.ROW_LENGTH], out=offsets[1:])
         data = np.empty(int(offsets[-1]), dtype=np.uint8)
         if self._n:
             kernels.gather(self._memory, self._rows, offsets, data)
@@ -388,8 +390,8 @@ class EmptyDurableBatch(KeptBatch):
     __slots__ = ()
 
     def __init__(self, consumer: ConsumerCore) -> None:
-        empty = np.zeros((0, mr.ROW_FIELDS), dtype=np.int64)
+        empty = np.zeros((0, member_ring.ROW_FIELDS), dtype=np.int64)
         super().__init__(
             consumer, np.zeros(0, dtype=np.uint8), empty,
-            np.zeros((0, mr.RUN_FIELDS), dtype=np.int64), consumer.moved,
+            np.zeros((0, member_ring.RUN_FIELDS), dtype=np.int64), consumer.moved,
         )  # fmt: skip

@@ -11,7 +11,7 @@ from tidecast.buffers.ring_file import describe
 from tidecast.client.kernels import ports
 from tidecast.errors import BackPressure, PayloadTooLarge, RateLimited
 from tidecast.layout import packet as wire
-from tidecast.layout import ring as lay
+from tidecast.layout import ring as ring_layout
 
 Ring = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -45,8 +45,8 @@ def beyond_link(topic: str, n: int, limit: int) -> PayloadTooLarge:
 
 def rate_limited(topic: str, ring: Ring, least_s: float) -> RateLimited:
     """When the publisher's own limits let the next packet go; a transport's are not known here."""
-    packets = int(ports.word_of(ring, lay.RATE_PACKETS_AT))
-    size = int(ports.word_of(ring, lay.RATE_BYTES_AT))
+    packets = int(ports.word_of(ring, ring_layout.RATE_PACKETS_AT))
+    size = int(ports.word_of(ring, ring_layout.RATE_BYTES_AT))
     wait_s = max(
         least_s,
         1 / packets if packets > 0 else 0.0,

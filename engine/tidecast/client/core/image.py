@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tidecast.buffers import reader as rd
+from tidecast.buffers import reader
 from tidecast.buffers.ring_file import describe
 from tidecast.client.core.message import Batch, torn
 from tidecast.client.kernels import batches, ports
 from tidecast.codecs import Codec
 from tidecast.events import Gap, ImageAvailable
-from tidecast.layout import ring as lay
+from tidecast.layout import ring as ring_layout
 from tidecast.native.mapped import MappedFile
 from tidecast.native.memory import address
 
@@ -24,7 +24,13 @@ AWAIT_SPINS = 300
 _ASSEMBLY_KEPT_BYTES_MAX = 1 << 20
 _ASSEMBLY_BYTES_MIN = 1 << 12
 
-_ASSEMBLY_FIELDS = (rd.R_TOTAL, rd.R_FILLED, rd.R_META_AT, rd.R_META_N, rd.R_FLAGS)
+_ASSEMBLY_FIELDS = (
+    reader.R_TOTAL,
+    reader.R_FILLED,
+    reader.R_META_AT,
+    reader.R_META_N,
+    reader.R_FLAGS,
+)
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -79,9 +85,9 @@ class Image:
         self.port = ports.reader_port(self._ring, event.consumer, subscriber)
         self.port[ports.Q_NODE], self.port[ports.Q_SESSION] = about.node, about.session
         self._seen: Bytes = np.zeros(about.slots // 8, dtype=np.uint8)
-        if about.reliability == lay.UNORDERED:
-            self.port[rd.R_SEEN] = address(self._seen)
-        entry = int(self.port[rd.R_ENTRY]) + lay.CONSUMER_TETHERED_AT
+        if about.reliability == ring_layout.UNORDERED:
+            self.port[reader.R_SEEN] = address(self._seen)
+        entry = int(self.port[reader.R_ENTRY]) + ring_layout.CONSUMER_TETHERED_AT
         self.tethered = bool(self._ring[entry])
         self.port[ports.Q_IN_PLACE] = int(self.tethered)
         self.memory = self._ring.data.toreadonly()
@@ -89,7 +95,7 @@ class Image:
         """Where `memory` lies."""
         self._assembly: Bytes = np.empty(0, dtype=np.uint8)
         self._gathered: Bytes = np.empty(0, dtype=np.uint8)
-        self._out = np.empty((0, rd.OUT_FIELDS), dtype=np.int64)
+        self._out = np.empty((0, reader.OUT_FIELDS), dtype=np.int64)
         self._columns = np.empty((2, 0), dtype=np.int64)
         self.generation = 0
         self.gone: str | None = None
@@ -99,20 +105,20 @@ class Image:
     def take(self, limit: int) -> Batch | Gap | None:
         """What comes next: up to ``limit`` messages in place, or a gap, or None."""
         if self._out.shape[0] < limit:
-            self._out = np.empty((limit, rd.OUT_FIELDS), dtype=np.int64)
+            self._out = np.empty((limit, reader.OUT_FIELDS), dtype=np.int64)
             self._columns = np.empty((2, limit), dtype=np.int64)
         self.generation += 1
         if self._assembly.size > _ASSEMBLY_KEPT_BYTES_MAX:
             self._drop_assembly()
         n = batches.take(self.port, self._out, self._columns, limit)
-        if n == rd.NEED_BUFFER:
+        if n == reader.NEED_BUFFER:
             self.make_room()
             n = batches.take(self.port, self._out, self._columns, limit)
         if n > 0:
             return self._batch(n)
-        if n == rd.ASSEMBLED:
+        if n == reader.ASSEMBLED:
             return self._assembled()
-        return self.gap() if n == rd.GAP else None
+        return self.gap() if n == reader.GAP else None
 
     def extend(self, batch: Batch, limit: int) -> Batch | Gap | None:
         """More messages behind those of ``batch``, same place. None: no more may be added."""
@@ -131,10 +137,10 @@ class Image:
 
     def gap(self, reason: str = "") -> Gap:
         """The last gap as an event; its reason as the reader noted it, unless another is given."""
-        first, end = int(self.port[rd.R_GAP_FIRST]), int(self.port[rd.R_GAP_END])
+        first, end = int(self.port[reader.R_GAP_FIRST]), int(self.port[reader.R_GAP_END])
         return Gap(
             topic=self.topic, node=self.node, session=self.session, first=first, end=end,
-            reason=reason or rd.GAP_REASONS[int(self.port[rd.R_GAP_REASON])],
+            reason=reason or reader.GAP_REASONS[int(self.port[reader.R_GAP_REASON])],
         )  # fmt: skip
 
     def torn(self) -> Gap:
@@ -166,14 +172,14 @@ class Image:
     @property
     def may_grow(self) -> bool:
         """Its writer is a publisher of this node that has not closed it."""
-        own = self.port[rd.R_KIND] == lay.KIND_PUBLICATION
+        own = self.port[reader.R_KIND] == ring_layout.KIND_PUBLICATION
         return bool(own and not ports.is_drained(self.port))
 
     def behind(self) -> int:
         """Packets that are in the ring and not read yet."""
         if not ports.ready(self.port):
             return 0
-        return max(0, int(ports.newest(self.port)) - int(self.port[rd.R_SEQ]))
+        return max(0, int(ports.newest(self.port)) - int(self.port[reader.R_SEQ]))
 
     def newest(self) -> int:
         """The packet behind the newest one."""
@@ -183,11 +189,11 @@ class Image:
         """What was read and what was lost, since the image began."""
         port = self.port
         return {
-            "messages": int(port[rd.R_MESSAGES]),
-            "bytes": int(port[rd.R_BYTES]),
-            "gaps": int(port[rd.R_GAPS]),
-            "lost_packets": int(port[rd.R_LOST_PACKETS]),
-            "malformed": int(port[rd.R_MALFORMED]),
+            "messages": int(port[reader.R_MESSAGES]),
+            "bytes": int(port[reader.R_BYTES]),
+            "gaps": int(port[reader.R_GAPS]),
+            "lost_packets": int(port[reader.R_LOST_PACKETS]),
+            "malformed": int(port[reader.R_MALFORMED]),
             "behind_packets": self.behind(),
         }
 
@@ -214,45 +220,45 @@ class Image:
     def _copied(self, n: int) -> Batch | Gap:
         """A batch of a ring that may overrun us: copy the span, then see that it was whole."""
         rows = self._out[:n]
-        low = min(int(rows[:, rd.OUT_META_AT].min()), int(rows[:, rd.OUT_AT].min()))
-        high = int((rows[:, rd.OUT_AT] + rows[:, rd.OUT_LENGTH]).max())
+        low = min(int(rows[:, reader.OUT_META_AT].min()), int(rows[:, reader.OUT_AT].min()))
+        high = int((rows[:, reader.OUT_AT] + rows[:, reader.OUT_LENGTH]).max())
         kept = bytes(self.memory[low:high])
         if not ports.is_held(self.port):
             return self.torn()
         rows = rows.copy()
-        rows[:, [rd.OUT_AT, rd.OUT_META_AT]] -= low
+        rows[:, [reader.OUT_AT, reader.OUT_META_AT]] -= low
         return Batch(self, n, memoryview(kept), self._columns[:, :n] - low, rows)
 
     def _assembled(self) -> Batch:
         port = self.port
-        total = int(port[rd.R_TOTAL])
+        total = int(port[reader.R_TOTAL])
         columns = np.array([[0], [total]], dtype=np.int64)
         rows = np.array(
-            [[0, total, int(port[rd.R_META_AT]), int(port[rd.R_FLAGS])]], dtype=np.int64
+            [[0, total, int(port[reader.R_META_AT]), int(port[reader.R_FLAGS])]], dtype=np.int64
         )
         return Batch(self, 1, self._assembly.data.toreadonly(), columns, rows)
 
     def place(self) -> Place | None:
         """Where the reader is; None: the ring was closed."""
         port = self.port
-        if not port[rd.R_SLOTS]:
+        if not port[reader.R_SLOTS]:
             return None
         unfinished = None
-        if port[rd.R_FILLED] < port[rd.R_TOTAL]:
+        if port[reader.R_FILLED] < port[reader.R_TOTAL]:
             unfinished = [int(port[field]) for field in _ASSEMBLY_FIELDS], self._assembly
-        ahead = (self._seen, int(port[rd.R_SLOTS])) if port[rd.R_SEEN] else None
-        return Place(int(port[rd.R_SEQ]), int(port[rd.R_AT]), unfinished, ahead)
+        ahead = (self._seen, int(port[reader.R_SLOTS])) if port[reader.R_SEEN] else None
+        return Place(int(port[reader.R_SEQ]), int(port[reader.R_AT]), unfinished, ahead)
 
     def go_on_from(self, place: Place) -> Gap | None:
         """Go on where an older ring of the session was left. What lies between is a gap."""
-        port, seq = self.port, int(self.port[rd.R_SEQ])
+        port, seq = self.port, int(self.port[reader.R_SEQ])
         if seq > place.seq:
-            port[rd.R_GAPS] += 1
-            port[rd.R_LOST_PACKETS] += seq - place.seq
-            port[rd.R_GAP_FIRST], port[rd.R_GAP_END] = place.seq, seq
+            port[reader.R_GAPS] += 1
+            port[reader.R_LOST_PACKETS] += seq - place.seq
+            port[reader.R_GAP_FIRST], port[reader.R_GAP_END] = place.seq, seq
             return self.gap("reconnect")
-        port[rd.R_SEQ], port[rd.R_AT] = place.seq, place.offset
-        if place.ahead is not None and port[rd.R_SEEN]:
+        port[reader.R_SEQ], port[reader.R_AT] = place.seq, place.offset
+        if place.ahead is not None and port[reader.R_SEEN]:
             self._skip_seen(place.seq, *place.ahead)
         if place.unfinished is not None:
             fields, self._assembly = place.unfinished
@@ -263,7 +269,7 @@ class Image:
         return None
 
     def _skip_seen(self, seq: int, seen: Bytes, slots: int) -> None:
-        own = int(self.port[rd.R_SLOTS])
+        own = int(self.port[reader.R_SLOTS])
         seqs = seq + np.arange(min(slots, own))
         read = np.unpackbits(seen, bitorder="little")[seqs & (slots - 1)]
         bits = np.zeros(own, dtype=np.uint8)
@@ -272,11 +278,11 @@ class Image:
 
     def make_room(self) -> None:
         """Give the kernel the assembly buffer that it asked for."""
-        self._assemble_in(int(self.port[rd.R_TOTAL] + self.port[rd.R_META_N]))
+        self._assemble_in(int(self.port[reader.R_TOTAL] + self.port[reader.R_META_N]))
 
     def _drop_assembly(self) -> None:
         """Give a large buffer back once its message is handed out; never amid a message."""
-        if self.port[rd.R_FILLED] >= self.port[rd.R_TOTAL]:
+        if self.port[reader.R_FILLED] >= self.port[reader.R_TOTAL]:
             self._assemble_in(0)
 
     def _assemble_in(self, size: int) -> None:

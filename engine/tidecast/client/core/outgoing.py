@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from tidecast.buffers import writer as wr
+from tidecast.buffers import writer
 from tidecast.client.kernels import batches as kernels
 from tidecast.client.kernels.ports import Port, put_many
 from tidecast.client.kernels.ports import put as put_one
@@ -69,7 +69,7 @@ class Run:
         return int(self.lengths[index]) if self.lengths.size else self.fixed
 
     def append(self, port: Port, flush: bool) -> int:
-        """Append what is left of it: 0 when all is in, else `wr.FULL` or `wr.TOO_LARGE`."""
+        """Append what is left of it: 0 when all is in, else `writer.FULL` or `writer.TOO_LARGE`."""
         done = np.array((self.done, self._at), dtype=np.int64)
         status = put_many(
             port, address(self.keep), self.keep.nbytes, self.lengths, self.fixed, self.n, 0,
@@ -94,7 +94,7 @@ class RowsRun(Run):
             put(port, self.keep, self.fixed, self.done, self.n, flush), kernels.CODES
         )
         if code != kernels.OTHER:
-            return wr.FULL if code == kernels.FULL else 0
+            return writer.FULL if code == kernels.FULL else 0
         self._at = self.done * self.fixed
         return super().append(port, flush)
 
@@ -118,7 +118,7 @@ class ObjectRun(Run):
         while True:
             self.done, code = divmod(put(port, self.keep, self.done, flush), kernels.CODES)
             if code != kernels.OTHER:
-                return wr.FULL if code == kernels.FULL else 0
+                return writer.FULL if code == kernels.FULL else 0
             # packets of its own
             status = int(put_one(port, self.keep[self.done], b"", 0, 0, int(flush)))
             if status < 0:

@@ -17,10 +17,10 @@ import msgspec
 import numpy as np
 
 from tidecast.api.link import PublicationGrant, PublicationOptions
-from tidecast.buffers import writer as wr
+from tidecast.buffers import writer
 from tidecast.buffers.ring_file import describe
 from tidecast.client.core.outgoing import reject
-from tidecast.client.kernels import durable as dk
+from tidecast.client.kernels import durable as durable_kernels
 from tidecast.client.kernels import ports
 from tidecast.client.waiting import Deadline, InlinePace
 from tidecast.errors import (
@@ -32,7 +32,7 @@ from tidecast.errors import (
     Timeout,
     fenced,
 )
-from tidecast.layout import ring as lay
+from tidecast.layout import ring as ring_layout
 from tidecast.native.mapped import Bytes, MappedFile
 
 if TYPE_CHECKING:
@@ -50,21 +50,26 @@ class Move:
     def __init__(self, mapped: MappedFile, ring: Bytes) -> None:
         about = describe(ring)
         self._mapped, self._ring = mapped, ring
-        self._state = np.zeros(dk.MOVE_FIELDS, dtype=np.int64)
-        self._state[dk.V_SLOTS], self._state[dk.V_SLOT_BYTES] = about.slots, about.slot_bytes
-        self._state[dk.V_SLOTS_AT] = lay.slots_at(about.slots)
+        self._state = np.zeros(durable_kernels.MOVE_FIELDS, dtype=np.int64)
+        self._state[durable_kernels.V_SLOTS], self._state[durable_kernels.V_SLOT_BYTES] = (
+            about.slots,
+            about.slot_bytes,
+        )
+        self._state[durable_kernels.V_SLOTS_AT] = ring_layout.slots_at(about.slots)
         self._assembly = np.zeros(1, dtype=np.uint8)
-        self.durable = int(dk.begin_move(ring, self._state))
+        self.durable = int(durable_kernels.begin_move(ring, self._state))
         """Messages of the old ring that were durable."""
 
     def step(self, port: ports.Port) -> bool:
         """Move what there is room for. True: all is moved."""
         while True:
-            status = int(dk.move_messages(self._ring, self._state, port, self._assembly))
-            if status == dk.NEED:
-                self._assembly = np.zeros(int(self._state[dk.V_NEED]), dtype=np.uint8)
+            status = int(
+                durable_kernels.move_messages(self._ring, self._state, port, self._assembly)
+            )
+            if status == durable_kernels.NEED:
+                self._assembly = np.zeros(int(self._state[durable_kernels.V_NEED]), dtype=np.uint8)
                 continue
-            if status == dk.MOVED:
+            if status == durable_kernels.MOVED:
                 self._ring = np.empty(0, dtype=np.uint8)
                 self._mapped.close()
                 return True
@@ -109,7 +114,7 @@ class Session:
     @property
     def epoch(self) -> int:
         """The session's epoch; 0 until the topic's owner has answered."""
-        self._epoch = self._epoch or self._word(lay.EPOCH_AT)
+        self._epoch = self._epoch or self._word(ring_layout.EPOCH_AT)
         return self._epoch
 
     @property
@@ -121,7 +126,7 @@ class Session:
     def first_seq(self) -> int:
         """Sequence of the ring's first message; 0 until the topic's owner has said."""
         if not self._first_seq and self.epoch:
-            self._first_seq = self._word(lay.FIRST_SEQ_AT)
+            self._first_seq = self._word(ring_layout.FIRST_SEQ_AT)
         return self._first_seq
 
     def _word(self, at: int) -> int:
@@ -137,22 +142,22 @@ class Session:
         """All of this session up to here is durable."""
         if not self._ring.size:
             return self.acked_seq
-        return max(self.first_seq - 1, 0) + int(dk.durable_count(self._ring))
+        return max(self.first_seq - 1, 0) + int(durable_kernels.durable_count(self._ring))
 
     @property
     def state(self) -> int:
         """0, errno of a disk that refuses, or ACK_* of a session that is over."""
         ring = self._ring
-        return int(dk.ack_state(ring)) if ring.size else 0
+        return int(durable_kernels.ack_state(ring)) if ring.size else 0
 
     def problem(self, on_full: str) -> TidecastError | None:
         """Why no more may become durable: fenced, closed, or (``on_full="error"``) a full disk."""
         state = self.state
-        if state == lay.ACK_FENCED:
+        if state == ring_layout.ACK_FENCED:
             return fenced(self.topic, self.epoch)
-        if state == lay.ACK_REFUSED:
-            return gap(self.topic, self._word(lay.FIRST_SEQ_AT))
-        if state == lay.ACK_ENDED and self.durable_seq < self.first_seq:
+        if state == ring_layout.ACK_REFUSED:
+            return gap(self.topic, self._word(ring_layout.FIRST_SEQ_AT))
+        if state == ring_layout.ACK_ENDED and self.durable_seq < self.first_seq:
             return Closed(f"topic {self.topic}: it was deleted, or the publisher is closed")
         if state > 0 and on_full == "error":
             return refused(self.topic, state)
@@ -165,7 +170,7 @@ class Session:
 
     def arm(self) -> int:
         """Ask for the doorbell when more is durable; `durable_seq` now."""
-        return self.first_seq - 1 + int(dk.arm_ack(self._ring))
+        return self.first_seq - 1 + int(durable_kernels.arm_ack(self._ring))
 
 
 def gap(topic: str, due: int) -> SequenceGap:
@@ -238,7 +243,7 @@ def await_session(connection: Any, session: Session) -> None:
 
 def messages_in(port: ports.Port) -> int:
     """Messages that were appended through a port."""
-    return int(port[wr.W_MESSAGES])
+    return int(port[writer.W_MESSAGES])
 
 
 def of_live_topic(topic: str, options: PublicationOptions) -> ConfigError:

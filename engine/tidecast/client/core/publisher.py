@@ -21,7 +21,7 @@ import numpy as np
 
 from tidecast import codecs
 from tidecast.api.link import Continued, PublicationGrant, PublicationOptions
-from tidecast.buffers import writer as wr
+from tidecast.buffers import writer
 from tidecast.buffers.ring_file import copy_packets, describe, messages_between, tethered_readers
 from tidecast.client.core import metadata, producer
 from tidecast.client.core.errors import (
@@ -58,7 +58,7 @@ from tidecast.errors import (
 )
 from tidecast.events import MessagesDropped, MessagesUnsent
 from tidecast.layout import packet as wire
-from tidecast.layout import ring as lay
+from tidecast.layout import ring as ring_layout
 from tidecast.native.mapped import MappedFile
 from tidecast.native.memory import address
 
@@ -155,7 +155,7 @@ class PublisherCore:
         """Longest payload that is not fragmented."""
         self._small_max = min(SMALL_BYTES_MAX, per_packet)
         linger_us = self.options.linger_us
-        linger_ns = int(ports.word_of(ring, lay.LINGER_AT))
+        linger_ns = int(ports.word_of(ring, ring_layout.LINGER_AT))
         self.flush_after_s = flush_after_s(linger_us * 1000 if linger_us else linger_ns)
         if grant.continued:
             self._connection.link.begin_publication(grant.publication_id)
@@ -193,8 +193,8 @@ class PublisherCore:
                 self._continue()
             else:
                 self._go_on(self.producer_session)
-            self._earlier_messages += int(before[wr.W_MESSAGES])
-            self._earlier_bytes += int(before[wr.W_BYTES])
+            self._earlier_messages += int(before[writer.W_MESSAGES])
+            self._earlier_bytes += int(before[writer.W_BYTES])
             self._nodes.clear()
             self._lost = False
             self.buffering = bool(self._collected or self._run is not None or self._moves)
@@ -219,7 +219,7 @@ class PublisherCore:
         low = max(about.first, about.head - about.slots)
         sent = about.head  # without a network its readers have it
         if about.has_network:
-            sent = min(max(int(ports.word_of(ring, lay.SENT_AT)), low), about.head)
+            sent = min(max(int(ports.word_of(ring, ring_layout.SENT_AT)), low), about.head)
         return msgspec.structs.replace(
             self.options,
             continues=Continued(
@@ -235,7 +235,7 @@ class PublisherCore:
         if not self._has_network or not self._ring.size:
             return None
         about = describe(self._ring)
-        sent = int(ports.word_of(self._ring, lay.SENT_AT))
+        sent = int(ports.word_of(self._ring, ring_layout.SENT_AT))
         held = messages_between(self._ring, about, sent, about.head)
         return MessagesUnsent(
             at_ns=time.time_ns(), topic=self.topic, session=self.session, messages=held.messages,
@@ -261,11 +261,11 @@ class PublisherCore:
         """Move what there is room for; True: nothing is left to move."""
         if self._moves:
             port = self._port
-            messages, size = int(port[wr.W_MESSAGES]), int(port[wr.W_BYTES])
+            messages, size = int(port[writer.W_MESSAGES]), int(port[writer.W_BYTES])
             if self._moves.step(port):
                 port[ports.P_BUSY] = 0
-            self._earlier_messages -= int(port[wr.W_MESSAGES]) - messages  # counted once
-            self._earlier_bytes -= int(port[wr.W_BYTES]) - size
+            self._earlier_messages -= int(port[writer.W_MESSAGES]) - messages  # counted once
+            self._earlier_bytes -= int(port[writer.W_BYTES]) - size
         return not self._moves
 
     def fail(self, problem: TidecastError) -> None:
@@ -362,7 +362,7 @@ class PublisherCore:
                 self._port, message.payload, message.meta, message.flags, message.receiver,
                 int(message.flush),
             )  # fmt: skip
-        if status == wr.TOO_LARGE:
+        if status == writer.TOO_LARGE:
             raise self._too_large(len(message.payload), len(message.meta))
         return status >= 0 or self._no_room()
 
@@ -383,7 +383,7 @@ class PublisherCore:
             if not self._hand_over():
                 return self._no_room()
             status = run.append(self._port, flush)
-        if status == wr.TOO_LARGE:
+        if status == writer.TOO_LARGE:
             raise self._too_large(run.length_of(run.done), 0)
         return status == 0 or self._no_room()
 
@@ -421,9 +421,9 @@ class PublisherCore:
             status = self._put(int(self._port_at[0]), payload)
             if status >= 0:
                 return True
-            if status == wr.FULL:
+            if status == writer.FULL:
                 return False
-            if status == wr.TOO_LARGE:
+            if status == writer.TOO_LARGE:
                 raise self._too_large(len(payload), 0)
         return self.attempt(Outgoing(payload, b"", 0, 0, False))
 
@@ -446,7 +446,7 @@ class PublisherCore:
         if self._collected or self._run is not None:
             return self.attempt(self.prepare(payload, None, None, None, None, None, False))
         status = ports.put_array(self._port, payload)
-        if status == wr.TOO_LARGE:
+        if status == writer.TOO_LARGE:
             raise self._too_large(payload.size, 0)
         if status == ports.BUSY:
             return self.attempt(self.prepare(payload, None, None, None, None, None, False))
@@ -503,7 +503,7 @@ class PublisherCore:
         try:
             with self._lock:
                 done = self._hand_over()
-                messages = int(self._port[wr.W_MESSAGES])
+                messages = int(self._port[writer.W_MESSAGES])
         except TidecastError:
             self.buffering = False
             return False
@@ -529,7 +529,7 @@ class PublisherCore:
             problem = self.producer_session.problem(self.on_full) or self.producer_session.disk()
             if problem is not None:
                 return problem
-        if self._ring.size and ports.word_of(self._ring, lay.NEAR_LIMIT_AT):
+        if self._ring.size and ports.word_of(self._ring, ring_layout.NEAR_LIMIT_AT):
             return rate_limited(self.topic, self._ring, self.flush_after_s)
         return ring_full(self.topic, self._slots)
 
@@ -603,19 +603,19 @@ class PublisherCore:
     def stats(self) -> PublisherStats:
         """Counts since the publisher was opened."""
         port, ring = self._port, self._ring
-        head = int(ports.word_of(ring, lay.HEAD_AT)) if ring.size else 0
-        sent = int(ports.word_of(ring, lay.SENT_AT)) if ring.size else 0
+        head = int(ports.word_of(ring, ring_layout.HEAD_AT)) if ring.size else 0
+        sent = int(ports.word_of(ring, ring_layout.SENT_AT)) if ring.size else 0
         run = self._run
         waiting = len(self._collected) + (0 if run is None else run.n - run.done)
         return PublisherStats(
             topic=self.topic,
             session=self.session,
-            messages=int(port[wr.W_MESSAGES]) + self._earlier_messages + waiting,
-            bytes=int(port[wr.W_BYTES]) + self._earlier_bytes,
+            messages=int(port[writer.W_MESSAGES]) + self._earlier_messages + waiting,
+            bytes=int(port[writer.W_BYTES]) + self._earlier_bytes,
             collected=waiting,
             dropped=self._dropped,
             unsent=self._unsent,
-            full=int(port[wr.W_FULL]),
+            full=int(port[writer.W_FULL]),
             packets=head,
             unsent_packets=max(0, head - sent) if self._has_network else 0,
         )
@@ -678,7 +678,7 @@ class PublisherCore:
         self._port[ports.P_BUSY] = 1  # for whoever holds this port still
         counts = np.zeros(ports.PORT_FIELDS, dtype=np.int64)
         counts[ports.P_BUSY] = 1
-        counts[: wr.WRITER_FIELDS] = self._port[: wr.WRITER_FIELDS]
+        counts[: writer.WRITER_FIELDS] = self._port[: writer.WRITER_FIELDS]
         self._take_port(counts)
         if self.producer_session is not None:
             self.producer_session.detach()

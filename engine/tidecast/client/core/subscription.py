@@ -20,7 +20,7 @@ from tidecast import codecs
 from tidecast.api.frames.common import Failure, error_of
 from tidecast.api.link import AWAY_S_MAX, SubscriptionOptions
 from tidecast.api.start import Earliest, Latest, Start, start_of
-from tidecast.buffers import reader as rd
+from tidecast.buffers import reader
 from tidecast.client.core.image import AWAIT_SPINS, BATCH_MESSAGES_MAX, Image, Place
 from tidecast.client.core.message import Batch, EmptyBatch, Message
 from tidecast.client.core.outgoing import check_text, checked, reject
@@ -29,7 +29,7 @@ from tidecast.client.kernels.ports import Port
 from tidecast.client.kernels.warm import compile_reading
 from tidecast.errors import Closed, ForkedProcess, GapError, NotFound, TidecastError
 from tidecast.events import Gap, ImageAvailable, ImageGone, SubscriptionEnded
-from tidecast.layout import ring as lay
+from tidecast.layout import ring as ring_layout
 from tidecast.native.memory import address
 
 if TYPE_CHECKING:
@@ -447,11 +447,13 @@ class SubscriptionCore:
         assert self._targets is not None
         if image.after is not None and self._wanted(image.after):
             return False
-        return bool(image.port[rd.R_SEQ] < self._targets.get(id(image), 0) and image.has_more())
+        return bool(image.port[reader.R_SEQ] < self._targets.get(id(image), 0) and image.has_more())
 
     def _on_gap(self, image: Image, gap: Gap) -> None:
         gap = self._connection.link.true_gap(image.subscription_id, image.image_id, gap)
-        policy = self.on_gap or ("event" if image.reliability == lay.UNRELIABLE else "raise")
+        policy = self.on_gap or (
+            "event" if image.reliability == ring_layout.UNRELIABLE else "raise"
+        )
         if policy == "event":
             self._connection.emit(msgspec.structs.replace(gap, at_ns=time.time_ns()))
         elif policy == "raise":

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tidecast.buffers import reader as rd
-from tidecast.buffers import writer as wr
+from tidecast.buffers import reader, writer
 from tidecast.buffers.reading import for_another_node, lapped
 from tidecast.buffers.slots import control_at, holds, wake_armed
 from tidecast.client.kernels.ports import (
@@ -31,7 +30,7 @@ from tidecast.client.kernels.ports import (
     words_at,
 )
 from tidecast.layout import packet as wire
-from tidecast.layout import ring as lay
+from tidecast.layout import ring as ring_layout
 from tidecast.native.atomics import load_acquire, load_relaxed, pause
 from tidecast.native.jit import held_kernel, hot, inlined, kernel
 from tidecast.native.mapped import Bytes
@@ -67,14 +66,14 @@ _PAUSES = 8
 @hot
 def _open_for(ring: Bytes, port: Port, need: int) -> int:
     """Bytes used of a packet for everybody that has room for ``need`` more; below 0: full."""
-    used = port[wr.W_USED]
-    if used != 0 and (used + need > port[wr.W_SLOT_BYTES] or port[wr.W_RECEIVER] != 0):
-        wr.seal(ring, port)
+    used = port[writer.W_USED]
+    if used != 0 and (used + need > port[writer.W_SLOT_BYTES] or port[writer.W_RECEIVER] != 0):
+        writer.seal(ring, port)
         used = 0
     if used == 0:
-        if not wr.room(ring, port, 1):
-            return wr.FULL
-        wr.open_packet(ring, port, 0)
+        if not writer.room(ring, port, 1):
+            return writer.FULL
+        writer.open_packet(ring, port, 0)
         used = _HEADER
     return used
 
@@ -82,23 +81,26 @@ def _open_for(ring: Bytes, port: Port, need: int) -> int:
 @hot
 def _settle(ring: Bytes, port: Port, used: int, more: bool, flush: int) -> bool:
     """Make the open packet's ``used`` bytes visible. False: the sender sealed it without them."""
-    port[wr.W_USED] = used
-    if more or (flush != 0 and port[wr.W_HAS_NETWORK] != 0):
-        return wr.seal(ring, port)
-    return wr.commit(ring, port)
+    port[writer.W_USED] = used
+    if more or (flush != 0 and port[writer.W_HAS_NETWORK] != 0):
+        return writer.seal(ring, port)
+    return writer.commit(ring, port)
 
 
 @hot
 def _slot_of(port: Port) -> int:
     """Where the open packet lies."""
-    return port[wr.W_SLOTS_AT] + (port[wr.W_SEQ] & port[wr.W_MASK]) * port[wr.W_SLOT_BYTES]
+    return (
+        port[writer.W_SLOTS_AT]
+        + (port[writer.W_SEQ] & port[writer.W_MASK]) * port[writer.W_SLOT_BYTES]
+    )
 
 
 @hot
 def _ended(ring: Bytes, port: Port, index: int, code: int) -> int:
     """Wake readers; the result of a kernel that puts."""
     if code == FULL:
-        port[wr.W_FULL] += 1
+        port[writer.W_FULL] += 1
     wake_armed(ring, bells_of(port))
     return new_int(CODES * index + code)
 
@@ -125,7 +127,7 @@ def _put_list(own: int, arguments: int, _n: int, _names: int) -> int:
     for i in range(index, n):
         alike = alike and word_at(word_at(items, 8 * i), TYPE_AT) == kind
     code = DONE if alike else OTHER
-    slot_bytes = port[wr.W_SLOT_BYTES]
+    slot_bytes = port[writer.W_SLOT_BYTES]
     while index < n and code == DONE:
         need = _MESSAGE_HEADER + word_at(word_at(items, 8 * index), LENGTH_AT)
         if need > slot_bytes - _HEADER:
@@ -143,14 +145,14 @@ def _put_list(own: int, arguments: int, _n: int, _names: int) -> int:
             end = used + _MESSAGE_HEADER + length
             if end > slot_bytes:
                 break
-            wr.put_header(ring, slot + used, length, _WHOLE)
+            writer.put_header(ring, slot + used, length, _WHOLE)
             copy(ring, slot + used + _MESSAGE_HEADER, bytes_at(one + DATA_AT, length), 0, length)
             used = end
             size += length
             i += 1
         if _settle(ring, port, used, i < n, flush):
-            port[wr.W_MESSAGES] += i - index
-            port[wr.W_BYTES] += size
+            port[writer.W_MESSAGES] += i - index
+            port[writer.W_BYTES] += size
             index = i
     return _ended(ring, port, index, code)
 
@@ -164,7 +166,7 @@ def _put_rows(_own: int, arguments: int, _n: int, _names: int) -> int:
     if port[P_BUSY] != 0:
         return new_int(CODES * index + OTHER)
     ring, rows = ring_of(port), bytes_at(start, n * length)
-    need, slot_bytes = _MESSAGE_HEADER + length, port[wr.W_SLOT_BYTES]
+    need, slot_bytes = _MESSAGE_HEADER + length, port[writer.W_SLOT_BYTES]
     code = DONE if need <= slot_bytes - _HEADER else OTHER
     while index < n and code == DONE:
         used = _open_for(ring, port, need)
@@ -174,13 +176,13 @@ def _put_rows(_own: int, arguments: int, _n: int, _names: int) -> int:
         fit = min(n - index, (slot_bytes - used) // need)
         at, source = _slot_of(port) + used, index * length
         for _ in range(fit):
-            wr.put_header(ring, at, length, _WHOLE)
+            writer.put_header(ring, at, length, _WHOLE)
             copy(ring, at + _MESSAGE_HEADER, rows, source, length)
             at += need
             source += length
         if _settle(ring, port, used + fit * need, index + fit < n, flush):
-            port[wr.W_MESSAGES] += fit
-            port[wr.W_BYTES] += fit * length
+            port[writer.W_MESSAGES] += fit
+            port[writer.W_BYTES] += fit * length
             index += fit
     return _ended(ring, port, index, code)
 
@@ -209,15 +211,22 @@ def _walk_plain(ring: Bytes, port: Port, columns: Port, n: int, limit: int) -> t
 
     Returns the count then, and whether something that is not plain comes next.
     """
-    seq, inside = port[rd.R_SEQ], port[rd.R_AT]
-    mask, slots_at, slot_bytes = port[rd.R_MASK], port[rd.R_SLOTS_AT], port[rd.R_SLOT_BYTES]
+    seq, inside = port[reader.R_SEQ], port[reader.R_AT]
+    mask, slots_at, slot_bytes = (
+        port[reader.R_MASK],
+        port[reader.R_SLOTS_AT],
+        port[reader.R_SLOT_BYTES],
+    )
     size, before, plain = 0, n, True
     while n < limit:
         word = load_acquire(ring, control_at(seq, mask))
-        state, length = (word >> lay.STATE_SHIFT) & 0xFF, word & lay.CONTROL_LENGTH_MASK
-        if not holds(word, seq) or state == lay.EMPTY:
+        state, length = (
+            (word >> ring_layout.STATE_SHIFT) & 0xFF,
+            word & ring_layout.CONTROL_LENGTH_MASK,
+        )
+        if not holds(word, seq) or state == ring_layout.EMPTY:
             break
-        plain = state != lay.GONE and length <= slot_bytes
+        plain = state != ring_layout.GONE and length <= slot_bytes
         if not plain:
             break
         slot = slots_at + (seq & mask) * slot_bytes
@@ -238,13 +247,13 @@ def _walk_plain(ring: Bytes, port: Port, columns: Port, n: int, limit: int) -> t
             at = behind
         inside = at - slot
         plain = plain and (at == end or n == limit)
-        if not plain or at < end or state != lay.SEALED:
+        if not plain or at < end or state != ring_layout.SEALED:
             break
         seq += 1
         inside = _HEADER
-    port[rd.R_SEQ], port[rd.R_AT] = seq, inside
-    port[rd.R_MESSAGES] += n - before
-    port[rd.R_BYTES] += size
+    port[reader.R_SEQ], port[reader.R_AT] = seq, inside
+    port[reader.R_MESSAGES] += n - before
+    port[reader.R_BYTES] += size
     return n, not plain
 
 
@@ -252,42 +261,42 @@ def _walk_plain(ring: Bytes, port: Port, columns: Port, n: int, limit: int) -> t
 def _rows_for(out: Port, columns: Port, first: int, n: int) -> None:
     """Poll's output for the plain messages ``first`` to ``n``."""
     for i in range(first, n):
-        out[i, rd.OUT_AT] = out[i, rd.OUT_META_AT] = columns[0, i]
-        out[i, rd.OUT_LENGTH] = columns[1, i] - columns[0, i]
-        out[i, rd.OUT_FLAGS] = _WHOLE
+        out[i, reader.OUT_AT] = out[i, reader.OUT_META_AT] = columns[0, i]
+        out[i, reader.OUT_LENGTH] = columns[1, i] - columns[0, i]
+        out[i, reader.OUT_FLAGS] = _WHOLE
 
 
 @inlined
 def _lost_before(ring: Bytes, port: Port) -> bool:
     """Has a newer packet taken the place of one that is held?"""
-    first = load_relaxed(ring, port[rd.R_ENTRY] + lay.CONSUMER_POSITION_AT)
+    first = load_relaxed(ring, port[reader.R_ENTRY] + ring_layout.CONSUMER_POSITION_AT)
     return lapped(ring, port, first)
 
 
 @inlined
 def _more(ring: Bytes, port: Port, out: Port, columns: Port, n: int, limit: int) -> int:
     """Add to ``n`` messages what comes next; the count then, or what `poll` returns below zero."""
-    assembling = 0 < port[rd.R_FILLED] < port[rd.R_TOTAL]
-    simple = port[Q_IN_PLACE] != 0 and port[rd.R_SEEN] == 0 and not assembling
+    assembling = 0 < port[reader.R_FILLED] < port[reader.R_TOTAL]
+    simple = port[Q_IN_PLACE] != 0 and port[reader.R_SEEN] == 0 and not assembling
     if simple and port[Q_FLAGS] & ~_WHOLE == 0:
-        seq, at = port[rd.R_SEQ], port[rd.R_AT]
-        messages, size = port[rd.R_MESSAGES], port[rd.R_BYTES]
+        seq, at = port[reader.R_SEQ], port[reader.R_AT]
+        messages, size = port[reader.R_MESSAGES], port[reader.R_BYTES]
         known = n
         n, other = _walk_plain(ring, port, columns, n, limit)
         if n > 0 and _lost_before(ring, port):
             # What was read may be torn: as if nothing was, for `poll` to say so.
-            port[rd.R_SEQ], port[rd.R_AT] = seq, at
-            port[rd.R_MESSAGES], port[rd.R_BYTES] = messages, size
+            port[reader.R_SEQ], port[reader.R_AT] = seq, at
+            port[reader.R_MESSAGES], port[reader.R_BYTES] = messages, size
             n = known
         elif n == limit or (n > 0 and not other):
             return n
         _rows_for(out, columns, 0, n)
     first = n
-    n = rd.extend_into(ring, port, assembly_of(port), out, n, limit)
+    n = reader.extend_into(ring, port, assembly_of(port), out, n, limit)
     for i in range(first, n):
-        columns[0, i] = out[i, rd.OUT_AT]
-        columns[1, i] = out[i, rd.OUT_AT] + out[i, rd.OUT_LENGTH]
-        port[Q_FLAGS] |= out[i, rd.OUT_FLAGS]
+        columns[0, i] = out[i, reader.OUT_AT]
+        columns[1, i] = out[i, reader.OUT_AT] + out[i, reader.OUT_LENGTH]
+        port[Q_FLAGS] |= out[i, reader.OUT_FLAGS]
     return n
 
 
@@ -298,7 +307,7 @@ def take(port: Port, out: Port, columns: Port, limit: int) -> int:
     ``out`` is not written when all are plain (Q_FLAGS says so) and Q_IN_PLACE is set.
     """
     ring = read_ring_of(port)
-    rd.release(ring, port)
+    reader.release(ring, port)
     port[Q_FLAGS] = 0
     return _more(ring, port, out, columns, 0, limit)
 
@@ -309,7 +318,7 @@ def extend(port: Port, out: Port, columns: Port, n: int, limit: int) -> int:
     ring = read_ring_of(port)
     for _ in range(2):  # what came behind the first look is seen by the second
         more = _more(ring, port, out, columns, n, limit)
-        if more != n or not rd.has_more(ring, port):
+        if more != n or not reader.has_more(ring, port):
             return more
     return NOTHING  # a fragmented message or a gap is next: it comes alone
 
@@ -322,10 +331,12 @@ def await_packets(port: Port, wanted: int, have: int, spins: int) -> None:
     reader on the heels of a writer costs both a transfer of cache lines for every packet.
     """
     ring = read_ring_of(port)
-    held = port[rd.R_SEQ] - load_relaxed(ring, port[rd.R_ENTRY] + lay.CONSUMER_POSITION_AT)
-    ahead = min(max(1, (wanted - have) * held // max(have, 1)), port[rd.R_SLOTS] >> 2)
-    seq = port[rd.R_SEQ] + ahead
-    at = control_at(seq, port[rd.R_MASK])
+    held = port[reader.R_SEQ] - load_relaxed(
+        ring, port[reader.R_ENTRY] + ring_layout.CONSUMER_POSITION_AT
+    )
+    ahead = min(max(1, (wanted - have) * held // max(have, 1)), port[reader.R_SLOTS] >> 2)
+    seq = port[reader.R_SEQ] + ahead
+    at = control_at(seq, port[reader.R_MASK])
     for _ in range(spins):
         if holds(load_acquire(ring, at), seq):
             return

@@ -7,7 +7,7 @@ from tidecast.buffers.slots import control_at, holds
 from tidecast.buffers.writer import FULL, append
 from tidecast.client.kernels.ports import Port, bells_of, ring_of
 from tidecast.layout import packet as wire
-from tidecast.layout import ring as lay
+from tidecast.layout import ring as ring_layout
 from tidecast.native.atomics import fence_seq_cst, load_acquire, store_release
 from tidecast.native.jit import held_kernel, inlined
 from tidecast.native.mapped import Bytes
@@ -24,21 +24,21 @@ _HEADER = wire.PACKET_HEADER_BYTES
 @held_kernel
 def durable_count(ring: Bytes) -> int:
     """Messages of a ring that are durable."""
-    return load_acquire(ring, lay.DURABLE_AT)
+    return load_acquire(ring, ring_layout.DURABLE_AT)
 
 
 @held_kernel
 def ack_state(ring: Bytes) -> int:
     """0, errno of a disk that refuses, or ACK_* of a session that is over."""
-    return load_acquire(ring, lay.ACK_STATE_AT)
+    return load_acquire(ring, ring_layout.ACK_STATE_AT)
 
 
 @held_kernel
 def arm_ack(ring: Bytes) -> int:
     """Ask to be woken when more is durable; how much is now."""
-    store_release(ring, lay.ACK_ARMED_AT, 1)
+    store_release(ring, ring_layout.ACK_ARMED_AT, 1)
     fence_seq_cst()
-    return load_acquire(ring, lay.DURABLE_AT)
+    return load_acquire(ring, ring_layout.DURABLE_AT)
 
 
 @held_kernel
@@ -47,13 +47,13 @@ def begin_move(ring: Bytes, state: Port) -> int:
 
     The next engine may have taken the ring over and moves the record on meanwhile.
     """
-    version = load_acquire(ring, lay.ACK_VERSION_AT)
+    version = load_acquire(ring, ring_layout.ACK_VERSION_AT)
     while True:
-        record = lay.ACK_RECORDS_AT + (version & 1) * lay.ACK_RECORD_BYTES
+        record = ring_layout.ACK_RECORDS_AT + (version & 1) * ring_layout.ACK_RECORD_BYTES
         state[V_SEQ], state[V_AT] = load_i64(ring, record), load_i64(ring, record + 8)
         state[V_COUNT] = load_i64(ring, record + 16)
         fence_seq_cst()
-        known, version = version, load_acquire(ring, lay.ACK_VERSION_AT)
+        known, version = version, load_acquire(ring, ring_layout.ACK_VERSION_AT)
         if version == known:
             return state[V_COUNT]
 
@@ -128,11 +128,11 @@ def move_messages(ring: Bytes, state: Port, port: Port, assembly: Bytes) -> int:
     """
     while True:
         word = load_acquire(ring, control_at(state[V_SEQ], state[V_SLOTS] - 1))
-        kind = (word >> lay.STATE_SHIFT) & 0xFF
-        if not holds(word, state[V_SEQ]) or kind == lay.EMPTY:
+        kind = (word >> ring_layout.STATE_SHIFT) & 0xFF
+        if not holds(word, state[V_SEQ]) or kind == ring_layout.EMPTY:
             return MOVED
         slot = state[V_SLOTS_AT] + (state[V_SEQ] & (state[V_SLOTS] - 1)) * state[V_SLOT_BYTES]
-        end = slot + (word & lay.CONTROL_LENGTH_MASK)
+        end = slot + (word & ring_layout.CONTROL_LENGTH_MASK)
         receiver = load_u16(ring, slot + wire.RECEIVER_AT)
         at = slot + state[V_AT]
         packet = state[V_SEQ]
@@ -160,6 +160,6 @@ def move_messages(ring: Bytes, state: Port, port: Port, assembly: Bytes) -> int:
             state[V_AT] = at - slot
         if state[V_SEQ] != packet:
             continue
-        if kind != lay.SEALED:
+        if kind != ring_layout.SEALED:
             return MOVED
         state[V_SEQ], state[V_AT] = state[V_SEQ] + 1, _HEADER

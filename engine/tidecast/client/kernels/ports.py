@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from tidecast.buffers import reader as rd
+from tidecast.buffers import reader
 from tidecast.buffers.slots import ring_bell
 from tidecast.buffers.writer import (
     W_MESSAGE_BYTES_MAX,
@@ -25,7 +25,7 @@ from tidecast.buffers.writer import (
     flush_open,
     writer_state,
 )
-from tidecast.layout import ring as lay
+from tidecast.layout import ring as ring_layout
 from tidecast.layout.packet import MESSAGE_BYTES_MAX
 from tidecast.native.atomics import (
     fence_seq_cst,
@@ -48,9 +48,9 @@ PORT_FIELDS = WRITER_FIELDS + 5
 compiled producer runs without the interpreter lock, or the ring is gone. The kernels that append
 hold the interpreter lock from the look at P_BUSY to the end, so the look is enough."""
 
-Q_RING, Q_RING_BYTES, Q_ASSEMBLY, Q_ASSEMBLY_BYTES = (rd.READER_FIELDS + i for i in range(4))
-Q_FLAGS, Q_NODE, Q_SESSION, Q_IN_PLACE = (rd.READER_FIELDS + 4 + i for i in range(4))
-READ_PORT_FIELDS = rd.READER_FIELDS + 8
+Q_RING, Q_RING_BYTES, Q_ASSEMBLY, Q_ASSEMBLY_BYTES = (reader.READER_FIELDS + i for i in range(4))
+Q_FLAGS, Q_NODE, Q_SESSION, Q_IN_PLACE = (reader.READER_FIELDS + 4 + i for i in range(4))
+READ_PORT_FIELDS = reader.READER_FIELDS + 8
 """A reader's port. Q_FLAGS: all flags of the last batch or-ed. Node id and session. Q_IN_PLACE: not
 0 when batches stay in the ring, and the columns of a plain one are enough."""
 
@@ -78,7 +78,7 @@ def writer_port(ring: Bytes, bells: Bytes, message_bytes_max: int = MESSAGE_BYTE
 def reader_port(ring: Bytes, consumer: int, subscriber: int) -> Port:
     """A reader's port. The caller keeps ``ring`` alive."""
     port = np.zeros(READ_PORT_FIELDS, dtype=np.int64)
-    port[: rd.READER_FIELDS] = rd.reader_state(ring, consumer, subscriber)
+    port[: reader.READER_FIELDS] = reader.reader_state(ring, consumer, subscriber)
     port[Q_RING], port[Q_RING_BYTES] = address(ring), ring.size
     return port
 
@@ -173,7 +173,7 @@ def finish(port: Port) -> None:
 @held_kernel
 def ready(port: Port) -> bool:
     """Is there anything to take?"""
-    return rd.has_more(read_ring_of(port), port)
+    return reader.has_more(read_ring_of(port), port)
 
 
 @held_kernel
@@ -181,8 +181,8 @@ def arm_reader(port: Port, keep: int) -> bool:
     """`arm`; with ``keep`` what the last poll returned stays held. True: do not sleep."""
     ring = read_ring_of(port)
     if keep:
-        return rd.arm_keeping(ring, port)
-    return rd.arm(ring, port)
+        return reader.arm_keeping(ring, port)
+    return reader.arm(ring, port)
 
 
 @hot
@@ -203,7 +203,7 @@ def find_ready(ports: Port, start: int, looks: int) -> int:
             k = 0
         if ports[k] != 0:
             port = _read_port_at(ports[k])
-            if rd.has_more(read_ring_of(port), port):
+            if reader.has_more(read_ring_of(port), port):
                 return k
         k += 1
     return -1
@@ -218,9 +218,9 @@ def arm_ports(ports: Port, keep: int) -> bool:
         port = _read_port_at(ports[k])
         ring = read_ring_of(port)
         if k != keep:
-            rd.release(ring, port)
-        if load_relaxed(ring, lay.ARMED_AT) & (1 << port[rd.R_CONSUMER]) == 0:
-            fetch_or(ring, lay.ARMED_AT, 1 << port[rd.R_CONSUMER])
+            reader.release(ring, port)
+        if load_relaxed(ring, ring_layout.ARMED_AT) & (1 << port[reader.R_CONSUMER]) == 0:
+            fetch_or(ring, ring_layout.ARMED_AT, 1 << port[reader.R_CONSUMER])
     fence_seq_cst()
     return find_ready(ports, 0, ports.size) >= 0
 
@@ -228,34 +228,34 @@ def arm_ports(ports: Port, keep: int) -> bool:
 @held_kernel
 def let_go(port: Port) -> None:
     """Give back what the last poll returned."""
-    rd.release(read_ring_of(port), port)
+    reader.release(read_ring_of(port), port)
 
 
 @held_kernel
 def is_drained(port: Port) -> bool:
     """Is the ring closed and all of it read?"""
-    return rd.drained(read_ring_of(port), port)
+    return reader.drained(read_ring_of(port), port)
 
 
 @held_kernel
 def is_held(port: Port) -> bool:
     """Was the last batch whole all the time since it was taken?"""
-    return rd.still_held(read_ring_of(port), port)
+    return reader.still_held(read_ring_of(port), port)
 
 
 @held_kernel
 def newest(port: Port) -> int:
     """The packet behind the newest one in the ring."""
     ring = read_ring_of(port)
-    if port[rd.R_KIND] == lay.KIND_IMAGE:
-        return load_acquire(ring, lay.HIGHEST_AT)
-    return load_acquire(ring, lay.HEAD_AT)
+    if port[reader.R_KIND] == ring_layout.KIND_IMAGE:
+        return load_acquire(ring, ring_layout.HIGHEST_AT)
+    return load_acquire(ring, ring_layout.HEAD_AT)
 
 
 @held_kernel
 def note_torn(port: Port) -> None:
     """The last batch was torn: a gap, see `tidecast.buffers.reader.note_torn`."""
-    rd.note_torn(read_ring_of(port), port)
+    reader.note_torn(read_ring_of(port), port)
 
 
 @held_kernel
@@ -298,7 +298,7 @@ def ring_line(bells: Bytes, line: int) -> None:
 @kernel
 def wait_line(bells: Bytes, line: int, seen: int, timeout_ns: int, scratch: Bytes) -> int:
     """Sleep until the line's word is not ``seen`` or the time is over; the word then."""
-    at = line * lay.DOORBELL_BYTES
+    at = line * ring_layout.DOORBELL_BYTES
     now = load_acquire_i32(bells, at)
     if now == seen:
         futex_wait(address_of(bells) + at, seen, timeout_ns, scratch)

@@ -26,7 +26,7 @@ from tidecast.buffers.writer import (
 from tidecast.client.kernels.ports import Port, bells_of, ring_of
 from tidecast.layout import member
 from tidecast.layout import packet as wire
-from tidecast.layout import ring as lay
+from tidecast.layout import ring as ring_layout
 from tidecast.native.atomics import (
     exchange,
     fence_seq_cst,
@@ -165,8 +165,8 @@ def put_gone(port: Port, packets: int) -> int:
         return FULL
     first = port[W_SEQ]
     for seq in range(first, first + packets):
-        store_release(ring, control_at(seq, port[W_MASK]), control_word(seq, lay.GONE, 0))
-        store_release(ring, lay.HEAD_AT, seq + 1)
+        store_release(ring, control_at(seq, port[W_MASK]), control_word(seq, ring_layout.GONE, 0))
+        store_release(ring, ring_layout.HEAD_AT, seq + 1)
     port[W_SEQ] = first + packets
     wake_armed(ring, bells_of(port))
     return first
@@ -195,9 +195,9 @@ def receiver_run(
 @held_kernel
 def tell_durable(ring: Bytes, count: int, state: int) -> None:
     """``count`` messages of the ring are durable; ``state`` as of ACK_STATE_AT."""
-    store_relaxed(ring, lay.ACK_STATE_AT, state)
-    if count > load_relaxed(ring, lay.DURABLE_AT):
-        store_release(ring, lay.DURABLE_AT, count)
+    store_relaxed(ring, ring_layout.ACK_STATE_AT, state)
+    if count > load_relaxed(ring, ring_layout.DURABLE_AT):
+        store_release(ring, ring_layout.DURABLE_AT, count)
 
 
 @held_kernel

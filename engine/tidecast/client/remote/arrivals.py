@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from tidecast.api.frames.common import Failure
 from tidecast.api.link import SubscriptionOptions
-from tidecast.client.remote import frames as rf
+from tidecast.client.remote import frames
 from tidecast.client.remote.frames import Block
 from tidecast.client.remote.rings import Incoming, Shelf
 from tidecast.events import Event, Gap, ImageGone, SubscriptionEnded
@@ -35,11 +35,11 @@ class Subscribed:
         self.told = False
         """Its client knows of the end."""
 
-    def opening(self, question: int) -> rf.OpenSubscription:
+    def opening(self, question: int) -> frames.OpenSubscription:
         """The question for it."""
-        return rf.OpenSubscription(
+        return frames.OpenSubscription(
             id=question, number=self.number, pattern=self.pattern, options=self.options,
-            credit=rf.CREDIT_BYTES,
+            credit=frames.CREDIT_BYTES,
         )  # fmt: skip
 
 
@@ -103,7 +103,7 @@ class Arrivals:
             seq = incoming.position[0]
             self._put(
                 each, incoming,
-                rf.GapTold(
+                frames.GapTold(
                     number=each.number, image=0, first=seq, end=seq + 1, reason="reconnect"
                 ),
             )  # fmt: skip
@@ -132,18 +132,18 @@ class Arrivals:
 
     # --- frames -----------------------------------------------------------------------------------
 
-    def told(self, frame: rf.ImageEnded | rf.GapTold) -> None:
+    def told(self, frame: frames.ImageEnded | frames.GapTold) -> None:
         """An image ended, or has a gap."""
         each = self._subscribed.get(frame.number)
         incoming = each.images.get(frame.image) if each is not None else None
         if each is None or incoming is None:
             return
-        if isinstance(frame, rf.GapTold):
+        if isinstance(frame, frames.GapTold):
             self._put(each, incoming, frame)
         else:
             self._end(each, incoming, frame.reason)
 
-    def opened(self, frame: rf.ImageOpened) -> None:
+    def opened(self, frame: frames.ImageOpened) -> None:
         """A publication that a subscription reads; when it was known, what was missed is told."""
         each = self._subscribed.get(frame.number)
         if each is None:
@@ -162,13 +162,13 @@ class Arrivals:
             and (frame.seq or frame.at > wire.PACKET_HEADER_BYTES)
         ):
             end = max(frame.seq, before[0] + 1)
-            told = rf.GapTold(
+            told = frames.GapTold(
                 number=each.number, image=0, first=before[0], end=end, reason="reconnect"
             )
             self._put(each, incoming, told)
         incoming.position = (frame.seq, frame.at)
 
-    def delivered(self, frame: rf.Deliver, body: memoryview) -> None:
+    def delivered(self, frame: frames.Deliver, body: memoryview) -> None:
         """Messages of an image. Raises BadFrame."""
         each = self._subscribed.get(frame.number)
         incoming = each.images.get(frame.image) if each is not None else None
@@ -179,11 +179,11 @@ class Arrivals:
             incoming.position = (frame.seq, frame.at)
         self._put(each, incoming, block)
 
-    def _put(self, each: Subscribed, incoming: Incoming, what: Block | rf.GapTold) -> None:
+    def _put(self, each: Subscribed, incoming: Incoming, what: Block | frames.GapTold) -> None:
         with incoming.lock:
             incoming.waiting.append(what)
         self._drain(each, incoming)
-        if incoming.waiting or each.credit_due >= rf.CREDIT_BYTES // 4:
+        if incoming.waiting or each.credit_due >= frames.CREDIT_BYTES // 4:
             self._ring_pump()
 
     def _drain(self, each: Subscribed, incoming: Incoming) -> int:
@@ -245,7 +245,7 @@ class Arrivals:
         found = []
         with self._lock:
             for each in self._subscribed.values():
-                if each.credit_due >= rf.CREDIT_BYTES // 8:
+                if each.credit_due >= frames.CREDIT_BYTES // 8:
                     found.append((each.number, each.credit_due))
                     each.credit_due = 0
         return found

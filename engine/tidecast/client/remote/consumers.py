@@ -22,18 +22,18 @@ import numpy as np
 from tidecast.api.frames.common import Frame
 from tidecast.api.link import ConsumerGrant, ConsumerOptions
 from tidecast.buffers.member_ring import MemberFile
-from tidecast.client.kernels import remote as rk
-from tidecast.client.remote import frames as rf
+from tidecast.client.kernels import remote as remote_kernels
+from tidecast.client.remote import frames
 from tidecast.client.remote.frames import BadFrame
 from tidecast.client.remote.rings import Shelf
 from tidecast.errors import ConnectionLost, TidecastError
 from tidecast.events import ConsumerExpelled, ConsumerRejoined
-from tidecast.layout import member as lay
+from tidecast.layout import member as member_layout
 from tidecast.native.mapped import MappedFile
 from tidecast.native.memory import address
 from tidecast.native.packing import pack_into
 
-_DELIVERIES_AT = lay.MEMBER_HEADER_BYTES
+_DELIVERIES_AT = member_layout.MEMBER_HEADER_BYTES
 
 
 class Mirror:
@@ -45,7 +45,7 @@ class Mirror:
         """The gateway delivers and takes acks."""
         self.received = self._sent = self._taken = self._released = 0
 
-    def open(self, shelf: Shelf, path: Path, opened: rf.ConsumerOpened) -> None:
+    def open(self, shelf: Shelf, path: Path, opened: frames.ConsumerOpened) -> None:
         """Begin with an empty ring. Raises ConfigError for sizes that cannot be."""
         self.file = MemberFile.create(
             path, opened.deliveries_bytes, opened.acks_bytes, member=0, bell=shelf.client_line
@@ -54,9 +54,9 @@ class Mirror:
         self._acks_at = _DELIVERIES_AT + opened.deliveries_bytes
         self.received = self._sent = self._taken = self._released = 0
 
-    def opening(self, question: int) -> rf.OpenConsumer:
+    def opening(self, question: int) -> frames.OpenConsumer:
         """The question for a member."""
-        return rf.OpenConsumer(
+        return frames.OpenConsumer(
             id=question, number=self.number, pattern=self.pattern, name=self.name,
             options=self.options,
         )  # fmt: skip
@@ -77,14 +77,14 @@ class Mirror:
             dead_letter=opened.dead_letter, lanes=opened.lanes,
         )  # fmt: skip
 
-    def delivered(self, frame: rf.Delivered, body: memoryview) -> None:
+    def delivered(self, frame: frames.Delivered, body: memoryview) -> None:
         """Put deliveries where they belong. Raises BadFrame."""
         ring, size, n = self.file.array, self.file.deliveries_bytes, body.nbytes
-        settled = rk.word(ring, lay.MEM_SETTLED_AT)
+        settled = remote_kernels.word(ring, member_layout.MEM_SETTLED_AT)
         if not settled <= frame.settled <= self._sent:
             raise BadFrame(f"consumer {self.number}: settled to {frame.settled}: was {settled}")
-        rk.set_word(ring, lay.MEM_SETTLED_AT, frame.settled)
-        released = rk.word(ring, lay.MEM_RELEASED_AT)
+        remote_kernels.set_word(ring, member_layout.MEM_SETTLED_AT, frame.settled)
+        released = remote_kernels.word(ring, member_layout.MEM_RELEASED_AT)
         if n == 0:
             return
         if frame.position != self.received or frame.position + n - released > size:
@@ -93,13 +93,13 @@ class Mirror:
                 f"with {size - (self.received - released)} bytes of room"
             )
         data = np.frombuffer(body, dtype=np.uint8)
-        rk.mirror_in(ring, _DELIVERIES_AT, size, frame.position, address(data), n)
+        remote_kernels.mirror_in(ring, _DELIVERIES_AT, size, frame.position, address(data), n)
         self.received += n
         if not frame.more:
-            rk.set_word(ring, lay.MEM_DELIVERED_AT, self.received)
-            rk.wake_if_armed(ring, lay.MEM_ARMED_AT, self._bells, self._line)
+            remote_kernels.set_word(ring, member_layout.MEM_DELIVERED_AT, self.received)
+            remote_kernels.wake_if_armed(ring, member_layout.MEM_ARMED_AT, self._bells, self._line)
 
-    def taken_back(self, frame: rf.TakenBack) -> None:
+    def taken_back(self, frame: frames.TakenBack) -> None:
         """Frames here are not for this consumer any more. Raises BadFrame."""
         ring, size = self.file.array, self.file.deliveries_bytes
         positions = np.array(frame.positions, dtype=np.int64)
@@ -108,9 +108,9 @@ class Mirror:
                 f"consumer {self.number}: frames at {positions.min()} to {positions.max()}: "
                 f"received are {self.received} bytes"
             )
-        released = rk.word(ring, lay.MEM_RELEASED_AT)
-        rk.take_back_at(ring, size, positions[positions >= released])
-        rk.wake_if_armed(ring, lay.MEM_ARMED_AT, self._bells, self._line)
+        released = remote_kernels.word(ring, member_layout.MEM_RELEASED_AT)
+        remote_kernels.take_back_at(ring, size, positions[positions >= released])
+        remote_kernels.wake_if_armed(ring, member_layout.MEM_ARMED_AT, self._bells, self._line)
 
     @property
     def changed(self) -> bool:
@@ -119,9 +119,9 @@ class Mirror:
             return False
         ring = self.file.array
         return bool(
-            rk.word(ring, lay.MEM_ACKED_AT) != self._sent
-            or rk.word(ring, lay.MEM_TAKEN_AT) != self._taken
-            or rk.word(ring, lay.MEM_RELEASED_AT) != self._released
+            remote_kernels.word(ring, member_layout.MEM_ACKED_AT) != self._sent
+            or remote_kernels.word(ring, member_layout.MEM_TAKEN_AT) != self._taken
+            or remote_kernels.word(ring, member_layout.MEM_RELEASED_AT) != self._released
         )
 
     def next_frame(self) -> bytes | None:
@@ -129,21 +129,24 @@ class Mirror:
         if not self.changed:
             return None
         ring = self.file.array
-        acked = rk.word(ring, lay.MEM_ACKED_AT)
-        self._taken = rk.word(ring, lay.MEM_TAKEN_AT)
-        self._released = rk.word(ring, lay.MEM_RELEASED_AT)
+        acked = remote_kernels.word(ring, member_layout.MEM_ACKED_AT)
+        self._taken = remote_kernels.word(ring, member_layout.MEM_TAKEN_AT)
+        self._released = remote_kernels.word(ring, member_layout.MEM_RELEASED_AT)
         body = np.empty(acked - self._sent, dtype=np.uint8)
-        rk.mirror_out(ring, self._acks_at, self.file.acks_bytes, self._sent, body)
-        frame = rf.Settle(
+        remote_kernels.mirror_out(ring, self._acks_at, self.file.acks_bytes, self._sent, body)
+        frame = frames.Settle(
             number=self.number, taken=self._taken, released=self._released, position=self._sent
         )
         self._sent = acked
-        return rf.encode(frame, body)
+        return frames.encode(frame, body)
 
     def resume(self, acked: int) -> None:
         """Go on; the gateway has acks up to ``acked``. Raises BadFrame."""
         ring = self.file.array
-        settled, written = rk.word(ring, lay.MEM_SETTLED_AT), rk.word(ring, lay.MEM_ACKED_AT)
+        settled, written = (
+            remote_kernels.word(ring, member_layout.MEM_SETTLED_AT),
+            remote_kernels.word(ring, member_layout.MEM_ACKED_AT),
+        )
         if not settled <= acked <= written:
             raise BadFrame(f"consumer {self.number}: acks to {acked}: {settled} to {written}")
         self._sent, self._taken, self._released = acked, -1, -1
@@ -173,22 +176,22 @@ class Consumers:
         self._lock = threading.Lock()
         self._files = 0
         self.mirrors: dict[int, Mirror] = {}
-        self._wakes = MappedFile.create(shelf.directory / "wakes", lay.WAKES_BYTES)
-        pack_into("<q", self._wakes.array, lay.WAKE_BELL_AT, shelf.pump_line)
+        self._wakes = MappedFile.create(shelf.directory / "wakes", member_layout.WAKES_BYTES)
+        pack_into("<q", self._wakes.array, member_layout.WAKE_BELL_AT, shelf.pump_line)
 
     def open(self, number: int, pattern: str, name: str, options: ConsumerOptions) -> ConsumerGrant:
         """Join a subscription. Raises what the gateway raised, ConnectionLost, Timeout."""
         mirror = Mirror(number, pattern, name, options)
-        return self._opened(mirror, self._ask(mirror.opening, rf.ConsumerOpened))
+        return self._opened(mirror, self._ask(mirror.opening, frames.ConsumerOpened))
 
     def close(self, number: int) -> None:
         """Leave it. Raises as `open`."""
         mirror = self.mirrors.pop(number, None)
         if mirror is not None:
             mirror.close()
-            self._ask(lambda question: rf.CloseConsumer(id=question, number=number), None)
+            self._ask(lambda question: frames.CloseConsumer(id=question, number=number), None)
 
-    def _opened(self, mirror: Mirror, opened: rf.ConsumerOpened) -> ConsumerGrant:
+    def _opened(self, mirror: Mirror, opened: frames.ConsumerOpened) -> ConsumerGrant:
         """The gateway has a member for it: make its mirror, and let deliveries come."""
         with self._lock:
             self._files += 1
@@ -215,7 +218,7 @@ class Consumers:
 
         mirror.ready = False
         self._ask_then(
-            lambda number: rf.ResumeConsumer(
+            lambda number: frames.ResumeConsumer(
                 id=number, number=mirror.number, received=mirror.received
             ),
             int, answered,
@@ -238,7 +241,7 @@ class Consumers:
                 )
             )
 
-        self._ask_then(mirror.opening, rf.ConsumerOpened, answered)
+        self._ask_then(mirror.opening, frames.ConsumerOpened, answered)
 
     def _refused(self, mirror: Mirror, problem: TidecastError) -> None:
         """Another connection is another try, if trying again can help."""
@@ -251,12 +254,12 @@ class Consumers:
         """What a consumer that joined anew is told."""
         return self.mirrors[number].grant(self._wakes.path)
 
-    def told(self, frame: rf.Delivered | rf.TakenBack, body: memoryview) -> None:
+    def told(self, frame: frames.Delivered | frames.TakenBack, body: memoryview) -> None:
         """Deliveries came, or some are for nobody any more. Raises BadFrame."""
         mirror = self.mirrors.get(frame.number)
         if mirror is None:
             return
-        if isinstance(frame, rf.Delivered):
+        if isinstance(frame, frames.Delivered):
             mirror.delivered(frame, body)
         else:
             mirror.taken_back(frame)
@@ -270,5 +273,5 @@ class Consumers:
         """Ask for the pump's doorbell. True: there is something to send already."""
         if not self.mirrors:
             return False
-        rk.arm_word(self._wakes.array, lay.WAKE_ARMED_AT)
+        remote_kernels.arm_word(self._wakes.array, member_layout.WAKE_ARMED_AT)
         return any(mirror.changed for mirror in list(self.mirrors.values()))

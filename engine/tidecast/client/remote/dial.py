@@ -13,7 +13,7 @@ from websockets.exceptions import (
 from websockets.sync.client import ClientConnection, connect
 
 from tidecast.api.frames.common import Goodbye
-from tidecast.client.remote import frames as rf
+from tidecast.client.remote import frames
 from tidecast.client.remote.frames import BadFrame
 from tidecast.errors import AuthError, ConfigError, ConnectionLost, EngineNotRunning
 
@@ -22,19 +22,19 @@ CONNECT_TIMEOUT_S = 10.0
 
 def dial(
     where: str, name: str, token: str, session: str, key: str, *, tls: bool
-) -> tuple[rf.Welcome, ClientConnection]:
+) -> tuple[frames.Welcome, ClientConnection]:
     """Connect to ``HOST:PORT``; ``session``, ``key``: to go on with.
 
     Raises AuthError, ConfigError, ConnectionLost, EngineNotRunning.
     """
     socket = open_socket(where, token, tls=tls)
     try:
-        socket.send(rf.encode(rf.Hello(name=name, session=session, key=key)))
-        frame, _ = rf.from_gateway(socket.recv(CONNECT_TIMEOUT_S))
+        socket.send(frames.encode(frames.Hello(name=name, session=session, key=key)))
+        frame, _ = frames.from_gateway(socket.recv(CONNECT_TIMEOUT_S))
     except (ConnectionClosed, TimeoutError, BadFrame) as problem:
         socket.close()
         raise ConnectionLost(f"{where}: {problem}") from None
-    if not isinstance(frame, rf.Welcome):
+    if not isinstance(frame, frames.Welcome):
         socket.close()
         reason = frame.reason if isinstance(frame, Goodbye) else type(frame).__name__
         raise ConnectionLost(f"{where}: the gateway refuses: {reason}")
@@ -42,14 +42,14 @@ def dial(
 
 
 def open_socket(
-    where: str, token: str, *, tls: bool, path: str = rf.PATH
+    where: str, token: str, *, tls: bool, path: str = frames.PATH
 ) -> ClientConnection:  # fmt: skip
     """A websocket to a gateway. Raises AuthError, ConfigError, ConnectionLost, EngineNotRunning."""
     try:
         return connect(
             f"{'wss' if tls else 'ws'}://{where}{path}",
             additional_headers={"Authorization": f"Bearer {token}"},
-            compression=None, proxy=None, max_size=rf.FRAME_BYTES_MAX, max_queue=4,
+            compression=None, proxy=None, max_size=frames.FRAME_BYTES_MAX, max_queue=4,
             open_timeout=CONNECT_TIMEOUT_S, close_timeout=1, user_agent_header=None,
             ssl=ssl.create_default_context() if tls else None,
         ).__enter__()  # fmt: skip

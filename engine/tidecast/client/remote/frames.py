@@ -18,9 +18,9 @@ import numpy as np
 
 from tidecast.api.frames.common import HEAD, Failure, Frame, Goodbye, Reply, encoder
 from tidecast.api.link import ConsumerOptions, PublicationOptions, SubscriptionOptions
-from tidecast.buffers import writer as wr
-from tidecast.client.kernels import ports as k
-from tidecast.client.kernels import remote as rk
+from tidecast.buffers import writer
+from tidecast.client.kernels import ports
+from tidecast.client.kernels import remote as remote_kernels
 from tidecast.errors import ConfigError
 from tidecast.events import AnyEvent
 from tidecast.layout import member
@@ -416,7 +416,9 @@ class Block:
         if mixed:
             leads = np.frombuffer(body, np.uint32, n, 4 * n).astype(np.int64)
             flags = np.frombuffer(body, np.uint8, n, 8 * n).astype(np.int64)
-            sound = bool(rk.check_block(address(data), data.size, lengths, leads, flags))
+            sound = bool(
+                remote_kernels.check_block(address(data), data.size, lengths, leads, flags)
+            )
         else:
             sound = int(lengths.sum()) == data.size
         if not sound or int(lengths.max()) > MESSAGE_BYTES_MAX:
@@ -427,7 +429,9 @@ class Block:
         """Raise ConfigError for a header that only an engine may write."""
         if self.flags.size:
             size = self._data.size
-            i = rk.first_reserved(self._address, size, self.lengths, self.leads, self.flags)
+            i = remote_kernels.first_reserved(
+                self._address, size, self.lengths, self.leads, self.flags
+            )
             if i >= 0:
                 raise ConfigError(
                     f"headers: message {i} of a batch has a name that begins with "
@@ -439,28 +443,28 @@ class Block:
         """Bytes of the longest message."""
         return int(self.lengths.max())
 
-    def put(self, port: k.Port, receiver: int = 0) -> int:
+    def put(self, port: ports.Port, receiver: int = 0) -> int:
         """Append what is left of it: 0 when all is in, else as `append_batch` says."""
         if self.flags.size:
             return int(
-                rk.put_block(
+                remote_kernels.put_block(
                     port, self._address, self._data.size, self.lengths, self.leads, self.flags,
                     receiver, self.done,
                 )
             )  # fmt: skip
         return int(
-            k.put_many(
+            ports.put_many(
                 port, self._address, self._data.size, self.lengths, 0, self.n, receiver, 0,
                 self.done,
             )
         )  # fmt: skip
 
 
-FULL, TOO_LARGE = wr.FULL, wr.TOO_LARGE
+FULL, TOO_LARGE = writer.FULL, writer.TOO_LARGE
 
 
 def bodies(
-    memory: memoryview, columns: k.Port, rows: k.Port | None, n: int
+    memory: memoryview, columns: ports.Port, rows: ports.Port | None, n: int
 ) -> Iterator[tuple[int, int, bool, Bytes]]:
     """Frames' bodies for a batch: (first message, one behind the last, mixed, body).
 
@@ -474,7 +478,7 @@ def bodies(
     source = np.frombuffer(memory, dtype=np.uint8)
     base, rows = address(source), np.ascontiguousarray(rows[:n])
     sizes = np.empty((n, 2), dtype=np.int64)
-    rk.message_bytes(base, source.size, rows, sizes)
+    remote_kernels.message_bytes(base, source.size, rows, sizes)
     ends = np.cumsum(sizes[:, 1])
     first = 0
     while first < n:
@@ -484,9 +488,9 @@ def bodies(
         if int(ends[end - 1]) - begun > MESSAGE_BYTES_MAX:
             yield first, end, False, np.empty(0, dtype=np.uint8)
         else:
-            mixed = bool((rows[first:end, 3] & rk.OPTIONAL).any())
+            mixed = bool((rows[first:end, 3] & remote_kernels.OPTIONAL).any())
             room = int(ends[end - 1]) - begun + (end - first) * (9 if mixed else 4)
             body = np.empty(room, dtype=np.uint8)
-            rk.fill_block(base, source.size, rows, sizes, first, end, int(mixed), body)
+            remote_kernels.fill_block(base, source.size, rows, sizes, first, end, int(mixed), body)
             yield first, end, mixed, body
         first = end

@@ -37,7 +37,7 @@ from tidecast.api.link import (
 )
 from tidecast.api.rpc import Calls
 from tidecast.client.kernels import ports
-from tidecast.client.remote import frames as rf
+from tidecast.client.remote import frames
 from tidecast.client.remote.arrivals import Arrivals, Subscribed
 from tidecast.client.remote.consumers import Consumers, Mirror
 from tidecast.client.remote.dial import dial
@@ -66,7 +66,7 @@ from tidecast.events import (
     PublicationEnded,
     SubscriptionEnded,
 )
-from tidecast.layout import ring as lay
+from tidecast.layout import ring as ring_layout
 from tidecast.native.mapped import Bytes, MappedFile
 
 PORT, EVENTS_MAX = 7400, 10_000
@@ -99,10 +99,10 @@ class RemoteLink(Link):
         self._welcome, self._socket = self._dial("", "")
         self._directory, self._directory_lock = make_directory()
         self._bells = MappedFile.create(
-            self._directory / "bells", lay.DOORBELLS_MAX * lay.DOORBELL_BYTES
+            self._directory / "bells", ring_layout.DOORBELLS_MAX * ring_layout.DOORBELL_BYTES
         )
         self.bells: Bytes = self._bells.array
-        self.doorbell = lay.DOORBELL_FIRST_CLIENT
+        self.doorbell = ring_layout.DOORBELL_FIRST_CLIENT
         self._shelf = Shelf(self._directory, self.bells, self.doorbell, self.doorbell + 1)
         self.arrivals = Arrivals(
             self._shelf, self._numbers, self._push,
@@ -120,7 +120,7 @@ class RemoteLink(Link):
 
     # --- connecting -------------------------------------------------------------------------------
 
-    def _greeted(self, welcome: rf.Welcome) -> None:
+    def _greeted(self, welcome: frames.Welcome) -> None:
         self._welcome = welcome
         self.client_id, self.incarnation = welcome.client_id, welcome.incarnation
         self.node_id, self.node_name = welcome.node_id, welcome.node_name
@@ -155,17 +155,21 @@ class RemoteLink(Link):
         ``undo``: what to send if the answer comes too late.
         """
         self._check()
-        late = None if undo is None else lambda _: self._send(rf.encode(undo()))
+        late = None if undo is None else lambda _: self._send(frames.encode(undo()))
         name = type(make(0)).__name__
         return self._calls.ask(
-            lambda number: self._send(rf.encode(make(number))), kind, REQUEST_TIMEOUT_S, name, late
+            lambda number: self._send(frames.encode(make(number))),
+            kind,
+            REQUEST_TIMEOUT_S,
+            name,
+            late,
         )
 
     def _ask_then(
         self, make: Callable[[int], Frame], kind: Any, then: Callable[[Any], None]
     ) -> None:
         """Ask, and have the reader call ``then`` with the answer, or with the error."""
-        self._calls.ask_then(lambda number: self._send(rf.encode(make(number))), kind, then)
+        self._calls.ask_then(lambda number: self._send(frames.encode(make(number))), kind, then)
 
     def _check(self) -> None:
         if self._pid != os.getpid():
@@ -194,7 +198,7 @@ class RemoteLink(Link):
             try:
                 assert self._socket is not None
                 for data in self._socket:
-                    frame, body = rf.from_gateway(data)
+                    frame, body = frames.from_gateway(data)
                     if isinstance(frame, Goodbye):
                         reason = frame.reason
                     else:
@@ -236,11 +240,11 @@ class RemoteLink(Link):
         self.refusal = problem
         self._push(EngineLost(reason=str(problem)))
 
-    def _resume(self, welcome: rf.Welcome, socket: ClientConnection) -> None:
+    def _resume(self, welcome: frames.Welcome, socket: ClientConnection) -> None:
         with self._lock:
             self._greeted(welcome)
-            frames: list[Frame] = [
-                rf.ClosePublication(id=0, number=number)
+            openings: list[Frame] = [
+                frames.ClosePublication(id=0, number=number)
                 for number in welcome.accepted
                 if number not in self._out
             ]
@@ -250,16 +254,18 @@ class RemoteLink(Link):
                 if welcome.resumed and out.number in welcome.accepted:
                     out.resume(welcome.accepted[out.number])
                 else:
-                    frames.append(self._opening_again(out))
+                    openings.append(self._opening_again(out))
             subscribed = self.arrivals.disconnected()
             back = GatewayBack(resumed=welcome.resumed)
             outstanding = {each.number for each in subscribed}
             for each in subscribed:
                 reopened = self._when_reopened(each, outstanding, back)
-                frames.append(each.opening(self._calls.begin(rf.SubscriptionOpened, reopened)))
+                openings.append(
+                    each.opening(self._calls.begin(frames.SubscriptionOpened, reopened))
+                )
             try:
-                for frame in frames:
-                    socket.send(rf.encode(frame))
+                for frame in openings:
+                    socket.send(frames.encode(frame))
             except (ConnectionClosed, OSError) as problem:
                 raise ConnectionLost(str(problem)) from None
             self._socket = socket
@@ -269,7 +275,7 @@ class RemoteLink(Link):
             self._push(back)
         ports.ring_line(self.bells, self._shelf.pump_line)
 
-    def _opening_again(self, out: Outgoing) -> rf.OpenPublication:
+    def _opening_again(self, out: Outgoing) -> frames.OpenPublication:
         """The gateway has forgotten a publication: open it, beginning with what is unconfirmed."""
 
         def opened(answer: Any) -> None:
@@ -280,7 +286,7 @@ class RemoteLink(Link):
             elif not isinstance(answer, ConnectionLost):
                 self._hang_up()
 
-        number = self._calls.begin(rf.PublicationOpened, opened)
+        number = self._calls.begin(frames.PublicationOpened, opened)
         return msgspec.structs.replace(out.begin_again(), id=number)
 
     def _hang_up(self) -> None:
@@ -305,11 +311,11 @@ class RemoteLink(Link):
 
         return opened
 
-    def _take(self, frame: rf.FromGateway, body: memoryview) -> None:
+    def _take(self, frame: frames.FromGateway, body: memoryview) -> None:
         match frame:
-            case rf.Deliver():
+            case frames.Deliver():
                 self.arrivals.delivered(frame, body)
-            case rf.Accepted():
+            case frames.Accepted():
                 out = self._out.get(frame.number)
                 if out is not None:
                     out.accepted(frame.batch)
@@ -317,24 +323,24 @@ class RemoteLink(Link):
             case Reply():
                 # Without the lock: who sends holds it, and may wait for the gateway to read.
                 self._calls.answer(frame)
-            case rf.Delivered() | rf.TakenBack():
+            case frames.Delivered() | frames.TakenBack():
                 self.consumers.told(frame, body)
-            case rf.Durable():
+            case frames.Durable():
                 out = self._out.get(frame.number)
                 if out is not None:
                     out.durable(frame.seq, frame.state)
                     ports.ring_line(self.bells, self.doorbell)
                     ports.ring_line(self.bells, self._shelf.pump_line)
-            case rf.ImageOpened():
+            case frames.ImageOpened():
                 self.arrivals.opened(frame)
-            case rf.ImageEnded() | rf.GapTold():
+            case frames.ImageEnded() | frames.GapTold():
                 self.arrivals.told(frame)
-            case rf.Told():
+            case frames.Told():
                 self._push(*(ours(event, list(self._out.values())) for event in frame.events))
-            case rf.Ended():
+            case frames.Ended():
                 self._failed(frame)
 
-    def _failed(self, frame: rf.Ended) -> None:
+    def _failed(self, frame: frames.Ended) -> None:
         """The node took a topic away, say."""
         if not frame.publication:
             self.arrivals.failed(frame.number, frame.failure)
@@ -345,7 +351,7 @@ class RemoteLink(Link):
         """What a publisher still has cannot go anywhere."""
         out.failed, code = str(problem), getattr(problem, "code", "error")
         if code == Fenced.code:
-            out.durable(0, lay.ACK_FENCED)
+            out.durable(0, ring_layout.ACK_FENCED)
         about: Any = {"topic": out.topic, "session": out.session}
         self._push(
             MessagesDropped(messages=out.unconfirmed, **about),
@@ -366,7 +372,7 @@ class RemoteLink(Link):
 
     def _ship(self) -> None:
         scratch = np.zeros(16, dtype=np.uint8)
-        line, at = self._shelf.pump_line, self._shelf.pump_line * lay.DOORBELL_BYTES
+        line, at = self._shelf.pump_line, self._shelf.pump_line * ring_layout.DOORBELL_BYTES
         word = self.bells.data[at : at + 4].cast("i")
         while not self._closing.is_set():
             seen = word[0]
@@ -388,7 +394,7 @@ class RemoteLink(Link):
             return did
         with contextlib.suppress(ConnectionLost):
             for number, n_bytes in self.arrivals.credits():
-                self._send(rf.encode(rf.Credit(number=number, n_bytes=n_bytes)))
+                self._send(frames.encode(frames.Credit(number=number, n_bytes=n_bytes)))
                 did += 1
             for mirror in list(self.consumers.mirrors.values()):
                 did += self._settle(mirror)
@@ -411,7 +417,7 @@ class RemoteLink(Link):
         with self._lock:  # a resume must not come between the choice of a frame and its sending
             under_way = sum(each.under_way_bytes for each in self._out.values())
             gone = out.number not in self._out or out.failed is not None
-            if gone or under_way >= rf.SESSION_WINDOW_BYTES:
+            if gone or under_way >= frames.SESSION_WINDOW_BYTES:
                 return 0
             socket, data = self._socket, out.next_frame()
             if out.is_done():
@@ -427,11 +433,11 @@ class RemoteLink(Link):
     def open_publication(self, topic: str, options: PublicationOptions) -> PublicationGrant:
         """See `Link`."""
         publication = next(self._numbers)
-        question = rf.OpenPublication(id=0, number=publication, topic=topic, options=options)
+        question = frames.OpenPublication(id=0, number=publication, topic=topic, options=options)
         opened = self._ask(
             lambda number: msgspec.structs.replace(question, id=number),
-            rf.PublicationOpened,
-            lambda: rf.ClosePublication(id=0, number=publication),
+            frames.PublicationOpened,
+            lambda: frames.ClosePublication(id=0, number=publication),
         )
         out = Outgoing(self._shelf, publication, topic, options, opened)
         with self._lock:
@@ -461,7 +467,7 @@ class RemoteLink(Link):
                 f"{CLOSE_TIMEOUT_S:g} s ({left} messages, and what was in the ring): it is not "
                 "reached, or the topic is full"
             )
-        self._ask(lambda number: rf.ClosePublication(id=number, number=publication_id), None)
+        self._ask(lambda number: frames.ClosePublication(id=number, number=publication_id), None)
 
     def open_subscription(self, pattern: str, options: SubscriptionOptions) -> SubscriptionGrant:
         """See `Link`."""
@@ -469,8 +475,8 @@ class RemoteLink(Link):
         self.arrivals.add(each)
         try:
             opened = self._ask(
-                each.opening, rf.SubscriptionOpened,
-                lambda: rf.CloseSubscription(id=0, number=each.number),
+                each.opening, frames.SubscriptionOpened,
+                lambda: frames.CloseSubscription(id=0, number=each.number),
             )  # fmt: skip
         except BaseException:
             self.arrivals.remove(each.number)
@@ -482,7 +488,7 @@ class RemoteLink(Link):
     def close_subscription(self, subscription_id: int) -> None:
         """See `Link`."""
         self.arrivals.remove(subscription_id)
-        self._ask(lambda number: rf.CloseSubscription(id=number, number=subscription_id), None)
+        self._ask(lambda number: frames.CloseSubscription(id=number, number=subscription_id), None)
 
     def release_image(self, subscription_id: int, image_id: int) -> None:
         """See `Link`."""
@@ -518,16 +524,16 @@ class RemoteLink(Link):
     def subscription(self, action: str, arguments: dict[str, Any]) -> Any:
         """See `Link`."""
         return self._ask(
-            lambda number: rf.Administer(id=number, action=action, arguments=arguments), Any
+            lambda number: frames.Administer(id=number, action=action, arguments=arguments), Any
         )
 
     def node_id_of(self, name: str) -> int:
         """See `Link`."""
-        return int(self._ask(lambda number: rf.NodeIdOf(id=number, node=name), int))
+        return int(self._ask(lambda number: frames.NodeIdOf(id=number, node=name), int))
 
     def stats(self) -> dict[str, Any]:
         """See `Link`; under ``gateway`` what it counts of this session."""
-        found: dict[str, Any] = self._ask(lambda number: rf.Stats(id=number), dict[str, Any])
+        found: dict[str, Any] = self._ask(lambda number: frames.Stats(id=number), dict[str, Any])
         found["gateway"]["events_missed"] = self._events_missed
         return found
 
@@ -544,7 +550,7 @@ class RemoteLink(Link):
         socket = self._socket
         if socket is not None:
             with contextlib.suppress(ConnectionClosed, OSError):
-                socket.send(rf.encode(rf.Bye()))
+                socket.send(frames.encode(frames.Bye()))
             with contextlib.suppress(Exception):
                 socket.close()
         for thread in (self._reader, self._pump):

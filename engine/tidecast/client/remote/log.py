@@ -21,8 +21,7 @@ from websockets.sync.client import ClientConnection
 
 from tidecast.api.frames.common import Frame, Goodbye
 from tidecast.api.rpc import result_of
-from tidecast.client.remote import frames as rf
-from tidecast.client.remote import log_frames as lf
+from tidecast.client.remote import frames, log_frames
 from tidecast.client.remote.dial import CONNECT_TIMEOUT_S, open_socket
 from tidecast.client.remote.frames import BadFrame
 from tidecast.errors import ConfigError, ConnectionLost, Timeout
@@ -75,17 +74,18 @@ class LogClient:
 
     def topics(self) -> list[str]:
         """Topics with queues that the key may read."""
-        return self._ask(lambda number: lf.Topics(id=number), list[str])
+        return self._ask(lambda number: log_frames.Topics(id=number), list[str])
 
     def bounds(self, topic: str) -> list[tuple[int, int, int]]:
         """(queue, first token, end) of each queue of a topic. Raises AuthError, NotFound."""
-        ask: Callable[[int], Frame] = lambda number: lf.Bounds(id=number, topic=topic)  # noqa: E731
+        ask: Callable[[int], Frame] = lambda number: log_frames.Bounds(id=number, topic=topic)  # noqa: E731
         return self._ask(ask, list[tuple[int, int, int]])
 
     def at_time(self, topic: str, queue: int, time_ns: int) -> int:
         """See `QueueFiles.token_at_time`."""
         return self._ask(
-            lambda number: lf.AtTime(id=number, topic=topic, queue=queue, time_ns=time_ns), int
+            lambda number: log_frames.AtTime(id=number, topic=topic, queue=queue, time_ns=time_ns),
+            int,
         )
 
     def cuts(
@@ -93,9 +93,9 @@ class LogClient:
     ) -> list[int]:
         """See `QueueFiles.cuts`."""
         return self._ask(
-            lambda number: lf.Cuts(
+            lambda number: log_frames.Cuts(
                 id=number, topic=topic, queue=queue, start=start, end=end,
-                parts=min(parts, lf.CUTS_MAX), part_bytes_min=part_bytes_min,
+                parts=min(parts, log_frames.CUTS_MAX), part_bytes_min=part_bytes_min,
             ),
             list[int],
         )  # fmt: skip
@@ -108,7 +108,7 @@ class LogClient:
             try:
                 self._send(make(number))
                 frame, _ = self._receive()
-                if not isinstance(frame, lf.Answer) or frame.id != number:
+                if not isinstance(frame, log_frames.Answer) or frame.id != number:
                     raise self._nonsense(frame)
                 return self._result(frame, kind)
             except ConnectionLost:
@@ -119,7 +119,7 @@ class LogClient:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def read(self, wanted: lf.Range, tell: lf.Tell) -> Iterator[np.ndarray]:
+    def read(self, wanted: log_frames.Range, tell: log_frames.Tell) -> Iterator[np.ndarray]:
         """Runs of whole batches, writable bytes, in order; not checked yet.
 
         ``tell``: what is missing. Raises GapError, CorruptLog, AuthError, NotFound, ConnectionLost.
@@ -140,13 +140,15 @@ class LogClient:
             else:
                 return
 
-    def _read_once(self, wanted: lf.Range, tell: lf.Tell) -> Iterator[tuple[np.ndarray, int]]:
+    def _read_once(
+        self, wanted: log_frames.Range, tell: log_frames.Tell
+    ) -> Iterator[tuple[np.ndarray, int]]:
         number, parts = next(self._numbers), []
-        self._send(lf.Read(id=number, range=wanted))
+        self._send(log_frames.Read(id=number, range=wanted))
         while True:
             frame, body = self._receive()
             match frame:
-                case lf.Piece():
+                case log_frames.Piece():
                     parts.append(body)
                     if frame.more:
                         self._give_credit(body.nbytes)
@@ -155,9 +157,9 @@ class LogClient:
                     parts.clear()
                     yield whole, frame.next
                     self._give_credit(body.nbytes)
-                case lf.Missing():
+                case log_frames.Missing():
                     tell(frame.what, frame.about)
-                case lf.Answer() if frame.id == number:
+                case log_frames.Answer() if frame.id == number:
                     self._result(frame, int)
                     return
                 case _:
@@ -165,29 +167,31 @@ class LogClient:
 
     def _give_credit(self, n_bytes: int) -> None:
         if n_bytes:
-            self._send(lf.Credit(n_bytes=n_bytes))
+            self._send(log_frames.Credit(n_bytes=n_bytes))
 
     # --- the connection ---------------------------------------------------------------------------
 
     def _connected(self) -> ClientConnection:
         if self._socket is None:
-            self._socket = open_socket(self._where, self._token, tls=self._tls, path=lf.PATH)
+            self._socket = open_socket(
+                self._where, self._token, tls=self._tls, path=log_frames.PATH
+            )
             frame, _ = self._receive(CONNECT_TIMEOUT_S)
-            if not isinstance(frame, lf.Ready):
+            if not isinstance(frame, log_frames.Ready):
                 raise self._nonsense(frame)
         return self._socket
 
     def _send(self, frame: Frame) -> None:
         socket = self._connected()
         try:
-            socket.send(rf.encode(frame))
+            socket.send(frames.encode(frame))
         except (ConnectionClosed, OSError) as problem:
             raise ConnectionLost(f"{self._where}: {problem}") from None
 
-    def _receive(self, timeout_s: float = ANSWER_S) -> tuple[lf.FromLog, memoryview]:
+    def _receive(self, timeout_s: float = ANSWER_S) -> tuple[log_frames.FromLog, memoryview]:
         assert self._socket is not None
         try:
-            frame, body = lf.from_log(self._socket.recv(timeout_s))
+            frame, body = log_frames.from_log(self._socket.recv(timeout_s))
         except TimeoutError:
             self.close()
             raise Timeout(f"{self._where} did not answer within {timeout_s:g} s") from None
@@ -197,7 +201,7 @@ class LogClient:
             raise ConnectionLost(f"{self._where}: the gateway ended the connection: {frame.reason}")
         return frame, body
 
-    def _result(self, answer: lf.Answer, kind: type[_T]) -> _T:
+    def _result(self, answer: log_frames.Answer, kind: type[_T]) -> _T:
         found: _T = result_of(answer, kind, self._where)
         return found
 

@@ -14,10 +14,10 @@ import msgspec
 from msgspec import Meta
 
 from tidecast.api.frames.common import Frame, Goodbye, Reply
-from tidecast.client.remote import frames as rf
+from tidecast.client.remote import frames
 from tidecast.client.remote.frames import BadFrame
 
-PATH = f"{rf.PATH}/log"
+PATH = f"{frames.PATH}/log"
 """Where a gateway's logs are read."""
 PIECE_BYTES_MAX = 1 << 20
 CREDIT_BYTES, CREDIT_BYTES_MAX = 4 << 20, 64 << 20
@@ -132,16 +132,16 @@ Tell = Callable[[str, dict[str, Any]], None]
 
 def from_reader(data: Any) -> FromReader:
     """A reader's frame. Raises BadFrame."""
-    header, body = rf.split(data)
+    header, body = frames.split(data)
     if body.nbytes:
         raise BadFrame(f"a reader's frame with a body of {body.nbytes} bytes: it has none")
-    return rf.decoded(_reader_decoder, header, "a reader")
+    return frames.decoded(_reader_decoder, header, "a reader")
 
 
 def from_log(data: Any) -> tuple[FromLog, memoryview]:
     """A gateway's frame and its body. Raises BadFrame."""
-    header, body = rf.split(data)
-    frame = rf.decoded(_log_decoder, header, "a gateway")
+    header, body = frames.split(data)
+    frame = frames.decoded(_log_decoder, header, "a gateway")
     if body.nbytes > (PIECE_BYTES_MAX if isinstance(frame, Piece) else 0):
         raise BadFrame(f"{type(frame).__name__} with a body of {body.nbytes} bytes")
     return frame, body

@@ -18,17 +18,17 @@ import msgspec
 import numpy as np
 
 from tidecast.api.link import PublicationGrant, PublicationOptions
-from tidecast.buffers import reader as rd
+from tidecast.buffers import reader
 from tidecast.buffers.ring_file import add_consumer, create_ring, describe
 from tidecast.client.core.image import BATCH_MESSAGES_MAX, Image
 from tidecast.client.core.message import Batch
 from tidecast.client.kernels import ports
-from tidecast.client.kernels import remote as rk
-from tidecast.client.remote import frames as rf
+from tidecast.client.kernels import remote as remote_kernels
+from tidecast.client.remote import frames
 from tidecast.client.remote.frames import Block
 from tidecast.events import Event, Gap, ImageAvailable, ProducerFenced, PublicationEnded
 from tidecast.layout import packet as wire
-from tidecast.layout import ring as lay
+from tidecast.layout import ring as ring_layout
 from tidecast.native.mapped import Bytes, MappedFile
 from tidecast.native.memory import address
 from tidecast.scratch import scratch_directory
@@ -65,8 +65,8 @@ class Shelf:
             self.rings += 1
             path = self.directory / f"ring-{self.rings}"
         mapped = create_ring(
-            path, kind=lay.KIND_PUBLICATION, slots=slots, slot_bytes=slot_bytes, session=session,
-            topic=0, node=self.node_id, channel=wire.CHANNEL_ORDINARY, flow=lay.FLOW_MIN,
+            path, kind=ring_layout.KIND_PUBLICATION, slots=slots, slot_bytes=slot_bytes, session=session,
+            topic=0, node=self.node_id, channel=wire.CHANNEL_ORDINARY, flow=ring_layout.FLOW_MIN,
             reliability=reliability, has_network=False, incarnation=self.incarnation,
             node_name=node, topic_name=topic,
         )  # fmt: skip
@@ -94,7 +94,7 @@ class Sent(NamedTuple):
 def out_slots_max(slot_bytes: int) -> int:
     """Slots of the smallest ring half of which holds the longest message of a gateway."""
     per_packet = slot_bytes - wire.PACKET_HEADER_BYTES - wire.MESSAGE_HEADER_BYTES
-    packets = -(-(rf.MESSAGE_BYTES_MAX + 8) // per_packet)
+    packets = -(-(frames.MESSAGE_BYTES_MAX + 8) // per_packet)
     return 1 << (2 * packets - 1).bit_length()
 
 
@@ -111,7 +111,7 @@ class Outgoing:
         number: int,
         topic: str,
         options: PublicationOptions,
-        opened: rf.PublicationOpened,
+        opened: frames.PublicationOpened,
     ) -> None:
         self.number, self.topic, self.options = number, topic, options
         slots = min(opened.slots, out_slots_max(opened.slot_bytes))
@@ -120,7 +120,7 @@ class Outgoing:
         self.newest_epoch = opened.epoch
         self.session, self.on_full = opened.session, opened.on_full
         self.mapped = shelf.make(
-            topic, shelf.node_name, opened.session, slots, opened.slot_bytes, lay.RELIABLE,
+            topic, shelf.node_name, opened.session, slots, opened.slot_bytes, ring_layout.RELIABLE,
             shelf.pump_line,
         )  # fmt: skip
         self._image = Image(
@@ -151,7 +151,7 @@ class Outgoing:
             session=opened.session, reliability="", flow="", on_full=opened.on_full,
             durable=opened.durable, producer_id=opened.producer_id, epoch=opened.epoch,
             first_seq=opened.first_seq, acked_seq=opened.acked_seq, last_seq=opened.last_seq,
-            message_bytes_max=rf.MESSAGE_BYTES_MAX,
+            message_bytes_max=frames.MESSAGE_BYTES_MAX,
         )  # fmt: skip
 
     @property
@@ -178,7 +178,7 @@ class Outgoing:
                 self._held_bytes -= len(self._kept.popleft().data)
             count = min(seq - self.opened.first_seq + 1, self._seq - self.opened.first_seq)
             if self.mapped.array.size:
-                rk.tell_durable(self.mapped.array, max(count, 0), state)
+                remote_kernels.tell_durable(self.mapped.array, max(count, 0), state)
 
     def resume(self, accepted: int) -> None:
         """A new connection to the same session: what is not accepted is sent again."""
@@ -188,7 +188,7 @@ class Outgoing:
             self._under_way.clear()
             self.under_way_bytes = 0
 
-    def begin_again(self) -> rf.OpenPublication:
+    def begin_again(self) -> frames.OpenPublication:
         """The gateway has forgotten the session: all that is held is sent to a new one."""
         with self._lock:
             held = [*self._kept, *self._under_way, *self._ready]
@@ -204,18 +204,18 @@ class Outgoing:
                     first_seq=held[0].seq - held[0].n + 1 if held else self._seq,
                     line=self.opened.session, after=self.newest_epoch,
                 )  # fmt: skip
-        return rf.OpenPublication(
+        return frames.OpenPublication(
             id=0, number=self.number, topic=self.topic, options=options, first=first
         )
 
-    def begun_again(self, opened: rf.PublicationOpened) -> None:
+    def begun_again(self, opened: frames.PublicationOpened) -> None:
         """The gateway's new session is there."""
         self.node_session = opened.session
         self.newest_epoch = max(self.newest_epoch, opened.epoch)
 
     def next_frame(self) -> bytes | None:
         """The next frame to send, if the window allows one more."""
-        if self.under_way_bytes >= rf.PUBLISH_WINDOW_BYTES:
+        if self.under_way_bytes >= frames.PUBLISH_WINDOW_BYTES:
             return None
         if not self._ready and (self._held_bytes >= HELD_BYTES_MAX or not self._collect()):
             return None
@@ -236,12 +236,12 @@ class Outgoing:
         for first, end, receiver in self._by_receiver(batch, columns, n):
             part = None if rows is None else rows[first:end]
             block = np.ascontiguousarray(columns[:, first:end])
-            for a, b, mixed, body in rf.bodies(memory, block, part, end - first):
-                frame = rf.Publish(
+            for a, b, mixed, body in frames.bodies(memory, block, part, end - first):
+                frame = frames.Publish(
                     number=self.number, batch=self.next_batch, n=b - a, mixed=mixed,
                     receiver=receiver,
                 )  # fmt: skip
-                data = rf.encode(frame, body)
+                data = frames.encode(frame, body)
                 with self._lock:
                     self._seq += b - a
                     self._ready.append(Sent(self.next_batch, data, b - a, self._seq - 1))
@@ -253,14 +253,14 @@ class Outgoing:
         """Runs of messages for one node: (first, end, node; 0 = all)."""
         ring, about = self.mapped.array, self._about
         found = np.zeros(1, dtype=np.int64)
-        slots_at, runs, first = lay.slots_at(about.slots), [], 0
+        slots_at, runs, first = ring_layout.slots_at(about.slots), [], 0
         if batch.image is None:  # put together from fragments: its last packet says it
-            slot = (int(self._image.port[rd.R_SEQ]) - 1) & (about.slots - 1)
+            slot = (int(self._image.port[reader.R_SEQ]) - 1) & (about.slots - 1)
             columns, n = np.full((2, 1), slots_at + slot * about.slot_bytes, dtype=np.int64), 1
         while first < n:
             rest = np.ascontiguousarray(columns[:, first:n])
             run = int(
-                rk.receiver_run(
+                remote_kernels.receiver_run(
                     address(ring), ring.size, rest, n - first, slots_at, about.slot_bytes, found
                 )
             )
@@ -270,7 +270,7 @@ class Outgoing:
 
     def arm(self) -> bool:
         """Ask for the pump's doorbell. True: there is something already."""
-        if self.under_way_bytes >= rf.PUBLISH_WINDOW_BYTES:
+        if self.under_way_bytes >= frames.PUBLISH_WINDOW_BYTES:
             return False  # a confirmation rings
         return bool(self._ready) or (self._held_bytes < HELD_BYTES_MAX and self._image.arm())
 
@@ -299,26 +299,26 @@ class Incoming:
     """The ring of one image. The link's reader and its pump write it, with `lock` held."""
 
     def __init__(
-        self, shelf: Shelf, subscription: int, opened: rf.ImageOpened, image_id: int
+        self, shelf: Shelf, subscription: int, opened: frames.ImageOpened, image_id: int
     ) -> None:
         self.subscription, self.opened = subscription, opened
         self.image_id = image_id
         """As the client's subscription knows it; the gateway's is ``opened.image``."""
         self.lock = threading.Lock()
-        self.waiting: deque[Block | rf.GapTold] = deque()
+        self.waiting: deque[Block | frames.GapTold] = deque()
         self.position = (opened.seq, opened.at)
         self.ended: str | None = None
         self.finished = False
         self._shelf = shelf
-        self.gaps: dict[int, rf.GapTold] = {}
+        self.gaps: dict[int, frames.GapTold] = {}
         self._make(IN_RING_BYTES, IN_SLOT_BYTES)
 
     def _make(self, size: int, slot_bytes: int) -> None:
         opened, shelf = self.opened, self._shelf
-        unreliable = opened.reliability == lay.UNRELIABLE
+        unreliable = opened.reliability == ring_layout.UNRELIABLE
         self.mapped = shelf.make(
-            opened.topic, opened.node, opened.session, lay.slots_for(size, slot_bytes),
-            slot_bytes, lay.UNRELIABLE if unreliable else lay.RELIABLE, shelf.client_line,
+            opened.topic, opened.node, opened.session, ring_layout.slots_for(size, slot_bytes),
+            slot_bytes, ring_layout.UNRELIABLE if unreliable else ring_layout.RELIABLE, shelf.client_line,
         )  # fmt: skip
         self._ring = self.mapped.array  # keeps the mapping while the port may be used
         self._port = ports.writer_port(self._ring, shelf.bells)
@@ -342,14 +342,14 @@ class Incoming:
             first = self.waiting[0]
             if isinstance(first, Block):
                 status = first.put(self._port)
-                if status == rf.TOO_LARGE:
+                if status == frames.TOO_LARGE:
                     return n_bytes, True
                 if status != 0:
                     break
                 n_bytes += first.nbytes
             else:
                 lost = max(1, min(first.end - first.first, GONE_PACKETS_MAX))
-                at = int(rk.put_gone(self._port, lost))
+                at = int(remote_kernels.put_gone(self._port, lost))
                 if at < 0:
                     break
                 self.gaps[at] = first
