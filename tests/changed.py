@@ -25,7 +25,7 @@ _LIVE = (
 )  # fmt: skip
 _DURABLE = (
     *_BASE, f"{ENGINE}agents/archiver/", f"{ENGINE}disk.py", f"{ENGINE}log/",
-    f"{ENGINE}node/durable/", f"{ENGINE}protocol/dedup.py",
+    f"{ENGINE}node/durable/", f"{ENGINE}protocol/dedup.py", f"{ENGINE}client/flows/",
 )  # fmt: skip
 _CONSUMING = (
     *_BASE, f"{ENGINE}agents/puller/", f"{ENGINE}node/consumers/", f"{ENGINE}queues/",

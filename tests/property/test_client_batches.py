@@ -75,14 +75,14 @@ class Batches(Run):
 
     def list(self, sizes: list[int], flush: bool) -> None:
         payloads = [self.payload(size) for size in sizes]
-        put = bk.list_putter()
+        put = bk.list_append_fn()
         given: Any = payloads if flush else tuple(payloads)
         self.put(lambda done: put(self.port, given, done, int(flush)), payloads)
 
     def rows(self, size: int, n: int, flush: bool) -> None:
         payloads = [self.payload(size) for _ in range(n)]
         array = np.frombuffer(b"".join(payloads) + b"-", dtype=np.uint8)
-        put = bk.rows_putter()
+        put = bk.rows_append_fn()
         self.put(lambda done: put(self.port, array, size, done, n, int(flush)), payloads)
 
     def keyed(self, size: int) -> None:
@@ -157,17 +157,17 @@ def test_nothing_of_a_list_goes_in_when_something_is_not_bytes(tmp_path: Path) -
     run = Batches(tmp_path, False, 0)
     for wrong in ("text", 7, bytearray(b"x"), None):
         given: Any = [b"a", wrong, b"b"]
-        assert bk.list_putter()(run.port, given, 0, 0) == bk.OTHER
-    assert bk.list_putter()(run.port, [], 0, 0) == bk.DONE
+        assert bk.list_append_fn()(run.port, given, 0, 0) == bk.OTHER
+    assert bk.list_append_fn()(run.port, [], 0, 0) == bk.DONE
     run.port[ck.P_BUSY] = 1
-    assert bk.list_putter()(run.port, [b"a"], 0, 0) == bk.OTHER
-    assert bk.rows_putter()(run.port, np.zeros(8, np.uint8), 8, 0, 1, 0) == bk.OTHER
+    assert bk.list_append_fn()(run.port, [b"a"], 0, 0) == bk.OTHER
+    assert bk.rows_append_fn()(run.port, np.zeros(8, np.uint8), 8, 0, 1, 0) == bk.OTHER
     assert not run.poll(LIMIT)
 
 
 def test_a_lapped_batch_is_a_gap_and_counts_nothing(tmp_path: Path) -> None:
     run = Batches(tmp_path, False, 0)
-    put = bk.list_putter()
+    put = bk.list_append_fn()
     assert put(run.port, [b"x" * ROOM] * 4, 0, 0) // bk.CODES == 4
     assert bk.take(run.r, run.out, run.columns, 2) == 2
     [(_, entry)] = consumers(run.ring.ring)

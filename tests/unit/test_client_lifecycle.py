@@ -20,7 +20,7 @@ from tests.support.loop_link import LoopLink, ReconnectingLoopLink
 
 import tidecast.sync
 from tidecast.api.link import Link
-from tidecast.client.links.socket_session import EVENTS_HELD_MAX, Session
+from tidecast.client.links.socket_session import EVENTS_HELD_MAX, EngineSession
 from tidecast.codecs import Json, MsgPack, Raw
 from tidecast.errors import (
     Closed,
@@ -368,7 +368,7 @@ def test_an_engine_that_ends_while_a_client_connects_is_not_running(short_dir: P
 def test_the_engine_is_owed_one_answer_whoever_takes_the_last_event() -> None:
     """One thread counts what waits, another takes it all in between."""
     posted: list[Any] = []
-    session: Any = Session.__new__(Session)
+    session: Any = EngineSession.__new__(EngineSession)
     session._closed = session._owed = False
     session._counting = threading.Lock()
     session._wire = SimpleNamespace(post=posted.append)

@@ -11,8 +11,8 @@ import pytest
 
 from tidecast.buffers import reader as rd
 from tidecast.buffers.ring_file import add_consumer, create_ring
-from tidecast.client.core.image import Image, Place
-from tidecast.client.remote.rings import ours
+from tidecast.client.core.image import Image, ReadPosition
+from tidecast.client.remote.rings import with_local_ids
 from tidecast.events import ImageAvailable, PublicationEnded
 from tidecast.layout import ring as lay
 
@@ -50,16 +50,16 @@ def test_what_was_read_behind_a_hole_stays_read_in_rings_of_any_size(
     for seq in ahead:
         old._seen[(seq % 128) >> 3] |= 1 << (seq & 7)
     assert read_ahead(old) == ahead
-    place = old.place()
+    place = old.position()
     assert place is not None
     new = image(tmp_path, "new", first=90, slots=slots)
-    assert new.go_on_from(place) is None
+    assert new.resume_from(place) is None
     assert (int(new.port[rd.R_SEQ]), read_ahead(new)) == (100, ahead)
 
 
 def test_a_ring_that_begins_later_is_a_gap(tmp_path: Path) -> None:
     new = image(tmp_path, "new", first=120, reliability=lay.RELIABLE)
-    gap = new.go_on_from(Place(100, 32, None, None))
+    gap = new.resume_from(ReadPosition(100, 32, None, None))
     assert gap is not None
     assert (gap.first, gap.end, gap.session, gap.reason) == (100, 120, 7, "reconnect")
     counts = new.counts()
@@ -70,13 +70,13 @@ def test_a_ring_that_begins_later_is_a_gap(tmp_path: Path) -> None:
 def test_a_ring_that_is_closed_has_no_place(tmp_path: Path) -> None:
     old = image(tmp_path, "old", first=1)
     old.close()
-    assert old.place() is None
+    assert old.position() is None
 
 
 def test_the_end_of_a_publication_finds_the_publisher_that_was_reopened() -> None:
     """A gateway's new session has another number than the publisher's first."""
     out: Any = SimpleNamespace(node_session=5, session=9)
     ended = PublicationEnded(topic="t", session=5, code="closed", reason="deleted")
-    [found] = [ours(ended, [out])]
+    [found] = [with_local_ids(ended, [out])]
     assert isinstance(found, PublicationEnded)
     assert found.session == 9

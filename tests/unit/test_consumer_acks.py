@@ -148,7 +148,7 @@ def test_nothing_of_another_engine_is_acked_at_this_one(
     while len(kept) < 10:
         kept += [message.copy() for message in consumer.fetch(10, 5.0)]
     kept[0].ack()
-    consumer._go_on(consumer._ask())
+    consumer._resume(consumer._ask())
     acked = int(consumer._state[mr.K_ACKED])
     for message in kept:
         message.ack()

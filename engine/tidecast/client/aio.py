@@ -59,7 +59,7 @@ class Publisher(OnLoop, PublisherFlows):
     it then costs next to nothing and lets no other task run.
     """
 
-    _QUICK: ClassVar[dict[str, object]] = {"try_publish": True, "publish": Published()}
+    _FAST: ClassVar[dict[str, object]] = {"try_publish": True, "publish": Published()}
 
     async def publish(
         self,
@@ -158,9 +158,12 @@ class Publisher(OnLoop, PublisherFlows):
         """
         return await self._drive(self.wait_durable_flow(seq, timeout))
 
-    async def hand_over(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
+    async def flush_to_ring(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
         """Put what was collected into the ring. Raises Timeout, Closed."""
-        await self._drive(self.hand_over_flow(timeout))
+        await self._drive(self.flush_to_ring_flow(timeout))
+
+    hand_over = flush_to_ring
+    """The name of `flush_to_ring` in older versions; the next version has it no more."""
 
     async def __aenter__(self) -> Self:
         return self

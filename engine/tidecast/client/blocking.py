@@ -35,7 +35,7 @@ _NEVER, _SPINS = Deadline(None), 16
 class Publisher(Blocking, PublisherFlows):
     """Publishes to one topic. Safe from several threads; see `tidecast.client.core.publisher`."""
 
-    _QUICK: ClassVar[dict[str, object]] = {"try_publish": True, "publish": None}
+    _FAST: ClassVar[dict[str, object]] = {"try_publish": True, "publish": None}
 
     def publish(
         self,
@@ -126,9 +126,12 @@ class Publisher(Blocking, PublisherFlows):
         """
         return self._drive(self.wait_durable_flow(seq, timeout))
 
-    def hand_over(self, timeout: float | None = None) -> None:
+    def flush_to_ring(self, timeout: float | None = None) -> None:
         """Put what was collected into the ring. Raises Timeout, Closed."""
-        self._drive(self.hand_over_flow(timeout))
+        self._drive(self.flush_to_ring_flow(timeout))
+
+    hand_over = flush_to_ring
+    """The name of `flush_to_ring` in older versions; the next version has it no more."""
 
     def __enter__(self) -> Self:
         return self

@@ -348,7 +348,7 @@ def _why(
     return f"cannot be compiled with {of_state}:\n" + "\n".join(lines)[:_WHY_CHARACTERS_MAX]
 
 
-class Producer:
+class CompiledPublisher:
     """The progress of one compiled producer."""
 
     def __init__(
@@ -413,7 +413,7 @@ class Producer:
         return self.step(self._publisher.lock) or self.done > before
 
 
-class Consumer:
+class CompiledHandler:
     """The progress of one compiled handler."""
 
     def __init__(

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tidecast.client.aio import Publisher
-from tidecast.client.core.producer import Session as ProducerSession
+from tidecast.client.core.producer import ProducerSession
 from tidecast.client.remote import frames
 from tidecast.client.remote.frames import BadFrame, Block
 from tidecast.client.waiting import Bell

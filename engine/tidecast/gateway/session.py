@@ -30,7 +30,7 @@ from tidecast.buffers import reader
 from tidecast.client.aio import Connection, Publisher, Subscription
 from tidecast.client.core.image import BATCH_MESSAGES_MAX, Image
 from tidecast.client.core.message import Batch
-from tidecast.client.core.subscription import News
+from tidecast.client.core.subscription import ImageEvent
 from tidecast.client.remote import frames
 from tidecast.client.remote.frames import BadFrame
 from tidecast.client.waiting import Deadline
@@ -87,7 +87,7 @@ class _Relay(Subscription):
         self.current = self._held if batch is not None else None
         return batch
 
-    def _take_in(self, event: News) -> None:
+    def _take_in(self, event: ImageEvent) -> None:
         n = len(self._images)
         super()._take_in(event)
         if len(self._images) > n:

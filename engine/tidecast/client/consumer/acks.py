@@ -36,8 +36,8 @@ def runs_of(acks: Collected) -> Any:
         found.append(of)
     each = np.concatenate(found) if len(found) > 1 else found[0]
     lanes, tokens = each[:, member_ring.RUN_LANE], each[:, member_ring.RUN_TOKEN]
-    goes_on = (np.diff(tokens, prepend=-2) == 1) & (np.diff(lanes, prepend=-2) == 0)
-    first = np.flatnonzero(~goes_on)
+    continues = (np.diff(tokens, prepend=-2) == 1) & (np.diff(lanes, prepend=-2) == 0)
+    first = np.flatnonzero(~continues)
     runs = each[first]
     runs[:, member_ring.RUN_COUNT] = np.diff(first, append=len(each))
     return runs

@@ -214,8 +214,8 @@ class Consumer(OnLoop, ConsumerFlows):
 
     async def _known(self, batch: DurableBatch) -> DurableBatch:
         """The batch; asks for the cursors of its messages first, or a message would block later."""
-        if not self.knows_lanes(batch):
-            await asyncio.to_thread(self.ask_lanes)
+        if not self.knows_cursors(batch):
+            await asyncio.to_thread(self.ask_cursors)
         return batch
 
 

@@ -48,7 +48,7 @@ REFUSED_MAX = 1 << 16
 `max_in_flight`; of some keys nothing ever comes again, so the oldest give way."""
 _NOT_SENT = 1 << 62
 _Ack = tuple[int, int, int, int, int, bytes, int]
-"""Kind, lane, first token, behind the last, ns, reason, hash of the key that it refuses (or -1)."""
+"""Kind, cursor, first token, end, ns, reason, hash of the key that it refuses (or -1)."""
 ACKS, ON_ERROR = ("after", "before", "none"), ("nak", "term", "ack", "raise")
 OnError = str | Callable[[DurableMessage, Exception], Any]
 """What becomes of a message whose handler raised: one of ON_ERROR, or a function of the message and
@@ -113,8 +113,8 @@ class ConsumerCore:
         self._runs = np.zeros((RUNS_MAX, member_ring.RUN_FIELDS), dtype=np.int64)
         self._assembly = np.zeros(64, dtype=np.uint8)
         self._refused: dict[tuple[int, int], int] = {}
-        """By lane and key's hash: deliveries that the engine wrote before it had read up to here in
-        our acks are given back."""
+        """By cursor and key's hash: deliveries that the engine wrote before it had read up to here
+        in our acks are given back."""
         self._unsent: deque[_Ack] = deque()
         """What found no room in the ring of acks, in order."""
         self._unsent_until: Deadline | None = None
@@ -136,7 +136,7 @@ class ConsumerCore:
         self._ring = self._file.array
         self._words = self._ring.data[: member_layout.MEMBER_HEADER_BYTES].cast("q")
         self._state = self._file.client_state()
-        self._lanes = {word: (topic, queue) for word, topic, queue in grant.lanes}
+        self._cursors = {word: (topic, queue) for word, topic, queue in grant.lanes}
         self._refused.clear()
         self._unsent.clear()
         self._unsent_until = None
@@ -179,14 +179,14 @@ class ConsumerCore:
     def reopen(self) -> None:
         """Join again at the engine that is back."""
         if self._refusal is None:
-            self._go_on(self._ask())
+            self._resume(self._ask())
 
     def rejoined(self, grant: ConsumerGrant) -> None:
         """The link joined again on its own: go on as the new member, if that is not done yet."""
         if grant.ring_path != self._grant.ring_path:
-            self._go_on(grant)
+            self._resume(grant)
 
-    def _go_on(self, grant: ConsumerGrant) -> None:
+    def _resume(self, grant: ConsumerGrant) -> None:
         with self._lock:
             self._attach(grant)
             self._lost = False
@@ -297,13 +297,13 @@ class ConsumerCore:
             return batch
         return batch.only(keep) if keep else None
 
-    def holds_back(self, lane: int, key_hash: int, acks_seen: int) -> bool:
+    def holds_back(self, cursor: int, key_hash: int, acks_seen: int) -> bool:
         """Must a delivery be given back because its key was refused after it was written?"""
-        at = self._refused.get((lane, key_hash))
+        at = self._refused.get((cursor, key_hash))
         if at is None or key_hash < 0:
             return False
         if acks_seen > at:
-            self._refused.pop((lane, key_hash), None)
+            self._refused.pop((cursor, key_hash), None)
             return False
         return True
 
@@ -317,9 +317,9 @@ class ConsumerCore:
         for key in [key for key, at in self._refused.items() if at < acks_seen]:
             self._refused.pop(key, None)
 
-    def _refuse(self, lane: int, key_hash: int, at: int) -> None:
-        self._refused.pop((lane, key_hash), None)  # the newest is the last
-        self._refused[lane, key_hash] = at
+    def _refuse(self, cursor: int, key_hash: int, at: int) -> None:
+        self._refused.pop((cursor, key_hash), None)  # the newest is the last
+        self._refused[cursor, key_hash] = at
         if len(self._refused) > REFUSED_MAX:
             self._refused.pop(next(iter(self._refused)), None)
 
@@ -422,8 +422,8 @@ class ConsumerCore:
                     member_ring.ack_runs(self._ring, self._state, runs, 0, len(runs), self._reason)
                 )
             fields = [member_ring.RUN_LANE, member_ring.RUN_TOKEN, member_ring.RUN_COUNT]
-            for lane, token, count in runs[done:][:, fields].tolist():
-                self._unsent.append((member_layout.ACK, lane, token, token + count, 0, b"", -1))
+            for cursor, token, count in runs[done:][:, fields].tolist():
+                self._unsent.append((member_layout.ACK, cursor, token, token + count, 0, b"", -1))
         if self._unsent:
             self._send()
         elif wake:
@@ -432,7 +432,7 @@ class ConsumerCore:
             member_ring.note_member(self._wakes, self._grant.member)
 
     def put(
-        self, kind: int, lane: int, token: int, time_ns: int, reason: str, key_hash: int,
+        self, kind: int, cursor: int, token: int, time_ns: int, reason: str, key_hash: int,
         generation: int,
     ) -> None:  # fmt: skip
         """Settle one record. What a member that is gone was delivered is forgotten.
@@ -445,8 +445,8 @@ class ConsumerCore:
             if self._lost or self._refusal is not None or generation < self._since:
                 return
             if key_hash >= 0:
-                self._refuse(lane, key_hash, _NOT_SENT)
-            self._unsent.append((kind, lane, token, token + 1, time_ns, raw, key_hash))
+                self._refuse(cursor, key_hash, _NOT_SENT)
+            self._unsent.append((kind, cursor, token, token + 1, time_ns, raw, key_hash))
         self._send()
 
     def _send(self) -> None:
@@ -478,16 +478,16 @@ class ConsumerCore:
         return waits
 
     def _write(
-        self, kind: int, lane: int, first: int, end: int, time_ns: int, raw: bytes, key_hash: int
+        self, kind: int, cursor: int, first: int, end: int, time_ns: int, raw: bytes, key_hash: int
     ) -> bool:
         self._reason[: len(raw)] = np.frombuffer(raw, dtype=np.uint8)
         full = member_ring.put_ack(
-            self._ring, self._state, kind, lane, first, end, time_ns, self._reason, len(raw)
+            self._ring, self._state, kind, cursor, first, end, time_ns, self._reason, len(raw)
         )
         if full != 0:
             return False
         if key_hash >= 0:
-            self._refuse(lane, key_hash, int(self._state[member_ring.K_ACKED]) - 1)
+            self._refuse(cursor, key_hash, int(self._state[member_ring.K_ACKED]) - 1)
         return True
 
     def wake(self) -> None:
@@ -523,26 +523,26 @@ class ConsumerCore:
 
     # --- about ------------------------------------------------------------------------------------
 
-    def lane(self, word: int) -> tuple[str, int]:
-        """(topic, queue) of a lane as frames call it. A lane that is new is asked for."""
-        if word not in self._lanes:
-            self.ask_lanes()
-        return self._lanes.get(word, (self.pattern, -1))
+    def cursor(self, word: int) -> tuple[str, int]:
+        """(topic, queue) of a cursor as frames call it. A cursor that is new is asked for."""
+        if word not in self._cursors:
+            self.ask_cursors()
+        return self._cursors.get(word, (self.pattern, -1))
 
-    def knows_lanes(self, batch: DurableBatch) -> bool:
+    def knows_cursors(self, batch: DurableBatch) -> bool:
         """Does `lane` need to ask the node about none of a batch?"""
-        known = self._lanes
+        known = self._cursors
         return all(word in known for word in batch.runs[:, member_ring.RUN_LANE].tolist())
 
-    def ask_lanes(self) -> None:
+    def ask_cursors(self) -> None:
         """Ask the node for the subscription's lanes."""
         for word, topic, queue in self._control("lanes"):
-            self._lanes[word] = (topic, queue)
+            self._cursors[word] = (topic, queue)
 
     def _control(self, action: str, **arguments: Any) -> Any:
         if action != "lanes":
             self.collector.flush()
-            self._connection.hand_over()  # what this client published before counts
+            self._connection.flush_to_rings()  # what this client published before counts
         arguments = {"pattern": self.pattern, "name": self.name, **arguments}
         return self._connection.link.subscription(action, arguments)
 
@@ -551,7 +551,7 @@ class ConsumerCore:
         if not dry_run:
             lanes = self._control("lanes")
             with self._lock:
-                self._lanes |= {word: (topic, queue) for word, topic, queue in lanes}
+                self._cursors |= {word: (topic, queue) for word, topic, queue in lanes}
         return rows
 
     def stats(self) -> dict[str, Any]:

@@ -311,7 +311,7 @@ class DurableBatch:
     def token(self, row: int) -> Token:
         """Where message ``row`` lies."""
         run = self.run_of(row)
-        topic, queue = self.consumer.lane(int(run[member_ring.RUN_LANE]))
+        topic, queue = self.consumer.cursor(int(run[member_ring.RUN_LANE]))
         return Token(
             topic, queue, int(run[member_ring.RUN_TOKEN]) + row - int(run[member_ring.RUN_ROW])
         )

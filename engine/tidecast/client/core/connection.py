@@ -22,7 +22,7 @@ from tidecast.api.link import Link, PublicationOptions
 from tidecast.client.consumer.core import ConsumerCore
 from tidecast.client.core.outgoing import checked
 from tidecast.client.core.publisher import PublisherCore
-from tidecast.client.core.subscription import News, SubscriptionCore
+from tidecast.client.core.subscription import ImageEvent, SubscriptionCore
 from tidecast.client.waiting import Bell, Flusher
 from tidecast.errors import (
     Closed,
@@ -97,7 +97,7 @@ class ConnectionCore:
         self._publishers: list[PublisherCore] = []
         self._subscriptions: dict[int, SubscriptionCore] = {}
         self._consumers: list[ConsumerCore] = []
-        self._early: dict[int, list[News]] = {}
+        self._early: dict[int, list[ImageEvent]] = {}
         self._events: deque[Event] = deque()
         self._events_missed = 0
         self._engine_faults = 0
@@ -130,7 +130,7 @@ class ConnectionCore:
             self.forked()
             raise ForkedProcess("this connection was made by the parent process: connect again")
 
-    def goes_on(self) -> bool:
+    def is_open(self) -> bool:
         """It is not closed. Raises ForkedProcess in a child of the process that made it."""
         if isinstance(self._refusal, ForkedProcess):
             raise self._refusal
@@ -251,7 +251,7 @@ class ConnectionCore:
         with self._lock:
             self._publishers.append(publisher)
 
-    def remove_publisher(self, publisher: PublisherCore, *, tell: bool) -> None:
+    def remove_publisher(self, publisher: PublisherCore, *, notify_node: bool) -> None:
         """A publisher was closed; ``tell`` the node. A node that is gone needs not to be told."""
         with self._lock:
             if publisher in self._publishers:
@@ -261,7 +261,7 @@ class ConnectionCore:
             dropped = publisher.take_dropped()
             if dropped is not None:
                 self.emit(dropped)
-        if tell:
+        if notify_node:
             # NotFound: its topic was deleted or made anew, and it ended with it.
             with contextlib.suppress(ConnectionLost, Closed, NotFound):
                 self.link.close_publication(publisher.publication_id)
@@ -281,11 +281,11 @@ class ConnectionCore:
             with contextlib.suppress(ConnectionLost, Closed, NotFound):
                 self.link.close_subscription(subscription.subscription_id)
 
-    def hand_over(self) -> None:
+    def flush_to_rings(self) -> None:
         """Put what publishers have collected into their rings, as far as there is room."""
         for publisher in list(self._publishers):
             with contextlib.suppress(TidecastError):
-                publisher.attempt_hand_over(seal=False)
+                publisher.attempt_flush(seal=False)
 
     def add_consumer(self, consumer: ConsumerCore) -> None:
         """A durable consumer was opened."""
@@ -497,7 +497,7 @@ class ConnectionCore:
         """The process ends: hand over what was collected, end the session."""
         for publisher in list(self._publishers):
             with contextlib.suppress(TidecastError):
-                publisher.attempt_hand_over(seal=True)
+                publisher.attempt_flush(seal=True)
         if self.link.inline:
             with contextlib.suppress(TidecastError):
                 self.link.work()

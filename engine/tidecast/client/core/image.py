@@ -35,7 +35,7 @@ _ASSEMBLY_FIELDS = (
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
-class Place(NamedTuple):
+class ReadPosition(NamedTuple):
     """Where a reader was in a session whose ring it has read to its end."""
 
     seq: int
@@ -156,10 +156,10 @@ class Image:
         """Ask for the doorbell. True: there is something already."""
         return bool(ports.arm_reader(self.port, int(keep)))
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Give back what was taken last."""
         self.generation += 1
-        ports.let_go(self.port)
+        ports.release(self.port)
 
     def has_more(self) -> bool:
         """There is something to take."""
@@ -238,7 +238,7 @@ class Image:
         )
         return Batch(self, 1, self._assembly.data.toreadonly(), columns, rows)
 
-    def place(self) -> Place | None:
+    def position(self) -> ReadPosition | None:
         """Where the reader is; None: the ring was closed."""
         port = self.port
         if not port[reader.R_SLOTS]:
@@ -247,9 +247,9 @@ class Image:
         if port[reader.R_FILLED] < port[reader.R_TOTAL]:
             unfinished = [int(port[field]) for field in _ASSEMBLY_FIELDS], self._assembly
         ahead = (self._seen, int(port[reader.R_SLOTS])) if port[reader.R_SEEN] else None
-        return Place(int(port[reader.R_SEQ]), int(port[reader.R_AT]), unfinished, ahead)
+        return ReadPosition(int(port[reader.R_SEQ]), int(port[reader.R_AT]), unfinished, ahead)
 
-    def go_on_from(self, place: Place) -> Gap | None:
+    def resume_from(self, place: ReadPosition) -> Gap | None:
         """Go on where an older ring of the session was left. What lies between is a gap."""
         port, seq = self.port, int(self.port[reader.R_SEQ])
         if seq > place.seq:

@@ -89,7 +89,7 @@ class RowsRun(Run):
 
     def append(self, port: Port, flush: bool) -> int:
         """See `Run.append`."""
-        put = kernels.rows_putter()
+        put = kernels.rows_append_fn()
         self.done, code = divmod(
             put(port, self.keep, self.fixed, self.done, self.n, flush), kernels.CODES
         )
@@ -114,7 +114,7 @@ class ObjectRun(Run):
 
     def append(self, port: Port, flush: bool) -> int:
         """See `Run.append`."""
-        put = kernels.list_putter()
+        put = kernels.list_append_fn()
         while True:
             self.done, code = divmod(put(port, self.keep, self.done, flush), kernels.CODES)
             if code != kernels.OTHER:

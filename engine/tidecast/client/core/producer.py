@@ -98,7 +98,7 @@ class Moves:
         return True
 
 
-class Session:
+class ProducerSession:
     """The durable side of one publisher: which sequences its ring holds, how far it is durable."""
 
     def __init__(
@@ -206,7 +206,9 @@ def refused(topic: str, number: int) -> StorageError:
     )
 
 
-def continued(options: PublicationOptions, session: Session, durable: int) -> PublicationOptions:
+def continued(
+    options: PublicationOptions, session: ProducerSession, durable: int
+) -> PublicationOptions:
     """Options to go on with a session whose engine died when ``durable`` messages were durable."""
     return msgspec.structs.replace(
         options, producer_id=session.producer_id, first_seq=session.first_seq + durable,
@@ -214,7 +216,7 @@ def continued(options: PublicationOptions, session: Session, durable: int) -> Pu
     )  # fmt: skip
 
 
-def await_session(connection: Any, session: Session) -> None:
+def await_session(connection: Any, session: ProducerSession) -> None:
     """Wait until a session's first sequence is known. Raises Timeout, SequenceGap, Fenced.
 
     It is unless the producer has a name, gave no ``first_seq``, and another node keeps the topic.

@@ -4,9 +4,9 @@ The blocking and the asyncio publisher add the waiting. Messages of one thread k
 whatever mixture of calls it makes; calls from several threads are safe.
 
 Each message is handed to the kernel at once: a call with `bytes` and nothing else goes there
-without a line of Python (`quick`), all others come by the methods here. A publisher that was made
-with ``buffer=True`` collects plain messages in a list when calls come faster than one in 20 us, and
-hands up to 512 of them over at a time, at the latest after the linger time (`Flusher`).
+without a line of Python (`fast_publish`), all others come by the methods here. A publisher that was
+made with ``buffer=True`` collects plain messages in a list when calls come faster than one in
+20 us, and hands up to 512 of them over at a time, at the latest after the linger time (`Flusher`).
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from tidecast.client.core.outgoing import (
     runs_of,
 )
 from tidecast.client.kernels import ports
-from tidecast.client.kernels.batches import CODES, list_putter
-from tidecast.client.kernels.objects import quick
+from tidecast.client.kernels.batches import CODES, list_append_fn
+from tidecast.client.kernels.objects import fast_publish
 from tidecast.client.waiting import flush_after_s
 from tidecast.errors import (
     Closed,
@@ -76,7 +76,7 @@ _BURST_GAP_NS, _BURST_CALLS = 20_000, 32
 class PublisherCore:
     """One publication. See the module; made by `Connection.publisher`."""
 
-    _QUICK: ClassVar[dict[str, object]] = {"try_publish": True}
+    _FAST: ClassVar[dict[str, object]] = {"try_publish": True}
     """What a plain call of a method returns when it took the short way."""
 
     def __init__(
@@ -101,14 +101,14 @@ class PublisherCore:
         self._plain = bytes if self._codec is None else None
         """The type of payloads that go the short way."""
         self._lock = threading.Lock()
-        self._put, self._put_list = ports.putter(), list_putter()
+        self._put, self._put_list = ports.append_fn(), list_append_fn()
         self._port_at = np.zeros(1, dtype=np.int64)
         self._collects = buffer and options.linger_us != 0
         self._collected: list[bytes] = []
         self._run: Run | None = None
         self._collected_bytes_max = -1
         self._calls = self._last_call_ns = self._last_tick_messages = 0
-        self._dropped = self._dropped_told = 0
+        self._dropped = self._dropped_reported = 0
         self._earlier_messages = self._earlier_bytes = self._unsent = 0
         self._opened_s = time.monotonic()
         self._refusal: TidecastError | None = None
@@ -117,14 +117,14 @@ class PublisherCore:
         self._moves = producer.Moves()
         self._moving_to = 0
         """Sequence of the last message that waits to be moved, or was moved, to the newest ring."""
-        self.producer_session: producer.Session | None = None
+        self.producer_session: producer.ProducerSession | None = None
         """Sequences and acks; None: the topic is live."""
         self._ring = np.empty(0, dtype=np.uint8)
         self._attach(options)
         self._await_session()
         if self._plain and not self._collects and type(self).__module__.startswith("tidecast."):
-            for name, done in self._QUICK.items():  # not of a subclass that may replace them
-                self.__dict__[name] = quick(self._port_at, getattr(self, name), done)
+            for name, done in self._FAST.items():  # not of a subclass that may replace them
+                self.__dict__[name] = fast_publish(self._port_at, getattr(self, name), done)
 
     # --- opening, losing, reopening ---------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class PublisherCore:
         self._slots, self._has_network = about.slots, about.has_network
         self.session, self.publication_id = grant.session, grant.publication_id
         if grant.durable:
-            self.producer_session = producer.Session(
+            self.producer_session = producer.ProducerSession(
                 self.topic, grant, ring, options.line, options.after
             )
         if not self._on_full_chosen:
@@ -190,9 +190,9 @@ class PublisherCore:
                 return
             before = self._port
             if self.producer_session is None:
-                self._continue()
+                self._resume_live()
             else:
-                self._go_on(self.producer_session)
+                self._resume_session(self.producer_session)
             self._earlier_messages += int(before[writer.W_MESSAGES])
             self._earlier_bytes += int(before[writer.W_BYTES])
             self._nodes.clear()
@@ -201,7 +201,7 @@ class PublisherCore:
         if self.buffering:
             self._connection.flusher.add(self)
 
-    def _continue(self) -> None:
+    def _resume_live(self) -> None:
         """Open a live publication at the next engine: its session, with all that its ring holds.
 
         Where that engine cannot continue it, what was not sent is lost, and reported.
@@ -211,7 +211,7 @@ class PublisherCore:
         unsent, incarnation = self._unsent_in_ring(), describe(ring).incarnation
         grant = self._attach(self._continuing())
         if not grant.continued and self._connection.link.incarnation != incarnation:
-            self._tell_unsent(unsent)
+            self._report_unsent(unsent)
         mapped.close()
 
     def _continuing(self) -> PublicationOptions:
@@ -242,13 +242,13 @@ class PublisherCore:
             bytes=held.bytes,
         )  # fmt: skip
 
-    def _tell_unsent(self, unsent: MessagesUnsent | None) -> None:
+    def _report_unsent(self, unsent: MessagesUnsent | None) -> None:
         if unsent is not None and unsent.messages:
             self._unsent += unsent.messages
             self._connection.emit(unsent)
             self._connection.bell.ring()
 
-    def _go_on(self, session: producer.Session) -> None:
+    def _resume_session(self, session: producer.ProducerSession) -> None:
         """Open the producer's next session; what is not durable moves into its ring."""
         self._moving_to = self.position
         move = producer.Move(self._mapped, self._ring)
@@ -280,7 +280,7 @@ class PublisherCore:
         if self.producer_session is None and self._lock.acquire(timeout=0.5):
             try:
                 if self._refusal is None and not self._lost:
-                    self._hand_over()
+                    self._flush_collected()
                     ports.finish(self._port)
                     left = self._take_collected()
             finally:
@@ -356,7 +356,7 @@ class PublisherCore:
     def attempt(self, message: Outgoing) -> bool:
         """Append a message behind what was collected before it. False: full, or engine lost."""
         with self._lock:
-            if not self._hand_over():
+            if not self._flush_collected():
                 return self._no_room()
             status = ports.put(
                 self._port, message.payload, message.meta, message.flags, message.receiver,
@@ -380,7 +380,7 @@ class PublisherCore:
     def attempt_run(self, run: Run, flush: bool) -> bool:
         """Append a run, as far as there is room; ``run.done`` says how far. False: not all."""
         with self._lock:
-            if not self._hand_over():
+            if not self._flush_collected():
                 return self._no_room()
             status = run.append(self._port, flush)
         if status == writer.TOO_LARGE:
@@ -396,10 +396,10 @@ class PublisherCore:
             raise problem
         return False
 
-    def attempt_hand_over(self, *, seal: bool) -> bool:
+    def attempt_flush(self, *, seal: bool) -> bool:
         """Hand over what was collected; with ``seal`` send the open packet. False: full, lost."""
         with self._lock:
-            if not self._hand_over():
+            if not self._flush_collected():
                 return self._no_room()
             if seal:
                 ports.seal_open(self._port)
@@ -413,9 +413,9 @@ class PublisherCore:
         """
         if type(payload) is not self._plain:
             return self._try_other(payload)
-        return self.attempt_plain(payload)
+        return self.try_append(payload)
 
-    def attempt_plain(self, payload: bytes) -> bool:
+    def try_append(self, payload: bytes) -> bool:
         """`attempt` for a message that is nothing but a payload; without the lock."""
         if not self._collected and self._run is None:
             status = self._put(int(self._port_at[0]), payload)
@@ -464,9 +464,9 @@ class PublisherCore:
 
     def port_for_kernel(self) -> ports.Port | None:
         """The port, for who holds the lock; None when the ring is full or the engine is lost."""
-        return self._port if self._hand_over() else None
+        return self._port if self._flush_collected() else None
 
-    def _hand_over(self) -> bool:
+    def _flush_collected(self) -> bool:
         """Append what was collected; the caller holds the lock. False: full, or engine lost."""
         if self._refusal is not None:
             raise self._refusal
@@ -502,7 +502,7 @@ class PublisherCore:
         """The flusher's round: hand over what was collected. False: the burst is over."""
         try:
             with self._lock:
-                done = self._hand_over()
+                done = self._flush_collected()
                 messages = int(self._port[writer.W_MESSAGES])
         except TidecastError:
             self.buffering = False
@@ -559,7 +559,7 @@ class PublisherCore:
         """
         producer.check_ack(self, "durable")
         with self._lock:
-            self._hand_over()
+            self._flush_collected()
             run = self._run
             waiting = len(self._collected) + (0 if run is None else run.n - run.done)
             return producer.Receipt(self, self.position + waiting)
@@ -585,17 +585,17 @@ class PublisherCore:
 
     def drop(self, n: int) -> None:
         """Count messages as dropped; the next look at the events tells of them."""
-        first = self._dropped == self._dropped_told
+        first = self._dropped == self._dropped_reported
         self._dropped += n
         if first:
             self._connection.bell.ring()
 
     def take_dropped(self) -> MessagesDropped | None:
         """An event for what was dropped since the last one."""
-        n = self._dropped - self._dropped_told
+        n = self._dropped - self._dropped_reported
         if n == 0:
             return None
-        self._dropped_told += n
+        self._dropped_reported += n
         return MessagesDropped(
             at_ns=time.time_ns(), topic=self.topic, session=self.session, messages=n
         )
@@ -660,18 +660,18 @@ class PublisherCore:
             if self._refusal is not None:
                 return 0
             if not self._lost:
-                self._hand_over()
+                self._flush_collected()
                 ports.finish(self._port)
             elif self.producer_session is None:
                 ports.finish(self._port)
-                self._tell_unsent(self._unsent_in_ring())
+                self._report_unsent(self._unsent_in_ring())
             left = self._take_collected()
             self._refusal = Closed(f"publisher of {self.topic}: it is closed")
             if self.producer_session is not None:
                 self.producer_session.acked_seq = self.durable_position
             lost = self._lost
             self._unmap()
-        self._connection.remove_publisher(self, tell=not lost)
+        self._connection.remove_publisher(self, notify_node=not lost)
         return left
 
     def _unmap(self) -> None:

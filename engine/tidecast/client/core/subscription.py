@@ -21,7 +21,7 @@ from tidecast.api.frames.common import Failure, error_of
 from tidecast.api.link import AWAY_S_MAX, SubscriptionOptions
 from tidecast.api.start import Earliest, Latest, Start, start_of
 from tidecast.buffers import reader
-from tidecast.client.core.image import AWAIT_SPINS, BATCH_MESSAGES_MAX, Image, Place
+from tidecast.client.core.image import AWAIT_SPINS, BATCH_MESSAGES_MAX, Image, ReadPosition
 from tidecast.client.core.message import Batch, EmptyBatch, Message
 from tidecast.client.core.outgoing import check_text, checked, reject
 from tidecast.client.kernels import ports
@@ -42,8 +42,8 @@ _FEW_MESSAGES, _KEEP_BACK_SPINS = 64, 25
 _ENGINE_LOST = -1
 _MAY_COME_BACK = ("timeout", "restarted")
 """Why a session ends that its publisher, or its engine, may continue."""
-News = ImageAvailable | ImageGone | SubscriptionEnded
-_PLACES_MAX = 1024
+ImageEvent = ImageAvailable | ImageGone | SubscriptionEnded
+_POSITIONS_MAX = 1024
 """Sessions that may come back, of which is known how far they were read."""
 _AWAY_MARGIN_S = 1.0
 """An engine that dies is noticed so much later at most."""
@@ -93,7 +93,7 @@ class SubscriptionCore:
             SubscriptionOptions, start=start.word, receive_bytes=receive_bytes, tethered=tethered
         )
         self._images: list[Image] = []
-        self._incoming: deque[News] = deque()
+        self._incoming: deque[ImageEvent] = deque()
         self._settling = threading.Lock()
         self._ports: Port | None = None
         """Of `_images`, as `kernels.find_ready` takes them. None: to be made anew."""
@@ -108,7 +108,7 @@ class SubscriptionCore:
         """Why nothing more comes than what is in the rings."""
         self._targets: dict[int, int] | None = None
         self._past: dict[str, int] = {"missed_wakes": 0}
-        self._places: dict[int, Place] = {}
+        self._positions: dict[int, ReadPosition] = {}
         self._missed: deque[tuple[Image, Gap]] = deque()
         """What was found missing between two rings of a session, to be told."""
         self._lost_s = 0.0
@@ -136,9 +136,9 @@ class SubscriptionCore:
     def reopen(self) -> None:
         """Subscribe anew at the engine that is back, from where this was. Raises as opening."""
         if self._refusal is None and self._end is None and self._opened:
-            resume = {session: place.seq for session, place in list(self._places.items())}
+            resume = {session: place.seq for session, place in list(self._positions.items())}
             for image in list(self._images):
-                place = image.place()
+                place = image.position()
                 if place is not None:
                     resume[image.session] = place.seq
             away_s = min(time.monotonic() - self._lost_s + _AWAY_MARGIN_S, AWAY_S_MAX)
@@ -159,7 +159,7 @@ class SubscriptionCore:
         )
         self._rest = None
 
-    def notice(self, event: News) -> None:
+    def notice(self, event: ImageEvent) -> None:
         """From any thread: a publication came or went."""
         self._incoming.append(event)
 
@@ -262,7 +262,7 @@ class SubscriptionCore:
                 image, self._turn = images[k], k + 1
         held, self._held = self._held, image
         if held is not None and held is not image:
-            held.let_go()
+            held.release()
         return image
 
     def _table(self) -> Port:
@@ -356,7 +356,7 @@ class SubscriptionCore:
         if batch is None:
             held, self._held = self._held, None
             if held is not None:
-                held.let_go()
+                held.release()
         elif batch.image in self._images:
             keep = self._images.index(batch.image)
         return None if ports.arm_ports(self._table(), keep) else word
@@ -415,14 +415,14 @@ class SubscriptionCore:
             while self._incoming:
                 self._take_in(self._incoming.popleft())
 
-    def _take_in(self, event: News) -> None:
+    def _take_in(self, event: ImageEvent) -> None:
         if isinstance(event, ImageAvailable):
             try:
                 made = Image(event, self.subscriber_id, self._codec)
                 before = [i for i in self._images if i.session == made.session]
                 made.after = before[-1] if before else None
                 if made.after is None:
-                    self._go_on(made, self._places.pop(made.session, None))
+                    self._resume_image(made, self._positions.pop(made.session, None))
                 self._images.append(made)
                 self._ports = None
             except NotFound:  # it came and went before we looked
@@ -470,20 +470,20 @@ class SubscriptionCore:
         if self._held is image:
             self._held = None
         comes_back = image.gone in _MAY_COME_BACK or image.subscription_id == _ENGINE_LOST
-        place = image.place() if comes_back else None
+        place = image.position() if comes_back else None
         for later in self._images:
             if later.after is image:
                 later.after = None
-                self._go_on(later, place)
+                self._resume_image(later, place)
                 place = None
         if place is not None:
-            while len(self._places) >= _PLACES_MAX:
-                self._places.pop(next(iter(self._places)))
-            self._places[image.session] = place
+            while len(self._positions) >= _POSITIONS_MAX:
+                self._positions.pop(next(iter(self._positions)))
+            self._positions[image.session] = place
         self._retire(image)
 
-    def _go_on(self, image: Image, place: Place | None) -> None:
-        missed = image.go_on_from(place) if place is not None else None
+    def _resume_image(self, image: Image, place: ReadPosition | None) -> None:
+        missed = image.resume_from(place) if place is not None else None
         if missed is not None:
             self._missed.append((image, missed))
 

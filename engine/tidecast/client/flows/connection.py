@@ -160,7 +160,7 @@ class ConnectionFlows(ConnectionCore, Generic[PublisherT, SubscriptionT, Consume
     def event_flow(self, timeout: float | None) -> Flow[Event | None]:
         """The next event; None when none came in time, or the connection is closed."""
         deadline, pace = Deadline(timeout), InlinePace()
-        while self.goes_on():
+        while self.is_open():
             event = self.take_event()
             if event is not None or deadline.passed:
                 return event

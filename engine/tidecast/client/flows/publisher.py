@@ -63,7 +63,7 @@ class PublisherFlows(PublisherCore):
                 return self._collect(payload, timeout)
             if self._collects:
                 self.note_call()
-            if not flush and self.attempt_plain(payload):
+            if not flush and self.try_append(payload):
                 return None
         message = self.prepare(payload, key, headers, timestamp, to, subscriber, flush)
         if not self.attempt(message):
@@ -89,7 +89,7 @@ class PublisherFlows(PublisherCore):
 
     def _collect(self, payload: bytes, timeout: float | None) -> Flow[None]:
         """Collect a message; hand over those before it when there are as many as may be."""
-        attempt = partial(self.attempt_hand_over, seal=False)
+        attempt = partial(self.attempt_flush, seal=False)
         full = len(self._collected) >= COLLECTED_MAX
         if full and not attempt() and not (yield from self._put_or_drop(attempt, timeout)):
             return
@@ -99,7 +99,7 @@ class PublisherFlows(PublisherCore):
 
     def end_burst_flow(self, timeout: float | None) -> Flow[None]:
         """The burst ended while a message was collected: nobody else will hand it over."""
-        attempt = partial(self.attempt_hand_over, seal=False)
+        attempt = partial(self.attempt_flush, seal=False)
         if not attempt() and not self._lost:
             yield from self._until(attempt, timeout)
 
@@ -154,7 +154,7 @@ class PublisherFlows(PublisherCore):
         timeout: float | None,
     ) -> Flow[int]:  # fmt: skip
         """Publish what a compiled function writes."""
-        producer = compiled.Producer(self, fn, state, count, message_bytes_max)
+        producer = compiled.CompiledPublisher(self, fn, state, count, message_bytes_max)
         while not (yield Ask(partial(producer.step, self.lock))):
             if not (yield from self._room(producer.may_go_on, timeout)):
                 break
@@ -164,13 +164,13 @@ class PublisherFlows(PublisherCore):
 
     # --- to the ring, to the disk, to the end -----------------------------------------------------
 
-    def hand_over_flow(self, timeout: float | None) -> Flow[None]:
+    def flush_to_ring_flow(self, timeout: float | None) -> Flow[None]:
         """Put what was collected into the ring."""
-        yield from self._until(partial(self.attempt_hand_over, seal=False), timeout)
+        yield from self._until(partial(self.attempt_flush, seal=False), timeout)
 
     def flush_flow(self, timeout: float | None) -> Flow[None]:
         """Hand over what was collected and send the open packet."""
-        yield from self._until(partial(self.attempt_hand_over, seal=True), timeout)
+        yield from self._until(partial(self.attempt_flush, seal=True), timeout)
         if self._connection.link.inline:
             self._connection.link.work()
 
@@ -193,7 +193,7 @@ class PublisherFlows(PublisherCore):
         check_ack(self, "durable")
         deadline, pace, connection = Deadline(timeout), InlinePace(), self._connection
         if seq is None:
-            yield from self.hand_over_flow(timeout)
+            yield from self.flush_to_ring_flow(timeout)
             seq = self.position
         while not self.is_durable(seq):
             if deadline.passed:

@@ -73,8 +73,8 @@ class SubscriptionFlows(SubscriptionCore):
     ) -> Flow[int]:  # fmt: skip
         """Run a compiled function over every message."""
         self.check()
-        handler: compiled.Consumer = yield Ask(
-            partial(compiled.Consumer, self, fn, state, max_messages, until)
+        handler: compiled.CompiledHandler = yield Ask(
+            partial(compiled.CompiledHandler, self, fn, state, max_messages, until)
         )  # it compiles
         yield from run_handler(self, handler, Deadline(duration_s))
         self.finished()
@@ -93,7 +93,7 @@ class SubscriptionFlows(SubscriptionCore):
             self._connection.bell.ring()
 
 
-class CompiledHandler(Protocol):
+class HandlerProgress(Protocol):
     """The progress of a compiled handler."""
 
     @property
@@ -122,7 +122,7 @@ class Handled(Protocol):
         """Wait for something to read."""
 
 
-def run_handler(source: Handled, handler: CompiledHandler, deadline: Deadline) -> Flow[None]:
+def run_handler(source: Handled, handler: HandlerProgress, deadline: Deadline) -> Flow[None]:
     """Run a compiled handler until it, its source, or the time has ended."""
     pace = InlinePace()
     source.running += 1

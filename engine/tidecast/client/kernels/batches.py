@@ -188,7 +188,7 @@ def _put_rows(_own: int, arguments: int, _n: int, _names: int) -> int:
 
 
 @functools.cache
-def list_putter() -> Callable[[Port, list[bytes] | tuple[bytes, ...], int, int], int]:
+def list_append_fn() -> Callable[[Port, list[bytes] | tuple[bytes, ...], int, int], int]:
     """(port, messages, index of the first, flush): see CODES.
 
     Nothing is appended before all are seen to be `bytes`.
@@ -197,7 +197,7 @@ def list_putter() -> Callable[[Port, list[bytes] | tuple[bytes, ...], int, int],
 
 
 @functools.cache
-def rows_putter() -> Callable[[Port, np.ndarray[Any, Any], int, int, int, int], int]:
+def rows_append_fn() -> Callable[[Port, np.ndarray[Any, Any], int, int, int, int], int]:
     """(port, contiguous array, bytes a row, index of the first, rows, flush): see CODES."""
     return builtin(_put_rows, (), "put_rows")
 

@@ -60,7 +60,7 @@ NOTHING = -9
 
 
 @functools.cache
-def putter() -> Callable[[int, bytes], int]:
+def append_fn() -> Callable[[int, bytes], int]:
     """`put_object` as Python calls it: (address of the port, payload)."""
     return direct(put_object, types.int64, BYTES_OBJECT)
 
@@ -117,7 +117,7 @@ def assembly_of(port: Port) -> Bytes:
 def put_object(port_at: int, payload: Any) -> int:
     """Append one message that is nothing but a payload. Returns as `append` does, or BUSY.
 
-    By `direct`, see `putter`: 0.15 us instead of 0.36 with a port and `bytes` to unpack.
+    By `direct`, see `append_fn`: 0.15 us instead of 0.36 with a port and `bytes` to unpack.
     """
     port = words_at(port_at)
     if port[P_BUSY] != 0:
@@ -226,7 +226,7 @@ def arm_ports(ports: Port, keep: int) -> bool:
 
 
 @held_kernel
-def let_go(port: Port) -> None:
+def release(port: Port) -> None:
     """Give back what the last poll returned."""
     reader.release(read_ring_of(port), port)
 

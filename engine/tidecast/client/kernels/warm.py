@@ -64,7 +64,7 @@ def compile_kernels() -> None:
     ]
     _compile(calls)
     compile_reading()
-    ports.putter()
+    ports.append_fn()
     object_kernels.compile_builtins()
     batch_kernels.compile_builtins()
 
@@ -87,7 +87,7 @@ def compile_reading() -> None:
             (ports.arm_reader, (reader, 0)),
             (ports.find_ready, (words, 0, 0)),
             (ports.arm_ports, (words, 0)),
-            (ports.let_go, (reader,)),
+            (ports.release, (reader,)),
             (ports.is_drained, (reader,)),
             (ports.is_held, (reader,)),
             (ports.note_torn, (reader,)),

@@ -23,11 +23,11 @@ from tidecast.api.link import (
     SubscriptionOptions,
 )
 from tidecast.client.kernels.ports import ring_line
-from tidecast.client.links.socket_session import Session
+from tidecast.client.links.socket_session import EngineSession
 from tidecast.native.mapped import Bytes, MappedFile
 
 
-class SocketLink(Session, Link):
+class SocketLink(EngineSession, Link):
     """See the module, and `Link` for the methods."""
 
     client_id: int = 0

@@ -45,7 +45,7 @@ EVENTS_HELD_MAX = 4096
 class _Wire:
     """One connection: a socket, its reader thread, the requests that wait. Never reconnects."""
 
-    def __init__(self, sock: socket.socket, session: Session) -> None:
+    def __init__(self, sock: socket.socket, session: EngineSession) -> None:
         self.sock = sock
         self.lost: str | None = None
         self._session = weakref.ref(session)
@@ -193,7 +193,7 @@ def dial(data_dir: Path) -> socket.socket:
     return sock
 
 
-class Session:
+class EngineSession:
     """A session that can be lost and made again. Safe for use from any thread."""
 
     def __init__(self, data_dir: Path, name: str, token: str | None, *, attach: bool) -> None:
@@ -306,7 +306,7 @@ class Session:
         """Hook: events arrived, wake whoever waits."""
 
 
-_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+_sessions: weakref.WeakSet[EngineSession] = weakref.WeakSet()
 
 
 def _drop_inherited() -> None:
@@ -324,7 +324,7 @@ def _version() -> str:
     return str(getattr(tidecast, "__version__", ""))
 
 
-class EngineControl(Session):
+class EngineControl(EngineSession):
     """Administration of a running engine: topics, faults, figures. A context manager."""
 
     def __init__(self, data_dir: Path, name: str = "control", token: str | None = None) -> None:

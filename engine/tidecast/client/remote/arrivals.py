@@ -13,7 +13,7 @@ from tidecast.api.frames.common import Failure
 from tidecast.api.link import SubscriptionOptions
 from tidecast.client.remote import frames
 from tidecast.client.remote.frames import Block
-from tidecast.client.remote.rings import Incoming, Shelf
+from tidecast.client.remote.rings import Incoming, RingDirectory
 from tidecast.events import Event, Gap, ImageGone, SubscriptionEnded
 from tidecast.layout import packet as wire
 from tidecast.native.mapped import MappedFile
@@ -47,10 +47,10 @@ class Arrivals:
     """See the module."""
 
     def __init__(
-        self, shelf: Shelf, numbers: Iterator[int], push: Callable[..., None],
+        self, home: RingDirectory, numbers: Iterator[int], push: Callable[..., None],
         ring_pump: Callable[[], None],
     ) -> None:  # fmt: skip
-        self._shelf, self._numbers = shelf, numbers
+        self._home, self._numbers = home, numbers
         self._push: Callable[..., None] = push
         self._ring_pump = ring_pump
         self._lock = threading.RLock()
@@ -152,7 +152,7 @@ class Arrivals:
             incoming = each.stale.pop(frame.session, None)
             before = (0, 0) if incoming is None else incoming.position
             if incoming is None:
-                incoming = Incoming(self._shelf, each.number, frame, next(self._numbers))
+                incoming = Incoming(self._home, each.number, frame, next(self._numbers))
                 self._rings[each.number, incoming.image_id] = incoming
                 self._push(incoming.available())
             each.images[frame.image] = incoming

@@ -1,4 +1,4 @@
-"""Durable consumers of a remote client: mirrors of their members' rings. See docs/GATEWAY.md.
+"""Durable consumers of a remote client: replicas of their members' rings. See docs/GATEWAY.md.
 
 The engine's host has the member's file; this host has a second one, of the same size. Bytes of
 deliveries come from there, bytes of acks go there, each to the same position. So the consumer is
@@ -25,7 +25,7 @@ from tidecast.buffers.member_ring import MemberFile
 from tidecast.client.kernels import remote as remote_kernels
 from tidecast.client.remote import frames
 from tidecast.client.remote.frames import BadFrame
-from tidecast.client.remote.rings import Shelf
+from tidecast.client.remote.rings import RingDirectory
 from tidecast.errors import ConnectionLost, TidecastError
 from tidecast.events import ConsumerExpelled, ConsumerRejoined
 from tidecast.layout import member as member_layout
@@ -36,7 +36,7 @@ from tidecast.native.packing import pack_into
 _DELIVERIES_AT = member_layout.MEMBER_HEADER_BYTES
 
 
-class Mirror:
+class ReplicaRing:
     """One consumer. The link's reader calls `delivered`; whoever sends calls `next_frame`."""
 
     def __init__(self, number: int, pattern: str, name: str, options: ConsumerOptions) -> None:
@@ -45,12 +45,12 @@ class Mirror:
         """The gateway delivers and takes acks."""
         self.received = self._sent = self._taken = self._released = 0
 
-    def open(self, shelf: Shelf, path: Path, opened: frames.ConsumerOpened) -> None:
+    def open(self, home: RingDirectory, path: Path, opened: frames.ConsumerOpened) -> None:
         """Begin with an empty ring. Raises ConfigError for sizes that cannot be."""
         self.file = MemberFile.create(
-            path, opened.deliveries_bytes, opened.acks_bytes, member=0, bell=shelf.client_line
+            path, opened.deliveries_bytes, opened.acks_bytes, member=0, bell=home.client_line
         )
-        self.opened, self._bells, self._line = opened, shelf.bells, shelf.client_line
+        self.opened, self._bells, self._line = opened, home.bells, home.client_line
         self._acks_at = _DELIVERIES_AT + opened.deliveries_bytes
         self.received = self._sent = self._taken = self._released = 0
 
@@ -158,7 +158,7 @@ class Mirror:
         self.file.mapped.unlink()
 
 
-class Consumers:
+class RemoteConsumers:
     """All consumers of a link.
 
     ``ask(make, kind)`` waits for an answer; ``ask_then(make, kind, then)`` does not: the answer, or
@@ -166,112 +166,112 @@ class Consumers:
     """
 
     def __init__(
-        self, shelf: Shelf, push: Callable[..., None],
+        self, home: RingDirectory, push: Callable[..., None],
         ask: Callable[[Callable[[int], Frame], Any], Any],
         ask_then: Callable[[Callable[[int], Frame], Any, Callable[[Any], None]], None],
         hang_up: Callable[[], None],
     ) -> None:  # fmt: skip
-        self._shelf, self._push, self._ask, self._ask_then = shelf, push, ask, ask_then
+        self._home, self._push, self._ask, self._ask_then = home, push, ask, ask_then
         self._hang_up = hang_up
         self._lock = threading.Lock()
         self._files = 0
-        self.mirrors: dict[int, Mirror] = {}
-        self._wakes = MappedFile.create(shelf.directory / "wakes", member_layout.WAKES_BYTES)
-        pack_into("<q", self._wakes.array, member_layout.WAKE_BELL_AT, shelf.pump_line)
+        self.replicas: dict[int, ReplicaRing] = {}
+        self._wakes = MappedFile.create(home.directory / "wakes", member_layout.WAKES_BYTES)
+        pack_into("<q", self._wakes.array, member_layout.WAKE_BELL_AT, home.pump_line)
 
     def open(self, number: int, pattern: str, name: str, options: ConsumerOptions) -> ConsumerGrant:
         """Join a subscription. Raises what the gateway raised, ConnectionLost, Timeout."""
-        mirror = Mirror(number, pattern, name, options)
-        return self._opened(mirror, self._ask(mirror.opening, frames.ConsumerOpened))
+        replica = ReplicaRing(number, pattern, name, options)
+        return self._opened(replica, self._ask(replica.opening, frames.ConsumerOpened))
 
     def close(self, number: int) -> None:
         """Leave it. Raises as `open`."""
-        mirror = self.mirrors.pop(number, None)
-        if mirror is not None:
-            mirror.close()
+        replica = self.replicas.pop(number, None)
+        if replica is not None:
+            replica.close()
             self._ask(lambda question: frames.CloseConsumer(id=question, number=number), None)
 
-    def _opened(self, mirror: Mirror, opened: frames.ConsumerOpened) -> ConsumerGrant:
-        """The gateway has a member for it: make its mirror, and let deliveries come."""
+    def _opened(self, replica: ReplicaRing, opened: frames.ConsumerOpened) -> ConsumerGrant:
+        """The gateway has a member for it: make its replica, and let deliveries come."""
         with self._lock:
             self._files += 1
-            path = self._shelf.directory / f"member-{self._files}"
-            mirror.open(self._shelf, path, opened)
-            self.mirrors[mirror.number] = mirror
-        self.resume(mirror)
-        return mirror.grant(self._wakes.path)
+            path = self._home.directory / f"member-{self._files}"
+            replica.open(self._home, path, opened)
+            self.replicas[replica.number] = replica
+        self.resume(replica)
+        return replica.grant(self._wakes.path)
 
-    def resume(self, mirror: Mirror) -> None:
+    def resume(self, replica: ReplicaRing) -> None:
         """Ask for deliveries behind those that are here; a member that is gone is made anew."""
 
         def answered(answer: Any) -> None:
             if isinstance(answer, TidecastError):
                 if answer.code == "not_found":
-                    self._join(mirror)
+                    self._join(replica)
                 else:
-                    self._refused(mirror, answer)
+                    self._refused(replica, answer)
                 return
             try:
-                mirror.resume(answer)
+                replica.resume(answer)
             except BadFrame:
-                self._join(mirror)
+                self._join(replica)
 
-        mirror.ready = False
+        replica.ready = False
         self._ask_then(
             lambda number: frames.ResumeConsumer(
-                id=number, number=mirror.number, received=mirror.received
+                id=number, number=replica.number, received=replica.received
             ),
             int, answered,
         )  # fmt: skip
 
-    def _join(self, mirror: Mirror) -> None:
+    def _join(self, replica: ReplicaRing) -> None:
         """The gateway has forgotten it: join the subscription anew."""
 
         def answered(answer: Any) -> None:
             if isinstance(answer, TidecastError):
-                self._refused(mirror, answer)
+                self._refused(replica, answer)
                 return
-            if self.mirrors.get(mirror.number) is not mirror:
+            if self.replicas.get(replica.number) is not replica:
                 return  # closed meanwhile
-            mirror.close()
-            self._opened(mirror, answer)
+            replica.close()
+            self._opened(replica, answer)
             self._push(
                 ConsumerRejoined(
-                    topic=mirror.pattern, subscription=mirror.name, consumer_id=mirror.number
+                    topic=replica.pattern, subscription=replica.name, consumer_id=replica.number
                 )
             )
 
-        self._ask_then(mirror.opening, frames.ConsumerOpened, answered)
+        self._ask_then(replica.opening, frames.ConsumerOpened, answered)
 
-    def _refused(self, mirror: Mirror, problem: TidecastError) -> None:
+    def _refused(self, replica: ReplicaRing, problem: TidecastError) -> None:
         """Another connection is another try, if trying again can help."""
         if not problem.retryable:
-            self._push(mirror.expelled(str(problem)))
+            self._push(replica.expelled(str(problem)))
         elif not isinstance(problem, ConnectionLost):
             self._hang_up()
 
     def grant_of(self, number: int) -> ConsumerGrant:
         """What a consumer that joined anew is told."""
-        return self.mirrors[number].grant(self._wakes.path)
+        return self.replicas[number].grant(self._wakes.path)
 
     def told(self, frame: frames.Delivered | frames.TakenBack, body: memoryview) -> None:
         """Deliveries came, or some are for nobody any more. Raises BadFrame."""
-        mirror = self.mirrors.get(frame.number)
-        if mirror is None:
+        replica = self.replicas.get(frame.number)
+        if replica is None:
             return
         if isinstance(frame, frames.Delivered):
-            mirror.delivered(frame, body)
+            replica.delivered(frame, body)
         else:
-            mirror.taken_back(frame)
+            replica.taken_back(frame)
 
     def pause(self) -> None:
         """The connection is lost."""
-        for mirror in self.mirrors.values():
-            mirror.ready = False
+        for replica in self.replicas.values():
+            replica.ready = False
 
     def arm(self) -> bool:
         """Ask for the pump's doorbell. True: there is something to send already."""
-        if not self.mirrors:
+        if not self.replicas:
             return False
         remote_kernels.arm_word(self._wakes.array, member_layout.WAKE_ARMED_AT)
-        return any(mirror.changed for mirror in list(self.mirrors.values()))
+        return any(replica.changed for replica in list(self.replicas.values()))

@@ -39,10 +39,10 @@ from tidecast.api.rpc import Calls
 from tidecast.client.kernels import ports
 from tidecast.client.remote import frames
 from tidecast.client.remote.arrivals import Arrivals, Subscribed
-from tidecast.client.remote.consumers import Consumers, Mirror
+from tidecast.client.remote.consumers import RemoteConsumers, ReplicaRing
 from tidecast.client.remote.dial import dial
 from tidecast.client.remote.frames import BadFrame
-from tidecast.client.remote.rings import Outgoing, Shelf, make_directory, ours
+from tidecast.client.remote.rings import OutgoingRing, RingDirectory, make_directory, with_local_ids
 from tidecast.errors import (
     AuthError,
     Closed,
@@ -94,7 +94,7 @@ class RemoteLink(Link):
         self._events_missed = 0
         self._numbers = itertools.count(1)
         self._calls = Calls(url)
-        self._out: dict[int, Outgoing] = {}
+        self._out: dict[int, OutgoingRing] = {}
         self._socket: ClientConnection | None = None
         self._welcome, self._socket = self._dial("", "")
         self._directory, self._directory_lock = make_directory()
@@ -103,14 +103,14 @@ class RemoteLink(Link):
         )
         self.bells: Bytes = self._bells.array
         self.doorbell = ring_layout.DOORBELL_FIRST_CLIENT
-        self._shelf = Shelf(self._directory, self.bells, self.doorbell, self.doorbell + 1)
+        self._home = RingDirectory(self._directory, self.bells, self.doorbell, self.doorbell + 1)
         self.arrivals = Arrivals(
-            self._shelf, self._numbers, self._push,
-            lambda: ports.ring_line(self.bells, self._shelf.pump_line),
+            self._home, self._numbers, self._push,
+            lambda: ports.ring_line(self.bells, self._home.pump_line),
         )  # fmt: skip
         self._greeted(self._welcome)
-        self.consumers = Consumers(
-            self._shelf, self._push, self._ask, self._ask_then, self._hang_up
+        self.consumers = RemoteConsumers(
+            self._home, self._push, self._ask, self._ask_then, self._hang_up
         )
         self._reader = self._thread(self._read, "tidecast-remote-in")
         self._pump = self._thread(self._ship, "tidecast-remote-out")
@@ -124,9 +124,9 @@ class RemoteLink(Link):
         self._welcome = welcome
         self.client_id, self.incarnation = welcome.client_id, welcome.incarnation
         self.node_id, self.node_name = welcome.node_id, welcome.node_name
-        shelf = self._shelf
-        shelf.node_id, shelf.node_name = welcome.node_id, welcome.node_name
-        shelf.incarnation = welcome.incarnation
+        home = self._home
+        home.node_id, home.node_name = welcome.node_id, welcome.node_name
+        home.incarnation = welcome.incarnation
 
     @property
     def connected(self) -> bool:
@@ -269,13 +269,13 @@ class RemoteLink(Link):
             except (ConnectionClosed, OSError) as problem:
                 raise ConnectionLost(str(problem)) from None
             self._socket = socket
-            for mirror in list(self.consumers.mirrors.values()):
-                self.consumers.resume(mirror)
+            for replica in list(self.consumers.replicas.values()):
+                self.consumers.resume(replica)
         if not outstanding:
             self._push(back)
-        ports.ring_line(self.bells, self._shelf.pump_line)
+        ports.ring_line(self.bells, self._home.pump_line)
 
-    def _opening_again(self, out: Outgoing) -> frames.OpenPublication:
+    def _opening_again(self, out: OutgoingRing) -> frames.OpenPublication:
         """The gateway has forgotten a publication: open it, beginning with what is unconfirmed."""
 
         def opened(answer: Any) -> None:
@@ -319,7 +319,7 @@ class RemoteLink(Link):
                 out = self._out.get(frame.number)
                 if out is not None:
                     out.accepted(frame.batch)
-                    ports.ring_line(self.bells, self._shelf.pump_line)
+                    ports.ring_line(self.bells, self._home.pump_line)
             case Reply():
                 # Without the lock: who sends holds it, and may wait for the gateway to read.
                 self._calls.answer(frame)
@@ -330,13 +330,15 @@ class RemoteLink(Link):
                 if out is not None:
                     out.durable(frame.seq, frame.state)
                     ports.ring_line(self.bells, self.doorbell)
-                    ports.ring_line(self.bells, self._shelf.pump_line)
+                    ports.ring_line(self.bells, self._home.pump_line)
             case frames.ImageOpened():
                 self.arrivals.opened(frame)
             case frames.ImageEnded() | frames.GapTold():
                 self.arrivals.told(frame)
             case frames.Told():
-                self._push(*(ours(event, list(self._out.values())) for event in frame.events))
+                self._push(
+                    *(with_local_ids(event, list(self._out.values())) for event in frame.events)
+                )
             case frames.Ended():
                 self._failed(frame)
 
@@ -347,7 +349,7 @@ class RemoteLink(Link):
         elif (out := self._out.get(frame.number)) is not None:
             self._fail(out, error_of(frame.failure))
 
-    def _fail(self, out: Outgoing, problem: BaseException) -> None:
+    def _fail(self, out: OutgoingRing, problem: BaseException) -> None:
         """What a publisher still has cannot go anywhere."""
         out.failed, code = str(problem), getattr(problem, "code", "error")
         if code == Fenced.code:
@@ -372,7 +374,7 @@ class RemoteLink(Link):
 
     def _ship(self) -> None:
         scratch = np.zeros(16, dtype=np.uint8)
-        line, at = self._shelf.pump_line, self._shelf.pump_line * ring_layout.DOORBELL_BYTES
+        line, at = self._home.pump_line, self._home.pump_line * ring_layout.DOORBELL_BYTES
         word = self.bells.data[at : at + 4].cast("i")
         while not self._closing.is_set():
             seen = word[0]
@@ -396,24 +398,24 @@ class RemoteLink(Link):
             for number, n_bytes in self.arrivals.credits():
                 self._send(frames.encode(frames.Credit(number=number, n_bytes=n_bytes)))
                 did += 1
-            for mirror in list(self.consumers.mirrors.values()):
-                did += self._settle(mirror)
+            for replica in list(self.consumers.replicas.values()):
+                did += self._settle(replica)
             for out in list(self._out.values()):
                 did += self._ship_one(out)
         return did
 
-    def _settle(self, mirror: Mirror) -> int:
+    def _settle(self, replica: ReplicaRing) -> int:
         """Tell the gateway what a consumer took and settled."""
         with self._lock:
             socket = self._socket
-            data = mirror.next_frame() if socket is not None else None
+            data = replica.next_frame() if socket is not None else None
             if data is None or socket is None:
                 return 0
             with contextlib.suppress(ConnectionClosed, OSError):
                 socket.send(data)
         return 1
 
-    def _ship_one(self, out: Outgoing) -> int:
+    def _ship_one(self, out: OutgoingRing) -> int:
         with self._lock:  # a resume must not come between the choice of a frame and its sending
             under_way = sum(each.under_way_bytes for each in self._out.values())
             gone = out.number not in self._out or out.failed is not None
@@ -439,7 +441,7 @@ class RemoteLink(Link):
             frames.PublicationOpened,
             lambda: frames.ClosePublication(id=0, number=publication),
         )
-        out = Outgoing(self._shelf, publication, topic, options, opened)
+        out = OutgoingRing(self._home, publication, topic, options, opened)
         with self._lock:
             self._out[publication] = out
         return out.grant()
@@ -450,7 +452,7 @@ class RemoteLink(Link):
             out = self._out.get(publication_id)
         if out is None:
             return
-        ports.ring_line(self.bells, self._shelf.pump_line)
+        ports.ring_line(self.bells, self._home.pump_line)
         done = out.done.wait(CLOSE_TIMEOUT_S)
         with self._lock:
             self._out.pop(publication_id, None)
@@ -516,9 +518,9 @@ class RemoteLink(Link):
 
     def close_consumer(self, consumer_id: int) -> None:
         """See `Link`. What was acked is told before."""
-        mirror = self.consumers.mirrors.get(consumer_id)
-        if mirror is not None:
-            self._settle(mirror)
+        replica = self.consumers.replicas.get(consumer_id)
+        if replica is not None:
+            self._settle(replica)
             self.consumers.close(consumer_id)
 
     def subscription(self, action: str, arguments: dict[str, Any]) -> Any:
@@ -544,9 +546,9 @@ class RemoteLink(Link):
         self._closing.set()
         if self._pid != os.getpid():
             return
-        ports.ring_line(self.bells, self._shelf.pump_line)
-        for mirror in list(self.consumers.mirrors.values()):
-            self._settle(mirror)
+        ports.ring_line(self.bells, self._home.pump_line)
+        for replica in list(self.consumers.replicas.values()):
+            self._settle(replica)
         socket = self._socket
         if socket is not None:
             with contextlib.suppress(ConnectionClosed, OSError):

@@ -2,8 +2,8 @@
 
 So all other client code is that of local clients.
 
-`Outgoing` keeps each batch until the gateway has confirmed it; `Incoming` keeps what finds no room,
-which the credit bounds.
+`OutgoingRing` keeps each batch until the gateway has confirmed it; `Incoming` keeps what finds no
+room, which the credit bounds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ LARGE_SLOT_BYTES = wire.PACKET_BYTES_MAX // 64 * 64
 
 
 @dataclass
-class Shelf:
+class RingDirectory:
     """Where a link's rings lie, and the doorbell lines of its client and of its pump."""
 
     directory: Path
@@ -65,8 +65,9 @@ class Shelf:
             self.rings += 1
             path = self.directory / f"ring-{self.rings}"
         mapped = create_ring(
-            path, kind=ring_layout.KIND_PUBLICATION, slots=slots, slot_bytes=slot_bytes, session=session,
-            topic=0, node=self.node_id, channel=wire.CHANNEL_ORDINARY, flow=ring_layout.FLOW_MIN,
+            path, kind=ring_layout.KIND_PUBLICATION, slots=slots, slot_bytes=slot_bytes,
+            session=session, topic=0, node=self.node_id, channel=wire.CHANNEL_ORDINARY,
+            flow=ring_layout.FLOW_MIN,
             reliability=reliability, has_network=False, incarnation=self.incarnation,
             node_name=node, topic_name=topic,
         )  # fmt: skip
@@ -98,7 +99,7 @@ def out_slots_max(slot_bytes: int) -> int:
     return 1 << (2 * packets - 1).bit_length()
 
 
-class Outgoing:
+class OutgoingRing:
     """What one publisher wrote and the gateway has not confirmed; durable: what is not durable.
 
     For the pump's thread, but `accepted`, `durable`, `resume` and `done`. A batch is first `ready`,
@@ -107,7 +108,7 @@ class Outgoing:
 
     def __init__(
         self,
-        shelf: Shelf,
+        home: RingDirectory,
         number: int,
         topic: str,
         options: PublicationOptions,
@@ -119,14 +120,14 @@ class Outgoing:
         """As it was opened first, and the session that the node has for it now."""
         self.newest_epoch = opened.epoch
         self.session, self.on_full = opened.session, opened.on_full
-        self.mapped = shelf.make(
-            topic, shelf.node_name, opened.session, slots, opened.slot_bytes, ring_layout.RELIABLE,
-            shelf.pump_line,
+        self.mapped = home.make(
+            topic, home.node_name, opened.session, slots, opened.slot_bytes, ring_layout.RELIABLE,
+            home.pump_line,
         )  # fmt: skip
         self._image = Image(
             ImageAvailable(
                 subscription_id=0, image_id=number, ring_path=str(self.mapped.path), consumer=0,
-                topic=topic, node=shelf.node_name, session=opened.session,
+                topic=topic, node=home.node_name, session=opened.session,
             ),
             -1, None,  # what is for one subscriber goes on its way too
         )  # fmt: skip
@@ -286,7 +287,7 @@ class Outgoing:
         self.mapped.close()
 
 
-def ours(event: Event, all_of_them: list[Outgoing]) -> Event:
+def with_local_ids(event: Event, all_of_them: list[OutgoingRing]) -> Event:
     """An event with the session that a publisher here was opened with."""
     if isinstance(event, (ProducerFenced, PublicationEnded)):
         for out in all_of_them:
@@ -299,7 +300,7 @@ class Incoming:
     """The ring of one image. The link's reader and its pump write it, with `lock` held."""
 
     def __init__(
-        self, shelf: Shelf, subscription: int, opened: frames.ImageOpened, image_id: int
+        self, home: RingDirectory, subscription: int, opened: frames.ImageOpened, image_id: int
     ) -> None:
         self.subscription, self.opened = subscription, opened
         self.image_id = image_id
@@ -309,19 +310,20 @@ class Incoming:
         self.position = (opened.seq, opened.at)
         self.ended: str | None = None
         self.finished = False
-        self._shelf = shelf
+        self._home = home
         self.gaps: dict[int, frames.GapTold] = {}
         self._make(IN_RING_BYTES, IN_SLOT_BYTES)
 
     def _make(self, size: int, slot_bytes: int) -> None:
-        opened, shelf = self.opened, self._shelf
+        opened, home = self.opened, self._home
         unreliable = opened.reliability == ring_layout.UNRELIABLE
-        self.mapped = shelf.make(
+        self.mapped = home.make(
             opened.topic, opened.node, opened.session, ring_layout.slots_for(size, slot_bytes),
-            slot_bytes, ring_layout.UNRELIABLE if unreliable else ring_layout.RELIABLE, shelf.client_line,
+            slot_bytes, ring_layout.UNRELIABLE if unreliable else ring_layout.RELIABLE,
+            home.client_line,
         )  # fmt: skip
         self._ring = self.mapped.array  # keeps the mapping while the port may be used
-        self._port = ports.writer_port(self._ring, shelf.bells)
+        self._port = ports.writer_port(self._ring, home.bells)
 
     def available(self) -> ImageAvailable:
         """What the client's subscription is told."""
