@@ -1,4 +1,4 @@
-"""The contract between a client and a node: options, grants, start positions, and the `Link`.
+"""The contract between a client and a node: options, grants, start positions, `Link`, questions.
 
-It imports `layout`, `errors`, `events`, `config`; client and node both import it.
+It imports `layout`, `errors`, `events`, `config` and `native`; client and node both import it.
 """

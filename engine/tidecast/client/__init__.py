@@ -1,1 +1,5 @@
-"""The Python client: one core that never waits, a blocking and an asyncio shell around it."""
+"""The Python client: cores that never wait, flows that wait once for both, two thin shells.
+
+It uses `api`, `buffers`, `layout` and `native`, and knows nodes only as links; nothing below
+imports it.
+"""

@@ -225,7 +225,9 @@ class Subscription(OnLoop, SubscriptionFlows):
 
     async def next(self, timeout: float | None = None) -> Message:  # noqa: ASYNC109
         """The next message, valid until the call after. Raises Timeout, GapError, Closed."""
-        return await self._drive(self.next_flow(timeout))
+        self.check()
+        walk = self.rest()
+        return next(walk) if walk is not None else await self._drive(self.next_flow(timeout))
 
     def poll(self, max_messages: int = 256) -> Batch:
         """What is there now, up to ``max_messages``; an empty batch when nothing is. No await.

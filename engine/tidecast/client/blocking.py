@@ -193,7 +193,9 @@ class Subscription(Blocking, SubscriptionFlows):
 
     def next(self, timeout: float | None = None) -> Message:
         """The next message, valid until the call after. Raises Timeout, GapError, Closed."""
-        return self._drive(self.next_flow(timeout))
+        self.check()
+        walk = self.rest()
+        return next(walk) if walk is not None else self._drive(self.next_flow(timeout))
 
     def poll(self, max_messages: int = 256) -> Batch:
         """What is there now, up to ``max_messages``; an empty batch when nothing is.

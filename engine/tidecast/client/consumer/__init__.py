@@ -1,1 +1,4 @@
-"""Durable consumers: a core that never waits, with a blocking and an asyncio shell."""
+"""Durable consumers: the core that takes and acks deliveries, messages, and both shells.
+
+The core never waits; what waits is in `client.flows`.
+"""

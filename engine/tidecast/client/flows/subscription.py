@@ -56,16 +56,12 @@ class SubscriptionFlows(SubscriptionCore):
         return batch
 
     def next_flow(self, timeout: float | None) -> Flow[Message]:
-        """The next message."""
-        self.check()
-        walk = self.rest()
-        if walk is None:
-            batch = yield from self.batch_flow(ITERATE_MESSAGES, Deadline(timeout))
-            if batch is None:
-                self.check()
-                raise Timeout(f"no message on {self.pattern} within {timeout} s")
-            walk = self.start_walk(batch)
-        return next(walk)
+        """The next message, when none is left of the batch before."""
+        batch = yield from self.batch_flow(ITERATE_MESSAGES, Deadline(timeout))
+        if batch is None:
+            self.check()
+            raise Timeout(f"no message on {self.pattern} within {timeout} s")
+        return next(self.start_walk(batch))
 
     def run_compiled_flow(
         self, fn: Callable[..., Any], state: Any, max_messages: int | None,

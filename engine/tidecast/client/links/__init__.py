@@ -1,1 +1,4 @@
-"""From a URL to a `Link`: engines on this host, over a unix socket and shared memory."""
+"""From a URL to a `Link`, and the link to an engine process on this host over its unix socket.
+
+Questions go by `api.rpc`; messages lie in rings in shared memory.
+"""
