@@ -98,7 +98,7 @@ class PublisherFlows(PublisherCore):
             yield from self.end_burst_flow(timeout)
 
     def end_burst_flow(self, timeout: float | None) -> Flow[None]:
-        """The burst ended while a message was collected: nobody else will hand it over."""
+        """The burst ended while a message was collected: hand it over here."""
         attempt = partial(self.attempt_flush, seal=False)
         if not attempt() and not self._lost:
             yield from self._until(attempt, timeout)

@@ -55,7 +55,8 @@ def idle(
     """Nothing is there: run inline agents, else wait for the doorbell. False: it did not ring."""
     link = connection.link
     if link.inline:
-        yield Pause(deadline.left_s(pace.pause_s(link.work())))
+        pause_s = pace.pause_s(link.work())
+        yield Pause(deadline.left_s(pause_s)) if pause_s else TURN
         return True
     rang: bool = yield Ring(arm, deadline.left_s(at_most_s))
     return rang
@@ -107,7 +108,7 @@ class Blocking:
 
 
 class LoopDriver:
-    """Carries out flows on an event loop, which goes on meanwhile."""
+    """Carries out flows on an event loop, which runs other tasks meanwhile."""
 
     def __init__(self, bell: Callable[[], Bell]) -> None:
         self._bell = bell
