@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from tidecast.config.topology import topology_from
@@ -68,8 +70,10 @@ def batch_of(*values: bytes | None, **header: Any) -> bytes:
 class Bare:
     """A connection that sends what it is told to."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
+        if tls is not None:
+            self.socket = tls.wrap_socket(self.socket, server_hostname="127.0.0.1")
         self._file = self.socket.makefile("rb")
         self._next = 0
 
@@ -105,6 +109,12 @@ class Bare:
         correlation, found = self.answer(key, version)
         assert correlation == number
         return found
+
+    def log_in(self, user: str, secret: str) -> int:
+        """SASL/PLAIN; the error code."""
+        assert self.ask(tb.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})["error_code"] == 0
+        raw = f"\0{user}\0{secret}".encode()
+        return int(self.ask(tb.SASL_AUTHENTICATE, 1, {"auth_bytes": raw})["error_code"])
 
     def produce(self, topic: str, partition: int, records: bytes | None, **body: Any) -> Struct:
         """The verdict of one batch."""
@@ -147,10 +157,16 @@ def fetch_body(
 class Served:
     """A node with durable topics, and its endpoint."""
 
-    def __init__(self, directory: Path, topics: list[dict[str, Any]]) -> None:
-        settings = {"transports": [{"name": "ipc", "kind": "ipc"}], "topics": topics}
+    def __init__(
+        self, directory: Path, topics: list[dict[str, Any]], *, keys: Sequence[Any] = (),
+        **options: Any,
+    ) -> None:  # fmt: skip
+        settings = {
+            "transports": [{"name": "ipc", "kind": "ipc"}], "topics": topics,
+            "keys": [msgspec.to_builtins(each) for each in keys],
+        }  # fmt: skip
         self.link = EmbeddedLink.open(topology_from(settings), data_dir=directory, name="host")
-        self.endpoint = KafkaEndpoint(self.link.node, port=0)
+        self.endpoint = KafkaEndpoint(self.link.node, port=0, **options)
         self.endpoint.start()
 
     def bare(self) -> Bare:

@@ -389,3 +389,17 @@ def test_clients_in_many_threads(served: Served, topic: str) -> None:
         mine = [value for value in got if value.startswith(b"%d " % n)]
         assert mine == [b"%d %d" % (n, i) for i in range(20)]
     bare.close()
+
+
+def test_it_counts_as_a_gateway(served: Served, bare: Bare, topic: str) -> None:
+    def row() -> dict[str, int]:
+        rows = served.link.node.stats()["gateway"]
+        (mine,) = [each for each in rows if each["name"] == "kafka"]
+        return dict(mine)
+
+    before = row()
+    assert bare.produce(topic, 0, batch_of(b"a", b"b"))["error_code"] == 0
+    after = row()
+    assert after["messages_in"] == before["messages_in"] + 2
+    assert after["bytes_in"] > before["bytes_in"]
+    assert after["sessions"] >= 1

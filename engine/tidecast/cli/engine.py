@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import subprocess
@@ -82,6 +83,45 @@ def gateway_options(default: str) -> Callable[[F], F]:
     return decorate
 
 
+def kafka_options(command: F) -> F:
+    """The options of a Kafka endpoint, which a command gets as one argument; None: it has none."""
+    file = click.Path(path_type=Path, dir_okay=False, exists=True)
+    options = (
+        click.option(
+            "--kafka", default="off", show_default=True, metavar="HOST:PORT",
+            help="Serve Kafka clients there (:PORT for loopback; off: not at all). See "
+            "docs/KAFKA.md.",
+        ),
+        click.option("--kafka-advertised", default="", metavar="HOST:PORT",
+                     help="Where Kafka clients are told to find it. [default: where each has "
+                     "reached it]"),
+        click.option("--kafka-cert", type=file, envvar="TIDECAST_KAFKA_CERT",
+                     help="Its TLS certificate, a PEM file [env: TIDECAST_KAFKA_CERT]."),
+        click.option("--kafka-key", type=file, envvar="TIDECAST_KAFKA_KEY",
+                     help="The certificate's private key [env: TIDECAST_KAFKA_KEY]."),
+        click.option("--insecure-kafka", is_flag=True, envvar="TIDECAST_INSECURE_KAFKA",
+                     help="Serve other hosts in clear text: a network that is trusted, or a TLS "
+                     "proxy in front [env: TIDECAST_INSECURE_KAFKA]."),
+    )  # fmt: skip
+
+    @functools.wraps(command)
+    def wrapped(
+        kafka: str, kafka_advertised: str, kafka_cert: Path | None, kafka_key: Path | None,
+        insecure_kafka: bool, **given: Any,
+    ) -> Any:  # fmt: skip
+        if kafka == "off":
+            return command(kafka=None, **given)
+        from tidecast.kafka.server import KafkaSettings
+
+        chosen = KafkaSettings(kafka, kafka_advertised, kafka_cert, kafka_key, insecure_kafka)
+        return command(kafka=chosen, **given)
+
+    made = cast("F", wrapped)
+    for option in reversed(options):
+        made = option(made)
+    return made
+
+
 @contextlib.contextmanager
 def _progress() -> Iterator[None]:
     """Compile what needs compiling, with a progress bar on a terminal."""
@@ -138,7 +178,8 @@ def _run(
         from tidecast.kafka.server import make_kafka
 
         assert kafka is not None
-        endpoints.append(make_kafka(node, kafka))
+        settings = dataclasses.replace(kafka, keys_come=linked is not None)
+        endpoints.append(make_kafka(node, settings))
         return endpoints[0]
 
     def on_ready(state: EngineState, seconds: float) -> None:
@@ -375,17 +416,12 @@ def _with_control_options(command: F) -> F:
 @click.option("--adapter", "adapters", multiple=True, metavar="TOPIC=MODULE:FUNCTION",
               help="A topic whose queues are those of the adapter that FUNCTION() makes; may be "
               "repeated. See docs/ADAPTERS.md.")  # fmt: skip
-@click.option("--kafka", default="off", show_default=True, metavar="HOST:PORT",
-              help="Serve Kafka clients there (:PORT for loopback; off: not at all). See "
-              "docs/KAFKA.md.")  # fmt: skip
-@click.option("--kafka-advertised", default="", metavar="HOST:PORT",
-              help="Where Kafka clients are told to find it. [default: where each has reached "
-              "it]")  # fmt: skip
+@kafka_options
 def engine(
     data_dir: Path, topology_file: Path | None, token: str | None, gateway: GatewaySettings,
     control_url: str | None, enrol_token: str | None, control_ca: Path | None,
-    insecure_control: bool, telemetry_s: float, adapters: tuple[str, ...], kafka: str,
-    kafka_advertised: str,
+    insecure_control: bool, telemetry_s: float, adapters: tuple[str, ...],
+    kafka: KafkaSettings | None,
 ) -> None:  # fmt: skip
     """Run an engine in the foreground until SIGTERM or Ctrl-C (for service managers).
 
@@ -397,16 +433,8 @@ def engine(
         link = _link(control_url, enrol_token, control_ca, insecure=insecure_control)
     _run(
         data_dir, topology_file, token, gateway, verbose=False, linked=link,
-        telemetry_s=telemetry_s, adapters=adapters, kafka=_kafka_of(kafka, kafka_advertised),
+        telemetry_s=telemetry_s, adapters=adapters, kafka=kafka,
     )  # fmt: skip
-
-
-def _kafka_of(where: str, advertised: str) -> KafkaSettings | None:
-    if where == "off":
-        return None
-    from tidecast.kafka.server import KafkaSettings
-
-    return KafkaSettings(where, advertised)
 
 
 @click.command()

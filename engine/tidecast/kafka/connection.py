@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from tidecast.kafka.server import KafkaEndpoint
 
 FRAME_BYTES_MAX = 17 << 20
+LOGIN_BYTES_MAX = 64 << 10
+"""Of a request before the client has logged in."""
 REQUESTS_MAX = 100
 """Requests of one connection that are under way."""
 REQUEST_BYTES_MAX = 2 * FRAME_BYTES_MAX
@@ -32,6 +34,8 @@ READERS_MAX = 64
 """Queues whose segments a connection holds open."""
 IDLE_S = 600.0
 """A client that sends nothing for so long is disconnected, as Kafka does."""
+LOGIN_S = 10.0
+"""The same before it has logged in."""
 SEND_S = 60.0
 """A client that does not read an answer for so long, too: it holds room that others wait for."""
 _LENGTH = struct.Struct(">i")
@@ -48,7 +52,9 @@ class Connection:
         self, endpoint: KafkaEndpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self.endpoint = endpoint
-        self.access: Access = EVERYTHING
+        self.digest = ""
+        """Hash of the secret that the client has shown."""
+        self._access = None if endpoint.needs_login else EVERYTHING
         self.client_id = self.software = ""
         self._reader, self._writer = reader, writer
         self._turns: deque[tuple[int, Turn]] = deque()
@@ -59,6 +65,25 @@ class Connection:
         self.local: tuple[str, int] = (str(host), int(port))
         """The address at which the client has reached us."""
         self.peer = str((writer.get_extra_info("peername") or ("",))[0])
+
+    @property
+    def access(self) -> Access:
+        """What the client may do. Raises BadRequest before it has logged in."""
+        if self._access is None:
+            raise BadRequest("it has not logged in")
+        return self._access
+
+    @property
+    def is_valid(self) -> bool:
+        """The key that it showed is what it was, or it needs none; or it has yet to log in."""
+        endpoint = self.endpoint
+        if self.digest:
+            return self._access == endpoint.node.keys.find(self.digest)
+        return self._access is None or not endpoint.needs_login
+
+    def log_in(self, access: Access, digest: str) -> None:
+        """The client has shown a key."""
+        self._access, self.digest = access, digest
 
     @property
     def name(self) -> str:
@@ -91,10 +116,11 @@ class Connection:
 
     async def _read_all(self) -> None:
         while True:
-            async with asyncio.timeout(IDLE_S):
+            async with asyncio.timeout(IDLE_S if self._access is not None else LOGIN_S):
                 (n,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
-                if not 8 <= n <= FRAME_BYTES_MAX:
-                    raise BadRequest(f"a request of {n} bytes: allowed 8 to {FRAME_BYTES_MAX}")
+                most = FRAME_BYTES_MAX if self._access is not None else LOGIN_BYTES_MAX
+                if not 8 <= n <= most:
+                    raise BadRequest(f"a request of {n} bytes: allowed 8 to {most}")
             while len(self._turns) >= REQUESTS_MAX or (
                 self._turns and self._bytes + n > REQUEST_BYTES_MAX
             ):
@@ -122,6 +148,8 @@ class Connection:
             if key != tb.API_VERSIONS:
                 raise BadRequest(f"{api.name} {version}: {api.first} to {api.last} are served")
             return partial(self._versions_refused, correlation)
+        if self._access is None and key not in tb.BEFORE_LOGIN:
+            raise BadRequest(f"{api.name}: it has not logged in")
         self.client_id = tb.read_client_id(reader, flexible=api.is_flexible(version))
         body = tb.request_reader(key, version)(reader)
         if reader.at != reader.end:

@@ -63,6 +63,7 @@ class Fetching:
     ) -> tuple[Code, QueueLog | None, DurableTopic | None]:
         """The log of a partition, or the code that says why there is none."""
         if not connection.access.may("subscribe", topic):
+            self._endpoint.denied(connection, "subscribe", topic)
             return Code.TOPIC_AUTHORIZATION_FAILED, None, None
         node = self._endpoint.node
         found = node.durable.topics.get(topic)

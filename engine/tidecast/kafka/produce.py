@@ -125,6 +125,7 @@ class Producing:
         if body["acks"] not in ACKS:
             raise Refused(Code.INVALID_REQUIRED_ACKS, f"acks {body['acks']}: 0, 1 or -1")
         if not connection.access.may("publish", topic):
+            connection.endpoint.denied(connection, "publish", topic)
             raise Refused(Code.TOPIC_AUTHORIZATION_FAILED, "the key has no right to publish")
         if topic not in self._node.durable.topics:
             config = self._node.topic_by_name.get(topic)

@@ -10,22 +10,28 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidecast.access import is_loopback, printable
+from tidecast.access import digest_of, is_loopback, printable
 from tidecast.config.topology import topic_name_problem
 from tidecast.errors import ConfigError
+from tidecast.events import AccessDenied
 from tidecast.kafka import tables as tb
 from tidecast.kafka.codes import Code
 from tidecast.kafka.connection import Connection
 from tidecast.kafka.fetch import Fetching
+from tidecast.kafka.group_service import GroupService
 from tidecast.kafka.produce import Producing
 from tidecast.kafka.wire import BadRequest, Struct
+from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter
+from tidecast.node.access.rights import Denials
 from tidecast.node.durable.placed import PlacedAppends, new_placed_producer
 
 if TYPE_CHECKING:
@@ -45,7 +51,22 @@ BACKLOG = 128
 NO_OPERATIONS = -(1 << 31)
 """What Kafka says of authorized operations that nobody asked for."""
 WARN_S = 1.0
+HANDSHAKE_S = 10.0
+KEYS_CHECKED_S = 0.5
+MECHANISMS = ["PLAIN"]
 _SOFTWARE = ("name", "version")
+_COLUMNS = {
+    "connections": GatewayCounter.CONNECTIONS,
+    "logins_refused": GatewayCounter.REFUSED,
+    "denied": GatewayCounter.DENIED,
+    "bad_requests": GatewayCounter.BAD_FRAMES,
+    "records_in": GatewayCounter.MESSAGES_IN,
+    "bytes_in": GatewayCounter.BYTES_IN,
+    "bytes_out": GatewayCounter.BYTES_OUT,
+    "keys_ended": GatewayCounter.KEYS_ENDED,
+    "faults": GatewayCounter.FAULTS,
+}
+"""Columns of the endpoint's row, which is that of a gateway with the name ``kafka``."""
 _log = logging.getLogger("tidecast.kafka")
 
 
@@ -62,10 +83,32 @@ class KafkaSettings:
     """Where the endpoint listens: HOST:PORT, or ``off``. ``advertised``: what clients are told.
 
     Without ``advertised`` a client is told the address at which it has reached the endpoint.
+    ``certificate``, ``key``: PEM files. ``insecure``: clear text beyond loopback is meant.
+    ``keys_come``: a control service tells keys.
     """
 
     where: str = "off"
     advertised: str = ""
+    certificate: Path | None = None
+    key: Path | None = None
+    insecure: bool = False
+    keys_come: bool = False
+
+    def context(self) -> ssl.SSLContext | None:
+        """TLS, when there is a certificate. Raises ConfigError."""
+        if (self.certificate is None) != (self.key is None):
+            raise ConfigError("kafka: --kafka-cert and --kafka-key: give both, or neither")
+        if self.certificate is None or self.key is None:
+            return None
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+        except (OSError, ssl.SSLError) as problem:
+            raise ConfigError(
+                f"kafka: certificate {self.certificate}, key {self.key}: {problem}: two PEM files "
+                "that belong together are needed"
+            ) from None
+        return context
 
 
 class Budget:
@@ -97,17 +140,24 @@ class KafkaEndpoint:
 
     def __init__(
         self, node: Node, *, host: str = HOST, port: int = PORT, advertised: str = "",
-        connections_max: int = CONNECTIONS_MAX,
+        connections_max: int = CONNECTIONS_MAX, tls: ssl.SSLContext | None = None,
+        login: bool = False,
     ) -> None:  # fmt: skip
+        """``login``: clients must show a key, even when there is none yet."""
         self.node = node
+        self._tls, self._login = tls, login
+        self._denials = Denials(node.tell_all, time.monotonic_ns)
         self.host, self.port = host, port
         self._advertised = address_of(advertised) if advertised else None
         self._connections_max = connections_max
         self._connections: set[Connection] = set()
         self._counts: Counter[str] = Counter()
+        row = node.counters.allocate(ROW_GATEWAY, "kafka", f"{host}:{port}")
+        self._row = node.counters.values[row]
         self._appends = PlacedAppends(node)
         self.producing = Producing(node, self._appends, self._wake, self.count)
         self.fetching = Fetching(self)
+        self.groups = GroupService(self, node.data_dir / "kafka" / "groups")
         self.answers = Budget(ANSWER_BYTES_MAX)
         self._watching: dict[str, set[asyncio.Future[None]]] = {}
         self._lock = threading.Lock()
@@ -116,13 +166,23 @@ class KafkaEndpoint:
         self._stopping: asyncio.Event | None = None
         self._ready = threading.Event()
         self._problem: Exception | None = None
-        self._warned_s = 0.0
+        self._warned_s = self._told_s = 0.0
         self._thread = threading.Thread(target=self._run, name="tidecast-kafka", daemon=True)
         self._handlers: dict[int, Callable[[Request], Awaitable[Struct]]] = {
             tb.API_VERSIONS: self._api_versions,
             tb.METADATA: self._metadata,
             tb.FIND_COORDINATOR: self._find_coordinator,
             tb.INIT_PRODUCER_ID: self._init_producer_id,
+            tb.SASL_HANDSHAKE: self._sasl_handshake,
+            tb.SASL_AUTHENTICATE: self._sasl_authenticate,
+            tb.JOIN_GROUP: self.groups.join,
+            tb.SYNC_GROUP: self.groups.sync,
+            tb.HEARTBEAT: self.groups.heartbeat,
+            tb.LEAVE_GROUP: self.groups.leave,
+            tb.OFFSET_COMMIT: self.groups.commit,
+            tb.OFFSET_FETCH: self.groups.fetch_offsets,
+            tb.LIST_GROUPS: self.groups.list_groups,
+            tb.DESCRIBE_GROUPS: self.groups.describe,
             tb.FETCH: lambda asked: self.fetching.fetch(asked.connection, asked.body),
             tb.LIST_OFFSETS: lambda asked: self.fetching.list_offsets(asked.connection, asked.body),
         }
@@ -139,14 +199,18 @@ class KafkaEndpoint:
 
     def count(self, what: str, n: int = 1) -> None:
         """Add to a count, from any thread."""
+        column = _COLUMNS.get(what)
         with self._lock:
             self._counts[what] += n
+            if column is not None:
+                self._row[column] += n
 
     # --- life -------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Load the kernels and listen. Raises ConfigError when the address is taken or not ours."""
         warm_up()
+        self.groups.offsets.load()
         self._appends.start()
         self.node.durable.on_synced.append(self._synced)
         self._thread.start()
@@ -176,6 +240,7 @@ class KafkaEndpoint:
             self.node.durable.on_synced.remove(self._synced)
         self._appends.stop()
         self.fetching.stop()
+        self.groups.offsets.stop()
 
     def _run(self) -> None:
         try:
@@ -188,14 +253,21 @@ class KafkaEndpoint:
     async def _main(self) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         server = await asyncio.start_server(
-            self._accepted, self.host, self.port, backlog=BACKLOG, limit=1 << 18
-        )
+            self._accepted, self.host, self.port, backlog=BACKLOG, limit=1 << 18, ssl=self._tls,
+            ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_S,
+        )  # fmt: skip
         self.port = int(server.sockets[0].getsockname()[1])
         self._ready.set()
+        helpers = [
+            asyncio.create_task(self.groups.tick_for_ever()),
+            asyncio.create_task(self._end_revoked()),
+        ]
         try:
             await self._stopping.wait()
         finally:
             server.close()
+            for helper in helpers:
+                helper.cancel()
             for connection in list(self._connections):
                 connection.close()
             tasks = asyncio.all_tasks() - {asyncio.current_task()}
@@ -212,6 +284,7 @@ class KafkaEndpoint:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(self, reader, writer)
         self._connections.add(connection)
+        self._row[GatewayCounter.SESSIONS] = len(self._connections)
         try:
             await connection.run()
         except BadRequest as problem:
@@ -224,6 +297,39 @@ class KafkaEndpoint:
             _log.error("kafka: the connection of %s failed", connection.name, exc_info=True)
         finally:
             self._connections.discard(connection)
+            self._row[GatewayCounter.SESSIONS] = len(self._connections)
+
+    @property
+    def needs_login(self) -> bool:
+        """Clients must show a key: always beyond loopback, and as soon as there is one."""
+        return self._login or bool(self.node.keys)
+
+    async def _end_revoked(self) -> None:
+        """End connections whose key is revoked, was changed or has expired, or is needed now."""
+        while True:
+            await asyncio.sleep(KEYS_CHECKED_S)
+            try:
+                ended = [each for each in self._connections if not each.is_valid]
+            except Exception:  # noqa: BLE001 - revocation must not end with one defect
+                self.count("faults")
+                _log.exception("kafka: keys could not be checked")
+                continue
+            for connection in ended:
+                self.count("keys_ended")
+                connection.close()
+
+    def denied(self, connection: Connection, right: str, topic: str) -> None:
+        """A key lacks a right: counted, and told at most once a second."""
+        self.count("denied")
+        now_s = time.monotonic()
+        if now_s - self._told_s >= WARN_S:
+            self._told_s = now_s
+            self.node.tell_all(
+                AccessDenied(
+                    key=connection.access.name, client=connection.name, right=right,
+                    topic=printable(topic),
+                )
+            )  # fmt: skip
 
     def _warn(self, text: str, *arguments: object) -> None:
         """Log, once a second at most: strangers can do what they like as often as they like."""
@@ -367,6 +473,29 @@ class KafkaEndpoint:
         host, port = self._address(asked.connection)
         return {"node_id": self.node.id, "host": host, "port": port}
 
+    async def _sasl_handshake(self, asked: Request) -> Struct:
+        known = asked.body["mechanism"] in MECHANISMS
+        code = Code.NONE if known else Code.UNSUPPORTED_SASL_MECHANISM
+        return {"error_code": code, "mechanisms": MECHANISMS}
+
+    async def _sasl_authenticate(self, asked: Request) -> Struct:
+        """PLAIN: the name, or id, of a key and its secret."""
+        _, user, secret = [*bytes(asked.body["auth_bytes"]).split(b"\0"), b"", b"", b""][:3]
+        digest = digest_of(secret.decode("utf-8", "replace"))
+        access = self.node.keys.find(digest)
+        if access is None or user.decode("utf-8", "replace") not in (access.name, access.id):
+            self.count("logins_refused")
+            told = self._denials.refused(asked.connection.name)
+            if told is not None:
+                _log.warning("kafka: %s showed no valid key (and %d others since)",
+                             told.client, told.unreported)  # fmt: skip
+            return {
+                "error_code": Code.SASL_AUTHENTICATION_FAILED,
+                "error_message": "user: the name of a key of this engine; password: its secret",
+            }
+        asked.connection.log_in(access, digest)
+        return {"error_code": Code.NONE}
+
     async def _init_producer_id(self, asked: Request) -> Struct:
         if asked.body["transactional_id"] is not None:
             return {"error_code": Code.INVALID_REQUEST, "producer_id": -1, "producer_epoch": -1}
@@ -398,14 +527,21 @@ def address_of(text: str) -> tuple[str, int]:
 def make_kafka(node: Node, settings: KafkaSettings) -> KafkaEndpoint:
     """An endpoint of a node of this process; `start` it. Raises ConfigError."""
     host, port = address_of(settings.where)
-    if not is_loopback(host):
+    tls, beyond = settings.context(), not is_loopback(host)
+    if beyond and not (tls is not None or settings.insecure):
         raise ConfigError(
-            f"kafka: {settings.where}: it would be reached from other hosts, and its clients "
-            "cannot show keys yet: listen on 127.0.0.1"
+            f"kafka: {settings.where}: it would be reached from other hosts in clear text, keys "
+            "and all: give it a certificate (--kafka-cert FILE --kafka-key FILE); or say that the "
+            "network is trusted, or has a TLS proxy, with --insecure-kafka; or listen on 127.0.0.1"
         )
-    if node.topology.node.local_keys:
+    if beyond and not (node.keys or settings.keys_come):
         raise ConfigError(
-            f"kafka: {settings.where}: node.local_keys wants keys of local clients, and clients of "
-            "this endpoint cannot show keys yet: leave out one of the two"
+            f"kafka: {settings.where}: it would be reached from other hosts, and there are no keys "
+            "to check their clients with: make one (tidecast key new NAME --allow "
+            "'publish:orders.*') and put it into the topology file under keys, or connect the "
+            "engine to a control service; or listen on 127.0.0.1"
         )
-    return KafkaEndpoint(node, host=host, port=port, advertised=settings.advertised)
+    return KafkaEndpoint(
+        node, host=host, port=port, advertised=settings.advertised, tls=tls,
+        login=beyond or node.topology.node.local_keys,
+    )  # fmt: skip

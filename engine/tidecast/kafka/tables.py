@@ -42,7 +42,11 @@ def _api(
 
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = 0, 1, 2, 3
-FIND_COORDINATOR, API_VERSIONS, INIT_PRODUCER_ID = 10, 18, 22
+OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, JOIN_GROUP, HEARTBEAT = 8, 9, 10, 11, 12
+LEAVE_GROUP, SYNC_GROUP, DESCRIBE_GROUPS, LIST_GROUPS = 13, 14, 15, 16
+SASL_HANDSHAKE, API_VERSIONS, INIT_PRODUCER_ID, SASL_AUTHENTICATE = 17, 18, 22, 36
+
+BEFORE_LOGIN = (API_VERSIONS, SASL_HANDSHAKE, SASL_AUTHENTICATE)
 
 APIS: dict[int, Api] = {
     api.key: api
@@ -171,6 +175,51 @@ APIS: dict[int, Api] = {
             ]
             cluster_authorized_operations: int32 8+
         """),
+        _api(OFFSET_COMMIT, "OffsetCommit", (2, 7), 8, """
+            group_id: string
+            generation_id: int32
+            member_id: string
+            group_instance_id: nstring 7+
+            retention_time_ms: int64 2-4
+            topics: [
+              name: string
+              partitions: [
+                partition_index: int32
+                committed_offset: int64
+                committed_leader_epoch: int32 6+
+                committed_metadata: nstring
+              ]
+            ]
+        """, """
+            throttle_time_ms: int32 3+
+            topics: [
+              name: string
+              partitions: [
+                partition_index: int32
+                error_code: int16
+              ]
+            ]
+        """),
+        _api(OFFSET_FETCH, "OffsetFetch", (1, 5), 6, """
+            group_id: string
+            topics: n[
+              name: string
+              partition_indexes: []int32
+            ]
+        """, """
+            throttle_time_ms: int32 3+
+            topics: [
+              name: string
+              partitions: [
+                partition_index: int32
+                committed_offset: int64
+                committed_leader_epoch: int32 5+
+                metadata: nstring
+                error_code: int16
+              ]
+            ]
+            error_code: int16 2+
+        """),
         _api(FIND_COORDINATOR, "FindCoordinator", (0, 2), 3, """
             key: string
             key_type: int8 1+
@@ -181,6 +230,105 @@ APIS: dict[int, Api] = {
             node_id: int32
             host: string
             port: int32
+        """),
+        _api(JOIN_GROUP, "JoinGroup", (0, 5), 6, """
+            group_id: string
+            session_timeout_ms: int32
+            rebalance_timeout_ms: int32 1+
+            member_id: string
+            group_instance_id: nstring 5+
+            protocol_type: string
+            protocols: [
+              name: string
+              metadata: bytes
+            ]
+        """, """
+            throttle_time_ms: int32 2+
+            error_code: int16
+            generation_id: int32
+            protocol_name: string
+            leader: string
+            member_id: string
+            members: [
+              member_id: string
+              group_instance_id: nstring 5+
+              metadata: bytes
+            ]
+        """),
+        _api(HEARTBEAT, "Heartbeat", (0, 3), 4, """
+            group_id: string
+            generation_id: int32
+            member_id: string
+            group_instance_id: nstring 3+
+        """, """
+            throttle_time_ms: int32 1+
+            error_code: int16
+        """),
+        _api(LEAVE_GROUP, "LeaveGroup", (0, 3), 4, """
+            group_id: string
+            member_id: string 0-2
+            members: [ 3+
+              member_id: string
+              group_instance_id: nstring
+            ]
+        """, """
+            throttle_time_ms: int32 1+
+            error_code: int16
+            members: [ 3+
+              member_id: string
+              group_instance_id: nstring
+              error_code: int16
+            ]
+        """),
+        _api(SYNC_GROUP, "SyncGroup", (0, 3), 4, """
+            group_id: string
+            generation_id: int32
+            member_id: string
+            group_instance_id: nstring 3+
+            assignments: [
+              member_id: string
+              assignment: bytes
+            ]
+        """, """
+            throttle_time_ms: int32 1+
+            error_code: int16
+            assignment: bytes
+        """),
+        _api(DESCRIBE_GROUPS, "DescribeGroups", (0, 4), 5, """
+            groups: []string
+            include_authorized_operations: bool 3+
+        """, """
+            throttle_time_ms: int32 1+
+            groups: [
+              error_code: int16
+              group_id: string
+              group_state: string
+              protocol_type: string
+              protocol_data: string
+              members: [
+                member_id: string
+                group_instance_id: nstring 4+
+                client_id: string
+                client_host: string
+                member_metadata: bytes
+                member_assignment: bytes
+              ]
+              authorized_operations: int32 3+
+            ]
+        """),
+        _api(LIST_GROUPS, "ListGroups", (0, 2), 3, "", """
+            throttle_time_ms: int32 1+
+            error_code: int16
+            groups: [
+              group_id: string
+              protocol_type: string
+            ]
+        """),
+        _api(SASL_HANDSHAKE, "SaslHandshake", (1, 1), 9, """
+            mechanism: string
+        """, """
+            error_code: int16
+            mechanisms: []string
         """),
         _api(API_VERSIONS, "ApiVersions", (0, 3), 3, """
             client_software_name: string 3+
@@ -202,6 +350,14 @@ APIS: dict[int, Api] = {
             error_code: int16
             producer_id: int64
             producer_epoch: int16
+        """),
+        _api(SASL_AUTHENTICATE, "SaslAuthenticate", (0, 1), 2, """
+            auth_bytes: bytes
+        """, """
+            error_code: int16
+            error_message: nstring
+            auth_bytes: bytes
+            session_lifetime_ms: int64 1+
         """),
     )
 }  # fmt: skip

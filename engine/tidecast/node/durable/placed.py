@@ -12,6 +12,7 @@ number, ``epoch * 2^46 + count``, so the log's own memory of a producer's last s
 from __future__ import annotations
 
 import errno
+import logging
 import threading
 import time
 from collections import OrderedDict, deque
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from tidecast.node.durable.topic import DurableTopic
     from tidecast.node.node import Node
 
+_log = logging.getLogger("tidecast.durable")
 EPOCH_SHIFT = 46
 WRAP = 1 << 31
 """A placed producer's sequence is counted modulo this."""
@@ -238,6 +240,10 @@ class PlacedAppends:
                     verdict = self._append(run)
                 except TidecastError as problem:
                     verdict = Verdict(Outcome.REFUSED, error=problem)
+                except Exception as problem:  # noqa: BLE001 - one run must not stop the others
+                    _log.exception("a run for %s/%d failed", run.topic, run.queue)
+                    why = StorageError(f"internal error: {type(problem).__name__}: {problem}")
+                    verdict = Verdict(Outcome.REFUSED, error=why)
             if verdict is None and now_s >= run.deadline_s:
                 why = StorageError(f"topic {run.topic}: its disk takes nothing", errno.EAGAIN)
                 verdict = Verdict(Outcome.REFUSED, error=why)

@@ -1,0 +1,365 @@
+"""Consumer groups over the wire: requests to the coordinator, and offsets on disk.
+
+A group's offsets lie in one file, with a checksum, written anew at a commit and before its answer.
+Commits that come while a file is written share the next write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import msgspec
+from msgspec import Meta
+
+from tidecast.disk import write_atomically
+from tidecast.errors import ConfigError
+from tidecast.kafka.codes import Code
+from tidecast.kafka.groups import Coordinator, Group
+from tidecast.kafka.wire import Struct
+from tidecast.log.files import open_json, seal_json
+
+if TYPE_CHECKING:
+    from tidecast.kafka.server import KafkaEndpoint, Request
+
+GROUPS_STORED_MAX, OFFSETS_MAX = 1000, 10_000
+METADATA_BYTES_MAX = 4096
+RETENTION_S = 604_800.0
+"""Offsets of a group without members are forgotten so long after its last commit."""
+TICK_S, SWEEP_S = 0.05, 60.0
+_log = logging.getLogger("tidecast.kafka")
+
+
+class Offset(msgspec.Struct, frozen=True, array_like=True):
+    """One committed offset."""
+
+    offset: Annotated[int, Meta(ge=0)]
+    epoch: int = -1
+    metadata: str = ""
+
+
+class Stored(msgspec.Struct, kw_only=True):
+    """What a group's file holds. ``at``: seconds since 1970 of the last commit."""
+
+    group: str
+    at: float
+    offsets: dict[str, dict[int, Offset]]
+
+
+class Offsets:
+    """Offsets of all groups. Read in the loop's thread, written in one of its own."""
+
+    def __init__(self, directory: Path, wall_s: Callable[[], float] = time.time) -> None:
+        self._directory, self._wall_s = directory, wall_s
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="kafka-offsets")
+        self.groups: dict[str, Stored] = {}
+        self._staged: dict[str, dict[tuple[str, int], Offset]] = {}
+        self._written: asyncio.Future[None] | None = None
+        self._writing: asyncio.Task[None] | None = None
+
+    def load(self) -> None:
+        """Read all files; one that is damaged is set aside, and logged. Raises ConfigError."""
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as problem:
+            raise ConfigError(f"kafka: {self._directory}: {problem.strerror}") from problem
+        for path in sorted(self._directory.glob("*.json")):
+            try:
+                found = msgspec.json.decode(open_json(path.read_bytes()), type=Stored)
+            except (OSError, ValueError, ConfigError, msgspec.DecodeError) as problem:
+                _log.error("kafka: %s: %s: it is set aside; its group begins anew", path, problem)
+                with contextlib.suppress(OSError):
+                    path.replace(path.with_suffix(".bad"))
+                continue
+            self.groups[found.group] = found
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._pool.shutdown(wait=True)
+
+    def get(self, group: str, topic: str, partition: int) -> Offset | None:
+        """A committed offset."""
+        found = self.groups.get(group)
+        return None if found is None else found.offsets.get(topic, {}).get(partition)
+
+    def room(self, group: str, n: int) -> bool:
+        """A group may commit ``n`` offsets more."""
+        found = self.groups.get(group)
+        if found is None:
+            return len(self.groups) + len(self._staged) < GROUPS_STORED_MAX
+        return sum(len(each) for each in found.offsets.values()) + n <= OFFSETS_MAX
+
+    async def commit(self, group: str, rows: dict[tuple[str, int], Offset]) -> None:
+        """Store offsets; they are on disk when this returns. Raises OSError."""
+        self._staged.setdefault(group, {}).update(rows)
+        if self._written is None:
+            self._written = asyncio.get_running_loop().create_future()
+        written = self._written
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write())
+        await asyncio.shield(written)
+
+    async def _write(self) -> None:
+        while self._written is not None:
+            staged, self._staged = self._staged, {}
+            written, self._written = self._written, None
+            fresh = [self._merged(group, rows) for group, rows in staged.items()]
+            loop = asyncio.get_running_loop()
+            try:
+                await loop.run_in_executor(self._pool, self._store, fresh)
+            except Exception as problem:  # noqa: BLE001 - those who wait get it
+                written.set_exception(problem)
+                written.exception()  # nobody may wait any more
+                continue
+            for each in fresh:
+                self.groups[each.group] = each
+            written.set_result(None)
+
+    def _merged(self, group: str, rows: dict[tuple[str, int], Offset]) -> Stored:
+        before = self.groups.get(group)
+        offsets = {} if before is None else {t: dict(p) for t, p in before.offsets.items()}
+        for (topic, partition), offset in rows.items():
+            offsets.setdefault(topic, {})[partition] = offset
+        return Stored(group=group, at=self._wall_s(), offsets=offsets)
+
+    def _path(self, group: str) -> Path:
+        digest = hashlib.blake2b(group.encode(), digest_size=16).hexdigest()
+        return self._directory / f"{digest}.json"
+
+    def _store(self, fresh: list[Stored]) -> None:
+        for each in fresh:
+            write_atomically(self._path(each.group), seal_json(msgspec.json.encode(each)))
+
+    def sweep(self, alive: set[str], retention_s: float = RETENTION_S) -> list[str]:
+        """Forget groups that have had no members and no commits for long; which ones."""
+        now_s = self._wall_s()
+        gone = [
+            each.group for each in self.groups.values()
+            if each.group not in alive and now_s - each.at > retention_s
+        ]  # fmt: skip
+        for group in gone:
+            del self.groups[group]
+            with contextlib.suppress(OSError):
+                self._path(group).unlink(missing_ok=True)
+        return gone
+
+
+class GroupService:
+    """Answers the APIs of groups."""
+
+    def __init__(self, endpoint: KafkaEndpoint, directory: Path) -> None:
+        self._endpoint = endpoint
+        self.offsets = Offsets(directory)
+        self.coordinator = Coordinator(_new_id, endpoint.count)
+        self._swept_s = 0.0
+        self._busy = asyncio.Event()
+        """Some group has members, or may have."""
+
+    async def tick_for_ever(self) -> None:
+        """Members that are silent go, rebalances go on."""
+        while True:
+            if self.coordinator.groups:
+                await asyncio.sleep(TICK_S)
+            else:
+                self._busy.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(SWEEP_S):
+                        await self._busy.wait()
+            try:
+                self._tick(time.monotonic())
+            except Exception:  # noqa: BLE001 - time-outs must not end with one defect
+                self._endpoint.count("faults")
+                _log.exception("kafka: groups could not be looked after")
+
+    def _tick(self, now_s: float) -> None:
+        self.coordinator.tick(now_s)
+        if now_s - self._swept_s >= SWEEP_S:
+            self._swept_s = now_s
+            for group in self.offsets.sweep(set(self.coordinator.groups)):
+                self._endpoint.count("groups_expired")
+                _log.warning("kafka: the offsets of group %r expired", group)
+
+    # --- membership -------------------------------------------------------------------------------
+
+    async def join(self, asked: Request) -> Struct:
+        """JoinGroup: answered when all members have joined."""
+        connection, answer = asked.connection, _future()
+        self.coordinator.join(
+            asked.body, version=asked.version, client=connection.client_id, host=connection.peer,
+            now_s=time.monotonic(), answer=_setter(answer),
+        )  # fmt: skip
+        self._busy.set()
+        return await answer
+
+    async def sync(self, asked: Request) -> Struct:
+        """SyncGroup: answered when the leader has told who reads what."""
+        answer = _future()
+        self.coordinator.sync(asked.body, time.monotonic(), _setter(answer))
+        return await answer
+
+    async def heartbeat(self, asked: Request) -> Struct:
+        """Heartbeat."""
+        return {"error_code": self.coordinator.heartbeat(asked.body, time.monotonic())}
+
+    async def leave(self, asked: Request) -> Struct:
+        """LeaveGroup: one member, or from version 3 on several."""
+        body, now_s = asked.body, time.monotonic()
+        if "members" not in body:
+            code = self.coordinator.leave(body["group_id"], body["member_id"], None, now_s)
+            return {"error_code": code}
+        rows = [
+            each | {
+                "error_code": self.coordinator.leave(
+                    body["group_id"], each["member_id"], each["group_instance_id"], now_s
+                )
+            }
+            for each in body["members"]
+        ]  # fmt: skip
+        return {"error_code": Code.NONE, "members": rows}
+
+    # --- offsets ----------------------------------------------------------------------------------
+
+    async def commit(self, asked: Request) -> Struct:
+        """OffsetCommit: answered when the offsets are on disk."""
+        body = asked.body
+        group_code = self.coordinator.may_commit(body, time.monotonic())
+        rows: dict[tuple[str, int], Offset] = {}
+        topics = []
+        for topic in body["topics"]:
+            partitions = []
+            for each in topic["partitions"]:
+                code = group_code or self._commit_problem(asked, topic["name"], each)
+                if code is Code.NONE:
+                    rows[topic["name"], each["partition_index"]] = Offset(
+                        each["committed_offset"], each.get("committed_leader_epoch", -1),
+                        each["committed_metadata"] or "",
+                    )  # fmt: skip
+                partitions.append({"partition_index": each["partition_index"], "error_code": code})
+            topics.append({"name": topic["name"], "partitions": partitions})
+        if rows:
+            failed = await self._store(body["group_id"], rows)
+            for row in [row for topic in topics for row in topic["partitions"]]:
+                row["error_code"] = row["error_code"] or failed
+        return {"topics": topics}
+
+    def _commit_problem(self, asked: Request, topic: str, row: Struct) -> Code:
+        code, _, _ = self._endpoint.fetching.log_of(asked.connection, topic, row["partition_index"])
+        if code is Code.NOT_LEADER_OR_FOLLOWER:  # it is elsewhere now; its offsets are kept here
+            code = Code.NONE
+        if code is Code.NONE and len((row["committed_metadata"] or "").encode()) > (
+            METADATA_BYTES_MAX
+        ):
+            return Code.OFFSET_METADATA_TOO_LARGE
+        if code is Code.NONE and row["committed_offset"] < 0:
+            return Code.OFFSET_OUT_OF_RANGE
+        return code
+
+    async def _store(self, group: str, rows: dict[tuple[str, int], Offset]) -> Code:
+        if not self.offsets.room(group, len(rows)):
+            return Code.GROUP_MAX_SIZE_REACHED
+        try:
+            await self.offsets.commit(group, rows)
+        except OSError as problem:
+            self._endpoint.count("commits_failed")
+            _log.error("kafka: the offsets of group %r are not stored: %s", group, problem)
+            return Code.COORDINATOR_NOT_AVAILABLE
+        self._endpoint.count("offsets_committed", len(rows))
+        return Code.NONE
+
+    async def fetch_offsets(self, asked: Request) -> Struct:
+        """OffsetFetch: -1 where nothing was committed."""
+        body, group = asked.body, asked.body["group_id"]
+        wanted = body["topics"]
+        if wanted is None:
+            stored = self.offsets.groups.get(group)
+            wanted = [
+                {"name": name, "partition_indexes": sorted(partitions)}
+                for name, partitions in ({} if stored is None else stored.offsets).items()
+            ]
+        topics = [
+            {"name": each["name"],
+             "partitions": [
+                 self._offset_row(asked, group, each["name"], n)
+                 for n in each["partition_indexes"]
+             ]}
+            for each in wanted
+        ]  # fmt: skip
+        return {"topics": topics, "error_code": Code.NONE}
+
+    def _offset_row(self, asked: Request, group: str, topic: str, partition: int) -> Struct:
+        allowed = asked.connection.access.may("subscribe", topic)
+        found = self.offsets.get(group, topic, partition) if allowed else None
+        row: Struct = {
+            "partition_index": partition, "committed_offset": -1, "committed_leader_epoch": -1,
+            "metadata": "",
+            "error_code": Code.NONE if allowed else Code.TOPIC_AUTHORIZATION_FAILED,
+        }  # fmt: skip
+        if found is not None:
+            row |= {
+                "committed_offset": found.offset, "committed_leader_epoch": found.epoch,
+                "metadata": found.metadata,
+            }  # fmt: skip
+        return row
+
+    # --- looking at groups ------------------------------------------------------------------------
+
+    async def list_groups(self, asked: Request) -> Struct:
+        """ListGroups: those with members, and those with offsets."""
+        if not asked.connection.access.may("manage", ">"):
+            self._endpoint.denied(asked.connection, "manage", ">")
+            return {"error_code": Code.GROUP_AUTHORIZATION_FAILED}
+        known = dict.fromkeys(self.offsets.groups, "consumer") | {
+            each.id: each.kind for each in self.coordinator.groups.values()
+        }
+        rows = [{"group_id": name, "protocol_type": kind} for name, kind in sorted(known.items())]
+        return {"error_code": Code.NONE, "groups": rows}
+
+    async def describe(self, asked: Request) -> Struct:
+        """DescribeGroups."""
+        if not asked.connection.access.may("manage", ">"):
+            self._endpoint.denied(asked.connection, "manage", ">")
+            code = Code.GROUP_AUTHORIZATION_FAILED
+            return {"groups": [{"error_code": code, "group_id": n} for n in asked.body["groups"]]}
+        return {"groups": [self._description(name) for name in asked.body["groups"]]}
+
+    def _description(self, name: str) -> Struct:
+        group = self.coordinator.groups.get(name)
+        stored = name in self.offsets.groups
+        found = group or Group(name, kind="consumer" if stored else "")
+        state = found.state.value if group is not None or stored else "Dead"
+        members = [
+            {"member_id": each.id, "group_instance_id": each.instance, "client_id": each.client,
+             "client_host": f"/{each.host}",
+             "member_metadata": each.protocols.get(found.protocol, b""),
+             "member_assignment": each.assignment}
+            for each in found.members.values()
+        ]  # fmt: skip
+        return {
+            "error_code": Code.NONE, "group_id": name, "group_state": state,
+            "protocol_type": found.kind, "protocol_data": found.protocol, "members": members,
+            "authorized_operations": -(1 << 31),
+        }  # fmt: skip
+
+
+def _new_id(client: str) -> str:
+    return f"{client or 'client'}-{secrets.token_hex(16)}"
+
+
+def _future() -> asyncio.Future[Struct]:
+    return asyncio.get_running_loop().create_future()
+
+
+def _setter(future: asyncio.Future[Struct]) -> Callable[[Struct], None]:
+    def answer(found: Struct) -> None:
+        if not future.done():
+            future.set_result(found)
+
+    return answer

@@ -1,0 +1,263 @@
+"""Groups over the wire: joins, commits and offsets, what is on disk, real clients that share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiokafka
+import confluent_kafka as ck
+import kafka
+import pytest
+from tests.support.kafka import TIMEOUT_S, Bare, Served, batch_of
+
+from tidecast.kafka import group_service as gs
+from tidecast.kafka import tables as tb
+from tidecast.kafka.codes import Code
+from tidecast.kafka.group_service import Offset, Offsets
+from tidecast.kafka.server import KafkaEndpoint
+
+TOPICS = [
+    {"name": f"t{i}", "mode": "durable", "queues": 4, "fsync_interval_ms": 2} for i in range(6)
+]
+_names = iter(range(6))
+N = 400
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    made = Served(tmp_path_factory.mktemp("node"), TOPICS)
+    yield made
+    assert made.endpoint.counts.get("faults", 0) == 0
+    made.close()
+
+
+@pytest.fixture
+def bare(served: Served) -> Iterator[Bare]:
+    made = served.bare()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"t{next(_names)}"
+
+
+def commit(bare: Bare, group: str, topic: str, partition: int, offset: int, **body: Any) -> int:
+    row = {
+        "partition_index": partition, "committed_offset": offset, "committed_metadata": "note",
+        "committed_leader_epoch": 3,
+    } | body.pop("row", {})  # fmt: skip
+    asked = {
+        "group_id": group, "generation_id": -1, "member_id": "",
+        "topics": [{"name": topic, "partitions": [row]}],
+    } | body  # fmt: skip
+    answer = bare.ask(tb.OFFSET_COMMIT, 7, asked)
+    return int(answer["topics"][0]["partitions"][0]["error_code"])
+
+
+def offsets(bare: Bare, group: str) -> dict[tuple[str, int], int]:
+    answer = bare.ask(tb.OFFSET_FETCH, 5, {"group_id": group, "topics": None})
+    return {
+        (topic["name"], row["partition_index"]): row["committed_offset"]
+        for topic in answer["topics"] for row in topic["partitions"]
+    }  # fmt: skip
+
+
+def test_offsets_are_kept_over_a_restart_of_the_endpoint(served: Served, bare: Bare) -> None:
+    assert commit(bare, "kept", "t0", 1, 41) == 0
+    assert commit(bare, "kept", "t0", 1, 42) == 0
+    assert commit(bare, "kept", "t1", 0, 7) == 0
+    another = KafkaEndpoint(served.link.node, port=0)
+    another.start()
+    again = Bare(another.port)
+    assert offsets(again, "kept") == {("t0", 1): 42, ("t1", 0): 7}
+    asked = [{"name": "t0", "partition_indexes": [1, 2]}]
+    answer = again.ask(tb.OFFSET_FETCH, 5, {"group_id": "kept", "topics": asked})
+    first, second = answer["topics"][0]["partitions"]
+    assert (first["committed_offset"], first["committed_leader_epoch"]) == (42, 3)
+    assert (first["metadata"], second["committed_offset"]) == ("note", -1)
+    assert offsets(again, "unknown") == {}
+    again.close()
+    another.stop()
+
+
+def test_what_cannot_be_committed(bare: Bare) -> None:
+    long = {"committed_metadata": "x" * 4097}
+    assert commit(bare, "g", "t0", 0, 1, row=long) == Code.OFFSET_METADATA_TOO_LARGE
+    assert commit(bare, "g", "t0", 9, 1) == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert commit(bare, "g", "missing", 0, 1) == Code.UNKNOWN_TOPIC_OR_PARTITION
+    assert commit(bare, "g", "t0", 0, -5) == Code.OFFSET_OUT_OF_RANGE
+    assert commit(bare, "g", "t0", 0, 1, generation_id=3) == Code.ILLEGAL_GENERATION
+    assert offsets(bare, "g") == {}
+
+
+def test_groups_are_listed_and_described(served: Served, bare: Bare) -> None:
+    assert commit(bare, "idle", "t0", 0, 1) == 0
+    asked = {
+        "group_id": "busy", "session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000,
+        "member_id": "", "protocol_type": "consumer",
+        "protocols": [{"name": "range", "metadata": b"m"}],
+    }  # fmt: skip
+    joined = bare.ask(tb.JOIN_GROUP, 3, asked)
+    member, generation = joined["member_id"], joined["generation_id"]
+    shares = [{"member_id": member, "assignment": b"all"}]
+    body = {"group_id": "busy", "generation_id": generation, "member_id": member}
+    synced = bare.ask(tb.SYNC_GROUP, 3, body | {"assignments": shares})
+    assert bytes(synced["assignment"]) == b"all"
+    assert bare.ask(tb.HEARTBEAT, 3, body)["error_code"] == 0
+    listed = {row["group_id"] for row in bare.ask(tb.LIST_GROUPS, 2, {})["groups"]}
+    assert {"idle", "busy"} <= listed
+    rows = bare.ask(tb.DESCRIBE_GROUPS, 4, {"groups": ["busy", "idle", "none"]})["groups"]
+    assert [row["group_state"] for row in rows] == ["Stable", "Empty", "Dead"]
+    assert bytes(rows[0]["members"][0]["member_assignment"]) == b"all"
+    assert commit(bare, "busy", "t0", 0, 5, generation_id=generation, member_id=member) == 0
+    left = bare.ask(
+        tb.LEAVE_GROUP, 3,
+        {"group_id": "busy", "members": [{"member_id": member, "group_instance_id": None}]},
+    )  # fmt: skip
+    assert left["members"][0]["error_code"] == 0
+    assert "busy" not in served.endpoint.groups.coordinator.groups
+
+
+def test_a_file_that_is_damaged_is_set_aside(tmp_path: Path) -> None:
+    async def fill() -> None:
+        made = Offsets(tmp_path, lambda: 5.0)
+        made.load()
+        many = [made.commit(f"g{i % 3}", {("t", i): Offset(i)}) for i in range(30)]
+        await asyncio.gather(*many)
+        made.stop()
+
+    asyncio.run(fill())
+    first, *rest = sorted(tmp_path.glob("*.json"))
+    raw = first.read_bytes()
+    first.write_bytes(raw.replace(b"[1", b"[2", 1).replace(b"[0", b"[3", 1))
+    again = Offsets(tmp_path)
+    again.load()
+    again.stop()
+    assert len(again.groups) == len(rest) == 2
+    assert first.with_suffix(".bad").exists()
+    assert not first.exists()
+    for group, stored in again.groups.items():
+        assert stored.offsets["t"] == {i: Offset(i) for i in range(30) if f"g{i % 3}" == group}
+
+
+def test_a_disk_that_refuses_commits_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, content: bytes) -> None:
+        raise OSError(28, "full")
+
+    async def main() -> None:
+        made = Offsets(tmp_path)
+        made.load()
+        await made.commit("g", {("t", 0): Offset(1)})
+        with monkeypatch.context() as patched:
+            patched.setattr(gs, "write_atomically", full)
+            with pytest.raises(OSError, match="full"):
+                await made.commit("g", {("t", 0): Offset(2)})
+        assert made.get("g", "t", 0) == Offset(1)
+        await made.commit("g", {("t", 0): Offset(3)})
+        assert made.get("g", "t", 0) == Offset(3)
+        made.stop()
+
+    asyncio.run(main())
+
+
+def test_groups_without_members_expire(tmp_path: Path) -> None:
+    now_s = [100.0]
+
+    async def fill() -> Offsets:
+        made = Offsets(tmp_path, lambda: now_s[0])
+        made.load()
+        for group in ("old", "alive"):
+            await made.commit(group, {("t", 0): Offset(1)})
+        now_s[0] += 50
+        await made.commit("young", {("t", 0): Offset(1)})
+        return made
+
+    made = asyncio.run(fill())
+    now_s[0] += 60
+    assert made.sweep({"alive"}, 100.0) == ["old"]
+    assert set(made.groups) == {"alive", "young"}
+    assert len(list(tmp_path.glob("*.json"))) == 2
+    made.stop()
+
+
+def fill(bare: Bare, topic: str) -> set[bytes]:
+    values = [b"%d" % i for i in range(N)]
+    for queue in range(4):
+        assert bare.produce(topic, queue, batch_of(*values[queue::4]))["error_code"] == 0
+    return set(values)
+
+
+def test_librdkafka_members_share_a_topic(served: Served, bare: Bare, topic: str) -> None:
+    values = fill(bare, topic)
+    settings = {
+        "bootstrap.servers": served.endpoint.address, "group.id": "rd", "session.timeout.ms": 6000,
+        "auto.offset.reset": "earliest",
+    }  # fmt: skip
+    consumers = [ck.Consumer(settings) for _ in range(2)]
+    got: set[bytes] = set()
+    by_member: list[set[int]] = [set(), set()]
+    ends_s = time.monotonic() + TIMEOUT_S
+    for consumer in consumers:
+        consumer.subscribe([topic])
+    while (got != values or not all(by_member)) and time.monotonic() < ends_s:
+        for mine, consumer in zip(by_member, consumers, strict=True):
+            for message in consumer.consume(50, 0.2):
+                assert message.error() is None
+                got.add(message.value())
+                mine.add(message.partition())
+        if got == values and not all(by_member):
+            fill(bare, topic)
+    assert got == values
+    assert all(by_member)
+    for consumer in consumers:
+        consumer.close()
+    assert served.endpoint.groups.coordinator.groups.get("rd") is None
+    assert sum(offset for (name, _), offset in offsets(bare, "rd").items() if name == topic) >= N
+
+
+def test_kafka_python_goes_on_where_it_was(served: Served, bare: Bare, topic: str) -> None:
+    values = fill(bare, topic)
+
+    def consume(n: int) -> set[bytes]:
+        consumer = kafka.KafkaConsumer(
+            topic, bootstrap_servers=served.endpoint.address, group_id="py",
+            auto_offset_reset="earliest", enable_auto_commit=False, max_poll_records=n,
+            consumer_timeout_ms=20_000,
+        )  # fmt: skip
+        found = {next(consumer).value for _ in range(n)}
+        consumer.commit()
+        consumer.close()
+        return found
+
+    first = consume(100)
+    second = consume(N - 100)
+    assert first | second == values
+    assert not first & second
+
+
+def test_aiokafka_in_a_group(served: Served, bare: Bare, topic: str) -> None:
+    values = fill(bare, topic)
+
+    async def main() -> None:
+        async with aiokafka.AIOKafkaConsumer(
+            topic, bootstrap_servers=served.endpoint.address, group_id="aio",
+            auto_offset_reset="earliest", enable_auto_commit=False,
+        ) as consumer:  # fmt: skip
+            got: set[bytes] = set()
+            while got != values:
+                for records in (await consumer.getmany(timeout_ms=20_000)).values():
+                    got |= {each.value for each in records}
+            await consumer.commit()
+            for queue in range(4):
+                committed = await consumer.committed(aiokafka.TopicPartition(topic, queue))
+                assert committed == N // 4
+
+    asyncio.run(main())
