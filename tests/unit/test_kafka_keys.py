@@ -65,7 +65,9 @@ def test_a_key_by_its_name_or_id(served: Served) -> None:
 
 
 @pytest.mark.parametrize(
-    ("user", "secret"), [("shop", READ_SECRET), ("reader", SECRET), ("shop", ""), ("", SECRET)]
+    ("user", "secret"),
+    [("shop", READ_SECRET), ("reader", SECRET), ("shop", ""), ("", SECRET)],
+    ids=["another key's", "another name's", "no secret", "no name"],  # secrets are random
 )
 def test_wrong_keys(served: Served, bare: Bare, user: str, secret: str) -> None:
     before = served.endpoint.counts.get("logins_refused", 0)
