@@ -64,7 +64,7 @@ def test_figures_that_are_old_are_greyed(page: Page, platform: Platform) -> None
     page.context.set_offline(True)
     try:
         expect(main).to_have_attribute("data-fresh", "false")
-        figure = main.get_by_test_id("stat-Sent")
+        figure = main.get_by_test_id("stat-Published")
         assert float(figure.evaluate("one => getComputedStyle(one).opacity")) < 1
     finally:
         page.context.set_offline(False)
