@@ -126,8 +126,6 @@ def _publish_topic(
             topic, producer=producer, first_seq=manifest.first_seq[topic], on_full="block"
         ) as publisher,
     ):
-        if publisher.producer_session is None:
-            check_mode(topic, "live")
         writer = RowWriter(publisher, options.rate)
         for table in rows_of(area, batch, manifest, topic):
             writer.write(table)
