@@ -21,6 +21,7 @@ from tidecast.events import (
     PeerTimeout,
     ReceiverTimeout,
     StaleIncarnation,
+    SubscriberEvicted,
 )
 from tidecast.layout import packet as wire
 from tidecast.memory_switch import Packet
@@ -41,6 +42,28 @@ def test_a_publisher_that_restarts_is_a_new_incarnation() -> None:
         assert reader.events(ImageGone) == [], "its publisher may continue it"
         net.run(RESTART_GRACE_NS / 1000 + 200_000)
         assert [gone.reason for gone in reader.events(ImageGone)] == ["restarted"]
+
+
+def test_a_pause_of_the_whole_machine_times_nobody_out() -> None:
+    """Silence is measured by those who listen: nobody did for a minute, and nothing is lost."""
+    with Network(seed=21, delay_us=20, drop=0.05) as net:
+        a, b = network_of(net, "ab", history_bytes=1 << 17, receive_bytes=1 << 17)
+        reader, near = Reader(b), Reader(a)
+        net.run(1000)
+        stream = Stream(a, count=2000)
+        for _ in range(3):
+            transfer(net, [stream], [reader, near], limit_us=2_000)
+            reader.paused = near.paused = True
+            transfer(net, [stream], [], limit_us=20_000)  # both rings are full
+            net.now_ns += 60_000_000_000
+            transfer(net, [stream], [], limit_us=20_000)
+            reader.paused = near.paused = False
+        assert transfer(net, [stream], [reader, near])
+        assert reader.found == near.found == stream.messages
+        timeouts = (ReceiverTimeout, PeerTimeout, SubscriberEvicted, ImageGone)
+        assert not [e for each in (stream, reader, near) for kind in timeouts
+                    for e in each.events(kind)]  # fmt: skip
+        assert a.count("receiver_timeouts") == b.count("lost_for_good") == 0
 
 
 def test_what_a_dead_publisher_had_sent_is_read_to_the_end() -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from tidecast.node.node import Node
 
 TICK_S = 0.1
+RAN_S_MAX = 1.0
+"""Between two looks the conductor has run for this long at most; else its process did not run."""
 TOLD_AGAIN_S = 10.0
 REPEATED_PAUSE_S = 0.01
 BACKLOG_MAX = 1000

@@ -53,7 +53,7 @@ from tidecast.layout import ring as lay
 from tidecast.layout.packet import CHANNEL_LARGE, CHANNEL_NAMES
 from tidecast.native.mapped import MappedFile
 from tidecast.node.access.keys import KEYS_NAME, KeyRing
-from tidecast.node.conductor import TICK_S, Conductor
+from tidecast.node.conductor import RAN_S_MAX, TICK_S, Conductor
 from tidecast.node.consumers.service import DurableSubscriptions
 from tidecast.node.durable.maintenance import adopt
 from tidecast.node.durable.service import Durable
@@ -141,7 +141,9 @@ class Node(NodeViews):
         self.consumers = DurableSubscriptions(self)
         self.refused = RefusedImages(self)
         self.conductor = Conductor(self)
-        self._next_tick = 0.0
+        self._next_tick = self._ticked_s = 0.0
+        self.ran_s = 0.0
+        """For how long the conductor has run: its process may be stopped, or get no core."""
         self.left_behind = LeftBehind()
 
     # --- life -------------------------------------------------------------------------------------
@@ -275,7 +277,8 @@ class Node(NodeViews):
         now = self.clock_ns() / 1e9
         if now < self._next_tick:
             return
-        self._next_tick = now + TICK_S
+        self.ran_s += min(now - self._ticked_s, RAN_S_MAX)
+        self._ticked_s, self._next_tick = now, now + TICK_S
         attempt = self.conductor.attempt
         for publication in list(self.pubs.values()):
             continuation.release(publication, now)

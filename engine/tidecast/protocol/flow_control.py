@@ -105,6 +105,15 @@ def earn_credit(entry, slots, sent, now_ns):
 
 
 @inlined
+def note_pause(receivers, pause_ns):
+    """The sender did not run for so long: nothing was heard of any receiver in that time."""
+    for i in range(RECEIVERS_MAX):
+        if receivers[i].id != 0:
+            receivers[i].heard_ns += pause_ns
+            receivers[i].progress_ns += pause_ns
+
+
+@inlined
 def note_status(receivers, i, consumed, contiguous, window, lost, now_ns):
     """Take a receiver's STATUS. Positions never go back."""
     receivers[i].heard_ns = now_ns

@@ -20,6 +20,7 @@ from tidecast.agents.live.images import (
     M_LAST_IMAGE,
     M_LAST_SESSION,
     M_NODE,
+    M_RAN_NS,
     M_READS,
     M_ROW,
     M_SETUPS,
@@ -75,6 +76,8 @@ from tidecast.transport.wire_io import (
     send_to_address,
 )
 
+PAUSE_NS_MIN = 100_000_000
+"""An agent whose next cycle comes so late did not run: its process was stopped, or had no core."""
 WANT_INTERVAL_NS = 200_000
 WANT_AGAIN_NS = 20_000_000
 FOREIGN_INTERVAL_NS = 1_000_000_000
@@ -339,10 +342,25 @@ def _image_timers(S, image, now_ns):
     return work
 
 
+@inlined
+def _note_pause(S, now_ns):
+    """Time in which this agent did not run is no silence of a publisher: listen to them first."""
+    ran_ns, S.misc[M_RAN_NS] = S.misc[M_RAN_NS], now_ns
+    pause_ns = now_ns - ran_ns
+    if ran_ns == 0 or pause_ns < PAUSE_NS_MIN:
+        return
+    S.misc[M_SKIP0] = 0
+    S.misc[M_SKIP1] = 0
+    S.misc[M_SKIP2] = 0
+    for k in range(S.misc[M_COUNT]):
+        S.images[S.index[k]].heard_ns += pause_ns
+
+
 @kernel
 def receive_cycle(S, now_ns):
     """One duty cycle of the receiver. Returns how much was done (0: nothing to do)."""
     work = 0
+    _note_pause(S, now_ns)
     if S.misc[M_SKIP0] > 0:
         S.misc[M_SKIP0] -= 1
     else:

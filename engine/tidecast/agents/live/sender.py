@@ -25,6 +25,7 @@ from tidecast.agents.live.publications import (
     M_NAMES,
     M_NODE,
     M_POLL_SKIP,
+    M_RAN_NS,
     M_ROW,
     NAMES_KEPT_MAX,
     RESENDS_MAX,
@@ -54,6 +55,7 @@ from tidecast.protocol.flow_control import (
     earn_credit,
     limits,
     may_join,
+    note_pause,
     note_status,
     place_for,
 )
@@ -81,6 +83,8 @@ IDLE_SCAN_MAX = 64
 POLL_SKIP_MAX = 8
 RESEND_LINGER_NS_MIN = 100_000
 FOREIGN_INTERVAL_NS = 1_000_000_000
+PAUSE_NS_MIN = 100_000_000
+"""An agent whose next cycle comes so late did not run: its process was stopped, or had no core."""
 OWNER_SILENT_NS = 1_000_000_000
 """An owner acks with each STATUS: after so long without, the topic may have another owner."""
 _I_GAUGES = (int(C.HEAD), int(C.SENT), int(C.SLOWEST_CONSUMED), int(C.RTT_NS))
@@ -482,10 +486,26 @@ def _make_idle(S, p):
     S.misc[M_BUSY] = last
 
 
+@inlined
+def _note_pause(S, now_ns):
+    """Time in which this agent did not run is no silence of a receiver: listen to them first."""
+    ran_ns, S.misc[M_RAN_NS] = S.misc[M_RAN_NS], now_ns
+    pause_ns = now_ns - ran_ns
+    if ran_ns == 0 or pause_ns < PAUSE_NS_MIN:
+        return
+    S.misc[M_POLL_SKIP] = 0
+    for k in range(S.misc[M_COUNT]):
+        p = S.index[k]
+        note_pause(S.receivers[p], pause_ns)
+        if S.pubs[p].held_ns != 0:
+            S.pubs[p].held_ns += pause_ns
+
+
 @kernel
 def send_cycle(S, now_ns):
     """One duty cycle of the sender. Returns how much was done (0: nothing to do)."""
     work = 0
+    _note_pause(S, now_ns)
     if S.misc[M_POLL_SKIP] > 0:
         S.misc[M_POLL_SKIP] -= 1
     else:

@@ -482,7 +482,7 @@ def look_after_image(node: Node, image: Image, now_s: float) -> None:
         _look_after_superseded(node, image)
     if image.readers and not (image.gone and now_s - image.gone_s > GONE_PATIENCE_S):
         if not image.gone and image.topic.flow == "min":
-            _evict_stuck(node, image, now_s, image.topic.receiver_timeout_s)
+            _evict_stuck(node, image, image.topic.receiver_timeout_s)
         return
     if image.gone == "closed" and now_s - image.gone_s < 1.0 and node.started:
         return  # its END is still being repeated: answer that we have left
@@ -506,8 +506,12 @@ def look_after_image(node: Node, image: Image, now_s: float) -> None:
     image.mapped.close()
 
 
-def _evict_stuck(node: Node, source: Image | Publication, now_s: float, timeout_s: float) -> None:
-    """Evict readers that did not move for the time-out although there was something to read."""
+def _evict_stuck(node: Node, source: Image | Publication, timeout_s: float) -> None:
+    """Evict readers that did not move for the time-out although there was something to read.
+
+    Time in which this engine did not run does not count: they may not have run either.
+    """
+    now_s = node.ran_s
     ring, about = source.mapped.array, source.about()
     end = about.contiguous if isinstance(source, Image) else about.head
     for subscription_id, entry in source.readers.items():
@@ -530,7 +534,7 @@ def look_after_publication(node: Node, publication: Publication, now_s: float) -
     """Remove a publication that is closed, announced and read; evict stuck local readers."""
     if not publication.closing:
         if publication.topic.flow == "min":
-            _evict_stuck(node, publication, now_s, publication.topic.receiver_timeout_s)
+            _evict_stuck(node, publication, publication.topic.receiver_timeout_s)
         return
     if (
         publication.leftover  # of a dead engine: looked after by `Remote.tick` until it is acked
