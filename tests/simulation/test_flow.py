@@ -90,6 +90,26 @@ def test_a_receiver_with_a_larger_ring_cannot_block_for_ever(reply: str) -> None
         assert (dropped.reason, dropped.node_id) == (expected, c.id)
 
 
+def test_a_reader_that_may_be_lapped_holds_nobody_back() -> None:
+    """Beside one that holds the publisher back: what it misses is a gap, its own alone."""
+    with Network(seed=16, drop=0.02) as net:
+        a, b = network_of(net, "ab", flow="min", history_bytes=RING, receive_bytes=RING)
+        reader, onlooker = Reader(b), Reader(b, tethered=False)
+        net.run(1000)
+        stream = Stream(a, count=1000, size=1300)
+        onlooker.paused = True
+        began = net.now_ns
+        assert transfer(net, [stream], [reader])
+        assert net.now_ns - began < 1_000_000_000, "no time-out had to end"
+        assert reader.found == stream.messages
+        assert b.count("lost_for_good") == b.count("overruns") == 0
+        assert not stream.events(ReceiverTimeout)
+        onlooker.paused = False
+        assert net.run(400_000, until=lambda: onlooker.take() > 0)
+        [(first, end)] = onlooker.gaps
+        assert (first, onlooker.found) == (0, stream.messages[end:])
+
+
 def test_a_receiver_that_was_idle_for_long_is_not_stuck() -> None:
     with Network(seed=15) as net:
         a, b = network_of(net, "ab", history_bytes=RING, receive_bytes=8 * RING,

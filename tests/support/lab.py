@@ -153,10 +153,13 @@ class Lab:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    def pair(self, **node: Any) -> tuple[Platform, Platform]:
+    def pair(self, *, topics: list[Any] | None = None, **node: Any) -> tuple[Platform, Platform]:
         """Two engines on one multicast group."""
         wire = multicast()
-        made = [self.platform(topology(wire, name=name, **node)) for name in ("left", "right")]
+        made = [
+            self.platform(topology(wire, topics=topics, name=name, **node))
+            for name in ("left", "right")
+        ]
         return made[0], made[1]
 
     def spawn(self, *arguments: str, platform: Platform, **options: Any) -> Child:

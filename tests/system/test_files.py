@@ -10,6 +10,8 @@ from tests.conftest import Eventually
 from tests.support.lab import Lab, Platform
 from tests.support.process import Child
 
+PATIENT = {"name": "logs", "receiver_timeout_s": 60.0}
+"""No process that got no core for seconds is taken for dead: then nothing may be lost."""
 FAULTS = ("--drop", "0.05", "--duplicate", "0.02", "--reorder", "0.05", "--seed", "7")
 
 
@@ -69,7 +71,7 @@ def test_file_within_one_detached_engine(lab: Lab, eventually: Eventually) -> No
 
 
 def test_file_across_two_engines_with_loss(lab: Lab, eventually: Eventually) -> None:
-    left, right = lab.pair()
+    left, right = lab.pair(topics=[PATIENT])
     for each in (left, right):
         each.run("faults", "set", *FAULTS)
     onlooker = right.connect().subscribe("logs", tethered=False)  # keeps the image to look at
@@ -100,7 +102,7 @@ def test_lines_in_are_lines_out(lab: Lab, eventually: Eventually) -> None:
 
 @pytest.mark.long
 def test_large_file_both_ways_with_loss(lab: Lab, eventually: Eventually) -> None:
-    left, right = lab.pair()
+    left, right = lab.pair(topics=[PATIENT])
     for each in (left, right):
         each.run("faults", "set", *FAULTS)
     _carry(lab, eventually, left, [right, right], 100_000_000)

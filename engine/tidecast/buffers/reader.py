@@ -159,10 +159,11 @@ def release(ring, r):
 @inlined
 def oldest_held(ring, r):
     """The oldest packet that a lapped reader may start at, some way from the writer."""
-    if r[R_KIND] == lay.KIND_IMAGE:
-        return load_acquire(ring, lay.BASE_AT)
-    head = load_acquire(ring, lay.HEAD_AT)
-    return max(load_relaxed(ring, lay.FIRST_AT), head - r[R_SLOTS] + (r[R_SLOTS] >> 2))
+    if r[R_KIND] == lay.KIND_IMAGE:  # its base is as old as the last eviction
+        first, head = load_acquire(ring, lay.BASE_AT), load_acquire(ring, lay.HIGHEST_AT)
+    else:
+        first, head = load_relaxed(ring, lay.FIRST_AT), load_acquire(ring, lay.HEAD_AT)
+    return max(first, head - r[R_SLOTS] + (r[R_SLOTS] >> 2))
 
 
 @inlined

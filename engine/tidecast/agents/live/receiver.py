@@ -316,7 +316,7 @@ def _image_timers(S, image, now_ns):
         send_status(S, image, ring, 0, now_ns)
         work += 1
     elif image.contiguous - image.reported >= (image.slots >> 3):
-        slowest, _ = consumed_by_all(image, ring)
+        _, _, slowest = consumed_by_all(image, ring)
         if slowest - image.reported >= (image.slots >> 3):
             send_status(S, image, ring, 0, now_ns)
             work += 1

@@ -54,8 +54,11 @@ def ring_of(image):
 
 @inlined
 def consumed_by_all(image, ring):
-    """(slowest, fastest) position of the active consumers; the contiguous end without any."""
-    slowest = NEVER
+    """(slowest, fastest, slowest tethered) position of the active consumers.
+
+    Without any, the contiguous end; without tethered ones, the third is the slowest of all.
+    """
+    slowest = tethered = NEVER
     fastest = -1
     used = min(load_acquire(ring, lay.CONSUMERS_USED_AT), lay.CONSUMERS_MAX)
     for i in range(used):
@@ -64,11 +67,16 @@ def consumed_by_all(image, ring):
             position = load_acquire(ring, entry + lay.CONSUMER_POSITION_AT)
             slowest = min(slowest, position)
             fastest = max(fastest, position)
+            if load_i64(ring, entry + lay.CONSUMER_TETHERED_AT) != 0:
+                tethered = min(tethered, position)
     if fastest < 0:
-        return image.contiguous, image.contiguous
+        return image.contiguous, image.contiguous, image.contiguous
     # A reader of open memory could write anything here: keep it in range.
     slowest = max(min(slowest, image.contiguous), image.highest - image.slots)
-    return slowest, max(min(fastest, image.contiguous), slowest)
+    fastest = max(min(fastest, image.contiguous), slowest)
+    if tethered == NEVER:
+        return slowest, fastest, slowest
+    return slowest, fastest, max(min(tethered, image.contiguous), slowest)
 
 
 @inlined
@@ -105,16 +113,19 @@ def _evict(S, image, ring, from_seq, cut_off, base, now_ns):
 @inlined
 def _window_open_for(S, image, ring, seq, now_ns):
     """Recompute the receive window; True when packet ``seq`` fits now."""
-    slowest, fastest = consumed_by_all(image, ring)
+    slowest, fastest, tethered = consumed_by_all(image, ring)
     image.window_end = slowest + image.slots
     if seq < image.window_end:
         return True
-    # A laggard that may be lapped does not hold up a reader far ahead of it.
-    half = image.slots >> 1
-    if fastest - slowest > half:
-        base = max(image.contiguous - (image.slots >> 2), slowest)
-        if _evict(S, image, ring, fastest - half, False, base, now_ns) > 0:
-            slowest, fastest = consumed_by_all(image, ring)
+    # A laggard that may be lapped holds up no tethered reader, and none that is far ahead of it.
+    quarter = image.slots >> 2
+    from_seq = fastest - (image.slots >> 1)
+    if tethered > slowest:
+        from_seq = min(tethered, seq + 1 - image.slots + quarter)
+    if from_seq > slowest:
+        base = max(image.contiguous - quarter, from_seq)
+        if _evict(S, image, ring, from_seq, False, base, now_ns) > 0:
+            slowest, _, _ = consumed_by_all(image, ring)
             image.window_end = slowest + image.slots
     return seq < image.window_end
 
@@ -249,7 +260,7 @@ def place_packet(S, image, buffer, at, length, now_ns):
         image.end_seq = -1  # a publisher that goes on has not ended: that END was not its own
         S.counters[row, C.ENDS_CORRECTED] += 1
     if seq >= image.window_end and not _window_open_for(S, image, ring, seq, now_ns):
-        slowest, _ = consumed_by_all(image, ring)
+        slowest, _, _ = consumed_by_all(image, ring)
         if image.reliability != lay.UNRELIABLE or slowest < image.highest:
             S.counters[row, C.OVERRUNS] += 1
             return 0
@@ -404,8 +415,8 @@ def address_of_publisher(S, image):
 
 @inlined
 def send_status(S, image, ring, flags, now_ns):
-    """Report positions to the publisher."""
-    slowest, _ = consumed_by_all(image, ring)
+    """Report positions to the publisher: readers that may be lapped do not hold it back."""
+    _, _, slowest = consumed_by_all(image, ring)
     # Beyond what has arrived no more than the socket holds while we do not run, at worst.
     window = min(image.slots, image.contiguous - slowest + image.buffer_slots)
     echo_delay_us = (now_ns - image.echo_at_ns) // 1000
