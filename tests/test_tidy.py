@@ -13,6 +13,15 @@ from pathlib import Path
 import pytest
 
 from tests.project import CODE, ROOT, Rule, complaints, files, is_text, select
+from tests.structure import (
+    circles,
+    engine_modules,
+    foreign_writes,
+    import_graph,
+    imported,
+    siblings,
+    type_imports_of_parents,
+)
 
 FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
@@ -322,6 +331,100 @@ def test_import_contracts_hold() -> None:
     kept = re.search(r"Contracts: (\d+) kept, 0 broken", run.stdout)
     assert kept, run.stdout
     assert int(kept.group(1)) >= 4
+
+
+CIRCLES_ALLOWED: list[tuple[str, str]] = [
+    (r"tidecast(\.client\..*|\.sync)?", "cores of the client and their connection"),
+    (r"tidecast\.gateway\..*", "a session and its publications"),
+    (r"tidecast\.kafka\..*", "a server and the requests that it serves"),
+    (r"tidecast\.cli\.(engine|watch)", "an engine that watches itself"),
+    (r"tidecast\.bench\..*", "roles of worker processes"),
+]
+"""Modules that still import each other -> why. Never add to it."""
+PARENTS_ALLOWED = {"tidecast.client.consumer.acks"}
+"""Modules that still import one of a package above for types. Never add to it."""
+SIBLINGS_MAX = 12
+SIBLINGS_ALLOWED = {
+    "tidecast.bench": 17, "tidecast.cli": 20, "tidecast.log": 18, "tidecast.native": 15,
+}  # fmt: skip
+"""Packages that still have more modules beside each other -> how many. Only lower it."""
+FOREIGN_WRITES_ALLOWED = {
+    "tidecast.client.consumer.core": {"self.collector.flush_after_s"},
+    "tidecast.client.core.publisher": {"self.producer_session.acked_seq"},
+    "tidecast.client.core.subscription": {"image.gone", "later.after", "made.after"},
+    "tidecast.client.remote.arrivals": {"incoming.ended", "incoming.position"},
+    "tidecast.client.remote.link": {"out.failed"},
+    "tidecast.client.waiting": {"self._scratch.bytes"},
+    "tidecast.kafka.records": {"_local.encoder"},
+    "tidecast.kafka.server": {"asked.connection.software"},
+    "tidecast.node.durable.recovery": {"mapped.path"},
+    "tidecast.node.durable.service": {"log.segment_bytes"},
+}
+"""Module -> what it still writes of other modules' objects. Never add to it."""
+WRITES_OF_LIBRARIES = re.compile(
+    r"problem\.(args|__cause__)|made\.propagate|[\w.]+\.(disabled|daemon)"
+)
+OBJECTS = (
+    "api", "client", "config", "control_link", "engine", "gateway", "kafka", "node", "telemetry",
+)  # fmt: skip
+"""Packages of objects. The others' kernels write records, which look like attributes."""
+
+
+def _is_allowed_circle(group: set[str]) -> bool:
+    return any(all(re.fullmatch(p, name) for name in group) for p, _ in CIRCLES_ALLOWED)
+
+
+def test_no_modules_import_each_other() -> None:
+    """Imports for types alone and those inside functions count, too."""
+    found = circles(import_graph(engine_modules()))
+    wrong = [sorted(group) for group in found if not _is_allowed_circle(group)]
+    assert not wrong, f"import circles: {wrong}"
+    for pattern, why in CIRCLES_ALLOWED:
+        assert why
+        assert any(all(re.fullmatch(pattern, n) for n in group) for group in found), pattern
+
+
+def test_no_module_imports_its_parent_for_types() -> None:
+    modules = engine_modules()
+    found = {m: type_imports_of_parents(m, text, modules) for m, text in modules.items()}
+    assert {module for module, lines in found.items() if lines} == PARENTS_ALLOWED
+
+
+def test_packages_have_few_modules() -> None:
+    counts = siblings(engine_modules())
+    assert counts["tidecast.node.live"] > 1
+    for package, count in counts.items():
+        most = SIBLINGS_ALLOWED.get(package, SIBLINGS_MAX)
+        assert count <= most, f"{package}: {count} modules, {most} at most: make packages of ideas"
+    for package, most in SIBLINGS_ALLOWED.items():
+        assert SIBLINGS_MAX < counts[package] == most, f"{package}: lower or drop its entry"
+
+
+def test_no_attribute_is_written_by_another_module() -> None:
+    found = {}
+    for module, text in engine_modules().items():
+        if module.split(".")[1:2] and module.split(".")[1] in OBJECTS:
+            writes = {w for w in foreign_writes(text) if not WRITES_OF_LIBRARIES.fullmatch(w)}
+            if writes:
+                found[module] = writes
+    assert found == FOREIGN_WRITES_ALLOWED
+
+
+def test_the_rules_of_structure_bite() -> None:
+    files = {
+        "t.a": "from t.b import x\n", "t.b.__init__": "", "t.b.x": "",
+        "t.c": "def f():\n    import t.d\n",
+        "t.d": "if TYPE_CHECKING:\n    from t.c import f\n",
+    }  # fmt: skip
+    graph = {n: imported(ast.parse(text), files) - {n} for n, text in files.items()}
+    assert circles(graph) == [{"t.c", "t.d"}]
+    modules = {"tidecast.n": "", "tidecast.n.top": "", "tidecast.n.live.x": ""}
+    typed = "if TYPE_CHECKING:\n    from tidecast.n.top import Node\n"
+    assert type_imports_of_parents("tidecast.n.live.x", typed, modules) == ["1: tidecast.n.top"]
+    assert siblings(modules) == {"tidecast.n": 1, "tidecast.n.live": 1}
+    own = "class A:\n    x: int\n    def f(self, other):\n        self.y = other.x = other.y = 1\n"
+    assert not foreign_writes(own)
+    assert foreign_writes("a.b.c = 1\nd.e += 1\ndel f.g\n").keys() == {"a.b.c", "d.e", "f.g"}
 
 
 def test_lock_files_are_recognised() -> None:

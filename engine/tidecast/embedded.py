@@ -7,8 +7,9 @@ import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import tidecast.sync
 from tidecast.agents.warmup import warm_up
 from tidecast.api.link import (
     ConsumerGrant,
@@ -32,7 +33,17 @@ from tidecast.node.node import Node
 from tidecast.queues.adapter import Adapter
 from tidecast.scratch import drop_scratch, scratch_directory
 
+if TYPE_CHECKING:
+    from tidecast.client.blocking import Connection
+
 _PREFIX = "tidecast-embedded-"
+
+
+def connect_to(node: Node, of_engine: bool) -> Connection:
+    """A connection of the node's own. ``of_engine``: its records may say where they come from."""
+    link = EmbeddedLink(node, "dead letters", owns_node=False, of_engine=of_engine)
+    link.of_engine = True  # a letter of a letter has reserved names still
+    return tidecast.sync.connect(link=link)
 
 
 class EmbeddedLink(Link):
@@ -78,7 +89,9 @@ class EmbeddedLink(Link):
         if data_dir is None:
             scratch = scratch_directory(_PREFIX)
             data_dir, _ = scratch
-        node = Node(with_identity(topology, data_dir), data_dir, mode == "inline")
+        node = Node(
+            with_identity(topology, data_dir), data_dir, mode == "inline", connect=connect_to
+        )
         try:
             node.start()
             for topic, adapter in (adapters or {}).items():
@@ -160,7 +173,7 @@ class EmbeddedLink(Link):
         from tidecast.agents.run import inline_agents
 
         runtimes = list(self.node.runtimes.values())
-        if not self.inline or len(runtimes) != 1 or self.node.durable.active:
+        if not self.inline or len(runtimes) != 1 or self.node.durable.registry.active:
             return None
         return inline_agents, runtimes[0].inline_arguments
 

@@ -50,7 +50,7 @@ from tidecast.config.topology import (
     matches,
     topology_from,
 )
-from tidecast.embedded import EmbeddedLink
+from tidecast.embedded import EmbeddedLink, connect_to
 from tidecast.errors import ConfigError, ConnectionLost, NotFound, TidecastError
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import Counter
@@ -141,10 +141,9 @@ class SimulatedNode:
         self._first: SimulatedLink | None = None
         self.engine = Node(
             topology, data_dir, inline=True, memory=network.switch, seed=seed,
-            clock_ns=network.clock,
+            clock_ns=network.clock, connect=connect_to,
+            incarnation=None if network.real_time else network.clock(),
         )  # fmt: skip
-        if not network.real_time:
-            self.engine.incarnation = network.clock()
         self.engine.start()
 
     @property
@@ -298,9 +297,8 @@ class Network:
             node.alive = False
             self.nodes.remove(node)
             self.switch.forget(node.id)
-            node.engine.started = False
             runtimes = list(node.engine.runtimes.values())
-            node.engine._dispose()  # noqa: SLF001 - what `stop` does after its goodbyes
+            node.engine.kill()
             for runtime in runtimes:
                 runtime.release()
 

@@ -13,8 +13,6 @@ from tidecast.config.topology import default_topology
 from tidecast.control_link.apply import Applier
 from tidecast.embedded import EmbeddedLink
 from tidecast.errors import Closed
-from tidecast.node.live import sessions
-from tidecast.node.node import Node
 from tidecast.telemetry.views import connect_inside
 
 REST: dict[str, Any] = {"faults": {}, "traffic": {}, "subscriptions": {}}
@@ -49,13 +47,14 @@ def test_many_topics_cost_one_look_at_all_topics(
 ) -> None:
     """Not one a topic: 10,000 topics took 42 s, and take 4 s."""
     looks: list[int] = []
-    update = sessions.update_wanted
+    wanted_topics = engine.link.node.durable.wanted
+    update = wanted_topics.changed
 
-    def counted(node: Node, names: Iterable[str]) -> None:
+    def counted(names: Iterable[str]) -> None:
         looks.append(1)
-        update(node, names)
+        update(names)
 
-    monkeypatch.setattr(sessions, "update_wanted", counted)
+    monkeypatch.setattr(wanted_topics, "changed", counted)
     wanted = {f"many.s{n}": {"id": n + 1, "history_bytes": 65536} for n in range(600)}
     assert engine.apply(wanted, full=True) == {}
     assert engine.names() >= wanted.keys()

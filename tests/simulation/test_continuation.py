@@ -21,7 +21,6 @@ from tests.support.simulation import (
 from tidecast.api.link import Continued, PublicationOptions
 from tidecast.errors import ConfigError
 from tidecast.events import Gap, ImageGone, MessagesUnsent
-from tidecast.node.live import continuation
 from tidecast.testing import Network
 
 
@@ -221,7 +220,7 @@ def test_an_engine_that_stops_in_order_leaves_open_what_it_cannot_send() -> None
         for client in apart.clients:
             apart.a.engine.client_gone(client.link.client_id)
         net.run(100_000)
-        left = continuation.left_behind(apart.a.engine)
+        left = apart.a.engine._publications.left_behind()
         net.run(500)  # what is on its way arrives
         apart.remote.take()
         assert (left.publications, left.waiting_messages) == (1, 200 - len(apart.remote.found))

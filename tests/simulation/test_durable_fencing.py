@@ -19,9 +19,9 @@ from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import QueueCounter
 from tidecast.native.packing import pack_into, unpack_from
+from tidecast.node.context import NodeContext
 from tidecast.node.durable.archiver_tables import ring_session
-from tidecast.node.durable.remote_opens import Openings
-from tidecast.node.durable.service import Durable
+from tidecast.node.durable.owner_side import Openings
 from tidecast.protocol.dedup import producer_id
 from tidecast.testing import Network, SimulatedNode
 
@@ -61,11 +61,11 @@ class Left(Pair):
 
     def fenced(self) -> int:
         engine = self.a.engine
-        row = engine.durable.row_of("orders", 0)
+        row = engine.durable.registry.row_of("orders", 0)
         return int(engine.counters.values[row, QueueCounter.SESSIONS_FENCED])
 
     def dropped(self) -> list[RingDropped]:
-        return [e for e in self.b.engine.durable.told if isinstance(e, RingDropped)]
+        return [e for e in self.b.engine.durable.registry.told if isinstance(e, RingDropped)]
 
     def opened(self, at: SimulatedNode) -> Any:
         return at.connect().publisher("orders", producer="billing")
@@ -77,7 +77,7 @@ def net(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
     jump_while_clients_wait(monkeypatch)
     monkeypatch.setattr(receipts, "OPEN_TIMEOUT_S", 60.0)  # the first test may compile
     with Network(seed=1) as made:
-        monkeypatch.setattr(Durable, "wall_ns", lambda self: self.node.clock_ns())
+        monkeypatch.setattr(NodeContext, "wall_ns", lambda self: self.clock_ns())
         yield made
 
 
@@ -98,7 +98,7 @@ def test_a_ring_whose_publisher_is_gone_never_fences_one_that_lives(
     assert (dropped.topic, dropped.first, dropped.reason) == ("orders", 2, "fenced")
     assert dropped.packets >= 1
     assert three.fenced() == 1
-    told = [e for e in three.a.engine.durable.told if isinstance(e, ProducerFenced)]
+    told = [e for e in three.a.engine.durable.registry.told if isinstance(e, ProducerFenced)]
     assert [e.session for e in told] == [dropped.session]
     assert not three.b.engine.pubs, "nothing stays of it"
 
@@ -263,12 +263,12 @@ def test_a_setup_of_before_a_session_began_changes_nothing_when_it_is_taken_late
     runtime, setup, block, topic = asked[-1]
     assert block.epoch == 0
     [source] = two.a.engine.durable.sources.values()
-    two.a.engine.durable.remote.on_setup(runtime, setup, topic.config)
+    two.a.engine.durable.on_setup(runtime, setup, topic.config)
     assert list(two.a.engine.durable.sources.values()) == [source], "its image stays"
     net.run(5e6)
     publisher.publish(b"b", ack="durable")
     assert two.payloads() == [b"a", b"b"]
-    assert not [e for e in two.a.engine.durable.told if isinstance(e, ProducerFenced)]
+    assert not [e for e in two.a.engine.durable.registry.told if isinstance(e, ProducerFenced)]
 
 
 # --- how long a producer is remembered, and how many are ------------------------------------------
@@ -288,9 +288,9 @@ def test_a_producer_that_is_silent_for_its_time_to_live_is_forgotten_and_that_is
     assert len(known) == 2
     net.run(10e6)
     assert list(known) == [idle.producer_session.producer_id], "one with a session stays"
-    told = [e for e in two.a.engine.durable.told if isinstance(e, ProducersExpired)]
+    told = [e for e in two.a.engine.durable.registry.told if isinstance(e, ProducersExpired)]
     assert [(e.topic, e.producers) for e in told] == [("orders", 1)]
-    row = two.a.engine.durable.row_of("orders", 0)
+    row = two.a.engine.durable.registry.row_of("orders", 0)
     assert two.a.engine.counters.values[row, QueueCounter.PRODUCERS_EXPIRED] == 1
     again = two.publisher(producer="gone")
     assert again.producer_session.first_seq == 1
@@ -310,9 +310,9 @@ def test_a_topic_remembers_so_many_producers_and_the_oldest_idle_one_makes_room(
     assert set(producers.known) == {producer_id("second"), producer_id("third")}
     assert producers.granted.keys() == producers.known.keys()
     net.run(2e6)
-    assert [e.producers for e in two.a.engine.durable.told if isinstance(e, ProducersExpired)] == [
-        1
-    ]
+    assert [
+        e.producers for e in two.a.engine.durable.registry.told if isinstance(e, ProducersExpired)
+    ] == [1]
     second = two.a.connect().publisher("orders", producer="second")
     with pytest.raises(Conflict, match="2 producers with open sessions"):
         two.a.connect().publisher("orders", producer="fourth")
@@ -368,6 +368,6 @@ def test_what_a_dead_engine_left_ends_at_its_owner_too(net: Network) -> None:
     leave(two, b"d")
     assert begins(two) < 3.5
     assert two.payloads() == [b"a", b"b", b"c", b"d", b"next"]
-    [told] = [e for e in two.b.engine.durable.told if isinstance(e, RingDrained)]
+    [told] = [e for e in two.b.engine.durable.registry.told if isinstance(e, RingDrained)]
     assert told.messages == 3
     assert two.net.run(10e6, until=lambda: len(two.b.engine.pubs) == 1)

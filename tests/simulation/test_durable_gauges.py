@@ -28,7 +28,7 @@ Gauges = dict[str, list[int]]
 def gauges(node: Durable, topic: str = "orders") -> Gauges:
     """By name: what is counted, a number a queue."""
     rows = [row for (name, _), row in sorted(node.rows.items()) if name == topic]
-    values = node.node.counters.values[rows]
+    values = node.ctx.counters.values[rows]
     return {one.name: values[:, one].tolist() for one in [*QUEUE_GAUGES, C.PRODUCERS_EXPIRED]}
 
 
@@ -108,7 +108,7 @@ def test_gauges_follow_retention_purge_and_forgotten_producers() -> None:
         queues=3, segment_bytes=SEGMENT, retention_bytes=2 * SEGMENT, producer_ttl_s=60
     ) as one:
         held = [0]
-        one.durable.positions.append(lambda topic, queue: held[0] if queue else None)
+        one.durable.registry.positions.append(lambda topic, queue: held[0] if queue else None)
         publisher = one.publisher()
         publish(publisher, one, 900)
         some = settled(one)
@@ -127,7 +127,7 @@ def test_gauges_follow_retention_purge_and_forgotten_producers() -> None:
         assert settled(one)["SEGMENTS"] == [1, 1, 1]
         publisher.close()
         assert settled(one)["PRODUCERS"] == [1, 1, 1]
-        one.durable.wall_ns = lambda: 2 * 10**18  # type: ignore[method-assign]
+        one.durable.ctx.wall_ns = lambda: 2 * 10**18  # type: ignore[method-assign]
         gone = settled(one)
         assert gone["PRODUCERS"] == [0, 0, 0]
         assert gone["PRODUCERS_EXPIRED"] == [1, 1, 1]

@@ -99,7 +99,7 @@ def cluster(tmp_path: Path, seed: int = 1, **leases: Any) -> Iterator[Cluster]:
 
 
 def told(node: SimulatedNode, kind: type) -> list[Any]:
-    return [e for e in node.engine.durable.told if isinstance(e, kind)]
+    return [e for e in node.engine.durable.registry.told if isinstance(e, kind)]
 
 
 def durable(one: Cluster, publisher: Any) -> None:
@@ -130,7 +130,7 @@ def test_publishers_go_on_through_every_hand_over(tmp_path: Path) -> None:
         durable(one, publisher)
         durable(one, away)
         assert sorted(one.payloads()) == [b"1", b"2", b"3", b"9", b"99"]
-        assert [type(e) for e in a.engine.durable.told] == [QueuesTaken, QueuesReleased]
+        assert [type(e) for e in a.engine.durable.registry.told] == [QueuesTaken, QueuesReleased]
         assert [e.epoch for e in told(b, QueuesTaken)] == [2]
         rows = [r for (t, _), r in a.engine.durable.rows.items() if t == "orders"]
         values = a.engine.counters.values[rows]
@@ -168,7 +168,7 @@ def test_one_that_sleeps_beyond_its_lease_is_fenced_and_doubles_nothing(tmp_path
         mine = a.engine.durable.topics["orders"]
         before = publisher.durable_position
         for _ in range(20):  # it wakes amid a cycle, before it has looked at anything
-            a.engine.durable.runtime.work(one.net.clock())
+            a.engine.durable.registry.runtime.work(one.net.clock())
         assert publisher.durable_position == before, "appended, and not said to be durable"
         assert mine.logs == [], "fenced"
         assert [e.newest for e in told(a, QueuesLost)] == [2]
@@ -218,7 +218,7 @@ def turns(tmp_path: Path, seed: int, rounds: int) -> None:
             elif what == 1:
                 one.net.nodes.remove(keeper)
                 one.net.run(chance.randrange(1, 8) * 1e6)
-                keeper.engine.durable.runtime.work(one.net.clock())
+                keeper.engine.durable.registry.runtime.work(one.net.clock())
                 one.net.nodes.append(keeper)
         durable(one, publisher)
         one.until_kept()
@@ -303,7 +303,7 @@ def test_a_publisher_that_can_reach_nobody_is_told_and_goes_on_with_the_lease(
         b = one.node("b")
         publisher = b.connect().publisher("orders")
         [mine] = b.engine.pubs.values()
-        agent_tables.remove_publication(b.engine, mine)
+        agent_tables.remove_publication(b.engine.context, mine)
         mine.runtime = None  # as one on transport ipc
         publisher.publish(b"1")
         one.net.run(5e6)

@@ -40,7 +40,7 @@ class Moved(Pair):
         kept.logs[1].state.disk[F_ERRNO] = FULL
         for payload in MESSAGES[1:]:
             first.publish(payload, key=payload)
-        topics = self.a.engine.durable.runtime.state.topics
+        topics = self.a.engine.durable.registry.runtime.state.topics
         assert net.run(10e6, until=lambda: bool(topics[kept.slot]["errno"]))
         away_until_ns, b = net.clock() + int(away_us * 1e3), self.b.id
         net.intercept(lambda p: p.source != b or net.clock() > away_until_ns)
@@ -50,7 +50,7 @@ class Moved(Pair):
         assert self.last > len(seqs) > 1, "there are holes"
 
     def told(self) -> list[ProducerHole]:
-        return [e for e in self.a.engine.durable.told if isinstance(e, ProducerHole)]
+        return [e for e in self.a.engine.durable.registry.told if isinstance(e, ProducerHole)]
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_ring_that_never_comes_back_is_given_up_and_told(net: Network) -> None
     [hole] = three.told()
     assert (hole.topic, hole.first, hole.end) == ("orders", 2, three.last)
     engine = three.a.engine
-    rows = [engine.durable.row_of("orders", queue) for queue in range(3)]
+    rows = [engine.durable.registry.row_of("orders", queue) for queue in range(3)]
     assert engine.counters.values[rows][:, QueueCounter.PRODUCER_HOLES].tolist() == [1, 0, 0]
     recorded = np.fromfile(engine.recorder_path, dtype=np.uint8)
     [note] = [each for each in read_records(recorded) if each.code == rec.Code.PRODUCER_HOLE]

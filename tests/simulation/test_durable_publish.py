@@ -193,7 +193,7 @@ def test_nothing_is_deleted_before_the_slowest_subscription_has_it() -> None:
 def test_retention_deletes_and_never_what_a_subscription_needs() -> None:
     with platform(segment_bytes=1 << 16, retention_bytes=1 << 17) as one:
         publisher = one.publisher()
-        one.durable.positions.append(lambda topic, queue: held[0])
+        one.durable.registry.positions.append(lambda topic, queue: held[0])
         held = [0]
         for _ in range(60):
             publisher.publish_batch([bytes(1000)] * 10)
@@ -452,7 +452,7 @@ def test_rings_of_an_engine_and_a_client_that_both_died_are_drained() -> None:
             one.connections.clear()
             one.start()
             assert payloads(one) == [b"%d" % i for i in range(200)]
-            drained = [e for e in one.durable.told if isinstance(e, RingDrained)]
+            drained = [e for e in one.durable.registry.told if isinstance(e, RingDrained)]
             assert [e.messages for e in drained] == [200]
             assert not one.durable.sources
             assert not list((one.directory / "spool").glob("pub-*"))
@@ -465,7 +465,7 @@ def test_a_second_engine_that_dies_amid_the_move_leaves_nothing_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its ring has no room for all that the first one's held: both go on, in order."""
-    monkeypatch.setattr("tidecast.node.durable.maintenance.drain_leftovers", lambda durable: None)
+    monkeypatch.setattr("tidecast.node.durable.service.Durable._drain_orphans", lambda self: None)
     with platform(history_bytes=1 << 18, fsync="batch") as one:
         publisher = one.publisher(producer="p")
         sent = [b"%d" % i + bytes(1000) for i in range(120)]
@@ -491,7 +491,7 @@ def test_a_second_engine_that_dies_amid_the_move_leaves_nothing_out(
 def test_a_receipt_is_had_while_the_engine_is_lost_and_while_messages_move(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tidecast.node.durable.maintenance.drain_leftovers", lambda durable: None)
+    monkeypatch.setattr("tidecast.node.durable.service.Durable._drain_orphans", lambda self: None)
     with platform(history_bytes=1 << 18, fsync="batch") as one:
         publisher = one.publisher()
         for i in range(120):

@@ -27,7 +27,6 @@ from tidecast.memory_switch import Packet
 from tidecast.native.packing import pack_into
 from tidecast.node.durable import archiver_tables
 from tidecast.node.durable.archiver_tables import ring_session
-from tidecast.node.live.sessions import handle
 from tidecast.node.shm_directory import dead_nodes
 from tidecast.testing import Network, SimulatedNode
 
@@ -144,7 +143,7 @@ def test_an_image_whose_archiver_cannot_go_on_joins_anew(gave_up: bool) -> None:
             pack_into("<q", ring, at, lay.CONSUMER_EVICTED)
             with two.a.engine.lock:
                 row = [E_EVICTED, image.session, 0, 100, 0, 0]
-                handle(two.a.engine, image.runtime, [row], [])
+                two.a.engine.sessions.handle(image.runtime, [row], [])
         two.net.run(1e4)
         lost.clear()
         assert publisher.wait_durable(timeout=60.0) == 200
@@ -212,7 +211,7 @@ def test_a_newer_session_fences_the_older_one_wherever_it_is() -> None:
         with pytest.raises(Fenced, match="newer session"):
             old.publish(b"lost", ack="durable", timeout=60.0)
         assert two.payloads() == [b"a", b"b"]
-        told = two.a.engine.durable.told
+        told = two.a.engine.durable.registry.told
         assert [type(e) for e in told] == [ProducerFenced]
         newest = two.publisher(producer="billing")
         with pytest.raises(Fenced):
@@ -313,7 +312,7 @@ def test_a_killed_engine_of_publishers_is_drained_by_the_next_one(how: str) -> N
         assert two.net.run(60e6, until=lambda: len(two.payloads()) == 3)
         assert two.payloads() == [b"a", b"b", b"c"]
         assert two.net.run(60e6, until=lambda: not two.b.engine.pubs)
-        assert RingDrained in [type(e) for e in two.b.engine.durable.told]
+        assert RingDrained in [type(e) for e in two.b.engine.durable.registry.told]
         two.net.kill(two.b)
         assert not shm_dir(two.b.data_dir).exists(), "nothing stays of what is acked"
 
@@ -486,7 +485,7 @@ def test_a_publisher_without_room_is_told_waits_and_gets_it() -> None:
         second.publish(b"2")
         net.run(5e6)
         assert second.durable_position == 0
-        told = [e for e in one.a.engine.durable.told if isinstance(e, PublisherRefused)]
+        told = [e for e in one.a.engine.durable.registry.told if isinstance(e, PublisherRefused)]
         assert [(e.topic, e.node) for e in told] == [("orders", "b")], "once"
         assert "node.publisher_rings_bytes_max" in told[0].detail
         rows = [r for (t, _), r in one.a.engine.durable.rows.items() if t == "orders"]

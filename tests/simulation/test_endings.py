@@ -10,7 +10,7 @@ from tidecast.errors import Closed
 from tidecast.events import MessagesUnsent, PublicationEnded
 from tidecast.layout.recorder import Code
 from tidecast.native.mapped import MappedFile
-from tidecast.node.live.publication_close import ENDING_PATIENCE_S
+from tidecast.node.live.publications import ENDING_PATIENCE_S
 from tidecast.testing import Network, SimulatedNode
 
 PATIENCE_US = (ENDING_PATIENCE_S + 0.5) * 1e6

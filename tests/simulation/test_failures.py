@@ -25,7 +25,7 @@ from tidecast.events import (
 )
 from tidecast.layout import packet as wire
 from tidecast.memory_switch import Packet
-from tidecast.node.live.sessions import RESTART_GRACE_NS
+from tidecast.node.live.images import RESTART_GRACE_NS
 from tidecast.testing import TRANSPORT, Network
 
 

@@ -11,8 +11,8 @@ import threading
 import pytest
 from tests.support.simulation import Census, DropOnce, Reader, Stream, network_of, transfer
 
-from tidecast.agents import run
-from tidecast.agents.run import BACKOFF, BLOCK, BUSY, SPINS, YIELDS
+from tidecast.agents import idle as idle_of
+from tidecast.agents.idle import BACKOFF, BLOCK, BUSY, SPINS, YIELDS
 from tidecast.errors import PayloadTooLarge
 from tidecast.layout import packet as wire
 from tidecast.native.jit import kernel
@@ -21,7 +21,7 @@ from tidecast.testing import Network
 
 @kernel
 def time_to_park(idle, quiet):  # type: ignore[no-untyped-def]
-    return run._time_to_park(idle, quiet)
+    return idle_of.time_to_park(idle, quiet)
 
 
 def test_fast_cast_01_tail_loss_does_not_wait_for_a_heartbeat() -> None:

@@ -178,7 +178,7 @@ def _node_count(node: SimulatedNode, name: str) -> int:
     from tidecast.layout.counters import NodeCounter
 
     engine = node.engine
-    return int(engine.counters.values[engine.node_row, NodeCounter[name]])
+    return int(engine.counters.values[engine.context.node_row, NodeCounter[name]])
 
 
 def test_a_node_that_fell_silent_may_come_back_elsewhere(rig: Rig) -> None:
@@ -193,7 +193,7 @@ def test_a_node_that_fell_silent_may_come_back_elsewhere(rig: Rig) -> None:
 
 @pytest.mark.parametrize("host", ["true", "stranger"])
 def test_an_incarnation_of_the_day_after_tomorrow_is_refused(rig: Rig, host: str) -> None:
-    wall_ns = rig.b.engine.durable.wall_ns()
+    wall_ns = rig.b.engine.context.wall_ns()
     setup = newer(rig, wall_ns + 2 * DAY_NS, session=77)
     rig.forge(setup, source=rig.a.id if host == "true" else STRANGER)
     rig.net.run(2_500_000)
@@ -348,7 +348,7 @@ def test_a_flood_of_setups_has_a_bounded_share_of_memory() -> None:
             net.run(20)
         used = sum(i.mapped.array.size for i in b.engine.images_by_id.values())
         assert limit // 2 < used <= limit
-        assert used == b.engine.refused.live_bytes
+        assert used == b.engine._images.refused.live_bytes
         assert reader.events(PublisherRefused)
         assert _node_count(b, "IMAGES_REFUSED") > 100
         stream.count = 100
@@ -356,7 +356,7 @@ def test_a_flood_of_setups_has_a_bounded_share_of_memory() -> None:
         assert reader.found == stream.messages
         net.run(4_000_000, until=lambda: reader.take() < 0)
         assert len(b.engine.images_by_id) == 1
-        assert b.engine.refused.live_bytes < limit // 4
+        assert b.engine._images.refused.live_bytes < limit // 4
 
 
 def test_a_flood_of_nodes_is_forgotten_and_reported_in_part(rig: Rig) -> None:
@@ -373,7 +373,7 @@ def test_a_flood_of_nodes_is_forgotten_and_reported_in_part(rig: Rig) -> None:
     told = len(rig.reader.events(PeerJoined))
     assert told <= EVENTS_MAX + EVENTS_A_SECOND * seconds + 1
     assert told + _node_count(b, "PEER_EVENTS_DROPPED") == count + 1
-    assert len(b.engine.peers) == PEERS_MAX
+    assert len(b.engine.peers.by_id) == PEERS_MAX
     assert _node_count(b, "PEERS_FORGOTTEN") == count + 1 - PEERS_MAX
     rig.unharmed()
 

@@ -38,7 +38,7 @@ def fill(one: Platform, value: int, room: int = 0) -> None:
 @contextmanager
 def open_sync(one: Platform) -> Iterator[None]:
     """The sync that the archiver asked for has begun, and ends behind this."""
-    runtime = one.durable.runtime
+    runtime = one.durable.registry.runtime
     assert runtime.sync_asked
     one.disk.hold_syncs()
     syncer = threading.Thread(target=runtime.sync_all)
@@ -52,9 +52,9 @@ def open_sync(one: Platform) -> Iterator[None]:
 
 
 def run_to_sync(one: Platform) -> None:
-    one.durable.runtime.syncs_inline = False
+    one.durable.registry.runtime.syncs_inline = False
     for _ in range(50):
-        if one.durable.runtime.sync_asked:
+        if one.durable.registry.runtime.sync_asked:
             return
         one.run(1)
     raise AssertionError("no sync is asked for")
@@ -90,7 +90,7 @@ def test_a_queue_that_is_appended_to_while_it_is_synced_is_synced_again() -> Non
         with open_sync(one):
             publisher.publish(b"2")
             one.run(5)
-        one.durable.runtime.syncs_inline = True
+        one.durable.registry.runtime.syncs_inline = True
         one.run(20)
         assert publisher.durable_position == 2
         one.lose_power(0.0)
@@ -322,7 +322,7 @@ def test_all_of_a_platform_that_was_acked_is_there_after_a_loss_of_power() -> No
 def test_a_topic_that_is_deleted_while_it_waits_for_a_segment_is_no_fault() -> None:
     """The archiver asked for it; the command that removes the topic runs first."""
     with platform() as one:
-        numbers = one.durable.tables.queue_numbers(one.topic)
+        numbers = one.durable.registry.tables.queue_numbers(one.topic)
         one.node.delete_topic("orders")
         one.durable._from_agent([[ast.E_ROLL, numbers[0], 0, 0, 0, 0]])
         one.publisher("live").publish(b"all goes on")

@@ -22,7 +22,7 @@ from tests.support.power import Disk, installed
 from tidecast.client.blocking import Connection, Publisher
 from tidecast.client.core import connection as connections
 from tidecast.config.topology import Topology, topology_from, with_identity
-from tidecast.embedded import EmbeddedLink
+from tidecast.embedded import EmbeddedLink, connect_to
 from tidecast.log import batch as bt
 from tidecast.log.building import check, record_table, records
 from tidecast.node.durable.service import Durable
@@ -67,7 +67,9 @@ class Platform:
     def start(self) -> None:
         """An engine on the data directory."""
         topology = with_identity(self.topology, self.directory)
-        self.node = Node(topology, self.directory, inline=True, clock_ns=lambda: self.now_ns)
+        self.node = Node(
+            topology, self.directory, inline=True, clock_ns=lambda: self.now_ns, connect=connect_to
+        )
         self.node.start()
 
     def connect(self) -> Connection:
@@ -91,7 +93,7 @@ class Platform:
 
     def crash(self, *, noticed: bool = True) -> None:
         """kill -9 of the engine; do its clients notice?"""
-        os.close(self.node._alive)
+        os.close(self.node.context._alive)
         for topic in self.durable.topics.values():
             for log in topic.logs:  # what the kernel does for a process that is gone
                 log._close_active()

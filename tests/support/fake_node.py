@@ -103,6 +103,9 @@ class FakeNode:
     def doorbell(self, client_id: int) -> int:
         return DOORBELL_FIRST_CLIENT + client_id
 
+    def set_events_hook(self, hook: Callable[[int], None] | None) -> None:
+        self.on_events = hook
+
     def emit(self, client_id: int, *events: Event) -> None:
         self._events[client_id].extend(events)
         if self.on_events is not None:

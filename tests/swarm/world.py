@@ -438,12 +438,12 @@ class World:
         self.net.nodes.remove(node)
         self.net.switch.forget(node.id)
         engine = node.engine
-        engine.started = False
+        engine.context.set_started(False)
         for topic in engine.durable.topics.values():
             for log in topic.logs:  # what the kernel does for a process that is gone
                 log._close_active()
                 os.close(int(log.state.w[2]))
-        os.close(engine._alive)
+        os.close(engine.context._alive)
         for runtime in engine.runtimes.values():
             self.net.switch.members.remove(runtime)
         for client in mine:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,12 @@ import pytest
 from tests.support.lab import free_port
 
 from tidecast import sync
+from tidecast.agents.events import A_STOP
 from tidecast.agents.guard import PAUSE_S_MAX, STUCK_FAULTS, Guard
 from tidecast.agents.puller.runtime import Puller
 from tidecast.buffers.recorder import read_records
 from tidecast.config.topology import NodeConfig, Topology, TransportConfig, topology_from
-from tidecast.embedded import EmbeddedLink
+from tidecast.embedded import EmbeddedLink, connect_to
 from tidecast.errors import ConnectionLost
 from tidecast.events import EngineFault, ImageGone
 from tidecast.layout import member as mem
@@ -44,7 +45,7 @@ def two_nodes(tmp_path: Path) -> Iterator[tuple[Node, Node]]:
             peers=[f"127.0.0.1:{ports[1 - k]}"],
         )  # fmt: skip
         topology = Topology(node=NodeConfig(id=k + 1, name=f"n{k + 1}"), transports=[wire])
-        made.append(Node(topology_from(topology), tmp_path / str(k)))
+        made.append(Node(topology_from(topology), tmp_path / str(k), connect=connect_to))
         made[k].start()
     yield made[0], made[1]
     for node in made:
@@ -150,7 +151,7 @@ def test_what_fails_beside_the_agents_is_told_too(tmp_path: Path) -> None:
         "transports": [{"name": "ipc", "kind": "ipc"}], "node": {"leases": {"lease_s": 2.0}},
         "topics": [{"name": "d", "mode": "durable", "transport": "ipc", "owner": "*"}],
     })  # fmt: skip
-    node = Node(topology, tmp_path)
+    node = Node(topology, tmp_path, connect=connect_to)
     node.start()
     try:
         with client_of(node) as client:
@@ -224,23 +225,22 @@ def test_a_command_that_comes_while_others_were_run_is_not_forgotten() -> None:
     ran: list[int] = []
     puller.post(lambda: ran.append(1))
 
-    class Commands(queue.SimpleQueue[Callable[[], None]]):
+    class Commands(deque[Callable[[], None]]):
         """Somebody posts right behind the last look, which found nothing."""
 
         looks = 0
 
-        def empty(self) -> bool:
-            found = super().empty()
-            self.looks += found
-            if found and self.looks == 2:
+        def __bool__(self) -> bool:
+            empty = len(self) == 0
+            self.looks += empty
+            if empty and self.looks == 2:
                 puller.post(lambda: ran.append(2))
-            return found
+            return not empty
 
-    waiting: Any = Commands()
-    waiting.put(puller._commands.get())
-    puller._commands = waiting
-    puller.run_commands()
-    puller.run_commands()
+    puller._agent._commands = Commands(puller._agent._commands)
+    puller._agent.obey()
+    assert puller.state.attention[A_STOP] == 1, "the kernel would not return for it"
+    puller._agent.obey()
     assert ran == [1, 2]
 
 

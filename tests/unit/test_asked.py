@@ -13,12 +13,11 @@ from tests.support.simulation import network_of
 
 from tidecast.agents.asked import Asked
 from tidecast.agents.puller.runtime import Puller
+from tidecast.agents.runner import AgentRunner
 from tidecast.api.link import PublicationOptions
 from tidecast.errors import SharedMemoryError, Timeout
 from tidecast.layout import member as mem
 from tidecast.layout import ring as lay
-from tidecast.node.live import transports
-from tidecast.node.live.transports import AgentThread
 from tidecast.testing import Network
 
 PATIENCE_S = 60.0
@@ -51,16 +50,16 @@ class _Stuck:
 def test_a_command_of_an_agent_that_did_not_answer_in_time_never_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(transports, "COMMAND_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("tidecast.agents.runner.COMMAND_TIMEOUT_S", 0.01)
     cycle, ran = _Stuck(), []
-    agent = AgentThread(
+    agent = AgentRunner(
         "test", cycle, np.zeros(8, dtype=np.int64), lambda: None, lambda: None, _raise
     )
     agent.start()
     assert cycle.inside.wait(PATIENCE_S)
     with pytest.raises(Timeout, match="agent test does not answer"):
         agent.call(lambda: ran.append("too late"))
-    monkeypatch.setattr(transports, "COMMAND_TIMEOUT_S", PATIENCE_S)
+    monkeypatch.setattr("tidecast.agents.runner.COMMAND_TIMEOUT_S", PATIENCE_S)
     cycle.go.set()
     agent.call(lambda: ran.append("in time"))
     agent.stop()
@@ -83,9 +82,9 @@ def test_a_command_of_a_puller_that_did_not_answer_in_time_never_runs(
 
     puller.post(stick)
     assert inside.wait(PATIENCE_S)
-    with pytest.raises(Timeout, match="the puller does not answer"):
+    with pytest.raises(Timeout, match="agent puller does not answer"):
         puller.call(ran.append, "too late")
-    monkeypatch.setattr("tidecast.agents.puller.runtime.COMMAND_TIMEOUT_S", PATIENCE_S)
+    puller._agent._timeout_s = PATIENCE_S
     go.set()
     puller.call(ran.append, "in time")
     puller.stop()
@@ -128,7 +127,9 @@ def test_a_durable_publication_that_cannot_be_opened_leaves_no_open_session(
     """An open session is never forgotten; and nothing reads a ring that is unmapped."""
     with platform() as one:
         link = one.connect().link
-        where: Any = one.durable.tables if breaks == "add_source" else one.durable.remote
+        where: Any = (
+            one.durable.registry.tables if breaks == "add_source" else one.durable.publisher_side
+        )
         with monkeypatch.context() as patch:
             patch.setattr(where, breaks, _no_room)
             with pytest.raises(SharedMemoryError):

@@ -12,7 +12,7 @@ import pytest
 from tidecast import sync
 from tidecast.buffers.recorder import read_records
 from tidecast.config.topology import NodeConfig, Topology, TransportConfig, topology_from
-from tidecast.embedded import EmbeddedLink
+from tidecast.embedded import EmbeddedLink, connect_to
 from tidecast.events import EngineFault
 from tidecast.native.mapped import MappedFile
 from tidecast.node.conductor import REPEATED_PAUSE_S
@@ -25,7 +25,7 @@ PATIENCE_S = 60.0
 def node(tmp_path: Path) -> Iterator[Node]:
     transports = [TransportConfig(name="here", kind="ipc")]
     topology = topology_from(Topology(node=NodeConfig(id=1, name="one"), transports=transports))
-    made = Node(topology, tmp_path)
+    made = Node(topology, tmp_path, connect=connect_to)
     made.start()
     yield made
     made.stop()
@@ -82,7 +82,7 @@ def test_a_tick_that_fails_ends_neither_jobs_nor_other_parts_of_the_tick(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ticked = threading.Event()
-    monkeypatch.setattr("tidecast.node.live.sessions.try_refused", lambda *_: broken())
+    monkeypatch.setattr(node.sessions, "try_refused", lambda _: broken())
     monkeypatch.setattr(node.durable, "tick", lambda _: ticked.set())
     assert ticked.wait(PATIENCE_S)
     settle(node)

@@ -36,7 +36,7 @@ class Engine:
         self.attach()
 
     def attach(self) -> None:
-        self.appends = PlacedAppends(self.platform.node, inline=True)
+        self.appends = PlacedAppends(self.platform.node.durable.registry, inline=True)
         self.appends.start()
 
     def restart(self) -> None:
@@ -178,7 +178,7 @@ def test_segments_roll(engine: Engine) -> None:
 
 
 def test_a_topic_that_waits_for_its_disk_holds_runs_back_in_order(engine: Engine) -> None:
-    record = engine.platform.node.durable.runtime.state.topics[engine.topic.slot]
+    record = engine.platform.node.durable.registry.runtime.state.topics[engine.topic.slot]
     record["suspect"] = 1
     first, second = engine.submit(3, 0), engine.submit(2, 3)
     late = engine.submit(1, 5, deadline_s=0.0)

@@ -35,11 +35,13 @@ def test_it_learns_of_the_end_behind_what_was_published(link: EmbeddedLink) -> N
         publisher.publish(b"unseen", flush=True)
         node.delete_topic("t")
         assert sub.next(TIMEOUT_S).data == b"unseen"
-        assert sub.subscription_id in node.ending_subs, "its publisher may still add to the ring"
+        assert sub.subscription_id in node.context.ending_subs, (
+            "its publisher may still add to the ring"
+        )
         one.pump()
         with pytest.raises(Closed, match="topic t: it was deleted: subscribe again"):
             list(sub)
-        assert (sub.closed, node.ending_subs) == (True, {})
+        assert (sub.closed, node.context.ending_subs) == (True, {})
         for call in (sub.poll, sub.next, lambda: list(sub), lambda: list(sub.batches())):
             with pytest.raises(Closed, match="it was deleted"):
                 call()
@@ -96,7 +98,7 @@ def test_whoever_waits_is_woken(
             assert until_event(client, SubscriptionEnded).subscription_id == sub.subscription_id
     finally:
         gateway.stop()
-    assert link.node.ending_subs == {}
+    assert link.node.context.ending_subs == {}
 
 
 def test_asyncio(link: EmbeddedLink) -> None:

@@ -7,6 +7,7 @@ the agent: its doorbell (new packets, commands) or its sockets, and its next tim
 from __future__ import annotations
 
 from tidecast.agents.events import A_EVENTS, A_STOP
+from tidecast.agents.idle import PARK_NS_MAX, time_to_park
 from tidecast.agents.live.images import M_COUNT as I_COUNT
 from tidecast.agents.live.images import M_ROW as I_ROW
 from tidecast.agents.live.images import M_SKIP0, M_SKIP1, M_SKIP2, M_UNREPORTED, RECEIVER
@@ -24,16 +25,11 @@ from tidecast.native.atomics import (
     load_acquire,
     load_acquire_i32,
     load_relaxed,
-    pause,
 )
 from tidecast.native.jit import held_kernel, inlined, kernel
 from tidecast.native.memory import address_of, bytes_at, load_u16
 from tidecast.transport.faults import F_HELD
 
-BUSY, BACKOFF, BLOCK = 0, 1, 2
-IDLE_NAMES = {"busy": BUSY, "backoff": BACKOFF, "block": BLOCK}
-SPINS, YIELDS = 200, 20
-PARK_NS_MAX = 20_000_000
 PARK_NS_PENDING = 50_000
 PARK_NS_UNREPORTED = 500_000
 ERROR_RECENT_NS = 2_000_000_000
@@ -46,18 +42,6 @@ _ARMED = 1 << lay.SENDER_ARMED_BIT
 def _note_cycle(counters, row, took_ns):
     if took_ns > counters[row, C.DUTY_CYCLE_NS_MAX]:
         counters[row, C.DUTY_CYCLE_NS_MAX] = took_ns
-
-
-@inlined
-def _time_to_park(idle, quiet):
-    """Spin or yield as the strategy says after ``quiet`` cycles without work; True: park."""
-    if idle == BUSY or (idle == BACKOFF and quiet < SPINS):
-        pause()
-        return False
-    if idle == BACKOFF and quiet < SPINS + YIELDS:
-        sys.sched_yield()
-        return False
-    return True
 
 
 @inlined
@@ -113,7 +97,7 @@ def run_sender(words, idle, scratch):
             quiet = 0
             continue
         quiet += 1
-        if not _time_to_park(idle, quiet):
+        if not time_to_park(idle, quiet):
             continue
         bell = S.misc[M_SENDER_BELL] * lay.DOORBELL_BYTES
         seen = load_acquire_i32(S.bells, bell)
@@ -165,7 +149,7 @@ def run_receiver(words, idle, scratch, pollfds, polled, sender_bell):
             quiet = 0
             continue
         quiet += 1
-        if not _time_to_park(idle, quiet):
+        if not time_to_park(idle, quiet):
             continue
         wait = _receiver_wait_ns(S, now)
         if wait > 0:

@@ -58,8 +58,6 @@ class NodeApi(Protocol):
     recorder_path: Path
     left_behind: LeftBehind
     """After `stop`."""
-    on_events: Callable[[int], None] | None
-    """Called with a client's id, from any thread, when `take_events` has something for it."""
 
     @property
     def consumers(self) -> ConsumersApi:
@@ -110,6 +108,9 @@ class NodeApi(Protocol):
 
     def take_events(self, client_id: int) -> list[Event]:
         """See `Link`."""
+
+    def set_events_hook(self, hook: Callable[[int], None] | None) -> None:
+        """Call ``hook(client id)``, from any thread, when `take_events` has something for it."""
 
     def node_id_of(self, name: str) -> int:
         """See `Link`."""

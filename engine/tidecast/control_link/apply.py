@@ -21,8 +21,7 @@ from tidecast.config.topology import (
 from tidecast.control_link.traffic import Traffic
 from tidecast.errors import ConfigError, TidecastError
 from tidecast.node.consumers.storage import is_shared
-from tidecast.node.live import topics
-from tidecast.node.live.sessions import set_quarantine
+from tidecast.node.faults import set_quarantine
 
 if TYPE_CHECKING:
     from tidecast.node.durable.topic import DurableTopic
@@ -62,7 +61,7 @@ class Applier:
         self._timer: threading.Timer | None = None
         self._wanted: dict[str, dict[str, Any]] = {}
         """Durable subscriptions that the service has, by name."""
-        node.durable.on_queues.append(self._queues_here)
+        node.durable.registry.on_queues.append(self._queues_here)
 
     def apply(self, message: dict[str, Any]) -> Outcome:
         """Apply a ``topology`` message: all topics (``full``), or those that changed.
@@ -133,7 +132,7 @@ class Applier:
             topic = self._built(name, raw)
             if topic is not None:
                 built[name] = topic
-        self._note(topics.delete_topics(self._node, sorted(running.keys() & gone), keep_data=False))
+        self._note(self._node.delete_topics(sorted(running.keys() & gone), keep_data=False))
         left = {name: t for name, t in running.items() if name not in gone}
         anew = {n: t for n, t in built.items() if _differs(left.get(n), t) == "recreate"}
         sound = self._checked(left, anew) if anew else {}
@@ -141,9 +140,9 @@ class Applier:
         for name in built.keys() - anew.keys():
             self._edit(name, built[name], left[name])
         replaced = sorted(left.keys() & sound.keys())
-        self._note(topics.delete_topics(self._node, replaced, keep_data=False, keep_readers=True))
+        self._note(self._node.delete_topics(replaced, keep_data=False, keep_readers=True))
         self._remade = set(replaced)
-        self._note(topics.create_topics(self._node, list(sound.values())))
+        self._note(self._node.create_topics(list(sound.values())))
         if wanted:
             self._save_soon()
 
@@ -268,7 +267,7 @@ class Applier:
             return
         with node.lock:
             about = msgspec.structs.replace(node.topology.node, quarantined=wanted)
-            node.topology = msgspec.structs.replace(node.topology, node=about)
+            node.set_node_settings(about)
             for runtime in node.runtimes.values():
                 set_quarantine(runtime, wanted)
         for transport, faults in node.get_faults().items():
@@ -334,7 +333,7 @@ class Applier:
 
     def _elsewhere(self, pattern: str) -> bool:
         """The queues are shared, and not here: whoever has them has the subscription."""
-        return pattern not in self._node.durable.topics and is_shared(self._node, pattern)
+        return pattern not in self._node.durable.topics and is_shared(self._node.context, pattern)
 
     def _queues_here(self, topic: DurableTopic) -> None:
         """Queues were opened: those that nobody had made there are made now. In the conductor."""

@@ -13,8 +13,8 @@ from tidecast import events
 from tidecast.errors import ConfigError, NotFound
 from tidecast.layout.counters import QueueCounter
 from tidecast.log.queue_log import QueueLog
-from tidecast.node.consumers.admin import decoded
 from tidecast.node.consumers.redrive import records
+from tidecast.queues.records import decoded
 
 if TYPE_CHECKING:
     from tidecast.node.durable.topic import DurableTopic
@@ -222,7 +222,7 @@ def purge(node: Node, topic: DurableTopic, queue: int | None, *, dry_run: bool) 
 
 def _purge_one(node: Node, topic: DurableTopic, log: QueueLog) -> None:
     """A new segment, then all before it go: between two cycles of the archiver."""
-    durable = node.durable
+    durable = node.durable.registry
     runtime, number = durable.runtime, durable.tables.queue_numbers(topic)[log.queue]
 
     def roll() -> int:
@@ -236,7 +236,7 @@ def _purge_one(node: Node, topic: DurableTopic, log: QueueLog) -> None:
     if gone:
         row = durable.row_of(topic.config.name, log.queue)
         node.counters.values[row, QueueCounter.SEGMENTS_DELETED] += gone
-        node.tell_all(
+        node.notify_all(
             events.SegmentsDeleted(
                 topic=topic.config.name, queue=log.queue, segments=gone,
                 earliest_token=log.earliest_token,

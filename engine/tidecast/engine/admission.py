@@ -78,7 +78,7 @@ class AdmissionServer:
         )
         self._thread.start()
         self._call(self._serve(sock))
-        self.node.on_events = self._on_events
+        self.node.set_events_hook(self._on_events)
 
     async def _serve(self, sock: socket.socket) -> None:
         self._server = await asyncio.start_unix_server(self._accepted, sock=sock)
@@ -87,7 +87,7 @@ class AdmissionServer:
         """Say goodbye to all clients and close the socket. Idempotent."""
         if self._thread is None:
             return
-        self.node.on_events = None
+        self.node.set_events_hook(None)
         with contextlib.suppress(FileNotFoundError):
             self.path.unlink()
         self._call(self._shut(reason))

@@ -217,9 +217,10 @@ def make_node(
     topology: Topology, data_dir: Path, lease_store: LeaseStore | None = None
 ) -> NodeApi:  # fmt: skip
     """A node that is not started yet. ``lease_store``: of the service that it is linked to."""
+    from tidecast.embedded import connect_to
     from tidecast.node.node import Node
 
-    return Node(topology, data_dir, lease_store=lease_store)
+    return Node(topology, data_dir, connect=connect_to, lease_store=lease_store)
 
 
 class Engine:

@@ -434,7 +434,7 @@ def open_gateway(
         )
     row = node.counters.allocate(ROW_GATEWAY, "gateway", where)
     made: dict[str, Any] = {
-        "find_key": node.keys.find, "counters": node.counters.values[row], "tell": node.tell_all,
+        "find_key": node.keys.find, "counters": node.counters.values[row], "tell": node.notify_all,
         "data_dir": data_dir, "certificate": certificate,
     }  # fmt: skip
     token = token_of(data_dir)

@@ -146,7 +146,7 @@ class KafkaEndpoint:
         """``login``: clients must show a key, even when there is none yet."""
         self.node = node
         self._tls, self._login = tls, login
-        self._denials = Denials(node.tell_all, time.monotonic_ns)
+        self._denials = Denials(node.notify_all, time.monotonic_ns)
         self.host, self.port = host, port
         self._advertised = address_of(advertised) if advertised else None
         self._connections_max = connections_max
@@ -154,7 +154,7 @@ class KafkaEndpoint:
         self._counts: Counter[str] = Counter()
         row = node.counters.allocate(ROW_GATEWAY, "kafka", f"{host}:{port}")
         self._row = node.counters.values[row]
-        self._appends = PlacedAppends(node)
+        self._appends = PlacedAppends(node.durable.registry)
         self.producing = Producing(node, self._appends, self._wake, self.count)
         self.fetching = Fetching(self)
         self.groups = GroupService(self, node.data_dir / "kafka" / "groups")
@@ -212,7 +212,7 @@ class KafkaEndpoint:
         warm_up()
         self.groups.offsets.load()
         self._appends.start()
-        self.node.durable.on_synced.append(self._synced)
+        self.node.durable.registry.on_synced.append(self._synced)
         self._thread.start()
         if not self._ready.wait(START_TIMEOUT_S):
             raise ConfigError(f"kafka: {self.address}: it did not start in time")
@@ -236,8 +236,8 @@ class KafkaEndpoint:
         self._release()
 
     def _release(self) -> None:
-        if self._synced in self.node.durable.on_synced:
-            self.node.durable.on_synced.remove(self._synced)
+        if self._synced in self.node.durable.registry.on_synced:
+            self.node.durable.registry.on_synced.remove(self._synced)
         self._appends.stop()
         self.fetching.stop()
         self.groups.offsets.stop()
@@ -324,7 +324,7 @@ class KafkaEndpoint:
         now_s = time.monotonic()
         if now_s - self._told_s >= WARN_S:
             self._told_s = now_s
-            self.node.tell_all(
+            self.node.notify_all(
                 AccessDenied(
                     key=connection.access.name, client=connection.name, right=right,
                     topic=printable(topic),
@@ -499,7 +499,7 @@ class KafkaEndpoint:
     async def _init_producer_id(self, asked: Request) -> Struct:
         if asked.body["transactional_id"] is not None:
             return {"error_code": Code.INVALID_REQUEST, "producer_id": -1, "producer_epoch": -1}
-        producer = new_placed_producer(time.time(), self.node.random_id(28))
+        producer = new_placed_producer(time.time(), self.node.context.random_id(28))
         return {"producer_id": producer, "producer_epoch": 0}
 
 

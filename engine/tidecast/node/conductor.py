@@ -1,10 +1,10 @@
 """The node's own thread: jobs one after another, the node's lock held, and a tick between them.
 
 A job that fails in a way nobody foresaw ends neither the thread nor what waits behind it: it is
-logged with its traceback, told (`EngineFault`), counted and recorded, and the conductor goes on.
-One that fails again and again is told each `TOLD_AGAIN_S`, and slows the conductor down. What fails
-in the thread of another agent is told here, too; once it has failed `STUCK_FAULTS` times in a row,
-who depends on it is told to go.
+logged with its traceback, reported (`EngineFault`), counted and recorded; the conductor continues.
+A failure that repeats is reported each `TOLD_AGAIN_S`, and slows the conductor down. A failure in
+the thread of another agent is reported here, too; after `STUCK_FAULTS` in a row ``on_stuck`` ends
+what depends on that agent.
 """
 
 from __future__ import annotations
@@ -13,17 +13,11 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tidecast import events as ev
 from tidecast.agents.guard import STUCK_FAULTS
-from tidecast.layout import recorder as rec
-from tidecast.layout.counters import NodeCounter
-from tidecast.node.live.publication_close import end_dependents
-
-if TYPE_CHECKING:
-    from tidecast.node.node import Node
 
 TICK_S = 0.1
 RAN_S_MAX = 1.0
@@ -38,11 +32,31 @@ CONDUCTOR = "conductor"
 _log = logging.getLogger("tidecast.node")
 
 
-class Conductor:
-    """See module. Inline: no thread, and what fails is the caller's."""
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An exception that no code expected. ``number``: how many there were."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    agent: str
+    problem: Exception
+    number: int
+    in_a_row: int
+    is_repeated: bool
+    """One of the same kind was reported a short time ago."""
+
+
+class Conductor:
+    """See module. Inline: no thread, and an exception is raised to the caller.
+
+    ``lock``: the node's, held while a job runs. ``report`` is called with it held.
+    """
+
+    def __init__(
+        self, lock: threading.RLock, clock_ns: Callable[[], int], *, inline: bool,
+        report: Callable[[Fault], None],
+    ) -> None:  # fmt: skip
+        self._lock, self._clock_ns, self._inline, self._report = lock, clock_ns, inline, report
+        self._tick: Callable[[], None] = _nothing
+        self._on_stuck: Callable[[str, Exception], None] = lambda _agent, _problem: None
         self.faults = 0
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -50,6 +64,10 @@ class Conductor:
         self._untold = 0
         self._repeated = False
         self._pause = threading.Event()
+
+    def serve(self, tick: Callable[[], None], on_stuck: Callable[[str, Exception], None]) -> None:
+        """Set what runs between two jobs, and what ends the dependents of a stuck agent."""
+        self._tick, self._on_stuck = tick, on_stuck
 
     def start(self) -> None:
         """Start the thread."""
@@ -71,13 +89,12 @@ class Conductor:
     def post(self, job: Callable[[], None]) -> None:
         """Do a job soon, with the lock held; now without a thread."""
         if self._thread is None:
-            with self._node.lock:
+            with self._lock:
                 self.attempt(job)
         else:
             self._inbox.put(job)
 
     def _run(self) -> None:
-        node = self._node
         while True:
             try:
                 job = self._inbox.get(timeout=TICK_S)
@@ -85,21 +102,21 @@ class Conductor:
                 job = _nothing
             if job is None:
                 return
-            with node.lock:
+            with self._lock:
                 self.attempt(job)
-                self.attempt(node.tick)
+                self.attempt(self._tick)
             if self._repeated and self._inbox.qsize() < BACKLOG_MAX:
                 self._pause.wait(REPEATED_PAUSE_S)
             self._repeated = False
 
     def attempt(self, job: Callable[..., Any], *args: Any) -> None:
         """Do a job or a part of one. With the lock held."""
-        if self._node.inline:
+        if self._inline:
             job(*args)
             return
         try:
             job(*args)
-        except Exception as problem:  # noqa: BLE001  (told; the others' jobs go on)
+        except Exception as problem:  # noqa: BLE001  (reported; other jobs continue)
             self.failed(problem)
 
     def agent_failed(self, agent: str, problem: Exception, in_a_row: int) -> None:
@@ -107,36 +124,27 @@ class Conductor:
         self._inbox.put(partial(self.failed, problem, agent, in_a_row))
 
     def failed(self, problem: Exception, agent: str = CONDUCTOR, in_a_row: int = 1) -> None:
-        """Tell of what nobody foresaw. With the lock held. Raises it when inline."""
-        node = self._node
-        if node.inline:
+        """Report an exception that no code expected. With the lock held. Raises it when inline."""
+        if self._inline:
             raise problem
         self.faults += 1
-        node.counters.values[node.node_row, NodeCounter.ENGINE_FAULTS] += 1
         if in_a_row == STUCK_FAULTS:
-            end_dependents(node, agent, problem)
-        kind, now_s = (agent, *_kind(problem)), node.clock_ns() / 1e9
-        if now_s < self._told_s.get(kind, 0.0):
+            self._on_stuck(agent, problem)
+        kind, now_s = (agent, *_kind(problem)), self._clock_ns() / 1e9
+        is_repeated = now_s < self._told_s.get(kind, 0.0)
+        if is_repeated:
             self._untold += 1
             self._repeated = self._repeated or agent == CONDUCTOR  # the others slow down themselves
-            return
-        while len(self._told_s) >= KINDS_MAX:
-            del self._told_s[next(iter(self._told_s))]
-        self._told_s[kind] = now_s + TOLD_AGAIN_S
-        untold, self._untold = self._untold, 0
-        _log.error(
-            "the engine's %s failed; it goes on (%d more such failures were not logged). This is "
-            "a fault of Tidecast: please report it", agent, untold, exc_info=problem,
-        )  # fmt: skip
-        name = agent.partition("-")[0]
-        number = rec.AGENT_NAMES.index(name) if name in rec.AGENT_NAMES else len(rec.AGENT_NAMES)
-        node.note(rec.ALERT, rec.Code.ENGINE_FAULT, 0, number, self.faults, in_a_row)
-        node.tell_all(
-            ev.EngineFault(
-                node=node.name, agent=agent, problem=f"{type(problem).__name__}: {problem}",
-                faults=self.faults,
-            )
-        )  # fmt: skip
+        else:
+            while len(self._told_s) >= KINDS_MAX:
+                del self._told_s[next(iter(self._told_s))]
+            self._told_s[kind] = now_s + TOLD_AGAIN_S
+            untold, self._untold = self._untold, 0
+            _log.error(
+                "the engine's %s failed; it goes on (%d more such failures were not logged). This "
+                "is a fault of Tidecast: please report it", agent, untold, exc_info=problem,
+            )  # fmt: skip
+        self._report(Fault(agent, problem, self.faults, in_a_row, is_repeated))
 
 
 def _kind(problem: Exception) -> tuple[str, str, int]:

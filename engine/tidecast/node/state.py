@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -16,7 +17,20 @@ from tidecast.layout.ring import HEAD_AT
 from tidecast.native.mapped import MappedFile
 from tidecast.node.live.transports import TransportRuntime
 
+ARCHIVER_SUBSCRIPTION = 0
+"""Subscription id of the archiver's consumer entries; others begin at 1."""
 EVENTS_KEPT_MAX = 10_000
+RESUME_KEPT_MAX = 16_384
+
+
+class ResumePositions(dict[tuple[int, int], int]):
+    """(session, subscription) -> the packet where the subscription begins in the next image."""
+
+    def keep(self, session: int, subscription_id: int, seq: int) -> None:
+        """Remember a position; beyond RESUME_KEPT_MAX the oldest is forgotten."""
+        while len(self) >= RESUME_KEPT_MAX:
+            del self[next(iter(self))]
+        self[session, subscription_id] = seq
 
 
 @dataclass(slots=True)
@@ -32,6 +46,14 @@ class Client:
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=EVENTS_KEPT_MAX))
     publications: set[int] = field(default_factory=set)
     subscriptions: set[int] = field(default_factory=set)
+
+    def take_events(self) -> list[Event]:
+        """Events since the call before."""
+        taken = []
+        with contextlib.suppress(IndexError):
+            while True:
+                taken.append(self.events.popleft())
+        return taken
 
 
 class OwnRing:
@@ -65,6 +87,10 @@ class Held:
     until_s: float
     missing: int
     """Subscriptions that have yet to come back."""
+
+    def rejoin(self) -> None:
+        """A subscription is back."""
+        self.missing -= 1
 
 
 @dataclass(slots=True)
@@ -110,6 +136,80 @@ class Publication(OwnRing):
     def __post_init__(self) -> None:
         self.constant = _constant(self.mapped)
 
+    def continue_session(self, given: Continued) -> None:
+        """It continues a session of an earlier engine: its client copies the old ring first."""
+        self.continues, self.begun = given, False
+        self.began_ns -= int(given.age_s * 1e9)
+
+    def begin(self) -> None:
+        """The client has copied the old ring."""
+        self.begun = True
+
+    def place(self, row: int, slot: int, resent: np.ndarray) -> None:
+        """The sender has it, at ``slot``; ``row`` of the counters."""
+        self.row, self.slot, self.resent = row, slot, resent
+
+    def displace(self) -> None:
+        """The sender has it no more."""
+        self.row = self.slot = -1
+
+    def await_acks(self, entry: int) -> None:
+        """Another node keeps its topic: ACKs move the consumer entry."""
+        self.remote = entry
+
+    def take_entry(self) -> int:
+        """Its topic is kept here now: the entry that ACKs moved, for the archiver."""
+        entry, self.remote = self.remote, -1
+        return entry
+
+    def archive(self, source: int) -> None:
+        """The archiver reads it as its ``source``; -1: no more."""
+        self.source = source
+
+    def fix_constant(self) -> None:
+        """The constant part of the ring's header was changed by the node."""
+        self.constant = _constant(self.mapped)
+
+    def close(self, now_s: float) -> None:
+        """It ends: what its ring holds is sent and read."""
+        self.closing, self.closed_s = True, now_s
+
+    def await_close(self, until_s: float) -> None:
+        """Its topic is gone: its writer closes it until then."""
+        self.ending_s = until_s
+
+    def postpone(self, now_s: float) -> None:
+        """It is not acked: patience with its readers begins again."""
+        self.closed_s = now_s
+
+    def orphan(self, now_s: float) -> None:
+        """Its engine is dead: it is sent until it is acked."""
+        self.closing, self.closed_s, self.leftover = True, now_s, True
+
+    def adopt(self) -> None:
+        """An orphaned ring is acked: from now on it ends as any publication."""
+        self.leftover = False
+
+    def set_drained(self, drained: bool) -> None:
+        """All receivers know of its end; False: a new receiver has yet to learn of it."""
+        self.drained = drained
+
+    def release(self) -> None:
+        """Its writer knows of the end, or is gone itself."""
+        self.released = True
+
+    def leave_open(self) -> None:
+        """The engine stops, and the client keeps it."""
+        self.left = True
+
+    def hold(self, held: Held | None) -> None:
+        """Hold its writer back until its local readers are back; None: no more."""
+        self.held = held
+
+    def configure(self, topic: TopicConfig) -> None:
+        """Its topic's settings have changed."""
+        self.topic = topic
+
 
 @dataclass(slots=True)
 class Subscription:
@@ -120,8 +220,19 @@ class Subscription:
     pattern: str
     options: SubscriptionOptions
     created_ns: int
-    told: bool = False
-    """Its topic is gone, and its client was told."""
+    notified: bool = False
+    """Its topic is gone, and its client was notified."""
+
+    def is_first_notice(self) -> bool:
+        """Its client was not notified of its end yet; from now on it was."""
+        first, self.notified = not self.notified, True
+        return first
+
+    def tethered(self, topic: TopicConfig) -> bool:
+        """Does it hold the publishers of a topic back?"""
+        if self.options.tethered is not None:
+            return self.options.tethered
+        return topic.flow == "min" and topic.reliability != "unreliable"
 
 
 @dataclass(slots=True)
@@ -158,6 +269,26 @@ class Image(OwnRing):
     def __post_init__(self) -> None:
         self.constant = _constant(self.mapped)
 
+    def place(self, slot: int) -> None:
+        """The receiver has it, at ``slot``; -1: no more."""
+        self.slot = slot
+
+    def end(self, reason: str, now_s: float) -> None:
+        """No more packets come; its readers drain it."""
+        self.gone, self.gone_s = reason, now_s
+
+    def supersede(self, now_ns: int) -> None:
+        """Its node has restarted; its publisher may continue the session there."""
+        self.superseded_ns = now_ns
+
+    def continue_at(self, incarnation: int) -> None:
+        """Its session continues at the node's new incarnation."""
+        self.incarnation, self.superseded_ns = incarnation, 0
+
+    def report_silence(self, heard_ns: int) -> None:
+        """Its silence since then was reported."""
+        self.silent_ns = heard_ns
+
 
 @dataclass(slots=True)
 class Peer:
@@ -169,3 +300,7 @@ class Peer:
     heard_ns: int
     hosts: dict[str, int]
     """Where it is heard from, by transport (`tidecast.node.transports.host_of`)."""
+
+    def hear(self, now_ns: int) -> None:
+        """A packet of it came."""
+        self.heard_ns = now_ns

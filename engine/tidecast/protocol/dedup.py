@@ -72,6 +72,22 @@ class Producer:
         if epoch > self.epoch:
             self.epoch, self.line, self.opened_ns = epoch, 0, 0
 
+    def ack(self, seq: int) -> None:
+        """All up to here is durable in all queues."""
+        self.acked_seq = max(self.acked_seq, seq)
+
+    def note_placed(self, epoch: int, now_ns: int) -> None:
+        """It has appended by itself, in an epoch of its own."""
+        self.epoch, self.seen_ns = max(self.epoch, epoch), now_ns
+
+    def note_torn(self) -> None:
+        """Some of it up to its last sequence is missing in the log."""
+        self.torn_seq = self.last_seq
+
+    def note_whole(self) -> None:
+        """Nothing is missing any more, or is awaited any more."""
+        self.torn_seq = 0
+
     @property
     def named(self) -> bool:
         """It was opened by a name."""
@@ -279,6 +295,10 @@ class ProducerTable:
             self._forget(each)
         pushed_out, self.pushed_out = self.pushed_out, []
         return pushed_out + gone
+
+    def configure(self, queues: int, ttl_ns: int) -> None:
+        """How many queues there are, and how long a silent producer is remembered."""
+        self.queues, self.ttl_ns = queues, ttl_ns
 
     def grow(self, queues: int) -> None:
         """There are more queues now. In the new ones, all that was sent so far is a duplicate.

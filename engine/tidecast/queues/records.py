@@ -1,11 +1,17 @@
-"""Single records out of blocks, for the shell."""
+"""Single records out of blocks, and their parts."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import numpy as np
 
 from tidecast.errors import TidecastError
 from tidecast.layout import segment as seg
+from tidecast.native.packing import unpack_from
+
+PEEK_PAYLOAD_BYTES_MAX = 64 * 1024
 
 
 def record_of(memory: list[np.ndarray], i: int) -> bytes:
@@ -37,3 +43,21 @@ def record_in(raw: np.ndarray, used: int, token: int) -> bytes:
             break
         at += length
     raise TidecastError(f"record {token} is not in what the log returned")
+
+
+def is_of_engine(record: bytes) -> bool:
+    """Did an engine write the record? Then what its reserved headers say is true."""
+    return bool(unpack_from("<I", record, 0)[0] & seg.REC_ENGINE)
+
+
+def decoded(record: bytes, *, cut: bool = True) -> dict[str, Any]:
+    """A record's parts; a long payload is cut, unless told not to."""
+    length, _, stamp, _, key_n, headers_n = unpack_from("<IIqIHH", record, 0)
+    at = seg.RECORD_HEADER_BYTES
+    key = record[at : at + key_n] if length & seg.REC_KEY else None
+    raw = record[at + key_n : at + key_n + headers_n]
+    payload = record[at + key_n + headers_n :]
+    return {
+        "key": key, "time_ns": stamp, "headers": msgspec.msgpack.decode(raw) if raw else {},
+        "size": len(payload), "payload": payload[:PEEK_PAYLOAD_BYTES_MAX] if cut else payload,
+    }  # fmt: skip

@@ -59,6 +59,26 @@ class SavedSubscription(msgspec.Struct, kw_only=True):
     dead_open: int = 0
     """Dead letters that were stored and not sent again since."""
 
+    def set_paused(self, paused: bool) -> bool:
+        """Pause or resume it; what it was before."""
+        before, self.paused = self.paused, paused
+        return before
+
+    def set_lanes(self, lanes: list[SavedLane]) -> None:
+        """How far it is in each queue."""
+        self.lanes = lanes
+
+    def set_dead_open(self, count: int) -> None:
+        """So many dead letters were not sent again."""
+        self.dead_open = count
+
+    def note_redriven(self, done: set[tuple[int, int]], starts: dict[int, int]) -> None:
+        """Dead letters were sent again; before ``starts`` nothing is left."""
+        self.redrive_start = starts
+        self.redriven = sorted(
+            (queue, token) for queue, token in done if token >= starts.get(queue, 0)
+        )
+
 
 class SubscriptionStore:
     """The subscriptions' files of one directory, which is made if ``make``."""

@@ -65,7 +65,7 @@ def samples(node: Node, times: Times, at_ns: int | None = None) -> Json:
         lanes = _lanes(subs, times, now_ns)
         subscriptions = [
             _subscription(s, lanes) for _, s in sorted(subs.subscriptions.items())
-            if not stands_by(subs, s)
+            if not stands_by(subs.state, s)
         ]  # fmt: skip
         queues = [one for topic in subs.topics.values() for one in topic.queues]
         caches = {one.row: _cache(subs.puller, one) for one in queues} if subs.puller else {}
@@ -227,7 +227,7 @@ def _queue(node: Node, here: QueueHere, cache: Json, paused: set[str]) -> Json:
 
 def _counters(node: Node, here: QueueHere) -> Any:
     try:
-        return node.counters.values[node.durable.row_of(here.topic, here.queue)]
+        return node.counters.values[node.durable.registry.row_of(here.topic, here.queue)]
     except KeyError:  # the topic is being closed
         return None
 

@@ -69,11 +69,11 @@ class Collector:
         self.node, self._without = node, without
         self._before: dict[tuple[Any, ...], dict[str, int]] = {}
         self._ended: deque[_Ended] = deque(maxlen=ENDED_MAX)
-        node.on_source_gone = self._gone
+        node.set_source_gone_hook(self._gone)
 
     def close(self) -> None:
         """The node need not tell any more what ends."""
-        self.node.on_source_gone = None
+        self.node.set_source_gone_hook(None)
 
     def _gone(self, source: Publication | Image) -> None:
         """A publication or image ends: what it counted since the last reading is kept."""
@@ -151,7 +151,7 @@ class Collector:
         durable, values = self.node.durable, self.node.counters.values
         for name, topic in durable.topics.items():
             for queue in range(topic.map.queues):
-                row = durable.row_of(name, queue)
+                row = durable.registry.row_of(name, queue)
                 counts = {
                     "messages_in": int(values[row][QueueCounter.RECORDS]),
                     "bytes_in": int(values[row][QueueCounter.BYTES]),

@@ -106,7 +106,7 @@ class Telemetry:
         self.problem = str(problem)
         self.node.note(rec.ALERT, rec.Code.TOPIC_CONFLICT, derive_topic_id(TOPIC), self.node.id)
         detail = f"no telemetry: {problem}"
-        self.node.tell_all(ev.TopicConflict(topic=TOPIC, node=self.node.name, detail=detail))
+        self.node.notify_all(ev.TopicConflict(topic=TOPIC, node=self.node.name, detail=detail))
 
     def _run(self) -> None:
         due_s = time.monotonic() + self.interval_s
@@ -147,7 +147,7 @@ class Telemetry:
             del self._waiting[:many]
             self.dropped += many
             session = self._publisher.session
-            self.node.tell_all(ev.MessagesDropped(topic=TOPIC, session=session, messages=many))
+            self.node.notify_all(ev.MessagesDropped(topic=TOPIC, session=session, messages=many))
 
 
 def telemetry(interval_s: float) -> Callable[[Any, Any], Telemetry]:

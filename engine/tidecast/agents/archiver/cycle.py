@@ -33,6 +33,7 @@ from tidecast.agents.archiver.state import (
     SYNC_NONE,
 )
 from tidecast.agents.events import A_EVENTS, A_STOP, emit
+from tidecast.agents.idle import ONCE, PARK_NS_MAX, time_to_park
 from tidecast.buffers.member_ring import wake
 from tidecast.buffers.slots import control_at, holds, ring_bell
 from tidecast.layout import ring as lay
@@ -48,15 +49,11 @@ from tidecast.native.atomics import (
     load_acquire,
     load_acquire_i32,
     load_relaxed,
-    pause,
     store_release,
 )
 from tidecast.native.jit import held_kernel, inlined, kernel
 from tidecast.native.memory import address_of, bytes_at, load_i64, store_i64
 
-BUSY, BACKOFF, ONCE = 0, 1, 3
-SPINS, YIELDS = 200, 20
-PARK_NS_MAX = 20_000_000
 RETRY_NS = 50_000_000
 """A disk that refuses is asked again after this long."""
 
@@ -406,11 +403,7 @@ def run_archiver(words, idle, fields, scratch, now_ns, wall_ns):
             quiet = 0
             continue
         quiet += 1
-        if idle == BUSY or (idle == BACKOFF and quiet < SPINS):
-            pause()
-            continue
-        if idle == BACKOFF and quiet < SPINS + YIELDS:
-            sys.sched_yield()
+        if not time_to_park(idle, quiet):
             continue
         seen = load_acquire_i32(A.bells, bell)
         wait = _wait_ns(A, now)

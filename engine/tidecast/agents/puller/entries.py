@@ -6,6 +6,7 @@ All of them run on the puller's thread, between two cycles.
 from __future__ import annotations
 
 from tidecast.agents.events import A_EVENTS, A_STOP
+from tidecast.agents.idle import ONCE, PARK_NS_MAX, time_to_park
 from tidecast.agents.puller.cycle import (
     finish_moves,
     note_owners,
@@ -38,7 +39,6 @@ from tidecast.native.atomics import (
     fence_seq_cst,
     load_acquire_i32,
     load_relaxed,
-    pause,
     store_relaxed,
     store_release,
 )
@@ -56,9 +56,6 @@ from tidecast.queues.cache import cursor as cu
 from tidecast.queues.cache import window as wi
 from tidecast.queues.cache.cache import UNKNOWN, drop_block_of, drop_blocks, evict, give_block
 
-BUSY, BACKOFF, BLOCK, ONCE = 0, 1, 2, 3
-SPINS, YIELDS = 200, 20
-PARK_NS_MAX = 20_000_000
 ACK_ROUNDS_MAX = 1024
 UNSAVED_MAX = 10_000
 """Records of other streams that a waiting lane may pass before its position is saved again."""
@@ -106,11 +103,7 @@ def run_puller(words, idle, scratch, now_ns):
             quiet = 0
             continue
         quiet += 1
-        if idle == BUSY or (idle == BACKOFF and quiet < SPINS):
-            pause()
-            continue
-        if idle == BACKOFF and quiet < SPINS + YIELDS:
-            sys.sched_yield()
+        if not time_to_park(idle, quiet):
             continue
         bell = S.misc[P_BELL] * rl.DOORBELL_BYTES
         seen = load_acquire_i32(S.bells, bell)

@@ -6,8 +6,6 @@ returns is checked record by record when its block is listed.
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,23 +14,24 @@ from typing import Any
 
 import numpy as np
 
-from tidecast.agents.asked import Asked
-from tidecast.agents.events import A_EVENTS, A_STOP
-from tidecast.agents.guard import Guard, OnFault
+from tidecast.agents.events import A_EVENTS
+from tidecast.agents.guard import OnFault
+from tidecast.agents.idle import BACKOFF, BLOCK, ONCE
 from tidecast.agents.puller import entries
 from tidecast.agents.puller import fetch as pf
 from tidecast.agents.puller import state as ps
 from tidecast.agents.puller.blocks import BlockMemory
 from tidecast.agents.puller.observer import Dead, Observer
+from tidecast.agents.run import ring_bell_line
+from tidecast.agents.runner import AgentRunner
 from tidecast.buffers.member_ring import MemberFile
-from tidecast.errors import Conflict, TidecastError, Timeout
+from tidecast.errors import Conflict, TidecastError
 from tidecast.layout import member as lay
 from tidecast.layout import segment as seg
 from tidecast.native.lines import lined_table
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address
 from tidecast.native.predicates import Predicate
-from tidecast.native.threads import prepare_agent_thread
 from tidecast.queues.cache import blocks as bl
 from tidecast.queues.cache import cursor as cu
 from tidecast.queues.cache import window as wi
@@ -43,7 +42,7 @@ from tidecast.queues.mapper import hash_of
 from tidecast.queues.records import record_in, record_of
 from tidecast.queues.sources import Fetched, Source
 
-COMMAND_TIMEOUT_S = 30.0
+COMMAND_TIMEOUT_S, STOP_PATIENCE_S = 30.0, 10.0
 RETRY_NS = 1_000_000_000
 PENDING_NS, PATIENCE_NS_MAX = 200_000, 100_000_000
 """How long until it is looked whether a read is done, and whether a failed one is due again."""
@@ -91,7 +90,6 @@ class Puller(BlockMemory):
         self.words = self.state.words
         self.block_bytes, self.blocks_max = block_bytes, blocks_max
         self.observer = observer or Observer()
-        self._on_fault = on_fault or _raise
         self.clock_ns = clock_ns
         self.sources: dict[int, Source] = {}
         self.oversized = 0
@@ -107,9 +105,11 @@ class Puller(BlockMemory):
         self._pending: dict[int, _Pending] = {}
         self._gaps = np.zeros((_GAPS, 3), dtype=np.int64)
         self._scratch = np.zeros(512, dtype=np.uint8)
-        self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-        self._stopping = False
+        self._idle = BACKOFF
+        self._agent = AgentRunner(
+            "puller", self._turn, self.state.attention, lambda: None, self._wake,
+            on_fault or _raise, timeout_s=COMMAND_TIMEOUT_S,
+        )  # fmt: skip
         self._make_blocks()
         self._generation = (time.time_ns() >> 20) & 0x3FFFFFFF
 
@@ -293,8 +293,6 @@ class Puller(BlockMemory):
         n = int(entries.drop_member(self.words, member, self.clock_ns()))
         file = self._members.pop(member)
         if file.bell:
-            from tidecast.agents.run import ring_bell_line
-
             ring_bell_line(self._bells, file.bell)
         return n
 
@@ -511,7 +509,7 @@ class Puller(BlockMemory):
     def work(self, now_ns: int | None = None) -> int:
         """One cycle in the caller's thread, and what it asked for."""
         now = self.clock_ns() if now_ns is None else now_ns
-        done = int(entries.run_puller(self.words, entries.ONCE, self._scratch, now))
+        done = int(entries.run_puller(self.words, ONCE, self._scratch, now))
         if done < 0:
             done = self._handle_events()
         if self._waiting or self._pending:
@@ -525,61 +523,35 @@ class Puller(BlockMemory):
                 return n
         raise TidecastError(f"the puller does not come to rest within {cycles_max} cycles")
 
-    def start(self, idle: int = entries.BACKOFF, core: int | None = None) -> None:
+    def start(self, idle: int = BACKOFF, core: int | None = None) -> None:
         """Run in a thread of its own."""
-        self._stopping = False
-        self._thread = threading.Thread(
-            target=self._run, args=(idle, core), name="tidecast-puller", daemon=True
-        )
-        self._thread.start()
+        self._idle = idle
+        self._agent.start(core)
 
     def stop(self) -> None:
         """Stop the thread. Idempotent."""
-        thread, self._thread = self._thread, None
-        if thread is None:
-            return
-        self._stopping = True
-        self._ask()
-        thread.join(10.0)
+        self._agent.stop(STOP_PATIENCE_S)
 
     def call(self, fn: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """Run ``fn`` between two cycles and return its result; its exception is raised here.
 
         Raises Timeout when the puller does not answer; ``fn`` never runs then.
         """
-        if self._thread is None or threading.current_thread() is self._thread:
-            return fn(*arguments, **named)
-        asked = Asked(partial(fn, *arguments, **named))
-        self._commands.put(asked)
-        self._ask()
-        if not asked.done.wait(COMMAND_TIMEOUT_S) and asked.give_up():
-            raise Timeout("the puller does not answer")
-        asked.done.wait()  # it runs already
-        return asked.outcome()
+        return self._agent.call(partial(fn, *arguments, **named))
 
     def post(self, fn: Callable[[], None]) -> None:
         """Run ``fn`` between two cycles, some time soon."""
-        self._commands.put(fn)
-        self._ask()
+        self._agent.post(fn)
 
-    def _ask(self) -> None:
-        from tidecast.agents.run import ring_bell_line
-
-        self.state.attention[A_STOP] = 1
+    def _wake(self) -> None:
         ring_bell_line(self._bells, int(self.state.misc[ps.P_BELL]))
 
-    def _run(self, idle: int, core: int | None) -> None:
-        prepare_agent_thread(core)
-        guard = Guard("puller", self._on_fault)
-        while not self._stopping:
-            guard.round(lambda: self._turn(idle), self.run_commands)
-
-    def _turn(self, idle: int) -> None:
-        until_ns = 0
+    def _turn(self) -> None:
+        until_ns, idle = 0, self._idle
         if self._waiting or self._pending:
             self._look_after_fetches(self.clock_ns())
             until_ns = time.monotonic_ns() + self._patience_ns()
-            idle = entries.BLOCK if idle == entries.BACKOFF else idle
+            idle = BLOCK if idle == BACKOFF else idle
         entries.run_puller(self.words, idle, self._scratch, until_ns)
         self._handle_events()
 
@@ -590,14 +562,3 @@ class Puller(BlockMemory):
         """
         left = min(self._waiting.values(), default=0) - self.clock_ns()
         return PENDING_NS if self._pending else min(max(left, PENDING_NS), PATIENCE_NS_MAX)
-
-    def run_commands(self) -> None:
-        """Run what was posted."""
-        if self.state.attention[A_STOP]:
-            self.state.attention[A_STOP] = 0
-            try:
-                while not self._commands.empty():
-                    self._commands.get()()
-            finally:  # one that fails keeps no others waiting; never 0: it may be asked just now
-                if not self._commands.empty():
-                    self.state.attention[A_STOP] = 1

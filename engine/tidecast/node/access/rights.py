@@ -133,8 +133,8 @@ class Guard:
     """Checks local clients, where the topology says ``node.local_keys``."""
 
     def __init__(self, node: Any, now_ns: Callable[[], int]) -> None:
-        self._find, self._tell = node.keys.find, node.tell_all
-        self._denials = Denials(node.tell_all, now_ns)
+        self._find, self._tell = node.keys.find, node.notify_all
+        self._denials = Denials(node.notify_all, now_ns)
         self._row = node.counters.values[
             node.counters.allocate(ROW_GATEWAY, "socket", "local clients")
         ]

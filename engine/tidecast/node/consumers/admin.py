@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -16,8 +16,7 @@ from tidecast import events as ev
 from tidecast.agents.puller import entries
 from tidecast.api.link import ConsumerOptions
 from tidecast.errors import ConfigError, NotFound, StorageError
-from tidecast.layout import segment as seg
-from tidecast.native.packing import unpack_from
+from tidecast.node.consumers import redrive as redriving
 from tidecast.node.consumers.checks import (
     check_options,
     check_tokens,
@@ -26,25 +25,12 @@ from tidecast.node.consumers.checks import (
     unsettled,
 )
 from tidecast.node.consumers.lag import age_s, lag_of
+from tidecast.node.consumers.service import DurableSubscriptions
 from tidecast.node.consumers.state import PAUSED_BY, LaneHere, QueueHere, TopicHere, reason_of
-from tidecast.node.consumers.storage import save_paused, stands_by, tell_paused
-
-if TYPE_CHECKING:
-    from tidecast.node.consumers.service import DurableSubscriptions
+from tidecast.node.consumers.storage import report_paused, save_paused, stands_by
+from tidecast.queues.records import decoded
 
 PEEK_MAX = 1000
-PEEK_PAYLOAD_BYTES_MAX = 64 * 1024
-
-
-def perform(subs: DurableSubscriptions, action: str, arguments: dict[str, Any]) -> Any:
-    """Do one action. Raises ConfigError for one that there is not, NotFound."""
-    found = ACTIONS.get(action)
-    if found is None:
-        raise ConfigError(f"action: {action!r}: allowed {', '.join(sorted(ACTIONS))}")
-    try:
-        return found(subs, **arguments)
-    except TypeError as problem:
-        raise ConfigError(f"{action}: {problem}") from None
 
 
 # --- looking ------------------------------------------------------------------------------------
@@ -54,7 +40,7 @@ def list_all(subs: DurableSubscriptions) -> list[dict[str, Any]]:
     """All subscriptions, each with its sums."""
     subs.await_appends()
     with subs.lock:
-        here = [k for k, s in sorted(subs.subscriptions.items()) if not stands_by(subs, s)]
+        here = [k for k, s in sorted(subs.subscriptions.items()) if not stands_by(subs.state, s)]
         return [_show(subs, *key, lanes=False) for key in here]
 
 
@@ -132,7 +118,7 @@ def _members_of(subs: DurableSubscriptions, lane: LaneHere) -> list[Any]:
 def _member_row(subs: DurableSubscriptions, number: int, client: int, identity: int) -> Any:
     assert subs.puller is not None
     record = subs.puller.state.members[number]
-    name = subs.node.clients[client].name if client in subs.node.clients else ""
+    name = subs.state.ctx.clients[client].name if client in subs.state.ctx.clients else ""
     return {
         "consumer_id": identity, "client_id": client, "client": name,
         "in_flight": int(record["in_flight"]), "in_flight_max": int(record["in_flight_max"]),
@@ -175,24 +161,6 @@ def peek(
     return found
 
 
-def is_of_engine(record: bytes) -> bool:
-    """Did an engine write the record? Then what its reserved headers say is true."""
-    return bool(unpack_from("<I", record, 0)[0] & seg.REC_ENGINE)
-
-
-def decoded(record: bytes, *, cut: bool = True) -> dict[str, Any]:
-    """A record's parts; a long payload is cut, unless told not to."""
-    length, _, stamp, _, key_n, headers_n = unpack_from("<IIqIHH", record, 0)
-    at = seg.RECORD_HEADER_BYTES
-    key = record[at : at + key_n] if length & seg.REC_KEY else None
-    raw = record[at + key_n : at + key_n + headers_n]
-    payload = record[at + key_n + headers_n :]
-    return {
-        "key": key, "time_ns": stamp, "headers": msgspec.msgpack.decode(raw) if raw else {},
-        "size": len(payload), "payload": payload[:PEEK_PAYLOAD_BYTES_MAX] if cut else payload,
-    }  # fmt: skip
-
-
 # --- changing -----------------------------------------------------------------------------------
 
 
@@ -225,15 +193,15 @@ def resume(subs: DurableSubscriptions, pattern: str, name: str) -> None:
 def _set_paused(subs: DurableSubscriptions, pattern: str, name: str, paused: bool) -> None:
     with subs.lock:
         subscription = subs.get(pattern, name)
-        before, subscription.saved.paused = subscription.saved.paused, paused
+        before = subscription.saved.set_paused(paused)
         try:
             subs.save_now(subscription)
         except StorageError:
-            subscription.saved.paused = before
+            subscription.saved.set_paused(before)
             raise
         for lane in subscription.lanes.values():
             subs.apply_pause(subscription, lane)
-    tell_paused(subs, pattern, -1, name, paused=paused)
+    report_paused(subs.state, pattern, -1, name, paused=paused)
 
 
 def pause_queue(subs: DurableSubscriptions, topic: str, queue: int, paused: bool = True) -> None:
@@ -243,7 +211,7 @@ def pause_queue(subs: DurableSubscriptions, topic: str, queue: int, paused: bool
         if here is None or not 0 <= queue < len(here.queues):
             raise NotFound(f"no queue {queue} of a durable topic {topic}")
         _pause(subs, here, here.queues[queue], paused)
-    tell_paused(subs, topic, queue, "", paused=paused)
+    report_paused(subs.state, topic, queue, "", paused=paused)
 
 
 def pause_topic(subs: DurableSubscriptions, topic: str, paused: bool = True) -> None:
@@ -253,17 +221,17 @@ def pause_topic(subs: DurableSubscriptions, topic: str, paused: bool = True) -> 
         if here is None:
             raise NotFound(f"no durable topic {topic}")
         _pause(subs, here, here, paused)
-    tell_paused(subs, topic, -1, "", paused=paused)
+    report_paused(subs.state, topic, -1, "", paused=paused)
 
 
 def _pause(
     subs: DurableSubscriptions, here: TopicHere, what: TopicHere | QueueHere, paused: bool
 ) -> None:
-    before, what.paused = what.paused, paused
+    before = what.set_paused(paused)
     try:
         save_paused(here)
     except StorageError:
-        what.paused = before
+        what.set_paused(before)
         raise
     topic = here.config.name
     for subscription in subs.subscriptions.values():
@@ -315,7 +283,7 @@ def seek(
                          "records": after - before, "forgotten": forgotten})  # fmt: skip
         if not dry_run:
             subs.save_or_say(subscription)  # it has moved
-            subs.node.tell_all(
+            subs.state.ctx.notify_all(
                 ev.SubscriptionMoved(
                     topic=pattern, subscription=name,
                     records=sum(row["records"] for row in rows),
@@ -329,17 +297,15 @@ def _seek_lane(subs: DurableSubscriptions, lane: LaneHere, token: int) -> int:
     assert subs.puller is not None
     puller = subs.puller
     forgotten = puller.call(entries.seek_lane, puller.words, lane.lane, token)
-    lane.word = puller.lane_word(lane.lane)
+    lane.set_word(puller.lane_word(lane.lane))
     return int(forgotten)
 
 
 def redrive(
     subs: DurableSubscriptions, pattern: str, name: str, *, dry_run: bool = False, **which: Any
 ) -> dict[str, Any]:
-    """Deliver dead letters again. See `subscriptions_durable_redrive.redrive`."""
-    from tidecast.node.consumers.redrive import redrive as again
-
-    return again(subs, pattern, name, dry_run=dry_run, **which)
+    """Deliver dead letters again. See `consumers.redrive`."""
+    return redriving.redrive(subs, pattern, name, dry_run=dry_run, **which)
 
 
 def attached(subs: DurableSubscriptions) -> list[dict[str, Any]]:

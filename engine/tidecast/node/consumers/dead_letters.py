@@ -11,21 +11,18 @@ import contextlib
 import queue
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, Self
 
-import tidecast.sync
 from tidecast import events as ev
 from tidecast.agents.guard import Guard
 from tidecast.agents.puller.observer import Dead
 from tidecast.agents.puller.state import DEAD_ATTEMPTS, DEAD_TERM, DEAD_TIMEOUT
 from tidecast.errors import PayloadTooLarge, TidecastError
 from tidecast.log.redriven import FOR_HEADER, REDRIVEN_HEADER
-from tidecast.node.consumers.admin import decoded
-from tidecast.node.consumers.state import LaneHere, SubscriptionHere
-
-if TYPE_CHECKING:
-    from tidecast.node.consumers.service import DurableSubscriptions
+from tidecast.node.consumers.state import ConsumersState, LaneHere, SubscriptionHere
+from tidecast.queues.records import decoded
 
 STORE_TIMEOUT_S = 10.0
 CAUSES = {DEAD_ATTEMPTS: "delivered too often", DEAD_TERM: "refused", DEAD_TIMEOUT: "not acked"}
@@ -48,20 +45,68 @@ def _limit(known: dict[_Key, Any]) -> None:
         del known[next(iter(known))]
 
 
+class Settler(Protocol):
+    """Acks dead records once they are stored."""
+
+    def settle_dead(self, dead: Dead) -> None:
+        """A dead record is stored, or dropped and reported: ack it."""
+
+    def save_soon(self) -> None:
+        """Save the positions now, and not when they are due."""
+
+
+class LetterPublisher(Protocol):
+    """A publisher of the blocking client."""
+
+    @property
+    def payload_bytes_max(self) -> int:
+        """The longest payload that its ring holds."""
+
+    def publish(
+        self, payload: bytes, *, key: bytes | None, headers: Any, timestamp: int | None,
+        timeout: float,
+    ) -> None:  # fmt: skip
+        """Publish a message."""
+
+    def wait_durable(self, *, timeout: float) -> int:
+        """Wait until all messages are durable."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *problem: object) -> None: ...
+
+
+class LetterClient(Protocol):
+    """A connection of the blocking client to this node."""
+
+    def kept_publisher(self, topic: str) -> LetterPublisher:
+        """The publisher that the connection keeps for a topic."""
+
+    def publisher(self, topic: str, *, channel: str, history_bytes: int) -> LetterPublisher:
+        """A publisher of its own."""
+
+    def close(self) -> None:
+        """End the connection."""
+
+
+Connect = Callable[[bool], LetterClient]
+"""(may it write the engine's reserved headers) -> a client of this node."""
+
+
 class DeadLetters:
     """Stores what is dead, in a thread of its own: a slow dead-letter topic delays nothing else.
 
     One connection, made when first needed. In an inline node `work` does what the thread does.
     """
 
-    def __init__(self, subs: DurableSubscriptions) -> None:
-        self._subs = subs
+    def __init__(self, state: ConsumersState, settler: Settler, connect: Connect) -> None:
+        self._state, self._settler, self._connect = state, settler, connect
         self._waiting: set[_Key] = set()
         self._open: dict[_Key, _Letter] = {}
         self._ended: dict[_Key, None] = {}
         """Settled of late: what was told of them again meanwhile is of before."""
         self._said: dict[tuple[str, str], str] = {}
-        self._clients: dict[bool, tidecast.sync.Connection] = {}
+        self._clients: dict[bool, LetterClient] = {}
         self._connecting = threading.Lock()
         self._busy = False
         self._inbox: queue.SimpleQueue[_Letter | None] = queue.SimpleQueue()
@@ -73,7 +118,7 @@ class DeadLetters:
         self._thread.start()
 
     def _run(self) -> None:
-        guard = Guard("dead letters", self._subs.node.conductor.agent_failed)
+        guard = Guard("dead letters", self._state.ctx.conductor.agent_failed)
         while (letter := self._inbox.get()) is not None:
             guard.round(partial(self._take, letter), self.work)
 
@@ -123,7 +168,7 @@ class DeadLetters:
         finally:
             self._busy = False
         if letters:
-            self._subs.save_soon()  # what is settled since then is stored twice after a crash
+            self._settler.save_soon()  # what is settled since then is stored twice after a crash
 
     def _stored(self, topic: str, letters: list[_Letter]) -> list[_Letter]:
         """Those that lie in ``topic`` now. The puller names the others again in a second."""
@@ -151,7 +196,7 @@ class DeadLetters:
         if self._said.get(subscription.key) == str(problem):
             return
         self._said[subscription.key] = str(problem)
-        self._subs.node.tell_all(
+        self._state.ctx.notify_all(
             ev.DeadLetterNotStored(
                 topic=lane.here.topic, queue=lane.here.queue, token=dead.token,
                 subscription=subscription.saved.name, dead_letter=topic, detail=str(problem),
@@ -159,7 +204,7 @@ class DeadLetters:
         )  # fmt: skip
 
     def _settled(self, subscription: SubscriptionHere, lane: LaneHere, dead: Dead) -> None:
-        self._subs.settle_dead(dead)
+        self._settler.settle_dead(dead)
         self._said.pop(subscription.key, None)
         key = (dead.lane, dead.generation, dead.token)
         self._open.pop(key, None)
@@ -171,15 +216,15 @@ class DeadLetters:
             "reason": dead.reason or CAUSES[dead.cause],
         }  # fmt: skip
         topic = subscription.saved.dead_letter
-        with self._subs.lock:
-            subscription.saved.dead_open += bool(topic)
+        with self._state.lock:
+            subscription.saved.set_dead_open(subscription.saved.dead_open + bool(topic))
         event = ev.MessageDead(dead_letter=topic, **about) if topic else ev.MessageDropped(**about)
-        self._subs.node.tell_all(event)
+        self._state.ctx.notify_all(event)
 
     def _store(
         self, topic: str, subscription: SubscriptionHere, lane: LaneHere, dead: Dead
     ) -> None:
-        puller = self._subs.puller
+        puller = self._state.puller
         assert puller is not None
         record = decoded(puller.call(puller.record, lane.here.row, dead.token), cut=False)
         kept = {MARK + name if name.startswith(MARK) else name: value
@@ -203,29 +248,31 @@ class DeadLetters:
                 return
 
     def _publish(
-        self, topic: str, record: dict[str, Any], headers: Any, *, plain: bool = False, **more: Any
-    ) -> None:
+        self, topic: str, record: dict[str, Any], headers: Any, *, plain: bool = False,
+        timestamp: int | None = None,
+    ) -> None:  # fmt: skip
         """What does not fit into the ring that is kept for a topic has one of its own."""
-        client, told = self._connection(plain), {"key": record["key"], "headers": headers, **more}
+
+        def publish(publisher: LetterPublisher) -> None:
+            publisher.publish(
+                record["payload"], key=record["key"], headers=headers, timestamp=timestamp,
+                timeout=STORE_TIMEOUT_S,
+            )  # fmt: skip
+
+        client = self._connection(plain)
         publisher, size = client.kept_publisher(topic), len(record["payload"]) + _META_BYTES_MAX
         if size <= publisher.payload_bytes_max:
-            publisher.publish(record["payload"], timeout=STORE_TIMEOUT_S, **told)
+            publish(publisher)
             return
         with client.publisher(topic, channel="large", history_bytes=5 * size) as large:
-            large.publish(record["payload"], timeout=STORE_TIMEOUT_S, **told)
+            publish(large)
             large.wait_durable(timeout=STORE_TIMEOUT_S)
 
-    def _connection(self, plain: bool = False) -> tidecast.sync.Connection:
+    def _connection(self, plain: bool = False) -> LetterClient:
         """The engine's own; ``plain``: as anybody's, whose records say nothing about themselves."""
         with self._connecting:
             if plain not in self._clients:
-                from tidecast.embedded import EmbeddedLink
-
-                link: Any = EmbeddedLink(
-                    self._subs.node, "dead letters", owns_node=False, of_engine=not plain
-                )
-                link.of_engine = True  # a letter of a letter has reserved names still
-                self._clients[plain] = tidecast.sync.connect(link=link)
+                self._clients[plain] = self._connect(not plain)
             return self._clients[plain]
 
     def send(self, topic: str, record: dict[str, Any], name: str | None) -> None:

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tidecast.errors import ConfigError, Conflict
 from tidecast.native.predicates import Predicate
-
-if TYPE_CHECKING:
-    from tidecast.node.consumers.service import DurableSubscriptions
-    from tidecast.node.consumers.state import SubscriptionHere
+from tidecast.node.consumers.state import ConsumersState, SubscriptionHere
 
 FILTERS_MAX = 1024
 
@@ -17,8 +12,8 @@ FILTERS_MAX = 1024
 class Filters:
     """See module. Called under the lock of the subscriptions."""
 
-    def __init__(self, subs: DurableSubscriptions) -> None:
-        self._subs = subs
+    def __init__(self, state: ConsumersState) -> None:
+        self._state = state
         self._known: dict[str, Predicate] = {}
 
     def offer(self, predicate: Predicate) -> None:
@@ -38,7 +33,7 @@ class Filters:
 
     def arm(self, subscription: SubscriptionHere) -> None:
         """Lanes that were loaded from disk learn their compiled filter."""
-        predicate, puller = self.get(subscription.saved.filter_digest), self._subs.puller
+        predicate, puller = self.get(subscription.saved.filter_digest), self._state.puller
         if predicate is None or puller is None:
             return
         for lane in subscription.lanes.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,9 +14,7 @@ from tidecast.errors import TidecastError
 from tidecast.layout import segment as seg
 from tidecast.log.redriven import REDRIVEN_HEADER
 from tidecast.native.packing import unpack_from
-
-if TYPE_CHECKING:
-    from tidecast.node.consumers.state import LaneHere
+from tidecast.node.consumers.state import LaneHere
 
 NOT_ACKED = ("out", "again_n", "dying")
 """Fields of a cursor that count its entries: at members, waiting, on the way to the dead-letter

@@ -7,7 +7,6 @@ without asking the puller: a gauge may be some microseconds old.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,11 +15,8 @@ from tidecast.errors import SharedMemoryError
 from tidecast.layout.counters import ROW_SUBSCRIPTION
 from tidecast.layout.subscription_counters import SubscriptionCounter as S
 from tidecast.node.consumers.lag import NOT_ACKED, settled_ahead
+from tidecast.node.consumers.state import ConsumersState, SubscriptionHere
 from tidecast.queues.cache.cursor import FOR_QUEUE, STREAM_CHAINS, WHERE
-
-if TYPE_CHECKING:
-    from tidecast.node.consumers.service import DurableSubscriptions
-    from tidecast.node.consumers.state import SubscriptionHere
 
 INTERVAL_S = 1.0
 ROWS_MAX = 2048
@@ -36,8 +32,8 @@ SUMS = {
 class SubscriptionRows:
     """The rows. Called under the lock of the subscriptions."""
 
-    def __init__(self, subs: DurableSubscriptions) -> None:
-        self._subs = subs
+    def __init__(self, state: ConsumersState) -> None:
+        self._state = state
         self._rows: dict[int, int] = {}
         self._next = 0.0
 
@@ -47,7 +43,7 @@ class SubscriptionRows:
         if not now and at < self._next:
             return
         self._next = at + INTERVAL_S
-        here = {one.number: one for one in self._subs.subscriptions.values()}
+        here = {one.number: one for one in self._state.subscriptions.values()}
         for number in self._rows.keys() - here.keys():
             counters.free(self._rows.pop(number))
         for number, subscription in here.items():
@@ -69,7 +65,7 @@ class SubscriptionRows:
         return row
 
     def _sum(self, subscription: SubscriptionHere, values: np.ndarray) -> None:
-        puller = self._subs.puller
+        puller = self._state.puller
         values[S.MEMBERS], values[S.QUEUES] = len(subscription.members), len(subscription.lanes)
         if puller is None:
             return

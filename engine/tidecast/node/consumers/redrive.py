@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,15 +17,13 @@ from tidecast.layout import segment as seg
 from tidecast.log.queue_log import QueueLog
 from tidecast.log.redriven import FOR_HEADER
 from tidecast.native.packing import unpack_from
-from tidecast.node.consumers.admin import decoded, is_of_engine
 from tidecast.node.consumers.dead_letters import MARK
+from tidecast.node.consumers.service import DurableSubscriptions
+from tidecast.node.consumers.state import SubscriptionHere
 from tidecast.node.consumers.storage import check_target
 from tidecast.queues.filters.where import where_of
 from tidecast.queues.filters.where_kernels import keeps_record
-
-if TYPE_CHECKING:
-    from tidecast.node.consumers.service import DurableSubscriptions
-    from tidecast.node.consumers.state import SubscriptionHere
+from tidecast.queues.records import decoded, is_of_engine
 
 REDRIVE_MAX, SCANNED_MAX = 10_000, 100_000
 TOKENS_MAX = 1000
@@ -199,7 +197,7 @@ def redrive(
         raise ConfigError(f"after: {after!r}: allowed is what a page called next") from None
     with subs.lock:
         if to:
-            check_target(subs, to)
+            check_target(subs.state, to)
         saved = subs.get(pattern, name).saved
         here = subs.topics.get(saved.dead_letter)
         done = {(int(queue), int(token)) for queue, token in saved.redriven}
@@ -214,7 +212,7 @@ def redrive(
         _send(subs, page, to)
     elif page.is_all:
         with subs.lock:
-            saved.dead_open = len(page.found)
+            saved.set_dead_open(len(page.found))
     return {
         "records": len(page.found), "scanned": page.scanned, "dry_run": dry_run,
         "unverified": page.unverified,
@@ -250,10 +248,7 @@ def _send(subs: DurableSubscriptions, page: _Page, to: str | None) -> None:
     with subs.lock:
         subscription = subs.get(page.pattern, page.name)
         left = max(0, subscription.saved.dead_open - len(page.found))
-        subscription.saved.dead_open = 0 if page.is_all else left
+        subscription.saved.set_dead_open(0 if page.is_all else left)
         done = {*page.done, *((queue, token) for queue, token, _ in page.found)}
-        subscription.saved.redrive_start = page.starts
-        subscription.saved.redriven = sorted(
-            (queue, token) for queue, token in done if token >= page.starts.get(queue, 0)
-        )
+        subscription.saved.note_redriven(done, page.starts)
         subs.save_or_say(subscription)  # they were sent

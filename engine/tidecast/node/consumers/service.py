@@ -10,10 +10,8 @@ import contextlib
 import itertools
 import queue
 import threading
-import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -41,7 +39,7 @@ from tidecast.node.consumers.checks import (
     saved_lanes,
     start_token,
 )
-from tidecast.node.consumers.dead_letters import DeadLetters
+from tidecast.node.consumers.dead_letters import Connect, DeadLetters
 from tidecast.node.consumers.filters import Filters
 from tidecast.node.consumers.metrics import SubscriptionRows
 from tidecast.node.consumers.state import (
@@ -49,6 +47,7 @@ from tidecast.node.consumers.state import (
     PAUSED_QUEUE,
     PAUSED_SUBSCRIPTION,
     PAUSED_TOPIC,
+    ConsumersState,
     LaneHere,
     MemberHere,
     QueueHere,
@@ -56,15 +55,15 @@ from tidecast.node.consumers.state import (
     TopicHere,
     shares_of,
 )
+from tidecast.node.context import NodeContext
+from tidecast.node.durable.leases import Leases
+from tidecast.node.durable.sources import SourceRegistry
 from tidecast.node.durable.topic import DurableTopic
 from tidecast.queues.attached import AttachedQueue
 from tidecast.queues.cache.blocks import BLOCK_BYTES
 from tidecast.queues.mapper import QueueMap
 from tidecast.queues.sources import LogSource
-from tidecast.queues.subscription_store import SavedSubscription, SubscriptionStore
-
-if TYPE_CHECKING:
-    from tidecast.node.node import Node
+from tidecast.queues.subscription_store import SavedSubscription
 
 SAVE_INTERVAL_S = 0.1
 NAME_BYTES_MAX = 128
@@ -77,57 +76,62 @@ _ACKS_BYTES = 1 << 18
 class DurableSubscriptions(Observer):
     """See module. `start` after the node's files exist, `topic_opened` for every durable topic."""
 
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.lock = threading.RLock()
-        self.store = SubscriptionStore(node.data_dir / "subscriptions")
-        self.topics: dict[str, TopicHere] = {}
-        self.subscriptions: dict[tuple[str, str], SubscriptionHere] = {}
-        self.unsound: dict[tuple[str, str], Path] = {}
-        """Files of subscriptions that are not sound, by pattern and name."""
+    def __init__(
+        self, ctx: NodeContext, durable: SourceRegistry, leases: Leases, connect: Connect,
+        actions: Mapping[str, Callable[..., Any]],
+    ) -> None:  # fmt: skip
+        """``actions``: of `perform`; each takes this object first."""
+        state = self.state = ConsumersState(ctx, durable, leases)
+        self.ctx, self.durable, self.lock, self._actions = ctx, durable, state.lock, actions
+        self.topics, self.subscriptions = state.topics, state.subscriptions
         self.consumers: dict[int, tuple[SubscriptionHere, MemberHere]] = {}
-        self.filters = Filters(self)
-        self.puller: Puller | None = None
+        self.filters = Filters(state)
         self._rows: dict[int, QueueHere] = {}
         self._by_lane: dict[int, tuple[SubscriptionHere, LaneHere]] = {}
         self._gated_lanes: set[int] = set()
-        self._numbers, self._ids = itertools.count(), itertools.count(1)
+        self._ids = itertools.count(1)
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._helper: threading.Thread | None = None
         self._next_save_ns = 0
-        self.letters, self.counters = DeadLetters(self), SubscriptionRows(self)
-        self.attached = Attached(self)
+        self.letters, self.counters = DeadLetters(state, self, connect), SubscriptionRows(state)
+        self.attached = Attached(state, self)
+
+    @property
+    def puller(self) -> Puller | None:
+        """The puller; None before the first durable topic is there."""
+        return self.state.puller
 
     # --- life -------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Load the subscriptions. The puller starts with the first durable topic."""
-        durable = self.node.durable
+        durable = self.durable
         durable.on_queues.append(self._queues_opened)
         durable.on_closed.append(self.topic_closed)
         durable.positions.append(self.position)
-        found, bad = self.store.load()
+        found, bad = self.state.store.load()
         for saved in found:
             self._admit(saved)
-        places.note_damaged(self, bad)
+        places.note_damaged(self.state, bad)
 
     def _running(self) -> Puller:
         """The puller; made when the first durable topic appears."""
         if self.puller is not None:
             return self.puller
-        node = self.node
-        self._wakes = MappedFile.create(node.directory / "wakes", lay.WAKES_BYTES)
-        self.puller = Puller(
-            wakes=self._wakes.array, bells=node.bells, bell=DOORBELL_PULLER,
+        ctx = self.ctx
+        self._wakes = MappedFile.create(ctx.directory / "wakes", lay.WAKES_BYTES)
+        puller = Puller(
+            wakes=self._wakes.array, bells=ctx.bells, bell=DOORBELL_PULLER,
             blocks_max=max(64, CACHE_BYTES_MAX // BLOCK_BYTES), observer=self,
-            clock_ns=node.clock_ns, on_fault=node.conductor.agent_failed,
+            clock_ns=ctx.clock_ns, on_fault=ctx.conductor.agent_failed,
         )  # fmt: skip
-        if not node.inline:
-            self.puller.start()
+        self.state.set_puller(puller)
+        if not ctx.inline:
+            puller.start()
             self._helper = threading.Thread(target=self._help, name="subscriptions", daemon=True)
             self._helper.start()
             self.letters.start()
-        return self.puller
+        return puller
 
     def stop(self) -> None:
         """Save all positions, stop the puller. Idempotent."""
@@ -144,7 +148,7 @@ class DurableSubscriptions(Observer):
             here.source.close()
         self._rows.clear()
         self.attached.close()
-        self.puller = None
+        self.state.set_puller(None)
 
     def work(self, now_ns: int | None = None) -> int:
         """One cycle of the puller and what it brought (inline nodes)."""
@@ -155,7 +159,7 @@ class DurableSubscriptions(Observer):
         return done
 
     def _help(self) -> None:
-        guard = Guard("subscriptions", self.node.conductor.agent_failed)
+        guard = Guard("subscriptions", self.ctx.conductor.agent_failed)
         while True:
             try:
                 item = self._inbox.get(timeout=SAVE_INTERVAL_S)
@@ -185,9 +189,9 @@ class DurableSubscriptions(Observer):
     def _queues_opened(self, topic: DurableTopic) -> None:
         """The node's archiver has opened a topic, or made more queues: it wakes the puller now."""
         self.topic_opened(topic.config, topic.logs, topic.map, topic)
-        archiver = self.node.durable.runtime
+        archiver = self.durable.runtime
         rows = [one.row for one in self.topics[topic.config.name].queues]
-        numbers = self.node.durable.tables.queue_numbers(topic)
+        numbers = self.durable.tables.queue_numbers(topic)
 
         def connect() -> None:
             archiver.state.replace("wakes", self._wakes.array)
@@ -196,7 +200,7 @@ class DurableSubscriptions(Observer):
 
         archiver.on_archiver(connect)
         for row in rows:
-            wake_queue(self._wakes.array, self.node.bells, row)
+            wake_queue(self._wakes.array, self.ctx.bells, row)
 
     def topic_opened(
         self, config: TopicConfig, logs: Sequence[QueueLog | AttachedQueue], queue_map: QueueMap,
@@ -208,14 +212,21 @@ class DurableSubscriptions(Observer):
             here = self.topics.get(config.name)
             fresh = here is None
             if here is None:
-                here = self.topics[config.name] = TopicHere(config, queue_map)
-                here.directory = self.attached.directory(config.name)
                 if topic is not None:
-                    here.store, here.owned = places.store_of(topic), lambda: topic.owned
-                    here.directory = topic.directory
-                for saved in places.taken(self, here):
+                    here = TopicHere(
+                        config, queue_map, store=places.store_of(topic),
+                        owned=lambda: topic.owned, directory=topic.directory,
+                    )  # fmt: skip
+                else:
+                    directory = self.attached.directory(config.name)
+                    here = TopicHere(config, queue_map, directory=directory)
+                self.topics[config.name] = here
+                arrived, lost = places.taken(self.state, here)
+                for subscription in lost:
+                    self.drop(subscription, "its file is damaged")
+                for saved in arrived:
                     self._admit(saved)
-            here.config, here.map = config, queue_map
+            here.configure(config, queue_map)
             blocks = max(2, config.cache_bytes // BLOCK_BYTES // max(1, len(logs)))
             for log in logs[len(here.queues) :]:
                 source = log.source() if isinstance(log, AttachedQueue) else LogSource(log)
@@ -224,7 +235,7 @@ class DurableSubscriptions(Observer):
                 here.queues.append(one)
                 self._rows[row] = one
             if fresh:
-                places.restore_paused(self, here)
+                places.restore_paused(self.state, here)
             for subscription in self.subscriptions.values():
                 if matches(subscription.saved.pattern, config.name):
                     self._add_lanes(subscription, here, None)
@@ -246,20 +257,20 @@ class DurableSubscriptions(Observer):
                 self._rows.pop(one.row, None)
                 one.source.close()
             if here.store is not None:
-                places.gone(self, name)
+                places.gone(self.state, name)
 
     def appended(self, topic: str, queue_index: int) -> None:
         """A queue has new records (from Python; the archiver wakes by itself)."""
         here = self.topics.get(topic)
         if here is not None:
-            wake_queue(self._wakes.array, self.node.bells, here.queues[queue_index].row)
+            wake_queue(self._wakes.array, self.ctx.bells, here.queues[queue_index].row)
 
     def await_appends(self) -> None:
         """Let the archiver append what was published here until now: `ROUNDS_MAX` cycles at most.
 
         Without the lock. A queue that does not keep up, or whose disk refuses, is `coming`.
         """
-        durable = self.node.durable
+        durable = self.durable
         with contextlib.suppress(Timeout):  # the archiver is stuck in a write: that is `coming`
             for _ in range(APPEND_ROUNDS_MAX):
                 if not durable.look_for_unread():
@@ -267,14 +278,14 @@ class DurableSubscriptions(Observer):
 
     def coming(self, topic: str) -> bool:
         """Has something been published to a topic here that is not in its log?"""
-        return topic in self.node.durable.unread_topics
+        return topic in self.durable.unread_topics
 
     def position(self, topic: str, queue_index: int) -> int | None:
         """The oldest token of a queue that some subscription has not settled; None: no one reads.
 
         Retention keeps it. A subscription whose topic is not open counts by what was saved.
         """
-        if places.holds_all(self, topic):
+        if places.holds_all(self.state, topic):
             return 0
         with self.lock:
             found = [
@@ -294,11 +305,11 @@ class DurableSubscriptions(Observer):
         if options.start == "latest":
             self.await_appends()
         with self.lock:
-            places.check_sound(self, pattern, name)
+            places.check_sound(self.state, pattern, name)
             self.filters.check(options.filter_digest)
             subscription = self.subscriptions.get((pattern, name))
             if subscription is None:
-                subscription = places.stand_by(self, pattern, name, options)
+                subscription = places.stand_by(self.state, pattern, name, options)
             if subscription is None:
                 check_may_create(pattern, name, options)
                 subscription = self.create(pattern, name, options)
@@ -316,7 +327,7 @@ class DurableSubscriptions(Observer):
             if lane is None or self.position_of(lane)[0] > event.end:
                 subscription.gone.remove(event)  # more was acked since: others know of it
             else:
-                self.node.tell(client_id, event)
+                self.ctx.notify(client_id, event)
 
     def offer(self, predicate: Predicate) -> None:
         """A compiled filter of this process, for consumers that name it."""
@@ -329,12 +340,12 @@ class DurableSubscriptions(Observer):
         if not 1 <= len(name.encode()) <= NAME_BYTES_MAX or "/" in name:
             raise ConfigError(f"name: {name!r}: 1 to {NAME_BYTES_MAX} bytes, without /")
         if pattern not in self.topics and not is_pattern(pattern):
-            places.check_durable(self.node, pattern)
+            places.check_durable(self.state, pattern)
         with self.lock:
-            places.check_sound(self, pattern, name)
+            places.check_sound(self.state, pattern, name)
             if (pattern, name) in self.subscriptions:
                 raise Conflict(f"subscription {name} of {pattern} exists already")
-            places.check_new(self, pattern, options)
+            places.check_new(self.state, pattern, options)
             saved = places.new_subscription(pattern, name, options)
             subscription = self._admit(saved, options)
             try:
@@ -344,16 +355,10 @@ class DurableSubscriptions(Observer):
                 raise
             return subscription
 
-    def new(self, saved: SavedSubscription) -> SubscriptionHere:
-        """A subscription without lanes. With the lock held."""
-        subscription = SubscriptionHere(next(self._numbers), saved)
-        self.subscriptions[subscription.key] = subscription
-        return subscription
-
     def _admit(
         self, saved: SavedSubscription, options: ConsumerOptions | None = None
     ) -> SubscriptionHere:
-        subscription = self.new(saved)
+        subscription = self.state.new(saved)
         for here in self.topics.values():
             if matches(saved.pattern, here.config.name):
                 self._add_lanes(subscription, here, options)
@@ -362,13 +367,13 @@ class DurableSubscriptions(Observer):
     def delete(self, pattern: str, name: str) -> None:
         """End a subscription for good; its members are told that nothing more will come."""
         with self.lock:
-            if places.forget_damaged(self, pattern, name):
+            if places.forget_damaged(self.state, pattern, name):
                 return
             self._forget(self.get(pattern, name))
 
     def _forget(self, subscription: SubscriptionHere) -> None:
         self.drop(subscription, "the subscription was deleted")
-        places.remove(self, *subscription.key)
+        places.remove(self.state, *subscription.key)
 
     def drop(self, subscription: SubscriptionHere, reason: str) -> None:
         """Serve a subscription no more; what is stored of it stays. With the lock held."""
@@ -382,10 +387,10 @@ class DurableSubscriptions(Observer):
     def get(self, pattern: str, name: str) -> SubscriptionHere:
         """A subscription whose queues are here. Raises NotFound."""
         found = self.subscriptions.get((pattern, name))
-        if pattern not in self.topics and places.is_shared(self.node, pattern):
-            self.node.durable.topic(pattern)  # says who keeps it
+        if pattern not in self.topics and places.is_shared(self.ctx, pattern):
+            self.durable.topic(pattern)  # says who keeps it
         if found is None:
-            places.check_sound(self, pattern, name)
+            places.check_sound(self.state, pattern, name)
             raise NotFound(f"no subscription {name} of {pattern}: see tidecast subscription list")
         return found
 
@@ -461,13 +466,13 @@ class DurableSubscriptions(Observer):
     def _join(
         self, subscription: SubscriptionHere, client_id: int, options: ConsumerOptions
     ) -> MemberHere:
-        puller, node = self._running(), self.node
+        puller, ctx = self._running(), self.ctx
         identity = next(self._ids)
         made: list[MemberFile] = []
 
         def make(number: int) -> MemberFile:
-            path = node.directory / f"member-{identity}"
-            bell = node.doorbell(client_id)
+            path = ctx.directory / f"member-{identity}"
+            bell = ctx.clients[client_id].doorbell
             made.append(
                 MemberFile.create(path, options.ring_bytes, _ACKS_BYTES, member=number, bell=bell)
             )
@@ -510,7 +515,7 @@ class DurableSubscriptions(Observer):
             for subscription, member in list(self.consumers.values()):
                 if member.client == client_id:
                     self._leave(subscription, member)
-                    self.node.tell_all(places.left(subscription, member))
+                    self.ctx.notify_all(places.left(subscription, member))
 
     def _leave(self, subscription: SubscriptionHere, member: MemberHere) -> None:
         assert self.puller is not None
@@ -520,7 +525,7 @@ class DurableSubscriptions(Observer):
         puller.call(puller.drop_member, member.number)
         member.file.mapped.unlink()
         self._share(subscription)
-        if not subscription.members and places.stands_by(self, subscription):
+        if not subscription.members and places.stands_by(self.state, subscription):
             self.subscriptions.pop(subscription.key, None)
 
     def _share(self, subscription: SubscriptionHere) -> None:
@@ -533,20 +538,20 @@ class DurableSubscriptions(Observer):
         before = {key: subscription.lanes[key].owners[0] for key in lanes}
         for key, owners in shares_of(lanes, numbers, before).items():
             lane = subscription.lanes[key]
-            lane.owners = owners
+            lane.set_owners(owners)
             puller.call(puller.share, lane.lane, owners)
 
     # --- positions on disk ------------------------------------------------------------------------
 
     def _save_if_due(self) -> None:
-        now_ns = self.node.clock_ns()
+        now_ns = self.ctx.clock_ns()
         if now_ns >= self._next_save_ns:
             self._next_save_ns = now_ns + int(SAVE_INTERVAL_S * 1e9)
             self._open_gates()
             self.save_all()
             self.attached.look_after()
             with self.lock:
-                self.counters.update(self.node.counters)
+                self.counters.update(self.ctx.counters)
 
     def _open_gates(self) -> None:
         with self.lock:
@@ -570,7 +575,7 @@ class DurableSubscriptions(Observer):
             self.save_now(subscription)
         except StorageError as problem:
             pattern, name = subscription.key
-            self.node.tell_all(
+            self.ctx.notify_all(
                 ev.PositionsNotSaved(pattern=pattern, name=name, detail=str(problem))
             )
 
@@ -582,8 +587,8 @@ class DurableSubscriptions(Observer):
                 one for one in subscription.saved.lanes
                 if (one.topic, one.queue) not in subscription.lanes
             ]  # fmt: skip
-            subscription.saved.lanes = kept + fresh
-        places.put(self, subscription.saved)
+            subscription.saved.set_lanes(kept + fresh)
+        places.put(self.state, subscription.saved)
 
     # --- what the puller tells --------------------------------------------------------------------
 
@@ -617,7 +622,7 @@ class DurableSubscriptions(Observer):
             topic=subscription.saved.pattern, subscription=subscription.saved.name,
             consumer_id=member.id, reason=reason,
         )  # fmt: skip
-        self.node.tell(member.client, event)
+        self.ctx.notify(member.client, event)
 
     def gap(self, lane: int, first: int, end: int) -> None:
         """See `Observer`; in the puller's thread."""
@@ -629,7 +634,7 @@ class DurableSubscriptions(Observer):
                 subscription=subscription.saved.name,
             )  # fmt: skip
             subscription.gone.append(event)
-            self._inbox.put(lambda: self.node.tell_all(event))
+            self._inbox.put(lambda: self.ctx.notify_all(event))
 
     def damaged(self, q: int, token: int, problem: str) -> None:
         """See `Observer`; in the puller's thread."""
@@ -638,12 +643,17 @@ class DurableSubscriptions(Observer):
         if here is not None and not here.owned():
             return  # the next owner removed the files: nothing in them is damaged
         if one is not None:
-            one.unreadable_s = time.monotonic()
+            one.note_unreadable()
             told = ev.QueueUnreadable(topic=one.topic, queue=one.queue, token=token, detail=problem)
-            self._inbox.put(lambda: self.node.tell_all(told))
+            self._inbox.put(lambda: self.ctx.notify_all(told))
 
     def perform(self, action: str, arguments: dict[str, Any]) -> Any:
-        """See `Link.subscription`."""
-        from tidecast.node.consumers.admin import perform
-
-        return perform(self, action, arguments)
+        """See `Link.subscription`. Raises ConfigError for an action that there is not, NotFound."""
+        found = self._actions.get(action)
+        if found is None:
+            allowed = ", ".join(sorted(self._actions))
+            raise ConfigError(f"action: {action!r}: allowed {allowed}")
+        try:
+            return found(self, **arguments)
+        except TypeError as problem:
+            raise ConfigError(f"{action}: {problem}") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -11,10 +13,16 @@ from typing import Any
 
 import numpy as np
 
+from tidecast.agents.puller.runtime import Puller
 from tidecast.buffers.member_ring import MemberFile
 from tidecast.config.topology import TopicConfig
+from tidecast.errors import Conflict
 from tidecast.events import RecordsGone
 from tidecast.log.queue_log import QueueLog
+from tidecast.node.context import NodeContext
+from tidecast.node.durable.leases import Leases
+from tidecast.node.durable.sources import SourceRegistry
+from tidecast.queues.adapter import Adapter
 from tidecast.queues.attached import AdapterSource, AttachedQueue
 from tidecast.queues.cache.cursor import FETCHING, NOBODY, PAUSED, REASONS, SHARES
 from tidecast.queues.mapper import QueueMap
@@ -43,6 +51,15 @@ class QueueHere:
     unreadable_s: float = -1e9
     """When a read of it failed last, on the monotonic clock: that is tried again each second."""
 
+    def set_paused(self, paused: bool) -> bool:
+        """Pause or resume it; what it was before."""
+        before, self.paused = self.paused, paused
+        return before
+
+    def note_unreadable(self) -> None:
+        """A read of it failed now."""
+        self.unreadable_s = time.monotonic()
+
 
 @dataclass(slots=True)
 class TopicHere:
@@ -58,6 +75,15 @@ class TopicHere:
     directory: Path | None = None
     """Of the queues; None: what is paused is not kept."""
 
+    def configure(self, config: TopicConfig, queue_map: QueueMap) -> None:
+        """The topic's settings, or its queues, have changed."""
+        self.config, self.map = config, queue_map
+
+    def set_paused(self, paused: bool) -> bool:
+        """Pause or resume all queues; what it was before."""
+        before, self.paused = self.paused, paused
+        return before
+
 
 @dataclass(slots=True)
 class LaneHere:
@@ -67,6 +93,14 @@ class LaneHere:
     word: int
     here: QueueHere
     owners: list[int] = field(default_factory=lambda: [NOBODY] * SHARES)
+
+    def set_word(self, word: int) -> None:
+        """It was moved: frames name it by another word."""
+        self.word = word
+
+    def set_owners(self, owners: list[int]) -> None:
+        """Which member has which share of its keys."""
+        self.owners = owners
 
 
 @dataclass(slots=True)
@@ -87,9 +121,12 @@ class SubscriptionHere:
     saved: SavedSubscription
     lanes: dict[tuple[str, int], LaneHere] = field(default_factory=dict)
     members: dict[int, MemberHere] = field(default_factory=dict)
-    dirty: bool = False
     gone: deque[RecordsGone] = field(default_factory=lambda: deque(maxlen=GONE_KEPT_MAX))
     """What retention deleted before it was delivered; told to members that join later, too."""
+
+    def replace(self, saved: SavedSubscription) -> None:
+        """Its queues came here with what their owner had stored of it."""
+        self.saved = saved
 
     @property
     def key(self) -> tuple[str, str]:
@@ -100,6 +137,42 @@ class SubscriptionHere:
     def ack_wait_ns(self) -> int:
         """How long a member may work at a record."""
         return int(self.saved.ack_wait_s * 1e9)
+
+
+class ConsumersState:
+    """Topics, subscriptions and members of a node, and what their parts need of the node."""
+
+    def __init__(self, ctx: NodeContext, durable: SourceRegistry, leases: Leases) -> None:
+        self.ctx, self.durable, self.leases = ctx, durable, leases
+        self.lock = threading.RLock()
+        self.store = SubscriptionStore(ctx.data_dir / "subscriptions")
+        self.topics: dict[str, TopicHere] = {}
+        self.subscriptions: dict[tuple[str, str], SubscriptionHere] = {}
+        self.unsound: dict[tuple[str, str], Path] = {}
+        """Files of subscriptions that are not sound, by pattern and name."""
+        self.adapters: dict[str, Adapter] = {}
+        """Adapters that keep the queues of a topic, by topic."""
+        self.puller: Puller | None = None
+        self._numbers = itertools.count()
+
+    def set_puller(self, puller: Puller | None) -> None:
+        """The puller has started, or has stopped (None)."""
+        self.puller = puller
+
+    def new(self, saved: SavedSubscription) -> SubscriptionHere:
+        """A subscription without lanes. With the lock held."""
+        subscription = SubscriptionHere(next(self._numbers), saved)
+        self.subscriptions[subscription.key] = subscription
+        return subscription
+
+    def check_writable(self, topic: str) -> None:
+        """Raise Conflict for a topic that an adapter keeps."""
+        adapter = self.adapters.get(topic)
+        if adapter is not None:
+            raise Conflict(
+                f"topic {topic}: its queues are those of adapter {adapter.name}: it can be "
+                "consumed here, not published to"
+            )
 
 
 def reason_of(lane: LaneHere, record: Any) -> str:

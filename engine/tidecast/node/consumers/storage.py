@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,7 +27,8 @@ from tidecast.log.files import open_json, seal_json
 from tidecast.log.queue_files import QueueFiles, queues_of
 from tidecast.log.takeover import SUBSCRIPTIONS_NAME
 from tidecast.node.consumers.checks import check_may_create, check_tokens, or_default
-from tidecast.node.consumers.state import MemberHere, SubscriptionHere, TopicHere
+from tidecast.node.consumers.state import ConsumersState, MemberHere, SubscriptionHere, TopicHere
+from tidecast.node.context import NodeContext
 from tidecast.node.durable.topic import DurableTopic
 from tidecast.queues.subscription_store import (
     SavedLane,
@@ -37,10 +37,6 @@ from tidecast.queues.subscription_store import (
     key_of,
     read_subscription,
 )
-
-if TYPE_CHECKING:
-    from tidecast.node.consumers.service import DurableSubscriptions
-    from tidecast.node.node import Node
 
 _log = logging.getLogger("tidecast.node")
 ACK_WAIT_S, MAX_DELIVER = 30.0, 5
@@ -71,7 +67,7 @@ def save_paused(here: TopicHere) -> None:
             raise StorageError(f"{path}: {problem.strerror}", problem.errno or 0) from problem
 
 
-def restore_paused(subs: DurableSubscriptions, here: TopicHere) -> None:
+def restore_paused(state: ConsumersState, here: TopicHere) -> None:
     """What was paused is paused still, and that is told."""
     if here.directory is None:
         return
@@ -82,32 +78,32 @@ def restore_paused(subs: DurableSubscriptions, here: TopicHere) -> None:
         return
     except (OSError, ValueError, msgspec.MsgspecError) as problem:
         found = PausedTopic(topic=True)  # what was paused is not known: nothing is delivered
-        subs.node.note(rec.ALERT, rec.Code.FILE_DAMAGED, here.config.wire_id, -1)
-        subs.node.durable.stand(
+        state.ctx.note(rec.ALERT, rec.Code.FILE_DAMAGED, here.config.wire_id, -1)
+        state.durable.stand(
             here.config.name, str(path),
             ev.FileDamaged(
                 topic=here.config.name, queue=-1, file=str(path),
                 detail=f"{problem}: the topic is paused until it is resumed",
             ),
         )  # fmt: skip
-    here.paused = found.topic
+    here.set_paused(found.topic)
     if found.topic:
-        tell_paused(subs, here.config.name, -1, "", paused=True)
+        report_paused(state, here.config.name, -1, "", paused=True)
     for one in here.queues:
-        one.paused = one.queue in found.queues
+        one.set_paused(one.queue in found.queues)
         if one.paused:
-            tell_paused(subs, one.topic, one.queue, "", paused=True)
+            report_paused(state, one.topic, one.queue, "", paused=True)
 
 
 def _mark_of_pause(queue: int, name: str) -> str:
     return f"paused {queue} {name}"
 
 
-def tell_paused(
-    subs: DurableSubscriptions, topic: str, queue: int, name: str, *, paused: bool
+def report_paused(
+    state: ConsumersState, topic: str, queue: int, name: str, *, paused: bool
 ) -> None:
-    """Tell all clients; of a pause those that connect later, too."""
-    durable, mark = subs.node.durable, _mark_of_pause(queue, name)
+    """Notify all clients; of a pause those that connect later, too."""
+    durable, mark = state.durable, _mark_of_pause(queue, name)
     event = ev.DeliveryPaused(topic=topic, queue=queue, subscription=name, paused=paused)
     if paused:
         durable.stand(topic, mark, event)
@@ -128,37 +124,37 @@ def new_subscription(pattern: str, name: str, options: ConsumerOptions) -> Saved
     )  # fmt: skip
 
 
-def check_durable(node: Node, topic: str, *, here: bool = True) -> None:
+def check_durable(state: ConsumersState, topic: str, *, here: bool = True) -> None:
     """Raise NotFound, ConfigError when no queues of a topic can be read, ``here`` or anywhere."""
-    config = node.topic_by_name.get(topic)
+    config = state.ctx.topic_by_name.get(topic)
     if config is None:
         how = f"create it (tidecast topic create {topic} --mode durable)"
         raise NotFound(f"no topic {topic}: {how}")
     if config.mode != "durable":
         why = "is live, it keeps nothing: use subscribe(), or make it durable"
         raise ConfigError(f"topic {topic} {why}")
-    if here and not node.durable.keeps(config):
-        node.durable.topic(topic)  # says who does
+    if here and not state.durable.keeps(config):
+        state.durable.topic(topic)  # says who does
 
 
-def check_target(subs: DurableSubscriptions, topic: str) -> None:
+def check_target(state: ConsumersState, topic: str) -> None:
     """Raise NotFound, ConfigError, Conflict for a topic that cannot take dead letters."""
-    subs.attached.check_writable(topic)
-    if topic not in subs.topics:
-        check_durable(subs.node, topic, here=False)
+    state.check_writable(topic)
+    if topic not in state.topics:
+        check_durable(state, topic, here=False)
 
 
-def check_new(subs: DurableSubscriptions, pattern: str, options: ConsumerOptions) -> None:
+def check_new(state: ConsumersState, pattern: str, options: ConsumerOptions) -> None:
     """Raise what keeps a new subscription from being as ``options`` say. With the lock held."""
     letters = options.dead_letter
     if letters:
-        check_target(subs, letters)
+        check_target(state, letters)
         if matches(pattern, letters):
             raise ConfigError(
                 f"dead_letter: {letters!r}: {pattern} covers it: what is refused would come again "
                 "for ever: take a topic that it does not cover"
             )
-    covered = [here for name, here in subs.topics.items() if matches(pattern, name)]
+    covered = [here for name, here in state.topics.items() if matches(pattern, name)]
     if covered and options.start == "tokens":
         check_tokens(pattern, options.start_tokens, [q for here in covered for q in here.queues])
 
@@ -170,22 +166,22 @@ def store_of(topic: DurableTopic) -> SubscriptionStore | None:
     return SubscriptionStore(topic.directory / SUBSCRIPTIONS_NAME, make=False)
 
 
-def is_shared(node: Node, pattern: str) -> bool:
+def is_shared(ctx: NodeContext, pattern: str) -> bool:
     """Is it the name of a topic whose queues engines share?"""
-    config = node.topic_by_name.get(pattern)
+    config = ctx.topic_by_name.get(pattern)
     return config is not None and config.owner == SHARED
 
 
-def stands_by(subs: DurableSubscriptions, subscription: SubscriptionHere) -> bool:
+def stands_by(state: ConsumersState, subscription: SubscriptionHere) -> bool:
     """Another engine has the queues of a subscription to one topic."""
     pattern = subscription.saved.pattern
-    return pattern not in subs.topics and is_shared(subs.node, pattern)
+    return pattern not in state.topics and is_shared(state.ctx, pattern)
 
 
-def put(subs: DurableSubscriptions, saved: SavedSubscription) -> None:
+def put(state: ConsumersState, saved: SavedSubscription) -> None:
     """Save a subscription, in each place the positions that belong there. Raises StorageError."""
     shared = {
-        name: here for name, here in subs.topics.items()
+        name: here for name, here in state.topics.items()
         if here.store is not None and matches(saved.pattern, name)
     }  # fmt: skip
     for name, here in shared.items():
@@ -196,41 +192,43 @@ def put(subs: DurableSubscriptions, saved: SavedSubscription) -> None:
         except StorageError:
             if here.owned():
                 raise  # else the next owner has removed the directory: nobody waits for this
-    if is_shared(subs.node, saved.pattern):
-        subs.store.remove(saved.pattern, saved.name)  # of before the topic was shared
+    if is_shared(state.ctx, saved.pattern):
+        state.store.remove(saved.pattern, saved.name)  # of before the topic was shared
     else:
         rest = [lane for lane in saved.lanes if lane.topic not in shared]
-        subs.store.save(msgspec.structs.replace(saved, lanes=rest))
+        state.store.save(msgspec.structs.replace(saved, lanes=rest))
 
 
-def remove(subs: DurableSubscriptions, pattern: str, name: str) -> None:
+def remove(state: ConsumersState, pattern: str, name: str) -> None:
     """Forget a subscription that was deleted."""
-    subs.node.durable.standing.pop((pattern, _mark_of_pause(-1, name)), None)
-    subs.store.remove(pattern, name)
-    for topic, here in subs.topics.items():
+    state.durable.standing.pop((pattern, _mark_of_pause(-1, name)), None)
+    state.store.remove(pattern, name)
+    for topic, here in state.topics.items():
         if here.store is not None and matches(pattern, topic):
             here.store.remove(pattern, name)
 
 
-def note_damaged(subs: DurableSubscriptions, files: list[Path]) -> None:
-    """Files of subscriptions that cannot be read: tell it, serve none of them. Lock held."""
+def note_damaged(state: ConsumersState, files: list[Path]) -> list[SubscriptionHere]:
+    """Report files of subscriptions that cannot be read. Those to be dropped. Lock held."""
+    lost = []
     for path in files:
         pattern, name = key_of(path)
-        subs.unsound[pattern, name] = path
+        state.unsound[pattern, name] = path
         event = ev.SubscriptionDamaged(file=str(path), topic=pattern, subscription=name)
-        subs.node.durable.stand(pattern, str(path), event)
-        config = subs.node.topic_by_name.get(pattern)
+        state.durable.stand(pattern, str(path), event)
+        config = state.ctx.topic_by_name.get(pattern)
         wire_id = config.wire_id if config is not None else 0
-        subs.node.note(rec.ALERT, rec.Code.SUBSCRIPTION_DAMAGED, wire_id)
+        state.ctx.note(rec.ALERT, rec.Code.SUBSCRIPTION_DAMAGED, wire_id)
         _log.error("%s", _damaged(pattern, name, path))
-        mine = subs.subscriptions.get((pattern, name))
+        mine = state.subscriptions.get((pattern, name))
         if mine is not None:  # its members stood by
-            subs.drop(mine, "its file is damaged")
+            lost.append(mine)
+    return lost
 
 
-def check_sound(subs: DurableSubscriptions, pattern: str, name: str) -> None:
+def check_sound(state: ConsumersState, pattern: str, name: str) -> None:
     """Raise CorruptLog for a subscription whose file is damaged: to begin anew would skip."""
-    path = subs.unsound.get((pattern, name))
+    path = state.unsound.get((pattern, name))
     if path is not None:
         raise _damaged(pattern, name, path)
 
@@ -243,41 +241,43 @@ def _damaged(pattern: str, name: str, path: Path) -> CorruptLog:
     )
 
 
-def forget_damaged(subs: DurableSubscriptions, pattern: str, name: str) -> bool:
+def forget_damaged(state: ConsumersState, pattern: str, name: str) -> bool:
     """A damaged subscription is deleted. False: it is not damaged."""
-    path = subs.unsound.pop((pattern, name), None)
+    path = state.unsound.pop((pattern, name), None)
     if path is None:
         return False
-    subs.node.durable.standing.pop((pattern, str(path)), None)
+    state.durable.standing.pop((pattern, str(path)), None)
     path.unlink(missing_ok=True)
-    mine = subs.subscriptions.get((pattern, name))
+    mine = state.subscriptions.get((pattern, name))
     if mine is None:
-        remove(subs, pattern, name)
+        remove(state, pattern, name)
     return mine is None
 
 
-def holds_all(subs: DurableSubscriptions, topic: str) -> bool:
+def holds_all(state: ConsumersState, topic: str) -> bool:
     """Is a subscription of a topic damaged? Nobody knows what of it it has not acked."""
-    return any(matches(pattern, topic) for pattern, _ in list(subs.unsound))
+    return any(matches(pattern, topic) for pattern, _ in list(state.unsound))
 
 
-def taken(subs: DurableSubscriptions, here: TopicHere) -> list[SavedSubscription]:
+def taken(
+    state: ConsumersState, here: TopicHere
+) -> tuple[list[SavedSubscription], list[SubscriptionHere]]:
     """Queues have come here: the subscriptions that came with them and are not known here yet.
 
-    Those that are known go on where the owner before had them.
+    Known ones resume where the owner before had them. Second: those whose file is damaged.
     """
     if here.store is None:
-        return []
+        return [], []
     found, bad = here.store.load()
-    note_damaged(subs, bad)
+    lost = note_damaged(state, bad)
     fresh = []
     for saved in found:
-        mine = subs.subscriptions.get((saved.pattern, saved.name))
+        mine = state.subscriptions.get((saved.pattern, saved.name))
         if mine is None:
             fresh.append(saved)
         else:
-            mine.saved = _merged(mine.saved, saved, here.config.name)
-    return fresh
+            mine.replace(_merged(mine.saved, saved, here.config.name))
+    return fresh, lost
 
 
 def _merged(mine: SavedSubscription, came: SavedSubscription, topic: str) -> SavedSubscription:
@@ -294,13 +294,13 @@ def _merged(mine: SavedSubscription, came: SavedSubscription, topic: str) -> Sav
     )
 
 
-def gone(subs: DurableSubscriptions, name: str) -> None:
+def gone(state: ConsumersState, name: str) -> None:
     """Shared queues have left: what is stored of them is the next owner's to say."""
-    for key, subscription in list(subs.subscriptions.items()):
+    for key, subscription in list(state.subscriptions.items()):
         saved = subscription.saved
-        saved.lanes = [lane for lane in saved.lanes if lane.topic != name]
+        saved.set_lanes([lane for lane in saved.lanes if lane.topic != name])
         if saved.pattern == name and not subscription.members:
-            del subs.subscriptions[key]
+            del state.subscriptions[key]
 
 
 def left(subscription: SubscriptionHere, member: MemberHere) -> ev.ConsumerLeft:
@@ -312,17 +312,20 @@ def left(subscription: SubscriptionHere, member: MemberHere) -> ev.ConsumerLeft:
 
 
 def stand_by(
-    subs: DurableSubscriptions, pattern: str, name: str, options: ConsumerOptions
+    state: ConsumersState, pattern: str, name: str, options: ConsumerOptions
 ) -> SubscriptionHere | None:
     """A subscription for consumers that wait for queues that another engine has; None: create it.
 
     It is what the owner has stored. One that the owner does not know begins where ``options`` say,
     by what is in the log now, unless the owner knows it by the time that the queues come here.
     """
-    node = subs.node
-    if not is_shared(node, pattern) or pattern in subs.topics or pattern in node.durable.broken:
+    if (
+        not is_shared(state.ctx, pattern)
+        or pattern in state.topics
+        or pattern in state.durable.broken
+    ):
         return None
-    leases = node.durable.leases
+    leases = state.leases
     queues = leases.directory / "queues" / pattern
     store = SubscriptionStore(queues / SUBSCRIPTIONS_NAME)
     damaged = store.damaged(pattern, name)
@@ -332,13 +335,14 @@ def stand_by(
     if saved is None:
         check_may_create(pattern, name, options)
         saved = new_subscription(pattern, name, options)
-        saved.lanes = [
+        lanes = [
             SavedLane(pattern, queue, _start(QueueFiles(leases.directory, pattern, queue), options))
             for queue in queues_of(leases.directory, pattern)
         ]
-    subscription = subs.new(saved)
+        saved.set_lanes(lanes)
+    subscription = state.new(saved)
     owner = leases.owners_of(pattern).current().name
-    node.durable.tell(ev.ConsumerStandsBy(topic=pattern, subscription=name, owner=owner))
+    state.durable.tell(ev.ConsumerStandsBy(topic=pattern, subscription=name, owner=owner))
     return subscription
 
 

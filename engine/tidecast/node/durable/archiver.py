@@ -17,12 +17,13 @@ from tidecast.agents.archiver import cycle as ar
 from tidecast.agents.archiver import state as ast
 from tidecast.agents.events import A_EVENTS, EVENTS_MAX
 from tidecast.agents.guard import Guard, OnFault
+from tidecast.agents.idle import BACKOFF, ONCE
 from tidecast.agents.run import ring_bell_line
+from tidecast.agents.runner import AgentRunner
 from tidecast.agents.states import SCRATCH_BYTES
 from tidecast.buffers.member_ring import wake_queue
 from tidecast.layout import ring as lay
 from tidecast.native.mapped import Bytes
-from tidecast.node.live.transports import AgentThread
 
 T = TypeVar("T")
 Rows = list[list[int]]
@@ -46,7 +47,7 @@ class ArchiverRuntime:
         self._words = self.state.words
         self._fields = np.zeros(8, dtype=np.int64)
         self._scratch = np.zeros(SCRATCH_BYTES, dtype=np.uint8)
-        self._agent: AgentThread | None = None
+        self._agent: AgentRunner | None = None
         self._syncer: threading.Thread | None = None
         self._stop = threading.Event()
         self.sync_seconds = 0.0
@@ -57,9 +58,9 @@ class ArchiverRuntime:
         """Start the threads; nothing to do when inline."""
         if self.inline or self._agent is not None:
             return
-        self._agent = AgentThread(
+        self._agent = AgentRunner(
             "archiver",
-            lambda: self._run(ar.BACKOFF, 0, 0),
+            lambda: self._run(BACKOFF, 0, 0),
             self.state.attention,
             self.drain_events,
             lambda: ring_bell_line(self._bells, lay.DOORBELL_ARCHIVER),
@@ -89,7 +90,7 @@ class ArchiverRuntime:
     def work(self, now_ns: int | None = None) -> int:
         """One duty cycle and, if one is asked for, a sync; in the caller's thread."""
         now = time.monotonic_ns() if now_ns is None else now_ns
-        done = self._run(ar.ONCE, now, time.time_ns())
+        done = self._run(ONCE, now, time.time_ns())
         self.drain_events()
         if self.sync_asked and self.syncs_inline:
             self.sync_all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,14 +17,11 @@ from tidecast.layout import segment as seg
 from tidecast.native.mapped import Bytes, MappedFile
 from tidecast.native.memory import address
 from tidecast.native.packing import pack_into, unpack_from
+from tidecast.node.durable.archiver import ArchiverRuntime
+from tidecast.node.durable.topic import DurableTopic
+from tidecast.node.state import ARCHIVER_SUBSCRIPTION
 from tidecast.protocol.dedup import Producer
 
-if TYPE_CHECKING:
-    from tidecast.node.durable.archiver import ArchiverRuntime
-    from tidecast.node.durable.topic import DurableTopic
-
-ARCHIVER_SUBSCRIPTION = 0
-"""Subscription id of the archiver's consumer entries; others begin at 1."""
 OVER = (lay.ACK_FENCED, lay.ACK_REFUSED, lay.ACK_ENDED)
 """States of a session that is over: nothing more of its ring is taken."""
 
@@ -43,9 +40,21 @@ class Source:
     first_count: int = 0
     """Messages that were durable when the archiver took it over."""
     image: int = 0
-    """Id of the image that it is, if its publisher is on another node."""
+    """Id of the image that it is, if its publisher is on another ctx."""
     left: bool = False
     """Its publisher was gone before it was read: what it holds is repeated."""
+
+    def belong_to(self, publication: int) -> None:
+        """It is the ring of a publication of this node."""
+        self.publication = publication
+
+    def receive(self, image: int, *, left: bool) -> None:
+        """It is an image; ``left``: its publisher was gone already."""
+        self.image, self.left = image, left
+
+    def orphan(self) -> None:
+        """A dead engine left it."""
+        self.left = True
 
 
 def _policy(topic: DurableTopic) -> int:
@@ -218,8 +227,7 @@ class ArchiverTables:
             record = S.sources[slot]
             known = topic.producers.known.get(int(record["producer"]))
             if known is not None:
-                acked = int(record["first_seq"] + record["d_count"]) - 1
-                known.acked_seq = max(known.acked_seq, acked)
+                known.ack(int(record["first_seq"] + record["d_count"]) - 1)
             slot = int(record["next"])
 
     def remove_source(self, topic: DurableTopic, slot: int, *, keep_entry: bool = False) -> None:
@@ -246,7 +254,7 @@ def begin_ring(
     """Make a new ring that of a producer's session; the archiver's consumer entry.
 
     ``record``: up to where it is durable, else to its first packet. ``line``, ``after``: see
-    `durable_grants.Claim`.
+    `session_order.Claim`.
     """
     (first,) = unpack_from("<q", ring, lay.FIRST_AT)
     record = record or (first, wire.PACKET_HEADER_BYTES, 0)

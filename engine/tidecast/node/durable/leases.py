@@ -6,7 +6,7 @@ and what follows from its answers is done by the conductor. A node shows that it
 of its own, "@" and its name.
 
 Handed over: flush -> release -> acquire. Publishers stay open and their rings as they are; from
-then on they are sent to whoever keeps the topic (`durable_remote`).
+then on they are sent to whoever keeps the topic (`publisher_side`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tidecast import events as ev
 from tidecast.agents.guard import Guard
@@ -26,6 +26,7 @@ from tidecast.errors import ConfigError, Fenced, TidecastError
 from tidecast.layout import recorder as rec
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.log.takeover import Owners
+from tidecast.node.durable.sources import SourceRegistry
 from tidecast.queues.leases.balancer import BALANCERS
 from tidecast.queues.leases.file import LeaseFile
 from tidecast.queues.leases.scope import ScopedLeases
@@ -44,22 +45,34 @@ from tidecast.queues.leases.store import (
     Terms,
 )
 
-if TYPE_CHECKING:
-    from tidecast.node.durable.service import Durable
-
 PRESENCE = "@"
 ROUNDS_MAX = 4
 """Requests that follow from replies are sent in the same step, so often at most."""
 
 
+class LeasedTopics(Protocol):
+    """Topics whose queues this node takes and gives away."""
+
+    def open_topic(self, config: TopicConfig, owner: int = 0) -> None:
+        """Open the logs. Raises Fenced, CorruptLog, StorageError, SharedMemoryError."""
+
+    def release_topic(self, name: str, *, flush: bool) -> None:
+        """Another engine keeps the topic from now on."""
+
+    def take_rings(self, name: str) -> None:
+        """The topic is kept here now: read the rings of its publishers."""
+
+
 class Leases:
     """See module. ``store``: of the control service, if there is one. Raises ConfigError."""
 
-    def __init__(self, durable: Durable, store: LeaseStore | None) -> None:
-        self.durable, self.node = durable, durable.node
-        self._settings = self.node.topology.node.leases
+    def __init__(
+        self, registry: SourceRegistry, topics: LeasedTopics, store: LeaseStore | None
+    ) -> None:
+        self._registry, self._topics, self.ctx = registry, topics, registry.ctx
+        self._settings = self.ctx.topology.node.leases
         told = self._settings.directory
-        self.directory = Path(told) if told else self.node.data_dir
+        self.directory = Path(told) if told else self.ctx.data_dir
         self._store = self._chosen(store, self.directory / "queues")
         lease_ns = int(self._settings.lease_s * 1e9)
         self.terms = Terms(lease_ns, lease_ns // 3, lease_ns // 4, max(lease_ns // 10, 1))
@@ -67,8 +80,6 @@ class Leases:
         self._lock = threading.RLock()
         self._shown_ns = -lease_ns
         self._serial = 0
-        self.owners: dict[str, str] = {}
-        """Who keeps what, as the store said last."""
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
         self._due_ns = 0
@@ -90,39 +101,39 @@ class Leases:
 
     def add(self, config: TopicConfig) -> None:
         """A topic with owner "*" is there."""
-        now = self.node.clock_ns()
+        now = self.ctx.clock_ns()
         with self._lock:
             if self._keeper is None:
-                chance = Random(self.node.random_id(62))
-                self._keeper = LeaseKeeper(self.node.name, [], self.terms, chance, now)
+                chance = Random(self.ctx.random_id(62))
+                self._keeper = LeaseKeeper(self.ctx.name, [], self.terms, chance, now)
             self._keeper.add(config.name, now)
             self._keeper.log_epoch(config.name, self.owners_of(config.name).newest())
         self._show_here(config.name)
-        if self.node.started:
+        if self.ctx.started:
             self.start()
 
     def _show_here(self, name: str) -> None:
         """Queues that lie elsewhere are found in this engine's directory, too, to be read."""
         link, there = self._link(name), self.directory / "queues" / name
-        if self.directory != self.node.data_dir and not link.exists():
+        if self.directory != self.ctx.data_dir and not link.exists():
             with contextlib.suppress(OSError):
                 link.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
                 link.unlink(missing_ok=True)
                 link.symlink_to(there.absolute())
 
     def _link(self, name: str) -> Path:
-        return self.node.data_dir / "queues" / name
+        return self.ctx.data_dir / "queues" / name
 
     def remove(self, name: str) -> None:
         """A topic was deleted."""
-        if self.directory != self.node.data_dir and self._link(name).is_symlink():
+        if self.directory != self.ctx.data_dir and self._link(name).is_symlink():
             self._link(name).unlink()
         with self._lock:
             if self._keeper is not None:
-                epoch = self._keeper.epoch_to_append(name, self.node.clock_ns())
+                epoch = self._keeper.epoch_to_append(name, self.ctx.clock_ns())
                 self._keeper.remove(name)
                 if epoch:  # asked for in the thread of its own: the store may be slow
-                    self._released.append(Release(self._next(), name, self.node.name, epoch))
+                    self._released.append(Release(self._next(), name, self.ctx.name, epoch))
 
     def owners_of(self, name: str) -> Owners:
         """Who owns a topic's queues, on disk."""
@@ -132,14 +143,14 @@ class Leases:
 
     def start(self) -> None:
         """Begin to ask for leases."""
-        if self._keeper is None or self.node.inline or self._thread is not None:
+        if self._keeper is None or self.ctx.inline or self._thread is not None:
             return
         self._thread = threading.Thread(target=self._loop, name="leases", daemon=True)
         self._thread.start()
 
     def _loop(self) -> None:
         period_s = self._settings.lease_s / 30
-        guard = Guard("leases", self.node.conductor.agent_failed)
+        guard = Guard("leases", self.ctx.conductor.agent_failed)
         while True:
             guard.round(self.step)
             if self._stop.wait(period_s):
@@ -148,8 +159,8 @@ class Leases:
     def tick(self) -> None:
         """Begin, once the node has started; inline: a step when it is due."""
         self.start()
-        now = self.node.clock_ns()
-        if self.node.inline and self._keeper is not None and now >= self._due_ns:
+        now = self.ctx.clock_ns()
+        if self.ctx.inline and self._keeper is not None and now >= self._due_ns:
             self._due_ns = now + self.terms.lease_ns // 30
             self.step()
 
@@ -178,8 +189,8 @@ class Leases:
         if self._keeper is None:
             return
         for name, epoch in held.items():
-            self._ask(Release(self._next(), name, self.node.name, epoch))
-        self._ask(Release(self._next(), PRESENCE + self.node.name, self.node.name, self._presence))
+            self._ask(Release(self._next(), name, self.ctx.name, epoch))
+        self._ask(Release(self._next(), PRESENCE + self.ctx.name, self.ctx.name, self._presence))
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -194,32 +205,32 @@ class Leases:
             self._ask(self._released.pop())
         for _ in range(ROUNDS_MAX):
             with self._lock:
-                requests, orders = keeper.poll(self.node.clock_ns())
+                requests, orders = keeper.poll(self.ctx.clock_ns())
             for order in orders:
-                self.node.post(self._job(order))
+                self.ctx.conductor.post(self._job(order))
             if not requests:
                 return
             for request in requests:
                 reply = self._ask(request)
                 if reply is None:
                     with self._lock:
-                        keeper.unanswered(request, self.node.clock_ns())
+                        keeper.unanswered(request, self.ctx.clock_ns())
                     continue
                 with self._lock:
                     if isinstance(reply, Listing):
                         reply = self._meet(keeper, reply)
-                    keeper.reply(request, reply, self.node.clock_ns())
+                    keeper.reply(request, reply, self.ctx.clock_ns())
 
     def _sweep(self) -> None:
         """What owners before had is no longer needed, once they must have noticed."""
         for name, (epoch, due_ns) in list(self._swept.items()):
-            if self.node.clock_ns() >= due_ns:
+            if self.ctx.clock_ns() >= due_ns:
                 del self._swept[name]
                 self.owners_of(name).sweep(epoch)
 
     def _ask(self, request: Request) -> Reply | None:
         try:
-            return self._store.handle(request, self.node.clock_ns())
+            return self._store.handle(request, self.ctx.clock_ns())
         except TidecastError:
             self.refusals += 1
             return None
@@ -234,12 +245,12 @@ class Leases:
 
     def _show(self) -> None:
         """Be there: others count those who are, and readers find what is kept here."""
-        now = self.node.clock_ns()
+        now = self.ctx.clock_ns()
         if now - self._shown_ns < self.terms.renew_ns:
             return
-        name = self.node.name
+        name = self.ctx.name
         reply = self._ask(Acquire(self._next(), PRESENCE + name, name, self.terms.lease_ns))
-        for topic in list(self.durable.topics.values()):
+        for topic in list(self._registry.topics.values()):
             if topic.owner and topic.owned:
                 with contextlib.suppress(OSError):  # one that slept may have pointed elsewhere
                     topic.owners.show(topic.owner)
@@ -249,16 +260,17 @@ class Leases:
 
     def _meet(self, keeper: LeaseKeeper, listing: Listing) -> Listing:
         """Tell the keeper who is there, and what the balancer wants it to hold."""
-        now, settings = self.node.clock_ns(), self._settings
-        there = {q[1:] for q in listing.owners if q.startswith(PRESENCE)} | {self.node.name}
-        self.owners = {q: o for q, o in listing.owners.items() if not q.startswith(PRESENCE)}
+        now, settings = self.ctx.clock_ns(), self._settings
+        there = {q[1:] for q in listing.owners if q.startswith(PRESENCE)} | {self.ctx.name}
+        owners = {q: o for q, o in listing.owners.items() if not q.startswith(PRESENCE)}
+        self._registry.set_owners(owners)
         keeper.nodes(sorted(there), now)
         if settings.balancer != "leases":
             names = sorted(keeper.queues)
             configured = settings.owners or sorted(there)
             shares = BALANCERS[settings.balancer](len(names), configured, there)
-            keeper.plan([names[i] for i in shares.get(self.node.name, ())], now)
-        return Listing(self.owners)
+            keeper.plan([names[i] for i in shares.get(self.ctx.name, ())], now)
+        return Listing(owners)
 
     # --- the conductor's part ---------------------------------------------------------------------
 
@@ -272,63 +284,61 @@ class Leases:
                 return lambda: self.lose(name, epoch, reason)
 
     def _take(self, name: str, epoch: int) -> None:
-        config = self.node.topic_by_name.get(name)
-        if config is None or name in self.durable.topics:
+        config = self.ctx.topic_by_name.get(name)
+        if config is None or name in self._registry.topics:
             return
         try:
-            self.durable.open_topic(config, epoch)
+            self._topics.open_topic(config, epoch)
         except TidecastError as problem:
             newest = epoch
             if isinstance(problem, Fenced):
                 newest = self.owners_of(name).newest()
             else:
-                self.durable.broken[name] = problem
-                self.durable.tell(
+                self._registry.broken[name] = problem
+                self._registry.tell(
                     ev.DiskRefused(topic=name, queue=-1, errno=0, detail=str(problem))
                 )
             with self._lock:
                 if self._keeper is not None:
                     self._keeper.fenced(name, newest)
             return
-        self.durable.broken.pop(name, None)
-        self._swept[name] = (epoch, self.node.clock_ns() + self.terms.lease_ns)
-        queues = self.durable.topics[name].map.queues
+        self._registry.broken.pop(name, None)
+        self._swept[name] = (epoch, self.ctx.clock_ns() + self.terms.lease_ns)
+        queues = self._registry.topics[name].map.queues
         self._count(name, C.TAKEN, epoch)
-        self.node.note(rec.LOW, rec.Code.QUEUES_TAKEN, config.wire_id, queues, epoch)
-        self.durable.tell(ev.QueuesTaken(topic=name, queues=queues, epoch=epoch))
-        self.durable.take_rings(name)
+        self.ctx.note(rec.LOW, rec.Code.QUEUES_TAKEN, config.wire_id, queues, epoch)
+        self._registry.tell(ev.QueuesTaken(topic=name, queues=queues, epoch=epoch))
+        self._topics.take_rings(name)
 
     def _hand_over(self, name: str, epoch: int) -> None:
-        if name in self.durable.topics:
-            wire_id = self.node.topic_by_name[name].wire_id
-            self.durable.release_topic(name, flush=True)
+        if name in self._registry.topics:
+            wire_id = self.ctx.topic_by_name[name].wire_id
+            self._topics.release_topic(name, flush=True)
             self._count(name, C.HANDED_OVER, 0)
-            self.node.note(rec.LOW, rec.Code.QUEUES_RELEASED, wire_id, epoch)
-            self.durable.tell(ev.QueuesReleased(topic=name, epoch=epoch))
+            self.ctx.note(rec.LOW, rec.Code.QUEUES_RELEASED, wire_id, epoch)
+            self._registry.tell(ev.QueuesReleased(topic=name, epoch=epoch))
         with self._lock:
             if self._keeper is not None:
                 self._keeper.flushed(name)
 
     def lose(self, name: str, epoch: int, reason: str) -> None:
         """Another engine has, or may have, the queues: let go of them at once."""
-        topic = self.durable.topics.get(name)
+        topic = self._registry.topics.get(name)
         if topic is None or topic.owner != epoch:
             return
         newest = topic.owners.newest()
-        self.durable.release_topic(name, flush=False)
+        self._topics.release_topic(name, flush=False)
         self._count(name, C.OWNER_FENCED, 0)
-        wire_id = self.node.topic_by_name[name].wire_id
-        self.node.note(rec.ALERT, rec.Code.OWNER_FENCED, wire_id, epoch, newest)
-        self.durable.tell(ev.QueuesLost(topic=name, epoch=epoch, newest=newest, reason=reason))
+        wire_id = self.ctx.topic_by_name[name].wire_id
+        self.ctx.note(rec.ALERT, rec.Code.OWNER_FENCED, wire_id, epoch, newest)
+        self._registry.tell(ev.QueuesLost(topic=name, epoch=epoch, newest=newest, reason=reason))
         with self._lock:
-            if self._keeper is not None and self._keeper.epoch_to_append(
-                name, self.node.clock_ns()
-            ):
+            if self._keeper is not None and self._keeper.epoch_to_append(name, self.ctx.clock_ns()):
                 self._keeper.fenced(name, newest)
 
     def _count(self, name: str, counter: C, epoch: int) -> None:
-        for (topic, _), row in self.durable.rows.items():
+        for (topic, _), row in self._registry.rows.items():
             if topic == name:
-                values = self.node.counters.values[row]
+                values = self.ctx.counters.values[row]
                 values[counter] += 1
                 values[C.OWNER_EPOCH] = epoch

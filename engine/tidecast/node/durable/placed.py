@@ -19,7 +19,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -27,11 +27,9 @@ import numpy as np
 from tidecast.agents.archiver.placed import HELD, NEEDS_ROLL, append_placed
 from tidecast.errors import Conflict, NotFound, StorageError, TidecastError
 from tidecast.layout.counters import QueueCounter as C
+from tidecast.node.durable.sources import SourceRegistry
+from tidecast.node.durable.topic import DurableTopic
 from tidecast.protocol.dedup import PLACED, Producer
-
-if TYPE_CHECKING:
-    from tidecast.node.durable.topic import DurableTopic
-    from tidecast.node.node import Node
 
 _log = logging.getLogger("tidecast.durable")
 EPOCH_SHIFT = 46
@@ -133,9 +131,9 @@ def _is_young(producer: int, now_s: float) -> bool:
 class PlacedAppends:
     """Appends runs to the queues of a node's durable topics. `start` and `stop` its thread."""
 
-    def __init__(self, node: Node, *, inline: bool = False) -> None:
+    def __init__(self, registry: SourceRegistry, *, inline: bool = False) -> None:
         """``inline``: no thread; whoever submits calls `work`."""
-        self.node = node
+        self._registry = registry
         self._inline = inline
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
@@ -147,7 +145,7 @@ class PlacedAppends:
 
     def start(self) -> None:
         """Begin to append, and to hear of syncs."""
-        self.node.durable.on_synced.append(self._synced)
+        self._registry.on_synced.append(self._synced)
         if not self._inline:
             self._thread.start()
 
@@ -158,8 +156,8 @@ class PlacedAppends:
             self._wake.notify_all()
         if self._thread.is_alive():
             self._thread.join()
-        if self._synced in self.node.durable.on_synced:
-            self.node.durable.on_synced.remove(self._synced)
+        if self._synced in self._registry.on_synced:
+            self._registry.on_synced.remove(self._synced)
         refused = Verdict(Outcome.REFUSED, error=StorageError("the engine stops"))
         with self._lock:
             left: list[Callable[[Verdict], None]] = [run.done for run in self._waiting]
@@ -199,8 +197,8 @@ class PlacedAppends:
         held: list[Run] = []
         if runs:
             try:
-                with self.node.lock:
-                    verdicts = self.node.durable.runtime.on_archiver(lambda: self._append_all(runs))
+                with self._registry.ctx.lock:
+                    verdicts = self._registry.runtime.on_archiver(lambda: self._append_all(runs))
             except TidecastError as problem:  # the archiver does not answer: nothing was appended
                 verdicts = [Verdict(Outcome.REFUSED, error=problem) for _ in runs]
             for run, verdict in zip(runs, verdicts, strict=True):
@@ -216,7 +214,7 @@ class PlacedAppends:
 
     def _settle(self, run: Run, verdict: Verdict) -> None:
         kept = verdict.outcome in (Outcome.APPENDED, Outcome.DUPLICATE)
-        topic = self.node.durable.topics.get(run.topic)
+        topic = self._registry.topics.get(run.topic)
         if not kept or not run.durable or topic is None:
             run.done(verdict)
             return
@@ -253,7 +251,7 @@ class PlacedAppends:
         return found
 
     def _append(self, run: Run) -> Verdict | None:
-        durable = self.node.durable
+        durable = self._registry
         topic = durable.topics.get(run.topic)
         if topic is None or topic.slot < 0 or run.queue >= len(topic.logs):
             raise NotFound(f"{run.topic}/{run.queue}: its queue is not kept here")
@@ -270,13 +268,12 @@ class PlacedAppends:
             return None
         if producer is not None:
             producer.marks[run.queue] = seq + run.count - 1
-            producer.epoch = max(producer.epoch, run.epoch + 1)
-            producer.seen_ns = time.time_ns()
+            producer.note_placed(run.epoch + 1, time.time_ns())
             self._note(topic, run, seq, token)
         return Verdict(Outcome.APPENDED, token, earliest)
 
     def _write(self, topic: DurableTopic, run: Run, seq: int) -> int | None:
-        durable = self.node.durable
+        durable = self._registry
         runtime = durable.runtime
         number = durable.tables.queue_numbers(topic)[run.queue]
         token = HELD
@@ -284,7 +281,7 @@ class PlacedAppends:
             token = int(
                 append_placed(
                     runtime.state.words, number, run.buffer, run.n_bytes, run.producer,
-                    run.epoch + 1, seq, self.node.clock_ns(), time.time_ns(),
+                    run.epoch + 1, seq, self._registry.ctx.clock_ns(), time.time_ns(),
                 )
             )  # fmt: skip
             if token != NEEDS_ROLL:
@@ -293,7 +290,7 @@ class PlacedAppends:
             topic.roll(run.queue, time.time_ns(), {})
             runtime.state.queues[number]["dirty"] = 1
             row = durable.rows[run.topic, run.queue]
-            self.node.counters.values[row, C.SEGMENTS_ROLLED] += 1
+            self._registry.ctx.counters.values[row, C.SEGMENTS_ROLLED] += 1
         if token == HELD:
             return None
         if token < 0:
@@ -362,7 +359,7 @@ class PlacedAppends:
         left: list[_Written] = []
         for written in waiting:
             topic, queue = written.topic, written.queue
-            gone = self.node.durable.topics.get(topic.config.name) is not topic
+            gone = self._registry.topics.get(topic.config.name) is not topic
             if gone or queue >= len(topic.logs):
                 problem = NotFound(f"{topic.config.name}/{queue}: its queue is not kept here")
                 written.done(Verdict(Outcome.REFUSED, error=problem))

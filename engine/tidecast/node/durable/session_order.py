@@ -1,9 +1,9 @@
-"""When a producer's next session may begin: once what its older ones left is settled.
+"""When a producer's next session may begin: once the rest of its older sessions is stored.
 
 A session begins behind the last sequence in the log and fences the older ones. What an older ring
 holds and the log has not is then out for good. It was not acked; but if a crash had left a part of
 it in the log, a hole would stay below what is stored. Where that is so is known exactly
-(`DurableTopic.find_torn`), and so no session begins before a ring has brought what is missing, or
+(`DurableTopic._find_torn`), and so no session begins before a ring has brought what is missing, or
 all of them were silent for `image_timeout_s`: then `ProducerHole` tells of it.
 
 Called with the node's lock held.
@@ -11,26 +11,25 @@ Called with the node's lock held.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tidecast import events as ev
+from tidecast.api.link import PublicationOptions
 from tidecast.buffers.ring_file import describe
 from tidecast.errors import ConfigError
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import QueueCounter as C
+from tidecast.native.mapped import Bytes
 from tidecast.native.packing import unpack_from
 from tidecast.node.durable import archiver_tables as ds
-from tidecast.protocol.dedup import Producer
-
-if TYPE_CHECKING:
-    from tidecast.api.link import PublicationOptions
-    from tidecast.native.mapped import Bytes
-    from tidecast.node.durable.service import Durable
-    from tidecast.node.durable.topic import DurableTopic
-    from tidecast.node.live.setup import ProducerBlock, Setup
+from tidecast.node.durable.sources import SourceRegistry
+from tidecast.node.durable.topic import DurableTopic
+from tidecast.node.live.setup import ProducerBlock, Setup
+from tidecast.node.state import Publication
+from tidecast.protocol.dedup import Producer, Session
 
 RIVAL_S = 1.0
 """How long a new session waits for an older one that somebody still uses."""
@@ -111,11 +110,71 @@ def claim_of_setup(setup: Setup, block: ProducerBlock, topic: str, wall_ns: int)
     )  # fmt: skip
 
 
+@dataclass(slots=True)
+class Opened:
+    """A session that was granted to another node and has not begun."""
+
+    topic: str
+    session: Session
+    at_s: float
+    left: bool
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A publication of this node whose session may not begin yet."""
+
+    publication: Publication
+    channel: int
+    since_s: float
+    producer: int = 0
+
+    def __post_init__(self) -> None:
+        if self.publication.remote >= 0:
+            self.producer = ds.ring_session(self.publication.mapped.array)[0]
+
+
+class PendingSessions:
+    """Sessions that were requested or granted, and have not begun: of this node and of others."""
+
+    def __init__(self) -> None:
+        self.held: list[Held] = []
+        self.opened: dict[int, Opened] = {}
+        self._claims: dict[int, dict[int, Claim]] = {}
+        """Requests of other nodes by producer, then session: thousands may ask at a time."""
+
+    def ask(self, claim: Claim) -> None:
+        """A session of another node waits; a later claim of it replaces the one before."""
+        self._claims.setdefault(claim.producer, {})[claim.session] = claim
+
+    def give_up(self, claim: Claim) -> None:
+        """A session of another node waits no more."""
+        claims = self._claims[claim.producer]
+        del claims[claim.session]
+        if not claims:
+            del self._claims[claim.producer]
+
+    def waiting(self, producer: int) -> Iterator[Claim]:
+        """Sessions of a producer that wait, of this node and of others."""
+        yield from self._claims.get(producer, {}).values()
+        for one in self.held:
+            ring, left = one.publication.mapped.array, one.publication.closing
+            if one.producer == producer and not ds.ring_session(ring)[1]:
+                yield claim_of_ring(ring, left=left)
+
+    def granted(self, producer: Producer, session: int) -> Iterator[Opened]:
+        """Other sessions of a producer that were granted and have not begun."""
+        return (
+            one for each, one in self.opened.items()
+            if each != session and one.session.producer is producer
+        )  # fmt: skip
+
+
 class Grants:
     """See module."""
 
-    def __init__(self, durable: Durable) -> None:
-        self.durable = durable
+    def __init__(self, registry: SourceRegistry, pending: PendingSessions) -> None:
+        self._registry, self._pending = registry, pending
         self._asked: dict[int, int] = {}
         """By a publisher's first session: the producer's newest epoch when it first asked."""
 
@@ -136,7 +195,7 @@ class Grants:
             return False
         if not claim.line and found.line != claim.session and found.opened_ns > claim.born_ns:
             return True
-        granted = self.durable.remote.openings.granted(found, claim.session)
+        granted = self._pending.granted(found, claim.session)
         return any(not one.left for one in granted) or any(
             each.session != claim.session and not self._ends(each) for each in self._sources(found)
         )
@@ -150,7 +209,7 @@ class Grants:
 
     def ready(self, topic: DurableTopic, claim: Claim, waited_s: float) -> bool:
         """May a session begin that has waited so long?"""
-        waiting = list(self.durable.remote.waiting(claim.producer))
+        waiting = list(self._pending.waiting(claim.producer))
         if any(other.precedes(claim) for other in waiting):
             return False
         found = topic.producers.known.get(claim.producer)
@@ -162,7 +221,7 @@ class Grants:
         if self.torn(topic, found):
             return False
         late = waited_s >= RIVAL_S and not claim.left
-        granted = self.durable.remote.openings.granted(found, claim.session)
+        granted = self._pending.granted(found, claim.session)
         if any(self._now_s - one.at_s < RIVAL_S for one in granted):
             return late  # it may begin any moment
         if not found.met and topic.config.owner:
@@ -178,7 +237,7 @@ class Grants:
         ``alone``: none waits that would fence that one anyway.
         """
         if claim.left and not claim.line and alone:
-            return self.durable.node.topology.node.image_timeout_s
+            return self._registry.ctx.topology.node.image_timeout_s
         return MEET_S
 
     def torn(self, topic: DurableTopic, producer: Producer) -> bool:
@@ -188,41 +247,56 @@ class Grants:
         sources = self._sources(producer)
         heard_s = topic.opened_s
         for source in sources:
-            record = self.durable.runtime.state.sources[source.slot]
+            record = self._registry.runtime.state.sources[source.slot]
             if record["first_seq"] + record["a_count"] > producer.torn_seq:
-                producer.torn_seq = 0
+                producer.note_whole()
                 return False
             heard_s = max(heard_s, self._heard_s(source))
-        patience_s = self.durable.node.topology.node.image_timeout_s
+        patience_s = self._registry.ctx.topology.node.image_timeout_s
         if not topic.config.owner and not sources:
             patience_s = 0.0  # rings of other nodes are not for us, and ours were there at once
         if self._now_s - heard_s < patience_s:
             return True
-        self._tell_hole(topic, producer)
-        producer.torn_seq = 0
+        self._report_hole(topic, producer)
+        producer.note_whole()
         return False
 
-    def tell_fenced(
+    def report_fenced(
         self, topic: DurableTopic, producer: int, session: int, epoch: int, name: str = ""
     ) -> None:
         """A newer session of a producer has ended this one, or was there before it began."""
-        node, where = self.durable.node, topic.config.name
-        node.counters.values[self.durable.row_of(where, 0), C.SESSIONS_FENCED] += 1
-        node.note(rec.ALERT, rec.Code.PRODUCER_FENCED, session, producer, epoch)
-        self.durable.tell(
+        ctx, where = self._registry.ctx, topic.config.name
+        ctx.counters.values[self._registry.row_of(where, 0), C.SESSIONS_FENCED] += 1
+        ctx.note(rec.ALERT, rec.Code.PRODUCER_FENCED, session, producer, epoch)
+        self._registry.tell(
             ev.ProducerFenced(
                 topic=where, producer=name or f"{producer:x}", session=session, epoch=epoch
             )
         )
 
-    def _tell_hole(self, topic: DurableTopic, producer: Producer) -> None:
-        node, name = self.durable.node, topic.config.name
+    def _report_hole(self, topic: DurableTopic, producer: Producer) -> None:
+        ctx, name = self._registry.ctx, topic.config.name
         first, end = producer.acked_seq + 1, producer.torn_seq
-        node.counters.values[self.durable.row_of(name, 0), C.PRODUCER_HOLES] += 1
-        node.note(rec.ALERT, rec.Code.PRODUCER_HOLE, topic.config.wire_id, producer.id, first, end)
-        self.durable.tell(
+        ctx.counters.values[self._registry.row_of(name, 0), C.PRODUCER_HOLES] += 1
+        ctx.note(rec.ALERT, rec.Code.PRODUCER_HOLE, topic.config.wire_id, producer.id, first, end)
+        self._registry.tell(
             ev.ProducerHole(topic=name, producer=f"{producer.id:x}", first=first, end=end)
         )
+
+    def fence(self, topic: DurableTopic, producer: int, name: str) -> None:
+        """What older sessions have committed goes into the log; then they may append no more."""
+        older = [
+            source for source in self._registry.sources.values()
+            if source.producer.id == producer and source.topic == topic.config.name
+        ]  # fmt: skip
+        if older:
+            self._registry.drain(topic, older)
+        for source in older:
+            if self._registry.sources.get(source.slot) is not source:
+                continue  # drained to its end: an inline archiver has reported it meanwhile
+            self._registry.remove(source.slot, topic, lay.ACK_FENCED)
+            self._registry.drop(source, lay.ACK_FENCED)
+            self.report_fenced(topic, producer, source.session, source.epoch, name)
 
     def whole(self, topic: DurableTopic) -> bool:
         """Nothing that was half appended is missing: keys may be mapped to other queues."""
@@ -230,17 +304,17 @@ class Grants:
 
     @property
     def _now_s(self) -> float:
-        return self.durable.node.clock_ns() / 1e9
+        return self._registry.ctx.now_s()
 
     def _sources(self, producer: Producer) -> list[ds.Source]:
-        return [s for s in self.durable.sources.values() if s.producer is producer]
+        return [s for s in self._registry.sources.values() if s.producer is producer]
 
     def _disk_refuses(self, topic: DurableTopic) -> bool:
-        return bool(self.durable.runtime.state.topics[topic.slot]["errno"])
+        return bool(self._registry.runtime.state.topics[topic.slot]["errno"])
 
     def _ends(self, source: ds.Source) -> bool:
         """Its publisher is gone; what it left is still read."""
-        publication = self.durable.node.pubs.get(source.publication)
+        publication = self._registry.ctx.pubs.get(source.publication)
         closing = publication is not None and publication.closing
         return source.left or closing or self._drained(source)
 
@@ -248,11 +322,11 @@ class Grants:
         return self._now_s - self._heard_s(source) < HEARD_S
 
     def _drained(self, source: ds.Source) -> bool:
-        return bool(self.durable.runtime.state.sources[source.slot]["told_drained"])
+        return bool(self._registry.runtime.state.sources[source.slot]["told_drained"])
 
     def _heard_s(self, source: ds.Source) -> float:
         """When a source was heard of; one of this node is there."""
-        image = self.durable.node.images_by_id.get(source.image)
+        image = self._registry.ctx.images_by_id.get(source.image)
         if image is None:
             return self._now_s
         if image.slot < 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,13 +24,12 @@ from tidecast.layout import ring as lay
 from tidecast.native.mapped import Bytes, MappedFile
 from tidecast.native.memory import address
 from tidecast.native.packing import pack_into, unpack_from
+from tidecast.node.context import NodeContext
+from tidecast.node.live.setup import encode_setup
 from tidecast.node.live.transports import TransportRuntime
 from tidecast.node.state import Image, Publication
 from tidecast.protocol.flow_control import NO_LIMIT, RECEIVERS_MAX
 from tidecast.protocol.session_table import insert, remove
-
-if TYPE_CHECKING:
-    from tidecast.node.node import Node
 
 JOIN_HOLD_NS = 50_000_000
 LEAVE_REPEATS = 3
@@ -66,52 +65,16 @@ def local_start(ring: Bytes, about: RingInfo, start: str, at_head: bool) -> tupl
 # --- publications ---------------------------------------------------------------------------------
 
 
-def _setup_packet(node: Node, publication: Publication, channel: int) -> bytes:
-    """The SETUP that announces a publication; the sender fills in what changes."""
-    ring, flags, block = publication.mapped.array, 0, b""
-    about = describe(ring)
-    name, topic = node.name.encode()[:64], publication.topic.name.encode()
-    body = bytearray(wire.SETUP_NAMES_AT)
-    if publication.remote >= 0:
-        flags = wire.FLAG_PRODUCER | (wire.FLAG_LEFT if publication.closing else 0)
-        (created_ns,) = unpack_from("<q", ring, lay.CREATED_AT)
-        older_ns = node.durable.wall_ns() - created_ns if publication.leftover else 0
-        block = bytes(wire.SETUP_LINE_AT) + bytes(ring[lay.LINE_AT : lay.AFTER_AT + 4])
-        block += older_ns.to_bytes(8, "little", signed=True)
-    pack_into(
-        "<BBBBIHHHHqq",
-        body,
-        0,
-        wire.VERSION,
-        wire.SETUP,
-        flags,
-        channel,
-        publication.session,
-        about.topic,
-        wire.SETUP_NAMES_AT + len(name) + len(topic) + len(block),
-        wire.RECEIVER_ALL,
-        node.id,
-        0,
-        0,
-    )
-    pack_into("<q", body, wire.SETUP_INCARNATION_AT, node.incarnation)
-    pack_into("<IHH", body, wire.SETUP_SLOTS_AT, about.slots, about.slot_bytes, 0)
-    pack_into(
-        "<BBBB", body, wire.SETUP_FLOW_AT, about.flow, about.reliability, len(name), len(topic)
-    )
-    return bytes(body) + name + topic + block
-
-
 def publication_ring(
-    node: Node, publication_id: int, config: TopicConfig, session: int, slots: int, channel: int,
-    first: int = 0,
+    ctx: NodeContext, publication_id: int, config: TopicConfig, session: int, slots: int,
+    channel: int, first: int = 0,
 ) -> MappedFile:  # fmt: skip
     """The ring of a new publication. Raises SharedMemoryError; StorageError: no room to spool."""
-    transport = node.topology.transport(config.transport)
-    path = node.directory / f"pub-{publication_id}"
+    transport = ctx.topology.transport(config.transport)
+    path = ctx.directory / f"pub-{publication_id}"
     spooled = config.mode == "durable" and config.spool
     if spooled:
-        path = spool_directory(node.data_dir) / f"pub-{node.incarnation:x}-{publication_id}"
+        path = spool_directory(ctx.data_dir) / f"pub-{ctx.incarnation:x}-{publication_id}"
     try:
         return create_ring(
             path,
@@ -120,14 +83,14 @@ def publication_ring(
             slot_bytes=transport.packet_bytes,
             session=session,
             topic=config.wire_id,
-            node=node.id,
+            node=ctx.id,
             channel=channel,
             flow=lay.FLOW_NAMES.index(config.flow),
             reliability=lay.RELIABILITY_NAMES.index(config.reliability),
-            has_network=transport.name in node.runtimes,
-            incarnation=node.incarnation,
+            has_network=transport.name in ctx.runtimes,
+            incarnation=ctx.incarnation,
             first=first,
-            node_name=node.name,
+            node_name=ctx.name,
             topic_name=config.name,
         )
     except SharedMemoryError as problem:
@@ -142,7 +105,7 @@ def publication_ring(
         ) from None
 
 
-def announce(node: Node, publication: Publication, owner: int = 0) -> None:
+def announce(ctx: NodeContext, publication: Publication, owner: int = 0) -> None:
     """A running publication's acks come from elsewhere now (`Publication.remote`): say so.
 
     ``owner``: epoch of the owner so far; only a newer one may ack.
@@ -152,7 +115,7 @@ def announce(node: Node, publication: Publication, owner: int = 0) -> None:
     S, p = runtime.tx_state, publication.slot
     if p < 0:
         return  # it is not sent yet
-    setup = _setup_packet(node, publication, int(S.pubs[p]["channel"]))
+    setup = encode_setup(ctx, publication, int(S.pubs[p]["channel"]))
 
     def put() -> None:
         record = S.pubs[p]
@@ -161,7 +124,7 @@ def announce(node: Node, publication: Publication, owner: int = 0) -> None:
         S.setups[p] = 0
         S.setups[p, : len(setup)] = np.frombuffer(setup, dtype=np.uint8)
         record["owner"] = max(int(record["owner"]), owner)
-        record["setup_ns"] = node.clock_ns()
+        record["setup_ns"] = ctx.clock_ns()
 
     runtime.on_sender(put)
 
@@ -183,10 +146,10 @@ def _budgets(slots: int, sent: int, now_ns: int) -> dict[str, int]:
 
 
 def _record_of(
-    node: Node, publication: Publication, channel: int, resent: np.ndarray, sent: int
+    ctx: NodeContext, publication: Publication, channel: int, resent: np.ndarray, sent: int
 ) -> dict[str, Any]:
     """Fields of a publication's record at its sender."""
-    ring, now = publication.mapped.array, node.clock_ns()
+    ring, now = publication.mapped.array, ctx.clock_ns()
     about = describe(ring)
     return {
         "ring_address": address(ring),
@@ -216,7 +179,7 @@ def _record_of(
         "check_ns": now + CHECK_INTERVAL_NS,
         **_budgets(about.slots, sent, now),
         "receiver_timeout_ns": int(publication.topic.receiver_timeout_s * 1e9),
-        "heartbeat_ns": int(node.topology.node.heartbeat_ms * 1e6),
+        "heartbeat_ns": int(ctx.topology.node.heartbeat_ms * 1e6),
         "close_linger_ns": int(publication.topic.close_linger_s * 1e9),
     }
 
@@ -234,7 +197,7 @@ def _sealed(ring: Bytes, about: RingInfo) -> int:
 
 
 def add_publication(
-    node: Node, publication: Publication, channel: int, sent: int | None = None
+    ctx: NodeContext, publication: Publication, channel: int, sent: int | None = None
 ) -> None:
     """Give a publication a place at its transport's sender; ``sent``: where it begins to send."""
     runtime = publication.runtime
@@ -244,14 +207,14 @@ def add_publication(
     if sent is None:
         sent = _sealed(ring, about) if publication.continues is None else publication.continues.sent
     pack_into("<q", ring, lay.SENDER_BELL_AT, runtime.sender_bell)
-    resent = publication.resent = np.zeros(about.slots, dtype=np.int64)
-    row = node.counters.allocate(
+    resent = np.zeros(about.slots, dtype=np.int64)
+    row = ctx.counters.allocate(
         cl.ROW_PUBLICATION, publication.topic.name, wire.CHANNEL_NAMES[channel],
-        session=publication.session, peer=node.id, channel=channel,
+        session=publication.session, peer=ctx.id, channel=channel,
     )  # fmt: skip
-    publication.row = row
-    setup = _setup_packet(node, publication, channel)
-    fields = _record_of(node, publication, channel, resent, sent)
+    publication.place(row, -1, resent)
+    setup = encode_setup(ctx, publication, channel)
+    fields = _record_of(ctx, publication, channel, resent, sent)
 
     def add() -> None:
         S = runtime.tx_state
@@ -271,18 +234,18 @@ def add_publication(
         record["place"] = count
         record["active"] = 1
         S.misc[pu.M_COUNT] = count + 1
-        publication.slot = p
+        publication.place(row, p, resent)
         insert(S.sessions, publication.session, p)
 
     try:
         runtime.on_sender(add)
     except BaseException:
-        node.counters.free(row)
-        publication.row = -1
+        ctx.counters.free(row)
+        publication.displace()
         raise
 
 
-def remove_publication(node: Node, publication: Publication) -> None:
+def remove_publication(ctx: NodeContext, publication: Publication) -> None:
     """Take a publication away from its sender."""
     runtime = publication.runtime
     if runtime is None or publication.slot < 0:
@@ -306,8 +269,8 @@ def remove_publication(node: Node, publication: Publication) -> None:
         remove(S.sessions, publication.session)
 
     runtime.on_sender(take_out)
-    publication.slot = -1
-    node.counters.free(publication.row)
+    ctx.counters.free(publication.row)
+    publication.displace()
 
 
 # --- images ---------------------------------------------------------------------------------------
@@ -320,7 +283,7 @@ def _slots_of_socket(runtime: TransportRuntime, channel: int, slot_bytes: int) -
 
 
 def add_image(
-    node: Node,
+    ctx: NodeContext,
     image: Image,
     *,
     join: int,
@@ -341,7 +304,7 @@ def add_image(
         if free.size == 0:
             raise SharedMemoryError(f"a transport receives at most {S.images.size} sessions")
         i = int(free[0])
-        now = node.clock_ns()
+        now = ctx.clock_ns()
         S.images[i] = np.zeros((), dtype=im.IMAGE)
         values: dict[str, Any] = {
             "index": i,
@@ -357,7 +320,7 @@ def add_image(
             "incarnation": image.incarnation,
             "reliability": reliability,
             "row": image.row,
-            "receiver": node.random_id(62),
+            "receiver": ctx.random_id(62),
             "highest": join,
             "contiguous": join,
             "window_end": join + about.slots,
@@ -378,7 +341,7 @@ def add_image(
             "nak_delay_ns": topic.nak_delay_us * 1000,
             "nak_retry_ns": topic.nak_retry_us * 1000,
             "group": group,
-            "timeout_ns": int(node.topology.node.image_timeout_s * 1e9),
+            "timeout_ns": int(ctx.topology.node.image_timeout_s * 1e9),
             **further,
         }
         for field, value in values.items():
@@ -387,12 +350,12 @@ def add_image(
         count = int(S.misc[im.M_COUNT])
         S.index[count] = i
         S.misc[im.M_COUNT] = count + 1
-        image.slot = i
+        image.place(i)
 
     runtime.on_receiver(add)
 
 
-def remove_image(node: Node, image: Image, *, leave: bool = False) -> None:
+def remove_image(ctx: NodeContext, image: Image, *, leave: bool = False) -> None:
     """Take an image away from its receiver; with ``leave`` tell the publisher in the same step.
 
     A duty cycle between the two could send a STATUS that makes us a receiver again: one that never
@@ -403,7 +366,7 @@ def remove_image(node: Node, image: Image, *, leave: bool = False) -> None:
     def take_out() -> None:
         S = runtime.rx_state
         for _ in range(LEAVE_REPEATS if leave else 0):
-            leave_session(runtime.inline_arguments[1], image.slot, node.clock_ns())
+            leave_session(runtime.inline_arguments[1], image.slot, ctx.clock_ns())
         count = int(S.misc[im.M_COUNT])
         place = int(np.flatnonzero(S.index[:count] == image.slot)[0])
         S.index[place] = S.index[count - 1]
@@ -412,10 +375,10 @@ def remove_image(node: Node, image: Image, *, leave: bool = False) -> None:
         S.misc[im.M_LAST_SESSION] = 0
 
     if image.slot >= 0:
-        node.source_gone(image)
+        ctx.source_gone(image)
         runtime.on_receiver(take_out)
-        image.slot = -1
-        node.counters.free(image.row)
+        image.place(-1)
+        ctx.counters.free(image.row)
 
 
 # --- reading --------------------------------------------------------------------------------------

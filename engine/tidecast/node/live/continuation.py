@@ -11,21 +11,14 @@ theirs, and sends what their rings hold for as long as it may take.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tidecast.api.link import AWAY_S_MAX, Continued, PublicationOptions
-from tidecast.api.node import LeftBehind
 from tidecast.buffers.ring_file import RingInfo, add_consumer, messages_between, remove_consumer
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import ConfigError
 from tidecast.layout import ring as lay
 from tidecast.native.packing import pack_into
-from tidecast.node.live.publication_close import remove_from_sender, tell_unsent
-from tidecast.node.state import Held
-
-if TYPE_CHECKING:
-    from tidecast.node.node import Node
-    from tidecast.node.state import Client, Publication
+from tidecast.node.context import NodeContext
+from tidecast.node.state import Client, Held, Publication
 
 REJOIN_S = 3.0
 """A client that lost its engine looks for the next one each second at least."""
@@ -37,7 +30,7 @@ REPAIR_NS = 20_000_000
 
 
 def accepted(
-    node: Node, client: Client, config: TopicConfig, options: PublicationOptions, slots: int
+    ctx: NodeContext, client: Client, config: TopicConfig, options: PublicationOptions, slots: int
 ) -> Continued | None:
     """The session that a new publication may continue; None: it gets one of its own.
 
@@ -47,13 +40,13 @@ def accepted(
     if given is None or not client.outlives or config.mode == "durable":
         return None
     _check(given)
-    transport = node.topology.transport(config.transport)
+    transport = ctx.topology.transport(config.transport)
     same = (given.topic, given.slots, given.slot_bytes) == (
         config.wire_id, slots, transport.packet_bytes,
     )  # fmt: skip
-    taken = any(p.session == given.session for p in node.pubs.values())
+    taken = any(p.session == given.session for p in ctx.pubs.values())
     # This engine has closed the ring itself, and told receivers so.
-    return given if same and not taken and given.incarnation != node.incarnation else None
+    return given if same and not taken and given.incarnation != ctx.incarnation else None
 
 
 def _check(given: Continued) -> None:
@@ -75,10 +68,10 @@ def prepare(publication: Publication, given: Continued) -> None:
     ring = publication.mapped.array
     pack_into("<qq", ring, lay.HEAD_AT, given.head, given.first)
     pack_into("<qq", ring, lay.NETWORK_LIMIT_AT, given.sent + given.slots // 2, given.sent)
-    publication.continues, publication.begun = given, False
+    publication.continue_session(given)
 
 
-def hold(node: Node, publication: Publication) -> None:
+def hold(ctx: NodeContext, publication: Publication) -> None:
     """Let subscriptions of this node come back before the writer can overrun them."""
     if publication.continues is None or publication.continues.readers == 0:
         return
@@ -86,14 +79,14 @@ def hold(node: Node, publication: Publication) -> None:
         publication.mapped.array, position=publication.about().head, client=0, doorbell=-1,
         subscription=REJOINING, tethered=True,
     )  # fmt: skip
-    until_s = node.clock_ns() / 1e9 + REJOIN_S
-    publication.held = Held(entry, until_s, publication.continues.readers)
+    until_s = ctx.now_s() + REJOIN_S
+    publication.hold(Held(entry, until_s, publication.continues.readers))
 
 
 def rejoined(publication: Publication) -> None:
     """A subscription is back."""
     if publication.held is not None:
-        publication.held.missing -= 1
+        publication.held.rejoin()
         release(publication, 0.0)
 
 
@@ -102,7 +95,7 @@ def release(publication: Publication, now_s: float) -> None:
     held = publication.held
     if held is not None and (held.missing <= 0 or now_s >= held.until_s):
         remove_consumer(publication.mapped.array, held.entry)
-        publication.held = None
+        publication.hold(None)
 
 
 def resumed(about: RingInfo, kept: int) -> int:
@@ -113,18 +106,18 @@ def resumed(about: RingInfo, kept: int) -> int:
 # --- the engine stops -----------------------------------------------------------------------------
 
 
-def leave_open(node: Node) -> None:
+def leave_open(ctx: NodeContext) -> None:
     """From now on publications of clients that outlive this engine are theirs alone."""
-    for publication in node.pubs.values():
-        client = node.clients.get(publication.client)
+    for publication in ctx.pubs.values():
+        client = ctx.clients.get(publication.client)
         if client is None or not client.outlives or publication.closing:
             continue
         if publication.topic.mode != "durable":
-            publication.left = True
+            publication.leave_open()
             pack_into("<q", publication.mapped.array, lay.LINGER_AT, 0)  # send what is there
 
 
-def is_sent(node: Node, publication: Publication) -> bool:
+def is_sent(ctx: NodeContext, publication: Publication) -> bool:
     """All that a ring holds is sent, and repairs had some time."""
     runtime, p = publication.runtime, publication.slot
     if runtime is None or p < 0:
@@ -135,20 +128,4 @@ def is_sent(node: Node, publication: Publication) -> bool:
         1
     ]:
         return False
-    return bool(record["resends"] == 0 and node.clock_ns() - record["data_ns"] > REPAIR_NS)
-
-
-def left_behind(node: Node) -> LeftBehind:
-    """What the rings that are left open hold unsent; what others hold is lost, and counted."""
-    waiting, lost = [], 0
-    for publication in list(node.pubs.values()):
-        if not publication.left:
-            sent = remove_from_sender(node, publication)
-            lost += tell_unsent(node, publication, sent)
-        elif publication.runtime is not None and publication.slot >= 0:
-            about = publication.about()
-            sent = int(publication.runtime.tx_state.pubs[publication.slot]["sent"])
-            held = messages_between(publication.mapped.array, about, sent, about.head)
-            if held.messages:
-                waiting.append(held.messages)
-    return LeftBehind(publications=len(waiting), waiting_messages=sum(waiting), lost_messages=lost)
+    return bool(record["resends"] == 0 and ctx.clock_ns() - record["data_ns"] > REPAIR_NS)

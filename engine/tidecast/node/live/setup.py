@@ -1,11 +1,15 @@
-"""SETUP packets, decoded: what a publication of another node says of itself."""
+"""SETUP packets: a publication of this node encoded, one of another node decoded."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tidecast.buffers.ring_file import describe
 from tidecast.layout import packet as wire
-from tidecast.native.packing import unpack_from
+from tidecast.layout import ring as lay
+from tidecast.native.packing import pack_into, unpack_from
+from tidecast.node.context import NodeContext
+from tidecast.node.state import Publication
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +85,28 @@ def decode_setup(raw: bytes, address_words: tuple[int, int]) -> Setup:
 def _producer_block(raw: bytes) -> ProducerBlock:
     """Older nodes send a shorter one."""
     return ProducerBlock(*unpack_from("<qqqqqqIIq", raw + bytes(wire.PRODUCER_BYTES), 0))
+
+
+def encode_setup(ctx: NodeContext, publication: Publication, channel: int) -> bytes:
+    """The SETUP that announces a publication; the sender fills in the fields that change."""
+    ring, flags, block = publication.mapped.array, 0, b""
+    about = describe(ring)
+    name, topic = ctx.name.encode()[:64], publication.topic.name.encode()
+    body = bytearray(wire.SETUP_NAMES_AT)
+    if publication.remote >= 0:
+        flags = wire.FLAG_PRODUCER | (wire.FLAG_LEFT if publication.closing else 0)
+        (created_ns,) = unpack_from("<q", ring, lay.CREATED_AT)
+        older_ns = ctx.wall_ns() - created_ns if publication.leftover else 0
+        block = bytes(wire.SETUP_LINE_AT) + bytes(ring[lay.LINE_AT : lay.AFTER_AT + 4])
+        block += older_ns.to_bytes(8, "little", signed=True)
+    length = wire.SETUP_NAMES_AT + len(name) + len(topic) + len(block)
+    pack_into(
+        "<BBBBIHHHHqq", body, 0, wire.VERSION, wire.SETUP, flags, channel, publication.session,
+        about.topic, length, wire.RECEIVER_ALL, ctx.id, 0, 0,
+    )  # fmt: skip
+    pack_into("<q", body, wire.SETUP_INCARNATION_AT, ctx.incarnation)
+    pack_into("<IHH", body, wire.SETUP_SLOTS_AT, about.slots, about.slot_bytes, 0)
+    pack_into(
+        "<BBBB", body, wire.SETUP_FLOW_AT, about.flow, about.reliability, len(name), len(topic)
+    )
+    return bytes(body) + name + topic + block

@@ -10,43 +10,36 @@ import contextlib
 import os
 import socket
 import struct
-import threading
-import time
-from collections import deque
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 
-from tidecast.agents.asked import Asked
-from tidecast.agents.events import A_EVENTS, A_STOP, E_RECEIVER_NAME, EVENTS_MAX
-from tidecast.agents.guard import Guard, OnFault
+from tidecast.agents.events import A_EVENTS, E_RECEIVER_NAME, EVENTS_MAX
+from tidecast.agents.guard import OnFault
+from tidecast.agents.idle import IDLE_NAMES
 from tidecast.agents.live import images as im
 from tidecast.agents.live import publications as pu
 from tidecast.agents.run import (
-    IDLE_NAMES,
     inline_agents,
     ring_bell_line,
     run_receiver,
     run_sender,
 )
+from tidecast.agents.runner import AgentRunner
 from tidecast.agents.states import SCRATCH_BYTES, receiver_state, sender_state
 from tidecast.buffers.counters import CountersFile
 from tidecast.config.topology import TransportConfig
-from tidecast.errors import Timeout
 from tidecast.layout import counters as cl
 from tidecast.layout.packet import CHANNELS, SOURCE_AT
 from tidecast.native.filters import drop_own_packets
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address
 from tidecast.native.syscalls import NOW
-from tidecast.native.threads import prepare_agent_thread
 from tidecast.transport import wire_io
 from tidecast.transport.sockets import TransportSockets, open_multicast, open_unicast
 
-Command = Callable[[], Any]
 T = TypeVar("T")
-COMMAND_TIMEOUT_S = 10.0
 
 
 class Memory:
@@ -83,67 +76,6 @@ class Memory:
         """Give every member the addresses of all others."""
         for member in self.members:
             member.set_targets(self.targets(member.node_id))
-
-
-class AgentThread:
-    """A thread that runs one agent's kernel and, between calls, commands; hands on events."""
-
-    def __init__(
-        self,
-        name: str,
-        run: Callable[[], int],
-        attention: np.ndarray,
-        drain: Callable[[], None],
-        wake: Callable[[], None],
-        on_fault: OnFault,
-    ) -> None:
-        self._run, self._attention, self._drain, self._wake = run, attention, drain, wake
-        self._guard = Guard(name, on_fault)
-        self._commands: deque[Command] = deque()
-        self._stopping = False
-        self.thread = threading.Thread(target=self._main, name=name, daemon=True)
-
-    def start(self) -> None:
-        """Start the thread."""
-        self.thread.start()
-
-    def _main(self) -> None:
-        prepare_agent_thread(None)
-        while not self._stopping:
-            self._guard.round(self._run, self._obey, self._drain)
-
-    def _obey(self) -> None:
-        self._attention[A_STOP] = 0
-        while self._commands:
-            self._commands.popleft()()
-
-    def call(self, command: Callable[[], T]) -> T:
-        """Run ``command`` in the agent's thread and return what it returns.
-
-        Raises Timeout when the agent does not answer; the command never runs then.
-        """
-        if threading.current_thread() is self.thread:
-            return command()
-        asked = Asked(command)
-        self._commands.append(asked)
-        deadline = time.monotonic() + COMMAND_TIMEOUT_S
-        while not asked.done.is_set():
-            self._attention[A_STOP] = 1
-            self._wake()
-            if asked.done.wait(0.005):
-                break
-            dead = not self.thread.is_alive()
-            if (dead or time.monotonic() > deadline) and (asked.give_up() or dead):
-                raise Timeout(f"agent {self.thread.name} does not answer")
-        return cast("T", asked.outcome())
-
-    def stop(self) -> None:
-        """Stop and join."""
-        self._stopping = True
-        while self.thread.is_alive():
-            self._attention[A_STOP] = 1
-            self._wake()
-            self.thread.join(0.01)
 
 
 NAMES_MAX = 16_384
@@ -194,8 +126,8 @@ class TransportRuntime:
         self._scratch = np.zeros(SCRATCH_BYTES, dtype=np.uint8)
         self._rx_scratch = np.zeros(SCRATCH_BYTES, dtype=np.uint8)
         self._wake_fd = -1
-        self._sender: AgentThread | None = None
-        self._receiver: AgentThread | None = None
+        self._sender: AgentRunner | None = None
+        self._receiver: AgentRunner | None = None
         name = f"{config.name} {config.kind}"
         self.sender_row = counters.allocate(cl.ROW_SENDER, config.name, name)
         self.receiver_row = counters.allocate(cl.ROW_RECEIVER, config.name, name)
@@ -328,7 +260,7 @@ class TransportRuntime:
             bytearray(b"".join(struct.pack("<iHH", fd, 1, 0) for fd in fds)), dtype=np.uint8
         )
         n = len(fds)
-        self._sender = AgentThread(
+        self._sender = AgentRunner(
             f"sender-{self.config.name}",
             lambda: int(run_sender(self._handles[0], idle, self._scratch)),
             self.tx_state.attention,
@@ -336,7 +268,7 @@ class TransportRuntime:
             lambda: ring_bell_line(self.bells, self.sender_bell),
             self._on_fault,
         )
-        self._receiver = AgentThread(
+        self._receiver = AgentRunner(
             f"receiver-{self.config.name}",
             lambda: int(
                 run_receiver(self._handles[1], idle, self._rx_scratch, pollfds, n, self.sender_bell)
@@ -352,7 +284,8 @@ class TransportRuntime:
     @property
     def sender_thread(self) -> int:
         """What identifies the sender's thread."""
-        assert self._sender is not None and self._sender.thread.ident is not None
+        assert self._sender is not None and self._sender.thread is not None
+        assert self._sender.thread.ident is not None
         return self._sender.thread.ident
 
     def _wake_receiver(self) -> None:

@@ -1,0 +1,408 @@
+"""Publications of this node: from the opening to the end.
+
+*Opening*: `Publications.open` reads top to bottom. A producer of a durable topic gets its session
+first (`ProducerSetups`), for its sequences are written into the ring. A continued publication
+begins once its client has copied the old ring (`begin`).
+
+*The topic is deleted*: the writer is notified (`PublicationEnded`), closes the ring behind the last
+message that it accepted, and the sender drains that. A writer that does not within
+`ENDING_PATIENCE_S` has its ring closed, and kept until it knows of the end: what it added is
+counted then. What any ring holds unsent when it goes is counted and reported, whatever the reason.
+
+Called with the node's lock held, except `begin` and `close`, which take it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from tidecast import events as ev
+from tidecast.api.link import PublicationGrant, PublicationOptions
+from tidecast.api.node import LeftBehind
+from tidecast.buffers.ring_file import add_consumer, messages_between
+from tidecast.buffers.writer import close_abandoned
+from tidecast.config.topology import TopicConfig, TransportConfig, check_ring_bytes
+from tidecast.errors import Closed, ConfigError, Conflict, NotFound
+from tidecast.layout import recorder as rec
+from tidecast.layout import ring as lay
+from tidecast.layout.counters import NodeCounter
+from tidecast.layout.packet import CHANNEL_LARGE, CHANNEL_NAMES
+from tidecast.native.packing import unpack_from
+from tidecast.node.context import NodeContext
+from tidecast.node.live import agent_tables, continuation
+from tidecast.node.live.images import GONE_PATIENCE_S, evict_stuck
+from tidecast.node.state import Client, Publication, Subscription
+from tidecast.protocol.dedup import Session
+
+ENDING_PATIENCE_S = 2.0
+
+
+class ProducerSetups(Protocol):
+    """Sessions of durable producers, as publications need them."""
+
+    def begin(self, config: TopicConfig, options: PublicationOptions, session: int) -> Session:
+        """Open a producer's session for a ring. Raises SequenceGap, Conflict, Fenced."""
+
+    def abort(self, config: TopicConfig, session: Session) -> None:
+        """The ring could not be made."""
+
+    def attach(self, publication: Publication, session: Session, doorbell: int) -> None:
+        """The ring is made: let it be archived, or await acks of the topic's owner."""
+
+    def detach(self, publication: Publication) -> None:
+        """The publication could not be opened after all."""
+
+    def announce(self, publication: Publication, channel: int) -> None:
+        """Let the sender have it, as soon as its session may begin."""
+
+    def say_left(self, publication: Publication) -> None:
+        """Its publisher is gone."""
+
+    def settled(self, publication: Publication) -> bool:
+        """The topic's owner has all of it, or wants none of it."""
+
+
+class Publications:
+    """See module."""
+
+    _producers: ProducerSetups
+
+    def __init__(self, ctx: NodeContext) -> None:
+        self._ctx = ctx
+
+    def serve(self, producers: ProducerSetups) -> None:
+        """Set the durable side; before the first publication is opened."""
+        self._producers = producers
+
+    # --- opening ----------------------------------------------------------------------------------
+
+    def open(
+        self, client: Client, config: TopicConfig, options: PublicationOptions
+    ) -> PublicationGrant:
+        """Create a publication: its session, its ring, and a place at the sender."""
+        ctx = self._ctx
+        transport = ctx.topology.transport(config.transport)
+        channel, slots = _geometry(config, transport, options)
+        continued = continuation.accepted(ctx, client, config, options, slots)
+        session = self._new_session() if continued is None else continued.session
+        producer = None
+        if config.mode == "durable":
+            producer = self._producers.begin(config, options, session)
+        publication_id = next(ctx.ids)
+        first = 0 if continued is None else continued.head
+        try:
+            mapped = agent_tables.publication_ring(
+                ctx, publication_id, config, session, slots, channel, first
+            )
+        except BaseException:
+            if producer is not None:
+                self._producers.abort(config, producer)
+            raise
+        publication = Publication(
+            publication_id, client.id, config, session, mapped, ctx.runtimes.get(transport.name),
+            began_ns=ctx.clock_ns(),
+        )  # fmt: skip
+        if continued is not None:
+            continuation.prepare(publication, continued)
+        agent_tables.set_live(
+            mapped.array,
+            _or(options.rate_packets_per_s, config.rate_packets_per_s),
+            _or(options.rate_bytes_per_s, config.rate_bytes_per_s),
+            _or(options.linger_us, config.linger_us),
+        )
+        ctx.pubs[publication_id] = publication
+        client.publications.add(publication_id)
+        try:
+            if producer is not None:
+                self._producers.attach(publication, producer, client.doorbell)
+            if publication.begun:
+                self._begin(publication)
+        except BaseException:  # nobody may read its ring, which is unmapped
+            if producer is not None and publication.source >= 0:
+                self._producers.detach(publication)
+            elif producer is not None:
+                self._producers.abort(config, producer)
+            self.forget(publication)
+            raise
+        ctx.note(rec.LOW, rec.Code.PUBLICATION_ADDED, session, config.wire_id, slots)
+        self._check_peers(publication, transport)
+        grant = PublicationGrant(
+            publication_id=publication_id,
+            ring_path=str(mapped.path),
+            topic=config.name,
+            session=session,
+            reliability=config.reliability,
+            flow=config.flow,
+            on_full=config.on_full,
+            continued=continued is not None,
+        )
+        return grant if producer is None else _with_session(grant, producer, config, ctx.name)
+
+    def _new_session(self) -> int:
+        session = self._ctx.random_id(31)
+        while self._ctx.pubs.of("session", session):
+            session = self._ctx.random_id(31)
+        return session
+
+    def _begin(self, publication: Publication) -> None:
+        """Let a publication be sent, and read by local subscriptions."""
+        self._producers.announce(publication, publication.about().channel)
+        for subscription in self._ctx.subscriptions_to(publication.topic.name):
+            self.read(publication, subscription)
+
+    def _check_peers(self, publication: Publication, transport: TransportConfig) -> None:
+        """Notify a publisher whose transport has no peer."""
+        if transport.sends_to_nobody:
+            event = ev.PublisherUnheard(
+                topic=publication.topic.name, session=publication.session, transport=transport.name,
+                mend=f"transport {transport.name} has no peers: only this engine gets what is "
+                f"published; name the others in its peers: [other-host:{transport.port}]",
+            )  # fmt: skip
+            self._ctx.notify(publication.client, event)
+
+    def begin(self, client_id: int, publication_id: int) -> None:
+        """A continued publication's ring is filled. Raises NotFound, Conflict."""
+        with self._ctx.lock:
+            publication = self._ctx.pubs.get(publication_id)
+            if publication is None or publication.client != client_id:
+                raise NotFound(f"client {client_id} has no publication {publication_id}")
+            if publication.begun:
+                raise Conflict(f"publication {publication_id} has begun already")
+            publication.begin()
+            continuation.hold(self._ctx, publication)
+            self._begin(publication)
+
+    def read(self, publication: Publication, subscription: Subscription) -> None:
+        """Let a local subscription read a local publication's own ring."""
+        about = publication.about()
+        kept = self._ctx.resume_positions.pop((publication.session, subscription.id), None)
+        if kept is not None:
+            position, offset = continuation.resumed(about, kept), 0
+        else:
+            at_head = publication.began_ns <= subscription.created_ns
+            position, offset = agent_tables.local_start(
+                publication.mapped.array, about, subscription.options.start, at_head
+            )
+        entry = add_consumer(
+            publication.mapped.array,
+            position=position,
+            offset=offset,
+            client=subscription.client,
+            doorbell=self._ctx.clients[subscription.client].doorbell,
+            subscription=subscription.id,
+            tethered=subscription.tethered(publication.topic),
+        )
+        publication.readers[subscription.id] = entry
+        if kept is not None:
+            continuation.rejoined(publication)
+        self._ctx.notify(
+            subscription.client,
+            ev.ImageAvailable(
+                subscription_id=subscription.id,
+                image_id=publication.id,
+                ring_path=str(publication.mapped.path),
+                consumer=entry,
+                topic=publication.topic.name,
+                node=self._ctx.name,
+                session=publication.session,
+            ),
+        )
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def close(self, client_id: int, publication_id: int) -> None:
+        """Close the ring (if its writer did not) and let sender and readers drain it."""
+        with self._ctx.lock:
+            client = self._ctx.clients.get(client_id)
+            publication = self._ctx.pubs.get(publication_id)
+            if publication is None or publication.client != client_id:
+                raise NotFound(f"client {client_id} has no publication {publication_id}")
+            if client is not None:
+                client.publications.discard(publication_id)
+            publication.release()
+            self.end(publication)
+
+    def end_with_topic(self, publication: Publication, reason: ev.PublicationEnded) -> None:
+        """Let a publication end: its writer closes it, and what was published is sent."""
+        if publication.topic.mode == "durable":
+            self.end(publication)
+        elif publication.ending_s == 0.0:
+            publication.await_close(self._ctx.now_s() + ENDING_PATIENCE_S)
+        self._ctx.notify(publication.client, reason)
+
+    def end(self, publication: Publication) -> None:
+        """As `close`, without a client. Idempotent."""
+        if publication.closing:
+            return
+        publication.close(self._ctx.now_s())
+        close_abandoned(publication.mapped.array, self._ctx.bells, publication.about().slots)
+        self._producers.say_left(publication)
+        topic, session = publication.topic.name, publication.session
+        for subscription_id in publication.readers:
+            self._ctx.notify_gone(
+                subscription_id, publication.id, topic, self._ctx.name, session, "closed"
+            )
+        for subscription in self._ctx.ending_subs.values():
+            notify_ended(self._ctx, subscription)
+        if publication.runtime is None or not publication.begun:
+            publication.set_drained(True)
+        self.check(publication)
+
+    def _check_ending(self, publication: Publication, now_s: float) -> None:
+        """See whether the writer has closed its ring, or had its time."""
+        if publication.closing or publication.ending_s == 0.0:
+            return
+        if publication.about().closed or now_s > publication.ending_s:
+            self.end(publication)
+
+    def check(self, publication: Publication, now_s: float | None = None) -> None:
+        """Remove a publication that is closed, announced and read; evict stuck local readers."""
+        now_s = self._ctx.now_s() if now_s is None else now_s
+        if not publication.closing:
+            if publication.topic.flow == "min":
+                evict_stuck(self._ctx, publication, publication.topic.receiver_timeout_s)
+            return
+        if (
+            publication.leftover  # of a dead engine: until it is acked
+            or publication.source >= 0
+            or not self._producers.settled(publication)
+        ):
+            publication.postpone(now_s)  # its end is announced to those who read it now
+            return  # the archiver, here or at the topic's owner, is not through with it
+        late = now_s - publication.closed_s > GONE_PATIENCE_S
+        if publication.ending_s and not publication.released and not late:
+            return  # its writer may still add to the ring
+        if (publication.drained or late) and (not publication.readers or late):
+            self.forget(publication)
+
+    def forget(self, publication: Publication) -> None:
+        """Take a publication off its sender and unmap it."""
+        ctx = self._ctx
+        ctx.source_gone(publication)
+        sent = self._remove_from_sender(publication)
+        self._report_unsent(publication, sent)
+        ctx.note(rec.LOW, rec.Code.PUBLICATION_REMOVED, publication.session, sent)
+        ctx.pubs.pop(publication.id, None)
+        client = ctx.clients.get(publication.client)
+        if client is not None:
+            client.publications.discard(publication.id)
+        publication.mapped.unlink()
+        publication.mapped.close()
+
+    def tick(self, publication: Publication, now_s: float) -> None:
+        """Reap what nobody announces: stuck readers, drained rings."""
+        continuation.release(publication, now_s)
+        self._ctx.conductor.attempt(self._check_ending, publication, now_s)
+        self._ctx.conductor.attempt(self.check, publication, now_s)
+
+    def all_sent(self) -> bool:
+        """Only publications that are left open are there, and all that they hold is sent."""
+        pubs = self._ctx.pubs.values()
+        return all(p.left and continuation.is_sent(self._ctx, p) for p in pubs)
+
+    def _remove_from_sender(self, publication: Publication) -> int:
+        """Take a publication off its sender; the packet that it would have sent next, or -1."""
+        runtime, p = publication.runtime, publication.slot
+        if runtime is None or p < 0:
+            given = publication.continues
+            return -1 if runtime is None or given is None else given.sent
+        agent_tables.remove_publication(self._ctx, publication)
+        return int(runtime.tx_state.pubs[p]["sent"])
+
+    def _report_unsent(self, publication: Publication, sent: int) -> int:
+        """Count and report what a live publication leaves unsent; how many messages.
+
+        ``sent``: next packet; -1: no network. Without a network it is what was written behind its
+        end, which no reader waits for.
+        """
+        if publication.topic.mode == "durable":
+            return 0
+        ring, head = publication.mapped.array, publication.about().head
+        if sent < 0:
+            closed, end = (
+                unpack_from("<q", ring, lay.CLOSED_AT),
+                unpack_from("<q", ring, lay.END_SEQ_AT),
+            )
+            sent = end[0] if closed[0] else head
+        found = messages_between(ring, publication.about(), sent, head)
+        if found.messages == 0:
+            return 0
+        ctx = self._ctx
+        row = ctx.counters.values[ctx.node_row]
+        row[NodeCounter.PUBLICATIONS_CUT] += 1
+        row[NodeCounter.PACKETS_CUT] += found.packets
+        row[NodeCounter.MESSAGES_CUT] += found.messages
+        row[NodeCounter.BYTES_CUT] += found.bytes
+        self._ctx.note(rec.ALERT, rec.Code.PUBLICATION_CUT, publication.session, *found)
+        self._ctx.notify_all(
+            ev.MessagesUnsent(
+                topic=publication.topic.name, session=publication.session, messages=found.messages,
+                bytes=found.bytes,
+            )
+        )  # fmt: skip
+        return found.messages
+
+    def left_behind(self) -> LeftBehind:
+        """What the rings that are left open hold unsent; what others hold is lost, and counted."""
+        waiting, lost = [], 0
+        for publication in list(self._ctx.pubs.values()):
+            if not publication.left:
+                sent = self._remove_from_sender(publication)
+                lost += self._report_unsent(publication, sent)
+            elif publication.runtime is not None and publication.slot >= 0:
+                about = publication.about()
+                sent = int(publication.runtime.tx_state.pubs[publication.slot]["sent"])
+                held = messages_between(publication.mapped.array, about, sent, about.head)
+                if held.messages:
+                    waiting.append(held.messages)
+        return LeftBehind(
+            publications=len(waiting), waiting_messages=sum(waiting), lost_messages=lost
+        )
+
+
+def _geometry(
+    config: TopicConfig, transport: TransportConfig, options: PublicationOptions
+) -> tuple[int, int]:
+    """(channel, slots) of a new publication's ring. Raises ConfigError."""
+    if options.channel not in CHANNEL_NAMES:
+        raise ConfigError(f"channel: {options.channel!r}: allowed {', '.join(CHANNEL_NAMES)}")
+    channel = CHANNEL_NAMES.index(options.channel)
+    large = channel == CHANNEL_LARGE
+    wanted = options.history_bytes or (
+        config.large_history_bytes if large else config.history_bytes
+    )
+    check_ring_bytes("history_bytes", wanted, transport)
+    return channel, lay.slots_for(wanted, transport.packet_bytes)
+
+
+def _with_session(
+    grant: PublicationGrant, session: Session, config: TopicConfig, name: str
+) -> PublicationGrant:
+    """A grant with a producer's session; without an epoch the topic's owner has yet to open it."""
+    return msgspec.structs.replace(
+        grant, durable=True, producer_id=session.producer.id, epoch=session.epoch,
+        first_seq=session.first_seq, acked_seq=session.acked_seq, last_seq=session.last_seq,
+        owner="" if session.epoch else config.owner or name,
+    )  # fmt: skip
+
+
+def _or(chosen: int | None, default: int) -> int:
+    return default if chosen is None else chosen
+
+
+def notify_ended(ctx: NodeContext, subscription: Subscription) -> None:
+    """Notify a client that a subscription has ended, when no publication here adds to its rings."""
+    pubs = ctx.pubs.of("topic", subscription.pattern)  # patterns do not end with a topic
+    reading = [p for p in pubs if subscription.id in p.readers and not p.closing]
+    if reading or not subscription.is_first_notice():
+        return
+    topic = subscription.pattern
+    ctx.notify(
+        subscription.client,
+        ev.SubscriptionEnded(
+            subscription_id=subscription.id, pattern=topic, code=Closed.code,
+            reason=f"topic {topic}: it was deleted: subscribe again once it is there",
+        ),
+    )  # fmt: skip
