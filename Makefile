@@ -142,9 +142,9 @@ clean: ## remove what building and testing left behind (not .venv)
 $(STAMP): pyproject.toml $(wildcard backend/*/__init__.py)
 	@fail() { printf '\nmake install: %s\n' "$$*" >&2; exit 1; }
 	runs() { "$$@" >/dev/null 2>&1; }
-	new_enough='import sys; sys.exit(sys.version_info < (3, 11))'
+	new_enough='import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))'
 	python=
-	for candidate in "$(PYTHON)" python3 python3.14 python3.13 python3.12 python3.11; do
+	for candidate in "$(PYTHON)" python3 python3.13 python3.12 python3.11; do
 		if runs "$$candidate" -c "$$new_enough"; then python=$$candidate; break; fi
 	done
 	if ! runs $(BIN)/python -c "$$new_enough"; then
@@ -154,7 +154,7 @@ $(STAMP): pyproject.toml $(wildcard backend/*/__init__.py)
 		elif [ -n "$$python" ] && runs "$$python" -c 'import venv'; then
 			"$$python" -m venv --without-pip $(VENV)
 		elif runs uv --version; then
-			uv venv --quiet --python '>=3.11' $(VENV)
+			uv venv --quiet --python '>=3.11,<3.14' $(VENV)
 		elif [ -n "$$python" ]; then
 			fail "$$python has no venv module. On Debian or Ubuntu: apt-get install python3-venv"
 		else

@@ -21,7 +21,7 @@ _BASE = (f"{ENGINE}native/", f"{ENGINE}layout/", f"{ENGINE}buffers/")
 _LIVE = (
     *_BASE, f"{ENGINE}agents/live/", f"{ENGINE}agents/run.py", f"{ENGINE}agents/warmup.py",
     f"{ENGINE}node/live/", f"{ENGINE}node/node.py", f"{ENGINE}node/conductor.py",
-    f"{ENGINE}protocol/", f"{ENGINE}transport/", f"{ENGINE}memory_switch.py",
+    f"{ENGINE}protocol/", f"{ENGINE}transport/", f"{ENGINE}testing/",
 )  # fmt: skip
 _DURABLE = (
     *_BASE, f"{ENGINE}agents/archiver/", f"{ENGINE}disk.py", f"{ENGINE}log/",

@@ -16,6 +16,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tidecast import supported
+
+supported.check_python()
+
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:

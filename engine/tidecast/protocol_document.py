@@ -11,8 +11,8 @@ outside the folders whose sources name the kernel cache: an edit here compiles n
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
+import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -150,7 +150,7 @@ TIMERS: tuple[tuple[str, str, str], ...] = (
         ("a closed publication answers NAKs so long while receivers have not left"),
     ),
     (
-        "node.live.sessions",
+        "node.live.images",
         "GONE_PATIENCE_S",
         "rings that are over are kept so long for their readers",
     ),
@@ -210,23 +210,33 @@ IMAGE_STATES: tuple[Transition, ...] = (
         "Pending",
         "Ended",
         "incarnation is older than a known one",
-        "node.live.peers.accept_peer",
+        "node.live.peers.Peers.accept",
     ),
-    ("Pending", "Ignored", "nobody here subscribes", "node.live.sessions._on_setup"),
-    ("Ignored", "Unknown", "subscriptions changed", "node.live.known_sessions.KnownSessions"),
-    ("Pending", "Active", "image made, STATUS sent", "node.live.sessions._make_image"),
+    ("Pending", "Ignored", "nobody here subscribes", "node.live.sessions.Sessions._on_setup"),
+    ("Ignored", "Unknown", "subscriptions changed", "node.live.receiver_tables.KnownSessions"),
+    ("Pending", "Active", "image made, STATUS sent", "node.live.sessions.Sessions._make_image"),
     ("Active", "Closed", "END known and all is here", "agents.live.receiving.finish_if_complete"),
-    ("Active", "TimedOut", "silent for image_timeout_s", "node.live.sessions._peer_timeout"),
-    ("Active", "Restarted", "newer incarnation of its node", "node.live.sessions._supersede_older"),
-    ("Active", "Ignored", "last reader left: LEAVE sent", "node.live.sessions.look_after_image"),
-    ("TimedOut", "Unknown", "heard again: resumes", "node.live.sessions._peer_timeout"),
-    ("Closed", "Ended", "readers have drained it", "node.live.sessions.look_after_image"),
-    ("Restarted", "Ignored", "readers have drained it", "node.live.sessions.look_after_image"),
+    (
+        "Active",
+        "TimedOut",
+        "silent for image_timeout_s",
+        "node.live.sessions.Sessions._peer_timeout",
+    ),
+    (
+        "Active",
+        "Restarted",
+        "newer incarnation of its node",
+        "node.live.sessions.Sessions._supersede_older",
+    ),
+    ("Active", "Ignored", "last reader left: LEAVE sent", "node.live.images.Images.check"),
+    ("TimedOut", "Unknown", "heard again: resumes", "node.live.sessions.Sessions._peer_timeout"),
+    ("Closed", "Ended", "readers have drained it", "node.live.images.Images.check"),
+    ("Restarted", "Ignored", "readers have drained it", "node.live.images.Images.check"),
 )
 CONSUMER_STATES: tuple[Transition, ...] = (
     ("[*]", "ACTIVE", "node adds a reader", "buffers.ring_file.add_consumer"),
     ("ACTIVE", "EVICTED", "receiver: too far behind", "agents.live.receiving._evict"),
-    ("ACTIVE", "EVICTED", "node: stuck for receiver_timeout_s", "node.live.sessions._evict_stuck"),
+    ("ACTIVE", "EVICTED", "node: stuck for receiver_timeout_s", "node.live.images.evict_stuck"),
     ("ACTIVE", "CUT_OFF", "receiver: more than a ring was lost", "agents.live.receiving.on_lost"),
     ("EVICTED", "ACTIVE", "reader: a gap (lapped), starts again", "buffers.reader.skip_lost"),
     ("CUT_OFF", "ACTIVE", "reader: a gap (lost), starts again", "buffers.reader.skip_lost"),
@@ -264,8 +274,7 @@ def mermaid(transitions: tuple[Transition, ...]) -> str:
 
 def find(where: str) -> Any:
     """What a dotted name below `tidecast` names. Raises AttributeError, ImportError."""
-    module, _, name = where.rpartition(".")
-    return getattr(importlib.import_module(f"tidecast.{module}"), name)
+    return pkgutil.resolve_name(f"tidecast.{where}")
 
 
 def _value(place: str, name: str) -> Any:

@@ -21,8 +21,8 @@ from tests.support.simulation import Reader, Stream
 
 from tidecast.layout import packet as wire
 from tidecast.layout.counters import Counter
-from tidecast.memory_switch import Packet
 from tidecast.testing import Network, SimulatedNode
+from tidecast.testing.switch import Packet
 
 CORPUS = Path(__file__).parent / "corpus"
 STRANGER = 999

@@ -31,10 +31,10 @@ from tidecast.layout.fields import Layout
 from tidecast.log.building import BatchBuilder
 from tidecast.log.files import index_name, segment_name
 from tidecast.log.queue_log import QueueLog
-from tidecast.memory_switch import Packet
 from tidecast.native.jit import kernel
 from tidecast.protocol.packets import put_ack, put_nak, put_name, put_packet_header, put_status
 from tidecast.testing import Network
+from tidecast.testing.switch import Packet
 
 FOLDER = Path(__file__).parent / "files"
 WHEN = 1_700_000_000_000_000_000

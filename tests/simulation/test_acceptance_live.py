@@ -7,8 +7,8 @@ from tests.support.simulation import DropOnce, Reader, Stream, network_of, trans
 
 from tidecast.events import ReceiverTimeout
 from tidecast.layout import packet as wire
-from tidecast.memory_switch import Packet
 from tidecast.testing import Network
+from tidecast.testing.switch import Packet
 
 
 def test_a_packet_that_a_whole_group_misses_is_asked_for_by_some_and_sent_to_all() -> None:

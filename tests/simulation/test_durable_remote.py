@@ -23,12 +23,12 @@ from tidecast.events import ProducerFenced, PublisherRefused, RingDrained
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import QueueCounter
-from tidecast.memory_switch import Packet
 from tidecast.native.packing import pack_into
 from tidecast.node.durable import archiver_tables
 from tidecast.node.durable.archiver_tables import ring_session
 from tidecast.node.shm_directory import dead_nodes
 from tidecast.testing import Network, SimulatedNode
+from tidecast.testing.switch import Packet
 
 SUBSCRIPTION = lay.CONSUMER_SUBSCRIPTION_AT // 8
 

@@ -12,8 +12,8 @@ from tests.support.simulation import Reader, Stream, network_of, transfer
 from tidecast.events import Gap, ImageGone, PeerTimeout
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
-from tidecast.memory_switch import Packet
 from tidecast.testing import Network, SimulatedNode
+from tidecast.testing.switch import Packet
 
 SLOTS = 64
 RING = SLOTS * 1400

@@ -24,9 +24,9 @@ from tidecast.events import (
     SubscriberEvicted,
 )
 from tidecast.layout import packet as wire
-from tidecast.memory_switch import Packet
 from tidecast.node.live.images import RESTART_GRACE_NS
 from tidecast.testing import TRANSPORT, Network
+from tidecast.testing.switch import Packet
 
 
 def test_a_publisher_that_restarts_is_a_new_incarnation() -> None:

@@ -18,8 +18,8 @@ from tests.support.simulation import (
 
 from tidecast.config.topology import FaultSettings
 from tidecast.layout import packet as wire
-from tidecast.memory_switch import Packet
 from tidecast.testing import TRANSPORT, Network
+from tidecast.testing.switch import Packet
 
 PACKETS = 40
 

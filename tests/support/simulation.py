@@ -9,8 +9,8 @@ from typing import Any
 from tidecast.errors import GapError
 from tidecast.events import Event
 from tidecast.layout import packet as wire
-from tidecast.memory_switch import Packet
 from tidecast.testing import Network, SimulatedConnection, SimulatedNode
+from tidecast.testing.switch import Packet
 
 HEADER = wire.PACKET_HEADER_BYTES + wire.MESSAGE_HEADER_BYTES
 

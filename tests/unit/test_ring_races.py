@@ -24,12 +24,12 @@ from tidecast.buffers import writer as wr
 from tidecast.buffers.ring_file import add_consumer, create_ring
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
-from tidecast.memory_switch import Packet
 from tidecast.native.atomics import fetch_add, load_acquire, pause, store_release
 from tidecast.native.jit import inlined, kernel
 from tidecast.native.mapped import MappedFile
 from tidecast.native.memory import load_i64, store_i64
 from tidecast.testing import Network
+from tidecast.testing.switch import Packet
 
 pytestmark = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="a race needs two cores")
 

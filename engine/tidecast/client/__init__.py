@@ -3,3 +3,7 @@
 It uses `api`, `buffers`, `layout` and `native`, and knows nodes only as links; nothing below
 imports it.
 """
+
+from tidecast import supported
+
+supported.check_libraries()

@@ -54,9 +54,9 @@ from tidecast.embedded import EmbeddedLink, connect_to
 from tidecast.errors import ConfigError, ConnectionLost, NotFound, TidecastError
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import Counter
-from tidecast.memory_switch import Packet, Switch
 from tidecast.node.node import Node
 from tidecast.node.state import Publication
+from tidecast.testing.switch import Packet, Switch
 
 START_NS = 1_000_000_000
 """Virtual time begins here: positive, so that no timer starts in the past."""
