@@ -557,8 +557,10 @@ def _put_record(data, row, i, body, out, to, h):
     to = _put_varint(out, to + 1, h[8])
     to = _put_varint(out, to, i)
     to = _put_varint(out, to, h[6])
-    copy(out, to, data, row[O_KEY_AT], max(h[6], 0))
-    to = _put_varint(out, to + max(h[6], 0), h[7])
+    if h[6] > 0:  # a record without a key has no place for it
+        copy(out, to, data, row[O_KEY_AT], h[6])
+        to += h[6]
+    to = _put_varint(out, to, h[7])
     copy(out, to, data, row[O_PAYLOAD_AT], max(h[7], 0))
     to += max(h[7], 0)
     if h[5] != 0 and h[4] > 0:
