@@ -1,4 +1,4 @@
-# Tidecast. `make` lists the targets. Only Python 3.11+ and make are presumed on the machine.
+# Tidecast. `make` lists the targets. Only Python 3.11 to 3.13 and make are presumed on the machine.
 
 .DEFAULT_GOAL := help
 .ONESHELL:
@@ -158,7 +158,7 @@ $(STAMP): pyproject.toml $(wildcard backend/*/__init__.py)
 		elif [ -n "$$python" ]; then
 			fail "$$python has no venv module. On Debian or Ubuntu: apt-get install python3-venv"
 		else
-			fail "needs Python 3.11 or newer; found $$(python3 --version 2>/dev/null || echo none)." \
+			fail "needs Python 3.11, 3.12 or 3.13; found $$(python3 --version 2>/dev/null || echo none)." \
 				"Install one, or name it: make install PYTHON=/path/to/python3.12"
 		fi
 	fi
