@@ -13,7 +13,7 @@ from typing import Any
 import httpx2 as httpx
 
 from tests.support.control import ADMIN_PASSWORD, log_in_first_admin
-from tests.support.patience import Patience
+from tests.support.patience import wait_ended
 
 STOP_S = 20.0
 _FIRST = re.compile(r"log in as admin with password (\S+)")
@@ -97,12 +97,9 @@ class ControlProcess:
         """SIGTERM, and wait: Postgres ends too."""
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
-            patience = Patience(STOP_S)
-            while True:
-                try:
-                    self.process.wait(0.05)
-                    break
-                except subprocess.TimeoutExpired:
-                    assert not patience.over(), self.log[-3000:]
+            try:
+                wait_ended(self.process, STOP_S)
+            except subprocess.TimeoutExpired:
+                raise AssertionError(self.log[-3000:]) from None
         if self.process is not None and self.process.stdout is not None:
             self.process.stdout.close()

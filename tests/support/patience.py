@@ -8,6 +8,7 @@ on two cores a second counts 0.1 s. On a quiet machine the limit is one by the w
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -46,3 +47,14 @@ class Patience:
         self.left_s -= (now_s - self._looked_s) * share
         self._looked_s = now_s
         return self.left_s <= 0
+
+
+def wait_ended(process: subprocess.Popen[str], timeout_s: float) -> int:
+    """Wait for the end of a process; its exit code. Raises TimeoutExpired."""
+    patience = Patience(timeout_s)
+    while True:
+        try:
+            return process.wait(0.05)
+        except subprocess.TimeoutExpired:
+            if patience.over():
+                raise

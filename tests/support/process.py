@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import IO, Any
 
-from tests.support.patience import Patience
+from tests.support.patience import wait_ended
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMMAND_TIMEOUT_S = 60.0
@@ -95,10 +95,4 @@ class Process(Child):
 
     def wait(self, timeout_s: float) -> int:
         """See `Child`."""
-        patience = Patience(timeout_s)
-        while True:
-            try:
-                return self.popen.wait(0.05)
-            except subprocess.TimeoutExpired:
-                if patience.over():
-                    raise
+        return wait_ended(self.popen, timeout_s)
