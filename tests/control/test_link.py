@@ -108,6 +108,41 @@ def test_an_engine_registers_and_applies_what_is_wanted(
     eventually(lambda: _topic(engine, "md.eu") is None, "the topic's end")
 
 
+def test_a_write_of_a_topic_answers_when_the_engine_has_applied_it(
+    control: Running, engine: Engine
+) -> None:
+    """A publisher that opens the topic then finds it with its settings, and keeps it."""
+    client = connect_inside(_node(engine), "at-once")
+    for n in range(10):
+        name = f"at.once{n}"
+        made = _put(control, f"topics/{name}", {"history_bytes": 1 << 20})
+        assert (made["status"]["observed_generation"], made["status"]["drift"]) == (1, False)
+        publisher = client.publisher(name)
+        assert _topic(engine, name).history_bytes == 1 << 20
+        answer = control.api.patch(f"/topics/{name}", json={"spec": {"linger_us": 77}}).json()
+        assert answer["status"]["observed_generation"] == 2
+        assert _topic(engine, name).linger_us == 77
+        client.pump()
+        publisher.publish(b"still open")
+        assert control.api.delete(f"/topics/{name}").json()["warnings"] == []
+        assert _topic(engine, name) is None
+        documents = {"documents": [{"kind": "topic", "metadata": {"name": name}}]}
+        assert control.api.post("/apply", json=documents).json()["warnings"] == []
+        assert _topic(engine, name) is not None
+    client.close()
+
+
+def test_a_write_names_the_engines_that_have_not_applied_it(control: Running) -> None:
+    late = ["engine stuck has not applied this yet: it does so when it answers"]
+    with FakeLink(control, "stuck"):
+        made = _put(control, "topics/t", {})
+        drift = [c["message"] for c in made["status"]["conditions"] if c["type"] == "Drift"]
+        assert drift == ["generation 1 is not in effect on stuck (generation 0)"]
+        documents = {"documents": [{"kind": "topic", "metadata": {"name": "u"}}]}
+        assert control.api.post("/apply", json=documents).json()["warnings"] == late
+        assert control.api.delete("/topics/t").json()["warnings"] == late
+
+
 def test_an_error_of_the_engine_is_shown_and_heals(
     control: Running, engine: Engine, eventually: Eventually
 ) -> None:

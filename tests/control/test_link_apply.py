@@ -14,6 +14,7 @@ from tidecast.control_link.apply import Applier
 from tidecast.embedded import EmbeddedLink
 from tidecast.errors import Closed
 from tidecast.telemetry.views import connect_inside
+from tidecast_control.topics.schemas import TopicSpec
 
 REST: dict[str, Any] = {"faults": {}, "traffic": {}, "subscriptions": {}}
 
@@ -107,3 +108,17 @@ def test_readers_and_example_traffic_survive_a_topic_that_is_made_anew(engine: E
     engine.apply({"t": None})
     assert subscription.subscription_id not in node.subs, "it ended with its topic"
     reader.close()
+
+
+def test_settings_that_a_topic_has_already_end_no_publisher(engine: Engine) -> None:
+    """A client opened the topic before the service's settings arrived: it has the defaults."""
+    client = connect_inside(engine.link.node, "early")
+    publisher = client.publisher("early")
+    wanted = TopicSpec().model_dump(exclude={"wire_id", "rate_packets_per_s", "rate_bytes_per_s"})
+    wanted |= {"id": None, "rate_packets_per_s": 0, "rate_bytes_per_s": 0}
+    assert not engine.apply({"early": wanted | {"labels": {"a": "b"}, "description": "d"}})
+    assert not engine.apply({"early": wanted | {"linger_us": 0, "rate_bytes_per_s": 1 << 30}})
+    client.pump()
+    publisher.publish(b"still open")
+    assert engine.link.node.topic("early").linger_us == 0
+    client.close()

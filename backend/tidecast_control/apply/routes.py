@@ -9,7 +9,9 @@ from fastapi.concurrency import run_in_threadpool
 
 from tidecast_control.apply import service
 from tidecast_control.apply.schemas import ApplyInput, ApplyResult
+from tidecast_control.kit import repository
 from tidecast_control.kit.actor import Actor
+from tidecast_control.kit.crud import APPLIED_WITHIN_S, not_applied
 from tidecast_control.kit.http import Ctx, Db, DryRun, as_json, needs, problem_responses
 from tidecast_control.kit.problems import ProblemError
 
@@ -56,16 +58,19 @@ async def apply(
         raise ProblemError("unsupported_media_type", f"{media}: allowed {', '.join(YAML_TYPES)}")
     wanted = service.Wanted(documents, managed_by, prune, tuple(label), dry_run)
 
-    def work() -> Response:
+    def work() -> tuple[ApplyResult, int]:
         with ctx.db.begin() as session:
             result = service.apply(session, wanted, actor, ctx.settings.allow_faults)
+            version, _ = repository.clock(session)
         if not dry_run and len(result.plans) - result.unchanged >= service.ANALYZED_FROM:
             ctx.db.analyze("resources")
-        return as_json(result)
+        return result, version
 
-    answer = await run_in_threadpool(work)
-    ctx.changed()
-    return answer
+    result, version = await run_in_threadpool(work)
+    if not dry_run:
+        ctx.changed()
+        result.warnings += not_applied(await ctx.hub.applied(version, APPLIED_WITHIN_S))
+    return as_json(result)
 
 
 @router.get(

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
+from sqlmodel import Session
 
-from tidecast_control.kit import reads, resources
+from tidecast_control.context import Context
+from tidecast_control.kit import reads, repository, resources
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.http import (
     Conditions,
     Ctx,
-    Db,
     DryRun,
     entity_tags,
     etag_of,
@@ -33,6 +36,8 @@ from tidecast_control.kit.schemas import (
     Plan,
 )
 
+APPLIED_WITHIN_S = 1.0
+"""A write waits so long at most for the connected engines to apply it."""
 SORTS = (
     "name", "-name", "created_at", "-created_at", "updated_at", "-updated_at",
 )  # fmt: skip
@@ -121,27 +126,30 @@ def _write_routes(kind: Kind, router: APIRouter) -> None:
     label = kind.name.replace("_", " ")
     either = kind.resource | Plan
 
-    def answer(ctx: Ctx, outcome: resources.Outcome, response: Response) -> Any:
+    def answer(outcome: resources.Outcome, response: Response) -> Any:
         if outcome.resource is None or outcome.dry_run:
             return outcome.plan
         if outcome.plan.action == "create":
             response.status_code = 201
         meta = outcome.resource.metadata
         response.headers["ETag"] = etag_of(meta.uid, meta.generation)
-        ctx.changed()
         return outcome.resource
 
-    def put(ctx, session, actor, name, body, conditions, response, dry_run=False):  # type: ignore[no-untyped-def]
-        outcome = resources.put(
-            session, kind, name, body, actor, dry_run=dry_run, precondition=conditions.check
-        )
-        return answer(ctx, outcome, response)
+    async def put(ctx, actor, name, body, conditions, response, dry_run=False):  # type: ignore[no-untyped-def]
+        def work(session: Session) -> resources.Outcome:
+            return resources.put(
+                session, kind, name, body, actor, dry_run=dry_run, precondition=conditions.check
+            )
 
-    def patch(ctx, session, actor, name, body, conditions, response, dry_run=False):  # type: ignore[no-untyped-def]
-        outcome = resources.patch(
-            session, kind, name, body, actor, dry_run=dry_run, precondition=conditions.check
-        )
-        return answer(ctx, outcome, response)
+        return answer(await _written(ctx, kind, name, work), response)
+
+    async def patch(ctx, actor, name, body, conditions, response, dry_run=False):  # type: ignore[no-untyped-def]
+        def work(session: Session) -> resources.Outcome:
+            return resources.patch(
+                session, kind, name, body, actor, dry_run=dry_run, precondition=conditions.check
+            )
+
+        return answer(await _written(ctx, kind, name, work), response)
 
     common = _common(kind)
     router.add_api_route(
@@ -169,10 +177,52 @@ def _write_routes(kind: Kind, router: APIRouter) -> None:
     )  # fmt: skip
 
 
+async def _written(
+    ctx: Context, kind: Kind, name: str, work: Callable[[Session], resources.Outcome]
+) -> resources.Outcome:
+    """Commit a write and wait until the connected engines applied it, `APPLIED_WITHIN_S` at most.
+
+    The resource's status, or the plan's warnings, name the engines that have not applied it yet.
+    """
+
+    def commit() -> resources.Outcome:
+        with ctx.db.begin() as session:
+            return work(session)
+
+    outcome = await run_in_threadpool(commit)
+    if outcome.dry_run:
+        return outcome
+    ctx.changed()
+    if not outcome.version or not ctx.hub.engines:
+        return outcome
+    late = await ctx.hub.applied(outcome.version, APPLIED_WITHIN_S)
+    outcome.plan.warnings += not_applied(late)
+    shown = outcome.resource
+    if shown is None:
+        return outcome
+
+    def view_again() -> resources.Outcome:
+        with ctx.db.begin() as session:
+            row = repository.find(session, kind.name, name)
+            if row is None or (row.uid, row.generation) != (
+                shown.metadata.uid, shown.metadata.generation,
+            ):  # fmt: skip
+                return outcome  # another write was here meanwhile
+            return replace(outcome, resource=resources.view(session, kind, row))
+
+    return await run_in_threadpool(view_again)
+
+
+def not_applied(engines: Sequence[str]) -> list[str]:
+    """A warning for each engine that has not applied a write yet."""
+    return [
+        f"engine {name} has not applied this yet: it does so when it answers" for name in engines
+    ]
+
+
 def _common(kind: Kind) -> dict[str, Any]:
     return {
         "ctx": Ctx,
-        "session": Db,
         "actor": Annotated[Actor, needs(f"{kind.rights}:write")],
         "name": Annotated[str, Path(min_length=1, max_length=200, pattern=NAME_PATTERN)],
         "conditions": Conditions,
@@ -183,14 +233,14 @@ def _common(kind: Kind) -> dict[str, Any]:
 def _delete_route(kind: Kind, router: APIRouter) -> None:
     label = kind.name.replace("_", " ")
 
-    def delete(ctx, session, actor, name, conditions, if_unused=True, dry_run=False):  # type: ignore[no-untyped-def]
-        outcome = resources.delete(
-            session, kind, name, actor, dry_run=dry_run, if_unused=if_unused,
-            precondition=conditions.check,
-        )  # fmt: skip
-        if not dry_run:
-            ctx.changed()
-        return outcome.plan
+    async def delete(ctx, actor, name, conditions, if_unused=True, dry_run=False):  # type: ignore[no-untyped-def]
+        def work(session: Session) -> resources.Outcome:
+            return resources.delete(
+                session, kind, name, actor, dry_run=dry_run, if_unused=if_unused,
+                precondition=conditions.check,
+            )  # fmt: skip
+
+        return (await _written(ctx, kind, name, work)).plan
 
     unused = Annotated[bool, Query(description="Refuse (409) when something refers to it")]
     router.add_api_route(

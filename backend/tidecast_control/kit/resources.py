@@ -48,6 +48,8 @@ class Outcome:
     plan: Plan
     resource: Resource[Any, Any] | None
     dry_run: bool
+    version: int = 0
+    """The topology with this write; 0: no engine applies it."""
 
 
 def etag(row: ResourceRow | None) -> str | None:
@@ -250,7 +252,8 @@ def put(
         row = _store(session, kind, name, row, new, actor)
         audit.record(session, actor, action, kind.name, name, old, new)
     assert row is not None
-    return Outcome(plan, None if plan_only else view(session, kind, row), False)
+    shown = None if plan_only else view(session, kind, row)
+    return Outcome(plan, shown, False, row.version if kind.in_topology else 0)
 
 
 def _store(
@@ -353,7 +356,7 @@ def delete(
         raise ProblemError("protected", f"{kind.name} {name} has deletion_protection")
     if uses and if_unused:
         raise ProblemError("in_use", "; ".join(uses)[:500])
-    old = _document(row)
+    old, version = _document(row), 0
     if kind.in_topology:
         version = repository.next_version(session)
         repository.announce(session, version, kind.name, name, row.spec)
@@ -365,7 +368,7 @@ def delete(
     else:
         batch.deleted(row)
     audit.record(session, actor, "delete", kind.name, name, old, None)
-    return Outcome(plan, None, False)
+    return Outcome(plan, None, False, version)
 
 
 def ensure(

@@ -63,6 +63,8 @@ class Engine:
         self.sampled_s = float("-inf")
         self.reported: Reported | None = None
         """What it runs; None: it has not said, or its version cannot say."""
+        self.applied_version = 0
+        """The newest topology that it reported as applied on this connection, once noted."""
         self.refused_samples = 0
         self.answers: dict[str, asyncio.Future[Json]] = {}
         self.streams: dict[str, OnItems] = {}
@@ -105,6 +107,8 @@ class Hub:
         self.interval_ms = 0
         self.on_telemetry: Callable[[Engine], None] = lambda _engine: None
         self.on_change: Callable[[], None] = lambda: None
+        self._progress = asyncio.Event()
+        """Set, and replaced, when an engine has applied a topology or is gone."""
 
     def connected(self) -> list[str]:
         """Names of the engines that are connected, sorted."""
@@ -228,7 +232,7 @@ class Hub:
             await run_in_threadpool(self._gone, engine.name)
         except SQLAlchemyError as problem:
             log.warning("engine %s is gone, Postgres too: %s", engine.name, problem)
-        self.on_change()
+        self._progressed()
 
     def _gone(self, name: str) -> None:
         with self._db.begin() as session:
@@ -300,7 +304,24 @@ class Hub:
         except SQLAlchemyError as problem:
             log.warning("engine %s applied %s, not noted: %s", engine.name, message["version"],
                         problem)  # fmt: skip
+        engine.applied_version = int(message["version"])
+        self._progressed()
+
+    def _progressed(self) -> None:
+        self._progress.set()
+        self._progress = asyncio.Event()
         self.on_change()
+
+    async def applied(self, version: int, timeout_s: float) -> list[str]:
+        """Wait until all connected engines applied a topology; the names of those that did not."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self._late(version):
+                    await self._progress.wait()
+        return self._late(version)
+
+    def _late(self, version: int) -> list[str]:
+        return sorted(e.name for e in self.engines if e.applied_version < version)
 
     # --- topology ---------------------------------------------------------------------------------
 
