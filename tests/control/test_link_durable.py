@@ -56,8 +56,8 @@ def test_a_subscription_is_made_seen_paused_and_moved(
     assert node.consumers.perform("list", {})[0]["paused"]
     moved = control.api.post("/subscriptions/billing/seek", json={"at": "latest"})
     assert moved.status_code == 200, moved.text
-    lanes = moved.json()["results"][0]["value"]["lanes"]
-    assert sum(int(lane["records"]) for lane in lanes) == 10
+    cursors = moved.json()["results"][0]["value"]["lanes"]
+    assert sum(int(cursor["records"]) for cursor in cursors) == 10
     assert control.api.post("/topics/orders/pause").status_code == 200
     eventually(
         lambda: {q["state"] for q in control.api.get("/queues").json()["items"]} == {"paused"},

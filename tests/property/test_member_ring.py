@@ -69,8 +69,8 @@ def test_the_engine_survives_any_acks_and_goes_on_serving_others(data: st.DataOb
         q = rig.queue()
         bad = rig.member(sub=0, deliveries_bytes=1 << 16, acks_bytes=1 << 14)
         good = rig.member(sub=1)
-        lane = rig.lane(q, bad, sub=0)
-        rig.lane(q, good, sub=1)
+        cursor = rig.cursor(q, bad, sub=0)
+        rig.cursor(q, good, sub=1)
         rig.put(q, *(b"%d" % i for i in range(20)))
         rig.run()
         bad.take()
@@ -82,7 +82,7 @@ def test_the_engine_survives_any_acks_and_goes_on_serving_others(data: st.DataOb
             frame[:4].view(np.uint32)[0] = length
             frame[4:8].view(np.uint16)[:] = [data.draw(st.integers(0, 8)),
                                              data.draw(st.integers(0, 600))]  # fmt: skip
-            word = rig.puller.lane_word(lane)
+            word = rig.puller.cursor_word(cursor)
             frame[8:40].view(np.int64)[:] = [
                 data.draw(st.sampled_from([word, word + 1, -1, 0, 1 << 31])),
                 data.draw(_WORDS), data.draw(_WORDS), data.draw(_WORDS),
@@ -103,7 +103,7 @@ def test_the_engine_survives_any_acks_and_goes_on_serving_others(data: st.DataOb
         assert len(got) == 21
         good.ack_all(got)
         rig.run()
-        record = rig.lane_record(lane)
+        record = rig.cursor_record(cursor)
         assert 0 <= record["out"] <= 21
         assert record["w_next"] - record["w_first"] <= record["window_mask"] + 1
         rig.close()
@@ -133,7 +133,7 @@ def test_whatever_the_sizes_all_bytes_arrive(sizes: list[int], take: int) -> Non
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="tc-") as directory:
         rig = Rig(Path(directory))
         q, m = rig.queue(), rig.member(deliveries_bytes=1 << 16, acks_bytes=1 << 14)
-        rig.lane(q, m)
+        rig.cursor(q, m)
         bodies = [bytes([i % 251]) * n for i, n in enumerate(sizes)] * 8
         for i in range(0, len(bodies), 7):
             rig.put(q, *bodies[i : i + 7])

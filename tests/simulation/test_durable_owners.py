@@ -26,7 +26,7 @@ from tidecast.node.consumers.checks import restored
 from tidecast.node.durable import maintenance
 from tidecast.node.durable.topic import DurableTopic
 from tidecast.queues.adapter import Record, pack, restamp
-from tidecast.queues.subscription_store import SavedLane
+from tidecast.queues.subscription_store import SavedCursor
 from tidecast.testing import SimulatedNode
 
 OPTIONS: dict[str, Any] = {"max_deliver": 0, "ack_wait": 1.0}
@@ -321,7 +321,7 @@ def test_queues_become_shared_and_one_engines_again(tmp_path: Path) -> None:
 
 
 def test_a_position_beyond_the_log_begins_at_its_end() -> None:
-    saved = SavedLane("orders", 0, 90, [(95, 97), (99, 120)], [(98, 2), (130, 3)])
+    saved = SavedCursor("orders", 0, 90, [(95, 97), (99, 120)], [(98, 2), (130, 3)])
     token, rows = restored(saved, 100)
     assert token == 90
     assert rows.tolist() == [[95, 97, -1], [98, 99, 2], [99, 100, -1]]

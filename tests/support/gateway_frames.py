@@ -33,7 +33,7 @@ FRAMES: list[tuple[Frame, bytes]] = [
     (Reply(id=1, failure=Failure(code="sequence_gap", message="m", number=2)), b""),
     (Reply(id=8, result=encode_result(rf.ConsumerOpened(
         deliveries_bytes=65536, acks_bytes=16384, ack_wait_s=30.0, max_deliver=5, dead_letter="",
-        lanes=[(1, "t", 0)]))), b""),
+        cursors=[(1, "t", 0)]))), b""),
     (rf.Accepted(number=2, batch=7), b""),
     (rf.Durable(number=2, seq=1 << 40, state=28), b""),
     (rf.Delivered(number=4, position=96, settled=40, more=True), bytes(48)),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tidecast.bench.measure import wait_until
-from tidecast.buffers.member_ring import RUN_LANE
+from tidecast.buffers.member_ring import RUN_CURSOR
 from tidecast.sync import Consumer
 
 TIMEOUT_S = 10.0
@@ -22,12 +22,12 @@ def handled_around(consumer: Consumer, move: Callable[[], None]) -> tuple[list[b
     begun, go_on = queue.SimpleQueue[tuple[int, bytes]](), threading.Event()
 
     def handle(message: Any) -> None:
-        begun.put((int(message.batch.run_of(0)[RUN_LANE]), bytes(message.data)))
+        begun.put((int(message.batch.run_of(0)[RUN_CURSOR]), bytes(message.data)))
         assert go_on.wait(TIMEOUT_S)
 
     runner = threading.Thread(target=consumer.run, args=(handle, 2))
     runner.start()
-    lanes = lanes_of(consumer)
+    cursors = cursors_of(consumer)
     try:
         wait_until(lambda: begun.qsize() > 0, TIMEOUT_S, "a handler has begun")
         wait_until(lambda: consumer.stats()["unread_bytes"] == 0, TIMEOUT_S, "all is taken")
@@ -40,12 +40,12 @@ def handled_around(consumer: Consumer, move: Callable[[], None]) -> tuple[list[b
         runner.join(TIMEOUT_S)
     handled = [begun.get() for _ in range(begun.qsize())]
     return (
-        [body for lane, body in handled if lane in lanes],
-        [body for lane, body in handled if lane not in lanes],
+        [body for cursor, body in handled if cursor in cursors],
+        [body for cursor, body in handled if cursor not in cursors],
     )
 
 
-def lanes_of(consumer: Any) -> set[int]:
-    """What frames call the lanes of a subscription now: a seek gives them new names."""
+def cursors_of(consumer: Any) -> set[int]:
+    """What frames call the cursors of a subscription now: a seek gives them new names."""
     which = {"pattern": consumer.pattern, "name": consumer.name}
     return {word for word, _, _ in consumer._connection.link.subscription("lanes", which)}

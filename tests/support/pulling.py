@@ -19,7 +19,7 @@ from tidecast.layout import ring as rl
 from tidecast.layout import segment as seg
 from tidecast.log.building import BatchBuilder
 from tidecast.log.queue_log import QueueLog
-from tidecast.queues.cache.cursor import SHARES
+from tidecast.queues.cache.cursors import SHARES
 from tidecast.queues.mapper import hash_of
 from tidecast.queues.sources import Fetched, LogSource
 
@@ -30,7 +30,7 @@ S_NS = 1_000_000_000
 class Got:
     """A record as a member got it."""
 
-    lane: int
+    cursor: int
     token: int
     attempts: int
     key: bytes | None
@@ -53,13 +53,13 @@ class Seen(Observer):
 
         self.deaths.append(dead)
         if self.settles and self.puller is not None:
-            settle_dead(self.puller.words, dead.lane, dead.generation, dead.token)
+            settle_dead(self.puller.words, dead.cursor, dead.generation, dead.token)
 
     def hostile(self, member: int) -> None:
         self.hostiles.append(member)
 
-    def gap(self, lane: int, first: int, end: int) -> None:
-        self.gaps.append((lane, first, end))
+    def gap(self, cursor: int, first: int, end: int) -> None:
+        self.gaps.append((cursor, first, end))
 
     def damaged(self, q: int, token: int, problem: str) -> None:
         self.damages.append(problem)
@@ -123,29 +123,29 @@ class TestMember:
         got = []
         for run in self.runs[:r].tolist():
             word, token, count, attempts, _, first, _ = run
-            lane = word & 0xFFFFFFFF
-            self.words[lane] = word
+            cursor = word & 0xFFFFFFFF
+            self.words[cursor] = word
             for i in range(count):
                 at, size, p, *_ = self.rows[first + i].tolist()
                 flags = int(memory[p : p + 4].view(np.uint32)[0])
                 key_n = int(memory[p + 20 : p + 22].view(np.uint16)[0])
                 key = bytes(memory[p + 24 : p + 24 + key_n]) if flags & seg.REC_KEY else None
                 payload = bytes(memory[at : at + size])
-                got.append(Got(lane, token + i, attempts, key, payload))
+                got.append(Got(cursor, token + i, attempts, key, payload))
         assert len(got) == n
         return got
 
-    def _put(self, kind: int, lane: int, first: int, end: int, time_ns: int = 0,
+    def _put(self, kind: int, cursor: int, first: int, end: int, time_ns: int = 0,
              reason: bytes = b"") -> None:  # fmt: skip
         raw = np.frombuffer(reason + b"\0", dtype=np.uint8)
-        status = mr.put_ack(self.file.array, self.k, kind, self.words[lane], first, end, time_ns,
+        status = mr.put_ack(self.file.array, self.k, kind, self.words[cursor], first, end, time_ns,
                             raw, len(reason))  # fmt: skip
         assert status == 0
         mr.wake_member(self.rig.wakes, self.rig.bells, self.number)
 
     def ack(self, *got: Got) -> None:
         for one in got:
-            self._put(lay.ACK, one.lane, one.token, one.token + 1)
+            self._put(lay.ACK, one.cursor, one.token, one.token + 1)
 
     def ack_all(self, got: list[Got]) -> None:
         """Ack as ranges."""
@@ -154,28 +154,28 @@ class TestMember:
             j = k
             while (
                 j + 1 < len(got)
-                and got[j + 1].lane == got[k].lane
+                and got[j + 1].cursor == got[k].cursor
                 and (got[j + 1].token == got[j].token + 1)
             ):
                 j += 1
-            self._put(lay.ACK, got[k].lane, got[k].token, got[j].token + 1)
+            self._put(lay.ACK, got[k].cursor, got[k].token, got[j].token + 1)
             k = j + 1
 
     def nak(self, one: Got, delay_ns: int = 0) -> None:
-        self._put(lay.NAK, one.lane, one.token, one.token + 1, delay_ns)
+        self._put(lay.NAK, one.cursor, one.token, one.token + 1, delay_ns)
 
     def give_back(self, one: Got) -> None:
-        self._put(lay.RETURN, one.lane, one.token, one.token + 1)
+        self._put(lay.RETURN, one.cursor, one.token, one.token + 1)
 
     def extend(self, one: Got, time_ns: int = 0) -> None:
-        self._put(lay.EXTEND, one.lane, one.token, one.token + 1, time_ns)
+        self._put(lay.EXTEND, one.cursor, one.token, one.token + 1, time_ns)
 
     def term(self, one: Got, reason: str = "") -> None:
-        self._put(lay.TERM, one.lane, one.token, one.token + 1, 0, reason.encode())
+        self._put(lay.TERM, one.cursor, one.token, one.token + 1, 0, reason.encode())
 
 
 class Rig:
-    """Queues, lanes, members; `run` works until nothing is left to do."""
+    """Queues, cursors, members; `run` works until nothing is left to do."""
 
     def __init__(self, directory: Path, *, reads_here: bool = False, **puller: Any) -> None:
         self.directory, self.reads_here = directory, reads_here
@@ -228,15 +228,17 @@ class Rig:
         self.members.append(TestMember(self, made[0], number, sub))
         return self.members[-1]
 
-    def lane(self, q: int, *members: TestMember, sub: int = 0, token: int = 0, **more: Any) -> int:
-        lane = self.puller.add_lane(sub, q, token, **more)
-        self.share(lane, *members)
-        return lane
+    def cursor(
+        self, q: int, *members: TestMember, sub: int = 0, token: int = 0, **more: Any
+    ) -> int:
+        cursor = self.puller.add_cursor(sub, q, token, **more)
+        self.share(cursor, *members)
+        return cursor
 
-    def share(self, lane: int, *members: TestMember) -> None:
+    def share(self, cursor: int, *members: TestMember) -> None:
         if members:
             heirs = [members[k % len(members)].number for k in range(SHARES)]
-            self.puller.share(lane, heirs)
+            self.puller.share(cursor, heirs)
 
     def run(self, advance_ns: int = 0) -> int:
         self.now += advance_ns
@@ -246,15 +248,15 @@ class Rig:
             hurry_timers(self.puller.words)
         return self.puller.settle_down(self.now)
 
-    def position(self, lane: int) -> tuple[int, int]:
-        """(watermark, cursor)."""
+    def position(self, cursor: int) -> tuple[int, int]:
+        """(watermark, next token to deliver)."""
         from tidecast.agents.puller.entries import position_of
 
-        mark, cursor = position_of(self.puller.words, lane)
-        return int(mark), int(cursor)
+        mark, next_token = position_of(self.puller.words, cursor)
+        return int(mark), int(next_token)
 
-    def lane_record(self, lane: int) -> Any:
-        return self.puller.state.lanes[lane]
+    def cursor_record(self, cursor: int) -> Any:
+        return self.puller.state.cursors[cursor]
 
     def close(self) -> None:
         self.puller.stop()

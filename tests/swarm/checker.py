@@ -149,23 +149,23 @@ def handlers_see_key_order(history: h.History) -> Iterator[str]:
         if isinstance(entry, h.Settled) and entry.how in HANDLED:
             done.add((entry.subscription, entry.queue, entry.token, entry.round))
         elif isinstance(entry, h.Delivered):
-            lane = (entry.subscription, entry.queue, entry.key, entry.round)
+            cursor = (entry.subscription, entry.queue, entry.key, entry.round)
             keys[entry.subscription, entry.queue, entry.token] = entry.key
             place = (entry.subscription, entry.queue, entry.token, entry.round)
-            refused[lane].pop(entry.token, None)
-            earlier = [token for token in refused[lane] if token < entry.token]
+            refused[cursor].pop(entry.token, None)
+            earlier = [token for token in refused[cursor] if token < entry.token]
             if earlier:
                 yield (
                     f"{entry.subscription} key {entry.key!r}: {entry.queue}/{entry.token} was "
                     f"delivered to {entry.member} before {earlier[0]}, which was refused"
                 )
-            if place not in seen and entry.token < newest.get(lane, -1):
+            if place not in seen and entry.token < newest.get(cursor, -1):
                 yield (
                     f"{entry.subscription} key {entry.key!r}: {entry.queue}/{entry.token} came "
-                    f"first behind {newest[lane]} ({entry.member}, attempt {entry.attempt})"
+                    f"first behind {newest[cursor]} ({entry.member}, attempt {entry.attempt})"
                 )
             seen.add(place)
-            newest[lane] = max(newest.get(lane, -1), entry.token)
+            newest[cursor] = max(newest.get(cursor, -1), entry.token)
         elif isinstance(entry, h.Settled) and entry.how == "nak":
             if (entry.subscription, entry.queue, entry.token, entry.round) in done:
                 continue  # its first delivery timed out, and was acked all the same

@@ -92,7 +92,7 @@ def positions(shared: Path) -> dict[int, int]:
     """By queue, what the subscription's owner has stored."""
     store = SubscriptionStore(shared / "queues" / "orders" / "subscriptions")
     saved = read_subscription(store.path("orders", "handler"))
-    return {} if saved is None else {lane.queue: lane.position for lane in saved.lanes}
+    return {} if saved is None else {cursor.queue: cursor.position for cursor in saved.cursors}
 
 
 def numbers(seen: Path) -> set[int]:

@@ -50,7 +50,7 @@ def test_an_adapter_is_consumed_acked_and_gone_on_with(tmp_path: Path) -> None:
             feed.grow(1, 25)
             assert len(take(consumer, 65)) == 65
             wait_until(lambda: consumer.info()["settled"] == 125, 5.0, "all acks")
-            assert {lane["reason"] for lane in consumer.info()["lanes"]} == {"caught up"}
+            assert {cursor["reason"] for cursor in consumer.info()["lanes"]} == {"caught up"}
             feed.grow(0, 5)  # it waits at the end, and wakes the puller
             assert len(take(consumer, 5)) == 5
             shown = samples(client.link.node, Times())["queues"]  # type: ignore[attr-defined]
@@ -63,7 +63,7 @@ def test_an_adapter_is_consumed_acked_and_gone_on_with(tmp_path: Path) -> None:
                 assert len(got) == n
         client.pause_topic("feed", queue=1)
     with fed(tmp_path, made()) as client, client.consumer("feed", "reader") as consumer:
-        assert [lane["paused_by"] for lane in consumer.info()["lanes"]] == [[], ["queue"]]
+        assert [cursor["paused_by"] for cursor in consumer.info()["lanes"]] == [[], ["queue"]]
         client.resume_topic("feed", queue=1)
         assert consumer.info()["lag"] == 0, "what the adapter has lost is not read again"
         consumer.seek(Earliest())

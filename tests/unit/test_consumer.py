@@ -341,8 +341,8 @@ def test_a_redrive_goes_page_by_page_and_does_not_read_again_what_is_done(
 def test_single_acks_wake_nobody_and_are_settled_all_the_same(
     client: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lanes = client.link.node.consumers.puller.state.lanes  # type: ignore[attr-defined]
-    before = int(lanes["settled"].sum())
+    cursors = client.link.node.consumers.puller.state.cursors  # type: ignore[attr-defined]
+    before = int(cursors["settled"].sum())
     publish(client, *BODIES[:3], keys=1)
     with client.consumer("orders", "quiet") as consumer:
         messages: list[Any] = []
@@ -352,7 +352,7 @@ def test_single_acks_wake_nobody_and_are_settled_all_the_same(
         monkeypatch.setattr(member_ring, "wake_member", lambda *rest: woken.append(rest[-1]))
         for message in messages:
             message.ack()
-        wait_until(lambda: int(lanes["settled"].sum()) - before == 3, 5.0, "acks")
+        wait_until(lambda: int(cursors["settled"].sum()) - before == 3, 5.0, "acks")
         assert woken == []
         messages[0].term("too late")
         assert len(woken) == 1

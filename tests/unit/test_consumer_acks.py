@@ -20,9 +20,9 @@ from tidecast.sync import Consumer
 
 
 def batch_of(*runs: tuple[int, int, int]) -> DurableBatch:
-    """A batch of runs (lane, first token, records)."""
+    """A batch of runs (cursor, first token, records)."""
     table = np.zeros((len(runs), mr.RUN_FIELDS), dtype=np.int64)
-    table[:, [mr.RUN_LANE, mr.RUN_TOKEN, mr.RUN_COUNT]] = runs
+    table[:, [mr.RUN_CURSOR, mr.RUN_TOKEN, mr.RUN_COUNT]] = runs
     table[1:, mr.RUN_ROW] = np.cumsum(table[:-1, mr.RUN_COUNT])
     made: Any = DurableBatch.__new__(DurableBatch)
     made._runs = table
@@ -44,11 +44,11 @@ def test_runs_say_what_was_acked_one_by_one(
     row = some.tuples(some.integers(0, 1), some.integers(0, total - 1))
     acks = data.draw(some.lists(row, min_size=1, max_size=40))
     found = [
-        (int(run[mr.RUN_LANE]), int(run[mr.RUN_TOKEN]) + i)
+        (int(run[mr.RUN_CURSOR]), int(run[mr.RUN_TOKEN]) + i)
         for run in runs_of([(batches[b], r) for b, r in acks])
         for i in range(int(run[mr.RUN_COUNT]))
     ]
-    records = [[(lane, first + i) for lane, first, n in each for i in range(n)]
+    records = [[(cursor, first + i) for cursor, first, n in each for i in range(n)]
                for each in (runs, runs[::-1])]  # fmt: skip
     assert found == [records[b][r] for b, r in acks]
 
@@ -136,7 +136,7 @@ def test_closing_sends_them(tmp_path: Path, how: str) -> None:
 def test_nothing_of_another_engine_is_acked_at_this_one(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lanes and tokens of the one before would settle what nobody has seen."""
+    """Cursors and tokens of the one before would settle what nobody has seen."""
     take = mr.take
 
     def taken(*arguments: Any) -> Any:

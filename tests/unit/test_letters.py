@@ -179,9 +179,9 @@ def test_a_topic_that_takes_its_time_delays_no_positions(client: Connection) -> 
         assert begun.wait(5.0)
         other.next(5.0).ack()
         saved = subs.get("orders", "other").saved
-        wait_until(lambda: saved.lanes[0].position == 1, 5.0, "its position is saved meanwhile")
+        wait_until(lambda: saved.cursors[0].position == 1, 5.0, "its position is saved meanwhile")
         assert consumer.info()["dead"] == 1
         go_on.set()
         wait_until(lambda: consumer.info()["lag"] == 0, 5.0, "the letter is stored")
         mine = subs.get("orders", "billing").saved
-        wait_until(lambda: mine.lanes[0].position == 1, 5.0, "and that is saved")
+        wait_until(lambda: mine.cursors[0].position == 1, 5.0, "and that is saved")

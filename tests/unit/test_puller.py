@@ -10,26 +10,26 @@ from tidecast.agents.puller import state as ps
 from tidecast.agents.puller.entries import (
     drop_member,
     drop_queue_blocks,
-    pause_lane,
-    seek_lane,
+    pause_cursor,
+    seek_cursor,
     settle_dead,
 )
 from tidecast.agents.puller.runtime import PATIENCE_NS_MAX
 from tidecast.layout import member as lay
-from tidecast.queues.cache import cursor as cu
+from tidecast.queues.cache import cursors as cu
 from tidecast.queues.cache.window import WINDOW_MIN
 
 
 def test_all_records_come_in_order_once_and_are_settled() -> None:
     with rig() as r:
         q, m = r.queue(), r.member()
-        lane = r.lane(q, m)
+        cursor = r.cursor(q, m)
         bodies = fill(r, q, 5000)
         got = drain(r, m)
         assert payloads(got) == bodies
         assert [one.token for one in got] == list(range(5000))
-        assert r.position(lane) == (5000, 5000)
-        record = r.lane_record(lane)
+        assert r.position(cursor) == (5000, 5000)
+        record = r.cursor_record(cursor)
         assert (record["delivered"], record["settled"], record["out"]) == (5000, 5000, 0)
         assert r.sources[0].bytes == r.logs[0].bytes - 64 * len(r.logs[0].segments)
 
@@ -37,14 +37,14 @@ def test_all_records_come_in_order_once_and_are_settled() -> None:
 def test_a3_an_empty_queue_is_no_error_and_asks_for_nothing_more() -> None:
     with rig() as r:
         q, m = r.queue(), r.member()
-        lane = r.lane(q, m)
+        cursor = r.cursor(q, m)
         r.run()
         reads = r.sources[0].reads
         assert m.take() == []
         for _ in range(10):
             r.run(S_NS)
         assert r.sources[0].reads == reads
-        assert cu.REASONS[r.lane_record(lane)["reason"]] == "caught up"
+        assert cu.REASONS[r.cursor_record(cursor)["reason"]] == "caught up"
         r.put(q, b"now")
         r.run()
         assert payloads(m.take()) == [b"now"]
@@ -53,16 +53,16 @@ def test_a3_an_empty_queue_is_no_error_and_asks_for_nothing_more() -> None:
 def test_nothing_is_fetched_without_a_member_without_credit_or_while_paused() -> None:
     with rig() as r:
         q = r.queue()
-        lane = r.lane(q)
+        cursor = r.cursor(q)
         fill(r, q, 20_000)
         r.run()
         assert r.sources[0].reads == 0, "no member"
         m = r.member(in_flight_max=10)
-        pause_lane(r.puller.words, lane, 1)
-        r.share(lane, m)
+        pause_cursor(r.puller.words, cursor, 1)
+        r.share(cursor, m)
         r.run()
         assert r.sources[0].reads == 0, "paused"
-        pause_lane(r.puller.words, lane, 0)
+        pause_cursor(r.puller.words, cursor, 0)
         r.run()
         assert r.sources[0].reads == 1
         assert len(m.take()) == 10
@@ -74,18 +74,18 @@ def test_nothing_is_fetched_without_a_member_without_credit_or_while_paused() ->
 def test_pause_keeps_what_was_fetched() -> None:
     with rig() as r:
         q, m = r.queue(), r.member(in_flight_max=100)
-        lane = r.lane(q, m)
+        cursor = r.cursor(q, m)
         bodies = fill(r, q, 1000)
         r.run()
         got = m.take()
         seen = payloads(got)
         for _ in range(9):
-            pause_lane(r.puller.words, lane, 1)
+            pause_cursor(r.puller.words, cursor, 1)
             r.run()
             m.ack_all(got)
             r.run()
             assert m.take() == [], "paused"
-            pause_lane(r.puller.words, lane, 0)
+            pause_cursor(r.puller.words, cursor, 0)
             r.run()
             got = m.take()
             seen += payloads(got)
@@ -96,7 +96,7 @@ def test_pause_keeps_what_was_fetched() -> None:
 def test_in_flight_stays_below_its_limits_with_hysteresis() -> None:
     with rig() as r:
         q, m = r.queue(), r.member(in_flight_max=80, in_flight_bytes_max=1 << 20)
-        r.lane(q, m)
+        r.cursor(q, m)
         fill(r, q, 1000)
         r.run()
         got = m.take()
@@ -112,7 +112,7 @@ def test_in_flight_stays_below_its_limits_with_hysteresis() -> None:
 def test_bytes_in_flight_are_bounded_but_one_record_always_passes() -> None:
     with rig() as r:
         q, m = r.queue(), r.member(in_flight_bytes_max=1000)
-        r.lane(q, m)
+        r.cursor(q, m)
         r.put(q, *(bytes(300) for _ in range(10)))
         r.put(q, bytes(5000))
         r.run()
@@ -130,7 +130,7 @@ def test_bytes_in_flight_are_bounded_but_one_record_always_passes() -> None:
 def test_nak_comes_back_after_its_delay_with_its_attempts() -> None:
     with rig() as r:
         q, m = r.queue(), r.member()
-        lane = r.lane(q, m)
+        cursor = r.cursor(q, m)
         r.put(q, b"a", b"b", b"c")
         r.run()
         a, b, c = m.take()
@@ -138,7 +138,7 @@ def test_nak_comes_back_after_its_delay_with_its_attempts() -> None:
         m.ack_all([a])
         m.ack_all([c])
         r.run()
-        assert r.position(lane) == (1, 3), "the watermark stays at what is not settled"
+        assert r.position(cursor) == (1, 3), "the watermark stays at what is not settled"
         r.run(4 * S_NS)
         assert m.take() == []
         r.run(2 * S_NS)
@@ -146,13 +146,13 @@ def test_nak_comes_back_after_its_delay_with_its_attempts() -> None:
         assert (again.payload, again.token, again.attempts) == (b"b", 1, 2)
         m.ack_all([again])
         r.run()
-        assert r.position(lane) == (3, 3)
+        assert r.position(cursor) == (3, 3)
 
 
 def test_a_naked_key_holds_back_its_later_records_and_no_others() -> None:
     with rig() as r:
         q, m = r.queue(), r.member(in_flight_max=1)
-        r.lane(q, m)
+        r.cursor(q, m)
         r.put(q, (b"x", b"x1"), (b"x", b"x2"), (b"y", b"y1"), (b"x", b"x3"), (b"y", b"y2"), b"z")
         r.run()
         (x1,) = m.take()
@@ -176,7 +176,7 @@ def test_a_naked_key_holds_back_its_later_records_and_no_others() -> None:
 def test_ack_wait_runs_from_when_the_member_took_it() -> None:
     with rig() as r:
         q, m = r.queue(), r.member()
-        lane = r.lane(q, m, ack_wait_ns=10 * S_NS)
+        cursor = r.cursor(q, m, ack_wait_ns=10 * S_NS)
         r.put(q, *(b"%d" % i for i in range(30)))
         r.run()
         slow = []
@@ -187,14 +187,14 @@ def test_ack_wait_runs_from_when_the_member_took_it() -> None:
             m.ack(one)
         r.run()
         assert [one.attempts for one in slow] == [1] * 30
-        assert r.lane_record(lane)["timeouts"] == 0
-        assert r.position(lane) == (30, 30)
+        assert r.cursor_record(cursor)["timeouts"] == 0
+        assert r.position(cursor) == (30, 30)
 
 
 def test_what_is_taken_and_not_acked_times_out_and_extend_prevents_it() -> None:
     with rig() as r:
         q, m, other = r.queue(), r.member(), r.member()
-        lane = r.lane(q, m, ack_wait_ns=10 * S_NS)
+        cursor = r.cursor(q, m, ack_wait_ns=10 * S_NS)
         r.put(q, b"a", b"b")
         r.run()
         a, b = m.take()
@@ -202,23 +202,23 @@ def test_what_is_taken_and_not_acked_times_out_and_extend_prevents_it() -> None:
             r.run(8 * S_NS)
             m.extend(b)
             r.run()
-        assert r.lane_record(lane)["timeouts"] == 1, "a alone"
+        assert r.cursor_record(cursor)["timeouts"] == 1, "a alone"
         (again,) = m.take()
         assert (again.payload, again.attempts) == (b"a", 2)
         m.ack(a)  # late, of the first delivery: the work is done all the same
         m.ack(b)
         r.run()
-        assert r.position(lane) == (2, 2)
+        assert r.position(cursor) == (2, 2)
         assert other.take() == []
 
 
 def test_a_stuck_member_that_takes_nothing_times_out_without_spending_attempts() -> None:
     with rig() as r:
         q, stuck, fresh = r.queue(), r.member(), r.member()
-        lane = r.lane(q, stuck, ack_wait_ns=10 * S_NS, deliveries_max=1)
+        cursor = r.cursor(q, stuck, ack_wait_ns=10 * S_NS, deliveries_max=1)
         r.put(q, b"a", b"b")
         r.run()
-        r.share(lane, fresh)
+        r.share(cursor, fresh)
         r.run(9 * S_NS)
         assert fresh.take() == []
         r.run(2 * S_NS)
@@ -229,7 +229,7 @@ def test_a_stuck_member_that_takes_nothing_times_out_without_spending_attempts()
 def test_too_many_attempts_end_in_the_dead_letter_topic_one_poison_of_100() -> None:
     with rig() as r:
         q, m = r.queue(), r.member()
-        lane = r.lane(q, m, deliveries_max=3)
+        cursor = r.cursor(q, m, deliveries_max=3)
         fill(r, q, 100)
         good: list[int] = []
         for _ in range(10):
@@ -244,62 +244,62 @@ def test_too_many_attempts_end_in_the_dead_letter_topic_one_poison_of_100() -> N
         assert [(d.token, d.attempts, d.cause) for d in r.seen.deaths] == [
             (33, 3, ps.DEAD_ATTEMPTS)
         ]
-        assert r.position(lane) == (100, 100)
+        assert r.position(cursor) == (100, 100)
         assert bytes(r.puller.record(q, 33)).endswith(b"00000033" + bytes(92))
 
 
 def test_term_is_dead_at_once_with_its_reason_and_is_announced_until_settled() -> None:
     with rig() as r:
         q, m = r.queue(), r.member()
-        lane = r.lane(q, m)
+        cursor = r.cursor(q, m)
         r.put(q, b"a", b"b")
         r.run()
         a, b = m.take()
         r.seen.settles = False
         m.term(a, "no such customer")
         r.run()
-        generation = r.lane_record(lane)["generation"]
-        assert not settle_dead(r.puller.words, lane, generation, b.token), "it is no dead letter"
-        assert not settle_dead(r.puller.words, lane, generation + 1, a.token), "before a seek"
+        generation = r.cursor_record(cursor)["generation"]
+        assert not settle_dead(r.puller.words, cursor, generation, b.token), "it is no dead letter"
+        assert not settle_dead(r.puller.words, cursor, generation + 1, a.token), "before a seek"
         m.ack(b)
         r.run()
         assert [(d.token, d.cause, d.reason) for d in r.seen.deaths] == [
             (0, ps.DEAD_TERM, "no such customer")
         ]
-        assert r.position(lane)[0] == 0, "not settled before it is stored"
+        assert r.position(cursor)[0] == 0, "not settled before it is stored"
         r.seen.settles = True
         r.run(2 * S_NS)
         assert [d.reason for d in r.seen.deaths] == ["no such customer", ""], "said once"
-        assert r.position(lane) == (2, 2)
+        assert r.position(cursor) == (2, 2)
 
 
 def test_a_member_that_dies_leaves_its_records_to_others_in_key_order() -> None:
     with rig() as r:
         q, a, b = r.queue(), r.member(), r.member()
-        lane = r.lane(q, a)
+        cursor = r.cursor(q, a)
         fill(r, q, 100, keys=7)
         r.run()
         taken = a.take(40)
         a.ack_all(taken[:10])
         r.run()
         drop_member(r.puller.words, a.number, r.now)
-        r.share(lane, b)
+        r.share(cursor, b)
         got = drain(r, b)
         assert [one.token for one in got] == list(range(10, 100))
         assert {one.attempts for one in got if one.token < 40} == {2}
         assert {one.attempts for one in got if one.token >= 40} == {1}, "never taken: no attempt"
-        assert r.position(lane) == (100, 100)
+        assert r.position(cursor) == (100, 100)
 
 
 def test_members_share_a_queue_by_key_and_a_share_moves_when_it_is_settled() -> None:
     with rig() as r:
         q, a = r.queue(), r.member()
-        lane = r.lane(q, a)
+        cursor = r.cursor(q, a)
         fill(r, q, 64, keys=16)
         r.run()
         held = a.take()
         b = r.member()
-        r.share(lane, a, b)
+        r.share(cursor, a, b)
         fill(r, q, 64, keys=16)
         r.run()
         assert b.take() == [], "every key still has records at a"
@@ -316,13 +316,13 @@ def test_members_share_a_queue_by_key_and_a_share_moves_when_it_is_settled() -> 
         a.ack_all(got_a)
         b.ack_all(got_b)
         r.run()
-        assert r.position(lane) == (128, 128)
+        assert r.position(cursor) == (128, 128)
 
 
 def test_r5_a_slow_member_does_not_stop_the_others_keys() -> None:
     with rig() as r:
         q, slow, fast = r.queue(), r.member(in_flight_max=4), r.member()
-        lane = r.lane(q, slow, fast)
+        cursor = r.cursor(q, slow, fast)
         fill(r, q, 2000, keys=50)
         got = []
         for _ in range(60):
@@ -335,13 +335,13 @@ def test_r5_a_slow_member_does_not_stop_the_others_keys() -> None:
         assert len(got) > 500
         rest = drain(r, slow)
         assert len(rest) + len(got) == 2000, "the slow one receives all of its own"
-        assert r.position(lane) == (2000, 2000)
+        assert r.position(cursor) == (2000, 2000)
 
 
 def test_records_larger_than_half_the_ring_come_in_fragments() -> None:
     with rig(block_bytes=1 << 16) as r:
         q, m = r.queue(), r.member(deliveries_bytes=1 << 16)
-        lane = r.lane(q, m)
+        cursor = r.cursor(q, m)
         rng = np.random.default_rng(5)
         bodies = [rng.integers(0, 256, n, dtype=np.uint8).tobytes()
                   for n in (10, 200_000, 33_000, 7, 32_700, 1_000_003, 50)]  # fmt: skip
@@ -354,7 +354,7 @@ def test_records_larger_than_half_the_ring_come_in_fragments() -> None:
             m.ack_all(fresh)
             got += fresh
         assert payloads(got) == bodies
-        assert r.position(lane) == (7, 7)
+        assert r.position(cursor) == (7, 7)
         fill(r, q, 5000)
         drain(r, m)
         assert r.puller.oversized == 0, "C3: memory of an oversized record is given back"
@@ -363,32 +363,32 @@ def test_records_larger_than_half_the_ring_come_in_fragments() -> None:
 def test_seek_back_and_forth_and_stale_acks_are_ignored() -> None:
     with rig() as r:
         q, m = r.queue(), r.member()
-        lane = r.lane(q, m)
+        cursor = r.cursor(q, m)
         fill(r, q, 50)
         r.run()
         first = m.take()
-        seek_lane(r.puller.words, lane, 20)
+        seek_cursor(r.puller.words, cursor, 20)
         m.ack_all(first)
         r.run()
-        assert r.position(lane) == (20, 50), "acks of deliveries before the seek count no more"
+        assert r.position(cursor) == (20, 50), "acks of deliveries before the seek count no more"
         assert r.puller.state.members[m.number]["stale"] == 1
         again = m.take()
         assert [one.token for one in again] == list(range(20, 50))
         m.ack_all(again)
         r.run()
-        assert r.position(lane) == (50, 50)
+        assert r.position(cursor) == (50, 50)
 
 
 def test_a_seek_takes_back_what_lies_in_the_rings_of_all_members() -> None:
     with rig() as r:
         q, first, second = r.queue(), r.member(), r.member()
-        lane = r.lane(q, first, second)
+        cursor = r.cursor(q, first, second)
         for i in range(200):
             r.put(q, (b"k%d" % i, b"%03d" % i))
         r.run()
         assert len(first.take(limit=5)) == 5
-        out = int(r.puller.state.lanes[lane]["out"])
-        assert seek_lane(r.puller.words, lane, 190) == out == 200
+        out = int(r.puller.state.cursors[cursor]["out"])
+        assert seek_cursor(r.puller.words, cursor, 190) == out == 200
         assert first.take() == [], "not even the rest of the frame that it was amid"
         assert second.take() == []
         r.run()
@@ -399,15 +399,15 @@ def test_a_seek_takes_back_what_lies_in_the_rings_of_all_members() -> None:
 def test_a_seek_amid_a_large_record_and_with_a_full_ring() -> None:
     with rig(block_bytes=1 << 16) as r:
         q, m = r.queue(), r.member(deliveries_bytes=1 << 16, in_flight_max=10_000)
-        lane, other = r.lane(q, m), r.queue()
+        cursor, other = r.cursor(q, m), r.queue()
         r.put(q, bytes(200_000))
         r.run()
         assert m.take() == [], "its first fragments alone"
-        seek_lane(r.puller.words, lane, 1)
+        seek_cursor(r.puller.words, cursor, 1)
         fill(r, q, 3000)
         r.run()
-        seek_lane(r.puller.words, lane, 1)  # nothing of a full ring was looked at
-        r.lane(other, m)
+        seek_cursor(r.puller.words, cursor, 1)  # nothing of a full ring was looked at
+        r.cursor(other, m)
         r.put(other, b"of another queue")
         got = drain(r, m)
         assert [one.token for one in got if one.payload != b"of another queue"] == [*range(1, 3001)]
@@ -417,17 +417,17 @@ def test_a_seek_amid_a_large_record_and_with_a_full_ring() -> None:
 def test_the_window_grows_and_then_holds_the_cursor_back() -> None:
     with rig() as r:
         q, m = r.queue(), r.member(in_flight_max=100_000, deliveries_bytes=1 << 22)
-        lane = r.lane(q, m)
+        cursor = r.cursor(q, m)
         fill(r, q, 4 * WINDOW_MIN, size=20, batch=256)
         r.run()
         got = m.take()
         assert len(got) == 4 * WINDOW_MIN
         m.ack_all(got[1:])
         r.run()
-        assert r.position(lane)[0] == 0
+        assert r.position(cursor)[0] == 0
         m.ack(got[0])
         r.run()
-        assert r.position(lane) == (4 * WINDOW_MIN, 4 * WINDOW_MIN)
+        assert r.position(cursor) == (4 * WINDOW_MIN, 4 * WINDOW_MIN)
 
 
 def test_a_saved_position_is_taken_up_settled_ranges_and_attempts_included() -> None:
@@ -435,36 +435,36 @@ def test_a_saved_position_is_taken_up_settled_ranges_and_attempts_included() -> 
         q, m = r.queue(), r.member()
         fill(r, q, 20)
         rows = np.array([(7, 10, -1), (12, 13, 2), (15, 16, -1)], dtype=np.int64)
-        lane = r.lane(q, m, token=5, restored=rows)
+        cursor = r.cursor(q, m, token=5, restored=rows)
         r.run()
         got = m.take()
         assert [one.token for one in got] == [5, 6, 10, 11, 12, 13, 14, 16, 17, 18, 19]
         assert {one.token: one.attempts for one in got}[12] == 3
         m.ack_all(got)
         r.run()
-        assert r.position(lane) == (20, 20)
+        assert r.position(cursor) == (20, 20)
 
 
 @pytest.mark.parametrize("batch", [50, 1000], ids=["small batches", "larger than a block"])
 def test_what_retention_took_is_a_gap_and_said(batch: int) -> None:
     with rig(block_bytes=1 << 14) as r:
         q, m = r.queue(segment_bytes=1 << 16), r.member()
-        lane = r.lane(q, m)
+        cursor = r.cursor(q, m)
         fill(r, q, 3000, batch=batch)
         r.logs[q].retain(bytes_max=1 << 16)
         earliest = r.logs[q].earliest_token
         assert earliest > 0
         got = drain(r, m)
         assert got[0].token == earliest
-        assert r.seen.gaps == [(lane, 0, earliest)]
-        assert r.position(lane) == (3000, 3000)
+        assert r.seen.gaps == [(cursor, 0, earliest)]
+        assert r.position(cursor) == (3000, 3000)
 
 
 @pytest.mark.parametrize("here", [False, True])
 def test_what_cannot_be_read_holds_up_nobody_who_is_elsewhere(here: bool) -> None:
     with rig(block_bytes=1 << 14, reads_here=here) as r:
         q, behind, before = r.queue(segment_bytes=1 << 30), r.member(0), r.member(1)
-        first = r.lane(q, before, sub=1)
+        first = r.cursor(q, before, sub=1)
         fill(r, q, 100, batch=10)
         assert len(drain(r, before)) == 100
         (log,) = r.directory.rglob("*.log")
@@ -472,10 +472,10 @@ def test_what_cannot_be_read_holds_up_nobody_who_is_elsewhere(here: bool) -> Non
         at = len(raw) // 2
         log.write_bytes(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
         drop_queue_blocks(r.puller.words, q)
-        lane = r.lane(q, behind)
+        cursor = r.cursor(q, behind)
         r.run()
         bad = drain(r, behind)
-        stands_at = r.position(lane)[1]
+        stands_at = r.position(cursor)[1]
         assert 0 < len(bad) == stands_at < 100
         assert len(r.seen.damages) == 1
         assert r.puller._patience_ns() == PATIENCE_NS_MAX, "its thread rests meanwhile"
@@ -496,9 +496,9 @@ def test_a_seek_leaves_what_cannot_be_read_behind() -> None:
         r.put(q, b"sound")
         (log,) = r.directory.rglob("*.log")
         log.write_bytes(log.read_bytes().replace(b"damaged", b"dAmaged"))
-        lane = r.lane(q, m)
+        cursor = r.cursor(q, m)
         assert drain(r, m) == []
-        seek_lane(r.puller.words, lane, 1)
+        seek_cursor(r.puller.words, cursor, 1)
         r.run(2 * S_NS)
         assert payloads(drain(r, m)) == [b"sound"]
 
@@ -506,7 +506,7 @@ def test_a_seek_leaves_what_cannot_be_read_behind() -> None:
 def test_a_hostile_member_is_reported_and_nothing_else_happens() -> None:
     with rig() as r:
         q, m = r.queue(), r.member()
-        r.lane(q, m)
+        r.cursor(q, m)
         r.put(q, b"a")
         r.run()
         m.file.array[lay.MEM_ACKED_AT : lay.MEM_ACKED_AT + 8].view(np.int64)[0] = 1 << 40
@@ -515,14 +515,14 @@ def test_a_hostile_member_is_reported_and_nothing_else_happens() -> None:
         assert r.seen.hostiles == [m.number]
 
 
-def test_a_member_joins_a_late_lane_and_gets_everything_from_the_start() -> None:
+def test_a_member_joins_a_late_cursor_and_gets_everything_from_the_start() -> None:
     with rig() as r:
         q = r.queue()
-        lane = r.lane(q)
+        cursor = r.cursor(q)
         bodies = fill(r, q, 300)
         r.run()
         m = r.member()
-        r.share(lane, m)
+        r.share(cursor, m)
         assert payloads(drain(r, m)) == bodies
 
 
@@ -530,7 +530,7 @@ def test_a_member_joins_a_late_lane_and_gets_everything_from_the_start() -> None
 def test_any_take_size_yields_the_same(limit: int) -> None:
     with rig() as r:
         q, m = r.queue(), r.member()
-        r.lane(q, m)
+        r.cursor(q, m)
         bodies = fill(r, q, 200)
         got: list[Got] = []
         while len(got) < 200:
@@ -544,10 +544,10 @@ def test_any_take_size_yields_the_same(limit: int) -> None:
 def test_blocks_are_fetched_in_the_cycle_and_the_shell_sees_only_what_is_special() -> None:
     with rig(reads_here=True, block_bytes=1 << 14) as r:
         q, m = r.queue(blocks_max=3), r.member(in_flight_max=4000)
-        lane = r.lane(q, m)
+        cursor = r.cursor(q, m)
         bodies = fill(r, q, 2000) + fill(r, q, 3, size=20_000, batch=1) + fill(r, q, 500)
         assert payloads(drain(r, m)) == bodies
-        assert r.position(lane) == (2503, 2503)
+        assert r.position(cursor) == (2503, 2503)
         queue = r.puller.state.queues[q]
         reads = r.sources[0].reads
         assert 6 <= reads <= 12  # the large ones, and making room
@@ -566,18 +566,18 @@ def test_what_retention_deleted_is_told_also_when_the_cycle_reads() -> None:
         q, m = r.queue(segment_bytes=1 << 16), r.member()
         fill(r, q, 2000)
         gone = r.logs[0].retain(bytes_max=100_000)
-        lane = r.lane(q, m)
+        cursor = r.cursor(q, m)
         first = r.logs[0].earliest_token
         assert gone
         assert r.run() >= 0
         assert [one.token for one in drain(r, m)] == list(range(first, 2000))
-        assert r.seen.gaps == [(lane, 0, first)]
+        assert r.seen.gaps == [(cursor, 0, first)]
 
 
 def test_a_record_comes_again_although_its_block_is_gone_and_the_queue_rests() -> None:
     with rig(block_bytes=1 << 13) as r:
         q, m = r.queue(blocks_max=2), r.member(in_flight_max=4000)
-        lane = r.lane(q, m)
+        cursor = r.cursor(q, m)
         bodies = fill(r, q, 1000)
         r.run()
         first, *others = m.take()
@@ -589,38 +589,38 @@ def test_a_record_comes_again_although_its_block_is_gone_and_the_queue_rests() -
         assert all(r.puller.state.blocks[b]["first"] > 0 for b in blocks)  # its block is gone
         r.run(2 * S_NS)
         assert payloads(m.take()) == bodies[:1]
-        assert r.lane_record(lane)["redelivered"] == 1
+        assert r.cursor_record(cursor)["redelivered"] == 1
 
 
 def test_an_ack_settles_what_it_names_and_no_more() -> None:
     with rig() as r:
         q, m = r.queue(), r.member()
-        lane = r.lane(q, m)
+        cursor = r.cursor(q, m)
         r.put(q, *(b"%d" % i for i in range(6)))
         r.run()
         got = m.take()
         m.ack(got[1])
         m.ack_all(got[3:5])
         r.run()
-        record = r.lane_record(lane)
+        record = r.cursor_record(cursor)
         assert (record["settled"], record["out"]) == (3, 3)
-        assert r.position(lane) == (0, 6)
+        assert r.position(cursor) == (0, 6)
         drop_member(r.puller.words, m.number, r.now)
         other = r.member()
-        r.share(lane, other)
+        r.share(cursor, other)
         r.run()
         left = other.take()
         assert payloads(left) == [b"0", b"2", b"5"]
         other.ack_all(left[:2])
         r.run()
-        assert r.position(lane) == (5, 6), "the last one alone holds it back"
+        assert r.position(cursor) == (5, 6), "the last one alone holds it back"
 
 
 @pytest.mark.parametrize("what", ["nak", "give_back", "extend", "term"])
 def test_a_member_refuses_no_record_of_another(what: str) -> None:
     with rig() as r:
         q, a, b = r.queue(), r.member(), r.member()
-        lane = r.lane(q, a, b, ack_wait_ns=S_NS)
+        cursor = r.cursor(q, a, b, ack_wait_ns=S_NS)
         r.put(q, *((b"key %d" % i, b"%d" % i) for i in range(20)))
         r.run()
         mine, theirs = a.take(), b.take()
@@ -629,14 +629,14 @@ def test_a_member_refuses_no_record_of_another(what: str) -> None:
         for one in mine:
             getattr(b, what)(one)
         r.run()
-        record = r.lane_record(lane)
+        record = r.cursor_record(cursor)
         assert (record["out"], record["again_n"], record["naks"]) == (20, 0, 0)
         assert not r.seen.deaths
         assert r.puller.state.members[b.number]["late"] == len(mine)
         a.ack_all(mine)
         b.ack_all(theirs)
         r.run(5 * S_NS)
-        assert r.lane_record(lane)["settled"] == 20
+        assert r.cursor_record(cursor)["settled"] == 20
         assert a.take() == b.take() == []
 
 
@@ -644,7 +644,7 @@ def test_a_member_refuses_no_record_of_another(what: str) -> None:
 def test_the_last_delivery_is_the_one_that_was_promised(most: int) -> None:
     with rig() as r:
         q, m = r.queue(), r.member()
-        r.lane(q, m, deliveries_max=most)
+        r.cursor(q, m, deliveries_max=most)
         r.put(q, b"poison", b"fine")
         attempts = []
         for _ in range(most + 3):

@@ -7,16 +7,16 @@ import random
 import pytest
 from tests.support.pulling import S_NS, Got, Rig, TestMember, drain, payloads, rig
 
-from tidecast.agents.puller.entries import drop_member, seek_lane
+from tidecast.agents.puller.entries import drop_member, seek_cursor
 from tidecast.queues.cache.window import RECALLED, WINDOW_MIN
 
 K = b"key"
 
 
-def three(r: Rig, **lane: int) -> tuple[int, int, TestMember, list[Got]]:
-    """A queue and a lane with one member, which has taken a, b and c of one key."""
+def three(r: Rig, **cursor: int) -> tuple[int, int, TestMember, list[Got]]:
+    """A queue and a cursor with one member, which has taken a, b and c of one key."""
     q, m = r.queue(), r.member(in_flight_max=5000)
-    made = r.lane(q, m, **lane)
+    made = r.cursor(q, m, **cursor)
     r.put(q, (K, b"a"), (K, b"b"), (K, b"c"))
     r.run()
     return q, made, m, m.take()
@@ -47,7 +47,7 @@ def test_a_newer_record_waits_for_all_that_comes_back(refuse: str) -> None:
 
 def test_what_is_acked_instead_need_not_come_back() -> None:
     with rig() as r:
-        q, lane, m, (a, b, c) = three(r)
+        q, cursor, m, (a, b, c) = three(r)
         m.nak(a, S_NS)
         m.ack(b, c)
         r.run()
@@ -55,7 +55,7 @@ def test_what_is_acked_instead_need_not_come_back() -> None:
         assert payloads(m.take()) == [b"x"], "the delay"
         r.run(S_NS)
         assert payloads(m.take()) == [b"a", b"d"]
-        assert r.lane_record(lane)["recalled"] == 0
+        assert r.cursor_record(cursor)["recalled"] == 0
 
 
 @pytest.mark.parametrize("end", ["dead", "acked"])
@@ -93,7 +93,7 @@ def test_a_second_refusal_recalls_again() -> None:
 
 def test_it_outlives_a_larger_window_and_a_full_table_of_keys() -> None:
     with rig() as r:
-        q, lane, m, (a, b, c) = three(r)
+        q, cursor, m, (a, b, c) = three(r)
         m.nak(a)
         r.run()
         more(r, q)
@@ -108,8 +108,8 @@ def test_it_outlives_a_larger_window_and_a_full_table_of_keys() -> None:
             else:
                 m.ack_all(fresh)  # keys that no longer matter fill the table
         assert b"d" not in payloads(taken)
-        assert r.lane_record(lane)["window_mask"] + 1 > WINDOW_MIN
-        assert r.lane_record(lane)["recalled"] == 1
+        assert r.cursor_record(cursor)["window_mask"] + 1 > WINDOW_MIN
+        assert r.cursor_record(cursor)["recalled"] == 1
         m.give_back(b)
         m.give_back(c)
         r.run()
@@ -118,37 +118,37 @@ def test_it_outlives_a_larger_window_and_a_full_table_of_keys() -> None:
 
 def test_counting_ends_when_nothing_needs_it() -> None:
     with rig() as r:
-        q, lane, m, (a, b, c) = three(r)
-        assert r.lane_record(lane)["counting"] == 0
+        q, cursor, m, (a, b, c) = three(r)
+        assert r.cursor_record(cursor)["counting"] == 0
         m.nak(a)
         m.give_back(b)
         m.give_back(c)
         r.run()
-        assert r.lane_record(lane)["counting"] > 0
+        assert r.cursor_record(cursor)["counting"] > 0
         m.ack_all(m.take())
         for _ in range(2 * WINDOW_MIN):
             r.put(q, (K, b"z"))
         drain(r, m)
-        record = r.lane_record(lane)
+        record = r.cursor_record(cursor)
         assert (record["counting"], record["recalled"], record["again_n"]) == (0, 0, 0)
 
 
 def test_a_member_that_leaves_or_a_seek_ends_a_recall() -> None:
     with rig() as r:
-        q, lane, m, (a, *_) = three(r)
+        q, cursor, m, (a, *_) = three(r)
         m.nak(a)
         r.run()
         more(r, q)
         other = r.member()
         drop_member(r.puller.words, m.number, r.now)
-        r.share(lane, other)
+        r.share(cursor, other)
         r.run()
         got = other.take()
         assert [one.payload for one in got if one.key == K] == [b"a", b"b", b"c", b"d"]
         other.nak(got[0])
         r.run()
-        seek_lane(r.puller.words, lane, 0)
-        assert r.lane_record(lane)["recalled"] == 0
+        seek_cursor(r.puller.words, cursor, 0)
+        assert r.cursor_record(cursor)["recalled"] == 0
         r.run()
         assert payloads(other.take()) == [b"a", b"b", b"c", b"d", b"x"]
 
@@ -158,7 +158,7 @@ def test_counts_of_keys_stay_those_of_the_window() -> None:
     chance = random.Random(5)
     with rig() as r:
         q, members = r.queue(), [r.member(in_flight_max=300) for _ in range(2)]
-        lane = r.lane(q, *members)
+        cursor = r.cursor(q, *members)
         left: dict[bytes, bool] = {}
         for first in range(0, 3000, 100):
             r.put(q, *((b"k%d" % (i % 37), b"%d" % i) for i in range(first, first + 100)))
@@ -178,9 +178,9 @@ def test_counts_of_keys_stay_those_of_the_window() -> None:
             if not left:
                 break
         r.run(S_NS)
-        record = r.lane_record(lane)
+        record = r.cursor_record(cursor)
         assert not left
         assert (record["out"], record["again_n"], record["recalled"]) == (0, 0, 0)
-        keys = r.puller._windows[lane][1].view("uint32").reshape(-1, 4)
+        keys = r.puller._windows[cursor][1].view("uint32").reshape(-1, 4)
         assert not (keys[:, 2] != 0).any(), "entries that wait"
         assert not (keys[:, 3] & RECALLED).any()

@@ -1,4 +1,4 @@
-"""Lanes that follow one stream, and lanes with a compiled filter."""
+"""Cursors that follow one stream, and cursors with a compiled filter."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import numpy as np
 import pytest
 from tests.support.pulling import S_NS, drain, payloads, rig
 
-from tidecast.agents.puller.entries import pause_lane, seek_lane
+from tidecast.agents.puller.entries import pause_cursor, seek_cursor
 from tidecast.buffers.member_ring import RUN_COUNT
 from tidecast.errors import ConfigError
 from tidecast.native.predicates import Predicate, digest_of
-from tidecast.queues.cache import cursor as cu
+from tidecast.queues.cache import cursors as cu
 from tidecast.queues.cache.window import WINDOW_MIN, WINDOW_SMALL
 from tidecast.queues.mapper import hash_of
 
 
-def test_a_record_wakes_only_the_lanes_of_its_stream_and_the_others_move_on() -> None:
+def test_a_record_wakes_only_the_cursors_of_its_stream_and_the_others_move_on() -> None:
     with rig(reads_here=True) as r:
         q, m = r.queue(), r.member(in_flight_max=4000)
-        lanes = [r.lane(q, m, key_pattern=f"k{i}") for i in range(40)]
-        everything = r.lane(q, r.member(1, in_flight_max=4000), sub=1)
+        cursors = [r.cursor(q, m, key_pattern=f"k{i}") for i in range(40)]
+        everything = r.cursor(q, r.member(1, in_flight_max=4000), sub=1)
         r.run()
         assert r.puller.state.queues[q]["followers"] == 40
         for round_ in range(3):
@@ -29,64 +29,66 @@ def test_a_record_wakes_only_the_lanes_of_its_stream_and_the_others_move_on() ->
             r.put(q, *[(b"other", b"")] * 500)
             r.run()
             got = m.take()
-            wanted = [(lanes[7], b"7"), (lanes[7], b"7"), (lanes[9], b"9")]
-            assert sorted((one.lane, one.payload) for one in got) == sorted(wanted)
+            wanted = [(cursors[7], b"7"), (cursors[7], b"7"), (cursors[9], b"9")]
+            assert sorted((one.cursor, one.payload) for one in got) == sorted(wanted)
             m.ack_all(got)
             r.run()
             assert r.puller.state.queues[q]["followers"] == 40
-            assert [r.lane_record(lane)["next"] for lane in lanes[20:]] == [0] * 20  # not touched
-            assert r.lane_record(everything)["next"] == (round_ + 1) * 503
-        assert {r.position(lane) for lane in lanes} == {(1509, 1509)}
+            assert [r.cursor_record(cursor)["next"] for cursor in cursors[20:]] == [
+                0
+            ] * 20  # not touched
+            assert r.cursor_record(everything)["next"] == (round_ + 1) * 503
+        assert {r.position(cursor) for cursor in cursors} == {(1509, 1509)}
 
 
 def test_what_a_record_touches_does_not_grow_with_the_number_of_streams() -> None:
-    few, many = (lanes_touched(streams) for streams in (20, 2000))
+    few, many = (cursors_touched(streams) for streams in (20, 2000))
     assert few[:2] == [10, 10], "those of the records' ten streams, by deliveries and by acks"
     assert many[:2] == few[:2]
-    assert max(few[2], many[2]) <= 4, "lanes that one record is shown to"
+    assert max(few[2], many[2]) <= 4, "cursors that one record is shown to"
 
 
-def lanes_touched(streams: int) -> list[int]:
-    """How many lanes 50 records of ten streams change; and their acks; the longest chain."""
+def cursors_touched(streams: int) -> list[int]:
+    """How many cursors 50 records of ten streams change; and their acks; the longest chain."""
     with rig(reads_here=True) as r:
         q, m = r.queue(), r.member(in_flight_max=4000)
         for i in range(streams):
-            r.lane(q, m, key_pattern=f"k{i}")
+            r.cursor(q, m, key_pattern=f"k{i}")
         r.run()
         puller, found = r.puller.state, []
-        before = puller.lanes.tobytes()
+        before = puller.cursors.tobytes()
         r.put(q, *((b"k%d" % (i % 10), b"x") for i in range(50)))
         for acks in (False, True):
             if acks:
                 m.ack_all(m.take())
             r.run()
-            after = puller.lanes.tobytes()
-            pairs = (np.frombuffer(raw, np.uint8).reshape(-1, cu.LANE_BYTES)
+            after = puller.cursors.tobytes()
+            pairs = (np.frombuffer(raw, np.uint8).reshape(-1, cu.CURSOR_BYTES)
                      for raw in (before, after))  # fmt: skip
             found.append(int((next(pairs) != next(pairs)).any(axis=1).sum()))
             before = after
         longest = 0
         for i in range(10):
             bucket = int(cu.stream_chain(q, hash_of(b"k%d" % i)))
-            lane, n = int(puller.chains[bucket]), 0
-            while lane >= 0:
-                lane, n = int(puller.links[lane, cu.FOR_QUEUE, cu.NEXT]), n + 1
+            cursor, n = int(puller.chains[bucket]), 0
+            while cursor >= 0:
+                cursor, n = int(puller.links[cursor, cu.FOR_QUEUE, cu.NEXT]), n + 1
             longest = max(longest, n)
         return [*found, longest]
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_c1_lanes_of_streams_get_all_of_their_own_whatever_happens(seed: int) -> None:
+def test_c1_cursors_of_streams_get_all_of_their_own_whatever_happens(seed: int) -> None:
     rng = np.random.default_rng(seed)
     with rig(reads_here=seed % 2 == 0, block_bytes=1 << 13) as r:
         q = r.queue(blocks_max=3, segment_bytes=1 << 17)
         members = [r.member(i, in_flight_max=50) for i in range(6)]
-        lanes = [
-            r.lane(q, m, sub=i, key_pattern=f"k{i}", deliveries_max=0)
+        cursors = [
+            r.cursor(q, m, sub=i, key_pattern=f"k{i}", deliveries_max=0)
             for i, m in enumerate(members)
         ]
         sent: list[int] = []
-        seen: list[set[int]] = [set() for _ in lanes]
+        seen: list[set[int]] = [set() for _ in cursors]
         for _ in range(150):
             what = rng.integers(0, 10)
             i = int(rng.integers(0, 6))
@@ -95,11 +97,11 @@ def test_c1_lanes_of_streams_get_all_of_their_own_whatever_happens(seed: int) ->
                 sent += keys
                 r.put(q, *((b"k%d" % k, bytes(40)) for k in keys))
             elif what == 5:
-                pause_lane(r.puller.words, lanes[i], int(rng.integers(0, 2)))
+                pause_cursor(r.puller.words, cursors[i], int(rng.integers(0, 2)))
             elif what == 6 and sent:
-                seek_lane(r.puller.words, lanes[i], int(rng.integers(0, len(sent))))
+                seek_cursor(r.puller.words, cursors[i], int(rng.integers(0, len(sent))))
                 members[i].take()  # what was on its way is stale now
-                seek_lane(r.puller.words, lanes[i], 0)
+                seek_cursor(r.puller.words, cursors[i], 0)
                 seen[i].clear()
             r.run(int(rng.integers(0, 3)) * S_NS)
             for k, m in enumerate(members):
@@ -111,8 +113,8 @@ def test_c1_lanes_of_streams_get_all_of_their_own_whatever_happens(seed: int) ->
                 for one in got:
                     seen[k].add(one.token)
                     m.ack(one)
-        for lane in lanes:
-            pause_lane(r.puller.words, lane, 0)
+        for cursor in cursors:
+            pause_cursor(r.puller.words, cursor, 0)
         r.run(40 * S_NS)
         for _ in range(100):
             for k, m in enumerate(members):
@@ -122,39 +124,39 @@ def test_c1_lanes_of_streams_get_all_of_their_own_whatever_happens(seed: int) ->
             r.run(2 * S_NS)
         for k in range(6):
             assert seen[k] == {token for token, key in enumerate(sent) if key == k}
-            assert r.position(lanes[k]) == (len(sent), len(sent))
+            assert r.position(cursors[k]) == (len(sent), len(sent))
 
 
 def test_records_of_a_stream_that_lie_together_are_one_frame_and_a_small_window_grows() -> None:
     with rig(reads_here=True) as r:
         q, m = r.queue(), r.member(in_flight_max=4000)
-        lane = r.lane(q, m, key_pattern="mine")
+        cursor = r.cursor(q, m, key_pattern="mine")
         r.run()
         r.put(q, *[(b"mine", b"%d" % i) for i in range(5)], (b"other", b""), (b"mine", b"5"))
         r.run()
         got = m.take()
         assert payloads(got) == [b"%d" % i for i in range(6)]
         assert m.runs[:2, RUN_COUNT].tolist() == [5, 1]
-        assert r.lane_record(lane)["window_mask"] == WINDOW_SMALL - 1
+        assert r.cursor_record(cursor)["window_mask"] == WINDOW_SMALL - 1
         m.ack_all(got)
         r.run()
-        assert (r.lane_record(lane)["w_first"], r.lane_record(lane)["w_next"]) == (0, 0)
+        assert (r.cursor_record(cursor)["w_first"], r.cursor_record(cursor)["w_next"]) == (0, 0)
         r.put(q, *[(b"mine", b"%d" % i) for i in range(300)])
         r.run()
         more = drain(r, m)
         assert payloads(more) == [b"%d" % i for i in range(300)]
-        assert r.lane_record(lane)["window_mask"] >= WINDOW_MIN - 1
-        assert r.position(lane) == (307, 307)
+        assert r.cursor_record(cursor)["window_mask"] >= WINDOW_MIN - 1
+        assert r.position(cursor) == (307, 307)
 
 
 @pytest.mark.parametrize("length", [1, 63, 64, 200])
 def test_keys_of_any_length_are_followed(length: int) -> None:
-    """A short key lies beside its lane, a longer one elsewhere."""
+    """A short key lies beside its cursor, a longer one elsewhere."""
     key = b"k" * length
     with rig(reads_here=True) as r:
         q, m = r.queue(), r.member()
-        r.lane(q, m, key_pattern=key.decode())
-        r.lane(q, m, key_pattern="x" * length)
+        r.cursor(q, m, key_pattern=key.decode())
+        r.cursor(q, m, key_pattern="x" * length)
         r.put(q, (key, b"1"), (key + b"k", b"2"), (key[:-1], b"3"), (key, b"4"))
         assert payloads(drain(r, m)) == [b"1", b"4"]
 
@@ -165,13 +167,13 @@ def test_a_compiled_filter_chooses_records_and_what_raises_is_delivered() -> Non
 
     with rig() as r:
         q, m = r.queue(), r.member()
-        lane = r.lane(q, m, predicate=Predicate(odd_or_short))
+        cursor = r.cursor(q, m, predicate=Predicate(odd_or_short))
         bodies = [b"ab%c" % i for i in range(10)] + [b"xy"]  # the last one is too short
         r.put(q, *((b"kk", body) for body in bodies), b"ab\1")
         assert payloads(drain(r, m)) == [*bodies[1::2][:5], b"xy"]
-        record = r.lane_record(lane)
+        record = r.cursor_record(cursor)
         assert (record["filtered"], record["filter_errors"]) == (6, 1)
-        assert r.position(lane) == (12, 12)
+        assert r.position(cursor) == (12, 12)
 
 
 def test_filters_are_told_apart_by_what_they_do() -> None:

@@ -68,10 +68,10 @@ def test_a_sample_has_rows_of_topics_queues_and_subscriptions(platform: Platform
     assert sum(q["messages_in"] for q in queues) == 10
     assert sum(q["bytes_in"] for q in queues) > 1000
     assert all(0 < q["cache_bytes"] <= q["cache_max"] for q in queues)
-    lanes = [rows["orders", q, "billing"] for q in (0, 1)]
-    assert sum(lane["messages_out"] for lane in lanes) == 4
-    assert sum(lane["messages_due"] for lane in lanes) == 10
-    assert sum(lane["lag"] for lane in lanes) == 6
+    cursors = [rows["orders", q, "billing"] for q in (0, 1)]
+    assert sum(cursor["messages_out"] for cursor in cursors) == 4
+    assert sum(cursor["messages_due"] for cursor in cursors) == 10
+    assert sum(cursor["lag"] for cursor in cursors) == 6
     assert rows["prices", None, None]["packets"] == 1
     assert "lag" not in rows["orders", None, None]
 

@@ -113,20 +113,20 @@ def _puller_entries() -> None:
 
     S, raw = _puller_state(), np.zeros(64, dtype=np.uint8)
     words, rows = S.words, np.zeros((1, 3), dtype=np.int64)
-    one = (en.plan_fetch, en.steal_block, en.evict_block, en.drop_queue_blocks, en.lane_ready)
-    for each in (*one, en.spare_block, en.remove_lane, en.position_of, en.refresh_owners):
+    one = (en.plan_fetch, en.steal_block, en.evict_block, en.drop_queue_blocks, en.cursor_ready)
+    for each in (*one, en.spare_block, en.remove_cursor, en.position_of, en.refresh_owners):
         _compile(each, words, 0)
-    for each in (en.drop_one_block, en.pause_lane, en.drop_member, en.seek_lane):
+    for each in (en.drop_one_block, en.pause_cursor, en.drop_member, en.seek_cursor):
         _compile(each, words, 0, 0)
     _compile(en.end_fetch, words, 0, 0, 0, 0, 0, True)
     _compile(en.jump_gap, words, 0, 0, 0, rows)
-    _compile(en.share_lane, words, 0, np.zeros(1, dtype=np.uint16))
+    _compile(en.share_cursor, words, 0, np.zeros(1, dtype=np.uint16))
     _compile(en.settle_dead, words, 0, 0, 0)
     _compile(en.hurry_timers, words)
     _compile(blocks.records_in, raw, 0)
     _compile(blocks.add_batches, S.blocks, 0, 0)
-    _compile(window.move_window, S.lanes, 0, raw, np.zeros(1, dtype=np.int64))
-    _compile(window.export_window, S.lanes, 0, np.zeros((1, 6), dtype=np.int64))
+    _compile(window.move_window, S.cursors, 0, raw, np.zeros(1, dtype=np.int64))
+    _compile(window.export_window, S.cursors, 0, np.zeros((1, 6), dtype=np.int64))
     _compile(mr.wake_queue, raw, raw, 0)
     _compile(where_kernels.keeps_record, raw, raw, 0)
 

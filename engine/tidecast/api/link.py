@@ -155,7 +155,7 @@ class JoinOptions(ConsumerOptions, frozen=True, kw_only=True):
 class ConsumerGrant(msgspec.Struct, frozen=True, kw_only=True):
     """A member of a durable subscription. The position is fixed when this is given.
 
-    ``lanes``: (word in frames, topic, queue) of those that are there now.
+    ``cursors``: (word in frames, topic, queue) of those that are there now.
     """
 
     consumer_id: int
@@ -167,7 +167,7 @@ class ConsumerGrant(msgspec.Struct, frozen=True, kw_only=True):
     ack_wait_s: float
     max_deliver: int
     dead_letter: str
-    lanes: list[tuple[int, str, int]]
+    cursors: list[tuple[int, str, int]] = msgspec.field(name="lanes")
 
 
 @runtime_checkable

@@ -29,7 +29,7 @@ from tidecast.layout import ring as rl
 from tidecast.log.building import BatchBuilder
 from tidecast.log.queue_log import QueueLog
 from tidecast.native.mapped import Bytes
-from tidecast.queues.cache.cursor import SHARES
+from tidecast.queues.cache.cursors import SHARES
 from tidecast.queues.sources import Fetched, LogSource, Rows
 from tidecast.scratch import drop_scratch, scratch_directory
 
@@ -128,31 +128,31 @@ class Stand:
         drop_scratch(self.shm, self._shm_lock)
 
 
-def amplification(puller: Puller, lanes: list[int]) -> float:
+def amplification(puller: Puller, cursors: list[int]) -> float:
     """Bytes of records fetched and not waiting in the cache, by bytes delivered."""
     tables = puller.state
     fetched = int(tables.queues["fetched_records"].sum())
     waiting = 0
-    for lane in lanes:
-        q = int(tables.lanes[lane]["queue"])
+    for cursor in cursors:
+        q = int(tables.cursors[cursor]["queue"])
         for b in tables.held[q, : int(tables.queues[q]["blocks"])].tolist():
             first, end = int(tables.blocks[b]["first"]), int(tables.blocks[b]["end"])
-            waiting += max(0, end - max(first, int(tables.lanes[lane]["next"])))
-    delivered = int(tables.lanes["delivered"].sum())
+            waiting += max(0, end - max(first, int(tables.cursors[cursor]["next"])))
+    delivered = int(tables.cursors["delivered"].sum())
     return (fetched - waiting) / max(1, delivered)
 
 
 def pausing_case(stand: Stand, policy: str, round_trip_ms: float, seconds: float) -> dict[str, Any]:
     """One case of BM1."""
-    from tidecast.agents.puller.entries import seek_lane
+    from tidecast.agents.puller.entries import seek_cursor
 
     puller, queues = stand.puller(int(round_trip_ms * 1e6))
     puller.state.misc[P_DISCARD] = int(policy == "discard")
     member, k = stand.member(puller, 0, in_flight_max=1)
-    lanes = [puller.add_lane(0, q, 0) for q in queues]
-    for lane in lanes:
-        puller.share(lane, [member] * SHARES)
-    numbers = np.array(lanes, dtype=np.int64)
+    cursors = [puller.add_cursor(0, q, 0) for q in queues]
+    for cursor in cursors:
+        puller.share(cursor, [member] * SHARES)
+    numbers = np.array(cursors, dtype=np.int64)
     rows, runs = np.zeros((64, mr.ROW_FIELDS), np.int64), np.zeros((64, mr.RUN_FIELDS), np.int64)
     seed, scratch = np.array([7, 0], dtype=np.int64), np.zeros(512, dtype=np.uint8)
     found = np.zeros(2, dtype=np.int64)
@@ -163,14 +163,14 @@ def pausing_case(stand: Stand, policy: str, round_trip_ms: float, seconds: float
     end = stand.logs[0].next_token
     while bk.poll_one_by_one(*arguments, until, found):
         puller.work()
-        for lane in lanes:  # a queue that is through starts again
-            if puller.state.lanes[lane]["next"] >= end:
-                seek_lane(puller.words, lane, 0)
+        for cursor in cursors:  # a queue that is through starts again
+            if puller.state.cursors[cursor]["next"] >= end:
+                seek_cursor(puller.words, cursor, 0)
     taken_s = (time.monotonic_ns() - began) / 1e9
     return {
         "records": int(found[0]),
         "seconds": taken_s,
-        "amplification": round(amplification(puller, lanes), 4),
+        "amplification": round(amplification(puller, cursors), 4),
     }
 
 
@@ -223,9 +223,9 @@ def many_queues(records: int) -> dict[str, Any]:
         before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         puller, queues = stand.puller(blocks=2)
         member, k = stand.member(puller, 0, in_flight_max=500)
-        lanes = [puller.add_lane(0, q, 0) for q in queues]
-        for lane in lanes:
-            puller.share(lane, [member] * SHARES)
+        cursors = [puller.add_cursor(0, q, 0) for q in queues]
+        for cursor in cursors:
+            puller.share(cursor, [member] * SHARES)
         taken, seconds = drain(puller, [member], [k], stand.records)
         tables = puller.state
         fetched = int(tables.queues["fetched_records"].sum())
@@ -233,7 +233,7 @@ def many_queues(records: int) -> dict[str, Any]:
         return {
             "records": int(taken[0]), "records_per_s": round(int(taken[0]) / seconds),
             "bytes_per_s": round(int(tables.queues["consumed_bytes"].sum()) / seconds),
-            "amplification": round(fetched / max(1, int(tables.lanes["delivered"].sum())), 4),
+            "amplification": round(fetched / max(1, int(tables.cursors["delivered"].sum())), 4),
             "cache_bytes_max": 2 * len(queues) * puller.block_bytes,
             "peak_rss_growth_bytes": peak_kib * 1024,
         }  # fmt: skip
@@ -311,11 +311,11 @@ def _healthy(
     puller, (q,) = stand.puller()
     stuck = stand.member(puller, healthy) if with_stuck else None
     if stuck is not None:
-        puller.share(puller.add_lane(healthy, q, 0), [stuck[0]] * SHARES)
+        puller.share(puller.add_cursor(healthy, q, 0), [stuck[0]] * SHARES)
     members, states = [], []
     for sub in range(healthy):
         number, k = stand.member(puller, sub, in_flight_max=2000)
-        puller.share(puller.add_lane(sub, q, 0), [number] * SHARES)
+        puller.share(puller.add_cursor(sub, q, 0), [number] * SHARES)
         members.append(number)
         states.append(k)
     found, seconds = drain(puller, members, states, stand.records * healthy)

@@ -12,18 +12,18 @@ from tidecast.native import syscalls as sys
 from tidecast.native.atomics import fetch_or
 from tidecast.native.jit import kernel
 from tidecast.native.memory import bytes_at
-from tidecast.queues.cache import cursor as cu
+from tidecast.queues.cache import cursors as cu
 
 
 @kernel
 def poll_one_by_one(
-    words: Any, lanes: Any, k: Any, member: Any, rows: Any, runs: Any, seed: Any, scratch: Any,
+    words: Any, cursors: Any, k: Any, member: Any, rows: Any, runs: Any, seed: Any, scratch: Any,
     until_ns: Any, found: Any,
 ) -> Any:  # fmt: skip
-    """Leave one random lane unpaused, poll one record, ack it; again and again.
+    """Leave one random cursor unpaused, poll one record, ack it; again and again.
 
     ``found``: records, polls that had to wait. Returns when events or commands need the shell (the
-    same lane stays unpaused), or the time is over.
+    same cursor stays unpaused), or the time is over.
     """
     s = puller_of(words)
     m = s.members[member]
@@ -32,13 +32,13 @@ def poll_one_by_one(
     while now < until_ns:
         if seed[1] == 0:
             seed[0] = (seed[0] * 6364136223846793005 + 1442695040888963407) & 0x7FFFFFFFFFFFFFFF
-            chosen = (seed[0] >> 33) % lanes.size
-            for i in range(lanes.size):
-                lane = lanes[i]
+            chosen = (seed[0] >> 33) % cursors.size
+            for i in range(cursors.size):
+                cursor = cursors[i]
                 paused = 0 if i == chosen else 1
-                if s.lanes[lane].paused != paused:
-                    s.lanes[lane].paused = paused
-                    cu.make_ready(s, lane)
+                if s.cursors[cursor].paused != paused:
+                    s.cursors[cursor].paused = paused
+                    cu.make_ready(s, cursor)
             seed[1] = 1
         pull_cycle(s, now)
         n, r = mr.take_into(ring, k, scratch, rows, runs, 1)

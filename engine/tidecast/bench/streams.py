@@ -24,23 +24,23 @@ from tidecast.bench.pulling import Stand, stand_of
 from tidecast.bench.pulling_kernels import drain_members
 from tidecast.buffers.member_ring import ROW_FIELDS, RUN_FIELDS, wake_queue
 from tidecast.errors import TidecastError
-from tidecast.queues.cache.cursor import SHARES
+from tidecast.queues.cache.cursors import SHARES
 
 _ROUND = 40 * BATCH
 """Records appended between two rounds of the puller."""
 
 
 class _Case:
-    """A queue of ``keys`` keys, and the lanes and members that take its records."""
+    """A queue of ``keys`` keys, and the cursors and members that take its records."""
 
-    def __init__(self, stand: Stand, keys: int, lanes: list[str], members: int) -> None:
+    def __init__(self, stand: Stand, keys: int, cursors: list[str], members: int) -> None:
         self.keys, self.log = keys, stand.logs[0]
         self.puller, (self.q,) = stand.puller(blocks=64)
         made = [stand.member(self.puller, 0, in_flight_max=100_000) for _ in range(members)]
         owners = [made[share % members][0] for share in range(SHARES)]
-        for pattern in lanes:
-            lane = self.puller.add_lane(0, self.q, self.log.next_token, key_pattern=pattern)
-            self.puller.share(lane, owners)
+        for pattern in cursors:
+            cursor = self.puller.add_cursor(0, self.q, self.log.next_token, key_pattern=pattern)
+            self.puller.share(cursor, owners)
         self.arguments = (
             self.puller.words, np.array([number for number, _ in made]),
             np.array([state for _, state in made]), np.zeros((4096, ROW_FIELDS), dtype=np.int64),
@@ -65,9 +65,9 @@ class _Case:
 
 
 def streams(note: Note, *, records: int = 200_000, streams: int = 10_000) -> Result:
-    """A record's cost by keys in the queue: in one subscription, and with a lane for each key.
+    """A record's cost by keys in the queue: in one subscription, and with a cursor for each key.
 
-    With a lane for each key a record is a frame and an ack of its own, as soon as there are two.
+    With a cursor for each key a record is a frame and an ack of its own, as soon as there are two.
     """
     rounds = max(records // _ROUND, 1)
     result = Result(
@@ -87,9 +87,9 @@ def streams(note: Note, *, records: int = 200_000, streams: int = 10_000) -> Res
         for name, (keys, members, own) in shapes.items():
             note(f"{name}: {keys} streams")
             stand = stack.enter_context(stand_of(1, 0, MESSAGE_BYTES))
-            lanes = [f"stream-{i}" for i in range(keys)] if own else [""]
-            cases[name] = _Case(stand, keys, lanes, members)
-        for k in range(rounds + 1):  # the first touches the memory of each lane
+            cursors = [f"stream-{i}" for i in range(keys)] if own else [""]
+            cases[name] = _Case(stand, keys, cursors, members)
+        for k in range(rounds + 1):  # the first touches the memory of each cursor
             note(f"round {k} of {rounds}")
             for case in cases.values():
                 case.round()

@@ -45,20 +45,20 @@ record lies in it."""
 
 (
     K_POSITION, K_DELIVERIES, K_ACKS, K_ACKED, K_FRAME_DONE, K_RECORD_AT, K_TOTAL, K_FILLED,
-    K_TOKEN, K_MESSAGES, K_BYTES, K_LANE,
+    K_TOKEN, K_MESSAGES, K_BYTES, K_CURSOR,
 ) = range(12)  # fmt: skip
 CLIENT_FIELDS = 16
 """Private state of the client: position in the deliveries, sizes of both rings, position in the
 acks, records of the current frame that were taken, where the next one lies in the frame; assembly
-of a large record: bytes in all, bytes so far, token, lane."""
+of a large record: bytes in all, bytes so far, token, cursor."""
 
 ROW_FIELDS = 5
 ROW_AT, ROW_LENGTH, ROW_RECORD_AT, ROW_POSITION, ROW_KEY_HASH = range(5)
 """Columns of `take`'s rows: offset and bytes of the payload, offset of the record, the position
 that says it is taken, and the hash of its key (-1: it has none)."""
 RUN_FIELDS = 7
-RUN_LANE, RUN_TOKEN, RUN_COUNT, RUN_ATTEMPTS, RUN_ACKS_SEEN, RUN_ROW, RUN_FRAME = range(7)
-"""Columns of `take`'s runs: records of one lane with contiguous tokens, the first one's row, and
+RUN_CURSOR, RUN_TOKEN, RUN_COUNT, RUN_ATTEMPTS, RUN_ACKS_SEEN, RUN_ROW, RUN_FRAME = range(7)
+"""Columns of `take`'s runs: records of one cursor with contiguous tokens, the first one's row, and
 where their frame lies in the file (of a large record: its last frame)."""
 
 _DELIVERIES_AT = lay.MEMBER_HEADER_BYTES
@@ -172,12 +172,12 @@ def room(ring, m):
 
 
 @inlined
-def put_frame(ring, m, at, n, kind, attempts, token, count, used, offset, lane_word):
+def put_frame(ring, m, at, n, kind, attempts, token, count, used, offset, cursor_word):
     """Write the header of the frame of ``n`` bytes reserved at ``at``; the body is there."""
     store_u32(ring, at + lay.FRAME_LENGTH_AT, n)
     store_u16(ring, at + lay.FRAME_KIND_AT, kind)
     store_u16(ring, at + lay.FRAME_ATTEMPTS_AT, attempts)
-    store_i64(ring, at + lay.FRAME_LANE_AT, lane_word)
+    store_i64(ring, at + lay.FRAME_CURSOR_AT, cursor_word)
     store_i64(ring, at + lay.FRAME_TOKEN_AT, token)
     store_i64(ring, at + lay.FRAME_ACKS_SEEN_AT, m.settled)
     store_u32(ring, at + lay.FRAME_COUNT_AT, count)
@@ -187,8 +187,8 @@ def put_frame(ring, m, at, n, kind, attempts, token, count, used, offset, lane_w
 
 
 @inlined
-def take_back(ring, m, bells, lane):
-    """Make PADs of a lane's frames in the ring: whoever reads them passes over. How many.
+def take_back(ring, m, bells, cursor):
+    """Make PADs of a cursor's frames in the ring: whoever reads them passes over. How many.
 
     A client that looks at one of them now may still take it, as if it had done so just before. What
     it has taken it finds out by `MEM_MOVED_AT`, and by the frame's kind.
@@ -206,7 +206,7 @@ def take_back(ring, m, bells, lane):
             break
         kind = load_u16(ring, at + lay.FRAME_KIND_AT)
         if kind != lay.FRAME_PAD and length >= _HEADER:
-            if load_u32(ring, at + lay.FRAME_LANE_AT) == lane:
+            if load_u32(ring, at + lay.FRAME_CURSOR_AT) == cursor:
                 store_u16(ring, at + lay.FRAME_KIND_AT, lay.FRAME_PAD)
                 n += 1
         p += length
@@ -392,7 +392,7 @@ def _fragment(ring, k, at, assembly):
     if offset == 0:
         k[K_TOTAL], k[K_FILLED] = total, 0
         k[K_TOKEN] = load_i64(ring, at + lay.FRAME_TOKEN_AT)
-        k[K_LANE] = load_i64(ring, at + lay.FRAME_LANE_AT)
+        k[K_CURSOR] = load_i64(ring, at + lay.FRAME_CURSOR_AT)
     elif total != k[K_TOTAL] or offset != k[K_FILLED]:
         k[K_TOTAL] = 0
         return 0  # the beginning went to somebody else: wait for the next one
@@ -471,7 +471,7 @@ def take_into(ring, k, assembly, rows, runs, limit):
 
 @inlined
 def _note_run(ring, at, runs, r, skip, count, row):
-    runs[r, RUN_LANE] = load_i64(ring, at + lay.FRAME_LANE_AT)
+    runs[r, RUN_CURSOR] = load_i64(ring, at + lay.FRAME_CURSOR_AT)
     runs[r, RUN_TOKEN] = load_i64(ring, at + lay.FRAME_TOKEN_AT) + skip
     runs[r, RUN_COUNT], runs[r, RUN_ROW] = count, row
     runs[r, RUN_FRAME] = at
@@ -501,7 +501,7 @@ def take(ring, k, assembly, rows, runs, limit, mark):
 
 
 @inlined
-def ack_into(ring, k, kind, lane, first, end, time_ns, reason, reason_n):
+def ack_into(ring, k, kind, cursor, first, end, time_ns, reason, reason_n):
     """The body of `put_ack`, for kernels."""
     size = k[K_ACKS]
     n = (lay.ACK_FRAME_BYTES + reason_n + 7) & ~7
@@ -520,7 +520,7 @@ def ack_into(ring, k, kind, lane, first, end, time_ns, reason, reason_n):
     store_u32(ring, at + lay.ACK_LENGTH_AT, n)
     store_u16(ring, at + lay.ACK_KIND_AT, kind)
     store_u16(ring, at + lay.ACK_REASON_BYTES_AT, reason_n)
-    store_i64(ring, at + lay.ACK_LANE_AT, lane)
+    store_i64(ring, at + lay.ACK_CURSOR_AT, cursor)
     store_i64(ring, at + lay.ACK_FIRST_AT, first)
     store_i64(ring, at + lay.ACK_END_AT, end)
     store_i64(ring, at + lay.ACK_TIME_AT, time_ns)
@@ -531,9 +531,9 @@ def ack_into(ring, k, kind, lane, first, end, time_ns, reason, reason_n):
 
 
 @held_kernel
-def put_ack(ring, k, kind, lane, first, end, time_ns, reason, reason_n):
+def put_ack(ring, k, kind, cursor, first, end, time_ns, reason, reason_n):
     """Write one ack frame; NOTHING when the ring is full. Wake the puller then, once a batch."""
-    return ack_into(ring, k, kind, lane, first, end, time_ns, reason, reason_n)
+    return ack_into(ring, k, kind, cursor, first, end, time_ns, reason, reason_n)
 
 
 @inlined
@@ -542,7 +542,7 @@ def ack_all_into(ring, k, runs, count, empty):
     for r in range(count):
         token = runs[r, RUN_TOKEN]
         end = token + runs[r, RUN_COUNT]
-        if ack_into(ring, k, lay.ACK, runs[r, RUN_LANE], token, end, 0, empty, 0) != 0:
+        if ack_into(ring, k, lay.ACK, runs[r, RUN_CURSOR], token, end, 0, empty, 0) != 0:
             return r
     return count
 
@@ -553,7 +553,7 @@ def ack_runs(ring, k, runs, first, count, empty):
     for r in range(first, first + count):
         token = runs[r, RUN_TOKEN]
         end = token + runs[r, RUN_COUNT]
-        if ack_into(ring, k, lay.ACK, runs[r, RUN_LANE], token, end, 0, empty, 0) != 0:
+        if ack_into(ring, k, lay.ACK, runs[r, RUN_CURSOR], token, end, 0, empty, 0) != 0:
             return r - first
     return count
 

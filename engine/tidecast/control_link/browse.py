@@ -215,7 +215,7 @@ def purge(node: Node, topic: DurableTopic, queue: int | None, *, dry_run: bool) 
         }  # fmt: skip
         if not dry_run:
             _purge_one(node, topic, log)
-            _move_lanes(node, topic.config.name, log)
+            _move_cursors(node, topic.config.name, log)
         rows.append(before | {"earliest": log.earliest_token})
     return {"queues": rows, "dry_run": dry_run}
 
@@ -244,13 +244,13 @@ def _purge_one(node: Node, topic: DurableTopic, log: QueueLog) -> None:
         )  # fmt: skip
 
 
-def _move_lanes(node: Node, topic: str, log: QueueLog) -> None:
+def _move_cursors(node: Node, topic: str, log: QueueLog) -> None:
     """Cursors that rest at what is gone move behind it, so that they do not tell of a gap."""
     for row in node.consumers.perform("list", {}):
         which = {"pattern": row["pattern"], "name": row["name"]}
-        for lane in node.consumers.perform("show", which)["lanes"]:
-            mine = (lane["topic"], lane["queue"]) == (topic, log.queue)
-            if mine and lane["position"] < log.earliest_token:
+        for cursor in node.consumers.perform("show", which)["lanes"]:
+            mine = (cursor["topic"], cursor["queue"]) == (topic, log.queue)
+            if mine and cursor["position"] < log.earliest_token:
                 node.consumers.perform(
                     "seek", which | {"topic": topic, "queue": log.queue, "start": "tokens",
                                      "start_tokens": {log.queue: log.earliest_token}},

@@ -97,7 +97,7 @@ class Commands:
             return redrive_pages(self._node.consumers, which | chosen, args.get("count_max", 1000))
         if not dry_run:
             perform(name, which)
-        return dict(perform("show", which | {"lanes": False}))
+        return dict(perform("show", which | {"cursors": False}))
 
     def _purge(self, topic: str, queue: int | None, dry_run: bool) -> Any:
         kept = browse.topic_of(self._node, topic)

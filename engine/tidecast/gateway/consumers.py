@@ -60,7 +60,7 @@ class RemoteConsumer:
         return frames.ConsumerOpened(
             deliveries_bytes=file.deliveries_bytes, acks_bytes=file.acks_bytes,
             ack_wait_s=grant.ack_wait_s, max_deliver=grant.max_deliver,
-            dead_letter=grant.dead_letter, lanes=grant.lanes,
+            dead_letter=grant.dead_letter, cursors=grant.cursors,
         )  # fmt: skip
 
     @property

@@ -53,7 +53,7 @@ MEMBER_HEADER = Layout(
 FRAME_HEADER_BYTES = 48
 FRAME_RECORDS, FRAME_FRAGMENT, FRAME_PAD = 1, 2, 3
 (
-    FRAME_LENGTH_AT, FRAME_KIND_AT, FRAME_ATTEMPTS_AT, FRAME_LANE_AT, FRAME_TOKEN_AT,
+    FRAME_LENGTH_AT, FRAME_KIND_AT, FRAME_ATTEMPTS_AT, FRAME_CURSOR_AT, FRAME_TOKEN_AT,
     FRAME_ACKS_SEEN_AT, FRAME_COUNT_AT, FRAME_BYTES_AT, FRAME_OFFSET_AT,
 ) = 0, 4, 6, 8, 16, 24, 32, 36, 40  # fmt: skip
 
@@ -64,7 +64,9 @@ DELIVERY_FRAME = Layout(
         Field("length", FRAME_LENGTH_AT, 4, "bytes of the frame, a multiple of 8"),
         Field("kind", FRAME_KIND_AT, 2, "records 1, fragment 2, pad 3 (only these two fields)"),
         Field("attempts", FRAME_ATTEMPTS_AT, 2, "how often these were delivered, from 1"),
-        Field("lane", FRAME_LANE_AT, 8, "lane of the puller and its generation: topic and queue"),
+        Field(
+            "cursor", FRAME_CURSOR_AT, 8, "number of the cursor and its generation: topic and queue"
+        ),
         Field("token", FRAME_TOKEN_AT, 8, "of the first record; the others follow"),
         Field("acks_seen", FRAME_ACKS_SEEN_AT, 8, "ack frames before this position were settled"),
         Field("count", FRAME_COUNT_AT, 4, "records; fragment: bytes of the whole record"),
@@ -80,7 +82,7 @@ ACK_REASON_BYTES_MAX = 512
 ACK, NAK, RETURN, EXTEND, TERM, ACK_PAD = 1, 2, 3, 4, 5, 6
 ACK_NAMES = ("", "ack", "nak", "return", "extend", "term", "pad")
 (
-    ACK_LENGTH_AT, ACK_KIND_AT, ACK_REASON_BYTES_AT, ACK_LANE_AT, ACK_FIRST_AT, ACK_END_AT,
+    ACK_LENGTH_AT, ACK_KIND_AT, ACK_REASON_BYTES_AT, ACK_CURSOR_AT, ACK_FIRST_AT, ACK_END_AT,
     ACK_TIME_AT,
 ) = 0, 4, 6, 8, 16, 24, 32  # fmt: skip
 
@@ -91,7 +93,7 @@ ACK_FRAME = Layout(
         Field("length", ACK_LENGTH_AT, 4, "bytes of the frame, a multiple of 8"),
         Field("kind", ACK_KIND_AT, 2, "ack 1, nak 2, return 3, extend 4, term 5, pad 6"),
         Field("reason_bytes", ACK_REASON_BYTES_AT, 2, "bytes of the reason behind (term, nak)"),
-        Field("lane", ACK_LANE_AT, 8, "as in the delivery"),
+        Field("cursor", ACK_CURSOR_AT, 8, "as in the delivery"),
         Field("first", ACK_FIRST_AT, 8, "first token"),
         Field("end", ACK_END_AT, 8, "behind the last token"),
         Field("time", ACK_TIME_AT, 8, "nak: ns to wait; extend: ns from now"),

@@ -23,7 +23,7 @@ FILE_BYTES_MAX = 64 << 20
 _HEAD = struct.Struct("<8sII")
 
 
-class SavedLane(msgspec.Struct, array_like=True):
+class SavedCursor(msgspec.Struct, array_like=True):
     """How far a subscription is in one queue: all before ``position`` is settled.
 
     ``settled``: ranges beyond it that are, too; ``attempts``: (token, deliveries so far).
@@ -51,7 +51,7 @@ class SavedSubscription(msgspec.Struct, kw_only=True):
     filter_digest: str = ""
     """Of the compiled filter that each consumer must bring along; the code is not kept."""
     paused: bool = False
-    lanes: list[SavedLane] = []
+    cursors: list[SavedCursor] = msgspec.field(name="lanes", default_factory=list)
     redriven: list[tuple[int, int]] = []
     """(queue, token) of dead letters that were sent again."""
     redrive_start: dict[int, int] = {}
@@ -64,9 +64,9 @@ class SavedSubscription(msgspec.Struct, kw_only=True):
         before, self.paused = self.paused, paused
         return before
 
-    def set_lanes(self, lanes: list[SavedLane]) -> None:
+    def set_cursors(self, cursors: list[SavedCursor]) -> None:
         """How far it is in each queue."""
-        self.lanes = lanes
+        self.cursors = cursors
 
     def set_dead_open(self, count: int) -> None:
         """So many dead letters were not sent again."""

@@ -20,7 +20,7 @@ from tidecast.queues.cache.blocks import BLOCK_BYTES
 if TYPE_CHECKING:
     from tidecast.agents.puller.runtime import Puller
     from tidecast.node.consumers.service import DurableSubscriptions
-    from tidecast.node.consumers.state import LaneHere, QueueHere, SubscriptionHere
+    from tidecast.node.consumers.state import CursorState, QueueState, SubscriptionState
     from tidecast.node.node import Node
 
 QUEUES_MAX, CURSORS_MAX = 4000, 64
@@ -39,11 +39,11 @@ class Times:
 
 
 @dataclass(slots=True)
-class _Lane:
-    """A lane as it was between two cycles."""
+class _Cursor:
+    """A cursor as it was between two cycles."""
 
     position: int
-    cursor: int
+    next_token: int
     earliest: int
     end: int
     lag: int
@@ -62,18 +62,18 @@ def samples(node: Node, times: Times, at_ns: int | None = None) -> Json:
     now_ns = time.time_ns() if at_ns is None else at_ns
     subs = node.consumers
     with subs.lock:
-        lanes = _lanes(subs, times, now_ns)
+        cursors = _cursors(subs, times, now_ns)
         subscriptions = [
-            _subscription(s, lanes) for _, s in sorted(subs.subscriptions.items())
+            _subscription(s, cursors) for _, s in sorted(subs.subscriptions.items())
             if not stands_by(subs.state, s)
         ]  # fmt: skip
         queues = [one for topic in subs.topics.values() for one in topic.queues]
         caches = {one.row: _cache(subs.puller, one) for one in queues} if subs.puller else {}
         paused = {name for name, topic in subs.topics.items() if topic.paused}
         shown = [_queue(node, one, caches[one.row], paused) for one in queues[:QUEUES_MAX]]
-    behind: dict[Place, list[_Lane]] = defaultdict(list)
-    for place_of_lane, lane in lanes.values():
-        behind[place_of_lane].append(lane)
+    behind: dict[Place, list[_Cursor]] = defaultdict(list)
+    for place_of_cursor, cursor in cursors.values():
+        behind[place_of_cursor].append(cursor)
     for row in shown:
         _add_readers(row, behind[row["topic"], row["number"]])
     return {
@@ -83,61 +83,63 @@ def samples(node: Node, times: Times, at_ns: int | None = None) -> Json:
     }
 
 
-# --- lanes ----------------------------------------------------------------------------------------
+# --- cursors --------------------------------------------------------------------------------------
 
 
-def _lanes(subs: DurableSubscriptions, times: Times, now_ns: int) -> dict[int, tuple[Place, _Lane]]:
-    """All lanes by their number."""
+def _cursors(
+    subs: DurableSubscriptions, times: Times, now_ns: int
+) -> dict[int, tuple[Place, _Cursor]]:
+    """All cursors by their number."""
     puller = subs.puller
     if puller is None:
         return {}
     here = [
-        (key, lane) for s in subs.subscriptions.values() for key, lane in s.lanes.items()
+        (key, cursor) for s in subs.subscriptions.values() for key, cursor in s.cursors.items()
     ]  # fmt: skip
 
-    def read() -> dict[int, tuple[Place, _Lane]]:
-        found = {lane.lane: (place, _lane(puller, lane)) for place, lane in here}
+    def read() -> dict[int, tuple[Place, _Cursor]]:
+        found = {cursor.number: (place, _cursor(puller, cursor)) for place, cursor in here}
         _read_times(puller, here, found, times)
         return found
 
-    found: dict[int, tuple[Place, _Lane]] = puller.call(read)
-    for (topic, queue), lane in found.values():
-        if lane.lag == 0:
-            lane.age_s = 0.0
+    found: dict[int, tuple[Place, _Cursor]] = puller.call(read)
+    for (topic, queue), cursor in found.values():
+        if cursor.lag == 0:
+            cursor.age_s = 0.0
         else:
-            stamp = times.known.get((topic, queue, lane.position))
-            lane.age_s = None if stamp is None else max(0.0, (now_ns - stamp) / 1e9)
+            stamp = times.known.get((topic, queue, cursor.position))
+            cursor.age_s = None if stamp is None else max(0.0, (now_ns - stamp) / 1e9)
     return found
 
 
-def _lane(puller: Puller, lane: LaneHere) -> _Lane:
-    record = puller.state.lanes[lane.lane]
-    found = lag_here(puller, lane, _COUNTS)
-    return _Lane(
-        position=found.position, cursor=found.cursor, end=found.end, lag=found.records,
-        earliest=lane.here.log.earliest_token, reason=reason_of(lane, record),
+def _cursor(puller: Puller, cursor: CursorState) -> _Cursor:
+    record = puller.state.cursors[cursor.number]
+    found = lag_here(puller, cursor, _COUNTS)
+    return _Cursor(
+        position=found.position, next_token=found.next_token, end=found.end, lag=found.records,
+        earliest=cursor.here.log.earliest_token, reason=reason_of(cursor, record),
         out=found.figures["out"], counts={name: found.figures[name] for name in _COUNTS},
     )  # fmt: skip
 
 
 def _read_times(
     puller: Puller,
-    here: list[tuple[Place, LaneHere]],
-    found: dict[int, tuple[Place, _Lane]],
+    here: list[tuple[Place, CursorState]],
+    found: dict[int, tuple[Place, _Cursor]],
     times: Times,
 ) -> None:
-    """Times of the records that the lanes rest at; some are left for the next sample."""
+    """Times of the records that the cursors rest at; some are left for the next sample."""
     kept: dict[tuple[str, int, int], int] = {}
     reads = 0
-    for (topic, queue), lane in here:
-        position, lag = found[lane.lane][1].position, found[lane.lane][1].lag
+    for (topic, queue), cursor in here:
+        position, lag = found[cursor.number][1].position, found[cursor.number][1].lag
         mark = (topic, queue, position)
         if lag == 0 or mark in kept:
             continue
         stamp = times.known.get(mark)
         if stamp is None and reads < TIMES_READ_MAX:
             reads += 1
-            stamp = since_ns(puller, lane, position)
+            stamp = since_ns(puller, cursor, position)
         if stamp is not None:
             kept[mark] = stamp
     times.known = kept
@@ -146,45 +148,51 @@ def _read_times(
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def _subscription(subscription: SubscriptionHere, lanes: dict[int, tuple[Place, _Lane]]) -> Json:
+def _subscription(
+    subscription: SubscriptionState, cursors: dict[int, tuple[Place, _Cursor]]
+) -> Json:
     saved, members = subscription.saved, subscription.members
-    mine = [lanes[lane.lane] for lane in subscription.lanes.values() if lane.lane in lanes]
+    mine = [
+        cursors[cursor.number]
+        for cursor in subscription.cursors.values()
+        if cursor.number in cursors
+    ]
     worst = sorted(mine, key=lambda each: -each[1].lag)[:CURSORS_MAX]
     row: Json = {
         "name": saved.name,
         "topic": saved.pattern,
         "state": "paused" if saved.paused else "active" if members else "idle",
         "members": len(members),
-        "lag_messages": sum(lane.lag for _, lane in mine),
-        "lag_s": _oldest([lane for _, lane in mine]),
-        "outstanding": sum(lane.out for _, lane in mine),
+        "lag_messages": sum(cursor.lag for _, cursor in mine),
+        "lag_s": _oldest([cursor for _, cursor in mine]),
+        "outstanding": sum(cursor.out for _, cursor in mine),
         "dead_open": saved.dead_open,
-        "pressure": _pressure([lane for _, lane in worst]),
-        "cursors": {f"{topic}:{queue}": _cursor(lane) for (topic, queue), lane in worst},
+        "pressure": _pressure([cursor for _, cursor in worst]),
+        "cursors": {f"{topic}:{queue}": _cursor_row(cursor) for (topic, queue), cursor in worst},
     }
-    return row | {name: sum(lane.counts[name] for _, lane in mine) for name in _COUNTS}
+    return row | {name: sum(cursor.counts[name] for _, cursor in mine) for name in _COUNTS}
 
 
-def _cursor(lane: _Lane) -> Json:
+def _cursor_row(cursor: _Cursor) -> Json:
     return {
-        "earliest": lane.earliest, "acked": lane.position, "delivered": lane.cursor,
-        "latest": lane.end, "lag_messages": lane.lag, "lag_s": lane.age_s,
-        "outstanding": lane.out, "pressure": "" if lane.reason in CALM else lane.reason,
+        "earliest": cursor.earliest, "acked": cursor.position, "delivered": cursor.next_token,
+        "latest": cursor.end, "lag_messages": cursor.lag, "lag_s": cursor.age_s,
+        "outstanding": cursor.out, "pressure": "" if cursor.reason in CALM else cursor.reason,
     }  # fmt: skip
 
 
-def _oldest(lanes: list[_Lane]) -> float | None:
-    known = [lane.age_s for lane in lanes if lane.age_s is not None]
-    return max(known) if known else None if lanes else 0.0
+def _oldest(cursors: list[_Cursor]) -> float | None:
+    known = [cursor.age_s for cursor in cursors if cursor.age_s is not None]
+    return max(known) if known else None if cursors else 0.0
 
 
-def _pressure(lanes: list[_Lane]) -> str:
+def _pressure(cursors: list[_Cursor]) -> str:
     """Why the first of these that waits does; "" = none has anything to wait for."""
-    reasons = (lane.reason for lane in lanes if lane.lag)
+    reasons = (cursor.reason for cursor in cursors if cursor.lag)
     return next((reason for reason in reasons if reason not in CALM), "")
 
 
-def _cache(puller: Puller, here: QueueHere) -> Json:
+def _cache(puller: Puller, here: QueueState) -> Json:
     state = puller.state
     record = state.queues[here.row]
     n = int(record["blocks"])
@@ -198,7 +206,7 @@ def _cache(puller: Puller, here: QueueHere) -> Json:
     }  # fmt: skip
 
 
-def _queue(node: Node, here: QueueHere, cache: Json, paused: set[str]) -> Json:
+def _queue(node: Node, here: QueueState, cache: Json, paused: set[str]) -> Json:
     log, values = here.log, _counters(node, here)
     stopped = here.paused or here.topic in paused
     refused = int(values[QueueCounter.ERRNO]) if values is not None else 0
@@ -225,21 +233,21 @@ def _queue(node: Node, here: QueueHere, cache: Json, paused: set[str]) -> Json:
     }
 
 
-def _counters(node: Node, here: QueueHere) -> Any:
+def _counters(node: Node, here: QueueState) -> Any:
     try:
         return node.counters.values[node.durable.registry.row_of(here.topic, here.queue)]
     except KeyError:  # the topic is being closed
         return None
 
 
-def _add_readers(row: Json, lanes: list[_Lane]) -> None:
+def _add_readers(row: Json, cursors: list[_Cursor]) -> None:
     """What the queue's slowest subscription is at."""
-    slowest = max(lanes, key=lambda lane: (lane.lag, -lane.position), default=None)
+    slowest = max(cursors, key=lambda cursor: (cursor.lag, -cursor.position), default=None)
     row |= {
-        "subscriptions": len(lanes),
-        "settled": sum(lane.counts["settled"] for lane in lanes),
+        "subscriptions": len(cursors),
+        "settled": sum(cursor.counts["settled"] for cursor in cursors),
         "lag_messages": slowest.lag if slowest else 0,
-        "lag_s": _oldest(lanes),
+        "lag_s": _oldest(cursors),
         "cursor": slowest.position if slowest else None,
         "pressure": _pressure([slowest]) if slowest else "",
     }

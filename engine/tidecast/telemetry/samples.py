@@ -30,7 +30,7 @@ QUIET_NS = 60_000_000_000
 """What has not changed for so long is written once in so long."""
 ENDED_MAX = 100_000
 AGES_MAX = 64
-"""Of so many lanes the age of what they lag behind is read at most: each is a read of the log."""
+"""Of so many cursors the age of what they lag behind is read at most: each is a read of the log."""
 MS_NS = 1_000_000
 
 
@@ -173,19 +173,19 @@ class Collector:
                     reading.gauges["cache_max"] = int(record["blocks_max"]) * puller.block_bytes
 
     def _subscriptions(self, found: dict[Key, Reading]) -> None:
-        for lane in _lanes(self.node.consumers):
-            reading = found[lane.key]
-            identity = ("lane", *lane.key)
+        for cursor in _cursors(self.node.consumers):
+            reading = found[cursor.key]
+            identity = ("cursor", *cursor.key)
             if identity not in self._before:  # what was appended before is in the lag
-                self._before[identity] = {"messages_due": lane.end}
-            now = {"messages_out": lane.settled, "messages_due": lane.end}
+                self._before[identity] = {"messages_due": cursor.end}
+            now = {"messages_out": cursor.settled, "messages_due": cursor.end}
             self._count(reading, identity, now)
-            reading.gauges["lag"] = lane.lag
-            if lane.age_ns is not None:
-                reading.gauges["lag_ms"] = lane.age_ns // MS_NS
+            reading.gauges["lag"] = cursor.lag
+            if cursor.age_ns is not None:
+                reading.gauges["lag_ms"] = cursor.age_ns // MS_NS
 
 
-class _Lane(NamedTuple):
+class _Cursor(NamedTuple):
     """A subscription on a queue: what it settled, how far it lags behind, in records and time."""
 
     key: Key
@@ -195,33 +195,33 @@ class _Lane(NamedTuple):
     age_ns: int | None
 
 
-def _lanes(subs: DurableSubscriptions) -> list[_Lane]:
-    """All lanes, with one question to the puller, and one more for each age."""
+def _cursors(subs: DurableSubscriptions) -> list[_Cursor]:
+    """All cursors, with one question to the puller, and one more for each age."""
     found = []
     with subs.lock:
         puller = subs.puller
         if puller is None:
             return []
-        lanes = [
-            (subscription.saved.name, lane)
+        cursors = [
+            (subscription.saved.name, cursor)
             for subscription in subs.subscriptions.values()
-            for lane in subscription.lanes.values()
+            for cursor in subscription.cursors.values()
         ]
 
         def look() -> list[Lag]:
-            return [lag_here(puller, lane, ("settled",)) for _, lane in lanes]
+            return [lag_here(puller, cursor, ("settled",)) for _, cursor in cursors]
 
         ages = AGES_MAX
-        for (name, lane), at in zip(lanes, puller.call(look) if lanes else [], strict=True):
-            here, age_ns = lane.here, None
+        for (name, cursor), at in zip(cursors, puller.call(look) if cursors else [], strict=True):
+            here, age_ns = cursor.here, None
             if not at.records:
                 age_ns = 0
             elif ages:
                 ages -= 1
-                since = puller.call(since_ns, puller, lane, at.position)
+                since = puller.call(since_ns, puller, cursor, at.position)
                 age_ns = None if since is None else max(0, time.time_ns() - since)
             key = Key(here.topic, here.queue, name)
-            found.append(_Lane(key, at.figures["settled"], at.end, at.records, age_ns))
+            found.append(_Cursor(key, at.figures["settled"], at.end, at.records, age_ns))
     return found
 
 

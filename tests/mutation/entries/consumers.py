@@ -8,7 +8,7 @@ _CYCLE = "engine/tidecast/agents/puller/cycle.py"
 _DELIVERY = "engine/tidecast/agents/puller/delivery.py"
 _ENTRIES = "engine/tidecast/agents/puller/entries.py"
 _WINDOW = "engine/tidecast/queues/cache/window.py"
-_CURSOR = "engine/tidecast/queues/cache/cursor.py"
+_CURSOR = "engine/tidecast/queues/cache/cursors.py"
 _TESTS = "tests/unit/test_puller.py::"
 _ORDER = "tests/unit/test_puller_order.py::"
 _CONSUMING = "tests/unit/test_acceptance_consuming.py::"
@@ -36,8 +36,8 @@ MUTATIONS = (
     Mutation(
         "consume-stale-ack-applied",
         _CYCLE,
-        "            and (S.lanes[lane].generation == word >> 32 and S.lanes[lane].sub == m.sub)",
-        "            and S.lanes[lane].sub == m.sub",
+        "S.cursors[cursor].generation == word >> 32 and S.cursors[cursor].sub == m.sub",
+        "S.cursors[cursor].sub == m.sub",
         (_TESTS + "test_seek_back_and_forth_and_stale_acks_are_ignored",),
         "An ack from before a seek completes records behind it.",
     ),
@@ -53,15 +53,15 @@ MUTATIONS = (
     Mutation(
         "consume-key-order-ignored",
         _DELIVERY,
-        "    if keyed and (L.again_n > 0 or L.counting > 0) and wi.key_is_held(L, key_hash):",
-        "    if keyed and L.again_n < 0 and wi.key_is_held(L, key_hash):",
+        "    if keyed and (C.again_n > 0 or C.counting > 0) and wi.key_is_held(C, key_hash):",
+        "    if keyed and C.again_n < 0 and wi.key_is_held(C, key_hash):",
         (_TESTS + "test_a_naked_key_holds_back_its_later_records_and_no_others",),
         "New records of a key overtake those that are to be delivered again.",
     ),
     Mutation(
         "consume-recall-ignored",
         _DELIVERY,
-        "        if keyed and (wi.key_is_recalled(L, key_hash) or _met(S, key_hash)):",
+        "        if keyed and (wi.key_is_recalled(C, key_hash) or _met(S, key_hash)):",
         "        if keyed and _met(S, key_hash):",
         (_ORDER + "test_a_newer_record_waits_for_all_that_comes_back",),
         "A record is delivered again while its member still holds earlier ones of its key.",
@@ -77,8 +77,8 @@ MUTATIONS = (
     Mutation(
         "consume-one-delivery-more",
         _DELIVERY,
-        "    if L.deliveries_max > 0 and attempts >= L.deliveries_max:",
-        "    if L.deliveries_max > 0 and attempts > L.deliveries_max:",
+        "    if C.deliveries_max > 0 and attempts >= C.deliveries_max:",
+        "    if C.deliveries_max > 0 and attempts > C.deliveries_max:",
         (
             _TESTS + "test_the_last_delivery_is_the_one_that_was_promised",
             _TESTS + "test_too_many_attempts_end_in_the_dead_letter_topic_one_poison_of_100",
@@ -104,8 +104,8 @@ MUTATIONS = (
     Mutation(
         "consume-position-ahead",
         _WINDOW,
-        "    if L.w_first < L.w_next:\n        return load_i64(",
-        "    if L.w_first + 1 < L.w_next:\n        return load_i64(",
+        "    if C.w_first < C.w_next:\n        return load_i64(",
+        "    if C.w_first + 1 < C.w_next:\n        return load_i64(",
         (_TESTS + "test_an_ack_settles_what_it_names_and_no_more",),
         "The saved position is past a record that is not acknowledged.",
     ),
@@ -120,16 +120,16 @@ MUTATIONS = (
     Mutation(
         "consume-pause-ignored",
         _CYCLE,
-        "    if L.paused != 0:\n        L.reason = cu.PAUSED",
-        "    if L.paused > 9:\n        L.reason = cu.PAUSED",
+        "    if C.paused != 0:\n        C.reason = cu.PAUSED",
+        "    if C.paused > 9:\n        C.reason = cu.PAUSED",
         (_TESTS + "test_pause_keeps_what_was_fetched",),
         "A paused subscription gets records.",
     ),
     Mutation(
         "consume-gap-in-silence",
         _ENTRIES,
-        "        if token <= L.next and L.next < first:\n            out[n, 0]",
-        "        if token < L.next and L.next < first:\n            out[n, 0]",
+        "        if token <= C.next and C.next < first:\n            out[n, 0]",
+        "        if token < C.next and C.next < first:\n            out[n, 0]",
         (_TESTS + "test_what_retention_took_is_a_gap_and_said",),
         "A cursor at the first deleted record does not move on.",
     ),
@@ -160,7 +160,7 @@ MUTATIONS = (
     Mutation(
         "consume-seek-leaves-ring",
         _ENTRIES,
-        "        take_back(bytes_at(m.ring_address, m.ring_bytes), m, S.bells, lane)\n",
+        "        take_back(bytes_at(m.ring_address, m.ring_bytes), m, S.bells, cursor)\n",
         "",
         (_TESTS + "test_a_seek_takes_back_what_lies_in_the_rings_of_all_members",),
         "After a seek a member still gets records from before it.",

@@ -1,9 +1,9 @@
-"""The puller: one agent that serves every lane (subscription in a queue) of a node.
+"""The puller: one agent that serves every cursor (subscription in a queue) of a node.
 
-One duty cycle: what members wrote (acks, room), which queues grew, timers, then each ready lane in
-turn: what is to be delivered again, then new records, up to a budget. Lanes that cannot go on wait
-in chains, so the cost of a cycle is that of its work. What needs a log, a file or a decision goes
-to the shell as an event; the lanes concerned wait meanwhile, the others go on.
+One duty cycle: what members wrote (acks, room), which queues grew, timers, then each ready cursor
+in turn: what is to be delivered again, then new records, up to a budget. Cursors that cannot go on
+wait in chains, so the cost of a cycle is that of its work. What needs a log, a file or a decision
+goes to the shell as an event; the cursors concerned wait meanwhile, the others go on.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from tidecast.agents.puller.state import (
     DEAD_TIMEOUT,
     E_HOSTILE,
     NEVER_NS,
+    P_CURSORS,
     P_CYCLE,
     P_DISCARD,
     P_DUE_NS,
-    P_LANES,
     P_ROTATE,
     P_TIMER_NS,
     P_TOUCHED,
@@ -61,16 +61,16 @@ from tidecast.native.memory import (
     store_i64,
     store_u8,
 )
-from tidecast.queues.cache import cursor as cu
+from tidecast.queues.cache import cursors as cu
 from tidecast.queues.cache import window as wi
 from tidecast.queues.cache.cache import UNKNOWN, drop_block_of
 from tidecast.queues.filters.filters import STREAM
 
 puller_of = PULLER.of
 BUDGET = 4096
-"""Records that one lane may pass in its turn."""
-TIMER_GRAIN_NS, TIMER_LANE_NS = 2_000_000, 1_000
-"""Between two looks at all lanes' timers, and more of it a lane: a look costs some 15 ns a lane."""
+"""Records that one cursor may pass in its turn."""
+TIMER_GRAIN_NS, TIMER_CURSOR_NS = 2_000_000, 1_000
+"""Between two looks at all timers, and more of it a cursor: a look costs some 15 ns a cursor."""
 ACKS_MAX = 4096
 _ACKS_AHEAD = 2
 NAK_DELAY_NS_MAX = 7 * 24 * 3600 * 1_000_000_000
@@ -113,46 +113,46 @@ def _taken_since(S, member, position, now):
 
 
 @inlined
-def _settle(S, L, win, first, end, member):
+def _settle(S, C, win, first, end, member):
     """ACK: settle all that is delivered in [first, end). How many were."""
     n = 0
-    w = wi.first_at_or_behind(L, win, first)
-    while w < L.w_next:
-        e = wi.entry_at(L, w)
+    w = wi.first_at_or_behind(C, win, first)
+    while w < C.w_next:
+        e = wi.entry_at(C, w)
         if load_i64(win, e + wi.W_TOKEN) >= end:
             break
         state = wi.state_of(win, e)
         if state == wi.OUT:
-            leave_member(S, L, win, e)
+            leave_member(S, C, win, e)
             n += 1
         elif (state == wi.WAIT or state == wi.READY) and load_u8(win, e + wi.W_ATTEMPTS) > 0:
-            wi.delist(L, win, e)  # it was given up on, but was worked at after all
+            wi.delist(C, win, e)  # it was given up on, but was worked at after all
             wi.set_state(win, e, wi.DONE)
             n += 1
         w += 1
     if n > 0:
-        L.settled += n
-        L.dirty = 1
-        wi.pop_settled(L, win)
+        C.settled += n
+        C.dirty = 1
+        wi.pop_settled(C, win)
     S.members[member].acked += n
     return n
 
 
 @inlined
-def _one_ack(S, lane, L, ring, at, member, now):
-    """Apply one ack frame to its lane. Tokens that are not outstanding at this member are late."""
+def _one_ack(S, cursor, C, ring, at, member, now):
+    """Apply one ack frame to its cursor. Tokens not outstanding at this member are late."""
     m = S.members[member]
     kind = load_u16(ring, at + lay.ACK_KIND_AT)
     first, end = load_i64(ring, at + lay.ACK_FIRST_AT), load_i64(ring, at + lay.ACK_END_AT)
     time_ns = min(max(load_i64(ring, at + lay.ACK_TIME_AT), 0), NAK_DELAY_NS_MAX)
-    win = wi.window_of(L)
+    win = wi.window_of(C)
     if kind == lay.ACK:
-        if _settle(S, L, win, first, end, member) == 0:
+        if _settle(S, C, win, first, end, member) == 0:
             m.late += 1
         return
-    w = wi.first_at_or_behind(L, win, first)
-    while w < L.w_next:
-        e = wi.entry_at(L, w)
+    w = wi.first_at_or_behind(C, win, first)
+    while w < C.w_next:
+        e = wi.entry_at(C, w)
         if load_i64(win, e + wi.W_TOKEN) >= end:
             break
         w += 1
@@ -160,20 +160,20 @@ def _one_ack(S, lane, L, ring, at, member, now):
             m.late += 1
             continue
         if kind == lay.EXTEND:
-            deadline = now + (time_ns if time_ns > 0 else L.ack_wait_ns)
+            deadline = now + (time_ns if time_ns > 0 else C.ack_wait_ns)
             store_i64(win, e + wi.W_DEADLINE, deadline)
             continue
-        leave_member(S, L, win, e)
+        leave_member(S, C, win, e)
         if kind == lay.NAK:
-            L.naks += 1
-            wi.recall_key(L, win, e)
-            fail(S, L, lane, win, e, now, now + time_ns if time_ns > 0 else 0, DEAD_ATTEMPTS)
+            C.naks += 1
+            wi.recall_key(C, win, e)
+            fail(S, C, cursor, win, e, now, now + time_ns if time_ns > 0 else 0, DEAD_ATTEMPTS)
         elif kind == lay.RETURN:
             attempts = load_u8(win, e + wi.W_ATTEMPTS)
             store_u8(win, e + wi.W_ATTEMPTS, max(0, attempts - 1))
-            wi.recall_key(L, win, e)
-            wi.enlist(L, win, e, wi.READY, 0)
-            L.dirty = 1
+            wi.recall_key(C, win, e)
+            wi.enlist(C, win, e, wi.READY, 0)
+            C.dirty = 1
         else:
             events = S.attention[A_EVENTS]
             if events < EVENTS_MAX:
@@ -182,35 +182,35 @@ def _one_ack(S, lane, L, ring, at, member, now):
                 store_u8(reason, 0, n & 255)
                 store_u8(reason, 1, n >> 8)
                 copy(reason, 2, ring, at + lay.ACK_FRAME_BYTES, n)
-            bury(S, L, lane, win, e, now, DEAD_TERM)
+            bury(S, C, cursor, win, e, now, DEAD_TERM)
 
 
 @inlined
-def _after_acks(S, lane, L):
-    """A lane's entries changed: go on with what waited for that."""
-    if L.owner < 0 and L.moving > 0:
-        finish_moves(S, lane, L)
-    if L.reason == cu.WINDOW_FULL or (L.again_n > 0 and L.again_dirty > 0):
-        cu.make_ready(S, lane)
+def _after_acks(S, cursor, C):
+    """A cursor's entries changed: go on with what waited for that."""
+    if C.owner < 0 and C.moving > 0:
+        finish_moves(S, cursor, C)
+    if C.reason == cu.WINDOW_FULL or (C.again_n > 0 and C.again_dirty > 0):
+        cu.make_ready(S, cursor)
 
 
 @inlined
 def _ask_ahead(S, m, ring, at):
-    """Ask for the lane of an ack some frames ahead, and for the window of one less far.
+    """Ask for the cursor of an ack some frames ahead, and for the window of one less far.
 
     What lies there may be no ack at all: nothing is done with it.
     """
-    near = at + _ACKS_AHEAD * lay.ACK_FRAME_BYTES + lay.ACK_LANE_AT
+    near = at + _ACKS_AHEAD * lay.ACK_FRAME_BYTES + lay.ACK_CURSOR_AT
     far = near + _ACKS_AHEAD * lay.ACK_FRAME_BYTES
     if far + 8 > lay.MEMBER_HEADER_BYTES + m.deliveries_bytes + m.acks_bytes:
         return
-    lane = load_u32(ring, near)
-    if lane < cu.LANES_MAX:
-        L = S.lanes[lane]
-        wi.ask_for_window(L, L.w_first)
-    lane = load_u32(ring, far)
-    if lane < cu.LANES_MAX:
-        cu.ask_for_lane(S, lane)
+    cursor = load_u32(ring, near)
+    if cursor < cu.CURSORS_MAX:
+        C = S.cursors[cursor]
+        wi.ask_for_window(C, C.w_first)
+    cursor = load_u32(ring, far)
+    if cursor < cu.CURSORS_MAX:
+        cu.ask_for_cursor(S, cursor)
 
 
 @inlined
@@ -235,23 +235,23 @@ def serve_member(S, member, now):
         if S.attention[A_EVENTS] >= EVENTS_MAX - 8:
             break  # each may bring an event: let the shell take those first
         _ask_ahead(S, m, ring, at)
-        word = load_i64(ring, at + lay.ACK_LANE_AT)
-        lane = word & 0xFFFFFFFF
+        word = load_i64(ring, at + lay.ACK_CURSOR_AT)
+        cursor = word & 0xFFFFFFFF
         if (
-            lane < cu.LANES_MAX
-            and S.lanes[lane].active
-            and (S.lanes[lane].generation == word >> 32 and S.lanes[lane].sub == m.sub)
+            cursor < cu.CURSORS_MAX
+            and S.cursors[cursor].active
+            and (S.cursors[cursor].generation == word >> 32 and S.cursors[cursor].sub == m.sub)
         ):
-            if last >= 0 and last != lane:
-                _after_acks(S, last, S.lanes[last])
-            last = lane
-            _one_ack(S, lane, S.lanes[lane], ring, at, member, now)
+            if last >= 0 and last != cursor:
+                _after_acks(S, last, S.cursors[last])
+            last = cursor
+            _one_ack(S, cursor, S.cursors[cursor], ring, at, member, now)
         else:
             m.stale += 1
         pass_ack(ring, m, at)
         n += 1
     if last >= 0:
-        _after_acks(S, last, S.lanes[last])
+        _after_acks(S, last, S.cursors[last])
     if n > 0:
         store_release(ring, lay.MEM_SETTLED_AT, m.settled)
     if m.ring_full:
@@ -259,7 +259,7 @@ def serve_member(S, member, now):
         used = m.head - released
         if used <= m.deliveries_bytes - (m.deliveries_bytes >> 2):
             m.ring_full = 0
-    if m.ring_full == 0 and credit_of(m, m.fragment_lane) > 0:
+    if m.ring_full == 0 and credit_of(m, m.fragment_cursor) > 0:
         cu.wake_chain(S, cu.FOR_CREDIT, cu.CREDIT_CHAINS + m.sub)
     if n == ACKS_MAX or S.attention[A_EVENTS] >= EVENTS_MAX - 8:
         _wake_again(S, member)
@@ -273,58 +273,58 @@ def _wake_again(S, member):
 
 
 @inlined
-def finish_moves(S, lane, L):
+def finish_moves(S, cursor, C):
     """Hand over shares whose old owner has nothing outstanding any more."""
     busy = 0
-    win = wi.window_of(L)
-    for w in range(L.w_first, L.w_next):
-        e = wi.entry_at(L, w)
+    win = wi.window_of(C)
+    for w in range(C.w_first, C.w_next):
+        e = wi.entry_at(C, w)
         if wi.state_of(win, e) == wi.OUT:
             if load_u8(win, e + wi.W_STATE) & wi.KEYED:
                 busy |= 1 << share_of(load_u32(win, e + wi.W_HASH))
     for share in range(cu.SHARES):
-        if S.owners[lane, share] == cu.MOVING and (busy >> share) & 1 == 0:
-            S.owners[lane, share] = S.heirs[lane, share]
-            L.moving -= 1
-            L.again_dirty = 1
-    note_owners(S, lane, L)
-    cu.make_ready(S, lane)
+        if S.owners[cursor, share] == cu.MOVING and (busy >> share) & 1 == 0:
+            S.owners[cursor, share] = S.heirs[cursor, share]
+            C.moving -= 1
+            C.again_dirty = 1
+    note_owners(S, cursor, C)
+    cu.make_ready(S, cursor)
 
 
 @inlined
-def note_owners(S, lane, L):
+def note_owners(S, cursor, C):
     """Recompute the short cuts: is there one owner of everything, how many are there?"""
-    first = S.owners[lane, 0]
+    first = S.owners[cursor, 0]
     same = True
     others = 0
     for share in range(cu.SHARES):
-        owner = S.owners[lane, share]
+        owner = S.owners[cursor, share]
         if owner != first:
             same = False
         if owner < cu.MOVING:
             others += 1
-    L.owner = first if same and first < cu.MOVING else -1
-    L.owners = others
+    C.owner = first if same and first < cu.MOVING else -1
+    C.owners = others
 
 
 # --- timers -------------------------------------------------------------------------------------
 
 
 @inlined
-def _would_get_it(S, L, lane, win, e, member):
+def _would_get_it(S, C, cursor, win, e, member):
     """Would an entry go to ``member``, in whose ring it lies? A second copy there helps nobody."""
     keyed = load_u8(win, e + wi.W_STATE) & wi.KEYED != 0
     token = load_i64(win, e + wi.W_TOKEN)
-    return owner_of(S, L, lane, token, load_u32(win, e + wi.W_HASH), keyed) == member
+    return owner_of(S, C, cursor, token, load_u32(win, e + wi.W_HASH), keyed) == member
 
 
 @inlined
-def look_at_timers(S, lane, L, now):
+def look_at_timers(S, cursor, C, now):
     """Time out what its member holds too long; notice what is due again. Sets the next time."""
-    win = wi.window_of(L)
+    win = wi.window_of(C)
     soonest = UNKNOWN
-    for w in range(L.w_first, L.w_next):
-        e = wi.entry_at(L, w)
+    for w in range(C.w_first, C.w_next):
+        e = wi.entry_at(C, w)
         state = wi.state_of(win, e)
         if state == wi.DONE or state == wi.READY or state == wi.HELD:
             continue
@@ -334,13 +334,13 @@ def look_at_timers(S, lane, L, now):
             continue
         if state == wi.WAIT:
             wi.set_state(win, e, wi.READY)
-            L.again_dirty = 1
+            C.again_dirty = 1
             continue
         if state == wi.DEAD:
             if S.attention[A_EVENTS] < EVENTS_MAX:  # who was told of it first has the reason
                 store_u8(bytes_at(address_of(S.reasons[S.attention[A_EVENTS]]), 2), 0, 0)
                 store_u8(bytes_at(address_of(S.reasons[S.attention[A_EVENTS]]), 2), 1, 0)
-            announce_dead(S, L, lane, win, e, now, load_u32(win, e + wi.W_POSITION))
+            announce_dead(S, C, cursor, win, e, now, load_u32(win, e + wi.W_POSITION))
             soonest = min(soonest, now + 1_000_000_000)
             continue
         member = load_u16(win, e + wi.W_MEMBER)
@@ -348,101 +348,101 @@ def look_at_timers(S, lane, L, now):
         _note_taken(S, member, bytes_at(m.ring_address, m.ring_bytes), now)
         taken_ns = _taken_since(S, member, load_u32(win, e + wi.W_POSITION), now)
         since = m.taken_ns if taken_ns < 0 else taken_ns
-        if since + L.ack_wait_ns > now:
-            store_i64(win, e + wi.W_DEADLINE, since + L.ack_wait_ns)
-            soonest = min(soonest, since + L.ack_wait_ns)
+        if since + C.ack_wait_ns > now:
+            store_i64(win, e + wi.W_DEADLINE, since + C.ack_wait_ns)
+            soonest = min(soonest, since + C.ack_wait_ns)
             continue
-        if taken_ns < 0 and _would_get_it(S, L, lane, win, e, member):
-            store_i64(win, e + wi.W_DEADLINE, now + L.ack_wait_ns)
-            soonest = min(soonest, now + L.ack_wait_ns)
+        if taken_ns < 0 and _would_get_it(S, C, cursor, win, e, member):
+            store_i64(win, e + wi.W_DEADLINE, now + C.ack_wait_ns)
+            soonest = min(soonest, now + C.ack_wait_ns)
             continue
-        leave_member(S, L, win, e)
-        L.timeouts += 1
+        leave_member(S, C, win, e)
+        C.timeouts += 1
         if taken_ns < 0:  # it never was in the user's hands: that was no attempt
             store_u8(win, e + wi.W_ATTEMPTS, max(0, load_u8(win, e + wi.W_ATTEMPTS) - 1))
-            wi.enlist(L, win, e, wi.READY, 0)
+            wi.enlist(C, win, e, wi.READY, 0)
         else:
-            fail(S, L, lane, win, e, now, 0, DEAD_TIMEOUT)
-    L.timer_ns = 0 if soonest == UNKNOWN else soonest
-    if L.moving > 0:
-        finish_moves(S, lane, L)
-    if L.again_dirty > 0:
-        cu.make_ready(S, lane)
+            fail(S, C, cursor, win, e, now, 0, DEAD_TIMEOUT)
+    C.timer_ns = 0 if soonest == UNKNOWN else soonest
+    if C.moving > 0:
+        finish_moves(S, cursor, C)
+    if C.again_dirty > 0:
+        cu.make_ready(S, cursor)
 
 
 @inlined
 def _timers(S, now):
     work = 0
     S.misc[P_DUE_NS] = NEVER_NS
-    for k in range(S.misc[P_LANES]):
-        lane = S.index[k]
-        L = S.lanes[lane]
-        if L.timer_ns != 0 and L.timer_ns <= now:
-            look_at_timers(S, lane, L, now)
-            wi.pop_settled(L, wi.window_of(L))
+    for k in range(S.misc[P_CURSORS]):
+        cursor = S.index[k]
+        C = S.cursors[cursor]
+        if C.timer_ns != 0 and C.timer_ns <= now:
+            look_at_timers(S, cursor, C, now)
+            wi.pop_settled(C, wi.window_of(C))
             work += 1
-        if L.timer_ns != 0:
-            S.misc[P_DUE_NS] = min(S.misc[P_DUE_NS], L.timer_ns)
+        if C.timer_ns != 0:
+            S.misc[P_DUE_NS] = min(S.misc[P_DUE_NS], C.timer_ns)
     return work
 
 
-# --- lanes --------------------------------------------------------------------------------------
+# --- cursors --------------------------------------------------------------------------------------
 
 
 @inlined
-def serve_lane(S, lane, now):
-    """One turn of a lane. How many records it passed; it is ready again when it could do more."""
-    L = S.lanes[lane]
-    if L.active == 0:
+def serve_cursor(S, cursor, now):
+    """One turn of a cursor. How many records it passed; it is ready again when it could do more."""
+    C = S.cursors[cursor]
+    if C.active == 0:
         return 0
-    cu.unpark(S, L)
-    if L.paused != 0:
-        L.reason = cu.PAUSED
-        if S.misc[P_DISCARD] and L.block >= 0:
-            drop_block_of(S, L.queue, L.block)
-        cu.park(S, L)
+    cu.unpark(S, C)
+    if C.paused != 0:
+        C.reason = cu.PAUSED
+        if S.misc[P_DISCARD] and C.block >= 0:
+            drop_block_of(S, C.queue, C.block)
+        cu.park(S, C)
         return 0
-    if L.owners == 0 and L.moving == 0:
-        L.reason = cu.NO_MEMBER
-        cu.park(S, L)
+    if C.owners == 0 and C.moving == 0:
+        C.reason = cu.NO_MEMBER
+        cu.park(S, C)
         return 0
-    cu.catch_up(S, L, lane)
-    cu.unlink(S, lane, cu.FOR_QUEUE)
-    cu.unlink(S, lane, cu.FOR_CREDIT)
-    L.reason = cu.FLOWING
+    cu.catch_up(S, C, cursor)
+    cu.unlink(S, cursor, cu.FOR_QUEUE)
+    cu.unlink(S, cursor, cu.FOR_CREDIT)
+    C.reason = cu.FLOWING
     done = 0
-    if L.again_n > 0 and L.again_dirty > 0:
-        done += deliver_again(S, L, lane, now)
+    if C.again_n > 0 and C.again_dirty > 0:
+        done += deliver_again(S, C, cursor, now)
     cycle = S.misc[P_CYCLE]
     while done < BUDGET:
-        if wi.window_room(L) == 0:
-            grow_window(S, L, lane)
+        if wi.window_room(C) == 0:
+            grow_window(S, C, cursor)
             return done
-        if L.next >= S.queues[L.queue].end:
-            cu.want(S, L, lane, L.next)
+        if C.next >= S.queues[C.queue].end:
+            cu.want(S, C, cursor, C.next)
             return done
-        b = cu.block_of(S, L, cycle)
+        b = cu.block_of(S, C, cycle)
         if b < 0:
-            if L.filter == STREAM and cu.may_follow(S, L):
-                cu.follow(S, L, lane)
+            if C.filter == STREAM and cu.may_follow(S, C):
+                cu.follow(S, C, cursor)
             else:
-                cu.want(S, L, lane, L.next)
+                cu.want(S, C, cursor, C.next)
             return done
-        if L.filter == STREAM and not skip_to_stream(S, L, b):
+        if C.filter == STREAM and not skip_to_stream(S, C, b):
             done += 1
-            if cu.may_follow(S, L):
-                cu.follow(S, L, lane)
+            if cu.may_follow(S, C):
+                cu.follow(S, C, cursor)
                 return done
             continue
-        n = deliver_run(S, L, lane, b, now, BUDGET - done)
+        n = deliver_run(S, C, cursor, b, now, BUDGET - done)
         if n <= 0:
             return done
         done += n
-        if S.queues[L.queue].reader_address == 0 and S.misc[P_DISCARD] == 0:
-            read_ahead(S, L)
-    if L.block >= 0:
-        S.blocks[L.block].hot = cycle + 1
-    cu.make_ready(S, lane)
+        if S.queues[C.queue].reader_address == 0 and S.misc[P_DISCARD] == 0:
+            read_ahead(S, C)
+    if C.block >= 0:
+        S.blocks[C.block].hot = cycle + 1
+    cu.make_ready(S, cursor)
     return done
 
 
@@ -466,13 +466,13 @@ def _lowest_bit(word):
 
 
 @inlined
-def _ready_lanes(S, now):
-    """Give each lane that is ready its turn. First is the next one behind who was it last time.
+def _ready_cursors(S, now):
+    """Give each cursor that is ready its turn. First is the next one behind who was it last time.
 
-    Lanes share a member's credit, and the first may get all of it.
+    Cursors share a member's credit, and the first may get all of it.
     """
     work, first = 0, -1
-    words = S.ready.shape[0] if S.misc[P_LANES] > 0 else 0
+    words = S.ready.shape[0] if S.misc[P_CURSORS] > 0 else 0
     start = S.misc[P_ROTATE]
     above = -1 << (start & 63)
     for k in range(words + 1 if words > 0 else 0):
@@ -492,7 +492,7 @@ def _ready_lanes(S, now):
             word &= ~(1 << bit)
             if first < 0:
                 first = i * 64 + bit
-            work += serve_lane(S, i * 64 + bit, now)
+            work += serve_cursor(S, i * 64 + bit, now)
     if first >= 0:
         S.misc[P_ROTATE] = first + 1 if first + 1 < words * 64 else 0
     return work
@@ -526,7 +526,7 @@ def _woken(S, now):
 
 @inlined
 def _scouts(S, now):
-    """Look at new records for the lanes that follow one stream each."""
+    """Look at new records for the cursors that follow one stream each."""
     work = 0
     for i in range(S.scouting.shape[0]):
         word = S.scouting[i]
@@ -539,7 +539,7 @@ def _scouts(S, now):
 
 @inlined
 def _fetches(S):
-    """Fetch the blocks that lanes wait for: once, after all had their turn. Blocks fetched."""
+    """Fetch the blocks that cursors wait for: once, after all had their turn. Blocks fetched."""
     work = 0
     for i in range(S.wanting.shape[0]):
         word = S.wanting[i]
@@ -566,11 +566,11 @@ def pull_cycle(S, now):
     S.misc[P_CYCLE] += 1
     work = _woken(S, now)
     if now >= S.misc[P_TIMER_NS]:
-        S.misc[P_TIMER_NS] = now + TIMER_GRAIN_NS + S.misc[P_LANES] * TIMER_LANE_NS
+        S.misc[P_TIMER_NS] = now + TIMER_GRAIN_NS + S.misc[P_CURSORS] * TIMER_CURSOR_NS
         if S.misc[P_DUE_NS] <= now:
             work += _timers(S, now)
     work += _scouts(S, now)
-    work += _ready_lanes(S, now)
+    work += _ready_cursors(S, now)
     for k in range(S.misc[P_TOUCHED]):
         m = S.members[S.touched[k]]
         m.touched = 0

@@ -35,7 +35,7 @@ from tidecast.native.memory import (
     store_u16,
     store_u32,
 )
-from tidecast.queues.cache import cursor as cu
+from tidecast.queues.cache import cursors as cu
 from tidecast.queues.cache import window as wi
 from tidecast.queues.cache.blocks import data_of, next_of_stream, record_at
 from tidecast.queues.cache.cache import find_block, touch
@@ -50,18 +50,18 @@ _NEVER = (1 << 62) - 1
 
 
 @inlined
-def due(S, L, when_ns):
-    """Look at the lane's timers at ``when_ns``, at the latest."""
-    if L.timer_ns == 0 or when_ns < L.timer_ns:
-        L.timer_ns = when_ns
+def due(S, C, when_ns):
+    """Look at the cursor's timers at ``when_ns``, at the latest."""
+    if C.timer_ns == 0 or when_ns < C.timer_ns:
+        C.timer_ns = when_ns
     if when_ns < S.misc[P_DUE_NS]:
         S.misc[P_DUE_NS] = when_ns
 
 
 @inlined
-def credit_of(m, lane):
+def credit_of(m, cursor):
     """Records that may go to a member now; hysteresis: a full one stays full for a while."""
-    if m.active == 0 or (m.fragment_lane >= 0 and m.fragment_lane != lane):
+    if m.active == 0 or (m.fragment_cursor >= 0 and m.fragment_cursor != cursor):
         return 0
     if m.full:
         low = m.in_flight_max - max(1, m.in_flight_max >> 3)
@@ -77,17 +77,17 @@ def credit_of(m, lane):
 
 
 @inlined
-def owner_of(S, L, lane, token, key_hash, keyed):
+def owner_of(S, C, cursor, token, key_hash, keyed):
     """Which member gets a record; NOBODY, MOVING."""
-    if L.owner >= 0:
-        return L.owner
+    if C.owner >= 0:
+        return C.owner
     if keyed:
-        return S.owners[lane, share_of(key_hash)]
+        return S.owners[cursor, share_of(key_hash)]
     best = cu.NOBODY
     for k in range(cu.SHARES):
-        m = S.owners[lane, (token + k) & (cu.SHARES - 1)]
+        m = S.owners[cursor, (token + k) & (cu.SHARES - 1)]
         if m < cu.MOVING:
-            if credit_of(S.members[m], lane) > 0:
+            if credit_of(S.members[m], cursor) > 0:
                 return m
             best = m
     return best
@@ -95,80 +95,80 @@ def owner_of(S, L, lane, token, key_hash, keyed):
 
 @inlined
 def share_of(key_hash):
-    """The share of a lane's keys that a key belongs to."""
+    """The share of a cursor's keys that a key belongs to."""
     return ((key_hash * 0x9E3779B1) >> 20) & (cu.SHARES - 1)
 
 
 @inlined
-def _anybody_has_credit(S, L, lane):
+def _anybody_has_credit(S, C, cursor):
     for k in range(cu.SHARES):
-        m = S.owners[lane, k]
-        if m < cu.MOVING and credit_of(S.members[m], lane) > 0:
+        m = S.owners[cursor, k]
+        if m < cu.MOVING and credit_of(S.members[m], cursor) > 0:
             return True
     return False
 
 
 @inlined
-def _restored(L, token):
+def _restored(C, token):
     """What the saved position says of a token: -1 settled, 0 nothing, else its attempts."""
-    rows = bytes_at(L.restored_address, L.restored_n * 24)
-    while L.restored_left > 0:
-        at = (L.restored_n - L.restored_left) * 24
+    rows = bytes_at(C.restored_address, C.restored_n * 24)
+    while C.restored_left > 0:
+        at = (C.restored_n - C.restored_left) * 24
         if load_i64(rows, at + 8) > token:
             return load_i64(rows, at + 16) if load_i64(rows, at) <= token else 0
-        L.restored_left -= 1
+        C.restored_left -= 1
     return 0
 
 
 @inlined
-def _choose(S, L, lane, data, p, token):
+def _choose(S, C, cursor, data, p, token):
     """(the member that gets the record at ``p``, attempts before) or (SKIP, HOLD or STOP, 0)."""
     attempts = 0
-    if L.restored_left > 0:
-        attempts = _restored(L, token)
+    if C.restored_left > 0:
+        attempts = _restored(C, token)
         if attempts < 0:
             return SKIP, 0
     word = load_u32(data, p + seg.REC_LENGTH_AT)
-    if (L.filter != 0 or word & seg.REC_ENGINE) and not passes(L, data, p):
+    if (C.filter != 0 or word & seg.REC_ENGINE) and not passes(C, data, p):
         return SKIP, 0
     key_hash = load_u32(data, p + seg.REC_KEY_HASH_AT)
     keyed = word & seg.REC_KEY != 0
-    if keyed and (L.again_n > 0 or L.counting > 0) and wi.key_is_held(L, key_hash):
+    if keyed and (C.again_n > 0 or C.counting > 0) and wi.key_is_held(C, key_hash):
         return HOLD, attempts
-    member = owner_of(S, L, lane, token, key_hash, keyed)
+    member = owner_of(S, C, cursor, token, key_hash, keyed)
     if member == cu.MOVING:
         return HOLD, attempts
     if member == cu.NOBODY:
         return STOP, 0
-    if L.owner < 0 and credit_of(S.members[member], lane) == 0:
-        if _anybody_has_credit(S, L, lane):
+    if C.owner < 0 and credit_of(S.members[member], cursor) == 0:
+        if _anybody_has_credit(S, C, cursor):
             return HOLD, attempts
         return STOP, 0
     return member, attempts
 
 
 @inlined
-def _hold(L, data, p, token, attempts):
+def _hold(C, data, p, token, attempts):
     """Let the cursor pass a record that must wait."""
-    win = wi.window_of(L)
+    win = wi.window_of(C)
     word = load_u32(data, p + seg.REC_LENGTH_AT)
     keyed = wi.KEYED if word & seg.REC_KEY else 0
     key_hash = load_u32(data, p + seg.REC_KEY_HASH_AT)
-    e = wi.entry_at(L, L.w_next)
+    e = wi.entry_at(C, C.w_next)
     wi.push(
-        L, win, token, 0, key_hash, word & seg.REC_LENGTH_MASK, wi.DONE | keyed, attempts,
+        C, win, token, 0, key_hash, word & seg.REC_LENGTH_MASK, wi.DONE | keyed, attempts,
         wi.NO_MEMBER, 0,
     )  # fmt: skip
-    wi.enlist(L, win, e, wi.HELD, 0)
-    L.held += 1
+    wi.enlist(C, win, e, wi.HELD, 0)
+    C.held += 1
 
 
 @inlined
-def wait_for_credit(S, L, lane, reason):
-    """The lane rests until a member of its subscription settles or makes room."""
-    L.reason = reason
-    cu.link(S, lane, cu.FOR_CREDIT, cu.CREDIT_CHAINS + L.sub)
-    cu.park(S, L)
+def wait_for_credit(S, C, cursor, reason):
+    """The cursor rests until a member of its subscription settles or makes room."""
+    C.reason = reason
+    cu.link(S, cursor, cu.FOR_CREDIT, cu.CREDIT_CHAINS + C.sub)
+    cu.park(S, C)
 
 
 @inlined
@@ -181,77 +181,77 @@ def _touched(S, member):
 
 
 @inlined
-def _no_room(S, L, lane, member, hostile):
+def _no_room(S, C, cursor, member, hostile):
     m = S.members[member]
     m.ring_full = 1
     if hostile and m.hostile == 0:
         m.hostile = 1
         emit(S.events, S.attention, E_HOSTILE, member, 0, 0, 0, 0)
-    wait_for_credit(S, L, lane, cu.NO_ROOM)
+    wait_for_credit(S, C, cursor, cu.NO_ROOM)
 
 
 @inlined
-def lane_word(L, lane):
-    """What frames call a lane."""
-    return (L.generation << 32) | lane
+def cursor_word(C, cursor):
+    """What frames call a cursor."""
+    return (C.generation << 32) | cursor
 
 
 @inlined
-def _fragments(S, L, lane, member, data, p, size, token, attempts):
+def _fragments(S, C, cursor, member, data, p, size, token, attempts):
     """Send a large record piece by piece. True: all of it is out; its position is the head."""
     m = S.members[member]
     ring = bytes_at(m.ring_address, m.ring_bytes)
-    if m.fragment_lane == lane and m.fragment_token != token:
-        _no_room(S, L, lane, member, False)
+    if m.fragment_cursor == cursor and m.fragment_token != token:
+        _no_room(S, C, cursor, member, False)
         return False
-    if m.fragment_lane < 0:
-        m.fragment_lane, m.fragment_token = lane, token
-        L.fragment_at = 0
+    if m.fragment_cursor < 0:
+        m.fragment_cursor, m.fragment_token = cursor, token
+        C.fragment_at = 0
     most = m.deliveries_bytes >> 2
-    while L.fragment_at < size:
-        part = min(min(most, room(ring, m) - _FRAME), size - L.fragment_at)
-        if part < size - L.fragment_at:
+    while C.fragment_at < size:
+        part = min(min(most, room(ring, m) - _FRAME), size - C.fragment_at)
+        if part < size - C.fragment_at:
             part &= ~7
         if part <= 0:
-            _no_room(S, L, lane, member, False)
+            _no_room(S, C, cursor, member, False)
             return False
         n = (_FRAME + part + 7) & ~7
         at = reserve(ring, m, n)
         if at < 0:
-            _no_room(S, L, lane, member, at == HOSTILE)
+            _no_room(S, C, cursor, member, at == HOSTILE)
             return False
-        copy(ring, at + _FRAME, data, p + L.fragment_at, part)
+        copy(ring, at + _FRAME, data, p + C.fragment_at, part)
         put_frame(
-            ring, m, at, n, lay.FRAME_FRAGMENT, attempts, token, size, part, L.fragment_at,
-            lane_word(L, lane),
+            ring, m, at, n, lay.FRAME_FRAGMENT, attempts, token, size, part, C.fragment_at,
+            cursor_word(C, cursor),
         )  # fmt: skip
         _touched(S, member)
-        L.fragment_at += part
-    L.fragment_at = 0
-    m.fragment_lane = -1
+        C.fragment_at += part
+    C.fragment_at = 0
+    m.fragment_cursor = -1
     return True
 
 
 @inlined
-def _account(S, L, member, n, size, deadline):
+def _account(S, C, member, n, size, deadline):
     m = S.members[member]
     m.in_flight += n
     m.in_flight_bytes += size
     m.delivered += n
-    L.out += n
-    L.delivered += n
-    L.delivered_bytes += size
-    S.queues[L.queue].consumed_bytes += size
-    due(S, L, deadline)
-    L.dirty = 1
+    C.out += n
+    C.delivered += n
+    C.delivered_bytes += size
+    S.queues[C.queue].consumed_bytes += size
+    due(S, C, deadline)
+    C.dirty = 1
 
 
 @inlined
-def _run_length(S, L, lane, B, data, i, limit, member, attempts, simple):
+def _run_length(S, C, cursor, B, data, i, limit, member, attempts, simple):
     """How many records from ``i`` on one frame takes, and their bytes."""
     m = S.members[member]
     ring = bytes_at(m.ring_address, m.ring_bytes)
-    limit = min(limit, credit_of(m, lane))
+    limit = min(limit, credit_of(m, cursor))
     half = (m.deliveries_bytes >> 1) - _FRAME
     space = min(room(ring, m) - _FRAME, half)
     few = m.deliveries_bytes >> 2
@@ -272,7 +272,7 @@ def _run_length(S, L, lane, B, data, i, limit, member, attempts, simple):
             m.full = 1
             break
         if n > 0 and not simple:
-            other, before = _choose(S, L, lane, data, p, L.next + n)
+            other, before = _choose(S, C, cursor, data, p, C.next + n)
             if other != member or before + 1 != attempts:
                 break
         n += 1
@@ -281,56 +281,56 @@ def _run_length(S, L, lane, B, data, i, limit, member, attempts, simple):
 
 
 @inlined
-def deliver_run(S, L, lane, b, now, limit):
+def deliver_run(S, C, cursor, b, now, limit):
     """Deliver, hold back or pass over records at the cursor. How many it passed, or STUCK."""
     B = S.blocks[b]
     data = data_of(B)
-    i = L.next - B.first
+    i = C.next - B.first
     p = record_at(B, i)
-    limit = min(limit, min(B.end - L.next, wi.window_room(L)))
-    simple = L.owner >= 0 and L.filter == 0 and L.restored_left == 0
-    if L.again_n > 0 or L.counting > 0:
+    limit = min(limit, min(B.end - C.next, wi.window_room(C)))
+    simple = C.owner >= 0 and C.filter == 0 and C.restored_left == 0
+    if C.again_n > 0 or C.counting > 0:
         simple = False
     if load_u32(data, p + seg.REC_LENGTH_AT) & seg.REC_ENGINE and is_redriven(data, p):
         simple = False
-    member = L.owner
+    member = C.owner
     attempts = 0
     if not simple:
-        member, attempts = _choose(S, L, lane, data, p, L.next)
+        member, attempts = _choose(S, C, cursor, data, p, C.next)
         if member == SKIP:
-            L.filtered += 1
-            L.next += 1
-            L.dirty = 1
+            C.filtered += 1
+            C.next += 1
+            C.dirty = 1
             return 1
         if member == HOLD:
-            _hold(L, data, p, L.next, attempts)
-            L.next += 1
+            _hold(C, data, p, C.next, attempts)
+            C.next += 1
             return 1
         if member == STOP:
-            wait_for_credit(S, L, lane, cu.NO_CREDIT if L.owners > 0 else cu.NO_MEMBER)
+            wait_for_credit(S, C, cursor, cu.NO_CREDIT if C.owners > 0 else cu.NO_MEMBER)
             return STUCK
     m = S.members[member]
-    if credit_of(m, lane) == 0:
-        wait_for_credit(S, L, lane, cu.NO_CREDIT)
+    if credit_of(m, cursor) == 0:
+        wait_for_credit(S, C, cursor, cu.NO_CREDIT)
         return STUCK
     size = load_u32(data, p + seg.REC_LENGTH_AT) & seg.REC_LENGTH_MASK
     if size + _FRAME > m.deliveries_bytes >> 1:
-        if not _fragments(S, L, lane, member, data, p, size, L.next, attempts + 1):
+        if not _fragments(S, C, cursor, member, data, p, size, C.next, attempts + 1):
             return STUCK
-        _enter(S, L, data, p, 1, member, attempts + 1, m.head - 1, now)
-        L.next += 1
+        _enter(S, C, data, p, 1, member, attempts + 1, m.head - 1, now)
+        C.next += 1
         return 1
-    n, used = _run_length(S, L, lane, B, data, i, limit, member, attempts + 1, simple)
+    n, used = _run_length(S, C, cursor, B, data, i, limit, member, attempts + 1, simple)
     if n == 0:
         if m.full:
-            wait_for_credit(S, L, lane, cu.NO_CREDIT)
+            wait_for_credit(S, C, cursor, cu.NO_CREDIT)
         else:
-            _no_room(S, L, lane, member, False)
+            _no_room(S, C, cursor, member, False)
         return STUCK
-    if not _send(S, L, lane, member, data, p, n, used, L.next, attempts + 1):
+    if not _send(S, C, cursor, member, data, p, n, used, C.next, attempts + 1):
         return STUCK
-    _enter(S, L, data, p, n, member, attempts + 1, m.head - _padded(used), now)
-    L.next += n
+    _enter(S, C, data, p, n, member, attempts + 1, m.head - _padded(used), now)
+    C.next += n
     return n
 
 
@@ -340,57 +340,57 @@ def _padded(used):
 
 
 @inlined
-def _send(S, L, lane, member, data, p, n, used, token, attempts):
+def _send(S, C, cursor, member, data, p, n, used, token, attempts):
     """One frame of ``n`` records that lie at ``p``. False: no room."""
     m = S.members[member]
     ring = bytes_at(m.ring_address, m.ring_bytes)
     frame = _FRAME + _padded(used)
     at = reserve(ring, m, frame)
     if at < 0:
-        _no_room(S, L, lane, member, at == HOSTILE)
+        _no_room(S, C, cursor, member, at == HOSTILE)
         return False
     copy(ring, at + _FRAME, data, p, used)
     put_frame(
-        ring, m, at, frame, lay.FRAME_RECORDS, attempts, token, n, used, 0, lane_word(L, lane)
+        ring, m, at, frame, lay.FRAME_RECORDS, attempts, token, n, used, 0, cursor_word(C, cursor)
     )
     _touched(S, member)
     return True
 
 
 @inlined
-def _enter(S, L, data, p, n, member, attempts, position, now):
+def _enter(S, C, data, p, n, member, attempts, position, now):
     """Note ``n`` records as outstanding; the first lies at ``position`` of the member's ring."""
-    win = wi.window_of(L)
-    deadline = now + L.ack_wait_ns
+    win = wi.window_of(C)
+    deadline = now + C.ack_wait_ns
     start = p
-    if L.counting > 0:
-        wi.room_for_keys(L, win, n)
+    if C.counting > 0:
+        wi.room_for_keys(C, win, n)
     for k in range(n):
         word = load_u32(data, p + seg.REC_LENGTH_AT)
         size = word & seg.REC_LENGTH_MASK
         keyed = wi.KEYED if word & seg.REC_KEY else 0
         wi.push(
-            L, win, L.next + k, deadline, load_u32(data, p + seg.REC_KEY_HASH_AT), size,
+            C, win, C.next + k, deadline, load_u32(data, p + seg.REC_KEY_HASH_AT), size,
             wi.OUT | keyed, attempts, member, (position + p - start) & _U32,
         )  # fmt: skip
         p += size
-    if L.counting > 0:
-        for w in range(L.w_next - n, L.w_next):
-            wi.count_out(L, win, wi.entry_at(L, w), 1)
-        wi.passed(L, n)
-    _account(S, L, member, n, p - start, deadline)
+    if C.counting > 0:
+        for w in range(C.w_next - n, C.w_next):
+            wi.count_out(C, win, wi.entry_at(C, w), 1)
+        wi.passed(C, n)
+    _account(S, C, member, n, p - start, deadline)
 
 
 # --- a stream's cursor --------------------------------------------------------------------------
 
 
 @inlined
-def skip_to_stream(S, L, b):
+def skip_to_stream(S, C, b):
     """Move a stream's cursor to its next record in this block, or behind the block."""
     B = S.blocks[b]
-    i = L.next - B.first
-    found = next_of_stream(B, L.stream_hash, i)
-    L.next = B.end if found < 0 else B.first + found
+    i = C.next - B.first
+    found = next_of_stream(B, C.stream_hash, i)
+    C.next = B.end if found < 0 else B.first + found
     return found >= 0
 
 
@@ -423,22 +423,22 @@ def _meet(S, key_hash):
 
 
 @inlined
-def _again(S, L, lane, win, e, now):
+def _again(S, C, cursor, win, e, now):
     """Deliver one entry again (or the first time, if it was held back). True: it is out."""
     token = load_i64(win, e + wi.W_TOKEN)
     keyed = load_u8(win, e + wi.W_STATE) & wi.KEYED != 0
-    member = owner_of(S, L, lane, token, load_u32(win, e + wi.W_HASH), keyed)
+    member = owner_of(S, C, cursor, token, load_u32(win, e + wi.W_HASH), keyed)
     if member >= cu.MOVING:
         if member == cu.NOBODY:
-            wait_for_credit(S, L, lane, cu.NO_MEMBER)
+            wait_for_credit(S, C, cursor, cu.NO_MEMBER)
         return False
     m = S.members[member]
-    if credit_of(m, lane) == 0:
-        wait_for_credit(S, L, lane, cu.NO_CREDIT)
+    if credit_of(m, cursor) == 0:
+        wait_for_credit(S, C, cursor, cu.NO_CREDIT)
         return False
-    b = find_block(S, L.queue, token)
+    b = find_block(S, C.queue, token)
     if b < 0:
-        cu.want(S, L, lane, token)
+        cu.want(S, C, cursor, token)
         return False
     touch(S, b, S.misc[P_CYCLE])
     B = S.blocks[b]
@@ -447,41 +447,41 @@ def _again(S, L, lane, win, e, now):
     size = load_u32(data, p + seg.REC_LENGTH_AT) & seg.REC_LENGTH_MASK
     attempts = min(load_u8(win, e + wi.W_ATTEMPTS) + 1, wi.ATTEMPTS_MAX)
     if size + _FRAME > m.deliveries_bytes >> 1:
-        if not _fragments(S, L, lane, member, data, p, size, token, attempts):
+        if not _fragments(S, C, cursor, member, data, p, size, token, attempts):
             return False
         position = m.head - 1
     else:
-        if not _send(S, L, lane, member, data, p, 1, size, token, attempts):
+        if not _send(S, C, cursor, member, data, p, 1, size, token, attempts):
             return False
         position = m.head - _padded(size)
     if load_u8(win, e + wi.W_ATTEMPTS) > 0:
-        L.redelivered += 1
+        C.redelivered += 1
     wi.set_state(win, e, wi.OUT)
     store_u8(win, e + wi.W_ATTEMPTS, attempts)
     store_u16(win, e + wi.W_MEMBER, member)
     store_u32(win, e + wi.W_POSITION, position & _U32)
     store_u32(win, e + wi.W_BYTES, size)
-    store_i64(win, e + wi.W_DEADLINE, now + L.ack_wait_ns)
-    wi.delist(L, win, e)
-    if L.counting > 0:
-        wi.count_out(L, win, e, 1)
-    _account(S, L, member, 1, size, now + L.ack_wait_ns)
+    store_i64(win, e + wi.W_DEADLINE, now + C.ack_wait_ns)
+    wi.delist(C, win, e)
+    if C.counting > 0:
+        wi.count_out(C, win, e, 1)
+    _account(S, C, member, 1, size, now + C.ack_wait_ns)
     return True
 
 
 @inlined
-def deliver_again(S, L, lane, now):
+def deliver_again(S, C, cursor, now):
     """Deliver what is to be delivered (again), in token order, so in order of each key."""
     S.misc[P_STAMP] += 1
-    win = wi.window_of(L)
-    L.again_dirty = 0
+    win = wi.window_of(C)
+    C.again_dirty = 0
     stalled = 0
     sent = 0
-    left = L.again_n
-    for w in range(L.w_first, L.w_next):
+    left = C.again_n
+    for w in range(C.w_first, C.w_next):
         if left == 0:
             break
-        e = wi.entry_at(L, w)
+        e = wi.entry_at(C, w)
         word = load_u8(win, e + wi.W_STATE)
         state = word & 7
         if state != wi.WAIT and state != wi.READY and state != wi.HELD:
@@ -489,20 +489,20 @@ def deliver_again(S, L, lane, now):
         left -= 1
         keyed = word & wi.KEYED != 0
         key_hash = load_u32(win, e + wi.W_HASH)
-        if keyed and (wi.key_is_recalled(L, key_hash) or _met(S, key_hash)):
+        if keyed and (wi.key_is_recalled(C, key_hash) or _met(S, key_hash)):
             continue
         if state == wi.WAIT and load_i64(win, e + wi.W_DEADLINE) > now:
             if keyed:
                 _meet(S, key_hash)
             continue
-        if stalled < 64 and _again(S, L, lane, win, e, now):
+        if stalled < 64 and _again(S, C, cursor, win, e, now):
             sent += 1
             continue
         stalled += 1
         if keyed:
             _meet(S, key_hash)
     if stalled > 0:
-        L.again_dirty = 1
+        C.again_dirty = 1
     return sent
 
 
@@ -520,57 +520,57 @@ def give_credit_back(S, win, e):
 
 
 @inlined
-def leave_member(S, L, win, e):
+def leave_member(S, C, win, e):
     """OUT no more: DONE, unless the caller gives it another state."""
     give_credit_back(S, win, e)
-    L.out -= 1
+    C.out -= 1
     wi.set_state(win, e, wi.DONE)
-    if L.counting > 0:
-        wi.count_out(L, win, e, -1)
+    if C.counting > 0:
+        wi.count_out(C, win, e, -1)
 
 
 @inlined
-def bury(S, L, lane, win, e, now, reason):
+def bury(S, C, cursor, win, e, now, reason):
     """No more deliveries: ask the shell to put it into the dead-letter topic."""
     wi.set_state(win, e, wi.DEAD)
-    L.dead += 1
-    L.dying += 1
-    L.dirty = 1
-    announce_dead(S, L, lane, win, e, now, reason)
+    C.dead += 1
+    C.dying += 1
+    C.dirty = 1
+    announce_dead(S, C, cursor, win, e, now, reason)
 
 
 @inlined
-def announce_dead(S, L, lane, win, e, now, reason):
+def announce_dead(S, C, cursor, win, e, now, reason):
     """Tell the shell of a DEAD entry; again after a second, should it not settle it."""
     token = load_i64(win, e + wi.W_TOKEN)
     attempts = load_u8(win, e + wi.W_ATTEMPTS)
     store_i64(win, e + wi.W_DEADLINE, now + 1_000_000_000)
     store_u32(win, e + wi.W_POSITION, reason)
-    due(S, L, now + 1_000_000_000)
-    emit(S.events, S.attention, E_DEAD, lane, token, attempts, reason, L.generation)
+    due(S, C, now + 1_000_000_000)
+    emit(S.events, S.attention, E_DEAD, cursor, token, attempts, reason, C.generation)
 
 
 @inlined
-def fail(S, L, lane, win, e, now, due_ns, reason):
+def fail(S, C, cursor, win, e, now, due_ns, reason):
     """A delivery failed: again at ``due_ns`` (0: now), or no more when it was the last one."""
     attempts = load_u8(win, e + wi.W_ATTEMPTS)
-    if L.deliveries_max > 0 and attempts >= L.deliveries_max:
-        bury(S, L, lane, win, e, now, reason)
+    if C.deliveries_max > 0 and attempts >= C.deliveries_max:
+        bury(S, C, cursor, win, e, now, reason)
         return
-    wi.enlist(L, win, e, wi.WAIT if due_ns > now else wi.READY, due_ns)
+    wi.enlist(C, win, e, wi.WAIT if due_ns > now else wi.READY, due_ns)
     if due_ns > now:
-        due(S, L, due_ns)
-    L.dirty = 1
+        due(S, C, due_ns)
+    C.dirty = 1
 
 
 @inlined
-def grow_window(S, L, lane):
+def grow_window(S, C, cursor):
     """The window is full: ask for a larger one, or rest until its front settles."""
-    L.reason = cu.WINDOW_FULL
-    cu.park(S, L)
-    if L.growing == 0 and L.window_mask + 1 < wi.WINDOW_MAX:
-        if emit(S.events, S.attention, E_WINDOW, lane, L.generation, 0, 0, 0) > 0:
-            L.growing = 1
+    C.reason = cu.WINDOW_FULL
+    cu.park(S, C)
+    if C.growing == 0 and C.window_mask + 1 < wi.WINDOW_MAX:
+        if emit(S.events, S.attention, E_WINDOW, cursor, C.generation, 0, 0, 0) > 0:
+            C.growing = 1
 
 
 DEFAULT_DEAD_REASON = DEAD_ATTEMPTS

@@ -26,9 +26,9 @@ from tidecast.agents.puller.fetch import (
 from tidecast.agents.puller.state import (
     DEAD_ATTEMPTS,
     P_BELL,
+    P_CURSORS,
     P_CYCLE,
     P_DUE_NS,
-    P_LANES,
     P_TIMER_NS,
 )
 from tidecast.buffers.member_ring import take_back
@@ -52,13 +52,13 @@ from tidecast.native.memory import (
     load_u32,
     store_u8,
 )
-from tidecast.queues.cache import cursor as cu
+from tidecast.queues.cache import cursors as cu
 from tidecast.queues.cache import window as wi
 from tidecast.queues.cache.cache import UNKNOWN, drop_block_of, drop_blocks, evict, give_block
 
 ACK_ROUNDS_MAX = 1024
 UNSAVED_MAX = 10_000
-"""Records of other streams that a waiting lane may pass before its position is saved again."""
+"""Records of other streams that a waiting cursor may pass before its position is saved again."""
 
 # --- running ------------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ def plan_fetch(words, q):
     """Where a wanted block of queue ``q`` goes: (plan, token, block).
 
     EXTEND: behind what ``block`` holds. FRESH: into ``block``, just given up, or into a new one
-    when it is -1. DEFER: all blocks are in use by ready lanes, ask again. NOTHING_WANTED.
+    when it is -1. DEFER: all blocks are in use by ready cursors, ask again. NOTHING_WANTED.
     """
     S = puller_of(words)
     Q = S.queues[q]
@@ -179,31 +179,31 @@ def end_fetch(words, q, b, fetched_bytes, records, end, fresh):
 def jump_gap(words, q, token, first, out):
     """Records [token, first) of queue ``q`` are gone (retention): cursors there jump.
 
-    ``out``: int64[n, 3] rows of lane, its token before, ``first``. Returns how many jumped.
+    ``out``: int64[n, 3] rows of cursor, its token before, ``first``. Returns how many jumped.
     """
     S = puller_of(words)
     n = 0
-    for k in range(S.misc[P_LANES]):
-        lane = S.index[k]
-        L = S.lanes[lane]
-        if L.queue != q or n >= out.shape[0]:
+    for k in range(S.misc[P_CURSORS]):
+        cursor = S.index[k]
+        C = S.cursors[cursor]
+        if C.queue != q or n >= out.shape[0]:
             continue
-        _settle_lost(S, L, token, first)
-        if token <= L.next and L.next < first:
-            out[n, 0], out[n, 1], out[n, 2] = lane, L.next, first
-            L.next = first
-            L.dirty = 1
+        _settle_lost(S, C, token, first)
+        if token <= C.next and C.next < first:
+            out[n, 0], out[n, 1], out[n, 2] = cursor, C.next, first
+            C.next = first
+            C.dirty = 1
             n += 1
-        cu.make_ready(S, lane)
+        cu.make_ready(S, cursor)
     return n
 
 
 @inlined
-def _settle_lost(S, L, token, first):
+def _settle_lost(S, C, token, first):
     """What was to be delivered again and is gone from the log counts as settled."""
-    win = wi.window_of(L)
-    for w in range(L.w_first, L.w_next):
-        e = wi.entry_at(L, w)
+    win = wi.window_of(C)
+    for w in range(C.w_first, C.w_next):
+        e = wi.entry_at(C, w)
         state = wi.state_of(win, e)
         lost = load_i64(win, e + wi.W_TOKEN)
         if (
@@ -211,9 +211,9 @@ def _settle_lost(S, L, token, first):
             and lost < first
             and (state == wi.WAIT or state == wi.READY or state == wi.HELD)
         ):
-            wi.delist(L, win, e)
+            wi.delist(C, win, e)
             wi.set_state(win, e, wi.DONE)
-    wi.pop_settled(L, win)
+    wi.pop_settled(C, win)
 
 
 @held_kernel
@@ -234,46 +234,46 @@ def drop_one_block(words, q, b):
     drop_block_of(puller_of(words), q, b)
 
 
-# --- lanes and members --------------------------------------------------------------------------
+# --- cursors and members --------------------------------------------------------------------------
 
 
 @held_kernel
-def lane_ready(words, lane):
-    """Let a lane look again."""
+def cursor_ready(words, cursor):
+    """Let a cursor look again."""
     S = puller_of(words)
-    S.lanes[lane].again_dirty = 1
-    cu.make_ready(S, lane)
+    S.cursors[cursor].again_dirty = 1
+    cu.make_ready(S, cursor)
 
 
 @held_kernel
-def pause_lane(words, lane, bits):
-    """Pause (bits not 0) or resume a lane. Its block and its window stay."""
+def pause_cursor(words, cursor, bits):
+    """Pause (bits not 0) or resume a cursor. Its block and its window stay."""
     S = puller_of(words)
-    S.lanes[lane].paused = bits
-    S.lanes[lane].again_dirty = 1
-    cu.make_ready(S, lane)
+    S.cursors[cursor].paused = bits
+    S.cursors[cursor].again_dirty = 1
+    cu.make_ready(S, cursor)
 
 
 @held_kernel
-def share_lane(words, lane, heirs):
-    """Give a lane's shares of keys to ``heirs`` (uint16[64]).
+def share_cursor(words, cursor, heirs):
+    """Give a cursor's shares of keys to ``heirs`` (uint16[64]).
 
     A share whose owner is alive and has something outstanding moves when that is settled.
     """
     S = puller_of(words)
-    L = S.lanes[lane]
-    L.moving = 0
+    C = S.cursors[cursor]
+    C.moving = 0
     for share in range(cu.SHARES):
-        old, new = S.owners[lane, share], heirs[share]
-        S.heirs[lane, share] = new
+        old, new = S.owners[cursor, share], heirs[share]
+        S.heirs[cursor, share] = new
         alive = old == cu.MOVING or (old < cu.MOVING and S.members[old].active != 0)
         if old != new and alive:
-            S.owners[lane, share] = cu.MOVING
-            L.moving += 1
+            S.owners[cursor, share] = cu.MOVING
+            C.moving += 1
         else:
-            S.owners[lane, share] = new
-    L.again_dirty = 1
-    finish_moves(S, lane, L)
+            S.owners[cursor, share] = new
+    C.again_dirty = 1
+    finish_moves(S, cursor, C)
 
 
 @held_kernel
@@ -289,131 +289,131 @@ def drop_member(words, member, now_ns):
             break
     m.active = 0
     n = 0
-    for k in range(S.misc[P_LANES]):
-        lane = S.index[k]
-        L = S.lanes[lane]
-        if L.sub != m.sub:
+    for k in range(S.misc[P_CURSORS]):
+        cursor = S.index[k]
+        C = S.cursors[cursor]
+        if C.sub != m.sub:
             continue
-        win = wi.window_of(L)
-        for w in range(L.w_first, L.w_next):
-            e = wi.entry_at(L, w)
+        win = wi.window_of(C)
+        for w in range(C.w_first, C.w_next):
+            e = wi.entry_at(C, w)
             if wi.state_of(win, e) != wi.OUT or load_u16(win, e + wi.W_MEMBER) != member:
                 continue
-            leave_member(S, L, win, e)
+            leave_member(S, C, win, e)
             untaken = ((m.taken - load_u32(win, e + wi.W_POSITION)) & 0xFFFFFFFF) - 1 >= 1 << 31
             if untaken:
                 attempts = load_u8(win, e + wi.W_ATTEMPTS)
                 store_u8(win, e + wi.W_ATTEMPTS, max(0, attempts - 1))
-                wi.enlist(L, win, e, wi.READY, 0)
+                wi.enlist(C, win, e, wi.READY, 0)
             else:
-                fail(S, L, lane, win, e, now_ns, 0, DEAD_ATTEMPTS)
-            L.dirty = 1
+                fail(S, C, cursor, win, e, now_ns, 0, DEAD_ATTEMPTS)
+            C.dirty = 1
             n += 1
-        if m.fragment_lane == lane:
-            L.fragment_at = 0
-        cu.make_ready(S, lane)
-    m.fragment_lane = -1
+        if m.fragment_cursor == cursor:
+            C.fragment_at = 0
+        cu.make_ready(S, cursor)
+    m.fragment_cursor = -1
     m.touched = 0
     store_release(bytes_at(m.ring_address, m.ring_bytes), lay.MEM_STATE_AT, lay.MEM_DETACHED)
     return n
 
 
 @held_kernel
-def seek_lane(words, lane, token):
-    """Move a lane's cursor. Returns how many records were out: they are forgotten.
+def seek_cursor(words, cursor, token):
+    """Move a cursor to another token. Returns how many records were out: they are forgotten.
 
     What of them lies in members' rings is taken back; acks of the others will be stale.
     """
     S = puller_of(words)
-    L = S.lanes[lane]
-    win = wi.window_of(L)
-    forgotten = L.out
-    for w in range(L.w_first, L.w_next):
-        e = wi.entry_at(L, w)
+    C = S.cursors[cursor]
+    win = wi.window_of(C)
+    forgotten = C.out
+    for w in range(C.w_first, C.w_next):
+        e = wi.entry_at(C, w)
         state = wi.state_of(win, e)
         if state == wi.OUT:
-            leave_member(S, L, win, e)
+            leave_member(S, C, win, e)
         elif state != wi.DONE and state != wi.DEAD:
-            wi.delist(L, win, e)
+            wi.delist(C, win, e)
         wi.set_state(win, e, wi.DONE)
-    wi.pop_settled(L, win)
+    wi.pop_settled(C, win)
     for k in range(S.members.shape[0]):
         m = S.members[k]
-        if m.active == 0 or m.sub != L.sub:
+        if m.active == 0 or m.sub != C.sub:
             continue
-        if m.fragment_lane == lane:
-            m.fragment_lane = -1
-        take_back(bytes_at(m.ring_address, m.ring_bytes), m, S.bells, lane)
-    cu.unpark(S, L)
-    cu.unlink(S, lane, cu.FOR_QUEUE)
-    L.generation += 1
-    L.next, L.fragment_at, L.timer_ns, L.dirty, L.dying = token, 0, 0, 1, 0
-    L.restored_n, L.restored_left = 0, 0
-    S.queues[L.queue].end = UNKNOWN
-    cu.make_ready(S, lane)
+        if m.fragment_cursor == cursor:
+            m.fragment_cursor = -1
+        take_back(bytes_at(m.ring_address, m.ring_bytes), m, S.bells, cursor)
+    cu.unpark(S, C)
+    cu.unlink(S, cursor, cu.FOR_QUEUE)
+    C.generation += 1
+    C.next, C.fragment_at, C.timer_ns, C.dirty, C.dying = token, 0, 0, 1, 0
+    C.restored_n, C.restored_left = 0, 0
+    S.queues[C.queue].end = UNKNOWN
+    cu.make_ready(S, cursor)
     return forgotten
 
 
 @held_kernel
-def settle_dead(words, lane, generation, token):
+def settle_dead(words, cursor, generation, token):
     """A DEAD record lies in the dead-letter topic (or was dropped, and that told): settle it."""
     S = puller_of(words)
-    L = S.lanes[lane]
-    if L.active == 0 or L.generation != generation:
+    C = S.cursors[cursor]
+    if C.active == 0 or C.generation != generation:
         return False
-    win = wi.window_of(L)
-    e = wi.entry_at(L, wi.first_at_or_behind(L, win, token))
+    win = wi.window_of(C)
+    e = wi.entry_at(C, wi.first_at_or_behind(C, win, token))
     if load_i64(win, e + wi.W_TOKEN) != token or wi.state_of(win, e) != wi.DEAD:
         return False
     wi.set_state(win, e, wi.DONE)
-    L.dying -= 1
-    L.settled += 1
-    L.dirty = 1
-    wi.pop_settled(L, win)
-    if L.reason == cu.WINDOW_FULL:
-        cu.make_ready(S, lane)
+    C.dying -= 1
+    C.settled += 1
+    C.dirty = 1
+    wi.pop_settled(C, win)
+    if C.reason == cu.WINDOW_FULL:
+        cu.make_ready(S, cursor)
     return True
 
 
 @held_kernel
-def remove_lane(words, lane):
-    """Take a lane out of every chain and table."""
+def remove_cursor(words, cursor):
+    """Take a cursor out of every chain and table."""
     S = puller_of(words)
-    L = S.lanes[lane]
-    win = wi.window_of(L)
-    for w in range(L.w_first, L.w_next):
-        e = wi.entry_at(L, w)
+    C = S.cursors[cursor]
+    win = wi.window_of(C)
+    for w in range(C.w_first, C.w_next):
+        e = wi.entry_at(C, w)
         if wi.state_of(win, e) == wi.OUT:
-            leave_member(S, L, win, e)
-    cu.unlink(S, lane, cu.FOR_QUEUE)
-    cu.unlink(S, lane, cu.FOR_CREDIT)
-    cu.unpark(S, L)
-    S.ready[lane >> 6] &= ~(1 << (lane & 63))
-    L.active = 0
-    L.generation += 1
-    n = S.misc[P_LANES]
+            leave_member(S, C, win, e)
+    cu.unlink(S, cursor, cu.FOR_QUEUE)
+    cu.unlink(S, cursor, cu.FOR_CREDIT)
+    cu.unpark(S, C)
+    S.ready[cursor >> 6] &= ~(1 << (cursor & 63))
+    C.active = 0
+    C.generation += 1
+    n = S.misc[P_CURSORS]
     for k in range(n):
-        if S.index[k] == lane:
+        if S.index[k] == cursor:
             S.index[k] = S.index[n - 1]
-            S.misc[P_LANES] = n - 1
+            S.misc[P_CURSORS] = n - 1
             return
 
 
 @held_kernel
-def position_of(words, lane):
-    """(watermark, cursor) of a lane."""
+def position_of(words, cursor):
+    """(watermark, next token to deliver) of a cursor."""
     S = puller_of(words)
-    L = S.lanes[lane]
-    if cu.catch_up(S, L, lane) >= UNSAVED_MAX:
-        L.dirty = 1
-    return wi.watermark(L, wi.window_of(L)), L.next
+    C = S.cursors[cursor]
+    if cu.catch_up(S, C, cursor) >= UNSAVED_MAX:
+        C.dirty = 1
+    return wi.watermark(C, wi.window_of(C)), C.next
 
 
 @held_kernel
-def refresh_owners(words, lane):
-    """Recompute a lane's short cuts after its owners were written from Python."""
+def refresh_owners(words, cursor):
+    """Recompute a cursor's short cuts after its owners were written from Python."""
     S = puller_of(words)
-    note_owners(S, lane, S.lanes[lane])
+    note_owners(S, cursor, S.cursors[cursor])
 
 
 @held_kernel

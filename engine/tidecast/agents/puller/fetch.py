@@ -15,7 +15,7 @@ from tidecast.log.read import NEED_ROOM, NOTHING, read_block
 from tidecast.log.state import READER
 from tidecast.native.jit import inlined
 from tidecast.native.memory import bytes_at
-from tidecast.queues.cache import cursor as cu
+from tidecast.queues.cache import cursors as cu
 from tidecast.queues.cache.blocks import count_records, list_batches
 from tidecast.queues.cache.cache import (
     UNKNOWN,
@@ -124,15 +124,15 @@ def fetch_here(S, q):
 
 
 @inlined
-def read_ahead(S, L):
-    """Want what follows a flowing lane's block, once the lane is in the block's second half.
+def read_ahead(S, C):
+    """Want what follows a flowing cursor's block, once it is in the block's second half.
 
-    For sources behind a round trip: a lane that asks only when it has nothing left gets one block a
-    round trip. Gives up no block in which another lane flows or rests.
+    For sources behind a round trip: a cursor that asks only when it has nothing left gets one block
+    a round trip. Gives up no block in which another cursor flows or rests.
     """
-    q, B = L.queue, S.blocks[L.block]
+    q, B = C.queue, S.blocks[C.block]
     Q = S.queues[q]
-    if Q.want >= 0 or B.end >= Q.end or Q.end == UNKNOWN or L.next * 2 < B.first + B.end:
+    if Q.want >= 0 or B.end >= Q.end or Q.end == UNKNOWN or C.next * 2 < B.first + B.end:
         return
     cycle = S.misc[P_CYCLE]
     ahead = find_block(S, q, B.end)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Dead:
     """A record that is to be dead-lettered."""
 
-    lane: int
+    cursor: int
     generation: int
     token: int
     attempts: int
@@ -26,8 +26,8 @@ class Observer:
     def hostile(self, member: int) -> None:
         """A member wrote what it may not."""
 
-    def gap(self, lane: int, first: int, end: int) -> None:
-        """Records [first, end) were gone before the lane came to them."""
+    def gap(self, cursor: int, first: int, end: int) -> None:
+        """Records [first, end) were gone before the cursor came to them."""
 
     def damaged(self, q: int, token: int, problem: str) -> None:
         """A queue could not be read at ``token``; it is tried again."""

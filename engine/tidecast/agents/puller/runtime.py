@@ -33,7 +33,7 @@ from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address
 from tidecast.native.predicates import Predicate
 from tidecast.queues.cache import blocks as bl
-from tidecast.queues.cache import cursor as cu
+from tidecast.queues.cache import cursors as cu
 from tidecast.queues.cache import window as wi
 from tidecast.queues.cache.cache import UNKNOWN
 from tidecast.queues.filters import filters as fi
@@ -97,7 +97,7 @@ class Puller(BlockMemory):
         wakes[lay.WAKE_BELL_AT : lay.WAKE_BELL_AT + 8].view(np.int64)[0] = bell
         self._bells, self._wakes = bells, wakes
         self._windows: dict[int, tuple[Any, ...]] = {}
-        self._small = lined_table(cu.LANES_MAX * _SMALL_BYTES, np.uint8).reshape(-1, _SMALL_BYTES)
+        self._small = lined_table(cu.CURSORS_MAX * _SMALL_BYTES, np.uint8).reshape(-1, _SMALL_BYTES)
         self._members: dict[int, MemberFile] = {}
         self._waiting: dict[int, int] = {}
         self._bad: dict[int, dict[int, int]] = {}
@@ -132,7 +132,7 @@ class Puller(BlockMemory):
         return q
 
     def remove_queue(self, q: int) -> None:
-        """Take a queue away; its lanes are gone already."""
+        """Take a queue away; its cursors are gone already."""
         self._free_blocks_of(q)
         self.sources.pop(q, None)
         for table in (self._waiting, self._pending, self._bad):
@@ -145,9 +145,9 @@ class Puller(BlockMemory):
         for b in held:
             self._plain(b)
 
-    # --- lanes ------------------------------------------------------------------------------------
+    # --- cursors ----------------------------------------------------------------------------------
 
-    def add_lane(
+    def add_cursor(
         self,
         sub: int,
         q: int,
@@ -163,29 +163,29 @@ class Puller(BlockMemory):
         where: str = "",
         predicate: Predicate | None = None,
     ) -> int:
-        """A subscription's cursor in queue ``q``, at ``token``. ``restored``: see LANE.
+        """A subscription's cursor in queue ``q``, at ``token``. ``restored``: see CURSOR.
 
-        ``key_pattern``: a key (then the lane follows one stream), or a prefix and ``*``.
+        ``key_pattern``: a key (then the cursor follows one stream), or a prefix and ``*``.
         ``where``: a filter's text. ``predicate``: see `filter_by`. Raises ConfigError, Conflict.
         """
         S = self.state
-        free = np.flatnonzero(S.lanes["active"] == 0)
+        free = np.flatnonzero(S.cursors["active"] == 0)
         if free.size == 0:
-            raise Conflict(f"a puller serves at most {cu.LANES_MAX} lanes")
-        lane = int(free[0])
-        generation = max(int(S.lanes[lane]["generation"]) + 1, self._generation)
+            raise Conflict(f"a puller serves at most {cu.CURSORS_MAX} cursors")
+        cursor = int(free[0])
+        generation = max(int(S.cursors[cursor]["generation"]) + 1, self._generation)
         rows = np.zeros((0, 3), dtype=np.int64) if restored is None else restored.copy()
         many = key_pattern.endswith("*")
         chosen = where_of(where, key_pattern[:-1] if many else "", headers)
         stream = chosen.key if many or not key_pattern else key_pattern
         key, own, program = map(_kept, (stream.encode(), name.encode(), chosen.program))
-        entries_memory, keys = self._window_memory(lane, window, bool(stream))
+        entries_memory, keys = self._window_memory(cursor, window, bool(stream))
         if stream and key.size <= _KEY_BYTES:
-            self._small[lane, : key.size] = key
-            key = self._small[lane, : key.size]
-        self._windows[lane] = (entries_memory, keys, rows, key, own, program)
-        S.lanes[lane] = np.zeros((), dtype=cu.LANE)
-        record = S.lanes[lane]
+            self._small[cursor, : key.size] = key
+            key = self._small[cursor, : key.size]
+        self._windows[cursor] = (entries_memory, keys, rows, key, own, program)
+        S.cursors[cursor] = np.zeros((), dtype=cu.CURSOR)
+        record = S.cursors[cursor]
         values = {
             "generation": generation, "sub": sub, "queue": q, "next": token,
             "reason": cu.NO_MEMBER, "block": -1, "parked": -1, "owner": -1,
@@ -204,40 +204,40 @@ class Puller(BlockMemory):
         }  # fmt: skip
         for field, value in values.items():
             record[field] = value
-        S.links[lane] = -1
-        S.owners[lane] = cu.NOBODY
-        S.heirs[lane] = cu.NOBODY
-        count = int(S.misc[ps.P_LANES])
-        S.index[count] = lane
-        S.misc[ps.P_LANES] = count + 1
+        S.links[cursor] = -1
+        S.owners[cursor] = cu.NOBODY
+        S.heirs[cursor] = cu.NOBODY
+        count = int(S.misc[ps.P_CURSORS])
+        S.index[count] = cursor
+        S.misc[ps.P_CURSORS] = count + 1
         if predicate is not None:
-            self.filter_by(lane, predicate)
+            self.filter_by(cursor, predicate)
         record["active"] = 1
-        return lane
+        return cursor
 
-    def _window_memory(self, lane: int, entries: int, one_stream: bool) -> tuple[Bytes, Any]:
-        """Memory for a window; a lane of one stream has a few entries next to its key at first."""
+    def _window_memory(self, cursor: int, entries: int, one_stream: bool) -> tuple[Bytes, Any]:
+        """Memory for a window; of one stream: a few entries next to its key at first."""
         if entries or not one_stream:
             return wi.window_memory(entries or wi.WINDOW_MIN)
-        memory = self._small[lane, _KEY_BYTES:]
+        memory = self._small[cursor, _KEY_BYTES:]
         memory[:] = 0
         at = wi.WINDOW_SMALL * wi.ENTRY_BYTES
         return memory[:at], memory[at:].view(np.int64)
 
-    def filter_by(self, lane: int, predicate: Predicate) -> None:
-        """Deliver only what a compiled function keeps; it is kept alive as long as the lane."""
-        record = self.state.lanes[lane]
+    def filter_by(self, cursor: int, predicate: Predicate) -> None:
+        """Deliver only what a compiled function keeps; it is kept alive as long as the cursor."""
+        record = self.state.cursors[cursor]
         record["filter"] = fi.STREAM if record["filter"] == fi.STREAM else fi.CHOSEN
         record["function_address"] = predicate.address
-        self._windows[lane] = (*self._windows[lane], predicate)
+        self._windows[cursor] = (*self._windows[cursor], predicate)
 
-    def restored_beyond(self, lane: int, token: int) -> np.ndarray:
+    def restored_beyond(self, cursor: int, token: int) -> np.ndarray:
         """What a saved position says beyond ``token``, as it was given; nothing after a seek.
 
         The cursor passes what was settled without a trace in the window: this is all that knows.
         """
-        rows = self._windows[lane][2]
-        rows = rows[: int(self.state.lanes[lane]["restored_n"])]
+        rows = self._windows[cursor][2]
+        rows = rows[: int(self.state.cursors[cursor]["restored_n"])]
         rows = rows[rows[:, 1] > token].copy()
         rows[:, 0] = np.maximum(rows[:, 0], token)
         return rows
@@ -247,18 +247,18 @@ class Puller(BlockMemory):
         taken = self.state.members["taken"][members]
         return ((taken - positions) & 0xFFFFFFFF) - 1 >= 1 << 31
 
-    def remove_lane(self, lane: int) -> None:
-        """Take a lane away."""
-        entries.remove_lane(self.words, lane)
-        self._windows.pop(lane, None)
+    def remove_cursor(self, cursor: int) -> None:
+        """Take a cursor away."""
+        entries.remove_cursor(self.words, cursor)
+        self._windows.pop(cursor, None)
 
-    def lane_word(self, lane: int) -> int:
-        """What frames call a lane."""
-        return int(self.state.lanes[lane]["generation"]) << 32 | lane
+    def cursor_word(self, cursor: int) -> int:
+        """What frames call a cursor."""
+        return int(self.state.cursors[cursor]["generation"]) << 32 | cursor
 
-    def share(self, lane: int, heirs: np.ndarray | list[int]) -> None:
-        """Give the shares of a lane's keys to members (`cursor.SHARES` of them)."""
-        entries.share_lane(self.words, lane, np.asarray(heirs, dtype=np.uint16))
+    def share(self, cursor: int, heirs: np.ndarray | list[int]) -> None:
+        """Give the shares of a cursor's keys to members (`cursors.SHARES` of them)."""
+        entries.share_cursor(self.words, cursor, np.asarray(heirs, dtype=np.uint16))
 
     # --- members ----------------------------------------------------------------------------------
 
@@ -280,7 +280,7 @@ class Puller(BlockMemory):
             "sub": sub, "ring_address": address(file.array), "ring_bytes": file.array.size,
             "deliveries_bytes": file.deliveries_bytes, "acks_bytes": file.acks_bytes,
             "bell": file.bell, "in_flight_max": in_flight_max,
-            "in_flight_bytes_max": in_flight_bytes_max, "fragment_lane": -1,
+            "in_flight_bytes_max": in_flight_bytes_max, "fragment_cursor": -1,
             "sample_ns": max(1_000_000, ack_wait_ns // 16), "taken_ns": self.clock_ns(),
         }  # fmt: skip
         for field, value in values.items():
@@ -420,21 +420,21 @@ class Puller(BlockMemory):
         self.observer.damaged(job.q, job.token, problem)
 
     def _elsewhere(self, q: int) -> int:
-        """A token that a lane waits for, and that is not known to be unreadable; -1: none."""
+        """A token that a cursor waits for, and that is not known to be unreadable; -1: none."""
         S, bad = self.state, self._bad[q]
-        lane = int(S.chains[cu.BLOCK_CHAINS + q])
-        while lane >= 0:
-            token = int(S.lanes[lane]["next"])
+        cursor = int(S.chains[cu.BLOCK_CHAINS + q])
+        while cursor >= 0:
+            token = int(S.cursors[cursor]["next"])
             if token not in bad and token < S.queues[q]["end"]:
                 return token
-            lane = int(S.links[lane, cu.FOR_QUEUE, cu.NEXT])
+            cursor = int(S.links[cursor, cu.FOR_QUEUE, cu.NEXT])
         return -1
 
     def _jump(self, q: int, token: int, first: int) -> None:
         while True:
             n = int(entries.jump_gap(self.words, q, token, first, self._gaps))
-            for lane, before, end in self._gaps[:n].tolist():
-                self.observer.gap(lane, before, end)
+            for cursor, before, end in self._gaps[:n].tolist():
+                self.observer.gap(cursor, before, end)
             if n < _GAPS:
                 return
 
@@ -476,17 +476,17 @@ class Puller(BlockMemory):
                 self.observer.hostile(a)
         return count
 
-    def _grow_window(self, lane: int) -> None:
-        record = self.state.lanes[lane]
+    def _grow_window(self, cursor: int) -> None:
+        record = self.state.cursors[cursor]
         larger = max(4 * (int(record["window_mask"]) + 1), wi.WINDOW_MIN)
         size = min(larger, wi.WINDOW_MAX)
         if not record["active"] or size <= int(record["window_mask"]) + 1:
             return
         memory, keys = wi.window_memory(size)
-        wi.move_window(self.state.lanes, lane, memory, keys)
-        self._windows[lane] = (memory, keys, *self._windows[lane][2:])
+        wi.move_window(self.state.cursors, cursor, memory, keys)
+        self._windows[cursor] = (memory, keys, *self._windows[cursor][2:])
         record["growing"] = 0
-        entries.lane_ready(self.words, lane)
+        entries.cursor_ready(self.words, cursor)
 
     def _look_after_fetches(self, now_ns: int) -> None:
         for q, due_ns in list(self._waiting.items()):

@@ -1,8 +1,8 @@
-"""Lanes of one stream each: one look at each new record of a queue, however many lanes wait.
+"""Cursors of one stream each: one look at each new record of a queue, however many cursors wait.
 
-A lane that waits for a record of its stream stands in a chain of its queue and key's hash. The
-scout goes through a queue's records in order, and hands each at once to the lanes of its chain that
-want it; they stay there, instead of being woken, finding their record and waiting again.
+A cursor that waits for a record of its stream stands in a chain of its queue and key's hash. The
+scout goes through a queue's records in order, and hands each at once to the cursors of its chain
+that want it; they stay there, instead of being woken, finding their record and waiting again.
 `tidecast bench streams` measures what a record costs with 1, 100 and 10,000 streams.
 """
 
@@ -14,7 +14,7 @@ from tidecast.layout import segment as seg
 from tidecast.native.jit import inlined
 from tidecast.native.lines import prefetch
 from tidecast.native.memory import load_u32
-from tidecast.queues.cache import cursor as cu
+from tidecast.queues.cache import cursors as cu
 from tidecast.queues.cache import window as wi
 from tidecast.queues.cache.blocks import data_of, record_at
 from tidecast.queues.cache.cache import find_block, touch
@@ -24,32 +24,32 @@ _AHEAD = 2
 
 
 @inlined
-def _hand_over(S, L, lane, b, now, limit):
-    """Deliver up to ``limit`` records at the cursor of a waiting lane, which goes on waiting.
+def _hand_over(S, C, cursor, b, now, limit):
+    """Deliver up to ``limit`` records at a waiting cursor, which goes on waiting.
 
     If anything holds it back it waits for that, or has a turn of its own.
     """
-    handed_over = L.owner < 0 and (L.owners == 0 or L.moving > 0)
-    if L.paused != 0 or handed_over or L.again_n > 0 or wi.window_room(L) == 0:
-        cu.unlink(S, lane, cu.FOR_QUEUE)
-        cu.make_ready(S, lane)
+    handed_over = C.owner < 0 and (C.owners == 0 or C.moving > 0)
+    if C.paused != 0 or handed_over or C.again_n > 0 or wi.window_room(C) == 0:
+        cu.unlink(S, cursor, cu.FOR_QUEUE)
+        cu.make_ready(S, cursor)
         return
-    L.block, L.block_generation = b, S.blocks[b].generation
-    if deliver_run(S, L, lane, b, now, limit) == STUCK:
-        cu.unlink(S, lane, cu.FOR_QUEUE)  # it is in the chain of those without credit
+    C.block, C.block_generation = b, S.blocks[b].generation
+    if deliver_run(S, C, cursor, b, now, limit) == STUCK:
+        cu.unlink(S, cursor, cu.FOR_QUEUE)  # it is in the chain of those without credit
 
 
 @inlined
 def _tell(S, q, b, key_hash, token, now, limit):
-    """Give the lanes that wait for a stream its next ``limit`` records, which lie together."""
-    lane = S.chains[cu.stream_chain(q, key_hash)]
-    while lane >= 0:
-        behind = S.links[lane, cu.FOR_QUEUE, cu.NEXT]
-        L = S.lanes[lane]
-        if L.queue == q and L.stream_hash == key_hash and L.next <= token:
-            L.next = token
-            _hand_over(S, L, lane, b, now, limit)
-        lane = behind
+    """Give the cursors that wait for a stream its next ``limit`` records, which lie together."""
+    cursor = S.chains[cu.stream_chain(q, key_hash)]
+    while cursor >= 0:
+        behind = S.links[cursor, cu.FOR_QUEUE, cu.NEXT]
+        C = S.cursors[cursor]
+        if C.queue == q and C.stream_hash == key_hash and C.next <= token:
+            C.next = token
+            _hand_over(S, C, cursor, b, now, limit)
+        cursor = behind
 
 
 @inlined
@@ -59,21 +59,21 @@ def _hash_at(B, data, token):
 
 @inlined
 def _look_ahead(S, q, B, data, token, end):
-    """Ask for what records behind ``token`` will need: chains, lanes, windows, in this order."""
+    """Ask for what records behind ``token`` will need: chains, cursors, windows, in this order."""
     if token + 3 * _AHEAD >= end:
         return
     cu.ask_for_chain(S, q, _hash_at(B, data, token + 3 * _AHEAD))
     cu.ask_for_stream(S, q, _hash_at(B, data, token + 2 * _AHEAD))
-    lane = S.chains[cu.stream_chain(q, _hash_at(B, data, token + _AHEAD))]
-    if lane >= 0:
-        L = S.lanes[lane]
-        wi.ask_for_window(L, L.w_next)
-        prefetch(L.filter_address)
+    cursor = S.chains[cu.stream_chain(q, _hash_at(B, data, token + _AHEAD))]
+    if cursor >= 0:
+        C = S.cursors[cursor]
+        wi.ask_for_window(C, C.w_next)
+        prefetch(C.filter_address)
 
 
 @inlined
 def scout(S, q, now, most):
-    """Look at up to ``most`` records for the lanes that wait for one of their stream. How many."""
+    """Look at up to ``most`` records for the cursors that wait for their stream. How many."""
     Q = S.queues[q]
     if Q.followers == 0 or Q.scout >= Q.end:
         S.scouting[q >> 6] &= ~(1 << (q & 63))

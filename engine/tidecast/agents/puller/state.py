@@ -1,4 +1,4 @@
-"""Tables of a puller: lanes, queues, blocks, members; all of it made at once, touched when used."""
+"""Tables of a puller: cursors, queues, blocks, members; made at once, touched when used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidecast.native.lines import lined_table
 from tidecast.native.mapped import Bytes
 from tidecast.queues.cache.blocks import BLOCK, QUEUE_BLOCKS_MAX
 from tidecast.queues.cache.cache import QUEUE
-from tidecast.queues.cache.cursor import CHAINS, LANE, LANES_MAX, SHARES
+from tidecast.queues.cache.cursors import CHAINS, CURSOR, CURSORS_MAX, SHARES
 from tidecast.queues.cache.window import WINDOW_MAX
 
 BLOCKS_MAX = 16_384
@@ -20,8 +20,8 @@ SAMPLES = 32
 (
     E_FETCH, E_WINDOW, E_DEAD, E_HOSTILE, E_ATTACHED,
 ) = range(40, 45)  # fmt: skip
-"""Events: a queue wants a block (queue, token); a window is too small (lane); a record is to be
-dead-lettered (lane, token, attempts, reason's kind); a member wrote what it may not (member)."""
+"""Events: a queue wants a block (queue, token); a window is too small (cursor); a record is to be
+dead-lettered (cursor, token, attempts, reason's kind); a member wrote what it may not (member)."""
 
 DEAD_ATTEMPTS, DEAD_TERM, DEAD_TIMEOUT = 1, 2, 3
 
@@ -44,7 +44,7 @@ MEMBER = np.dtype(
         ("in_flight_bytes_max", np.int64),
         ("full", np.int64),  # 1: no credit until well below the limit
         ("ring_full", np.int64),  # 1: a frame found no room
-        ("fragment_lane", np.int64),  # lane that sends it a large record; -1
+        ("fragment_cursor", np.int64),  # cursor that sends it a large record; -1
         ("fragment_token", np.int64),
         ("taken", np.int64),  # what the client has taken, as seen last
         ("taken_ns", np.int64),  # when that was
@@ -52,7 +52,7 @@ MEMBER = np.dtype(
         ("sample_ns", np.int64),  # least time between two
         ("touched", np.int64),  # 1: has unpublished frames
         ("hostile", np.int64),
-        ("stale", np.int64),  # acks of lanes that are no more
+        ("stale", np.int64),  # acks of cursors that are no more
         ("late", np.int64),  # acks of records that were settled, or never delivered
         ("delivered", np.int64),
         ("acked", np.int64),
@@ -60,28 +60,29 @@ MEMBER = np.dtype(
 )
 
 (
-    P_CYCLE, P_LANES, P_TIMER_NS, P_ROTATE, P_TOUCHED, P_STAMP, P_ROW, P_BELL, P_DISCARD, P_DUE_NS,
+    P_CYCLE, P_CURSORS, P_TIMER_NS, P_ROTATE, P_TOUCHED, P_STAMP, P_ROW, P_BELL, P_DISCARD,
+    P_DUE_NS,
 ) = range(10)  # fmt: skip
 MISC_FIELDS = 16
-"""Words of the puller: cycle number, lanes in use, when timers are looked at again, where the walk
-over ready lanes starts, members with unpublished frames, stamp of the scratch table of keys,
-counters row, doorbell line, 1: blocks are discarded when their lanes pause (for comparison), before
-when no lane's timer is due."""
+"""Words of the puller: cycle number, cursors in use, when timers are looked at again, where the
+walk over ready cursors starts, members with unpublished frames, stamp of the scratch table of keys,
+counters row, doorbell line, 1: blocks are discarded when their cursors pause (for comparison),
+before when no cursor's timer is due."""
 NEVER_NS = (1 << 62) - 1
 
 PULLER = Kind(
     "Puller",
     [
-        ("lanes", LANE, ()),
-        ("index", np.int64, ()),  # lanes in use
-        ("ready", np.int64, ()),  # bitmap of lanes
-        ("links", np.int32, (2, 3)),  # by lane
+        ("cursors", CURSOR, ()),
+        ("index", np.int64, ()),  # cursors in use
+        ("ready", np.int64, ()),  # bitmap of cursors
+        ("links", np.int32, (2, 3)),  # by cursor
         ("chains", np.int32, ()),
-        ("owners", np.uint16, (SHARES,)),  # by lane
+        ("owners", np.uint16, (SHARES,)),  # by cursor
         ("heirs", np.uint16, (SHARES,)),  # owners of moving shares to be
         ("queues", QUEUE, ()),
         ("wanting", np.int64, ()),  # bitmap of queues of which a block is wanted
-        ("scouting", np.int64, ()),  # bitmap of queues with new records for lanes of one stream
+        ("scouting", np.int64, ()),  # bitmap of queues with new records for cursors of one stream
         ("held", np.int64, (QUEUE_BLOCKS_MAX,)),  # blocks by queue
         ("blocks", BLOCK, ()),
         ("spare", np.int64, ()),  # blocks that no queue holds
@@ -101,16 +102,16 @@ PULLER = Kind(
 
 
 def puller_state(*, wakes: Bytes, bells: Bytes) -> State:
-    """State of a puller without lanes. Some 6 MB of it is written to; the rest costs nothing."""
+    """State of a puller without cursors. Some 6 MB of it is written to; the rest costs nothing."""
     misc = np.zeros(MISC_FIELDS, dtype=np.int64)
     misc[P_DUE_NS] = NEVER_NS
     return PULLER.make(
-        lanes=lined_table(LANES_MAX, LANE), index=np.zeros(LANES_MAX, dtype=np.int64),
-        ready=np.zeros(LANES_MAX // 64, dtype=np.int64),
-        links=np.zeros((LANES_MAX, 2, 3), dtype=np.int32),
+        cursors=lined_table(CURSORS_MAX, CURSOR), index=np.zeros(CURSORS_MAX, dtype=np.int64),
+        ready=np.zeros(CURSORS_MAX // 64, dtype=np.int64),
+        links=np.zeros((CURSORS_MAX, 2, 3), dtype=np.int32),
         chains=np.full(CHAINS, -1, dtype=np.int32),
-        owners=np.zeros((LANES_MAX, SHARES), dtype=np.uint16),
-        heirs=np.zeros((LANES_MAX, SHARES), dtype=np.uint16),
+        owners=np.zeros((CURSORS_MAX, SHARES), dtype=np.uint16),
+        heirs=np.zeros((CURSORS_MAX, SHARES), dtype=np.uint16),
         queues=np.zeros(QUEUES_MAX, dtype=QUEUE),
         wanting=np.zeros(QUEUES_MAX // 64, dtype=np.int64),
         scouting=np.zeros(QUEUES_MAX // 64, dtype=np.int64),

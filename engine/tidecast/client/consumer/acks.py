@@ -35,8 +35,8 @@ def runs_of(acks: Collected) -> Any:
         of[:, member_ring.RUN_TOKEN] += row - of[:, member_ring.RUN_ROW]
         found.append(of)
     each = np.concatenate(found) if len(found) > 1 else found[0]
-    lanes, tokens = each[:, member_ring.RUN_LANE], each[:, member_ring.RUN_TOKEN]
-    continues = (np.diff(tokens, prepend=-2) == 1) & (np.diff(lanes, prepend=-2) == 0)
+    cursors, tokens = each[:, member_ring.RUN_CURSOR], each[:, member_ring.RUN_TOKEN]
+    continues = (np.diff(tokens, prepend=-2) == 1) & (np.diff(cursors, prepend=-2) == 0)
     first = np.flatnonzero(~continues)
     runs = each[first]
     runs[:, member_ring.RUN_COUNT] = np.diff(first, append=len(each))

@@ -122,7 +122,7 @@ class ConsumerCore:
         self._walked: DurableBatch | None = None
         """What is handed out message by message: those from MEM_TAKEN_AT on are still to come."""
         self._current: tuple[int, frozenset[int]] = (-1, frozenset())
-        """What `moved` was when these were the subscription's lanes, as frames call them."""
+        """What `moved` was when these were the subscription's cursors, as frames call them."""
         self._attach(self._ask())
         connection.add_consumer(self)
 
@@ -136,7 +136,7 @@ class ConsumerCore:
         self._ring = self._file.array
         self._words = self._ring.data[: member_layout.MEMBER_HEADER_BYTES].cast("q")
         self._state = self._file.client_state()
-        self._cursors = {word: (topic, queue) for word, topic, queue in grant.lanes}
+        self._cursors = {word: (topic, queue) for word, topic, queue in grant.cursors}
         self._refused.clear()
         self._unsent.clear()
         self._unsent_until = None
@@ -390,7 +390,7 @@ class ConsumerCore:
             except TidecastError:  # the engine, or the subscription, is gone: so are its acks
                 return False
             self._current = (moved, words)
-        return int(batch.run_of(0)[member_ring.RUN_LANE]) not in words
+        return int(batch.run_of(0)[member_ring.RUN_CURSOR]) not in words
 
     # --- settling ---------------------------------------------------------------------------------
 
@@ -421,7 +421,7 @@ class ConsumerCore:
                 done = int(
                     member_ring.ack_runs(self._ring, self._state, runs, 0, len(runs), self._reason)
                 )
-            fields = [member_ring.RUN_LANE, member_ring.RUN_TOKEN, member_ring.RUN_COUNT]
+            fields = [member_ring.RUN_CURSOR, member_ring.RUN_TOKEN, member_ring.RUN_COUNT]
             for cursor, token, count in runs[done:][:, fields].tolist():
                 self._unsent.append((member_layout.ACK, cursor, token, token + count, 0, b"", -1))
         if self._unsent:
@@ -530,12 +530,12 @@ class ConsumerCore:
         return self._cursors.get(word, (self.pattern, -1))
 
     def knows_cursors(self, batch: DurableBatch) -> bool:
-        """Does `lane` need to ask the node about none of a batch?"""
+        """Does `cursor` need to ask the node about none of a batch?"""
         known = self._cursors
-        return all(word in known for word in batch.runs[:, member_ring.RUN_LANE].tolist())
+        return all(word in known for word in batch.runs[:, member_ring.RUN_CURSOR].tolist())
 
     def ask_cursors(self) -> None:
-        """Ask the node for the subscription's lanes."""
+        """Ask the node for the subscription's cursors."""
         for word, topic, queue in self._control("lanes"):
             self._cursors[word] = (topic, queue)
 
@@ -549,9 +549,9 @@ class ConsumerCore:
     def _seek(self, start: Start | str, dry_run: bool) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self._control("seek", dry_run=dry_run, **start_options(start))
         if not dry_run:
-            lanes = self._control("lanes")
+            cursors = self._control("lanes")
             with self._lock:
-                self._cursors |= {word: (topic, queue) for word, topic, queue in lanes}
+                self._cursors |= {word: (topic, queue) for word, topic, queue in cursors}
         return rows
 
     def stats(self) -> dict[str, Any]:

@@ -235,7 +235,7 @@ class DurableBatch:
         token = int(run[member_ring.RUN_TOKEN]) + row - int(run[member_ring.RUN_ROW])
         hashed = self._key_hash(row) if kind in (member_layout.NAK, member_layout.RETURN) else -1
         self.consumer.put(
-            kind, int(run[member_ring.RUN_LANE]), token, int(seconds * 1e9), reason, hashed,
+            kind, int(run[member_ring.RUN_CURSOR]), token, int(seconds * 1e9), reason, hashed,
             self.generation,
         )  # fmt: skip
         return DONE
@@ -249,7 +249,7 @@ class DurableBatch:
             return True
         run = self.run_of(row)
         seen = int(run[member_ring.RUN_ACKS_SEEN])
-        return self.consumer.holds_back(int(run[member_ring.RUN_LANE]), self._key_hash(row), seen)
+        return self.consumer.holds_back(int(run[member_ring.RUN_CURSOR]), self._key_hash(row), seen)
 
     def only(self, rows: list[int]) -> DurableBatch:
         """The same batch with these rows alone."""
@@ -311,7 +311,7 @@ class DurableBatch:
     def token(self, row: int) -> Token:
         """Where message ``row`` lies."""
         run = self.run_of(row)
-        topic, queue = self.consumer.cursor(int(run[member_ring.RUN_LANE]))
+        topic, queue = self.consumer.cursor(int(run[member_ring.RUN_CURSOR]))
         return Token(
             topic, queue, int(run[member_ring.RUN_TOKEN]) + row - int(run[member_ring.RUN_ROW])
         )

@@ -226,7 +226,7 @@ class ConsumerOpened(msgspec.Struct, frozen=True, kw_only=True):
     ack_wait_s: float
     max_deliver: int
     dead_letter: str
-    lanes: list[tuple[int, str, int]]
+    cursors: list[tuple[int, str, int]] = msgspec.field(name="lanes")
 
 
 class Accepted(Frame, frozen=True, kw_only=True):

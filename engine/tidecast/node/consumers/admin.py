@@ -26,7 +26,7 @@ from tidecast.node.consumers.checks import (
 )
 from tidecast.node.consumers.lag import age_s, lag_of
 from tidecast.node.consumers.service import DurableSubscriptions
-from tidecast.node.consumers.state import PAUSED_BY, LaneHere, QueueHere, TopicHere, reason_of
+from tidecast.node.consumers.state import PAUSED_BY, CursorState, QueueState, TopicState, reason_of
 from tidecast.node.consumers.storage import report_paused, save_paused, stands_by
 from tidecast.queues.records import decoded
 
@@ -41,23 +41,25 @@ def list_all(subs: DurableSubscriptions) -> list[dict[str, Any]]:
     subs.await_appends()
     with subs.lock:
         here = [k for k, s in sorted(subs.subscriptions.items()) if not stands_by(subs.state, s)]
-        return [_show(subs, *key, lanes=False) for key in here]
+        return [_show(subs, *key, cursors=False) for key in here]
 
 
-def show(subs: DurableSubscriptions, pattern: str, name: str, lanes: bool = True) -> dict[str, Any]:
-    """A subscription: settings, members, sums, and each of its lanes.
+def show(
+    subs: DurableSubscriptions, pattern: str, name: str, cursors: bool = True
+) -> dict[str, Any]:
+    """A subscription: settings, members, sums, and each of its cursors.
 
     The lag counts all that this engine's publishers had published before.
     """
     subs.await_appends()
-    return _show(subs, pattern, name, lanes=lanes)
+    return _show(subs, pattern, name, cursors=cursors)
 
 
-def _show(subs: DurableSubscriptions, pattern: str, name: str, *, lanes: bool) -> dict[str, Any]:
+def _show(subs: DurableSubscriptions, pattern: str, name: str, *, cursors: bool) -> dict[str, Any]:
     with subs.lock:
         subscription = subs.get(pattern, name)
         saved = subscription.saved
-        rows = [lane_row(subs, lane) for _, lane in sorted(subscription.lanes.items())]
+        rows = [cursor_row(subs, cursor) for _, cursor in sorted(subscription.cursors.items())]
         found: dict[str, Any] = {
             "pattern": saved.pattern, "name": saved.name, "ack_wait_s": saved.ack_wait_s,
             "max_deliver": saved.max_deliver, "dead_letter": saved.dead_letter,
@@ -71,7 +73,7 @@ def _show(subs: DurableSubscriptions, pattern: str, name: str, *, lanes: bool) -
             found[field] = sum(row[field] for row in rows)
         found["dead_open"] = saved.dead_open
         found["lag_s"] = max((row["lag_s"] for row in rows), default=0.0)
-        if lanes:
+        if cursors:
             found["lanes"] = rows
         return found
 
@@ -83,34 +85,35 @@ _SUMS = (
 _FIGURES = ("delivered", "settled", "redelivered", "naks", "timeouts", "dead", "filtered")
 
 
-def lane_row(subs: DurableSubscriptions, lane: LaneHere) -> dict[str, Any]:
-    """One lane: position, cursor, lag in records and seconds, what is outstanding, why it waits.
+def cursor_row(subs: DurableSubscriptions, cursor: CursorState) -> dict[str, Any]:
+    """One cursor: position, next token, lag in records and seconds, outstanding, why it waits.
 
     ``lag``: records that are not acknowledged; ``acked_ahead``: those beyond ``position`` that are.
     """
     assert subs.puller is not None
-    puller, here = subs.puller, lane.here
-    found = lag_of(puller, lane, _FIGURES)
+    puller, here = subs.puller, cursor.here
+    found = lag_of(puller, cursor, _FIGURES)
     coming = subs.coming(here.topic)
     lag = max(found.records, 1) if coming else found.records
-    record = puller.state.lanes[lane.lane]
-    numbers = {member.number: member.id for member in _members_of(subs, lane)}
+    record = puller.state.cursors[cursor.number]
+    numbers = {member.number: member.id for member in _members_of(subs, cursor)}
     return {
-        "topic": here.topic, "queue": here.queue, "position": found.position, "next": found.cursor,
+        "topic": here.topic, "queue": here.queue, "position": found.position,
+        "next": found.next_token,
         "end": found.end, "lag": lag, "acked_ahead": found.acked_ahead,
-        "lag_s": age_s(puller, lane, found.position) if found.records else 0.0,
+        "lag_s": age_s(puller, cursor, found.position) if found.records else 0.0,
         "outstanding": found.figures["out"], "waiting": found.figures["again_n"],
-        "reason": reason_of(lane, record),
+        "reason": reason_of(cursor, record),
         "paused_by": [name for bit, name in PAUSED_BY.items() if int(record["paused"]) & bit],
-        "consumers": sorted({numbers[n] for n in lane.owners if n in numbers}),
+        "consumers": sorted({numbers[n] for n in cursor.owners if n in numbers}),
         **{name: found.figures[name] for name in _FIGURES},
     }  # fmt: skip
 
 
-def _members_of(subs: DurableSubscriptions, lane: LaneHere) -> list[Any]:
+def _members_of(subs: DurableSubscriptions, cursor: CursorState) -> list[Any]:
     return [
         member for subscription in subs.subscriptions.values()
-        if subscription.lanes.get((lane.here.topic, lane.here.queue)) is lane
+        if subscription.cursors.get((cursor.here.topic, cursor.here.queue)) is cursor
         for member in subscription.members.values()
     ]  # fmt: skip
 
@@ -127,11 +130,11 @@ def _member_row(subs: DurableSubscriptions, number: int, client: int, identity: 
     }  # fmt: skip
 
 
-def lanes(subs: DurableSubscriptions, pattern: str, name: str) -> list[tuple[int, str, int]]:
-    """(word in frames, topic, queue) of each lane."""
+def cursors(subs: DurableSubscriptions, pattern: str, name: str) -> list[tuple[int, str, int]]:
+    """(word in frames, topic, queue) of each cursor."""
     with subs.lock:
         found = subs.subscriptions.get((pattern, name))  # it may stand by meanwhile
-        return subs.lanes_of(found or subs.get(pattern, name))
+        return subs.cursors_of(found or subs.get(pattern, name))
 
 
 def peek(
@@ -148,13 +151,13 @@ def peek(
     with subs.lock:
         subscription = subs.get(pattern, name)
         keeps = keeper(subscription.saved)
-        for (topic, queue), lane in sorted(subscription.lanes.items()):
+        for (topic, queue), cursor in sorted(subscription.cursors.items()):
             assert subs.puller is not None
             puller = subs.puller
-            for token in islice(unsettled(puller, lane), PEEK_MAX):
+            for token in islice(unsettled(puller, cursor), PEEK_MAX):
                 if len(found) >= limit:
                     return found
-                record = puller.call(puller.record, lane.here.row, token)
+                record = puller.call(puller.record, cursor.here.row, token)
                 parts = decoded(record)
                 if keeps(record, parts):
                     found.append({"topic": topic, "queue": queue, "token": token, **parts})
@@ -199,8 +202,8 @@ def _set_paused(subs: DurableSubscriptions, pattern: str, name: str, paused: boo
         except StorageError:
             subscription.saved.set_paused(before)
             raise
-        for lane in subscription.lanes.values():
-            subs.apply_pause(subscription, lane)
+        for cursor in subscription.cursors.values():
+            subs.apply_pause(subscription, cursor)
     report_paused(subs.state, pattern, -1, name, paused=paused)
 
 
@@ -225,7 +228,7 @@ def pause_topic(subs: DurableSubscriptions, topic: str, paused: bool = True) -> 
 
 
 def _pause(
-    subs: DurableSubscriptions, here: TopicHere, what: TopicHere | QueueHere, paused: bool
+    subs: DurableSubscriptions, here: TopicState, what: TopicState | QueueState, paused: bool
 ) -> None:
     before = what.set_paused(paused)
     try:
@@ -235,9 +238,9 @@ def _pause(
         raise
     topic = here.config.name
     for subscription in subs.subscriptions.values():
-        for key, lane in subscription.lanes.items():
+        for key, cursor in subscription.cursors.items():
             if key[0] == topic:
-                subs.apply_pause(subscription, lane)
+                subs.apply_pause(subscription, cursor)
 
 
 def seek(
@@ -245,9 +248,9 @@ def seek(
     start_time_ns: int = 0, start_tokens: dict[int, int] | None = None, shift: int = 0,
     topic: str | None = None, queue: int | None = None, dry_run: bool = False,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Move a subscription, or its lanes of one topic or queue; ``shift``: by so many records.
+    """Move a subscription, or its cursors of one topic or queue; ``shift``: by so many records.
 
-    To tokens only the queues that are named move. Returns a row a lane: before, after, how many
+    To tokens only the queues that are named move. Returns a row a cursor: before, after, how many
     records will come again (below 0) or be passed. What leads before the oldest record goes there,
     and so do a time and ``shift`` that lead behind the end. Raises ConfigError, NotFound.
     """
@@ -261,24 +264,24 @@ def seek(
     with subs.lock:
         subscription = subs.get(pattern, name)
         moving = {
-            key: lane for key, lane in subscription.lanes.items()
+            key: cursor for key, cursor in subscription.cursors.items()
             if topic in (None, key[0]) and queue in (None, key[1])
         }  # fmt: skip
-        if subscription.lanes and not moving:
+        if subscription.cursors and not moving:
             which = "queues" if queue is None else f"queue {queue}"
             raise NotFound(f"subscription {name} of {pattern}: no {which} of {topic or pattern}")
-        check_tokens(pattern, options.start_tokens, [lane.here for lane in moving.values()])
-        for key, lane in sorted(moving.items()):
+        check_tokens(pattern, options.start_tokens, [cursor.here for cursor in moving.values()])
+        for key, cursor in sorted(moving.items()):
             if start == "tokens" and key[1] not in options.start_tokens:
                 continue
-            before, _ = subs.position_of(lane)
-            log = lane.here.log
+            before, _ = subs.position_of(cursor)
+            log = cursor.here.log
             after = before + shift if shift else start_token(log, options)
             after = min(max(after, log.earliest_token), log.next_token)
             assert subs.puller is not None
-            forgotten = int(subs.puller.state.lanes[lane.lane]["out"])
+            forgotten = int(subs.puller.state.cursors[cursor.number]["out"])
             if not dry_run:
-                forgotten = _seek_lane(subs, lane, after)
+                forgotten = _seek_cursor(subs, cursor, after)
             rows.append({"topic": key[0], "queue": key[1], "before": before, "after": after,
                          "records": after - before, "forgotten": forgotten})  # fmt: skip
         if not dry_run:
@@ -293,11 +296,11 @@ def seek(
     return rows
 
 
-def _seek_lane(subs: DurableSubscriptions, lane: LaneHere, token: int) -> int:
+def _seek_cursor(subs: DurableSubscriptions, cursor: CursorState, token: int) -> int:
     assert subs.puller is not None
     puller = subs.puller
-    forgotten = puller.call(entries.seek_lane, puller.words, lane.lane, token)
-    lane.set_word(puller.lane_word(lane.lane))
+    forgotten = puller.call(entries.seek_cursor, puller.words, cursor.number, token)
+    cursor.set_word(puller.cursor_word(cursor.number))
     return int(forgotten)
 
 
@@ -315,7 +318,7 @@ def attached(subs: DurableSubscriptions) -> list[dict[str, Any]]:
 
 ACTIONS: dict[str, Callable[..., Any]] = {
     "attached": attached,
-    "list": list_all, "show": show, "lanes": lanes, "peek": peek, "create": create,
+    "list": list_all, "show": show, "lanes": cursors, "peek": peek, "create": create,
     "delete": delete, "pause": pause, "resume": resume, "pause_queue": pause_queue,
     "pause_topic": pause_topic, "seek": seek, "redrive": redrive,
 }  # fmt: skip

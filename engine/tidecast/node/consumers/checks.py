@@ -1,4 +1,4 @@
-"""What consumers may ask for, where a lane begins, and how far it is, as it is saved."""
+"""What consumers may ask for, where a cursor begins, and how far it is, as it is saved."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tidecast.layout import segment as seg
 from tidecast.log.queue_log import QueueLog
 from tidecast.log.redriven import FOR_HEADER
 from tidecast.native.packing import unpack_from
-from tidecast.node.consumers.state import LaneHere, QueueHere, settled_rows
+from tidecast.node.consumers.state import CursorState, QueueState, settled_rows
 from tidecast.queues.attached import AttachedQueue
 from tidecast.queues.cache import window as wi
 from tidecast.queues.filters.where import where_of
 from tidecast.queues.filters.where_kernels import keeps_record
-from tidecast.queues.subscription_store import SavedLane, SavedSubscription
+from tidecast.queues.subscription_store import SavedCursor, SavedSubscription
 
 
 def or_default(chosen: Any, default: Any) -> Any:
@@ -30,7 +30,7 @@ def or_default(chosen: Any, default: Any) -> Any:
 
 
 def start_token(log: QueueLog | AttachedQueue, options: ConsumerOptions | None) -> int:
-    """Where a new lane begins; of topics and queues that appear later: at their beginning."""
+    """Where a new cursor begins; of topics and queues that appear later: at their beginning."""
     if options is None or options.start == "earliest":
         return log.earliest_token
     if options.start == "latest":
@@ -40,11 +40,11 @@ def start_token(log: QueueLog | AttachedQueue, options: ConsumerOptions | None) 
     return options.start_tokens.get(log.queue, log.earliest_token)
 
 
-def check_tokens(pattern: str, tokens: dict[int, int], queues: Iterable[QueueHere]) -> None:
+def check_tokens(pattern: str, tokens: dict[int, int], queues: Iterable[QueueState]) -> None:
     """Raise ConfigError for places that ``queues`` do not have.
 
     Behind the end there is nothing to wait for: the records until then would be passed over. What
-    retention has deleted is no error: a lane begins with the oldest record that is kept.
+    retention has deleted is no error: a cursor begins with the oldest record that is kept.
     """
     there = list(queues)
     unknown = sorted(set(tokens) - {one.queue for one in there})
@@ -110,8 +110,8 @@ def check_same(saved: SavedSubscription, options: ConsumerOptions) -> None:
             )
 
 
-def restored(saved: SavedLane, end: int) -> tuple[int, np.ndarray]:
-    """Where a lane goes on, and the puller's rows of what is settled or was tried beyond that.
+def restored(saved: SavedCursor, end: int) -> tuple[int, np.ndarray]:
+    """Where a cursor goes on, and the puller's rows of what is settled or was tried beyond that.
 
     ``end``: of the log. A host that lost its power may have lost records that were settled: what is
     appended in their place is new.
@@ -121,57 +121,59 @@ def restored(saved: SavedLane, end: int) -> tuple[int, np.ndarray]:
     return min(saved.position, end), settled_rows(settled, attempts)
 
 
-def saved_lanes(
-    puller: Puller, lanes: Iterable[tuple[tuple[str, int], LaneHere]]
-) -> list[SavedLane]:
-    """Positions of lanes. The puller's thread only copies: it delivers nothing meanwhile."""
-    here = list(lanes)
-    states = puller.call(lambda: [_state_of(puller, lane) for _, lane in here])
+def saved_cursors(
+    puller: Puller, cursors: Iterable[tuple[tuple[str, int], CursorState]]
+) -> list[SavedCursor]:
+    """Positions of cursors. The puller's thread only copies: it delivers nothing meanwhile."""
+    here = list(cursors)
+    states = puller.call(lambda: [_state_of(puller, cursor) for _, cursor in here])
     return [
-        SavedLane(*key, state.mark, _settled(state), _attempts(state))
+        SavedCursor(*key, state.mark, _settled(state), _attempts(state))
         for (key, _), state in zip(here, states, strict=True)
     ]
 
 
 class _State(NamedTuple):
-    """A lane, copied in the puller's thread."""
+    """A cursor, copied in the puller's thread."""
 
     mark: int
     """The watermark."""
-    cursor: int
+    next_token: int
     window: np.ndarray
     """See `window.export_window`."""
     before: np.ndarray
     """What a saved position says of tokens from the mark on: see `Puller.restored_beyond`."""
 
 
-def _state_of(puller: Puller, lane: LaneHere) -> _State:
+def _state_of(puller: Puller, cursor: CursorState) -> _State:
     """From now on it is saved."""
-    state = _look_at(puller, lane)
-    puller.state.lanes[lane.lane]["dirty"] = 0
+    state = _look_at(puller, cursor)
+    puller.state.cursors[cursor.number]["dirty"] = 0
     return state
 
 
-def _look_at(puller: Puller, lane: LaneHere) -> _State:
+def _look_at(puller: Puller, cursor: CursorState) -> _State:
     """In the puller's thread. What was delivered and never taken was no attempt."""
-    record = puller.state.lanes[lane.lane]
-    mark, cursor = entries.position_of(puller.words, lane.lane)
+    record = puller.state.cursors[cursor.number]
+    mark, next_token = entries.position_of(puller.words, cursor.number)
     out = np.zeros((int(record["w_next"] - record["w_first"]) + 1, 6), dtype=np.int64)
-    window = out[: int(wi.export_window(puller.state.lanes, lane.lane, out))]
+    window = out[: int(wi.export_window(puller.state.cursors, cursor.number, out))]
     at_members = window[window[:, 1] == wi.OUT]
     at_members[:, 2] -= puller.untaken(at_members[:, 3], at_members[:, 5])
     window[window[:, 1] == wi.OUT] = at_members
-    return _State(int(mark), int(cursor), window, puller.restored_beyond(lane.lane, int(mark)))
+    return _State(
+        int(mark), int(next_token), window, puller.restored_beyond(cursor.number, int(mark))
+    )
 
 
-def unsettled(puller: Puller, lane: LaneHere) -> Iterator[int]:
+def unsettled(puller: Puller, cursor: CursorState) -> Iterator[int]:
     """Tokens that are not settled, to the end of the log. What a filter passed over is settled."""
-    state = puller.call(_look_at, puller, lane)
+    state = puller.call(_look_at, puller, cursor)
     yield from state.window[state.window[:, 1] != wi.DONE, 0].tolist()
-    end, cursor = lane.here.log.next_token, state.cursor
+    end, next_token = cursor.here.log.next_token, state.next_token
     for first, behind in [*_settled(state), (end, end)]:
-        yield from range(cursor, min(first, end))
-        cursor = max(cursor, behind)
+        yield from range(next_token, min(first, end))
+        next_token = max(next_token, behind)
 
 
 def keeper(saved: SavedSubscription) -> Callable[[bytes, dict[str, Any]], bool]:
@@ -219,7 +221,7 @@ def _attempts(state: _State) -> list[tuple[int, int]]:
     """(token, attempts) of what was delivered and is not settled, of late or before."""
     window, before = state.window, state.before
     tried = window[(window[:, 1] != wi.DONE) & (window[:, 2] > 0)]
-    ahead = before[(before[:, 2] > 0) & (before[:, 0] >= state.cursor)]
+    ahead = before[(before[:, 2] > 0) & (before[:, 0] >= state.next_token)]
     return [*_rows(tried[:, [0, 2]]), *_rows(ahead[:, [0, 2]])]
 
 

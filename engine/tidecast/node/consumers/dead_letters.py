@@ -21,7 +21,7 @@ from tidecast.agents.puller.observer import Dead
 from tidecast.agents.puller.state import DEAD_ATTEMPTS, DEAD_TERM, DEAD_TIMEOUT
 from tidecast.errors import PayloadTooLarge, TidecastError
 from tidecast.log.redriven import FOR_HEADER, REDRIVEN_HEADER
-from tidecast.node.consumers.state import ConsumersState, LaneHere, SubscriptionHere
+from tidecast.node.consumers.state import ConsumersState, CursorState, SubscriptionState
 from tidecast.queues.records import decoded
 
 STORE_TIMEOUT_S = 10.0
@@ -35,8 +35,8 @@ that is given up in its turn, have it once more until it is sent again."""
 
 
 _Key = tuple[int, int, int]
-"""Lane, generation, token."""
-_Letter = tuple["SubscriptionHere", "LaneHere", Dead]
+"""Cursor, generation, token."""
+_Letter = tuple["SubscriptionState", "CursorState", Dead]
 
 
 def _limit(known: dict[_Key, Any]) -> None:
@@ -122,9 +122,9 @@ class DeadLetters:
         while (letter := self._inbox.get()) is not None:
             guard.round(partial(self._take, letter), self.work)
 
-    def add(self, subscription: SubscriptionHere, lane: LaneHere, dead: Dead) -> None:
+    def add(self, subscription: SubscriptionState, cursor: CursorState, dead: Dead) -> None:
         """One more, or one again. From any thread."""
-        self._inbox.put((subscription, lane, dead))
+        self._inbox.put((subscription, cursor, dead))
 
     def work(self) -> None:
         """Store what was added."""
@@ -138,10 +138,10 @@ class DeadLetters:
 
     def _take(self, letter: _Letter) -> None:
         """The first time says the reason."""
-        subscription, lane, dead = letter
-        key = (dead.lane, dead.generation, dead.token)
+        subscription, cursor, dead = letter
+        key = (dead.cursor, dead.generation, dead.token)
         if key not in self._ended:
-            self._open.setdefault(key, (subscription, lane, dead))
+            self._open.setdefault(key, (subscription, cursor, dead))
             self._waiting.add(key)
             _limit(self._open)
 
@@ -156,8 +156,8 @@ class DeadLetters:
             one = self._open.get(key)
             if one is None:
                 continue  # it was settled since
-            subscription, lane, _ = one
-            if subscription.lanes.get((lane.here.topic, lane.here.queue)) is lane:
+            subscription, cursor, _ = one
+            if subscription.cursors.get((cursor.here.topic, cursor.here.queue)) is cursor:
                 letters.setdefault(subscription.saved.dead_letter, []).append(one)
             else:
                 del self._open[key]  # its queue is another engine's now, and so is the record
@@ -192,26 +192,26 @@ class DeadLetters:
 
     def _say(self, topic: str, letter: _Letter, problem: TidecastError) -> None:
         """Tell that one cannot be stored; once, as long as the reason is the same."""
-        subscription, lane, dead = letter
+        subscription, cursor, dead = letter
         if self._said.get(subscription.key) == str(problem):
             return
         self._said[subscription.key] = str(problem)
         self._state.ctx.notify_all(
             ev.DeadLetterNotStored(
-                topic=lane.here.topic, queue=lane.here.queue, token=dead.token,
+                topic=cursor.here.topic, queue=cursor.here.queue, token=dead.token,
                 subscription=subscription.saved.name, dead_letter=topic, detail=str(problem),
             )
         )  # fmt: skip
 
-    def _settled(self, subscription: SubscriptionHere, lane: LaneHere, dead: Dead) -> None:
+    def _settled(self, subscription: SubscriptionState, cursor: CursorState, dead: Dead) -> None:
         self._settler.settle_dead(dead)
         self._said.pop(subscription.key, None)
-        key = (dead.lane, dead.generation, dead.token)
+        key = (dead.cursor, dead.generation, dead.token)
         self._open.pop(key, None)
         self._ended[key] = None
         _limit(self._ended)
         about: dict[str, Any] = {
-            "topic": lane.here.topic, "queue": lane.here.queue, "token": dead.token,
+            "topic": cursor.here.topic, "queue": cursor.here.queue, "token": dead.token,
             "subscription": subscription.saved.name, "attempts": dead.attempts,
             "reason": dead.reason or CAUSES[dead.cause],
         }  # fmt: skip
@@ -222,15 +222,15 @@ class DeadLetters:
         self._state.ctx.notify_all(event)
 
     def _store(
-        self, topic: str, subscription: SubscriptionHere, lane: LaneHere, dead: Dead
+        self, topic: str, subscription: SubscriptionState, cursor: CursorState, dead: Dead
     ) -> None:
         puller = self._state.puller
         assert puller is not None
-        record = decoded(puller.call(puller.record, lane.here.row, dead.token), cut=False)
+        record = decoded(puller.call(puller.record, cursor.here.row, dead.token), cut=False)
         kept = {MARK + name if name.startswith(MARK) else name: value
                 for name, value in record["headers"].items() if name not in OURS}  # fmt: skip
         headers = {
-            f"{MARK}topic": lane.here.topic, f"{MARK}queue": lane.here.queue,
+            f"{MARK}topic": cursor.here.topic, f"{MARK}queue": cursor.here.queue,
             f"{MARK}token": dead.token, f"{MARK}subscription": subscription.saved.name,
             f"{MARK}pattern": subscription.saved.pattern, f"{MARK}attempts": dead.attempts,
             f"{MARK}reason": dead.reason or CAUSES[dead.cause], f"{MARK}time": record["time_ns"],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidecast.errors import ConfigError, Conflict
 from tidecast.native.predicates import Predicate
-from tidecast.node.consumers.state import ConsumersState, SubscriptionHere
+from tidecast.node.consumers.state import ConsumersState, SubscriptionState
 
 FILTERS_MAX = 1024
 
@@ -31,11 +31,11 @@ class Filters:
         if digest and digest not in self._known:
             raise ConfigError("where: this engine was not offered such a function")
 
-    def arm(self, subscription: SubscriptionHere) -> None:
-        """Lanes that were loaded from disk learn their compiled filter."""
+    def arm(self, subscription: SubscriptionState) -> None:
+        """Cursors that were loaded from disk learn their compiled filter."""
         predicate, puller = self.get(subscription.saved.filter_digest), self._state.puller
         if predicate is None or puller is None:
             return
-        for lane in subscription.lanes.values():
-            if not puller.state.lanes[lane.lane]["function_address"]:
-                puller.call(puller.filter_by, lane.lane, predicate)
+        for cursor in subscription.cursors.values():
+            if not puller.state.cursors[cursor.number]["function_address"]:
+                puller.call(puller.filter_by, cursor.number, predicate)

@@ -14,7 +14,7 @@ from tidecast.errors import TidecastError
 from tidecast.layout import segment as seg
 from tidecast.log.redriven import REDRIVEN_HEADER
 from tidecast.native.packing import unpack_from
-from tidecast.node.consumers.state import LaneHere
+from tidecast.node.consumers.state import CursorState
 
 NOT_ACKED = ("out", "again_n", "dying")
 """Fields of a cursor that count its entries: at members, waiting, on the way to the dead-letter
@@ -26,7 +26,7 @@ class Lag(NamedTuple):
 
     position: int
     """The acked watermark."""
-    cursor: int
+    next_token: int
     end: int
     records: int
     figures: dict[str, int]
@@ -38,43 +38,43 @@ class Lag(NamedTuple):
         return max(0, self.end - self.position - self.records)
 
 
-def lag_of(puller: Puller, lane: LaneHere, fields: tuple[str, ...] = ()) -> Lag:
-    """Look at a lane, all at one moment."""
-    found: Lag = puller.call(lag_here, puller, lane, fields)
+def lag_of(puller: Puller, cursor: CursorState, fields: tuple[str, ...] = ()) -> Lag:
+    """Look at a cursor, all at one moment."""
+    found: Lag = puller.call(lag_here, puller, cursor, fields)
     return found
 
 
-def lag_here(puller: Puller, lane: LaneHere, fields: tuple[str, ...] = ()) -> Lag:
+def lag_here(puller: Puller, cursor: CursorState, fields: tuple[str, ...] = ()) -> Lag:
     """`lag_of` in the puller's thread."""
-    position, cursor = map(int, entries.position_of(puller.words, lane.lane))
-    end = max(lane.here.log.next_token, cursor)
-    record = puller.state.lanes[lane.lane]
+    position, next_token = map(int, entries.position_of(puller.words, cursor.number))
+    end = max(cursor.here.log.next_token, next_token)
+    record = puller.state.cursors[cursor.number]
     figures = {name: int(record[name]) for name in {*NOT_ACKED, *fields}}
-    records = end - cursor - settled_ahead(puller, lane.lane, cursor, end)
+    records = end - next_token - settled_ahead(puller, cursor.number, next_token, end)
     records += sum(figures[name] for name in NOT_ACKED)
-    return Lag(position, cursor, end, records, figures)
+    return Lag(position, next_token, end, records, figures)
 
 
-def settled_ahead(puller: Puller, lane: int, cursor: int, end: int) -> int:
-    """Records from the cursor on that were acknowledged under an engine before this one."""
-    rows = puller.restored_beyond(lane, cursor)
+def settled_ahead(puller: Puller, cursor: int, token: int, end: int) -> int:
+    """Records from ``token`` on that were acknowledged under an engine before this one."""
+    rows = puller.restored_beyond(cursor, token)
     rows = rows[(rows[:, 2] < 0) & (rows[:, 0] < end)]
     return int((np.minimum(rows[:, 1], end) - rows[:, 0]).sum())
 
 
-def age_s(puller: Puller, lane: LaneHere, token: int) -> float:
+def age_s(puller: Puller, cursor: CursorState, token: int) -> float:
     """Seconds since a record was published, or sent again; 0.0: it cannot be read."""
-    since = puller.call(since_ns, puller, lane, token)
+    since = puller.call(since_ns, puller, cursor, token)
     return 0.0 if since is None else max(0.0, (time.time_ns() - since) / 1e9)
 
 
-def since_ns(puller: Puller, lane: LaneHere, token: int) -> int | None:
+def since_ns(puller: Puller, cursor: CursorState, token: int) -> int | None:
     """When a record was published, or sent again from the dead-letter topic; ns since 1970.
 
     In the puller's thread. None: it cannot be read.
     """
     try:
-        record = puller.record(lane.here.row, token)
+        record = puller.record(cursor.here.row, token)
     except TidecastError:
         return None
     length, _, stamp, _, key_n, headers_n = unpack_from("<IIqIHH", record, 0)

@@ -1,6 +1,6 @@
 """A row of the counters file for each durable subscription: lag, redeliveries, dead letters.
 
-The puller counts by lane in its own tables; the subscriptions' helper sums them up now and then,
+The puller counts by cursor in its own tables; the subscriptions' helper sums them up now and then,
 without asking the puller: a gauge may be some microseconds old.
 """
 
@@ -15,8 +15,8 @@ from tidecast.errors import SharedMemoryError
 from tidecast.layout.counters import ROW_SUBSCRIPTION
 from tidecast.layout.subscription_counters import SubscriptionCounter as S
 from tidecast.node.consumers.lag import NOT_ACKED, settled_ahead
-from tidecast.node.consumers.state import ConsumersState, SubscriptionHere
-from tidecast.queues.cache.cursor import FOR_QUEUE, STREAM_CHAINS, WHERE
+from tidecast.node.consumers.state import ConsumersState, SubscriptionState
+from tidecast.queues.cache.cursors import FOR_QUEUE, STREAM_CHAINS, WHERE
 
 INTERVAL_S = 1.0
 ROWS_MAX = 2048
@@ -52,7 +52,7 @@ class SubscriptionRows:
                 self._sum(subscription, counters.values[row])
 
     def _row(
-        self, counters: CountersFile, number: int, subscription: SubscriptionHere
+        self, counters: CountersFile, number: int, subscription: SubscriptionState
     ) -> int | None:
         row = self._rows.get(number)
         if row is None and len(self._rows) < ROWS_MAX:
@@ -64,27 +64,29 @@ class SubscriptionRows:
             self._rows[number] = row
         return row
 
-    def _sum(self, subscription: SubscriptionHere, values: np.ndarray) -> None:
+    def _sum(self, subscription: SubscriptionState, values: np.ndarray) -> None:
         puller = self._state.puller
-        values[S.MEMBERS], values[S.QUEUES] = len(subscription.members), len(subscription.lanes)
+        values[S.MEMBERS], values[S.QUEUES] = len(subscription.members), len(subscription.cursors)
         if puller is None:
             return
-        lanes = list(subscription.lanes.values())
-        numbers = np.array([one.lane for one in lanes], dtype=np.int64)
+        cursors = list(subscription.cursors.values())
+        numbers = np.array([one.number for one in cursors], dtype=np.int64)
         tables = puller.state
 
-        def of(name: str) -> np.ndarray:  # whole records of 1,000 lanes took 0.5 ms
-            found: np.ndarray = tables.lanes[name][numbers]
+        def of(name: str) -> np.ndarray:  # whole records of 1,000 cursors took 0.5 ms
+            found: np.ndarray = tables.cursors[name][numbers]
             return found
 
         for column, name in SUMS.items():
             values[column] = int(of(name).sum())
         values[S.PAUSED] = int((of("paused") != 0).sum())
-        ends = np.array([one.here.log.next_token for one in lanes], dtype=np.int64)
+        ends = np.array([one.here.log.next_token for one in cursors], dtype=np.int64)
         following = tables.links[numbers, FOR_QUEUE, WHERE] >= STREAM_CHAINS
         scouted = np.where(following, tables.queues["scout"][of("queue")], 0)
-        cursors = np.maximum(of("next"), scouted)
-        lag = int(np.maximum(ends - cursors, 0).sum() + sum(of(name).sum() for name in NOT_ACKED))
+        next_tokens = np.maximum(of("next"), scouted)
+        lag = int(
+            np.maximum(ends - next_tokens, 0).sum() + sum(of(name).sum() for name in NOT_ACKED)
+        )
         for k in np.flatnonzero(of("restored_left")).tolist():
-            lag -= settled_ahead(puller, int(numbers[k]), int(cursors[k]), int(ends[k]))
+            lag -= settled_ahead(puller, int(numbers[k]), int(next_tokens[k]), int(ends[k]))
         values[S.LAG] = max(0, lag)

@@ -19,7 +19,7 @@ from tidecast.log.redriven import FOR_HEADER
 from tidecast.native.packing import unpack_from
 from tidecast.node.consumers.dead_letters import MARK
 from tidecast.node.consumers.service import DurableSubscriptions
-from tidecast.node.consumers.state import SubscriptionHere
+from tidecast.node.consumers.state import SubscriptionState
 from tidecast.node.consumers.storage import check_target
 from tidecast.queues.filters.where import where_of
 from tidecast.queues.filters.where_kernels import keeps_record
@@ -148,25 +148,25 @@ class _Page:
 Confirms = Callable[[dict[str, Any], bool], bool]
 
 
-def confirms_of(subs: DurableSubscriptions, subscription: SubscriptionHere) -> Confirms:
+def confirms_of(subs: DurableSubscriptions, subscription: SubscriptionState) -> Confirms:
     """What says whether a letter is one of this subscription, as its headers claim.
 
     It must name a record of a queue that the subscription has here. The engine's own letters are
     then true. Others (of an older engine, or of one elsewhere) are if that record is still there,
     and is the letter's.
     """
-    puller, lanes = subs.puller, dict(subscription.lanes)
+    puller, cursors = subs.puller, dict(subscription.cursors)
 
     def confirms(record: dict[str, Any], of_engine: bool) -> bool:
         headers = record["headers"]
         where = (headers.get(f"{MARK}topic"), headers.get(f"{MARK}queue"))
-        token, lane = headers.get(f"{MARK}token"), lanes.get(where)
-        if lane is None or not isinstance(token, int) or puller is None:
+        token, cursor = headers.get(f"{MARK}token"), cursors.get(where)
+        if cursor is None or not isinstance(token, int) or puller is None:
             return False
         if of_engine:
             return True
         try:
-            found = decoded(puller.call(puller.record, lane.here.row, token), cut=False)
+            found = decoded(puller.call(puller.record, cursor.here.row, token), cut=False)
         except TidecastError:
             return False
         return bool(found["key"] == record["key"] and found["payload"] == record["payload"])

@@ -36,7 +36,7 @@ from tidecast.node.consumers.checks import (
     check_options,
     check_same,
     restored,
-    saved_lanes,
+    saved_cursors,
     start_token,
 )
 from tidecast.node.consumers.dead_letters import Connect, DeadLetters
@@ -48,11 +48,11 @@ from tidecast.node.consumers.state import (
     PAUSED_SUBSCRIPTION,
     PAUSED_TOPIC,
     ConsumersState,
-    LaneHere,
-    MemberHere,
-    QueueHere,
-    SubscriptionHere,
-    TopicHere,
+    CursorState,
+    MemberState,
+    QueueState,
+    SubscriptionState,
+    TopicState,
     shares_of,
 )
 from tidecast.node.context import NodeContext
@@ -84,11 +84,11 @@ class DurableSubscriptions(Observer):
         state = self.state = ConsumersState(ctx, durable, leases)
         self.ctx, self.durable, self.lock, self._actions = ctx, durable, state.lock, actions
         self.topics, self.subscriptions = state.topics, state.subscriptions
-        self.consumers: dict[int, tuple[SubscriptionHere, MemberHere]] = {}
+        self.consumers: dict[int, tuple[SubscriptionState, MemberState]] = {}
         self.filters = Filters(state)
-        self._rows: dict[int, QueueHere] = {}
-        self._by_lane: dict[int, tuple[SubscriptionHere, LaneHere]] = {}
-        self._gated_lanes: set[int] = set()
+        self._rows: dict[int, QueueState] = {}
+        self._by_cursor: dict[int, tuple[SubscriptionState, CursorState]] = {}
+        self._gated_cursors: set[int] = set()
         self._ids = itertools.count(1)
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._helper: threading.Thread | None = None
@@ -206,20 +206,20 @@ class DurableSubscriptions(Observer):
         self, config: TopicConfig, logs: Sequence[QueueLog | AttachedQueue], queue_map: QueueMap,
         topic: DurableTopic | None = None,
     ) -> None:  # fmt: skip
-        """A durable topic is there, or has grown: subscriptions that match it get lanes."""
+        """A durable topic is there, or has grown: subscriptions that match it get cursors."""
         with self.lock:
             puller = self._running()
             here = self.topics.get(config.name)
             fresh = here is None
             if here is None:
                 if topic is not None:
-                    here = TopicHere(
+                    here = TopicState(
                         config, queue_map, store=places.store_of(topic),
                         owned=lambda: topic.owned, directory=topic.directory,
                     )  # fmt: skip
                 else:
                     directory = self.attached.directory(config.name)
-                    here = TopicHere(config, queue_map, directory=directory)
+                    here = TopicState(config, queue_map, directory=directory)
                 self.topics[config.name] = here
                 arrived, lost = places.taken(self.state, here)
                 for subscription in lost:
@@ -231,18 +231,18 @@ class DurableSubscriptions(Observer):
             for log in logs[len(here.queues) :]:
                 source = log.source() if isinstance(log, AttachedQueue) else LogSource(log)
                 row = puller.call(puller.add_queue, source, blocks)
-                one = QueueHere(config.name, log.queue, log, source, row)
+                one = QueueState(config.name, log.queue, log, source, row)
                 here.queues.append(one)
                 self._rows[row] = one
             if fresh:
                 places.restore_paused(self.state, here)
             for subscription in self.subscriptions.values():
                 if matches(subscription.saved.pattern, config.name):
-                    self._add_lanes(subscription, here, None)
+                    self._add_cursors(subscription, here, None)
                     self._share(subscription)
 
     def topic_closed(self, name: str) -> None:
-        """A durable topic is gone, for now or for good: so are its lanes and queues here."""
+        """A durable topic is gone, for now or for good: so are its cursors and queues here."""
         with self.lock:
             if name not in self.topics or self.puller is None:
                 return
@@ -250,8 +250,8 @@ class DurableSubscriptions(Observer):
             self.save_all()
             here = self.topics.pop(name)
             for subscription in self.subscriptions.values():
-                for key in [key for key in subscription.lanes if key[0] == name]:
-                    self._remove_lane(subscription, key)
+                for key in [key for key in subscription.cursors if key[0] == name]:
+                    self._remove_cursor(subscription, key)
             for one in here.queues:
                 puller.call(puller.remove_queue, one.row)
                 self._rows.pop(one.row, None)
@@ -289,9 +289,9 @@ class DurableSubscriptions(Observer):
             return 0
         with self.lock:
             found = [
-                self.position_of(lane)[0]
+                self.position_of(cursor)[0]
                 for subscription in self.subscriptions.values()
-                if (lane := subscription.lanes.get((topic, queue_index))) is not None
+                if (cursor := subscription.cursors.get((topic, queue_index))) is not None
             ]
         return min(found, default=None)
 
@@ -320,11 +320,11 @@ class DurableSubscriptions(Observer):
             self._tell_gone(subscription, client_id)
             return self._grant(subscription, member)
 
-    def _tell_gone(self, subscription: SubscriptionHere, client_id: int) -> None:
+    def _tell_gone(self, subscription: SubscriptionState, client_id: int) -> None:
         """Tell a new member what is gone at the place from which it gets records."""
         for event in list(subscription.gone):
-            lane = subscription.lanes.get((event.topic, event.queue))
-            if lane is None or self.position_of(lane)[0] > event.end:
+            cursor = subscription.cursors.get((event.topic, event.queue))
+            if cursor is None or self.position_of(cursor)[0] > event.end:
                 subscription.gone.remove(event)  # more was acked since: others know of it
             else:
                 self.ctx.notify(client_id, event)
@@ -334,7 +334,7 @@ class DurableSubscriptions(Observer):
         with self.lock:
             self.filters.offer(predicate)
 
-    def create(self, pattern: str, name: str, options: ConsumerOptions) -> SubscriptionHere:
+    def create(self, pattern: str, name: str, options: ConsumerOptions) -> SubscriptionState:
         """A new subscription. Its position is fixed and saved when this returns."""
         check_pattern(pattern)
         if not 1 <= len(name.encode()) <= NAME_BYTES_MAX or "/" in name:
@@ -357,11 +357,11 @@ class DurableSubscriptions(Observer):
 
     def _admit(
         self, saved: SavedSubscription, options: ConsumerOptions | None = None
-    ) -> SubscriptionHere:
+    ) -> SubscriptionState:
         subscription = self.state.new(saved)
         for here in self.topics.values():
             if matches(saved.pattern, here.config.name):
-                self._add_lanes(subscription, here, options)
+                self._add_cursors(subscription, here, options)
         return subscription
 
     def delete(self, pattern: str, name: str) -> None:
@@ -371,20 +371,20 @@ class DurableSubscriptions(Observer):
                 return
             self._forget(self.get(pattern, name))
 
-    def _forget(self, subscription: SubscriptionHere) -> None:
+    def _forget(self, subscription: SubscriptionState) -> None:
         self.drop(subscription, "the subscription was deleted")
         places.remove(self.state, *subscription.key)
 
-    def drop(self, subscription: SubscriptionHere, reason: str) -> None:
+    def drop(self, subscription: SubscriptionState, reason: str) -> None:
         """Serve a subscription no more; what is stored of it stays. With the lock held."""
         for member in list(subscription.members.values()):
             self._tell_expelled(subscription, member, reason)
             self._leave(subscription, member)
-        for key in list(subscription.lanes):
-            self._remove_lane(subscription, key)
+        for key in list(subscription.cursors):
+            self._remove_cursor(subscription, key)
         self.subscriptions.pop(subscription.key, None)
 
-    def get(self, pattern: str, name: str) -> SubscriptionHere:
+    def get(self, pattern: str, name: str) -> SubscriptionState:
         """A subscription whose queues are here. Raises NotFound."""
         found = self.subscriptions.get((pattern, name))
         if pattern not in self.topics and places.is_shared(self.ctx, pattern):
@@ -394,16 +394,16 @@ class DurableSubscriptions(Observer):
             raise NotFound(f"no subscription {name} of {pattern}: see tidecast subscription list")
         return found
 
-    # --- lanes ------------------------------------------------------------------------------------
+    # --- cursors ----------------------------------------------------------------------------------
 
-    def _add_lanes(
-        self, subscription: SubscriptionHere, here: TopicHere, options: ConsumerOptions | None
+    def _add_cursors(
+        self, subscription: SubscriptionState, here: TopicState, options: ConsumerOptions | None
     ) -> None:
         puller, saved = self._running(), subscription.saved
-        known = {(one.topic, one.queue): one for one in saved.lanes}
+        known = {(one.topic, one.queue): one for one in saved.cursors}
         for one in here.queues:
             key = (one.topic, one.queue)
-            if key in subscription.lanes:
+            if key in subscription.cursors:
                 continue
             before = known.get(key)
             rows = None
@@ -411,61 +411,63 @@ class DurableSubscriptions(Observer):
                 token, rows = restored(before, one.log.next_token)
             else:
                 token = start_token(one.log, options)
-            lane = puller.call(
-                puller.add_lane, subscription.number, one.row, token, restored=rows,
+            cursor = puller.call(
+                puller.add_cursor, subscription.number, one.row, token, restored=rows,
                 ack_wait_ns=subscription.ack_wait_ns, deliveries_max=saved.max_deliver,
                 name=saved.name, key_pattern=saved.key_pattern, headers=saved.headers,
                 where=saved.where, predicate=self.filters.get(saved.filter_digest),
             )  # fmt: skip
-            made = LaneHere(lane, puller.lane_word(lane), one)
-            subscription.lanes[key] = made
-            self._by_lane[lane] = (subscription, made)
+            made = CursorState(cursor, puller.cursor_word(cursor), one)
+            subscription.cursors[key] = made
+            self._by_cursor[cursor] = (subscription, made)
             self.apply_pause(subscription, made)
 
-    def _remove_lane(self, subscription: SubscriptionHere, key: tuple[str, int]) -> None:
+    def _remove_cursor(self, subscription: SubscriptionState, key: tuple[str, int]) -> None:
         assert self.puller is not None
-        puller, lane = self.puller, subscription.lanes.pop(key)
-        self._by_lane.pop(lane.lane, None)
-        self._gated_lanes.discard(lane.lane)
-        puller.call(puller.remove_lane, lane.lane)
+        puller, cursor = self.puller, subscription.cursors.pop(key)
+        self._by_cursor.pop(cursor.number, None)
+        self._gated_cursors.discard(cursor.number)
+        puller.call(puller.remove_cursor, cursor.number)
 
-    def apply_pause(self, subscription: SubscriptionHere, lane: LaneHere) -> None:
-        """Tell the puller why a lane is paused, or that it is not."""
+    def apply_pause(self, subscription: SubscriptionState, cursor: CursorState) -> None:
+        """Tell the puller why a cursor is paused, or that it is not."""
         assert self.puller is not None
-        puller, topic = self.puller, self.topics[lane.here.topic]
+        puller, topic = self.puller, self.topics[cursor.here.topic]
         bits = (
             PAUSED_SUBSCRIPTION * subscription.saved.paused
-            | PAUSED_QUEUE * lane.here.paused
+            | PAUSED_QUEUE * cursor.here.paused
             | PAUSED_TOPIC * topic.paused
-            | PAUSED_GROWTH * self._gated(subscription, lane, topic.map)
+            | PAUSED_GROWTH * self._gated(subscription, cursor, topic.map)
         )
-        puller.call(entries.pause_lane, puller.words, lane.lane, bits)
+        puller.call(entries.pause_cursor, puller.words, cursor.number, bits)
 
-    def _gated(self, subscription: SubscriptionHere, lane: LaneHere, queue_map: QueueMap) -> bool:
+    def _gated(
+        self, subscription: SubscriptionState, cursor: CursorState, queue_map: QueueMap
+    ) -> bool:
         """A queue that a growth made waits until the older ones are settled up to their cuts."""
         gated = False
         if queue_map.epoch:
             settled = [
-                self.position_of(subscription.lanes[(lane.here.topic, q)])[0]
-                if (lane.here.topic, q) in subscription.lanes else 0
+                self.position_of(subscription.cursors[(cursor.here.topic, q)])[0]
+                if (cursor.here.topic, q) in subscription.cursors else 0
                 for q in range(queue_map.queues)
             ]  # fmt: skip
-            gated = bool(queue_map.blocked_by(lane.here.queue, settled))
-        (self._gated_lanes.add if gated else self._gated_lanes.discard)(lane.lane)
+            gated = bool(queue_map.blocked_by(cursor.here.queue, settled))
+        (self._gated_cursors.add if gated else self._gated_cursors.discard)(cursor.number)
         return gated
 
-    def position_of(self, lane: LaneHere) -> tuple[int, int]:
-        """(first token that is not settled, cursor) of a lane."""
+    def position_of(self, cursor: CursorState) -> tuple[int, int]:
+        """(first token that is not settled, next token to deliver) of a cursor."""
         assert self.puller is not None
         puller = self.puller
-        mark, cursor = puller.call(entries.position_of, puller.words, lane.lane)
-        return int(mark), int(cursor)
+        mark, next_token = puller.call(entries.position_of, puller.words, cursor.number)
+        return int(mark), int(next_token)
 
     # --- members ----------------------------------------------------------------------------------
 
     def _join(
-        self, subscription: SubscriptionHere, client_id: int, options: ConsumerOptions
-    ) -> MemberHere:
+        self, subscription: SubscriptionState, client_id: int, options: ConsumerOptions
+    ) -> MemberState:
         puller, ctx = self._running(), self.ctx
         identity = next(self._ids)
         made: list[MemberFile] = []
@@ -482,24 +484,24 @@ class DurableSubscriptions(Observer):
             puller.add_member, make, subscription.number, in_flight_max=options.max_in_flight,
             in_flight_bytes_max=options.max_bytes_in_flight, ack_wait_ns=subscription.ack_wait_ns,
         )  # fmt: skip
-        member = MemberHere(identity, number, client_id, made[0])
+        member = MemberState(identity, number, client_id, made[0])
         subscription.members[identity] = member
         self.consumers[identity] = (subscription, member)
         self._share(subscription)
         return member
 
-    def _grant(self, subscription: SubscriptionHere, member: MemberHere) -> ConsumerGrant:
+    def _grant(self, subscription: SubscriptionState, member: MemberState) -> ConsumerGrant:
         saved = subscription.saved
         return ConsumerGrant(
             consumer_id=member.id, member=member.number, ring_path=str(member.file.mapped.path),
             wakes_path=str(self._wakes.path), pattern=saved.pattern, name=saved.name,
             ack_wait_s=saved.ack_wait_s, max_deliver=saved.max_deliver,
-            dead_letter=saved.dead_letter, lanes=self.lanes_of(subscription),
+            dead_letter=saved.dead_letter, cursors=self.cursors_of(subscription),
         )  # fmt: skip
 
-    def lanes_of(self, subscription: SubscriptionHere) -> list[tuple[int, str, int]]:
-        """(word in frames, topic, queue) of each lane."""
-        return [(lane.word, *key) for key, lane in subscription.lanes.items()]
+    def cursors_of(self, subscription: SubscriptionState) -> list[tuple[int, str, int]]:
+        """(word in frames, topic, queue) of each cursor."""
+        return [(cursor.word, *key) for key, cursor in subscription.cursors.items()]
 
     def close_consumer(self, client_id: int, consumer_id: int) -> None:
         """See `Link.close_consumer`."""
@@ -517,7 +519,7 @@ class DurableSubscriptions(Observer):
                     self._leave(subscription, member)
                     self.ctx.notify_all(places.left(subscription, member))
 
-    def _leave(self, subscription: SubscriptionHere, member: MemberHere) -> None:
+    def _leave(self, subscription: SubscriptionState, member: MemberState) -> None:
         assert self.puller is not None
         puller = self.puller
         self.consumers.pop(member.id, None)
@@ -528,18 +530,18 @@ class DurableSubscriptions(Observer):
         if not subscription.members and places.stands_by(self.state, subscription):
             self.subscriptions.pop(subscription.key, None)
 
-    def _share(self, subscription: SubscriptionHere) -> None:
-        """Share the lanes out anew among the members there are."""
+    def _share(self, subscription: SubscriptionState) -> None:
+        """Share the cursors out anew among the members there are."""
         if self.puller is None:
             return
         puller = self.puller
-        lanes = sorted(subscription.lanes)
+        cursors = sorted(subscription.cursors)
         numbers = sorted(member.number for member in subscription.members.values())
-        before = {key: subscription.lanes[key].owners[0] for key in lanes}
-        for key, owners in shares_of(lanes, numbers, before).items():
-            lane = subscription.lanes[key]
-            lane.set_owners(owners)
-            puller.call(puller.share, lane.lane, owners)
+        before = {key: subscription.cursors[key].owners[0] for key in cursors}
+        for key, owners in shares_of(cursors, numbers, before).items():
+            cursor = subscription.cursors[key]
+            cursor.set_owners(owners)
+            puller.call(puller.share, cursor.number, owners)
 
     # --- positions on disk ------------------------------------------------------------------------
 
@@ -555,21 +557,21 @@ class DurableSubscriptions(Observer):
 
     def _open_gates(self) -> None:
         with self.lock:
-            for number in list(self._gated_lanes):
-                self.apply_pause(*self._by_lane[number])
+            for number in list(self._gated_cursors):
+                self.apply_pause(*self._by_cursor[number])
 
     def save_all(self) -> None:
         """Save the positions that changed."""
         with self.lock:
             if self.puller is None:
                 return
-            rows = np.fromiter(self._by_lane, np.int64, len(self._by_lane))
-            dirty = rows[self.puller.state.lanes["dirty"][rows] != 0].tolist()
-            changed = {here.key: here for here, _ in map(self._by_lane.__getitem__, dirty)}
+            rows = np.fromiter(self._by_cursor, np.int64, len(self._by_cursor))
+            dirty = rows[self.puller.state.cursors["dirty"][rows] != 0].tolist()
+            changed = {here.key: here for here, _ in map(self._by_cursor.__getitem__, dirty)}
             for subscription in changed.values():
                 self.save_or_say(subscription)
 
-    def save_or_say(self, subscription: SubscriptionHere) -> None:
+    def save_or_say(self, subscription: SubscriptionState) -> None:
         """Save a subscription, or tell that it was not; that is tried again when it changes."""
         try:
             self.save_now(subscription)
@@ -579,22 +581,22 @@ class DurableSubscriptions(Observer):
                 ev.PositionsNotSaved(pattern=pattern, name=name, detail=str(problem))
             )
 
-    def save_now(self, subscription: SubscriptionHere) -> None:
+    def save_now(self, subscription: SubscriptionState) -> None:
         """Save a subscription. Raises StorageError."""
         if self.puller is not None:
-            fresh = saved_lanes(self.puller, subscription.lanes.items())
+            fresh = saved_cursors(self.puller, subscription.cursors.items())
             kept = [
-                one for one in subscription.saved.lanes
-                if (one.topic, one.queue) not in subscription.lanes
+                one for one in subscription.saved.cursors
+                if (one.topic, one.queue) not in subscription.cursors
             ]  # fmt: skip
-            subscription.saved.set_lanes(kept + fresh)
+            subscription.saved.set_cursors(kept + fresh)
         places.put(self.state, subscription.saved)
 
     # --- what the puller tells --------------------------------------------------------------------
 
     def dead(self, dead: Dead) -> None:
         """See `Observer`; in the puller's thread."""
-        found = self._by_lane.get(dead.lane)
+        found = self._by_cursor.get(dead.cursor)
         if found is not None:
             self.letters.add(*found, dead)
 
@@ -602,7 +604,7 @@ class DurableSubscriptions(Observer):
         """A dead record is stored, or dropped and told: settle it."""
         if self.puller is not None:
             puller = self.puller
-            puller.call(entries.settle_dead, puller.words, dead.lane, dead.generation, dead.token)
+            puller.call(entries.settle_dead, puller.words, dead.cursor, dead.generation, dead.token)
 
     def hostile(self, member: int) -> None:
         """See `Observer`; in the puller's thread."""
@@ -616,7 +618,7 @@ class DurableSubscriptions(Observer):
                     self._leave(subscription, member)
 
     def _tell_expelled(
-        self, subscription: SubscriptionHere, member: MemberHere, reason: str
+        self, subscription: SubscriptionState, member: MemberState, reason: str
     ) -> None:
         event = ev.ConsumerExpelled(
             topic=subscription.saved.pattern, subscription=subscription.saved.name,
@@ -624,9 +626,9 @@ class DurableSubscriptions(Observer):
         )  # fmt: skip
         self.ctx.notify(member.client, event)
 
-    def gap(self, lane: int, first: int, end: int) -> None:
+    def gap(self, cursor: int, first: int, end: int) -> None:
         """See `Observer`; in the puller's thread."""
-        found = self._by_lane.get(lane)
+        found = self._by_cursor.get(cursor)
         if found is not None:
             subscription, here = found
             event = ev.RecordsGone(

@@ -1,4 +1,4 @@
-"""What a node keeps in mind about durable subscriptions: their lanes and members, who owns what."""
+"""State of durable subscriptions on a node: their cursors and members, and who owns what."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tidecast.node.durable.leases import Leases
 from tidecast.node.durable.sources import SourceRegistry
 from tidecast.queues.adapter import Adapter
 from tidecast.queues.attached import AdapterSource, AttachedQueue
-from tidecast.queues.cache.cursor import FETCHING, NOBODY, PAUSED, REASONS, SHARES
+from tidecast.queues.cache.cursors import FETCHING, NOBODY, PAUSED, REASONS, SHARES
 from tidecast.queues.mapper import QueueMap
 from tidecast.queues.sources import LogSource
 from tidecast.queues.subscription_store import SavedSubscription, SubscriptionStore
@@ -39,7 +39,7 @@ PAUSED_BY = {
 
 
 @dataclass(slots=True)
-class QueueHere:
+class QueueState:
     """A queue of a durable topic at the puller."""
 
     topic: str
@@ -62,12 +62,12 @@ class QueueHere:
 
 
 @dataclass(slots=True)
-class TopicHere:
+class TopicState:
     """A durable topic at the puller."""
 
     config: TopicConfig
     map: QueueMap
-    queues: list[QueueHere] = field(default_factory=list)
+    queues: list[QueueState] = field(default_factory=list)
     paused: bool = False
     store: SubscriptionStore | None = None
     """Positions in queues that engines share; None: with all others of this engine."""
@@ -86,12 +86,12 @@ class TopicHere:
 
 
 @dataclass(slots=True)
-class LaneHere:
+class CursorState:
     """A subscription's cursor in one queue."""
 
-    lane: int
+    number: int
     word: int
-    here: QueueHere
+    here: QueueState
     owners: list[int] = field(default_factory=lambda: [NOBODY] * SHARES)
 
     def set_word(self, word: int) -> None:
@@ -104,7 +104,7 @@ class LaneHere:
 
 
 @dataclass(slots=True)
-class MemberHere:
+class MemberState:
     """One consumer of a client."""
 
     id: int
@@ -114,13 +114,13 @@ class MemberHere:
 
 
 @dataclass(slots=True)
-class SubscriptionHere:
-    """A durable subscription: what is saved of it, its lanes by (topic, queue), its members."""
+class SubscriptionState:
+    """A durable subscription: what is saved of it, its cursors by (topic, queue), its members."""
 
     number: int
     saved: SavedSubscription
-    lanes: dict[tuple[str, int], LaneHere] = field(default_factory=dict)
-    members: dict[int, MemberHere] = field(default_factory=dict)
+    cursors: dict[tuple[str, int], CursorState] = field(default_factory=dict)
+    members: dict[int, MemberState] = field(default_factory=dict)
     gone: deque[RecordsGone] = field(default_factory=lambda: deque(maxlen=GONE_KEPT_MAX))
     """What retention deleted before it was delivered; told to members that join later, too."""
 
@@ -146,8 +146,8 @@ class ConsumersState:
         self.ctx, self.durable, self.leases = ctx, durable, leases
         self.lock = threading.RLock()
         self.store = SubscriptionStore(ctx.data_dir / "subscriptions")
-        self.topics: dict[str, TopicHere] = {}
-        self.subscriptions: dict[tuple[str, str], SubscriptionHere] = {}
+        self.topics: dict[str, TopicState] = {}
+        self.subscriptions: dict[tuple[str, str], SubscriptionState] = {}
         self.unsound: dict[tuple[str, str], Path] = {}
         """Files of subscriptions that are not sound, by pattern and name."""
         self.adapters: dict[str, Adapter] = {}
@@ -159,9 +159,9 @@ class ConsumersState:
         """The puller has started, or has stopped (None)."""
         self.puller = puller
 
-    def new(self, saved: SavedSubscription) -> SubscriptionHere:
-        """A subscription without lanes. With the lock held."""
-        subscription = SubscriptionHere(next(self._numbers), saved)
+    def new(self, saved: SavedSubscription) -> SubscriptionState:
+        """A subscription without cursors. With the lock held."""
+        subscription = SubscriptionState(next(self._numbers), saved)
         self.subscriptions[subscription.key] = subscription
         return subscription
 
@@ -175,54 +175,54 @@ class ConsumersState:
             )
 
 
-def reason_of(lane: LaneHere, record: Any) -> str:
-    """Why a lane does not flow; ``record``: of the puller."""
+def reason_of(cursor: CursorState, record: Any) -> str:
+    """Why a cursor does not flow; ``record``: of the puller."""
     if record["paused"]:
         return REASONS[PAUSED]
     reason = int(record["reason"])
-    if reason == FETCHING and time.monotonic() - lane.here.unreadable_s < UNREADABLE_S:
+    if reason == FETCHING and time.monotonic() - cursor.here.unreadable_s < UNREADABLE_S:
         return "the log cannot be read"
     return REASONS[reason]
 
 
 def shares_of(
-    lanes: Sequence[tuple[str, int]], members: Sequence[int], before: dict[tuple[str, int], int]
+    cursors: Sequence[tuple[str, int]], members: Sequence[int], before: dict[tuple[str, int], int]
 ) -> dict[tuple[str, int], list[int]]:
-    """Who owns which share of the keys of which lane: ``cursor.SHARES`` members a lane.
+    """Who owns which share of the keys of which cursor: `cursors.SHARES` members a cursor.
 
-    No more members than lanes: each lane has one owner, the one ``before`` it as far as the counts
-    stay even. More: each lane is shared out among its members by key.
+    No more members than cursors: each cursor has one owner, the one ``before`` it as far as the
+    counts stay even. More: each cursor is shared out among its members by key.
     """
     if not members:
-        return {lane: [NOBODY] * SHARES for lane in lanes}
-    if len(members) > len(lanes):
-        of_lane = {lane: members[i :: len(lanes)] for i, lane in enumerate(lanes)}
+        return {cursor: [NOBODY] * SHARES for cursor in cursors}
+    if len(members) > len(cursors):
+        of_cursor = {cursor: members[i :: len(cursors)] for i, cursor in enumerate(cursors)}
         return {
-            lane: [owners[k % len(owners)] for k in range(SHARES)]
-            for lane, owners in of_lane.items()
+            cursor: [owners[k % len(owners)] for k in range(SHARES)]
+            for cursor, owners in of_cursor.items()
         }
-    least, more = divmod(len(lanes), len(members))
+    least, more = divmod(len(cursors), len(members))
     count = dict.fromkeys(members, 0)
     owner: dict[tuple[str, int], int] = {}
     full = 0
-    for lane in lanes:
-        one = before.get(lane, NOBODY)
+    for cursor in cursors:
+        one = before.get(cursor, NOBODY)
         if one in count and (count[one] < least or (count[one] == least and full < more)):
             full += count[one] == least
             count[one] += 1
-            owner[lane] = one
-    for lane in lanes:
-        if lane not in owner:
+            owner[cursor] = one
+    for cursor in cursors:
+        if cursor not in owner:
             one = min(members, key=lambda member: (count[member], member))
             count[one] += 1
-            owner[lane] = one
-    return {lane: [owner[lane]] * SHARES for lane in lanes}
+            owner[cursor] = one
+    return {cursor: [owner[cursor]] * SHARES for cursor in cursors}
 
 
 def settled_rows(
     saved_settled: list[tuple[int, int]], attempts: list[tuple[int, int]]
 ) -> np.ndarray:
-    """`LaneHere` rows for the puller: int64[n, 3] of first, end, attempts (-1: settled)."""
+    """`CursorState` rows for the puller: int64[n, 3] of first, end, attempts (-1: settled)."""
     rows = [(first, end, -1) for first, end in saved_settled]
     rows += [(token, token + 1, n) for token, n in attempts]
     return np.array(sorted(rows), dtype=np.int64).reshape(-1, 3)

@@ -27,11 +27,11 @@ from tidecast.log.files import open_json, seal_json
 from tidecast.log.queue_files import QueueFiles, queues_of
 from tidecast.log.takeover import SUBSCRIPTIONS_NAME
 from tidecast.node.consumers.checks import check_may_create, check_tokens, or_default
-from tidecast.node.consumers.state import ConsumersState, MemberHere, SubscriptionHere, TopicHere
+from tidecast.node.consumers.state import ConsumersState, MemberState, SubscriptionState, TopicState
 from tidecast.node.context import NodeContext
 from tidecast.node.durable.topic import DurableTopic
 from tidecast.queues.subscription_store import (
-    SavedLane,
+    SavedCursor,
     SavedSubscription,
     SubscriptionStore,
     key_of,
@@ -50,7 +50,7 @@ class PausedTopic(msgspec.Struct):
     queues: list[int] = []
 
 
-def save_paused(here: TopicHere) -> None:
+def save_paused(here: TopicState) -> None:
     """Keep what is paused. Raises StorageError."""
     if here.directory is None:
         return
@@ -67,7 +67,7 @@ def save_paused(here: TopicHere) -> None:
             raise StorageError(f"{path}: {problem.strerror}", problem.errno or 0) from problem
 
 
-def restore_paused(state: ConsumersState, here: TopicHere) -> None:
+def restore_paused(state: ConsumersState, here: TopicState) -> None:
     """What was paused is paused still, and that is told."""
     if here.directory is None:
         return
@@ -172,7 +172,7 @@ def is_shared(ctx: NodeContext, pattern: str) -> bool:
     return config is not None and config.owner == SHARED
 
 
-def stands_by(state: ConsumersState, subscription: SubscriptionHere) -> bool:
+def stands_by(state: ConsumersState, subscription: SubscriptionState) -> bool:
     """Another engine has the queues of a subscription to one topic."""
     pattern = subscription.saved.pattern
     return pattern not in state.topics and is_shared(state.ctx, pattern)
@@ -185,18 +185,18 @@ def put(state: ConsumersState, saved: SavedSubscription) -> None:
         if here.store is not None and matches(saved.pattern, name)
     }  # fmt: skip
     for name, here in shared.items():
-        mine = [lane for lane in saved.lanes if lane.topic == name]
+        mine = [cursor for cursor in saved.cursors if cursor.topic == name]
         assert here.store is not None
         try:
-            here.store.save(msgspec.structs.replace(saved, lanes=mine))
+            here.store.save(msgspec.structs.replace(saved, cursors=mine))
         except StorageError:
             if here.owned():
                 raise  # else the next owner has removed the directory: nobody waits for this
     if is_shared(state.ctx, saved.pattern):
         state.store.remove(saved.pattern, saved.name)  # of before the topic was shared
     else:
-        rest = [lane for lane in saved.lanes if lane.topic not in shared]
-        state.store.save(msgspec.structs.replace(saved, lanes=rest))
+        rest = [cursor for cursor in saved.cursors if cursor.topic not in shared]
+        state.store.save(msgspec.structs.replace(saved, cursors=rest))
 
 
 def remove(state: ConsumersState, pattern: str, name: str) -> None:
@@ -208,7 +208,7 @@ def remove(state: ConsumersState, pattern: str, name: str) -> None:
             here.store.remove(pattern, name)
 
 
-def note_damaged(state: ConsumersState, files: list[Path]) -> list[SubscriptionHere]:
+def note_damaged(state: ConsumersState, files: list[Path]) -> list[SubscriptionState]:
     """Report files of subscriptions that cannot be read. Those to be dropped. Lock held."""
     lost = []
     for path in files:
@@ -260,8 +260,8 @@ def holds_all(state: ConsumersState, topic: str) -> bool:
 
 
 def taken(
-    state: ConsumersState, here: TopicHere
-) -> tuple[list[SavedSubscription], list[SubscriptionHere]]:
+    state: ConsumersState, here: TopicState
+) -> tuple[list[SavedSubscription], list[SubscriptionState]]:
     """Queues have come here: the subscriptions that came with them and are not known here yet.
 
     Known ones resume where the owner before had them. Second: those whose file is damaged.
@@ -287,7 +287,7 @@ def _merged(mine: SavedSubscription, came: SavedSubscription, topic: str) -> Sav
         starts[queue] = max(token, starts.get(queue, 0))
     return msgspec.structs.replace(
         came,
-        lanes=[*(lane for lane in mine.lanes if lane.topic != topic), *came.lanes],
+        cursors=[*(cursor for cursor in mine.cursors if cursor.topic != topic), *came.cursors],
         redriven=sorted({*map(tuple, mine.redriven), *map(tuple, came.redriven)}),
         redrive_start=starts,
         dead_open=max(mine.dead_open, came.dead_open),
@@ -298,12 +298,12 @@ def gone(state: ConsumersState, name: str) -> None:
     """Shared queues have left: what is stored of them is the next owner's to say."""
     for key, subscription in list(state.subscriptions.items()):
         saved = subscription.saved
-        saved.set_lanes([lane for lane in saved.lanes if lane.topic != name])
+        saved.set_cursors([cursor for cursor in saved.cursors if cursor.topic != name])
         if saved.pattern == name and not subscription.members:
             del state.subscriptions[key]
 
 
-def left(subscription: SubscriptionHere, member: MemberHere) -> ev.ConsumerLeft:
+def left(subscription: SubscriptionState, member: MemberState) -> ev.ConsumerLeft:
     """A member whose client is gone."""
     topic, name = subscription.key
     return ev.ConsumerLeft(
@@ -313,7 +313,7 @@ def left(subscription: SubscriptionHere, member: MemberHere) -> ev.ConsumerLeft:
 
 def stand_by(
     state: ConsumersState, pattern: str, name: str, options: ConsumerOptions
-) -> SubscriptionHere | None:
+) -> SubscriptionState | None:
     """A subscription for consumers that wait for queues that another engine has; None: create it.
 
     It is what the owner has stored. One that the owner does not know begins where ``options`` say,
@@ -335,11 +335,13 @@ def stand_by(
     if saved is None:
         check_may_create(pattern, name, options)
         saved = new_subscription(pattern, name, options)
-        lanes = [
-            SavedLane(pattern, queue, _start(QueueFiles(leases.directory, pattern, queue), options))
+        cursors = [
+            SavedCursor(
+                pattern, queue, _start(QueueFiles(leases.directory, pattern, queue), options)
+            )
             for queue in queues_of(leases.directory, pattern)
         ]
-        saved.set_lanes(lanes)
+        saved.set_cursors(cursors)
     subscription = state.new(saved)
     owner = leases.owners_of(pattern).current().name
     state.durable.tell(ev.ConsumerStandsBy(topic=pattern, subscription=name, owner=owner))

@@ -32,8 +32,8 @@ BLOCK = np.dtype(
         ("heads_count", np.int64),  # records indexed by stream
         ("first", np.int64),  # token of the first record
         ("end", np.int64),  # behind the last
-        ("hot", np.int64),  # last cycle that ended with a ready lane in it
-        ("parked", np.int64),  # lanes that rest in it: paused, or without credit
+        ("hot", np.int64),  # last cycle that ended with a ready cursor in it
+        ("parked", np.int64),  # cursors that rest in it: paused, or without credit
         ("touched", np.int64),  # last cycle that used it
         ("own", np.int64),  # 1: memory of its own, larger than a block's
     ]

@@ -1,6 +1,6 @@
 """The cache of a queue: a bounded set of blocks, fetched on demand, and which block goes first.
 
-Nothing here reads a log: a lane that finds no block for its token says so (`want`), the shell
+Nothing here reads a log: a cursor that finds no block for its token says so (`want`), the shell
 fetches and `adopt`s what came. Memory is bounded by construction: a queue holds at most
 ``blocks_max`` blocks, all queues together at most as many as there are.
 """
@@ -20,7 +20,7 @@ QUEUE = np.dtype(
         ("active", np.int64),
         ("end", np.int64),  # token behind the newest known record; UNKNOWN: ask the log
         ("grew", np.int64),  # 1: it may have grown since the last fetch was asked for
-        ("want", np.int64),  # token that a lane waits for; -1: none
+        ("want", np.int64),  # token that a cursor waits for; -1: none
         ("fetching", np.int64),  # 1: a fetch is on its way
         ("blocks", np.int64),  # how many it holds
         ("blocks_max", np.int64),
@@ -29,9 +29,9 @@ QUEUE = np.dtype(
         ("fetched_records", np.int64),
         ("consumed_bytes", np.int64),  # bytes of records that went to members, redelivered ones too
         ("evicted", np.int64),  # blocks given up
-        ("spilled", np.int64),  # of these, blocks in which a slow or paused lane rested
+        ("spilled", np.int64),  # of these, blocks in which a slow or paused cursor rested
         ("bad", np.int64),  # fetches whose batches were not sound
-        ("followers", np.int64),  # lanes of one stream each that wait to be told of a record
+        ("followers", np.int64),  # cursors of one stream each that wait to be told of a record
         ("scout", np.int64),  # for them, all records before were looked at
         ("reader_address", np.int64),  # words of the READER of its log; 0: the shell fetches
     ]
@@ -90,7 +90,7 @@ def _forget(S, q, j):
 def victim(S, q, cycle):
     """Which of a queue's blocks goes first: unused before resting ones, oldest first; -1: none.
 
-    A block with a ready lane in it never goes: it would be fetched again at once.
+    A block with a ready cursor in it never goes: it would be fetched again at once.
     """
     best = -1
     best_rank = np.int64(0)

@@ -1,4 +1,4 @@
-"""The window of a lane: what was delivered or passed over and is not settled yet, in token order.
+"""The window of a cursor: what was delivered or passed over and is not settled yet, in token order.
 
 A ring of 32-byte entries at a raw address; entries are appended as the cursor passes, change their
 state in place, and leave at the front once settled. So the token of the first entry (or the cursor,
@@ -40,8 +40,8 @@ STATE_NAMES = {OUT: "out", WAIT: "wait", READY: "ready", HELD: "held", DONE: "do
 _STATE = 7
 ATTEMPTS_MAX = 255
 WINDOW_SMALL, WINDOW_MIN, WINDOW_MAX = 8, 256, 1 << 17
-"""Entries: of a lane of one stream at first; of others at first, and what a small window grows to;
-at most."""
+"""Entries: of a cursor of one stream at first; of others at first, and what a small window grows
+to; at most."""
 NO_MEMBER = 0xFFFF
 
 """
@@ -52,15 +52,15 @@ NO_MEMBER = 0xFFFF
 
 
 @inlined
-def window_of(L):
+def window_of(C):
     """The entries' bytes."""
-    return bytes_at(L.window_address, (L.window_mask + 1) * ENTRY_BYTES)
+    return bytes_at(C.window_address, (C.window_mask + 1) * ENTRY_BYTES)
 
 
 @inlined
-def entry_at(L, w):
+def entry_at(C, w):
     """Offset of entry number ``w``."""
-    return (w & L.window_mask) * ENTRY_BYTES
+    return (w & C.window_mask) * ENTRY_BYTES
 
 
 @inlined
@@ -76,9 +76,9 @@ def set_state(win, e, state):
 
 
 @inlined
-def push(L, win, token, deadline, key_hash, size, state, attempts, member, position):
+def push(C, win, token, deadline, key_hash, size, state, attempts, member, position):
     """Append an entry; the caller made sure that there is room. ``state`` with flags."""
-    e = entry_at(L, L.w_next)
+    e = entry_at(C, C.w_next)
     store_i64(win, e + W_TOKEN, token)
     store_i64(win, e + W_DEADLINE, deadline)
     store_u32(win, e + W_HASH, key_hash)
@@ -87,25 +87,25 @@ def push(L, win, token, deadline, key_hash, size, state, attempts, member, posit
     store_u8(win, e + W_STATE, state)
     store_u8(win, e + W_ATTEMPTS, attempts)
     store_u16(win, e + W_MEMBER, member)
-    L.w_next += 1
+    C.w_next += 1
 
 
 @inlined
-def window_room(L):
+def window_room(C):
     """Entries that still fit."""
-    return L.window_mask + 1 - (L.w_next - L.w_first)
+    return C.window_mask + 1 - (C.w_next - C.w_first)
 
 
 @inlined
-def first_at_or_behind(L, win, token):
+def first_at_or_behind(C, win, token):
     """Number of the first entry with a token of at least ``token``; w_next when there is none."""
-    low = L.w_first
-    if low >= L.w_next or load_i64(win, entry_at(L, low) + W_TOKEN) >= token:
+    low = C.w_first
+    if low >= C.w_next or load_i64(win, entry_at(C, low) + W_TOKEN) >= token:
         return low  # in order, as most acks are
-    high = L.w_next
+    high = C.w_next
     while low < high:
         middle = (low + high) >> 1
-        if load_i64(win, entry_at(L, middle) + W_TOKEN) < token:
+        if load_i64(win, entry_at(C, middle) + W_TOKEN) < token:
             low = middle + 1
         else:
             high = middle
@@ -113,20 +113,20 @@ def first_at_or_behind(L, win, token):
 
 
 @inlined
-def pop_settled(L, win):
+def pop_settled(C, win):
     """Let settled entries leave at the front."""
-    while L.w_first < L.w_next and state_of(win, entry_at(L, L.w_first)) == DONE:
-        L.w_first += 1
-    if L.w_first == L.w_next:
-        L.w_first, L.w_next = 0, 0  # the same cache line again
+    while C.w_first < C.w_next and state_of(win, entry_at(C, C.w_first)) == DONE:
+        C.w_first += 1
+    if C.w_first == C.w_next:
+        C.w_first, C.w_next = 0, 0  # the same cache line again
 
 
 @inlined
-def watermark(L, win):
+def watermark(C, win):
     """First token that is not settled."""
-    if L.w_first < L.w_next:
-        return load_i64(win, entry_at(L, L.w_first) + W_TOKEN)
-    return L.next
+    if C.w_first < C.w_next:
+        return load_i64(win, entry_at(C, C.w_first) + W_TOKEN)
+    return C.next
 
 
 # --- order of a key -----------------------------------------------------------------------------
@@ -136,7 +136,8 @@ def watermark(L, win):
 # When a member refuses a record, later records of its key may still lie in that member's ring. The
 # member gives them back as it comes to them. Until then the key is RECALLED and nothing of it is
 # sent: a newer record would be ahead of those that come back. Entries at members are counted only
-# while that matters (`counting`): a lane whose members refuse nothing pays one comparison a frame.
+# while that matters (`counting`): a cursor whose members refuse nothing pays one comparison a
+# frame.
 KEY_BYTES = 16
 _WAITING, _OUT = 8, 12
 RECALLED = 1 << 31
@@ -144,8 +145,8 @@ _MIX = 0x9E3779B1
 
 
 @inlined
-def _keys_of(L):
-    return bytes_at(L.keys_address, (L.keys_mask + 1) * KEY_BYTES)
+def _keys_of(C):
+    return bytes_at(C.keys_address, (C.keys_mask + 1) * KEY_BYTES)
 
 
 @inlined
@@ -160,146 +161,146 @@ def _slot(keys, mask, key_hash):
 
 
 @inlined
-def _count_key(L, key_hash, field, change):
+def _count_key(C, key_hash, field, change):
     """One entry of this key more or less; a count never falls below 0."""
-    keys = _keys_of(L)
-    at = _slot(keys, L.keys_mask, key_hash)
+    keys = _keys_of(C)
+    at = _slot(keys, C.keys_mask, key_hash)
     if load_i64(keys, at) == 0:
         if change < 0:
             return
-        L.keys_used += 1
+        C.keys_used += 1
         store_i64(keys, at, key_hash + 1)
     count = load_u32(keys, at + field)
     if change > 0 or count & ~RECALLED > 0:
         store_u32(keys, at + field, count + change)
     if field == _OUT and count + change == RECALLED:
         store_u32(keys, at + _OUT, 0)
-        L.recalled -= 1
-        L.again_dirty = 1
+        C.recalled -= 1
+        C.again_dirty = 1
 
 
 @inlined
-def key_is_held(L, key_hash):
+def key_is_held(C, key_hash):
     """Must a new record of this key wait for earlier ones? If any waits, or is counted, at all."""
-    keys = _keys_of(L)
-    at = _slot(keys, L.keys_mask, key_hash)
+    keys = _keys_of(C)
+    at = _slot(keys, C.keys_mask, key_hash)
     return load_u32(keys, at + _WAITING) > 0 or load_u32(keys, at + _OUT) & RECALLED != 0
 
 
 @inlined
-def key_is_recalled(L, key_hash):
+def key_is_recalled(C, key_hash):
     """Must all of this key wait, until its member has given back what it still has of it?"""
-    if L.counting == 0 or L.recalled == 0:
+    if C.counting == 0 or C.recalled == 0:
         return False
-    keys = _keys_of(L)
-    return load_u32(keys, _slot(keys, L.keys_mask, key_hash) + _OUT) & RECALLED != 0
+    keys = _keys_of(C)
+    return load_u32(keys, _slot(keys, C.keys_mask, key_hash) + _OUT) & RECALLED != 0
 
 
 @inlined
-def count_out(L, win, e, change):
+def count_out(C, win, e, change):
     """While entries at members are counted: this one is at a member now, or no longer (-1).
 
     The caller looks whether they are, so that an ack pays one comparison and no call.
     """
     if load_u8(win, e + W_STATE) & KEYED:
-        _count_key(L, load_u32(win, e + W_HASH), _OUT, change)
+        _count_key(C, load_u32(win, e + W_HASH), _OUT, change)
 
 
 @inlined
-def passed(L, n):
+def passed(C, n):
     """``n`` new records were delivered and counted: the counting ends when nothing needs it."""
-    L.counting -= n
-    if L.counting <= 0:
-        L.counting = 1 if L.again_n > 0 or L.recalled > 0 else 0
+    C.counting -= n
+    if C.counting <= 0:
+        C.counting = 1 if C.again_n > 0 or C.recalled > 0 else 0
 
 
 @inlined
-def recall_key(L, win, e):
+def recall_key(C, win, e):
     """A member refused this entry, which is no longer OUT: what it has of its key comes back."""
     if load_u8(win, e + W_STATE) & KEYED == 0:
         return
-    if L.counting == 0:
-        L.counting = 1
-        _fill_keys(L, win)
-    L.counting = L.window_mask + 1  # filling the table again pays off after so many records
-    keys = _keys_of(L)
-    at = _slot(keys, L.keys_mask, load_u32(win, e + W_HASH))
+    if C.counting == 0:
+        C.counting = 1
+        _fill_keys(C, win)
+    C.counting = C.window_mask + 1  # filling the table again pays off after so many records
+    keys = _keys_of(C)
+    at = _slot(keys, C.keys_mask, load_u32(win, e + W_HASH))
     count = load_u32(keys, at + _OUT)
     if count > 0 and count & RECALLED == 0:
         store_u32(keys, at + _OUT, count | RECALLED)
-        L.recalled += 1
+        C.recalled += 1
 
 
 @inlined
-def _note_recalled(L, win):
+def _note_recalled(C, win):
     """Note in the entries which keys are recalled, before the table is filled again."""
-    if L.recalled == 0:
+    if C.recalled == 0:
         return
-    for w in range(L.w_first, L.w_next):
-        e = entry_at(L, w)
+    for w in range(C.w_first, C.w_next):
+        e = entry_at(C, w)
         word = load_u8(win, e + W_STATE)
         if word & KEYED and word & _STATE == OUT:
-            if key_is_recalled(L, load_u32(win, e + W_HASH)):
+            if key_is_recalled(C, load_u32(win, e + W_HASH)):
                 store_u8(win, e + W_STATE, word | STALE)
 
 
 @inlined
-def _fill_keys(L, win):
+def _fill_keys(C, win):
     """Count all entries of the window again, in an empty table."""
-    keys = _keys_of(L)
-    for at in range(0, (L.keys_mask + 1) * KEY_BYTES, 8):
+    keys = _keys_of(C)
+    for at in range(0, (C.keys_mask + 1) * KEY_BYTES, 8):
         store_i64(keys, at, 0)
-    L.keys_used, L.recalled = 0, 0
-    for w in range(L.w_first, L.w_next):
-        e = entry_at(L, w)
+    C.keys_used, C.recalled = 0, 0
+    for w in range(C.w_first, C.w_next):
+        e = entry_at(C, w)
         word = load_u8(win, e + W_STATE)
         if word & KEYED == 0:
             continue
         key_hash = load_u32(win, e + W_HASH)
         state = word & _STATE
         if state != OUT and state != DONE and state != DEAD:
-            _count_key(L, key_hash, _WAITING, 1)
-        elif state == OUT and L.counting > 0:
-            _count_key(L, key_hash, _OUT, 1)
+            _count_key(C, key_hash, _WAITING, 1)
+        elif state == OUT and C.counting > 0:
+            _count_key(C, key_hash, _OUT, 1)
             if word & STALE:
                 store_u8(win, e + W_STATE, word & ~STALE)
-                at = _slot(keys, L.keys_mask, key_hash)
+                at = _slot(keys, C.keys_mask, key_hash)
                 count = load_u32(keys, at + _OUT)
                 if count & RECALLED == 0:
                     store_u32(keys, at + _OUT, count | RECALLED)
-                    L.recalled += 1
+                    C.recalled += 1
 
 
 @inlined
-def room_for_keys(L, win, n):
+def room_for_keys(C, win, n):
     """Make room for ``n`` keys more in the table when it fills with keys that no longer matter.
 
     The table has two slots for each entry of the window, so there always is room.
     """
-    if (L.keys_used + n) * 4 > (L.keys_mask + 1) * 3:
-        _note_recalled(L, win)
-        _fill_keys(L, win)
+    if (C.keys_used + n) * 4 > (C.keys_mask + 1) * 3:
+        _note_recalled(C, win)
+        _fill_keys(C, win)
 
 
 @inlined
-def enlist(L, win, e, state, deadline):
+def enlist(C, win, e, state, deadline):
     """An entry is no longer at a member and is to be delivered (again): WAIT, READY or HELD."""
-    room_for_keys(L, win, 1)
+    room_for_keys(C, win, 1)
     set_state(win, e, state)
     store_i64(win, e + W_DEADLINE, deadline)
-    L.again_n += 1
-    L.again_dirty = 1
+    C.again_n += 1
+    C.again_dirty = 1
     if load_u8(win, e + W_STATE) & KEYED:
-        _count_key(L, load_u32(win, e + W_HASH), _WAITING, 1)
+        _count_key(C, load_u32(win, e + W_HASH), _WAITING, 1)
 
 
 @inlined
-def delist(L, win, e):
+def delist(C, win, e):
     """The opposite: it goes to a member, or is settled."""
-    L.again_n -= 1
+    C.again_n -= 1
     if load_u8(win, e + W_STATE) & KEYED:
-        _count_key(L, load_u32(win, e + W_HASH), _WAITING, -1)
-        L.again_dirty = 1  # a later one of this key may be next
+        _count_key(C, load_u32(win, e + W_HASH), _WAITING, -1)
+        C.again_dirty = 1  # a later one of this key may be next
 
 
 # --- from Python --------------------------------------------------------------------------------
@@ -313,41 +314,41 @@ def window_memory(entries: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @inlined
-def ask_for_window(L, w):
+def ask_for_window(C, w):
     """Entry number ``w`` is about to be looked at."""
-    prefetch(L.window_address + entry_at(L, w))
+    prefetch(C.window_address + entry_at(C, w))
 
 
 @kernel
-def move_window(lanes, lane, window, keys):
-    """Copy a lane's entries into larger memory and let the lane use that."""
-    L = lanes[lane]
-    old = window_of(L)
-    _note_recalled(L, old)
+def move_window(cursors, cursor, window, keys):
+    """Copy a cursor's entries into larger memory and let the cursor use that."""
+    C = cursors[cursor]
+    old = window_of(C)
+    _note_recalled(C, old)
     mask = window.size // ENTRY_BYTES - 1
-    for w in range(L.w_first, L.w_next):
-        copy(window, (w & mask) * ENTRY_BYTES, old, entry_at(L, w), ENTRY_BYTES)
-    L.window_mask = mask
-    L.window_address = window.ctypes.data
-    L.keys_address = keys.ctypes.data
-    L.keys_mask = keys.size * 8 // KEY_BYTES - 1
-    _fill_keys(L, window)
+    for w in range(C.w_first, C.w_next):
+        copy(window, (w & mask) * ENTRY_BYTES, old, entry_at(C, w), ENTRY_BYTES)
+    C.window_mask = mask
+    C.window_address = window.ctypes.data
+    C.keys_address = keys.ctypes.data
+    C.keys_mask = keys.size * 8 // KEY_BYTES - 1
+    _fill_keys(C, window)
 
 
 @kernel
-def export_window(lanes, lane, out):
+def export_window(cursors, cursor, out):
     """Copy what is not settled and what is settled beyond the watermark: int64[n, 6] rows.
 
     Columns: token, state, attempts, member, deadline, position in the member's ring (32 bits).
     Returns how many rows were written.
     """
-    L = lanes[lane]
-    win = window_of(L)
+    C = cursors[cursor]
+    win = window_of(C)
     n = 0
-    for w in range(L.w_first, L.w_next):
+    for w in range(C.w_first, C.w_next):
         if n >= out.shape[0]:
             break
-        e = entry_at(L, w)
+        e = entry_at(C, w)
         out[n, 0] = load_i64(win, e + W_TOKEN)
         out[n, 1] = state_of(win, e)
         out[n, 2] = load_u8(win, e + W_ATTEMPTS)

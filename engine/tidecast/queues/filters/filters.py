@@ -1,4 +1,4 @@
-"""Which records a lane delivers: all, one stream, those for which a program or a function holds.
+"""Which records a cursor delivers: all, one stream, those for which a program or a function holds.
 
 A record that the engine wrote (`segment.REC_ENGINE`) with ``tidecast-for`` as its first header is
 for the subscription of that name alone: that is how dead letters are delivered again without
@@ -33,7 +33,7 @@ def _kept(L, data, p, at, key_n, value_at, word):
 
 @inlined
 def _is_own(L, data, at, end):
-    """Is the subscription that the first header, at ``at``, names the lane's own?"""
+    """Is the subscription that the first header, at ``at``, names the cursor's own?"""
     kind, _, name_at, n = value_at(data, at + 14, end)
     if kind != BYTES or n != L.name_bytes or name_at + n > end:
         return False
@@ -42,7 +42,7 @@ def _is_own(L, data, at, end):
 
 @inlined
 def passes(L, data, p):
-    """Does the lane deliver the record at ``p``?"""
+    """Does the cursor deliver the record at ``p``?"""
     word = load_u32(data, p + seg.REC_LENGTH_AT)
     key_n = load_u16(data, p + seg.REC_KEY_LENGTH_AT)
     at = p + seg.RECORD_HEADER_BYTES

@@ -1,8 +1,8 @@
-"""Lanes: the cursor of one subscription in one queue, what it waits for, and the set of ready ones.
+"""Cursors: where a subscription is in a queue, what it waits for, and the set of ready ones.
 
-A cursor is a token. A lane is ready (a bit in a map), or waits: for new records of its queue, for a
-block that is being fetched, for credit of a member. Each kind of wait is a chain that whoever ends
-it walks, so no cycle ever scans lanes that have nothing to do.
+A cursor is ready (a bit in a map), or waits: for new records of its queue, for
+a block that is being fetched, for credit of a member. Each kind of wait is a chain that whoever
+ends it walks, so no cycle ever scans cursors that have nothing to do.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from tidecast.native.memory import address_of
 from tidecast.queues.cache.cache import UNKNOWN, find_block, touch
 from tidecast.queues.filters.filters import STREAM
 
-LANES_MAX, SUBSCRIPTIONS_MAX = 16_384, 16_384
+CURSORS_MAX, SUBSCRIPTIONS_MAX = 16_384, 16_384
 SHARES = 64
-"""A lane's keys are shared out by hash in this many shares, each with one owner."""
+"""A cursor's keys are shared out by hash in this many shares, each with one owner."""
 NOBODY, MOVING = 0xFFFF, 0xFFFE
 """Owners: none; one that still has outstanding records of the share, which is to move."""
 
@@ -30,14 +30,14 @@ REASONS = (
     "window is full", "fetching", "a share of keys moves",
 )  # fmt: skip
 
-LANE = in_lines(
+CURSOR = in_lines(
     [
-        # a record's way to a waiting lane and its ack touch the first four cache lines alone
+        # a record's way to a waiting cursor and its ack touch the first four cache lines alone
         ("active", np.int64),
-        ("generation", np.int64),  # with the lane's number: the word in frames
+        ("generation", np.int64),  # with the cursor's number: the word in frames
         ("sub", np.int64),
         ("queue", np.int64),
-        ("next", np.int64),  # the cursor: token to deliver next
+        ("next", np.int64),  # token to deliver next
         ("stream_hash", np.int64),
         ("paused", np.int64),  # bits: 1 subscription, 2 queue, 4 topic
         ("reason", np.int64),  # why it does not flow
@@ -62,7 +62,7 @@ LANE = in_lines(
         # --- 192
         ("filter_address", np.int64),  # key of the stream
         ("filter_bytes", np.int64),
-        ("block", np.int64),  # where the cursor was found last
+        ("block", np.int64),  # where `next` was found last
         ("block_generation", np.int64),
         ("delivered", np.int64),
         ("delivered_bytes", np.int64),
@@ -94,133 +94,133 @@ LANE = in_lines(
         ("held", np.int64),
     ]
 )
-LANE_BYTES = LANE.itemsize
+CURSOR_BYTES = CURSOR.itemsize
 
 # --- chains -------------------------------------------------------------------------------------
 DATA_CHAINS, BLOCK_CHAINS, CREDIT_CHAINS = 0, QUEUES_MAX, 2 * QUEUES_MAX
 STREAM_CHAINS, STREAM_BUCKETS = 2 * QUEUES_MAX + SUBSCRIPTIONS_MAX, 32_768
 CHAINS = STREAM_CHAINS + STREAM_BUCKETS
 FOR_QUEUE, FOR_CREDIT = 0, 1
-"""A lane may be in two chains: one about its queue (new records, or a block), one about credit. A
-lane that follows one stream waits for new records in a bucket of its queue and key's hash."""
+"""A cursor may be in two chains: one about its queue (new records, or a block), one about credit. A
+cursor that follows one stream waits for new records in a bucket of its queue and key's hash."""
 PREVIOUS, NEXT, WHERE = 0, 1, 2
 LINK_BYTES = 24
 
 
 @inlined
-def link(S, lane, kind, chain):
-    """Put a lane into a chain, unless it is there."""
-    if S.links[lane, kind, WHERE] == chain:
+def link(S, cursor, kind, chain):
+    """Put a cursor into a chain, unless it is there."""
+    if S.links[cursor, kind, WHERE] == chain:
         return
-    unlink(S, lane, kind)
+    unlink(S, cursor, kind)
     first = S.chains[chain]
-    S.links[lane, kind, WHERE] = chain
-    S.links[lane, kind, PREVIOUS] = -1
-    S.links[lane, kind, NEXT] = first
+    S.links[cursor, kind, WHERE] = chain
+    S.links[cursor, kind, PREVIOUS] = -1
+    S.links[cursor, kind, NEXT] = first
     if first >= 0:
-        S.links[first, kind, PREVIOUS] = lane
-    S.chains[chain] = lane
+        S.links[first, kind, PREVIOUS] = cursor
+    S.chains[chain] = cursor
 
 
 @inlined
-def unlink(S, lane, kind):
-    """Take a lane out of its chain, if it is in one."""
-    chain = S.links[lane, kind, WHERE]
+def unlink(S, cursor, kind):
+    """Take a cursor out of its chain, if it is in one."""
+    chain = S.links[cursor, kind, WHERE]
     if chain < 0:
         return
-    before, behind = S.links[lane, kind, PREVIOUS], S.links[lane, kind, NEXT]
+    before, behind = S.links[cursor, kind, PREVIOUS], S.links[cursor, kind, NEXT]
     if before >= 0:
         S.links[before, kind, NEXT] = behind
     else:
         S.chains[chain] = behind
     if behind >= 0:
         S.links[behind, kind, PREVIOUS] = before
-    S.links[lane, kind, WHERE] = -1
+    S.links[cursor, kind, WHERE] = -1
     if chain >= STREAM_CHAINS:
-        S.queues[S.lanes[lane].queue].followers -= 1
+        S.queues[S.cursors[cursor].queue].followers -= 1
 
 
 @inlined
-def make_ready(S, lane):
-    """The lane may have something to do."""
-    S.ready[lane >> 6] |= 1 << (lane & 63)
+def make_ready(S, cursor):
+    """The cursor may have something to do."""
+    S.ready[cursor >> 6] |= 1 << (cursor & 63)
 
 
 @inlined
 def wake_chain(S, kind, chain):
-    """Make all lanes of a chain ready. Returns how many."""
+    """Make all cursors of a chain ready. Returns how many."""
     n = 0
-    lane = S.chains[chain]
-    while lane >= 0:
-        behind = S.links[lane, kind, NEXT]
-        S.links[lane, kind, WHERE] = -1
-        make_ready(S, lane)
-        lane = behind
+    cursor = S.chains[chain]
+    while cursor >= 0:
+        behind = S.links[cursor, kind, NEXT]
+        S.links[cursor, kind, WHERE] = -1
+        make_ready(S, cursor)
+        cursor = behind
         n += 1
     S.chains[chain] = -1
     return n
 
 
-# --- the cursor ---------------------------------------------------------------------------------
+# --- its block ---------------------------------------------------------------------------------
 
 
 @inlined
-def block_of(S, L, cycle):
-    """The block that holds the cursor's token; -1: it is not in memory."""
-    b = L.block
+def block_of(S, C, cycle):
+    """The block that holds the cursor's next token; -1: it is not in memory."""
+    b = C.block
     if b >= 0:
         B = S.blocks[b]
-        if B.generation == L.block_generation and B.first <= L.next and L.next < B.end:
+        if B.generation == C.block_generation and B.first <= C.next and C.next < B.end:
             touch(S, b, cycle)
             return b
-    b = find_block(S, L.queue, L.next)
+    b = find_block(S, C.queue, C.next)
     if b >= 0:
-        L.block, L.block_generation = b, S.blocks[b].generation
+        C.block, C.block_generation = b, S.blocks[b].generation
         touch(S, b, cycle)
     return b
 
 
 @inlined
-def park(S, L):
-    """The lane rests: its block is kept as long as memory allows."""
-    b = L.block
-    if L.parked >= 0 or b < 0 or S.blocks[b].generation != L.block_generation:
+def park(S, C):
+    """The cursor rests: its block is kept as long as memory allows."""
+    b = C.block
+    if C.parked >= 0 or b < 0 or S.blocks[b].generation != C.block_generation:
         return
     B = S.blocks[b]
-    if B.first <= L.next and L.next < B.end:
+    if B.first <= C.next and C.next < B.end:
         B.parked += 1
-        L.parked, L.parked_generation = b, B.generation
+        C.parked, C.parked_generation = b, B.generation
 
 
 @inlined
-def unpark(S, L):
+def unpark(S, C):
     """It goes on."""
-    if L.parked >= 0:
-        B = S.blocks[L.parked]
-        if B.generation == L.parked_generation and B.parked > 0:
+    if C.parked >= 0:
+        B = S.blocks[C.parked]
+        if B.generation == C.parked_generation and B.parked > 0:
             B.parked -= 1
-        L.parked = -1
+        C.parked = -1
 
 
 @inlined
-def want(S, L, lane, token):
+def want(S, C, cursor, token):
     """Wait for the block with ``token``, or for new records when there is none yet."""
-    Q = S.queues[L.queue]
-    if token >= Q.end and S.links[lane, FOR_QUEUE, WHERE] == BLOCK_CHAINS + L.queue:
+    Q = S.queues[C.queue]
+    if token >= Q.end and S.links[cursor, FOR_QUEUE, WHERE] == BLOCK_CHAINS + C.queue:
         return  # what is to be delivered again waits for its block: that comes first
     if token >= Q.end:
-        L.reason = 1  # CAUGHT_UP
-        if L.filter == STREAM:
-            follow(S, L, lane)
+        C.reason = 1  # CAUGHT_UP
+        if C.filter == STREAM:
+            follow(S, C, cursor)
             return
-        link(S, lane, FOR_QUEUE, DATA_CHAINS + L.queue)
+        link(S, cursor, FOR_QUEUE, DATA_CHAINS + C.queue)
         return
-    L.reason = 7  # FETCHING
-    link(S, lane, FOR_QUEUE, BLOCK_CHAINS + L.queue)
+    C.reason = 7  # FETCHING
+    link(S, cursor, FOR_QUEUE, BLOCK_CHAINS + C.queue)
     if Q.want < 0:
         Q.want = token
     if Q.fetching == 0:
-        S.wanting[L.queue >> 6] |= 1 << (L.queue & 63)
+        S.wanting[C.queue >> 6] |= 1 << (C.queue & 63)
 
 
 @inlined
@@ -232,16 +232,16 @@ def queue_grew(S, q):
     return wake_chain(S, FOR_QUEUE, DATA_CHAINS + q)
 
 
-# --- on the way to a lane ----------------------------------------------------------------------
-# With 10,000 lanes of one stream each a lane is far from the processor when its turn comes: seven
-# lines, one after the other, were 350 ns a record.
+# --- on the way to a cursor ----------------------------------------------------------------------
+# With 10,000 cursors of one stream each a cursor is far from the processor when its turn comes:
+# seven lines, one after the other, were 350 ns a record.
 HOT_LINES = 4
 
 
 @inlined
-def ask_for_lane(S, lane):
-    """A lane is about to be looked at."""
-    at = address_of(S.lanes) + lane * LANE_BYTES
+def ask_for_cursor(S, cursor):
+    """A cursor is about to be looked at."""
+    at = address_of(S.cursors) + cursor * CURSOR_BYTES
     for k in range(HOT_LINES):
         prefetch(at + k * LINE_BYTES)
 
@@ -254,52 +254,52 @@ def ask_for_chain(S, q, key_hash):
 
 @inlined
 def ask_for_stream(S, q, key_hash):
-    """The lanes of a stream's chain are about to be looked at: ask for the first."""
-    lane = S.chains[stream_chain(q, key_hash)]
-    if lane >= 0:
-        ask_for_lane(S, lane)
-        prefetch(address_of(S.links) + lane * LINK_BYTES)
+    """The cursors of a stream's chain are about to be looked at: ask for the first."""
+    cursor = S.chains[stream_chain(q, key_hash)]
+    if cursor >= 0:
+        ask_for_cursor(S, cursor)
+        prefetch(address_of(S.links) + cursor * LINK_BYTES)
 
 
-# --- lanes of one stream ------------------------------------------------------------------------
+# --- cursors of one stream ------------------------------------------------------------------------
 
 
 @inlined
 def stream_chain(q, key_hash):
-    """The chain of the lanes that wait for a record of a stream (and of some others)."""
+    """The chain of the cursors that wait for a record of a stream (and of some others)."""
     return STREAM_CHAINS + ((((key_hash + q * 40_503) * 0x9E3779B1) >> 12) & (STREAM_BUCKETS - 1))
 
 
 @inlined
-def may_follow(S, L):
+def may_follow(S, C):
     """Is all that lies behind the cursor still to be looked at by the queue's scout?"""
-    Q = S.queues[L.queue]
-    return Q.followers == 0 or L.next >= Q.scout
+    Q = S.queues[C.queue]
+    return Q.followers == 0 or C.next >= Q.scout
 
 
 @inlined
-def follow(S, L, lane):
-    """Wait until the scout of the queue finds a record of this lane's stream."""
-    q = L.queue
+def follow(S, C, cursor):
+    """Wait until the scout of the queue finds a record of this cursor's stream."""
+    q = C.queue
     Q = S.queues[q]
-    if S.links[lane, FOR_QUEUE, WHERE] == BLOCK_CHAINS + q:
+    if S.links[cursor, FOR_QUEUE, WHERE] == BLOCK_CHAINS + q:
         return
-    if Q.followers == 0 or L.next < Q.scout:
-        Q.scout = L.next
-    L.reason = 1  # CAUGHT_UP, as far as its own stream is concerned
-    chain = stream_chain(q, L.stream_hash)
-    if S.links[lane, FOR_QUEUE, WHERE] != chain:
-        link(S, lane, FOR_QUEUE, chain)
+    if Q.followers == 0 or C.next < Q.scout:
+        Q.scout = C.next
+    C.reason = 1  # CAUGHT_UP, as far as its own stream is concerned
+    chain = stream_chain(q, C.stream_hash)
+    if S.links[cursor, FOR_QUEUE, WHERE] != chain:
+        link(S, cursor, FOR_QUEUE, chain)
         Q.followers += 1
     if Q.scout < Q.end:
         S.scouting[q >> 6] |= 1 << (q & 63)
 
 
 @inlined
-def catch_up(S, L, lane):
-    """A waiting lane has passed what the scout has: let its cursor say so. Records passed."""
-    if S.links[lane, FOR_QUEUE, WHERE] < STREAM_CHAINS:
+def catch_up(S, C, cursor):
+    """A waiting cursor has passed what the scout has: let its cursor say so. Records passed."""
+    if S.links[cursor, FOR_QUEUE, WHERE] < STREAM_CHAINS:
         return 0
-    done = max(0, S.queues[L.queue].scout - L.next)
-    L.next += done
+    done = max(0, S.queues[C.queue].scout - C.next)
+    C.next += done
     return done
