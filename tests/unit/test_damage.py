@@ -17,9 +17,11 @@ from tidecast.api.start import Latest
 from tidecast.cli import main
 from tidecast.errors import CorruptLog, NotFound
 from tidecast.events import FileDamaged, SubscriptionDamaged, TornTail
+from tidecast.layout import segment as lay
 from tidecast.log import batch as bt
 from tidecast.log.building import check, record_table, records
 from tidecast.log.files import open_json, seal_json
+from tidecast.queues.verify import verify_files
 
 SETTINGS: dict[str, Any] = {
     "queues": 2, "fsync": "batch", "segment_bytes": 1 << 16, "history_bytes": 1 << 19
@@ -170,6 +172,26 @@ def test_bits_that_turn_are_found_and_never_served(
 def test_many_bits_that_turn(whole: tuple[Path, Records], tmp_path: Path, kind: str) -> None:
     for seed in range(100, 130):
         turned(whole, tmp_path, kind, seed)
+
+
+def test_verify_names_an_index_whatever_byte_of_it_turned(
+    whole: tuple[Path, Records], tmp_path: Path
+) -> None:
+    directory = tmp_path / "data"
+    shutil.copytree(whole[0], directory, symlinks=True)
+    path = victims(directory)["index"][0]
+    before = path.read_bytes()
+    assert verify_files(directory, ["orders"]) == []
+    assert len(before) > lay.SEGMENT_HEADER_BYTES, "it has an entry"
+    unnoticed = []
+    for at in range(len(before)):
+        turned = bytearray(before)
+        turned[at] ^= 16
+        path.write_bytes(turned)
+        named = [p.file for r in verify_files(directory, ["orders"]) for p in r.problems]
+        if named != [path]:
+            unnoticed.append(at)
+    assert unnoticed == []
 
 
 def test_a_damaged_subscription_is_not_created_again_and_is_reported_until_it_is_deleted(

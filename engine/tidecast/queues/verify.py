@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from tidecast.errors import CorruptLog, TidecastError
 from tidecast.layout import segment as lay
@@ -110,3 +111,8 @@ def _check_index(path: Path) -> None:
     sound = read_index(path).shape[0]
     if sound != entries:
         raise CorruptLog(f"entry {sound} is damaged: it is not used")
+    raw = np.fromfile(path, dtype=np.uint8, offset=lay.SEGMENT_HEADER_BYTES)
+    behind = raw.reshape(-1, lay.INDEX_ENTRY_BYTES)[:, lay.IDX_CRC_AT + 4 :]
+    (bad,) = behind.any(axis=1).nonzero()
+    if bad.size:
+        raise CorruptLog(f"entry {bad[0]}: the bytes behind its checksum are not zero")
