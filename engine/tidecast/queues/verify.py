@@ -113,6 +113,6 @@ def _check_index(path: Path) -> None:
         raise CorruptLog(f"entry {sound} is damaged: it is not used")
     raw = np.fromfile(path, dtype=np.uint8, offset=lay.SEGMENT_HEADER_BYTES)
     behind = raw.reshape(-1, lay.INDEX_ENTRY_BYTES)[:, lay.IDX_CRC_AT + 4 :]
-    (bad,) = behind.any(axis=1).nonzero()
+    bad = np.flatnonzero(behind.max(axis=1, initial=0))
     if bad.size:
         raise CorruptLog(f"entry {bad[0]}: the bytes behind its checksum are not zero")
