@@ -26,6 +26,7 @@ from tidecast.errors import (
     Timeout,
 )
 from tidecast.events import (
+    DeliveryPaused,
     DiskBack,
     PublisherWaits,
     QueuesLost,
@@ -118,13 +119,7 @@ def test_publishers_go_on_through_every_hand_over(tmp_path: Path) -> None:
         durable(one, away)
         with pytest.raises(NotFound, match="kept by node a, and this is b"):
             b.engine.durable.topic("orders")
-        keeper = a.engine.durable.leases._keeper
-        assert keeper is not None
-        keeper.plan([], one.net.clock())  # as a balancer with a plan would
-        other = b.engine.durable.leases._keeper
-        assert other is not None
-        other.plan(["orders"], one.net.clock())
-        one.until_kept(b)
+        moved(one, a, b)
         publisher.publish(b"3")
         away.publish(b"99")
         durable(one, publisher)
@@ -136,6 +131,40 @@ def test_publishers_go_on_through_every_hand_over(tmp_path: Path) -> None:
         values = a.engine.counters.values[rows]
         assert values[:, C.TAKEN].tolist() == values[:, C.HANDED_OVER].tolist() == [1, 1]
         assert values[:, C.OWNER_EPOCH].tolist() == [0, 0]
+
+
+def moved(one: Cluster, source: SimulatedNode, target: SimulatedNode) -> None:
+    """The queues go from one node to another, as a balancer would have it."""
+    first, second = source.engine.durable.leases._keeper, target.engine.durable.leases._keeper
+    assert first is not None
+    assert second is not None
+    first.plan([], one.net.clock())
+    second.plan(["orders"], one.net.clock())
+    one.until_kept(target)
+
+
+def test_pauses_are_reported_by_the_engine_that_has_the_queues(tmp_path: Path) -> None:
+    def paused(node: SimulatedNode) -> list[tuple[int, str]]:
+        late = node.connect()
+        late.pump()
+        found = [e for e in late.events() if isinstance(e, DeliveryPaused)]
+        late.close()
+        return [(e.queue, e.subscription) for e in found]
+
+    with cluster(tmp_path) as one:
+        a = one.node("a")
+        one.until_kept(a)
+        a.connect().consumer("orders", "billing").close()
+        billing = {"pattern": "orders", "name": "billing"}
+        a.engine.consumers.perform("pause", billing)
+        a.engine.consumers.perform("pause_queue", {"topic": "orders", "queue": 1})
+        b = one.node("b")
+        moved(one, a, b)
+        assert (paused(a), paused(b)) == ([], [(1, ""), (-1, "billing")])
+        b.engine.consumers.perform("resume", billing)
+        b.engine.consumers.perform("pause_queue", {"topic": "orders", "queue": 1, "paused": False})
+        moved(one, b, a)
+        assert paused(a) == paused(b) == []
 
 
 def begun(one: Cluster, at: str) -> tuple[SimulatedNode, SimulatedNode, Any]:

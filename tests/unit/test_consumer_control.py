@@ -203,17 +203,19 @@ def test_pauses_outlive_the_engine_and_are_told(tmp_path: Path) -> None:
     with connected(tmp_path) as client:
         node = client.link.node  # type: ignore[attr-defined]
 
-        def told_later() -> list[int]:
+        def told_later() -> list[tuple[int, str]]:
             with connect_inside(node, "later") as later:
-                return [e.queue for e in later.events() if isinstance(e, DeliveryPaused)]
+                paused = [e for e in later.events() if isinstance(e, DeliveryPaused)]
+                return [(e.queue, e.subscription) for e in paused]
 
-        assert told_later() == [-1, 1]
+        assert told_later() == [(-1, ""), (1, ""), (-1, "billing")]
         with client.consumer("orders", "billing") as consumer:
             by = [cursor["paused_by"] for cursor in consumer.info()["lanes"]]
             assert by == [["subscription", "topic"], ["subscription", "queue", "topic"]]
             client.resume_topic("orders")
-            assert told_later() == [1]
+            assert told_later() == [(1, ""), (-1, "billing")]
             consumer.resume()
+            assert told_later() == [(1, "")]
             queues = {message.token.queue for message in consumer.fetch(30, 5.0)}
             assert queues == {0}
             client.resume_topic("orders", queue=1)

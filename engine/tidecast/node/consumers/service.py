@@ -240,6 +240,7 @@ class DurableSubscriptions(Observer):
                 if matches(subscription.saved.pattern, config.name):
                     self._add_cursors(subscription, here, None)
                     self._share(subscription)
+                    places.report_pause_of(self.state, subscription)
 
     def topic_closed(self, name: str) -> None:
         """A durable topic is gone, for now or for good: so are its cursors and queues here."""

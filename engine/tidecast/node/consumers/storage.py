@@ -41,6 +41,8 @@ from tidecast.queues.subscription_store import (
 _log = logging.getLogger("tidecast.node")
 ACK_WAIT_S, MAX_DELIVER = 30.0, 5
 PAUSED_NAME = "paused.json"
+MARK_OF_PAUSE = "paused "
+"""Begins the mark of a pause among the reports that stand, see `SourceRegistry.stand`."""
 
 
 class PausedTopic(msgspec.Struct):
@@ -96,7 +98,7 @@ def restore_paused(state: ConsumersState, here: TopicState) -> None:
 
 
 def _mark_of_pause(queue: int, name: str) -> str:
-    return f"paused {queue} {name}"
+    return f"{MARK_OF_PAUSE}{queue} {name}"
 
 
 def report_paused(
@@ -110,6 +112,21 @@ def report_paused(
     else:
         durable.standing.pop((topic, mark), None)
         durable.tell(event)
+
+
+def report_pause_of(state: ConsumersState, subscription: SubscriptionState) -> None:
+    """Notify clients of a pause, or its end, that was stored before the queues came here."""
+    saved = subscription.saved
+    reported = (saved.pattern, _mark_of_pause(-1, saved.name)) in state.durable.standing
+    if saved.paused != reported:
+        report_paused(state, saved.pattern, -1, saved.name, paused=saved.paused)
+
+
+def _forget_pauses(state: ConsumersState, topic: str) -> None:
+    """Another engine reports from now on whether a topic's queues are paused."""
+    for place in list(state.durable.standing):
+        if place[0] == topic and place[1].startswith(MARK_OF_PAUSE):
+            state.durable.standing.pop(place, None)
 
 
 def new_subscription(pattern: str, name: str, options: ConsumerOptions) -> SavedSubscription:
@@ -296,6 +313,7 @@ def _merged(mine: SavedSubscription, came: SavedSubscription, topic: str) -> Sav
 
 def gone(state: ConsumersState, name: str) -> None:
     """Shared queues have left: what is stored of them is the next owner's to say."""
+    _forget_pauses(state, name)
     for key, subscription in list(state.subscriptions.items()):
         saved = subscription.saved
         saved.set_cursors([cursor for cursor in saved.cursors if cursor.topic != name])
