@@ -39,13 +39,13 @@ def run(settings: Settings, *, local_token: bool) -> None:
     token = "tce_" + secrets.token_urlsafe(32) if local_token else None
     state = settings.data_dir / STATE_NAME
 
-    def on_ready(url: str, told: Secrets) -> None:
+    def on_ready(url: str, secrets: Secrets) -> None:
         if token is not None:
             write_atomically(settings.data_dir / TOKEN_NAME, token.encode())
         write_atomically(state, json.dumps({"pid": os.getpid(), "url": url}).encode())
         click.echo(f"control service: {url}")
-        if told.admin_password is not None:
-            click.echo(f"first run: log in as admin with password {told.admin_password}")
+        if secrets.admin_password is not None:
+            click.echo(f"first run: log in as admin with password {secrets.admin_password}")
             click.echo("(shown this once; it is to be changed at the first login)")
         click.echo("ready")
         sys.stdout.flush()
@@ -80,7 +80,7 @@ def run(settings: Settings, *, local_token: bool) -> None:
 @click.option("--topology", "topology_file", type=click.Path(path_type=Path, dir_okay=False),
               help="What a new platform begins with [default: topology.yaml in the data "
               "directory].")  # fmt: skip
-def main(local_token: bool, **told: Any) -> None:
+def main(local_token: bool, **options: Any) -> None:
     """Run the control service: REST API, live feed, dashboard.
 
     More settings: environment variables TIDECAST_CONTROL_*, and TIDECAST_DATABASE_URL.
@@ -89,7 +89,7 @@ def main(local_token: bool, **told: Any) -> None:
     for noisy in ("alembic", "sqlalchemy", "httpx", "websockets"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
-        run(load_settings(**told), local_token=local_token)
+        run(load_settings(**options), local_token=local_token)
     except TidecastError as problem:
         raise click.ClickException(str(problem)) from None
 

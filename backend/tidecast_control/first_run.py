@@ -76,8 +76,8 @@ def _ensure(
         body = resources.built(KINDS[kind].input, {"spec": spec, "metadata": metadata})
         resources.put(session, KINDS[kind], name, body, SERVICE, plan_only=True)
     except ProblemError as problem:
-        told = [f"{e.pointer}: {e.detail}" for e in problem.errors] or [problem.detail]
-        raise ConfigError(f"topology file: {kind} {name}: {'; '.join(told)}") from None
+        details = [f"{e.pointer}: {e.detail}" for e in problem.errors] or [problem.detail]
+        raise ConfigError(f"topology file: {kind} {name}: {'; '.join(details)}") from None
 
 
 def prepare(session: Session, settings: Settings) -> Secrets:

@@ -213,11 +213,11 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
 
-        async def told(message: Message) -> None:
+        async def send_lifespan(message: Message) -> None:
             failed = message["type"] == "lifespan.startup.failed" and self.problem is not None
             await send({"type": message["type"]} if failed else message)
 
-        await self._app(scope, receive, told if scope["type"] == "lifespan" else send)
+        await self._app(scope, receive, send_lifespan if scope["type"] == "lifespan" else send)
 
 
 class Server(uvicorn.Server):
@@ -249,9 +249,9 @@ def make_server(settings: Settings, on_ready: OnReady, *, local_token: str | Non
 
     ``local_token``: an enrolment token, good once and for an hour, for the engine beside it.
     """
-    told: list[Secrets] = []
+    created: list[Secrets] = []
     app = Application(
-        lifespan_of(settings, lambda _ctx, secrets: told.append(secrets), local_token)
+        lifespan_of(settings, lambda _ctx, secrets: created.append(secrets), local_token)
     )
     config = Config(
         app,
@@ -276,4 +276,4 @@ def make_server(settings: Settings, on_ready: OnReady, *, local_token: str | Non
         lifespan="on",
     )
     config.peers = Peers(settings.trusted_proxies if settings.behind_tls_proxy else ())
-    return Server(config, app, lambda url: on_ready(url, told[0]))
+    return Server(config, app, lambda url: on_ready(url, created[0]))

@@ -155,10 +155,10 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def load_settings(**told: Any) -> Settings:
+def load_settings(**options: Any) -> Settings:
     """Settings from the environment and from what is told. Raises ConfigError naming each."""
     try:
-        return Settings(**{k: v for k, v in told.items() if v is not None})
+        return Settings(**{k: v for k, v in options.items() if v is not None})
     except ValidationError as problem:
         problems = []
         for each in problem.errors(include_url=False, include_input=False):

@@ -88,10 +88,13 @@ class Statements:
             await self._free.pop().close()
 
     async def _run(
-        self, connection: psycopg.AsyncConnection[tuple[Any, ...]], sql: str, told: Sequence[Any]
+        self,
+        connection: psycopg.AsyncConnection[tuple[Any, ...]],
+        sql: str,
+        arguments: Sequence[Any],
     ) -> list[tuple[Any, ...]]:
         try:
-            cursor = await connection.execute(sql.encode(), told)
+            cursor = await connection.execute(sql.encode(), arguments)
             found = await cursor.fetchall() if cursor.description is not None else []
         except psycopg.Error:
             if not connection.broken:

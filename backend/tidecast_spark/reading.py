@@ -18,7 +18,7 @@ from tidecast.client.remote.log_frames import Range
 from tidecast.errors import CorruptLog
 from tidecast.layout import segment as lay
 from tidecast.log.batch import CAUSES
-from tidecast.log.range_scan import BLOCK_BYTES, LOST, RangeScan, Selector, Tell, Wanted, lost
+from tidecast.log.range_scan import BLOCK_BYTES, LOST, RangeScan, Report, Selector, Wanted, lost
 from tidecast.log.select import W_AT, find_batch
 from tidecast.queues.mapper import hash_of
 from tidecast_spark import decode as dc
@@ -183,7 +183,7 @@ def _range_of(part: QueueRange, settings: ReadSettings) -> Range:
     )  # fmt: skip
 
 
-class Telling:
+class Reporting:
     """Tells of what is missing in a read: a log line, and a file if a directory was named."""
 
     def __init__(self, settings: ReadSettings) -> None:
@@ -205,11 +205,11 @@ class Telling:
 
 
 def read_files(
-    part: QueueRange, settings: ReadSettings, tell: Tell, block_bytes: int = BLOCK_BYTES
+    part: QueueRange, settings: ReadSettings, report: Report, block_bytes: int = BLOCK_BYTES
 ) -> Iterator[pa.RecordBatch]:
     """The wanted records of a range, from the files of its queue."""
     scan = RangeScan(
-        Path(part.directory), part.topic, part.queue, wanted_of(part, settings), tell=tell,
+        Path(part.directory), part.topic, part.queue, wanted_of(part, settings), report=report,
         skip_corrupt=settings.skip_corrupt, fail_on_data_loss=settings.fail_on_data_loss,
         block_bytes=block_bytes,
     )  # fmt: skip
@@ -219,13 +219,13 @@ def read_files(
 
 
 def read_gateway(
-    part: QueueRange, settings: ReadSettings, tell: Tell
+    part: QueueRange, settings: ReadSettings, report: Report
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """The same over a gateway; what arrives is checked as what is read from a disk."""
     selector = Selector(wanted_of(part, settings), holes=True)
     decoder = BlockDecoder(part, settings, selector)
     with LogClient(settings.servers, settings.token) as client:
-        for block in client.read(_range_of(part, settings), tell):
+        for block in client.read(_range_of(part, settings), report):
             n = selector.select(block, block.size, -1)
             if n < 0 or selector.w[W_AT] != block.size:
                 raise CorruptLog(
@@ -240,4 +240,4 @@ def read_range(part: QueueRange, settings: ReadSettings) -> Iterator[pa.RecordBa
     if settings.rows.is_empty() or part.start >= part.end:
         return
     read = read_gateway if settings.servers else read_files
-    yield from read(part, settings, Telling(settings))
+    yield from read(part, settings, Reporting(settings))

@@ -136,7 +136,7 @@ def durable_setup() -> dict[str, str]:
 @kernel
 def framed(ring, members, bells):  # type: ignore[no-untyped-def]
     m = members[0]
-    m.deliveries_bytes, m.settled = 1 << 16, 56
+    m.deliveries_bytes, m.acks_read = 1 << 16, 56
     at = reserve(ring, m, 48 + 32)
     put_frame(ring, m, at, 48 + 32, member.FRAME_RECORDS, 2, 1 << 33, 1, 28, 0, 0x100000002)
     at = reserve(ring, m, 48 + 8)

@@ -176,8 +176,8 @@ def test_any_damage_to_any_frame(given: tuple[Frame, bytes], data: st.DataObject
 @pytest.mark.parametrize(
     ("frame", "n"),
     [
-        (rf.Settle(number=1, taken=0, released=0), rf.SETTLE_BYTES_MAX + 8),
-        (rf.Delivered(number=1, position=0, settled=0), rf.DELIVERED_BYTES + 8),
+        (rf.Acks(number=1, taken=0, released=0), rf.ACKS_FRAME_BYTES_MAX + 8),
+        (rf.Delivered(number=1, position=0, acks_read=0), rf.DELIVERED_BYTES + 8),
         (rf.Durable(number=1, seq=1), 1), (rf.ResumeConsumer(id=1, number=1), 1),
     ],
     ids=["settle", "delivered", "durable", "resume"],

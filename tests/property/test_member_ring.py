@@ -17,7 +17,7 @@ from tidecast.layout import member as lay
 
 _FIELDS = st.sampled_from(
     [lay.MEM_DELIVERED_AT, lay.MEM_TAKEN_AT, lay.MEM_RELEASED_AT, lay.MEM_ACKED_AT,
-     lay.MEM_SETTLED_AT, lay.MEM_ARMED_AT, lay.MEM_STATE_AT]
+     lay.MEM_ACKS_READ_AT, lay.MEM_ARMED_AT, lay.MEM_STATE_AT]
 )  # fmt: skip
 _WORDS = st.one_of(
     st.integers(-(1 << 63), (1 << 63) - 1),

@@ -65,7 +65,7 @@ class Left(Pair):
         return int(engine.counters.values[row, QueueCounter.SESSIONS_FENCED])
 
     def dropped(self) -> list[RingDropped]:
-        return [e for e in self.b.engine.durable.registry.told if isinstance(e, RingDropped)]
+        return [e for e in self.b.engine.durable.registry.notified if isinstance(e, RingDropped)]
 
     def opened(self, at: SimulatedNode) -> Any:
         return at.connect().publisher("orders", producer="billing")
@@ -98,7 +98,7 @@ def test_a_ring_whose_publisher_is_gone_never_fences_one_that_lives(
     assert (dropped.topic, dropped.first, dropped.reason) == ("orders", 2, "fenced")
     assert dropped.packets >= 1
     assert three.fenced() == 1
-    told = [e for e in three.a.engine.durable.registry.told if isinstance(e, ProducerFenced)]
+    told = [e for e in three.a.engine.durable.registry.notified if isinstance(e, ProducerFenced)]
     assert [e.session for e in told] == [dropped.session]
     assert not three.b.engine.pubs, "nothing stays of it"
 
@@ -268,7 +268,7 @@ def test_a_setup_of_before_a_session_began_changes_nothing_when_it_is_taken_late
     net.run(5e6)
     publisher.publish(b"b", ack="durable")
     assert two.payloads() == [b"a", b"b"]
-    assert not [e for e in two.a.engine.durable.registry.told if isinstance(e, ProducerFenced)]
+    assert not [e for e in two.a.engine.durable.registry.notified if isinstance(e, ProducerFenced)]
 
 
 # --- how long a producer is remembered, and how many are ------------------------------------------
@@ -288,7 +288,7 @@ def test_a_producer_that_is_silent_for_its_time_to_live_is_forgotten_and_that_is
     assert len(known) == 2
     net.run(10e6)
     assert list(known) == [idle.producer_session.producer_id], "one with a session stays"
-    told = [e for e in two.a.engine.durable.registry.told if isinstance(e, ProducersExpired)]
+    told = [e for e in two.a.engine.durable.registry.notified if isinstance(e, ProducersExpired)]
     assert [(e.topic, e.producers) for e in told] == [("orders", 1)]
     row = two.a.engine.durable.registry.row_of("orders", 0)
     assert two.a.engine.counters.values[row, QueueCounter.PRODUCERS_EXPIRED] == 1
@@ -311,7 +311,9 @@ def test_a_topic_remembers_so_many_producers_and_the_oldest_idle_one_makes_room(
     assert producers.granted.keys() == producers.known.keys()
     net.run(2e6)
     assert [
-        e.producers for e in two.a.engine.durable.registry.told if isinstance(e, ProducersExpired)
+        e.producers
+        for e in two.a.engine.durable.registry.notified
+        if isinstance(e, ProducersExpired)
     ] == [1]
     second = two.a.connect().publisher("orders", producer="second")
     with pytest.raises(Conflict, match="2 producers with open sessions"):
@@ -368,6 +370,6 @@ def test_what_a_dead_engine_left_ends_at_its_owner_too(net: Network) -> None:
     leave(two, b"d")
     assert begins(two) < 3.5
     assert two.payloads() == [b"a", b"b", b"c", b"d", b"next"]
-    [told] = [e for e in two.b.engine.durable.registry.told if isinstance(e, RingDrained)]
+    [told] = [e for e in two.b.engine.durable.registry.notified if isinstance(e, RingDrained)]
     assert told.messages == 3
     assert two.net.run(10e6, until=lambda: len(two.b.engine.pubs) == 1)

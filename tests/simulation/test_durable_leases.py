@@ -100,7 +100,7 @@ def cluster(tmp_path: Path, seed: int = 1, **leases: Any) -> Iterator[Cluster]:
 
 
 def told(node: SimulatedNode, kind: type) -> list[Any]:
-    return [e for e in node.engine.durable.registry.told if isinstance(e, kind)]
+    return [e for e in node.engine.durable.registry.notified if isinstance(e, kind)]
 
 
 def durable(one: Cluster, publisher: Any) -> None:
@@ -125,7 +125,10 @@ def test_publishers_go_on_through_every_hand_over(tmp_path: Path) -> None:
         durable(one, publisher)
         durable(one, away)
         assert sorted(one.payloads()) == [b"1", b"2", b"3", b"9", b"99"]
-        assert [type(e) for e in a.engine.durable.registry.told] == [QueuesTaken, QueuesReleased]
+        assert [type(e) for e in a.engine.durable.registry.notified] == [
+            QueuesTaken,
+            QueuesReleased,
+        ]
         assert [e.epoch for e in told(b, QueuesTaken)] == [2]
         rows = [r for (t, _), r in a.engine.durable.rows.items() if t == "orders"]
         values = a.engine.counters.values[rows]

@@ -50,7 +50,7 @@ class Moved(Pair):
         assert self.last > len(seqs) > 1, "there are holes"
 
     def told(self) -> list[ProducerHole]:
-        return [e for e in self.a.engine.durable.registry.told if isinstance(e, ProducerHole)]
+        return [e for e in self.a.engine.durable.registry.notified if isinstance(e, ProducerHole)]
 
 
 @pytest.fixture

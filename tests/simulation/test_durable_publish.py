@@ -452,7 +452,7 @@ def test_rings_of_an_engine_and_a_client_that_both_died_are_drained() -> None:
             one.connections.clear()
             one.start()
             assert payloads(one) == [b"%d" % i for i in range(200)]
-            drained = [e for e in one.durable.registry.told if isinstance(e, RingDrained)]
+            drained = [e for e in one.durable.registry.notified if isinstance(e, RingDrained)]
             assert [e.messages for e in drained] == [200]
             assert not one.durable.sources
             assert not list((one.directory / "spool").glob("pub-*"))

@@ -211,7 +211,7 @@ def test_a_newer_session_fences_the_older_one_wherever_it_is() -> None:
         with pytest.raises(Fenced, match="newer session"):
             old.publish(b"lost", ack="durable", timeout=60.0)
         assert two.payloads() == [b"a", b"b"]
-        told = two.a.engine.durable.registry.told
+        told = two.a.engine.durable.registry.notified
         assert [type(e) for e in told] == [ProducerFenced]
         newest = two.publisher(producer="billing")
         with pytest.raises(Fenced):
@@ -312,7 +312,7 @@ def test_a_killed_engine_of_publishers_is_drained_by_the_next_one(how: str) -> N
         assert two.net.run(60e6, until=lambda: len(two.payloads()) == 3)
         assert two.payloads() == [b"a", b"b", b"c"]
         assert two.net.run(60e6, until=lambda: not two.b.engine.pubs)
-        assert RingDrained in [type(e) for e in two.b.engine.durable.registry.told]
+        assert RingDrained in [type(e) for e in two.b.engine.durable.registry.notified]
         two.net.kill(two.b)
         assert not shm_dir(two.b.data_dir).exists(), "nothing stays of what is acked"
 
@@ -485,7 +485,9 @@ def test_a_publisher_without_room_is_told_waits_and_gets_it() -> None:
         second.publish(b"2")
         net.run(5e6)
         assert second.durable_position == 0
-        told = [e for e in one.a.engine.durable.registry.told if isinstance(e, PublisherRefused)]
+        told = [
+            e for e in one.a.engine.durable.registry.notified if isinstance(e, PublisherRefused)
+        ]
         assert [(e.topic, e.node) for e in told] == [("orders", "b")], "once"
         assert "node.publisher_rings_bytes_max" in told[0].detail
         rows = [r for (t, _), r in one.a.engine.durable.rows.items() if t == "orders"]

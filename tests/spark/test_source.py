@@ -33,7 +33,7 @@ from tidecast.layout import segment as lay
 from tidecast.log.queue_files import QueueFiles
 from tidecast.log.queue_log import QueueLog
 from tidecast_spark.parts import QueueRange, ReadSettings, RowFilter
-from tidecast_spark.reading import Telling, read_files
+from tidecast_spark.reading import Reporting, read_files
 from tidecast_spark.source import TidecastDataSource
 
 _served: list[Any] = []
@@ -165,7 +165,7 @@ def test_blocks_smaller_than_a_batch_grow(tmp_path: Path, room: int) -> None:
     part, told = QueueRange("orders", 0, str(log.directory), 3, 290), ReadSettings(("value",))
     found = [
         v
-        for one in read_files(part, told, Telling(told), block_bytes=room)
+        for one in read_files(part, told, Reporting(told), block_bytes=room)
         for v in one.column(0).to_pylist()
     ]
     assert found == [one.value for one in some[3:290]]

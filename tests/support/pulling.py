@@ -49,11 +49,11 @@ class Seen(Observer):
         self.settles = True
 
     def dead(self, dead: Dead) -> None:
-        from tidecast.agents.puller.entries import settle_dead
+        from tidecast.agents.puller.entries import complete_dead
 
         self.deaths.append(dead)
         if self.settles and self.puller is not None:
-            settle_dead(self.puller.words, dead.cursor, dead.generation, dead.token)
+            complete_dead(self.puller.words, dead.cursor, dead.generation, dead.token)
 
     def hostile(self, member: int) -> None:
         self.hostiles.append(member)

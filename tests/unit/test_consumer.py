@@ -542,6 +542,6 @@ def test_a_damaged_subscription_is_told_to_those_who_come_later(tmp_path: Path) 
         path = node.consumers.state.store.path("orders", "billing")
     path.write_bytes(path.read_bytes()[:-1])
     with connected(tmp_path) as client:
-        told = client.link.node.durable.registry.told  # type: ignore[attr-defined]
+        told = client.link.node.durable.registry.notified  # type: ignore[attr-defined]
         (event,) = [one for one in told if isinstance(one, SubscriptionDamaged)]
         assert event.file == str(path.with_suffix(".bad"))

@@ -135,7 +135,7 @@ def turned(whole: tuple[Path, Records], tmp_path: Path, kind: str, seed: int) ->
     named = path.stem in result.output or path.name in result.output
     assert named == (result.exit_code == 1), result.output
     one = Platform(directory, **SETTINGS)
-    told = {getattr(event, "file", "") for event in one.durable.registry.told}
+    told = {getattr(event, "file", "") for event in one.durable.registry.notified}
     if one.durable.registry.broken:
         assert path.name in str(one.durable.registry.broken["orders"])
         assert named

@@ -71,7 +71,7 @@ REMOTE: dict[type, tuple[dict[str, Any], set[tuple[str, str]]]] = {
     ),
     rf.ResumeConsumer: ({"id": 1, "number": 1, "received": 0}, NOTHING),
     rf.CloseConsumer: ({"id": 1, "number": 1}, NOTHING),
-    rf.Settle: ({"number": 1, "position": 0, "released": 0, "taken": 0}, NOTHING),
+    rf.Acks: ({"number": 1, "position": 0, "released": 0, "taken": 0}, NOTHING),
     rf.Administer: (
         {"id": 1, "action": "show", "arguments": {"pattern": "t.*", "name": "n"}},
         {("subscribe", "t.*")},

@@ -69,7 +69,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedLink]:
 
 @pytest.fixture
 def gateway(node: EmbeddedLink) -> Iterator[Gateway]:
-    made = make_gateway(node, find_key=node.node.keys.find, tell=node.node.notify_all)
+    made = make_gateway(node, find_key=node.node.keys.find, notify=node.node.notify_all)
     yield made
     made.stop()
 
@@ -273,7 +273,7 @@ def test_the_clients_of_a_key_share_its_quota(node: EmbeddedLink) -> None:
     quota = Quota(publications=3, consumers=1, ring_bytes=64 << 20)
     scopes = tuple(KEY.scopes)
     found = {KEY.sha256: Access(KEY.id, "shop", scopes, quota)}
-    gateway = make_gateway(node, find_key=found.get, tell=node.node.notify_all)
+    gateway = make_gateway(node, find_key=found.get, notify=node.node.notify_all)
     try:
         with (
             remote(gateway.url, "a", token=SECRET) as a,

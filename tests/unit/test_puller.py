@@ -8,11 +8,11 @@ from tests.support.pulling import S_NS, Got, drain, fill, payloads, rig
 
 from tidecast.agents.puller import state as ps
 from tidecast.agents.puller.entries import (
+    complete_dead,
     drop_member,
     drop_queue_blocks,
     pause_cursor,
     seek_cursor,
-    settle_dead,
 )
 from tidecast.agents.puller.runtime import PATIENCE_NS_MAX
 from tidecast.layout import member as lay
@@ -259,8 +259,10 @@ def test_term_is_dead_at_once_with_its_reason_and_is_announced_until_settled() -
         m.term(a, "no such customer")
         r.run()
         generation = r.cursor_record(cursor)["generation"]
-        assert not settle_dead(r.puller.words, cursor, generation, b.token), "it is no dead letter"
-        assert not settle_dead(r.puller.words, cursor, generation + 1, a.token), "before a seek"
+        assert not complete_dead(r.puller.words, cursor, generation, b.token), (
+            "it is no dead letter"
+        )
+        assert not complete_dead(r.puller.words, cursor, generation + 1, a.token), "before a seek"
         m.ack(b)
         r.run()
         assert [(d.token, d.cause, d.reason) for d in r.seen.deaths] == [

@@ -191,9 +191,9 @@ def create_key(
     actor.need_to_grant("a key", body.role, body.scopes)
     if repository.key_by_name(session, body.name) is not None:
         raise ProblemError("conflict", f"a key {body.name!r} exists already, perhaps revoked")
-    told = body.model_dump(mode="json")
+    values = body.model_dump(mode="json")
     if dry_run:
-        return resources.plan_of("key", body.name, None, told, dry_run=True)
+        return resources.plan_of("key", body.name, None, values, dry_run=True)
     secret = service.KEY_PREFIX + secrets.token_urlsafe(32)
     now = utc_now()
     row = KeyRow(
@@ -209,8 +209,8 @@ def create_key(
     )
     session.add(row)
     session.flush()
-    _tell_engines(session, body.name)
-    audit.record(session, actor, "create", "key", body.name, None, told)
+    _notify_engines(session, body.name)
+    audit.record(session, actor, "create", "key", body.name, None, values)
     return KeySecret(**Key.model_validate(row).model_dump(), secret=secret)
 
 
@@ -242,7 +242,7 @@ def seed_key(session: Session, key: ClientKey) -> None:
         )
     )  # fmt: skip
     session.flush()
-    _tell_engines(session, name)
+    _notify_engines(session, name)
 
 
 def revoke_key(session: Session, name: str, actor: Actor, *, dry_run: bool = False) -> Plan:
@@ -256,7 +256,7 @@ def revoke_key(session: Session, name: str, actor: Actor, *, dry_run: bool = Fal
     if not dry_run:
         row.revoked_at = utc_now()
         session.add(row)
-        _tell_engines(session, name)
+        _notify_engines(session, name)
         audit.record(session, actor, "revoke", "key", name)
     return resources.plan_of("key", name, known, None, dry_run=dry_run)
 
@@ -271,7 +271,7 @@ def scopes_at_engines(role: str, scopes: list[Any]) -> list[dict[str, Any]]:
     return [s | {"rights": r} for s, r in zip(scopes, rights, strict=True) if r]
 
 
-def _tell_engines(session: Session, name: str) -> None:
+def _notify_engines(session: Session, name: str) -> None:
     """Engines check the tokens of clients themselves: they are told when keys change."""
     version = kit_repository.next_version(session)
     kit_repository.announce(session, version, "key", name, None)

@@ -82,22 +82,22 @@ async def one(db: Database, kind: Kind, name: str, actor: Actor) -> tuple[Stored
 
 async def page(db: Database, kind: Kind, query: ListQuery, actor: Actor) -> bytes:
     """One page of what the caller sees of a kind: `Page`, as JSON."""
-    where, told = _filters(kind, query)
+    where, arguments = _filters(kind, query)
     shown, patterns = _shown(kind, actor)
-    where, told = where + shown, told + patterns
+    where, arguments = where + shown, arguments + patterns
     total = None
     if query.count:
         counting = f"SELECT count(*) FROM resources WHERE {' AND '.join(where)}"
-        total = int((await db.statements.rows(counting, *told))[0][0])
+        total = int((await db.statements.rows(counting, *arguments))[0][0])
     down = query.sort.startswith("-")
     field = query.sort.removeprefix("-")
     if query.cursor:
         where.append(_beyond(field, down))
-        told += _place(query.cursor, query.sort, field)
+        arguments += _place(query.cursor, query.sort, field)
     order = " DESC" if down else ""
     by = f"name{order}" if field == "name" else f"{field}{order}, name{order}"
     sql = f"{_SELECT}{' AND '.join(where)} ORDER BY {by} LIMIT %s"
-    found = await db.statements.rows(sql, *told, query.limit + 1)
+    found = await db.statements.rows(sql, *arguments, query.limit + 1)
     following = None
     rows = [Stored(*each[2:]) for each in found[: query.limit]]
     if len(found) > query.limit:
@@ -109,18 +109,18 @@ async def page(db: Database, kind: Kind, query: ListQuery, actor: Actor) -> byte
 
 
 def _filters(kind: Kind, query: ListQuery) -> tuple[list[str], list[Any]]:
-    where, told = ["kind = %s"], [kind.name]
+    where, arguments = ["kind = %s"], [kind.name]
     if query.q:
         part = query.q.replace("\\", r"\\").replace("%", r"\%").replace("_", r"\_")
         where.append("search LIKE lower(%s)")
-        told.append(f"%{part}%")
+        arguments.append(f"%{part}%")
     for label in query.labels:
         key, equals, value = label.partition("=")
         where.append(
             "labels @> jsonb_build_object(%s::text, %s::text)" if equals else "labels ? %s"
         )
-        told += [key, value] if equals else [key]
-    return where, told
+        arguments += [key, value] if equals else [key]
+    return where, arguments
 
 
 def _shown(kind: Kind, actor: Actor) -> tuple[list[str], list[Any]]:

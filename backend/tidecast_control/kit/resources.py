@@ -165,13 +165,13 @@ def _checked(
     return {"metadata": metadata, "spec": body.spec.model_dump(mode="json")}
 
 
-def _told(body: ResourceInput[Any]) -> dict[str, Any]:
+def _given(body: ResourceInput[Any]) -> dict[str, Any]:
     """What makes a new resource other than its defaults."""
-    told = body.model_dump(
+    given = body.model_dump(
         mode="json", include={"metadata", "spec"}, exclude={"metadata": {"name"}},
         exclude_defaults=True,
     )  # fmt: skip
-    return {area: values for area, values in told.items() if values}
+    return {area: values for area, values in given.items() if values}
 
 
 def plan_of(
@@ -240,7 +240,7 @@ def put(
     body = body.model_copy(update={"spec": spec})
     new = _checked(session, kind, name, body, row)
     old = _document(row) if row is not None else None
-    changes = _changes(kind, old, new if old is not None else _told(body))
+    changes = _changes(kind, old, new if old is not None else _given(body))
     action: Any = "create" if old is None else "update" if changes else "none"
     plan = Plan(
         dry_run=dry_run, kind=kind.name, name=name, action=action, impact=_worst(changes),

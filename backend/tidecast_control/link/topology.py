@@ -45,7 +45,7 @@ def message(
     changes = [] if full else repository.outbox_after(session, since, CHANGES_MAX + 1)
     if len(changes) > CHANGES_MAX:
         full = True
-    told: dict[str, Any] = {
+    message: dict[str, Any] = {
         "type": "topology",
         "version": version,
         "full": full,
@@ -61,19 +61,19 @@ def message(
     }
     kinds = {change.kind for change in changes}
     if full or first or "transport" in kinds:
-        told["transports"] = transports_of(session)
-    told["generations"] = repository.generations(session, 0 if full or first else since)
+        message["transports"] = transports_of(session)
+    message["generations"] = repository.generations(session, 0 if full or first else since)
     if full or "key" in kinds:
-        told["keys"] = _keys(session)
+        message["keys"] = _keys(session)
     if full:
-        told["topics"] = _topics(session, node, None)
+        message["topics"] = _topics(session, node, None)
     else:
         names = {change.name for change in changes if change.kind == "topic"}
         names |= _matched(session, [c.old for c in changes if c.kind == "rate_limit"],
                           {c.name for c in changes if c.kind == "rate_limit"})  # fmt: skip
         found = _topics(session, node, names) if names else {}
-        told["topics"] = {name: found.get(name) for name in sorted(names)}
-    return told
+        message["topics"] = {name: found.get(name) for name in sorted(names)}
+    return message
 
 
 def _matched(session: Session, before: Iterable[dict[str, Any] | None], now: set[str]) -> set[str]:

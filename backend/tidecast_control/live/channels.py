@@ -100,13 +100,13 @@ def slow(world: World, facts: Facts, now: datetime) -> dict[str, Json]:
         topic, node, made = each["topic"], each["node"], each["rates"]
         throttle = r.throttle(made)
         if throttle == "flow":
-            told = (
+            detail = (
                 f"a receiver's window holds the publisher back {made['flow_held']:.0%} of the time"
             )
-            note("publication", topic, node, "flow_control", told, made["flow_held"])
+            note("publication", topic, node, "flow_control", detail, made["flow_held"])
         elif throttle == "rate":
-            told = f"the rate limit holds packets back {made['rate_held']:.0%} of the time"
-            note("publication", topic, node, "rate_limit", told, made["rate_held"])
+            detail = f"the rate limit holds packets back {made['rate_held']:.0%} of the time"
+            note("publication", topic, node, "rate_limit", detail, made["rate_held"])
         if each["fill"] >= RING_FULL:
             note(
                 "publication",

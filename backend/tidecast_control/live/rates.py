@@ -23,7 +23,7 @@ MESSAGES = "messages_out"
 """What publishers wrote: their rings count it, no counter of an agent does."""
 HELD = {"rate_held": "rate_held_ns", "flow_held": "flow_held_ns"}
 """Share of the time -> the publication's total that it is made of. Of many, the greatest counts."""
-HELD_TOLD_MIN = 0.01
+HELD_REPORTED_MIN = 0.01
 
 Key = tuple[str, str, str, int, int]
 
@@ -79,9 +79,9 @@ def held(before: Json | None, after: Json, seconds: float) -> Json:
 
 def throttle(made: Json) -> str:
     """What holds packets back for a time worth telling: ``flow``, ``rate`` or ``none``."""
-    if made["flow_held"] >= HELD_TOLD_MIN:
+    if made["flow_held"] >= HELD_REPORTED_MIN:
         return "flow"
-    return "rate" if made["rate_held"] >= HELD_TOLD_MIN else "none"
+    return "rate" if made["rate_held"] >= HELD_REPORTED_MIN else "none"
 
 
 def no_rates() -> Json:

@@ -197,9 +197,9 @@ def _texts(row: Json) -> Json:
 
 def _add_queue(world: World, node: str, row: Json, old: Json | None, seconds: float) -> None:
     """One queue. Where several engines have one of that name, the newest owner's is shown."""
-    told = ("owner_since_ns", "appended", "appended_bytes", "settled", "evicted", "spilled",
+    hidden = ("owner_since_ns", "appended", "appended_bytes", "settled", "evicted", "spilled",
             "fetched_bytes", "consumed_bytes", "append_failures", "sync_failures")  # fmt: skip
-    shown = _texts({k: v for k, v in row.items() if k not in told}) | {"node": node}
+    shown = _texts({k: v for k, v in row.items() if k not in hidden}) | {"node": node}
     spills = old is not None and row["spilled"] > old["spilled"]
     full = row["cache_fill"] >= 1.0
     if row.get("owner_since_ns"):

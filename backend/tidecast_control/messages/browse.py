@@ -98,13 +98,13 @@ async def search(hub: Hub, kept: Kept, args: Json, place: Place | None) -> Found
     if not asked:
         raise ProblemError("no_node", "no engine is connected", None, 5.0)
 
-    def told(name: str) -> Json:
+    def arguments_of(name: str) -> Json:
         if place is None:
             return args | {"durable": kept.durable}
         return args | {"durable": kept.durable, "places": place.places.get(name, {})}
 
     answers = await asyncio.gather(
-        *(hub.ask(name, "browse", told(name)) for name in asked), return_exceptions=True
+        *(hub.ask(name, "browse", arguments_of(name)) for name in asked), return_exceptions=True
     )
     good: dict[str, Json] = {}
     failed: list[ProblemError] = []

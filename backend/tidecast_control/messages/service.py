@@ -86,8 +86,8 @@ async def planned(db: Database, hub: Hub, topic: str, body: PublishInput) -> Pla
     _check_headers(body)
     await _must_exist(db, topic)
     hub.engine(body.node)
-    told = {"bytes": len(payload), "key": body.key, "ack": body.ack}
-    return resources.plan_of("message", topic, None, told, dry_run=True)
+    values = {"bytes": len(payload), "key": body.key, "ack": body.ack}
+    return resources.plan_of("message", topic, None, values, dry_run=True)
 
 
 async def publish(

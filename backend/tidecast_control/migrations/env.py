@@ -12,9 +12,9 @@ from tidecast_control import tables
 from tidecast_control.db import psycopg_url
 
 config = context.config
-told = os.environ.get("TIDECAST_DATABASE_URL")
-if told and not config.get_main_option("sqlalchemy.url"):
-    config.set_main_option("sqlalchemy.url", psycopg_url(told).replace("%", "%%"))
+url = os.environ.get("TIDECAST_DATABASE_URL")
+if url and not config.get_main_option("sqlalchemy.url"):
+    config.set_main_option("sqlalchemy.url", psycopg_url(url).replace("%", "%%"))
 assert tables.TABLES
 target_metadata = SQLModel.metadata
 

@@ -21,9 +21,9 @@ def shown_page(raw: dict[str, Any]) -> RecorderPage:
 
 def shown_counters(raw: dict[str, Any]) -> NodeCounters:
     """All counters; values as strings, for they are 64-bit."""
-    told = ("name", "detail")
+    as_text = ("name", "detail")
     rows = {
-        kind: [{k: v if k in told else str(v) for k, v in row.items()} for row in each]
+        kind: [{k: v if k in as_text else str(v) for k, v in row.items()} for row in each]
         for kind, each in raw["counters"].items()
     }
     at = datetime.fromtimestamp(raw["at_ns"] / 1e9, UTC)

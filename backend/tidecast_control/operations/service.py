@@ -164,28 +164,28 @@ def cli_of(wanted: Wanted, topic: str = "") -> str:
         return shlex.join(["tidecast", "queue", wanted.action, *which])
     if wanted.kind != "subscription":
         return ""
-    told = wanted.request
+    request = wanted.request
     words = ["tidecast", "subscription", wanted.action, topic, wanted.name]
     if wanted.action == "seek":
-        where = _where(told)
+        where = _where(request)
         if not where:
             return ""
         words += where
     if wanted.action == "redrive":
-        words += ["--limit", str(told["count_max"])]
+        words += ["--limit", str(request["count_max"])]
         given = ("key", "reason", "where", "to")
-        words += [w for key in given if told.get(key) for w in (f"--{key}", told[key])]
+        words += [w for key in given if request.get(key) for w in (f"--{key}", request[key])]
     return shlex.join(words + (["--dry-run"] if wanted.dry_run else []))
 
 
-def _where(told: dict[str, Any]) -> list[str]:
-    queue = ["--queue", str(told["queue"])] if told.get("queue") is not None else []
-    if told.get("shift") is not None:
-        return ["--shift", str(told["shift"]), *queue]
-    if told["at"] == "token":
+def _where(request: dict[str, Any]) -> list[str]:
+    queue = ["--queue", str(request["queue"])] if request.get("queue") is not None else []
+    if request.get("shift") is not None:
+        return ["--shift", str(request["shift"]), *queue]
+    if request["at"] == "token":
         return []
-    if told["at"] != "time":
-        return ["--to", told["at"], *queue]
-    at = datetime.fromtimestamp(int(told["time_ns"]) // 1_000_000_000, UTC)
-    fraction = int(told["time_ns"]) % 1_000_000_000 // 1000
+    if request["at"] != "time":
+        return ["--to", request["at"], *queue]
+    at = datetime.fromtimestamp(int(request["time_ns"]) // 1_000_000_000, UTC)
+    fraction = int(request["time_ns"]) % 1_000_000_000 // 1000
     return ["--to", at.replace(microsecond=fraction).isoformat(), *queue]

@@ -221,10 +221,10 @@ class Runner:
     async def _finish(self, active: _Active) -> None:
         _signal(active.process, signal.SIGKILL)
         code = active.process.returncode
-        told = _told(active.output)
-        report = told.get("report") if code == 0 else None
+        result = _result_of(active.output)
+        report = result.get("report") if code == 0 else None
         values: dict[str, Any] = {"exit_code": code, "report": report}
-        values |= {"rows": rows_of(report), "errors": _count(told.get("errors"))}
+        values |= {"rows": rows_of(report), "errors": _count(result.get("errors"))}
         if active.why == "stopped":
             values["state"] = "stopped"
         elif active.why:
@@ -257,13 +257,13 @@ def _signal(process: asyncio.subprocess.Process, number: int) -> None:
         os.killpg(process.pid, number)
 
 
-def _told(output: _Tail) -> dict[str, Any]:
+def _result_of(output: _Tail) -> dict[str, Any]:
     """What the job says that it did, as docs/SPARK.md has it; nothing, if it says nothing."""
     try:
-        told = msgspec.json.decode(bytes(output.kept))
+        result = msgspec.json.decode(bytes(output.kept))
     except msgspec.MsgspecError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return result if isinstance(result, dict) else {}
 
 
 def _count(value: Any) -> int | None:

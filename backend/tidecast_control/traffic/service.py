@@ -23,8 +23,8 @@ def topic_of(name: str, spec: Mapping[str, Any]) -> str:
 
 def runner(spec: Mapping[str, Any], nodes: Sequence[str]) -> str:
     """The node that runs a generator: the one told, else the first by name."""
-    told = str(spec.get("node", ""))
-    return told or (min(nodes) if nodes else "")
+    node = str(spec.get("node", ""))
+    return node or (min(nodes) if nodes else "")
 
 
 def _check(session: Session, name: str, spec: TrafficSpec, row: ResourceRow | None) -> list[Any]:

@@ -91,7 +91,7 @@ def _archive(
     log.sweep()
     given = _source(data_dir, topic, pattern) | {"failOnDataLoss": str(not allow_loss).lower()}
     bad = log.commits / "bad"
-    told_before = set(bad.glob("*.json"))
+    before = set(bad.glob("*.json"))
     if skip_corrupt:
         given |= {"mode": "skip", "badRecordsPath": str(bad)}
     options = source_options(given, streaming=False)
@@ -118,10 +118,10 @@ def _archive(
         compacted = compact_files(spark, log, snapshot, compression) if compact else 0
     log.sweep()
     snapshot = log.open()
-    told = [json.loads(path.read_text()) for path in sorted(set(bad.glob("*.json")) - told_before)]
+    reports = [json.loads(path.read_text()) for path in sorted(set(bad.glob("*.json")) - before)]
     return ArchiveReport(
         steps, rows, size, len(snapshot.files), compacted, snapshot.positions,
-        len(told), sum(one["tokens_lost"] for one in told),
+        len(reports), sum(one["tokens_lost"] for one in reports),
     )  # fmt: skip
 
 

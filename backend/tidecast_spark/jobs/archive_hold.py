@@ -25,9 +25,9 @@ class Hold:
         there = {one["pattern"] for one in self._ask("list", {}) if one["name"] == self._name}
         for topic, queues in positions.items():
             tokens = {int(queue): token for queue, token in queues.items()}
-            told = {"pattern": topic, "name": self._name, "start": "tokens"}
+            arguments = {"pattern": topic, "name": self._name, "start": "tokens"}
             action = "seek" if topic in there else "create"
-            self._ask(action, told | {"start_tokens": tokens})
+            self._ask(action, arguments | {"start_tokens": tokens})
 
 
 @contextmanager

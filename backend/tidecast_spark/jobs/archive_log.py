@@ -72,7 +72,7 @@ class ArchiveLog:
             snapshot.positions = last.positions
             snapshot.version, snapshot.rows = last.version, snapshot.rows + last.rows
         if last is not None:
-            self.settle(last)
+            self.complete(last)
         return snapshot
 
     def staging(self, name: str) -> Path:
@@ -109,9 +109,9 @@ class ArchiveLog:
         finally:
             draft.unlink()
         sync_directory(self.commits)
-        self.settle(commit)
+        self.complete(commit)
 
-    def settle(self, commit: Commit) -> None:
+    def complete(self, commit: Commit) -> None:
         """Move the files of a commit to their places and delete what it removed. Repeatable."""
         for final, staged in commit.added.items():
             source, target = self.directory / staged, self.directory / final

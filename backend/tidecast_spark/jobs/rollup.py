@@ -173,8 +173,8 @@ def rollup(
 
 def _waiting(data_dir: Path, topic: str, checkpoint: Path) -> int:
     """Samples that no run has read yet, by the newest offsets in the checkpoint."""
-    told = {"dataDir": str(data_dir), "topic": topic}
-    planner = Planner(source_options(told, streaming=False))
+    options = {"dataDir": str(data_dir), "topic": topic}
+    planner = Planner(source_options(options, streaming=False))
     found = [p for p in (checkpoint / "offsets").glob("[0-9]*") if p.name.isdecimal()]
     start: Positions = {}
     if found:

@@ -67,7 +67,7 @@ def _archiver() -> None:
     _compile(ar.topic_unread, state.words, 0)
     _compile(ar.wait_for_sync, state.words, 0, raw)
     _compile(ar.sync_done, state.words)
-    _compile(ar.tell_ring, raw, raw, 0)
+    _compile(ar.notify_ring, raw, raw, 0)
 
 
 def _log() -> None:
@@ -121,7 +121,7 @@ def _puller_entries() -> None:
     _compile(en.end_fetch, words, 0, 0, 0, 0, 0, True)
     _compile(en.jump_gap, words, 0, 0, 0, rows)
     _compile(en.share_cursor, words, 0, np.zeros(1, dtype=np.uint16))
-    _compile(en.settle_dead, words, 0, 0, 0)
+    _compile(en.complete_dead, words, 0, 0, 0)
     _compile(en.hurry_timers, words)
     _compile(blocks.records_in, raw, 0)
     _compile(blocks.add_batches, S.blocks, 0, 0)
@@ -241,7 +241,7 @@ def _dealt() -> list[list[str]]:
     return hands
 
 
-def _compile_in_process(names: list[str], told: Callable[[str], None]) -> None:
+def _compile_in_process(names: list[str], report: Callable[[str], None]) -> None:
     environment = dict(os.environ)
     environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
     command = [sys.executable, "-m", "tidecast.agents.warmup", *names]
@@ -255,7 +255,7 @@ def _compile_in_process(names: list[str], told: Callable[[str], None]) -> None:
         limit.start()
         assert child.stdout is not None
         for line in child.stdout:
-            told(line.strip())
+            report(line.strip())
         code = child.wait()
         limit.cancel()
         if code != 0:

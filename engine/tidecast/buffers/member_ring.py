@@ -179,7 +179,7 @@ def put_frame(ring, m, at, n, kind, attempts, token, count, used, offset, cursor
     store_u16(ring, at + lay.FRAME_ATTEMPTS_AT, attempts)
     store_i64(ring, at + lay.FRAME_CURSOR_AT, cursor_word)
     store_i64(ring, at + lay.FRAME_TOKEN_AT, token)
-    store_i64(ring, at + lay.FRAME_ACKS_SEEN_AT, m.settled)
+    store_i64(ring, at + lay.FRAME_ACKS_SEEN_AT, m.acks_read)
     store_u32(ring, at + lay.FRAME_COUNT_AT, count)
     store_u32(ring, at + lay.FRAME_BYTES_AT, used)
     store_i64(ring, at + lay.FRAME_OFFSET_AT, offset)
@@ -238,11 +238,11 @@ def next_ack(ring, m):
     """Where the next ack frame lies, checked; or NOTHING, HOSTILE. `pass_ack` goes on."""
     while True:
         acked = load_acquire(ring, lay.MEM_ACKED_AT)
-        ahead = acked - m.settled
+        ahead = acked - m.acks_read
         if ahead == 0:
             return NOTHING
         size = m.acks_bytes
-        offset = m.settled & (size - 1)
+        offset = m.acks_read & (size - 1)
         if ahead < 8 or ahead > size or acked & 7:
             return HOSTILE
         at = _DELIVERIES_AT + m.deliveries_bytes + offset
@@ -251,7 +251,7 @@ def next_ack(ring, m):
         if length < 8 or length & 7 or length > ahead or length > size - offset:
             return HOSTILE
         if kind == lay.ACK_PAD:
-            m.settled += length
+            m.acks_read += length
             continue
         if kind < lay.ACK or kind > lay.TERM or length < lay.ACK_FRAME_BYTES:
             return HOSTILE
@@ -264,10 +264,10 @@ def next_ack(ring, m):
 @inlined
 def pass_ack(ring, m, at):
     """Step over the ack frame at ``at`` (which the client may have changed meanwhile)."""
-    offset = m.settled & (m.acks_bytes - 1)
+    offset = m.acks_read & (m.acks_bytes - 1)
     length = load_u32(ring, at + lay.ACK_LENGTH_AT)
     length = min(max(length & ~7, lay.ACK_FRAME_BYTES), m.acks_bytes - offset)
-    m.settled += length
+    m.acks_read += length
 
 
 # --- wake-ups -----------------------------------------------------------------------------------
@@ -509,7 +509,7 @@ def ack_into(ring, k, kind, cursor, first, end, time_ns, reason, reason_n):
     left = size - offset
     pad = 0 if n <= left else left
     base = _DELIVERIES_AT + k[K_DELIVERIES]
-    if k[K_ACKED] + pad + n - load_acquire(ring, lay.MEM_SETTLED_AT) > size:
+    if k[K_ACKED] + pad + n - load_acquire(ring, lay.MEM_ACKS_READ_AT) > size:
         return NOTHING
     if pad:
         store_u32(ring, base + offset + lay.ACK_LENGTH_AT, pad)

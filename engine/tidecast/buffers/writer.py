@@ -294,8 +294,8 @@ def append_batch(ring, bells, w, source, lengths, fixed, n, receiver, flush, don
         i += 1
         at += size
         if i == n:
-            settled = seal(ring, w) if flush and w[W_HAS_NETWORK] != 0 else commit(ring, w)
-            if not settled:
+            is_visible = seal(ring, w) if flush and w[W_HAS_NETWORK] != 0 else commit(ring, w)
+            if not is_visible:
                 i, at = first, first_at
     w[W_MESSAGES] += i - done[0]
     w[W_BYTES] += at - done[1]

@@ -475,10 +475,10 @@ class CompiledHandler:
                 )  # fmt: skip
         finally:
             self.done += int(self._now[0])
-        self._settle(image, status)
+        self._after(image, status)
         return bool(self._now[0] > 0 or status != 0)
 
-    def _settle(self, image: Image, status: int) -> None:
+    def _after(self, image: Image, status: int) -> None:
         if status == reader.NEED_BUFFER:
             image.make_room()
         elif status == reader.GAP:

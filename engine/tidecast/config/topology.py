@@ -301,9 +301,9 @@ def with_identity(topology: Topology, data_dir: Path) -> Topology:
 
 def default_data_dir() -> Path:
     """``TIDECAST_DATA_DIR``, else ``tidecast`` in the user's XDG data directory."""
-    told = os.environ.get("TIDECAST_DATA_DIR")
-    if told:
-        return Path(told).expanduser()
+    directory = os.environ.get("TIDECAST_DATA_DIR")
+    if directory:
+        return Path(directory).expanduser()
     xdg = os.environ.get("XDG_DATA_HOME", "")
     base = Path(xdg) if xdg.startswith("/") else Path("~/.local/share").expanduser()
     return base / "tidecast"
@@ -345,15 +345,15 @@ def topology_from(raw: Any, source: str = "") -> Topology:
 
 def _check_meaning(topology: Topology, problems: list[str]) -> None:
     """Check what types and ranges cannot say, but not what is wrong already by those."""
-    told = {problem.partition(":")[0] for problem in problems}
+    named = {problem.partition(":")[0] for problem in problems}
     found: list[str] = []
     _check_node(topology.node, found)
     _check_transports(topology.transports, found)
     _check_topics(topology, found)
-    wrong_port = any(path.endswith(".port") for path in told)
+    wrong_port = any(path.endswith(".port") for path in named)
     for problem in found:
         path = problem.partition(":")[0]
-        if path not in told and not (wrong_port and path.endswith(".port")):
+        if path not in named and not (wrong_port and path.endswith(".port")):
             problems.append(problem)
 
 

@@ -182,11 +182,11 @@ class Applier:
                 )
                 del good[name]
         while good:
-            told = list(good.values())
+            desired = list(good.values())
             try:
-                topology_from(msgspec.structs.replace(self._node.topology, topics=told))
+                topology_from(msgspec.structs.replace(self._node.topology, topics=desired))
             except ConfigError as problem:
-                bad = self._blamed(problem.problems, told)
+                bad = self._blamed(problem.problems, desired)
                 if not bad:
                     self._outcome.errors |= {f"topic/{name}": str(problem) for name in good}
                     return {}
@@ -198,12 +198,12 @@ class Applier:
         return good
 
     @staticmethod
-    def _blamed(problems: list[str], told: list[TopicConfig]) -> dict[str, str]:
+    def _blamed(problems: list[str], desired: list[TopicConfig]) -> dict[str, str]:
         found: dict[str, str] = {}
         for text in problems:
             at = _AT_TOPIC.match(text)
             if at is not None:
-                found.setdefault(told[int(at.group(1))].name, _AT_TOPIC.sub("", text, count=1))
+                found.setdefault(desired[int(at.group(1))].name, _AT_TOPIC.sub("", text, count=1))
         return found
 
     def _edit(self, name: str, topic: TopicConfig, before: TopicConfig) -> None:
@@ -217,11 +217,11 @@ class Applier:
         except TidecastError as problem:
             self._outcome.errors[f"topic/{name}"] = str(problem)
 
-    def _keys(self, told: list[dict[str, Any]]) -> None:
+    def _keys(self, desired: list[dict[str, Any]]) -> None:
         """Keys of clients, all of them."""
         self._outcome.errors.pop("keys", None)
         try:
-            self._node.keys.learn(told)
+            self._node.keys.learn(desired)
         except (TidecastError, OSError) as problem:
             self._outcome.errors["keys"] = str(problem)
 
@@ -259,10 +259,10 @@ class Applier:
         except ConfigError as problem:
             self._outcome.errors["topology.yaml"] = str(problem)
 
-    def _quarantine(self, told: list[int]) -> None:
+    def _quarantine(self, desired: list[int]) -> None:
         """Refuse what the service refuses, at once. Faults that cut nodes off are set again."""
         node = self._node
-        wanted = sorted({n for n in told if n != node.id})
+        wanted = sorted({n for n in desired if n != node.id})
         if wanted == sorted(node.topology.node.quarantined):
             return
         with node.lock:
@@ -276,10 +276,10 @@ class Applier:
 
     # --- faults, traffic --------------------------------------------------------------------------
 
-    def _faults(self, told: dict[str, dict[str, Any]]) -> None:
+    def _faults(self, desired: dict[str, dict[str, Any]]) -> None:
         before = self._node.get_faults()
         active = [name for name, each in before.items() if each.any]
-        wanted: dict[str, dict[str, Any] | None] = {**dict.fromkeys(active), **told}
+        wanted: dict[str, dict[str, Any] | None] = {**dict.fromkeys(active), **desired}
         for transport, raw in wanted.items():
             self._outcome.errors.pop(f"fault/{transport}", None)
             try:
@@ -290,8 +290,8 @@ class Applier:
                 if raw is not None:
                     self._outcome.errors[f"fault/{transport}"] = str(problem)
 
-    def _generators(self, told: dict[str, dict[str, Any]]) -> None:
-        wanted: dict[str, dict[str, Any] | None] = {**dict.fromkeys(self._traffic), **told}
+    def _generators(self, desired: dict[str, dict[str, Any]]) -> None:
+        wanted: dict[str, dict[str, Any] | None] = {**dict.fromkeys(self._traffic), **desired}
         for name, raw in wanted.items():
             self._outcome.errors.pop(f"traffic/{name}", None)
             before = self._traffic.get(name)
@@ -319,17 +319,17 @@ class Applier:
         for pattern, name in ended:
             if (pattern, name) in there and name not in wanted:
                 self._attempt(name, "delete", {"pattern": pattern, "name": name})
-        for name, told in wanted.items():
+        for name, desired in wanted.items():
             self._outcome.errors.pop(f"subscription/{name}", None)
-            if not self._elsewhere(told["pattern"]):
-                self._subscription(name, told, there.get((told["pattern"], name)))
+            if not self._elsewhere(desired["pattern"]):
+                self._subscription(name, desired, there.get((desired["pattern"], name)))
 
-    def _subscription(self, name: str, told: dict[str, Any], now: dict[str, Any] | None) -> None:
-        which = {"pattern": told["pattern"], "name": name}
+    def _subscription(self, name: str, desired: dict[str, Any], now: dict[str, Any] | None) -> None:
+        which = {"pattern": desired["pattern"], "name": name}
         if now is None:
-            self._attempt(name, "create", which | told["options"])
-        if told["paused"] != bool(now and now["paused"]):
-            self._attempt(name, "pause" if told["paused"] else "resume", which)
+            self._attempt(name, "create", which | desired["options"])
+        if desired["paused"] != bool(now and now["paused"]):
+            self._attempt(name, "pause" if desired["paused"] else "resume", which)
 
     def _elsewhere(self, pattern: str) -> bool:
         """The queues are shared, and not here: whoever has them has the subscription."""
@@ -337,10 +337,10 @@ class Applier:
 
     def _queues_here(self, topic: DurableTopic) -> None:
         """Queues were opened: those that nobody had made there are made now. In the conductor."""
-        for name, told in self._wanted.items():
-            known = (told["pattern"], name) in self._node.consumers.subscriptions
-            if topic.owner and told["pattern"] == topic.config.name and not known:
-                self._subscription(name, told, None)
+        for name, desired in self._wanted.items():
+            known = (desired["pattern"], name) in self._node.consumers.subscriptions
+            if topic.owner and desired["pattern"] == topic.config.name and not known:
+                self._subscription(name, desired, None)
 
     def _attempt(self, name: str, action: str, arguments: dict[str, Any]) -> None:
         try:

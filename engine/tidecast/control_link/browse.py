@@ -114,16 +114,16 @@ def _places(topic: DurableTopic, args: Json) -> list[tuple[QueueLog, int]]:
     """The queues to read, and where each begins."""
     queue = args.get("queue")
     logs = _logs(topic, None if queue is None else int(queue))
-    told = args.get("places")
-    if told is None:
+    places = args.get("places")
+    if places is None:
         if args.get("start") == "token" and len(logs) > 1:
             raise ConfigError("start=token: a token belongs to a queue: name the queue")
         return [(log, _first(log, args)) for log in logs]
     older = bool(args.get("older"))
     return [
-        (log, min(max(int(told.get(str(log.queue), 0)), log.earliest_token), log.next_token))
+        (log, min(max(int(places.get(str(log.queue), 0)), log.earliest_token), log.next_token))
         for log in logs
-        if str(log.queue) in told or not older  # a queue that is new has nothing older
+        if str(log.queue) in places or not older  # a queue that is new has nothing older
     ]
 
 

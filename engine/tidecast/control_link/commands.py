@@ -79,10 +79,10 @@ class Commands:
             topic = str(args["topic"])
             if dry_run:
                 return {"would": name, "topic": topic}
-            told: dict[str, Any] = {"topic": topic, "paused": name == "pause"}
+            arguments: dict[str, Any] = {"topic": topic, "paused": name == "pause"}
             if kind == "queue":
-                told["queue"] = int(args["queue"])
-            perform(f"{name.replace('resume', 'pause')}_{kind}", told)
+                arguments["queue"] = int(args["queue"])
+            perform(f"{name.replace('resume', 'pause')}_{kind}", arguments)
             return {"paused": name == "pause"}
         if name == "purge" and kind in ("topic", "queue"):
             return self._purge(str(args["topic"]), args.get("queue"), dry_run)
@@ -244,17 +244,17 @@ class Commands:
 
 
 def _seek_arguments(args: dict[str, Any]) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     queue = args.get("queue")
     if args.get("shift") is not None:
-        told["shift"] = int(args["shift"])
+        arguments["shift"] = int(args["shift"])
     elif args["at"] == "token":
-        told |= {"start": "tokens", "start_tokens": {int(queue or 0): int(args["token"])}}
+        arguments |= {"start": "tokens", "start_tokens": {int(queue or 0): int(args["token"])}}
         queue = int(queue or 0)
     else:
-        told["start"] = args["at"]
-        told["start_time_ns"] = int(args.get("time_ns") or 0)
-    return told if queue is None else told | {"queue": int(queue)}
+        arguments["start"] = args["at"]
+        arguments["start_time_ns"] = int(args.get("time_ns") or 0)
+    return arguments if queue is None else arguments | {"queue": int(queue)}
 
 
 def _message(message: Message) -> dict[str, Any]:

@@ -48,7 +48,7 @@ class RemoteConsumer:
         self._file = member_ring.MemberFile.open(Path(grant.ring_path))
         self._wakes = MappedFile.open(Path(grant.wakes_path)).array
         self._state = self._file.client_state()
-        self._told_settled = self._told_moved = 0
+        self._acks_read_sent = self._moved_sent = 0
         self._found = np.empty(TAKEN_BACK_MAX, dtype=np.int64)
         self._task: asyncio.Task[None] | None = None
         self._expiry: asyncio.TimerHandle | None = None
@@ -86,7 +86,7 @@ class RemoteConsumer:
             )
         self.pause(None)
         self._sent = received
-        self._told_settled, self._told_moved = 0, -1
+        self._acks_read_sent, self._moved_sent = 0, -1
         self._task = self._session.spawn(self._run())
         return int(remote_kernels.word(ring, member_layout.MEM_ACKED_AT))
 
@@ -124,7 +124,7 @@ class RemoteConsumer:
             return None
         return (
             word
-            if remote_kernels.word(ring, member_layout.MEM_MOVED_AT) == self._told_moved
+            if remote_kernels.word(ring, member_layout.MEM_MOVED_AT) == self._moved_sent
             else None
         )
 
@@ -132,22 +132,22 @@ class RemoteConsumer:
     def _acks_wait(self) -> bool:
         """The client may have no room for acks until it is told what was settled."""
         acked = remote_kernels.word(self._file.array, member_layout.MEM_ACKED_AT)
-        return bool(acked - self._told_settled > self._file.acks_bytes // 2)
+        return bool(acked - self._acks_read_sent > self._file.acks_bytes // 2)
 
     async def _forward(self) -> bool:
         """Send what is there. False: nothing was."""
-        for told in self.taken_back():
-            await self._session.send(told)
+        for report in self.taken_back():
+            await self._session.send(report)
         ring = self._file.array
         delivered = remote_kernels.word(ring, member_layout.MEM_DELIVERED_AT)
-        settled = int(remote_kernels.word(ring, member_layout.MEM_SETTLED_AT))
+        acks_read = int(remote_kernels.word(ring, member_layout.MEM_ACKS_READ_AT))
         if self._sent == delivered:
-            if not (self._acks_wait and settled > self._told_settled):
+            if not (self._acks_wait and acks_read > self._acks_read_sent):
                 return False
-            await self._send(0, settled, more=False)
+            await self._send(0, acks_read, more=False)
         while self._sent < delivered:
             n = min(frames.DELIVERED_BYTES, delivered - self._sent)
-            await self._send(n, settled, more=self._sent + n < delivered)
+            await self._send(n, acks_read, more=self._sent + n < delivered)
         return True
 
     def taken_back(self) -> list[frames.TakenBack]:
@@ -158,35 +158,35 @@ class RemoteConsumer:
         ring, found = self._file.array, []
         moved = int(remote_kernels.word(ring, member_layout.MEM_MOVED_AT))
         first, n = int(remote_kernels.word(ring, member_layout.MEM_RELEASED_AT)), TAKEN_BACK_MAX
-        while moved != self._told_moved and n == TAKEN_BACK_MAX:
+        while moved != self._moved_sent and n == TAKEN_BACK_MAX:
             n, first = remote_kernels.taken_back(
                 ring, self._file.deliveries_bytes, first, self._sent, self._found
             )
             positions = self._found[:n].tolist()
             found.append(frames.TakenBack(number=self.number, positions=positions))
-        self._told_moved = moved
+        self._moved_sent = moved
         return found
 
-    async def _send(self, n: int, settled: int, *, more: bool) -> None:
+    async def _send(self, n: int, acks_read: int, *, more: bool) -> None:
         ring, size, position = self._file.array, self._file.deliveries_bytes, self._sent
         body = np.empty(n, dtype=np.uint8)
         remote_kernels.mirror_out(ring, _DELIVERIES_AT, size, position, body)
-        self._sent, self._told_settled = position + n, settled
+        self._sent, self._acks_read_sent = position + n, acks_read
         await self._session.send(
-            frames.Delivered(number=self.number, position=position, settled=settled, more=more),
+            frames.Delivered(number=self.number, position=position, acks_read=acks_read, more=more),
             body,
         )
 
     # --- acks -------------------------------------------------------------------------------------
 
-    def settle(self, frame: frames.Settle, body: memoryview) -> None:
+    def take_acks(self, frame: frames.Acks, body: memoryview) -> None:
         """Take what the client acked, took and gave back. Raises BadFrame."""
         ring, n = self._file.array, body.nbytes
-        acked, settled = (
+        acked, acks_read = (
             remote_kernels.word(ring, member_layout.MEM_ACKED_AT),
-            remote_kernels.word(ring, member_layout.MEM_SETTLED_AT),
+            remote_kernels.word(ring, member_layout.MEM_ACKS_READ_AT),
         )
-        room = self._file.acks_bytes - (acked - settled)
+        room = self._file.acks_bytes - (acked - acks_read)
         if frame.position != acked or n % 8 or n > room:
             raise BadFrame(
                 f"consumer {self.number}: {n} bytes of acks at {frame.position}: due is {acked}, "

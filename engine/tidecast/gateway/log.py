@@ -162,7 +162,7 @@ class LogReader:
             queue_directory(self._data_dir, asked.topic, asked.queue), asked.topic, asked.queue,
             _wanted(asked), skip_corrupt=asked.skip_corrupt, block_bytes=BLOCK_BYTES,
             fail_on_data_loss=asked.fail_on_data_loss,
-            tell=lambda what, about: missing.append(log_frames.Missing(what=what, about=about)),
+            report=lambda what, about: missing.append(log_frames.Missing(what=what, about=about)),
         )  # fmt: skip
         blocks = iter(scan)
         while True:

@@ -41,7 +41,7 @@ class RemotePublication:
         self.task = session.spawn(self._run())
         self._acks: asyncio.Task[None] | None = None
         if core.producer_session is not None:
-            self._acks = session.spawn(self._tell_durable(core.producer_session))
+            self._acks = session.spawn(self._report_durable(core.producer_session))
 
     def offer(self, frame: frames.Publish, body: memoryview) -> None:
         """Queue a batch; one that was here before is not taken again. Raises BadFrame."""
@@ -98,18 +98,18 @@ class RemotePublication:
             raise PayloadTooLarge(f"topic {self.core.topic}: {block.longest} bytes are too many")
         return status == 0
 
-    async def _tell_durable(self, session: ProducerSession) -> None:
-        connection, told = self._session.connection, (session.first_seq - 1, 0)
+    async def _report_durable(self, session: ProducerSession) -> None:
+        connection, reported = self._session.connection, (session.first_seq - 1, 0)
         while True:
             now = session.durable_seq, session.state
-            if now != told:
-                told = now
-                await self.tell_durable()
+            if now != reported:
+                reported = now
+                await self.report_durable()
             await connection.driver.ring(
                 partial(_arm, connection.bell, session, now[0]), _ACK_SLICE_S
             )
 
-    async def tell_durable(self) -> None:
+    async def report_durable(self) -> None:
         """Say how far it is durable, if the topic is."""
         session = self.core.producer_session
         if session is not None:

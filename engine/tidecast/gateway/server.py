@@ -98,8 +98,8 @@ def _no_key(digest: str) -> Access | None:
 class Gateway:
     """Serves remote clients. ``make_link`` attaches one, by name, to the node.
 
-    ``find_key``: what the key with this hash may do. ``counters``: the gateway's row. ``tell``: to
-    whom events go. ``data_dir``: where the logs are that may be read.
+    ``find_key``: what the key with this hash may do. ``counters``: the gateway's row. ``notify``
+    passes an event on. ``data_dir``: where the logs are that may be read.
     """
 
     def __init__(
@@ -107,14 +107,14 @@ class Gateway:
         resume_s: float = RESUME_S, keep_s: float = KEEP_S, clients_max: int = CLIENTS_MAX,
         find_key: Callable[[str], Access | None] = _no_key,
         counters: np.ndarray[Any, np.dtype[np.int64]] | None = None,
-        tell: Callable[[Event], None] | None = None, data_dir: Path | None = None,
+        notify: Callable[[Event], None] | None = None, data_dir: Path | None = None,
         certificate: Certificate | None = None,
     ) -> None:  # fmt: skip
         self._data_dir, self._readers = data_dir, set[LogReader]()
         self._make_link, self._digest = make_link, digest_of(token)
-        self._find_key, self._tell = find_key, tell
+        self._find_key, self._notify = find_key, notify
         self._certificate, self._quotas = certificate, Quotas(self._over_quota)
-        self._denials = Denials(self._told, time.monotonic_ns)
+        self._denials = Denials(self._report, time.monotonic_ns)
         self.counters = np.zeros(len(GatewayCounter), np.int64) if counters is None else counters
         self._shown: weakref.WeakKeyDictionary[ServerConnection, str] = weakref.WeakKeyDictionary()
         """Hashes of the tokens that connections showed."""
@@ -222,10 +222,10 @@ class Gateway:
         digest = digest_of(token.strip())
         if scheme.lower() != "bearer" or self._access(digest) is None:
             self._count(GatewayCounter.REFUSED)
-            told = self._denials.refused(str((connection.remote_address or [""])[0]))
-            if told is not None:
+            denied = self._denials.refused(str((connection.remote_address or [""])[0]))
+            if denied is not None:
                 _log.warning("gateway: %s showed no valid token (and %d others since)",
-                             told.client, told.unreported)  # fmt: skip
+                             denied.client, denied.unreported)  # fmt: skip
             return connection.respond(http.HTTPStatus.UNAUTHORIZED, "wrong or missing token\n")
         if request.path != frames.PATH and (
             request.path != log_frames.PATH or self._data_dir is None
@@ -242,11 +242,11 @@ class Gateway:
 
     def _say_denied(self, key: str, client: str, right: str, topic: str) -> None:
         _log.warning("gateway: %s (key %s) was denied %s on %r", client, key, right, topic)
-        self._told(AccessDenied(key=key, client=client, right=right, topic=topic))
+        self._report(AccessDenied(key=key, client=client, right=right, topic=topic))
 
-    def _told(self, event: Event) -> None:
-        if self._tell is not None:
-            self._tell(event)
+    def _report(self, event: Event) -> None:
+        if self._notify is not None:
+            self._notify(event)
 
     def _over_quota(self, access: Access, what: str) -> None:
         self._count(GatewayCounter.OVER_QUOTA)
@@ -434,7 +434,8 @@ def open_gateway(
         )
     row = node.counters.allocate(ROW_GATEWAY, "gateway", where)
     made: dict[str, Any] = {
-        "find_key": node.keys.find, "counters": node.counters.values[row], "tell": node.notify_all,
+        "find_key": node.keys.find, "counters": node.counters.values[row],
+        "notify": node.notify_all,
         "data_dir": data_dir, "certificate": certificate,
     }  # fmt: skip
     token = token_of(data_dir)

@@ -73,10 +73,10 @@ class _Relay(Subscription):
         """The next batch, of image ``current``; None at the end. Raises _News."""
         return await self._wait_batch(BATCH_MESSAGES_MAX, Deadline(None))
 
-    def settle(self) -> None:
+    def take_in_all(self) -> None:
         """Find the images that are there."""
         self._connection.pump()
-        self._settle()
+        self._take_in_all()
 
     def step(self, limit: int) -> Batch | None:
         if self.news:
@@ -165,9 +165,11 @@ class _Subscription:
                 self._images.pop(id(image), None)
                 yield frames.ImageEnded(number=self.number, image=number, reason=str(about))
 
-    def _gap(self, image: int, first: int, end: int, reason: str) -> frames.GapTold:
+    def _gap(self, image: int, first: int, end: int, reason: str) -> frames.GapReported:
         self._session.count("gaps")
-        return frames.GapTold(number=self.number, image=image, first=first, end=end, reason=reason)
+        return frames.GapReported(
+            number=self.number, image=image, first=first, end=end, reason=reason
+        )
 
     async def _deliver(self, batch: Batch) -> None:
         image = self.relay.current
@@ -321,8 +323,8 @@ class RemoteSession:
             try:
                 await self.send(self.welcome(resumed=resumed))
                 for publication in list(self._publications.values()):
-                    await publication.tell_durable()
-                helpers.append(self.spawn(self._tell_events()))
+                    await publication.report_durable()
+                helpers.append(self.spawn(self._report_events()))
                 helpers.append(self.spawn(self._send_posted()))
                 async for data in socket:
                     frame, body = frames.from_client(data)
@@ -349,15 +351,15 @@ class RemoteSession:
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
-    async def _tell_events(self) -> None:
+    async def _report_events(self) -> None:
         private = ImageAvailable, ImageGone, Gap, AccessDenied, SubscriptionEnded
         async for event in self.connection.events():
             if not rights.may_hear(self.access, event):
                 continue
             if isinstance(event, ConsumerExpelled):
-                await self.send(frames.Told(events=[self._expelled(event)]))
+                await self.send(frames.EventsReported(events=[self._expelled(event)]))
             elif not isinstance(event, private):
-                await self.send(frames.Told(events=[event]))  # type: ignore[list-item]
+                await self.send(frames.EventsReported(events=[event]))  # type: ignore[list-item]
 
     def _expelled(self, event: ConsumerExpelled) -> ConsumerExpelled:
         """The same event with the client's number of the consumer, which is gone."""
@@ -384,10 +386,10 @@ class RemoteSession:
                 subscription = self._subscriptions.get(frame.number)
                 if subscription is not None:
                     subscription.add_credit(frame.n_bytes)
-            case frames.Settle():
+            case frames.Acks():
                 consumer = self._consumers.get(frame.number)
                 if consumer is not None:
-                    consumer.settle(frame, body)
+                    consumer.take_acks(frame, body)
             case frames.Hello():
                 raise BadFrame("a second Hello")
             case frames.Bye():
@@ -457,8 +459,8 @@ class RemoteSession:
         found = await asyncio.to_thread(link.subscription, frame.action, frame.arguments)
         if frame.action == "seek":
             for consumer in self._consumers.values():
-                for told in consumer.taken_back():
-                    self.post(told)  # before the answer
+                for report in consumer.taken_back():
+                    self.post(report)  # before the answer
         return rights.shown(self.access, frame.action, found)
 
     async def _open_publication(self, frame: frames.OpenPublication) -> frames.PublicationOpened:
@@ -562,9 +564,9 @@ class RemoteSession:
         credit = min(max(frame.credit, 0), frames.CREDIT_BYTES_MAX)
         subscription = _Subscription(self, frame.number, relay, credit)
         self._subscriptions[frame.number] = subscription
-        relay.settle()
-        for told in subscription.news():
-            self.post(told)
+        relay.take_in_all()
+        for report in subscription.news():
+            self.post(report)
         return frames.SubscriptionOpened(subscriber_id=relay.subscriber_id)
 
     async def end(self) -> None:

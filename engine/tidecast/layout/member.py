@@ -22,7 +22,7 @@ ACKS_BYTES_MIN, ACKS_BYTES_MAX = 16 * 1024, 1 << 24
 ) = 0, 8, 16, 24, 32, 40, 48  # fmt: skip
 MEM_DELIVERED_AT, MEM_STATE_AT, MEM_MOVED_AT = 64, 72, 80
 MEM_TAKEN_AT, MEM_RELEASED_AT = 128, 136
-MEM_ACKED_AT, MEM_SETTLED_AT, MEM_ARMED_AT = 192, 256, 320
+MEM_ACKED_AT, MEM_ACKS_READ_AT, MEM_ARMED_AT = 192, 256, 320
 
 MEM_ATTACHED, MEM_DETACHED = 1, 2
 
@@ -43,7 +43,7 @@ MEMBER_HEADER = Layout(
         Field("taken", MEM_TAKEN_AT, 8, "behind what the client has looked at (client)"),
         Field("released", MEM_RELEASED_AT, 8, "behind what may be overwritten (client)"),
         Field("acked", MEM_ACKED_AT, 8, "behind the last ack frame (client)"),
-        Field("settled", MEM_SETTLED_AT, 8, "behind the last ack frame that was read (engine)"),
+        Field("acks_read", MEM_ACKS_READ_AT, 8, "behind the last ack frame that was read (engine)"),
         Field("armed", MEM_ARMED_AT, 8, "1: the client sleeps and wants its bell rung"),
     ),
 )
@@ -68,7 +68,7 @@ DELIVERY_FRAME = Layout(
             "cursor", FRAME_CURSOR_AT, 8, "number of the cursor and its generation: topic and queue"
         ),
         Field("token", FRAME_TOKEN_AT, 8, "of the first record; the others follow"),
-        Field("acks_seen", FRAME_ACKS_SEEN_AT, 8, "ack frames before this position were settled"),
+        Field("acks_seen", FRAME_ACKS_SEEN_AT, 8, "ack frames before this position were read"),
         Field("count", FRAME_COUNT_AT, 4, "records; fragment: bytes of the whole record"),
         Field("bytes", FRAME_BYTES_AT, 4, "bytes of records (of the fragment) behind the header"),
         Field("offset", FRAME_OFFSET_AT, 4, "fragment: where in the record these bytes belong"),

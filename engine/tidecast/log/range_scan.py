@@ -26,7 +26,7 @@ TIME_MIN_NS, TIME_END_NS = -(1 << 62), (1 << 63) - 1
 SKIPPED, LOST = "skipped", "lost"
 """What a scan tells of: a corrupt batch that was left out, tokens that retention deleted."""
 
-Tell = Callable[[str, dict[str, Any]], None]
+Report = Callable[[str, dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Selector:
         )
 
 
-def _untold(what: str, about: dict[str, Any]) -> None:
+def _unreported(what: str, about: dict[str, Any]) -> None:
     """Nobody listens."""
 
 
@@ -93,14 +93,14 @@ class RangeScan:
 
     def __init__(
         self, directory: Path, topic: str, queue: int, wanted: Wanted, *,
-        skip_corrupt: bool = False, fail_on_data_loss: bool = True, tell: Tell = _untold,
+        skip_corrupt: bool = False, fail_on_data_loss: bool = True, report: Report = _unreported,
         block_bytes: int = BLOCK_BYTES,
     ) -> None:  # fmt: skip
         self.selector = Selector(wanted)
         self.token = wanted.token_min
         self._directory, self._topic, self._queue = directory, topic, queue
         self._skip_corrupt, self._fail_on_data_loss = skip_corrupt, fail_on_data_loss
-        self._tell, self._end = tell, wanted.token_end
+        self._report, self._end = report, wanted.token_end
         self._block: Any = np.empty(block_bytes, dtype=np.uint8)
 
     def __iter__(self) -> Iterator[tuple[np.ndarray, int]]:
@@ -172,7 +172,7 @@ class RangeScan:
             )
         found = self._next_sound(fd, base, position, token)
         after = until if found < 0 else self._base_token(fd, found)
-        self._tell(SKIPPED, {
+        self._report(SKIPPED, {
             "topic": self._topic, "queue": self._queue, "token": token,
             "tokens_lost": max(0, after - token), "file": str(path), "position": position,
             "cause": text,
@@ -209,7 +209,7 @@ class RangeScan:
         first, end = self.token, min(earliest, self._end)
         if self._fail_on_data_loss:
             raise lost(self._topic, self._queue, first, end)
-        self._tell(LOST, {"topic": self._topic, "queue": self._queue, "token": first, "end": end})
+        self._report(LOST, {"topic": self._topic, "queue": self._queue, "token": first, "end": end})
         self.token = end
 
 

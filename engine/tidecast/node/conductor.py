@@ -2,7 +2,7 @@
 
 A job that fails in a way nobody foresaw ends neither the thread nor what waits behind it: it is
 logged with its traceback, reported (`EngineFault`), counted and recorded; the conductor continues.
-A failure that repeats is reported each `TOLD_AGAIN_S`, and slows the conductor down. A failure in
+A failure that repeats is reported each `REPORT_AGAIN_S`, and slows the conductor down. A failure in
 the thread of another agent is reported here, too; after `STUCK_FAULTS` in a row ``on_stuck`` ends
 what depends on that agent.
 """
@@ -22,7 +22,7 @@ from tidecast.agents.guard import STUCK_FAULTS
 TICK_S = 0.1
 RAN_S_MAX = 1.0
 """Between two looks the conductor has run for this long at most; else its process did not run."""
-TOLD_AGAIN_S = 10.0
+REPORT_AGAIN_S = 10.0
 REPEATED_PAUSE_S = 0.01
 BACKLOG_MAX = 1000
 """With more jobs than that waiting a failure that repeats does not slow the conductor down."""
@@ -60,8 +60,8 @@ class Conductor:
         self.faults = 0
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._told_s: dict[tuple[str, str, str, int], float] = {}
-        self._untold = 0
+        self._reported_s: dict[tuple[str, str, str, int], float] = {}
+        self._unreported = 0
         self._repeated = False
         self._pause = threading.Event()
 
@@ -131,18 +131,18 @@ class Conductor:
         if in_a_row == STUCK_FAULTS:
             self._on_stuck(agent, problem)
         kind, now_s = (agent, *_kind(problem)), self._clock_ns() / 1e9
-        is_repeated = now_s < self._told_s.get(kind, 0.0)
+        is_repeated = now_s < self._reported_s.get(kind, 0.0)
         if is_repeated:
-            self._untold += 1
+            self._unreported += 1
             self._repeated = self._repeated or agent == CONDUCTOR  # the others slow down themselves
         else:
-            while len(self._told_s) >= KINDS_MAX:
-                del self._told_s[next(iter(self._told_s))]
-            self._told_s[kind] = now_s + TOLD_AGAIN_S
-            untold, self._untold = self._untold, 0
+            while len(self._reported_s) >= KINDS_MAX:
+                del self._reported_s[next(iter(self._reported_s))]
+            self._reported_s[kind] = now_s + REPORT_AGAIN_S
+            unreported, self._unreported = self._unreported, 0
             _log.error(
                 "the engine's %s failed; it goes on (%d more such failures were not logged). This "
-                "is a fault of Tidecast: please report it", agent, untold, exc_info=problem,
+                "is a fault of Tidecast: please report it", agent, unreported, exc_info=problem,
             )  # fmt: skip
         self._report(Fault(agent, problem, self.faults, in_a_row, is_repeated))
 

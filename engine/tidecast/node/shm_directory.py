@@ -16,7 +16,7 @@ import shutil
 from pathlib import Path
 
 from tidecast.errors import AuthError
-from tidecast.node.durable.archiver_tables import unsettled
+from tidecast.node.durable.archiver_tables import holds_unacked
 
 ALIVE_NAME, HOME_NAME = "alive", "home"
 _BASE_TRIES = 10
@@ -108,7 +108,7 @@ def remove_directory(directory: Path, *, keep: bool = True) -> bool:
     if keep:
         with contextlib.suppress(OSError):
             if Path(os.fsdecode((directory / HOME_NAME).read_bytes())).is_dir():
-                rings = [path for path in directory.glob("pub-*") if unsettled(path)]
+                rings = [path for path in directory.glob("pub-*") if holds_unacked(path)]
     if not rings:
         shutil.rmtree(directory, ignore_errors=True)
         return True

@@ -65,7 +65,7 @@ class AttachedQueue:
         with self._lock:
             return int(_asked(self._receiver.at_time, time_ns))
 
-    def settled(self, token: int) -> None:
+    def acked(self, token: int) -> None:
         """No subscription needs what lies before ``token``."""
         if token > self._acked:
             with self._lock, contextlib.suppress(TidecastError):

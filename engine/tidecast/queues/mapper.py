@@ -192,13 +192,13 @@ class QueueMap(msgspec.Struct, frozen=True):
             )
         return QueueMap(self.first, (*self.growths, Growth(self.queues, queues, tuple(cuts))))
 
-    def blocked_by(self, queue: int, settled: Sequence[int]) -> list[int]:
+    def blocked_by(self, queue: int, acked: Sequence[int]) -> list[int]:
         """The older queues that a subscription must settle before it may read ``queue``.
 
-        ``settled``: for each queue, the token below which all is settled (for a queue it has not
+        ``acked``: for each queue, the token below which all is settled (for a queue it has not
         begun, its start position). Empty: it may read. Queues of the first map never wait.
         """
         for growth in self.growths:
             if growth.before <= queue < growth.after:
-                return [q for q, cut in enumerate(growth.cuts) if settled[q] < cut]
+                return [q for q, cut in enumerate(growth.cuts) if acked[q] < cut]
         return []

@@ -26,13 +26,13 @@ _HEAD = struct.Struct("<8sII")
 class SavedCursor(msgspec.Struct, array_like=True):
     """How far a subscription is in one queue: all before ``position`` is settled.
 
-    ``settled``: ranges beyond it that are, too; ``attempts``: (token, deliveries so far).
+    ``acked``: ranges beyond it that are, too; ``attempts``: (token, deliveries so far).
     """
 
     topic: str
     queue: int
     position: int
-    settled: list[tuple[int, int]] = []
+    acked: list[tuple[int, int]] = []
     attempts: list[tuple[int, int]] = []
 
 

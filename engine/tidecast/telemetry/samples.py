@@ -178,7 +178,7 @@ class Collector:
             identity = ("cursor", *cursor.key)
             if identity not in self._before:  # what was appended before is in the lag
                 self._before[identity] = {"messages_due": cursor.end}
-            now = {"messages_out": cursor.settled, "messages_due": cursor.end}
+            now = {"messages_out": cursor.acked, "messages_due": cursor.end}
             self._count(reading, identity, now)
             reading.gauges["lag"] = cursor.lag
             if cursor.age_ns is not None:
@@ -189,7 +189,7 @@ class _Cursor(NamedTuple):
     """A subscription on a queue: what it settled, how far it lags behind, in records and time."""
 
     key: Key
-    settled: int
+    acked: int
     end: int
     lag: int
     age_ns: int | None

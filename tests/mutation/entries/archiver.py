@@ -62,8 +62,8 @@ MUTATIONS = (
     Mutation(
         "archiver-moves-on-over-full-disk",
         _CYCLE,
-        "        _tell_state(A, topic, topic.errno)\n        return\n    if held == HELD_ROLL:",
-        "        _tell_state(A, topic, topic.errno)\n    if held == HELD_ROLL:",
+        "        _report_state(A, topic, topic.errno)\n        return\n    if held == HELD_ROLL:",
+        "        _report_state(A, topic, topic.errno)\n    if held == HELD_ROLL:",
         (_PUBLISH + "test_a_full_disk_is_told_holds_the_ring_and_passes",),
         "Messages that a full disk refused are acked.",
     ),

@@ -78,7 +78,7 @@ def _wake_publisher(A, ring):
 
 
 @inlined
-def _tell_durable(A, source, seq, at, count):
+def _report_durable(A, source, seq, at, count):
     """All before (seq, at) is durable: note it where a crash cannot tear it, then give it back."""
     ring = ring_of_source(source)
     version = load_i64(ring, lay.ACK_VERSION_AT) + 1
@@ -90,14 +90,14 @@ def _tell_durable(A, source, seq, at, count):
     entry = lay.CONSUMERS_AT + source.consumer * lay.CONSUMER_BYTES
     store_release(ring, entry + lay.CONSUMER_POSITION_AT, seq)
     store_release(ring, lay.DURABLE_AT, count)
-    told = source.d_count
+    reported = source.d_count
     source.d_seq, source.d_at, source.d_count = seq, at, count
-    if count != told:
+    if count != reported:
         _wake_publisher(A, ring)
 
 
 @inlined
-def _tell_state(A, topic, state):
+def _report_state(A, topic, state):
     """Tell the topic's publishers that the disk refuses (errno), or takes again (0)."""
     s = topic.first_source
     while s >= 0:
@@ -112,10 +112,10 @@ def _tell_state(A, topic, state):
 def _see_drained(A, source):
     """Tell once when a closed ring is durable to its end."""
     ring = ring_of_source(source)
-    if source.told_drained != 0 or load_acquire(ring, lay.CLOSED_AT) == 0:
+    if source.drained_reported != 0 or load_acquire(ring, lay.CLOSED_AT) == 0:
         return
     if source.d_seq >= load_i64(ring, lay.END_SEQ_AT):
-        source.told_drained = emit(A.events, A.attention, E_DRAINED, source.index, 0, 0, 0, 0)
+        source.drained_reported = emit(A.events, A.attention, E_DRAINED, source.index, 0, 0, 0, 0)
 
 
 # --- one cycle of a topic -------------------------------------------------------------------------
@@ -166,14 +166,14 @@ def _write_queues(A, topic, now_ns):
     topic.held = held
     if held == HELD_DISK:
         topic.retry_ns = now_ns + RETRY_NS
-        _tell_state(A, topic, topic.errno)
+        _report_state(A, topic, topic.errno)
         return
     if held == HELD_ROLL:
         return
     if topic.errno != 0:
         topic.errno = 0
         emit(A.events, A.attention, E_DISK_OK, topic.index, 0, 0, 0, 0)
-        _tell_state(A, topic, 0)
+        _report_state(A, topic, 0)
     if wrote > 0 and topic.dirty_ns == 0 and topic.policy != SYNC_NONE:
         topic.dirty_ns = now_ns
     _move_on(A, topic)
@@ -192,7 +192,7 @@ def _move_on(A, topic):
             if source.seq - source.d_seq > (source.slots >> 2):
                 topic.urgent = 1
         if clean and (source.a_seq != source.d_seq or source.a_at != source.d_at):
-            _tell_durable(A, source, source.a_seq, source.a_at, source.a_count)
+            _report_durable(A, source, source.a_seq, source.a_at, source.a_count)
         if clean:
             _see_drained(A, source)
         s = source.next
@@ -253,20 +253,20 @@ def _end_sync(A, topic, now_ns):
         if topic.errno == 0:
             topic.errno = -topic.sync_status
             emit(A.events, A.attention, E_SYNC_FAILED, topic.index, -topic.sync_status, 0, 0, 0)
-            _tell_state(A, topic, topic.errno)
+            _report_state(A, topic, topic.errno)
         return
     topic.sync_retry_ns = 0
     if topic.errno != 0 and topic.held == HELD_NOT:
         topic.errno = 0
         emit(A.events, A.attention, E_DISK_OK, topic.index, 0, 0, 0, 0)
-        _tell_state(A, topic, 0)
+        _report_state(A, topic, 0)
     s = topic.first_source
     while s >= 0:
         source = A.sources[s]
         if topic.dirty_ns == 0:  # packets that only ended since then hold nothing to sync
             source.p_seq, source.p_at, source.p_count = source.a_seq, source.a_at, source.a_count
         if source.p_seq != source.d_seq or source.p_at != source.d_at:
-            _tell_durable(A, source, source.p_seq, source.p_at, source.p_count)
+            _report_durable(A, source, source.p_seq, source.p_at, source.p_count)
         _see_drained(A, source)
         s = source.next
 
@@ -310,7 +310,7 @@ def archive_cycle(A, fields, now_ns, wall_ns):
 
 
 @held_kernel
-def tell_ring(ring, bells, state):
+def notify_ring(ring, bells, state):
     """Say in a ring that its session is over (ACK_*), and wake its publisher."""
     store_release(ring, lay.ACK_STATE_AT, state)
     ring_bell(bells, load_i64(ring, lay.ACK_BELL_AT))
@@ -322,7 +322,7 @@ def tell_ring(ring, bells, state):
 @inlined
 def _has_more(source, ring):
     word = load_acquire(ring, control_at(source.seq, source.slots - 1))
-    if not holds(word, source.seq) or source.told_gap != 0:
+    if not holds(word, source.seq) or source.gap_reported != 0:
         return False
     state = (word >> lay.STATE_SHIFT) & 0xFF
     if state == lay.OPEN:

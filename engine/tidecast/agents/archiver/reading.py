@@ -260,8 +260,9 @@ def read_source(A, topic, source, wall_ns, fields):
         length = word & lay.CONTROL_LENGTH_MASK
         slot = source.slots_at + (source.seq & (source.slots - 1)) * source.slot_bytes
         if state == lay.GONE or length > source.slot_bytes:
-            if source.told_gap == 0:  # how many messages it held is not known: nothing follows it
-                source.told_gap = emit(
+            # how many messages it held is not known: nothing follows it
+            if source.gap_reported == 0:
+                source.gap_reported = emit(
                     A.events, A.attention, E_GAP, source.index, source.seq, 1, 0, 0
                 )
             break

@@ -47,9 +47,9 @@ SOURCE = np.dtype(
         ("epoch", np.int64),
         ("marks_address", np.int64),  # int64[queues]: last sequence in each queue
         ("marks", np.int64),  # queues there is room for
-        ("told_drained", np.int64),
+        ("drained_reported", np.int64),
         ("of_engine", np.int64),  # 1: the engine publishes: its records are REC_ENGINE
-        ("told_gap", np.int64),  # 1: its next packet cannot be read; the shell decides
+        ("gap_reported", np.int64),  # 1: its next packet cannot be read; the shell decides
     ]
 )
 

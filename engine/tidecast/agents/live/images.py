@@ -40,7 +40,7 @@ IMAGE = np.dtype(
         ("status_ns", np.int64),  # next STATUS at the latest
         ("status_interval_ns", np.int64),  # doubles from the first STATUS on
         ("reported", np.int64),  # consumed as last reported
-        ("told", np.int64),  # contiguous as last reported
+        ("contiguous_reported", np.int64),  # contiguous as last reported
         ("buffer_slots", np.int64),  # packets that the socket's buffer holds for us
         ("repaired_ns", np.int64),  # when the newest repaired gap had been asked for
         ("rtt_ns", np.int64),  # NAK to repair, smoothed; 0 = not known

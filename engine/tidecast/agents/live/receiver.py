@@ -43,10 +43,10 @@ from tidecast.agents.live.receiving import (
     on_heartbeat,
     on_lost,
     place_packet,
+    report_durable,
     ring_of,
     send_naks,
     send_status,
-    tell_durable,
 )
 from tidecast.buffers.recorder import record
 from tidecast.buffers.slots import wake_armed
@@ -306,13 +306,13 @@ def _image_timers(S, image, now_ns):
         image.dirty = 0
         wake_armed(ring, S.bells)
         work += 1
-    work += tell_durable(S, image, ring)
+    work += report_durable(S, image, ring)
     if image.want_setup_ns != 0 and now_ns >= image.want_setup_ns:
         image.want_setup_ns = now_ns + WANT_AGAIN_NS
         _want_setup(S, image.channel, image.session, image.topic, address_of_publisher(S, image))
     if image.gaps > 0 and now_ns >= image.nak_ns:
         work += send_naks(S, image, now_ns)
-    if image.contiguous - image.told >= (image.buffer_slots >> 2):
+    if image.contiguous - image.contiguous_reported >= (image.buffer_slots >> 2):
         send_status(S, image, ring, 0, now_ns)
         work += 1
     elif image.contiguous - image.reported >= (image.slots >> 3):

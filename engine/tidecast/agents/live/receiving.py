@@ -428,7 +428,7 @@ def send_status(S, image, ring, flags, now_ns):
     n = put_name(S.packet, S.name)
     image.echo_ns = 0
     send_to_address(S.tx, address_of_publisher(S, image), S.packet, n)
-    image.reported, image.told = slowest, image.contiguous
+    image.reported, image.contiguous_reported = slowest, image.contiguous
     # The first ones follow each other quickly: until one arrives the publisher does not know us,
     # and `min` flow control does not wait for us.
     image.status_ns = now_ns + image.status_interval_ns
@@ -440,7 +440,7 @@ def send_status(S, image, ring, flags, now_ns):
 
 
 @inlined
-def tell_durable(S, image, ring):
+def report_durable(S, image, ring):
     """Ack what has become durable of a durable image. 1: an ACK was sent."""
     if image.durable == 0:
         return 0

@@ -76,11 +76,12 @@ def _set_state(S, ring, state):
 def _move_to(S, pub, ring, packet, offset, count):
     """More is durable. False: the ACK says what cannot be; an older one says nothing."""
     record = _record_at(ring)
-    seq, at, told = load_i64(ring, record), load_i64(ring, record + 8), load_i64(ring, record + 16)
+    seq, at = load_i64(ring, record), load_i64(ring, record + 8)
+    reported = load_i64(ring, record + 16)
     if packet < seq or (packet == seq and offset <= at):
         return True
     room = (packet - seq + 1) * pub.slot_bytes // wire.MESSAGE_HEADER_BYTES
-    if packet > pub.sent or offset > pub.slot_bytes or count < told or count - told > room:
+    if packet > pub.sent or offset > pub.slot_bytes or count < reported or count - reported > room:
         return False
     version = load_i64(ring, lay.ACK_VERSION_AT) + 1
     record = lay.ACK_RECORDS_AT + (version & 1) * lay.ACK_RECORD_BYTES
@@ -92,7 +93,7 @@ def _move_to(S, pub, ring, packet, offset, count):
     store_release(ring, entry + lay.CONSUMER_POSITION_AT, packet)
     store_release(ring, lay.APPENDED_AT, count)
     store_release(ring, lay.DURABLE_AT, count)
-    if count != told:
+    if count != reported:
         _wake_publisher(S, ring)
     return True
 
@@ -111,8 +112,8 @@ def on_ack(S, pub, now_ns, buffer, at):
     ):
         counted(S, pub, C.INVALID_FIELD, 1)
         return False
-    told = load_acquire(ring, lay.ACK_STATE_AT)
-    if owner < pub.owner or told == lay.ACK_FENCED or told == lay.ACK_REFUSED:
+    reported = load_acquire(ring, lay.ACK_STATE_AT)
+    if owner < pub.owner or reported == lay.ACK_FENCED or reported == lay.ACK_REFUSED:
         counted(S, pub, C.STALE_SESSION, 1)
         return False
     first_seq = load_i64(buffer, at + wire.ACK_FIRST_SEQ_AT)

@@ -113,7 +113,7 @@ def _taken_since(S, member, position, now):
 
 
 @inlined
-def _settle(S, C, win, first, end, member):
+def _ack(S, C, win, first, end, member):
     """ACK: settle all that is delivered in [first, end). How many were."""
     n = 0
     w = wi.first_at_or_behind(C, win, first)
@@ -133,7 +133,7 @@ def _settle(S, C, win, first, end, member):
     if n > 0:
         C.settled += n
         C.dirty = 1
-        wi.pop_settled(C, win)
+        wi.pop_done(C, win)
     S.members[member].acked += n
     return n
 
@@ -147,7 +147,7 @@ def _one_ack(S, cursor, C, ring, at, member, now):
     time_ns = min(max(load_i64(ring, at + lay.ACK_TIME_AT), 0), NAK_DELAY_NS_MAX)
     win = wi.window_of(C)
     if kind == lay.ACK:
-        if _settle(S, C, win, first, end, member) == 0:
+        if _ack(S, C, win, first, end, member) == 0:
             m.late += 1
         return
     w = wi.first_at_or_behind(C, win, first)
@@ -253,7 +253,7 @@ def serve_member(S, member, now):
     if last >= 0:
         _after_acks(S, last, S.cursors[last])
     if n > 0:
-        store_release(ring, lay.MEM_SETTLED_AT, m.settled)
+        store_release(ring, lay.MEM_ACKS_READ_AT, m.acks_read)
     if m.ring_full:
         released = load_acquire(ring, lay.MEM_RELEASED_AT)
         used = m.head - released
@@ -379,7 +379,7 @@ def _timers(S, now):
         C = S.cursors[cursor]
         if C.timer_ns != 0 and C.timer_ns <= now:
             look_at_timers(S, cursor, C, now)
-            wi.pop_settled(C, wi.window_of(C))
+            wi.pop_done(C, wi.window_of(C))
             work += 1
         if C.timer_ns != 0:
             S.misc[P_DUE_NS] = min(S.misc[P_DUE_NS], C.timer_ns)

@@ -188,7 +188,7 @@ def jump_gap(words, q, token, first, out):
         C = S.cursors[cursor]
         if C.queue != q or n >= out.shape[0]:
             continue
-        _settle_lost(S, C, token, first)
+        _drop_lost(S, C, token, first)
         if token <= C.next and C.next < first:
             out[n, 0], out[n, 1], out[n, 2] = cursor, C.next, first
             C.next = first
@@ -199,7 +199,7 @@ def jump_gap(words, q, token, first, out):
 
 
 @inlined
-def _settle_lost(S, C, token, first):
+def _drop_lost(S, C, token, first):
     """What was to be delivered again and is gone from the log counts as settled."""
     win = wi.window_of(C)
     for w in range(C.w_first, C.w_next):
@@ -213,7 +213,7 @@ def _settle_lost(S, C, token, first):
         ):
             wi.delist(C, win, e)
             wi.set_state(win, e, wi.DONE)
-    wi.pop_settled(C, win)
+    wi.pop_done(C, win)
 
 
 @held_kernel
@@ -336,7 +336,7 @@ def seek_cursor(words, cursor, token):
         elif state != wi.DONE and state != wi.DEAD:
             wi.delist(C, win, e)
         wi.set_state(win, e, wi.DONE)
-    wi.pop_settled(C, win)
+    wi.pop_done(C, win)
     for k in range(S.members.shape[0]):
         m = S.members[k]
         if m.active == 0 or m.sub != C.sub:
@@ -355,7 +355,7 @@ def seek_cursor(words, cursor, token):
 
 
 @held_kernel
-def settle_dead(words, cursor, generation, token):
+def complete_dead(words, cursor, generation, token):
     """A DEAD record lies in the dead-letter topic (or was dropped, and that told): settle it."""
     S = puller_of(words)
     C = S.cursors[cursor]
@@ -369,7 +369,7 @@ def settle_dead(words, cursor, generation, token):
     C.dying -= 1
     C.settled += 1
     C.dirty = 1
-    wi.pop_settled(C, win)
+    wi.pop_done(C, win)
     if C.reason == cu.WINDOW_FULL:
         cu.make_ready(S, cursor)
     return True

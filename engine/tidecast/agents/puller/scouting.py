@@ -40,7 +40,7 @@ def _hand_over(S, C, cursor, b, now, limit):
 
 
 @inlined
-def _tell(S, q, b, key_hash, token, now, limit):
+def _deliver_to_waiting(S, q, b, key_hash, token, now, limit):
     """Give the cursors that wait for a stream its next ``limit`` records, which lie together."""
     cursor = S.chains[cu.stream_chain(q, key_hash)]
     while cursor >= 0:
@@ -97,7 +97,7 @@ def scout(S, q, now, most):
         run_end = max(run_end, token + 1)
         while run_end < end and _hash_at(B, data, run_end) == key_hash:
             run_end += 1
-        _tell(S, q, b, key_hash, token, now, run_end - token)
+        _deliver_to_waiting(S, q, b, key_hash, token, now, run_end - token)
         token += 1
     done = token - Q.scout
     Q.scout = token

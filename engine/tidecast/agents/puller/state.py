@@ -37,7 +37,7 @@ MEMBER = np.dtype(
         ("head", np.int64),  # position behind what was written
         ("published", np.int64),  # position the client knows
         ("released", np.int64),  # position the client gave back
-        ("settled", np.int64),  # position in the acks
+        ("acks_read", np.int64),  # position in the acks
         ("in_flight", np.int64),
         ("in_flight_bytes", np.int64),
         ("in_flight_max", np.int64),

@@ -17,9 +17,9 @@ from tidecast.api.start import Start
 from tidecast.client.consumer.core import (
     ITERATE_MESSAGES,
     OnError,
+    acknowledge_failed,
     check_outcome,
     check_run,
-    settle_failed,
     worker_of,
 )
 from tidecast.client.consumer.message import DurableBatch, DurableMessage
@@ -145,7 +145,7 @@ class Consumer(OnLoop, ConsumerFlows):
             said = on_error(message, problem) if callable(on_error) else on_error
             how = check_outcome(await said if inspect.isawaitable(said) else said)
             if ack != "before":
-                settle_failed(message, how, nak_delay, problem)
+                acknowledge_failed(message, how, nak_delay, problem)
             if how == "raise":
                 raise
         else:

@@ -290,7 +290,7 @@ class ConsumerCore:
         keep = []
         for row in range(len(batch)):
             if batch.held_back(row):
-                batch.settle(row, member_layout.RETURN)
+                batch.acknowledge(row, member_layout.RETURN)
             else:
                 keep.append(row)
         if len(keep) == len(batch):
@@ -402,7 +402,7 @@ class ConsumerCore:
         elif self._unsent:
             self._send()
 
-    def settle(self) -> None:
+    def flush_acks(self) -> None:
         """Send what was acked, if the engine takes it; else it comes again."""
         with contextlib.suppress(ConnectionLost):
             self.collector.flush()
@@ -506,7 +506,8 @@ class ConsumerCore:
             self._send()
         if self._walked is not None and (left := self._left(FETCH_MAX, False)) is not None:
             for row in range(len(left)):
-                left.settle(row, member_layout.RETURN)  # a compiled handler finds it in the ring
+                # a compiled handler finds it in the ring
+                left.acknowledge(row, member_layout.RETURN)
         with self._lock:
             n = kernel(self._ring, self._state, self._assembly, self._reason)
             if n == member_ring.NEED_BUFFER:
@@ -565,12 +566,12 @@ class ConsumerCore:
         """Leave. False: it was done already."""
         if self._refusal is not None and isinstance(self._refusal, Closed):
             return False
-        self._settle_rest()
+        self._flush_all_acks()
         self._refusal = Closed(f"the consumer of {self.pattern} is closed")
         self._connection.remove_consumer(self)
         return True
 
-    def _settle_rest(self) -> None:
+    def _flush_all_acks(self) -> None:
         """Send all that was acked, if the engine takes it within ACK_PATIENCE_S."""
         backoff, patience = Backoff(self._connection.link), Deadline(ACK_PATIENCE_S)
         with contextlib.suppress(ConnectionLost):
@@ -618,7 +619,9 @@ def check_outcome(said: Any) -> str:
     return str(said)
 
 
-def settle_failed(message: DurableMessage, how: str, nak_delay: float, problem: Exception) -> None:
+def acknowledge_failed(
+    message: DurableMessage, how: str, nak_delay: float, problem: Exception
+) -> None:
     """Do what ``on_error`` said about a message whose handler raised."""
     if how == "nak":
         message.nak(nak_delay)

@@ -126,16 +126,16 @@ class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
 
         Raises ConfigError for a delay that is not 0 to 604,800 s (a week).
         """
-        return self._batch.settle(self._row, member_layout.NAK, check_seconds("delay", delay))
+        return self._batch.acknowledge(self._row, member_layout.NAK, check_seconds("delay", delay))
 
     def extend(self, seconds: float | None = None) -> _Done:
         """Give me ``seconds`` from now on for it, up to a week; None: `ack_wait` once more."""
         asked = 0.0 if seconds is None else check_seconds("seconds", seconds)
-        return self._batch.settle(self._row, member_layout.EXTEND, asked)
+        return self._batch.acknowledge(self._row, member_layout.EXTEND, asked)
 
     def term(self, reason: str = "") -> _Done:
         """Never again: into the dead-letter topic, if the subscription has one."""
-        return self._batch.settle(self._row, member_layout.TERM, 0.0, str(reason))
+        return self._batch.acknowledge(self._row, member_layout.TERM, 0.0, str(reason))
 
     @property
     def held_back(self) -> bool:
@@ -147,7 +147,7 @@ class DurableMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     def give_back(self) -> _Done:
         """It was not worked at: deliver it again, this was no attempt."""
-        return self._batch.settle(self._row, member_layout.RETURN)
+        return self._batch.acknowledge(self._row, member_layout.RETURN)
 
     def copy(self) -> DurableMessage:
         """The same delivery with fields of its own: it lives as long as you like."""
@@ -229,7 +229,7 @@ class DurableBatch:
             self.consumer.ack_runs(self._runs, self.generation)
         return DONE
 
-    def settle(self, row: int, kind: int, seconds: float = 0.0, reason: str = "") -> _Done:
+    def acknowledge(self, row: int, kind: int, seconds: float = 0.0, reason: str = "") -> _Done:
         """Settle one message of the batch; may be done later too, from any thread."""
         run = self.run_of(row)
         token = int(run[member_ring.RUN_TOKEN]) + row - int(run[member_ring.RUN_ROW])

@@ -476,7 +476,7 @@ class ConnectionCore:
         self._kick.set()
         self.flusher.stop()
         for consumer in consumers:
-            consumer.settle()
+            consumer.flush_acks()
         for subscription in subscriptions:
             subscription.fail(Closed("the connection is closed"))
         for consumer in consumers:

@@ -94,7 +94,7 @@ class SubscriptionCore:
         )
         self._images: list[Image] = []
         self._incoming: deque[ImageEvent] = deque()
-        self._settling = threading.Lock()
+        self._taking_in = threading.Lock()
         self._ports: Port | None = None
         """Of `_images`, as `kernels.find_ready` takes them. None: to be made anew."""
         self._leaving: list[Image] = []
@@ -166,7 +166,8 @@ class SubscriptionCore:
     def lose(self, reason: str) -> None:
         """The engine is gone: what is left in the rings can be read, no more comes."""
         self._lost_s = time.monotonic()
-        self._settle()  # rings that nobody has looked at yet: the next engine removes their files
+        # rings that nobody has looked at yet: the next engine removes their files
+        self._take_in_all()
         for image in list(self._images):
             self._incoming.append(
                 ImageGone(
@@ -246,7 +247,7 @@ class SubscriptionCore:
     def _look(self) -> None:
         """See what came and went. Raises GapError by policy."""
         self._connection.pump()
-        self._settle()
+        self._take_in_all()
         while self._missed:
             self._on_gap(*self._missed.popleft())
 
@@ -410,8 +411,8 @@ class SubscriptionCore:
         self.start_walk(tail.tail(limit))
         return tail.head(limit)
 
-    def _settle(self) -> None:
-        with self._settling:
+    def _take_in_all(self) -> None:
+        with self._taking_in:
             while self._incoming:
                 self._take_in(self._incoming.popleft())
 
@@ -498,7 +499,7 @@ class SubscriptionCore:
         """From now on only what is in the rings already is wanted."""
         if self._targets is None:
             self._connection.pump()
-            self._settle()
+            self._take_in_all()
             self._read_out()
 
     def _read_out(self) -> None:
@@ -519,7 +520,7 @@ class SubscriptionCore:
         """Packets that have arrived and are not read yet, over all publications."""
         if self._opened:  # publications that nobody has looked at yet count too
             self._connection.pump()
-            self._settle()
+            self._take_in_all()
         return sum(image.behind() for image in list(self._images))
 
     def images(self) -> list[ImageStats]:

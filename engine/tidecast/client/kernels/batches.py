@@ -79,7 +79,7 @@ def _open_for(ring: Bytes, port: Port, need: int) -> int:
 
 
 @hot
-def _settle(ring: Bytes, port: Port, used: int, more: bool, flush: int) -> bool:
+def _commit(ring: Bytes, port: Port, used: int, more: bool, flush: int) -> bool:
     """Make the open packet's ``used`` bytes visible. False: the sender sealed it without them."""
     port[writer.W_USED] = used
     if more or (flush != 0 and port[writer.W_HAS_NETWORK] != 0):
@@ -150,7 +150,7 @@ def _put_list(own: int, arguments: int, _n: int, _names: int) -> int:
             used = end
             size += length
             i += 1
-        if _settle(ring, port, used, i < n, flush):
+        if _commit(ring, port, used, i < n, flush):
             port[writer.W_MESSAGES] += i - index
             port[writer.W_BYTES] += size
             index = i
@@ -180,7 +180,7 @@ def _put_rows(_own: int, arguments: int, _n: int, _names: int) -> int:
             copy(ring, at + _MESSAGE_HEADER, rows, source, length)
             at += need
             source += length
-        if _settle(ring, port, used + fit * need, index + fit < n, flush):
+        if _commit(ring, port, used + fit * need, index + fit < n, flush):
             port[writer.W_MESSAGES] += fit
             port[writer.W_BYTES] += fit * length
             index += fit

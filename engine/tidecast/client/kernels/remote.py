@@ -193,7 +193,7 @@ def receiver_run(
 
 # --- durable topics -----------------------------------------------------------------------------
 @held_kernel
-def tell_durable(ring: Bytes, count: int, state: int) -> None:
+def report_durable(ring: Bytes, count: int, state: int) -> None:
     """``count`` messages of the ring are durable; ``state`` as of ACK_STATE_AT."""
     store_relaxed(ring, ring_layout.ACK_STATE_AT, state)
     if count > load_relaxed(ring, ring_layout.DURABLE_AT):

@@ -40,7 +40,7 @@ def compile_kernels() -> None:
         (remote_kernels.put_block, (writer, 0, 0, words, words, words, 0, words)),
         (remote_kernels.put_gone, (writer, 0)),
         (remote_kernels.receiver_run, (0, 0, columns, 0, 0, 0, words)),
-        (remote_kernels.tell_durable, (raw, 0, 0)),
+        (remote_kernels.report_durable, (raw, 0, 0)),
         (remote_kernels.word, (raw, 0)),
         (remote_kernels.set_word, (raw, 0, 0)),
         (remote_kernels.mirror_out, (raw, 0, 0, 0, raw)),

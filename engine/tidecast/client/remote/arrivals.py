@@ -1,6 +1,6 @@
 """What arrives at a remote client: subscriptions, their images, and the rings these are put into.
 
-The link's reader calls `opened`, `delivered` and `told` as frames come; its pump calls `drain`,
+The link's reader calls `opened`, `delivered` and `reported` as frames come; its pump calls `drain`,
 which puts what found no room, and `credits`, which says what may be asked for again.
 """
 
@@ -32,7 +32,7 @@ class Subscribed:
         """It was opened anew: images may begin behind what was missed."""
         self.failure: Failure | None = None
         """Why the gateway ended it."""
-        self.told = False
+        self.reported = False
         """Its client knows of the end."""
 
     def opening(self, question: int) -> frames.OpenSubscription:
@@ -103,7 +103,7 @@ class Arrivals:
             seq = incoming.position[0]
             self._put(
                 each, incoming,
-                frames.GapTold(
+                frames.GapReported(
                     number=each.number, image=0, first=seq, end=seq + 1, reason="reconnect"
                 ),
             )  # fmt: skip
@@ -116,13 +116,13 @@ class Arrivals:
             each.failure = failure
             for incoming in list(each.images.values()):
                 self._end(each, incoming, failure.code)
-            self._tell_end(each)
+            self._report_end(each)
 
-    def _tell_end(self, each: Subscribed) -> None:
+    def _report_end(self, each: Subscribed) -> None:
         with self._lock:
-            if each.failure is None or each.images or each.told:
+            if each.failure is None or each.images or each.reported:
                 return
-            each.told = True
+            each.reported = True
         self._push(
             SubscriptionEnded(
                 subscription_id=each.number, pattern=each.pattern, code=each.failure.code,
@@ -132,13 +132,13 @@ class Arrivals:
 
     # --- frames -----------------------------------------------------------------------------------
 
-    def told(self, frame: frames.ImageEnded | frames.GapTold) -> None:
+    def reported(self, frame: frames.ImageEnded | frames.GapReported) -> None:
         """An image ended, or has a gap."""
         each = self._subscribed.get(frame.number)
         incoming = each.images.get(frame.image) if each is not None else None
         if each is None or incoming is None:
             return
-        if isinstance(frame, frames.GapTold):
+        if isinstance(frame, frames.GapReported):
             self._put(each, incoming, frame)
         else:
             self._end(each, incoming, frame.reason)
@@ -162,10 +162,10 @@ class Arrivals:
             and (frame.seq or frame.at > wire.PACKET_HEADER_BYTES)
         ):
             end = max(frame.seq, before[0] + 1)
-            told = frames.GapTold(
+            reported = frames.GapReported(
                 number=each.number, image=0, first=before[0], end=end, reason="reconnect"
             )
-            self._put(each, incoming, told)
+            self._put(each, incoming, reported)
         incoming.position = (frame.seq, frame.at)
 
     def delivered(self, frame: frames.Deliver, body: memoryview) -> None:
@@ -179,7 +179,7 @@ class Arrivals:
             incoming.position = (frame.seq, frame.at)
         self._put(each, incoming, block)
 
-    def _put(self, each: Subscribed, incoming: Incoming, what: Block | frames.GapTold) -> None:
+    def _put(self, each: Subscribed, incoming: Incoming, what: Block | frames.GapReported) -> None:
         with incoming.lock:
             incoming.waiting.append(what)
         self._drain(each, incoming)
@@ -204,7 +204,7 @@ class Arrivals:
             each.credit_due += n_bytes
             if finished:
                 each.images = {k: i for k, i in each.images.items() if i is not incoming}
-        self._tell_end(each)
+        self._report_end(each)
         return n_bytes
 
     def _enlarge(self, incoming: Incoming) -> tuple[Event, Event]:

@@ -80,10 +80,12 @@ class ReplicaRing:
     def delivered(self, frame: frames.Delivered, body: memoryview) -> None:
         """Put deliveries where they belong. Raises BadFrame."""
         ring, size, n = self.file.array, self.file.deliveries_bytes, body.nbytes
-        settled = remote_kernels.word(ring, member_layout.MEM_SETTLED_AT)
-        if not settled <= frame.settled <= self._sent:
-            raise BadFrame(f"consumer {self.number}: settled to {frame.settled}: was {settled}")
-        remote_kernels.set_word(ring, member_layout.MEM_SETTLED_AT, frame.settled)
+        acks_read = remote_kernels.word(ring, member_layout.MEM_ACKS_READ_AT)
+        if not acks_read <= frame.acks_read <= self._sent:
+            raise BadFrame(
+                f"consumer {self.number}: acks read to {frame.acks_read}: was {acks_read}"
+            )
+        remote_kernels.set_word(ring, member_layout.MEM_ACKS_READ_AT, frame.acks_read)
         released = remote_kernels.word(ring, member_layout.MEM_RELEASED_AT)
         if n == 0:
             return
@@ -134,7 +136,7 @@ class ReplicaRing:
         self._released = remote_kernels.word(ring, member_layout.MEM_RELEASED_AT)
         body = np.empty(acked - self._sent, dtype=np.uint8)
         remote_kernels.mirror_out(ring, self._acks_at, self.file.acks_bytes, self._sent, body)
-        frame = frames.Settle(
+        frame = frames.Acks(
             number=self.number, taken=self._taken, released=self._released, position=self._sent
         )
         self._sent = acked
@@ -143,12 +145,12 @@ class ReplicaRing:
     def resume(self, acked: int) -> None:
         """Go on; the gateway has acks up to ``acked``. Raises BadFrame."""
         ring = self.file.array
-        settled, written = (
-            remote_kernels.word(ring, member_layout.MEM_SETTLED_AT),
+        acks_read, written = (
+            remote_kernels.word(ring, member_layout.MEM_ACKS_READ_AT),
             remote_kernels.word(ring, member_layout.MEM_ACKED_AT),
         )
-        if not settled <= acked <= written:
-            raise BadFrame(f"consumer {self.number}: acks to {acked}: {settled} to {written}")
+        if not acks_read <= acked <= written:
+            raise BadFrame(f"consumer {self.number}: acks to {acked}: {acks_read} to {written}")
         self._sent, self._taken, self._released = acked, -1, -1
         self.ready = True
 
@@ -254,7 +256,7 @@ class RemoteConsumers:
         """What a consumer that joined anew is told."""
         return self.replicas[number].grant(self._wakes.path)
 
-    def told(self, frame: frames.Delivered | frames.TakenBack, body: memoryview) -> None:
+    def received(self, frame: frames.Delivered | frames.TakenBack, body: memoryview) -> None:
         """Deliveries came, or some are for nobody any more. Raises BadFrame."""
         replica = self.replicas.get(frame.number)
         if replica is None:

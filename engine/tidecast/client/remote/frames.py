@@ -2,7 +2,7 @@
 
 A frame is one binary websocket message: u32 length (little endian), that many bytes of MessagePack
 (one of the structures here), and a body. `Publish` and `Deliver` have a batch of messages as
-`tidecast.client.kernels.remote` lays it out, `Settle` and `Delivered` bytes of a member's ring
+`tidecast.client.kernels.remote` lays it out, `Acks` and `Delivered` bytes of a member's ring
 (`layout/member.py`), which the gateway's host and the client both hold, the same at the same
 positions. Nothing is trusted: `from_client`, `from_gateway` and `Block.parse` check every length
 before a kernel sees it, and raise BadFrame.
@@ -45,7 +45,7 @@ frame."""
 CREDIT_BYTES = 1 << 20
 """What a gateway may send of one subscription before the client has room for it in its rings."""
 CREDIT_BYTES_MAX = 16 << 20
-DELIVERED_BYTES, SETTLE_BYTES_MAX = 256 << 10, member.ACKS_BYTES_MAX
+DELIVERED_BYTES, ACKS_FRAME_BYTES_MAX = 256 << 10, member.ACKS_BYTES_MAX
 """Bytes of a member's ring in one frame: deliveries at most, acks at most (all there are)."""
 NAME_MAX = 256
 
@@ -133,7 +133,7 @@ class CloseConsumer(Frame, frozen=True, kw_only=True):
     number: int
 
 
-class Settle(Frame, frozen=True, kw_only=True):
+class Acks(Frame, frozen=True, kw_only=True, tag="Settle"):
     """Deliveries before ``taken`` were looked at, those before ``released`` may be overwritten.
 
     The body: acks from ``position`` on, as they lie in the ring.
@@ -245,14 +245,14 @@ class Durable(Frame, frozen=True, kw_only=True):
 
 
 class Delivered(Frame, frozen=True, kw_only=True):
-    """Deliveries for a consumer: the body lies at ``position``; acks before ``settled`` were read.
+    """Deliveries for a consumer: the body lies at ``position``; ``acks_read``: see member header.
 
     With ``more`` its last frame is not whole yet.
     """
 
     number: int
     position: int
-    settled: int
+    acks_read: int = msgspec.field(name="settled")
     more: bool = False
 
 
@@ -284,7 +284,7 @@ class ImageEnded(Frame, frozen=True, kw_only=True):
     reason: str
 
 
-class GapTold(Frame, frozen=True, kw_only=True):
+class GapReported(Frame, frozen=True, kw_only=True, tag="GapTold"):
     """Packets [first, end) of an image are lost for good."""
 
     number: int
@@ -313,7 +313,7 @@ class Ended(Frame, frozen=True, kw_only=True):
     failure: Failure
 
 
-class Told(Frame, frozen=True, kw_only=True):
+class EventsReported(Frame, frozen=True, kw_only=True, tag="Told"):
     """Events of the node."""
 
     events: list[AnyEvent]
@@ -322,11 +322,11 @@ class Told(Frame, frozen=True, kw_only=True):
 FromClient = (
     Hello | OpenPublication | ClosePublication | OpenSubscription | CloseSubscription | Credit
     | NodeIdOf | Stats | Administer | Bye | Publish
-    | OpenConsumer | ResumeConsumer | CloseConsumer | Settle
+    | OpenConsumer | ResumeConsumer | CloseConsumer | Acks
 )  # fmt: skip
 FromGateway = (
-    Welcome | Reply | Accepted | ImageOpened | ImageEnded | GapTold | Deliver | Ended | Told
-    | Goodbye | Durable | Delivered | TakenBack
+    Welcome | Reply | Accepted | ImageOpened | ImageEnded | GapReported | Deliver | Ended
+    | EventsReported | Goodbye | Durable | Delivered | TakenBack
 )  # fmt: skip
 
 _client_decoder = msgspec.msgpack.Decoder(FromClient)
@@ -378,8 +378,8 @@ def _room_of(frame: Frame) -> int:
     """Bytes that the frame's body may have."""
     if isinstance(frame, Publish | Deliver):
         return FRAME_BYTES_MAX
-    if isinstance(frame, Settle):
-        return SETTLE_BYTES_MAX
+    if isinstance(frame, Acks):
+        return ACKS_FRAME_BYTES_MAX
     return DELIVERED_BYTES if isinstance(frame, Delivered) else 0
 
 

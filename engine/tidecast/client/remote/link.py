@@ -324,7 +324,7 @@ class RemoteLink(Link):
                 # Without the lock: who sends holds it, and may wait for the gateway to read.
                 self._calls.answer(frame)
             case frames.Delivered() | frames.TakenBack():
-                self.consumers.told(frame, body)
+                self.consumers.received(frame, body)
             case frames.Durable():
                 out = self._out.get(frame.number)
                 if out is not None:
@@ -333,9 +333,9 @@ class RemoteLink(Link):
                     ports.ring_line(self.bells, self._home.pump_line)
             case frames.ImageOpened():
                 self.arrivals.opened(frame)
-            case frames.ImageEnded() | frames.GapTold():
-                self.arrivals.told(frame)
-            case frames.Told():
+            case frames.ImageEnded() | frames.GapReported():
+                self.arrivals.reported(frame)
+            case frames.EventsReported():
                 self._push(
                     *(with_local_ids(event, list(self._out.values())) for event in frame.events)
                 )
@@ -399,12 +399,12 @@ class RemoteLink(Link):
                 self._send(frames.encode(frames.Credit(number=number, n_bytes=n_bytes)))
                 did += 1
             for replica in list(self.consumers.replicas.values()):
-                did += self._settle(replica)
+                did += self._send_acks(replica)
             for out in list(self._out.values()):
                 did += self._ship_one(out)
         return did
 
-    def _settle(self, replica: ReplicaRing) -> int:
+    def _send_acks(self, replica: ReplicaRing) -> int:
         """Tell the gateway what a consumer took and settled."""
         with self._lock:
             socket = self._socket
@@ -520,7 +520,7 @@ class RemoteLink(Link):
         """See `Link`. What was acked is told before."""
         replica = self.consumers.replicas.get(consumer_id)
         if replica is not None:
-            self._settle(replica)
+            self._send_acks(replica)
             self.consumers.close(consumer_id)
 
     def subscription(self, action: str, arguments: dict[str, Any]) -> Any:
@@ -548,7 +548,7 @@ class RemoteLink(Link):
             return
         ports.ring_line(self.bells, self._home.pump_line)
         for replica in list(self.consumers.replicas.values()):
-            self._settle(replica)
+            self._send_acks(replica)
         socket = self._socket
         if socket is not None:
             with contextlib.suppress(ConnectionClosed, OSError):

@@ -119,16 +119,17 @@ class LogClient:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def read(self, wanted: log_frames.Range, tell: log_frames.Tell) -> Iterator[np.ndarray]:
+    def read(self, wanted: log_frames.Range, report: log_frames.Report) -> Iterator[np.ndarray]:
         """Runs of whole batches, writable bytes, in order; not checked yet.
 
-        ``tell``: what is missing. Raises GapError, CorruptLog, AuthError, NotFound, ConnectionLost.
+        ``report`` gets what is missing. Raises GapError, CorruptLog, AuthError, NotFound,
+        ConnectionLost.
         """
         token, patience = wanted.start, _Patience(self._retry_s)
         while token < wanted.end:
             rest = msgspec.structs.replace(wanted, start=token)
             try:
-                for block, behind in self._read_once(rest, tell):
+                for block, behind in self._read_once(rest, report):
                     token = max(token, behind)
                     patience.progressed()
                     if block.size:
@@ -141,7 +142,7 @@ class LogClient:
                 return
 
     def _read_once(
-        self, wanted: log_frames.Range, tell: log_frames.Tell
+        self, wanted: log_frames.Range, report: log_frames.Report
     ) -> Iterator[tuple[np.ndarray, int]]:
         number, parts = next(self._numbers), []
         self._send(log_frames.Read(id=number, range=wanted))
@@ -158,7 +159,7 @@ class LogClient:
                     yield whole, frame.next
                     self._give_credit(body.nbytes)
                 case log_frames.Missing():
-                    tell(frame.what, frame.about)
+                    report(frame.what, frame.about)
                 case log_frames.Answer() if frame.id == number:
                     self._result(frame, int)
                     return

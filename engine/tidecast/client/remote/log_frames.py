@@ -127,7 +127,7 @@ FromLog = Ready | Answer | Piece | Missing | Goodbye
 
 _reader_decoder = msgspec.msgpack.Decoder(FromReader)
 _log_decoder = msgspec.msgpack.Decoder(FromLog)
-Tell = Callable[[str, dict[str, Any]], None]
+Report = Callable[[str, dict[str, Any]], None]
 
 
 def from_reader(data: Any) -> FromReader:

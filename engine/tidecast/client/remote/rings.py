@@ -179,7 +179,7 @@ class OutgoingRing:
                 self._held_bytes -= len(self._kept.popleft().data)
             count = min(seq - self.opened.first_seq + 1, self._seq - self.opened.first_seq)
             if self.mapped.array.size:
-                remote_kernels.tell_durable(self.mapped.array, max(count, 0), state)
+                remote_kernels.report_durable(self.mapped.array, max(count, 0), state)
 
     def resume(self, accepted: int) -> None:
         """A new connection to the same session: what is not accepted is sent again."""
@@ -306,12 +306,12 @@ class Incoming:
         self.image_id = image_id
         """As the client's subscription knows it; the gateway's is ``opened.image``."""
         self.lock = threading.Lock()
-        self.waiting: deque[Block | frames.GapTold] = deque()
+        self.waiting: deque[Block | frames.GapReported] = deque()
         self.position = (opened.seq, opened.at)
         self.ended: str | None = None
         self.finished = False
         self._home = home
-        self.gaps: dict[int, frames.GapTold] = {}
+        self.gaps: dict[int, frames.GapReported] = {}
         self._make(IN_RING_BYTES, IN_SLOT_BYTES)
 
     def _make(self, size: int, slot_bytes: int) -> None:
@@ -375,10 +375,10 @@ class Incoming:
     def true_gap(self, gap: Gap) -> Gap:
         """A gap of the ring, in the numbers of its publisher's packets."""
         inside = sorted(at for at in self.gaps if gap.first <= at < gap.end)
-        told = [self.gaps.pop(at) for at in inside]
-        if not told:
+        gaps = [self.gaps.pop(at) for at in inside]
+        if not gaps:
             return gap
         return Gap(
-            topic=gap.topic, node=gap.node, session=gap.session, first=told[0].first,
-            end=max(each.end for each in told), reason=told[0].reason,
+            topic=gap.topic, node=gap.node, session=gap.session, first=gaps[0].first,
+            end=max(each.end for each in gaps), reason=gaps[0].reason,
         )  # fmt: skip

@@ -33,9 +33,9 @@ class KeyRing:
         self._by_digest: dict[str, ClientKey] = {}
         if len(declared) > KEYS_MAX:
             raise ConfigError(f"keys: {len(declared)} of them: allowed 0..{KEYS_MAX}")
-        told: list[ClientKey] = []
+        received: list[ClientKey] = []
         try:
-            told = msgspec.json.decode(path.read_bytes(), type=list[ClientKey])
+            received = msgspec.json.decode(path.read_bytes(), type=list[ClientKey])
         except FileNotFoundError:
             pass
         except (OSError, msgspec.MsgspecError) as problem:
@@ -43,7 +43,7 @@ class KeyRing:
                 f"{path}: no list of keys: {problem}: remove it, and the control service tells "
                 "them again"
             ) from None
-        self._use(told)
+        self._use(received)
 
     def __bool__(self) -> bool:
         return bool(self._by_digest)
@@ -51,18 +51,18 @@ class KeyRing:
     def learn(self, raw: list[dict[str, Any]]) -> None:
         """The service's keys, all of them, instead of those before. Raises ConfigError."""
         try:
-            told = msgspec.convert(raw, list[ClientKey])
+            received = msgspec.convert(raw, list[ClientKey])
         except msgspec.ValidationError as problem:
             raise ConfigError(f"keys: {problem}") from None
-        if len(told) > KEYS_MAX:
-            raise ConfigError(f"keys: {len(told)}: at most {KEYS_MAX}")
-        self._use(told)
+        if len(received) > KEYS_MAX:
+            raise ConfigError(f"keys: {len(received)}: at most {KEYS_MAX}")
+        self._use(received)
         self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_atomically(self._path, msgspec.json.encode(told))
+        write_atomically(self._path, msgspec.json.encode(received))
 
-    def _use(self, told: list[ClientKey]) -> None:
+    def _use(self, received: list[ClientKey]) -> None:
         with self._lock:
-            self._by_digest = {key.sha256: key for key in (*self._declared, *told)}
+            self._by_digest = {key.sha256: key for key in (*self._declared, *received)}
 
     def find(self, digest: str) -> Access | None:
         """What the key with this hash may do; None: unknown, expired, revoked."""

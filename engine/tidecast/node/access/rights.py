@@ -108,8 +108,8 @@ class Denials:
 
     QUIET_NS = 1_000_000_000
 
-    def __init__(self, tell: Callable[[Event], None], now_ns: Callable[[], int]) -> None:
-        self._tell, self._now_ns = tell, now_ns
+    def __init__(self, notify: Callable[[Event], None], now_ns: Callable[[], int]) -> None:
+        self._notify, self._now_ns = notify, now_ns
         self._lock = threading.Lock()
         self._last_ns: int | None = None
         self._silent = 0
@@ -125,7 +125,7 @@ class Denials:
         event = AccessDenied(
             key="", client=printable(client), right="connect", topic="", unreported=silent
         )
-        self._tell(event)
+        self._notify(event)
         return event
 
 
@@ -133,7 +133,7 @@ class Guard:
     """Checks local clients, where the topology says ``node.local_keys``."""
 
     def __init__(self, node: Any, now_ns: Callable[[], int]) -> None:
-        self._find, self._tell = node.keys.find, node.notify_all
+        self._find, self._notify = node.keys.find, node.notify_all
         self._denials = Denials(node.notify_all, now_ns)
         self._row = node.counters.values[
             node.counters.allocate(ROW_GATEWAY, "socket", "local clients")
@@ -163,6 +163,6 @@ class Guard:
     def denied(self, access: Access, client: str, right: str, pattern: str) -> None:
         """Count and tell that a right was missing."""
         self._row[GatewayCounter.DENIED] += 1
-        self._tell(
+        self._notify(
             AccessDenied(key=access.name, client=printable(client), right=right, topic=pattern)
         )

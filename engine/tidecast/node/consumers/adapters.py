@@ -108,7 +108,7 @@ class Attached:
             for one in here.queues if here is not None else ():
                 position = self._host.position(topic, one.queue)
                 if position is not None and isinstance(one.log, AttachedQueue):
-                    one.log.settled(position)
+                    one.log.acked(position)
 
     def close(self) -> None:
         """Close all. Idempotent."""

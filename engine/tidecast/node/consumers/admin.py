@@ -22,7 +22,7 @@ from tidecast.node.consumers.checks import (
     check_tokens,
     keeper,
     start_token,
-    unsettled,
+    unacked,
 )
 from tidecast.node.consumers.lag import age_s, lag_of
 from tidecast.node.consumers.service import DurableSubscriptions
@@ -154,7 +154,7 @@ def peek(
         for (topic, queue), cursor in sorted(subscription.cursors.items()):
             assert subs.puller is not None
             puller = subs.puller
-            for token in islice(unsettled(puller, cursor), PEEK_MAX):
+            for token in islice(unacked(puller, cursor), PEEK_MAX):
                 if len(found) >= limit:
                     return found
                 record = puller.call(puller.record, cursor.here.row, token)

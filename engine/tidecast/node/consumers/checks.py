@@ -16,7 +16,7 @@ from tidecast.layout import segment as seg
 from tidecast.log.queue_log import QueueLog
 from tidecast.log.redriven import FOR_HEADER
 from tidecast.native.packing import unpack_from
-from tidecast.node.consumers.state import CursorState, QueueState, settled_rows
+from tidecast.node.consumers.state import CursorState, QueueState, restored_rows
 from tidecast.queues.attached import AttachedQueue
 from tidecast.queues.cache import window as wi
 from tidecast.queues.filters.where import where_of
@@ -116,9 +116,9 @@ def restored(saved: SavedCursor, end: int) -> tuple[int, np.ndarray]:
     ``end``: of the log. A host that lost its power may have lost records that were settled: what is
     appended in their place is new.
     """
-    settled = [(first, min(last, end)) for first, last in saved.settled if first < end]
+    acked = [(first, min(last, end)) for first, last in saved.acked if first < end]
     attempts = [(token, n) for token, n in saved.attempts if token < end]
-    return min(saved.position, end), settled_rows(settled, attempts)
+    return min(saved.position, end), restored_rows(acked, attempts)
 
 
 def saved_cursors(
@@ -128,7 +128,7 @@ def saved_cursors(
     here = list(cursors)
     states = puller.call(lambda: [_state_of(puller, cursor) for _, cursor in here])
     return [
-        SavedCursor(*key, state.mark, _settled(state), _attempts(state))
+        SavedCursor(*key, state.mark, _acked(state), _attempts(state))
         for (key, _), state in zip(here, states, strict=True)
     ]
 
@@ -166,12 +166,12 @@ def _look_at(puller: Puller, cursor: CursorState) -> _State:
     )
 
 
-def unsettled(puller: Puller, cursor: CursorState) -> Iterator[int]:
+def unacked(puller: Puller, cursor: CursorState) -> Iterator[int]:
     """Tokens that are not settled, to the end of the log. What a filter passed over is settled."""
     state = puller.call(_look_at, puller, cursor)
     yield from state.window[state.window[:, 1] != wi.DONE, 0].tolist()
     end, next_token = cursor.here.log.next_token, state.next_token
-    for first, behind in [*_settled(state), (end, end)]:
+    for first, behind in [*_acked(state), (end, end)]:
         yield from range(next_token, min(first, end))
         next_token = max(next_token, behind)
 
@@ -198,7 +198,7 @@ def keeper(saved: SavedSubscription) -> Callable[[bytes, dict[str, Any]], bool]:
     return keeps
 
 
-def _settled(state: _State) -> list[tuple[int, int]]:
+def _acked(state: _State) -> list[tuple[int, int]]:
     """Ranges beyond the watermark that are settled, in order; those that touch are one."""
     found: list[tuple[int, int]] = []
     here = _ranges(state.window[state.window[:, 1] == wi.DONE, 0])

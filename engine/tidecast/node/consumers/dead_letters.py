@@ -45,10 +45,10 @@ def _limit(known: dict[_Key, Any]) -> None:
         del known[next(iter(known))]
 
 
-class Settler(Protocol):
+class Completer(Protocol):
     """Acks dead records once they are stored."""
 
-    def settle_dead(self, dead: Dead) -> None:
+    def complete_dead(self, dead: Dead) -> None:
         """A dead record is stored, or dropped and reported: ack it."""
 
     def save_soon(self) -> None:
@@ -99,8 +99,8 @@ class DeadLetters:
     One connection, made when first needed. In an inline node `work` does what the thread does.
     """
 
-    def __init__(self, state: ConsumersState, settler: Settler, connect: Connect) -> None:
-        self._state, self._settler, self._connect = state, settler, connect
+    def __init__(self, state: ConsumersState, completer: Completer, connect: Connect) -> None:
+        self._state, self._completer, self._connect = state, completer, connect
         self._waiting: set[_Key] = set()
         self._open: dict[_Key, _Letter] = {}
         self._ended: dict[_Key, None] = {}
@@ -164,11 +164,11 @@ class DeadLetters:
         try:
             for topic, those in letters.items():
                 for one in self._stored(topic, those) if topic else those:
-                    self._settled(*one)
+                    self._complete(*one)
         finally:
             self._busy = False
         if letters:
-            self._settler.save_soon()  # what is settled since then is stored twice after a crash
+            self._completer.save_soon()  # what is settled since then is stored twice after a crash
 
     def _stored(self, topic: str, letters: list[_Letter]) -> list[_Letter]:
         """Those that lie in ``topic`` now. The puller names the others again in a second."""
@@ -203,8 +203,8 @@ class DeadLetters:
             )
         )  # fmt: skip
 
-    def _settled(self, subscription: SubscriptionState, cursor: CursorState, dead: Dead) -> None:
-        self._settler.settle_dead(dead)
+    def _complete(self, subscription: SubscriptionState, cursor: CursorState, dead: Dead) -> None:
+        self._completer.complete_dead(dead)
         self._said.pop(subscription.key, None)
         key = (dead.cursor, dead.generation, dead.token)
         self._open.pop(key, None)

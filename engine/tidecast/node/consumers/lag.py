@@ -50,12 +50,12 @@ def lag_here(puller: Puller, cursor: CursorState, fields: tuple[str, ...] = ()) 
     end = max(cursor.here.log.next_token, next_token)
     record = puller.state.cursors[cursor.number]
     figures = {name: int(record[name]) for name in {*NOT_ACKED, *fields}}
-    records = end - next_token - settled_ahead(puller, cursor.number, next_token, end)
+    records = end - next_token - acked_ahead(puller, cursor.number, next_token, end)
     records += sum(figures[name] for name in NOT_ACKED)
     return Lag(position, next_token, end, records, figures)
 
 
-def settled_ahead(puller: Puller, cursor: int, token: int, end: int) -> int:
+def acked_ahead(puller: Puller, cursor: int, token: int, end: int) -> int:
     """Records from ``token`` on that were acknowledged under an engine before this one."""
     rows = puller.restored_beyond(cursor, token)
     rows = rows[(rows[:, 2] < 0) & (rows[:, 0] < end)]

@@ -14,7 +14,7 @@ from tidecast.buffers.counters import CountersFile
 from tidecast.errors import SharedMemoryError
 from tidecast.layout.counters import ROW_SUBSCRIPTION
 from tidecast.layout.subscription_counters import SubscriptionCounter as S
-from tidecast.node.consumers.lag import NOT_ACKED, settled_ahead
+from tidecast.node.consumers.lag import NOT_ACKED, acked_ahead
 from tidecast.node.consumers.state import ConsumersState, SubscriptionState
 from tidecast.queues.cache.cursors import FOR_QUEUE, STREAM_CHAINS, WHERE
 
@@ -88,5 +88,5 @@ class SubscriptionRows:
             np.maximum(ends - next_tokens, 0).sum() + sum(of(name).sum() for name in NOT_ACKED)
         )
         for k in np.flatnonzero(of("restored_left")).tolist():
-            lag -= settled_ahead(puller, int(numbers[k]), int(next_tokens[k]), int(ends[k]))
+            lag -= acked_ahead(puller, int(numbers[k]), int(next_tokens[k]), int(ends[k]))
         values[S.LAG] = max(0, lag)

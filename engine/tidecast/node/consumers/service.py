@@ -318,10 +318,10 @@ class DurableSubscriptions(Observer):
                 check_same(subscription.saved, options)
                 self.filters.arm(subscription)
             member = self._join(subscription, client_id, options)
-            self._tell_gone(subscription, client_id)
+            self._report_gone(subscription, client_id)
             return self._grant(subscription, member)
 
-    def _tell_gone(self, subscription: SubscriptionState, client_id: int) -> None:
+    def _report_gone(self, subscription: SubscriptionState, client_id: int) -> None:
         """Tell a new member what is gone at the place from which it gets records."""
         for event in list(subscription.gone):
             cursor = subscription.cursors.get((event.topic, event.queue))
@@ -379,7 +379,7 @@ class DurableSubscriptions(Observer):
     def drop(self, subscription: SubscriptionState, reason: str) -> None:
         """Serve a subscription no more; what is stored of it stays. With the lock held."""
         for member in list(subscription.members.values()):
-            self._tell_expelled(subscription, member, reason)
+            self._report_expelled(subscription, member, reason)
             self._leave(subscription, member)
         for key in list(subscription.cursors):
             self._remove_cursor(subscription, key)
@@ -448,12 +448,12 @@ class DurableSubscriptions(Observer):
         """A queue that a growth made waits until the older ones are settled up to their cuts."""
         gated = False
         if queue_map.epoch:
-            settled = [
+            acked = [
                 self.position_of(subscription.cursors[(cursor.here.topic, q)])[0]
                 if (cursor.here.topic, q) in subscription.cursors else 0
                 for q in range(queue_map.queues)
             ]  # fmt: skip
-            gated = bool(queue_map.blocked_by(cursor.here.queue, settled))
+            gated = bool(queue_map.blocked_by(cursor.here.queue, acked))
         (self._gated_cursors.add if gated else self._gated_cursors.discard)(cursor.number)
         return gated
 
@@ -601,11 +601,13 @@ class DurableSubscriptions(Observer):
         if found is not None:
             self.letters.add(*found, dead)
 
-    def settle_dead(self, dead: Dead) -> None:
+    def complete_dead(self, dead: Dead) -> None:
         """A dead record is stored, or dropped and told: settle it."""
         if self.puller is not None:
             puller = self.puller
-            puller.call(entries.settle_dead, puller.words, dead.cursor, dead.generation, dead.token)
+            puller.call(
+                entries.complete_dead, puller.words, dead.cursor, dead.generation, dead.token
+            )
 
     def hostile(self, member: int) -> None:
         """See `Observer`; in the puller's thread."""
@@ -615,10 +617,10 @@ class DurableSubscriptions(Observer):
         with self.lock:
             for subscription, member in list(self.consumers.values()):
                 if member.number == number:
-                    self._tell_expelled(subscription, member, "it wrote what it may not")
+                    self._report_expelled(subscription, member, "it wrote what it may not")
                     self._leave(subscription, member)
 
-    def _tell_expelled(
+    def _report_expelled(
         self, subscription: SubscriptionState, member: MemberState, reason: str
     ) -> None:
         event = ev.ConsumerExpelled(
@@ -647,8 +649,10 @@ class DurableSubscriptions(Observer):
             return  # the next owner removed the files: nothing in them is damaged
         if one is not None:
             one.note_unreadable()
-            told = ev.QueueUnreadable(topic=one.topic, queue=one.queue, token=token, detail=problem)
-            self._inbox.put(lambda: self.ctx.notify_all(told))
+            event = ev.QueueUnreadable(
+                topic=one.topic, queue=one.queue, token=token, detail=problem
+            )
+            self._inbox.put(lambda: self.ctx.notify_all(event))
 
     def perform(self, action: str, arguments: dict[str, Any]) -> Any:
         """See `Link.subscription`. Raises ConfigError for an action that there is not, NotFound."""

@@ -219,10 +219,8 @@ def shares_of(
     return {cursor: [owner[cursor]] * SHARES for cursor in cursors}
 
 
-def settled_rows(
-    saved_settled: list[tuple[int, int]], attempts: list[tuple[int, int]]
-) -> np.ndarray:
+def restored_rows(acked: list[tuple[int, int]], attempts: list[tuple[int, int]]) -> np.ndarray:
     """`CursorState` rows for the puller: int64[n, 3] of first, end, attempts (-1: settled)."""
-    rows = [(first, end, -1) for first, end in saved_settled]
+    rows = [(first, end, -1) for first, end in acked]
     rows += [(token, token + 1, n) for token, n in attempts]
     return np.array(sorted(rows), dtype=np.int64).reshape(-1, 3)

@@ -111,7 +111,7 @@ def report_paused(
         durable.stand(topic, mark, event)
     else:
         durable.standing.pop((topic, mark), None)
-        durable.tell(event)
+        durable.notify(event)
 
 
 def report_pause_of(state: ConsumersState, subscription: SubscriptionState) -> None:
@@ -362,7 +362,7 @@ def stand_by(
         saved.set_cursors(cursors)
     subscription = state.new(saved)
     owner = leases.owners_of(pattern).current().name
-    state.durable.tell(ev.ConsumerStandsBy(topic=pattern, subscription=name, owner=owner))
+    state.durable.notify(ev.ConsumerStandsBy(topic=pattern, subscription=name, owner=owner))
     return subscription
 
 

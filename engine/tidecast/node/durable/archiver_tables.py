@@ -311,7 +311,7 @@ def holds_more(ring: Bytes, slots: int) -> bool:
     return bool(holds and (state == lay.SEALED or (state == lay.OPEN and length > at)))
 
 
-def unsettled(path: Path) -> bool:
+def holds_unacked(path: Path) -> bool:
     """A file is the ring of a durable topic's producer, with messages that are not acked."""
     try:
         mapped = MappedFile.open(path)
@@ -322,6 +322,15 @@ def unsettled(path: Path) -> bool:
 
 
 __all__ = [
-    "ARCHIVER_SUBSCRIPTION", "OVER", "ArchiverTables", "Source", "ack_record", "begin_ring",
-    "describe", "holds_more", "ring_session", "unacked", "unsettled",
+    "ARCHIVER_SUBSCRIPTION",
+    "OVER",
+    "ArchiverTables",
+    "Source",
+    "ack_record",
+    "begin_ring",
+    "describe",
+    "holds_more",
+    "holds_unacked",
+    "ring_session",
+    "unacked",
 ]  # fmt: skip

@@ -37,7 +37,7 @@ def retain(registry: SourceRegistry, topic: DurableTopic, now_ns: int) -> None:
         registry.ctx.note(
             rec.LOW, rec.Code.SEGMENTS_DELETED, topic.config.wire_id, queue, segments, earliest
         )
-        registry.tell(
+        registry.notify(
             ev.SegmentsDeleted(topic=name, queue=queue, segments=segments, earliest_token=earliest)
         )
 

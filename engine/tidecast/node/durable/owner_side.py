@@ -129,7 +129,7 @@ class Openings:
                 self._refuse(asked, topic, lay.ACK_REFUSED, gap.expected)
                 return
             except Conflict as problem:
-                self._registry.tell(
+                self._registry.notify(
                     ev.TopicConflict(topic=topic.config.name, node=setup.node, detail=str(problem))
                 )
                 return
@@ -252,7 +252,7 @@ class PublisherRings:
         ctx.note(
             rec.ALERT, rec.Code.RING_REFUSED, setup.session, setup.source, needed, self.bytes, most
         )
-        self._registry.tell(
+        self._registry.notify(
             ev.PublisherRefused(
                 topic=config.name, node=setup.node, session=setup.session, bytes=needed,
                 detail=f"rings of publishers on other nodes have {self.bytes} bytes of "
@@ -312,7 +312,7 @@ class OwnerSide:
             self._ctx.note(
                 rec.ALERT, rec.Code.TOPIC_CONFLICT, setup.session, setup.topic_id, setup.source
             )
-            self._registry.tell(
+            self._registry.notify(
                 ev.TopicConflict(
                     topic=setup.topic, node=setup.node,
                     detail=f"its history begins at packet {setup.oldest}, it is acked up to "
@@ -367,9 +367,9 @@ class OwnerSide:
             return False
         if image.slot >= 0:
             heard_ns = int(image.runtime.rx_state.images[image.slot]["heard_ns"])
-            return bool(record["told_drained"]) and now_s - heard_ns / 1e9 > SILENT_S
+            return bool(record["drained_reported"]) and now_s - heard_ns / 1e9 > SILENT_S
         unread = self._registry.unread(source)
-        return bool(record["told_drained"]) or not unread or now_s - image.gone_s > GONE_S
+        return bool(record["drained_reported"]) or not unread or now_s - image.gone_s > GONE_S
 
     def _finish(self, source: ds.Source) -> None:
         """Read what is there, then let go of an image; what was not acked comes again."""

@@ -205,14 +205,14 @@ class PlacedAppends:
                 if verdict is None:
                     held.append(run)
                 else:
-                    self._settle(run, verdict)
+                    self._finish(run, verdict)
         if held:
             with self._lock:
                 self._waiting.extendleft(reversed(held))
         self._complete()
         return len(held)
 
-    def _settle(self, run: Run, verdict: Verdict) -> None:
+    def _finish(self, run: Run, verdict: Verdict) -> None:
         kept = verdict.outcome in (Outcome.APPENDED, Outcome.DUPLICATE)
         topic = self._registry.topics.get(run.topic)
         if not kept or not run.durable or topic is None:

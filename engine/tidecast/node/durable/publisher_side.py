@@ -122,11 +122,11 @@ class PublisherSide:
             and each.id < publication.id
             and each.topic.name == publication.topic.name
             and ds.ring_session(each.mapped.array)[0] == producer
-            and not self.settled(each)
+            and not self.has_arrived(each)
             for each in self._ctx.pubs.values()
         )
 
-    def settled(self, publication: Publication) -> bool:
+    def has_arrived(self, publication: Publication) -> bool:
         """The owner has all of it, or wants none of it."""
         if publication.remote < 0:
             return True
@@ -134,14 +134,14 @@ class PublisherSide:
 
     def _report_fenced(self) -> None:
         """A client learns of it while it does not ask, too."""
-        told, self._fenced = self._fenced, set()
+        notified, self._fenced = self._fenced, set()
         for publication in self._ctx.pubs.values():
             ring = publication.mapped.array
             (state,) = unpack_from("<q", ring, lay.ACK_STATE_AT)
             if publication.remote < 0 or state != lay.ACK_FENCED:
                 continue
             self._fenced.add(publication.id)
-            if publication.id not in told:
+            if publication.id not in notified:
                 producer, epoch, _ = ds.ring_session(ring)
                 event = ev.ProducerFenced(
                     topic=publication.topic.name, producer=f"{producer:x}",
@@ -169,7 +169,7 @@ class PublisherSide:
                 "reaches no other node: messages wait in the publisher's ring until this engine "
                 "has the lease; give the topic a transport of kind udp-..., or publish there",
             )  # fmt: skip
-            self._registry.told.append(event)
+            self._registry.notified.append(event)
             self._ctx.notify(publication.client, event)
 
     def adopt(self, mapped: MappedFile, config: TopicConfig) -> None:
@@ -210,10 +210,10 @@ class PublisherSide:
         for publication in [p for p in self._ctx.pubs.values() if p.leftover]:
             if self._is_over(publication) and self._recovery.report_dropped(publication.mapped):
                 self._publications.forget(publication)
-            elif self.settled(publication):
+            elif self.has_arrived(publication):
                 (count,) = unpack_from("<q", publication.mapped.array, lay.DURABLE_AT)
                 self._ctx.note(rec.LOW, rec.Code.RING_DRAINED, publication.session, count)
-                self._registry.tell(
+                self._registry.notify(
                     ev.RingDrained(
                         topic=publication.topic.name, session=publication.session, messages=count
                     )

@@ -120,7 +120,7 @@ class Recovery:
         self._registry.ctx.note(
             rec.ALERT, rec.Code.RING_DROPPED, about.session, producer, first, packets
         )
-        self._registry.tell(
+        self._registry.notify(
             ev.RingDropped(
                 topic=about.topic_name, producer=f"{producer:x}", session=about.session,
                 first=first, packets=packets,
@@ -140,7 +140,7 @@ class Recovery:
                 continue
             messages = int(record["count"]) - source.first_count
             registry.ctx.note(rec.LOW, rec.Code.RING_DRAINED, source.session, messages)
-            registry.tell(
+            registry.notify(
                 ev.RingDrained(topic=source.topic, session=source.session, messages=messages)
             )
             registry.remove(slot, registry.topics[source.topic], lay.ACK_ENDED)

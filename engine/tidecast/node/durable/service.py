@@ -94,7 +94,7 @@ class Durable:
                 self.publisher_side.take_over(mapped)
             except TidecastError as problem:
                 self.ctx.note(rec.ALERT, rec.Code.RING_DRAINED, 0, -1)
-                registry.tell(ev.TopicConflict(topic="", node=self.ctx.name, detail=str(problem)))
+                registry.notify(ev.TopicConflict(topic="", node=self.ctx.name, detail=str(problem)))
         deadline = time.monotonic() + DRAIN_S
         while registry.active and registry.busy() and time.monotonic() < deadline:
             registry.flush()
@@ -344,9 +344,9 @@ class Durable:
         """See `PublisherSide.say_left`."""
         self.publisher_side.say_left(publication)
 
-    def settled(self, publication: Publication) -> bool:
+    def has_arrived(self, publication: Publication) -> bool:
         """See `PublisherSide.settled`."""
-        return self.publisher_side.settled(publication)
+        return self.publisher_side.has_arrived(publication)
 
     def on_setup(self, runtime: TransportRuntime, setup: Setup, config: TopicConfig) -> bool:
         """See `OwnerSide.on_setup`."""
@@ -427,8 +427,8 @@ class Durable:
         before = self._refused.get((name, queue))
         self._refused[name, queue] = str(problem)
         if before is not None and before != str(problem):
-            told = ev.DiskRefused(topic=name, queue=queue, errno=number, detail=str(problem))
-            self.ctx.conductor.post(lambda: self.registry.tell(told))
+            event = ev.DiskRefused(topic=name, queue=queue, errno=number, detail=str(problem))
+            self.ctx.conductor.post(lambda: self.registry.notify(event))
 
     def _handle(self, rows: Rows) -> None:
         for kind, a, b, c, *_ in [[*row, 0, 0, 0] for row in rows]:
@@ -442,7 +442,7 @@ class Durable:
                 topic = self._topic_at(a)
                 if topic is not None and topic.set_refused(False):
                     self.ctx.note(rec.ALERT, rec.Code.DISK_BACK, topic.config.wire_id)
-                    self.registry.tell(ev.DiskBack(topic=topic.config.name))
+                    self.registry.notify(ev.DiskBack(topic=topic.config.name))
 
     def _gap(self, slot: int, first: int, packets: int) -> None:
         """Packets of a ring that cannot be read.
@@ -452,14 +452,14 @@ class Durable:
         client has scribbled; they are left out.
         """
         source, record = self.sources.get(slot), self.registry.runtime.state.sources[slot]
-        if source is None or not record["told_gap"] or record["seq"] != first:
+        if source is None or not record["gap_reported"] or record["seq"] != first:
             return
         if source.image:
             self.owner_side.rejoin(source)
             return
-        values = {"seq": first + packets, "at": wire.PACKET_HEADER_BYTES, "told_gap": 0}
+        values = {"seq": first + packets, "at": wire.PACKET_HEADER_BYTES, "gap_reported": 0}
         self.registry.runtime.on_archiver(lambda: ds.fill(record, values))
-        self.registry.tell(
+        self.registry.notify(
             ev.Gap(
                 topic=source.topic, node=self.ctx.name, session=source.session, first=first,
                 end=first + packets, reason="malformed",
@@ -478,7 +478,7 @@ class Durable:
         queue, number = (at, c) if kind == ast.E_DISK else (-1, b)
         what = "a write" if kind == ast.E_DISK else "a sync"
         self.ctx.note(rec.ALERT, rec.Code.DISK_REFUSED, topic.config.wire_id, queue, number)
-        self.registry.tell(
+        self.registry.notify(
             ev.DiskRefused(
                 topic=topic.config.name, queue=queue, errno=number,
                 detail=f"{what} failed: {os.strerror(number)}",
@@ -489,7 +489,7 @@ class Durable:
         source = self.sources.get(slot)
         if source is None or source.image or not source.publication:
             return  # images are kept until their publishers have heard of it, leftovers are told of
-        if self.registry.runtime.state.sources[slot]["told_drained"]:
+        if self.registry.runtime.state.sources[slot]["drained_reported"]:
             self.registry.remove(slot, self.topics[source.topic], lay.ACK_ENDED)
 
     # --- now and then -----------------------------------------------------------------------------
@@ -516,7 +516,7 @@ class Durable:
             if gone:
                 wire_id = topic.config.wire_id
                 self.ctx.note(rec.LOW, rec.Code.PRODUCERS_EXPIRED, wire_id, len(gone))
-                self.registry.tell(
+                self.registry.notify(
                     ev.ProducersExpired(topic=topic.config.name, producers=len(gone))
                 )
             upkeep.gauges(self.registry, topic)

@@ -268,7 +268,7 @@ class Grants:
         ctx, where = self._registry.ctx, topic.config.name
         ctx.counters.values[self._registry.row_of(where, 0), C.SESSIONS_FENCED] += 1
         ctx.note(rec.ALERT, rec.Code.PRODUCER_FENCED, session, producer, epoch)
-        self._registry.tell(
+        self._registry.notify(
             ev.ProducerFenced(
                 topic=where, producer=name or f"{producer:x}", session=session, epoch=epoch
             )
@@ -279,7 +279,7 @@ class Grants:
         first, end = producer.acked_seq + 1, producer.torn_seq
         ctx.counters.values[self._registry.row_of(name, 0), C.PRODUCER_HOLES] += 1
         ctx.note(rec.ALERT, rec.Code.PRODUCER_HOLE, topic.config.wire_id, producer.id, first, end)
-        self._registry.tell(
+        self._registry.notify(
             ev.ProducerHole(topic=name, producer=f"{producer.id:x}", first=first, end=end)
         )
 
@@ -322,7 +322,7 @@ class Grants:
         return self._now_s - self._heard_s(source) < HEARD_S
 
     def _drained(self, source: ds.Source) -> bool:
-        return bool(self._registry.runtime.state.sources[source.slot]["told_drained"])
+        return bool(self._registry.runtime.state.sources[source.slot]["drained_reported"])
 
     def _heard_s(self, source: ds.Source) -> float:
         """When a source was heard of; one of this node is there."""

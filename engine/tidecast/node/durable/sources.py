@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tidecast import events as ev
-from tidecast.agents.archiver.cycle import tell_ring, topic_unread
+from tidecast.agents.archiver.cycle import notify_ring, topic_unread
 from tidecast.agents.live.remote_acks import answer_setup
 from tidecast.buffers.ring_file import describe
 from tidecast.config.leases import SHARED
@@ -58,7 +58,7 @@ class SourceRegistry:
         """Called in the thread that syncs, when a queue of a topic is durable to a later token."""
         self.standing: dict[tuple[str, str], ev.Event] = {}
         """Damages and pauses, by topic and mark: clients that connect later get them, too."""
-        self.told: list[ev.Event] = []
+        self.notified: list[ev.Event] = []
         """What recovery found, for later requests."""
         self.broken: dict[str, TidecastError] = {}
         """Topics that could not be opened when the engine started, and why."""
@@ -125,10 +125,10 @@ class SourceRegistry:
         """A queue's row of counters."""
         return self.rows[topic, queue]
 
-    def tell(self, event: ev.Event) -> None:
-        """Notify all clients; the newest EVENTS_KEPT_MAX events are kept in `told`."""
-        self.told.append(event)
-        del self.told[:-EVENTS_KEPT_MAX]
+    def notify(self, event: ev.Event) -> None:
+        """Notify all clients; the newest EVENTS_KEPT_MAX events are kept in `notified`."""
+        self.notified.append(event)
+        del self.notified[:-EVENTS_KEPT_MAX]
         self.ctx.notify_all(event)
 
     def stand(self, topic: str, what: str, event: ev.Event) -> None:
@@ -137,7 +137,7 @@ class SourceRegistry:
         ``what``: its mark among those of the topic, such as the file that is damaged.
         """
         self.standing[topic, what] = event
-        self.tell(event)
+        self.notify(event)
 
     def set_owners(self, owners: dict[str, str]) -> None:
         """The lease store has said which node keeps which shared topic."""
@@ -231,7 +231,7 @@ class SourceRegistry:
 
     def set_ack_state(self, ring: Bytes, state: int) -> None:
         """Notify the writer of a ring of its session's state (ACK_*)."""
-        tell_ring(ring, self.ctx.bells, state)
+        notify_ring(ring, self.ctx.bells, state)
 
     def look_for_unread(self) -> bool:
         """Note which topics have something in publishers' rings that is not in a log yet.

@@ -328,7 +328,7 @@ def add_image(
             "status_ns": now,
             "status_interval_ns": STATUS_INTERVAL_NS_FIRST,
             "reported": join,
-            "told": join,
+            "contiguous_reported": join,
             "buffer_slots": _slots_of_socket(runtime, channel, about.slot_bytes),
             "heard_ns": now,
             "echo_at_ns": now,

@@ -49,7 +49,7 @@ class RefusedImages:
     def __init__(self, ctx: NodeContext, known: SessionTables) -> None:
         self._ctx, self._known = ctx, known
         self._due: dict[Key, tuple[float, TransportRuntime, Setup]] = {}
-        self._told: dict[Key, None] = {}
+        self._reported: dict[Key, None] = {}
         self.live_bytes = 0
         """What rings of live topics' images have."""
 
@@ -71,11 +71,11 @@ class RefusedImages:
     ) -> None:
         """There is no memory for a session's ring. Reported once, until it has one."""
         key = (runtime.config.name, setup.session)
-        if key in self._told:
+        if key in self._reported:
             return
-        while len(self._told) >= REFUSED_MAX:
-            del self._told[next(iter(self._told))]
-        self._told[key] = None
+        while len(self._reported) >= REFUSED_MAX:
+            del self._reported[next(iter(self._reported))]
+        self._reported[key] = None
         ctx = self._ctx
         ctx.count(cl.NodeCounter.IMAGES_REFUSED)
         used = self.live_bytes
@@ -101,7 +101,7 @@ class RefusedImages:
 
     def has(self, runtime: TransportRuntime, session: int) -> None:
         """A session has its ring."""
-        self._told.pop((runtime.config.name, session), None)
+        self._reported.pop((runtime.config.name, session), None)
 
     def take_due(self, now_s: float) -> list[tuple[TransportRuntime, Setup]]:
         """Those to try again."""

@@ -60,7 +60,7 @@ class ProducerSetups(Protocol):
     def say_left(self, publication: Publication) -> None:
         """Its publisher is gone."""
 
-    def settled(self, publication: Publication) -> bool:
+    def has_arrived(self, publication: Publication) -> bool:
         """The topic's owner has all of it, or wants none of it."""
 
 
@@ -267,7 +267,7 @@ class Publications:
         if (
             publication.leftover  # of a dead engine: until it is acked
             or publication.source >= 0
-            or not self._producers.settled(publication)
+            or not self._producers.has_arrived(publication)
         ):
             publication.postpone(now_s)  # its end is announced to those who read it now
             return  # the archiver, here or at the topic's owner, is not through with it

@@ -113,7 +113,7 @@ def first_at_or_behind(C, win, token):
 
 
 @inlined
-def pop_settled(C, win):
+def pop_done(C, win):
     """Let settled entries leave at the front."""
     while C.w_first < C.w_next and state_of(win, entry_at(C, C.w_first)) == DONE:
         C.w_first += 1
