@@ -345,7 +345,7 @@ PARENTS_ALLOWED = {"tidecast.client.consumer.acks"}
 """Modules that still import one of a package above for types. Never add to it."""
 SIBLINGS_MAX = 12
 SIBLINGS_ALLOWED = {
-    "tidecast.bench": 17, "tidecast.cli": 20, "tidecast.log": 18, "tidecast.native": 15,
+    "tidecast.bench": 17, "tidecast.cli": 19, "tidecast.log": 18, "tidecast.native": 15,
 }  # fmt: skip
 """Packages that still have more modules beside each other -> how many. Only lower it."""
 FOREIGN_WRITES_ALLOWED = {

@@ -227,7 +227,7 @@ def test_wrong_arguments_on_an_engine(lab: Lab, eventually: Eventually) -> None:
 
 def test_json_output_of_sub_and_until_end(lab: Lab) -> None:
     platform = lab.platform()
-    reading = lab.spawn("sub", "a", "--output", "json", "--until-end", platform=platform)
+    reading = lab.spawn("sub", "a", "--json", "--until-end", platform=platform)
     while "subscribed" not in reading.log.read_text():
         assert reading.running
     platform.run("pub", "a", "--message", "hello", "--key", "k", "--header", "h=v", "--count", "2")
@@ -242,11 +242,9 @@ def test_sub_reads_what_queues_keep_and_goes_on_behind_it(lab: Lab) -> None:
     for text in ("first", "second"):
         platform.run("pub", "kept", "--message", text, "--key", "k")
     dump = ("sub", "kept", "--subscription", "shell", "--from", "earliest", "--until-end")
-    rows = [
-        json.loads(line) for line in platform.run(*dump, "--output", "json").stdout.splitlines()
-    ]
+    rows = [json.loads(line) for line in platform.run(*dump, "--json").stdout.splitlines()]
     assert [(row["data"], row["token"], row["attempts"]) for row in rows] == [
         ("first", 0, 1), ("second", 1, 1),
     ]  # fmt: skip
     platform.run("pub", "kept", "--message", "third")
-    assert platform.run(*dump, "--output", "raw").stdout == "third"
+    assert platform.run(*dump, "--raw").stdout == "third"

@@ -32,7 +32,7 @@ def _file(path: Path, size_bytes: int, seed: int = 7) -> int:
 
 def _subscriber(lab: Lab, platform: Platform, n: int, out: Path) -> Child:
     with out.open("wb") as target:
-        return lab.spawn("sub", "logs", "--output", "raw", "--count", str(n), "--timeout", "60",
+        return lab.spawn("sub", "logs", "--raw", "--count", str(n), "--timeout", "60",
                          platform=platform, stdout=target)  # fmt: skip
 
 
@@ -52,7 +52,7 @@ def _carry(
     for process, _ in readers:
         eventually(lambda process=process: _subscribed(process), "the subscription")
     with (lab.directory / "in").open("rb") as input_file:
-        said = source.run("pub", "logs", "-", "--split", "raw-lines", "--json", stdin=input_file)
+        said = source.run("pub", "logs", "-", "--raw", "--json", stdin=input_file)
     assert f'"messages": {n}' in said.stdout
     for process, out in readers:
         assert process.code() == 0, process.log.read_text()

@@ -26,7 +26,7 @@ from tidecast.buffers.counters import CountersFile
 from tidecast.cli import COMMANDS, main
 from tidecast.cli.common import command_name, new_log, stoppable
 from tidecast.cli.control import PORTS_TRIED_MAX, free_port, service_state
-from tidecast.cli.splitting import splitter_of
+from tidecast.cli.messages.splitting import splitter_of
 from tidecast.cli.subscription import _table
 from tidecast.cli.top import ROWS_SHOWN_MAX
 from tidecast.cli.topic import _SETTINGS
@@ -371,8 +371,8 @@ def test_recorder(tmp_path: Path) -> None:
         ("lines", b"a\n\nb\r\nc", [b"a", b"", b"b\r", b"c"]),
         ("lines", b"a\n", [b"a"]),
         ("lines", b"\n", [b""]),
-        ("raw-lines", b"a\n\nb\r\nc", [b"a\n", b"\n", b"b\r\n", b"c"]),
-        ("raw-lines", b"a\n", [b"a\n"]),
+        ("lines raw", b"a\n\nb\r\nc", [b"a\n", b"\n", b"b\r\n", b"c"]),
+        ("lines raw", b"a\n", [b"a\n"]),
         ("lines", b"", []),
         ("none", b"a\nb", [b"a\nb"]),
         ("none", b"", []),
@@ -386,7 +386,8 @@ def test_splitting_does_not_depend_on_the_chunks(
     random = np.random.default_rng(1)
     for _ in range(20):
         cuts = sorted(random.integers(0, len(whole) + 1, size=3).tolist())
-        splitter = splitter_of(how)
+        kind, _, raw = how.partition(" ")
+        splitter = splitter_of(kind, keep_newline=raw == "raw")
         found: list[bytes] = []
         for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
             found += splitter.feed(whole[start:end])

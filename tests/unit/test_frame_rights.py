@@ -115,6 +115,7 @@ def test_a_frame_that_is_not_listed_takes_everything() -> None:
 ONE = {"pattern": "t", "name": "n"}
 ADMINISTERED: dict[str, list[tuple[dict[str, Any], set[tuple[str, str]]]]] = {
     "list": [({}, NOTHING)],
+    "topics": [({}, NOTHING)],
     "attached": [({}, {("subscribe", ">")})],
     **{action: [(ONE, {("subscribe", "t")}), ({}, {("subscribe", ">")})]
        for action in ("show", "lanes", "peek")},

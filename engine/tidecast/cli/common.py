@@ -17,10 +17,6 @@ if TYPE_CHECKING:
 
     from tidecast.client.links.socket_session import EngineControl
 
-    IntParam = click.ParamType[int]
-else:
-    IntParam = click.ParamType
-
 F = TypeVar("F", bound=Callable[..., Any])
 _SERVER = "tidecast.server"
 
@@ -43,6 +39,11 @@ def data_dir_option(command: F) -> F:
         metavar="DIR",
         help="Where this platform keeps its files [env: TIDECAST_DATA_DIR].",
     )(command)
+
+
+def examples(*lines: str) -> str:
+    """The epilog of a command: lines to copy. A test parses each of them."""
+    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def json_option(command: F) -> F:
@@ -101,6 +102,11 @@ def console(*, stderr: bool = False) -> Console:
     return one if one.is_terminal else make(width=240)
 
 
+def warn(text: str) -> None:
+    """One line on standard error; the command continues."""
+    click.echo(f"warning: {text}", err=True)
+
+
 def echo_json(value: Any) -> None:
     """One JSON document on one line."""
     click.echo(json.dumps(value, ensure_ascii=False, default=str))
@@ -157,42 +163,6 @@ def new_log(path: Path) -> Path:
     with contextlib.suppress(FileNotFoundError):
         path.replace(path.with_name(path.name + ".1"))
     return path
-
-
-class Size(IntParam):
-    """Bytes: ``4MiB``, ``64kB``, ``1000``."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Bytes as int."""
-        from tidecast.config.check import parse_bytes
-        from tidecast.errors import ConfigError
-
-        if isinstance(value, int):
-            return value
-        try:
-            return parse_bytes(value)
-        except ConfigError as problem:
-            self.fail(str(problem), param, ctx)
-
-
-class Duration(IntParam):
-    """Nanoseconds of ``2ms``, ``1.5s``."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Nanoseconds as int."""
-        from tidecast.config.check import parse_duration_ns
-        from tidecast.errors import ConfigError
-
-        if isinstance(value, int):
-            return value
-        try:
-            return parse_duration_ns(value)
-        except ConfigError as problem:
-            self.fail(str(problem), param, ctx)
 
 
 def human_bytes(n: float) -> str:

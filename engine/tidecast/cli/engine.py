@@ -27,6 +27,7 @@ from tidecast.cli.common import (
     new_log,
     token_option,
 )
+from tidecast.cli.options.params import Duration
 
 if TYPE_CHECKING:
     from tidecast.cli.control import Linked, Service
@@ -410,8 +411,8 @@ def _with_control_options(command: F) -> F:
 @token_option
 @gateway_options("off")
 @_with_control_options
-@click.option("--telemetry", "telemetry_s", type=click.FloatRange(0, 3600), default=0.0,
-              metavar="SECONDS", help="Keep a history of its counters, a sample every SECONDS; "
+@click.option("--telemetry", "telemetry_s", type=Duration(low=0, high=3600), default=0.0,
+              help="Keep a history of its counters: the time between two samples; "
               "`telemetry` in the topology goes before it. [default: 0, none]")  # fmt: skip
 @click.option("--adapter", "adapters", multiple=True, metavar="TOPIC=MODULE:FUNCTION",
               help="A topic whose queues are those of the adapter that FUNCTION() makes; may be "

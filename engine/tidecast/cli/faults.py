@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tidecast.cli.common import (
-    Duration,
     console,
     control,
     data_dir_option,
@@ -17,6 +16,7 @@ from tidecast.cli.common import (
     json_option,
     token_option,
 )
+from tidecast.cli.options.params import Duration
 
 if TYPE_CHECKING:
     from tidecast.client.links.socket_session import EngineControl
@@ -47,7 +47,8 @@ def _probability(flag: str, text: str) -> Callable[[F], F]:
 @_probability("--duplicate", "Probability that a packet comes twice.")
 @_probability("--reorder", "Probability that a packet is overtaken by others.")
 @_probability("--corrupt", "Probability that a packet's bytes are spoiled.")
-@click.option("--delay", type=Duration(), default=0, metavar="TIME", help="Every packet: 2ms.")
+@click.option("--delay", type=Duration("us", bare=False, low=0), default=0,
+              metavar="DURATION", help="Every packet: 2ms.")  # fmt: skip
 @click.option("--partition", default="", metavar="A,B", help="Cut off from these nodes (name, id).")
 @click.option("--seed", type=click.IntRange(0, (1 << 62) - 1), default=0, help="Same seed, same "
               "faults.")  # fmt: skip
@@ -56,7 +57,7 @@ def _probability(flag: str, text: str) -> Callable[[F], F]:
 @json_option
 def set_faults(
     transport: str | None, drop: float, duplicate: float, reorder: float, corrupt: float,
-    delay: int, partition: str, seed: int, data_dir: Path, token: str | None, as_json: bool,
+    delay: float, partition: str, seed: int, data_dir: Path, token: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Replace the faults of a transport by these; what is not given is switched off."""
     from tidecast.config.check import raise_problems
@@ -65,7 +66,7 @@ def set_faults(
     with control(data_dir, token) as engine:
         settings = FaultSettings(
             drop=drop, duplicate=duplicate, reorder=reorder, corrupt=corrupt,
-            delay_us=delay / 1000, seed=seed,
+            delay_us=float(delay), seed=seed,
             partition=tuple(filter(None, (name.strip() for name in partition.split(",")))),
         )  # fmt: skip
         raise_problems(settings.problems())

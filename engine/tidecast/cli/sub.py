@@ -2,63 +2,90 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import sys
-import time
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from tidecast.cli.common import data_dir_option, server_option, stoppable, token_option
-from tidecast.cli.pub import tell, url_of
+from tidecast.cli.common import (
+    data_dir_option,
+    examples,
+    server_option,
+    stoppable,
+    token_option,
+    warn,
+)
+from tidecast.cli.messages import formats
+from tidecast.cli.messages.reading import DurableFlow, Flow, LogFlow
+from tidecast.cli.options.params import Duration, Moment
+from tidecast.cli.options.places import PLACES, Place, of_queue
+from tidecast.cli.pub import url_of
 
 if TYPE_CHECKING:
-    from tidecast.client.blocking import Connection, Subscription
+    from tidecast.api.start import Start
+    from tidecast.cli.messages.formats import Writer
+    from tidecast.cli.messages.logs import Logs
+    from tidecast.client.blocking import Connection
     from tidecast.client.consumer.blocking import Consumer
-    from tidecast.client.consumer.message import DurableMessage
-    from tidecast.client.core.message import Message
-
-POLL_MESSAGES = 4096
-LOOK_S = 0.1
-Writer = Callable[["Iterable[Message | DurableMessage]"], bytes]
 
 
-@click.command()
+@click.command(epilog=examples(
+    "tidecast sub greetings --keys",
+    "tidecast sub 'md.>' --json --count 10",
+    "tidecast sub orders --from -1h --until-end --format '%p:%o %k %s\\n'",
+    "tidecast sub orders --subscription billing --until-end",
+))  # fmt: skip
 @click.argument("topic")
 @click.option("--count", type=click.IntRange(1), default=None, metavar="N", help="Stop after N.")
 @click.option(
     "--from",
     "start",
-    type=click.Choice(["latest", "earliest"]),
+    type=Place(),
     default=None,
-    help="earliest: as far back as publishers' histories reach; of a new --subscription: as "
-    "its queues do. [default: latest; of a --subscription earliest]",
+    help=f"Of a durable topic: {PLACES} Its log is read then, and no subscription is made. Of a "
+    "live topic: latest, or earliest, as far back as publishers' histories reach. Of a new "
+    "--subscription: where it begins. [default: latest; of a --subscription earliest]",
 )
 @click.option(
-    "--output",
-    type=click.Choice(["lines", "raw", "json", "pretty"]),
+    "--until",
+    "until_ns",
+    type=Moment(),
     default=None,
-    help="lines: each payload and a newline; raw: payloads, byte for byte, nothing between; "
-    "json: one object a line; pretty: for people, control characters escaped "
-    "[default: pretty on a terminal, else lines].",
+    help="Stop at this time: now, 2026-01-31T12:00, +5m. With --from: records that are older.",
 )
+@click.option(
+    "--until-end",
+    is_flag=True,
+    help="Stop when all publishers seen have ended; with --from at the end of the log; with "
+    "--subscription when its lag is 0.",
+)
+@click.option("--topics", is_flag=True, help="Write the topic before each message.")
+@click.option("--keys", is_flag=True, help="Write the key before each message, and a tab.")
+@click.option("--headers", is_flag=True, help="Write NAME=VALUE,... before each message.")
+@click.option(
+    "--format",
+    "template",
+    metavar="TEXT",
+    help="As kcat -f: %t topic, %p queue, %o sequence, %k key, %K its length, %s payload, %S its "
+    "length, %h headers, %T ms since 1970; \\n, \\t. No newline is added.",
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for scripts.")
+@click.option("--raw", is_flag=True, help="Payloads, byte for byte, nothing between.")
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(0, min_open=True),
+    type=Duration(low=0, above=True),
     default=None,
-    metavar="SECONDS",
     help="Fail when nothing came for so long.",
 )
 @click.option(
     "--on-gap",
     type=click.Choice(["raise", "event", "skip"]),
     default=None,
-    help="What is lost for good: fail, tell on standard error, or go on silently "
+    help="What is lost for good: fail, report on standard error, or continue silently "
     "[default: raise; event for unreliable topics].",
 )
 @click.option(
@@ -66,12 +93,7 @@ Writer = Callable[["Iterable[Message | DurableMessage]"], bytes]
     "name",
     metavar="NAME",
     help="Consume a durable TOPIC as a member of this subscription, which is made when it is not "
-    "there: what was written is acked, the next run goes on behind it.",
-)
-@click.option(
-    "--until-end",
-    is_flag=True,
-    help="Stop when all publishers seen have ended; with --subscription when its lag is 0.",
+    "there: what was written is acked, the next run continues behind it.",
 )
 @click.option("--untethered", is_flag=True, help="Never hold a publisher back; may lose messages.")
 @click.option("--quiet", is_flag=True, help="Nothing on standard error but errors.")
@@ -79,188 +101,171 @@ Writer = Callable[["Iterable[Message | DurableMessage]"], bytes]
 @token_option
 @server_option
 def sub(
-    topic: str, count: int | None, start: str | None, output: str | None, timeout_s: float | None,
-    on_gap: str | None, name: str | None, until_end: bool, untethered: bool, quiet: bool,
-    data_dir: Path, token: str | None, server: str | None,
+    topic: str, count: int | None, start: Start | None, until_ns: int | None, until_end: bool,
+    timeout_s: float | None, on_gap: str | None, name: str | None, untethered: bool, quiet: bool,
+    data_dir: Path, token: str | None, server: str | None, **output: Any,
 ) -> None:  # fmt: skip
     """Subscribe to TOPIC (* for one token, > for all that follow) and write what arrives.
 
-    Of a durable topic that is what is published from now on; what its queues keep is read with
-    --subscription. Ends after --count messages, with --until-end, or at Ctrl-C.
+    Each message is a line of its own; on a terminal control characters are escaped, and a pattern
+    shows topics. Without --from and --subscription only what is published from now on is read. Ends
+    after --count messages, with --until or --until-end, or at Ctrl-C.
     """
-    if name is not None and (on_gap is not None or untethered):
-        raise click.UsageError("--on-gap and --untethered are of live reading: leave them out")
     from tidecast.errors import ConfigError
     from tidecast.sync import connect
 
     if sys.stdout is None:  # the shell closed it
         raise ConfigError("standard output is closed: there is nowhere to write to")
-    writer = _WRITERS[output or ("pretty" if sys.stdout.isatty() else "lines")]
-    where = start or ("latest" if name is None else "earliest")
-    with connect(server or url_of(data_dir), name="tidecast sub", token=token) as client:
-        tethered = False if untethered else None
-        source: Any = (
-            client.subscribe(topic, start=where, on_gap=on_gap, tethered=tethered)
-            if name is None
-            else client.consumer(topic, name, start=where)
+    live: dict[str, Any] = {"on_gap": on_gap, "tethered": False if untethered else None}
+    _check_combination(topic, start, name, until_ns, [k for k, v in live.items() if v is not None])
+    writer = _writer(topic, **output)
+    with contextlib.ExitStack() as opened:
+        client = opened.enter_context(
+            connect(server or url_of(data_dir), name="tidecast sub", token=token)
         )
-        with source as messages:
-            if not quiet:
-                of = "" if name is None else f", subscription {name}"
-                click.echo(f"subscribed to {topic}{of}", err=True)
-            make = _Flow if name is None else _DurableFlow
-            flow = make(client, messages, sys.stdout.buffer, writer)
-            try:
-                with stoppable() as stop:
-                    flow.run(count, timeout_s, until_end=until_end)
-            except KeyboardInterrupt:
-                flow.flush()
-                sys.exit(stop.code)
-            except BrokenPipeError:
-                # Whoever read our output has had enough; nothing may be flushed to it at exit.
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        logs = None if name is not None else _logs(client, topic, start, data_dir, server, token)
+        _check_directives(topic, output["template"], queues=logs is not None or name is not None)
+        out = sys.stdout.buffer
+        if logs is not None:
+            opened.callback(logs.close)
+            flow: Flow = _of_log(client, logs, topic, start, until_ns, live, out, writer)
+        elif name is not None:
+            flow = DurableFlow(client, _consumer(opened, client, topic, name, start), out, writer)
+        else:
+            subscription = client.subscribe(topic, start=start or "latest", **live)
+            flow = Flow(client, opened.enter_context(subscription), out, writer)
+        if not quiet:
+            of = "" if name is None else f", subscription {name}"
+            click.echo(f"subscribed to {topic}{of}", err=True)
+        _run(flow, count, timeout_s, until_ns, until_end=until_end)
 
 
-class _Flow:
-    """From a subscription to a stream, flushed whenever nothing more is there."""
-
-    def __init__(
-        self, client: Connection, messages: Subscription, out: BinaryIO, writer: Writer
-    ) -> None:
-        self._client, self._messages, self._out, self._writer = client, messages, out, writer
-        self._seen = False
-
-    def run(self, count: int | None, timeout_s: float | None, *, until_end: bool) -> None:
-        """Until ``count`` messages were written, or the publishers ended. Raises Timeout."""
-        from tidecast.errors import Timeout
-
-        left = count
-        last_s = time.monotonic()
-        while left is None or left > 0:
-            n = self._take(left)
-            self._tell_gaps()
-            if n:
-                last_s = time.monotonic()
-                left = None if left is None else left - n
-            elif until_end and self._ended():
-                break
-            elif timeout_s is not None and time.monotonic() - last_s > timeout_s:
-                self.flush()
-                raise Timeout(f"no message on {self._messages.pattern} for {timeout_s:g} s")
-        self.flush()
-
-    def _take(self, left: int | None) -> int:
-        """Write what is there, waiting a little for it. Returns how many messages."""
-        from tidecast.errors import Timeout
-
-        limit = POLL_MESSAGES if left is None else min(left, POLL_MESSAGES)
-        batch = self._messages.poll(limit)
-        if len(batch):
-            self._out.write(self._writer(batch))
-            return len(batch)
-        self.flush()
-        try:
-            one = self._messages.next(timeout=LOOK_S)
-        except Timeout:
-            return 0
-        self._out.write(self._writer((one,)))
-        return 1
-
-    def _ended(self) -> bool:
-        there = bool(self._messages.images())
-        self._seen = self._seen or there or self._messages.stats().get("messages", 0) > 0
-        return self._seen and not there
-
-    def _tell_gaps(self) -> None:
-        from tidecast.events import Gap
-
-        for event in self._client.events(timeout=0.0):
-            if isinstance(event, Gap):
-                click.echo(f"gap: {event.topic}: packets {event.first} to {event.end} of "
-                           f"{event.node} are lost ({event.reason})", err=True)  # fmt: skip
-            else:
-                tell(event)
-
-    def flush(self) -> None:
-        """Nothing more is there for the moment."""
-        self._out.flush()
+def _run(
+    flow: Flow, count: int | None, timeout_s: float | None, until_ns: int | None, *, until_end: bool
+) -> None:
+    try:
+        with stoppable() as stop:
+            flow.run(count, timeout_s, until_ns, until_end=until_end)
+    except KeyboardInterrupt:
+        flow.flush()
+        sys.exit(stop.code)
+    except BrokenPipeError:
+        # Whoever read our output has had enough; nothing may be flushed to it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class _DurableFlow(_Flow):
-    """From a durable subscription to a stream: acked when it was written and flushed."""
-
-    _messages: Consumer  # type: ignore[assignment]
-
-    def _take(self, left: int | None) -> int:
-        limit = POLL_MESSAGES if left is None else min(left, POLL_MESSAGES)
-        batch = self._messages.fetch(limit, max_wait=LOOK_S)
-        if len(batch):
-            self._out.write(self._writer(batch))
-            self.flush()
-            batch.ack()
-        return len(batch)
-
-    def _ended(self) -> bool:
-        return bool(self._messages.info()["lag"] == 0)
+# --- where messages come from ---------------------------------------------------------------------
 
 
-def _payloads(messages: Iterable[Message | DurableMessage]) -> Iterable[bytes]:
-    payloads = getattr(messages, "payloads", None)
-    if payloads is not None:
-        return cast("Iterable[bytes]", payloads())
-    return (bytes(each.data) for each in messages)
+def _check_combination(
+    topic: str, start: Start | None, name: str | None, until_ns: int | None, live: list[str]
+) -> None:
+    """Raise `click.UsageError` for options that would have no effect."""
+    from tidecast.api.start import Time, Tokens
+    from tidecast.config.topology import is_pattern
+
+    if name is not None and live:
+        raise click.UsageError(f"--subscription ignores {_flags(live)}")
+    if name is not None and until_ns is not None:
+        raise click.UsageError("--subscription ignores --until; --until-end ends when its lag is 0")
+    if is_pattern(topic) and name is None and isinstance(start, Time | Tokens):
+        raise click.UsageError(
+            f"--from a time or a sequence reads the log of one topic: {topic} is a pattern"
+        )
 
 
-def _raw(messages: Iterable[Message | DurableMessage]) -> bytes:
-    return b"".join(_payloads(messages))
+def _flags(live: list[str]) -> str:
+    return " and ".join({"on_gap": "--on-gap", "tethered": "--untethered"}[each] for each in live)
 
 
-def _lines(messages: Iterable[Message | DurableMessage]) -> bytes:
-    return b"\n".join((*_payloads(messages), b""))
+def _logs(
+    client: Connection, topic: str, start: Start | None, data_dir: Path, server: str | None,
+    token: str | None,
+) -> Logs | None:  # fmt: skip
+    """The log of a durable topic, if it is that which ``--from`` wants. Raises NotFound."""
+    from tidecast.api.start import Earliest, Latest
+    from tidecast.cli.messages.logs import LocalLogs, RemoteLogs, no_log
+    from tidecast.config.topology import is_pattern
+
+    if start is None or isinstance(start, Latest) or is_pattern(topic):
+        return None
+    modes = {
+        each["name"]: each.get("mode", "live") for each in client.link.subscription("topics", {})
+    }
+    if modes.get(topic) != "durable":
+        if isinstance(start, Earliest):
+            return None
+        raise no_log(topic, modes)
+    logs = (
+        LocalLogs(data_dir, topic, _tell_missing)
+        if server is None
+        else RemoteLogs(server, token, topic, _tell_missing)
+    )
+    if not logs.bounds():
+        raise no_log(topic, modes)
+    return logs
 
 
-def _text_or_base64(name: str, data: bytes) -> dict[str, str]:
-    with contextlib.suppress(UnicodeDecodeError):
-        return {name: data.decode()}
-    return {f"{name}_base64": base64.b64encode(data).decode()}
+def _tell_missing(what: str, about: dict[str, Any]) -> None:
+    warn(f"{what}: " + ", ".join(f"{name} {value}" for name, value in about.items()))
 
 
-def _whence(message: Any) -> dict[str, Any]:
-    token = getattr(message, "token", None)
-    if token is None:
-        return {"node": message.node, "session": message.session}
-    return {"queue": token.queue, "token": token.sequence, "attempts": message.attempts}
+def _of_log(
+    client: Connection, logs: Logs, topic: str, start: Start | None, until_ns: int | None,
+    live: dict[str, Any], out: BinaryIO, writer: Writer,
+) -> LogFlow:  # fmt: skip
+    from tidecast.cli.messages.logs import LogReader
+
+    given = [name for name, value in live.items() if value is not None]
+    if given:
+        raise click.UsageError(f"--from reads the log of {topic}, which ignores {_flags(given)}")
+    assert start is not None
+    begin = of_queue(start, [queue for queue, _, _ in logs.bounds()], "--from")
+    return LogFlow(client, LogReader(logs, topic, begin), out, writer, until_ns)
 
 
-def _json(messages: Iterable[Message | DurableMessage]) -> bytes:
-    import msgspec
+def _consumer(
+    opened: contextlib.ExitStack, client: Connection, topic: str, name: str, start: Start | None
+) -> Consumer:
+    from tidecast.api.start import Earliest
 
-    lines = []
-    for each in messages:
-        value: dict[str, Any] = {"topic": each.topic, **_whence(each)}
-        if each.key is not None:
-            value |= _text_or_base64("key", each.key)
-        if each.headers:
-            value["headers"] = each.headers
-        if each.timestamp is not None:
-            value["timestamp_ns"] = each.timestamp
-        value |= _text_or_base64("data", bytes(each.data))
-        lines.append(msgspec.json.encode(value) + b"\n")
-    return b"".join(lines)
+    begin = of_queue(start or Earliest(), [], "--from")
+    return opened.enter_context(client.consumer(topic, name, start=begin))
 
 
-def _pretty(messages: Iterable[Message | DurableMessage]) -> bytes:
-    lines = []
-    for each in messages:
-        text = bytes(each.data).decode("utf-8", "backslashreplace")
-        text = text.removesuffix("\n")
-        # Control characters of a foreign publisher must not drive this terminal.
-        text = "".join(c if c.isprintable() or c in "\t\n" else f"\\x{ord(c):02x}" for c in text)
-        prefix = f"{each.key.decode('utf-8', 'backslashreplace')}: " if each.key else ""
-        lines.append(f"{prefix}{text}\n".encode())
-    return b"".join(lines)
+# --- how they are written -------------------------------------------------------------------------
 
 
-_WRITERS: dict[str, Writer] = {
-    "lines": _lines, "raw": _raw, "json": _json, "pretty": _pretty,
-}  # fmt: skip
+def _writer(
+    topic: str, *, topics: bool, keys: bool, headers: bool, template: str | None, as_json: bool,
+    raw: bool,
+) -> Writer:  # fmt: skip
+    from tidecast.config.topology import is_pattern
+
+    ways = [*(["--format"] if template is not None else ()), *(["--json"] if as_json else ()),
+            *(["--raw"] if raw else ())]  # fmt: skip
+    columns = {"--topics": topics, "--keys": keys, "--headers": headers}
+    given = [flag for flag, on in columns.items() if on]
+    if len(ways) > 1:
+        raise click.UsageError(f"{' and '.join(ways)}: give one of them")
+    if ways and given:
+        raise click.UsageError(f"{ways[0]} ignores {' and '.join(given)}")
+    terminal = sys.stdout.isatty()
+    if template is not None:
+        return formats.formatted(template, terminal=terminal)
+    if as_json or raw:
+        return formats.json_lines if as_json else formats.raw
+    shown = "t" if topics or (terminal and is_pattern(topic)) else ""
+    return formats.lines(
+        shown + ("k" if keys else "") + ("h" if headers else ""), terminal=terminal
+    )
+
+
+def _check_directives(topic: str, template: str | None, *, queues: bool) -> None:
+    used = formats.directives_of(template or "") & set(formats.OF_A_QUEUE)
+    if used and not queues:
+        named = " and ".join(f"%{each}" for each in sorted(used))
+        raise click.UsageError(
+            f"--format: {named} are of records in queues, and {topic} is read live: read its log "
+            "(--from earliest, --from now), or with --subscription NAME"
+        )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -20,14 +19,14 @@ from tidecast.cli.common import (
     server_of,
     token_option,
 )
+from tidecast.cli.options.params import Duration
+from tidecast.cli.options.places import PLACES, Place, of_queue
+
+if TYPE_CHECKING:
+    from tidecast.api.start import Start
 
 F = TypeVar("F", bound=Callable[..., Any])
 REDRIVE_PAGE = 10_000
-PLACES = (
-    "earliest, latest, a time (2026-01-31T12:00:00, of this machine's zone unless it names one), "
-    "or sequences by queue (0:17,1:9)."
-)
-_TOKENS = re.compile(r"\d+:\d+(,\d+:\d+)*")
 TOKENS_SHOWN_MAX = 1000
 
 
@@ -121,9 +120,9 @@ def show(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool
 
 @subscription.command()
 @_named
-@click.option("--start", default="earliest", metavar="WHERE", help=PLACES)
+@click.option("--start", type=Place(), default="earliest", metavar="WHERE", help=PLACES)
 @click.option(
-    "--ack-wait", type=float, metavar="SECONDS", help="Deliver again after. [default: 30]"
+    "--ack-wait", type=Duration(low=0, above=True), help="Deliver again after. [default: 30s]"
 )
 @click.option("--max-deliver", type=int, metavar="N", help="Deliveries, at most; 0: no limit. "
               "[default: 5]")  # fmt: skip
@@ -131,7 +130,7 @@ def show(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool
 @click.option("--key", metavar="PATTERN", help="A key, or a prefix and *.")
 @click.option("--where", metavar="TEXT", help="Only records for which this holds: 'size > 100'.")
 def create(
-    topic: str, name: str, start: str, ack_wait: float | None, max_deliver: int | None,
+    topic: str, name: str, start: Start, ack_wait: float | None, max_deliver: int | None,
     dead_letter: str | None, key: str | None, where: str | None, data_dir: Path, token: str | None,
     as_json: bool,
 ) -> None:  # fmt: skip
@@ -175,20 +174,20 @@ def resume(topic: str, name: str, data_dir: Path, token: str | None, as_json: bo
 
 @subscription.command()
 @_named
-@click.option("--to", "start", default="", metavar="WHERE", help=PLACES)
+@click.option("--to", "start", type=Place(), metavar="WHERE", help=PLACES)
 @click.option("--shift", type=int, default=0, metavar="N", help="By N records, back if below 0.")
 @click.option("--queue", type=int, metavar="N", help="Only this queue.")
 @click.option("--dry-run", is_flag=True, help="Only say what would move.")
 def seek(
-    topic: str, name: str, start: str, shift: int, queue: int | None, dry_run: bool,
+    topic: str, name: str, start: Start | None, shift: int, queue: int | None, dry_run: bool,
     data_dir: Path, token: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Move a subscription, back or forth."""
-    if bool(start) == bool(shift):
+    if (start is None) == (shift == 0):
         raise click.UsageError("give either --to or --shift")
     rows = ask(
         data_dir, token, "seek", pattern=topic, name=name, shift=shift, queue=queue,
-        dry_run=dry_run, **(_start(start, "--to") if start else {}),
+        dry_run=dry_run, **({} if start is None else _start(start, "--to", queue)),
     )  # fmt: skip
     if as_json:
         echo_json(rows)
@@ -260,21 +259,11 @@ def peek(
     )  # fmt: skip
 
 
-def _start(where: str, option: str) -> dict[str, Any]:
-    if where in ("earliest", "latest"):
-        return {"start": where}
-    if _TOKENS.fullmatch(where):
-        pairs = (one.split(":") for one in where.split(","))
-        return {"start": "tokens", "start_tokens": {int(queue): int(n) for queue, n in pairs}}
-    from datetime import datetime
+def _start(where: Start, option: str, queue: int | None = None) -> dict[str, Any]:
+    """A place as the actions take it; ``queue``: of a bare sequence."""
+    from tidecast.client.consumer.core import start_options
 
-    try:
-        moment = datetime.fromisoformat(where).astimezone()
-    except ValueError:
-        raise click.BadParameter(
-            f"{where!r}: allowed are {PLACES}", param_hint=f"'{option}'"
-        ) from None
-    return {"start": "time", "start_time_ns": int(moment.timestamp() * 1e9)}
+    return start_options(of_queue(where, [] if queue is None else [queue], option))
 
 
 def _text(raw: bytes | None) -> str:

@@ -18,6 +18,7 @@ from tidecast.cli.common import (
     human_count,
     json_option,
 )
+from tidecast.cli.options.params import Duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -33,9 +34,8 @@ Snapshot = dict[str, Any]
 @click.option(
     "--interval",
     "interval_s",
-    type=click.FloatRange(0.1, 3600),
+    type=Duration(low=0.1, high=3600),
     default=1.0,
-    metavar="SECONDS",
     help="Between two views; rates are over this time.",
 )
 @click.option("--once", is_flag=True, help="One view (over one interval), then exit.")

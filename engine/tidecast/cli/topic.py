@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tidecast.cli.common import (
-    Size,
     console,
     control,
     data_dir_option,
@@ -20,6 +19,7 @@ from tidecast.cli.common import (
     json_option,
     token_option,
 )
+from tidecast.cli.options.params import Duration, Size
 
 if TYPE_CHECKING:
     from tidecast.config.topology import TopicConfig, Topology
@@ -33,26 +33,26 @@ _SETTINGS: list[tuple[str, Any, str]] = [
     ("history_bytes", Size(), "Ring of a publisher: what can be sent again."),
     ("receive_bytes", Size(), "Ring of a receiver."),
     ("large_history_bytes", Size(), "Ring of a publisher on the channel for large messages."),
-    ("linger_us", int, "How long a packet waits for more messages."),
+    ("linger_us", Duration("us", whole=True), "How long a packet waits for more messages."),
     ("rate_packets_per_s", int, "Rate limit of a publisher; 0: none."),
     ("rate_bytes_per_s", Size(), "Rate limit of a publisher; 0: none."),
     ("on_full", click.Choice(["block", "error", "drop"]), "What publishing does on a full ring."),
-    ("nak_delay_us", int, "How long a gap may be mere reordering."),
-    ("nak_retry_us", int, "When a repair is asked for again."),
-    ("receiver_timeout_s", float, "When a silent or stuck receiver is dropped."),
-    ("close_linger_s", float, "How long a closed publication still repairs."),
+    ("nak_delay_us", Duration("us", whole=True), "How long a gap may be mere reordering."),
+    ("nak_retry_us", Duration("us", whole=True), "When a repair is asked for again."),
+    ("receiver_timeout_s", Duration(), "When a silent or stuck receiver is dropped."),
+    ("close_linger_s", Duration(), "How long a closed publication still repairs."),
     ("mode", click.Choice(["live", "durable"]), "Memory only, or queues on disk as well."),
     ("owner", str, "The one node that keeps the queues [default: each its own]."),
     ("queues", int, "Queues of a durable topic; may grow, never shrink."),
     ("fsync", click.Choice(["none", "interval", "batch"]), "When appended bytes are synced."),
-    ("fsync_interval_ms", float, "With --fsync interval: how often, at most."),
+    ("fsync_interval_ms", Duration("ms"), "With --fsync interval: how often, at most."),
     ("retention_bytes", Size(), "What a queue keeps, at most; 0: no limit."),
-    ("retention_s", float, "For how long a queue keeps records; 0: no limit."),
+    ("retention_s", Duration(), "For how long a queue keeps records; 0: no limit."),
     ("retention_past_unacked", bool, "Delete what subscriptions have not acked, too."),
     ("segment_bytes", Size(), "Size of a segment file."),
     ("cache_bytes", Size(), "Memory of a queue for records that are read."),
     ("spool", bool, "Rings of publishers on disk: they outlive the machine's memory."),
-    ("producer_ttl_s", float, "For how long a silent producer's sequences are remembered."),
+    ("producer_ttl_s", Duration(), "For how long a silent producer's sequences are remembered."),
     ("id", int, "Id in packets [default: derived from the name]."),
     ("description", str, "What it is for."),
 ]

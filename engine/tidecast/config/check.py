@@ -28,7 +28,8 @@ _UNITS = {
 _SIZE = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*$")
 _LIKE = re.compile(r"([-+]?\d*\.?\d+(e\d+)?|true|false|null)$", re.IGNORECASE)
 """Text that looks like a value of another type, unless it is quoted."""
-_DURATIONS_NS = {"ns": 1, "us": 1000, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
+_DURATIONS_NS = {"ns": 1, "us": 1000, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9,
+                 "d": 24 * 3600 * 10**9}  # fmt: skip
 
 StructT = TypeVar("StructT", bound=msgspec.Struct)
 
@@ -47,7 +48,9 @@ def parse_duration_ns(text: str) -> int:
     """Nanoseconds of a duration such as ``2ms``, ``1.5s``, ``50us``. Raises ConfigError."""
     found = _SIZE.match(text)
     if found is None or found.group(2).lower() not in _DURATIONS_NS:
-        raise ConfigError(f"{shown(text)}: not a duration: allowed are ns, us, ms, s, m, h (2ms)")
+        raise ConfigError(
+            f"{shown(text)}: not a duration: allowed are ns, us, ms, s, m, h, d (2ms)"
+        )
     return int(float(found.group(1)) * _DURATIONS_NS[found.group(2).lower()])
 
 

@@ -22,6 +22,8 @@ from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter
 
 LOOKS = frozenset({"attached", "list", "show", "lanes", "peek"})
 """Actions on durable subscriptions that change nothing."""
+OF_WHAT_IS_COVERED = frozenset({"list", "topics"})
+"""The answer holds only what the key covers, see `shown`."""
 OF_A_TOPIC = frozenset({"pause_queue", "pause_topic"})
 CHANGES = frozenset({"create", "delete", "pause", "resume", "seek", "redrive"})
 EVERY_TOPIC = ">"
@@ -60,7 +62,7 @@ def to_administer(action: str, arguments: dict[str, Any]) -> Needed:
     right = "subscribe" if action in LOOKS else "manage"
     if action in OF_A_TOPIC and isinstance(topic, str):
         yield right, topic
-    elif action != "list":
+    elif action not in OF_WHAT_IS_COVERED:
         known = action in LOOKS | CHANGES and isinstance(pattern, str)
         yield right, str(pattern) if known else EVERY_TOPIC
     for name in ("dead_letter", "to"):  # engines publish there on its behalf
@@ -86,7 +88,9 @@ def as_allowed(access: Access, pattern: str, options: ConsumerOptions) -> Consum
 
 
 def shown(access: Access, action: str, result: Any) -> Any:
-    """The answer to an action, without subscriptions that the key does not cover."""
+    """The answer to an action, without subscriptions and topics that the key does not cover."""
+    if action == "topics":
+        return [each for each in result if access.may_hear_of(each["name"])]
     if action != "list":
         return result
     return [each for each in result if access.may("subscribe", each["pattern"])]

@@ -316,8 +316,15 @@ def attached(subs: DurableSubscriptions) -> list[dict[str, Any]]:
     return subs.attached.rows()
 
 
+def topics(subs: DurableSubscriptions) -> list[dict[str, Any]]:
+    """The topics of this node as a topology writes them, those made on first use included."""
+    with subs.ctx.lock:
+        found = list(subs.ctx.topic_by_name.values())
+    return [msgspec.to_builtins(each) for each in found]
+
+
 ACTIONS: dict[str, Callable[..., Any]] = {
-    "attached": attached,
+    "topics": topics, "attached": attached,
     "list": list_all, "show": show, "lanes": cursors, "peek": peek, "create": create,
     "delete": delete, "pause": pause, "resume": resume, "pause_queue": pause_queue,
     "pause_topic": pause_topic, "seek": seek, "redrive": redrive,

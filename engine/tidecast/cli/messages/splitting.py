@@ -120,10 +120,10 @@ class Prefixed:
         return []
 
 
-def splitter_of(text: str) -> Splitter:
-    """From ``lines``, ``raw-lines``, ``none``, ``bytes:N``, ``length``. Raises ConfigError."""
-    if text in ("lines", "raw-lines"):
-        return Lines(keep_newline=text == "raw-lines")
+def splitter_of(text: str, *, keep_newline: bool = False) -> Splitter:
+    """From ``lines``, ``none``, ``bytes:N``, ``length``. Raises ConfigError."""
+    if text == "lines":
+        return Lines(keep_newline=keep_newline)
     if text == "none":
         return Whole()
     if text == "length":
@@ -131,4 +131,4 @@ def splitter_of(text: str) -> Splitter:
     kind, _, size = text.partition(":")
     if kind == "bytes" and size.isdigit() and 0 < int(size) <= MESSAGE_BYTES_MAX:
         return Pieces(int(size))
-    raise ConfigError(f"--split: {text}: allowed lines, raw-lines, none, length, bytes:N (N > 0)")
+    raise ConfigError(f"--split: {text}: allowed lines, none, length, bytes:N (N > 0)")

@@ -1,0 +1,1 @@
+"""Types of options that several commands share."""

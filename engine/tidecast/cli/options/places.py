@@ -1,0 +1,62 @@
+"""Where reading begins, as options of several commands take it."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tidecast.cli.options.params import Param
+
+if TYPE_CHECKING:
+    from tidecast.api.start import Start
+
+PLACES = (
+    "earliest, latest, a sequence (17; of several queues 0:17,1:9), or a time: now, "
+    "2026-01-31T12:00 (of this machine's zone unless it names one), @SECONDS since 1970, -1h."
+)
+_SEQUENCES = re.compile(r"\d{1,18}(:\d{1,18}(,\d{1,18}:\d{1,18})*)?$")
+ANY_QUEUE = -1
+"""In `Tokens` of a bare sequence: the queue is not named."""
+
+
+class Place(Param):
+    """`PLACES` as a `tidecast.api.start.Start`; see `of_queue` for a bare sequence."""
+
+    name = "where"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.ParamType`."""
+        from tidecast.api.start import WORDS, Time, Tokens
+        from tidecast.config.moments import parse_time_ns
+        from tidecast.errors import ConfigError
+
+        if not isinstance(value, str):
+            return value
+        if value in WORDS:
+            return WORDS[value]
+        if _SEQUENCES.match(value):
+            pairs = [one.rpartition(":") for one in value.split(",")]
+            return Tokens({int(queue or ANY_QUEUE): int(token) for queue, _, token in pairs})
+        try:
+            return Time(parse_time_ns(value, time.time_ns()))
+        except ConfigError:
+            self.fail(f"{value!r}: allowed are {PLACES}", param, ctx)
+
+
+def of_queue(start: Start, queues: list[int], option: str) -> Start:
+    """A bare sequence counts in the one queue there is. Raises `click.BadParameter`."""
+    from tidecast.api.start import Tokens
+
+    if not isinstance(start, Tokens) or ANY_QUEUE not in start.tokens:
+        return start
+    token = start.tokens[ANY_QUEUE]
+    if len(queues) != 1:
+        some = ",".join(f"{queue}:{token}" for queue in queues[:3] or [0])
+        raise click.BadParameter(
+            f"{token}: each queue counts its own sequences: allowed are pairs of queue and "
+            f"sequence such as {some}", param_hint=f"'{option}'",
+        )  # fmt: skip
+    return Tokens({queues[0]: token})

@@ -1,0 +1,286 @@
+"""`pub` and `sub` as users of kcat, redis-cli and nats know them, on one running engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from tests.conftest import Eventually
+from tests.support.lab import Platform, free_port, open_lab
+from tests.support.nursery import Nursery
+from tests.support.process import Text
+
+
+class Shell(NamedTuple):
+    """One engine with a gateway; each test has topics of its own."""
+
+    platform: Platform
+    server: str
+    token: str
+
+    def run(self, *arguments: str, code: int = 0, remote: bool = False, stdin: str = "") -> Text:
+        """A command to its end."""
+        lab = self.platform.lab
+        where = (
+            ("--server", self.server, "--token", self.token)
+            if remote
+            else ("--data-dir", str(self.platform.directory))
+        )
+        options = {}
+        if stdin:
+            at = lab.directory / "stdin"
+            at.write_text(stdin)
+            options = {"stdin": at.open("rb")}
+        done = lab.run(*arguments, *where, check=False, **options)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
+    def lines(self, *arguments: str, remote: bool = False) -> list[str]:
+        """What a command writes."""
+        return self.run(*arguments, remote=remote).stdout.splitlines()
+
+    def durable(self, topic: str, *messages: str, queues: int = 1) -> None:
+        """A durable topic with messages ``key:payload``."""
+        self.run("topic", "create", topic, "--mode", "durable", "--queues", str(queues))
+        if messages:
+            text = "\n".join(messages)
+            self.run("pub", topic, "-", "--key-from", "::", "--ack", "durable", stdin=text)
+
+
+@pytest.fixture(scope="module")
+def shell(nursery: Nursery) -> Iterator[Shell]:
+    with open_lab(nursery) as lab:
+        platform, port = lab.platform(start=False), free_port()
+        platform.engine = lab.spawn(
+            "engine", "--gateway", f"127.0.0.1:{port}", platform=platform
+        )  # fmt: skip
+        assert "ready" in platform.engine.line()
+        token = (platform.directory / "gateway.token").read_text().strip()
+        yield Shell(platform, f"tidecast://127.0.0.1:{port}", token)
+
+
+# --- pub ------------------------------------------------------------------------------------------
+
+
+def test_keys_come_from_the_input(shell: Shell) -> None:
+    shell.durable("keyed", "a:1", "b:2:3")
+    shell.run("pub", "keyed", "-", "--key-from", "customer.id", "--ack", "durable",
+              stdin='{"customer": {"id": 7}}\n{"customer": {"id": "x"}}\n')  # fmt: skip
+    dump = ("sub", "keyed", "--from", "earliest", "--until-end", "--format", "%k|%s\\n")
+    assert shell.lines(*dump) == [
+        "a|1", "b|2:3", '7|{"customer": {"id": 7}}', 'x|{"customer": {"id": "x"}}'
+    ]  # fmt: skip
+    for bad, problem in (("id", "has no field id"), ("::", "has no separator ':'")):
+        said = shell.run("pub", "keyed", "-", "--key-from", bad, stdin="{}\n", code=1).stderr
+        assert f"--key-from: message 1 {problem}: '{{}}'" in said
+    assert "is not JSON" in shell.run(
+        "pub", "keyed", "-", "--key-from", "id", stdin="text\n", code=1
+    ).stderr  # fmt: skip
+    for bad in (":", "a..b"):
+        assert "allowed are :SEP" in shell.run(
+            "pub", "keyed", "-", "--key-from", bad, stdin="x\n", code=2
+        ).stderr  # fmt: skip
+
+
+def test_a_producer_that_sends_again_is_stored_once(shell: Shell) -> None:
+    shell.durable("once")
+    again = ("pub", "once", "--message", "1", "--message", "2", "--producer", "p", "--first-seq",
+             "1", "--ack", "durable", "--json")  # fmt: skip
+    for _ in range(2):
+        said = json.loads(shell.run(*again).stdout)
+        assert (said["topic"], said["messages"]) == ("once", 2)
+    assert shell.lines("sub", "once", "--from", "earliest", "--until-end") == ["1", "2"]
+    stderr = shell.run("pub", "once", "--message", "x", "--first-seq", "1", code=2).stderr
+    assert "--producer" in stderr
+
+
+def test_ack_durable_is_refused_before_anything_is_sent(shell: Shell) -> None:
+    shell.run("topic", "create", "fleeting")
+    stderr = shell.run("pub", "fleeting", "--message", "x", "--ack", "durable", code=1).stderr
+    assert "topic fleeting is live" in stderr
+    assert "published" not in stderr
+
+
+def test_time_stamps_and_headers(shell: Shell) -> None:
+    shell.durable("stamped")
+    for stamp in ("2026-01-31T12:00Z", "@1700000000.5", "-1h", "now"):
+        shell.run("pub", "stamped", "--message", stamp, "--timestamp", stamp, "--header", "a=b",
+                  "--header", "c=d", "--ack", "durable")  # fmt: skip
+    rows = [line.split() for line in shell.lines(
+        "sub", "stamped", "--from", "0", "--until-end", "--format", "%T %h\\n"
+    )]  # fmt: skip
+    now_ms = time.time() * 1000
+    assert [row[0] for row in rows[:2]] == ["1769860800000", "1700000000500"]
+    assert [row[1] for row in rows] == ["a=b,c=d"] * 4
+    assert abs(int(rows[2][0]) - (now_ms - 3_600_000)) < 60_000
+    assert abs(int(rows[3][0]) - now_ms) < 60_000
+    stderr = shell.run("pub", "stamped", "--message", "x", "--timestamp", "soon", code=2).stderr
+    assert "--timestamp" in stderr
+    assert "-1h before" in stderr
+
+
+@pytest.mark.parametrize("remote", [False, True], ids=["local", "gateway"])
+def test_a_new_topic_is_reported_with_its_near_name(shell: Shell, remote: bool) -> None:
+    shell.run("topic", "create", "prices", "--if-missing")
+    name = "prizes.remote" if remote else "prizes"
+    shell.run("topic", "create", "prices.remote", "--if-missing")
+    said = shell.run("pub", name, "--message", "x", remote=remote).stderr
+    assert f"warning: topic {name} is new (did you mean {name.replace('z', 'c')}?)" in said
+    assert "warning" not in shell.run("pub", name, "--message", "x", remote=remote).stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("--message", "x", "--raw"), "--raw"),
+        (("--message", "x", "--split", "none"), "--split none"),
+        (("-", "--split", "none", "--raw"), "--raw"),
+        (("--message", "x", "--key", "a", "--key-from", ":b"), "--key and --key-from"),
+    ],
+)
+def test_options_of_pub_that_would_do_nothing_are_refused(
+    shell: Shell, arguments: tuple[str, ...], named: str
+) -> None:
+    assert named in shell.run("pub", "unused", *arguments, code=2).stderr
+
+
+def test_a_terminal_shows_progress(shell: Shell, tmp_path: Path) -> None:
+    long = tmp_path / "long"
+    long.write_bytes(b"x" * 99 + b"\n" + b"y" * 3_000_000)
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "tidecast.cli", "pub", "progress", str(long), "--data-dir",
+               str(shell.platform.directory), "--channel", "large"]  # fmt: skip
+    done = subprocess.run(command, stderr=theirs, env=None, timeout=60, check=False)
+    said = b""
+    while b"published" not in said:
+        said += os.read(ours, 65536)
+    assert done.returncode == 0
+    assert b"long" in said
+    assert "━".encode() in said
+
+
+# --- sub ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("remote", [False, True], ids=["local", "gateway"])
+def test_the_log_is_read_without_a_subscription(shell: Shell, remote: bool) -> None:
+    topic = f"kept.{remote}"
+    shell.durable(topic, "a:1", "b:2", "c:3", "d:4", queues=2)
+    read = ("sub", topic, "--until-end", "--quiet")
+    rows = [json.loads(line) for line in shell.lines(*read, "--from", "earliest", "--json",
+                                                     remote=remote)]  # fmt: skip
+    assert sorted(row["data"] for row in rows) == ["1", "2", "3", "4"]
+    for queue in (0, 1):
+        mine = [row["token"] for row in rows if row["queue"] == queue]
+        assert mine == sorted(mine)
+    assert [row["timestamp_ns"] for row in rows] == sorted(row["timestamp_ns"] for row in rows)
+    assert shell.lines(*read, "--from", "-1h", "--count", "3", remote=remote) == [
+        row["data"] for row in rows[:3]
+    ]
+    assert shell.lines(*read, "--from", "now", remote=remote) == []
+    past = ("--from", "earliest", "--until", "-1h")
+    assert shell.lines("sub", topic, *past, remote=remote) == []
+    first = shell.lines(*read, "--from", "0:1", "--format", "%p:%o\\n", remote=remote)
+    assert "0:0" not in first
+    assert "no topic" in shell.run("sub", "kept.flase", "--from", "-1h", code=1).stderr
+    assert shell.lines("subscription", "list") == [
+        "no subscriptions; make one: tidecast subscription create TOPIC NAME"
+    ]
+
+
+def test_what_is_appended_meanwhile_is_read_too(shell: Shell) -> None:
+    shell.durable("tailed", "a:1")
+    tail = shell.platform.lab.spawn(
+        "sub", "tailed", "--from", "earliest", "--count", "2", platform=shell.platform
+    )
+    assert tail.line() == "1"
+    shell.run("pub", "tailed", "--message", "2")
+    assert tail.line() == "2"
+    assert tail.code() == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "named"),
+    [
+        (("wrong", "--from", "5"), 1, "no topic wrong"),
+        (("alive", "--from", "-1h"), 1, "topic alive is live"),
+        (("alive.*", "--from", "-1h"), 2, "a pattern"),
+        (("wrong", "--from", "yesterday"), 2, "allowed are earliest, latest"),
+        (("two", "--from", "1"), 2, "such as 0:1,1:1"),
+        (("two", "--from", "7:1"), 1, "has queues [0, 1], no 7"),
+        (("two", "--from", "0:99"), 1, "sequence 99 is not there yet"),
+        (("two", "--from", "0:0", "--on-gap", "skip"), 2, "--on-gap"),
+        (("two", "--subscription", "s", "--untethered"), 2, "--untethered"),
+        (("two", "--subscription", "s", "--until", "now"), 2, "--until"),
+        (("two", "--format", "%o"), 2, "%o"),
+        (("two", "--format", "%y"), 2, "%y"),
+        (("two", "--format", "\\q"), 2, "\\q"),
+        (("two", "--json", "--raw"), 2, "--json and --raw"),
+        (("two", "--json", "--keys"), 2, "--json ignores --keys"),
+    ],
+)
+def test_what_sub_refuses(shell: Shell, arguments: tuple[str, ...], code: int, named: str) -> None:
+    shell.run("topic", "create", "two", "--mode", "durable", "--queues", "2", "--if-missing")
+    shell.run("topic", "create", "alive", "--if-missing")
+    stderr = shell.run("sub", *arguments, code=code).stderr
+    assert named in stderr
+    assert "Traceback" not in stderr
+
+
+def test_live_messages_in_columns_until_a_time(shell: Shell, eventually: Eventually) -> None:
+    spawn = shell.platform.lab.spawn
+    reading = spawn("sub", "md.*", "--topics", "--keys", "--headers", "--count", "1",
+                    platform=shell.platform)  # fmt: skip
+    ending = spawn("sub", "md.*", "--until", "+300ms", platform=shell.platform)
+    eventually(lambda: "subscribed" in reading.log.read_text(), "the subscription")
+    shell.run("pub", "md.eu", "--message", "1.5", "--key", "bund", "--header", "a=b")
+    assert reading.line() == "md.eu\tbund\ta=b\t1.5"
+    assert reading.code() == 0
+    assert ending.code() == 0
+
+
+def test_a_terminal_shows_no_control_characters(shell: Shell) -> None:
+    shell.durable("escapes", "k:\x1b[2Jgone")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "tidecast.cli", "sub", "escapes", "--from", "0", "--count",
+               "1", "--data-dir", str(shell.platform.directory)]  # fmt: skip
+    subprocess.run(command, stdout=theirs, stderr=subprocess.DEVNULL, timeout=60, check=True)
+    assert os.read(ours, 65536) == b"\\x1b[2Jgone\r\n"
+
+
+# --- the same words elsewhere ---------------------------------------------------------------------
+
+
+def test_places_of_a_subscription(shell: Shell) -> None:
+    shell.durable("placed", "a:1", "a:2", "a:3")
+    shell.run("subscription", "create", "placed", "s", "--start", "latest", "--ack-wait", "2m")
+    shown = json.loads(shell.run("subscription", "show", "placed", "s", "--json").stdout)
+    assert shown["ack_wait_s"] == 120.0
+    for place, after in (("-1h", 0), ("0:2", 2), ("now", 3), ("earliest", 0)):
+        (row,) = json.loads(shell.run(
+            "subscription", "seek", "placed", "s", "--to", place, "--json"
+        ).stdout)  # fmt: skip
+        assert row["after"] == after, place
+    seek = ("subscription", "seek", "placed", "s", "--to", "1")
+    assert "such as 0:1" in shell.run(*seek, code=2).stderr
+    (row,) = json.loads(shell.run(*seek, "--queue", "0", "--json").stdout)
+    assert row["after"] == 1
+
+
+def test_durations_of_a_topic(shell: Shell) -> None:
+    made = json.loads(shell.run(
+        "topic", "create", "lasting", "--mode", "durable", "--retention-s", "7d", "--linger-us",
+        "2ms", "--json",
+    ).stdout)  # fmt: skip
+    assert (made["retention_s"], made["linger_us"]) == (604_800.0, 2000)
+    assert "whole numbers of us" in shell.run(
+        "topic", "edit", "lasting", "--linger-us", "1.5", code=2
+    ).stderr  # fmt: skip
