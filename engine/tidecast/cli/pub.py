@@ -192,7 +192,7 @@ def _run(
     from tidecast.errors import TidecastError
 
     if not quiet:
-        threading.Thread(target=_tell_while, args=(client,), daemon=True).start()
+        threading.Thread(target=_report_while, args=(client,), daemon=True).start()
     exit_code, problem = 0, None
     try:
         with stoppable() as stop:
@@ -244,7 +244,7 @@ def _of_new_topic(client: Connection, topic: str) -> str:
     )
 
 
-def _tell_while(client: Connection) -> None:
+def _report_while(client: Connection) -> None:
     """Say why nothing goes on, while publishing waits for the engine."""
     from tidecast.errors import TidecastError
 

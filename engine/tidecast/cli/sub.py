@@ -197,16 +197,16 @@ def _logs(
             return None
         raise no_log(topic, modes)
     logs = (
-        LocalLogs(data_dir, topic, _tell_missing)
+        LocalLogs(data_dir, topic, _report_missing)
         if server is None
-        else RemoteLogs(server, token, topic, _tell_missing)
+        else RemoteLogs(server, token, topic, _report_missing)
     )
     if not logs.bounds():
         raise no_log(topic, modes)
     return logs
 
 
-def _tell_missing(what: str, about: dict[str, Any]) -> None:
+def _report_missing(what: str, about: dict[str, Any]) -> None:
     warn(f"{what}: " + ", ".join(f"{name} {value}" for name, value in about.items()))
 
 

@@ -28,7 +28,7 @@ from tidecast.log.range_scan import RangeScan, Selector, Wanted
 from tidecast.log.select import W_AT
 from tidecast.queues.records import decoded
 
-Tell = Callable[[str, dict[str, Any]], None]
+Report = Callable[[str, dict[str, Any]], None]
 Rows = Iterator[tuple[Any, list[list[int]]]]
 """Blocks of bytes, and (offset, token) of each record in them."""
 
@@ -67,8 +67,8 @@ class Logs(Protocol):
 class LocalLogs:
     """See `Logs`: the files of a data directory."""
 
-    def __init__(self, data_dir: Path, topic: str, tell: Tell) -> None:
-        self._data_dir, self._topic, self._tell = data_dir, topic, tell
+    def __init__(self, data_dir: Path, topic: str, report: Report) -> None:
+        self._data_dir, self._topic, self._report = data_dir, topic, report
         self._files: dict[int, QueueFiles] = {}
 
     def bounds(self) -> list[tuple[int, int, int]]:
@@ -89,7 +89,7 @@ class LocalLogs:
         """See `Logs`."""
         scan = RangeScan(
             queue_directory(self._data_dir, self._topic, queue), self._topic, queue,
-            Wanted(token_min=start, token_end=end), fail_on_data_loss=False, tell=self._tell,
+            Wanted(token_min=start, token_end=end), fail_on_data_loss=False, report=self._report,
         )  # fmt: skip
         for block, n in scan:
             yield block, scan.selector.rows[:n].tolist()
@@ -101,8 +101,8 @@ class LocalLogs:
 class RemoteLogs:
     """See `Logs`: over a gateway. A connection a queue, for they are read side by side."""
 
-    def __init__(self, server: str, token: str | None, topic: str, tell: Tell) -> None:
-        self._given, self._topic, self._tell = (server, token or ""), topic, tell
+    def __init__(self, server: str, token: str | None, topic: str, report: Report) -> None:
+        self._given, self._topic, self._report = (server, token or ""), topic, report
         self._client = LogClient(*self._given)
         self._readers: dict[int, LogClient] = {}
 
@@ -121,7 +121,7 @@ class RemoteLogs:
             topic=self._topic, queue=queue, start=start, end=end, fail_on_data_loss=False
         )  # fmt: skip
         selector = Selector(Wanted(token_min=start, token_end=end), holes=True)
-        for block in reader.read(asked, self._tell):
+        for block in reader.read(asked, self._report):
             n = selector.select(block, block.size, -1)
             if n < 0 or selector.w[W_AT] != block.size:
                 raise CorruptLog(

@@ -52,7 +52,7 @@ class Flow:
             if over and not self.keeps:
                 break
             n = self.take(left)
-            self._tell_gaps()
+            self._report_gaps()
             if n:
                 last_s = time.monotonic()
                 left = None if left is None else left - n
@@ -86,7 +86,7 @@ class Flow:
         self._seen = self._seen or there or self._messages.stats().get("messages", 0) > 0
         return self._seen and not there
 
-    def _tell_gaps(self) -> None:
+    def _report_gaps(self) -> None:
         from tidecast.events import Gap
 
         for event in self._client.events(timeout=0.0):
