@@ -112,6 +112,27 @@ def test_a_reader_that_may_be_lapped_holds_nobody_back() -> None:
         assert (first, onlooker.found) == (0, stream.messages[end:])
 
 
+@pytest.mark.parametrize("drop", [0.0, 0.02])
+def test_readers_that_may_be_lapped_hold_nobody_back_without_others(drop: float) -> None:
+    with Network(seed=17, drop=drop) as net:
+        a, b = network_of(net, "ab", flow="min", history_bytes=RING, receive_bytes=RING)
+        onlooker, reading = Reader(b, tethered=False), Reader(b, tethered=False)
+        net.run(1000)
+        stream = Stream(a, count=1000, size=1300)
+        onlooker.paused = reading.paused = True
+        assert transfer(net, [stream], [], until=lambda: stream.done == 1000, limit_us=1_000_000)
+        [row] = a.engine.publications()
+        assert row["flow_held_ns"] < 0.1e9
+        assert b.count("lost_for_good") == b.count("overruns") == 0
+        assert not stream.events(ReceiverTimeout)
+        net.run(100_000)
+        for late in (onlooker, reading):
+            late.paused = False
+            late.take()
+            [(first, end)] = late.gaps
+            assert (first, late.found) == (0, stream.messages[end:])
+
+
 def test_a_receiver_that_was_idle_for_long_is_not_stuck() -> None:
     with Network(seed=15) as net:
         a, b = network_of(net, "ab", history_bytes=RING, receive_bytes=8 * RING,

@@ -29,6 +29,7 @@ IMAGE = np.dtype(
         ("channel", np.int64),
         ("source", np.int64),  # node id of the publisher
         ("incarnation", np.int64),
+        ("flow", np.int64),
         ("reliability", np.int64),
         ("row", np.int64),  # counters row
         ("receiver", np.int64),  # our random id

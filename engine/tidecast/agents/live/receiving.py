@@ -56,7 +56,8 @@ def ring_of(image):
 def consumed_by_all(image, ring):
     """(slowest, fastest, slowest tethered) position of the active consumers.
 
-    Without any, the contiguous end; without tethered ones, the third is the slowest of all.
+    Without any, the contiguous end. Without tethered ones, the third is the contiguous end too
+    with flow `min`, which they do not hold back; else it is the slowest of all.
     """
     slowest = tethered = NEVER
     fastest = -1
@@ -75,7 +76,7 @@ def consumed_by_all(image, ring):
     slowest = max(min(slowest, image.contiguous), image.highest - image.slots)
     fastest = max(min(fastest, image.contiguous), slowest)
     if tethered == NEVER:
-        return slowest, fastest, slowest
+        return slowest, fastest, image.contiguous if image.flow == lay.FLOW_MIN else slowest
     return slowest, fastest, max(min(tethered, image.contiguous), slowest)
 
 

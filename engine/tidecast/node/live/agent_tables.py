@@ -282,6 +282,10 @@ def _slots_of_socket(runtime: TransportRuntime, channel: int, slot_bytes: int) -
     return lay.SLOTS_MAX if n_bytes == 0 else max(n_bytes // slot_bytes, lay.SLOTS_MIN)
 
 
+JOIN_FIELDS = ("highest", "contiguous", "reported", "contiguous_reported", "named")
+"""Positions of an image that begin at its first packet."""
+
+
 def add_image(
     ctx: NodeContext,
     image: Image,
@@ -318,21 +322,18 @@ def add_image(
             "channel": channel,
             "source": image.node_id,
             "incarnation": image.incarnation,
+            "flow": about.flow,
             "reliability": reliability,
             "row": image.row,
             "receiver": ctx.random_id(62),
-            "highest": join,
-            "contiguous": join,
+            **dict.fromkeys(JOIN_FIELDS, join),
             "window_end": join + about.slots,
             "nak_ns": im.NEVER,
             "status_ns": now,
             "status_interval_ns": STATUS_INTERVAL_NS_FIRST,
-            "reported": join,
-            "contiguous_reported": join,
             "buffer_slots": _slots_of_socket(runtime, channel, about.slot_bytes),
             "heard_ns": now,
             "echo_at_ns": now,
-            "named": join,
             "end_seq": -1,
             "begins": -1,
             "address_a": address_words[0],
