@@ -166,6 +166,7 @@ def test_a_revoked_key_ends_its_sessions(node: EmbeddedLink, tmp_path: Path) -> 
                     consumer.fetch(1, TIMEOUT_S)
                 assert gateway.counts["keys_ended"] == 1
                 until_event(client, EngineLost)
+                assert (client.health().healthy, client.health().status) == (False, "refused")
                 with pytest.raises(AuthError):
                     client.publish("orders.eu", b"2")
                 with pytest.raises(AuthError):

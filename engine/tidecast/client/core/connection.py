@@ -58,12 +58,15 @@ _KEEPER_PERIOD_S = 0.25
 _RECONNECT_MIN_S, _RECONNECT_MAX_S = 0.05, 1.0
 
 CONNECTED, RECONNECTING, DRAINING, CLOSED = "connected", "reconnecting", "draining", "closed"
+REFUSED = "refused"
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """How a connection is.
 
-    ``healthy``: connected, nothing dropped, unsent or lost, no engine fault.
+    ``healthy``: connected, nothing dropped, unsent or lost, no engine fault. ``status``:
+    `connected`; `reconnecting`; `refused`: the gateway lets this client in no more, and the client
+    does not try again; `draining`; `closed`.
     """
 
     healthy: bool
@@ -427,8 +430,8 @@ class ConnectionCore:
         dropped = self._dropped_before + sum(each.dropped for each in publishers)
         connected = self.link.connected
         status = self.status
-        if status == CONNECTED and not connected and self._keeper is not None:
-            status = RECONNECTING  # its event is on the way
+        if status in (CONNECTED, RECONNECTING) and not connected:  # its event may be on the way
+            status = RECONNECTING if self.link.refusal is None else REFUSED
         unsent = self._unsent_before + sum(each.unsent for each in publishers)
         gaps = sum(each.stats().get("gaps", 0) for each in subscriptions)
         return Health(
