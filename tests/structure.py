@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
 from tests.project import select
@@ -125,3 +126,13 @@ def foreign_writes(text: str) -> Counter[str]:
         and not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls"))
         and node.attr not in own
     )
+
+
+def twin_classes(texts: Mapping[str, str]) -> dict[str, set[str]]:
+    """``folder: class`` -> the modules of the folder that define a class of this name."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for path, text in texts.items():
+        folder, _, file = path.rpartition("/")
+        for name in re.findall(r"^class (\w+)", text, re.MULTILINE):
+            found[f"{folder}: {name}"].add(file.removesuffix(".py"))
+    return {where: modules for where, modules in found.items() if len(modules) > 1}

@@ -20,6 +20,7 @@ from tests.structure import (
     import_graph,
     imported,
     siblings,
+    twin_classes,
     type_imports_of_parents,
 )
 
@@ -230,6 +231,29 @@ def no_private_registry(path: str, text: str) -> list[str]:
     return [f"names {host}" for host in sorted(hosts - PUBLIC_REGISTRIES)]
 
 
+ALIASES = {
+    "np": "numpy", "npt": "numpy.typing", "pa": "pyarrow", "pc": "pyarrow.compute",
+    "pj": "pyarrow.json", "pq": "pyarrow.parquet", "sa": "sqlalchemy", "dt": "datetime",
+    "st": "hypothesis.strategies", "f": "pyspark.sql.functions", "tls": "ssl",
+}  # fmt: skip
+"""Short names of modules that every reader of Python knows. No module of ours has one."""
+ALIAS_CHARS_MIN = 3
+
+
+def no_short_aliases(path: str, text: str) -> list[str]:
+    return [
+        f"{node.lineno}: {dotted} as {alias.asname}; import it by its name"
+        for node in ast.walk(_tree(text, " as "))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+        for dotted in [f"{getattr(node, 'module', None) or ''}.{alias.name}".strip(".")]
+        if alias.asname
+        and alias.asname.islower()  # classes of counters are C and S in kernels
+        and len(alias.asname) < ALIAS_CHARS_MIN
+        and ALIASES.get(alias.asname) != dotted
+    ]
+
+
 NOT_NATIVE = [
     (path, text)
     for path, text in select(".py", under=("engine/", "backend/"))
@@ -248,6 +272,7 @@ RULES: dict[str, tuple[Rule, list[tuple[str, str]]]] = {
         no_probing_of_links,
         list(select(".py", under=("engine/tidecast/client/",))),
     ),
+    "no short aliases": (no_short_aliases, list(select(".py"))),
     "machine paths": (no_machine_paths, list(files().items())),
     "registries": (no_private_registry, [f for f in files().items() if LOCK_FILES.search(f[0])]),
 }
@@ -283,6 +308,9 @@ PLANTED: list[tuple[str, str]] = [
     ("native alone", "from llvmlite import ir\n"),
     ("no probing of links", "hasattr(self._connection.link, 'agents')\n"),
     ("no probing of links", "x = getattr(inner_link, 'refusal', None)\n"),
+    ("no short aliases", "from tidecast import events as ev\n"),
+    ("no short aliases", "def f():\n    import tidecast.log.batch as b\n"),
+    ("no short aliases", "from a import numpy as np\n"),
     ("machine paths", "see /HOME/someone/x".lower()),
     ("registries", '"resolved": "https://npm.corp.example/left-pad"'),
     ("registries", "index-url = https://user:secret@pypi.corp.example/simple"),
@@ -301,6 +329,7 @@ HARMLESS: list[tuple[str, str]] = [
     ("no sleep", "import asyncio\nasync def f():\n    await asyncio.sleep(0)\n"),
     ("kernel decorator", "import numba\nnumba.int64\n"),
     ("no probing of links", "getattr(links, 'first')\nvalue.link.inline\n"),
+    ("no short aliases", "import numpy as np\nfrom hypothesis import strategies as st\n"),
     ("machine paths", "a/home/b ~/work/x https://x.example/work/y $X/root/z"),
     ("registries", '"resolved": "https://registry.npmjs.org/x", "url": "https://fund.example/x"'),
 ]
@@ -400,6 +429,16 @@ def test_packages_have_few_modules() -> None:
         assert SIBLINGS_MAX < counts[package] == most, f"{package}: lower or drop its entry"
 
 
+SHELLS = {"aio", "blocking"}
+"""Modules that give the classes of one idea the same name: two ways to wait."""
+
+
+def test_no_two_classes_of_a_package_have_one_name() -> None:
+    code = dict(select(".py", under=("engine/", "backend/")))
+    found = {where: modules for where, modules in twin_classes(code).items() if modules != SHELLS}
+    assert not found
+
+
 def test_no_attribute_is_written_by_another_module() -> None:
     found = {}
     for module, text in engine_modules().items():
@@ -421,6 +460,8 @@ def test_the_rules_of_structure_bite() -> None:
     modules = {"tidecast.n": "", "tidecast.n.top": "", "tidecast.n.live.x": ""}
     typed = "if TYPE_CHECKING:\n    from tidecast.n.top import Node\n"
     assert type_imports_of_parents("tidecast.n.live.x", typed, modules) == ["1: tidecast.n.top"]
+    twins = {"p/a.py": "class A: ...\n", "p/b.py": "class A: ...\n", "p/q/a.py": "class A: ...\n"}
+    assert twin_classes(twins) == {"p: A": {"a", "b"}}
     assert siblings(modules) == {"tidecast.n": 1, "tidecast.n.live": 1}
     own = "class A:\n    x: int\n    def f(self, other):\n        self.y = other.x = other.y = 1\n"
     assert not foreign_writes(own)

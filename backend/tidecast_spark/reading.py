@@ -21,7 +21,7 @@ from tidecast.log.batch import CAUSES
 from tidecast.log.range_scan import BLOCK_BYTES, LOST, RangeScan, Report, Selector, Wanted, lost
 from tidecast.log.select import W_AT, find_batch
 from tidecast.queues.mapper import hash_of
-from tidecast_spark import decode as dc
+from tidecast_spark import decode
 from tidecast_spark.parts import QueueRange, ReadSettings
 
 BATCH_ROWS_MAX = 65_536
@@ -74,7 +74,7 @@ class BlockDecoder:
         first, rows = 0, self.selector.rows
         while first < n:
             end = min(n, first + BATCH_ROWS_MAX)
-            end = int(dc.measure(block, rows, first, end, COLUMN_BYTES_MAX, self._sums))
+            end = int(decode.measure(block, rows, first, end, COLUMN_BYTES_MAX, self._sums))
             yield self.batch(block, rows, first, end)
             first = end
 
@@ -88,7 +88,7 @@ class BlockDecoder:
         data = [np.empty(b, dtype=np.uint8) for b in (key_bytes, header_bytes, value_bytes)]
         bits = [np.zeros((n + 7) // 8, dtype=np.uint8) for _ in range(2)]
         tokens, times = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
-        dc.fill(
+        decode.fill(
             block, rows, first, end, ends[0], data[0], bits[0], ends[1], data[1], bits[1],
             ends[2], data[2], tokens, times, self._nulls,
         )  # fmt: skip

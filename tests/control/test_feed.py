@@ -18,8 +18,8 @@ from tidecast_control.live.feed import (
     FRAMES_KEPT_BYTES_MAX,
     FRAMES_KEPT_MAX,
     Channel,
+    EncodedFrame,
     Feed,
-    Frame,
 )
 from tidecast_control.live.patch import difference
 from tidecast_control.supervisor import Unsupervised
@@ -33,7 +33,7 @@ def _filled(moments: int, width: int = 1) -> tuple[Channel, dict[str, Any]]:
         after = {"n": n, "pad": {str(w): n * w for w in range(width)}, f"only{n % 3}": n}
         patch = difference(data, after)
         data = channel.data = after
-        channel.push(Frame(n + 1, "delta", "overview", patch))
+        channel.push(EncodedFrame(n + 1, "delta", "overview", patch))
     return channel, data
 
 

@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.support import packets as pk
+from tests.support import packets as packet_builder
 from tests.support.simulation import Reader, Stream
 
 from tidecast.layout import packet as wire
@@ -42,23 +42,40 @@ def seeds() -> list[bytes]:
     """Sound packets of every type, and some that are sound but bold."""
     top = (1 << 60) - 1
     return [
-        pk.data(pk.message(b"hello")), pk.data(pk.message(b"x" * 900), seq=3),
-        pk.data(pk.message(b"part", wire.BEGIN, struct.pack("<q", 1 << 27))),
-        pk.data(pk.message(b"", wire.WHOLE | wire.KEY, b"\xff\xff")),
-        pk.data(b"\xff\xff\xff\x03"), pk.data(seq=top), pk.data(seq=1 << 31),
-        pk.heartbeat(seq=9), pk.heartbeat(seq=top), pk.heartbeat(seq=0, flags=wire.FLAG_END),
-        pk.lost(seq=100), pk.lost(seq=top),
-        pk.nak([(0, 1)]), pk.nak([(0, 0xFFFFFFFF)]), pk.nak([(i * 2, 1) for i in range(42)]),
-        pk.status(), pk.status(flags=wire.FLAG_WANT_SETUP), pk.status(flags=wire.FLAG_LEAVE),
-        pk.status(consumed=top, contiguous=top, window=0xFFFFFFFF),
-        pk.status(name=b"node"), pk.status(receiver_id=98, name=b"\xff\x1b\0" * 66),
-        pk.setup(), pk.setup(topic_name="nobody.wants"),
-        pk.setup(slots=1 << 20, packet_bytes=65_000, oldest=5, seq=9),
-        pk.ack(), pk.ack(seq=top, state=-1), pk.durable_setup(pk.block()),
-        pk.durable_setup(
-            pk.block(line=1 << 31, after=9, older_ns=-1), flags=wire.FLAG_PRODUCER | wire.FLAG_LEFT
+        packet_builder.data(packet_builder.message(b"hello")),
+        packet_builder.data(packet_builder.message(b"x" * 900), seq=3),
+        packet_builder.data(
+            packet_builder.message(b"part", wire.BEGIN, struct.pack("<q", 1 << 27))
         ),
-    ]  # fmt: skip
+        packet_builder.data(packet_builder.message(b"", wire.WHOLE | wire.KEY, b"\xff\xff")),
+        packet_builder.data(b"\xff\xff\xff\x03"),
+        packet_builder.data(seq=top),
+        packet_builder.data(seq=1 << 31),
+        packet_builder.heartbeat(seq=9),
+        packet_builder.heartbeat(seq=top),
+        packet_builder.heartbeat(seq=0, flags=wire.FLAG_END),
+        packet_builder.lost(seq=100),
+        packet_builder.lost(seq=top),
+        packet_builder.nak([(0, 1)]),
+        packet_builder.nak([(0, 0xFFFFFFFF)]),
+        packet_builder.nak([(i * 2, 1) for i in range(42)]),
+        packet_builder.status(),
+        packet_builder.status(flags=wire.FLAG_WANT_SETUP),
+        packet_builder.status(flags=wire.FLAG_LEAVE),
+        packet_builder.status(consumed=top, contiguous=top, window=0xFFFFFFFF),
+        packet_builder.status(name=b"node"),
+        packet_builder.status(receiver_id=98, name=b"\xff\x1b\0" * 66),
+        packet_builder.setup(),
+        packet_builder.setup(topic_name="nobody.wants"),
+        packet_builder.setup(slots=1 << 20, packet_bytes=65_000, oldest=5, seq=9),
+        packet_builder.ack(),
+        packet_builder.ack(seq=top, state=-1),
+        packet_builder.durable_setup(packet_builder.block()),
+        packet_builder.durable_setup(
+            packet_builder.block(line=1 << 31, after=9, older_ns=-1),
+            flags=wire.FLAG_PRODUCER | wire.FLAG_LEFT,
+        ),
+    ]
 
 
 class Fuzz:

@@ -8,7 +8,7 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from tests.support import packets as pk
+from tests.support import packets
 
 from tidecast.config.topology import TopicConfig
 from tidecast.layout import packet as wire
@@ -45,7 +45,7 @@ OFFSETS = st.sampled_from([0, 31, 32, 33, 1400, 65_000, 65_001, 0xFFFFFFFF])
 def test_an_ack_is_taken_when_every_field_is_in_range(
     producer: int, epoch: int, first_seq: int, count: int, offset: int, state: int, owner: int
 ) -> None:
-    raw = pk.ack(
+    raw = packets.ack(
         producer=producer, epoch=epoch, first_seq=first_seq, count=count, offset=offset,
         state=state, owner=owner,
     )  # fmt: skip
@@ -61,7 +61,7 @@ def test_an_ack_is_taken_when_every_field_is_in_range(
 def test_a_producers_block_is_taken_when_every_field_is_in_range(
     producer: int, epoch: int, first_seq: int, packet: int, offset: int, count: int
 ) -> None:
-    raw = pk.durable_setup(pk.block(producer, epoch, first_seq, packet, offset, count))
+    raw = packets.durable_setup(packets.block(producer, epoch, first_seq, packet, offset, count))
     sound = (
         producer > 0 and 0 <= epoch <= EPOCH_MAX and 0 <= first_seq <= SEQ_MAX
         and 0 <= packet <= 1 << 60 and 32 <= offset <= 65_000 and 0 <= count <= SEQ_MAX
@@ -69,10 +69,10 @@ def test_a_producers_block_is_taken_when_every_field_is_in_range(
     assert verdict(raw) == (0 if sound else Counter.INVALID_FIELD)
 
 
-OLDER_BLOCK = pk.durable_setup(pk.block()[: wire.PRODUCER_BYTES_MIN])
+OLDER_BLOCK = packets.durable_setup(packets.block()[: wire.PRODUCER_BYTES_MIN])
 
 
-@pytest.mark.parametrize("raw", [pk.ack(), OLDER_BLOCK], ids=["ack", "setup"])
+@pytest.mark.parametrize("raw", [packets.ack(), OLDER_BLOCK], ids=["ack", "setup"])
 def test_a_shorter_one_is_refused(raw: bytes) -> None:
     for n in range(wire.PACKET_HEADER_BYTES, len(raw)):
         short = bytearray(raw[:n])
@@ -82,9 +82,9 @@ def test_a_shorter_one_is_refused(raw: bytes) -> None:
 
 
 def test_a_block_says_what_its_publisher_goes_on_with_and_that_of_older_nodes_nothing() -> None:
-    whole = pk.block(line=5, after=3, older_ns=70)
+    whole = packets.block(line=5, after=3, older_ns=70)
     flags = wire.FLAG_PRODUCER | wire.FLAG_LEFT
-    setup = decode_setup(pk.durable_setup(whole, flags=flags), (0, 0))
+    setup = decode_setup(packets.durable_setup(whole, flags=flags), (0, 0))
     assert setup.left
     assert setup.producer is not None
     assert (setup.producer.line, setup.producer.after, setup.producer.older_ns) == (5, 3, 70)
@@ -114,10 +114,10 @@ def test_an_ack_that_cannot_be_moves_nothing() -> None:
             own | {"offset": 5000},
         ]  # fmt: skip
         for fields in cannot:
-            net.switch.inject(b.id, pk.ack(**fields, **mine), control=True, source=1)
-        net.switch.inject(b.id, pk.ack(**own, **mine | {"seq": 900}), control=True, source=1)
+            net.switch.inject(b.id, packets.ack(**fields, **mine), control=True, source=1)
+        net.switch.inject(b.id, packets.ack(**own, **mine | {"seq": 900}), control=True, source=1)
         net.switch.inject(
-            b.id, pk.ack(**own | {"count": 0}, **mine | {"seq": 0}), control=True, source=1
+            b.id, packets.ack(**own | {"count": 0}, **mine | {"seq": 0}), control=True, source=1
         )
         taken = b.count(Counter.ACKS)
         net.run(1000)
@@ -125,7 +125,7 @@ def test_an_ack_that_cannot_be_moves_nothing() -> None:
         assert b.count(Counter.INVALID_FIELD) == 5
         assert b.count(Counter.STALE_SESSION) == 1
         assert b.count(Counter.ACKS) == taken + 1, "the older one says nothing new"
-        net.switch.inject(b.id, pk.ack(**own, owner=9, **mine), control=True, source=1)
+        net.switch.inject(b.id, packets.ack(**own, owner=9, **mine), control=True, source=1)
         net.run(1000)
         assert publisher.durable_position == 2
         net.heal()

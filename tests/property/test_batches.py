@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from tidecast.layout import segment as lay
-from tidecast.log import batch as bt
+from tidecast.log import batch
 from tidecast.log.building import BatchBuilder, check, record_table, records
 
 OUT = record_table(64)
@@ -46,15 +46,15 @@ def test_what_goes_in_comes_out(
     raw = data.tobytes()
     for i, (payload, key, headers, when, key_hash, step) in enumerate(rows):
         row = OUT[i].tolist()
-        at, n = row[bt.O_PAYLOAD_AT], row[bt.O_PAYLOAD_N]
+        at, n = row[batch.O_PAYLOAD_AT], row[batch.O_PAYLOAD_N]
         assert raw[at : at + n] == payload
         for value, at_column, n_column in (
-            (key, bt.O_KEY_AT, bt.O_KEY_N),
-            (headers, bt.O_HEADERS_AT, bt.O_HEADERS_N),
+            (key, batch.O_KEY_AT, batch.O_KEY_N),
+            (headers, batch.O_HEADERS_AT, batch.O_HEADERS_N),
         ):
             at, n = row[at_column], row[n_column]
             assert (None if at < 0 else raw[at : at + n]) == value
-        assert row[bt.O_TIME :] == [when, key_hash, 1000 + i, seq]
+        assert row[batch.O_TIME :] == [when, key_hash, 1000 + i, seq]
         seq += step
 
 
@@ -77,14 +77,14 @@ def test_mutated_batches_are_refused_and_read_within_bounds(
     same = np.array_equal(data, builder.buffer[: builder.used])
     result = check(data, 0, end)
     assert (result == builder.used) == (same and end == builder.used)
-    assert result == builder.used or result in bt.CAUSES
+    assert result == builder.used or result in batch.CAUSES
     listed = records(data, 0, end, OUT, 0)  # without its checksum: the lengths alone must do
-    assert listed in bt.CAUSES or 0 < listed <= OUT.shape[0]
+    assert listed in batch.CAUSES or 0 < listed <= OUT.shape[0]
     if listed > 0:
         for at_column, n_column in (
-            (bt.O_PAYLOAD_AT, bt.O_PAYLOAD_N),
-            (bt.O_KEY_AT, bt.O_KEY_N),
-            (bt.O_HEADERS_AT, bt.O_HEADERS_N),
+            (batch.O_PAYLOAD_AT, batch.O_PAYLOAD_N),
+            (batch.O_KEY_AT, batch.O_KEY_N),
+            (batch.O_HEADERS_AT, batch.O_HEADERS_N),
         ):
             ends = OUT[:listed, at_column] + OUT[:listed, n_column]
             assert (ends[OUT[:listed, at_column] >= 0] <= end).all()
@@ -93,11 +93,11 @@ def test_mutated_batches_are_refused_and_read_within_bounds(
 @hypothesis.given(st.binary(max_size=300))
 def test_noise_is_no_batch(raw: bytes) -> None:
     data = np.frombuffer(raw + b"\0", dtype=np.uint8)[: len(raw)].copy()
-    assert check(data, 0, data.size) in bt.CAUSES
+    assert check(data, 0, data.size) in batch.CAUSES
     records(data, 0, data.size, OUT, 0)
 
 
 def test_a_table_too_small_is_said() -> None:
     builder = built([(b"", None, None, 0, 0, 1)] * 65)
-    assert records(builder.buffer, 0, builder.used, OUT, 0) == bt.NO_ROOM
+    assert records(builder.buffer, 0, builder.used, OUT, 0) == batch.NO_ROOM
     assert lay.BATCH_RECORDS_MAX >= 65

@@ -14,10 +14,10 @@ from tests.support.gateway_frames import FRAMES
 from tidecast.api.frames.common import Frame
 from tidecast.api.link import PublicationOptions
 from tidecast.client.core import metadata
-from tidecast.client.remote import frames as rf
+from tidecast.client.remote import frames
 from tidecast.client.remote.frames import BadFrame, Block
 
-PARSERS = [rf.from_client, rf.from_gateway]
+PARSERS = [frames.from_client, frames.from_gateway]
 Message = tuple[bytes, bytes, int]
 
 messages = st.lists(
@@ -58,9 +58,11 @@ def messages_of(block: Block, body: bytes) -> list[Message]:
 def test_what_a_ring_holds_arrives_as_it_was(given: list[Message]) -> None:
     memory, rows = memory_of(given)
     found = []
-    for first, end, mixed, body in rf.bodies(memory, np.empty((2, 0), np.int64), rows, len(rows)):
-        frame = rf.Publish(number=1, batch=1, n=end - first, mixed=mixed)
-        again, part = rf.from_client(rf.encode(frame, body))
+    for first, end, mixed, body in frames.bodies(
+        memory, np.empty((2, 0), np.int64), rows, len(rows)
+    ):
+        frame = frames.Publish(number=1, batch=1, n=end - first, mixed=mixed)
+        again, part = frames.from_client(frames.encode(frame, body))
         assert again == frame
         found += messages_of(Block.parse(end - first, mixed, part), bytes(part))
     assert found == given
@@ -71,7 +73,9 @@ def test_a_damaged_batch_is_refused_or_still_fills_its_bytes(
     given: list[Message], data: st.DataObject
 ) -> None:
     memory, rows = memory_of(given)
-    ((first, end, mixed, body),) = rf.bodies(memory, np.empty((2, 0), np.int64), rows, len(rows))
+    ((first, end, mixed, body),) = frames.bodies(
+        memory, np.empty((2, 0), np.int64), rows, len(rows)
+    )
     raw = bytearray(body.tobytes())
     for _ in range(data.draw(st.integers(1, 4))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
@@ -107,13 +111,13 @@ def test_any_header(parse: object, data: bytes, n: int) -> None:
 
 @given(st.data())
 def test_a_damaged_frame(data: st.DataObject) -> None:
-    whole = rf.encode(
-        rf.OpenPublication(id=1, number=2, topic="logs", options=PublicationOptions())
+    whole = frames.encode(
+        frames.OpenPublication(id=1, number=2, topic="logs", options=PublicationOptions())
     )
     raw = bytearray(whole)
     raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(1, 255))
     try:
-        frame, body = rf.from_client(bytes(raw))
+        frame, body = frames.from_client(bytes(raw))
     except BadFrame:
         return
     assert isinstance(frame, Frame)
@@ -127,9 +131,9 @@ def test_a_damaged_frame(data: st.DataObject) -> None:
         b"",
         b"\0\0\0",
         b"\xff\xff\xff\xff" + bytes(100),
-        bytes(rf.FRAME_BYTES_MAX + 1),
-        rf.encode(rf.Bye(), np.zeros(1, dtype=np.uint8)),
-        rf.encode(rf.Welcome(session="", key="", resumed=False, client_id=1, node_id=1,
+        bytes(frames.FRAME_BYTES_MAX + 1),
+        frames.encode(frames.Bye(), np.zeros(1, dtype=np.uint8)),
+        frames.encode(frames.Welcome(session="", key="", resumed=False, client_id=1, node_id=1,
                              node_name="", incarnation=1)),
         struct.pack("<I", 100_000) + b"\x91" * 100_000,
     ],
@@ -137,10 +141,10 @@ def test_a_damaged_frame(data: st.DataObject) -> None:
 )  # fmt: skip
 def test_frames_that_cannot_be(bad: object) -> None:
     with pytest.raises(BadFrame):
-        rf.from_client(bad)
+        frames.from_client(bad)
 
 
-@pytest.mark.parametrize("n", [-1, 0, rf.BLOCK_MESSAGES_MAX + 1, 1 << 62])
+@pytest.mark.parametrize("n", [-1, 0, frames.BLOCK_MESSAGES_MAX + 1, 1 << 62])
 def test_counts_that_cannot_be(n: int) -> None:
     with pytest.raises(BadFrame):
         Block.parse(n, False, memoryview(bytes(100)))
@@ -149,21 +153,21 @@ def test_counts_that_cannot_be(n: int) -> None:
 # --- all frames --------------------------------------------------------------------------------
 @pytest.mark.parametrize(("frame", "body"), FRAMES, ids=lambda part: type(part).__name__)
 def test_each_frame_arrives_as_it_was(frame: Frame, body: bytes) -> None:
-    whole = rf.encode(frame, np.frombuffer(body, dtype=np.uint8))
-    parse = rf.from_client if isinstance(frame, rf.FromClient) else rf.from_gateway
+    whole = frames.encode(frame, np.frombuffer(body, dtype=np.uint8))
+    parse = frames.from_client if isinstance(frame, frames.FromClient) else frames.from_gateway
     again, rest = parse(whole)
     assert (again, bytes(rest)) == (frame, body)
 
 
 def test_every_kind_of_frame_is_among_them() -> None:
     told = {type(frame) for frame, _ in FRAMES}
-    assert told == {*rf.FromClient.__args__, *rf.FromGateway.__args__}
+    assert told == {*frames.FromClient.__args__, *frames.FromGateway.__args__}
 
 
 @given(st.sampled_from(FRAMES), st.data())
 def test_any_damage_to_any_frame(given: tuple[Frame, bytes], data: st.DataObject) -> None:
     frame, body = given
-    raw = bytearray(rf.encode(frame, np.frombuffer(body, dtype=np.uint8)))
+    raw = bytearray(frames.encode(frame, np.frombuffer(body, dtype=np.uint8)))
     for _ in range(data.draw(st.integers(1, 3))):
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     for parse in PARSERS:
@@ -176,13 +180,13 @@ def test_any_damage_to_any_frame(given: tuple[Frame, bytes], data: st.DataObject
 @pytest.mark.parametrize(
     ("frame", "n"),
     [
-        (rf.Acks(number=1, taken=0, released=0), rf.ACKS_FRAME_BYTES_MAX + 8),
-        (rf.Delivered(number=1, position=0, acks_read=0), rf.DELIVERED_BYTES + 8),
-        (rf.Durable(number=1, seq=1), 1), (rf.ResumeConsumer(id=1, number=1), 1),
+        (frames.Acks(number=1, taken=0, released=0), frames.ACKS_FRAME_BYTES_MAX + 8),
+        (frames.Delivered(number=1, position=0, acks_read=0), frames.DELIVERED_BYTES + 8),
+        (frames.Durable(number=1, seq=1), 1), (frames.ResumeConsumer(id=1, number=1), 1),
     ],
     ids=["settle", "delivered", "durable", "resume"],
 )  # fmt: skip
 def test_bodies_that_are_too_long(frame: Frame, n: int) -> None:
-    parse = rf.from_client if isinstance(frame, rf.FromClient) else rf.from_gateway
+    parse = frames.from_client if isinstance(frame, frames.FromClient) else frames.from_gateway
     with pytest.raises(BadFrame, match="at most"):
-        parse(rf.encode(frame, np.zeros(n, dtype=np.uint8)))
+        parse(frames.encode(frame, np.zeros(n, dtype=np.uint8)))

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 from tests.fuzz.run_fuzz import Fuzz, load_corpus, run, seeds
-from tests.support import packets as pk
+from tests.support import packets as packet_builder
 from tests.support.simulation import Reader, Stream, network_of, transfer
 
 from tidecast.errors import TidecastError
@@ -25,12 +25,12 @@ from tidecast.testing import Network
 
 CAUSES = {
     "short": (b"\1", Counter.INVALID_SHORT),
-    "version": (pk.data(version=9), Counter.INVALID_VERSION),
-    "type": (pk.header(9, 32), Counter.INVALID_TYPE),
-    "field": (pk.data(channel=9), Counter.INVALID_FIELD),
-    "foreign topic": (pk.data(topic=999, session=8), Counter.FILTERED),
-    "control at the data socket": (pk.status(), Counter.INVALID_TYPE),
-    "truncated setup": (pk.setup()[:-1], Counter.INVALID_SHORT),
+    "version": (packet_builder.data(version=9), Counter.INVALID_VERSION),
+    "type": (packet_builder.header(9, 32), Counter.INVALID_TYPE),
+    "field": (packet_builder.data(channel=9), Counter.INVALID_FIELD),
+    "foreign topic": (packet_builder.data(topic=999, session=8), Counter.FILTERED),
+    "control at the data socket": (packet_builder.status(), Counter.INVALID_TYPE),
+    "truncated setup": (packet_builder.setup()[:-1], Counter.INVALID_SHORT),
 }
 
 
@@ -48,9 +48,9 @@ def test_each_is_counted_by_cause(name: str) -> None:
 
 
 CONTROL_CAUSES = {
-    "data at the control socket": (pk.data(), Counter.INVALID_TYPE),
-    "of a session that ended": (pk.status(session=4711), Counter.STALE_SESSION),
-    "nak that overlaps": (pk.nak([(5, 4), (6, 1)]), Counter.INVALID_FIELD),
+    "data at the control socket": (packet_builder.data(), Counter.INVALID_TYPE),
+    "of a session that ended": (packet_builder.status(session=4711), Counter.STALE_SESSION),
+    "nak that overlaps": (packet_builder.nak([(5, 4), (6, 1)]), Counter.INVALID_FIELD),
 }
 
 
@@ -96,9 +96,9 @@ def test_many_mutations_do_no_harm(seed: int) -> None:
     st.lists(
         st.one_of(
             st.binary(max_size=200),
-            st.builds(lambda t, body: pk.header(t, 32 + len(body)) + body,
+            st.builds(lambda t, body: packet_builder.header(t, 32 + len(body)) + body,
                       st.integers(0, 9), st.binary(max_size=200)),
-            st.builds(lambda body: pk.data(body), st.binary(max_size=300)),
+            st.builds(lambda body: packet_builder.data(body), st.binary(max_size=300)),
         ),
         max_size=40,
     )
@@ -120,17 +120,22 @@ MESSAGES = st.lists(
         st.binary(max_size=40),
         st.builds(
             lambda n, flags, body: (n | flags << 24).to_bytes(4, "little") + body,
-            st.integers(0, 80), st.integers(0, 255), st.binary(max_size=80),
+            st.integers(0, 80),
+            st.integers(0, 255),
+            st.binary(max_size=80),
         ),
         st.builds(
-            lambda total, body: pk.message(body, wire.BEGIN, total.to_bytes(8, "little")),
-            st.one_of(st.integers(0, 300), st.integers(0, (1 << 63) - 1)), st.binary(max_size=60),
+            lambda total, body: packet_builder.message(
+                body, wire.BEGIN, total.to_bytes(8, "little")
+            ),
+            st.one_of(st.integers(0, 300), st.integers(0, (1 << 63) - 1)),
+            st.binary(max_size=60),
         ),
-        st.builds(lambda body: pk.message(body, wire.END), st.binary(max_size=60)),
-        st.builds(lambda body: pk.message(body, 0), st.binary(max_size=60)),
+        st.builds(lambda body: packet_builder.message(body, wire.END), st.binary(max_size=60)),
+        st.builds(lambda body: packet_builder.message(body, 0), st.binary(max_size=60)),
     ),
     max_size=12,
-)  # fmt: skip
+)
 
 
 @hypothesis.settings(max_examples=40)
@@ -144,12 +149,20 @@ def test_malformed_messages_of_a_true_session_stay_within_their_packets(
         reader = Reader(b)
         good = Stream(a, count=20)
         net.switch.inject(
-            b.id, pk.setup("evil", "t", source=50, session=66, incarnation=1, topic=_topic(b),
-                           packet_bytes=1400),
-        )  # fmt: skip
+            b.id,
+            packet_builder.setup(
+                "evil",
+                "t",
+                source=50,
+                session=66,
+                incarnation=1,
+                topic=_topic(b),
+                packet_bytes=1400,
+            ),
+        )
         net.run(1000)
         for seq, body in enumerate(bodies):
-            packet = pk.data(*body, source=50, session=66, seq=seq, topic=_topic(b))
+            packet = packet_builder.data(*body, source=50, session=66, seq=seq, topic=_topic(b))
             net.switch.inject(b.id, packet)
         transfer(net, [good], [reader], until=lambda: len(reader.found) >= 20 and good.push())
         net.run(20_000, until=lambda: reader.take() < 0)
@@ -170,7 +183,7 @@ def test_a_flood_of_setups_and_sessions_is_bounded() -> None:
         for i in range(6000):
             topic = _topic(b) if i % 100 == 0 else 5
             name = "t" if i % 100 == 0 else "none"
-            packet = pk.setup(f"n{i % 50}", name, source=100 + i % 50, session=1000 + i,
+            packet = packet_builder.setup(f"n{i % 50}", name, source=100 + i % 50, session=1000 + i,
                               topic=topic, incarnation=7)  # fmt: skip
             net.switch.inject(b.id, packet)
             if i % 200 == 0:
@@ -186,9 +199,12 @@ def test_receivers_that_do_not_exist_fill_a_table_and_no_more() -> None:
         assert transfer(net, [stream], [reader])
         for i in range(1000):
             net.switch.inject(
-                a.id, pk.status(session=stream.publisher.session, receiver_id=i + 1, source=77),
+                a.id,
+                packet_builder.status(
+                    session=stream.publisher.session, receiver_id=i + 1, source=77
+                ),
                 control=True,
-            )  # fmt: skip
+            )
         net.run(1000)
         assert a.count("receivers_refused") >= 870
         stream.count = 100
@@ -204,7 +220,9 @@ def test_naks_for_all_of_history_are_answered_once() -> None:
         assert transfer(net, [stream], [reader])
         before = net.switch.counts["packets"]
         for _ in range(500):
-            packet = pk.nak([(0, 0xFFFFFFFF)], session=stream.publisher.session, source=77)
+            packet = packet_builder.nak(
+                [(0, 0xFFFFFFFF)], session=stream.publisher.session, source=77
+            )
             net.switch.inject(a.id, packet, control=True)
         net.run(50)
         assert net.switch.counts["packets"] - before <= 1100, "no amplification without end"
@@ -247,7 +265,9 @@ def test_a_client_that_scribbles_harms_only_its_own_ring(part: str, seed: int) -
             scribble(rng, ring, low, high, 30)
             good.count += 5
             evil.count += 3
-            packet = pk.nak([(0, 0xFFFFFFFF)], session=evil.publisher.session, source=b.id)
+            packet = packet_builder.nak(
+                [(0, 0xFFFFFFFF)], session=evil.publisher.session, source=b.id
+            )
             net.switch.inject(a.id, packet, control=True)
 
             def go_on() -> bool:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support.pulling import Rig
 
-from tidecast.buffers import member_ring as mr
+from tidecast.buffers import member_ring
 from tidecast.errors import ConfigError, SharedMemoryError
 from tidecast.layout import member as lay
 
@@ -30,7 +30,9 @@ _WORDS = st.one_of(
 @settings(max_examples=80, deadline=None)
 def test_a_client_survives_any_frames(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="tc-") as directory:
-        file = mr.MemberFile.create(Path(directory) / "m", 1 << 16, 1 << 14, member=0, bell=0)
+        file = member_ring.MemberFile.create(
+            Path(directory) / "m", 1 << 16, 1 << 14, member=0, bell=0
+        )
         array = file.array
         for _ in range(data.draw(st.integers(1, 4))):
             at = lay.MEMBER_HEADER_BYTES + 8 * data.draw(st.integers(0, 200))
@@ -48,14 +50,17 @@ def test_a_client_survives_any_frames(data: st.DataObject) -> None:
             ).view(np.uint8)
         field, word = data.draw(_FIELDS), data.draw(_WORDS)
         array[field : field + 8].view(np.int64)[0] = word
-        k, rows, runs = (file.client_state(), np.zeros((64, mr.ROW_FIELDS), dtype=np.int64),
-                         np.zeros((16, mr.RUN_FIELDS), dtype=np.int64))  # fmt: skip
+        k, rows, runs = (
+            file.client_state(),
+            np.zeros((64, member_ring.ROW_FIELDS), dtype=np.int64),
+            np.zeros((16, member_ring.RUN_FIELDS), dtype=np.int64),
+        )
         for _ in range(4):
-            n, r = mr.take(array, k, np.zeros(8192, dtype=np.uint8), rows, runs, 64, True)
-            assert mr.ASSEMBLED <= n <= 64
+            n, r = member_ring.take(array, k, np.zeros(8192, dtype=np.uint8), rows, runs, 64, True)
+            assert member_ring.ASSEMBLED <= n <= 64
             assert 0 <= r <= 16
             for i in range(max(n, 0)):
-                at, size = rows[i, mr.ROW_AT], rows[i, mr.ROW_LENGTH]
+                at, size = rows[i, member_ring.ROW_AT], rows[i, member_ring.ROW_LENGTH]
                 assert at >= lay.MEMBER_HEADER_BYTES
                 assert size >= 0
                 assert at + size <= lay.MEMBER_HEADER_BYTES + (1 << 16)
@@ -92,7 +97,7 @@ def test_the_engine_survives_any_acks_and_goes_on_serving_others(data: st.DataOb
         for field, word in ((lay.MEM_ACKED_AT, data.draw(st.sampled_from([at, at, 1 << 50, -8]))),
                             (data.draw(_FIELDS), data.draw(_WORDS))):  # fmt: skip
             bad.file.array[field : field + 8].view(np.int64)[0] = word
-        mr.wake_member(rig.wakes, rig.bells, bad.number)
+        member_ring.wake_member(rig.wakes, rig.bells, bad.number)
         rig.run()
         got = good.take()
         good.ack_all(got)
@@ -113,18 +118,18 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"\0" * 100)
     with pytest.raises(SharedMemoryError, match="no member file"):
-        mr.MemberFile.open(path)
+        member_ring.MemberFile.open(path)
     path.write_bytes(b"\1" * 8192)
     with pytest.raises(SharedMemoryError, match="not a member file"):
-        mr.MemberFile.open(path)
-    file = mr.MemberFile.create(tmp_path / "y", 1 << 16, 1 << 14, member=3, bell=70)
+        member_ring.MemberFile.open(path)
+    file = member_ring.MemberFile.create(tmp_path / "y", 1 << 16, 1 << 14, member=3, bell=70)
     raw = bytes(file.array[: 1 << 15])
     (tmp_path / "z").write_bytes(raw)
     with pytest.raises(SharedMemoryError, match="cut short"):
-        mr.MemberFile.open(tmp_path / "z")
-    assert mr.MemberFile.open(tmp_path / "y").bell == 70
+        member_ring.MemberFile.open(tmp_path / "z")
+    assert member_ring.MemberFile.open(tmp_path / "y").bell == 70
     with pytest.raises(ConfigError, match="power of two"):
-        mr.MemberFile.create(tmp_path / "w", 70_000, 1 << 14, member=3, bell=70)
+        member_ring.MemberFile.create(tmp_path / "w", 70_000, 1 << 14, member=3, bell=70)
 
 
 @given(sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=60), take=st.integers(1, 50))

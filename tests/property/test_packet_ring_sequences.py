@@ -15,8 +15,7 @@ import pytest
 from hypothesis import strategies as st
 from tests.unit.test_packet_ring import ROOM, SLOTS, Ring
 
-from tidecast.buffers import reader as rd
-from tidecast.buffers import writer as wr
+from tidecast.buffers import reader, writer
 from tidecast.buffers.slots import control_at, control_word
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
@@ -57,7 +56,7 @@ class Run:
 
     def append(self, size: int, flush: bool) -> None:
         payload = self.payload(size)
-        while (status := self.ring.append(payload, flush=flush)) == wr.FULL:
+        while (status := self.ring.append(payload, flush=flush)) == writer.FULL:
             self.poll(64)
         assert status >= 0
         self.sent.append(payload)
@@ -65,7 +64,7 @@ class Run:
     def batch(self, sizes: list[int]) -> None:
         payloads = [self.payload(size) for size in sizes]
         done = np.zeros(2, dtype=np.int64)
-        while self.ring.batch(payloads, done)[0] == wr.FULL:
+        while self.ring.batch(payloads, done)[0] == writer.FULL:
             self.poll(64)
         assert done[0] == len(payloads)
         self.sent += payloads
@@ -82,7 +81,7 @@ class Run:
             "batch": lambda: self.batch(what),
             "poll": lambda: self.poll(what),
             "seal": self.ring.seal_as_sender,
-            "flush": lambda: wr.flush_open(self.ring.ring, self.ring.bells, self.ring.w),
+            "flush": lambda: writer.flush_open(self.ring.ring, self.ring.bells, self.ring.w),
         }
         actions[kind]()
 
@@ -110,7 +109,9 @@ def test_what_goes_in_comes_out(
             run.step(kind, what, flag)
         run.drain()
         assert run.found == run.sent
-        assert int(run.reader.r[rd.R_MESSAGES]) == len(run.sent), "the reader's own count agrees"
+        assert int(run.reader.r[reader.R_MESSAGES]) == len(run.sent), (
+            "the reader's own count agrees"
+        )
 
 
 @kernel

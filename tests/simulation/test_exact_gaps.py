@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 import pytest
-from tests.support import packets as pk
+from tests.support import packets
 from tests.support.simulation import Reader, Stream, network_of, transfer
 
 from tidecast.events import Gap, ImageGone, PeerTimeout
@@ -178,15 +178,15 @@ def test_more_than_a_ring_lost_is_no_fault_of_the_subscription() -> None:
 
 # --- packets that cannot be parsed ----------------------------------------------------------------
 
-GOOD = pk.message(b"good")
+GOOD = packets.message(b"good")
 MALFORMED = {
     "a length beyond the packet": (GOOD + b"\xff\xff\xff\x03", [b"good"]),
-    "a key beyond its message": (pk.message(b"", wire.WHOLE | wire.KEY, b"\xff\xff"), []),
+    "a key beyond its message": (packets.message(b"", wire.WHOLE | wire.KEY, b"\xff\xff"), []),
     "bytes that are no header": (GOOD + b"\1\2\3", [b"good"]),
-    "a beginning without its total": (pk.message(b"abc", wire.BEGIN), []),
-    "a total below nothing": (pk.message(b"", wire.BEGIN, struct.pack("<q", -5)), []),
+    "a beginning without its total": (packets.message(b"abc", wire.BEGIN), []),
+    "a total below nothing": (packets.message(b"", wire.BEGIN, struct.pack("<q", -5)), []),
     "bytes behind a fragment": (
-        pk.message(b"x", wire.BEGIN, struct.pack("<q", 50)) + GOOD, []
+        packets.message(b"x", wire.BEGIN, struct.pack("<q", 50)) + GOOD, []
     ),
 }  # fmt: skip
 
@@ -196,11 +196,11 @@ def evil_session(net: Network, node: SimulatedNode, bodies: list[bytes], reliabi
     topic = int(node.engine.topic_by_name["t"].wire_id)
     fields: dict[str, Any] = {"source": 50, "session": 66, "topic": topic}
     net.switch.inject(
-        node.id, pk.setup("evil", "t", incarnation=1, reliability=reliability, **fields)
+        node.id, packets.setup("evil", "t", incarnation=1, reliability=reliability, **fields)
     )
     net.run(1000)
     for seq, body in enumerate(bodies):
-        net.switch.inject(node.id, pk.data(body, seq=seq, **fields))
+        net.switch.inject(node.id, packets.data(body, seq=seq, **fields))
     net.run(1000)
 
 
@@ -211,7 +211,9 @@ def test_a_packet_that_cannot_be_parsed_is_a_gap(case: str, reliability: int) ->
     with Network(seed=7) as net:
         [b] = network_of(net, "b", reliability=lay.RELIABILITY_NAMES[reliability])
         reader = Reader(b, on_gap="event")
-        evil_session(net, b, [pk.message(b"first"), body, pk.message(b"last")], reliability)
+        evil_session(
+            net, b, [packets.message(b"first"), body, packets.message(b"last")], reliability
+        )
         read_for(net, reader, 1000)
         assert reader.found == [b"first", *before, b"last"]
         told = [(g.first, g.end, g.reason) for g in reader.events(Gap)]
@@ -227,9 +229,13 @@ def test_one_behind_a_hole_of_an_unordered_topic_is_a_gap(case: str) -> None:
         reader = Reader(b, on_gap="event")
         topic = int(b.engine.topic_by_name["t"].wire_id)
         fields: dict[str, Any] = {"source": 50, "session": 66, "topic": topic}
-        evil_session(net, b, [pk.message(b"first")], lay.UNORDERED)
-        for seq, content in [(2, body), (3, pk.message(b"ahead")), (1, pk.message(b"repair"))]:
-            net.switch.inject(b.id, pk.data(content, seq=seq, **fields))
+        evil_session(net, b, [packets.message(b"first")], lay.UNORDERED)
+        for seq, content in [
+            (2, body),
+            (3, packets.message(b"ahead")),
+            (1, packets.message(b"repair")),
+        ]:
+            net.switch.inject(b.id, packets.data(content, seq=seq, **fields))
             read_for(net, reader, 1000)
         assert reader.found == [b"first", *before, b"ahead", b"repair"]
         told = [(g.first, g.end, g.reason) for g in reader.events(Gap)]
@@ -237,11 +243,11 @@ def test_one_behind_a_hole_of_an_unordered_topic_is_a_gap(case: str) -> None:
 
 
 def test_a_message_that_is_left_unfinished_is_a_gap() -> None:
-    begin = pk.message(b"part", wire.BEGIN, struct.pack("<q", 100))
+    begin = packets.message(b"part", wire.BEGIN, struct.pack("<q", 100))
     with Network(seed=8) as net:
         [b] = network_of(net, "b")
         reader = Reader(b, on_gap="event")
-        evil_session(net, b, [begin, pk.message(b"next"), begin, begin, begin], lay.RELIABLE)
+        evil_session(net, b, [begin, packets.message(b"next"), begin, begin, begin], lay.RELIABLE)
         read_for(net, reader, 1000)
         assert reader.found == [b"next"]
         told = [(g.first, g.end, g.reason) for g in reader.events(Gap)]

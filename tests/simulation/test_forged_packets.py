@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support import packets as pk
+from tests.support import packets
 from tests.support.simulation import Reader, Stream, network_of, transfer
 
 from tidecast.config.topology import TopicConfig
@@ -88,14 +88,14 @@ def rig() -> Iterator[Rig]:
 
 
 FORGED = {
-    "an end where it is": lambda f: pk.heartbeat(seq=20, flags=wire.FLAG_END, **f),
-    "an end ahead": lambda f: pk.heartbeat(seq=3000, flags=wire.FLAG_END, **f),
-    "a far heartbeat": lambda f: pk.heartbeat(seq=1 << 59, **f),
-    "lost ahead": lambda f: pk.lost(seq=50, **f),
-    "lost a turn of control words ahead": lambda f: pk.lost(seq=20 + (1 << 31), **f),
-    "data ahead": lambda f: pk.data(pk.message(b"forged"), seq=20, **f),
-    "rubbish ahead": lambda f: pk.data(b"\xff\xff\xff\x03", seq=25, **f),
-    "a setup": lambda f: pk.setup("a", "t", incarnation=1, **f),
+    "an end where it is": lambda f: packets.heartbeat(seq=20, flags=wire.FLAG_END, **f),
+    "an end ahead": lambda f: packets.heartbeat(seq=3000, flags=wire.FLAG_END, **f),
+    "a far heartbeat": lambda f: packets.heartbeat(seq=1 << 59, **f),
+    "lost ahead": lambda f: packets.lost(seq=50, **f),
+    "lost a turn of control words ahead": lambda f: packets.lost(seq=20 + (1 << 31), **f),
+    "data ahead": lambda f: packets.data(packets.message(b"forged"), seq=20, **f),
+    "rubbish ahead": lambda f: packets.data(b"\xff\xff\xff\x03", seq=25, **f),
+    "a setup": lambda f: packets.setup("a", "t", incarnation=1, **f),
 }
 
 
@@ -111,11 +111,11 @@ def test_packets_of_a_session_from_a_foreign_address_do_nothing(rig: Rig, what: 
 
 def test_foreign_packets_are_reported_once_a_second(rig: Rig) -> None:
     for _ in range(50):
-        rig.forge(pk.lost(seq=50, **rig.fields))
+        rig.forge(packets.lost(seq=50, **rig.fields))
     assert rig.b.count("foreign_address") == 50
     assert len(rig.reader.events(ForeignPackets)) == 1
     rig.net.run(1_000_000)
-    rig.forge(pk.lost(seq=50, **rig.fields))
+    rig.forge(packets.lost(seq=50, **rig.fields))
     assert len(rig.reader.events(ForeignPackets)) == 2
 
 
@@ -126,7 +126,7 @@ def test_a_false_end_is_taken_back_by_data_from_behind_it(rig: Rig) -> None:
     rig.stream.count = 40
     rig.stream.push(10)
     rig.net.switch.inject(
-        rig.b.id, pk.heartbeat(seq=25, flags=wire.FLAG_END, **rig.fields), source=rig.a.id
+        rig.b.id, packets.heartbeat(seq=25, flags=wire.FLAG_END, **rig.fields), source=rig.a.id
     )
     assert transfer(rig.net, [rig.stream], [rig.reader])
     assert rig.b.count("ends_corrected") == 1
@@ -134,7 +134,7 @@ def test_a_false_end_is_taken_back_by_data_from_behind_it(rig: Rig) -> None:
 
 
 def test_a_false_end_ahead_is_corrected_by_the_true_one(rig: Rig) -> None:
-    rig.forge(pk.heartbeat(seq=3000, flags=wire.FLAG_END, **rig.fields), source=rig.a.id)
+    rig.forge(packets.heartbeat(seq=3000, flags=wire.FLAG_END, **rig.fields), source=rig.a.id)
     rig.unharmed()
     assert rig.b.count("ends_corrected") == 1
     assert rig.b.count("lost_for_good") == 0
@@ -143,14 +143,14 @@ def test_a_false_end_ahead_is_corrected_by_the_true_one(rig: Rig) -> None:
 @pytest.mark.parametrize("seq", [1 << 59, 20 + (1 << 30)])
 def test_a_far_heartbeat_is_out_of_range(rig: Rig, seq: int) -> None:
     before = rig.b.count("invalid_field")
-    rig.forge(pk.heartbeat(seq=seq, **rig.fields), source=rig.a.id)
+    rig.forge(packets.heartbeat(seq=seq, **rig.fields), source=rig.a.id)
     assert rig.b.count("invalid_field") == before + 1
     rig.unharmed()
 
 
 def test_lost_beyond_what_the_publisher_spoke_of_is_out_of_range(rig: Rig) -> None:
     for seq in (21, 50, 20 + (1 << 31)):
-        rig.forge(pk.lost(seq=seq, **rig.fields), source=rig.a.id)
+        rig.forge(packets.lost(seq=seq, **rig.fields), source=rig.a.id)
     assert rig.b.count("invalid_field") == 3
     rig.unharmed()
     assert rig.b.count("lost_for_good") == 0
@@ -161,7 +161,7 @@ def test_lost_beyond_what_the_publisher_spoke_of_is_out_of_range(rig: Rig) -> No
 
 def newer(rig: Rig, ahead_ns: int, **fields: Any) -> bytes:
     incarnation = rig.a.engine.incarnation + ahead_ns
-    return pk.setup("a", "t", incarnation=incarnation, **{**rig.fields, **fields})
+    return packets.setup("a", "t", incarnation=incarnation, **{**rig.fields, **fields})
 
 
 @pytest.mark.parametrize("session", [77, None])
@@ -206,7 +206,7 @@ def test_a_false_incarnation_is_forgotten_when_it_is_silent() -> None:
         a, b = network_of(net, "ab", node={"image_timeout_s": 1.0})
         reader = Reader(b)
         net.run(1000)
-        setup = pk.setup("a", "none", incarnation=a.engine.incarnation + 5, session=77,
+        setup = packets.setup("a", "none", incarnation=a.engine.incarnation + 5, session=77,
                          topic=999, source=a.id)  # fmt: skip
         net.switch.inject(b.id, setup, source=STRANGER)
         net.run(1000)
@@ -223,10 +223,10 @@ def test_a_false_incarnation_is_forgotten_when_it_is_silent() -> None:
 def test_a_stranger_cannot_take_a_receiver_away(rig: Rig) -> None:
     [receiver] = rig.a.engine.receivers()
     fields = rig.fields | {"source": rig.b.id, "receiver_id": receiver["receiver"]}
-    rig.forge_back(pk.status(flags=wire.FLAG_LEAVE, **fields))
-    rig.forge_back(pk.status(consumed=0, contiguous=0, window=1, **fields))
+    rig.forge_back(packets.status(flags=wire.FLAG_LEAVE, **fields))
+    rig.forge_back(packets.status(consumed=0, contiguous=0, window=1, **fields))
     nak = {k: v for k, v in fields.items() if k != "receiver_id"}
-    raw = bytearray(pk.nak([(0, 20)], **nak))
+    raw = bytearray(packets.nak([(0, 20)], **nak))
     raw[wire.NAK_RECEIVER_AT : wire.NAK_RECEIVER_AT + 8] = int(receiver["receiver"]).to_bytes(
         8, "little"
     )
@@ -241,12 +241,13 @@ def test_a_stranger_cannot_take_a_receiver_away(rig: Rig) -> None:
 def test_one_address_has_few_receivers_and_new_ones_are_rated(rig: Rig) -> None:
     fields = rig.fields | {"consumed": 20, "contiguous": 20}
     for i in range(50):
-        rig.forge_back(pk.status(receiver_id=1000 + i, **fields))
+        rig.forge_back(packets.status(receiver_id=1000 + i, **fields))
     assert len(rig.a.engine.receivers()) == 1 + RECEIVERS_AN_ADDRESS_MAX
     for i in range(200):
-        rig.forge_back(pk.status(receiver_id=2000 + i, **fields), source=STRANGER + i)
+        rig.forge_back(packets.status(receiver_id=2000 + i, **fields), source=STRANGER + i)
         rig.forge_back(
-            pk.status(receiver_id=2000 + i, flags=wire.FLAG_LEAVE, **fields), source=STRANGER + i
+            packets.status(receiver_id=2000 + i, flags=wire.FLAG_LEAVE, **fields),
+            source=STRANGER + i,
         )
     joined = 50 + 200 - rig.a.count("receivers_refused")
     assert joined <= RECEIVERS_MAX + 2
@@ -260,7 +261,7 @@ def test_a_receiver_from_the_past_holds_back_no_more_than_history() -> None:
         rig = Rig(net, receiver_timeout_s=0.5)
         rig.stream.count = 5 * SLOTS
         assert transfer(net, [rig.stream], [rig.reader])
-        rig.forge_back(pk.status(receiver_id=1000, consumed=0, contiguous=0, **rig.fields))
+        rig.forge_back(packets.status(receiver_id=1000, consumed=0, contiguous=0, **rig.fields))
         [_, late] = rig.a.engine.receivers()
         assert late["consumed"] == 4 * SLOTS
         net.run(1_000_000)
@@ -272,7 +273,7 @@ def test_a_nak_asks_for_nothing_that_its_receiver_has(rig: Rig) -> None:
     [receiver] = rig.a.engine.receivers()
     net = rig.net
     net.run(300_000)
-    raw = bytearray(pk.nak([(0, 20)], **(rig.fields | {"source": rig.b.id})))
+    raw = bytearray(packets.nak([(0, 20)], **(rig.fields | {"source": rig.b.id})))
     raw[wire.NAK_RECEIVER_AT : wire.NAK_RECEIVER_AT + 8] = int(receiver["receiver"]).to_bytes(
         8, "little"
     )
@@ -287,7 +288,7 @@ def test_a_flood_of_naks_costs_a_bounded_number_of_repairs(rig: Rig) -> None:
     assert transfer(rig.net, [rig.stream], [rig.reader])
     began = rig.net.now_ns
     for _ in range(1000):
-        rig.forge_back(pk.nak([(0, SLOTS)], **(rig.fields | {"source": rig.b.id})))
+        rig.forge_back(packets.nak([(0, SLOTS)], **(rig.fields | {"source": rig.b.id})))
         rig.net.run(1000)
     seconds = (rig.net.now_ns - began) / 1e9
     assert rig.a.count("packets_resent") <= 2 * SLOTS + SLOTS * 4 + SLOTS * seconds + 1
@@ -315,7 +316,7 @@ def test_only_the_owner_acks(what: str) -> None:
         assert net.run(5_000_000, until=lambda: publisher.durable_position >= 10)
         [mine] = b.engine.pubs.values()
         producer, epoch, _ = ring_session(mine.mapped.array)
-        forged = pk.ack(
+        forged = packets.ack(
             **{"producer": producer, "epoch": epoch, "session": mine.session, "source": a.id,
                "topic": topic.wire_id, **ACKS[what]}
         )  # fmt: skip
@@ -344,7 +345,9 @@ def test_a_flood_of_setups_has_a_bounded_share_of_memory() -> None:
         assert transfer(net, [stream], [reader])
         topic = int(b.engine.topic_by_name["t"].wire_id)
         for i in range(200):
-            net.switch.inject(b.id, pk.setup("x", "t", source=500, session=5000 + i, topic=topic))
+            net.switch.inject(
+                b.id, packets.setup("x", "t", source=500, session=5000 + i, topic=topic)
+            )
             net.run(20)
         used = sum(i.mapped.array.size for i in b.engine.images_by_id.values())
         assert limit // 2 < used <= limit
@@ -364,7 +367,7 @@ def test_a_flood_of_nodes_is_forgotten_and_reported_in_part(rig: Rig) -> None:
     count = PEERS_MAX + 500
     began = net.now_ns
     for i in range(count):
-        setup = pk.setup(f"n{i}", "none", source=1000 + i, session=5000 + i, topic=999)
+        setup = packets.setup(f"n{i}", "none", source=1000 + i, session=5000 + i, topic=999)
         net.switch.inject(b.id, setup)
         if i % 32 == 0:
             net.run(20)

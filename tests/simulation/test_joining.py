@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.support import packets as pk
+from tests.support import packets
 from tests.support.simulation import (
     Census,
     Reader,
@@ -202,7 +202,7 @@ def test_the_sender_knows_the_names_of_those_who_receive() -> None:
         assert [row["node"] for row in a.engine.receivers()] == ["b"]
         with pytest.raises(NoResponders, match=r"no node 'c' was seen: known are b$"):
             a.engine.node_id_of("c")
-        old = pk.status(session=stream.publisher.session, source=77, receiver_id=5)
+        old = packets.status(session=stream.publisher.session, source=77, receiver_id=5)
         net.switch.inject(a.id, old, control=True)  # of a node that sends no name
         net.run(100)
         with pytest.raises(NoResponders, match=r"not known yet: give their id, 77$"):
@@ -217,7 +217,7 @@ def test_more_names_at_once_than_have_room_are_learnt_later() -> None:
         net.run(1000)
         for _ in range(2):
             for k in range(NAMES_KEPT_MAX + 20):
-                raw = pk.status(
+                raw = packets.status(
                     session=stream.publisher.session, source=100 + k, receiver_id=1 + k,
                     name=b"n%d" % k,
                 )  # fmt: skip

@@ -22,7 +22,7 @@ from tidecast.events import DiskBack, DiskRefused
 from tidecast.layout import ring as lay
 from tidecast.native.files import F_ERRNO, F_ROOM_BYTES
 from tidecast.native.packing import pack_into, unpack_from
-from tidecast.node.durable import archiver_tables as ds
+from tidecast.node.durable import archiver_tables
 
 
 def payloads(one: Platform) -> list[bytes]:
@@ -282,10 +282,10 @@ def test_an_ack_record_that_a_crash_tears_is_not_read(torn: int) -> None:
         (source,) = one.durable.sources.values()
         ring = source.mapped.array
         words = [lay.ACK_RECORDS_AT + 8 * i for i in range(2 * lay.ACK_RECORD_BYTES // 8)]
-        about = ds.describe(ring)
+        about = archiver_tables.describe(ring)
         for i in range(2, 5):
             before = {at: unpack_from("<q", ring, at)[0] for at in words}
-            record = ds.ack_record(ring, about)
+            record = archiver_tables.ack_record(ring, about)
             version = unpack_from("<q", ring, lay.ACK_VERSION_AT)[0]
             publisher.publish(b"%d" % i, ack="durable", timeout=5.0)
             after = {at: unpack_from("<q", ring, at)[0] for at in words}
@@ -296,7 +296,7 @@ def test_an_ack_record_that_a_crash_tears_is_not_read(torn: int) -> None:
                 keep = at in put and torn >> (put.index(at) % 3) & 1
                 pack_into("<q", ring, at, after[at] if keep else before[at])
             pack_into("<q", ring, lay.ACK_VERSION_AT, version)
-            assert ds.ack_record(ring, about) == record
+            assert archiver_tables.ack_record(ring, about) == record
             for at in words:
                 pack_into("<q", ring, at, after[at])
             pack_into("<q", ring, lay.ACK_VERSION_AT, fresh)

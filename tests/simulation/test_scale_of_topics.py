@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from tests.support import packets as pk
+from tests.support import packets
 from tests.support.simulation import Reader, Stream
 
 from tidecast.testing import Network, SimulatedNode
@@ -75,7 +75,7 @@ def cost_of_a_setup(others: int) -> int:
         topic = int(b.engine.topic_by_name["wanted"].wire_id)
 
         def announce(i: int, name: str, number: int) -> None:
-            setup = pk.setup("x", name, source=50, session=1000 + i, topic=number)
+            setup = packets.setup("x", name, source=50, session=1000 + i, topic=number)
             net.switch.inject(b.id, setup)
             net.run(20)
 
@@ -84,7 +84,9 @@ def cost_of_a_setup(others: int) -> int:
             announce(2 * i + 1, f"unwanted.{i}", 999)
         reader.take()
         with counted_lines() as lines:
-            net.switch.inject(b.id, pk.setup("x", "wanted", source=50, session=999, topic=topic))
+            net.switch.inject(
+                b.id, packets.setup("x", "wanted", source=50, session=999, topic=topic)
+            )
             b.engine.work(net.now_ns)
         assert len(b.engine.images_by_id) == others + 1
         return lines[0]

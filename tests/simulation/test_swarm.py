@@ -8,75 +8,88 @@ from __future__ import annotations
 import msgspec
 import pytest
 from tests.swarm import checker
-from tests.swarm import history as h
+from tests.swarm import history as swarm_history
 from tests.swarm.script import Script, Step, draw, dump, load
 from tests.swarm.shrink import shrink
 from tests.swarm.world import run
 
-BEGUN = h.Begun(30_000_000_000)
-FIRST = h.Published(1, "p0", 1, b"k", b"p0:1:")
-SECOND = h.Published(2, "p0", 2, b"k", b"p0:2:")
-GOOD: h.History = [
+BEGUN = swarm_history.Begun(30_000_000_000)
+FIRST = swarm_history.Published(1, "p0", 1, b"k", b"p0:1:")
+SECOND = swarm_history.Published(2, "p0", 2, b"k", b"p0:2:")
+GOOD: swarm_history.History = [
     BEGUN,
     FIRST,
     SECOND,
-    h.Acked(3, "p0", 2),
-    h.Delivered(4, "s0", "s0.m0", 0, 0, 1, b"k", b"p0:1:", 0),
-    h.Settled(4, "s0", "s0.m0", 0, 0, "ack", 0),
-    h.Delivered(5, "s0", "s0.m0", 0, 1, 1, b"k", b"p0:2:", 0),
-    h.Settled(5, "s0", "s0.m0", 0, 1, "term", 0),
-    h.Position(6, "s0", 0, 2, 0, 0, 0),
-    h.LiveSince("rb", "la", 0),
-    h.LivePublished(7, "la", 0),
-    h.LivePublished(7, "la", 1),
-    h.LiveGot(8, "rb", "la", 0),
-    h.LiveGap(9, "rb", "la", 1, 2),
-    h.Stored(0, 0, b"k", b"p0:1:", 1),
-    h.Stored(0, 1, b"k", b"p0:2:", 2),
-    h.Earliest(0, 0),
-    h.Disposed("s0", 0, 2),
-    h.DeadLetter("s0", 0, 1),
+    swarm_history.Acked(3, "p0", 2),
+    swarm_history.Delivered(4, "s0", "s0.m0", 0, 0, 1, b"k", b"p0:1:", 0),
+    swarm_history.Settled(4, "s0", "s0.m0", 0, 0, "ack", 0),
+    swarm_history.Delivered(5, "s0", "s0.m0", 0, 1, 1, b"k", b"p0:2:", 0),
+    swarm_history.Settled(5, "s0", "s0.m0", 0, 1, "term", 0),
+    swarm_history.Position(6, "s0", 0, 2, 0, 0, 0),
+    swarm_history.LiveSince("rb", "la", 0),
+    swarm_history.LivePublished(7, "la", 0),
+    swarm_history.LivePublished(7, "la", 1),
+    swarm_history.LiveGot(8, "rb", "la", 0),
+    swarm_history.LiveGap(9, "rb", "la", 1, 2),
+    swarm_history.Stored(0, 0, b"k", b"p0:1:", 1),
+    swarm_history.Stored(0, 1, b"k", b"p0:2:", 2),
+    swarm_history.Earliest(0, 0),
+    swarm_history.Disposed("s0", 0, 2),
+    swarm_history.DeadLetter("s0", 0, 1),
 ]
 
 
-def without(*kinds: type) -> h.History:
+def without(*kinds: type) -> swarm_history.History:
     return [entry for entry in GOOD if not isinstance(entry, kinds)]
 
 
-AGAIN = h.Delivered(2_000_000_000, "s0", "s0.m0", 0, 0, 2, b"k", b"p0:1:", 0)
-BEHIND = h.Delivered(5, "s0", "s0.m1", 0, 1, 1, b"k", b"p0:2:", 0)
-VIOLATIONS: list[tuple[str, h.History]] = [
-    ("ends", [*GOOD, h.Stuck("consumers")]),
-    ("acked_is_stored", [e for e in GOOD if not isinstance(e, h.Stored) or e.token != 1]),
-    ("acked_is_stored", [*GOOD, h.Acked(9, "p0", 3)]),
-    ("stored_once", [*GOOD, h.Stored(0, 2, b"k", b"p0:2:", 2)]),
-    ("stored_once", [*without(h.Stored), h.Stored(0, 0, b"k", b"p0:2:", 1)]),
+AGAIN = swarm_history.Delivered(2_000_000_000, "s0", "s0.m0", 0, 0, 2, b"k", b"p0:1:", 0)
+BEHIND = swarm_history.Delivered(5, "s0", "s0.m1", 0, 1, 1, b"k", b"p0:2:", 0)
+VIOLATIONS: list[tuple[str, swarm_history.History]] = [
+    ("ends", [*GOOD, swarm_history.Stuck("consumers")]),
+    (
+        "acked_is_stored",
+        [e for e in GOOD if not isinstance(e, swarm_history.Stored) or e.token != 1],
+    ),
+    ("acked_is_stored", [*GOOD, swarm_history.Acked(9, "p0", 3)]),
+    ("stored_once", [*GOOD, swarm_history.Stored(0, 2, b"k", b"p0:2:", 2)]),
+    (
+        "stored_once",
+        [*without(swarm_history.Stored), swarm_history.Stored(0, 0, b"k", b"p0:2:", 1)],
+    ),
     (
         "log_keeps_key_order",
-        [*without(h.Stored), h.Stored(0, 0, b"k", b"p0:2:", 2), h.Stored(0, 1, b"k", b"p0:1:", 1)],
+        [
+            *without(swarm_history.Stored),
+            swarm_history.Stored(0, 0, b"k", b"p0:2:", 2),
+            swarm_history.Stored(0, 1, b"k", b"p0:1:", 1),
+        ],
     ),
-    ("tokens_are_contiguous", [*GOOD, h.Stored(0, 3, b"k", b"p0:3:", 3)]),
-    ("delivered_is_stored", [*GOOD, h.Delivered(9, "s1", "s1.m0", 0, 0, 1, b"k", b"p0:2:", 0)]),
-    ("all_is_handled", without(h.Settled)),
-    ("all_is_handled", [*without(h.Disposed), h.Disposed("s0", 0, 1)]),
+    ("tokens_are_contiguous", [*GOOD, swarm_history.Stored(0, 3, b"k", b"p0:3:", 3)]),
+    (
+        "delivered_is_stored",
+        [*GOOD, swarm_history.Delivered(9, "s1", "s1.m0", 0, 0, 1, b"k", b"p0:2:", 0)],
+    ),
+    ("all_is_handled", without(swarm_history.Settled)),
+    ("all_is_handled", [*without(swarm_history.Disposed), swarm_history.Disposed("s0", 0, 1)]),
     ("handlers_see_key_order", [GOOD[0], FIRST, SECOND, BEHIND, *GOOD[4:]]),
     (
         "handlers_see_key_order",
         [
             GOOD[4],
-            h.Settled(4, "s0", "s0.m0", 0, 0, "nak", 0),
+            swarm_history.Settled(4, "s0", "s0.m0", 0, 0, "nak", 0),
             BEHIND,
-            h.Delivered(6, "s0", "s0.m0", 0, 0, 2, b"k", b"p0:1:", 0),
+            swarm_history.Delivered(6, "s0", "s0.m0", 0, 0, 2, b"k", b"p0:1:", 0),
         ],
     ),
-    ("positions_never_go_back", [*GOOD, h.Position(9, "s0", 0, 1, 0, 0, 0)]),
+    ("positions_never_go_back", [*GOOD, swarm_history.Position(9, "s0", 0, 1, 0, 0, 0)]),
     ("acked_does_not_come_again", [*GOOD, AGAIN]),
-    ("acked_does_not_come_again", [*GOOD, h.Crashed(1_000_000_000, "a"), AGAIN]),
-    ("dead_letters_are_earned", [*GOOD, h.DeadLetter("s0", 0, 0)]),
-    ("dead_letters_are_earned", without(h.DeadLetter)),
-    ("live_order", [*GOOD, h.LiveGot(9, "rb", "la", 0)]),
-    ("live_losses_are_reported", without(h.LiveGap)),
-    ("live_losses_are_reported", [*GOOD, h.LiveGap(9, "rb", "la", 0, 1)]),
+    ("acked_does_not_come_again", [*GOOD, swarm_history.Crashed(1_000_000_000, "a"), AGAIN]),
+    ("dead_letters_are_earned", [*GOOD, swarm_history.DeadLetter("s0", 0, 0)]),
+    ("dead_letters_are_earned", without(swarm_history.DeadLetter)),
+    ("live_order", [*GOOD, swarm_history.LiveGot(9, "rb", "la", 0)]),
+    ("live_losses_are_reported", without(swarm_history.LiveGap)),
+    ("live_losses_are_reported", [*GOOD, swarm_history.LiveGap(9, "rb", "la", 0, 1)]),
 ]
 
 
@@ -85,7 +98,7 @@ def test_a_good_history_has_no_complaints() -> None:
 
 
 @pytest.mark.parametrize(("check", "history"), VIOLATIONS)
-def test_each_check_finds_what_it_is_for(check: str, history: h.History) -> None:
+def test_each_check_finds_what_it_is_for(check: str, history: swarm_history.History) -> None:
     assert check in {complaint.check for complaint in checker.check(history)}
 
 
@@ -96,13 +109,18 @@ def test_each_check_has_a_violation() -> None:
 @pytest.mark.parametrize(
     "excused",
     [
-        [*GOOD, h.Crashed(100_000_000, "a"), AGAIN],
-        [*GOOD, h.Frozen(10, 1_900_000_000, "a"), h.Crashed(1_950_000_000, "a"), AGAIN],
-        [*without(h.LiveGap), h.LiveUnsent("la", 1)],
-        [*without(h.Settled), GOOD[7], h.Gone("s0", 0, 0, 1)],
+        [*GOOD, swarm_history.Crashed(100_000_000, "a"), AGAIN],
+        [
+            *GOOD,
+            swarm_history.Frozen(10, 1_900_000_000, "a"),
+            swarm_history.Crashed(1_950_000_000, "a"),
+            AGAIN,
+        ],
+        [*without(swarm_history.LiveGap), swarm_history.LiveUnsent("la", 1)],
+        [*without(swarm_history.Settled), GOOD[7], swarm_history.Gone("s0", 0, 0, 1)],
     ],
 )
-def test_what_was_reported_or_promised_is_no_violation(excused: h.History) -> None:
+def test_what_was_reported_or_promised_is_no_violation(excused: swarm_history.History) -> None:
     assert checker.check(excused) == []
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from tests.support.spark_logs import TIME_NS, Record, append, damage, records, segments
 
-from tidecast_spark.jobs import archive as ar
+from tidecast_spark.jobs import archive
 from tidecast_spark.jobs.archive_log import ArchiveLog
 from tidecast_spark.jobs.capacity import capacity_report
 from tidecast_spark.jobs.rollup import derived, rollup
@@ -36,7 +36,7 @@ def test_an_archive_grows_by_what_is_new_whatever_is_killed(
     out = tmp_path / "archive"
     append(tmp_path, "orders", 0, records(500))
     append(tmp_path, "orders", 1, [r._replace(time_ns=r.time_ns + DAY_NS) for r in records(100)])
-    first = ar.archive(spark, tmp_path, out, topic="orders", step_rows=400, compact=False)
+    first = archive.archive(spark, tmp_path, out, topic="orders", step_rows=400, compact=False)
     assert (first.steps, first.rows) == (2, 600)
     assert first.positions == {"orders": {"0": 500, "1": 100}}
     assert {p.parent.name for p in out.rglob("*.parquet")} == {"date=2023-11-14", "date=2023-11-15"}
@@ -45,13 +45,13 @@ def test_an_archive_grows_by_what_is_new_whatever_is_killed(
     with monkeypatch.context() as patch:  # killed before its commit
         patch.setattr(ArchiveLog, "commit", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            ar.archive(spark, tmp_path, out, topic="orders")
+            archive.archive(spark, tmp_path, out, topic="orders")
     with monkeypatch.context() as patch:  # killed right behind it
         patch.setattr(ArchiveLog, "settle", lambda _, commit: 1 / (2 - commit.version))
         with pytest.raises(ZeroDivisionError):
-            ar.archive(spark, tmp_path, out, topic="orders", compact=False)
-    monkeypatch.setattr(ar, "SMALL_FILES_MIN", 2)
-    last = ar.archive(spark, tmp_path, out, topic="orders")
+            archive.archive(spark, tmp_path, out, topic="orders", compact=False)
+    monkeypatch.setattr(archive, "SMALL_FILES_MIN", 2)
+    last = archive.archive(spark, tmp_path, out, topic="orders")
     assert last.rows == 0
     assert last.compacted_files > 0
     found = archived(spark, out)
@@ -70,13 +70,13 @@ def test_a_corrupt_batch_stops_an_archive_or_is_counted(spark: Any, tmp_path: Pa
     damage(segments(tmp_path, "orders")[0], 1000)
     out = tmp_path / "archive"
     with pytest.raises(Exception, match=r"orders/0: token 0: .*\.log at 64: its checksum is"):
-        ar.archive(spark, tmp_path, out, topic="orders")
+        archive.archive(spark, tmp_path, out, topic="orders")
     assert ArchiveLog(out).open().rows == 0
-    done = ar.archive(spark, tmp_path, out, topic="orders", skip_corrupt=True)
+    done = archive.archive(spark, tmp_path, out, topic="orders", skip_corrupt=True)
     assert (done.rows, done.corrupt_batches, done.errors) == (250, 1, 50)
     [told] = [json.loads(p.read_text()) for p in (out / "_tidecast" / "bad").glob("*.json")]
     assert (told["topic"], told["queue"], told["token"], told["position"]) == ("orders", 0, 0, 64)
-    assert ar.archive(spark, tmp_path, out, topic="orders", skip_corrupt=True).errors == 0
+    assert archive.archive(spark, tmp_path, out, topic="orders", skip_corrupt=True).errors == 0
 
 
 AT = TIME_NS // 1000

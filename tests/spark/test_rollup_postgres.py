@@ -15,7 +15,7 @@ import pytest
 from tidecast.errors import ConfigError
 from tidecast_control.db import Database
 from tidecast_control.postgres import EmbeddedPostgres
-from tidecast_spark.jobs import rollup_store as rs
+from tidecast_spark.jobs import rollup_store
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -36,14 +36,14 @@ def url() -> Iterator[str]:
 def row(messages_in: int, queue: int = -1) -> list[Any]:
     given = {"node": "n", "topic": "t", "queue": queue, "subscription": "", "lag_p95": None}
     given["messages_in"] = messages_in
-    return [AT, *(given.get(name, 1) for name in rs.COLUMNS)]
+    return [AT, *(given.get(name, 1) for name in rollup_store.COLUMNS)]
 
 
 def test_a_batch_is_applied_once_and_later_ones_replace_rows(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rs, "_copy_rows", lambda rows: rows)
-    store = rs.RollupStore(tmp_path, url)
+    monkeypatch.setattr(rollup_store, "_copy_rows", lambda rows: rows)
+    store = rollup_store.RollupStore(tmp_path, url)
     store.prepare()
     store._upsert([row(5), row(7, 1)], [row(12)], 0, "q")
     store._upsert([row(99)], [row(99)], 0, "q")  # repeated: it was applied
@@ -58,7 +58,7 @@ def test_a_batch_is_applied_once_and_later_ones_replace_rows(
     assert minutes[0][3] == AT
     assert hours == [(13,)]
     assert applied == [("q", 0), ("q", 1)]
-    monkeypatch.setattr(rs, "upsert_sql", lambda *_: "select nothing")
+    monkeypatch.setattr(rollup_store, "upsert_sql", lambda *_: "select nothing")
     with pytest.raises(psycopg.Error):
         store._upsert([row(8)], [], 2, "q")
     with psycopg.connect(url) as connection:
@@ -68,7 +68,7 @@ def test_a_batch_is_applied_once_and_later_ones_replace_rows(
 
 def test_tables_that_are_not_there_or_older_are_named(url: str, tmp_path: Path) -> None:
     """The migrations of the control service alone make and change them."""
-    store = rs.RollupStore(tmp_path, f"{url}&options=-csearch_path%3Dother")
+    store = rollup_store.RollupStore(tmp_path, f"{url}&options=-csearch_path%3Dother")
     with psycopg.connect(url) as connection:
         connection.execute("create schema other")
     with pytest.raises(ConfigError, match="rollup_minute: no such table: the control service"):
@@ -81,4 +81,4 @@ def test_tables_that_are_not_there_or_older_are_named(url: str, tmp_path: Path) 
 
 def test_a_postgres_that_is_not_there_is_said(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="postgres: cannot connect"):
-        rs.RollupStore(tmp_path, "postgresql://127.0.0.1:1/x").prepare()
+        rollup_store.RollupStore(tmp_path, "postgresql://127.0.0.1:1/x").prepare()

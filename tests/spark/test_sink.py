@@ -23,8 +23,7 @@ from pyspark.sql.types import (
 from tests.support.spark_logs import append, records
 
 from tidecast.errors import ConfigError, EngineNotRunning, NotFound, StorageError
-from tidecast_spark import outlet
-from tidecast_spark import sink as sk
+from tidecast_spark import outlet, sink
 from tidecast_spark.source import TidecastDataSource
 from tidecast_spark.staging import StagingArea
 
@@ -97,7 +96,7 @@ def task(monkeypatch: pytest.MonkeyPatch, batch: int, partition: int, attempt: i
         partitionId=lambda: partition, taskAttemptId=lambda: attempt,
         getLocalProperty=properties.get,
     )  # fmt: skip
-    monkeypatch.setattr(sk, "TaskContext", SimpleNamespace(get=lambda: context))
+    monkeypatch.setattr(sink, "TaskContext", SimpleNamespace(get=lambda: context))
 
 
 def table(*values: str, key: str = "k") -> pa.RecordBatch:
@@ -230,7 +229,7 @@ def test_keys_headers_and_times_are_staged_as_the_log_wants_them(data: Path) -> 
             "timestamp": pa.array([1_700_000_000_123_456], pa.timestamp("us", tz="UTC")),
         }
     )  # fmt: skip
-    staged = sk.normalised(rows, "out").to_pylist()[0]
+    staged = sink.normalised(rows, "out").to_pylist()[0]
     assert (staged["topic"], staged["key"], staged["value"]) == ("out", b"k", b"v")
     assert msgspec.msgpack.decode(staged["headers"]) == {"a": b"1", "b": b""}
     assert staged["timestamp"].microsecond == 123_456
@@ -245,8 +244,8 @@ def test_headers_of_the_engine_are_refused_or_dropped(data: Path, packed: bool) 
         headers = pa.array([b"", *raw], pa.binary()).slice(1)
     rows = pa.record_batch({"value": [b"v"] * 4, "headers": headers})
     with pytest.raises(ConfigError, match="column headers: row 2 has a name that begins with dead"):
-        sk.normalised(rows, "out")
-    kept = [one["headers"] for one in sk.normalised(rows, "out", drop_reserved=True).to_pylist()]
+        sink.normalised(rows, "out")
+    kept = [one["headers"] for one in sink.normalised(rows, "out", drop_reserved=True).to_pylist()]
     packed_a = msgspec.msgpack.encode({"a": b"1"})
     assert kept == [packed_a, None, packed_a, None]
 
@@ -294,4 +293,4 @@ def test_more_bad_writes(data: Path) -> None:
     with pytest.raises(ConfigError, match=r"option stagingDir: .* cannot be written"):
         source(data, stagingDir=data / "file" / "x").writer(TEXT, False)
     with pytest.raises(ConfigError, match="column value: null in 1 rows"):
-        sk.normalised(pa.record_batch({"value": pa.array([None], pa.binary())}), "out")
+        sink.normalised(pa.record_batch({"value": pa.array([None], pa.binary())}), "out")

@@ -19,7 +19,7 @@ from tests.support.lab import free_port
 from tests.support.log_gateways import TOKEN, key, open_log_gateway
 from tests.support.spark_logs import Record, append, records
 
-from tidecast.client.remote import log_frames as lf
+from tidecast.client.remote import log_frames
 from tidecast.client.remote.frames import BadFrame, encode
 from tidecast.client.remote.log import LogClient
 from tidecast.errors import AuthError, ConfigError, ConnectionLost, EngineNotRunning, NotFound
@@ -55,9 +55,9 @@ def values(reader: Any, parts: Any = None) -> list[bytes]:
     return [v for p in found for b in reader.read(p) for v in b.column(1).to_pylist()]
 
 
-def everything(gateway: Gateway, topic: str = "orders", end: int = 1000) -> lf.Range:
+def everything(gateway: Gateway, topic: str = "orders", end: int = 1000) -> log_frames.Range:
     del gateway
-    return lf.Range(topic=topic, queue=0, start=0, end=end)
+    return log_frames.Range(topic=topic, queue=0, start=0, end=end)
 
 
 def test_a_key_reads_what_its_scopes_allow_and_the_driver_says_so(gateway: Gateway) -> None:
@@ -124,8 +124,10 @@ def test_no_more_is_under_way_than_the_reader_takes(
     with LogClient(gateway.url, TOKEN) as client:
         blocks = client.read(asked, lambda *_: None)
         got = next(blocks).nbytes
-        eventually(lambda: gateway.counts["bytes_out"] >= lf.CREDIT_BYTES, "all of the credit")
-        assert gateway.counts["bytes_out"] < lf.CREDIT_BYTES + lf.PIECE_BYTES_MAX
+        eventually(
+            lambda: gateway.counts["bytes_out"] >= log_frames.CREDIT_BYTES, "all of the credit"
+        )
+        assert gateway.counts["bytes_out"] < log_frames.CREDIT_BYTES + log_frames.PIECE_BYTES_MAX
         got += sum(block.nbytes for block in blocks)
     assert got > 10_000_000
 
@@ -157,7 +159,7 @@ def test_a_gateway_that_stays_away_and_a_key_that_is_revoked_end_a_read(
     gateway: Gateway, tmp_path: Path, eventually: Eventually
 ) -> None:
     append(tmp_path, "orders", 1, (Record(bytes(10_000)) for _ in range(2000)))
-    asked = lf.Range(topic="orders", queue=1, start=0, end=2000)
+    asked = log_frames.Range(topic="orders", queue=1, start=0, end=2000)
     keys = {"mine": KEYS["reads-orders"]}
     brief = open_log_gateway(tmp_path, keys)
     with LogClient(brief.url, "mine") as client:
@@ -199,9 +201,9 @@ def test_a_frame_that_breaks_the_protocol_ends_the_connection(gateway: Gateway) 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_frame_or_refused(data: bytes) -> None:
-    whole = encode(lf.Topics(id=1))
+    whole = encode(log_frames.Topics(id=1))
     for raw in (data, whole[: len(data)], whole[:4] + data):
-        for read in (lf.from_reader, lf.from_log):
+        for read in (log_frames.from_reader, log_frames.from_log):
             try:
                 read(raw)
             except BadFrame:

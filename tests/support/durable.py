@@ -23,7 +23,7 @@ from tidecast.client.blocking import Connection, Publisher
 from tidecast.client.core import connection as connections
 from tidecast.config.topology import Topology, topology_from, with_identity
 from tidecast.embedded import EmbeddedLink, connect_to
-from tidecast.log import batch as bt
+from tidecast.log import batch
 from tidecast.log.building import check, record_table, records
 from tidecast.node.durable.service import Durable
 from tidecast.node.durable.topic import DurableTopic
@@ -214,10 +214,10 @@ def rows_of(topic: DurableTopic) -> list[Row]:
                 count = records(buffer, at, n, _OUT, 0)
                 assert count > 0
                 for row in _OUT[:count].tolist():
-                    first, key_at = row[bt.O_PAYLOAD_AT], row[bt.O_KEY_AT]
-                    key = None if key_at < 0 else raw[key_at : key_at + row[bt.O_KEY_N]]
-                    payload = raw[first : first + row[bt.O_PAYLOAD_N]]
-                    found.append((log.queue, row[bt.O_TOKEN], key, payload, row[bt.O_SEQ]))
+                    first, key_at = row[batch.O_PAYLOAD_AT], row[batch.O_KEY_AT]
+                    key = None if key_at < 0 else raw[key_at : key_at + row[batch.O_KEY_N]]
+                    payload = raw[first : first + row[batch.O_PAYLOAD_N]]
+                    found.append((log.queue, row[batch.O_TOKEN], key, payload, row[batch.O_SEQ]))
                 at += length
         reader.close()
     return found

@@ -14,8 +14,7 @@ import numpy as np
 
 from tidecast.config.topology import topology_from
 from tidecast.embedded import EmbeddedLink
-from tidecast.kafka import record_kernels as rk
-from tidecast.kafka import tables as tb
+from tidecast.kafka import record_kernels, tables
 from tidecast.kafka.server import KafkaEndpoint
 from tidecast.kafka.wire import Reader, Struct, Writer
 
@@ -57,7 +56,7 @@ def batch(
         ">hiqqqhii", attributes, count - 1, time_ms, time_ms, producer, epoch, sequence, count
     )
     data: Any = np.frombuffer(rest + records, dtype=np.uint8)
-    found = int(rk.checksum(data, 0, data.size)) if crc is None else crc
+    found = int(record_kernels.checksum(data, 0, data.size)) if crc is None else crc
     return struct.pack(">qiibI", offset, 9 + data.size, 0, magic, found) + data.tobytes()
 
 
@@ -83,9 +82,9 @@ class Bare:
         self._next += 1
         writer.tail.extend(struct.pack(">hhi", key, version, self._next))
         writer.tail.extend(struct.pack(">h", 4) + b"bare")
-        if tb.APIS[key].is_flexible(version):
+        if tables.APIS[key].is_flexible(version):
             writer.tail.append(0)
-        tb.request_writer(key, version)(writer, body)
+        tables.request_writer(key, version)(writer, body)
         raw = b"".join(writer.done())
         self.socket.sendall(struct.pack(">i", len(raw)) + raw)
         return self._next
@@ -99,7 +98,7 @@ class Bare:
         """(correlation id, body) of the next answer."""
         reader = Reader(self.raw_answer())
         correlation = struct.unpack_from(">i", reader.data, reader.take(4))[0]
-        found = tb.answer_reader(key, version)(reader)
+        found = tables.answer_reader(key, version)(reader)
         assert reader.at == reader.end
         return correlation, found
 
@@ -112,19 +111,19 @@ class Bare:
 
     def log_in(self, user: str, secret: str) -> int:
         """SASL/PLAIN; the error code."""
-        assert self.ask(tb.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})["error_code"] == 0
+        assert self.ask(tables.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})["error_code"] == 0
         raw = f"\0{user}\0{secret}".encode()
-        return int(self.ask(tb.SASL_AUTHENTICATE, 1, {"auth_bytes": raw})["error_code"])
+        return int(self.ask(tables.SASL_AUTHENTICATE, 1, {"auth_bytes": raw})["error_code"])
 
     def produce(self, topic: str, partition: int, records: bytes | None, **body: Any) -> Struct:
         """The verdict of one batch."""
-        answer = self.ask(tb.PRODUCE, 7, produce_body(topic, partition, records, **body))
+        answer = self.ask(tables.PRODUCE, 7, produce_body(topic, partition, records, **body))
         found: Struct = answer["responses"][0]["partition_responses"][0]
         return found
 
     def fetch(self, topic: str, partition: int, offset: int, **body: Any) -> Struct:
         """One partition of a Fetch's answer."""
-        answer = self.ask(tb.FETCH, 11, fetch_body(topic, partition, offset, **body))
+        answer = self.ask(tables.FETCH, 11, fetch_body(topic, partition, offset, **body))
         found: Struct = answer["responses"][0]["partitions"][0]
         return found
 

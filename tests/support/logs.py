@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tidecast.log import batch as bt
+from tidecast.log import batch
 from tidecast.log.building import BatchBuilder, check, record_table, records
 from tidecast.log.queue_log import LogReader, QueueLog
 
@@ -49,8 +49,8 @@ def read_all(log: QueueLog, token: int = 0, room: int = 1 << 16) -> list[tuple[i
             assert length > 0
             assert rows > 0
             for row in out[:rows].tolist():
-                first = row[bt.O_PAYLOAD_AT]
-                found.append((row[bt.O_TOKEN], raw[first : first + row[bt.O_PAYLOAD_N]]))
+                first = row[batch.O_PAYLOAD_AT]
+                found.append((row[batch.O_TOKEN], raw[first : first + row[batch.O_PAYLOAD_N]]))
             at += length
     reader.close()
     return found

@@ -13,9 +13,9 @@ import numpy as np
 
 from tidecast.agents.puller.observer import Dead, Observer
 from tidecast.agents.puller.runtime import Puller
-from tidecast.buffers import member_ring as mr
+from tidecast.buffers import member_ring
 from tidecast.layout import member as lay
-from tidecast.layout import ring as rl
+from tidecast.layout import ring as ring_layout
 from tidecast.layout import segment as seg
 from tidecast.log.building import BatchBuilder
 from tidecast.log.queue_log import QueueLog
@@ -100,26 +100,26 @@ class TestMember:
 
     __test__ = False
 
-    def __init__(self, rig: Rig, file: mr.MemberFile, number: int, sub: int) -> None:
+    def __init__(self, rig: Rig, file: member_ring.MemberFile, number: int, sub: int) -> None:
         self.rig, self.file, self.number, self.sub = rig, file, number, sub
         self.k = file.client_state()
-        self.rows = np.zeros((8192, mr.ROW_FIELDS), dtype=np.int64)
-        self.runs = np.zeros((4096, mr.RUN_FIELDS), dtype=np.int64)
+        self.rows = np.zeros((8192, member_ring.ROW_FIELDS), dtype=np.int64)
+        self.runs = np.zeros((4096, member_ring.RUN_FIELDS), dtype=np.int64)
         self.assembly = np.zeros(64, dtype=np.uint8)
         self.words: dict[int, int] = {}
 
     def take(self, limit: int = 8192, mark: bool = True) -> list[Got]:
         """Take what is there; wakes the puller, as a client does."""
-        n, r = mr.NEED_BUFFER, 0
-        while n == mr.NEED_BUFFER:
-            if self.k[mr.K_TOTAL] > self.assembly.size:
-                self.assembly = np.zeros(int(self.k[mr.K_TOTAL]), dtype=np.uint8)
-            n, r = mr.take(self.file.array, self.k, self.assembly, self.rows, self.runs,
+        n, r = member_ring.NEED_BUFFER, 0
+        while n == member_ring.NEED_BUFFER:
+            if self.k[member_ring.K_TOTAL] > self.assembly.size:
+                self.assembly = np.zeros(int(self.k[member_ring.K_TOTAL]), dtype=np.uint8)
+            n, r = member_ring.take(self.file.array, self.k, self.assembly, self.rows, self.runs,
                            min(limit, 8192), mark)  # fmt: skip
-        mr.wake_member(self.rig.wakes, self.rig.bells, self.number)
-        assert n != mr.HOSTILE
-        memory = self.assembly if n == mr.ASSEMBLED else self.file.array
-        n = 1 if n == mr.ASSEMBLED else n
+        member_ring.wake_member(self.rig.wakes, self.rig.bells, self.number)
+        assert n != member_ring.HOSTILE
+        memory = self.assembly if n == member_ring.ASSEMBLED else self.file.array
+        n = 1 if n == member_ring.ASSEMBLED else n
         got = []
         for run in self.runs[:r].tolist():
             word, token, count, attempts, _, first, _ = run
@@ -138,10 +138,11 @@ class TestMember:
     def _put(self, kind: int, cursor: int, first: int, end: int, time_ns: int = 0,
              reason: bytes = b"") -> None:  # fmt: skip
         raw = np.frombuffer(reason + b"\0", dtype=np.uint8)
-        status = mr.put_ack(self.file.array, self.k, kind, self.words[cursor], first, end, time_ns,
-                            raw, len(reason))  # fmt: skip
+        status = member_ring.put_ack(
+            self.file.array, self.k, kind, self.words[cursor], first, end, time_ns, raw, len(reason)
+        )
         assert status == 0
-        mr.wake_member(self.rig.wakes, self.rig.bells, self.number)
+        member_ring.wake_member(self.rig.wakes, self.rig.bells, self.number)
 
     def ack(self, *got: Got) -> None:
         for one in got:
@@ -181,7 +182,9 @@ class Rig:
         self.directory, self.reads_here = directory, reads_here
         self.now = S_NS
         self.wakes = np.zeros(lay.WAKES_BYTES, dtype=np.uint8)
-        self.bells = np.zeros(rl.DOORBELLS_MAX * rl.DOORBELL_BYTES, dtype=np.uint8)
+        self.bells = np.zeros(
+            ring_layout.DOORBELLS_MAX * ring_layout.DOORBELL_BYTES, dtype=np.uint8
+        )
         self.seen = Seen()
         self.puller = Puller(wakes=self.wakes, bells=self.bells, observer=self.seen,
                              clock_ns=lambda: self.now, **puller)  # fmt: skip
@@ -211,16 +214,18 @@ class Rig:
         builder.seal(token)
         log.append(builder.buffer, builder.used)
         if wake:
-            mr.wake_queue(self.wakes, self.bells, q)
+            member_ring.wake_queue(self.wakes, self.bells, q)
         return token
 
     def member(self, sub: int = 0, *, deliveries_bytes: int = 1 << 18, acks_bytes: int = 1 << 16,
                **options: Any) -> TestMember:  # fmt: skip
-        made: list[mr.MemberFile] = []
+        made: list[member_ring.MemberFile] = []
 
-        def make(number: int) -> mr.MemberFile:
+        def make(number: int) -> member_ring.MemberFile:
             path = self.directory / f"member-{len(self.members)}"
-            file = mr.MemberFile.create(path, deliveries_bytes, acks_bytes, member=number, bell=0)
+            file = member_ring.MemberFile.create(
+                path, deliveries_bytes, acks_bytes, member=number, bell=0
+            )
             made.append(file)
             return file
 

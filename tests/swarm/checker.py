@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar
 
-from tests.swarm import history as h
+from tests.swarm import history as swarm_history
 from tests.swarm.script import NODES
 
 OWNER = NODES[0]
@@ -30,34 +30,34 @@ class Complaint(NamedTuple):
     text: str
 
 
-Check = Callable[[h.History], Iterator[str]]
+Check = Callable[[swarm_history.History], Iterator[str]]
 
 
-def _all(history: h.History, kind: type[E]) -> list[E]:
+def _all(history: swarm_history.History, kind: type[E]) -> list[E]:
     return [entry for entry in history if isinstance(entry, kind)]
 
 
-def ends(history: h.History) -> Iterator[str]:
+def ends(history: swarm_history.History) -> Iterator[str]:
     """All comes to rest once everything is healed."""
-    for entry in _all(history, h.Stuck):
+    for entry in _all(history, swarm_history.Stuck):
         yield entry.what
 
 
-def _deleted(history: h.History) -> dict[int, int]:
-    return {entry.queue: entry.token for entry in _all(history, h.Earliest)}
+def _deleted(history: swarm_history.History) -> dict[int, int]:
+    return {entry.queue: entry.token for entry in _all(history, swarm_history.Earliest)}
 
 
-def acked_is_stored(history: h.History) -> Iterator[str]:
+def acked_is_stored(history: swarm_history.History) -> Iterator[str]:
     """What a producer learnt to be durable is in the log, unless retention deleted it."""
-    stored = {entry.payload for entry in _all(history, h.Stored)}
+    stored = {entry.payload for entry in _all(history, swarm_history.Stored)}
     may_be_deleted = any(_deleted(history).values())
-    sent: dict[str, list[h.Published]] = defaultdict(list)
-    for entry in _all(history, h.Published):
+    sent: dict[str, list[swarm_history.Published]] = defaultdict(list)
+    for entry in _all(history, swarm_history.Published):
         sent[entry.producer].append(entry)
     last: dict[str, int] = {}
-    for acked in _all(history, h.Acked):
+    for acked in _all(history, swarm_history.Acked):
         last[acked.producer] = acked.seq
-    delivered = {entry.payload for entry in _all(history, h.Delivered)}
+    delivered = {entry.payload for entry in _all(history, swarm_history.Delivered)}
     for producer, seq in last.items():
         known = len(sent[producer])
         if seq > known:
@@ -68,22 +68,22 @@ def acked_is_stored(history: h.History) -> Iterator[str]:
                 yield f"{producer}: sequence {each.seq} was acked and is not in the log"
 
 
-def stored_once(history: h.History) -> Iterator[str]:
+def stored_once(history: swarm_history.History) -> Iterator[str]:
     """Each message is in the log once, under the sequence that its producer gave it."""
-    count = Counter(entry.payload for entry in _all(history, h.Stored))
+    count = Counter(entry.payload for entry in _all(history, swarm_history.Stored))
     for payload, n in count.items():
         if n > 1:
             yield f"{payload[:20]!r} is in the log {n} times"
-    for entry in _all(history, h.Stored):
+    for entry in _all(history, swarm_history.Stored):
         seq = int(entry.payload.split(b":")[1])
         if seq != entry.seq:
             yield f"{entry.payload[:20]!r} is stored as sequence {entry.seq}"
 
 
-def log_keeps_key_order(history: h.History) -> Iterator[str]:
+def log_keeps_key_order(history: swarm_history.History) -> Iterator[str]:
     """In the log, each producer's records of a key stand in the order of their sequences."""
     last: dict[tuple[bytes, bytes | None], tuple[int, int]] = {}
-    for entry in _all(history, h.Stored):
+    for entry in _all(history, swarm_history.Stored):
         who = entry.payload.split(b":")[0]
         before = last.get((who, entry.key))
         if before is not None and before[0] == entry.queue and entry.seq < before[1]:
@@ -91,34 +91,34 @@ def log_keeps_key_order(history: h.History) -> Iterator[str]:
         last[who, entry.key] = (entry.queue, entry.seq)
 
 
-def tokens_are_contiguous(history: h.History) -> Iterator[str]:
+def tokens_are_contiguous(history: swarm_history.History) -> Iterator[str]:
     """A queue's tokens have no holes."""
     last: dict[int, int] = {}
-    for entry in _all(history, h.Stored):
+    for entry in _all(history, swarm_history.Stored):
         if entry.queue in last and entry.token != last[entry.queue] + 1:
             yield f"queue {entry.queue}: token {entry.token} behind {last[entry.queue]}"
         last[entry.queue] = entry.token
 
 
-def delivered_is_stored(history: h.History) -> Iterator[str]:
+def delivered_is_stored(history: swarm_history.History) -> Iterator[str]:
     """What was delivered is what the log holds at that token."""
-    stored = {(e.queue, e.token): e for e in _all(history, h.Stored)}
-    for entry in _all(history, h.Delivered):
+    stored = {(e.queue, e.token): e for e in _all(history, swarm_history.Stored)}
+    for entry in _all(history, swarm_history.Delivered):
         kept = stored.get((entry.queue, entry.token))
         if kept is not None and (kept.payload, kept.key) != (entry.payload, entry.key):
             yield f"{entry.queue}/{entry.token}: {entry.payload[:20]!r}, log {kept.payload[:20]!r}"
 
 
-def all_is_handled(history: h.History) -> Iterator[str]:
+def all_is_handled(history: swarm_history.History) -> Iterator[str]:
     """Each record is handled by each subscription, or reported as gone."""
     handled: dict[str, set[tuple[int, int]]] = defaultdict(set)
-    for entry in _all(history, h.Settled):
+    for entry in _all(history, swarm_history.Settled):
         if entry.how in HANDLED:
             handled[entry.subscription].add((entry.queue, entry.token))
-    gone = _all(history, h.Gone)
-    names = {each.subscription for each in _all(history, h.Disposed)}
+    gone = _all(history, swarm_history.Gone)
+    names = {each.subscription for each in _all(history, swarm_history.Disposed)}
     ends_at: dict[int, int] = {}
-    for stored in _all(history, h.Stored):
+    for stored in _all(history, swarm_history.Stored):
         ends_at[stored.queue] = stored.token + 1
         for name in names:
             place = (stored.queue, stored.token)
@@ -130,7 +130,7 @@ def all_is_handled(history: h.History) -> Iterator[str]:
             ):
                 continue
             yield f"{name}: {place} was never handled"
-    for last in _all(history, h.Disposed):
+    for last in _all(history, swarm_history.Disposed):
         if last.acked < ends_at.get(last.queue, 0):
             yield (
                 f"{last.subscription}: queue {last.queue} is acked to {last.acked} of "
@@ -138,7 +138,7 @@ def all_is_handled(history: h.History) -> Iterator[str]:
             )
 
 
-def handlers_see_key_order(history: h.History) -> Iterator[str]:
+def handlers_see_key_order(history: swarm_history.History) -> Iterator[str]:
     """A handler sees the records of a key in order, and none behind one that was refused."""
     newest: dict[tuple[str, int, bytes, int], int] = {}
     seen: set[tuple[str, int, int, int]] = set()
@@ -146,9 +146,9 @@ def handlers_see_key_order(history: h.History) -> Iterator[str]:
     keys: dict[tuple[str, int, int], bytes] = {}
     done: set[tuple[str, int, int, int]] = set()
     for entry in history:
-        if isinstance(entry, h.Settled) and entry.how in HANDLED:
+        if isinstance(entry, swarm_history.Settled) and entry.how in HANDLED:
             done.add((entry.subscription, entry.queue, entry.token, entry.round))
-        elif isinstance(entry, h.Delivered):
+        elif isinstance(entry, swarm_history.Delivered):
             cursor = (entry.subscription, entry.queue, entry.key, entry.round)
             keys[entry.subscription, entry.queue, entry.token] = entry.key
             place = (entry.subscription, entry.queue, entry.token, entry.round)
@@ -166,43 +166,43 @@ def handlers_see_key_order(history: h.History) -> Iterator[str]:
                 )
             seen.add(place)
             newest[cursor] = max(newest.get(cursor, -1), entry.token)
-        elif isinstance(entry, h.Settled) and entry.how == "nak":
+        elif isinstance(entry, swarm_history.Settled) and entry.how == "nak":
             if (entry.subscription, entry.queue, entry.token, entry.round) in done:
                 continue  # its first delivery timed out, and was acked all the same
             key = keys[entry.subscription, entry.queue, entry.token]
             refused[entry.subscription, entry.queue, key, entry.round][entry.token] = entry.member
 
 
-def positions_never_go_back(history: h.History) -> Iterator[str]:
+def positions_never_go_back(history: swarm_history.History) -> Iterator[str]:
     """An acked watermark grows, unless its subscription seeks or its engine crashed."""
     last: dict[tuple[str, int, int, int], int] = {}
-    for entry in _all(history, h.Position):
+    for entry in _all(history, swarm_history.Position):
         at = (entry.subscription, entry.queue, entry.round, entry.life)
         if entry.token < last.get(at, 0):
             yield f"{entry.subscription}: queue {entry.queue}: {last[at]} -> {entry.token}"
         last[at] = entry.token
 
 
-def acked_does_not_come_again(history: h.History) -> Iterator[str]:
+def acked_does_not_come_again(history: swarm_history.History) -> Iterator[str]:
     """What was acked comes again only if its engine crashed within the interval of saves.
 
     Where no delivery times out: a copy that another member got after a time-out is no violation.
     """
-    if any(entry.ack_wait_ns < ACK_WAIT_NS_LONG for entry in _all(history, h.Begun)):
+    if any(entry.ack_wait_ns < ACK_WAIT_NS_LONG for entry in _all(history, swarm_history.Begun)):
         return
     acked: dict[tuple[str, int, int, int], int] = {}
     crashes: list[int] = []  # in time that the owner ran
     asleep_ns = 0
     for entry in history:
-        if isinstance(entry, h.Frozen) and entry.node == OWNER:
+        if isinstance(entry, swarm_history.Frozen) and entry.node == OWNER:
             asleep_ns += entry.until_ns - entry.at_ns
-        elif isinstance(entry, h.Crashed) and entry.node == OWNER:
+        elif isinstance(entry, swarm_history.Crashed) and entry.node == OWNER:
             crashes.append(entry.at_ns - asleep_ns)
-        elif isinstance(entry, h.Settled) and entry.how == "ack":
+        elif isinstance(entry, swarm_history.Settled) and entry.how == "ack":
             acked[entry.subscription, entry.queue, entry.token, entry.round] = (
                 entry.at_ns - asleep_ns
             )
-        elif isinstance(entry, h.Delivered):
+        elif isinstance(entry, swarm_history.Delivered):
             at = acked.pop((entry.subscription, entry.queue, entry.token, entry.round), None)
             if at is not None and not any(at <= c < at + REDELIVERED_NS_MAX for c in crashes):
                 yield (
@@ -211,18 +211,24 @@ def acked_does_not_come_again(history: h.History) -> Iterator[str]:
                 )
 
 
-def dead_letters_are_earned(history: h.History) -> Iterator[str]:
+def dead_letters_are_earned(history: swarm_history.History) -> Iterator[str]:
     """A dead letter was given up by a handler, and each that was given up has one."""
     given_up = {
-        (e.subscription, e.queue, e.token) for e in _all(history, h.Settled) if e.how == "term"
+        (e.subscription, e.queue, e.token)
+        for e in _all(history, swarm_history.Settled)
+        if e.how == "term"
     }
-    letters = Counter((e.subscription, e.queue, e.token) for e in _all(history, h.DeadLetter))
+    letters = Counter(
+        (e.subscription, e.queue, e.token) for e in _all(history, swarm_history.DeadLetter)
+    )
     for letter in letters:
         if letter not in given_up:
             yield f"{letter}: a dead letter that no handler gave up"
-    crashed = any(_all(history, h.Crashed))
+    crashed = any(_all(history, swarm_history.Crashed))
     again = Counter(
-        (e.subscription, e.queue, e.token) for e in _all(history, h.Settled) if e.how == "term"
+        (e.subscription, e.queue, e.token)
+        for e in _all(history, swarm_history.Settled)
+        if e.how == "term"
     )
     for letter, n in letters.items():
         if n > again[letter] and not crashed:
@@ -232,32 +238,32 @@ def dead_letters_are_earned(history: h.History) -> Iterator[str]:
             yield f"{letter}: given up, and no dead letter"
 
 
-def live_order(history: h.History) -> Iterator[str]:
+def live_order(history: swarm_history.History) -> Iterator[str]:
     """A live subscriber gets each publisher's messages in order, each once."""
     last: dict[tuple[str, str], int] = {}
-    for entry in _all(history, h.LiveGot):
+    for entry in _all(history, swarm_history.LiveGot):
         at = (entry.subscriber, entry.publisher)
         if entry.n <= last.get(at, -1):
             yield f"{at[0]} got {entry.n} of {at[1]} behind {last[at]}"
         last[at] = max(last.get(at, -1), entry.n)
 
 
-def live_losses_are_reported(history: h.History) -> Iterator[str]:
+def live_losses_are_reported(history: swarm_history.History) -> Iterator[str]:
     """What a live subscriber lacks was reported to it or to the publisher: no more, no less."""
     got: dict[tuple[str, str], set[int]] = defaultdict(set)
     told: Counter[tuple[str, str]] = Counter()
     sent: Counter[str] = Counter()
     unsent: Counter[str] = Counter()
     for entry in history:
-        if isinstance(entry, h.LiveGot):
+        if isinstance(entry, swarm_history.LiveGot):
             got[entry.subscriber, entry.publisher].add(entry.n)
-        elif isinstance(entry, h.LiveGap):
+        elif isinstance(entry, swarm_history.LiveGap):
             told[entry.subscriber, entry.publisher] += entry.end - entry.first
-        elif isinstance(entry, h.LivePublished):
+        elif isinstance(entry, swarm_history.LivePublished):
             sent[entry.publisher] += 1
-        elif isinstance(entry, h.LiveUnsent):
+        elif isinstance(entry, swarm_history.LiveUnsent):
             unsent[entry.publisher] += entry.messages
-    for since in _all(history, h.LiveSince):
+    for since in _all(history, swarm_history.LiveSince):
         at = (since.subscriber, since.publisher)
         missing = [n for n in range(since.n, sent[at[1]]) if n not in got[at]]
         lost = len(missing) - told[at]
@@ -287,6 +293,6 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def check(history: h.History) -> list[Complaint]:
+def check(history: swarm_history.History) -> list[Complaint]:
     """All complaints about a history; none for a good one."""
     return [Complaint(each.__name__, text) for each in CHECKS for text in each(history)]

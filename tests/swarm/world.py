@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.support.durable import rows_of
 from tests.support.power import Disk, installed
-from tests.swarm import history as h
+from tests.swarm import history
 from tests.swarm.script import NODES, Script, Settings, Step
 from tidecast.api.start import Earliest, Tokens
 from tidecast.client.core import connection as connections
@@ -123,7 +123,7 @@ class Producer:
         self.done += 1
         if self.done > len(self.sent):
             self.sent.append((key, payload))
-            note = h.Published(self.world.now, self.name, self.done, key, payload)
+            note = history.Published(self.world.now, self.name, self.done, key, payload)
             self.world.history.append(note)
         return True
 
@@ -137,7 +137,7 @@ class Producer:
         position = int(self.publisher.durable_position)
         if position > self.acked:
             self.acked = position
-            self.world.history.append(h.Acked(self.world.now, self.name, position))
+            self.world.history.append(history.Acked(self.world.now, self.name, position))
 
 
 class Member:
@@ -171,7 +171,7 @@ class Member:
             self._settled(token, "back")
             return
         world.history.append(
-            h.Delivered(
+            history.Delivered(
                 world.now,
                 self.subscription,
                 self.name,
@@ -212,7 +212,7 @@ class Member:
     def _settled(self, token: Any, how: str) -> None:
         world = self.world
         world.history.append(
-            h.Settled(
+            history.Settled(
                 world.now,
                 self.subscription,
                 self.name,
@@ -250,14 +250,14 @@ class LivePublisher:
             payload = b"%s:%d" % (self.name.encode(), self.n)
             if not put(self.publisher, payload, None):
                 return
-            self.world.history.append(h.LivePublished(self.world.now, self.name, self.n))
+            self.world.history.append(history.LivePublished(self.world.now, self.name, self.n))
             self.n += 1
 
     def note_events(self) -> None:
         """Write down what was reported as unsent."""
         while (event := self.client.connection.take_event()) is not None:
             if isinstance(event, MessagesUnsent):
-                self.world.history.append(h.LiveUnsent(self.name, event.messages))
+                self.world.history.append(history.LiveUnsent(self.name, event.messages))
 
 
 class LiveSubscriber:
@@ -279,7 +279,7 @@ class LiveSubscriber:
                 continue
             for payload in payloads:
                 who, _, n = payload.decode().partition(":")
-                note = h.LiveGot(self.world.now, self.name, who, int(n))
+                note = history.LiveGot(self.world.now, self.name, who, int(n))
                 self.world.history.append(note)
                 found += 1
         while (event := self.client.connection.take_event()) is not None:
@@ -289,7 +289,7 @@ class LiveSubscriber:
 
     def _lost(self, session: int, first: int, end: int) -> None:
         who = self.world.sessions.get(session, "")
-        self.world.history.append(h.LiveGap(self.world.now, self.name, who, first, end))
+        self.world.history.append(history.LiveGap(self.world.now, self.name, who, first, end))
 
 
 class World:
@@ -298,7 +298,7 @@ class World:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.chance = random.Random(settings.seed ^ 0x5EED)
-        self.history: h.History = [h.Begun(int(settings.ack_wait_s * 1e9))]
+        self.history: history.History = [history.Begun(int(settings.ack_wait_s * 1e9))]
         self.clients: list[Client] = []
         self.sessions: dict[int, str] = {}
         self.lives = 0
@@ -343,7 +343,7 @@ class World:
         self.net.run(200_000)
         for subscriber in self.subscribers:
             for publisher in self.publishers:
-                self.history.append(h.LiveSince(subscriber.name, publisher.name, 0))
+                self.history.append(history.LiveSince(subscriber.name, publisher.name, 0))
 
     @property
     def now(self) -> int:
@@ -371,7 +371,7 @@ class World:
                 while (event := client.connection.take_event()) is not None:
                     if isinstance(event, RecordsGone) and event.topic == DURABLE:
                         self.history.append(
-                            h.Gone(event.subscription, event.queue, event.first, event.end)
+                            history.Gone(event.subscription, event.queue, event.first, event.end)
                         )
 
     # --- steps ------------------------------------------------------------------------------------
@@ -401,7 +401,7 @@ class World:
         found = self.watcher.link.subscription("show", {"pattern": DURABLE, "name": subscription})
         for row in found["lanes"]:
             self.history.append(
-                h.Position(
+                history.Position(
                     self.now,
                     subscription,
                     row["queue"],
@@ -431,7 +431,7 @@ class World:
 
     def _crash(self, node: SimulatedNode) -> None:
         mine = [client for client in self.clients if client.node == node.name]
-        self.history.append(h.Crashed(self.now, node.name))
+        self.history.append(history.Crashed(self.now, node.name))
         for client in mine:  # an engine process has pushed its events by then
             client.connection.pump()
         node.alive = False
@@ -486,7 +486,7 @@ class World:
         began_ns = self.now
         self.net.run(float(us))
         self.net.nodes.append(node)
-        self.history.append(h.Frozen(began_ns, self.now, node.name))
+        self.history.append(history.Frozen(began_ns, self.now, node.name))
 
     def do_cut(self, a: int, b: int, _c: int) -> None:
         """No packet passes between two nodes."""
@@ -589,7 +589,9 @@ class World:
                 producer.catch_up()
             step_us = self._settle_a_while(step_us)
         if not self._durable():
-            self.history.append(h.Stuck("producers: not all that was published became durable"))
+            self.history.append(
+                history.Stuck("producers: not all that was published became durable")
+            )
         until_ns = self.now + int(HEALED_US * 1e3)
         while self.now < until_ns and not self._consumed():
             step_us = self._settle_a_while(step_us)
@@ -635,12 +637,12 @@ class World:
         self._look()
         topic = self.owner.engine.durable.topics[DURABLE]
         for queue, token, key, payload, seq in rows_of(topic):
-            self.history.append(h.Stored(queue, token, key, payload, seq))
+            self.history.append(history.Stored(queue, token, key, payload, seq))
         for log in topic.logs:
-            self.history.append(h.Earliest(log.queue, int(log.earliest_token)))
+            self.history.append(history.Earliest(log.queue, int(log.earliest_token)))
         for name in self.rounds:
             for row in self._shown(name)["lanes"]:
-                self.history.append(h.Disposed(name, row["queue"], row["position"]))
+                self.history.append(history.Disposed(name, row["queue"], row["position"]))
         letters = self.watcher.connection.consumer(DEAD, "reader")
         while True:
             self.net.run(STEP_US)
@@ -650,7 +652,7 @@ class World:
             for message in batch.messages:
                 about = message.headers
                 self.history.append(
-                    h.DeadLetter(
+                    history.DeadLetter(
                         str(about["dead-subscription"]),
                         int(about["dead-queue"]),
                         int(about["dead-token"]),
@@ -666,7 +668,7 @@ class World:
             shutil.rmtree(shm_dir(directory), ignore_errors=True)
 
 
-def run(script: Script) -> h.History:
+def run(script: Script) -> history.History:
     """Run a script to its end; what happened."""
     world = World(script.settings)
     try:

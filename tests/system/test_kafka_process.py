@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import confluent_kafka as ck
+import confluent_kafka
 import pytest
 from tests.support.kafka import TIMEOUT_S
 from tests.support.lab import Lab, Platform, free_port, topology
@@ -31,7 +31,7 @@ def test_nothing_is_lost_or_doubled_when_the_engine_is_killed(lab: Lab) -> None:
         assert problem is None, problem
         stored.append((message.partition(), message.offset(), message.value()))
 
-    producer = ck.Producer(
+    producer = confluent_kafka.Producer(
         {"bootstrap.servers": f"127.0.0.1:{port}", "enable.idempotence": True, "linger.ms": 1,
          "batch.num.messages": 50, "reconnect.backoff.max.ms": 200}
     )  # fmt: skip
@@ -46,14 +46,24 @@ def test_nothing_is_lost_or_doubled_when_the_engine_is_killed(lab: Lab) -> None:
     n = ROUNDS * PER_ROUND
     assert sorted(int(value) for _, _, value in stored) == list(range(n))
 
-    consumer = ck.Consumer({"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "none"})
-    consumer.assign([ck.TopicPartition("orders", q, ck.OFFSET_BEGINNING) for q in range(2)])
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": f"127.0.0.1:{port}", "group.id": "none"}
+    )
+    consumer.assign(
+        [
+            confluent_kafka.TopicPartition("orders", q, confluent_kafka.OFFSET_BEGINNING)
+            for q in range(2)
+        ]
+    )
     got: list[tuple[int, bytes]] = []
     while len(got) < n:
         messages = consumer.consume(n, TIMEOUT_S)
         assert messages
         got += [(each.partition(), each.value()) for each in messages]
-    ends = [consumer.get_watermark_offsets(ck.TopicPartition("orders", q))[1] for q in range(2)]
+    ends = [
+        consumer.get_watermark_offsets(confluent_kafka.TopicPartition("orders", q))[1]
+        for q in range(2)
+    ]
     consumer.close()
     assert sum(ends) == n
     for queue in range(2):

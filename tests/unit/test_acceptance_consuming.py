@@ -16,7 +16,7 @@ from tests.support.pulling import S_NS, Got, Rig, drain, fill, payloads, rig
 
 from tidecast.agents.puller.entries import pause_cursor
 from tidecast.log.queue_log import QueueLog
-from tidecast.queues.cache import cursors as cu
+from tidecast.queues.cache import cursors as cursor_table
 
 
 def blocks_used(r: Rig) -> int:
@@ -70,7 +70,7 @@ def test_a_flowing_cursor_does_not_wait_for_its_next_block() -> None:
             fresh = m.take()
             m.ack_all(fresh)
             got += fresh
-            starved = not fresh and r.cursor_record(cursor)["reason"] == cu.FETCHING
+            starved = not fresh and r.cursor_record(cursor)["reason"] == cursor_table.FETCHING
             waits += starved
             r.now += S_NS + 1 if starved else S_NS // 8
         assert payloads(got) == bodies
@@ -288,14 +288,16 @@ def test_bm3_one_stuck_beside_thirty_healthy() -> None:
             rounds.append(len(drain(r, *healthy)))
             held += stuck.take()
         assert rounds == [30 * 600] * 4, "the healthy miss nothing"
-        assert reasons(r) == {*[cu.CAUGHT_UP] * 30, cu.NO_CREDIT}, "and the pressure shows"
+        assert reasons(r) == {*[cursor_table.CAUGHT_UP] * 30, cursor_table.NO_CREDIT}, (
+            "and the pressure shows"
+        )
         assert len(held) == 10
         assert amplification(r) <= 1.02, "they share what was fetched"
         assert blocks_used(r) <= 4
         stuck.ack_all(held)
         rest = drain(r, stuck)
         assert payloads([*held, *rest]) == bodies, "once freed, it gets all of it, in order"
-        assert reasons(r) == {cu.CAUGHT_UP}, "and the pressure is gone"
+        assert reasons(r) == {cursor_table.CAUGHT_UP}, "and the pressure is gone"
 
 
 def reasons(r: Rig) -> set[int]:
@@ -548,7 +550,7 @@ def test_multiplicity_parallel_subscriptions_added_and_removed() -> None:
         assert payloads(drain(r, a)) == more
         pause_cursor(r.puller.words, cursor, 0)
         assert payloads(drain(r, b)) == more
-        assert cu.REASONS[r.cursor_record(cursor)["reason"]] == "caught up"
+        assert cursor_table.REASONS[r.cursor_record(cursor)["reason"]] == "caught up"
         r.puller.remove_cursor(cursor)
         last = fill(r, q, 30)
         assert payloads(drain(r, a)) == last

@@ -33,7 +33,7 @@ from tidecast.cli.topic import _SETTINGS
 from tidecast.config.topology import TopicConfig, default_topology, load_topology
 from tidecast.engine.process import Engine
 from tidecast.errors import ConfigError
-from tidecast.layout import counters as cl
+from tidecast.layout import counters as counters_layout
 from tidecast.layout.counters import Counter
 
 
@@ -290,12 +290,12 @@ def test_faults(tmp_path: Path, node: FakeNode) -> None:
 
 def test_top_once(tmp_path: Path, node: FakeNode) -> None:
     counters = CountersFile.open(node.counters_path)
-    row = counters.allocate(cl.ROW_PUBLICATION, "md", node.name, session=9)
+    row = counters.allocate(counters_layout.ROW_PUBLICATION, "md", node.name, session=9)
     counters.values[row, Counter.HEAD] = 100
     counters.values[row, Counter.SLOWEST_CONSUMED] = 50
     counters.values[row, Counter.SLOTS] = 200
     for source in ("x", "y"):
-        row = counters.allocate(cl.ROW_IMAGE, "md", source, session=10)
+        row = counters.allocate(counters_layout.ROW_IMAGE, "md", source, session=10)
         counters.values[row, Counter.PACKETS_RECEIVED] = 90
         counters.values[row, Counter.LOSSES] = 10 if source == "y" else 0
     output = run(tmp_path, "top", "--once", "--json", "--interval", "0.1").output
@@ -315,7 +315,7 @@ def test_top_once(tmp_path: Path, node: FakeNode) -> None:
 def test_top_shows_a_page_of_rows(tmp_path: Path, node: FakeNode) -> None:
     counters = CountersFile.open(node.counters_path)
     for i in range(ROWS_SHOWN_MAX + 5):
-        counters.allocate(cl.ROW_IMAGE, f"t{i}", "x", session=i)
+        counters.allocate(counters_layout.ROW_IMAGE, f"t{i}", "x", session=i)
     assert "and 5 more" in run(tmp_path, "top", "--once", "--interval", "0.1").output
 
 

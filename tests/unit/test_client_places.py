@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tidecast.buffers import reader as rd
+from tidecast.buffers import reader
 from tidecast.buffers.ring_file import add_consumer, create_ring
 from tidecast.client.core.image import Image, ReadPosition
 from tidecast.client.remote.rings import with_local_ids
@@ -36,7 +36,7 @@ def image(directory: Path, name: str, *, first: int, slots: int = 64, **options:
 
 def read_ahead(image: Image) -> set[int]:
     """The packets that are marked as read, seen from where the reader is."""
-    at, slots = int(image.port[rd.R_SEQ]), int(image.port[rd.R_SLOTS])
+    at, slots = int(image.port[reader.R_SEQ]), int(image.port[reader.R_SLOTS])
     bits = np.unpackbits(image._seen, bitorder="little")
     return {seq for seq in range(at, at + slots) if bits[seq % slots]}
 
@@ -54,7 +54,7 @@ def test_what_was_read_behind_a_hole_stays_read_in_rings_of_any_size(
     assert place is not None
     new = image(tmp_path, "new", first=90, slots=slots)
     assert new.resume_from(place) is None
-    assert (int(new.port[rd.R_SEQ]), read_ahead(new)) == (100, ahead)
+    assert (int(new.port[reader.R_SEQ]), read_ahead(new)) == (100, ahead)
 
 
 def test_a_ring_that_begins_later_is_a_gap(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_ring_that_begins_later_is_a_gap(tmp_path: Path) -> None:
     assert (gap.first, gap.end, gap.session, gap.reason) == (100, 120, 7, "reconnect")
     counts = new.counts()
     assert (counts["gaps"], counts["lost_packets"]) == (1, 20)
-    assert int(new.port[rd.R_SEQ]) == 120
+    assert int(new.port[reader.R_SEQ]) == 120
 
 
 def test_a_ring_that_is_closed_has_no_place(tmp_path: Path) -> None:

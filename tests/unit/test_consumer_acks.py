@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from tests.conftest import Eventually
 from tests.unit.test_consumer import BODIES, connected, publish, take
 
-from tidecast.buffers import member_ring as mr
+from tidecast.buffers import member_ring
 from tidecast.client.consumer.acks import COLLECTED_MAX, Collector, runs_of
 from tidecast.client.consumer.message import DurableBatch
 from tidecast.errors import ConnectionLost, TidecastError
@@ -21,9 +21,9 @@ from tidecast.sync import Consumer
 
 def batch_of(*runs: tuple[int, int, int]) -> DurableBatch:
     """A batch of runs (cursor, first token, records)."""
-    table = np.zeros((len(runs), mr.RUN_FIELDS), dtype=np.int64)
-    table[:, [mr.RUN_CURSOR, mr.RUN_TOKEN, mr.RUN_COUNT]] = runs
-    table[1:, mr.RUN_ROW] = np.cumsum(table[:-1, mr.RUN_COUNT])
+    table = np.zeros((len(runs), member_ring.RUN_FIELDS), dtype=np.int64)
+    table[:, [member_ring.RUN_CURSOR, member_ring.RUN_TOKEN, member_ring.RUN_COUNT]] = runs
+    table[1:, member_ring.RUN_ROW] = np.cumsum(table[:-1, member_ring.RUN_COUNT])
     made: Any = DurableBatch.__new__(DurableBatch)
     made._runs = table
     return made  # type: ignore[no-any-return]
@@ -44,9 +44,9 @@ def test_runs_say_what_was_acked_one_by_one(
     row = some.tuples(some.integers(0, 1), some.integers(0, total - 1))
     acks = data.draw(some.lists(row, min_size=1, max_size=40))
     found = [
-        (int(run[mr.RUN_CURSOR]), int(run[mr.RUN_TOKEN]) + i)
+        (int(run[member_ring.RUN_CURSOR]), int(run[member_ring.RUN_TOKEN]) + i)
         for run in runs_of([(batches[b], r) for b, r in acks])
-        for i in range(int(run[mr.RUN_COUNT]))
+        for i in range(int(run[member_ring.RUN_COUNT]))
     ]
     records = [[(cursor, first + i) for cursor, first, n in each for i in range(n)]
                for each in (runs, runs[::-1])]  # fmt: skip
@@ -137,23 +137,23 @@ def test_nothing_of_another_engine_is_acked_at_this_one(
     consumer: Consumer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cursors and tokens of the one before would settle what nobody has seen."""
-    take = mr.take
+    take = member_ring.take
 
     def taken(*arguments: Any) -> Any:
         assert consumer._lock.locked(), "the keeper cannot give it another ring now"
         return take(*arguments)
 
-    monkeypatch.setattr(mr, "take", taken)
+    monkeypatch.setattr(member_ring, "take", taken)
     kept: list[Any] = []
     while len(kept) < 10:
         kept += [message.copy() for message in consumer.fetch(10, 5.0)]
     kept[0].ack()
     consumer._resume(consumer._ask())
-    acked = int(consumer._state[mr.K_ACKED])
+    acked = int(consumer._state[member_ring.K_ACKED])
     for message in kept:
         message.ack()
     consumer.collector.flush()
-    assert int(consumer._state[mr.K_ACKED]) == acked
+    assert int(consumer._state[member_ring.K_ACKED]) == acked
 
 
 def test_a_refusal_goes_out_behind_the_acks_before_it(consumer: Consumer) -> None:

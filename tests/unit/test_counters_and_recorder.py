@@ -13,35 +13,37 @@ import pytest
 from tidecast.buffers.counters import CountersFile
 from tidecast.buffers.recorder import create_recorder, read_records, record_from_python
 from tidecast.errors import NotFound, SharedMemoryError
-from tidecast.layout import counters as cl
+from tidecast.layout import counters as counters_layout
 from tidecast.layout import recorder as rec
 from tidecast.native.mapped import MappedFile
 
 
 def test_rows_are_named_counted_freed_and_zeroed(tmp_path: Path) -> None:
     file = CountersFile.create(tmp_path / "counters")
-    first = file.allocate(cl.ROW_PUBLICATION, "md.eu", "alpha", session=5, peer=3, channel=2)
-    second = file.allocate(cl.ROW_IMAGE, "ü" * 150, "x" * 200)
-    file.values[first, cl.Counter.PACKETS_SENT] = 77
+    first = file.allocate(
+        counters_layout.ROW_PUBLICATION, "md.eu", "alpha", session=5, peer=3, channel=2
+    )
+    second = file.allocate(counters_layout.ROW_IMAGE, "ü" * 150, "x" * 200)
+    file.values[first, counters_layout.Counter.PACKETS_SENT] = 77
     again = CountersFile.open(tmp_path / "counters")
     [one, two] = again.rows()
     assert (one.kind, one.name, one.detail) == ("publication", "md.eu", "alpha")
     assert (one.session, one.peer, one.channel) == (5, 3, 2)
-    assert one.values[cl.Counter.PACKETS_SENT] == 77
+    assert one.values[counters_layout.Counter.PACKETS_SENT] == 77
     assert two.name.startswith("ü" * 99)
     assert len(two.detail) == 88
     file.free(first)
     assert [row.index for row in again.rows()] == [second]
-    assert file.allocate(cl.ROW_NODE, "n") == first
+    assert file.allocate(counters_layout.ROW_NODE, "n") == first
     assert again.rows()[0].values.sum() == 0
 
 
 def test_rows_run_out_with_a_word(tmp_path: Path) -> None:
     file = CountersFile.create(tmp_path / "counters")
-    for i in range(cl.ROWS_MAX):
-        assert file.allocate(cl.ROW_IMAGE, "x") == i
+    for i in range(counters_layout.ROWS_MAX):
+        assert file.allocate(counters_layout.ROW_IMAGE, "x") == i
     with pytest.raises(SharedMemoryError, match="all 8192"):
-        file.allocate(cl.ROW_IMAGE, "x")
+        file.allocate(counters_layout.ROW_IMAGE, "x")
 
 
 def test_other_files_are_no_counters(tmp_path: Path) -> None:
@@ -54,10 +56,12 @@ def test_other_files_are_no_counters(tmp_path: Path) -> None:
 
 def test_scribbled_rows_are_read_without_harm(tmp_path: Path) -> None:
     file = CountersFile.create(tmp_path / "counters")
-    file.allocate(cl.ROW_NODE, "n")
-    file.mapped.array[cl.INFO_AT : cl.INFO_AT + 64 * cl.ROW_INFO_BYTES] = 0xFF
+    file.allocate(counters_layout.ROW_NODE, "n")
+    file.mapped.array[
+        counters_layout.INFO_AT : counters_layout.INFO_AT + 64 * counters_layout.ROW_INFO_BYTES
+    ] = 0xFF
     assert file.rows() == []
-    file.mapped.array[cl.INFO_AT : cl.INFO_AT + 4] = (1, 0, 0, 0)
+    file.mapped.array[counters_layout.INFO_AT : counters_layout.INFO_AT + 4] = (1, 0, 0, 0)
     assert len(file.rows()[0].name) <= 200
 
 
@@ -114,7 +118,7 @@ def test_both_are_read_after_a_crash(tmp_path: Path) -> None:
     pid = int.from_bytes(file[rec.PID_AT : rec.PID_AT + 8].tobytes(), "little")
     assert pid != os.getpid()
     [row] = CountersFile.open(tmp_path / "counters").rows()
-    assert (row.name, row.values[cl.Counter.NAKS_SENT]) == ("victim", 100)
+    assert (row.name, row.values[counters_layout.Counter.NAKS_SENT]) == ("victim", 100)
     create_recorder(tmp_path / "recorder")
     kept = MappedFile.open(tmp_path / "recorder.previous").array
     assert len(read_records(kept)) == 100, "the next start keeps it once"

@@ -18,7 +18,7 @@ from tidecast.cli import main
 from tidecast.errors import CorruptLog, NotFound
 from tidecast.events import FileDamaged, SubscriptionDamaged, TornTail
 from tidecast.layout import segment as lay
-from tidecast.log import batch as bt
+from tidecast.log import batch
 from tidecast.log.building import check, record_table, records
 from tidecast.log.files import open_json, seal_json
 from tidecast.queues.verify import verify_files
@@ -46,9 +46,9 @@ def served(one: Platform) -> tuple[Records, list[str]]:
                     length = check(buffer, at, n)
                     rows = out[: records(buffer, at, n, out, 0)].tolist()
                     for row in rows:
-                        first = row[bt.O_PAYLOAD_AT]
-                        payload = raw[first : first + row[bt.O_PAYLOAD_N]]
-                        found[log.queue, row[bt.O_TOKEN]] = payload
+                        first = row[batch.O_PAYLOAD_AT]
+                        payload = raw[first : first + row[batch.O_PAYLOAD_N]]
+                        found[log.queue, row[batch.O_TOKEN]] = payload
                     at += length
         except CorruptLog as problem:
             problems.append(str(problem))

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from tidecast.access import Access, Right, Scope
-from tidecast.api.frames import socket as sf
+from tidecast.api.frames import socket as frames
 from tidecast.api.link import ConsumerOptions, JoinOptions, PublicationOptions, SubscriptionOptions
-from tidecast.client.remote import frames as rf
-from tidecast.client.remote import log_frames as lf
+from tidecast.client.remote import frames as remote_frames
+from tidecast.client.remote import log_frames
 from tidecast.config.topology import FaultSettings, TopicConfig
 from tidecast.events import AccessDenied, MessagesDropped, PeerJoined
 from tidecast.gateway.rights import of_frame
@@ -19,80 +19,82 @@ from tidecast.node.access import rights
 from tidecast.node.consumers.admin import ACTIONS
 
 OPTIONS = ConsumerOptions(dead_letter="dead")
-RANGE = lf.Range(topic="t", queue=0, start=0, end=1)
+RANGE = log_frames.Range(topic="t", queue=0, start=0, end=1)
 NOTHING: set[tuple[str, str]] = set()
 CONSUMES = {("subscribe", "t.*"), ("publish", "dead")}
 EVERYTHING = {("manage", ">")}
 
 SOCKET: dict[type, tuple[dict[str, Any], set[tuple[str, str]]]] = {
-    sf.Hello: ({"name": "x"}, NOTHING),
-    sf.EventsTaken: ({}, NOTHING),
-    sf.NodeIdOf: ({"name": "x"}, NOTHING),
-    sf.OpenPublication: ({"topic": "t", "options": PublicationOptions()}, {("publish", "t")}),
-    sf.BeginPublication: ({"publication_id": 1}, NOTHING),
-    sf.ClosePublication: ({"publication_id": 1}, NOTHING),
-    sf.OpenSubscription: (
+    frames.Hello: ({"name": "x"}, NOTHING),
+    frames.EventsTaken: ({}, NOTHING),
+    frames.NodeIdOf: ({"name": "x"}, NOTHING),
+    frames.OpenPublication: ({"topic": "t", "options": PublicationOptions()}, {("publish", "t")}),
+    frames.BeginPublication: ({"publication_id": 1}, NOTHING),
+    frames.ClosePublication: ({"publication_id": 1}, NOTHING),
+    frames.OpenSubscription: (
         {"pattern": "t.*", "options": SubscriptionOptions()}, {("subscribe", "t.*")}
     ),
-    sf.CloseSubscription: ({"subscription_id": 1}, NOTHING),
-    sf.ReleaseImage: ({"subscription_id": 1, "image_id": 1}, NOTHING),
-    sf.OpenConsumer: ({"pattern": "t.*", "name": "n", "options": OPTIONS}, CONSUMES),
-    sf.CloseConsumer: ({"consumer_id": 1}, NOTHING),
-    sf.DurableSubscription: (
+    frames.CloseSubscription: ({"subscription_id": 1}, NOTHING),
+    frames.ReleaseImage: ({"subscription_id": 1, "image_id": 1}, NOTHING),
+    frames.OpenConsumer: ({"pattern": "t.*", "name": "n", "options": OPTIONS}, CONSUMES),
+    frames.CloseConsumer: ({"consumer_id": 1}, NOTHING),
+    frames.DurableSubscription: (
         {"action": "pause", "arguments": {"pattern": "t.*", "name": "n"}}, {("manage", "t.*")}
     ),
-    sf.Stats: ({}, EVERYTHING),
-    sf.Overview: ({}, EVERYTHING),
-    sf.Topics: ({}, EVERYTHING),
-    sf.CreateTopic: ({"topic": TopicConfig(name="t")}, {("manage", "t")}),
-    sf.EditTopic: ({"name": "t", "changes": {}}, {("manage", "t")}),
-    sf.DeleteTopic: ({"name": "t"}, {("manage", "t")}),
-    sf.SetFaults: ({"transport": "x", "faults": FaultSettings()}, EVERYTHING),
-    sf.GetFaults: ({}, EVERYTHING),
+    frames.Stats: ({}, EVERYTHING),
+    frames.Overview: ({}, EVERYTHING),
+    frames.Topics: ({}, EVERYTHING),
+    frames.CreateTopic: ({"topic": TopicConfig(name="t")}, {("manage", "t")}),
+    frames.EditTopic: ({"name": "t", "changes": {}}, {("manage", "t")}),
+    frames.DeleteTopic: ({"name": "t"}, {("manage", "t")}),
+    frames.SetFaults: ({"transport": "x", "faults": FaultSettings()}, EVERYTHING),
+    frames.GetFaults: ({}, EVERYTHING),
 }  # fmt: skip
 REMOTE: dict[type, tuple[dict[str, Any], set[tuple[str, str]]]] = {
-    rf.Hello: ({"name": "x"}, NOTHING),
-    rf.Bye: ({}, NOTHING),
-    rf.NodeIdOf: ({"id": 1, "node": "x"}, NOTHING),
-    rf.Stats: ({"id": 1}, NOTHING),
-    rf.OpenPublication: (
+    remote_frames.Hello: ({"name": "x"}, NOTHING),
+    remote_frames.Bye: ({}, NOTHING),
+    remote_frames.NodeIdOf: ({"id": 1, "node": "x"}, NOTHING),
+    remote_frames.Stats: ({"id": 1}, NOTHING),
+    remote_frames.OpenPublication: (
         {"id": 1, "number": 1, "topic": "t", "options": PublicationOptions()}, {("publish", "t")}
     ),
-    rf.ClosePublication: ({"id": 1, "number": 1}, NOTHING),
-    rf.Publish: ({"number": 1, "batch": 1, "n": 1}, NOTHING),
-    rf.OpenSubscription: (
+    remote_frames.ClosePublication: ({"id": 1, "number": 1}, NOTHING),
+    remote_frames.Publish: ({"number": 1, "batch": 1, "n": 1}, NOTHING),
+    remote_frames.OpenSubscription: (
         {"id": 1, "number": 1, "pattern": "t.*", "options": SubscriptionOptions(), "credit": 1},
         {("subscribe", "t.*")},
     ),
-    rf.CloseSubscription: ({"id": 1, "number": 1}, NOTHING),
-    rf.Credit: ({"number": 1, "n_bytes": 1}, NOTHING),
-    rf.OpenConsumer: (
+    remote_frames.CloseSubscription: ({"id": 1, "number": 1}, NOTHING),
+    remote_frames.Credit: ({"number": 1, "n_bytes": 1}, NOTHING),
+    remote_frames.OpenConsumer: (
         {"id": 1, "number": 1, "pattern": "t.*", "name": "n", "options": OPTIONS}, CONSUMES
     ),
-    rf.ResumeConsumer: ({"id": 1, "number": 1, "received": 0}, NOTHING),
-    rf.CloseConsumer: ({"id": 1, "number": 1}, NOTHING),
-    rf.Acks: ({"number": 1, "position": 0, "released": 0, "taken": 0}, NOTHING),
-    rf.Administer: (
+    remote_frames.ResumeConsumer: ({"id": 1, "number": 1, "received": 0}, NOTHING),
+    remote_frames.CloseConsumer: ({"id": 1, "number": 1}, NOTHING),
+    remote_frames.Acks: ({"number": 1, "position": 0, "released": 0, "taken": 0}, NOTHING),
+    remote_frames.Administer: (
         {"id": 1, "action": "show", "arguments": {"pattern": "t.*", "name": "n"}},
         {("subscribe", "t.*")},
     ),
 }  # fmt: skip
 READER: dict[type, tuple[dict[str, Any], set[tuple[str, str]]]] = {
-    lf.Topics: ({"id": 1}, NOTHING),
-    lf.Bounds: ({"id": 1, "topic": "t"}, {("read_payloads", "t")}),
-    lf.AtTime: ({"id": 1, "topic": "t", "queue": 0, "time_ns": 1}, {("read_payloads", "t")}),
-    lf.Cuts: (
-        {"id": 1, "topic": "t", "queue": 0, "start": 0, "end": 1, "parts": 1,
-         "part_bytes_min": 1},
+    log_frames.Topics: ({"id": 1}, NOTHING),
+    log_frames.Bounds: ({"id": 1, "topic": "t"}, {("read_payloads", "t")}),
+    log_frames.AtTime: (
+        {"id": 1, "topic": "t", "queue": 0, "time_ns": 1},
         {("read_payloads", "t")},
     ),
-    lf.Read: ({"id": 1, "range": RANGE, "credit": 1}, {("read_payloads", "t")}),
-    lf.Credit: ({"n_bytes": 1}, NOTHING),
-}  # fmt: skip
+    log_frames.Cuts: (
+        {"id": 1, "topic": "t", "queue": 0, "start": 0, "end": 1, "parts": 1, "part_bytes_min": 1},
+        {("read_payloads", "t")},
+    ),
+    log_frames.Read: ({"id": 1, "range": RANGE, "credit": 1}, {("read_payloads", "t")}),
+    log_frames.LogCredit: ({"n_bytes": 1}, NOTHING),
+}
 WAYS = [
-    (SOCKET, get_args(sf.AnyBody), rights.of_request),
-    (REMOTE, get_args(rf.FromClient), of_frame),
-    (READER, get_args(lf.FromReader), of_frame),
+    (SOCKET, get_args(frames.AnyBody), rights.of_request),
+    (REMOTE, get_args(remote_frames.FromClient), of_frame),
+    (READER, get_args(log_frames.FromReader), of_frame),
 ]
 
 

@@ -29,7 +29,7 @@ import tidecast.sync
 from tidecast.api.frames.common import Goodbye
 from tidecast.api.link import PublicationOptions, SubscriptionOptions
 from tidecast.client.remote import dial
-from tidecast.client.remote import frames as rf
+from tidecast.client.remote import frames as remote_frames
 from tidecast.config.topology import topology_from
 from tidecast.embedded import EmbeddedLink
 from tidecast.errors import AuthError, ConfigError, EngineNotRunning, PayloadTooLarge
@@ -106,7 +106,7 @@ def test_long_messages_and_the_limit(gateway: Gateway) -> None:
 
 def test_a_message_as_long_as_a_gateway_takes(gateway: Gateway) -> None:
     """Batches too: the ring of 1,400-byte packets that holds it would take more."""
-    longest = rf.MESSAGE_BYTES_MAX
+    longest = remote_frames.MESSAGE_BYTES_MAX
     with remote(gateway.url) as far, far.subscribe("long") as there:
         with far.publisher("long", channel="large") as publisher:
             publisher.publish(bytes(longest))
@@ -164,7 +164,7 @@ def test_browsers_and_other_paths_are_refused(gateway: Gateway) -> None:
     assert other.value.response.status_code == 404
     with pytest.raises(InvalidStatus) as page:
         connect_websocket(
-            uri + rf.PATH,
+            uri + remote_frames.PATH,
             additional_headers=headers,
             proxy=None,
             origin=Origin("https://page.example"),
@@ -225,11 +225,11 @@ def test_a_port_that_is_taken_and_one_where_nobody_listens(
 # --- clients that do not behave ----------------------------------------------------------------
 def raw_client(gateway: Gateway) -> Any:
     socket = connect_websocket(
-        f"ws://{gateway.host}:{gateway.port}{rf.PATH}", proxy=None, compression=None,
+        f"ws://{gateway.host}:{gateway.port}{remote_frames.PATH}", proxy=None, compression=None,
         additional_headers={"Authorization": f"Bearer {TOKEN}"}, max_size=None,
     ).__enter__()  # fmt: skip
-    socket.send(rf.encode(rf.Hello(name="raw")))
-    assert isinstance(rf.from_gateway(socket.recv())[0], rf.Welcome)
+    socket.send(remote_frames.encode(remote_frames.Hello(name="raw")))
+    assert isinstance(remote_frames.from_gateway(socket.recv())[0], remote_frames.Welcome)
     return socket
 
 
@@ -237,14 +237,14 @@ def goodbye(socket: Any) -> str:
     """What the gateway says at the end, or how it ends."""
     try:
         while True:
-            frame, _ = rf.from_gateway(socket.recv(TIMEOUT_S))
+            frame, _ = remote_frames.from_gateway(socket.recv(TIMEOUT_S))
             if isinstance(frame, Goodbye):
                 return frame.reason
     except ConnectionClosed as problem:
         return str(problem)
 
 
-OPEN = rf.OpenPublication(id=1, number=1, topic="raw", options=PublicationOptions())
+OPEN = remote_frames.OpenPublication(id=1, number=1, topic="raw", options=PublicationOptions())
 
 
 @pytest.mark.parametrize(
@@ -252,11 +252,26 @@ OPEN = rf.OpenPublication(id=1, number=1, topic="raw", options=PublicationOption
     [
         (["text"], "text"),
         ([b"\xff\xff\xff\x7fxx"], "header of"),
-        ([rf.encode(rf.Hello(name="again"))], "second Hello"),
-        ([rf.encode(rf.Publish(number=9, batch=1, n=1)) + b"\1\0\0\0x"], "not open"),
-        ([rf.encode(OPEN), rf.encode(rf.Publish(number=1, batch=2, n=1)) + b"\1\0\0\0x"], "due is"),
-        ([rf.encode(OPEN), rf.encode(rf.Publish(number=1, batch=1, n=3)) + b"\1\0\0\0x"], "batch"),
-        ([bytes(rf.FRAME_BYTES_MAX + 1)], "1009"),
+        ([remote_frames.encode(remote_frames.Hello(name="again"))], "second Hello"),
+        (
+            [remote_frames.encode(remote_frames.Publish(number=9, batch=1, n=1)) + b"\1\0\0\0x"],
+            "not open",
+        ),
+        (
+            [
+                remote_frames.encode(OPEN),
+                remote_frames.encode(remote_frames.Publish(number=1, batch=2, n=1)) + b"\1\0\0\0x",
+            ],
+            "due is",
+        ),
+        (
+            [
+                remote_frames.encode(OPEN),
+                remote_frames.encode(remote_frames.Publish(number=1, batch=1, n=3)) + b"\1\0\0\0x",
+            ],
+            "batch",
+        ),
+        ([bytes(remote_frames.FRAME_BYTES_MAX + 1)], "1009"),
     ],
     ids=["text", "length", "hello", "unopened", "hole", "body", "oversized"],
 )
@@ -277,12 +292,16 @@ def test_malformed_frames_end_the_connection(
 def test_a_client_that_ignores_its_window_is_cut_off(node: EmbeddedLink, gateway: Gateway) -> None:
     with local(node) as near, near.subscribe("small"):  # reads nothing: the topic is full soon
         socket = raw_client(gateway)
-        open_small = rf.OpenPublication(id=1, number=1, topic="small", options=PublicationOptions())
-        socket.send(rf.encode(open_small))
+        open_small = remote_frames.OpenPublication(
+            id=1, number=1, topic="small", options=PublicationOptions()
+        )
+        socket.send(remote_frames.encode(open_small))
         body = (1_000).to_bytes(4, "little") * 60 + bytes(60_000)
         try:
             for i in range(1, 100):
-                socket.send(rf.encode(rf.Publish(number=1, batch=i, n=60)) + body)
+                socket.send(
+                    remote_frames.encode(remote_frames.Publish(number=1, batch=i, n=60)) + body
+                )
         except ConnectionClosed:
             pass
         assert "window" in goodbye(socket)
@@ -291,9 +310,9 @@ def test_a_client_that_ignores_its_window_is_cut_off(node: EmbeddedLink, gateway
 def test_a_batch_that_is_sent_twice_counts_once(node: EmbeddedLink, gateway: Gateway) -> None:
     with local(node) as near, near.subscribe("raw") as here:
         socket = raw_client(gateway)
-        socket.send(rf.encode(OPEN))
-        one = rf.encode(rf.Publish(number=1, batch=1, n=1)) + b"\1\0\0\0a"
-        two = rf.encode(rf.Publish(number=1, batch=2, n=1)) + b"\1\0\0\0b"
+        socket.send(remote_frames.encode(OPEN))
+        one = remote_frames.encode(remote_frames.Publish(number=1, batch=1, n=1)) + b"\1\0\0\0a"
+        two = remote_frames.encode(remote_frames.Publish(number=1, batch=2, n=1)) + b"\1\0\0\0b"
         for each in (one, one, two, one, two):
             socket.send(each)
         assert payloads(here, 2) == [b"a", b"b"]
@@ -337,7 +356,7 @@ def test_a_slow_client_slows_the_publisher_and_loses_nothing(
         assert full.wait(TIMEOUT_S), "a reader that does not read must be felt"
         # Rings, credit, what waits: all of it together is bounded.
         held = len(sent) * 1000
-        assert held < 8 * rf.CREDIT_BYTES
+        assert held < 8 * remote_frames.CREDIT_BYTES
         stop.set()
         writer.join()
         assert payloads(there, len(sent)) == sent

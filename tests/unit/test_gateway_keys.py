@@ -23,7 +23,7 @@ from websockets.sync.client import connect
 
 import tidecast.sync
 from tidecast.access import Access, ClientKey, Quota, Scope, covers, is_loopback, new_key
-from tidecast.client.remote import frames as rf
+from tidecast.client.remote import frames
 from tidecast.config.topology import dump_topology, matches, topology_from
 from tidecast.embedded import EmbeddedLink
 from tidecast.engine.process import Engine
@@ -240,17 +240,17 @@ def test_an_engine_asks_for_keys_before_it_is_reached_from_other_hosts(short_dir
 
 
 # --- sessions, quotas, defects -----------------------------------------------------------------
-def hello(url: str, token: str, session: str = "", key: str = "") -> rf.Welcome:
+def hello(url: str, token: str, session: str = "", key: str = "") -> frames.Welcome:
     """The gateway's answer to a client that wants to resume a session."""
     with connect(
-        url.replace("tidecast://", "ws://") + rf.PATH,
+        url.replace("tidecast://", "ws://") + frames.PATH,
         additional_headers={"Authorization": f"Bearer {token}"}, proxy=None,
     ) as socket:  # fmt: skip
-        socket.send(rf.encode(rf.Hello(name="thief", session=session, key=key)))
+        socket.send(frames.encode(frames.Hello(name="thief", session=session, key=key)))
         data = socket.recv(TIMEOUT_S)
         assert isinstance(data, bytes)
-        welcome, _ = rf.from_gateway(data)
-        assert isinstance(welcome, rf.Welcome)
+        welcome, _ = frames.from_gateway(data)
+        assert isinstance(welcome, frames.Welcome)
         return welcome
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import aiokafka
-import confluent_kafka as ck
+import confluent_kafka
 import kafka
 import pytest
 from tests.support.kafka import TIMEOUT_S, Served
@@ -44,7 +44,7 @@ def rd_produce(served: Served, topic: str, **settings: Any) -> dict[tuple[int, i
         assert problem is None
         stored[message.partition(), message.offset()] = message.value()
 
-    producer = ck.Producer(
+    producer = confluent_kafka.Producer(
         {"bootstrap.servers": served.endpoint.address, "linger.ms": 2} | settings
     )
     for i in range(N):
@@ -58,8 +58,15 @@ def rd_produce(served: Served, topic: str, **settings: Any) -> dict[tuple[int, i
 
 
 def rd_consume(served: Served, topic: str, n: int) -> dict[tuple[int, int], bytes]:
-    consumer = ck.Consumer({"bootstrap.servers": served.endpoint.address, "group.id": "none"})
-    consumer.assign([ck.TopicPartition(topic, q, ck.OFFSET_BEGINNING) for q in range(3)])
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": served.endpoint.address, "group.id": "none"}
+    )
+    consumer.assign(
+        [
+            confluent_kafka.TopicPartition(topic, q, confluent_kafka.OFFSET_BEGINNING)
+            for q in range(3)
+        ]
+    )
     found: dict[tuple[int, int], bytes] = {}
     while len(found) < n:
         batch = consumer.consume(n, TIMEOUT_S)

@@ -18,8 +18,7 @@ from tests.support.kafka import Bare, Served, batch_of, fetch_body, produce_body
 
 from tidecast.config.topology import topology_from
 from tidecast.errors import ConfigError
-from tidecast.kafka import connection as cn
-from tidecast.kafka import tables as tb
+from tidecast.kafka import connection, tables
 from tidecast.kafka.codes import Code
 from tidecast.kafka.server import Budget, KafkaEndpoint, KafkaSettings, address_of, make_kafka
 from tidecast.node.durable.placed import new_placed_producer
@@ -59,25 +58,25 @@ def values(records: Any) -> list[bytes]:
 
 def test_versions_are_those_of_the_table(bare: Bare) -> None:
     for version in range(4):
-        answer = bare.ask(tb.API_VERSIONS, version, {"client_software_name": "bare"})
+        answer = bare.ask(tables.API_VERSIONS, version, {"client_software_name": "bare"})
         assert answer["error_code"] == 0
         rows = {
             row["api_key"]: (row["min_version"], row["max_version"]) for row in answer["api_keys"]
         }
-        assert rows == {key: (api.first, api.last) for key, api in tb.APIS.items()}
+        assert rows == {key: (api.first, api.last) for key, api in tables.APIS.items()}
 
 
 def test_newer_clients_are_told_the_versions(bare: Bare) -> None:
-    body = struct.pack(">hhih", tb.API_VERSIONS, 4, 77, 4) + b"next" + b"\0\5soft\2\0"
+    body = struct.pack(">hhih", tables.API_VERSIONS, 4, 77, 4) + b"next" + b"\0\5soft\2\0"
     bare.socket.sendall(struct.pack(">i", len(body)) + body)
-    correlation, answer = bare.answer(tb.API_VERSIONS, 0)
+    correlation, answer = bare.answer(tables.API_VERSIONS, 0)
     assert (correlation, answer["error_code"]) == (77, Code.UNSUPPORTED_VERSION)
-    assert len(answer["api_keys"]) == len(tb.APIS)
-    assert bare.ask(tb.API_VERSIONS, 3, {})["error_code"] == 0  # the connection goes on
+    assert len(answer["api_keys"]) == len(tables.APIS)
+    assert bare.ask(tables.API_VERSIONS, 3, {})["error_code"] == 0  # the connection goes on
 
 
 def test_metadata(served: Served, bare: Bare) -> None:
-    answer = bare.ask(tb.METADATA, 8, {"topics": None})
+    answer = bare.ask(tables.METADATA, 8, {"topics": None})
     assert [(b["host"], b["port"]) for b in answer["brokers"]] == [
         ("127.0.0.1", served.endpoint.port)
     ]
@@ -93,7 +92,7 @@ def test_metadata(served: Served, bare: Bare) -> None:
 
 def test_metadata_of_topics_that_are_not_here(bare: Bare) -> None:
     names = [{"name": "live"}, {"name": "missing"}, {"name": "no topic/name"}, {"name": "missing"}]
-    answer = bare.ask(tb.METADATA, 4, {"topics": names, "allow_auto_topic_creation": True})
+    answer = bare.ask(tables.METADATA, 4, {"topics": names, "allow_auto_topic_creation": True})
     assert [(row["name"], row["error_code"]) for row in answer["topics"]] == [
         ("live", Code.UNKNOWN_TOPIC_OR_PARTITION),
         ("missing", Code.UNKNOWN_TOPIC_OR_PARTITION),
@@ -102,13 +101,13 @@ def test_metadata_of_topics_that_are_not_here(bare: Bare) -> None:
 
 
 def test_coordinator_and_producers(served: Served, bare: Bare) -> None:
-    answer = bare.ask(tb.FIND_COORDINATOR, 2, {"key": "group", "key_type": 0})
+    answer = bare.ask(tables.FIND_COORDINATOR, 2, {"key": "group", "key_type": 0})
     assert (answer["error_code"], answer["port"]) == (0, served.endpoint.port)
-    answer = bare.ask(tb.FIND_COORDINATOR, 2, {"key": "transaction", "key_type": 1})
+    answer = bare.ask(tables.FIND_COORDINATOR, 2, {"key": "transaction", "key_type": 1})
     assert answer["error_code"] == Code.INVALID_REQUEST
-    answer = bare.ask(tb.INIT_PRODUCER_ID, 1, {"transactional_id": "t"})
+    answer = bare.ask(tables.INIT_PRODUCER_ID, 1, {"transactional_id": "t"})
     assert answer["error_code"] == Code.INVALID_REQUEST
-    first, second = (bare.ask(tb.INIT_PRODUCER_ID, 1, {}) for _ in range(2))
+    first, second = (bare.ask(tables.INIT_PRODUCER_ID, 1, {}) for _ in range(2))
     assert first["producer_id"] != second["producer_id"] > 0 == first["producer_epoch"]
 
 
@@ -137,19 +136,19 @@ def test_an_acknowledged_batch_is_synced_and_only_that_is_shown(served: Served, 
 
 def test_requests_under_way_are_answered_in_order(bare: Bare, topic: str) -> None:
     asked = [
-        bare.send(tb.PRODUCE, 7, produce_body(topic, 0, batch_of(b"%d" % i))) for i in range(50)
+        bare.send(tables.PRODUCE, 7, produce_body(topic, 0, batch_of(b"%d" % i))) for i in range(50)
     ]
-    answers = [bare.answer(tb.PRODUCE, 7) for _ in asked]
+    answers = [bare.answer(tables.PRODUCE, 7) for _ in asked]
     assert [correlation for correlation, _ in answers] == asked
     offsets = [body["responses"][0]["partition_responses"][0]["base_offset"] for _, body in answers]
     assert offsets == list(range(50))
 
 
 def test_without_acks_there_is_no_answer(bare: Bare, topic: str) -> None:
-    bare.send(tb.PRODUCE, 7, produce_body(topic, 0, batch_of(b"a"), acks=0))
+    bare.send(tables.PRODUCE, 7, produce_body(topic, 0, batch_of(b"a"), acks=0))
     found = bare.fetch(topic, 0, 0, max_wait_ms=10_000)
     assert values(found["records"]) == [b"a"]
-    bare.send(tb.PRODUCE, 7, produce_body("missing", 0, batch_of(b"a"), acks=0))
+    bare.send(tables.PRODUCE, 7, produce_body("missing", 0, batch_of(b"a"), acks=0))
     assert bare.raw_answer() == b""  # only so the client learns of it
 
 
@@ -175,7 +174,7 @@ def test_what_cannot_be_produced(bare: Bare, topic: str) -> None:
 
 
 def test_idempotent_producers(bare: Bare, topic: str) -> None:
-    producer = bare.ask(tb.INIT_PRODUCER_ID, 1, {})["producer_id"]
+    producer = bare.ask(tables.INIT_PRODUCER_ID, 1, {})["producer_id"]
 
     def produce(sequence: int, *given: bytes, epoch: int = 0) -> tuple[int, int]:
         raw = batch_of(*given, producer=producer, epoch=epoch, sequence=sequence)
@@ -195,7 +194,7 @@ def test_an_answer_that_was_lost_is_a_duplicate(served: Served, topic: str) -> N
     producer = new_placed_producer(time.time(), 99)
     raw = batch_of(b"a", b"b", producer=producer, epoch=0, sequence=0)
     lost = served.bare()
-    lost.send(tb.PRODUCE, 7, produce_body(topic, 0, raw))
+    lost.send(tables.PRODUCE, 7, produce_body(topic, 0, raw))
     lost.socket.shutdown(socket.SHUT_WR)
     lost.close()
     again = served.bare()
@@ -210,7 +209,7 @@ def test_offsets(bare: Bare, topic: str) -> None:
 
     def at(timestamp: int, name: str = topic, partition: int = 0) -> tuple[int, int, int]:
         asked = [{"partition_index": partition, "timestamp": timestamp}]
-        answer = bare.ask(tb.LIST_OFFSETS, 3, {"topics": [{"name": name, "partitions": asked}]})
+        answer = bare.ask(tables.LIST_OFFSETS, 3, {"topics": [{"name": name, "partitions": asked}]})
         row = answer["topics"][0]["partitions"][0]
         return row["error_code"], row["offset"], row["timestamp"]
 
@@ -246,7 +245,7 @@ def test_limits_of_a_fetch(bare: Bare, topic: str) -> None:
     body["topics"][0]["partitions"].append(
         {"partition": 1, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
     )
-    first, second = bare.ask(tb.FETCH, 4, body)["responses"][0]["partitions"]
+    first, second = bare.ask(tables.FETCH, 4, body)["responses"][0]["partitions"]
     assert len(values(first["records"])) == 2
     assert bytes(second["records"]) == b""
 
@@ -254,9 +253,9 @@ def test_limits_of_a_fetch(bare: Bare, topic: str) -> None:
 @pytest.mark.parametrize("name", ["unsynced", ""])
 def test_a_fetch_waits_for_records(served: Served, topic: str, name: str) -> None:
     reader, writer = served.bare(), served.bare()
-    reader.send(tb.FETCH, 11, fetch_body(name or topic, 0, 0, max_wait_ms=20_000))
+    reader.send(tables.FETCH, 11, fetch_body(name or topic, 0, 0, max_wait_ms=20_000))
     assert writer.produce(name or topic, 0, batch_of(b"late"))["error_code"] == 0
-    _, answer = reader.answer(tb.FETCH, 11)
+    _, answer = reader.answer(tables.FETCH, 11)
     assert values(answer["responses"][0]["partitions"][0]["records"]) == [b"late"]
     reader.close()
     writer.close()
@@ -265,22 +264,22 @@ def test_a_fetch_waits_for_records(served: Served, topic: str, name: str) -> Non
 def test_a_fetch_hears_of_native_publishers(served: Served, bare: Bare, topic: str) -> None:
     import tidecast.sync
 
-    bare.send(tb.FETCH, 11, fetch_body(topic, 0, 0, max_wait_ms=20_000))
+    bare.send(tables.FETCH, 11, fetch_body(topic, 0, 0, max_wait_ms=20_000))
     link: Any = type(served.link)(served.link.node, "near", owns_node=False)
     with tidecast.sync.connect(link=link) as client, client.publisher(topic) as publisher:
         publisher.publish_batch([b"native"] * 600, ack="durable").check()
-    _, answer = bare.answer(tb.FETCH, 11)
+    _, answer = bare.answer(tables.FETCH, 11)
     assert set(values(answer["responses"][0]["partitions"][0]["records"])) == {b"native"}
 
 
 BAD_FRAMES = {
     "a negative length": b"\xff\xff\xff\xff",
-    "a huge length": struct.pack(">i", cn.FRAME_BYTES_MAX + 1),
+    "a huge length": struct.pack(">i", connection.FRAME_BYTES_MAX + 1),
     "too short": struct.pack(">i", 4) + bytes(4),
     "an unknown API": struct.pack(">ihhih", 10, 999, 0, 1, -1),
-    "an old version": struct.pack(">ihhih", 10, tb.PRODUCE, 0, 1, -1),
-    "no body": struct.pack(">ihhih", 10, tb.METADATA, 1, 1, -1),
-    "too much body": struct.pack(">ihhih", 13, tb.API_VERSIONS, 0, 1, -1) + b"xyz",
+    "an old version": struct.pack(">ihhih", 10, tables.PRODUCE, 0, 1, -1),
+    "no body": struct.pack(">ihhih", 10, tables.METADATA, 1, 1, -1),
+    "too much body": struct.pack(">ihhih", 13, tables.API_VERSIONS, 0, 1, -1) + b"xyz",
 }
 
 
@@ -298,7 +297,7 @@ def test_a_client_that_goes_amid_a_wait_leaves_nothing(
     served: Served, topic: str, eventually: Eventually
 ) -> None:
     bare = served.bare()
-    bare.send(tb.FETCH, 11, fetch_body(topic, 0, 0, max_wait_ms=60_000))
+    bare.send(tables.FETCH, 11, fetch_body(topic, 0, 0, max_wait_ms=60_000))
     eventually(lambda: topic in served.endpoint._watching, "the fetch to wait")
     bare.close()
     eventually(lambda: topic not in served.endpoint._watching, "the fetch to end")
@@ -313,7 +312,7 @@ def test_too_many_connections_are_refused(short_dir: Path) -> None:
     endpoint = KafkaEndpoint(link.node, port=0, connections_max=1)
     endpoint.start()
     first, second = Bare(endpoint.port), Bare(endpoint.port)
-    assert first.ask(tb.API_VERSIONS, 0, {})["error_code"] == 0
+    assert first.ask(tables.API_VERSIONS, 0, {})["error_code"] == 0
     assert second.raw_answer() == b""
     assert endpoint.counts["connections_refused"] == 1
     with pytest.raises(ConfigError, match=f"{endpoint.port}.*--kafka"):
@@ -331,8 +330,8 @@ def test_answers_that_nobody_reads_hold_no_more_than_their_share(
     for _ in range(4):
         bare.produce(topic, 0, batch_of(bytes(1 << 20)))
     bare.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    for _ in range(cn.REQUESTS_MAX):
-        bare.send(tb.FETCH, 11, fetch_body(topic, 0, 0, bytes_max=1 << 24))
+    for _ in range(connection.REQUESTS_MAX):
+        bare.send(tables.FETCH, 11, fetch_body(topic, 0, 0, bytes_max=1 << 24))
     eventually(lambda: 0 < served.endpoint.answers.used <= 5 << 20, "an answer that waits")
     bare.close()
     eventually(lambda: served.endpoint.answers.used == 0, "its room to be free")

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import confluent_kafka as ck
+import confluent_kafka
 import msgspec
 import pytest
 from tests.conftest import Eventually
@@ -15,8 +15,7 @@ from tests.support.kafka import TIMEOUT_S, Bare, Served, batch_of
 
 from tidecast.access import Scope, new_key
 from tidecast.errors import ConfigError
-from tidecast.kafka import connection as cn
-from tidecast.kafka import tables as tb
+from tidecast.kafka import connection, tables
 from tidecast.kafka.codes import Code
 from tidecast.kafka.server import KafkaSettings, make_kafka
 
@@ -42,17 +41,17 @@ def bare(served: Served) -> Iterator[Bare]:
 
 
 def test_nothing_is_answered_before_the_login(served: Served) -> None:
-    for key in tb.APIS:
-        if key not in tb.BEFORE_LOGIN:
+    for key in tables.APIS:
+        if key not in tables.BEFORE_LOGIN:
             bare = served.bare()
-            assert bare.ask(tb.API_VERSIONS, 3, {})["error_code"] == 0
-            bare.send(key, tb.APIS[key].last, {})
+            assert bare.ask(tables.API_VERSIONS, 3, {})["error_code"] == 0
+            bare.send(key, tables.APIS[key].last, {})
             assert bare.raw_answer() == b""
             bare.close()
 
 
 def test_a_request_before_the_login_is_short(bare: Bare) -> None:
-    bare.socket.sendall((cn.LOGIN_BYTES_MAX + 1).to_bytes(4, "big"))
+    bare.socket.sendall((connection.LOGIN_BYTES_MAX + 1).to_bytes(4, "big"))
     assert bare.raw_answer() == b""
 
 
@@ -73,28 +72,28 @@ def test_wrong_keys(served: Served, bare: Bare, user: str, secret: str) -> None:
     before = served.endpoint.counts.get("logins_refused", 0)
     assert bare.log_in(user, secret) == Code.SASL_AUTHENTICATION_FAILED
     assert served.endpoint.counts["logins_refused"] == before + 1
-    bare.send(tb.METADATA, 8, {"topics": None})
+    bare.send(tables.METADATA, 8, {"topics": None})
     assert bare.raw_answer() == b""
 
 
 def test_other_mechanisms(bare: Bare) -> None:
-    answer = bare.ask(tb.SASL_HANDSHAKE, 1, {"mechanism": "SCRAM-SHA-256"})
+    answer = bare.ask(tables.SASL_HANDSHAKE, 1, {"mechanism": "SCRAM-SHA-256"})
     assert answer == {"error_code": Code.UNSUPPORTED_SASL_MECHANISM, "mechanisms": ["PLAIN"]}
 
 
 def test_scopes(served: Served, bare: Bare) -> None:
     assert bare.log_in("reader", READ_SECRET) == 0
-    topics = bare.ask(tb.METADATA, 8, {"topics": None})["topics"]
+    topics = bare.ask(tables.METADATA, 8, {"topics": None})["topics"]
     assert [each["name"] for each in topics] == ["mine"]
-    asked = bare.ask(tb.METADATA, 8, {"topics": [{"name": "other"}]})["topics"]
+    asked = bare.ask(tables.METADATA, 8, {"topics": [{"name": "other"}]})["topics"]
     assert asked[0]["error_code"] == Code.TOPIC_AUTHORIZATION_FAILED
     before = served.endpoint.counts.get("denied", 0)
     denied = Code.TOPIC_AUTHORIZATION_FAILED
     assert bare.produce("mine", 0, batch_of(b"a"))["error_code"] == denied
     assert bare.fetch("mine", 0, 0)["error_code"] == 0
     assert bare.fetch("other", 0, 0)["error_code"] == denied
-    assert bare.ask(tb.LIST_GROUPS, 2, {})["error_code"] == Code.GROUP_AUTHORIZATION_FAILED
-    described = bare.ask(tb.DESCRIBE_GROUPS, 4, {"groups": ["g"]})["groups"]
+    assert bare.ask(tables.LIST_GROUPS, 2, {})["error_code"] == Code.GROUP_AUTHORIZATION_FAILED
+    described = bare.ask(tables.DESCRIBE_GROUPS, 4, {"groups": ["g"]})["groups"]
     assert described[0]["error_code"] == Code.GROUP_AUTHORIZATION_FAILED
     assert served.endpoint.counts["denied"] == before + 4
 
@@ -116,7 +115,7 @@ def test_librdkafka_logs_in(served: Served) -> None:
         "sasl.mechanism": "PLAIN", "sasl.username": "shop", "sasl.password": SECRET,
     }  # fmt: skip
     told: list[object] = []
-    producer = ck.Producer(settings)
+    producer = confluent_kafka.Producer(settings)
     producer.produce("mine", b"by key", on_delivery=lambda problem, _: told.append(problem))
     assert producer.flush(TIMEOUT_S) == 0
     assert told == [None]

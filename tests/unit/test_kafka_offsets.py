@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import aiokafka
-import confluent_kafka as ck
+import confluent_kafka
 import kafka
 import pytest
 from tests.support.kafka import TIMEOUT_S, Bare, Served, batch_of
 
-from tidecast.kafka import group_service as gs
-from tidecast.kafka import tables as tb
+from tidecast.kafka import group_service, tables
 from tidecast.kafka.codes import Code
 from tidecast.kafka.group_service import Offset, Offsets
 from tidecast.kafka.server import KafkaEndpoint
@@ -56,12 +55,12 @@ def commit(bare: Bare, group: str, topic: str, partition: int, offset: int, **bo
         "group_id": group, "generation_id": -1, "member_id": "",
         "topics": [{"name": topic, "partitions": [row]}],
     } | body  # fmt: skip
-    answer = bare.ask(tb.OFFSET_COMMIT, 7, asked)
+    answer = bare.ask(tables.OFFSET_COMMIT, 7, asked)
     return int(answer["topics"][0]["partitions"][0]["error_code"])
 
 
 def offsets(bare: Bare, group: str) -> dict[tuple[str, int], int]:
-    answer = bare.ask(tb.OFFSET_FETCH, 5, {"group_id": group, "topics": None})
+    answer = bare.ask(tables.OFFSET_FETCH, 5, {"group_id": group, "topics": None})
     return {
         (topic["name"], row["partition_index"]): row["committed_offset"]
         for topic in answer["topics"] for row in topic["partitions"]
@@ -77,7 +76,7 @@ def test_offsets_are_kept_over_a_restart_of_the_endpoint(served: Served, bare: B
     again = Bare(another.port)
     assert offsets(again, "kept") == {("t0", 1): 42, ("t1", 0): 7}
     asked = [{"name": "t0", "partition_indexes": [1, 2]}]
-    answer = again.ask(tb.OFFSET_FETCH, 5, {"group_id": "kept", "topics": asked})
+    answer = again.ask(tables.OFFSET_FETCH, 5, {"group_id": "kept", "topics": asked})
     first, second = answer["topics"][0]["partitions"]
     assert (first["committed_offset"], first["committed_leader_epoch"]) == (42, 3)
     assert (first["metadata"], second["committed_offset"]) == ("note", -1)
@@ -103,21 +102,21 @@ def test_groups_are_listed_and_described(served: Served, bare: Bare) -> None:
         "member_id": "", "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": b"m"}],
     }  # fmt: skip
-    joined = bare.ask(tb.JOIN_GROUP, 3, asked)
+    joined = bare.ask(tables.JOIN_GROUP, 3, asked)
     member, generation = joined["member_id"], joined["generation_id"]
     shares = [{"member_id": member, "assignment": b"all"}]
     body = {"group_id": "busy", "generation_id": generation, "member_id": member}
-    synced = bare.ask(tb.SYNC_GROUP, 3, body | {"assignments": shares})
+    synced = bare.ask(tables.SYNC_GROUP, 3, body | {"assignments": shares})
     assert bytes(synced["assignment"]) == b"all"
-    assert bare.ask(tb.HEARTBEAT, 3, body)["error_code"] == 0
-    listed = {row["group_id"] for row in bare.ask(tb.LIST_GROUPS, 2, {})["groups"]}
+    assert bare.ask(tables.HEARTBEAT, 3, body)["error_code"] == 0
+    listed = {row["group_id"] for row in bare.ask(tables.LIST_GROUPS, 2, {})["groups"]}
     assert {"idle", "busy"} <= listed
-    rows = bare.ask(tb.DESCRIBE_GROUPS, 4, {"groups": ["busy", "idle", "none"]})["groups"]
+    rows = bare.ask(tables.DESCRIBE_GROUPS, 4, {"groups": ["busy", "idle", "none"]})["groups"]
     assert [row["group_state"] for row in rows] == ["Stable", "Empty", "Dead"]
     assert bytes(rows[0]["members"][0]["member_assignment"]) == b"all"
     assert commit(bare, "busy", "t0", 0, 5, generation_id=generation, member_id=member) == 0
     left = bare.ask(
-        tb.LEAVE_GROUP, 3,
+        tables.LEAVE_GROUP, 3,
         {"group_id": "busy", "members": [{"member_id": member, "group_instance_id": None}]},
     )  # fmt: skip
     assert left["members"][0]["error_code"] == 0
@@ -157,7 +156,7 @@ def test_a_disk_that_refuses_commits_nothing(
         made.load()
         await made.commit("g", {("t", 0): Offset(1)})
         with monkeypatch.context() as patched:
-            patched.setattr(gs, "write_atomically", full)
+            patched.setattr(group_service, "write_atomically", full)
             with pytest.raises(OSError, match="full"):
                 await made.commit("g", {("t", 0): Offset(2)})
         assert made.get("g", "t", 0) == Offset(1)
@@ -201,7 +200,7 @@ def test_librdkafka_members_share_a_topic(served: Served, bare: Bare, topic: str
         "bootstrap.servers": served.endpoint.address, "group.id": "rd", "session.timeout.ms": 6000,
         "auto.offset.reset": "earliest",
     }  # fmt: skip
-    consumers = [ck.Consumer(settings) for _ in range(2)]
+    consumers = [confluent_kafka.Consumer(settings) for _ in range(2)]
     got: set[bytes] = set()
     by_member: list[set[int]] = [set(), set()]
     ends_s = time.monotonic() + TIMEOUT_S

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from kafka.record import MemoryRecords
 from tests.support.kafka import Header, Record, batch, batch_of, record, varint
 
-from tidecast.kafka import record_kernels as rk
+from tidecast.kafka import record_kernels
 from tidecast.kafka.codes import Code
 from tidecast.kafka.records import Decoder, Encoder, Refused
 from tidecast.layout import segment as seg
-from tidecast.log import batch as bt
+from tidecast.log import batch as log_batch
 from tidecast.log.building import BatchBuilder, record_table, records
 from tidecast.queues.mapper import hash_of
 
@@ -54,7 +54,7 @@ def in_log(found: Any) -> list[tuple[bytes | None, bytes, Any, int, int]]:
     raw = found.buffer.tobytes()
     while at < found.n_bytes:
         n = records(found.buffer, at, found.n_bytes, ROWS, 0)
-        assert n > 0, bt.CAUSES[n]
+        assert n > 0, log_batch.CAUSES[n]
         for row in ROWS[:n].tolist():
             (payload_at, payload_n, key_at, key_n, map_at, map_n, time_ns, hashed, _, _) = row
             key = raw[key_at : key_at + key_n] if key_at >= 0 else None
@@ -129,10 +129,15 @@ def test_a_large_batch_is_several_of_the_log() -> None:
     small = taken(batch(b"".join(record(i, None, b"") for i in range(n)), n))
     assert len(in_log(small)) == n
     first = int(small.buffer[:4].view("<u4")[0])
-    assert rk.LOG_BATCH_BYTES - 24 <= first <= rk.LOG_BATCH_BYTES < small.n_bytes
+    assert (
+        record_kernels.LOG_BATCH_BYTES - 24
+        <= first
+        <= record_kernels.LOG_BATCH_BYTES
+        < small.n_bytes
+    )
     long = taken(batch_of(*[bytes(60_000)] * 9))
     assert [len(each[1]) for each in in_log(long)] == [60_000] * 9
-    assert int(long.buffer[:4].view("<u4")[0]) <= rk.LOG_BATCH_BYTES
+    assert int(long.buffer[:4].view("<u4")[0]) <= record_kernels.LOG_BATCH_BYTES
     huge = taken(batch_of(bytes(3 << 20)))
     assert [len(each[1]) for each in in_log(huge)] == [3 << 20]
 

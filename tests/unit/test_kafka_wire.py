@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
-from tidecast.kafka import tables as tb
+from tidecast.kafka import tables
 from tidecast.kafka.wire import (
     ITEMS_MAX,
     BadRequest,
@@ -25,7 +25,7 @@ from tidecast.kafka.wire import (
 )
 
 VERSIONS = [
-    (api, version) for api in tb.APIS.values() for version in range(api.first, api.last + 1)
+    (api, version) for api in tables.APIS.values() for version in range(api.first, api.last + 1)
 ]
 _SCALARS: dict[str, st.SearchStrategy[Any]] = {
     "bool": st.booleans(), "string": st.text(max_size=5),
@@ -77,7 +77,7 @@ def plain(value: Any) -> Any:
 @pytest.mark.parametrize(("api", "version"), VERSIONS, ids=lambda x: getattr(x, "name", x))
 @settings(max_examples=8)
 @given(data=st.data())
-def test_what_is_written_is_read_again(api: tb.Api, version: int, data: st.DataObject) -> None:
+def test_what_is_written_is_read_again(api: tables.Api, version: int, data: st.DataObject) -> None:
     for fields in (api.request, api.answer):
         value = data.draw(structs(fields, version))
         flexible = api.is_flexible(version)
@@ -104,7 +104,7 @@ def sample(fields: tuple[Field, ...], version: int) -> dict[str, Any]:
 @pytest.mark.parametrize(("api", "version"), VERSIONS, ids=lambda x: getattr(x, "name", x))
 @pytest.mark.parametrize("side", ["request", "response"])
 def test_an_independent_implementation_agrees_byte_for_byte(
-    api: tb.Api, version: int, side: str
+    api: tables.Api, version: int, side: str
 ) -> None:
     module = importlib.import_module(f"kio.schema.{snake(api.name)}.v{version}.{side}")
     kind = getattr(module, f"{api.name}{side.capitalize()}")
@@ -123,18 +123,18 @@ def test_an_independent_implementation_agrees_byte_for_byte(
 @pytest.mark.parametrize(("api", "version"), VERSIONS, ids=lambda x: getattr(x, "name", x))
 @settings(max_examples=25)
 @given(raw=st.binary(max_size=200))
-def test_any_bytes_are_a_request_or_refused(api: tb.Api, version: int, raw: bytes) -> None:
+def test_any_bytes_are_a_request_or_refused(api: tables.Api, version: int, raw: bytes) -> None:
     reader = Reader(raw)
     with contextlib.suppress(BadRequest):
-        tb.request_reader(api.key, version)(reader)
+        tables.request_reader(api.key, version)(reader)
     assert reader.at <= len(raw)
 
 
 @pytest.mark.parametrize(("api", "version"), VERSIONS, ids=lambda x: getattr(x, "name", x))
-def test_every_truncation_is_refused(api: tb.Api, version: int) -> None:
+def test_every_truncation_is_refused(api: tables.Api, version: int) -> None:
     flexible = api.is_flexible(version)
     raw = written(writer_of(api.request, version, flexible=flexible), sample(api.request, version))
-    read = tb.request_reader(api.key, version)
+    read = tables.request_reader(api.key, version)
     for n in range(len(raw)):
         with pytest.raises(BadRequest):
             read(Reader(raw[:n]))
@@ -158,7 +158,7 @@ def test_tagged_fields_that_are_not_known_are_skipped() -> None:
 
 def test_a_request_has_the_bytes_that_kafka_gives_it() -> None:
     raw = written(
-        tb.request_writer(tb.FETCH, 4),
+        tables.request_writer(tables.FETCH, 4),
         {"replica_id": -1, "max_wait_ms": 500, "min_bytes": 1, "max_bytes": 1024,
          "isolation_level": 0, "topics": [{"topic": "t", "partitions": [
              {"partition": 2, "fetch_offset": 7, "partition_max_bytes": 99}]}]},

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tidecast.buffers import reader as rd
-from tidecast.buffers import writer as wr
+from tidecast.buffers import reader as ring_reader
+from tidecast.buffers import writer
 from tidecast.buffers.ring_file import add_consumer, consumers, create_ring, describe
 from tidecast.buffers.slots import control_at, control_word
 from tidecast.errors import SharedMemoryError
@@ -34,7 +34,7 @@ class Ring:
         bells_bytes = lay.DOORBELLS_MAX * lay.DOORBELL_BYTES
         self.bells = MappedFile.create(directory / "bells", bells_bytes).array
         self.ring = self.mapped.array
-        self.w = wr.writer_state(self.ring)
+        self.w = writer.writer_state(self.ring)
         self.first = first
 
     def word(self, at: int) -> Any:
@@ -50,7 +50,7 @@ class Ring:
     def append(self, payload: bytes, *, flush: bool = False, receiver: int = 0) -> int:
         source = np.frombuffer(bytearray(payload), dtype=np.uint8)
         return int(
-            wr.append(
+            writer.append(
                 self.ring, self.bells, self.w, source, len(payload), EMPTY, 0, 0, receiver,
                 int(flush),
             )
@@ -60,7 +60,7 @@ class Ring:
         joined = np.frombuffer(bytearray(b"".join(payloads)), dtype=np.uint8)
         lengths = np.array([len(each) for each in payloads], dtype=np.int64)
         done = np.zeros(2, dtype=np.int64) if done is None else done
-        status = wr.append_batch(
+        status = writer.append_batch(
             self.ring, self.bells, self.w, joined, lengths, 0, len(payloads), 0, 0, done
         )
         return int(status), int(done[0])
@@ -83,21 +83,21 @@ class Reader:
 
     def __init__(self, ring: Any, consumer: int) -> None:
         self.ring, self.consumer = ring, consumer
-        self.r = rd.reader_state(ring, consumer)
+        self.r = ring_reader.reader_state(ring, consumer)
         self.assembly = np.empty(0, dtype=np.uint8)
-        self.out = np.zeros((64, rd.OUT_FIELDS), dtype=np.int64)
+        self.out = np.zeros((64, ring_reader.OUT_FIELDS), dtype=np.int64)
 
     def poll(self, limit: int = 64) -> Any:
         """Payloads, or a gap as (first, end)."""
-        n = rd.poll(self.ring, self.r, self.assembly, self.out, limit)
-        if n == rd.NEED_BUFFER:
-            size = int(self.r[rd.R_TOTAL] + self.r[rd.R_META_N])
+        n = ring_reader.poll(self.ring, self.r, self.assembly, self.out, limit)
+        if n == ring_reader.NEED_BUFFER:
+            size = int(self.r[ring_reader.R_TOTAL] + self.r[ring_reader.R_META_N])
             self.assembly = np.empty(size, dtype=np.uint8)
-            n = rd.poll(self.ring, self.r, self.assembly, self.out, limit)
-        if n == rd.ASSEMBLED:
-            return [self.assembly[: int(self.r[rd.R_TOTAL])].tobytes()]
-        if n == rd.GAP:
-            return int(self.r[rd.R_GAP_FIRST]), int(self.r[rd.R_GAP_END])
+            n = ring_reader.poll(self.ring, self.r, self.assembly, self.out, limit)
+        if n == ring_reader.ASSEMBLED:
+            return [self.assembly[: int(self.r[ring_reader.R_TOTAL])].tobytes()]
+        if n == ring_reader.GAP:
+            return int(self.r[ring_reader.R_GAP_FIRST]), int(self.r[ring_reader.R_GAP_END])
         return [self.ring[at : at + length].tobytes() for at, length, _, _ in self.out[:n].tolist()]
 
 
@@ -135,15 +135,17 @@ def test_sizes_up_to_half_the_ring(ring: Ring, size: int) -> None:
 
 def test_larger_than_half_the_ring_is_refused_and_changes_nothing(ring: Ring) -> None:
     reader = ring.reader()
-    assert ring.append(bytes(SLOTS // 2 * ROOM - 7)) == wr.TOO_LARGE
+    assert ring.append(bytes(SLOTS // 2 * ROOM - 7)) == writer.TOO_LARGE
     assert reader.poll() == []
 
 
 def test_optional_fields_that_do_not_fit_the_first_fragment_are_refused(ring: Ring) -> None:
     meta = np.zeros(ROOM - 7, dtype=np.uint8)
     source = np.zeros(100, dtype=np.uint8)
-    status = wr.append(ring.ring, ring.bells, ring.w, source, 100, meta, meta.size, wire.KEY, 0, 0)
-    assert status == wr.TOO_LARGE
+    status = writer.append(
+        ring.ring, ring.bells, ring.w, source, 100, meta, meta.size, wire.KEY, 0, 0
+    )
+    assert status == writer.TOO_LARGE
 
 
 def test_tethered_reader_holds_the_writer_back(ring: Ring) -> None:
@@ -151,11 +153,11 @@ def test_tethered_reader_holds_the_writer_back(ring: Ring) -> None:
     big = bytes(ROOM)
     for _ in range(SLOTS):
         assert ring.append(big) == 0
-    assert ring.append(big) == wr.FULL
+    assert ring.append(big) == writer.FULL
     assert len(reader.poll(4)) == 4
-    assert ring.append(big) == wr.FULL, "what was polled is held until the next poll"
+    assert ring.append(big) == writer.FULL, "what was polled is held until the next poll"
     assert len(reader.poll(1)) == 1
-    assert [ring.append(big) for _ in range(5)] == [0, 0, 0, 0, wr.FULL]
+    assert [ring.append(big) for _ in range(5)] == [0, 0, 0, 0, writer.FULL]
 
 
 def test_untethered_reader_is_lapped_and_told_the_range(ring: Ring) -> None:
@@ -172,10 +174,10 @@ def test_a_torn_batch_is_noticed(ring: Ring) -> None:
     reader = ring.reader(tethered=False)
     ring.append(bytes(ROOM))
     reader.poll()
-    assert rd.still_held(ring.ring, reader.r)
+    assert ring_reader.still_held(ring.ring, reader.r)
     for _ in range(SLOTS):
         ring.append(bytes(ROOM))
-    assert not rd.still_held(ring.ring, reader.r)
+    assert not ring_reader.still_held(ring.ring, reader.r)
 
 
 def test_evicted_reader_rejoins_with_a_gap(ring: Ring) -> None:
@@ -184,7 +186,7 @@ def test_evicted_reader_rejoins_with_a_gap(ring: Ring) -> None:
     reader.poll()
     [(_, entry)] = consumers(ring.ring)
     entry[lay.CONSUMER_STATE_AT // 8] = lay.CONSUMER_EVICTED
-    assert not rd.still_held(ring.ring, reader.r)
+    assert not ring_reader.still_held(ring.ring, reader.r)
     for _ in range(SLOTS * 2):
         assert ring.append(bytes(ROOM)) == 0
     gap = reader.poll()
@@ -215,9 +217,9 @@ def test_extending_a_batch_holds_all_of_it(ring: Ring) -> None:
     for _ in range(SLOTS):
         ring.append(b"b" * ROOM, flush=True)
     assert reader.poll(1) == [b"b" * ROOM]
-    assert rd.arm_keeping(ring.ring, reader.r)
-    assert ring.append(b"c" * ROOM) == wr.FULL, "what was polled stays held"
-    assert rd.arm(ring.ring, reader.r)
+    assert ring_reader.arm_keeping(ring.ring, reader.r)
+    assert ring.append(b"c" * ROOM) == writer.FULL, "what was polled stays held"
+    assert ring_reader.arm(ring.ring, reader.r)
     assert ring.append(b"c" * ROOM) == 0
 
 
@@ -247,7 +249,7 @@ def test_batches_resume_where_the_ring_was_full(ring: Ring) -> None:
             found += got
         if status == 0:
             break
-        assert status == wr.FULL
+        assert status == writer.FULL
     assert found == payloads
 
 
@@ -266,10 +268,10 @@ def test_a_message_for_another_receiver_has_its_own_packet(ring: Ring) -> None:
 def test_closed_ring_is_drained(ring: Ring) -> None:
     reader = ring.reader()
     ring.append(b"last")
-    wr.close_ring(ring.ring, ring.bells, ring.w)
-    assert not rd.drained(ring.ring, reader.r)
+    writer.close_ring(ring.ring, ring.bells, ring.w)
+    assert not ring_reader.drained(ring.ring, reader.r)
     assert reader.poll() == [b"last"]
-    assert rd.drained(ring.ring, reader.r)
+    assert ring_reader.drained(ring.ring, reader.r)
 
 
 @pytest.mark.parametrize("has_network", [False, True])
@@ -281,7 +283,7 @@ def test_a_running_writer_does_not_overwrite_a_packet_that_the_engine_sealed(
     ring.word(lay.NETWORK_LIMIT_AT)[0] = SLOTS
     reader = ring.reader()
     ring.append(b"before")
-    wr.close_abandoned(ring.ring, ring.bells, SLOTS)
+    writer.close_abandoned(ring.ring, ring.bells, SLOTS)
     end = int(ring.word(lay.END_SEQ_AT)[0])
     sealed = int(ring.word(control_at(end - 1, SLOTS - 1))[0])
     assert ring.append(b"after") == 0
@@ -296,7 +298,7 @@ def test_a_packet_that_holds_nothing_yet_stays_its_writers(ring: Ring) -> None:
     ring.append(b"x" * ROOM)
     ring.append(b"y" * ROOM)
     ring.word(control_at(1, SLOTS - 1))[0] = control_word(1, lay.OPEN, wire.PACKET_HEADER_BYTES)
-    wr.close_abandoned(ring.ring, ring.bells, SLOTS)
+    writer.close_abandoned(ring.ring, ring.bells, SLOTS)
     assert int(ring.word(lay.END_SEQ_AT)[0]) == 1
     word = int(ring.word(control_at(1, SLOTS - 1))[0])
     assert word >> lay.STATE_SHIFT & 0xFF == lay.OPEN

@@ -9,7 +9,7 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import strategies as st
-from tests.support import packets as pk
+from tests.support import packets
 
 from tidecast.layout import packet as wire
 from tidecast.layout.counters import Counter
@@ -33,17 +33,17 @@ def cause(packet: bytes, lead: int = 3) -> int:
 
 
 SOUND = {
-    "data": pk.data(pk.message(b"hello")),
-    "empty data": pk.data(),
-    "data behind": pk.data(pk.message(b"hello")) + b"padding of a segment",
-    "heartbeat": pk.heartbeat(seq=1 << 60),
-    "lost": pk.lost(seq=3),
-    "nak": pk.nak([(0, 1), (5, 7)]),
-    "nak of nothing": pk.nak([]),
-    "nak of most": pk.nak([(i * 2, 1) for i in range(wire.NAK_RANGES_MAX)]),
-    "status": pk.status(consumed=4, contiguous=9),
-    "setup": pk.setup(),
-    "setup of long names": pk.setup("n" * 64, "t" * 200),
+    "data": packets.data(packets.message(b"hello")),
+    "empty data": packets.data(),
+    "data behind": packets.data(packets.message(b"hello")) + b"padding of a segment",
+    "heartbeat": packets.heartbeat(seq=1 << 60),
+    "lost": packets.lost(seq=3),
+    "nak": packets.nak([(0, 1), (5, 7)]),
+    "nak of nothing": packets.nak([]),
+    "nak of most": packets.nak([(i * 2, 1) for i in range(wire.NAK_RANGES_MAX)]),
+    "status": packets.status(consumed=4, contiguous=9),
+    "setup": packets.setup(),
+    "setup of long names": packets.setup("n" * 64, "t" * 200),
 }
 
 
@@ -61,44 +61,44 @@ def test_every_truncation_is_short(name: str) -> None:
 
 
 BROKEN = {
-    "version 2": (VERSION, pk.data(version=2)),
+    "version 2": (VERSION, packets.data(version=2)),
     "version 0": (VERSION, bytes(64)),
-    "type 0": (TYPE, pk.header(0, 32)),
-    "type 8": (TYPE, pk.header(8, 32)),
-    "length below header": (SHORT, pk.header(wire.DATA, 31)),
-    "length beyond the datagram": (SHORT, pk.header(wire.DATA, 33)),
-    "channel 3": (FIELD, pk.data(channel=3)),
-    "session 0": (FIELD, pk.data(session=0)),
-    "source 0": (FIELD, pk.data(source=0)),
-    "negative sequence": (FIELD, pk.data(seq=-1)),
-    "sequence beyond reason": (FIELD, pk.data(seq=(1 << 60) + 1)),
-    "nak without body": (SHORT, pk.header(wire.NAK, 32)),
-    "nak with more ranges than it holds": (SHORT, pk.nak([(0, 1)], count=2)),
-    "nak with too many ranges": (FIELD, pk.nak([(0, 1)], count=wire.NAK_RANGES_MAX + 1)),
-    "nak with 2^32 - 1 ranges": (FIELD, pk.nak([(0, 1)], count=0xFFFFFFFF)),
-    "nak of negative": (FIELD, pk.nak([(-5, 1)])),
-    "nak out of order": (FIELD, pk.nak([(9, 1), (5, 1)])),
-    "nak that asks twice": (FIELD, pk.nak([(5, 4), (6, 1)])),
-    "status without body": (SHORT, pk.header(wire.STATUS, 32)),
-    "status that consumed more than it has": (FIELD, pk.status(consumed=5, contiguous=4)),
-    "status that consumed -1": (FIELD, pk.status(consumed=-1)),
-    "status of receiver 0": (FIELD, pk.status(receiver_id=0)),
-    "status of receiver -1": (FIELD, pk.status(receiver_id=-1)),
-    "status that ends amid a name": (SHORT, pk.status(name=b"abc", name_len=4)),
-    "status with a name of 201 bytes": (FIELD, pk.status(name=b"n" * 201)),
-    "setup without body": (SHORT, pk.header(wire.SETUP, 32)),
-    "setup with a long node name": (SHORT, pk.setup(node_len=200)),
-    "setup with a long topic": (SHORT, pk.setup(topic_len=200)),
-    "setup of 0 slots": (FIELD, pk.setup(slots=0)),
-    "setup of 65 slots": (FIELD, pk.setup(slots=65)),
-    "setup of 2^21 slots": (FIELD, pk.setup(slots=1 << 21)),
-    "setup of small packets": (FIELD, pk.setup(packet_bytes=575)),
-    "setup of large packets": (FIELD, pk.setup(packet_bytes=65_001)),
-    "setup whose oldest is to come": (FIELD, pk.setup(oldest=5, seq=4)),
-    "setup of flow 3": (FIELD, pk.setup(flow=3)),
-    "setup of reliability 3": (FIELD, pk.setup(reliability=3)),
-    "setup of incarnation 0": (FIELD, pk.setup(incarnation=0)),
-    "setup from the future": (FIELD, pk.setup(age_ns=-1)),
+    "type 0": (TYPE, packets.header(0, 32)),
+    "type 8": (TYPE, packets.header(8, 32)),
+    "length below header": (SHORT, packets.header(wire.DATA, 31)),
+    "length beyond the datagram": (SHORT, packets.header(wire.DATA, 33)),
+    "channel 3": (FIELD, packets.data(channel=3)),
+    "session 0": (FIELD, packets.data(session=0)),
+    "source 0": (FIELD, packets.data(source=0)),
+    "negative sequence": (FIELD, packets.data(seq=-1)),
+    "sequence beyond reason": (FIELD, packets.data(seq=(1 << 60) + 1)),
+    "nak without body": (SHORT, packets.header(wire.NAK, 32)),
+    "nak with more ranges than it holds": (SHORT, packets.nak([(0, 1)], count=2)),
+    "nak with too many ranges": (FIELD, packets.nak([(0, 1)], count=wire.NAK_RANGES_MAX + 1)),
+    "nak with 2^32 - 1 ranges": (FIELD, packets.nak([(0, 1)], count=0xFFFFFFFF)),
+    "nak of negative": (FIELD, packets.nak([(-5, 1)])),
+    "nak out of order": (FIELD, packets.nak([(9, 1), (5, 1)])),
+    "nak that asks twice": (FIELD, packets.nak([(5, 4), (6, 1)])),
+    "status without body": (SHORT, packets.header(wire.STATUS, 32)),
+    "status that consumed more than it has": (FIELD, packets.status(consumed=5, contiguous=4)),
+    "status that consumed -1": (FIELD, packets.status(consumed=-1)),
+    "status of receiver 0": (FIELD, packets.status(receiver_id=0)),
+    "status of receiver -1": (FIELD, packets.status(receiver_id=-1)),
+    "status that ends amid a name": (SHORT, packets.status(name=b"abc", name_len=4)),
+    "status with a name of 201 bytes": (FIELD, packets.status(name=b"n" * 201)),
+    "setup without body": (SHORT, packets.header(wire.SETUP, 32)),
+    "setup with a long node name": (SHORT, packets.setup(node_len=200)),
+    "setup with a long topic": (SHORT, packets.setup(topic_len=200)),
+    "setup of 0 slots": (FIELD, packets.setup(slots=0)),
+    "setup of 65 slots": (FIELD, packets.setup(slots=65)),
+    "setup of 2^21 slots": (FIELD, packets.setup(slots=1 << 21)),
+    "setup of small packets": (FIELD, packets.setup(packet_bytes=575)),
+    "setup of large packets": (FIELD, packets.setup(packet_bytes=65_001)),
+    "setup whose oldest is to come": (FIELD, packets.setup(oldest=5, seq=4)),
+    "setup of flow 3": (FIELD, packets.setup(flow=3)),
+    "setup of reliability 3": (FIELD, packets.setup(reliability=3)),
+    "setup of incarnation 0": (FIELD, packets.setup(incarnation=0)),
+    "setup from the future": (FIELD, packets.setup(age_ns=-1)),
 }
 
 
@@ -126,12 +126,12 @@ def test_what_we_build_is_what_the_layout_says() -> None:
     out = np.zeros(2000, dtype=np.uint8)
     ranges = np.array([[0, 1], [5, 7]], dtype=np.int64)
     n, m, k = built(out, ranges, 2, np.frombuffer(bytearray(b"node-7"), dtype=np.uint8))
-    assert out[:n].tobytes() == pk.nak([(0, 1), (5, 7)], time_ns=11)
+    assert out[:n].tobytes() == packets.nak([(0, 1), (5, 7)], time_ns=11)
     about: dict[str, Any] = {
         "consumed": 4, "contiguous": 9, "window": 64, "lost_packets": 2, "echo_delay_us": 44,
         "time_ns": 33,
     }  # fmt: skip
-    assert out[1000 : 1000 + m].tobytes() == pk.status(**about)
-    assert out[1500 : 1500 + k].tobytes() == pk.status(**about, name=b"node-7")
+    assert out[1000 : 1000 + m].tobytes() == packets.status(**about)
+    assert out[1500 : 1500 + k].tobytes() == packets.status(**about, name=b"node-7")
     assert cause(out[1500 : 1500 + k].tobytes()) == 0
     assert cause(out[:n].tobytes()) == 0

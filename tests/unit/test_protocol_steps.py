@@ -9,45 +9,43 @@ import pytest
 
 from tidecast.layout.ring import FLOW_MAX, FLOW_MIN, FLOW_RATE
 from tidecast.native.jit import kernel
-from tidecast.protocol import flow_control as fc
+from tidecast.protocol import flow_control, rate_limit, session_table
 from tidecast.protocol import random as rnd
-from tidecast.protocol import rate_limit as rl
-from tidecast.protocol import session_table as st
 
 
 @kernel
 def refilled(tokens, rate, elapsed_ns, burst_min):  # type: ignore[no-untyped-def]
-    return rl.refill(tokens, rate, elapsed_ns, burst_min)
+    return rate_limit.refill(tokens, rate, elapsed_ns, burst_min)
 
 
 @kernel
 def allowed(packets, n_bytes, rate_p, rate_b, size, wanted):  # type: ignore[no-untyped-def]
-    return rl.allowed_packets(packets, n_bytes, rate_p, rate_b, size, wanted)
+    return rate_limit.allowed_packets(packets, n_bytes, rate_p, rate_b, size, wanted)
 
 
 @kernel
 def limits(receivers, flow):  # type: ignore[no-untyped-def]
-    return fc.limits(receivers, flow)
+    return flow_control.limits(receivers, flow)
 
 
 @kernel
 def place(receivers, identity):  # type: ignore[no-untyped-def]
-    return fc.place_for(receivers, identity)
+    return flow_control.place_for(receivers, identity)
 
 
 @kernel
 def note(receivers, i, consumed, contiguous, window, lost, now_ns):  # type: ignore[no-untyped-def]
-    fc.note_status(receivers, i, consumed, contiguous, window, lost, now_ns)
+    flow_control.note_status(receivers, i, consumed, contiguous, window, lost, now_ns)
 
 
 @kernel
 def find(table, session):  # type: ignore[no-untyped-def]
-    return st.find_session(table, session)
+    return session_table.find_session(table, session)
 
 
 @kernel
 def put(table, session, value):  # type: ignore[no-untyped-def]
-    return st.put_session(table, session, value)
+    return session_table.put_session(table, session, value)
 
 
 @kernel
@@ -93,7 +91,7 @@ def test_both_limits_hold_and_zero_means_none() -> None:
 
 def table(*entries: tuple[int, int, int]) -> np.ndarray:
     """Receivers (consumed, window, excluded)."""
-    made = np.zeros(fc.RECEIVERS_MAX, dtype=fc.RECEIVER)
+    made = np.zeros(flow_control.RECEIVERS_MAX, dtype=flow_control.RECEIVER)
     for i, (consumed, window, excluded) in enumerate(entries):
         made[i * 3]["id"] = i + 1  # holes between them
         made[i * 3]["consumed"], made[i * 3]["window"] = consumed, window
@@ -105,13 +103,13 @@ def test_min_follows_the_slowest_window_max_the_fastest_rate_none() -> None:
     receivers = table((100, 10, 0), (50, 100, 0), (80, 20, 0))
     assert limits(receivers, FLOW_MIN) == (100, 50)
     assert limits(receivers, FLOW_MAX) == (150, 50)
-    assert limits(receivers, FLOW_RATE) == (fc.NO_LIMIT, 50)
+    assert limits(receivers, FLOW_RATE) == (flow_control.NO_LIMIT, 50)
 
 
 def test_without_receivers_nothing_holds_back() -> None:
     for flow in (FLOW_MIN, FLOW_MAX, FLOW_RATE):
-        assert limits(table(), flow) == (fc.NO_LIMIT, fc.NO_LIMIT)
-        assert limits(table((5, 5, 1)), flow) == (fc.NO_LIMIT, fc.NO_LIMIT)
+        assert limits(table(), flow) == (flow_control.NO_LIMIT, flow_control.NO_LIMIT)
+        assert limits(table((5, 5, 1)), flow) == (flow_control.NO_LIMIT, flow_control.NO_LIMIT)
 
 
 def test_an_excluded_receiver_counts_again_once_it_moves() -> None:
@@ -141,7 +139,7 @@ def test_places_are_found_again_and_run_out() -> None:
     receivers = table((0, 1, 0), (0, 1, 0))
     assert place(receivers, 2) == 3
     assert place(receivers, 99) == 1, "the first hole"
-    receivers["id"] = np.arange(1, fc.RECEIVERS_MAX + 1)
+    receivers["id"] = np.arange(1, flow_control.RECEIVERS_MAX + 1)
     assert place(receivers, 1 << 40) == -1
 
 
@@ -150,20 +148,20 @@ def test_places_are_found_again_and_run_out() -> None:
 
 def test_sessions_are_found_among_thousands_and_in_collisions() -> None:
     rng = random.Random(1)
-    made = st.session_table()
+    made = session_table.session_table()
     wanted = {rng.getrandbits(32) | 1: i for i in range(4000)}
     # the same first place: they differ by multiples of the table's size
-    wanted |= {12345 + k * st.SESSIONS_MAX: 9000 + k for k in range(50)}
+    wanted |= {12345 + k * session_table.SESSIONS_MAX: 9000 + k for k in range(50)}
     for session, value in wanted.items():
         assert put(made, session, value)
     assert all(find(made, session) == value for session, value in wanted.items())
-    assert find(made, 0xABCDEF01) == st.ABSENT
-    again = st.session_table()
+    assert find(made, 0xABCDEF01) == session_table.ABSENT
+    again = session_table.session_table()
     for session, value in wanted.items():
-        st.insert(again, session, value)
+        session_table.insert(again, session, value)
     assert all(find(again, session) == value for session, value in wanted.items())
-    st.insert(again, 77, -3)
-    st.insert(again, 77, 5)
+    session_table.insert(again, 77, -3)
+    session_table.insert(again, 77, 5)
     assert find(again, 77) == 5
     assert put(again, 77, -2)
     assert find(again, 77) == -2
@@ -172,26 +170,30 @@ def test_sessions_are_found_among_thousands_and_in_collisions() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_session_that_is_removed_hides_no_other(seed: int) -> None:
     rng = random.Random(seed)
-    made, kept = st.session_table(), dict[int, int]()
-    near = [base + k * st.SESSIONS_MAX for base in (1, 12345, 12346, 16383) for k in range(30)]
+    made, kept = session_table.session_table(), dict[int, int]()
+    near = [
+        base + k * session_table.SESSIONS_MAX
+        for base in (1, 12345, 12346, 16383)
+        for k in range(30)
+    ]
     for step in range(3000):
         session = rng.choice(near)
         if rng.random() < 0.5:
-            st.insert(made, session, step)
+            session_table.insert(made, session, step)
             kept[session] = step
         else:
-            st.remove(made, session)
+            session_table.remove(made, session)
             kept.pop(session, None)
         if step % 100 == 0:
             assert {s: v for s, v in made.tolist() if s} == kept
-    assert all(find(made, session) == kept.get(session, st.ABSENT) for session in near)
+    assert all(find(made, session) == kept.get(session, session_table.ABSENT) for session in near)
 
 
 def test_a_full_table_refuses_and_ends() -> None:
-    made = st.session_table()
+    made = session_table.session_table()
     made[:, 0] = 1
     assert not put(made, 2, 5)
-    assert find(made, 2) == st.ABSENT
+    assert find(made, 2) == session_table.ABSENT
 
 
 # --- random numbers ---------------------------------------------------------------------------

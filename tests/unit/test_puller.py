@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.support.pulling import S_NS, Got, drain, fill, payloads, rig
 
-from tidecast.agents.puller import state as ps
+from tidecast.agents.puller import state as puller_tables
 from tidecast.agents.puller.entries import (
     complete_dead,
     drop_member,
@@ -16,7 +16,7 @@ from tidecast.agents.puller.entries import (
 )
 from tidecast.agents.puller.runtime import PATIENCE_NS_MAX
 from tidecast.layout import member as lay
-from tidecast.queues.cache import cursors as cu
+from tidecast.queues.cache import cursors
 from tidecast.queues.cache.window import WINDOW_MIN
 
 
@@ -44,7 +44,7 @@ def test_a3_an_empty_queue_is_no_error_and_asks_for_nothing_more() -> None:
         for _ in range(10):
             r.run(S_NS)
         assert r.sources[0].reads == reads
-        assert cu.REASONS[r.cursor_record(cursor)["reason"]] == "caught up"
+        assert cursors.REASONS[r.cursor_record(cursor)["reason"]] == "caught up"
         r.put(q, b"now")
         r.run()
         assert payloads(m.take()) == [b"now"]
@@ -242,7 +242,7 @@ def test_too_many_attempts_end_in_the_dead_letter_topic_one_poison_of_100() -> N
                     m.ack(one)
         assert sorted(good) == [i for i in range(100) if i != 33]
         assert [(d.token, d.attempts, d.cause) for d in r.seen.deaths] == [
-            (33, 3, ps.DEAD_ATTEMPTS)
+            (33, 3, puller_tables.DEAD_ATTEMPTS)
         ]
         assert r.position(cursor) == (100, 100)
         assert bytes(r.puller.record(q, 33)).endswith(b"00000033" + bytes(92))
@@ -266,7 +266,7 @@ def test_term_is_dead_at_once_with_its_reason_and_is_announced_until_settled() -
         m.ack(b)
         r.run()
         assert [(d.token, d.cause, d.reason) for d in r.seen.deaths] == [
-            (0, ps.DEAD_TERM, "no such customer")
+            (0, puller_tables.DEAD_TERM, "no such customer")
         ]
         assert r.position(cursor)[0] == 0, "not settled before it is stored"
         r.seen.settles = True

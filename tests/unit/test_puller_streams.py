@@ -12,7 +12,7 @@ from tidecast.agents.puller.entries import pause_cursor, seek_cursor
 from tidecast.buffers.member_ring import RUN_COUNT
 from tidecast.errors import ConfigError
 from tidecast.native.predicates import Predicate, digest_of
-from tidecast.queues.cache import cursors as cu
+from tidecast.queues.cache import cursors as cursor_table
 from tidecast.queues.cache.window import WINDOW_MIN, WINDOW_SMALL
 from tidecast.queues.mapper import hash_of
 
@@ -63,16 +63,19 @@ def cursors_touched(streams: int) -> list[int]:
                 m.ack_all(m.take())
             r.run()
             after = puller.cursors.tobytes()
-            pairs = (np.frombuffer(raw, np.uint8).reshape(-1, cu.CURSOR_BYTES)
+            pairs = (np.frombuffer(raw, np.uint8).reshape(-1, cursor_table.CURSOR_BYTES)
                      for raw in (before, after))  # fmt: skip
             found.append(int((next(pairs) != next(pairs)).any(axis=1).sum()))
             before = after
         longest = 0
         for i in range(10):
-            bucket = int(cu.stream_chain(q, hash_of(b"k%d" % i)))
+            bucket = int(cursor_table.stream_chain(q, hash_of(b"k%d" % i)))
             cursor, n = int(puller.chains[bucket]), 0
             while cursor >= 0:
-                cursor, n = int(puller.links[cursor, cu.FOR_QUEUE, cu.NEXT]), n + 1
+                cursor, n = (
+                    int(puller.links[cursor, cursor_table.FOR_QUEUE, cursor_table.NEXT]),
+                    n + 1,
+                )
             longest = max(longest, n)
         return [*found, longest]
 

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.conftest import Eventually
-from tests.support import packets as pk
+from tests.support import packets
 from tests.support.simulation import Reader, Stream, network_of
 
 from tidecast.agents.live.sending import _copy_for_repair
-from tidecast.buffers import reader as rd
-from tidecast.buffers import writer as wr
+from tidecast.buffers import reader as ring_reader
+from tidecast.buffers import writer
 from tidecast.buffers.ring_file import add_consumer, create_ring
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
@@ -53,7 +53,7 @@ def write_messages(shared, ring, bells, w, source, first, count):  # type: ignor
             return
         for k in range(source.size >> 3):
             store_i64(source, k * 8, i * MIX + k)
-        while wr.append_into(ring, bells, w, source, source.size, source, 0, 0, 0, 1) < 0:
+        while writer.append_into(ring, bells, w, source, source.size, source, 0, 0, 0, 1) < 0:
             if load_acquire(shared, S_STOP) != 0:
                 return
             pause()
@@ -63,9 +63,9 @@ def write_messages(shared, ring, bells, w, source, first, count):  # type: ignor
 @inlined
 def note_lost(shared, r):  # type: ignore[no-untyped-def]
     """Count the last gap; the next message is the first of the packet behind it."""
-    lost = r[rd.R_GAP_END] - r[rd.R_GAP_FIRST]
+    lost = r[ring_reader.R_GAP_END] - r[ring_reader.R_GAP_FIRST]
     store_release(shared, S_LOST, load_i64(shared, S_LOST) + lost)
-    store_release(shared, S_READ, r[rd.R_GAP_END])
+    store_release(shared, S_READ, r[ring_reader.R_GAP_END])
 
 
 @kernel
@@ -73,8 +73,8 @@ def read_messages(shared, ring, r, assembly, out, size, until):  # type: ignore[
     """Check every word of what is read, until message ``until`` or a stop."""
     inverse = 0
     while load_acquire(shared, S_READ) < until and load_acquire(shared, S_STOP) == 0:
-        n = rd.poll_into(ring, r, assembly, out, 4)
-        if n == rd.GAP:
+        n = ring_reader.poll_into(ring, r, assembly, out, 4)
+        if n == ring_reader.GAP:
             note_lost(shared, r)
             continue
         if n <= 0:
@@ -83,16 +83,16 @@ def read_messages(shared, ring, r, assembly, out, size, until):  # type: ignore[
         wrong = 0
         seq = load_i64(shared, S_READ)
         for j in range(n):
-            at = out[j, rd.OUT_AT]
-            wrong += int(out[j, rd.OUT_LENGTH] != size)
+            at = out[j, ring_reader.OUT_AT]
+            wrong += int(out[j, ring_reader.OUT_LENGTH] != size)
             inverse = (seq + j) * MIX
             for k in range(size >> 3):
                 wrong += int(load_i64(ring, at + k * 8) != inverse + k)
-        if rd.still_held(ring, r):
+        if ring_reader.still_held(ring, r):
             store_release(shared, S_WRONG, load_i64(shared, S_WRONG) + wrong)
             store_release(shared, S_READ, seq + n)
         else:  # torn: what comes next lies behind the gap, not behind the last whole batch
-            rd.note_torn(ring, r)
+            ring_reader.note_torn(ring, r)
             note_lost(shared, r)
 
 
@@ -118,9 +118,9 @@ class Race:
         self.shared = np.zeros(64, dtype=np.uint8)
         self.threads: list[threading.Thread] = []
         # Compiled now: simulated time would pass meanwhile.
-        w, source = wr.writer_state(ring), np.zeros(8, dtype=np.uint8)
+        w, source = writer.writer_state(ring), np.zeros(8, dtype=np.uint8)
         write_messages(self.shared, ring, bells, w, source, 0, 0)
-        r, out = np.zeros(rd.READER_FIELDS, dtype=np.int64), _out()
+        r, out = np.zeros(ring_reader.READER_FIELDS, dtype=np.int64), _out()
         read_messages(self.shared, ring, r, EMPTY, out, SIZE, 0)
 
     def start(self, fn: Any, *arguments: Any) -> None:
@@ -142,14 +142,14 @@ class Race:
 
 
 def _out() -> Any:
-    return np.zeros((4, rd.OUT_FIELDS), dtype=np.int64)
+    return np.zeros((4, ring_reader.OUT_FIELDS), dtype=np.int64)
 
 
 def reader_of(ring: Any, *, tethered: bool, position: int = 0) -> Any:
     consumer = add_consumer(
         ring, position=position, client=1, doorbell=4, subscription=1, tethered=tethered
     )
-    return rd.reader_state(ring, consumer)
+    return ring_reader.reader_state(ring, consumer)
 
 
 def rings_of(tmp_path: Path) -> tuple[Any, Any]:
@@ -172,7 +172,7 @@ def test_what_a_reader_sees_was_written_before(tmp_path: Path, tethered: bool) -
     until = MESSAGES if tethered else MESSAGES * 20  # most are lost: it takes no longer
     race.start(read_messages, ring, r, EMPTY, _out(), SIZE, until)
     count = MESSAGES if tethered else 1 << 40  # until it is stopped
-    race.start(write_messages, ring, bells, wr.writer_state(ring), source, 0, count)
+    race.start(write_messages, ring, bells, writer.writer_state(ring), source, 0, count)
     race.threads[0].join(60.0)
     race.stop()
     assert race.word(S_WRONG) == 0
@@ -236,11 +236,13 @@ def test_a_repair_is_the_packet_that_was_asked_for() -> None:
         ring = publication.mapped.array
         race = Race(ring, a.engine.bells)
         source = np.zeros(SIZE, dtype=np.uint8)
-        race.start(write_messages, ring, a.engine.bells, wr.writer_state(ring), source, 0, 1500)
+        race.start(write_messages, ring, a.engine.bells, writer.writer_state(ring), source, 0, 1500)
 
         def ask() -> bool:
             head = race.word(S_WRITTEN)
-            nak = pk.nak([(max(head - SLOTS, 0), SLOTS)], session=session, topic=topic, source=9)
+            nak = packets.nak(
+                [(max(head - SLOTS, 0), SLOTS)], session=session, topic=topic, source=9
+            )
             net.switch.inject(a.id, nak, control=True)
             return head >= 1500
 
@@ -266,7 +268,7 @@ def test_a_repair_is_never_part_of_another_packet(tmp_path: Path, eventually: Ev
     race.shared[S_STOP] = 1
     repair_often(race.shared, senders[0], pubs, ring, SIZE)
     race.shared[S_STOP] = 0
-    race.start(write_messages, ring, bells, wr.writer_state(ring), source, 0, 1 << 40)
+    race.start(write_messages, ring, bells, writer.writer_state(ring), source, 0, 1 << 40)
     for sender in senders:
         race.start(repair_often, sender, pubs, ring, SIZE)
     eventually(lambda: race.word(S_READ) >= REPAIRS, "repairs", timeout_s=60.0)

@@ -7,37 +7,37 @@ import socket
 
 import numpy as np
 import pytest
-from tests.support import packets as pk
+from tests.support import packets as packet_builder
 
 from tidecast.errors import ConfigError
 from tidecast.layout import packet as wire
 from tidecast.native.handles import State
 from tidecast.native.jit import kernel
 from tidecast.native.memory import address
-from tidecast.transport import wire_io as io
+from tidecast.transport import wire_io
 from tidecast.transport.sockets import open_multicast, sockaddr
 
 STRIDE = 1400
-send_io_of, receive_io_of = io.SEND_IO.of, io.RECEIVE_IO.of
+send_io_of, receive_io_of = wire_io.SEND_IO.of, wire_io.RECEIVE_IO.of
 
 
 @kernel
 def sent(tx, memory, stride, packets, padded):  # type: ignore[no-untyped-def]
-    return io.send_run_to_all(send_io_of(tx), 1, memory, 0, stride, packets, padded)
+    return wire_io.send_run_to_all(send_io_of(tx), 1, memory, 0, stride, packets, padded)
 
 
 @kernel
 def sent_to(tx, name, memory, n):  # type: ignore[no-untyped-def]
-    return io.send_to_address(send_io_of(tx), name, memory, n)
+    return wire_io.send_to_address(send_io_of(tx), name, memory, n)
 
 
 @kernel
 def received(words, sizes):  # type: ignore[no-untyped-def]
     rx = receive_io_of(words)
-    n = io.receive(rx)
+    n = wire_io.receive(rx)
     for i in range(max(n, 0)):
-        sizes[i, 0] = io.bundle_bytes(rx, i)
-        sizes[i, 1] = io.bundle_segment_bytes(rx, i)
+        sizes[i, 0] = wire_io.bundle_bytes(rx, i)
+        sizes[i, 1] = wire_io.bundle_segment_bytes(rx, i)
     return n
 
 
@@ -52,13 +52,13 @@ def packets_in(rx: State) -> list[bytes]:
     """Everything that has arrived, each packet as long as its header says."""
     found: list[bytes] = []
     while True:
-        sizes = np.zeros((io.RECEIVE_MESSAGES, 2), dtype=np.int64)
+        sizes = np.zeros((wire_io.RECEIVE_MESSAGES, 2), dtype=np.int64)
         n = int(received(rx.words, sizes))
         if n <= 0:
             return found
         for i in range(n):
             total, size = sizes[i].tolist()
-            base = i * io.RECEIVE_BUFFER_BYTES
+            base = i * wire_io.RECEIVE_BUFFER_BYTES
             for at in range(0, total, size):
                 head = base + at + wire.LENGTH_AT
                 length = int(rx.buffers[head : head + 2].view("<u2")[0])
@@ -67,15 +67,15 @@ def packets_in(rx: State) -> list[bytes]:
 
 
 def memory_pair(slots: int = 8) -> tuple[State, State, np.ndarray]:
-    inbox = io.make_inbox(slots, STRIDE)
+    inbox = wire_io.make_inbox(slots, STRIDE)
     name = address(inbox).to_bytes(8, "little") + bytes(8)
-    tx = io.send_io(io.KIND_MEMORY, -1, [[name] * 3], STRIDE, False, source=4711)
-    return tx, io.receive_io(io.KIND_MEMORY, -1, address(inbox)), inbox
+    tx = wire_io.send_io(wire_io.KIND_MEMORY, -1, [[name] * 3], STRIDE, False, source=4711)
+    return tx, wire_io.receive_io(wire_io.KIND_MEMORY, -1, address(inbox)), inbox
 
 
 def test_memory_carries_packets_their_order_and_their_source() -> None:
     tx, rx, _ = memory_pair()
-    packets = [pk.data(pk.message(b"x" * i), seq=i) for i in range(5)]
+    packets = [packet_builder.data(packet_builder.message(b"x" * i), seq=i) for i in range(5)]
     assert sent(tx.words, run_of(*packets), STRIDE, 5, True) == 5
     assert packets_in(rx) == packets
     assert int(rx.names[:8].view(np.int64)[0]) == 4711
@@ -84,25 +84,27 @@ def test_memory_carries_packets_their_order_and_their_source() -> None:
 
 def test_a_full_inbox_drops_and_counts_like_a_socket() -> None:
     tx, rx, inbox = memory_pair(slots=4)
-    packets = [pk.data(seq=i) for i in range(7)]
+    packets = [packet_builder.data(seq=i) for i in range(7)]
     assert sent(tx.words, run_of(*packets), STRIDE, 7, True) == 7
     assert packets_in(rx) == packets[:4]
-    assert int(inbox[io.INBOX_DROPPED_AT : io.INBOX_DROPPED_AT + 8].view(np.int64)[0]) == 3
+    assert (
+        int(inbox[wire_io.INBOX_DROPPED_AT : wire_io.INBOX_DROPPED_AT + 8].view(np.int64)[0]) == 3
+    )
 
 
 def test_a_length_that_a_client_scribbled_sends_no_more_than_its_slot() -> None:
     tx, rx, _ = memory_pair()
-    memory = run_of(pk.data(), pk.data())
+    memory = run_of(packet_builder.data(), packet_builder.data())
     memory[STRIDE + wire.LENGTH_AT : STRIDE + wire.LENGTH_AT + 2] = 0xFF
     assert sent(tx.words, memory, STRIDE, 2, True) == 2
-    sizes = np.zeros((io.RECEIVE_MESSAGES, 2), dtype=np.int64)
+    sizes = np.zeros((wire_io.RECEIVE_MESSAGES, 2), dtype=np.int64)
     assert received(rx.words, sizes) == 2
     assert sizes[1].tolist() == [STRIDE, STRIDE]
 
 
 def test_nobody_to_send_to_counts_as_sent() -> None:
-    tx = io.send_io(io.KIND_MEMORY, -1, [], STRIDE, False)
-    assert sent(tx.words, run_of(pk.data()), STRIDE, 1, True) == 1
+    tx = wire_io.send_io(wire_io.KIND_MEMORY, -1, [], STRIDE, False)
+    assert sent(tx.words, run_of(packet_builder.data()), STRIDE, 1, True) == 1
 
 
 @pytest.fixture
@@ -116,8 +118,8 @@ def sockets() -> tuple[socket.socket, socket.socket]:
 
 def udp(send: socket.socket, receive: socket.socket, *, gso: bool) -> tuple[State, State]:
     name = sockaddr("127.0.0.1", receive.getsockname()[1])
-    tx = io.send_io(io.KIND_UDP, send.fileno(), [[name] * 3], STRIDE, gso)
-    return tx, io.receive_io(io.KIND_UDP, receive.fileno())
+    tx = wire_io.send_io(wire_io.KIND_UDP, send.fileno(), [[name] * 3], STRIDE, gso)
+    return tx, wire_io.receive_io(wire_io.KIND_UDP, receive.fileno())
 
 
 @pytest.mark.parametrize("gso", [False, True])
@@ -129,17 +131,19 @@ def test_udp_carries_runs_with_and_without_offload(
     if gro:
         receive.setsockopt(17, 104, 1)
     tx, rx = udp(send, receive, gso=gso)
-    packets = [pk.data(pk.message(bytes([i]) * 1300), seq=i) for i in range(20)]
-    packets.append(pk.data(pk.message(b"short"), seq=20))
+    packets = [
+        packet_builder.data(packet_builder.message(bytes([i]) * 1300), seq=i) for i in range(20)
+    ]
+    packets.append(packet_builder.data(packet_builder.message(b"short"), seq=20))
     assert sent(tx.words, run_of(*packets), STRIDE, 21, True) == 21
     found: list[bytes] = []
     while len(found) < 21:
         assert select.select([receive], [], [], 5.0)[0], f"only {len(found)} arrived"
         found += packets_in(rx)
     assert found == packets
-    assert tx.io[io.IO_ERRORS] == 0
-    if gso and tx.io[io.IO_GSO_REFUSED] == 0:
-        assert tx.io[io.IO_CALLS] == 1
+    assert tx.io[wire_io.IO_ERRORS] == 0
+    if gso and tx.io[wire_io.IO_GSO_REFUSED] == 0:
+        assert tx.io[wire_io.IO_CALLS] == 1
 
 
 def test_answers_go_to_where_a_packet_came_from(
@@ -147,26 +151,26 @@ def test_answers_go_to_where_a_packet_came_from(
 ) -> None:
     send, receive = sockets
     tx, rx = udp(send, receive, gso=False)
-    sent(tx.words, run_of(pk.data()), STRIDE, 1, False)
+    sent(tx.words, run_of(packet_builder.data()), STRIDE, 1, False)
     assert select.select([receive], [], [], 5.0)[0]
-    assert packets_in(rx) == [pk.data()]
+    assert packets_in(rx) == [packet_builder.data()]
     answer, back = udp(receive, send, gso=False)
-    raw = np.frombuffer(pk.status(), dtype=np.uint8).copy()
+    raw = np.frombuffer(packet_builder.status(), dtype=np.uint8).copy()
     assert sent_to(answer.words, rx.names[:16], raw, raw.size) == 1
     assert select.select([send], [], [], 5.0)[0]
-    assert packets_in(back) == [pk.status()]
+    assert packets_in(back) == [packet_builder.status()]
 
 
 def test_a_closed_socket_is_an_error_that_is_counted(
     sockets: tuple[socket.socket, socket.socket],
 ) -> None:
     tx, rx = udp(*sockets, gso=False)
-    tx.io[io.IO_FD] = 999_999
-    assert sent(tx.words, run_of(pk.data()), STRIDE, 1, False) == -9
-    assert tx.io[io.IO_ERRORS] == 1
-    assert tx.io[io.IO_ERRNO] == 9
-    rx.io[io.IO_FD] = 999_999
-    assert received(rx.words, np.zeros((io.RECEIVE_MESSAGES, 2), dtype=np.int64)) == -9
+    tx.io[wire_io.IO_FD] = 999_999
+    assert sent(tx.words, run_of(packet_builder.data()), STRIDE, 1, False) == -9
+    assert tx.io[wire_io.IO_ERRORS] == 1
+    assert tx.io[wire_io.IO_ERRNO] == 9
+    rx.io[wire_io.IO_FD] = 999_999
+    assert received(rx.words, np.zeros((wire_io.RECEIVE_MESSAGES, 2), dtype=np.int64)) == -9
 
 
 def test_an_interface_that_is_not_here_is_named() -> None:

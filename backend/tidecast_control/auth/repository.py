@@ -32,7 +32,7 @@ def admins(session: Session) -> int:
     return len(session.execute(query.with_for_update()).all())
 
 
-class Login(NamedTuple):
+class UserSession(NamedTuple):
     """A session with its user."""
 
     id: str
@@ -75,9 +75,9 @@ async def _known(statements: Statements, kind: type[_T], sql: str, digest: str) 
     return known
 
 
-async def login(statements: Statements, digest: str) -> Login | None:
+async def login(statements: Statements, digest: str) -> UserSession | None:
     """A session with its user."""
-    return await _known(statements, Login, _LOGIN, digest)
+    return await _known(statements, UserSession, _LOGIN, digest)
 
 
 async def note_session(statements: Statements, session: str, now: datetime) -> None:

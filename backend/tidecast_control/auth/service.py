@@ -104,7 +104,7 @@ def begin_session(
     )
     session.add(row)
     session.flush()
-    login = repository.Login(
+    login = repository.UserSession(
         row.id, user.name, row.csrf, row.used_at, row.expires_at, user.role, user.disabled,
         user.must_change_password,
     )  # fmt: skip
@@ -133,7 +133,7 @@ async def actor_of_session(
     return _actor(found, address, request_id)
 
 
-def _actor(login: repository.Login, address: str, request_id: str) -> Actor:
+def _actor(login: repository.UserSession, address: str, request_id: str) -> Actor:
     role = cast("Role", login.role)
     return Actor(
         kind="user",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from tidecast_control.live import rates as r
+from tidecast_control.live import rates
 from tidecast_control.live.rates import Json
 from tidecast_control.live.world import World, keys_as_text
 
@@ -73,7 +73,7 @@ def _totals(world: World, facts: Facts) -> Json:
     return {
         "measured": bool(world.nodes), "silent": facts.silent,
         "rates": totals if world.nodes else None,
-        "retransmit_ratio": r.ratio(totals["packets_resent"], totals["packets_out"])
+        "retransmit_ratio": rates.ratio(totals["packets_resent"], totals["packets_out"])
         if world.nodes else None,
     }  # fmt: skip
 
@@ -98,7 +98,7 @@ def slow(world: World, facts: Facts, now: datetime) -> dict[str, Json]:
             note("node", name, name, "drift", node.get("why", ""), 1)
     for each in world.publications.values():
         topic, node, made = each["topic"], each["node"], each["rates"]
-        throttle = r.throttle(made)
+        throttle = rates.throttle(made)
         if throttle == "flow":
             detail = (
                 f"a receiver's window holds the publisher back {made['flow_held']:.0%} of the time"
@@ -116,7 +116,7 @@ def slow(world: World, facts: Facts, now: datetime) -> dict[str, Json]:
                 "what receivers have not confirmed fills the history",
                 each["fill"],
             )
-        lost = r.ratio(made["packets_resent"], made["packets_out"])
+        lost = rates.ratio(made["packets_resent"], made["packets_out"])
         if lost > LOSS_RATIO:
             note("topic", topic, node, "loss", f"{lost:.1%} of the packets are sent again", lost)
     for reader in world.readers.values():
@@ -254,14 +254,14 @@ def flow(world: World, facts: Facts) -> Json:
             fill=each["fill"],
             state="active" if made["packets_out"] else "idle",
         )
-        throttle = r.throttle(made)
+        throttle = rates.throttle(made)
         _edge(edges, source, f"topic/{each['topic']}", made, throttle, each["fill"], 0)
     archived = {(row["topic"], row["node"]) for row in world.queues.values()}
     for reader in world.readers.values():
         if not reader["client"] and (reader["topic"], reader["node"]) in archived:
             continue  # the archiver: the way goes on through the queues
         ring = world.publications.get(reader["source"]) or world.images.get(reader["source"])
-        made = ring["rates"] if ring else r.no_rates()
+        made = ring["rates"] if ring else rates.no_rates()
         slots = int(ring["slots"]) if ring else 0
         lag = int(reader["lag_packets"])
         name = reader["client"] or reader["node"]
@@ -306,13 +306,13 @@ def _flow_queues(
             packets_per_s=row.get("in_per_s", 0.0),
             state=_queue_state(row),
         )
-        made = r.no_rates() | {"packets_in": row.get("in_per_s", 0.0)}
+        made = rates.no_rates() | {"packets_in": row.get("in_per_s", 0.0)}
         _edge(edges, f"topic/{row['topic']}", target, made, "none", row["cache_fill"], 0)
         agent = box(f"agent/{row['node']}", "agent", "puller", node=row["node"])
         out = row.get("out_per_s", 0.0)
         boxes[agent]["packets_per_s"] = round(boxes[agent].get("packets_per_s", 0.0) + out, 1)
         boxes[agent]["state"] = "active" if boxes[agent]["packets_per_s"] else "idle"
-        made = r.no_rates() | {"packets_out": out}
+        made = rates.no_rates() | {"packets_out": out}
         _edge(edges, target, agent, made, "none", 0.0, 0)
     for name, row in world.subscriptions.items():
         _flow_subscription(world, name, row, box, edges)
@@ -338,7 +338,7 @@ def _flow_subscription(
         full[node] = max(full.get(node, 0.0), min(1.0, lag / held) if held else 0.0)
     throttle = "flow" if row["pressure"] else "none"
     for node, lag in lags.items():
-        made = r.no_rates() | {"packets_out": rate / len(lags)}
+        made = rates.no_rates() | {"packets_out": rate / len(lags)}
         _edge(edges, f"agent/{node}", target, made, throttle, full[node], lag)
 
 

@@ -46,7 +46,7 @@ CHANNELS_MAX, CHANNELS_KEPT_MAX = 512, 24
 FRAME_ENTRIES_MAX = 200
 
 
-class Frame:
+class EncodedFrame:
     """One frame, encoded once for all who watch."""
 
     __slots__ = ("at", "channel", "data", "kind", "seq", "text")
@@ -75,7 +75,7 @@ class Channel:
         self.data: Json = {}
         self.seq = self.floor = floor
         """``seq`` of the newest frame; frames after ``floor`` are held."""
-        self.frames: deque[Frame] = deque()
+        self.frames: deque[EncodedFrame] = deque()
         self.watchers = 0
         self.idle_since_s = 0.0
         self.taking: asyncio.Task[Json | None] | None = None
@@ -85,7 +85,7 @@ class Channel:
         self._base_at = ""
         """The data at ``floor``, and when it was so."""
 
-    def push(self, frame: Frame) -> None:
+    def push(self, frame: EncodedFrame) -> None:
         """Keep a frame; the oldest go."""
         self.frames.append(frame)
         self.seq = frame.seq
@@ -106,7 +106,7 @@ class Channel:
         if self.source is not None:
             await self.source.close()
 
-    def after(self, seq: int) -> list[Frame] | None:
+    def after(self, seq: int) -> list[EncodedFrame] | None:
         """The frames after ``seq``; None when some of them are gone."""
         if seq < self.floor:
             return None
@@ -327,7 +327,7 @@ class Feed:
             if task.exception() is not None:
                 turn.failed(_error_of(task))
             elif (entries := task.result()) is not None:
-                channel.push(Frame(next(self._serial), "delta", channel.public, entries))
+                channel.push(EncodedFrame(next(self._serial), "delta", channel.public, entries))
 
     def _begin_facts(self) -> asyncio.Task[None] | None:
         """Have facts read that are too old; the task that does."""
@@ -374,7 +374,7 @@ class Feed:
         patch = difference(channel.data, data)
         if patch:
             channel.data = data
-            channel.push(Frame(next(self._serial), "delta", channel.public, patch))
+            channel.push(EncodedFrame(next(self._serial), "delta", channel.public, patch))
 
 
 def _error_of(task: asyncio.Task[Any]) -> Exception:

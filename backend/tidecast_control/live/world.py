@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from tidecast_control.live import rates as r
+from tidecast_control.live import rates
 from tidecast_control.live.rates import Json
 
 AGENT_KINDS = ("sender", "receiver")
@@ -46,7 +46,7 @@ class World:
     queues: dict[str, Json] = field(default_factory=dict)
     invalid: dict[str, int] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
-    totals: Json = field(default_factory=r.no_rates)
+    totals: Json = field(default_factory=rates.no_rates)
     rtt_ms: float | None = None
 
     def topic(self, name: str) -> Json:
@@ -54,7 +54,7 @@ class World:
         row = self.topics.get(name)
         if row is None:
             row = self.topics[name] = {
-                "name": name, "rates": r.no_rates(), "retransmit_ratio": 0.0, "publishers": 0,
+                "name": name, "rates": rates.no_rates(), "retransmit_ratio": 0.0, "publishers": 0,
                 "receivers": 0, "subscribers": 0, "ring_fill": 0.0, "lag_packets": 0,
                 "throttle": "none", "nodes": [], "traffic": False,
             }  # fmt: skip
@@ -68,7 +68,7 @@ def build(sources: Iterable[Source]) -> World:
         _add_node(world, source)
     for row in world.topics.values():
         sent = row["rates"]["packets_out"]
-        row["retransmit_ratio"] = r.ratio(row["rates"]["packets_resent"], sent)
+        row["retransmit_ratio"] = rates.ratio(row["rates"]["packets_resent"], sent)
         row["lag_packets"] = str(row["lag_packets"])
         if "lag_messages" in row:
             row["lag_messages"] = str(row["lag_messages"])
@@ -100,28 +100,29 @@ class BadSample(Exception):
 
 def _add_node(world: World, source: Source) -> None:
     sample, node = source.sample, source.node
-    seconds = r.seconds_between(source.before, sample)
-    old = r.rows_of(source.before) if source.before is not None else {}
-    now = r.rows_of(sample)
-    total = r.no_rates()
+    seconds = rates.seconds_between(source.before, sample)
+    old = rates.rows_of(source.before) if source.before is not None else {}
+    now = rates.rows_of(sample)
+    total = rates.no_rates()
     by_session: dict[tuple[str, int], tuple[Json, Json]] = {}
     before = {p["session"]: p for p in (source.before or {}).get("publications", ())}
     rings = {p["session"]: p for p in sample["publications"]}
     for key, row in now.items():
         kind, session = key[0], row["session"]
         if kind in ("publication", "image"):
-            made = r.rates(old.get(key), row, seconds)
+            made = rates.rates(old.get(key), row, seconds)
             if kind == "publication" and session in rings:
-                made |= r.held(before.get(session), rings[session], seconds)
+                made |= rates.held(before.get(session), rings[session], seconds)
             by_session[(kind, session)] = (row, made)
-            r.add(total, made)
+            rates.add(total, made)
         elif kind in AGENT_KINDS:
             _add_agent(world, node, kind, old.get(key), row, seconds)
         _add_causes(world, row)
-    total[r.MESSAGES] = round(
-        sum(r.messages(before.get(session), ring, seconds) for session, ring in rings.items()), 1
+    total[rates.MESSAGES] = round(
+        sum(rates.messages(before.get(session), ring, seconds) for session, ring in rings.items()),
+        1,
     )
-    r.add(world.totals, total)
+    rates.add(world.totals, total)
     for publication in sample["publications"]:
         _add_publication(world, source, publication, by_session, before, seconds)
     _add_receivers(world, node, sample)
@@ -171,7 +172,7 @@ def _add_subscription(world: World, row: Json, old: Json | None, seconds: float)
     if old is not None and seconds > 0:
         grown = (int(row["lag_messages"]) - int(old["lag_messages"])) / seconds
         trend = round((trend or 0.0) + grown, 1)
-        delivered = round((delivered or 0.0) + r.growth(old, row, "delivered", seconds), 1)
+        delivered = round((delivered or 0.0) + rates.growth(old, row, "delivered", seconds), 1)
     if trend is not None:
         shown |= {"lag_trend_per_s": trend, "delivered_per_s": delivered}
         if trend < 0:
@@ -206,8 +207,8 @@ def _add_queue(world: World, node: str, row: Json, old: Json | None, seconds: fl
         shown["owner_since"] = datetime.fromtimestamp(row["owner_since_ns"] / 1e9, UTC).isoformat()
     shown["cache_pressure"] = "spilling" if spills else "full" if full else ""
     if old is not None and seconds > 0:
-        shown["in_per_s"] = round(r.growth(old, row, "appended", seconds), 1)
-        shown["out_per_s"] = round(r.growth(old, row, "settled", seconds), 1)
+        shown["in_per_s"] = round(rates.growth(old, row, "appended", seconds), 1)
+        shown["out_per_s"] = round(rates.growth(old, row, "settled", seconds), 1)
     rival = world.queues.get(row["name"])
     if rival is not None and _seniority(rival) > _seniority(shown):
         return
@@ -231,10 +232,10 @@ def _add_agent(
         "id": f"{node}/{kind}/{row['name']}",
         "node": node,
         "name": f"{kind} {row['name']}",
-        "duty_cycles_per_s": round(r.growth(old, row, "duty_cycles", seconds), 1),
+        "duty_cycles_per_s": round(rates.growth(old, row, "duty_cycles", seconds), 1),
         "duty_cycle_ms_max": round(row.get("duty_cycle_ns_max", 0) / 1e6, 3),
-        "parks_per_s": round(r.growth(old, row, "parks", seconds), 1),
-        "system_calls_per_s": round(r.growth(old, row, "system_calls_sent", seconds), 1),
+        "parks_per_s": round(rates.growth(old, row, "parks", seconds), 1),
+        "system_calls_per_s": round(rates.growth(old, row, "system_calls_sent", seconds), 1),
         "short_sends": str(row.get("short_sends", 0)),
         "send_errors": str(row.get("send_errors", 0)),
     }
@@ -259,10 +260,10 @@ def _add_publication(
     seconds: float,
 ) -> None:
     node, session, head = source.node, publication["session"], publication["head"]
-    row, made = by_session.get(("publication", session), ({}, r.no_rates()))
+    row, made = by_session.get(("publication", session), ({}, rates.no_rates()))
     if not row and seconds > 0 and session in before:
         made["packets_out"] = round(max(0, head - before[session]["head"]) / seconds, 1)
-    made[r.MESSAGES] = r.messages(before.get(session), publication, seconds)
+    made[rates.MESSAGES] = rates.messages(before.get(session), publication, seconds)
     identity = f"{node}/{session:x}"
     positions = [p["position"] for p in publication["readers"]]
     slowest = publication.get("slowest_consumed")
@@ -290,13 +291,13 @@ def _add_publication(
     }  # fmt: skip
     world.publications[identity] = {k: v for k, v in shown.items() if v is not None}
     topic = world.topic(publication["topic"])
-    r.add(topic["rates"], made)
+    rates.add(topic["rates"], made)
     topic["publishers"] += 1
     topic["receivers"] += publication.get("receivers", 0)
     topic["ring_fill"] = max(topic["ring_fill"], fill)
     topic["lag_packets"] = max(topic["lag_packets"], lag)
     topic["nodes"].append(node)
-    throttle = r.throttle(made)
+    throttle = rates.throttle(made)
     if throttle == "flow" or topic["throttle"] == "none":
         topic["throttle"] = throttle
     _add_readers(world, source, publication, publication["topic"], identity, head)
@@ -347,7 +348,7 @@ def _add_image(
     by_session: dict[tuple[str, int], tuple[Json, Json]],
 ) -> None:
     session = image["session"]
-    row, made = by_session.get(("image", session), ({}, r.no_rates()))
+    row, made = by_session.get(("image", session), ({}, rates.no_rates()))
     identity = f"{source.node}/{image['node']}/{session:x}"
     highest, consumed = image.get("highest", 0), image.get("consumed", 0)
     slots = image.get("slots", 0)
@@ -363,7 +364,7 @@ def _add_image(
         "repairs_unneeded": str(row.get("repairs_unneeded", 0)),
     }  # fmt: skip
     topic = world.topic(image["topic"])
-    r.add(topic["rates"], made)
+    rates.add(topic["rates"], made)
     topic["nodes"].append(source.node)
     _add_readers(world, source, image, image["topic"], identity, image.get("contiguous", 0))
 

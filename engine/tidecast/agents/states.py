@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tidecast.agents.events import ATTENTION_FIELDS, event_ring
-from tidecast.agents.live import images as im
-from tidecast.agents.live import publications as pu
+from tidecast.agents.live import images as image_table
+from tidecast.agents.live import publications as publication_table
 from tidecast.layout.packet import CONTROL_BYTES_MAX, NAME_BYTES_MAX
 from tidecast.native.handles import State
 from tidecast.native.mapped import Bytes
@@ -21,17 +21,30 @@ def sender_state(
     tx: State, back: State, *, counters: np.ndarray, recorder: Bytes, bells: Bytes
 ) -> State:
     """State of a sender; ``back`` is where its control packets come back to."""
-    pubs, receivers, resends, setups = pu.publication_tables(pu.PUBLICATIONS_MAX)
-    return pu.SENDER.make(
-        pubs=pubs, receivers=receivers, resends=resends, setups=setups,
-        index=np.zeros(pu.PUBLICATIONS_MAX, dtype=np.int64), sessions=session_table(), tx=tx,
-        rx=back, bounce=np.zeros(_BOUNCE_BYTES, dtype=np.uint8), events=event_ring(),
-        attention=np.zeros(ATTENTION_FIELDS, dtype=np.int64), counters=counters,
-        recorder=recorder, bells=bells, packet=np.zeros(_PACKET_BYTES, dtype=np.uint8),
-        misc=np.zeros(pu.MISC_FIELDS, dtype=np.int64), bucket=np.zeros(4, dtype=np.float64),
+    pubs, receivers, resends, setups = publication_table.publication_tables(
+        publication_table.PUBLICATIONS_MAX
+    )
+    return publication_table.SENDER.make(
+        pubs=pubs,
+        receivers=receivers,
+        resends=resends,
+        setups=setups,
+        index=np.zeros(publication_table.PUBLICATIONS_MAX, dtype=np.int64),
+        sessions=session_table(),
+        tx=tx,
+        rx=back,
+        bounce=np.zeros(_BOUNCE_BYTES, dtype=np.uint8),
+        events=event_ring(),
+        attention=np.zeros(ATTENTION_FIELDS, dtype=np.int64),
+        counters=counters,
+        recorder=recorder,
+        bells=bells,
+        packet=np.zeros(_PACKET_BYTES, dtype=np.uint8),
+        misc=np.zeros(publication_table.MISC_FIELDS, dtype=np.int64),
+        bucket=np.zeros(4, dtype=np.float64),
         refused=np.zeros(1024, dtype=np.int64),
-        names=np.zeros((pu.NAMES_KEPT_MAX, NAME_BYTES_MAX), dtype=np.uint8),
-    )  # fmt: skip
+        names=np.zeros((publication_table.NAMES_KEPT_MAX, NAME_BYTES_MAX), dtype=np.uint8),
+    )
 
 
 def receiver_state(
@@ -39,17 +52,28 @@ def receiver_state(
     seed: int,
 ) -> State:  # fmt: skip
     """State of a receiver: ``rx`` one a channel, ``tx`` for NAK and STATUS."""
-    images, gaps = im.image_tables(im.IMAGES_MAX)
-    return im.RECEIVER.make(
-        images=images, gaps=gaps, index=np.zeros(im.IMAGES_MAX, dtype=np.int64),
-        sessions=session_table(), wanted=np.zeros(1024, dtype=np.int64),
+    images, gaps = image_table.image_tables(image_table.IMAGES_MAX)
+    return image_table.RECEIVER.make(
+        images=images,
+        gaps=gaps,
+        index=np.zeros(image_table.IMAGES_MAX, dtype=np.int64),
+        sessions=session_table(),
+        wanted=np.zeros(1024, dtype=np.int64),
         quarantine=np.zeros(1024, dtype=np.int64),
-        setups=np.zeros((im.SETUPS_KEPT_MAX, CONTROL_BYTES_MAX), dtype=np.uint8),
-        rx0=rx[0], rx1=rx[1], rx2=rx[2], tx=tx, faults=no_faults(),
-        events=event_ring(), attention=np.zeros(ATTENTION_FIELDS, dtype=np.int64),
-        counters=counters, recorder=recorder, bells=bells,
+        setups=np.zeros((image_table.SETUPS_KEPT_MAX, CONTROL_BYTES_MAX), dtype=np.uint8),
+        rx0=rx[0],
+        rx1=rx[1],
+        rx2=rx[2],
+        tx=tx,
+        faults=no_faults(),
+        events=event_ring(),
+        attention=np.zeros(ATTENTION_FIELDS, dtype=np.int64),
+        counters=counters,
+        recorder=recorder,
+        bells=bells,
         packet=np.zeros(_PACKET_BYTES, dtype=np.uint8),
         name=np.frombuffer(bytearray(name.encode()), dtype=np.uint8),
         ranges=np.zeros((_RANGES, 2), dtype=np.int64),
-        misc=np.zeros(im.MISC_FIELDS, dtype=np.int64), seed=np.full(1, seed | 1, dtype=np.int64),
-    )  # fmt: skip
+        misc=np.zeros(image_table.MISC_FIELDS, dtype=np.int64),
+        seed=np.full(1, seed | 1, dtype=np.int64),
+    )

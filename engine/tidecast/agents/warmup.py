@@ -57,17 +57,17 @@ def _compile(kernel: Any, *arguments: Any) -> None:
 
 
 def _archiver() -> None:
-    from tidecast.agents.archiver import cycle as ar
+    from tidecast.agents.archiver import cycle as archiver_cycle
     from tidecast.agents.archiver.state import archiver_state
 
     raw, words = np.zeros(64, dtype=np.uint8), np.zeros(8, dtype=np.int64)
     state = archiver_state(counters=np.zeros((1, counters.COLUMNS), dtype=np.int64), bells=raw)
     _KEPT.append(state)
-    _compile(ar.run_archiver, state.words, 0, words, raw, 0, 0)
-    _compile(ar.topic_unread, state.words, 0)
-    _compile(ar.wait_for_sync, state.words, 0, raw)
-    _compile(ar.sync_done, state.words)
-    _compile(ar.notify_ring, raw, raw, 0)
+    _compile(archiver_cycle.run_archiver, state.words, 0, words, raw, 0, 0)
+    _compile(archiver_cycle.topic_unread, state.words, 0)
+    _compile(archiver_cycle.wait_for_sync, state.words, 0, raw)
+    _compile(archiver_cycle.sync_done, state.words)
+    _compile(archiver_cycle.notify_ring, raw, raw, 0)
 
 
 def _log() -> None:
@@ -106,28 +106,45 @@ def _puller() -> None:
 
 
 def _puller_entries() -> None:
-    from tidecast.agents.puller import entries as en
-    from tidecast.buffers import member_ring as mr
+    from tidecast.agents.puller import entries as puller_entries
+    from tidecast.buffers import member_ring
     from tidecast.queues.cache import blocks, window
     from tidecast.queues.filters import where_kernels
 
     S, raw = _puller_state(), np.zeros(64, dtype=np.uint8)
     words, rows = S.words, np.zeros((1, 3), dtype=np.int64)
-    one = (en.plan_fetch, en.steal_block, en.evict_block, en.drop_queue_blocks, en.cursor_ready)
-    for each in (*one, en.spare_block, en.remove_cursor, en.position_of, en.refresh_owners):
+    one = (
+        puller_entries.plan_fetch,
+        puller_entries.steal_block,
+        puller_entries.evict_block,
+        puller_entries.drop_queue_blocks,
+        puller_entries.cursor_ready,
+    )
+    for each in (
+        *one,
+        puller_entries.spare_block,
+        puller_entries.remove_cursor,
+        puller_entries.position_of,
+        puller_entries.refresh_owners,
+    ):
         _compile(each, words, 0)
-    for each in (en.drop_one_block, en.pause_cursor, en.drop_member, en.seek_cursor):
+    for each in (
+        puller_entries.drop_one_block,
+        puller_entries.pause_cursor,
+        puller_entries.drop_member,
+        puller_entries.seek_cursor,
+    ):
         _compile(each, words, 0, 0)
-    _compile(en.end_fetch, words, 0, 0, 0, 0, 0, True)
-    _compile(en.jump_gap, words, 0, 0, 0, rows)
-    _compile(en.share_cursor, words, 0, np.zeros(1, dtype=np.uint16))
-    _compile(en.complete_dead, words, 0, 0, 0)
-    _compile(en.hurry_timers, words)
+    _compile(puller_entries.end_fetch, words, 0, 0, 0, 0, 0, True)
+    _compile(puller_entries.jump_gap, words, 0, 0, 0, rows)
+    _compile(puller_entries.share_cursor, words, 0, np.zeros(1, dtype=np.uint16))
+    _compile(puller_entries.complete_dead, words, 0, 0, 0)
+    _compile(puller_entries.hurry_timers, words)
     _compile(blocks.records_in, raw, 0)
     _compile(blocks.add_batches, S.blocks, 0, 0)
     _compile(window.move_window, S.cursors, 0, raw, np.zeros(1, dtype=np.int64))
     _compile(window.export_window, S.cursors, 0, np.zeros((1, 6), dtype=np.int64))
-    _compile(mr.wake_queue, raw, raw, 0)
+    _compile(member_ring.wake_queue, raw, raw, 0)
     _compile(where_kernels.keeps_record, raw, raw, 0)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tidecast.agents.run import inline_agents
-from tidecast.buffers import reader as rd
+from tidecast.buffers import reader
 from tidecast.buffers.writer import append_into
-from tidecast.client.kernels import ports as ck
+from tidecast.client.kernels import ports
 from tidecast.native import syscalls as sys
 from tidecast.native.atomics import pause
 from tidecast.native.jit import inlined, kernel
@@ -16,13 +16,13 @@ TIMEOUT_NS = 10_000_000_000
 @inlined
 def _send(port, source, n):
     return append_into(
-        ck.ring_of(port), ck.bells_of(port), port, source, n, source[:0], 0, 0, 0, True
+        ports.ring_of(port), ports.bells_of(port), port, source, n, source[:0], 0, 0, 0, True
     )
 
 
 @inlined
 def _take(port, out):
-    return rd.poll_into(ck.read_ring_of(port), port, ck.assembly_of(port), out, 8)
+    return reader.poll_into(ports.read_ring_of(port), port, ports.assembly_of(port), out, 8)
 
 
 @kernel

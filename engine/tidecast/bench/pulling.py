@@ -19,13 +19,13 @@ import numpy as np
 
 from tidecast.agents.puller.runtime import Puller
 from tidecast.agents.puller.state import P_DISCARD
-from tidecast.bench import pulling_kernels as bk
+from tidecast.bench import pulling_kernels
 from tidecast.bench.durable import MESSAGE_BYTES, Note
 from tidecast.bench.measure import Result, machine
-from tidecast.buffers import member_ring as mr
+from tidecast.buffers import member_ring
 from tidecast.errors import TidecastError
 from tidecast.layout import member as lay
-from tidecast.layout import ring as rl
+from tidecast.layout import ring as ring_layout
 from tidecast.log.building import BatchBuilder
 from tidecast.log.queue_log import QueueLog
 from tidecast.native.mapped import Bytes
@@ -103,18 +103,20 @@ class Stand:
 
     def puller(self, delay_ns: int = 0, blocks: int = 4) -> tuple[Puller, list[int]]:
         """A fresh puller; the numbers of its queues."""
-        bells = np.zeros(rl.DOORBELLS_MAX * rl.DOORBELL_BYTES, dtype=np.uint8)
+        bells = np.zeros(ring_layout.DOORBELLS_MAX * ring_layout.DOORBELL_BYTES, dtype=np.uint8)
         made = Puller(wakes=np.zeros(lay.WAKES_BYTES, dtype=np.uint8), bells=bells)
         return made, [made.add_queue(DelayedSource(log, delay_ns), blocks) for log in self.logs]
 
     def member(self, puller: Puller, sub: int, **options: Any) -> tuple[int, np.ndarray]:
         """A member; its number and the client's state."""
-        made: list[mr.MemberFile] = []
+        made: list[member_ring.MemberFile] = []
         self.members += 1
 
-        def make(number: int) -> mr.MemberFile:
+        def make(number: int) -> member_ring.MemberFile:
             path = self.shm / f"m{self.members}"
-            made.append(mr.MemberFile.create(path, 1 << 20, 1 << 16, member=number, bell=0))
+            made.append(
+                member_ring.MemberFile.create(path, 1 << 20, 1 << 16, member=number, bell=0)
+            )
             return made[0]
 
         number = puller.add_member(make, sub, **options)
@@ -153,15 +155,18 @@ def pausing_case(stand: Stand, policy: str, round_trip_ms: float, seconds: float
     for cursor in cursors:
         puller.share(cursor, [member] * SHARES)
     numbers = np.array(cursors, dtype=np.int64)
-    rows, runs = np.zeros((64, mr.ROW_FIELDS), np.int64), np.zeros((64, mr.RUN_FIELDS), np.int64)
+    rows, runs = (
+        np.zeros((64, member_ring.ROW_FIELDS), np.int64),
+        np.zeros((64, member_ring.RUN_FIELDS), np.int64),
+    )
     seed, scratch = np.array([7, 0], dtype=np.int64), np.zeros(512, dtype=np.uint8)
     found = np.zeros(2, dtype=np.int64)
     arguments = (puller.words, numbers, k, member, rows, runs, seed, scratch)
-    bk.poll_one_by_one(*arguments, 0, found)
+    pulling_kernels.poll_one_by_one(*arguments, 0, found)
     began = time.monotonic_ns()
     until = began + int(seconds * 1e9)
     end = stand.logs[0].next_token
-    while bk.poll_one_by_one(*arguments, until, found):
+    while pulling_kernels.poll_one_by_one(*arguments, until, found):
         puller.work()
         for cursor in cursors:  # a queue that is through starts again
             if puller.state.cursors[cursor]["next"] >= end:
@@ -244,17 +249,19 @@ def drain(
 ) -> tuple[np.ndarray, float]:
     """Let members take and ack until ``wanted`` records went out: (records by member, seconds)."""
     rows, runs = (
-        np.zeros((4096, mr.ROW_FIELDS), np.int64),
-        np.zeros((1024, mr.RUN_FIELDS), np.int64),
+        np.zeros((4096, member_ring.ROW_FIELDS), np.int64),
+        np.zeros((1024, member_ring.RUN_FIELDS), np.int64),
     )
     scratch = np.zeros(512, dtype=np.uint8)
     found = np.zeros(len(members), dtype=np.int64)
     numbers, k = np.array(members, dtype=np.int64), np.array(states, dtype=np.int64)
-    bk.drain_members(puller.words, numbers, k, rows, runs, scratch, 0, found)
+    pulling_kernels.drain_members(puller.words, numbers, k, rows, runs, scratch, 0, found)
     began = time.perf_counter()
     total, idle = 0, 0
     while total < wanted and idle < 1000:
-        n = int(bk.drain_members(puller.words, numbers, k, rows, runs, scratch, 64, found))
+        n = int(
+            pulling_kernels.drain_members(puller.words, numbers, k, rows, runs, scratch, 64, found)
+        )
         total += n
         idle = idle + 1 if n == 0 else 0
         puller.work()

@@ -6,13 +6,13 @@ from typing import Any
 
 from tidecast.agents.events import A_EVENTS
 from tidecast.agents.puller.cycle import pull_cycle, puller_of
-from tidecast.buffers import member_ring as mr
+from tidecast.buffers import member_ring
 from tidecast.layout import member as lay
 from tidecast.native import syscalls as sys
 from tidecast.native.atomics import fetch_or
 from tidecast.native.jit import kernel
 from tidecast.native.memory import bytes_at
-from tidecast.queues.cache import cursors as cu
+from tidecast.queues.cache import cursors as cursor_table
 
 
 @kernel
@@ -38,12 +38,12 @@ def poll_one_by_one(
                 paused = 0 if i == chosen else 1
                 if s.cursors[cursor].paused != paused:
                     s.cursors[cursor].paused = paused
-                    cu.make_ready(s, cursor)
+                    cursor_table.make_ready(s, cursor)
             seed[1] = 1
         pull_cycle(s, now)
-        n, r = mr.take_into(ring, k, scratch, rows, runs, 1)
+        n, r = member_ring.take_into(ring, k, scratch, rows, runs, 1)
         if n == 1:
-            mr.ack_all_into(ring, k, runs, r, scratch)
+            member_ring.ack_all_into(ring, k, runs, r, scratch)
             fetch_or(s.wakes, lay.WAKE_MEMBERS_AT + (member >> 6) * 8, 1 << (member & 63))
             found[0] += 1
             seed[1] = 0
@@ -75,10 +75,10 @@ def drain_members(
             m = s.members[member]
             ring = bytes_at(m.ring_address, m.ring_bytes)
             k = states[i]
-            n, r = mr.take_into(ring, k, scratch, rows, runs, rows.shape[0])
+            n, r = member_ring.take_into(ring, k, scratch, rows, runs, rows.shape[0])
             if n > 0:
-                mr.mark_taken(ring, rows, n)
-                mr.ack_all_into(ring, k, runs, r, scratch)
+                member_ring.mark_taken(ring, rows, n)
+                member_ring.ack_all_into(ring, k, runs, r, scratch)
                 found[i] += n
                 taken += n
             at = lay.WAKE_MEMBERS_AT + (member >> 6) * 8

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tidecast.bench import live_kernels as lk
+from tidecast.bench import live_kernels
 from tidecast.bench import roles_live as live
 from tidecast.bench.measure import wait_until
 from tidecast.bench.worker import ready
@@ -58,10 +58,10 @@ def ping(node: int, rounds: int, message_bytes: int, save: str, **config: Any) -
     scratch = np.zeros(64, dtype=np.uint8)
     port = pub.port_for_kernel()
     if c.link.inline:  # no rounds: compiled, or loaded, before the other side waits
-        lk.ping_inline(port, port, source, message_bytes, out, samples[:0], progress,
+        live_kernels.ping_inline(port, port, source, message_bytes, out, samples[:0], progress,
                        c.link.agents[1], scratch)  # fmt: skip
     else:
-        lk.ping_ring(port, port, source, message_bytes, out, samples[:0], scratch)
+        live_kernels.ping_ring(port, port, source, message_bytes, out, samples[:0], scratch)
     ready()
     in_port = _settle(c, sub, PING)
     out_port = pub.port_for_kernel()
@@ -69,12 +69,14 @@ def ping(node: int, rounds: int, message_bytes: int, save: str, **config: Any) -
     if c.link.inline:
         agents = c.link.agents[1]
         while status == 1:
-            status = lk.ping_inline(
+            status = live_kernels.ping_inline(
                 out_port, in_port, source, message_bytes, out, samples, progress, agents, scratch
             )
             c.link.node.runtimes["bench"].drain_events()
     else:
-        status = lk.ping_ring(out_port, in_port, source, message_bytes, out, samples, scratch)
+        status = live_kernels.ping_ring(
+            out_port, in_port, source, message_bytes, out, samples, scratch
+        )
     np.save(save, samples)
     c.close()
     return {"status": int(status)}
@@ -88,10 +90,11 @@ def pong(node: int, rounds: int, message_bytes: int, **config: Any) -> dict[str,
     scratch = np.zeros(64, dtype=np.uint8)
     port = pub.port_for_kernel()
     if c.link.inline:
-        lk.pong_inline(port, port, source, message_bytes, out, 0, progress, c.link.agents[1],
-                       scratch)  # fmt: skip
+        live_kernels.pong_inline(
+            port, port, source, message_bytes, out, 0, progress, c.link.agents[1], scratch
+        )
     else:
-        lk.pong_ring(port, port, source, message_bytes, out, 0, scratch)
+        live_kernels.pong_ring(port, port, source, message_bytes, out, 0, scratch)
     ready()
     in_port = _settle(c, sub, PONG)
     out_port = pub.port_for_kernel()
@@ -99,7 +102,7 @@ def pong(node: int, rounds: int, message_bytes: int, **config: Any) -> dict[str,
     if c.link.inline:
         agents = c.link.agents[1]
         while status == 1:
-            status = lk.pong_inline(
+            status = live_kernels.pong_inline(
                 out_port, in_port, source, message_bytes, out, rounds, progress, agents, scratch
             )
             c.link.node.runtimes["bench"].drain_events()
@@ -107,7 +110,9 @@ def pong(node: int, rounds: int, message_bytes: int, **config: Any) -> dict[str,
         while time.monotonic() < deadline:
             c.link.work()  # the last answer may have to be repaired
     else:
-        status = lk.pong_ring(out_port, in_port, source, message_bytes, out, rounds, scratch)
+        status = live_kernels.pong_ring(
+            out_port, in_port, source, message_bytes, out, rounds, scratch
+        )
     c.close()
     return {"status": int(status)}
 

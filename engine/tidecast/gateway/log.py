@@ -59,7 +59,7 @@ class LogReader:
         try:
             async for data in self._socket:
                 frame = log_frames.from_reader(data)
-                if isinstance(frame, log_frames.Credit):
+                if isinstance(frame, log_frames.LogCredit):
                     self._credit = min(self._credit + frame.n_bytes, log_frames.CREDIT_BYTES_MAX)
                     self._credited.set()
                 elif isinstance(frame, log_frames.Read):

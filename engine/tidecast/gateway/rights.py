@@ -9,7 +9,7 @@ from tidecast.node.access.rights import EVERY_TOPIC, Needed, to_administer, to_c
 
 _OF_WHAT_IS_OPEN = (
     frames.ClosePublication, frames.CloseSubscription, frames.CloseConsumer, frames.Publish,
-    frames.Credit, frames.Acks, frames.ResumeConsumer, log_frames.Credit,
+    frames.Credit, frames.Acks, frames.ResumeConsumer, log_frames.LogCredit,
 )  # fmt: skip
 """They name what the same client opened, which was checked then."""
 _OF_NO_TOPIC = (frames.Hello, frames.Bye, frames.NodeIdOf, frames.Stats, log_frames.Topics)

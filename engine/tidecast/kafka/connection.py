@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidecast.access import EVERYTHING, Access, printable
-from tidecast.kafka import tables as tb
+from tidecast.kafka import tables
 from tidecast.kafka.codes import Code
 from tidecast.kafka.wire import BadRequest, Reader, Struct, Writer
 from tidecast.log.queue_log import LogReader
@@ -137,24 +137,24 @@ class Connection:
     def _begin(self, frame: bytes) -> Turn:
         """Begin a request that begins at once; its turn."""
         reader = Reader(frame)
-        head = tb.read_header(reader)
+        head = tables.read_header(reader)
         key, version, correlation = head["api_key"], head["api_version"], head["correlation_id"]
-        api = tb.APIS.get(key)
+        api = tables.APIS.get(key)
         self.endpoint.count(api.name if api is not None else "unknown_api")
         if api is None:
             raise BadRequest(f"API {key} is not served")
         if not api.serves(version):
             self.endpoint.refused_version(self, api, version)
-            if key != tb.API_VERSIONS:
+            if key != tables.API_VERSIONS:
                 raise BadRequest(f"{api.name} {version}: {api.first} to {api.last} are served")
             return partial(self._versions_refused, correlation)
-        if self._access is None and key not in tb.BEFORE_LOGIN:
+        if self._access is None and key not in tables.BEFORE_LOGIN:
             raise BadRequest(f"{api.name}: it has not logged in")
-        self.client_id = tb.read_client_id(reader, flexible=api.is_flexible(version))
-        body = tb.request_reader(key, version)(reader)
+        self.client_id = tables.read_client_id(reader, flexible=api.is_flexible(version))
+        body = tables.request_reader(key, version)(reader)
         if reader.at != reader.end:
             raise BadRequest(f"{api.name} {version}: {reader.end - reader.at} bytes too many")
-        if key == tb.PRODUCE:
+        if key == tables.PRODUCE:
             work = self.endpoint.producing.begin(self, body)
         else:
             work = partial(self.endpoint.perform, self, api, version, body)
@@ -163,10 +163,10 @@ class Connection:
     async def _versions_refused(self, correlation: int) -> Pieces:
         """The client asks again with a version that it finds in this."""
         answer = self.endpoint.versions() | {"error_code": Code.UNSUPPORTED_VERSION}
-        return _frame(tb.APIS[tb.API_VERSIONS], 0, correlation, answer)
+        return _frame(tables.APIS[tables.API_VERSIONS], 0, correlation, answer)
 
     async def _answer(
-        self, api: tb.Api, version: int, correlation: int,
+        self, api: tables.Api, version: int, correlation: int,
         work: Callable[[], Awaitable[Struct | None]],
     ) -> Pieces | None:  # fmt: skip
         answer = await work()
@@ -219,12 +219,12 @@ class Connection:
         return found
 
 
-def _frame(api: tb.Api, version: int, correlation: int, answer: Struct) -> Pieces:
+def _frame(api: tables.Api, version: int, correlation: int, answer: Struct) -> Pieces:
     """An answer with its length and header; that of ApiVersions has no tags in any version."""
     writer = Writer()
-    if api.is_flexible(version) and api.key != tb.API_VERSIONS:
+    if api.is_flexible(version) and api.key != tables.API_VERSIONS:
         writer.tail.append(0)
-    tb.answer_writer(api.key, version)(writer, answer)
+    tables.answer_writer(api.key, version)(writer, answer)
     pieces = writer.done()
     size = sum(len(piece) for piece in pieces)
     return [_HEAD.pack(size + 4, correlation), *pieces]

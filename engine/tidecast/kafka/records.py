@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tidecast.kafka import compression as cp
-from tidecast.kafka import record_kernels as rk
+from tidecast.kafka import compression, record_kernels
 from tidecast.kafka.codes import Code
 from tidecast.layout import segment as seg
 
@@ -27,13 +26,15 @@ _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CODEC_MASK, _TRANSACTIONAL, _CONTROL = 0x07, 0x10, 0x20
 _MAGIC = 2
 _CAUSES = {
-    rk.BAD_LENGTH: "a length does not fit",
-    rk.BAD_VARINT: "a varint does not end",
-    rk.BAD_OFFSET: "offsets are not contiguous",
-    rk.BAD_COUNT: "there are not as many records as the batch says",
-    rk.BAD_TIME: "a time is out of range",
-    rk.BAD_NAME: "the name of a header is not UTF-8",
-    rk.TOO_LONG: f"a key, or headers, of more than {rk.FIELD_BYTES_MAX} bytes",
+    record_kernels.BAD_LENGTH: "a length does not fit",
+    record_kernels.BAD_VARINT: "a varint does not end",
+    record_kernels.BAD_OFFSET: "offsets are not contiguous",
+    record_kernels.BAD_COUNT: "there are not as many records as the batch says",
+    record_kernels.BAD_TIME: "a time is out of range",
+    record_kernels.BAD_NAME: "the name of a header is not UTF-8",
+    record_kernels.TOO_LONG: (
+        f"a key, or headers, of more than {record_kernels.FIELD_BYTES_MAX} bytes"
+    ),
 }
 
 
@@ -78,9 +79,10 @@ class Taken:
 def head_of(records: memoryview) -> BatchHead:
     """The checked header of the one batch in ``records``. Raises Refused."""
     n = len(records)
-    if n < rk.BATCH_BYTES:
+    if n < record_kernels.BATCH_BYTES:
         raise Refused(
-            Code.CORRUPT_MESSAGE, f"a record batch of {n} bytes: {rk.BATCH_BYTES} at least"
+            Code.CORRUPT_MESSAGE,
+            f"a record batch of {n} bytes: {record_kernels.BATCH_BYTES} at least",
         )
     if n > BATCH_BYTES_MAX:
         raise Refused(
@@ -99,7 +101,7 @@ def head_of(records: memoryview) -> BatchHead:
         raise Refused(
             Code.INVALID_RECORD, f"{head.records} records: 1 to {RECORDS_MAX}, without holes"
         )
-    if not -1 <= head.base_timestamp <= rk.TIME_MS_MAX:
+    if not -1 <= head.base_timestamp <= record_kernels.TIME_MS_MAX:
         raise Refused(Code.INVALID_RECORD, f"time {head.base_timestamp} is out of range")
     return head
 
@@ -108,16 +110,18 @@ class Decoder:
     """Takes batches apart. Not for several threads at once."""
 
     def __init__(self) -> None:
-        self._found = np.zeros(rk.SCAN_WORDS, dtype=np.int64)
+        self._found = np.zeros(record_kernels.SCAN_WORDS, dtype=np.int64)
         self._fields = np.zeros(16, dtype=np.int64)
-        self._scratch = np.zeros(rk.SCRATCH_BYTES, dtype=np.uint8)
+        self._scratch = np.zeros(record_kernels.SCRATCH_BYTES, dtype=np.uint8)
 
-    def take(self, records: memoryview, wall_ns: int, bytes_max: int = cp.BYTES_MAX) -> Taken:
+    def take(
+        self, records: memoryview, wall_ns: int, bytes_max: int = compression.BYTES_MAX
+    ) -> Taken:
         """A record batch as batches of the log; ``bytes_max``: decompressed. Raises Refused."""
         head = head_of(records)
         data: Any = np.frombuffer(records, dtype=np.uint8)
         from_attributes = 21
-        crc = int(rk.checksum(data, from_attributes, data.size - from_attributes))
+        crc = int(record_kernels.checksum(data, from_attributes, data.size - from_attributes))
         if crc != head.crc:
             raise Refused(
                 Code.CORRUPT_MESSAGE, f"checksum {crc:08x}, the batch says {head.crc:08x}"
@@ -129,24 +133,30 @@ class Decoder:
         self, head: BatchHead, data: Any, records: memoryview, bytes_max: int
     ) -> tuple[Any, int]:
         codec = head.attributes & _CODEC_MASK
-        if codec == cp.NONE:
-            return data, rk.BATCH_BYTES
+        if codec == compression.NONE:
+            return data, record_kernels.BATCH_BYTES
         try:
-            plain = cp.decompress(codec, records[rk.BATCH_BYTES :], bytes_max)
-        except cp.Unsupported as problem:
+            plain = compression.decompress(codec, records[record_kernels.BATCH_BYTES :], bytes_max)
+        except compression.Unsupported as problem:
             raise Refused(Code.UNSUPPORTED_COMPRESSION_TYPE, str(problem)) from None
-        except cp.BadCompression as problem:
+        except compression.BadCompression as problem:
             raise Refused(Code.CORRUPT_MESSAGE, str(problem)) from None
         return np.frombuffer(plain, dtype=np.uint8), 0
 
     def _convert(self, head: BatchHead, data: Any, at: int, wall_ns: int) -> Taken:
-        status = int(rk.scan_records(data, at, data.size, head.records, self._found, self._fields))
+        status = int(
+            record_kernels.scan_records(
+                data, at, data.size, head.records, self._found, self._fields
+            )
+        )
         if status < 0:
-            code = Code.MESSAGE_TOO_LARGE if status == rk.TOO_LONG else Code.INVALID_RECORD
+            code = (
+                Code.MESSAGE_TOO_LARGE if status == record_kernels.TOO_LONG else Code.INVALID_RECORD
+            )
             raise Refused(code, _CAUSES[status])
-        out = np.empty(int(self._found[rk.S_BYTES]), dtype=np.uint8)
+        out = np.empty(int(self._found[record_kernels.S_BYTES]), dtype=np.uint8)
         n = int(
-            rk.convert_records(
+            record_kernels.convert_records(
                 data, at, data.size, head.records, head.base_timestamp, wall_ns,
                 out, self._scratch, self._fields,
             )
@@ -160,8 +170,8 @@ class Encoder:
     """Writes batches of the log as record batches. Not for several threads at once."""
 
     def __init__(self) -> None:
-        self._rows = np.zeros((seg.BATCH_RECORDS_MAX, rk.RECORD_FIELDS), dtype=np.int64)
-        self._words = np.zeros(rk.ENCODE_WORDS, dtype=np.int64)
+        self._rows = np.zeros((seg.BATCH_RECORDS_MAX, record_kernels.RECORD_FIELDS), dtype=np.int64)
+        self._words = np.zeros(record_kernels.ENCODE_WORDS, dtype=np.int64)
         self._scratch = np.zeros(16, dtype=np.int64)
         self._out = np.empty(1 << 20, dtype=np.uint8)
 
@@ -174,15 +184,21 @@ class Encoder:
         for bytes that are no batch.
         """
         words = self._words
-        words[rk.E_LIMIT], words[rk.E_BYTES_MAX], words[rk.E_EPOCH] = limit, bytes_max, epoch
+        (
+            words[record_kernels.E_LIMIT],
+            words[record_kernels.E_BYTES_MAX],
+            words[record_kernels.E_EPOCH],
+        ) = limit, bytes_max, epoch
         while True:
-            size = int(rk.encode_batches(block, n, words, self._rows, self._out, self._scratch))
-            if size != rk.NO_ROOM:
+            size = int(
+                record_kernels.encode_batches(block, n, words, self._rows, self._out, self._scratch)
+            )
+            if size != record_kernels.NO_ROOM:
                 break
-            self._out = np.empty(int(words[rk.E_NEED]), dtype=np.uint8)
+            self._out = np.empty(int(words[record_kernels.E_NEED]), dtype=np.uint8)
         if size < 0:
             raise ValueError("a batch of the log whose records do not add up")
-        return self._out[:size].tobytes(), int(words[rk.E_NEXT]) if size else -1
+        return self._out[:size].tobytes(), int(words[record_kernels.E_NEXT]) if size else -1
 
 
 _local = threading.local()
@@ -201,7 +217,7 @@ def warm_up() -> None:
     body = bytes([12, 0, 0, 0, 1, 0, 0])  # one record: no key, an empty value, no headers
     head = _HEADER.pack(0, 49 + len(body), 0, _MAGIC, 0, 0, 0, 0, 0, -1, -1, -1, 1)
     data: Any = np.frombuffer(head + body, dtype=np.uint8)
-    crc = int(rk.checksum(data, 21, data.size - 21))
+    crc = int(record_kernels.checksum(data, 21, data.size - 21))
     sound = head[:17] + crc.to_bytes(4, "big") + head[21:] + body
     taken = Decoder().take(memoryview(sound), 0)
     Encoder().encode(taken.buffer, taken.n_bytes, limit=1, bytes_max=1, epoch=0)

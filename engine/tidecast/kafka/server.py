@@ -23,7 +23,7 @@ from tidecast.access import digest_of, is_loopback, printable
 from tidecast.config.topology import topic_name_problem
 from tidecast.errors import ConfigError
 from tidecast.events import AccessDenied
-from tidecast.kafka import tables as tb
+from tidecast.kafka import tables
 from tidecast.kafka.codes import Code
 from tidecast.kafka.connection import Connection
 from tidecast.kafka.fetch import Fetching
@@ -169,22 +169,24 @@ class KafkaEndpoint:
         self._warned_s = self._told_s = 0.0
         self._thread = threading.Thread(target=self._run, name="tidecast-kafka", daemon=True)
         self._handlers: dict[int, Callable[[Request], Awaitable[Struct]]] = {
-            tb.API_VERSIONS: self._api_versions,
-            tb.METADATA: self._metadata,
-            tb.FIND_COORDINATOR: self._find_coordinator,
-            tb.INIT_PRODUCER_ID: self._init_producer_id,
-            tb.SASL_HANDSHAKE: self._sasl_handshake,
-            tb.SASL_AUTHENTICATE: self._sasl_authenticate,
-            tb.JOIN_GROUP: self.groups.join,
-            tb.SYNC_GROUP: self.groups.sync,
-            tb.HEARTBEAT: self.groups.heartbeat,
-            tb.LEAVE_GROUP: self.groups.leave,
-            tb.OFFSET_COMMIT: self.groups.commit,
-            tb.OFFSET_FETCH: self.groups.fetch_offsets,
-            tb.LIST_GROUPS: self.groups.list_groups,
-            tb.DESCRIBE_GROUPS: self.groups.describe,
-            tb.FETCH: lambda asked: self.fetching.fetch(asked.connection, asked.body),
-            tb.LIST_OFFSETS: lambda asked: self.fetching.list_offsets(asked.connection, asked.body),
+            tables.API_VERSIONS: self._api_versions,
+            tables.METADATA: self._metadata,
+            tables.FIND_COORDINATOR: self._find_coordinator,
+            tables.INIT_PRODUCER_ID: self._init_producer_id,
+            tables.SASL_HANDSHAKE: self._sasl_handshake,
+            tables.SASL_AUTHENTICATE: self._sasl_authenticate,
+            tables.JOIN_GROUP: self.groups.join,
+            tables.SYNC_GROUP: self.groups.sync,
+            tables.HEARTBEAT: self.groups.heartbeat,
+            tables.LEAVE_GROUP: self.groups.leave,
+            tables.OFFSET_COMMIT: self.groups.commit,
+            tables.OFFSET_FETCH: self.groups.fetch_offsets,
+            tables.LIST_GROUPS: self.groups.list_groups,
+            tables.DESCRIBE_GROUPS: self.groups.describe,
+            tables.FETCH: lambda asked: self.fetching.fetch(asked.connection, asked.body),
+            tables.LIST_OFFSETS: lambda asked: self.fetching.list_offsets(
+                asked.connection, asked.body
+            ),
         }
 
     @property
@@ -390,7 +392,7 @@ class KafkaEndpoint:
     # --- questions about the endpoint itself ------------------------------------------------------
 
     async def perform(
-        self, connection: Connection, api: tb.Api, version: int, body: Struct
+        self, connection: Connection, api: tables.Api, version: int, body: Struct
     ) -> Struct:
         """The answer to a request of any API but Produce."""
         return await self._handlers[api.key](Request(connection, version, body))
@@ -399,14 +401,14 @@ class KafkaEndpoint:
         """The APIs and versions that are served."""
         rows = [
             {"api_key": each.key, "min_version": each.first, "max_version": each.last}
-            for each in tb.APIS.values()
+            for each in tables.APIS.values()
         ]
         return {"api_keys": rows}
 
-    def refused_version(self, connection: Connection, api: tb.Api, version: int) -> None:
+    def refused_version(self, connection: Connection, api: tables.Api, version: int) -> None:
         """A client asked in a version that is not served."""
         self.count("versions_refused")
-        if api.key != tb.API_VERSIONS:
+        if api.key != tables.API_VERSIONS:
             self._warn("%s (%s) asks %s in version %d", connection.name, connection.software,
                        api.name, version)  # fmt: skip
 

@@ -9,18 +9,18 @@ import numpy as np
 
 from tidecast.errors import PayloadTooLarge
 from tidecast.layout import segment as lay
-from tidecast.log import batch as bt
+from tidecast.log import batch
 from tidecast.native.jit import held_kernel, kernel
 
 
 @held_kernel
 def _begin(out, at, producer, epoch, owner, base_seq, acked_seq):
-    return bt.begin_batch(out, at, producer, epoch, owner, base_seq, acked_seq)
+    return batch.begin_batch(out, at, producer, epoch, owner, base_seq, acked_seq)
 
 
 @held_kernel
 def _add(out, at, end, seq, time_ns, key_hash, fields, key_n, headers_n, payload, payload_n):
-    return bt.add_record(
+    return batch.add_record(
         out, at, end, seq, time_ns, key_hash, fields, 0, key_n, max(key_n, 0), headers_n,
         payload, 0, payload_n,
     )  # fmt: skip
@@ -28,19 +28,19 @@ def _add(out, at, end, seq, time_ns, key_hash, fields, key_n, headers_n, payload
 
 @held_kernel
 def _seal(out, at, end, base_token, append_time):
-    return bt.seal_batch(out, at, end, base_token, append_time)
+    return batch.seal_batch(out, at, end, base_token, append_time)
 
 
 @kernel
 def check(data, at, end):
     """`tidecast.log.batch.check_batch` from Python."""
-    return bt.check_batch(data, at, end)
+    return batch.check_batch(data, at, end)
 
 
 @kernel
 def records(data, at, end, out, n):
     """`tidecast.log.batch.list_records` from Python."""
-    return bt.list_records(data, at, end, out, n)
+    return batch.list_records(data, at, end, out, n)
 
 
 class BatchBuilder:
@@ -68,7 +68,7 @@ class BatchBuilder:
         time_ns: int = 0, key_hash: int = 0, seq: int | None = None,
     ) -> BatchBuilder:  # fmt: skip
         """Add a record; ``headers`` is a MessagePack map, ``seq`` follows on by itself."""
-        n = bt.record_bytes(*(-1 if x is None else len(x) for x in (key, headers)), len(payload))
+        n = batch.record_bytes(*(-1 if x is None else len(x) for x in (key, headers)), len(payload))
         if self._end - self._at + n > lay.BATCH_BYTES_MAX or self._count >= lay.BATCH_RECORDS_MAX:
             raise PayloadTooLarge(f"a batch of {self._end - self._at + n} bytes is too large")
         self._grow(self._end + n)
@@ -109,4 +109,4 @@ class BatchBuilder:
 
 def record_table(rows: int = lay.BATCH_RECORDS_MAX) -> np.ndarray:
     """Room for what `records` lists: int64[rows, RECORD_FIELDS]."""
-    return np.zeros((rows, bt.RECORD_FIELDS), dtype=np.int64)
+    return np.zeros((rows, batch.RECORD_FIELDS), dtype=np.int64)

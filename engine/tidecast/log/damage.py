@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tidecast.layout import segment as lay
-from tidecast.log import scan as sc
+from tidecast.log import scan
 from tidecast.log.select import find_batch
 from tidecast.native.packing import unpack_from
 
@@ -43,7 +43,7 @@ def _search(
     return -1
 
 
-def sound_rows(scanner: sc.Scanner) -> Iterator[np.ndarray]:
+def sound_rows(scanner: scan.Scanner) -> Iterator[np.ndarray]:
     """Rows of all sound batches of a segment, from where ``scanner`` is; damage is passed over."""
     while True:
         while (rows := scanner.next_rows()).shape[0]:
@@ -65,16 +65,16 @@ class Acked:
 
     def __init__(self, fd: int, size: int, position: int) -> None:
         self._fd = fd
-        scanner = sc.Scanner(fd, size)
+        scanner = scan.Scanner(fd, size)
         scanner.reset(position)
         rows = np.concatenate(list(sound_rows(scanner)))
-        ids, at = np.unique(rows[:, sc.C_PRODUCER], return_inverse=True)
+        ids, at = np.unique(rows[:, scan.C_PRODUCER], return_inverse=True)
         acked = np.zeros(ids.size, dtype=np.int64)
-        np.maximum.at(acked, at, rows[:, sc.C_ACKED_SEQ])
+        np.maximum.at(acked, at, rows[:, scan.C_ACKED_SEQ])
         acked[ids == 0] = 0  # no producer, no acks
         self._acked = dict(zip(ids.tolist(), acked.tolist(), strict=True))
-        sure = rows[rows[:, sc.C_BASE_SEQ] <= acked[at]]
-        self.end = int((sure[:, sc.C_POSITION] + sure[:, sc.C_LENGTH]).max(initial=0))
+        sure = rows[rows[:, scan.C_BASE_SEQ] <= acked[at]]
+        self.end = int((sure[:, scan.C_POSITION] + sure[:, scan.C_LENGTH]).max(initial=0))
 
     def covers(self, position: int, token: int) -> bool:
         """Whether the damaged batch at ``position``, which should hold ``token``, was acked."""

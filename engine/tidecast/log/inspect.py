@@ -7,7 +7,7 @@ import os
 from collections import deque
 from pathlib import Path
 
-from tidecast.log import scan as sc
+from tidecast.log import scan
 from tidecast.log.damage import sound_rows
 from tidecast.log.files import index_name, read_index, segment_name
 from tidecast.log.recovery import segments_in
@@ -36,7 +36,7 @@ def _rows(directory: Path, base: int, token: int | None, count: int) -> list[dic
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     found: deque[dict[str, int]] = deque(maxlen=count if token is None else None)
     try:
-        scanner = sc.Scanner(fd, os.fstat(fd).st_size)
+        scanner = scan.Scanner(fd, os.fstat(fd).st_size)
         entries = read_index(directory / index_name(base))
         if token is not None and entries.shape[0]:
             before = entries[entries[:, 0] <= token]
@@ -44,7 +44,7 @@ def _rows(directory: Path, base: int, token: int | None, count: int) -> list[dic
                 scanner.reset(int(before[-1, 1]))
         for rows in sound_rows(scanner):
             for row in rows.tolist():
-                if token is not None and row[sc.C_BASE_TOKEN] + row[sc.C_COUNT] <= token:
+                if token is not None and row[scan.C_BASE_TOKEN] + row[scan.C_COUNT] <= token:
                     continue
                 found.append(_plain(row, base))
             if token is not None and len(found) >= count:
@@ -56,9 +56,9 @@ def _rows(directory: Path, base: int, token: int | None, count: int) -> list[dic
 
 def _plain(row: list[int], base: int) -> dict[str, int]:
     return {
-        "token": row[sc.C_BASE_TOKEN], "records": row[sc.C_COUNT], "bytes": row[sc.C_LENGTH],
-        "append_time": row[sc.C_APPEND_TIME], "time_max": row[sc.C_TIME_MAX],
-        "producer": row[sc.C_PRODUCER], "epoch": row[sc.C_EPOCH], "owner": row[sc.C_OWNER],
-        "first_seq": row[sc.C_BASE_SEQ], "last_seq": row[sc.C_LAST_SEQ],
-        "acked_seq": row[sc.C_ACKED_SEQ], "segment": base, "position": row[sc.C_POSITION],
+        "token": row[scan.C_BASE_TOKEN], "records": row[scan.C_COUNT], "bytes": row[scan.C_LENGTH],
+        "append_time": row[scan.C_APPEND_TIME], "time_max": row[scan.C_TIME_MAX],
+        "producer": row[scan.C_PRODUCER], "epoch": row[scan.C_EPOCH], "owner": row[scan.C_OWNER],
+        "first_seq": row[scan.C_BASE_SEQ], "last_seq": row[scan.C_LAST_SEQ],
+        "acked_seq": row[scan.C_ACKED_SEQ], "segment": base, "position": row[scan.C_POSITION],
     }  # fmt: skip

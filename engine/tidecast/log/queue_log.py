@@ -18,7 +18,7 @@ import numpy as np
 from tidecast.disk import make_directory, sync_directory
 from tidecast.errors import CorruptLog, NotFound, StorageError, TidecastError
 from tidecast.layout import segment as lay
-from tidecast.log import state as st
+from tidecast.log import state as log_state
 from tidecast.log.append import ROLL, append_sealed, sync_active, sync_file
 from tidecast.log.batch import CAUSES
 from tidecast.log.damage import next_sound, sound_rows
@@ -49,8 +49,8 @@ def _no_rows(rows: np.ndarray) -> None:
 
 def bytes_of(words: np.ndarray) -> np.ndarray:
     """Bytes of all segments of logs, by their words: int64[..., LOG_WORDS] -> int64[...]."""
-    sealed = words[..., st.L_SEALED_BYTES] - words[..., st.L_DELETED_BYTES]
-    return np.asarray(sealed + words[..., st.L_POSITION])
+    sealed = words[..., log_state.L_SEALED_BYTES] - words[..., log_state.L_DELETED_BYTES]
+    return np.asarray(sealed + words[..., log_state.L_POSITION])
 
 
 class QueueLog:
@@ -62,9 +62,9 @@ class QueueLog:
     ) -> None:  # fmt: skip
         self.directory, self.topic, self.queue, self.fsync = directory, topic, queue, fsync
         self.recovered = Recovered()
-        self.state: State = st.LOG.make(
-            w=np.zeros(st.LOG_WORDS, dtype=np.int64) if words is None else words,
-            segments=np.zeros((st.SEGMENTS_MAX, st.SEGMENT_FIELDS), dtype=np.int64),
+        self.state: State = log_state.LOG.make(
+            w=np.zeros(log_state.LOG_WORDS, dtype=np.int64) if words is None else words,
+            segments=np.zeros((log_state.SEGMENTS_MAX, log_state.SEGMENT_FIELDS), dtype=np.int64),
             disk=disk_table(),
             entry=np.zeros(lay.INDEX_ENTRY_BYTES, dtype=np.uint8),
         )
@@ -75,9 +75,13 @@ class QueueLog:
         """Held while the active segment is synced or replaced."""
         self._w: np.ndarray = self.state.w
         w = self._w
-        w[st.L_FD] = w[st.L_INDEX_FD] = w[st.L_DIRECTORY_FD] = -1
-        w[st.L_SEGMENT_BYTES], w[st.L_OWNER], w[st.L_QUEUE] = segment_bytes, owner, queue
-        w[st.L_SYNCED_READS] = int(fsync == "batch")
+        w[log_state.L_FD] = w[log_state.L_INDEX_FD] = w[log_state.L_DIRECTORY_FD] = -1
+        w[log_state.L_SEGMENT_BYTES], w[log_state.L_OWNER], w[log_state.L_QUEUE] = (
+            segment_bytes,
+            owner,
+            queue,
+        )
+        w[log_state.L_SYNCED_READS] = int(fsync == "batch")
 
     @classmethod
     def open(
@@ -102,7 +106,7 @@ class QueueLog:
         log = cls(directory, topic, queue, segment_bytes, fsync, owner, words)
         try:
             make_directory(directory)
-            log._w[st.L_DIRECTORY_FD] = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+            log._w[log_state.L_DIRECTORY_FD] = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
             log.recovered = recover(directory, topic, queue, on_rows)
             log._resume(now_ns)
         except OSError as problem:
@@ -120,23 +124,23 @@ class QueueLog:
             found.segments.append(Segment(0, lay.SEGMENT_HEADER_BYTES, 0, now_ns))
         active = found.segments[-1]
         for i, one in enumerate(found.segments):
-            self.state.segments[i % st.SEGMENTS_MAX] = (
+            self.state.segments[i % log_state.SEGMENTS_MAX] = (
                 one.base_token, one.bytes, one.time_max, one.created_ns
             )  # fmt: skip
-        w[st.L_END_SEGMENT] = len(found.segments)
-        w[st.L_EARLIEST_TOKEN] = found.segments[0].base_token
-        w[st.L_SEALED_BYTES] = sum(one.bytes for one in found.segments[:-1])
+        w[log_state.L_END_SEGMENT] = len(found.segments)
+        w[log_state.L_EARLIEST_TOKEN] = found.segments[0].base_token
+        w[log_state.L_SEALED_BYTES] = sum(one.bytes for one in found.segments[:-1])
         self._open_active(active.base_token)
-        w[st.L_POSITION], w[st.L_TIME_MAX] = active.bytes, active.time_max
-        w[st.L_INDEX_DUE] = found.index_due
-        w[st.L_NEXT_TOKEN] = max(found.next_token, active.base_token)
+        w[log_state.L_POSITION], w[log_state.L_TIME_MAX] = active.bytes, active.time_max
+        w[log_state.L_INDEX_DUE] = found.index_due
+        w[log_state.L_NEXT_TOKEN] = max(found.next_token, active.base_token)
         try:  # what was found there may not have reached the device
-            os.fdatasync(int(w[st.L_FD]))
+            os.fdatasync(int(w[log_state.L_FD]))
         except OSError:
             self._doubt()
             self._replace_active()
-        w[st.L_DURABLE_TOKEN] = w[st.L_NEXT_TOKEN]
-        w[st.L_DURABLE_POSITION] = w[st.L_POSITION]
+        w[log_state.L_DURABLE_TOKEN] = w[log_state.L_NEXT_TOKEN]
+        w[log_state.L_DURABLE_POSITION] = w[log_state.L_POSITION]
 
     # --- segments ---------------------------------------------------------------------------------
 
@@ -157,12 +161,12 @@ class QueueLog:
     def _open_active(self, base_token: int) -> None:
         w = self._w
         flags = os.O_RDWR | os.O_CLOEXEC
-        w[st.L_FD] = os.open(self.directory / segment_name(base_token), flags)
-        w[st.L_INDEX_FD] = os.open(self.directory / index_name(base_token), flags)
-        w[st.L_BASE_TOKEN] = base_token
+        w[log_state.L_FD] = os.open(self.directory / segment_name(base_token), flags)
+        w[log_state.L_INDEX_FD] = os.open(self.directory / index_name(base_token), flags)
+        w[log_state.L_BASE_TOKEN] = base_token
 
     def _close_active(self) -> None:
-        for at in (st.L_FD, st.L_INDEX_FD):
+        for at in (log_state.L_FD, log_state.L_INDEX_FD):
             if self._w[at] >= 0:
                 os.close(int(self._w[at]))
                 self._w[at] = -1
@@ -173,12 +177,12 @@ class QueueLog:
         ``snapshot``: what must be known of the segments before, kept in ``<segment>.producers``.
         """
         w = self._w
-        token, position = self.next_token, int(w[st.L_POSITION])
-        if token == int(w[st.L_BASE_TOKEN]):
+        token, position = self.next_token, int(w[log_state.L_POSITION])
+        if token == int(w[log_state.L_BASE_TOKEN]):
             return
-        if int(w[st.L_END_SEGMENT] - w[st.L_FIRST_SEGMENT]) >= st.SEGMENTS_MAX:
+        if int(w[log_state.L_END_SEGMENT] - w[log_state.L_FIRST_SEGMENT]) >= log_state.SEGMENTS_MAX:
             raise StorageError(
-                f"{self.directory}: {st.SEGMENTS_MAX} segments, the most there may be: set "
+                f"{self.directory}: {log_state.SEGMENTS_MAX} segments, the most there may be: set "
                 "retention_bytes or retention_s, or larger segment_bytes"
             )
         if self._suspect:
@@ -187,29 +191,29 @@ class QueueLog:
                 errno.EIO,
             )
         try:
-            os.truncate(int(w[st.L_FD]), position)  # no leftovers of a failed write
+            os.truncate(int(w[log_state.L_FD]), position)  # no leftovers of a failed write
             self._seal_index(token, position)
             with self._lock:
                 if self.fsync != "none":
                     self._sync_segment()
-                    os.fdatasync(int(w[st.L_INDEX_FD]))
+                    os.fdatasync(int(w[log_state.L_INDEX_FD]))
                 if snapshot:
                     self.write_snapshot(token, snapshot)
                 self._make_segment(token, now_ns)
                 self._close_active()
                 self._open_active(token)
-                w[st.L_DURABLE_TOKEN] = token
-                w[st.L_DURABLE_POSITION] = lay.SEGMENT_HEADER_BYTES
+                w[log_state.L_DURABLE_TOKEN] = token
+                w[log_state.L_DURABLE_POSITION] = lay.SEGMENT_HEADER_BYTES
         except OSError as problem:
             raise _storage_error(self.directory, problem.errno or 0) from problem
-        last = int(w[st.L_END_SEGMENT])
-        row = self.state.segments[(last - 1) % st.SEGMENTS_MAX]
-        row[st.S_BYTES], row[st.S_TIME_MAX] = position, w[st.L_TIME_MAX]
-        self.state.segments[last % st.SEGMENTS_MAX] = (token, 0, 0, now_ns)
-        w[st.L_SEALED_BYTES] += position
-        w[st.L_POSITION] = w[st.L_INDEX_DUE] = lay.SEGMENT_HEADER_BYTES
-        w[st.L_TIME_MAX] = 0
-        w[st.L_END_SEGMENT] = last + 1
+        last = int(w[log_state.L_END_SEGMENT])
+        row = self.state.segments[(last - 1) % log_state.SEGMENTS_MAX]
+        row[log_state.S_BYTES], row[log_state.S_TIME_MAX] = position, w[log_state.L_TIME_MAX]
+        self.state.segments[last % log_state.SEGMENTS_MAX] = (token, 0, 0, now_ns)
+        w[log_state.L_SEALED_BYTES] += position
+        w[log_state.L_POSITION] = w[log_state.L_INDEX_DUE] = lay.SEGMENT_HEADER_BYTES
+        w[log_state.L_TIME_MAX] = 0
+        w[log_state.L_END_SEGMENT] = last + 1
 
     def write_snapshot(self, base_token: int, raw: bytes) -> None:
         """Keep ``raw`` beside a segment, whole or not at all. Raises OSError."""
@@ -234,13 +238,13 @@ class QueueLog:
         """The last entry of a sealed segment says where it ends; written once, also after a try."""
         from tidecast.log.files import index_entry, read_index
 
-        path = self.directory / index_name(int(self._w[st.L_BASE_TOKEN]))
+        path = self.directory / index_name(int(self._w[log_state.L_BASE_TOKEN]))
         entries = read_index(path)
         if entries.shape[0] and entries[-1, 0] == token:
             return
         at = lay.SEGMENT_HEADER_BYTES + entries.shape[0] * lay.INDEX_ENTRY_BYTES
-        raw = index_entry(token, position, int(self._w[st.L_TIME_MAX]))
-        os.pwrite(int(self._w[st.L_INDEX_FD]), raw, at)
+        raw = index_entry(token, position, int(self._w[log_state.L_TIME_MAX]))
+        os.pwrite(int(self._w[log_state.L_INDEX_FD]), raw, at)
 
     # --- appending --------------------------------------------------------------------------------
 
@@ -268,18 +272,18 @@ class QueueLog:
         another file then.
         """
         if self.fsync == "none":
-            self._w[st.L_DURABLE_TOKEN] = self._w[st.L_NEXT_TOKEN]
+            self._w[log_state.L_DURABLE_TOKEN] = self._w[log_state.L_NEXT_TOKEN]
             return self.durable_token
         with self._lock:
             try:
-                if self._suspect and self._w[st.L_FD] >= 0:
+                if self._suspect and self._w[log_state.L_FD] >= 0:
                     self._replace_active()
                     return self.durable_token
             except OSError as problem:
                 raise StorageError(
                     f"{self.directory}: {problem.strerror}", problem.errno or 0
                 ) from problem
-            status = int(sync_active(self.state.words)) if self._w[st.L_FD] >= 0 else 0
+            status = int(sync_active(self.state.words)) if self._w[log_state.L_FD] >= 0 else 0
             if status < 0:
                 self._doubt()
                 raise _storage_error(self.directory, -status)
@@ -287,7 +291,7 @@ class QueueLog:
 
     def _sync_segment(self) -> None:
         try:
-            os.fdatasync(int(self._w[st.L_FD]))
+            os.fdatasync(int(self._w[log_state.L_FD]))
         except OSError:
             self._doubt()
             raise
@@ -296,14 +300,14 @@ class QueueLog:
         """A sync failed: note it where the next engine sees it, if this one ends before."""
         self._suspect = True
         with contextlib.suppress(OSError):
-            (self.directory / unsynced_name(int(self._w[st.L_BASE_TOKEN]))).touch()
+            (self.directory / unsynced_name(int(self._w[log_state.L_BASE_TOKEN]))).touch()
         with contextlib.suppress(OSError):
             self._keep_unsynced()
 
     def _keep_unsynced(self) -> None:
         """Read what is not durable as long as the kernel has it: its pages count as clean."""
-        w, fd = self._w, int(self._w[st.L_FD])
-        start, end = int(w[st.L_DURABLE_POSITION]), int(w[st.L_POSITION])
+        w, fd = self._w, int(self._w[log_state.L_FD])
+        start, end = int(w[log_state.L_DURABLE_POSITION]), int(w[log_state.L_POSITION])
         while start and (left := end - start - len(self._unsynced)) > 0:
             some = os.pread(fd, min(left, 1 << 20), end - left)
             if not some:
@@ -318,18 +322,22 @@ class QueueLog:
     def _replace_active(self) -> None:
         """Store the active segment in another file; all of it is durable then. Raises OSError."""
         w = self._w
-        base, end, token = int(w[st.L_BASE_TOKEN]), int(w[st.L_POSITION]), self.next_token
+        base, end, token = (
+            int(w[log_state.L_BASE_TOKEN]),
+            int(w[log_state.L_POSITION]),
+            self.next_token,
+        )
         path = self.directory / segment_name(base)
         self._keep_unsynced()
         rewrite_segment(
-            path, end, self._sync_file, sound_from=int(w[st.L_DURABLE_POSITION]),
+            path, end, self._sync_file, sound_from=int(w[log_state.L_DURABLE_POSITION]),
             tail=bytes(self._unsynced),
         )  # fmt: skip
         fresh = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        os.close(int(w[st.L_FD]))
-        w[st.L_FD] = fresh
-        w[st.L_GENERATION] += 1  # readers open it again
-        w[st.L_DURABLE_POSITION], w[st.L_DURABLE_TOKEN] = end, token
+        os.close(int(w[log_state.L_FD]))
+        w[log_state.L_FD] = fresh
+        w[log_state.L_GENERATION] += 1  # readers open it again
+        w[log_state.L_DURABLE_POSITION], w[log_state.L_DURABLE_TOKEN] = end, token
         self._suspect = False
         self._unsynced.clear()
         (self.directory / unsynced_name(base)).unlink(missing_ok=True)
@@ -337,40 +345,42 @@ class QueueLog:
     @property
     def next_token(self) -> int:
         """Token that the next record gets."""
-        return int(self._w[st.L_NEXT_TOKEN])
+        return int(self._w[log_state.L_NEXT_TOKEN])
 
     @property
     def durable_token(self) -> int:
         """All tokens below are on the device (with policy `none`: written)."""
-        return int(self._w[st.L_NEXT_TOKEN if self.fsync == "none" else st.L_DURABLE_TOKEN])
+        return int(
+            self._w[log_state.L_NEXT_TOKEN if self.fsync == "none" else log_state.L_DURABLE_TOKEN]
+        )
 
     @property
     def earliest_token(self) -> int:
         """The oldest token that is kept."""
-        return int(self._w[st.L_EARLIEST_TOKEN])
+        return int(self._w[log_state.L_EARLIEST_TOKEN])
 
     @property
     def _first(self) -> int:
-        return int(self._w[st.L_FIRST_SEGMENT])
+        return int(self._w[log_state.L_FIRST_SEGMENT])
 
     @property
     def segment_bytes(self) -> int:
         """Bytes at which a segment is full; may be set any time."""
-        return int(self._w[st.L_SEGMENT_BYTES])
+        return int(self._w[log_state.L_SEGMENT_BYTES])
 
     @segment_bytes.setter
     def segment_bytes(self, n: int) -> None:
-        self._w[st.L_SEGMENT_BYTES] = n
+        self._w[log_state.L_SEGMENT_BYTES] = n
 
     @property
     def segments(self) -> list[Segment]:
         """All segments, oldest first; the last is the active one."""
         found = []
-        for number in range(self._first, int(self._w[st.L_END_SEGMENT])):
-            base, n, latest, created = self.state.segments[number % st.SEGMENTS_MAX].tolist()
+        for number in range(self._first, int(self._w[log_state.L_END_SEGMENT])):
+            base, n, latest, created = self.state.segments[number % log_state.SEGMENTS_MAX].tolist()
             found.append(Segment(base, n, latest, created))
-        found[-1].bytes = int(self._w[st.L_POSITION])
-        found[-1].time_max = int(self._w[st.L_TIME_MAX])
+        found[-1].bytes = int(self._w[log_state.L_POSITION])
+        found[-1].time_max = int(self._w[log_state.L_TIME_MAX])
         return found
 
     @property
@@ -398,9 +408,9 @@ class QueueLog:
                 break
             if hold_token is not None and following.base_token > hold_token:
                 break
-            self._w[st.L_FIRST_SEGMENT] += 1
-            self._w[st.L_EARLIEST_TOKEN] = following.base_token
-            self._w[st.L_DELETED_BYTES] += one.bytes
+            self._w[log_state.L_FIRST_SEGMENT] += 1
+            self._w[log_state.L_EARLIEST_TOKEN] = following.base_token
+            self._w[log_state.L_DELETED_BYTES] += one.bytes
             (self.directory / segment_name(one.base_token)).unlink(missing_ok=True)
             (self.directory / index_name(one.base_token)).unlink(missing_ok=True)
             (self.directory / snapshot_name(one.base_token)).unlink(missing_ok=True)
@@ -446,13 +456,13 @@ class QueueLog:
 
     def close(self) -> None:
         """Sync (unless the policy is `none`) and close. Idempotent."""
-        if self._w[st.L_FD] >= 0 and self.fsync != "none" and not self._suspect:
+        if self._w[log_state.L_FD] >= 0 and self.fsync != "none" and not self._suspect:
             with self._lock:
                 sync_active(self.state.words)
         self._close_active()
-        if self._w[st.L_DIRECTORY_FD] >= 0:
-            os.close(int(self._w[st.L_DIRECTORY_FD]))
-            self._w[st.L_DIRECTORY_FD] = -1
+        if self._w[log_state.L_DIRECTORY_FD] >= 0:
+            os.close(int(self._w[log_state.L_DIRECTORY_FD]))
+            self._w[log_state.L_DIRECTORY_FD] = -1
 
     def __enter__(self) -> QueueLog:
         return self
@@ -470,14 +480,14 @@ class LogReader:
 
     def __init__(self, log: QueueLog) -> None:
         self.log = log
-        self.state: State = st.READER.make(
+        self.state: State = log_state.READER.make(
             log=log.state,
-            w=np.zeros(st.READER_WORDS, dtype=np.int64),
-            name=np.zeros(st.NAME_BYTES, dtype=np.uint8),
+            w=np.zeros(log_state.READER_WORDS, dtype=np.int64),
+            name=np.zeros(log_state.NAME_BYTES, dtype=np.uint8),
             entry=np.zeros(lay.BATCH_HEADER_BYTES, dtype=np.uint8),
         )
         w = self.state.w
-        w[st.R_FD] = w[st.R_BASE_TOKEN] = w[st.R_TOKEN] = -1
+        w[log_state.R_FD] = w[log_state.R_BASE_TOKEN] = w[log_state.R_TOKEN] = -1
 
     def read_block(self, token: int, buffer: np.ndarray) -> int:
         """Fill ``buffer`` with whole batches from the one on that holds ``token``; bytes, 0: none.
@@ -497,10 +507,10 @@ class LogReader:
                 f"oldest is {self.log.earliest_token}"
             )
         if n == CORRUPT:
-            path = self.log.directory / segment_name(int(w[st.R_BAD_BASE]))
+            path = self.log.directory / segment_name(int(w[log_state.R_BAD_BASE]))
             raise CorruptLog(
                 f"{self.log.topic}/{self.log.queue}: token {token}: {path} at "
-                f"{int(w[st.R_BAD_POSITION])}: {CAUSES[int(w[st.R_BAD_CAUSE])]}"
+                f"{int(w[log_state.R_BAD_POSITION])}: {CAUSES[int(w[log_state.R_BAD_CAUSE])]}"
             )
         if n == NEED_ROOM:
             raise ValueError(f"a batch of {self.need} bytes does not fit {buffer.size}")
@@ -509,7 +519,7 @@ class LogReader:
     def _find_behind_damage(self, token: int) -> bool:
         """A search ran into damage: whether the batch with ``token`` lies behind it, sound."""
         w = self.state.w
-        fd, position = int(w[st.R_FD]), int(w[st.R_BAD_POSITION])
+        fd, position = int(w[log_state.R_FD]), int(w[log_state.R_BAD_POSITION])
         scanner = Scanner(fd, os.fstat(fd).st_size)
         scanner.reset(next_sound(fd, position + 1, 0, scanner.file_end))
         if scanner.position < 0:
@@ -519,19 +529,19 @@ class LogReader:
             if at < 0:
                 return False
             if token < rows[at, C_BASE_TOKEN] + rows[at, C_COUNT]:
-                w[st.R_TOKEN], w[st.R_POSITION] = token, rows[at, C_POSITION]
+                w[log_state.R_TOKEN], w[log_state.R_POSITION] = token, rows[at, C_POSITION]
                 return True
         return False
 
     @property
     def need(self) -> int:
         """Bytes that the last read lacked room for."""
-        return int(self.state.w[st.R_NEED])
+        return int(self.state.w[log_state.R_NEED])
 
     @property
     def next_token(self) -> int:
         """The token behind the last read."""
-        return int(self.state.w[st.R_TOKEN])
+        return int(self.state.w[log_state.R_TOKEN])
 
     def close(self) -> None:
         """Close the segment that is open. The reader may be used again."""

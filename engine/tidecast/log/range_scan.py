@@ -16,7 +16,7 @@ import numpy as np
 
 from tidecast.errors import CorruptLog, GapError
 from tidecast.layout import segment as lay
-from tidecast.log import select as sl
+from tidecast.log import select as log_select
 from tidecast.log.batch import CAUSES, SHORT
 from tidecast.log.files import index_name, read_index, segment_name
 from tidecast.log.queue_files import position_before, segments_of
@@ -56,11 +56,17 @@ class Selector:
 
     def __init__(self, wanted: Wanted, *, holes: bool = False) -> None:
         """``holes``: tokens may be missing between batches, since others left some out."""
-        self.w = np.zeros(sl.SELECT_WORDS, dtype=np.int64)
-        self.w[sl.W_TOKEN_MIN], self.w[sl.W_TOKEN_END] = wanted.token_min, wanted.token_end
-        self.w[sl.W_TIME_MIN], self.w[sl.W_TIME_END] = wanted.time_min_ns, wanted.time_end_ns
-        self.w[sl.W_KEYS] = sl.NO_KEYS if wanted.keys is None else len(wanted.keys)
-        self.w[sl.W_KEY_NULL], self.w[sl.W_HOLES] = wanted.key_null, holes
+        self.w = np.zeros(log_select.SELECT_WORDS, dtype=np.int64)
+        self.w[log_select.W_TOKEN_MIN], self.w[log_select.W_TOKEN_END] = (
+            wanted.token_min,
+            wanted.token_end,
+        )
+        self.w[log_select.W_TIME_MIN], self.w[log_select.W_TIME_END] = (
+            wanted.time_min_ns,
+            wanted.time_end_ns,
+        )
+        self.w[log_select.W_KEYS] = log_select.NO_KEYS if wanted.keys is None else len(wanted.keys)
+        self.w[log_select.W_KEY_NULL], self.w[log_select.W_HOLES] = wanted.key_null, holes
         keys = wanted.keys or ()
         self._keys = np.frombuffer(bytearray(b"".join(keys) + b"\0"), dtype=np.uint8)
         self._key_ends = np.cumsum([len(k) for k in keys] or [0]).astype(np.int64)
@@ -74,9 +80,11 @@ class Selector:
         if self.rows.shape[0] < room:
             self.rows = np.zeros((room, 2), dtype=np.int64)
         w = self.w
-        w[sl.W_AT], w[sl.W_NEXT_TOKEN], w[sl.W_EXPECTED] = 0, 0, expected
+        w[log_select.W_AT], w[log_select.W_NEXT_TOKEN], w[log_select.W_EXPECTED] = 0, 0, expected
         return int(
-            sl.select_records(block, size, w, self._keys, self._key_ends, self._hashes, self.rows)
+            log_select.select_records(
+                block, size, w, self._keys, self._key_ends, self._hashes, self.rows
+            )
         )
 
 
@@ -130,21 +138,21 @@ class RangeScan:
         while self.token < until:
             size = os.preadv(fd, [self._block], position)
             n = self.selector.select(self._block, size, expected)
-            expected = int(w[sl.W_EXPECTED])
-            self.token = max(self.token, int(w[sl.W_NEXT_TOKEN]))
-            if n < 0 or w[sl.W_NEXT_TOKEN] == 0:  # the latter: not a single batch there
+            expected = int(w[log_select.W_EXPECTED])
+            self.token = max(self.token, int(w[log_select.W_NEXT_TOKEN]))
+            if n < 0 or w[log_select.W_NEXT_TOKEN] == 0:  # the latter: not a single batch there
                 position, expected = self._problem(
                     fd, base, position, size, n if n < 0 else SHORT, expected, until
                 )
                 continue
             yield self._block, n
-            position += int(w[sl.W_AT])
+            position += int(w[log_select.W_AT])
 
     def _problem(
         self, fd: int, base: int, position: int, size: int, cause: int, expected: int, until: int
     ) -> tuple[int, int]:
         """What to do when no batch could be taken: (position, token expected there) to go on."""
-        at = int(self.selector.w[sl.W_AT])
+        at = int(self.selector.w[log_select.W_AT])
         position += at
         if cause == SHORT and size == self._block.size and at > 0:
             return position, expected  # its end is in the next block
@@ -153,9 +161,9 @@ class RangeScan:
             if lay.BATCH_HEADER_BYTES <= need <= os.fstat(fd).st_size - position:
                 self._block = np.empty(need + BLOCK_BYTES, dtype=np.uint8)
                 return position, expected
-        if cause == sl.TOKEN_GAP:
+        if cause == log_select.TOKEN_GAP:
             # a part's first batch may begin before its start; tokens never go back otherwise
-            text = f"tokens {expected} to {int(self.selector.w[sl.W_GAP]) - 1} are missing"
+            text = f"tokens {expected} to {int(self.selector.w[log_select.W_GAP]) - 1} are missing"
         else:
             text = CAUSES[cause]
         return self._corrupt(fd, base, position, text, max(self.token, expected), until)
@@ -194,7 +202,7 @@ class RangeScan:
                 break
             window: Any = np.empty(min(stop + BLOCK_BYTES, file_size) - start, dtype=np.uint8)
             size = os.preadv(fd, [window], start)
-            at = int(sl.find_batch(window, size, 0, token)) if size > 0 else -1
+            at = int(log_select.find_batch(window, size, 0, token)) if size > 0 else -1
             if at >= 0:
                 return start + at
             start = stop

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from tidecast.layout import segment as lay
-from tidecast.log import scan as sc
+from tidecast.log import scan
 from tidecast.log.batch import BAD_LENGTH, CAUSES, SHORT
 from tidecast.log.damage import next_sound
 from tidecast.log.files import check_segment_header, segment_name
@@ -105,7 +105,7 @@ def _segment(report: Report, path: Path, base: int, following: int, progress: Pr
     token, at = base, lay.SEGMENT_HEADER_BYTES
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        scanner = sc.Scanner(fd, size, base)
+        scanner = scan.Scanner(fd, size, base)
         while True:
             while (rows := scanner.next_rows()).shape[0]:
                 _rows(report, path, rows)
@@ -133,18 +133,18 @@ def _segment(report: Report, path: Path, base: int, following: int, progress: Pr
 
 def _rows(report: Report, path: Path, rows: np.ndarray) -> None:
     report.batches += rows.shape[0]
-    report.records += int(rows[:, sc.C_COUNT].sum())
-    for row in rows[rows[:, sc.C_PRODUCER] != 0].tolist():
-        producer, first, last = row[sc.C_PRODUCER], row[sc.C_BASE_SEQ], row[sc.C_LAST_SEQ]
+    report.records += int(rows[:, scan.C_COUNT].sum())
+    for row in rows[rows[:, scan.C_PRODUCER] != 0].tolist():
+        producer, first, last = row[scan.C_PRODUCER], row[scan.C_BASE_SEQ], row[scan.C_LAST_SEQ]
         before, epoch = report.last_seqs.get(producer, (0, 0))
         if first <= before:
             _bad(
-                report, path, row[sc.C_POSITION], row[sc.C_BASE_TOKEN],
+                report, path, row[scan.C_POSITION], row[scan.C_BASE_TOKEN],
                 f"sequence {first} of producer {producer:x} is there already (up to {before})",
             )  # fmt: skip
-        if row[sc.C_EPOCH] < epoch:
+        if row[scan.C_EPOCH] < epoch:
             _bad(
-                report, path, row[sc.C_POSITION], row[sc.C_BASE_TOKEN],
-                f"epoch {row[sc.C_EPOCH]} of producer {producer:x} behind epoch {epoch}",
+                report, path, row[scan.C_POSITION], row[scan.C_BASE_TOKEN],
+                f"epoch {row[scan.C_EPOCH]} of producer {producer:x} behind epoch {epoch}",
             )  # fmt: skip
-        report.last_seqs[producer] = (max(last, before), max(row[sc.C_EPOCH], epoch))
+        report.last_seqs[producer] = (max(last, before), max(row[scan.C_EPOCH], epoch))

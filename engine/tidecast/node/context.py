@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from tidecast import events as ev
+from tidecast import events
 from tidecast.agents.run import ring_bell_line
 from tidecast.buffers.counters import CountersFile
 from tidecast.buffers.recorder import create_recorder, record_from_python
@@ -32,7 +32,7 @@ from tidecast.config.topology import (
     shm_dir,
 )
 from tidecast.errors import ForkedProcess
-from tidecast.layout import counters as cl
+from tidecast.layout import counters as counters_layout
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
 from tidecast.native.mapped import Bytes, MappedFile
@@ -106,7 +106,9 @@ class NodeContext:
             self._bells = MappedFile.create(self.bells_path, lay.DOORBELLS_MAX * lay.DOORBELL_BYTES)
             self.counters = CountersFile.create(self.counters_path)
             self._recorder = create_recorder(fresh)
-            self.node_row = self.counters.allocate(cl.ROW_NODE, self.name, str(self.id))
+            self.node_row = self.counters.allocate(
+                counters_layout.ROW_NODE, self.name, str(self.id)
+            )
             yield
             adopt_recorder(fresh, self.recorder_path)
         except BaseException:
@@ -177,7 +179,7 @@ class NodeContext:
 
     # --- reports ----------------------------------------------------------------------------------
 
-    def count(self, counter: cl.NodeCounter, more: int = 1) -> None:
+    def count(self, counter: counters_layout.NodeCounter, more: int = 1) -> None:
         """Add to a counter of the node."""
         self.counters.values[self.node_row, counter] += more
 
@@ -190,19 +192,19 @@ class NodeContext:
             a, b, c, d,
         )  # fmt: skip
 
-    def notify(self, client_id: int, event: ev.Event) -> None:
+    def notify(self, client_id: int, event: events.Event) -> None:
         """Queue an event for a client and ring its bell."""
         client = self.clients.get(client_id)
         if client is None:
             return
         if len(client.events) == client.events.maxlen:
-            self.count(cl.NodeCounter.EVENTS_LOST)
+            self.count(counters_layout.NodeCounter.EVENTS_LOST)
         client.events.append(msgspec.structs.replace(event, at_ns=time.time_ns()))
         ring_bell_line(self.bells, client.doorbell)
         if self._on_events is not None:
             self._on_events(client_id)
 
-    def notify_all(self, event: ev.Event) -> None:
+    def notify_all(self, event: events.Event) -> None:
         """Queue an event for every client."""
         for client_id in list(self.clients):
             self.notify(client_id, event)
@@ -215,7 +217,7 @@ class NodeContext:
         if subscription is not None:
             self.notify(
                 subscription.client,
-                ev.ImageGone(
+                events.ImageGone(
                     subscription_id=subscription_id, image_id=image_id, topic=topic, node=node,
                     session=session, reason=reason,
                 ),
@@ -236,14 +238,14 @@ class NodeContext:
 
     def _report(self, fault: Fault) -> None:
         """The conductor reports an exception that no code expected."""
-        self.count(cl.NodeCounter.ENGINE_FAULTS)
+        self.count(counters_layout.NodeCounter.ENGINE_FAULTS)
         if fault.is_repeated:
             return
         name = fault.agent.partition("-")[0]
         number = rec.AGENT_NAMES.index(name) if name in rec.AGENT_NAMES else len(rec.AGENT_NAMES)
         self.note(rec.ALERT, rec.Code.ENGINE_FAULT, 0, number, fault.number, fault.in_a_row)
         self.notify_all(
-            ev.EngineFault(
+            events.EngineFault(
                 node=self.name, agent=fault.agent,
                 problem=f"{type(fault.problem).__name__}: {fault.problem}", faults=fault.number,
             )

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tidecast import events as ev
+from tidecast import events
 from tidecast.api.link import (
     PublicationGrant,
     PublicationOptions,
@@ -228,7 +228,7 @@ class Node:
                     f"{problem}): restart the engine, and report its log"
                 )
                 for publication in [p for p in self.pubs.values() if p.runtime is runtime]:
-                    event = ev.PublicationEnded(
+                    event = events.PublicationEnded(
                         topic=publication.topic.name, session=publication.session,
                         code=ConnectionLost.code, reason=reason,
                     )  # fmt: skip
@@ -294,12 +294,12 @@ class Node:
         """The client's doorbell line."""
         return self._client(client_id).doorbell
 
-    def take_events(self, client_id: int) -> list[ev.Event]:
+    def take_events(self, client_id: int) -> list[events.Event]:
         """Events since the call before."""
         client = self.clients.get(client_id)
         return [] if client is None else client.take_events()
 
-    def notify_all(self, event: ev.Event) -> None:
+    def notify_all(self, event: events.Event) -> None:
         """Queue an event for every client."""
         self.context.notify_all(event)
 

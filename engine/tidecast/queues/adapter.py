@@ -24,7 +24,7 @@ import numpy as np
 
 from tidecast.errors import Closed, CorruptLog, Fenced, NotFound
 from tidecast.layout import segment as lay
-from tidecast.log import batch as bt
+from tidecast.log import batch
 from tidecast.log.building import BatchBuilder, check, record_table, records
 from tidecast.log.queue_log import QueueLog
 from tidecast.native.jit import held_kernel
@@ -170,8 +170,8 @@ def unpack(run: Run) -> list[tuple[int, Record]]:
         length = int(check(run, at, run.size))
         rows = int(records(run, at, run.size, table, 0)) if length > 0 else length
         if rows < 0:
-            raise CorruptLog(f"run: batch at byte {at}: {bt.CAUSES[rows]}")
-        found += [(row[bt.O_TOKEN], _record(raw, row)) for row in table[:rows].tolist()]
+            raise CorruptLog(f"run: batch at byte {at}: {batch.CAUSES[rows]}")
+        found += [(row[batch.O_TOKEN], _record(raw, row)) for row in table[:rows].tolist()]
         at += length
     return found
 
@@ -180,12 +180,12 @@ def _record(raw: bytes, row: list[int]) -> Record:
     def part(at: int, n: int) -> bytes | None:
         return raw[row[at] : row[at] + row[n]] if row[at] >= 0 else None
 
-    headers = part(bt.O_HEADERS_AT, bt.O_HEADERS_N)
+    headers = part(batch.O_HEADERS_AT, batch.O_HEADERS_N)
     return Record(
-        part(bt.O_PAYLOAD_AT, bt.O_PAYLOAD_N) or b"",
-        part(bt.O_KEY_AT, bt.O_KEY_N),
+        part(batch.O_PAYLOAD_AT, batch.O_PAYLOAD_N) or b"",
+        part(batch.O_KEY_AT, batch.O_KEY_N),
         None if headers is None else msgspec.msgpack.decode(headers),
-        row[bt.O_TIME],
+        row[batch.O_TIME],
     )
 
 
@@ -193,7 +193,7 @@ def _record(raw: bytes, row: list[int]) -> Record:
 def fit_run(run, token, room, out):
     at, first, end, found = 0, -1, 0, token
     while at < run.size:
-        length = bt.check_batch(run, at, run.size)
+        length = batch.check_batch(run, at, run.size)
         if length < 0:
             return length
         behind = load_i64(run, at + lay.BATCH_BASE_TOKEN_AT)
@@ -218,7 +218,7 @@ def fit(run: Run, token: int, buffer: Run) -> Received:
     out = np.zeros(4, dtype=np.int64)
     status = int(fit_run(run, token, buffer.size, out))
     if status < 0:
-        raise CorruptLog(f"run for token {token}: {bt.CAUSES[status]}")
+        raise CorruptLog(f"run for token {token}: {batch.CAUSES[status]}")
     first, end, behind, length = out.tolist()
     if end == first and length:
         return Received(0, token, need=length)
@@ -230,11 +230,11 @@ def fit(run: Run, token: int, buffer: Run) -> Received:
 def restamp_run(run, token, owner, append_time):
     at = 0
     while at < run.size:
-        length = bt.check_batch(run, at, run.size)
+        length = batch.check_batch(run, at, run.size)
         if length < 0:
             return length
         store_u32(run, at + lay.BATCH_OWNER_AT, owner)
-        token = bt.seal_batch(run, at, at + length, token, append_time)
+        token = batch.seal_batch(run, at, at + length, token, append_time)
         at += length
     return token
 
@@ -246,7 +246,7 @@ def restamp(run: Run, token: int, owner: int, append_time_ns: int) -> int:
     """
     behind = int(restamp_run(run, token, owner, append_time_ns))
     if behind < 0:
-        raise CorruptLog(f"run to append: {bt.CAUSES[behind]}")
+        raise CorruptLog(f"run to append: {batch.CAUSES[behind]}")
     return behind
 
 

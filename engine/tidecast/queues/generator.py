@@ -18,7 +18,7 @@ import numpy as np
 
 from tidecast.errors import Closed, ConfigError, NotFound
 from tidecast.layout import segment as lay
-from tidecast.log import batch as bt
+from tidecast.log import batch as log_batch
 from tidecast.native.jit import inlined, kernel
 from tidecast.native.memory import store_i64, store_u8
 from tidecast.queues.adapter import Direction, Received, Run
@@ -82,12 +82,12 @@ def generate_run(
         size = lay.BATCH_HEADER_BYTES
         for i in range(first, behind):
             noise = _mixed(seed * 1_000_003 + (queue << 44) + i)
-            size += bt.record_bytes(_KEY_BYTES, -1, _payload_bytes(noise, smallest, largest))
+            size += log_batch.record_bytes(_KEY_BYTES, -1, _payload_bytes(noise, smallest, largest))
         if at == 0:
             found[2] = size
         if at + size > out.size:
             return
-        end = bt.begin_batch(out, at, 0, 0, 0, first + 1, 0)
+        end = log_batch.begin_batch(out, at, 0, 0, 0, first + 1, 0)
         for i in range(first, behind):
             noise = _mixed(seed * 1_000_003 + (queue << 44) + i)
             n = _payload_bytes(noise, smallest, largest)
@@ -98,11 +98,11 @@ def generate_run(
                 left //= 10
             hashed = key_hash(key, 0, _KEY_BYTES)
             _fill(payload, n, noise, i, queue)
-            end = bt.add_record(
+            end = log_batch.add_record(
                 out, at, end, i + 1, start + i * period, hashed, key, 0, _KEY_BYTES, 0, -1,
                 payload, 0, n,
             )  # fmt: skip
-        bt.seal_batch(out, at, end, first, start + (behind - 1) * period)
+        log_batch.seal_batch(out, at, end, first, start + (behind - 1) * period)
         at, first = end, behind
         found[0], found[1] = at, behind
 

@@ -185,7 +185,7 @@ class Collector:
                 reading.gauges["lag_ms"] = cursor.age_ns // MS_NS
 
 
-class _Cursor(NamedTuple):
+class _CursorSample(NamedTuple):
     """A subscription on a queue: what it settled, how far it lags behind, in records and time."""
 
     key: Key
@@ -195,7 +195,7 @@ class _Cursor(NamedTuple):
     age_ns: int | None
 
 
-def _cursors(subs: DurableSubscriptions) -> list[_Cursor]:
+def _cursors(subs: DurableSubscriptions) -> list[_CursorSample]:
     """All cursors, with one question to the puller, and one more for each age."""
     found = []
     with subs.lock:
@@ -221,7 +221,7 @@ def _cursors(subs: DurableSubscriptions) -> list[_Cursor]:
                 since = puller.call(since_ns, puller, cursor, at.position)
                 age_ns = None if since is None else max(0, time.time_ns() - since)
             key = Key(here.topic, here.queue, name)
-            found.append(_Cursor(key, at.figures["settled"], at.end, at.records, age_ns))
+            found.append(_CursorSample(key, at.figures["settled"], at.end, at.records, age_ns))
     return found
 
 

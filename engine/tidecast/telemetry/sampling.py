@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tidecast import events as ev
+from tidecast import events
 from tidecast.config.telemetry import TelemetryConfig
 from tidecast.config.topology import MIB, TopicConfig, derive_topic_id
 from tidecast.errors import Closed, Conflict, TidecastError
@@ -106,7 +106,7 @@ class Telemetry:
         self.problem = str(problem)
         self.node.note(rec.ALERT, rec.Code.TOPIC_CONFLICT, derive_topic_id(TOPIC), self.node.id)
         detail = f"no telemetry: {problem}"
-        self.node.notify_all(ev.TopicConflict(topic=TOPIC, node=self.node.name, detail=detail))
+        self.node.notify_all(events.TopicConflict(topic=TOPIC, node=self.node.name, detail=detail))
 
     def _run(self) -> None:
         due_s = time.monotonic() + self.interval_s
@@ -147,7 +147,9 @@ class Telemetry:
             del self._waiting[:many]
             self.dropped += many
             session = self._publisher.session
-            self.node.notify_all(ev.MessagesDropped(topic=TOPIC, session=session, messages=many))
+            self.node.notify_all(
+                events.MessagesDropped(topic=TOPIC, session=session, messages=many)
+            )
 
 
 def telemetry(interval_s: float) -> Callable[[Any, Any], Telemetry]:

@@ -38,8 +38,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tidecast.agents.live import images as im
-from tidecast.agents.live import publications as pu
+from tidecast.agents.live import images as image_table
+from tidecast.agents.live import publications as publication_table
 from tidecast.api.link import PublicationGrant, PublicationOptions
 from tidecast.client.blocking import Connection, Publisher
 from tidecast.config.topology import (
@@ -422,7 +422,7 @@ class Network:
             # A step stands for many duty cycles: all that has arrived is taken in.
             for _ in range(CYCLES_MAX):
                 for runtime in node.engine.runtimes.values():
-                    runtime.tx_state.misc[pu.M_POLL_SKIP] = 0
+                    runtime.tx_state.misc[publication_table.M_POLL_SKIP] = 0
                 done += node.engine.work(now)
                 if not self.switch.waits_for(node.id):
                     break
@@ -496,16 +496,16 @@ def unsent(publication: Publication) -> int:
 
 
 def _sender_due(state: Any) -> int:
-    index = state.index[: int(state.misc[pu.M_COUNT])]
+    index = state.index[: int(state.misc[publication_table.M_COUNT])]
     if index.size == 0:
-        return im.NEVER
+        return image_table.NEVER
     return min(int(state.pubs[field][index].min()) for field in ("setup_ns", "beat_ns", "check_ns"))
 
 
 def _receiver_due(state: Any) -> int:
-    index = state.index[: int(state.misc[im.M_COUNT])]
+    index = state.index[: int(state.misc[image_table.M_COUNT])]
     if index.size == 0:
-        return im.NEVER
+        return image_table.NEVER
     due = int(state.images["status_ns"][index].min())
     missing = index[state.images["gaps"][index] > 0]
     return min(due, int(state.images["nak_ns"][missing].min())) if missing.size else due

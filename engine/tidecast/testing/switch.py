@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from tidecast.layout import packet as wire
 from tidecast.native.memory import address
 from tidecast.node.live.transports import Memory, TransportRuntime
-from tidecast.transport import wire_io as io
+from tidecast.transport import wire_io
 
 REORDER_NS_MIN, REORDER_NS_MAX = 10_000, 40_000
 DUPLICATE_NS_MAX = 50_000
@@ -69,21 +69,24 @@ class Inbox:
     """One inbox of `wire_io`, from Python."""
 
     def __init__(self, slots: int, packet_bytes: int) -> None:
-        self.array = io.make_inbox(slots, packet_bytes)
+        self.array = wire_io.make_inbox(slots, packet_bytes)
         self.address = address(self.array)
         self._bytes = self.array.data
-        self._words = self.array.data[: io.INBOX_HEADER_BYTES].cast("q")
-        self._slots, self._stride = slots, self._words[io.INBOX_STRIDE_AT // 8]
+        self._words = self.array.data[: wire_io.INBOX_HEADER_BYTES].cast("q")
+        self._slots, self._stride = slots, self._words[wire_io.INBOX_STRIDE_AT // 8]
 
     def put(self, source: tuple[int, int], data: bytes) -> bool:
         """Add a packet from (address, host). False: full, or too large; it is dropped."""
         write, n = self._words[0], len(data)
-        if write - self._words[1] >= self._slots or n > self._stride - io.INBOX_SLOT_HEADER_BYTES:
-            self._words[io.INBOX_DROPPED_AT // 8] += 1
+        if (
+            write - self._words[1] >= self._slots
+            or n > self._stride - wire_io.INBOX_SLOT_HEADER_BYTES
+        ):
+            self._words[wire_io.INBOX_DROPPED_AT // 8] += 1
             return False
-        at = io.INBOX_HEADER_BYTES + (write % self._slots) * self._stride
+        at = wire_io.INBOX_HEADER_BYTES + (write % self._slots) * self._stride
         struct.pack_into("<qqq", self._bytes, at, n, *source)
-        at += io.INBOX_SLOT_HEADER_BYTES
+        at += wire_io.INBOX_SLOT_HEADER_BYTES
         self._bytes[at : at + n] = data
         self._words[0] = write + 1
         return True
@@ -92,9 +95,9 @@ class Inbox:
         """Take all packets out: (address of the sender, bytes)."""
         write, read = self._words[0], self._words[1]
         while read < write:
-            at = io.INBOX_HEADER_BYTES + (read % self._slots) * self._stride
+            at = wire_io.INBOX_HEADER_BYTES + (read % self._slots) * self._stride
             n, source = struct.unpack_from("<qq", self._bytes, at)
-            at += io.INBOX_SLOT_HEADER_BYTES
+            at += wire_io.INBOX_SLOT_HEADER_BYTES
             yield source, bytes(self._bytes[at : at + n])
             read += 1
         self._words[1] = read
@@ -107,7 +110,7 @@ class Inbox:
     @property
     def dropped(self) -> int:
         """Packets that found it full."""
-        return self._words[io.INBOX_DROPPED_AT // 8]
+        return self._words[wire_io.INBOX_DROPPED_AT // 8]
 
 
 class Port:

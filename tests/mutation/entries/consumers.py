@@ -17,19 +17,19 @@ MUTATIONS = (
     Mutation(
         "consume-ack-settles-one-more",
         _CYCLE,
-        "        if load_i64(win, e + wi.W_TOKEN) >= end:\n            break\n"
-        "        state = wi.state_of(win, e)",
-        "        if load_i64(win, e + wi.W_TOKEN) > end:\n            break\n"
-        "        state = wi.state_of(win, e)",
+        "        if load_i64(win, e + window.W_TOKEN) >= end:\n            break\n"
+        "        state = window.state_of(win, e)",
+        "        if load_i64(win, e + window.W_TOKEN) > end:\n            break\n"
+        "        state = window.state_of(win, e)",
         (_TESTS + "test_an_ack_settles_what_it_names_and_no_more",),
         "An ack completes one record more than it names.",
     ),
     Mutation(
         "consume-refuses-anothers",
         _CYCLE,
-        "        if wi.state_of(win, e) != wi.OUT or load_u16(win, e + wi.W_MEMBER) != member:\n"
-        "            m.late += 1",
-        "        if wi.state_of(win, e) != wi.OUT:\n            m.late += 1",
+        "        if window.state_of(win, e) != window.OUT or load_u16(win, e + window.W_MEMBER) "
+        "!= member:\n            m.late += 1",
+        "        if window.state_of(win, e) != window.OUT:\n            m.late += 1",
         (_TESTS + "test_a_member_refuses_no_record_of_another",),
         "A member refuses records that lie with another one.",
     ),
@@ -44,8 +44,8 @@ MUTATIONS = (
     Mutation(
         "consume-untaken-is-attempt",
         _CYCLE,
-        "            store_u8(win, e + wi.W_ATTEMPTS, "
-        "max(0, load_u8(win, e + wi.W_ATTEMPTS) - 1))\n",
+        "            store_u8(win, e + window.W_ATTEMPTS, "
+        "max(0, load_u8(win, e + window.W_ATTEMPTS) - 1))\n",
         "",
         (_TESTS + "test_a_stuck_member_that_takes_nothing_times_out_without_spending_attempts",),
         "A record that its member never took costs an attempt when it times out.",
@@ -53,15 +53,15 @@ MUTATIONS = (
     Mutation(
         "consume-key-order-ignored",
         _DELIVERY,
-        "    if keyed and (C.again_n > 0 or C.counting > 0) and wi.key_is_held(C, key_hash):",
-        "    if keyed and C.again_n < 0 and wi.key_is_held(C, key_hash):",
+        "    if keyed and (C.again_n > 0 or C.counting > 0) and window.key_is_held(C, key_hash):",
+        "    if keyed and C.again_n < 0 and window.key_is_held(C, key_hash):",
         (_TESTS + "test_a_naked_key_holds_back_its_later_records_and_no_others",),
         "New records of a key overtake those that are to be delivered again.",
     ),
     Mutation(
         "consume-recall-ignored",
         _DELIVERY,
-        "        if keyed and (wi.key_is_recalled(C, key_hash) or _met(S, key_hash)):",
+        "        if keyed and (window.key_is_recalled(C, key_hash) or _met(S, key_hash)):",
         "        if keyed and _met(S, key_hash):",
         (_ORDER + "test_a_newer_record_waits_for_all_that_comes_back",),
         "A record is delivered again while its member still holds earlier ones of its key.",
@@ -120,8 +120,8 @@ MUTATIONS = (
     Mutation(
         "consume-pause-ignored",
         _CYCLE,
-        "    if C.paused != 0:\n        C.reason = cu.PAUSED",
-        "    if C.paused > 9:\n        C.reason = cu.PAUSED",
+        "    if C.paused != 0:\n        C.reason = cursors.PAUSED",
+        "    if C.paused > 9:\n        C.reason = cursors.PAUSED",
         (_TESTS + "test_pause_keeps_what_was_fetched",),
         "A paused subscription gets records.",
     ),
@@ -144,8 +144,9 @@ MUTATIONS = (
     Mutation(
         "consume-dead-settled-by-anyone",
         _ENTRIES,
-        "    if load_i64(win, e + wi.W_TOKEN) != token or wi.state_of(win, e) != wi.DEAD:",
-        "    if load_i64(win, e + wi.W_TOKEN) < token:",
+        "    if load_i64(win, e + window.W_TOKEN) != token or window.state_of(win, e) != "
+        "window.DEAD:",
+        "    if load_i64(win, e + window.W_TOKEN) < token:",
         (_TESTS + "test_term_is_dead_at_once_with_its_reason_and_is_announced_until_settled",),
         "Any record of the window is completed as if it lay in the dead-letter topic.",
     ),

@@ -115,8 +115,8 @@ MUTATIONS = (
     Mutation(
         "storage-failed-sync-repeated",
         "engine/tidecast/log/queue_log.py",
-        "                if self._suspect and self._w[st.L_FD] >= 0:",
-        "                if self._suspect and self._w[st.L_FD] < 0:",
+        "                if self._suspect and self._w[log_state.L_FD] >= 0:",
+        "                if self._suspect and self._w[log_state.L_FD] < 0:",
         (_POWER + "test_after_a_sync_that_failed_all_is_stored_again",),
         "After a sync that failed the same file is synced again, which stores nothing.",
     ),
@@ -135,7 +135,7 @@ MUTATIONS = (
         "storage-start-unsynced",
         "engine/tidecast/log/queue_log.py",
         "        try:  # what was found there may not have reached the device\n"
-        "            os.fdatasync(int(w[st.L_FD]))\n",
+        "            os.fdatasync(int(w[log_state.L_FD]))\n",
         "        try:\n            pass\n",
         (
             _POWER + "test_a_start_whose_sync_fails_stores_all_again",

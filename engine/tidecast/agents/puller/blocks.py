@@ -8,7 +8,7 @@ import numpy as np
 
 from tidecast.agents.puller import entries
 from tidecast.native.memory import address
-from tidecast.queues.cache import blocks as bl
+from tidecast.queues.cache import blocks
 
 
 class BlockMemory:
@@ -24,13 +24,18 @@ class BlockMemory:
     def _make_blocks(self) -> None:
         """Room for all blocks at once: memory that is not touched yet costs nothing."""
         n, size = self.blocks_max, self.block_bytes
-        self._slabs = [np.empty((n, k), dtype=np.uint8) for k in (size, size // 8, bl.HEADS * 8)]
+        self._slabs = [
+            np.empty((n, k), dtype=np.uint8) for k in (size, size // 8, blocks.HEADS * 8)
+        ]
         self._memory = {b: [slab[b] for slab in self._slabs] for b in range(n)}
         S = self.state
         numbers = np.arange(n)
         for part, slab in zip(("data", "index", "heads"), self._slabs, strict=True):
             S.blocks[f"{part}_address"][:n] = address(slab) + numbers * slab.shape[1]
-        S.blocks["data_bytes"][:n], S.blocks["index_max"][:n] = size, size // 8 // bl.INDEX_BYTES
+        S.blocks["data_bytes"][:n], S.blocks["index_max"][:n] = (
+            size,
+            size // 8 // blocks.INDEX_BYTES,
+        )
         S.spare[:n], S.spare_n[0] = numbers[::-1], n
 
     def _new_block(self, q: int) -> int:
@@ -56,13 +61,16 @@ class BlockMemory:
         data, index, heads = self._memory[b]
         record = self.state.blocks[b]
         record["data_address"], record["data_bytes"] = address(data), data.size
-        record["index_address"], record["index_max"] = address(index), index.size // bl.INDEX_BYTES
+        record["index_address"], record["index_max"] = (
+            address(index),
+            index.size // blocks.INDEX_BYTES,
+        )
         record["heads_address"], record["own"] = address(heads), 0
 
     def _index_room(self, b: int, records: int) -> None:
         memory = self._memory[b]
-        if records * bl.INDEX_BYTES > memory[1].size:
-            larger = np.empty(records * bl.INDEX_BYTES, dtype=np.uint8)
+        if records * blocks.INDEX_BYTES > memory[1].size:
+            larger = np.empty(records * blocks.INDEX_BYTES, dtype=np.uint8)
             larger[: memory[1].size] = memory[1]
             memory[1] = larger
             record = self.state.blocks[b]

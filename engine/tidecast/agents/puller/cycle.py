@@ -61,8 +61,7 @@ from tidecast.native.memory import (
     store_i64,
     store_u8,
 )
-from tidecast.queues.cache import cursors as cu
-from tidecast.queues.cache import window as wi
+from tidecast.queues.cache import cursors, window
 from tidecast.queues.cache.cache import UNKNOWN, drop_block_of
 from tidecast.queues.filters.filters import STREAM
 
@@ -116,24 +115,26 @@ def _taken_since(S, member, position, now):
 def _ack(S, C, win, first, end, member):
     """ACK: settle all that is delivered in [first, end). How many were."""
     n = 0
-    w = wi.first_at_or_behind(C, win, first)
+    w = window.first_at_or_behind(C, win, first)
     while w < C.w_next:
-        e = wi.entry_at(C, w)
-        if load_i64(win, e + wi.W_TOKEN) >= end:
+        e = window.entry_at(C, w)
+        if load_i64(win, e + window.W_TOKEN) >= end:
             break
-        state = wi.state_of(win, e)
-        if state == wi.OUT:
+        state = window.state_of(win, e)
+        if state == window.OUT:
             leave_member(S, C, win, e)
             n += 1
-        elif (state == wi.WAIT or state == wi.READY) and load_u8(win, e + wi.W_ATTEMPTS) > 0:
-            wi.delist(C, win, e)  # it was given up on, but was worked at after all
-            wi.set_state(win, e, wi.DONE)
+        elif (state == window.WAIT or state == window.READY) and load_u8(
+            win, e + window.W_ATTEMPTS
+        ) > 0:
+            window.delist(C, win, e)  # it was given up on, but was worked at after all
+            window.set_state(win, e, window.DONE)
             n += 1
         w += 1
     if n > 0:
         C.settled += n
         C.dirty = 1
-        wi.pop_done(C, win)
+        window.pop_done(C, win)
     S.members[member].acked += n
     return n
 
@@ -145,34 +146,34 @@ def _one_ack(S, cursor, C, ring, at, member, now):
     kind = load_u16(ring, at + lay.ACK_KIND_AT)
     first, end = load_i64(ring, at + lay.ACK_FIRST_AT), load_i64(ring, at + lay.ACK_END_AT)
     time_ns = min(max(load_i64(ring, at + lay.ACK_TIME_AT), 0), NAK_DELAY_NS_MAX)
-    win = wi.window_of(C)
+    win = window.window_of(C)
     if kind == lay.ACK:
         if _ack(S, C, win, first, end, member) == 0:
             m.late += 1
         return
-    w = wi.first_at_or_behind(C, win, first)
+    w = window.first_at_or_behind(C, win, first)
     while w < C.w_next:
-        e = wi.entry_at(C, w)
-        if load_i64(win, e + wi.W_TOKEN) >= end:
+        e = window.entry_at(C, w)
+        if load_i64(win, e + window.W_TOKEN) >= end:
             break
         w += 1
-        if wi.state_of(win, e) != wi.OUT or load_u16(win, e + wi.W_MEMBER) != member:
+        if window.state_of(win, e) != window.OUT or load_u16(win, e + window.W_MEMBER) != member:
             m.late += 1
             continue
         if kind == lay.EXTEND:
             deadline = now + (time_ns if time_ns > 0 else C.ack_wait_ns)
-            store_i64(win, e + wi.W_DEADLINE, deadline)
+            store_i64(win, e + window.W_DEADLINE, deadline)
             continue
         leave_member(S, C, win, e)
         if kind == lay.NAK:
             C.naks += 1
-            wi.recall_key(C, win, e)
+            window.recall_key(C, win, e)
             fail(S, C, cursor, win, e, now, now + time_ns if time_ns > 0 else 0, DEAD_ATTEMPTS)
         elif kind == lay.RETURN:
-            attempts = load_u8(win, e + wi.W_ATTEMPTS)
-            store_u8(win, e + wi.W_ATTEMPTS, max(0, attempts - 1))
-            wi.recall_key(C, win, e)
-            wi.enlist(C, win, e, wi.READY, 0)
+            attempts = load_u8(win, e + window.W_ATTEMPTS)
+            store_u8(win, e + window.W_ATTEMPTS, max(0, attempts - 1))
+            window.recall_key(C, win, e)
+            window.enlist(C, win, e, window.READY, 0)
             C.dirty = 1
         else:
             events = S.attention[A_EVENTS]
@@ -190,8 +191,8 @@ def _after_acks(S, cursor, C):
     """A cursor's entries changed: go on with what waited for that."""
     if C.owner < 0 and C.moving > 0:
         finish_moves(S, cursor, C)
-    if C.reason == cu.WINDOW_FULL or (C.again_n > 0 and C.again_dirty > 0):
-        cu.make_ready(S, cursor)
+    if C.reason == cursors.WINDOW_FULL or (C.again_n > 0 and C.again_dirty > 0):
+        cursors.make_ready(S, cursor)
 
 
 @inlined
@@ -205,12 +206,12 @@ def _ask_ahead(S, m, ring, at):
     if far + 8 > lay.MEMBER_HEADER_BYTES + m.deliveries_bytes + m.acks_bytes:
         return
     cursor = load_u32(ring, near)
-    if cursor < cu.CURSORS_MAX:
+    if cursor < cursors.CURSORS_MAX:
         C = S.cursors[cursor]
-        wi.ask_for_window(C, C.w_first)
+        window.ask_for_window(C, C.w_first)
     cursor = load_u32(ring, far)
-    if cursor < cu.CURSORS_MAX:
-        cu.ask_for_cursor(S, cursor)
+    if cursor < cursors.CURSORS_MAX:
+        cursors.ask_for_cursor(S, cursor)
 
 
 @inlined
@@ -238,7 +239,7 @@ def serve_member(S, member, now):
         word = load_i64(ring, at + lay.ACK_CURSOR_AT)
         cursor = word & 0xFFFFFFFF
         if (
-            cursor < cu.CURSORS_MAX
+            cursor < cursors.CURSORS_MAX
             and S.cursors[cursor].active
             and (S.cursors[cursor].generation == word >> 32 and S.cursors[cursor].sub == m.sub)
         ):
@@ -260,7 +261,7 @@ def serve_member(S, member, now):
         if used <= m.deliveries_bytes - (m.deliveries_bytes >> 2):
             m.ring_full = 0
     if m.ring_full == 0 and credit_of(m, m.fragment_cursor) > 0:
-        cu.wake_chain(S, cu.FOR_CREDIT, cu.CREDIT_CHAINS + m.sub)
+        cursors.wake_chain(S, cursors.FOR_CREDIT, cursors.CREDIT_CHAINS + m.sub)
     if n == ACKS_MAX or S.attention[A_EVENTS] >= EVENTS_MAX - 8:
         _wake_again(S, member)
     return n
@@ -276,19 +277,19 @@ def _wake_again(S, member):
 def finish_moves(S, cursor, C):
     """Hand over shares whose old owner has nothing outstanding any more."""
     busy = 0
-    win = wi.window_of(C)
+    win = window.window_of(C)
     for w in range(C.w_first, C.w_next):
-        e = wi.entry_at(C, w)
-        if wi.state_of(win, e) == wi.OUT:
-            if load_u8(win, e + wi.W_STATE) & wi.KEYED:
-                busy |= 1 << share_of(load_u32(win, e + wi.W_HASH))
-    for share in range(cu.SHARES):
-        if S.owners[cursor, share] == cu.MOVING and (busy >> share) & 1 == 0:
+        e = window.entry_at(C, w)
+        if window.state_of(win, e) == window.OUT:
+            if load_u8(win, e + window.W_STATE) & window.KEYED:
+                busy |= 1 << share_of(load_u32(win, e + window.W_HASH))
+    for share in range(cursors.SHARES):
+        if S.owners[cursor, share] == cursors.MOVING and (busy >> share) & 1 == 0:
             S.owners[cursor, share] = S.heirs[cursor, share]
             C.moving -= 1
             C.again_dirty = 1
     note_owners(S, cursor, C)
-    cu.make_ready(S, cursor)
+    cursors.make_ready(S, cursor)
 
 
 @inlined
@@ -297,13 +298,13 @@ def note_owners(S, cursor, C):
     first = S.owners[cursor, 0]
     same = True
     others = 0
-    for share in range(cu.SHARES):
+    for share in range(cursors.SHARES):
         owner = S.owners[cursor, share]
         if owner != first:
             same = False
-        if owner < cu.MOVING:
+        if owner < cursors.MOVING:
             others += 1
-    C.owner = first if same and first < cu.MOVING else -1
+    C.owner = first if same and first < cursors.MOVING else -1
     C.owners = others
 
 
@@ -313,61 +314,61 @@ def note_owners(S, cursor, C):
 @inlined
 def _would_get_it(S, C, cursor, win, e, member):
     """Would an entry go to ``member``, in whose ring it lies? A second copy there helps nobody."""
-    keyed = load_u8(win, e + wi.W_STATE) & wi.KEYED != 0
-    token = load_i64(win, e + wi.W_TOKEN)
-    return owner_of(S, C, cursor, token, load_u32(win, e + wi.W_HASH), keyed) == member
+    keyed = load_u8(win, e + window.W_STATE) & window.KEYED != 0
+    token = load_i64(win, e + window.W_TOKEN)
+    return owner_of(S, C, cursor, token, load_u32(win, e + window.W_HASH), keyed) == member
 
 
 @inlined
 def look_at_timers(S, cursor, C, now):
     """Time out what its member holds too long; notice what is due again. Sets the next time."""
-    win = wi.window_of(C)
+    win = window.window_of(C)
     soonest = UNKNOWN
     for w in range(C.w_first, C.w_next):
-        e = wi.entry_at(C, w)
-        state = wi.state_of(win, e)
-        if state == wi.DONE or state == wi.READY or state == wi.HELD:
+        e = window.entry_at(C, w)
+        state = window.state_of(win, e)
+        if state == window.DONE or state == window.READY or state == window.HELD:
             continue
-        deadline = load_i64(win, e + wi.W_DEADLINE)
+        deadline = load_i64(win, e + window.W_DEADLINE)
         if deadline > now:
             soonest = min(soonest, deadline)
             continue
-        if state == wi.WAIT:
-            wi.set_state(win, e, wi.READY)
+        if state == window.WAIT:
+            window.set_state(win, e, window.READY)
             C.again_dirty = 1
             continue
-        if state == wi.DEAD:
+        if state == window.DEAD:
             if S.attention[A_EVENTS] < EVENTS_MAX:  # who was told of it first has the reason
                 store_u8(bytes_at(address_of(S.reasons[S.attention[A_EVENTS]]), 2), 0, 0)
                 store_u8(bytes_at(address_of(S.reasons[S.attention[A_EVENTS]]), 2), 1, 0)
-            announce_dead(S, C, cursor, win, e, now, load_u32(win, e + wi.W_POSITION))
+            announce_dead(S, C, cursor, win, e, now, load_u32(win, e + window.W_POSITION))
             soonest = min(soonest, now + 1_000_000_000)
             continue
-        member = load_u16(win, e + wi.W_MEMBER)
+        member = load_u16(win, e + window.W_MEMBER)
         m = S.members[member]
         _note_taken(S, member, bytes_at(m.ring_address, m.ring_bytes), now)
-        taken_ns = _taken_since(S, member, load_u32(win, e + wi.W_POSITION), now)
+        taken_ns = _taken_since(S, member, load_u32(win, e + window.W_POSITION), now)
         since = m.taken_ns if taken_ns < 0 else taken_ns
         if since + C.ack_wait_ns > now:
-            store_i64(win, e + wi.W_DEADLINE, since + C.ack_wait_ns)
+            store_i64(win, e + window.W_DEADLINE, since + C.ack_wait_ns)
             soonest = min(soonest, since + C.ack_wait_ns)
             continue
         if taken_ns < 0 and _would_get_it(S, C, cursor, win, e, member):
-            store_i64(win, e + wi.W_DEADLINE, now + C.ack_wait_ns)
+            store_i64(win, e + window.W_DEADLINE, now + C.ack_wait_ns)
             soonest = min(soonest, now + C.ack_wait_ns)
             continue
         leave_member(S, C, win, e)
         C.timeouts += 1
         if taken_ns < 0:  # it never was in the user's hands: that was no attempt
-            store_u8(win, e + wi.W_ATTEMPTS, max(0, load_u8(win, e + wi.W_ATTEMPTS) - 1))
-            wi.enlist(C, win, e, wi.READY, 0)
+            store_u8(win, e + window.W_ATTEMPTS, max(0, load_u8(win, e + window.W_ATTEMPTS) - 1))
+            window.enlist(C, win, e, window.READY, 0)
         else:
             fail(S, C, cursor, win, e, now, 0, DEAD_TIMEOUT)
     C.timer_ns = 0 if soonest == UNKNOWN else soonest
     if C.moving > 0:
         finish_moves(S, cursor, C)
     if C.again_dirty > 0:
-        cu.make_ready(S, cursor)
+        cursors.make_ready(S, cursor)
 
 
 @inlined
@@ -379,7 +380,7 @@ def _timers(S, now):
         C = S.cursors[cursor]
         if C.timer_ns != 0 and C.timer_ns <= now:
             look_at_timers(S, cursor, C, now)
-            wi.pop_done(C, wi.window_of(C))
+            window.pop_done(C, window.window_of(C))
             work += 1
         if C.timer_ns != 0:
             S.misc[P_DUE_NS] = min(S.misc[P_DUE_NS], C.timer_ns)
@@ -395,43 +396,43 @@ def serve_cursor(S, cursor, now):
     C = S.cursors[cursor]
     if C.active == 0:
         return 0
-    cu.unpark(S, C)
+    cursors.unpark(S, C)
     if C.paused != 0:
-        C.reason = cu.PAUSED
+        C.reason = cursors.PAUSED
         if S.misc[P_DISCARD] and C.block >= 0:
             drop_block_of(S, C.queue, C.block)
-        cu.park(S, C)
+        cursors.park(S, C)
         return 0
     if C.owners == 0 and C.moving == 0:
-        C.reason = cu.NO_MEMBER
-        cu.park(S, C)
+        C.reason = cursors.NO_MEMBER
+        cursors.park(S, C)
         return 0
-    cu.catch_up(S, C, cursor)
-    cu.unlink(S, cursor, cu.FOR_QUEUE)
-    cu.unlink(S, cursor, cu.FOR_CREDIT)
-    C.reason = cu.FLOWING
+    cursors.catch_up(S, C, cursor)
+    cursors.unlink(S, cursor, cursors.FOR_QUEUE)
+    cursors.unlink(S, cursor, cursors.FOR_CREDIT)
+    C.reason = cursors.FLOWING
     done = 0
     if C.again_n > 0 and C.again_dirty > 0:
         done += deliver_again(S, C, cursor, now)
     cycle = S.misc[P_CYCLE]
     while done < BUDGET:
-        if wi.window_room(C) == 0:
+        if window.window_room(C) == 0:
             grow_window(S, C, cursor)
             return done
         if C.next >= S.queues[C.queue].end:
-            cu.want(S, C, cursor, C.next)
+            cursors.want(S, C, cursor, C.next)
             return done
-        b = cu.block_of(S, C, cycle)
+        b = cursors.block_of(S, C, cycle)
         if b < 0:
-            if C.filter == STREAM and cu.may_follow(S, C):
-                cu.follow(S, C, cursor)
+            if C.filter == STREAM and cursors.may_follow(S, C):
+                cursors.follow(S, C, cursor)
             else:
-                cu.want(S, C, cursor, C.next)
+                cursors.want(S, C, cursor, C.next)
             return done
         if C.filter == STREAM and not skip_to_stream(S, C, b):
             done += 1
-            if cu.may_follow(S, C):
-                cu.follow(S, C, cursor)
+            if cursors.may_follow(S, C):
+                cursors.follow(S, C, cursor)
                 return done
             continue
         n = deliver_run(S, C, cursor, b, now, BUDGET - done)
@@ -442,7 +443,7 @@ def serve_cursor(S, cursor, now):
             read_ahead(S, C)
     if C.block >= 0:
         S.blocks[C.block].hot = cycle + 1
-    cu.make_ready(S, cursor)
+    cursors.make_ready(S, cursor)
     return done
 
 
@@ -519,7 +520,7 @@ def _woken(S, now):
         while word != 0:
             bit = _lowest_bit(word)
             word &= ~(1 << bit)
-            cu.queue_grew(S, i * 64 + bit)
+            cursors.queue_grew(S, i * 64 + bit)
             work += 1
     return work
 

@@ -35,8 +35,7 @@ from tidecast.native.memory import (
     store_u16,
     store_u32,
 )
-from tidecast.queues.cache import cursors as cu
-from tidecast.queues.cache import window as wi
+from tidecast.queues.cache import cursors, window
 from tidecast.queues.cache.blocks import data_of, next_of_stream, record_at
 from tidecast.queues.cache.cache import find_block, touch
 from tidecast.queues.filters.filters import passes
@@ -83,10 +82,10 @@ def owner_of(S, C, cursor, token, key_hash, keyed):
         return C.owner
     if keyed:
         return S.owners[cursor, share_of(key_hash)]
-    best = cu.NOBODY
-    for k in range(cu.SHARES):
-        m = S.owners[cursor, (token + k) & (cu.SHARES - 1)]
-        if m < cu.MOVING:
+    best = cursors.NOBODY
+    for k in range(cursors.SHARES):
+        m = S.owners[cursor, (token + k) & (cursors.SHARES - 1)]
+        if m < cursors.MOVING:
             if credit_of(S.members[m], cursor) > 0:
                 return m
             best = m
@@ -96,14 +95,14 @@ def owner_of(S, C, cursor, token, key_hash, keyed):
 @inlined
 def share_of(key_hash):
     """The share of a cursor's keys that a key belongs to."""
-    return ((key_hash * 0x9E3779B1) >> 20) & (cu.SHARES - 1)
+    return ((key_hash * 0x9E3779B1) >> 20) & (cursors.SHARES - 1)
 
 
 @inlined
 def _anybody_has_credit(S, C, cursor):
-    for k in range(cu.SHARES):
+    for k in range(cursors.SHARES):
         m = S.owners[cursor, k]
-        if m < cu.MOVING and credit_of(S.members[m], cursor) > 0:
+        if m < cursors.MOVING and credit_of(S.members[m], cursor) > 0:
             return True
     return False
 
@@ -133,12 +132,12 @@ def _choose(S, C, cursor, data, p, token):
         return SKIP, 0
     key_hash = load_u32(data, p + seg.REC_KEY_HASH_AT)
     keyed = word & seg.REC_KEY != 0
-    if keyed and (C.again_n > 0 or C.counting > 0) and wi.key_is_held(C, key_hash):
+    if keyed and (C.again_n > 0 or C.counting > 0) and window.key_is_held(C, key_hash):
         return HOLD, attempts
     member = owner_of(S, C, cursor, token, key_hash, keyed)
-    if member == cu.MOVING:
+    if member == cursors.MOVING:
         return HOLD, attempts
-    if member == cu.NOBODY:
+    if member == cursors.NOBODY:
         return STOP, 0
     if C.owner < 0 and credit_of(S.members[member], cursor) == 0:
         if _anybody_has_credit(S, C, cursor):
@@ -150,16 +149,16 @@ def _choose(S, C, cursor, data, p, token):
 @inlined
 def _hold(C, data, p, token, attempts):
     """Let the cursor pass a record that must wait."""
-    win = wi.window_of(C)
+    win = window.window_of(C)
     word = load_u32(data, p + seg.REC_LENGTH_AT)
-    keyed = wi.KEYED if word & seg.REC_KEY else 0
+    keyed = window.KEYED if word & seg.REC_KEY else 0
     key_hash = load_u32(data, p + seg.REC_KEY_HASH_AT)
-    e = wi.entry_at(C, C.w_next)
-    wi.push(
-        C, win, token, 0, key_hash, word & seg.REC_LENGTH_MASK, wi.DONE | keyed, attempts,
-        wi.NO_MEMBER, 0,
+    e = window.entry_at(C, C.w_next)
+    window.push(
+        C, win, token, 0, key_hash, word & seg.REC_LENGTH_MASK, window.DONE | keyed, attempts,
+        window.NO_MEMBER, 0,
     )  # fmt: skip
-    wi.enlist(C, win, e, wi.HELD, 0)
+    window.enlist(C, win, e, window.HELD, 0)
     C.held += 1
 
 
@@ -167,8 +166,8 @@ def _hold(C, data, p, token, attempts):
 def wait_for_credit(S, C, cursor, reason):
     """The cursor rests until a member of its subscription settles or makes room."""
     C.reason = reason
-    cu.link(S, cursor, cu.FOR_CREDIT, cu.CREDIT_CHAINS + C.sub)
-    cu.park(S, C)
+    cursors.link(S, cursor, cursors.FOR_CREDIT, cursors.CREDIT_CHAINS + C.sub)
+    cursors.park(S, C)
 
 
 @inlined
@@ -187,7 +186,7 @@ def _no_room(S, C, cursor, member, hostile):
     if hostile and m.hostile == 0:
         m.hostile = 1
         emit(S.events, S.attention, E_HOSTILE, member, 0, 0, 0, 0)
-    wait_for_credit(S, C, cursor, cu.NO_ROOM)
+    wait_for_credit(S, C, cursor, cursors.NO_ROOM)
 
 
 @inlined
@@ -287,7 +286,7 @@ def deliver_run(S, C, cursor, b, now, limit):
     data = data_of(B)
     i = C.next - B.first
     p = record_at(B, i)
-    limit = min(limit, min(B.end - C.next, wi.window_room(C)))
+    limit = min(limit, min(B.end - C.next, window.window_room(C)))
     simple = C.owner >= 0 and C.filter == 0 and C.restored_left == 0
     if C.again_n > 0 or C.counting > 0:
         simple = False
@@ -307,11 +306,11 @@ def deliver_run(S, C, cursor, b, now, limit):
             C.next += 1
             return 1
         if member == STOP:
-            wait_for_credit(S, C, cursor, cu.NO_CREDIT if C.owners > 0 else cu.NO_MEMBER)
+            wait_for_credit(S, C, cursor, cursors.NO_CREDIT if C.owners > 0 else cursors.NO_MEMBER)
             return STUCK
     m = S.members[member]
     if credit_of(m, cursor) == 0:
-        wait_for_credit(S, C, cursor, cu.NO_CREDIT)
+        wait_for_credit(S, C, cursor, cursors.NO_CREDIT)
         return STUCK
     size = load_u32(data, p + seg.REC_LENGTH_AT) & seg.REC_LENGTH_MASK
     if size + _FRAME > m.deliveries_bytes >> 1:
@@ -323,7 +322,7 @@ def deliver_run(S, C, cursor, b, now, limit):
     n, used = _run_length(S, C, cursor, B, data, i, limit, member, attempts + 1, simple)
     if n == 0:
         if m.full:
-            wait_for_credit(S, C, cursor, cu.NO_CREDIT)
+            wait_for_credit(S, C, cursor, cursors.NO_CREDIT)
         else:
             _no_room(S, C, cursor, member, False)
         return STUCK
@@ -360,24 +359,24 @@ def _send(S, C, cursor, member, data, p, n, used, token, attempts):
 @inlined
 def _enter(S, C, data, p, n, member, attempts, position, now):
     """Note ``n`` records as outstanding; the first lies at ``position`` of the member's ring."""
-    win = wi.window_of(C)
+    win = window.window_of(C)
     deadline = now + C.ack_wait_ns
     start = p
     if C.counting > 0:
-        wi.room_for_keys(C, win, n)
+        window.room_for_keys(C, win, n)
     for k in range(n):
         word = load_u32(data, p + seg.REC_LENGTH_AT)
         size = word & seg.REC_LENGTH_MASK
-        keyed = wi.KEYED if word & seg.REC_KEY else 0
-        wi.push(
+        keyed = window.KEYED if word & seg.REC_KEY else 0
+        window.push(
             C, win, C.next + k, deadline, load_u32(data, p + seg.REC_KEY_HASH_AT), size,
-            wi.OUT | keyed, attempts, member, (position + p - start) & _U32,
+            window.OUT | keyed, attempts, member, (position + p - start) & _U32,
         )  # fmt: skip
         p += size
     if C.counting > 0:
         for w in range(C.w_next - n, C.w_next):
-            wi.count_out(C, win, wi.entry_at(C, w), 1)
-        wi.passed(C, n)
+            window.count_out(C, win, window.entry_at(C, w), 1)
+        window.passed(C, n)
     _account(S, C, member, n, p - start, deadline)
 
 
@@ -425,27 +424,27 @@ def _meet(S, key_hash):
 @inlined
 def _again(S, C, cursor, win, e, now):
     """Deliver one entry again (or the first time, if it was held back). True: it is out."""
-    token = load_i64(win, e + wi.W_TOKEN)
-    keyed = load_u8(win, e + wi.W_STATE) & wi.KEYED != 0
-    member = owner_of(S, C, cursor, token, load_u32(win, e + wi.W_HASH), keyed)
-    if member >= cu.MOVING:
-        if member == cu.NOBODY:
-            wait_for_credit(S, C, cursor, cu.NO_MEMBER)
+    token = load_i64(win, e + window.W_TOKEN)
+    keyed = load_u8(win, e + window.W_STATE) & window.KEYED != 0
+    member = owner_of(S, C, cursor, token, load_u32(win, e + window.W_HASH), keyed)
+    if member >= cursors.MOVING:
+        if member == cursors.NOBODY:
+            wait_for_credit(S, C, cursor, cursors.NO_MEMBER)
         return False
     m = S.members[member]
     if credit_of(m, cursor) == 0:
-        wait_for_credit(S, C, cursor, cu.NO_CREDIT)
+        wait_for_credit(S, C, cursor, cursors.NO_CREDIT)
         return False
     b = find_block(S, C.queue, token)
     if b < 0:
-        cu.want(S, C, cursor, token)
+        cursors.want(S, C, cursor, token)
         return False
     touch(S, b, S.misc[P_CYCLE])
     B = S.blocks[b]
     data = data_of(B)
     p = record_at(B, token - B.first)
     size = load_u32(data, p + seg.REC_LENGTH_AT) & seg.REC_LENGTH_MASK
-    attempts = min(load_u8(win, e + wi.W_ATTEMPTS) + 1, wi.ATTEMPTS_MAX)
+    attempts = min(load_u8(win, e + window.W_ATTEMPTS) + 1, window.ATTEMPTS_MAX)
     if size + _FRAME > m.deliveries_bytes >> 1:
         if not _fragments(S, C, cursor, member, data, p, size, token, attempts):
             return False
@@ -454,17 +453,17 @@ def _again(S, C, cursor, win, e, now):
         if not _send(S, C, cursor, member, data, p, 1, size, token, attempts):
             return False
         position = m.head - _padded(size)
-    if load_u8(win, e + wi.W_ATTEMPTS) > 0:
+    if load_u8(win, e + window.W_ATTEMPTS) > 0:
         C.redelivered += 1
-    wi.set_state(win, e, wi.OUT)
-    store_u8(win, e + wi.W_ATTEMPTS, attempts)
-    store_u16(win, e + wi.W_MEMBER, member)
-    store_u32(win, e + wi.W_POSITION, position & _U32)
-    store_u32(win, e + wi.W_BYTES, size)
-    store_i64(win, e + wi.W_DEADLINE, now + C.ack_wait_ns)
-    wi.delist(C, win, e)
+    window.set_state(win, e, window.OUT)
+    store_u8(win, e + window.W_ATTEMPTS, attempts)
+    store_u16(win, e + window.W_MEMBER, member)
+    store_u32(win, e + window.W_POSITION, position & _U32)
+    store_u32(win, e + window.W_BYTES, size)
+    store_i64(win, e + window.W_DEADLINE, now + C.ack_wait_ns)
+    window.delist(C, win, e)
     if C.counting > 0:
-        wi.count_out(C, win, e, 1)
+        window.count_out(C, win, e, 1)
     _account(S, C, member, 1, size, now + C.ack_wait_ns)
     return True
 
@@ -473,7 +472,7 @@ def _again(S, C, cursor, win, e, now):
 def deliver_again(S, C, cursor, now):
     """Deliver what is to be delivered (again), in token order, so in order of each key."""
     S.misc[P_STAMP] += 1
-    win = wi.window_of(C)
+    win = window.window_of(C)
     C.again_dirty = 0
     stalled = 0
     sent = 0
@@ -481,17 +480,17 @@ def deliver_again(S, C, cursor, now):
     for w in range(C.w_first, C.w_next):
         if left == 0:
             break
-        e = wi.entry_at(C, w)
-        word = load_u8(win, e + wi.W_STATE)
+        e = window.entry_at(C, w)
+        word = load_u8(win, e + window.W_STATE)
         state = word & 7
-        if state != wi.WAIT and state != wi.READY and state != wi.HELD:
+        if state != window.WAIT and state != window.READY and state != window.HELD:
             continue
         left -= 1
-        keyed = word & wi.KEYED != 0
-        key_hash = load_u32(win, e + wi.W_HASH)
-        if keyed and (wi.key_is_recalled(C, key_hash) or _met(S, key_hash)):
+        keyed = word & window.KEYED != 0
+        key_hash = load_u32(win, e + window.W_HASH)
+        if keyed and (window.key_is_recalled(C, key_hash) or _met(S, key_hash)):
             continue
-        if state == wi.WAIT and load_i64(win, e + wi.W_DEADLINE) > now:
+        if state == window.WAIT and load_i64(win, e + window.W_DEADLINE) > now:
             if keyed:
                 _meet(S, key_hash)
             continue
@@ -512,11 +511,11 @@ def deliver_again(S, C, cursor, now):
 @inlined
 def give_credit_back(S, win, e):
     """An entry is no longer at its member."""
-    member = load_u16(win, e + wi.W_MEMBER)
+    member = load_u16(win, e + window.W_MEMBER)
     if member < lay.MEMBERS_MAX:
         m = S.members[member]
         m.in_flight -= 1
-        m.in_flight_bytes -= load_u32(win, e + wi.W_BYTES)
+        m.in_flight_bytes -= load_u32(win, e + window.W_BYTES)
 
 
 @inlined
@@ -524,15 +523,15 @@ def leave_member(S, C, win, e):
     """OUT no more: DONE, unless the caller gives it another state."""
     give_credit_back(S, win, e)
     C.out -= 1
-    wi.set_state(win, e, wi.DONE)
+    window.set_state(win, e, window.DONE)
     if C.counting > 0:
-        wi.count_out(C, win, e, -1)
+        window.count_out(C, win, e, -1)
 
 
 @inlined
 def bury(S, C, cursor, win, e, now, reason):
     """No more deliveries: ask the shell to put it into the dead-letter topic."""
-    wi.set_state(win, e, wi.DEAD)
+    window.set_state(win, e, window.DEAD)
     C.dead += 1
     C.dying += 1
     C.dirty = 1
@@ -542,10 +541,10 @@ def bury(S, C, cursor, win, e, now, reason):
 @inlined
 def announce_dead(S, C, cursor, win, e, now, reason):
     """Tell the shell of a DEAD entry; again after a second, should it not settle it."""
-    token = load_i64(win, e + wi.W_TOKEN)
-    attempts = load_u8(win, e + wi.W_ATTEMPTS)
-    store_i64(win, e + wi.W_DEADLINE, now + 1_000_000_000)
-    store_u32(win, e + wi.W_POSITION, reason)
+    token = load_i64(win, e + window.W_TOKEN)
+    attempts = load_u8(win, e + window.W_ATTEMPTS)
+    store_i64(win, e + window.W_DEADLINE, now + 1_000_000_000)
+    store_u32(win, e + window.W_POSITION, reason)
     due(S, C, now + 1_000_000_000)
     emit(S.events, S.attention, E_DEAD, cursor, token, attempts, reason, C.generation)
 
@@ -553,11 +552,11 @@ def announce_dead(S, C, cursor, win, e, now, reason):
 @inlined
 def fail(S, C, cursor, win, e, now, due_ns, reason):
     """A delivery failed: again at ``due_ns`` (0: now), or no more when it was the last one."""
-    attempts = load_u8(win, e + wi.W_ATTEMPTS)
+    attempts = load_u8(win, e + window.W_ATTEMPTS)
     if C.deliveries_max > 0 and attempts >= C.deliveries_max:
         bury(S, C, cursor, win, e, now, reason)
         return
-    wi.enlist(C, win, e, wi.WAIT if due_ns > now else wi.READY, due_ns)
+    window.enlist(C, win, e, window.WAIT if due_ns > now else window.READY, due_ns)
     if due_ns > now:
         due(S, C, due_ns)
     C.dirty = 1
@@ -566,9 +565,9 @@ def fail(S, C, cursor, win, e, now, due_ns, reason):
 @inlined
 def grow_window(S, C, cursor):
     """The window is full: ask for a larger one, or rest until its front settles."""
-    C.reason = cu.WINDOW_FULL
-    cu.park(S, C)
-    if C.growing == 0 and C.window_mask + 1 < wi.WINDOW_MAX:
+    C.reason = cursors.WINDOW_FULL
+    cursors.park(S, C)
+    if C.growing == 0 and C.window_mask + 1 < window.WINDOW_MAX:
         if emit(S.events, S.attention, E_WINDOW, cursor, C.generation, 0, 0, 0) > 0:
             C.growing = 1
 

@@ -33,7 +33,7 @@ from tidecast.agents.puller.state import (
 )
 from tidecast.buffers.member_ring import take_back
 from tidecast.layout import member as lay
-from tidecast.layout import ring as rl
+from tidecast.layout import ring as ring_layout
 from tidecast.native import syscalls as sys
 from tidecast.native.atomics import (
     fence_seq_cst,
@@ -52,8 +52,7 @@ from tidecast.native.memory import (
     load_u32,
     store_u8,
 )
-from tidecast.queues.cache import cursors as cu
-from tidecast.queues.cache import window as wi
+from tidecast.queues.cache import cursors, window
 from tidecast.queues.cache.cache import UNKNOWN, drop_block_of, drop_blocks, evict, give_block
 
 ACK_ROUNDS_MAX = 1024
@@ -105,7 +104,7 @@ def run_puller(words, idle, scratch, now_ns):
         quiet += 1
         if not time_to_park(idle, quiet):
             continue
-        bell = S.misc[P_BELL] * rl.DOORBELL_BYTES
+        bell = S.misc[P_BELL] * ring_layout.DOORBELL_BYTES
         seen = load_acquire_i32(S.bells, bell)
         store_relaxed(S.wakes, lay.WAKE_ARMED_AT, 1)
         fence_seq_cst()
@@ -194,26 +193,26 @@ def jump_gap(words, q, token, first, out):
             C.next = first
             C.dirty = 1
             n += 1
-        cu.make_ready(S, cursor)
+        cursors.make_ready(S, cursor)
     return n
 
 
 @inlined
 def _drop_lost(S, C, token, first):
     """What was to be delivered again and is gone from the log counts as settled."""
-    win = wi.window_of(C)
+    win = window.window_of(C)
     for w in range(C.w_first, C.w_next):
-        e = wi.entry_at(C, w)
-        state = wi.state_of(win, e)
-        lost = load_i64(win, e + wi.W_TOKEN)
+        e = window.entry_at(C, w)
+        state = window.state_of(win, e)
+        lost = load_i64(win, e + window.W_TOKEN)
         if (
             token <= lost
             and lost < first
-            and (state == wi.WAIT or state == wi.READY or state == wi.HELD)
+            and (state == window.WAIT or state == window.READY or state == window.HELD)
         ):
-            wi.delist(C, win, e)
-            wi.set_state(win, e, wi.DONE)
-    wi.pop_done(C, win)
+            window.delist(C, win, e)
+            window.set_state(win, e, window.DONE)
+    window.pop_done(C, win)
 
 
 @held_kernel
@@ -242,7 +241,7 @@ def cursor_ready(words, cursor):
     """Let a cursor look again."""
     S = puller_of(words)
     S.cursors[cursor].again_dirty = 1
-    cu.make_ready(S, cursor)
+    cursors.make_ready(S, cursor)
 
 
 @held_kernel
@@ -251,7 +250,7 @@ def pause_cursor(words, cursor, bits):
     S = puller_of(words)
     S.cursors[cursor].paused = bits
     S.cursors[cursor].again_dirty = 1
-    cu.make_ready(S, cursor)
+    cursors.make_ready(S, cursor)
 
 
 @held_kernel
@@ -263,12 +262,12 @@ def share_cursor(words, cursor, heirs):
     S = puller_of(words)
     C = S.cursors[cursor]
     C.moving = 0
-    for share in range(cu.SHARES):
+    for share in range(cursors.SHARES):
         old, new = S.owners[cursor, share], heirs[share]
         S.heirs[cursor, share] = new
-        alive = old == cu.MOVING or (old < cu.MOVING and S.members[old].active != 0)
+        alive = old == cursors.MOVING or (old < cursors.MOVING and S.members[old].active != 0)
         if old != new and alive:
-            S.owners[cursor, share] = cu.MOVING
+            S.owners[cursor, share] = cursors.MOVING
             C.moving += 1
         else:
             S.owners[cursor, share] = new
@@ -294,24 +293,27 @@ def drop_member(words, member, now_ns):
         C = S.cursors[cursor]
         if C.sub != m.sub:
             continue
-        win = wi.window_of(C)
+        win = window.window_of(C)
         for w in range(C.w_first, C.w_next):
-            e = wi.entry_at(C, w)
-            if wi.state_of(win, e) != wi.OUT or load_u16(win, e + wi.W_MEMBER) != member:
+            e = window.entry_at(C, w)
+            if (
+                window.state_of(win, e) != window.OUT
+                or load_u16(win, e + window.W_MEMBER) != member
+            ):
                 continue
             leave_member(S, C, win, e)
-            untaken = ((m.taken - load_u32(win, e + wi.W_POSITION)) & 0xFFFFFFFF) - 1 >= 1 << 31
+            untaken = ((m.taken - load_u32(win, e + window.W_POSITION)) & 0xFFFFFFFF) - 1 >= 1 << 31
             if untaken:
-                attempts = load_u8(win, e + wi.W_ATTEMPTS)
-                store_u8(win, e + wi.W_ATTEMPTS, max(0, attempts - 1))
-                wi.enlist(C, win, e, wi.READY, 0)
+                attempts = load_u8(win, e + window.W_ATTEMPTS)
+                store_u8(win, e + window.W_ATTEMPTS, max(0, attempts - 1))
+                window.enlist(C, win, e, window.READY, 0)
             else:
                 fail(S, C, cursor, win, e, now_ns, 0, DEAD_ATTEMPTS)
             C.dirty = 1
             n += 1
         if m.fragment_cursor == cursor:
             C.fragment_at = 0
-        cu.make_ready(S, cursor)
+        cursors.make_ready(S, cursor)
     m.fragment_cursor = -1
     m.touched = 0
     store_release(bytes_at(m.ring_address, m.ring_bytes), lay.MEM_STATE_AT, lay.MEM_DETACHED)
@@ -326,17 +328,17 @@ def seek_cursor(words, cursor, token):
     """
     S = puller_of(words)
     C = S.cursors[cursor]
-    win = wi.window_of(C)
+    win = window.window_of(C)
     forgotten = C.out
     for w in range(C.w_first, C.w_next):
-        e = wi.entry_at(C, w)
-        state = wi.state_of(win, e)
-        if state == wi.OUT:
+        e = window.entry_at(C, w)
+        state = window.state_of(win, e)
+        if state == window.OUT:
             leave_member(S, C, win, e)
-        elif state != wi.DONE and state != wi.DEAD:
-            wi.delist(C, win, e)
-        wi.set_state(win, e, wi.DONE)
-    wi.pop_done(C, win)
+        elif state != window.DONE and state != window.DEAD:
+            window.delist(C, win, e)
+        window.set_state(win, e, window.DONE)
+    window.pop_done(C, win)
     for k in range(S.members.shape[0]):
         m = S.members[k]
         if m.active == 0 or m.sub != C.sub:
@@ -344,13 +346,13 @@ def seek_cursor(words, cursor, token):
         if m.fragment_cursor == cursor:
             m.fragment_cursor = -1
         take_back(bytes_at(m.ring_address, m.ring_bytes), m, S.bells, cursor)
-    cu.unpark(S, C)
-    cu.unlink(S, cursor, cu.FOR_QUEUE)
+    cursors.unpark(S, C)
+    cursors.unlink(S, cursor, cursors.FOR_QUEUE)
     C.generation += 1
     C.next, C.fragment_at, C.timer_ns, C.dirty, C.dying = token, 0, 0, 1, 0
     C.restored_n, C.restored_left = 0, 0
     S.queues[C.queue].end = UNKNOWN
-    cu.make_ready(S, cursor)
+    cursors.make_ready(S, cursor)
     return forgotten
 
 
@@ -361,17 +363,17 @@ def complete_dead(words, cursor, generation, token):
     C = S.cursors[cursor]
     if C.active == 0 or C.generation != generation:
         return False
-    win = wi.window_of(C)
-    e = wi.entry_at(C, wi.first_at_or_behind(C, win, token))
-    if load_i64(win, e + wi.W_TOKEN) != token or wi.state_of(win, e) != wi.DEAD:
+    win = window.window_of(C)
+    e = window.entry_at(C, window.first_at_or_behind(C, win, token))
+    if load_i64(win, e + window.W_TOKEN) != token or window.state_of(win, e) != window.DEAD:
         return False
-    wi.set_state(win, e, wi.DONE)
+    window.set_state(win, e, window.DONE)
     C.dying -= 1
     C.settled += 1
     C.dirty = 1
-    wi.pop_done(C, win)
-    if C.reason == cu.WINDOW_FULL:
-        cu.make_ready(S, cursor)
+    window.pop_done(C, win)
+    if C.reason == cursors.WINDOW_FULL:
+        cursors.make_ready(S, cursor)
     return True
 
 
@@ -380,14 +382,14 @@ def remove_cursor(words, cursor):
     """Take a cursor out of every chain and table."""
     S = puller_of(words)
     C = S.cursors[cursor]
-    win = wi.window_of(C)
+    win = window.window_of(C)
     for w in range(C.w_first, C.w_next):
-        e = wi.entry_at(C, w)
-        if wi.state_of(win, e) == wi.OUT:
+        e = window.entry_at(C, w)
+        if window.state_of(win, e) == window.OUT:
             leave_member(S, C, win, e)
-    cu.unlink(S, cursor, cu.FOR_QUEUE)
-    cu.unlink(S, cursor, cu.FOR_CREDIT)
-    cu.unpark(S, C)
+    cursors.unlink(S, cursor, cursors.FOR_QUEUE)
+    cursors.unlink(S, cursor, cursors.FOR_CREDIT)
+    cursors.unpark(S, C)
     S.ready[cursor >> 6] &= ~(1 << (cursor & 63))
     C.active = 0
     C.generation += 1
@@ -404,9 +406,9 @@ def position_of(words, cursor):
     """(watermark, next token to deliver) of a cursor."""
     S = puller_of(words)
     C = S.cursors[cursor]
-    if cu.catch_up(S, C, cursor) >= UNSAVED_MAX:
+    if cursors.catch_up(S, C, cursor) >= UNSAVED_MAX:
         C.dirty = 1
-    return wi.watermark(C, wi.window_of(C)), C.next
+    return window.watermark(C, window.window_of(C)), C.next
 
 
 @held_kernel

@@ -15,7 +15,7 @@ from tidecast.log.read import NEED_ROOM, NOTHING, read_block
 from tidecast.log.state import READER
 from tidecast.native.jit import inlined
 from tidecast.native.memory import bytes_at
-from tidecast.queues.cache import cursors as cu
+from tidecast.queues.cache import cursors
 from tidecast.queues.cache.blocks import count_records, list_batches
 from tidecast.queues.cache.cache import (
     UNKNOWN,
@@ -57,7 +57,7 @@ def finish_fetch(S, q, b, fetched_bytes, records, end, fresh):
     Q.want, Q.fetching = -1, 0
     Q.end = UNKNOWN if Q.grew else end
     S.wanting[q >> 6] &= ~(1 << (q & 63))
-    cu.wake_chain(S, cu.FOR_QUEUE, cu.BLOCK_CHAINS + q)
+    cursors.wake_chain(S, cursors.FOR_QUEUE, cursors.BLOCK_CHAINS + q)
 
 
 @inlined

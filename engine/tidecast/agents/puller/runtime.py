@@ -17,9 +17,8 @@ import numpy as np
 from tidecast.agents.events import A_EVENTS
 from tidecast.agents.guard import OnFault
 from tidecast.agents.idle import BACKOFF, BLOCK, ONCE
-from tidecast.agents.puller import entries
-from tidecast.agents.puller import fetch as pf
-from tidecast.agents.puller import state as ps
+from tidecast.agents.puller import entries, fetch
+from tidecast.agents.puller import state as puller_tables
 from tidecast.agents.puller.blocks import BlockMemory
 from tidecast.agents.puller.observer import Dead, Observer
 from tidecast.agents.run import ring_bell_line
@@ -32,11 +31,10 @@ from tidecast.native.lines import lined_table
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address
 from tidecast.native.predicates import Predicate
-from tidecast.queues.cache import blocks as bl
-from tidecast.queues.cache import cursors as cu
-from tidecast.queues.cache import window as wi
+from tidecast.queues.cache import blocks, cursors
+from tidecast.queues.cache import window as cursor_window
 from tidecast.queues.cache.cache import UNKNOWN
-from tidecast.queues.filters import filters as fi
+from tidecast.queues.filters import filters
 from tidecast.queues.filters.where import where_of
 from tidecast.queues.mapper import hash_of
 from tidecast.queues.records import record_in, record_of
@@ -47,7 +45,9 @@ RETRY_NS = 1_000_000_000
 PENDING_NS, PATIENCE_NS_MAX = 200_000, 100_000_000
 """How long until it is looked whether a read is done, and whether a failed one is due again."""
 _KEY_BYTES = 64
-_SMALL_BYTES = _KEY_BYTES + wi.WINDOW_SMALL * (wi.ENTRY_BYTES + 2 * wi.KEY_BYTES)
+_SMALL_BYTES = _KEY_BYTES + cursor_window.WINDOW_SMALL * (
+    cursor_window.ENTRY_BYTES + 2 * cursor_window.KEY_BYTES
+)
 _GAPS = 1024
 
 
@@ -78,26 +78,28 @@ class Puller(BlockMemory):
         wakes: Bytes,
         bells: Bytes,
         bell: int = 0,
-        block_bytes: int = bl.BLOCK_BYTES,
+        block_bytes: int = blocks.BLOCK_BYTES,
         blocks_max: int = 1024,
         observer: Observer | None = None,
         on_fault: OnFault | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        if not 1 <= blocks_max <= ps.BLOCKS_MAX:
-            raise TidecastError(f"blocks_max: {blocks_max}: 1 to {ps.BLOCKS_MAX}")
-        self.state = ps.puller_state(wakes=wakes, bells=bells)
+        if not 1 <= blocks_max <= puller_tables.BLOCKS_MAX:
+            raise TidecastError(f"blocks_max: {blocks_max}: 1 to {puller_tables.BLOCKS_MAX}")
+        self.state = puller_tables.puller_state(wakes=wakes, bells=bells)
         self.words = self.state.words
         self.block_bytes, self.blocks_max = block_bytes, blocks_max
         self.observer = observer or Observer()
         self.clock_ns = clock_ns
         self.sources: dict[int, Source] = {}
         self.oversized = 0
-        self.state.misc[ps.P_BELL] = bell
+        self.state.misc[puller_tables.P_BELL] = bell
         wakes[lay.WAKE_BELL_AT : lay.WAKE_BELL_AT + 8].view(np.int64)[0] = bell
         self._bells, self._wakes = bells, wakes
         self._windows: dict[int, tuple[Any, ...]] = {}
-        self._small = lined_table(cu.CURSORS_MAX * _SMALL_BYTES, np.uint8).reshape(-1, _SMALL_BYTES)
+        self._small = lined_table(cursors.CURSORS_MAX * _SMALL_BYTES, np.uint8).reshape(
+            -1, _SMALL_BYTES
+        )
         self._members: dict[int, MemberFile] = {}
         self._waiting: dict[int, int] = {}
         self._bad: dict[int, dict[int, int]] = {}
@@ -125,7 +127,7 @@ class Puller(BlockMemory):
         record = S.queues[q]
         S.queues[q] = np.zeros((), dtype=S.queues.dtype)
         record["active"], record["end"], record["want"] = 1, UNKNOWN, -1
-        record["blocks_max"] = max(2, min(blocks_max, bl.QUEUE_BLOCKS_MAX))
+        record["blocks_max"] = max(2, min(blocks_max, blocks.QUEUE_BLOCKS_MAX))
         reader = source.here()
         record["reader_address"] = 0 if reader is None else address(reader)
         self.sources[q] = source
@@ -171,7 +173,7 @@ class Puller(BlockMemory):
         S = self.state
         free = np.flatnonzero(S.cursors["active"] == 0)
         if free.size == 0:
-            raise Conflict(f"a puller serves at most {cu.CURSORS_MAX} cursors")
+            raise Conflict(f"a puller serves at most {cursors.CURSORS_MAX} cursors")
         cursor = int(free[0])
         generation = max(int(S.cursors[cursor]["generation"]) + 1, self._generation)
         rows = np.zeros((0, 3), dtype=np.int64) if restored is None else restored.copy()
@@ -184,19 +186,19 @@ class Puller(BlockMemory):
             self._small[cursor, : key.size] = key
             key = self._small[cursor, : key.size]
         self._windows[cursor] = (entries_memory, keys, rows, key, own, program)
-        S.cursors[cursor] = np.zeros((), dtype=cu.CURSOR)
+        S.cursors[cursor] = np.zeros((), dtype=cursors.CURSOR)
         record = S.cursors[cursor]
+        kind = filters.STREAM if stream else filters.CHOSEN if chosen.program else filters.ALL
         values = {
             "generation": generation, "sub": sub, "queue": q, "next": token,
-            "reason": cu.NO_MEMBER, "block": -1, "parked": -1, "owner": -1,
+            "reason": cursors.NO_MEMBER, "block": -1, "parked": -1, "owner": -1,
             "window_address": address(entries_memory),
-            "window_mask": entries_memory.size // wi.ENTRY_BYTES - 1,
+            "window_mask": entries_memory.size // cursor_window.ENTRY_BYTES - 1,
             "keys_address": address(keys),
-            "keys_mask": keys.size * 8 // wi.KEY_BYTES - 1,
+            "keys_mask": keys.size * 8 // cursor_window.KEY_BYTES - 1,
             "ack_wait_ns": ack_wait_ns, "deliveries_max": deliveries_max,
             "restored_address": address(rows), "restored_n": len(rows),
-            "restored_left": len(rows),
-            "filter": fi.STREAM if stream else fi.CHOSEN if chosen.program else fi.ALL,
+            "restored_left": len(rows), "filter": kind,
             "stream_hash": hash_of(stream.encode()) if stream else 0,
             "filter_address": address(key), "filter_bytes": key.size - 1,
             "program_address": address(program), "program_bytes": program.size - 1,
@@ -205,11 +207,11 @@ class Puller(BlockMemory):
         for field, value in values.items():
             record[field] = value
         S.links[cursor] = -1
-        S.owners[cursor] = cu.NOBODY
-        S.heirs[cursor] = cu.NOBODY
-        count = int(S.misc[ps.P_CURSORS])
+        S.owners[cursor] = cursors.NOBODY
+        S.heirs[cursor] = cursors.NOBODY
+        count = int(S.misc[puller_tables.P_CURSORS])
         S.index[count] = cursor
-        S.misc[ps.P_CURSORS] = count + 1
+        S.misc[puller_tables.P_CURSORS] = count + 1
         if predicate is not None:
             self.filter_by(cursor, predicate)
         record["active"] = 1
@@ -218,16 +220,16 @@ class Puller(BlockMemory):
     def _window_memory(self, cursor: int, entries: int, one_stream: bool) -> tuple[Bytes, Any]:
         """Memory for a window; of one stream: a few entries next to its key at first."""
         if entries or not one_stream:
-            return wi.window_memory(entries or wi.WINDOW_MIN)
+            return cursor_window.window_memory(entries or cursor_window.WINDOW_MIN)
         memory = self._small[cursor, _KEY_BYTES:]
         memory[:] = 0
-        at = wi.WINDOW_SMALL * wi.ENTRY_BYTES
+        at = cursor_window.WINDOW_SMALL * cursor_window.ENTRY_BYTES
         return memory[:at], memory[at:].view(np.int64)
 
     def filter_by(self, cursor: int, predicate: Predicate) -> None:
         """Deliver only what a compiled function keeps; it is kept alive as long as the cursor."""
         record = self.state.cursors[cursor]
-        record["filter"] = fi.STREAM if record["filter"] == fi.STREAM else fi.CHOSEN
+        record["filter"] = filters.STREAM if record["filter"] == filters.STREAM else filters.CHOSEN
         record["function_address"] = predicate.address
         self._windows[cursor] = (*self._windows[cursor], predicate)
 
@@ -274,7 +276,7 @@ class Puller(BlockMemory):
         member = int(free[0])
         file = make(member)
         self._members[member] = file
-        S.members[member] = np.zeros((), dtype=ps.MEMBER)
+        S.members[member] = np.zeros((), dtype=puller_tables.MEMBER)
         record = S.members[member]
         values = {
             "sub": sub, "ring_address": address(file.array), "ring_bytes": file.array.size,
@@ -321,16 +323,16 @@ class Puller(BlockMemory):
 
     def _fetch(self, q: int) -> None:
         plan, token, b = entries.plan_fetch(self.words, q)
-        if plan == pf.NOTHING_WANTED:
+        if plan == fetch.NOTHING_WANTED:
             return
-        if plan == pf.FRESH and b < 0:
+        if plan == fetch.FRESH and b < 0:
             b = self._new_block(q)
-        if plan == pf.DEFER or b < 0:
+        if plan == fetch.DEFER or b < 0:
             self._waiting[q] = 0
             return
-        if plan == pf.FRESH:
+        if plan == fetch.FRESH:
             self._plain(b)
-        self._read(_Pending(q, token, b, plan == pf.FRESH))
+        self._read(_Pending(q, token, b, plan == fetch.FRESH))
 
     def _read(self, job: _Pending) -> None:
         record = self.state.blocks[job.b]
@@ -357,13 +359,13 @@ class Puller(BlockMemory):
             return
         record = S.blocks[b]
         used = int(record["used"])
-        promised = int(bl.records_in(self._memory[b][0][used:], got.used))
+        promised = int(blocks.records_in(self._memory[b][0][used:], got.used))
         if promised < 0:
             self._failed(job, "a batch header is not sound")
             return
         self._index_room(b, int(record["end"] - record["first"]) + promised)
-        n = int(bl.add_batches(S.blocks, b, got.used))
-        if n == bl.NOT_CONTIGUOUS and not job.fresh:
+        n = int(blocks.add_batches(S.blocks, b, got.used))
+        if n == blocks.NOT_CONTIGUOUS and not job.fresh:
             self._instead_fresh(job)
             return
         if n < 0:
@@ -422,12 +424,12 @@ class Puller(BlockMemory):
     def _elsewhere(self, q: int) -> int:
         """A token that a cursor waits for, and that is not known to be unreadable; -1: none."""
         S, bad = self.state, self._bad[q]
-        cursor = int(S.chains[cu.BLOCK_CHAINS + q])
+        cursor = int(S.chains[cursors.BLOCK_CHAINS + q])
         while cursor >= 0:
             token = int(S.cursors[cursor]["next"])
             if token not in bad and token < S.queues[q]["end"]:
                 return token
-            cursor = int(S.links[cursor, cu.FOR_QUEUE, cu.NEXT])
+            cursor = int(S.links[cursor, cursors.FOR_QUEUE, cursors.NEXT])
         return -1
 
     def _jump(self, q: int, token: int, first: int) -> None:
@@ -460,30 +462,33 @@ class Puller(BlockMemory):
         S = self.state
         count = int(S.attention[A_EVENTS])
         rows = S.events[:count].tolist()
-        reasons = [bytes(S.reasons[k]) if rows[k][4] == ps.DEAD_TERM else b"" for k in range(count)]
+        reasons = [
+            bytes(S.reasons[k]) if rows[k][4] == puller_tables.DEAD_TERM else b""
+            for k in range(count)
+        ]
         S.attention[A_EVENTS] = 0
         for row, reason in zip(rows, reasons, strict=True):
             kind, a, b, c, d, e = row[:6]
-            if kind == ps.E_FETCH:
+            if kind == puller_tables.E_FETCH:
                 self._next_fetch(a)
-            elif kind == ps.E_WINDOW:
+            elif kind == puller_tables.E_WINDOW:
                 self._grow_window(a)
-            elif kind == ps.E_DEAD:
+            elif kind == puller_tables.E_DEAD:
                 n = int.from_bytes(reason[:2], "little")
                 text = reason[2 : 2 + n].decode(errors="replace")
                 self.observer.dead(Dead(a, e, b, c, d, text))
-            elif kind == ps.E_HOSTILE:
+            elif kind == puller_tables.E_HOSTILE:
                 self.observer.hostile(a)
         return count
 
     def _grow_window(self, cursor: int) -> None:
         record = self.state.cursors[cursor]
-        larger = max(4 * (int(record["window_mask"]) + 1), wi.WINDOW_MIN)
-        size = min(larger, wi.WINDOW_MAX)
+        larger = max(4 * (int(record["window_mask"]) + 1), cursor_window.WINDOW_MIN)
+        size = min(larger, cursor_window.WINDOW_MAX)
         if not record["active"] or size <= int(record["window_mask"]) + 1:
             return
-        memory, keys = wi.window_memory(size)
-        wi.move_window(self.state.cursors, cursor, memory, keys)
+        memory, keys = cursor_window.window_memory(size)
+        cursor_window.move_window(self.state.cursors, cursor, memory, keys)
         self._windows[cursor] = (memory, keys, *self._windows[cursor][2:])
         record["growing"] = 0
         entries.cursor_ready(self.words, cursor)
@@ -544,7 +549,7 @@ class Puller(BlockMemory):
         self._agent.post(fn)
 
     def _wake(self) -> None:
-        ring_bell_line(self._bells, int(self.state.misc[ps.P_BELL]))
+        ring_bell_line(self._bells, int(self.state.misc[puller_tables.P_BELL]))
 
     def _turn(self) -> None:
         until_ns, idle = 0, self._idle

@@ -14,8 +14,7 @@ from tidecast.layout import segment as seg
 from tidecast.native.jit import inlined
 from tidecast.native.lines import prefetch
 from tidecast.native.memory import load_u32
-from tidecast.queues.cache import cursors as cu
-from tidecast.queues.cache import window as wi
+from tidecast.queues.cache import cursors, window
 from tidecast.queues.cache.blocks import data_of, record_at
 from tidecast.queues.cache.cache import find_block, touch
 
@@ -30,21 +29,21 @@ def _hand_over(S, C, cursor, b, now, limit):
     If anything holds it back it waits for that, or has a turn of its own.
     """
     handed_over = C.owner < 0 and (C.owners == 0 or C.moving > 0)
-    if C.paused != 0 or handed_over or C.again_n > 0 or wi.window_room(C) == 0:
-        cu.unlink(S, cursor, cu.FOR_QUEUE)
-        cu.make_ready(S, cursor)
+    if C.paused != 0 or handed_over or C.again_n > 0 or window.window_room(C) == 0:
+        cursors.unlink(S, cursor, cursors.FOR_QUEUE)
+        cursors.make_ready(S, cursor)
         return
     C.block, C.block_generation = b, S.blocks[b].generation
     if deliver_run(S, C, cursor, b, now, limit) == STUCK:
-        cu.unlink(S, cursor, cu.FOR_QUEUE)  # it is in the chain of those without credit
+        cursors.unlink(S, cursor, cursors.FOR_QUEUE)  # it is in the chain of those without credit
 
 
 @inlined
 def _deliver_to_waiting(S, q, b, key_hash, token, now, limit):
     """Give the cursors that wait for a stream its next ``limit`` records, which lie together."""
-    cursor = S.chains[cu.stream_chain(q, key_hash)]
+    cursor = S.chains[cursors.stream_chain(q, key_hash)]
     while cursor >= 0:
-        behind = S.links[cursor, cu.FOR_QUEUE, cu.NEXT]
+        behind = S.links[cursor, cursors.FOR_QUEUE, cursors.NEXT]
         C = S.cursors[cursor]
         if C.queue == q and C.stream_hash == key_hash and C.next <= token:
             C.next = token
@@ -62,12 +61,12 @@ def _look_ahead(S, q, B, data, token, end):
     """Ask for what records behind ``token`` will need: chains, cursors, windows, in this order."""
     if token + 3 * _AHEAD >= end:
         return
-    cu.ask_for_chain(S, q, _hash_at(B, data, token + 3 * _AHEAD))
-    cu.ask_for_stream(S, q, _hash_at(B, data, token + 2 * _AHEAD))
-    cursor = S.chains[cu.stream_chain(q, _hash_at(B, data, token + _AHEAD))]
+    cursors.ask_for_chain(S, q, _hash_at(B, data, token + 3 * _AHEAD))
+    cursors.ask_for_stream(S, q, _hash_at(B, data, token + 2 * _AHEAD))
+    cursor = S.chains[cursors.stream_chain(q, _hash_at(B, data, token + _AHEAD))]
     if cursor >= 0:
         C = S.cursors[cursor]
-        wi.ask_for_window(C, C.w_next)
+        window.ask_for_window(C, C.w_next)
         prefetch(C.filter_address)
 
 

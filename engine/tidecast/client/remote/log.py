@@ -168,7 +168,7 @@ class LogClient:
 
     def _give_credit(self, n_bytes: int) -> None:
         if n_bytes:
-            self._send(log_frames.Credit(n_bytes=n_bytes))
+            self._send(log_frames.LogCredit(n_bytes=n_bytes))
 
     # --- the connection ---------------------------------------------------------------------------
 

@@ -93,7 +93,7 @@ class Read(Frame, frozen=True, kw_only=True):
     credit: Annotated[int, Meta(ge=1, le=CREDIT_BYTES_MAX)] = CREDIT_BYTES
 
 
-class Credit(Frame, frozen=True, kw_only=True):
+class LogCredit(Frame, frozen=True, kw_only=True, tag="Credit"):
     """So many bytes more may be sent."""
 
     n_bytes: Annotated[int, Meta(ge=1, le=CREDIT_BYTES_MAX)]
@@ -122,7 +122,7 @@ class Missing(Frame, frozen=True, kw_only=True):
     about: dict[str, Any]
 
 
-FromReader = Topics | Bounds | AtTime | Cuts | Read | Credit
+FromReader = Topics | Bounds | AtTime | Cuts | Read | LogCredit
 FromLog = Ready | Answer | Piece | Missing | Goodbye
 
 _reader_decoder = msgspec.msgpack.Decoder(FromReader)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from tidecast import events as ev
+from tidecast import events
 from tidecast.agents.puller import entries
 from tidecast.api.link import ConsumerOptions
 from tidecast.errors import ConfigError, NotFound, StorageError
@@ -287,7 +287,7 @@ def seek(
         if not dry_run:
             subs.save_or_say(subscription)  # it has moved
             subs.state.ctx.notify_all(
-                ev.SubscriptionMoved(
+                events.SubscriptionMoved(
                     topic=pattern, subscription=name,
                     records=sum(row["records"] for row in rows),
                     forgotten=sum(row["forgotten"] for row in rows),

@@ -18,7 +18,7 @@ from tidecast.log.redriven import FOR_HEADER
 from tidecast.native.packing import unpack_from
 from tidecast.node.consumers.state import CursorState, QueueState, restored_rows
 from tidecast.queues.attached import AttachedQueue
-from tidecast.queues.cache import window as wi
+from tidecast.queues.cache import window as cursor_window
 from tidecast.queues.filters.where import where_of
 from tidecast.queues.filters.where_kernels import keeps_record
 from tidecast.queues.subscription_store import SavedCursor, SavedSubscription
@@ -63,10 +63,10 @@ def check_tokens(pattern: str, tokens: dict[int, int], queues: Iterable[QueueSta
 def check_options(options: ConsumerOptions) -> None:
     """Raise ConfigError for what no consumer may ask."""
     limits = (
-        ("max_in_flight", options.max_in_flight, 1, wi.WINDOW_MAX),
+        ("max_in_flight", options.max_in_flight, 1, cursor_window.WINDOW_MAX),
         ("max_bytes_in_flight", options.max_bytes_in_flight, 1, 1 << 40),
         ("ack_wait_s", options.ack_wait_s, 0.001, 7 * 86400),
-        ("max_deliver", options.max_deliver, 0, wi.ATTEMPTS_MAX),
+        ("max_deliver", options.max_deliver, 0, cursor_window.ATTEMPTS_MAX),
         ("ring_bytes", options.ring_bytes, lay.DELIVERIES_BYTES_MIN, lay.DELIVERIES_BYTES_MAX),
     )
     for field, value, least, most in limits:
@@ -157,10 +157,10 @@ def _look_at(puller: Puller, cursor: CursorState) -> _State:
     record = puller.state.cursors[cursor.number]
     mark, next_token = entries.position_of(puller.words, cursor.number)
     out = np.zeros((int(record["w_next"] - record["w_first"]) + 1, 6), dtype=np.int64)
-    window = out[: int(wi.export_window(puller.state.cursors, cursor.number, out))]
-    at_members = window[window[:, 1] == wi.OUT]
+    window = out[: int(cursor_window.export_window(puller.state.cursors, cursor.number, out))]
+    at_members = window[window[:, 1] == cursor_window.OUT]
     at_members[:, 2] -= puller.untaken(at_members[:, 3], at_members[:, 5])
-    window[window[:, 1] == wi.OUT] = at_members
+    window[window[:, 1] == cursor_window.OUT] = at_members
     return _State(
         int(mark), int(next_token), window, puller.restored_beyond(cursor.number, int(mark))
     )
@@ -169,7 +169,7 @@ def _look_at(puller: Puller, cursor: CursorState) -> _State:
 def unacked(puller: Puller, cursor: CursorState) -> Iterator[int]:
     """Tokens that are not settled, to the end of the log. What a filter passed over is settled."""
     state = puller.call(_look_at, puller, cursor)
-    yield from state.window[state.window[:, 1] != wi.DONE, 0].tolist()
+    yield from state.window[state.window[:, 1] != cursor_window.DONE, 0].tolist()
     end, next_token = cursor.here.log.next_token, state.next_token
     for first, behind in [*_acked(state), (end, end)]:
         yield from range(next_token, min(first, end))
@@ -201,7 +201,7 @@ def keeper(saved: SavedSubscription) -> Callable[[bytes, dict[str, Any]], bool]:
 def _acked(state: _State) -> list[tuple[int, int]]:
     """Ranges beyond the watermark that are settled, in order; those that touch are one."""
     found: list[tuple[int, int]] = []
-    here = _ranges(state.window[state.window[:, 1] == wi.DONE, 0])
+    here = _ranges(state.window[state.window[:, 1] == cursor_window.DONE, 0])
     for first, end in sorted([*here, *_rows(state.before[state.before[:, 2] < 0, :2])]):
         if found and first <= found[-1][1]:
             found[-1] = (found[-1][0], max(found[-1][1], end))
@@ -220,7 +220,7 @@ def _ranges(tokens: np.ndarray) -> list[tuple[int, int]]:
 def _attempts(state: _State) -> list[tuple[int, int]]:
     """(token, attempts) of what was delivered and is not settled, of late or before."""
     window, before = state.window, state.before
-    tried = window[(window[:, 1] != wi.DONE) & (window[:, 2] > 0)]
+    tried = window[(window[:, 1] != cursor_window.DONE) & (window[:, 2] > 0)]
     ahead = before[(before[:, 2] > 0) & (before[:, 0] >= state.next_token)]
     return [*_rows(tried[:, [0, 2]]), *_rows(ahead[:, [0, 2]])]
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol, Self
 
-from tidecast import events as ev
+from tidecast import events
 from tidecast.agents.guard import Guard
 from tidecast.agents.puller.observer import Dead
 from tidecast.agents.puller.state import DEAD_ATTEMPTS, DEAD_TERM, DEAD_TIMEOUT
@@ -197,7 +197,7 @@ class DeadLetters:
             return
         self._said[subscription.key] = str(problem)
         self._state.ctx.notify_all(
-            ev.DeadLetterNotStored(
+            events.DeadLetterNotStored(
                 topic=cursor.here.topic, queue=cursor.here.queue, token=dead.token,
                 subscription=subscription.saved.name, dead_letter=topic, detail=str(problem),
             )
@@ -218,7 +218,11 @@ class DeadLetters:
         topic = subscription.saved.dead_letter
         with self._state.lock:
             subscription.saved.set_dead_open(subscription.saved.dead_open + bool(topic))
-        event = ev.MessageDead(dead_letter=topic, **about) if topic else ev.MessageDropped(**about)
+        event = (
+            events.MessageDead(dead_letter=topic, **about)
+            if topic
+            else events.MessageDropped(**about)
+        )
         self._state.ctx.notify_all(event)
 
     def _store(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tidecast import events as ev
+from tidecast import events
 from tidecast.agents.guard import Guard
 from tidecast.agents.puller import entries
 from tidecast.agents.puller.observer import Dead, Observer
@@ -579,7 +579,7 @@ class DurableSubscriptions(Observer):
         except StorageError as problem:
             pattern, name = subscription.key
             self.ctx.notify_all(
-                ev.PositionsNotSaved(pattern=pattern, name=name, detail=str(problem))
+                events.PositionsNotSaved(pattern=pattern, name=name, detail=str(problem))
             )
 
     def save_now(self, subscription: SubscriptionState) -> None:
@@ -623,7 +623,7 @@ class DurableSubscriptions(Observer):
     def _report_expelled(
         self, subscription: SubscriptionState, member: MemberState, reason: str
     ) -> None:
-        event = ev.ConsumerExpelled(
+        event = events.ConsumerExpelled(
             topic=subscription.saved.pattern, subscription=subscription.saved.name,
             consumer_id=member.id, reason=reason,
         )  # fmt: skip
@@ -634,7 +634,7 @@ class DurableSubscriptions(Observer):
         found = self._by_cursor.get(cursor)
         if found is not None:
             subscription, here = found
-            event = ev.RecordsGone(
+            event = events.RecordsGone(
                 topic=here.here.topic, queue=here.here.queue, first=first, end=end,
                 subscription=subscription.saved.name,
             )  # fmt: skip
@@ -649,7 +649,7 @@ class DurableSubscriptions(Observer):
             return  # the next owner removed the files: nothing in them is damaged
         if one is not None:
             one.note_unreadable()
-            event = ev.QueueUnreadable(
+            event = events.QueueUnreadable(
                 topic=one.topic, queue=one.queue, token=token, detail=problem
             )
             self._inbox.put(lambda: self.ctx.notify_all(event))

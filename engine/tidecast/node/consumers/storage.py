@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from tidecast import events as ev
+from tidecast import events
 from tidecast.api.link import ConsumerOptions
 from tidecast.config.leases import SHARED
 from tidecast.config.topology import matches
@@ -83,7 +83,7 @@ def restore_paused(state: ConsumersState, here: TopicState) -> None:
         state.ctx.note(rec.ALERT, rec.Code.FILE_DAMAGED, here.config.wire_id, -1)
         state.durable.stand(
             here.config.name, str(path),
-            ev.FileDamaged(
+            events.FileDamaged(
                 topic=here.config.name, queue=-1, file=str(path),
                 detail=f"{problem}: the topic is paused until it is resumed",
             ),
@@ -106,7 +106,7 @@ def report_paused(
 ) -> None:
     """Notify all clients; of a pause those that connect later, too."""
     durable, mark = state.durable, _mark_of_pause(queue, name)
-    event = ev.DeliveryPaused(topic=topic, queue=queue, subscription=name, paused=paused)
+    event = events.DeliveryPaused(topic=topic, queue=queue, subscription=name, paused=paused)
     if paused:
         durable.stand(topic, mark, event)
     else:
@@ -231,7 +231,7 @@ def note_damaged(state: ConsumersState, files: list[Path]) -> list[SubscriptionS
     for path in files:
         pattern, name = key_of(path)
         state.unsound[pattern, name] = path
-        event = ev.SubscriptionDamaged(file=str(path), topic=pattern, subscription=name)
+        event = events.SubscriptionDamaged(file=str(path), topic=pattern, subscription=name)
         state.durable.stand(pattern, str(path), event)
         config = state.ctx.topic_by_name.get(pattern)
         wire_id = config.wire_id if config is not None else 0
@@ -321,10 +321,10 @@ def gone(state: ConsumersState, name: str) -> None:
             del state.subscriptions[key]
 
 
-def left(subscription: SubscriptionState, member: MemberState) -> ev.ConsumerLeft:
+def left(subscription: SubscriptionState, member: MemberState) -> events.ConsumerLeft:
     """A member whose client is gone."""
     topic, name = subscription.key
-    return ev.ConsumerLeft(
+    return events.ConsumerLeft(
         topic=topic, subscription=name, consumer_id=member.id, members=len(subscription.members)
     )
 
@@ -362,7 +362,7 @@ def stand_by(
         saved.set_cursors(cursors)
     subscription = state.new(saved)
     owner = leases.owners_of(pattern).current().name
-    state.durable.notify(ev.ConsumerStandsBy(topic=pattern, subscription=name, owner=owner))
+    state.durable.notify(events.ConsumerStandsBy(topic=pattern, subscription=name, owner=owner))
     return subscription
 
 

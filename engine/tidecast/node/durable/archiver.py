@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from tidecast.agents.archiver import cycle as ar
+from tidecast.agents.archiver import cycle as archiver_cycle
 from tidecast.agents.archiver import state as ast
 from tidecast.agents.events import A_EVENTS, EVENTS_MAX
 from tidecast.agents.guard import Guard, OnFault
@@ -72,7 +72,7 @@ class ArchiverRuntime:
 
     def _run(self, idle: int, now_ns: int, wall_ns: int) -> int:
         fields, scratch = self._fields, self._scratch
-        return int(ar.run_archiver(self._words, idle, fields, scratch, now_ns, wall_ns))
+        return int(archiver_cycle.run_archiver(self._words, idle, fields, scratch, now_ns, wall_ns))
 
     def on_archiver(self, command: Callable[[], T]) -> T:
         """Run a command between two duty cycles."""
@@ -121,14 +121,14 @@ class ArchiverRuntime:
             elif queues["puller"][row] > 0:  # policy batch: what was synced may be read now
                 wake_queue(self.state.wakes, self._bells, int(queues["puller"][row]) - 1)
         self.sync_seconds += time.perf_counter() - began
-        ar.sync_done(self._words)
+        archiver_cycle.sync_done(self._words)
 
     def _sync_loop(self) -> None:
         scratch = np.zeros(SCRATCH_BYTES, dtype=np.uint8)
         guard = Guard("archiver-sync", self._on_fault)
 
         def step() -> None:
-            if ar.wait_for_sync(self._words, _SYNC_WAIT_NS, scratch):
+            if archiver_cycle.wait_for_sync(self._words, _SYNC_WAIT_NS, scratch):
                 self.sync_all()
 
         while not self._stop.is_set():

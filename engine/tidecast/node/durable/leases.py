@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 from typing import Protocol
 
-from tidecast import events as ev
+from tidecast import events
 from tidecast.agents.guard import Guard
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import ConfigError, Fenced, TidecastError
@@ -296,7 +296,7 @@ class Leases:
             else:
                 self._registry.broken[name] = problem
                 self._registry.notify(
-                    ev.DiskRefused(topic=name, queue=-1, errno=0, detail=str(problem))
+                    events.DiskRefused(topic=name, queue=-1, errno=0, detail=str(problem))
                 )
             with self._lock:
                 if self._keeper is not None:
@@ -307,7 +307,7 @@ class Leases:
         queues = self._registry.topics[name].map.queues
         self._count(name, C.TAKEN, epoch)
         self.ctx.note(rec.LOW, rec.Code.QUEUES_TAKEN, config.wire_id, queues, epoch)
-        self._registry.notify(ev.QueuesTaken(topic=name, queues=queues, epoch=epoch))
+        self._registry.notify(events.QueuesTaken(topic=name, queues=queues, epoch=epoch))
         self._topics.take_rings(name)
 
     def _hand_over(self, name: str, epoch: int) -> None:
@@ -316,7 +316,7 @@ class Leases:
             self._topics.release_topic(name, flush=True)
             self._count(name, C.HANDED_OVER, 0)
             self.ctx.note(rec.LOW, rec.Code.QUEUES_RELEASED, wire_id, epoch)
-            self._registry.notify(ev.QueuesReleased(topic=name, epoch=epoch))
+            self._registry.notify(events.QueuesReleased(topic=name, epoch=epoch))
         with self._lock:
             if self._keeper is not None:
                 self._keeper.flushed(name)
@@ -331,7 +331,9 @@ class Leases:
         self._count(name, C.OWNER_FENCED, 0)
         wire_id = self.ctx.topic_by_name[name].wire_id
         self.ctx.note(rec.ALERT, rec.Code.OWNER_FENCED, wire_id, epoch, newest)
-        self._registry.notify(ev.QueuesLost(topic=name, epoch=epoch, newest=newest, reason=reason))
+        self._registry.notify(
+            events.QueuesLost(topic=name, epoch=epoch, newest=newest, reason=reason)
+        )
         with self._lock:
             if self._keeper is not None and self._keeper.epoch_to_append(name, self.ctx.clock_ns()):
                 self._keeper.fenced(name, newest)

@@ -7,15 +7,15 @@ import logging
 import threading
 import time
 
-from tidecast import events as ev
+from tidecast import events
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import StorageError, TidecastError
 from tidecast.layout import recorder as rec
 from tidecast.layout.counters import QUEUE_GAUGES
 from tidecast.layout.counters import QueueCounter as C
-from tidecast.log import state as st
+from tidecast.log import state as log_state
 from tidecast.log.queue_log import bytes_of
-from tidecast.node.durable import archiver_tables as ds
+from tidecast.node.durable import archiver_tables
 from tidecast.node.durable.sources import SourceRegistry
 from tidecast.node.durable.topic import DurableTopic
 
@@ -38,7 +38,9 @@ def retain(registry: SourceRegistry, topic: DurableTopic, now_ns: int) -> None:
             rec.LOW, rec.Code.SEGMENTS_DELETED, topic.config.wire_id, queue, segments, earliest
         )
         registry.notify(
-            ev.SegmentsDeleted(topic=name, queue=queue, segments=segments, earliest_token=earliest)
+            events.SegmentsDeleted(
+                topic=name, queue=queue, segments=segments, earliest_token=earliest
+            )
         )
 
 
@@ -56,11 +58,15 @@ def gauges(registry: SourceRegistry, topic: DurableTopic) -> None:
     values, rows = registry.ctx.counters.values, registry.tables.counter_rows(topic)
     words = topic.words[: rows.size]
     written = topic.config.fsync == "none"
-    values[rows, C.DURABLE_TOKEN] = words[:, st.L_NEXT_TOKEN if written else st.L_DURABLE_TOKEN]
-    values[rows, C.NEXT_TOKEN] = words[:, st.L_NEXT_TOKEN]
-    values[rows, C.EARLIEST_TOKEN] = words[:, st.L_EARLIEST_TOKEN]
+    values[rows, C.DURABLE_TOKEN] = words[
+        :, log_state.L_NEXT_TOKEN if written else log_state.L_DURABLE_TOKEN
+    ]
+    values[rows, C.NEXT_TOKEN] = words[:, log_state.L_NEXT_TOKEN]
+    values[rows, C.EARLIEST_TOKEN] = words[:, log_state.L_EARLIEST_TOKEN]
     values[rows, C.LOG_BYTES] = bytes_of(words)
-    values[rows, C.SEGMENTS] = words[:, st.L_END_SEGMENT] - words[:, st.L_FIRST_SEGMENT]
+    values[rows, C.SEGMENTS] = (
+        words[:, log_state.L_END_SEGMENT] - words[:, log_state.L_FIRST_SEGMENT]
+    )
     values[rows, C.PRODUCERS] = len(topic.producers.known)
     values[rows, C.PRODUCERS_EXPIRED] = topic.producers.expired
 
@@ -77,12 +83,14 @@ def report_broken(registry: SourceRegistry, config: TopicConfig, problem: Tideca
     registry.broken[config.name] = problem
     number = problem.errno if isinstance(problem, StorageError) else 0
     registry.ctx.note(rec.ALERT, rec.Code.DISK_REFUSED, config.wire_id, -1, number)
-    event = ev.DiskRefused(topic=config.name, queue=-1, errno=number, detail=str(problem))
+    event = events.DiskRefused(topic=config.name, queue=-1, errno=number, detail=str(problem))
     registry.stand(config.name, "", event)
     _log.error("topic %s is not served: %s", config.name, problem)
 
 
-def flush(registry: SourceRegistry, topic: DurableTopic, sources: list[ds.Source]) -> None:
+def flush(
+    registry: SourceRegistry, topic: DurableTopic, sources: list[archiver_tables.Source]
+) -> None:
     """Let what some rings hold become durable, for FLUSH_S at most, while the topic is ours."""
     registry.drain(topic, sources)
     deadline = time.monotonic() + FLUSH_S

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tidecast import events as ev
+from tidecast import events
 from tidecast.agents.live.remote_acks import answer_setup
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import Conflict, Fenced, SequenceGap, SharedMemoryError, StorageError
@@ -23,7 +23,7 @@ from tidecast.layout import ring as lay
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.layout.packet import CHANNEL_LARGE
 from tidecast.native.mapped import MappedFile
-from tidecast.node.durable import archiver_tables as ds
+from tidecast.node.durable import archiver_tables
 from tidecast.node.durable.session_order import (
     Claim,
     Grants,
@@ -130,7 +130,9 @@ class Openings:
                 return
             except Conflict as problem:
                 self._registry.notify(
-                    ev.TopicConflict(topic=topic.config.name, node=setup.node, detail=str(problem))
+                    events.TopicConflict(
+                        topic=topic.config.name, node=setup.node, detail=str(problem)
+                    )
                 )
                 return
             while len(self._pending.opened) >= OPENED_MAX:
@@ -253,7 +255,7 @@ class PublisherRings:
             rec.ALERT, rec.Code.RING_REFUSED, setup.session, setup.source, needed, self.bytes, most
         )
         self._registry.notify(
-            ev.PublisherRefused(
+            events.PublisherRefused(
                 topic=config.name, node=setup.node, session=setup.session, bytes=needed,
                 detail=f"rings of publishers on other nodes have {self.bytes} bytes of "
                 f"{most} here: raise node.publisher_rings_bytes_max, or lower receive_bytes of "
@@ -313,7 +315,7 @@ class OwnerSide:
                 rec.ALERT, rec.Code.TOPIC_CONFLICT, setup.session, setup.topic_id, setup.source
             )
             self._registry.notify(
-                ev.TopicConflict(
+                events.TopicConflict(
                     topic=setup.topic, node=setup.node,
                     detail=f"its history begins at packet {setup.oldest}, it is acked up to "
                     f"{block.packet}: what lies between is not durable",
@@ -328,7 +330,7 @@ class OwnerSide:
         """Receive a session from where it is acked, and let the archiver read it."""
 
         def prepare(mapped: MappedFile) -> dict[str, int]:
-            ds.begin_ring(
+            archiver_tables.begin_ring(
                 mapped.array, producer=block.id, epoch=block.epoch, first_seq=block.first_seq,
                 doorbell=0, record=(block.packet, block.offset, block.count),
             )  # fmt: skip
@@ -347,7 +349,7 @@ class OwnerSide:
             raise
         self._registry.sources[slot].receive(image.id, left=setup.left)
 
-    def _sources(self, topic: DurableTopic, session: int) -> list[ds.Source]:
+    def _sources(self, topic: DurableTopic, session: int) -> list[archiver_tables.Source]:
         return [
             s for s in self._registry.sources.values()
             if s.image and s.session == session and s.topic == topic.config.name
@@ -361,7 +363,7 @@ class OwnerSide:
             if self._over(source, image, now_s):
                 self._finish(source)
 
-    def _over(self, source: ds.Source, image: Image, now_s: float) -> bool:
+    def _over(self, source: archiver_tables.Source, image: Image, now_s: float) -> bool:
         record = self._registry.runtime.state.sources[source.slot]
         if record["d_seq"] != record["seq"] or record["d_at"] != record["at"]:
             return False
@@ -371,7 +373,7 @@ class OwnerSide:
         unread = self._registry.unread(source)
         return bool(record["drained_reported"]) or not unread or now_s - image.gone_s > GONE_S
 
-    def _finish(self, source: ds.Source) -> None:
+    def _finish(self, source: archiver_tables.Source) -> None:
         """Read what is there, then let go of an image; what was not acked comes again."""
         topic = self._registry.topics[source.topic]
         self._registry.drain(topic, [source])
@@ -384,7 +386,7 @@ class OwnerSide:
             if source.session == session:
                 self.rejoin(source)
 
-    def rejoin(self, source: ds.Source) -> None:
+    def rejoin(self, source: archiver_tables.Source) -> None:
         """Let go of an image; its publisher's next SETUP says from where it is acked."""
         topic = self._registry.topics[source.topic]
         self._registry.remove(source.slot, topic, lay.ACK_ENDED)

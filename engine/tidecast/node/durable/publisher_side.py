@@ -11,7 +11,7 @@ import errno
 
 import numpy as np
 
-from tidecast import events as ev
+from tidecast import events
 from tidecast.api.link import PublicationOptions
 from tidecast.buffers.ring_file import consumers, describe
 from tidecast.buffers.writer import close_abandoned
@@ -22,7 +22,7 @@ from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
 from tidecast.native.mapped import MappedFile
 from tidecast.native.packing import pack_into, unpack_from
-from tidecast.node.durable import archiver_tables as ds
+from tidecast.node.durable import archiver_tables
 from tidecast.node.durable.recovery import Recovery
 from tidecast.node.durable.session_order import Held, PendingSessions
 from tidecast.node.durable.sources import SourceRegistry
@@ -64,7 +64,7 @@ class PublisherSide:
     def attach(self, publication: Publication, session: Session, doorbell: int) -> None:
         """Make the ring of a new publication one that waits for acks."""
         ring = publication.mapped.array
-        entry = ds.begin_ring(
+        entry = archiver_tables.begin_ring(
             ring, producer=session.producer.id, epoch=0, first_seq=session.first_seq,
             doorbell=doorbell, line=session.line, after=session.after,
         )  # fmt: skip
@@ -90,7 +90,7 @@ class PublisherSide:
         """A publisher is gone: if its session has not begun it must not fence one that lives."""
         if publication.remote < 0 or publication.slot < 0:
             return
-        if not ds.ring_session(publication.mapped.array)[1]:
+        if not archiver_tables.ring_session(publication.mapped.array)[1]:
             agent_tables.announce(self._ctx, publication)
 
     def begin_held(self, now_s: float) -> None:
@@ -115,13 +115,13 @@ class PublisherSide:
 
     def _older(self, publication: Publication) -> bool:
         """Closed rings of its producer are to be sent first; for one in use the owner waits."""
-        producer = ds.ring_session(publication.mapped.array)[0]
+        producer = archiver_tables.ring_session(publication.mapped.array)[0]
         return any(
             each.remote >= 0
             and each.closing
             and each.id < publication.id
             and each.topic.name == publication.topic.name
-            and ds.ring_session(each.mapped.array)[0] == producer
+            and archiver_tables.ring_session(each.mapped.array)[0] == producer
             and not self.has_arrived(each)
             for each in self._ctx.pubs.values()
         )
@@ -130,7 +130,7 @@ class PublisherSide:
         """The owner has all of it, or wants none of it."""
         if publication.remote < 0:
             return True
-        return not ds.unacked(publication.mapped.array, publication.about().slots)
+        return not archiver_tables.unacked(publication.mapped.array, publication.about().slots)
 
     def _report_fenced(self) -> None:
         """A client learns of it while it does not ask, too."""
@@ -142,8 +142,8 @@ class PublisherSide:
                 continue
             self._fenced.add(publication.id)
             if publication.id not in notified:
-                producer, epoch, _ = ds.ring_session(ring)
-                event = ev.ProducerFenced(
+                producer, epoch, _ = archiver_tables.ring_session(ring)
+                event = events.ProducerFenced(
                     topic=publication.topic.name, producer=f"{producer:x}",
                     session=publication.session, epoch=epoch,
                 )  # fmt: skip
@@ -163,7 +163,7 @@ class PublisherSide:
             if owner in ("", self._ctx.name) or state not in (lay.ACK_OPENING, lay.ACK_OK):
                 continue
             self._registry.set_ack_state(ring, UNREACHABLE)
-            event = ev.PublisherWaits(
+            event = events.PublisherWaits(
                 topic=topic.name, session=publication.session, owner=owner,
                 detail=f"node {owner} keeps the queues, and transport {topic.transport or 'ipc'} "
                 "reaches no other node: messages wait in the publisher's ring until this engine "
@@ -176,11 +176,11 @@ class PublisherSide:
         """Send on what a dead engine's ring holds for the topic's owner."""
         ctx, ring, about = self._ctx, mapped.array, describe(mapped.array)
         runtime = ctx.runtimes.get(ctx.topology.transport(config.transport).name)
-        seq, _, _ = ds.ack_record(ring, about)
+        seq, _, _ = archiver_tables.ack_record(ring, about)
         entry = next(
             (i for i, e in consumers(ring) if not e[lay.CONSUMER_SUBSCRIPTION_AT // 8]), -1
         )
-        if entry < 0 or not ds.unacked(ring, about.slots):
+        if entry < 0 or not archiver_tables.unacked(ring, about.slots):
             mapped.unlink()
             mapped.close()
             return
@@ -214,7 +214,7 @@ class PublisherSide:
                 (count,) = unpack_from("<q", publication.mapped.array, lay.DURABLE_AT)
                 self._ctx.note(rec.LOW, rec.Code.RING_DRAINED, publication.session, count)
                 self._registry.notify(
-                    ev.RingDrained(
+                    events.RingDrained(
                         topic=publication.topic.name, session=publication.session, messages=count
                     )
                 )
@@ -223,7 +223,7 @@ class PublisherSide:
 
     # --- who keeps the topic changes --------------------------------------------------------------
 
-    def take_back(self, source: ds.Source, topic: DurableTopic) -> None:
+    def take_back(self, source: archiver_tables.Source, topic: DurableTopic) -> None:
         """Another node keeps the topic now: send it what our archiver has read so far."""
         registry, ctx = self._registry, self._ctx
         if source.image:
@@ -258,7 +258,7 @@ class PublisherSide:
 
     def _is_over(self, publication: Publication) -> bool:
         (state,) = unpack_from("<q", publication.mapped.array, lay.ACK_STATE_AT)
-        return state in ds.OVER
+        return state in archiver_tables.OVER
 
     def _take_ring(self, topic: DurableTopic, publication: Publication, waited_s: float) -> bool:
         """Let our archiver read a publication's ring. False: its session may not begin yet."""

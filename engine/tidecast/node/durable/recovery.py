@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tidecast import events as ev
+from tidecast import events
 from tidecast.buffers.ring_file import describe
 from tidecast.errors import SequenceGap, TidecastError
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
 from tidecast.native.mapped import Bytes, MappedFile
 from tidecast.native.packing import pack_into, unpack_from
-from tidecast.node.durable import archiver_tables as ds
+from tidecast.node.durable import archiver_tables
 from tidecast.node.durable.session_order import Grants, claim_of_ring
 from tidecast.node.durable.sources import SourceRegistry
 from tidecast.node.durable.topic import DurableTopic
@@ -42,7 +42,7 @@ class Recovery:
                 describe(mapped.array)
             except TidecastError:
                 continue
-            if not ds.ring_session(mapped.array)[0]:
+            if not archiver_tables.ring_session(mapped.array)[0]:
                 mapped.close()
                 continue
             if path.parent != spool:
@@ -60,7 +60,7 @@ class Recovery:
 
     def may_begin(self, topic: DurableTopic, ring: Bytes, waited_s: float, *, left: bool) -> bool:
         """A ring has its session, or may have it now, or never: see `session_of`."""
-        if ds.ring_session(ring)[1]:
+        if archiver_tables.ring_session(ring)[1]:
             return True
         claim, grants = claim_of_ring(ring, left=left), self._grants
         return grants.overtaken(topic, claim) or grants.ready(topic, claim, waited_s)
@@ -68,7 +68,7 @@ class Recovery:
     def session_of(self, topic: DurableTopic, ring: Bytes, *, left: bool = False) -> Session | None:
         """The session in which our archiver reads a ring on; None: fenced or refused, and told."""
         registry = self._registry
-        producer, epoch, first_seq = ds.ring_session(ring)
+        producer, epoch, first_seq = archiver_tables.ring_session(ring)
         known = topic.producers.known.get(producer)
         claim = claim_of_ring(ring, left=left)
         if epoch == 0 and self._grants.overtaken(topic, claim):
@@ -112,16 +112,18 @@ class Recovery:
         """What a ring still holds will never be stored: its session is over. How many packets."""
         ring, about = mapped.array, describe(mapped.array)
         (state,) = unpack_from("<q", ring, lay.ACK_STATE_AT)
-        if state not in (lay.ACK_FENCED, lay.ACK_REFUSED) or not ds.holds_more(ring, about.slots):
+        if state not in (lay.ACK_FENCED, lay.ACK_REFUSED) or not archiver_tables.holds_more(
+            ring, about.slots
+        ):
             return 0
-        producer, _, first_seq = ds.ring_session(ring)
-        seq, _, count = ds.ack_record(ring, about)
+        producer, _, first_seq = archiver_tables.ring_session(ring)
+        seq, _, count = archiver_tables.ack_record(ring, about)
         first, packets = first_seq + count, about.head - seq
         self._registry.ctx.note(
             rec.ALERT, rec.Code.RING_DROPPED, about.session, producer, first, packets
         )
         self._registry.notify(
-            ev.RingDropped(
+            events.RingDropped(
                 topic=about.topic_name, producer=f"{producer:x}", session=about.session,
                 first=first, packets=packets,
                 reason="fenced" if state == lay.ACK_FENCED else "refused",
@@ -141,7 +143,7 @@ class Recovery:
             messages = int(record["count"]) - source.first_count
             registry.ctx.note(rec.LOW, rec.Code.RING_DRAINED, source.session, messages)
             registry.notify(
-                ev.RingDrained(topic=source.topic, session=source.session, messages=messages)
+                events.RingDrained(topic=source.topic, session=source.session, messages=messages)
             )
             registry.remove(slot, registry.topics[source.topic], lay.ACK_ENDED)
             source.mapped.unlink()

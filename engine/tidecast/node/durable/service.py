@@ -11,20 +11,20 @@ import errno
 import os
 import time
 
-from tidecast import events as ev
+from tidecast import events
 from tidecast.agents.archiver import state as ast
 from tidecast.agents.archiver.cycle import RETRY_NS
 from tidecast.api.link import PublicationOptions
 from tidecast.config.leases import SHARED
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import StorageError, TidecastError, fenced
-from tidecast.layout import counters as cl
+from tidecast.layout import counters as counters_layout
 from tidecast.layout import packet as wire
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.node.context import NodeContext
-from tidecast.node.durable import archiver_tables as ds
+from tidecast.node.durable import archiver_tables
 from tidecast.node.durable import maintenance as upkeep
 from tidecast.node.durable.archiver import Rows
 from tidecast.node.durable.leases import Leases
@@ -94,7 +94,9 @@ class Durable:
                 self.publisher_side.take_over(mapped)
             except TidecastError as problem:
                 self.ctx.note(rec.ALERT, rec.Code.RING_DRAINED, 0, -1)
-                registry.notify(ev.TopicConflict(topic="", node=self.ctx.name, detail=str(problem)))
+                registry.notify(
+                    events.TopicConflict(topic="", node=self.ctx.name, detail=str(problem))
+                )
         deadline = time.monotonic() + DRAIN_S
         while registry.active and registry.busy() and time.monotonic() < deadline:
             registry.flush()
@@ -155,14 +157,16 @@ class Durable:
                 rec.ALERT, rec.Code.TAIL_TORN, config.wire_id, queue, torn.position, torn.bytes
             )
             self.ctx.counters.values[self.rows[config.name, queue], C.TORN_BYTES] += torn.bytes
-            event = ev.TornTail(
+            event = events.TornTail(
                 topic=config.name, queue=queue, file=str(torn.segment), position=torn.position,
                 bytes=torn.bytes, aside=str(torn.aside),
             )  # fmt: skip
             self.registry.stand(config.name, str(torn.aside), event)
         for queue, file, detail in topic.damaged_files:
             self.ctx.note(rec.ALERT, rec.Code.FILE_DAMAGED, config.wire_id, queue)
-            damaged = ev.FileDamaged(topic=config.name, queue=queue, file=str(file), detail=detail)
+            damaged = events.FileDamaged(
+                topic=config.name, queue=queue, file=str(file), detail=detail
+            )
             self.registry.stand(config.name, str(file), damaged)
         if self.ctx.started:
             runtime.start()
@@ -173,7 +177,9 @@ class Durable:
             key = (topic.config.name, log.queue)
             row = self.rows.get(key)  # of an earlier lease
             if row is None:
-                row = self.ctx.counters.allocate(cl.ROW_QUEUE, key[0], f"queue {log.queue}")
+                row = self.ctx.counters.allocate(
+                    counters_layout.ROW_QUEUE, key[0], f"queue {log.queue}"
+                )
                 self.rows[key] = row
             rows.append(row)
         return rows
@@ -310,7 +316,7 @@ class Durable:
             return
         topic = self.topics[publication.topic.name]
         ring = publication.mapped.array
-        consumer = ds.begin_ring(
+        consumer = archiver_tables.begin_ring(
             ring, producer=session.producer.id, epoch=session.epoch,
             first_seq=session.first_seq, doorbell=doorbell,
         )  # fmt: skip
@@ -427,7 +433,7 @@ class Durable:
         before = self._refused.get((name, queue))
         self._refused[name, queue] = str(problem)
         if before is not None and before != str(problem):
-            event = ev.DiskRefused(topic=name, queue=queue, errno=number, detail=str(problem))
+            event = events.DiskRefused(topic=name, queue=queue, errno=number, detail=str(problem))
             self.ctx.conductor.post(lambda: self.registry.notify(event))
 
     def _handle(self, rows: Rows) -> None:
@@ -442,7 +448,7 @@ class Durable:
                 topic = self._topic_at(a)
                 if topic is not None and topic.set_refused(False):
                     self.ctx.note(rec.ALERT, rec.Code.DISK_BACK, topic.config.wire_id)
-                    self.registry.notify(ev.DiskBack(topic=topic.config.name))
+                    self.registry.notify(events.DiskBack(topic=topic.config.name))
 
     def _gap(self, slot: int, first: int, packets: int) -> None:
         """Packets of a ring that cannot be read.
@@ -458,9 +464,9 @@ class Durable:
             self.owner_side.rejoin(source)
             return
         values = {"seq": first + packets, "at": wire.PACKET_HEADER_BYTES, "gap_reported": 0}
-        self.registry.runtime.on_archiver(lambda: ds.fill(record, values))
+        self.registry.runtime.on_archiver(lambda: archiver_tables.fill(record, values))
         self.registry.notify(
-            ev.Gap(
+            events.Gap(
                 topic=source.topic, node=self.ctx.name, session=source.session, first=first,
                 end=first + packets, reason="malformed",
             )
@@ -479,7 +485,7 @@ class Durable:
         what = "a write" if kind == ast.E_DISK else "a sync"
         self.ctx.note(rec.ALERT, rec.Code.DISK_REFUSED, topic.config.wire_id, queue, number)
         self.registry.notify(
-            ev.DiskRefused(
+            events.DiskRefused(
                 topic=topic.config.name, queue=queue, errno=number,
                 detail=f"{what} failed: {os.strerror(number)}",
             )
@@ -517,7 +523,7 @@ class Durable:
                 wire_id = topic.config.wire_id
                 self.ctx.note(rec.LOW, rec.Code.PRODUCERS_EXPIRED, wire_id, len(gone))
                 self.registry.notify(
-                    ev.ProducersExpired(topic=topic.config.name, producers=len(gone))
+                    events.ProducersExpired(topic=topic.config.name, producers=len(gone))
                 )
             upkeep.gauges(self.registry, topic)
         self.recovery.reap()

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tidecast import events as ev
+from tidecast import events
 from tidecast.api.link import PublicationOptions
 from tidecast.buffers.ring_file import describe
 from tidecast.errors import ConfigError
@@ -24,7 +24,7 @@ from tidecast.layout import ring as lay
 from tidecast.layout.counters import QueueCounter as C
 from tidecast.native.mapped import Bytes
 from tidecast.native.packing import unpack_from
-from tidecast.node.durable import archiver_tables as ds
+from tidecast.node.durable import archiver_tables
 from tidecast.node.durable.sources import SourceRegistry
 from tidecast.node.durable.topic import DurableTopic
 from tidecast.node.live.setup import ProducerBlock, Setup
@@ -95,7 +95,7 @@ def claim_of_options(topic: str, producer: int, session: int, options: Publicati
 def claim_of_ring(ring: Bytes, *, left: bool) -> Claim:
     """What a ring that has no epoch yet asks for."""
     about = describe(ring)
-    producer, _, first_seq = ds.ring_session(ring)
+    producer, _, first_seq = archiver_tables.ring_session(ring)
     line, after = unpack_from("<II", ring, lay.LINE_AT)
     (born_ns,) = unpack_from("<q", ring, lay.CREATED_AT)
     return Claim(about.topic_name, producer, about.session, first_seq, line, after, left, born_ns)
@@ -131,7 +131,7 @@ class Held:
 
     def __post_init__(self) -> None:
         if self.publication.remote >= 0:
-            self.producer = ds.ring_session(self.publication.mapped.array)[0]
+            self.producer = archiver_tables.ring_session(self.publication.mapped.array)[0]
 
 
 class PendingSessions:
@@ -159,7 +159,7 @@ class PendingSessions:
         yield from self._claims.get(producer, {}).values()
         for one in self.held:
             ring, left = one.publication.mapped.array, one.publication.closing
-            if one.producer == producer and not ds.ring_session(ring)[1]:
+            if one.producer == producer and not archiver_tables.ring_session(ring)[1]:
                 yield claim_of_ring(ring, left=left)
 
     def granted(self, producer: Producer, session: int) -> Iterator[Opened]:
@@ -269,7 +269,7 @@ class Grants:
         ctx.counters.values[self._registry.row_of(where, 0), C.SESSIONS_FENCED] += 1
         ctx.note(rec.ALERT, rec.Code.PRODUCER_FENCED, session, producer, epoch)
         self._registry.notify(
-            ev.ProducerFenced(
+            events.ProducerFenced(
                 topic=where, producer=name or f"{producer:x}", session=session, epoch=epoch
             )
         )
@@ -280,7 +280,7 @@ class Grants:
         ctx.counters.values[self._registry.row_of(name, 0), C.PRODUCER_HOLES] += 1
         ctx.note(rec.ALERT, rec.Code.PRODUCER_HOLE, topic.config.wire_id, producer.id, first, end)
         self._registry.notify(
-            ev.ProducerHole(topic=name, producer=f"{producer.id:x}", first=first, end=end)
+            events.ProducerHole(topic=name, producer=f"{producer.id:x}", first=first, end=end)
         )
 
     def fence(self, topic: DurableTopic, producer: int, name: str) -> None:
@@ -306,25 +306,25 @@ class Grants:
     def _now_s(self) -> float:
         return self._registry.ctx.now_s()
 
-    def _sources(self, producer: Producer) -> list[ds.Source]:
+    def _sources(self, producer: Producer) -> list[archiver_tables.Source]:
         return [s for s in self._registry.sources.values() if s.producer is producer]
 
     def _disk_refuses(self, topic: DurableTopic) -> bool:
         return bool(self._registry.runtime.state.topics[topic.slot]["errno"])
 
-    def _ends(self, source: ds.Source) -> bool:
+    def _ends(self, source: archiver_tables.Source) -> bool:
         """Its publisher is gone; what it left is still read."""
         publication = self._registry.ctx.pubs.get(source.publication)
         closing = publication is not None and publication.closing
         return source.left or closing or self._drained(source)
 
-    def _is_heard(self, source: ds.Source) -> bool:
+    def _is_heard(self, source: archiver_tables.Source) -> bool:
         return self._now_s - self._heard_s(source) < HEARD_S
 
-    def _drained(self, source: ds.Source) -> bool:
+    def _drained(self, source: archiver_tables.Source) -> bool:
         return bool(self._registry.runtime.state.sources[source.slot]["drained_reported"])
 
-    def _heard_s(self, source: ds.Source) -> float:
+    def _heard_s(self, source: archiver_tables.Source) -> float:
         """When a source was heard of; one of this node is there."""
         image = self._registry.ctx.images_by_id.get(source.image)
         if image is None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tidecast import events as ev
+from tidecast import events
 from tidecast.agents.archiver.cycle import notify_ring, topic_unread
 from tidecast.agents.live.remote_acks import answer_setup
 from tidecast.buffers.ring_file import describe
@@ -23,7 +23,7 @@ from tidecast.layout import ring as lay
 from tidecast.native.mapped import Bytes, MappedFile
 from tidecast.native.packing import unpack_from
 from tidecast.node.context import NodeContext
-from tidecast.node.durable import archiver_tables as ds
+from tidecast.node.durable import archiver_tables
 from tidecast.node.durable.archiver import ArchiverRuntime, Rows
 from tidecast.node.durable.topic import DurableTopic, Position
 from tidecast.node.live.images import Images
@@ -45,7 +45,7 @@ class SourceRegistry:
         self.ctx, self._publications, self._images = ctx, publications, images
         self._on_events, self._sync = on_events, sync
         self.topics: dict[str, DurableTopic] = {}
-        self.sources: dict[int, ds.Source] = {}
+        self.sources: dict[int, archiver_tables.Source] = {}
         self.owners: dict[str, str] = {}
         """Which node keeps which shared topic, as the lease store said last."""
         self.positions: list[Position] = []
@@ -56,9 +56,9 @@ class SourceRegistry:
         """Called with a durable topic's name before its logs are closed."""
         self.on_synced: list[Callable[[DurableTopic], None]] = []
         """Called in the thread that syncs, when a queue of a topic is durable to a later token."""
-        self.standing: dict[tuple[str, str], ev.Event] = {}
+        self.standing: dict[tuple[str, str], events.Event] = {}
         """Damages and pauses, by topic and mark: clients that connect later get them, too."""
-        self.notified: list[ev.Event] = []
+        self.notified: list[events.Event] = []
         """What recovery found, for later requests."""
         self.broken: dict[str, TidecastError] = {}
         """Topics that could not be opened when the engine started, and why."""
@@ -67,7 +67,7 @@ class SourceRegistry:
         self.unread_topics: set[str] = set()
         """See `look_for_unread`."""
         self._runtime: ArchiverRuntime | None = None
-        self._tables: ds.ArchiverTables | None = None
+        self._tables: archiver_tables.ArchiverTables | None = None
 
     @property
     def active(self) -> bool:
@@ -83,11 +83,11 @@ class SourceRegistry:
                 counters=ctx.counters.values, bells=ctx.bells, inline=ctx.inline,
                 on_events=self._on_events, sync=self._sync, on_fault=ctx.conductor.agent_failed,
             )  # fmt: skip
-            self._tables = ds.ArchiverTables(self._runtime)
+            self._tables = archiver_tables.ArchiverTables(self._runtime)
         return self._runtime
 
     @property
-    def tables(self) -> ds.ArchiverTables:
+    def tables(self) -> archiver_tables.ArchiverTables:
         """The archiver's records."""
         assert self._tables is not None
         return self._tables
@@ -125,13 +125,13 @@ class SourceRegistry:
         """A queue's row of counters."""
         return self.rows[topic, queue]
 
-    def notify(self, event: ev.Event) -> None:
+    def notify(self, event: events.Event) -> None:
         """Notify all clients; the newest EVENTS_KEPT_MAX events are kept in `notified`."""
         self.notified.append(event)
         del self.notified[:-EVENTS_KEPT_MAX]
         self.ctx.notify_all(event)
 
-    def stand(self, topic: str, what: str, event: ev.Event) -> None:
+    def stand(self, topic: str, what: str, event: events.Event) -> None:
         """Notify all clients, and those that connect later, of a state that lasts.
 
         ``what``: its mark among those of the topic, such as the file that is damaged.
@@ -157,7 +157,7 @@ class SourceRegistry:
                 return True
         return False
 
-    def unread(self, source: ds.Source) -> bool:
+    def unread(self, source: archiver_tables.Source) -> bool:
         """A ring holds messages that the archiver has not read."""
         record, ring = self.runtime.state.sources[source.slot], source.mapped.array
         seq, at, slots = int(record["seq"]), int(record["at"]), int(record["slots"])
@@ -176,7 +176,7 @@ class SourceRegistry:
         self.hasten_syncs()
         self.runtime.work(self.ctx.clock_ns())
 
-    def drain(self, topic: DurableTopic, sources: list[ds.Source]) -> None:
+    def drain(self, topic: DurableTopic, sources: list[archiver_tables.Source]) -> None:
         """What some rings hold goes into the log, unless the disk refuses."""
 
         def drain() -> None:
@@ -204,7 +204,7 @@ class SourceRegistry:
                 of_engine=of_engine,
             )
         )  # fmt: skip
-        self.sources[slot] = ds.Source(
+        self.sources[slot] = archiver_tables.Source(
             slot, topic.config.name, session.producer, session.epoch, about.session, mapped, 0,
             int(self.runtime.state.sources[slot]["count"]),
         )  # fmt: skip
@@ -256,7 +256,7 @@ class SourceRegistry:
             raise
         return bool(self.unread_topics)
 
-    def drop(self, source: ds.Source, state: int) -> None:
+    def drop(self, source: archiver_tables.Source, state: int) -> None:
         """A source is removed: its image goes, and if it is fenced its publisher is told."""
         image = self.ctx.images_by_id.get(source.image)
         if image is None:
@@ -265,7 +265,7 @@ class SourceRegistry:
             self._answer_fenced(source, image)
         self._images.discard(image)
 
-    def _answer_fenced(self, source: ds.Source, image: Image) -> None:
+    def _answer_fenced(self, source: archiver_tables.Source, image: Image) -> None:
         record = image.runtime.rx_state.images[image.slot]
         topic = self.topics[source.topic]
         answer = np.array(

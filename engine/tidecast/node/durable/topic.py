@@ -21,7 +21,7 @@ from tidecast.config.topology import TopicConfig
 from tidecast.disk import make_directory, write_atomically
 from tidecast.errors import ConfigError, CorruptLog, Fenced, StorageError, TidecastError
 from tidecast.layout import segment as seg
-from tidecast.log import scan as sc
+from tidecast.log import scan
 from tidecast.log.damage import sound_rows
 from tidecast.log.files import (
     MAP_NAME,
@@ -61,14 +61,14 @@ class Tails:
 
     def see(self, queue: int, rows: np.ndarray, producers: ProducerTable) -> None:
         """Keep what may matter of a queue's batches, which ``producers`` has learnt."""
-        ids, at = np.unique(rows[:, sc.C_PRODUCER], return_inverse=True)
+        ids, at = np.unique(rows[:, scan.C_PRODUCER], return_inverse=True)
         acked = [
             producers.known[each].acked_seq if each and not is_placed(each) else SEQ_MAX
             for each in ids.tolist()
         ]
-        kept = rows[rows[:, sc.C_LAST_SEQ] > np.array(acked, dtype=np.int64)[at]]
+        kept = rows[rows[:, scan.C_LAST_SEQ] > np.array(acked, dtype=np.int64)[at]]
         if kept.shape[0]:
-            self._seen[queue, int(rows[0, sc.C_BASE_TOKEN])] = kept.copy()
+            self._seen[queue, int(rows[0, scan.C_BASE_TOKEN])] = kept.copy()
 
     def torn(self, producers: ProducerTable, sequences: Sequences) -> list[Producer]:
         """Producers of whom some sequence below the last one was not seen."""
@@ -84,11 +84,11 @@ class Tails:
         found = 0
         for (queue, _), rows in self._seen.items():
             mine = rows[
-                (rows[:, sc.C_PRODUCER] == producer.id)
-                & (rows[:, sc.C_LAST_SEQ] > producer.acked_seq)
+                (rows[:, scan.C_PRODUCER] == producer.id)
+                & (rows[:, scan.C_LAST_SEQ] > producer.acked_seq)
             ]
-            behind = mine[:, sc.C_BASE_SEQ] > producer.acked_seq
-            found += int(mine[behind, sc.C_COUNT].sum())
+            behind = mine[:, scan.C_BASE_SEQ] > producer.acked_seq
+            found += int(mine[behind, scan.C_COUNT].sum())
             for row in mine[~behind]:
                 found += int((sequences(queue, row) > producer.acked_seq).sum())
         return found
@@ -289,13 +289,19 @@ class DurableTopic:
         return log
 
     def _learn(self, queue: int, rows: np.ndarray) -> None:
-        newest = int(rows[:, sc.C_OWNER].max())
+        newest = int(rows[:, scan.C_OWNER].max())
         if newest > self.owner:
             raise Fenced(
                 f"topic {self.config.name}: queue {queue} belongs to owner {newest} now, this "
                 f"engine's lease has epoch {self.owner}"
             )
-        columns = (sc.C_PRODUCER, sc.C_EPOCH, sc.C_LAST_SEQ, sc.C_ACKED_SEQ, sc.C_APPEND_TIME)
+        columns = (
+            scan.C_PRODUCER,
+            scan.C_EPOCH,
+            scan.C_LAST_SEQ,
+            scan.C_ACKED_SEQ,
+            scan.C_APPEND_TIME,
+        )
         self.producers.learn(queue, *(rows[:, column] for column in columns))
         self.tails.see(queue, rows, self.producers)
 
@@ -318,8 +324,8 @@ class DurableTopic:
     def _seqs(self, queue: int, row: np.ndarray) -> np.ndarray:
         """Sequences of a batch's records."""
         reader = self.logs[queue].reader()
-        raw = np.zeros(int(row[sc.C_LENGTH]), dtype=np.uint8)
-        reader.read_block(int(row[sc.C_BASE_TOKEN]), raw)
+        raw = np.zeros(int(row[scan.C_LENGTH]), dtype=np.uint8)
+        reader.read_block(int(row[scan.C_BASE_TOKEN]), raw)
         reader.close()
         return seqs_of(raw)
 
@@ -342,7 +348,7 @@ class DurableTopic:
     def _learn_from(self, log: QueueLog, queue: int, segments: list[Segment]) -> None:
         for one in segments:
             with (log.directory / segment_name(one.base_token)).open("rb") as file:
-                scanner = sc.Scanner(file.fileno(), one.bytes)
+                scanner = scan.Scanner(file.fileno(), one.bytes)
                 for rows in sound_rows(scanner):
                     self._learn(queue, rows)
 

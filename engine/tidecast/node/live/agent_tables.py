@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tidecast.agents.live import images as im
-from tidecast.agents.live import publications as pu
+from tidecast.agents.live import images as image_table
+from tidecast.agents.live import publications as publication_table
 from tidecast.agents.live.leave import leave_session
 from tidecast.agents.live.receiving import STATUS_INTERVAL_NS_FIRST
 from tidecast.agents.live.sender import CHECK_INTERVAL_NS
@@ -18,7 +18,7 @@ from tidecast.buffers.ring_file import RingInfo, consumers, create_ring, describ
 from tidecast.buffers.slots import control_at
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import SharedMemoryError, StorageError
-from tidecast.layout import counters as cl
+from tidecast.layout import counters as counters_layout
 from tidecast.layout import packet as wire
 from tidecast.layout import ring as lay
 from tidecast.native.mapped import Bytes, MappedFile
@@ -209,7 +209,7 @@ def add_publication(
     pack_into("<q", ring, lay.SENDER_BELL_AT, runtime.sender_bell)
     resent = np.zeros(about.slots, dtype=np.int64)
     row = ctx.counters.allocate(
-        cl.ROW_PUBLICATION, publication.topic.name, wire.CHANNEL_NAMES[channel],
+        counters_layout.ROW_PUBLICATION, publication.topic.name, wire.CHANNEL_NAMES[channel],
         session=publication.session, peer=ctx.id, channel=channel,
     )  # fmt: skip
     publication.place(row, -1, resent)
@@ -223,17 +223,17 @@ def add_publication(
             raise SharedMemoryError(f"a transport carries at most {S.pubs.size} publications")
         p = int(free[0])
         record = S.pubs[p]
-        S.pubs[p] = np.zeros((), dtype=pu.PUBLICATION)
+        S.pubs[p] = np.zeros((), dtype=publication_table.PUBLICATION)
         values = fields | {"index": p} | _remote_fields(publication, setup)
         for field, value in values.items():
             record[field] = value
         S.receivers[p]["id"] = 0
         S.setups[p, : len(setup)] = np.frombuffer(setup, dtype=np.uint8)
-        count = int(S.misc[pu.M_COUNT])
+        count = int(S.misc[publication_table.M_COUNT])
         S.index[count] = p
         record["place"] = count
         record["active"] = 1
-        S.misc[pu.M_COUNT] = count + 1
+        S.misc[publication_table.M_COUNT] = count + 1
         publication.place(row, p, resent)
         insert(S.sessions, publication.session, p)
 
@@ -254,17 +254,17 @@ def remove_publication(ctx: NodeContext, publication: Publication) -> None:
     def take_out() -> None:
         S = runtime.tx_state
         p = publication.slot
-        place, count = int(S.pubs[p]["place"]), int(S.misc[pu.M_COUNT])
-        busy = int(S.misc[pu.M_BUSY])
+        place, count = int(S.pubs[p]["place"]), int(S.misc[publication_table.M_COUNT])
+        busy = int(S.misc[publication_table.M_BUSY])
         if place < busy:  # first out of the busy front
             other = int(S.index[busy - 1])
             S.index[place], S.index[busy - 1] = other, p
             S.pubs[other]["place"], place = place, busy - 1
-            S.misc[pu.M_BUSY] = busy - 1
+            S.misc[publication_table.M_BUSY] = busy - 1
         other = int(S.index[count - 1])
         S.index[place] = other
         S.pubs[other]["place"] = place
-        S.misc[pu.M_COUNT] = count - 1
+        S.misc[publication_table.M_COUNT] = count - 1
         S.pubs[p]["active"] = 0
         remove(S.sessions, publication.session)
 
@@ -309,7 +309,7 @@ def add_image(
             raise SharedMemoryError(f"a transport receives at most {S.images.size} sessions")
         i = int(free[0])
         now = ctx.clock_ns()
-        S.images[i] = np.zeros((), dtype=im.IMAGE)
+        S.images[i] = np.zeros((), dtype=image_table.IMAGE)
         values: dict[str, Any] = {
             "index": i,
             "ring_address": address(ring),
@@ -328,7 +328,7 @@ def add_image(
             "receiver": ctx.random_id(62),
             **dict.fromkeys(JOIN_FIELDS, join),
             "window_end": join + about.slots,
-            "nak_ns": im.NEVER,
+            "nak_ns": image_table.NEVER,
             "status_ns": now,
             "status_interval_ns": STATUS_INTERVAL_NS_FIRST,
             "buffer_slots": _slots_of_socket(runtime, channel, about.slot_bytes),
@@ -348,9 +348,9 @@ def add_image(
         for field, value in values.items():
             S.images[i][field] = value
         S.images[i]["active"] = 1
-        count = int(S.misc[im.M_COUNT])
+        count = int(S.misc[image_table.M_COUNT])
         S.index[count] = i
-        S.misc[im.M_COUNT] = count + 1
+        S.misc[image_table.M_COUNT] = count + 1
         image.place(i)
 
     runtime.on_receiver(add)
@@ -368,12 +368,12 @@ def remove_image(ctx: NodeContext, image: Image, *, leave: bool = False) -> None
         S = runtime.rx_state
         for _ in range(LEAVE_REPEATS if leave else 0):
             leave_session(runtime.inline_arguments[1], image.slot, ctx.clock_ns())
-        count = int(S.misc[im.M_COUNT])
+        count = int(S.misc[image_table.M_COUNT])
         place = int(np.flatnonzero(S.index[:count] == image.slot)[0])
         S.index[place] = S.index[count - 1]
-        S.misc[im.M_COUNT] = count - 1
+        S.misc[image_table.M_COUNT] = count - 1
         S.images[image.slot]["active"] = 0
-        S.misc[im.M_LAST_SESSION] = 0
+        S.misc[image_table.M_LAST_SESSION] = 0
 
     if image.slot >= 0:
         ctx.source_gone(image)
@@ -389,7 +389,7 @@ def stats(counters: CountersFile) -> dict[str, Any]:
     """Every counter row by kind: name, session, counters that are not 0."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in counters.rows():
-        columns = cl.COLUMNS_OF.get(row.kind, cl.Counter)
+        columns = counters_layout.COLUMNS_OF.get(row.kind, counters_layout.Counter)
         values = {c.name.lower(): int(row.values[c]) for c in columns if row.values[c]}
         found.setdefault(row.kind, []).append(
             {

@@ -14,12 +14,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tidecast import events as ev
-from tidecast.agents.live import images as im
+from tidecast import events
+from tidecast.agents.live import images as image_table
 from tidecast.buffers.ring_file import add_consumer, create_ring
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import SharedMemoryError
-from tidecast.layout import counters as cl
+from tidecast.layout import counters as counters_layout
 from tidecast.layout import recorder as rec
 from tidecast.layout import ring as lay
 from tidecast.layout.counters import Counter
@@ -77,7 +77,7 @@ class RefusedImages:
             del self._reported[next(iter(self._reported))]
         self._reported[key] = None
         ctx = self._ctx
-        ctx.count(cl.NodeCounter.IMAGES_REFUSED)
+        ctx.count(counters_layout.NodeCounter.IMAGES_REFUSED)
         used = self.live_bytes
         room = os.statvfs(ctx.directory)
         allowed = used + room.f_bavail * room.f_frsize
@@ -85,13 +85,15 @@ class RefusedImages:
             rec.ALERT, rec.Code.RING_REFUSED, setup.session, setup.source, needed, used, allowed
         )
         ctx.notify_all(
-            ev.PublisherRefused(
+            events.PublisherRefused(
                 topic=setup.topic, node=setup.node, session=setup.session, bytes=needed,
                 detail=f"{problem}; it is tried again each {RETRY_S:g} s",
             )
         )  # fmt: skip
 
-    def later(self, runtime: TransportRuntime, setup: Setup, why: int = im.SESSION_IGNORED) -> None:
+    def later(
+        self, runtime: TransportRuntime, setup: Setup, why: int = image_table.SESSION_IGNORED
+    ) -> None:
         """Drop what the session sends for a while."""
         key = (runtime.config.name, setup.session)
         self._known.of(runtime).drop(setup.session, why, setup.topic)
@@ -144,9 +146,13 @@ class Images:
             undo.callback(mapped.close)
             undo.callback(mapped.unlink)
             row = ctx.counters.allocate(
-                cl.ROW_IMAGE, topic.name, setup.node, session=setup.session, peer=setup.source,
+                counters_layout.ROW_IMAGE,
+                topic.name,
+                setup.node,
+                session=setup.session,
+                peer=setup.source,
                 channel=setup.channel,
-            )  # fmt: skip
+            )
             undo.callback(ctx.counters.free, row)
             image = Image(
                 image_id, setup.session, mode, topic, setup.source, setup.node, setup.incarnation,
@@ -182,7 +188,7 @@ class Images:
         image.readers[subscription.id] = entry
         self._ctx.notify(
             client.id,
-            ev.ImageAvailable(
+            events.ImageAvailable(
                 subscription_id=subscription.id,
                 image_id=image.id,
                 ring_path=str(image.mapped.path),
@@ -259,11 +265,11 @@ class Images:
             return  # its END is still being repeated: answer that we have left
         known = self.known.of(image.runtime)
         if image.gone == "closed":
-            known.drop(image.session, im.SESSION_ENDED)
+            known.drop(image.session, image_table.SESSION_ENDED)
         elif image.gone in ("timeout", "restarted", "failed"):
             known.forget(image.session)
         else:
-            known.drop(image.session, im.SESSION_IGNORED, image.topic.name)
+            known.drop(image.session, image_table.SESSION_IGNORED, image.topic.name)
         # Tell the publisher that we stop receiving, so that it does not wait for us.
         agent_tables.remove_image(self._ctx, image, leave=not image.gone)
         self._ctx.images_by_id.pop(image.id, None)
@@ -350,7 +356,7 @@ def report_evicted(ctx: NodeContext, session: int, subscription_id: int, behind:
     topics = [image.topic.name for image in reading if image.session == session]
     ctx.notify(
         subscription.client,
-        ev.SubscriberEvicted(
+        events.SubscriberEvicted(
             topic=topics[0] if topics else subscription.pattern,
             session=session,
             subscription_id=subscription_id,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from tidecast import events as ev
+from tidecast import events
 from tidecast.layout import recorder as rec
 from tidecast.layout.counters import NodeCounter
 from tidecast.node.context import NodeContext
@@ -62,7 +62,7 @@ class Peers:
         self.by_id: dict[int, Peer] = {}
         self._rate = EventRate()
 
-    def report(self, event: ev.Event) -> None:
+    def report(self, event: events.Event) -> None:
         """An event about another node, for all clients; above the rate it is only counted."""
         if self._rate.allows(self._ctx.now_s()):
             self._ctx.notify_all(event)
@@ -80,7 +80,9 @@ class Peers:
             silence_s = self._ctx.topology.node.image_timeout_s
             if setup.incarnation < known.incarnation:
                 if now_ns - alive < silence_s * 1e9:
-                    stale = ev.StaleIncarnation(node_id=setup.source, incarnation=setup.incarnation)
+                    stale = events.StaleIncarnation(
+                        node_id=setup.source, incarnation=setup.incarnation
+                    )
                     return self._refuse(setup, rec.Code.STALE_INCARNATION, stale)
             elif now_ns - alive < ALIVE_NS and known.hosts.get(runtime.config.name, host) != host:
                 return self._refuse(setup, rec.Code.SETUP_REFUSED, _conflict(setup, known))
@@ -105,11 +107,11 @@ class Peers:
         note_name(self._ctx.names, setup.source, setup.node)
         self.name_seen(setup.node)
         self.report(
-            ev.PeerJoined(node=setup.node, node_id=setup.source, incarnation=setup.incarnation)
+            events.PeerJoined(node=setup.node, node_id=setup.source, incarnation=setup.incarnation)
         )
         return True
 
-    def _refuse(self, setup: Setup, code: rec.Code, event: ev.Event) -> bool:
+    def _refuse(self, setup: Setup, code: rec.Code, event: events.Event) -> bool:
         self._ctx.count(NodeCounter.SETUPS_REFUSED)
         if self._rate.is_first(setup.session):
             self._ctx.note(rec.ALERT, code, setup.session, setup.source, setup.incarnation)
@@ -136,13 +138,13 @@ class Peers:
     ) -> None:
         """An agent refused packets that came from a foreign address."""
         self.report(
-            ev.ForeignPackets(
+            events.ForeignPackets(
                 transport=runtime.config.name, session=session, node_id=source,
                 address=runtime.address_text(words),
             ),
         )  # fmt: skip
 
 
-def _conflict(setup: Setup, known: Peer | None) -> ev.NodeConflict:
+def _conflict(setup: Setup, known: Peer | None) -> events.NodeConflict:
     before = known.name if known is not None else setup.node
-    return ev.NodeConflict(node_id=setup.source, names=(before, setup.node))
+    return events.NodeConflict(node_id=setup.source, names=(before, setup.node))

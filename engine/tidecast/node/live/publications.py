@@ -18,7 +18,7 @@ from typing import Protocol
 
 import msgspec
 
-from tidecast import events as ev
+from tidecast import events
 from tidecast.api.link import PublicationGrant, PublicationOptions
 from tidecast.api.node import LeftBehind
 from tidecast.buffers.ring_file import add_consumer, messages_between
@@ -155,7 +155,7 @@ class Publications:
     def _check_peers(self, publication: Publication, transport: TransportConfig) -> None:
         """Notify a publisher whose transport has no peer."""
         if transport.sends_to_nobody:
-            event = ev.PublisherUnheard(
+            event = events.PublisherUnheard(
                 topic=publication.topic.name, session=publication.session, transport=transport.name,
                 mend=f"transport {transport.name} has no peers: only this engine gets what is "
                 f"published; name the others in its peers: [other-host:{transport.port}]",
@@ -199,7 +199,7 @@ class Publications:
             continuation.rejoined(publication)
         self._ctx.notify(
             subscription.client,
-            ev.ImageAvailable(
+            events.ImageAvailable(
                 subscription_id=subscription.id,
                 image_id=publication.id,
                 ring_path=str(publication.mapped.path),
@@ -224,7 +224,7 @@ class Publications:
             publication.release()
             self.end(publication)
 
-    def end_with_topic(self, publication: Publication, reason: ev.PublicationEnded) -> None:
+    def end_with_topic(self, publication: Publication, reason: events.PublicationEnded) -> None:
         """Let a publication end: its writer closes it, and what was published is sent."""
         if publication.topic.mode == "durable":
             self.end(publication)
@@ -337,7 +337,7 @@ class Publications:
         row[NodeCounter.BYTES_CUT] += found.bytes
         self._ctx.note(rec.ALERT, rec.Code.PUBLICATION_CUT, publication.session, *found)
         self._ctx.notify_all(
-            ev.MessagesUnsent(
+            events.MessagesUnsent(
                 topic=publication.topic.name, session=publication.session, messages=found.messages,
                 bytes=found.bytes,
             )
@@ -401,7 +401,7 @@ def notify_ended(ctx: NodeContext, subscription: Subscription) -> None:
     topic = subscription.pattern
     ctx.notify(
         subscription.client,
-        ev.SubscriptionEnded(
+        events.SubscriptionEnded(
             subscription_id=subscription.id, pattern=topic, code=Closed.code,
             reason=f"topic {topic}: it was deleted: subscribe again once it is there",
         ),

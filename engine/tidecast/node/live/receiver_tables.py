@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from tidecast.agents.live import images as im
+from tidecast.agents.live import images as image_table
 from tidecast.config.topology import TopicConfig, is_pattern, matches
 from tidecast.node.context import NodeContext
 from tidecast.node.live.transports import TransportRuntime
@@ -80,7 +80,7 @@ class KnownSessions:
         def put() -> None:
             for session in changed:
                 self._write(session)
-            self._runtime.rx_state.misc[im.M_LAST_SESSION] = 0
+            self._runtime.rx_state.misc[image_table.M_LAST_SESSION] = 0
 
         if changed:
             self._runtime.on_receiver(put)
@@ -223,5 +223,5 @@ class WantedTopics:
     def _write_reads(self, name: str) -> None:
         """In the receiver's thread: does anybody read from it, and everything?"""
         misc = self._ctx.runtimes[name].rx_state.misc
-        misc[im.M_WANT_ALL] = int(self._patterns > 0)
-        misc[im.M_READS] = int(self._patterns > 0 or self._on[name] > 0)
+        misc[image_table.M_WANT_ALL] = int(self._patterns > 0)
+        misc[image_table.M_READS] = int(self._patterns > 0 or self._on[name] > 0)

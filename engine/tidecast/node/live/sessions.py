@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tidecast import events as ev
-from tidecast.agents import events as ae
-from tidecast.agents.live import images as im
+from tidecast import events
+from tidecast.agents import events as agent_events
+from tidecast.agents.live import images as image_table
 from tidecast.config.topology import TopicConfig, derive_topic_id, matches
 from tidecast.errors import Conflict, SharedMemoryError
 from tidecast.layout import packet as wire
@@ -44,10 +44,10 @@ def take_setups(runtime: TransportRuntime, rows: list[list[int]]) -> list[Setup]
     """
     setups = []
     for kind, _, b, c, d, e, *_ in rows:
-        if kind == ae.E_SETUP:
+        if kind == agent_events.E_SETUP:
             setups.append(decode_setup(bytes(runtime.rx_state.setups[b, :c]), (d, e)))
     if setups:
-        runtime.rx_state.misc[im.M_SETUPS] = 0
+        runtime.rx_state.misc[image_table.M_SETUPS] = 0
     return setups
 
 
@@ -70,19 +70,19 @@ class Sessions:
     def _handle_row(
         self, runtime: TransportRuntime, kind: int, a: int, b: int, c: int, d: int
     ) -> None:
-        if kind == ae.E_SESSION_ENDED:
+        if kind == agent_events.E_SESSION_ENDED:
             self._end_images(runtime, a, "closed")
-        elif kind == ae.E_PEER_TIMEOUT:
+        elif kind == agent_events.E_PEER_TIMEOUT:
             self._peer_timeout(runtime, a)
-        elif kind == ae.E_PUBLICATION_DRAINED:
+        elif kind == agent_events.E_PUBLICATION_DRAINED:
             self._drained(a)
-        elif kind in (ae.E_RECEIVER_JOINED, ae.E_RECEIVER_TIMEOUT):
+        elif kind in (agent_events.E_RECEIVER_JOINED, agent_events.E_RECEIVER_TIMEOUT):
             self._receiver(kind, a, b, c, d)
-        elif kind == ae.E_EVICTED:
+        elif kind == agent_events.E_EVICTED:
             self._evicted(a, b, c)
-        elif kind == ae.E_FOREIGN:
+        elif kind == agent_events.E_FOREIGN:
             self._peers.foreign(runtime, a, b, (c, d))
-        elif kind == ae.E_RECEIVER_NAME:
+        elif kind == agent_events.E_RECEIVER_NAME:
             self._peers.name_seen(self._ctx.names.get(a, ""))
 
     def _handle_setups(self, runtime: TransportRuntime, setups: list[Setup]) -> None:
@@ -96,9 +96,9 @@ class Sessions:
                     rec.ALERT, rec.Code.TOPIC_CONFLICT, setup.session, setup.topic_id, setup.source
                 )
                 self._peers.report(
-                    ev.TopicConflict(topic=setup.topic, node=setup.node, detail=str(problem))
+                    events.TopicConflict(topic=setup.topic, node=setup.node, detail=str(problem))
                 )
-                known.drop(setup.session, im.SESSION_IGNORED, setup.topic)
+                known.drop(setup.session, image_table.SESSION_IGNORED, setup.topic)
             except SharedMemoryError as problem:
                 self._images.refused.report(runtime, setup, 0, problem)
                 self._images.refused.later(runtime, setup)
@@ -128,13 +128,13 @@ class Sessions:
     def _receiver(self, kind: int, session: int, receiver: int, peer: int, last: int) -> None:
         for publication in self._ctx.pubs.of("session", session):
             topic, name = publication.topic.name, self._ctx.names.get(peer, "")
-            if kind == ae.E_RECEIVER_JOINED:
+            if kind == agent_events.E_RECEIVER_JOINED:
                 publication.set_drained(False)  # this one is still to learn of the end
-                event: ev.Event = ev.ReceiverJoined(
+                event: events.Event = events.ReceiverJoined(
                     topic=topic, session=session, receiver=receiver, node_id=peer, node=name
                 )
             else:
-                event = ev.ReceiverTimeout(
+                event = events.ReceiverTimeout(
                     topic=topic,
                     session=session,
                     receiver=receiver,
@@ -154,7 +154,7 @@ class Sessions:
         sessions, known = self._known.of(runtime), self._peers.by_id.get(setup.source)
         if not self._peers.accept(runtime, setup):
             if not self._ctx.living_images(runtime, setup.session):
-                self._images.refused.later(runtime, setup, im.SESSION_ENDED)
+                self._images.refused.later(runtime, setup, image_table.SESSION_ENDED)
             return
         if known is not None and known.incarnation != setup.incarnation:
             self._supersede_older(setup)
@@ -169,7 +169,7 @@ class Sessions:
             return  # it is not opened yet, or refused: its next SETUP is looked at again
         if topic is None or not readers:
             if not kept:
-                sessions.drop(setup.session, im.SESSION_IGNORED, setup.topic)
+                sessions.drop(setup.session, image_table.SESSION_IGNORED, setup.topic)
             return
         served: set[int] = set()
         for image in self._ctx.living_images(runtime, setup.session):
@@ -271,7 +271,9 @@ class Sessions:
             for client in clients if heard_ns != image.silent_ns else ():
                 self._ctx.notify(
                     client,
-                    ev.PeerTimeout(node=image.node_name, topic=image.topic.name, session=session),
+                    events.PeerTimeout(
+                        node=image.node_name, topic=image.topic.name, session=session
+                    ),
                 )
             if not image.silent_ns and _may_be_repaired(image):
                 _wait_on(image)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from tidecast import events as ev
+from tidecast import events
 from tidecast.config.topology import TopicConfig, check_topic_name
 from tidecast.errors import Closed, Conflict, NotFound, TidecastError
 from tidecast.layout import recorder as rec
@@ -175,10 +175,10 @@ class Topics:
         del self._ctx.topic_by_name[name]
 
 
-def _ended(publication: Publication) -> ev.PublicationEnded:
+def _ended(publication: Publication) -> events.PublicationEnded:
     """What its writer published so far is sent, see `live.publications`."""
     name = publication.topic.name
-    return ev.PublicationEnded(
+    return events.PublicationEnded(
         topic=name, session=publication.session, code=Closed.code,
         reason=f"topic {name}: it was deleted or made anew: open another publisher",
     )  # fmt: skip

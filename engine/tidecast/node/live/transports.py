@@ -18,8 +18,8 @@ import numpy as np
 from tidecast.agents.events import A_EVENTS, E_RECEIVER_NAME, EVENTS_MAX
 from tidecast.agents.guard import OnFault
 from tidecast.agents.idle import IDLE_NAMES
-from tidecast.agents.live import images as im
-from tidecast.agents.live import publications as pu
+from tidecast.agents.live import images as image_table
+from tidecast.agents.live import publications as publication_table
 from tidecast.agents.run import (
     inline_agents,
     ring_bell_line,
@@ -30,7 +30,7 @@ from tidecast.agents.runner import AgentRunner
 from tidecast.agents.states import SCRATCH_BYTES, receiver_state, sender_state
 from tidecast.buffers.counters import CountersFile
 from tidecast.config.topology import TransportConfig
-from tidecast.layout import counters as cl
+from tidecast.layout import counters as counters_layout
 from tidecast.layout.packet import CHANNELS, SOURCE_AT
 from tidecast.native.filters import drop_own_packets
 from tidecast.native.mapped import Bytes
@@ -129,8 +129,8 @@ class TransportRuntime:
         self._sender: AgentRunner | None = None
         self._receiver: AgentRunner | None = None
         name = f"{config.name} {config.kind}"
-        self.sender_row = counters.allocate(cl.ROW_SENDER, config.name, name)
-        self.receiver_row = counters.allocate(cl.ROW_RECEIVER, config.name, name)
+        self.sender_row = counters.allocate(counters_layout.ROW_SENDER, config.name, name)
+        self.receiver_row = counters.allocate(counters_layout.ROW_RECEIVER, config.name, name)
         self._build(incarnation, counters, recorder, seed)
 
     def receive_buffer_bytes(self, channel: int) -> int:
@@ -197,10 +197,16 @@ class TransportRuntime:
         shared: Any = {"counters": counters.values, "recorder": recorder, "bells": self.bells}
         self.tx_state = sender_state(tx, back, **shared)
         misc = self.tx_state.misc
-        misc[pu.M_NODE], misc[pu.M_ROW] = self.node_id, self.sender_row
-        misc[pu.M_INCARNATION], misc[pu.M_SENDER_BELL] = incarnation, self.sender_bell
-        misc[pu.M_RATE_PACKETS] = c.rate_packets_per_s
-        misc[pu.M_RATE_BYTES] = c.rate_bytes_per_s
+        misc[publication_table.M_NODE], misc[publication_table.M_ROW] = (
+            self.node_id,
+            self.sender_row,
+        )
+        misc[publication_table.M_INCARNATION], misc[publication_table.M_SENDER_BELL] = (
+            incarnation,
+            self.sender_bell,
+        )
+        misc[publication_table.M_RATE_PACKETS] = c.rate_packets_per_s
+        misc[publication_table.M_RATE_BYTES] = c.rate_bytes_per_s
         self._empty_inbox = wire_io.make_inbox(1, 64)
         inboxes = [address(self._empty_inbox), inbox, address(self._empty_inbox)]
         start = int.from_bytes(os.urandom(7), "little") if seed is None else seed * 7919 + 12345
@@ -213,7 +219,7 @@ class TransportRuntime:
             seed=start,
             **shared,
         )
-        self.rx_state.misc[im.M_NODE], self.rx_state.misc[im.M_ROW] = (
+        self.rx_state.misc[image_table.M_NODE], self.rx_state.misc[image_table.M_ROW] = (
             self.node_id,
             self.receiver_row,
         )
@@ -310,7 +316,7 @@ class TransportRuntime:
             if kind == E_RECEIVER_NAME:
                 name = bytes(self.tx_state.names[i, :n]).decode(errors="replace")
                 note_name(self._names, node_id, name)
-        self.tx_state.misc[pu.M_NAMES] = 0
+        self.tx_state.misc[publication_table.M_NAMES] = 0
 
     def work(self, now_ns: int | None = None) -> int:
         """Run both agents once, inline; hand on their events."""
