@@ -18,6 +18,10 @@ from tests.support.lab import Platform, free_port, open_lab
 from tests.support.nursery import Nursery
 from tests.support.process import Text
 
+from tidecast.client.links.socket_session import EngineControl
+from tidecast.config.topology import TopicConfig
+from tidecast.node.consumers.lists import ROWS_MAX
+
 
 class Shell(NamedTuple):
     """One engine with a gateway; each test has topics of its own."""
@@ -284,3 +288,86 @@ def test_durations_of_a_topic(shell: Shell) -> None:
     assert "whole numbers of us" in shell.run(
         "topic", "edit", "lasting", "--linger-us", "1.5", code=2
     ).stderr  # fmt: skip
+
+
+# --- hosts without an engine ----------------------------------------------------------------------
+
+
+def test_topics_are_managed_from_afar(shell: Shell) -> None:
+    def afar(*arguments: str, code: int = 0) -> Text:
+        return shell.run(*arguments, remote=True, code=code)
+
+    made = json.loads(afar("topic", "create", "far.eu", "--mode", "durable", "--queues", "2",
+                           "--label", "team=a", "--json").stdout)  # fmt: skip
+    assert (made["queues"], made["labels"]) == (2, {"team": "a"})
+    assert f"at {shell.server}" in afar("topic", "edit", "far.eu", "--retention-s", "1d").stdout
+    here = json.loads(shell.run("topic", "show", "far.eu", "--json").stdout)
+    assert here == json.loads(afar("topic", "show", "far.eu", "--json").stdout)
+    assert here["retention_s"] == 86_400.0
+    assert "far.eu" in (shell.platform.directory / "topology.yaml").read_text()
+    assert [row["name"] for row in json.loads(afar("topic", "list", "far.*", "--json").stdout)] == [
+        "far.eu"
+    ]
+    rows = json.loads(afar("queue", "list", "far.eu", "--json").stdout)
+    assert [(row["topic"], row["queue"]) for row in rows] == [("far.eu", 0), ("far.eu", 1)]
+    assert rows == json.loads(shell.run("queue", "list", "far.eu", "--json").stdout)
+    assert "exists already" in afar("topic", "create", "far.eu", code=1).stderr
+    assert "retention_s: -5.0" in afar("topic", "edit", "far.eu", "--retention-s", "-5",
+                                       code=1).stderr  # fmt: skip
+    for command in ("topic show", "queue list"):
+        stderr = afar(*command.split(), "fra.eu", code=1).stderr
+        assert "fra.eu" in stderr
+        assert "did you mean far.eu?" in stderr
+    deleted = json.loads(afar("topic", "delete", "far.eu", "--yes", "--json").stdout)
+    assert deleted == {"deleted": "far.eu"}
+    assert "no topic far.eu" in shell.run("topic", "show", "far.eu", code=1).stderr
+
+
+def test_a_long_list_comes_in_pages(shell: Shell) -> None:
+    names = {f"page.{number}" for number in range(ROWS_MAX + 20)}
+    with EngineControl(shell.platform.directory) as engine:
+        for name in names:
+            engine.create_topic(TopicConfig(name=name))
+    rows = json.loads(shell.run("topic", "list", "page.*", "--json", remote=True).stdout)
+    assert {row["name"] for row in rows} == names
+    assert len(rows) == len(names)
+
+
+def test_top_from_afar(shell: Shell) -> None:
+    client = shell.platform.connect()
+    subscription, publisher = client.subscribe("watched"), client.publisher("watched")
+    publisher.publish_batch([bytes(1000)] * 50, flush=True).check()
+    for _ in range(50):
+        subscription.next(timeout=10.0)
+    top = ("top", "--once", "--interval", "100ms")
+    seen = json.loads(shell.run(*top, "--json", remote=True).stdout)
+    (row,) = [each for each in seen["publications"] if each["topic"] == "watched"]
+    assert row["packets_sent"] >= 50
+    here = json.loads(shell.run(*top, "--json").stdout)
+    assert (seen["node"], seen["receivers"]) == (here["node"], here["receivers"])
+    assert seen.keys() == here.keys()
+    assert "watched" in shell.run(*top, remote=True).stdout
+
+
+def test_near_names(shell: Shell) -> None:
+    shell.durable("billing")
+    shell.run("subscription", "create", "billing", "invoices")
+    for arguments, meant in [
+        (("subscription", "show", "billing", "invoice"), "invoices"),
+        (("subscription", "show", "biling", "invoices"), "billing"),
+        (("queue", "list", "biling"), "billing"),
+        (("topic", "show", "biling"), "billing"),
+        (("topic", "delete", "biling", "--yes"), "billing"),
+        (("sub", "biling", "--from", "-1h"), "billing"),
+    ]:
+        assert f"did you mean {meant}?" in shell.run(*arguments, code=1).stderr, arguments
+    assert "did you mean topic?" in shell.run("topics", code=2).stderr
+
+
+def test_one_place_is_asked(shell: Shell) -> None:
+    stderr = shell.run("topic", "list", "--server", shell.server, code=2).stderr
+    assert "--data-dir and --server" in stderr
+    lab, other = shell.platform.lab, {"TIDECAST_SERVER": "tidecast://127.0.0.1:1"}
+    said = lab.run("topic", "list", "--data-dir", str(shell.platform.directory),
+                   env=dict(os.environ) | other)  # fmt: skip
+    assert said.returncode == 0, "what is given counts more than the environment"

@@ -117,7 +117,8 @@ def test_a_frame_that_is_not_listed_takes_everything() -> None:
 ONE = {"pattern": "t", "name": "n"}
 ADMINISTERED: dict[str, list[tuple[dict[str, Any], set[tuple[str, str]]]]] = {
     "list": [({}, NOTHING)],
-    "topics": [({}, NOTHING)],
+    **{action: [({}, NOTHING)] for action in ("topics", "queues")},
+    **{action: [({}, EVERYTHING)] for action in ("counters", "receivers")},
     "attached": [({}, {("subscribe", ">")})],
     **{action: [(ONE, {("subscribe", "t")}), ({}, {("subscribe", ">")})]
        for action in ("show", "lanes", "peek")},
@@ -133,12 +134,16 @@ ADMINISTERED: dict[str, list[tuple[dict[str, Any], set[tuple[str, str]]]]] = {
     ],
     "pause_queue": [({"topic": "t", "queue": 0}, {("manage", "t")}), ({}, EVERYTHING),
                     ({"topic": "t", "pattern": "mine"}, {("manage", "t")})],
+    **{action: [({"topic": "t"}, {("manage", "t")}), ({"topic": 1}, EVERYTHING), ({}, EVERYTHING)]
+       for action in ("create_topic", "edit_topic", "delete_topic")},
     "pause_topic": [({"topic": "t"}, {("manage", "t")}), ({"topic": 1}, EVERYTHING)],
 }  # fmt: skip
 
 
 def test_each_action_on_subscriptions_takes_the_rights_of_what_it_does() -> None:
-    assert set(ADMINISTERED) == set(ACTIONS), "an action is new: write down what it takes"
+    assert set(ADMINISTERED) == set(ACTIONS) | rights.TOPIC_ACTIONS, (
+        "an action is new: write down what it takes"
+    )
     for action, cases in ADMINISTERED.items():
         for arguments, expected in cases:
             assert set(rights.to_administer(action, arguments)) == expected, (action, arguments)

@@ -141,6 +141,20 @@ def test_lists_show_only_what_the_key_covers(node: EmbeddedLink, shop: Any) -> N
         assert "hidden" not in names
 
 
+def test_what_a_node_has_is_listed_as_the_key_covers_it(node: EmbeddedLink, shop: Any) -> None:
+    for name in ("secret", "orders.us"):
+        node.node.topic(name)
+    rows = shop.link.subscription("topics", {})["rows"]
+    names = {row["name"] for row in rows}
+    assert "orders.us" in names
+    assert "secret" not in names
+    for action in ("counters", "receivers"):
+        with pytest.raises(AuthError, match="manage"):
+            shop.link.subscription(action, {})
+    with pytest.raises(AuthError, match="manage on secret"):
+        shop.link.subscription("delete_topic", {"topic": "secret"})
+
+
 def test_unknown_tokens_are_counted_and_told(node: EmbeddedLink, gateway: Gateway) -> None:
     with local(node) as near:
         with pytest.raises(AuthError, match="refuses the token"):

@@ -68,6 +68,16 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Name the nearest command when there is none of that name."""
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            from tidecast.config.near import near
+
+            ctx.fail(f"no command {args[0]}{near(args[0], COMMANDS)}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Help lines without importing anything."""
         del ctx

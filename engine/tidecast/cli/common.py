@@ -21,7 +21,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 _SERVER = "tidecast.server"
 
 
-def _data_dir(_ctx: click.Context, _parameter: click.Parameter, value: Path | None) -> Path:
+def _data_dir(ctx: click.Context, _parameter: click.Parameter, value: Path | None) -> Path:
+    if _given(ctx, "data_dir") and _given(ctx, "server"):
+        raise click.UsageError("--data-dir and --server: give one of them")
     if value is not None:
         return value.expanduser().absolute()
     from tidecast.config.topology import default_data_dir
@@ -59,10 +61,24 @@ def token_option(command: F) -> F:
     )(command)  # fmt: skip
 
 
+def _given(ctx: click.Context, name: str) -> bool:
+    """Was it given on the command line? The environment counts less than that."""
+    return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+
+
+def _server(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    if value is not None and _given(ctx, "data_dir"):
+        if _given(ctx, "server"):
+            raise click.UsageError("--data-dir and --server: give one of them")
+        value = None
+    ctx.meta[_SERVER] = value
+    return value
+
+
 def server_option(command: F, **more: Any) -> F:
     """``--server``: a gateway, instead of the engine of this machine."""
     return click.option(
-        "--server", metavar="URL", envvar="TIDECAST_SERVER",
+        "--server", metavar="URL", envvar="TIDECAST_SERVER", callback=_server,
         help="Gateway of a remote engine, tidecast://HOST:PORT, with --token "
         "[env: TIDECAST_SERVER].", **more,
     )(command)  # fmt: skip
@@ -70,11 +86,7 @@ def server_option(command: F, **more: Any) -> F:
 
 def server_kept_option(command: F) -> F:
     """``--server``, not passed but kept: `server_of` says it."""
-
-    def keep(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:
-        ctx.meta[_SERVER] = value
-
-    return server_option(command, expose_value=False, callback=keep)
+    return server_option(command, expose_value=False)
 
 
 def server_of() -> str | None:
@@ -88,6 +100,39 @@ def control(data_dir: Path, token: str | None = None) -> EngineControl:
     from tidecast.client.links.socket_session import EngineControl
 
     return EngineControl(data_dir, "tidecast command", token)
+
+
+Ask = Callable[..., Any]
+"""``ask(action, **arguments)``: an action of the engine, see `tidecast.api.link.Link.subscription`.
+"""
+
+
+@contextlib.contextmanager
+def asking(data_dir: Path, token: str | None) -> Iterator[Ask]:
+    """Ask the running engine, or that of ``--server``."""
+    server = server_of()
+    if server is not None:
+        from tidecast.sync import connect
+
+        with connect(server, name="tidecast command", token=token) as client:
+            yield lambda action, **arguments: client.link.subscription(action, arguments)
+        return
+    from tidecast.api.frames.socket import DurableSubscription
+
+    with control(data_dir, token) as engine:
+        yield lambda action, **arguments: engine.ask(
+            DurableSubscription(action=action, arguments=arguments)
+        )
+
+
+def all_rows(ask: Ask, action: str, **arguments: Any) -> list[dict[str, Any]]:
+    """All pages of a list, see `tidecast.node.consumers.lists`."""
+    page = ask(action, **arguments)
+    rows: list[dict[str, Any]] = page["rows"]
+    while page["next"] is not None:
+        page = ask(action, after=page["next"], **arguments)
+        rows += page["rows"]
+    return rows
 
 
 def console(*, stderr: bool = False) -> Console:

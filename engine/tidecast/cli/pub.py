@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidecast.cli.common import (
+    all_rows,
     data_dir_option,
     echo_json,
     examples,
@@ -232,11 +233,14 @@ def _of_new_topic(client: Connection, topic: str) -> str:
     from tidecast.config.near import near
     from tidecast.errors import TidecastError
 
+    def ask(action: str, **arguments: Any) -> Any:
+        return client.link.subscription(action, arguments)
+
     try:
-        known = [each["name"] for each in client.link.subscription("topics", {})]
-    except TidecastError:  # an older gateway
-        return ""
-    if topic in known:
+        if all_rows(ask, "topics", pattern=topic):
+            return ""
+        known = [each["name"] for each in all_rows(ask, "topics")]
+    except TidecastError:  # a name that is none, or an older gateway
         return ""
     return (
         f"topic {topic} is new{near(topic, known)}: it is made as a live topic, and messages reach "

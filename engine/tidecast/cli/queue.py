@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tidecast.cli.common import (
+    all_rows,
+    asking,
     console,
     data_dir_option,
     dir_hint,
@@ -16,8 +18,14 @@ from tidecast.cli.common import (
     human_bytes,
     json_option,
     server_kept_option,
+    server_of,
     token_option,
 )
+
+if TYPE_CHECKING:
+    from tidecast.errors import NotFound
+
+TOPICS_SHOWN_MAX = 20
 
 
 def _queues(data_dir: Path, topic: str | None, queue: int | None) -> list[tuple[str, int, Path]]:
@@ -28,8 +36,7 @@ def _queues(data_dir: Path, topic: str | None, queue: int | None) -> list[tuple[
     base = data_dir / "queues"
     topics = topics_of(data_dir)
     if topic is not None and topic not in topics:
-        known = ", ".join(topics) or "none"
-        raise NotFound(f"no durable topic {topic} in {base}: there are {known}")
+        raise _unknown(topic, f"in {base}", topics)
     found = []
     for name in topics if topic is None else [topic]:
         numbers = sorted(int(p.name) for p in (base / name).iterdir() if p.name.isdigit())
@@ -85,31 +92,41 @@ _pausing(
 _pausing("resume", "Resume TOPIC, or its queue NUMBER.", paused=False)
 
 
+def _rows(data_dir: Path, token: str | None, topic: str | None) -> list[dict[str, Any]]:
+    """The queues on disk: of this machine, whether an engine runs or not, or at ``--server``."""
+    from tidecast.log.inspect import queue_row
+
+    if server_of() is None:
+        found = _queues(data_dir, topic, None)
+        return [queue_row(data_dir, name, number) for name, number, _ in found]
+    with asking(data_dir, token) as ask:
+        rows = all_rows(ask, "queues", topic=topic)
+        if topic is not None and not rows:
+            known = sorted({row["topic"] for row in all_rows(ask, "queues")})
+            raise _unknown(topic, f"at {server_of()}", known)
+    return rows
+
+
+def _unknown(topic: str, where: str, topics: list[str]) -> NotFound:
+    from tidecast.config.near import near
+    from tidecast.errors import NotFound
+
+    known = ", ".join(topics[:TOPICS_SHOWN_MAX]) or "none"
+    return NotFound(f"no durable topic {topic} {where}{near(topic, topics)}: there are {known}")
+
+
 @queue.command("list")
 @click.argument("topic", required=False)
 @data_dir_option
 @token_option
+@server_kept_option
 @json_option
 def list_queues(topic: str | None, data_dir: Path, token: str | None, as_json: bool) -> None:
     """List the queues on disk, and those that adapters of the engine keep; or those of TOPIC."""
     from tidecast.cli.subscription import attached
-    from tidecast.log.recovery import segments_in
-    from tidecast.log.takeover import owner_of
-    from tidecast.log.verify import queue_bytes
 
     kept = [row for row in attached(data_dir, token) if topic in (None, row["topic"])]
-    rows: list[dict[str, Any]] = []
-    for name, number, directory in [] if topic and kept else _queues(data_dir, topic, None):
-        bases, owner = segments_in(directory), owner_of(directory)
-        rows.append(
-            {
-                "topic": name, "queue": number, "segments": len(bases),
-                "bytes": queue_bytes(directory), "earliest_token": bases[0] if bases else 0,
-                "active_segment_token": bases[-1] if bases else 0,
-                "torn_files": len(list(directory.glob("*.torn-*"))), "directory": str(directory),
-                "owner": owner.name, "owner_epoch": owner.epoch, "owner_since_ns": owner.since_ns,
-            }
-        )  # fmt: skip
+    rows = [] if topic and kept else _rows(data_dir, token, topic)
     if as_json:
         echo_json(rows + kept)
         return

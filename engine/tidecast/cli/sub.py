@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from tidecast.cli.common import (
+    all_rows,
     data_dir_option,
     examples,
     server_option,
@@ -189,13 +190,19 @@ def _logs(
 
     if start is None or isinstance(start, Latest) or is_pattern(topic):
         return None
-    modes = {
-        each["name"]: each.get("mode", "live") for each in client.link.subscription("topics", {})
-    }
+
+    def modes_of(pattern: str) -> dict[str, str]:
+        def ask(action: str, **arguments: Any) -> Any:
+            return client.link.subscription(action, arguments)
+
+        rows = all_rows(ask, "topics", pattern=pattern)
+        return {row["name"]: row.get("mode", "live") for row in rows}
+
+    modes = modes_of(topic)
     if modes.get(topic) != "durable":
         if isinstance(start, Earliest):
             return None
-        raise no_log(topic, modes)
+        raise no_log(topic, modes or modes_of(">"))
     logs = (
         LocalLogs(data_dir, topic, _report_missing)
         if server is None

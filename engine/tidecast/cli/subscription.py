@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tidecast.cli.common import (
+    asking,
     console,
-    control,
     data_dir_option,
     echo_json,
     human_count,
@@ -48,25 +48,17 @@ def _named(command: F) -> F:
 
 
 def ask(data_dir: Path, token: str | None, action: str, **arguments: Any) -> Any:
-    """Let the running engine, or that of ``--server``, do an action on its subscriptions."""
-    server = server_of()
-    if server is not None:
-        from tidecast.sync import connect
-
-        with connect(server, name="tidecast command", token=token) as client:
-            return client.link.subscription(action, arguments)
-    from tidecast.api.frames.socket import DurableSubscription
-
-    with control(data_dir, token) as engine:
-        return engine.ask(DurableSubscription(action=action, arguments=arguments))
+    """One action of the running engine, or that of ``--server``."""
+    with asking(data_dir, token) as engine:
+        return engine(action, **arguments)
 
 
 def attached(data_dir: Path, token: str | None) -> list[dict[str, Any]]:
-    """The queues that adapters of the running engine keep; none when none runs."""
+    """The queues that adapters of the engine keep; none when none runs."""
     from tidecast.engine.process import running_pid
 
     found: list[dict[str, Any]] = []
-    if running_pid(data_dir) is not None:
+    if server_of() is not None or running_pid(data_dir) is not None:
         found = ask(data_dir, token, "attached")
     return found
 

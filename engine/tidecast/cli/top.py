@@ -1,29 +1,35 @@
-"""`tidecast top`: the engine's counters, live. Reads shared memory; costs the engine nothing."""
+"""`tidecast top`: the engine's counters, live."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
 from tidecast.cli.common import (
+    all_rows,
     console,
     data_dir_option,
     echo_json,
     human_bytes,
     human_count,
     json_option,
+    server_kept_option,
+    server_of,
+    token_option,
 )
 from tidecast.cli.options.params import Duration
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tidecast.buffers.counters import CountersFile
+    from tidecast.buffers.counters import Row
+    from tidecast.client.blocking import Connection
     from tidecast.client.links.socket_session import EngineControl
 
 ROWS_SHOWN_MAX = 20
@@ -40,74 +46,138 @@ Snapshot = dict[str, Any]
 )
 @click.option("--once", is_flag=True, help="One view (over one interval), then exit.")
 @data_dir_option
+@token_option
+@server_kept_option
 @json_option
-def top(interval_s: float, once: bool, data_dir: Path, as_json: bool) -> None:
+def top(interval_s: float, once: bool, data_dir: Path, token: str | None, as_json: bool) -> None:
     """Watch rates, NAKs, retransmits, ring fill, the slowest receivers and loss by source.
 
     With --json one object a view: totals are counted since the engine started, fields that end in
-    _per_s are rates.
+    _per_s are rates. At --server it takes the right to manage every topic.
     """
-    from tidecast.cli.common import control
-
-    engine = control(data_dir)
     pause = threading.Event()
-    try:
-        counters = _open(engine)
-        before = snapshot(counters, time.monotonic())
+    with contextlib.suppress(KeyboardInterrupt), _source(data_dir, token) as source:
+        before = snapshot(source.rows(), time.monotonic())
         if as_json:
             while not pause.wait(interval_s):
-                before = _next(counters, before)
-                echo_json(view(before, _receivers(engine), engine))
+                before = _next(source.rows(), before)
+                echo_json(view(before, source.receivers(), source.node))
                 if once:
                     return
-        _live(engine, counters, before, interval_s, once)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        engine.close()
+        _live(source, before, interval_s, once)
 
 
-def _open(engine: EngineControl) -> CountersFile:
-    from tidecast.buffers.counters import CountersFile
+class _Source(Protocol):
+    """Where the figures come from."""
 
-    return CountersFile.open(Path(engine.welcome.counters_path))
+    node: str
+
+    def rows(self) -> list[Row]:
+        """All rows of the counters file."""
+
+    def receivers(self) -> list[dict[str, Any]]:
+        """Receivers of this node's publications."""
+
+    @property
+    def connected(self) -> bool:
+        """The engine is there."""
 
 
-def _receivers(engine: EngineControl) -> list[dict[str, Any]]:
-    from tidecast.errors import TidecastError
+@contextlib.contextmanager
+def _source(data_dir: Path, token: str | None) -> Iterator[_Source]:
+    server = server_of()
+    if server is None:
+        from tidecast.cli.common import control
 
-    with contextlib.suppress(TidecastError):
-        return engine.overview().receivers
-    return []
+        with control(data_dir, token) as engine:
+            yield _Local(engine)
+        return
+    from tidecast.sync import connect
+
+    with connect(server, name="tidecast top", token=token) as client:
+        yield _EngineAfar(client)
 
 
-def _live(
-    engine: EngineControl, counters: CountersFile, before: Snapshot, interval_s: float, once: bool
-) -> None:
+class _Local:
+    """The counters file of an engine on this machine; reading it costs the engine nothing."""
+
+    def __init__(self, engine: EngineControl) -> None:
+        from tidecast.buffers.counters import CountersFile
+
+        self._engine, self.node = engine, engine.welcome.node_name
+        self._file = CountersFile.open(Path(engine.welcome.counters_path))
+
+    def rows(self) -> list[Row]:
+        return self._file.rows()
+
+    def receivers(self) -> list[dict[str, Any]]:
+        from tidecast.errors import TidecastError
+
+        with contextlib.suppress(TidecastError):
+            return self._engine.overview().receivers
+        return []
+
+    @property
+    def connected(self) -> bool:
+        return self._engine.connected
+
+
+class _EngineAfar:
+    """The counters of an engine behind a gateway, asked for at each view."""
+
+    def __init__(self, client: Connection) -> None:
+        self._client, self.node = client, client.link.node_name
+
+    def _ask(self, action: str, **arguments: Any) -> Any:
+        return self._client.link.subscription(action, arguments)
+
+    def rows(self) -> list[Row]:
+        import numpy as np
+
+        from tidecast.buffers.counters import Row
+
+        return [
+            Row(
+                row["index"], row["kind"], row["session"], 0, 0, row["created_ns"], row["name"],
+                row["detail"], np.array(row["values"], np.int64),
+            )
+            for row in all_rows(self._ask, "counters")
+        ]  # fmt: skip
+
+    def receivers(self) -> list[dict[str, Any]]:
+        return all_rows(self._ask, "receivers")
+
+    @property
+    def connected(self) -> bool:
+        return self._client.health().healthy
+
+
+def _live(source: _Source, before: Snapshot, interval_s: float, once: bool) -> None:
     from rich.live import Live
 
     out, pause = console(), threading.Event()
     if once or not out.is_terminal:
         pause.wait(interval_s)
-        out.print(render(view(_next(counters, before), _receivers(engine), engine)))
+        out.print(render(view(_next(source.rows(), before), source.receivers(), source.node)))
         return
     with Live(console=out, screen=True, auto_refresh=False) as live:
-        while not pause.wait(interval_s) and engine.connected:
-            before = _next(counters, before)
-            live.update(render(view(before, _receivers(engine), engine)), refresh=True)
+        while not pause.wait(interval_s) and source.connected:
+            before = _next(source.rows(), before)
+            live.update(render(view(before, source.receivers(), source.node)), refresh=True)
     from tidecast.errors import ConnectionLost
 
     raise ConnectionLost("the engine stopped")
 
 
-def snapshot(counters: CountersFile, at_s: float) -> Snapshot:
+def snapshot(rows: list[Row], at_s: float) -> Snapshot:
     """All rows now. ``rates`` is filled by `_next`."""
-    rows = {(r.kind, r.index, r.created_ns): r for r in counters.rows()}
-    return {"at_s": at_s, "rows": rows, "rates": {}}
+    return {
+        "at_s": at_s, "rates": {}, "rows": {(r.kind, r.index, r.created_ns): r for r in rows}
+    }  # fmt: skip
 
 
-def _next(counters: CountersFile, before: Snapshot) -> Snapshot:
-    now = snapshot(counters, time.monotonic())
+def _next(rows: list[Row], before: Snapshot) -> Snapshot:
+    now = snapshot(rows, time.monotonic())
     past_s = max(now["at_s"] - before["at_s"], 1e-9)
     for key, row in now["rows"].items():
         old = before["rows"].get(key)
@@ -141,12 +211,12 @@ _IMAGE_TOTALS = (
 )  # fmt: skip
 
 
-def view(now: Snapshot, receivers: list[dict[str, Any]], engine: Any) -> dict[str, Any]:
+def view(now: Snapshot, receivers: list[dict[str, Any]], node: str) -> dict[str, Any]:
     """What is shown: ``publications``, ``images``, ``sources``, ``agents``, ``gateway``."""
     from tidecast.layout.counters import GAUGES, Counter
 
     found: dict[str, Any] = {
-        "node": engine.welcome.node_name,
+        "node": node,
         "publications": [],
         "images": [],
         "agents": [],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tidecast.cli.common import (
+    all_rows,
+    asking,
     console,
     control,
     data_dir_option,
@@ -17,6 +20,8 @@ from tidecast.cli.common import (
     echo_json,
     human_bytes,
     json_option,
+    server_kept_option,
+    server_of,
     token_option,
 )
 from tidecast.cli.options.params import Duration, Size
@@ -148,10 +153,50 @@ class _File:
         pass
 
 
+class _TopicsAfar:
+    """Topics of an engine behind a gateway."""
+
+    def __init__(self, data_dir: Path, token: str | None) -> None:
+        self._open = contextlib.ExitStack()
+        self._ask = self._open.enter_context(asking(data_dir, token))
+
+    def topics(self) -> list[TopicConfig]:
+        return [_config(row) for row in all_rows(self._ask, "topics")]
+
+    def create_topic(self, topic: TopicConfig) -> TopicConfig:
+        import msgspec
+
+        settings = msgspec.to_builtins(topic)
+        return _config(self._ask("create_topic", topic=settings.pop("name"), settings=settings))
+
+    def edit_topic(
+        self, name: str, changes: dict[str, Any], *, recreate: bool = False
+    ) -> TopicConfig:
+        asked = {"topic": name, "settings": changes, "recreate": recreate}
+        return _config(self._ask("edit_topic", **asked))
+
+    def delete_topic(self, name: str) -> None:
+        self._ask("delete_topic", topic=name)
+
+    def close(self) -> None:
+        self._open.close()
+
+
+def _config(row: Any) -> TopicConfig:
+    import msgspec
+
+    from tidecast.config.topology import TopicConfig
+
+    return msgspec.convert(row, TopicConfig)
+
+
 def _target(data_dir: Path, token: str | None) -> tuple[Any, str]:
     """Where topics are changed, and how to call it. The engine when one runs."""
     from tidecast.engine.process import running_pid
 
+    server = server_of()
+    if server is not None:
+        return _TopicsAfar(data_dir, token), f"at {server}"
     pid = running_pid(data_dir)
     if pid is not None:
         return control(data_dir, token), f"in the running engine (pid {pid})"
@@ -205,7 +250,8 @@ def _command_for(topic: TopicConfig) -> str:
 def topic() -> None:
     """Create, list, show, edit and delete topics.
 
-    Changes go to the running engine, which also saves them, or else to the topology file.
+    Changes go to the running engine (or that of --server), which also saves them, or else to the
+    topology file.
     """
 
 
@@ -215,6 +261,7 @@ def topic() -> None:
 @click.option("--if-missing", is_flag=True, help="No error when it exists already.")
 @data_dir_option
 @token_option
+@server_kept_option
 @json_option
 def create(
     name: str, data_dir: Path, token: str | None, as_json: bool, if_missing: bool, **settings: Any
@@ -247,6 +294,7 @@ def create(
 @click.argument("pattern", default=">")
 @data_dir_option
 @token_option
+@server_kept_option
 @json_option
 def list_topics(pattern: str, data_dir: Path, token: str | None, as_json: bool) -> None:
     """List topics, or those that match PATTERN (* one token, > all that follow).
@@ -293,6 +341,7 @@ def _limit(topic: TopicConfig) -> str:
 @click.argument("name")
 @data_dir_option
 @token_option
+@server_kept_option
 @json_option
 def show(name: str, data_dir: Path, token: str | None, as_json: bool) -> None:
     """Show all settings of topic NAME, and the command that makes it again."""
@@ -327,6 +376,7 @@ def show(name: str, data_dir: Path, token: str | None, as_json: bool) -> None:
 )  # fmt: skip
 @data_dir_option
 @token_option
+@server_kept_option
 @json_option
 def edit(
     name: str, data_dir: Path, token: str | None, as_json: bool, recreate: bool, **settings: Any
@@ -352,7 +402,9 @@ def edit(
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @data_dir_option
 @token_option
-def delete(name: str, yes: bool, data_dir: Path, token: str | None) -> None:
+@server_kept_option
+@json_option
+def delete(name: str, yes: bool, data_dir: Path, token: str | None, as_json: bool) -> None:
     """Delete topic NAME; its publications and subscriptions end."""
     target, where = _target(data_dir, token)
     try:
@@ -362,4 +414,7 @@ def delete(name: str, yes: bool, data_dir: Path, token: str | None) -> None:
         target.delete_topic(name)
     finally:
         target.close()
-    click.echo(f"deleted topic {name} {where}")
+    if as_json:
+        echo_json({"deleted": name})
+    else:
+        click.echo(f"deleted topic {name} {where}")

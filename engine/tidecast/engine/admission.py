@@ -29,7 +29,7 @@ from tidecast.api.frames import socket as frames
 from tidecast.api.node import NodeApi
 from tidecast.client.links.socket_session import short_path, socket_path
 from tidecast.config.store import TopologyStore
-from tidecast.config.topology import TopicConfig
+from tidecast.engine.topics import TopicChanges
 from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, TidecastError
 from tidecast.node.access import rights
 from tidecast.node.access.rights import Guard
@@ -386,38 +386,17 @@ def _perform(node: NodeApi, store: TopologyStore, client: int, body: frames.Body
 
 
 def _change_topics(node: NodeApi, store: TopologyStore, body: frames.Body) -> Any:
+    changes = TopicChanges(node, store)
     match body:
         case frames.Topics():
             return node.topics()
         case frames.CreateTopic():
-            made = store.checked(body.topic, node.topics())
-            node.create_topic(made)
-            store.put(made)
-            return made
+            return changes.create(body.topic)
         case frames.EditTopic():
-            return _edit_topic(node, store, body)
+            return changes.edit(body.name, body.changes, recreate=body.recreate)
         case frames.DeleteTopic():
-            node.delete_topic(body.name)
-            store.remove(body.name)
-            return None
+            return changes.delete(body.name)
     raise NotFound(f"unknown request {type(body).__name__}")
-
-
-def _edit_topic(node: NodeApi, store: TopologyStore, body: frames.EditTopic) -> TopicConfig:
-    running = node.topics()
-    after, anew = store.changed(body.name, body.changes, running, recreate=body.recreate)
-    before = next(t for t in running if t.name == body.name)
-    if anew:
-        node.delete_topic(body.name, keep_data=True)
-        try:
-            node.create_topic(after)
-        except TidecastError:
-            node.create_topic(before)
-            raise
-    else:
-        node.edit_topic(body.name, {field: getattr(after, field) for field in body.changes})
-    store.put(after)
-    return after
 
 
 def _version() -> str:

@@ -35,6 +35,7 @@ from tidecast.config.topology import (
 )
 from tidecast.disk import write_atomically
 from tidecast.engine.admission import AdmissionServer
+from tidecast.engine.topics import TopicChanges
 from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, TidecastError
 from tidecast.node.access.rights import Guard
 from tidecast.queues.leases.store import LeaseStore
@@ -274,7 +275,10 @@ class Engine:
                 # First: an engine that answers here has its gateway.
                 from tidecast.gateway.server import open_gateway
 
-                opened = open_gateway(node, self.data_dir, self._gateway, keys_come=self._keys_come)
+                opened = open_gateway(
+                    node, self.data_dir, self._gateway, keys_come=self._keys_come,
+                    change_topic=TopicChanges(node, store).from_afar,
+                )  # fmt: skip
                 undo.callback(opened.stop)
                 gateway = opened.url
             guard = Guard(node, time.monotonic_ns) if self._topology.node.local_keys else None

@@ -61,6 +61,9 @@ _silent = logging.getLogger("tidecast.gateway.websockets")
 """The library logs handshakes with their headers at DEBUG: those hold tokens."""
 _silent.disabled = True
 
+ChangeTopic = Callable[[str, dict[str, Any]], Any]
+"""Does an action of `tidecast.node.access.rights.TOPIC_ACTIONS`, in any thread."""
+
 
 def token_of(data_dir: Path) -> str:
     """The token in the data directory; made when there is none, for this user alone (0600)."""
@@ -108,8 +111,9 @@ class Gateway:
         find_key: Callable[[str], Access | None] = _no_key,
         counters: np.ndarray[Any, np.dtype[np.int64]] | None = None,
         notify: Callable[[Event], None] | None = None, data_dir: Path | None = None,
-        certificate: Certificate | None = None,
+        certificate: Certificate | None = None, change_topic: ChangeTopic | None = None,
     ) -> None:  # fmt: skip
+        self._change_topic = change_topic
         self._data_dir, self._readers = data_dir, set[LogReader]()
         self._make_link, self._digest = make_link, digest_of(token)
         self._find_key, self._notify = find_key, notify
@@ -372,7 +376,7 @@ class Gateway:
         session = RemoteSession(
             Connection(link, name), name, access, digest, keep_s=self._keep_s,
             counters=self.counters, denied=self._denied, failed=self._failed,
-            quotas=self._quotas,
+            quotas=self._quotas, change_topic=self._change_topic,
         )  # fmt: skip
         self._sessions[session.id] = session
         self.counters[GatewayCounter.SESSIONS] = len(self._sessions)
@@ -403,8 +407,9 @@ class Gateway:
 
 
 def open_gateway(
-    node: Any, data_dir: Path, settings: GatewaySettings, *, keys_come: bool = False
-) -> Gateway:
+    node: Any, data_dir: Path, settings: GatewaySettings, *, keys_come: bool = False,
+    change_topic: ChangeTopic | None = None,
+) -> Gateway:  # fmt: skip
     """A gateway to a node of this process, listening. Raises ConfigError.
 
     ``keys_come``: a control service tells keys. Without any, only loopback is listened on.
@@ -436,7 +441,7 @@ def open_gateway(
     made: dict[str, Any] = {
         "find_key": node.keys.find, "counters": node.counters.values[row],
         "notify": node.notify_all,
-        "data_dir": data_dir, "certificate": certificate,
+        "data_dir": data_dir, "certificate": certificate, "change_topic": change_topic,
     }  # fmt: skip
     token = token_of(data_dir)
     try:

@@ -216,8 +216,13 @@ class RemoteSession:
         counters: np.ndarray[Any, np.dtype[np.int64]],
         denied: Callable[[RemoteSession, str, str], None],
         failed: Callable[[RemoteSession, BaseException], None], quotas: Quotas,
+        change_topic: Callable[[str, dict[str, Any]], Any] | None = None,
     ) -> None:  # fmt: skip
-        """``failed``: ends the session, of which a task failed in a way that nobody foresaw."""
+        """``failed``: ends the session, of which a task failed in a way that nobody foresaw.
+
+        ``change_topic``: does an action of `rights.TOPIC_ACTIONS`.
+        """
+        self._change_topic = change_topic
         self.connection, self.name, self.keep_s = connection, name, keep_s
         self.access, self.digest = access, digest
         """What its key may do, and the hash of its token."""
@@ -455,8 +460,10 @@ class RemoteSession:
 
     async def _administer(self, frame: frames.Administer) -> Any:
         """See `Link.subscription`."""
-        link = self.connection.link
-        found = await asyncio.to_thread(link.subscription, frame.action, frame.arguments)
+        perform = self.connection.link.subscription
+        if frame.action in rights.TOPIC_ACTIONS and self._change_topic is not None:
+            return await asyncio.to_thread(self._change_topic, frame.action, frame.arguments)
+        found = await asyncio.to_thread(perform, frame.action, frame.arguments)
         if frame.action == "seek":
             for consumer in self._consumers.values():
                 for report in consumer.taken_back():

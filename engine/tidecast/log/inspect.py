@@ -6,11 +6,14 @@ import bisect
 import os
 from collections import deque
 from pathlib import Path
+from typing import Any
 
 from tidecast.log import scan
 from tidecast.log.damage import sound_rows
-from tidecast.log.files import index_name, read_index, segment_name
+from tidecast.log.files import index_name, queue_directory, read_index, segment_name
 from tidecast.log.recovery import segments_in
+from tidecast.log.takeover import owner_of
+from tidecast.log.verify import queue_bytes
 
 
 def list_batches(directory: Path, count: int, token: int | None) -> list[dict[str, int]]:
@@ -61,4 +64,17 @@ def _plain(row: list[int], base: int) -> dict[str, int]:
         "producer": row[scan.C_PRODUCER], "epoch": row[scan.C_EPOCH], "owner": row[scan.C_OWNER],
         "first_seq": row[scan.C_BASE_SEQ], "last_seq": row[scan.C_LAST_SEQ],
         "acked_seq": row[scan.C_ACKED_SEQ], "segment": base, "position": row[scan.C_POSITION],
+    }  # fmt: skip
+
+
+def queue_row(data_dir: Path, topic: str, queue: int) -> dict[str, Any]:
+    """One queue on disk: segments, bytes, oldest token, torn files, owner."""
+    directory = queue_directory(data_dir, topic, queue)
+    bases, owner = segments_in(directory), owner_of(directory)
+    return {
+        "topic": topic, "queue": queue, "segments": len(bases), "bytes": queue_bytes(directory),
+        "earliest_token": bases[0] if bases else 0,
+        "active_segment_token": bases[-1] if bases else 0,
+        "torn_files": len(list(directory.glob("*.torn-*"))), "directory": str(directory),
+        "owner": owner.name, "owner_epoch": owner.epoch, "owner_since_ns": owner.since_ns,
     }  # fmt: skip

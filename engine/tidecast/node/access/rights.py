@@ -22,9 +22,11 @@ from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter
 
 LOOKS = frozenset({"attached", "list", "show", "lanes", "peek"})
 """Actions on durable subscriptions that change nothing."""
-OF_WHAT_IS_COVERED = frozenset({"list", "topics"})
+OF_WHAT_IS_COVERED = frozenset({"list", "topics", "queues"})
 """The answer holds only what the key covers, see `shown`."""
-OF_A_TOPIC = frozenset({"pause_queue", "pause_topic"})
+TOPIC_ACTIONS = frozenset({"create_topic", "edit_topic", "delete_topic"})
+"""Of an engine, at a gateway: see `tidecast.engine.topics`."""
+OF_A_TOPIC = frozenset({"pause_queue", "pause_topic"}) | TOPIC_ACTIONS
 CHANGES = frozenset({"create", "delete", "pause", "resume", "seek", "redrive"})
 EVERY_TOPIC = ">"
 Needed = Iterator[tuple[str, str]]
@@ -88,9 +90,11 @@ def as_allowed(access: Access, pattern: str, options: ConsumerOptions) -> Consum
 
 
 def shown(access: Access, action: str, result: Any) -> Any:
-    """The answer to an action, without subscriptions and topics that the key does not cover."""
-    if action == "topics":
-        return [each for each in result if access.may_hear_of(each["name"])]
+    """The answer to an action, without what the key does not cover."""
+    if action in ("topics", "queues"):
+        field = "name" if action == "topics" else "topic"
+        rows = [row for row in result["rows"] if access.may_hear_of(row[field])]
+        return result | {"rows": rows}
     if action != "list":
         return result
     return [each for each in result if access.may("subscribe", each["pattern"])]

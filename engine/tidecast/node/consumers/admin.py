@@ -16,6 +16,7 @@ from tidecast import events
 from tidecast.agents.puller import entries
 from tidecast.api.link import ConsumerOptions
 from tidecast.errors import ConfigError, NotFound, StorageError
+from tidecast.node.consumers import lists
 from tidecast.node.consumers import redrive as redriving
 from tidecast.node.consumers.checks import (
     check_options,
@@ -316,15 +317,9 @@ def attached(subs: DurableSubscriptions) -> list[dict[str, Any]]:
     return subs.attached.rows()
 
 
-def topics(subs: DurableSubscriptions) -> list[dict[str, Any]]:
-    """The topics of this node as a topology writes them, those made on first use included."""
-    with subs.ctx.lock:
-        found = list(subs.ctx.topic_by_name.values())
-    return [msgspec.to_builtins(each) for each in found]
-
-
 ACTIONS: dict[str, Callable[..., Any]] = {
-    "topics": topics, "attached": attached,
+    "topics": lists.topics, "queues": lists.queues, "counters": lists.counters,
+    "receivers": lists.receivers, "attached": attached,
     "list": list_all, "show": show, "lanes": cursors, "peek": peek, "create": create,
     "delete": delete, "pause": pause, "resume": resume, "pause_queue": pause_queue,
     "pause_topic": pause_topic, "seek": seek, "redrive": redrive,

@@ -22,6 +22,7 @@ from tidecast.agents.puller.observer import Dead, Observer
 from tidecast.agents.puller.runtime import Puller
 from tidecast.api.link import ConsumerGrant, ConsumerOptions
 from tidecast.buffers.member_ring import MemberFile, wake_queue
+from tidecast.config.near import near
 from tidecast.config.topology import TopicConfig, check_pattern, is_pattern, matches
 from tidecast.errors import ConfigError, Conflict, NotFound, StorageError, Timeout
 from tidecast.layout import member as lay
@@ -385,6 +386,13 @@ class DurableSubscriptions(Observer):
             self._remove_cursor(subscription, key)
         self.subscriptions.pop(subscription.key, None)
 
+    def _near(self, pattern: str, name: str) -> str:
+        """The subscription that a mistyped one was meant to be, by its pattern or its name."""
+        of_pattern = [n for p, n in self.subscriptions if p == pattern]
+        if of_pattern:
+            return near(name, of_pattern)
+        return near(pattern, [p for p, n in self.subscriptions if n == name])
+
     def get(self, pattern: str, name: str) -> SubscriptionState:
         """A subscription whose queues are here. Raises NotFound."""
         found = self.subscriptions.get((pattern, name))
@@ -392,7 +400,10 @@ class DurableSubscriptions(Observer):
             self.durable.topic(pattern)  # says who keeps it
         if found is None:
             places.check_sound(self.state, pattern, name)
-            raise NotFound(f"no subscription {name} of {pattern}: see tidecast subscription list")
+            raise NotFound(
+                f"no subscription {name} of {pattern}{self._near(pattern, name)}: see `tidecast "
+                "subscription list`"
+            )
         return found
 
     # --- cursors ----------------------------------------------------------------------------------

@@ -1,0 +1,79 @@
+"""Topics of a running engine: changed in the node first, then saved in the topology file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tidecast.api.node import NodeApi
+from tidecast.config.check import build, raise_problems, shown
+from tidecast.config.store import TopologyStore
+from tidecast.config.topology import TopicConfig
+from tidecast.errors import ConfigError, TidecastError
+
+
+class _Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    topic: str
+    settings: dict[str, Any] = {}
+    recreate: bool = False
+
+
+class TopicChanges:
+    """Creates, edits and deletes topics. Thread-safe as far as the node and the store are."""
+
+    def __init__(self, node: NodeApi, store: TopologyStore) -> None:
+        self._node, self._store = node, store
+
+    def create(self, topic: TopicConfig) -> TopicConfig:
+        """The topic as it is saved. Raises Conflict, ConfigError."""
+        made = self._store.checked(topic, self._node.topics())
+        self._node.create_topic(made)
+        self._store.put(made)
+        return made
+
+    def edit(self, name: str, changes: dict[str, Any], *, recreate: bool) -> TopicConfig:
+        """The topic after the changes. Raises NotFound, ConfigError."""
+        node, running = self._node, self._node.topics()
+        after, anew = self._store.changed(name, changes, running, recreate=recreate)
+        before = next(t for t in running if t.name == name)
+        if anew:
+            node.delete_topic(name, keep_data=True)
+            try:
+                node.create_topic(after)
+            except TidecastError:
+                node.create_topic(before)
+                raise
+        else:
+            node.edit_topic(name, {field: getattr(after, field) for field in changes})
+        self._store.put(after)
+        return after
+
+    def delete(self, name: str) -> None:
+        """Raises NotFound."""
+        self._node.delete_topic(name)
+        self._store.remove(name)
+
+    def from_afar(self, action: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
+        """A change that a client at a gateway asks for. Raises ConfigError, Conflict, NotFound."""
+        try:
+            asked = msgspec.convert(arguments, _Asked)
+        except msgspec.ValidationError as problem:
+            raise ConfigError(f"{action}: {problem}") from None
+        return self._perform(action, asked.topic, asked.settings, asked.recreate)
+
+    def _perform(
+        self, action: str, topic: str, settings: dict[str, Any], recreate: bool
+    ) -> dict[str, Any] | None:
+        if action == "delete_topic":
+            self.delete(topic)
+            return None
+        if action == "edit_topic":
+            return dict(msgspec.to_builtins(self.edit(topic, settings, recreate=recreate)))
+        if action != "create_topic":
+            raise ConfigError(f"action: {action!r}: allowed create_topic, edit_topic, delete_topic")
+        problems: list[str] = []
+        made = build(TopicConfig, {**settings, "name": topic}, "", problems)
+        raise_problems(problems, f"topic {shown(topic)}")
+        assert made is not None
+        return dict(msgspec.to_builtins(self.create(made)))

@@ -1,0 +1,72 @@
+"""What a node has, page by page: topics, queues on disk, counters, receivers.
+
+For commands on hosts without an engine: an answer has to fit a frame.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tidecast.config.topology import check_pattern, matches
+from tidecast.errors import ConfigError
+from tidecast.log.inspect import queue_row
+from tidecast.log.queue_files import queues_of, topics_of
+from tidecast.node import inspect
+from tidecast.node.consumers.service import DurableSubscriptions
+
+ROWS_MAX = 500
+Page = dict[str, Any]
+"""``rows``, and ``next``: the ``after`` of the next page, None when there is none."""
+
+
+def _page(keys: list[Any], after: Any, row: Callable[[Any], Any]) -> Page:
+    """The rows of the sorted keys behind ``after``."""
+    try:
+        start = 0 if after is None else bisect_right(keys, after)
+    except TypeError:
+        raise ConfigError(f"after: {after!r}: allowed is the `next` of the page before") from None
+    some = keys[start : start + ROWS_MAX]
+    more = start + len(some) < len(keys)
+    return {"rows": [row(key) for key in some], "next": some[-1] if more else None}
+
+
+def topics(subs: DurableSubscriptions, pattern: str = ">", after: str | None = None) -> Page:
+    """Topics as a topology writes them, those made on first use included."""
+    check_pattern(pattern)
+    with subs.ctx.lock:
+        found = {name: t for name, t in subs.ctx.topic_by_name.items() if matches(pattern, name)}
+    return _page(sorted(found), after, lambda name: msgspec.to_builtins(found[name]))
+
+
+def queues(
+    subs: DurableSubscriptions, topic: str | None = None, after: list[Any] | None = None
+) -> Page:
+    """Queues on disk: see `tidecast.log.inspect.queue_row`."""
+    data_dir = subs.ctx.data_dir
+    names = [name for name in topics_of(data_dir) if topic in (None, name)]
+    keys = [[name, number] for name in names for number in queues_of(data_dir, name)]
+    return _page(keys, after, lambda key: queue_row(data_dir, *key))
+
+
+def counters(subs: DurableSubscriptions, after: int | None = None) -> Page:
+    """Rows of the counters file; ``values`` by `tidecast.layout.counters`."""
+    found = {row.index: row for row in subs.ctx.counters.rows()}
+
+    def plain(index: int) -> dict[str, Any]:
+        row = found[index]
+        return {
+            "index": index, "kind": row.kind, "session": row.session, "name": row.name,
+            "detail": row.detail, "created_ns": row.created_ns, "values": row.values.tolist(),
+        }  # fmt: skip
+
+    return _page(sorted(found), after, plain)
+
+
+def receivers(subs: DurableSubscriptions, after: int | None = None) -> Page:
+    """Receivers of the publications of this node."""
+    found = inspect.receivers(subs.ctx)
+    return _page(list(range(len(found))), after, found.__getitem__)
