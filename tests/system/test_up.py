@@ -30,13 +30,35 @@ def _run(data_dir: Path, *arguments: str) -> str:
 
 
 @pytest.fixture
+def foreground(short_dir: Path, eventually: Eventually) -> Iterator[subprocess.Popen[bytes]]:
+    """`up` in the foreground, once its engine runs."""
+    command = [sys.executable, "-m", "tidecast.cli", "up", "--port", "0"]
+    with (short_dir / "out").open("wb") as output:
+        process = subprocess.Popen(
+            [*command, "--data-dir", str(short_dir)], stdout=output, stderr=subprocess.STDOUT
+        )
+    eventually(lambda: "Ctrl-C stops" in _said(short_dir), "the engine", timeout_s=180)
+    yield process
+    process.kill()
+    process.wait()
+    _run(short_dir, "down")
+
+
+def _said(data_dir: Path) -> str:
+    return (data_dir / "out").read_text()
+
+
+def _left(data_dir: Path) -> list[Any]:
+    return [running_pid(data_dir), service_state(data_dir), watching_pid(data_dir)]
+
+
+@pytest.fixture
 def data_dir(short_dir: Path) -> Iterator[Path]:
     """A platform in the background."""
     _run(short_dir, "up", "--detach", "--port", "0")
     yield short_dir
     _run(short_dir, "down")
-    left = [running_pid(short_dir), service_state(short_dir), watching_pid(short_dir)]
-    assert left == [None, None, None]
+    assert _left(short_dir) == [None, None, None]
 
 
 def _service(data_dir: Path) -> dict[str, Any]:
@@ -83,3 +105,48 @@ def test_up_again_brings_back_what_is_missing(data_dir: Path, eventually: Eventu
     assert f"control service: {url}" in _run(data_dir, "up", "--detach")
     assert httpx.get(f"{url}/health/live").status_code == 200
     eventually(lambda: watching_pid(data_dir), "the watch")
+
+
+def test_up_in_the_foreground_starts_a_killed_engine_again(
+    foreground: subprocess.Popen[bytes], short_dir: Path, eventually: Eventually
+) -> None:
+    for _ in range(2):
+        engine = running_pid(short_dir)
+        assert engine not in (None, foreground.pid)
+        assert engine is not None
+        os.kill(engine, signal.SIGKILL)
+        eventually(
+            lambda dead=engine: running_pid(short_dir) not in (None, dead),
+            "an engine",
+            timeout_s=120,
+        )
+        _run(short_dir, "top", "--once")
+    assert "the engine is missing: it is started again" in _said(short_dir)
+    assert foreground.poll() is None
+    foreground.send_signal(signal.SIGINT)
+    assert foreground.wait(60) == 0
+    assert _left(short_dir) == [None, None, None]
+    assert _said(short_dir).rstrip().endswith("stopped")
+
+
+def test_down_ends_up_in_the_foreground(
+    foreground: subprocess.Popen[bytes], short_dir: Path
+) -> None:
+    engine, service = running_pid(short_dir), _service(short_dir)["pid"]
+    said = _run(short_dir, "down")
+    assert f"stopped engine pid {engine}" in said
+    assert f"stopped control service pid {service}" in said
+    assert foreground.wait(60) == 0
+    assert _left(short_dir) == [None, None, None]
+
+
+def test_up_ends_with_an_engine_that_cannot_start(short_dir: Path) -> None:
+    (short_dir / "topology.yaml").write_text("topics: 7")
+    command = [sys.executable, "-m", "tidecast.cli", "up", "--no-control"]
+    done = subprocess.run(
+        [*command, "--data-dir", str(short_dir)],
+        capture_output=True, text=True, timeout=180, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "topics" in done.stderr
+    assert _left(short_dir) == [None, None, None]

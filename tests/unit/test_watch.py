@@ -21,7 +21,6 @@ from tidecast.cli.watch import (
     SOUND_S,
     Keeper,
     hold,
-    stop_watching,
     watching_pid,
 )
 
@@ -82,7 +81,6 @@ def test_one_watches_a_data_directory(tmp_path: Path) -> None:
     assert lock is not None
     assert hold(tmp_path) is None
     assert watching_pid(tmp_path) == os.getpid()
-    stop_watching(tmp_path, but=os.getpid())  # itself: nothing is sent
     lock.close()
     assert watching_pid(tmp_path) is None
     assert (tmp_path / LOCK_NAME).read_text() == f"{os.getpid()}\n"

@@ -163,7 +163,6 @@ def _run(
     token: str | None,
     gateway: GatewaySettings,
     *,
-    verbose: bool,
     linked: Linked | None = None,
     telemetry_s: float = 0.0,
     adapters: tuple[str, ...] = (),
@@ -190,8 +189,6 @@ def _run(
             + (f", gateway {state.gateway}" if state.gateway else "")
             + "".join(f", kafka {each.address}" for each in endpoints)
         )
-        if verbose:
-            _explain(data_dir)
         sys.stdout.flush()
         _warn(data_dir, topology_file)
 
@@ -223,7 +220,8 @@ def _warn(data_dir: Path, topology_file: Path | None) -> None:
             click.echo(f"warning: {each.check}: {each.detail}; mend: {each.mend}", err=True)
 
 
-def _explain(data_dir: Path) -> None:
+def explain(data_dir: Path) -> None:
+    """Say which commands to try first."""
     name, hint = command_name(), dir_hint(data_dir)
     click.echo(
         f"""
@@ -271,11 +269,12 @@ def up(
     is started again. When all of it runs already, says so and returns; when a half of it is
     missing, starts that half.
     """
+    from tidecast.cli import Failure
     from tidecast.cli.control import service_state
-    from tidecast.cli.watch import watching_pid
+    from tidecast.cli.watch import keep_up, watching_pid
     from tidecast.engine.process import read_state, running_pid
 
-    began_s = time.monotonic()
+    code, began_s = 0, time.monotonic()
     pid, served = running_pid(data_dir), service_state(data_dir)
     if pid is not None:
         state = read_state(data_dir)
@@ -289,6 +288,11 @@ def up(
         if detach:
             _watch(data_dir, topology_file, token, gateway, served["url"] if served else None)
         return
+    if not detach and (watcher := watching_pid(data_dir)) is not None:
+        raise Failure(
+            f"process {watcher} keeps Tidecast running on {data_dir}, and starts its engine again: "
+            f"wait for that, or end it: {command_name()} down{dir_hint(data_dir)}"
+        )
     service, url = None, None
     if not no_control and served is not None:
         url = served["url"]
@@ -302,43 +306,11 @@ def up(
             _detach(data_dir, topology_file, token, gateway, url, began_s)
             service = None
         else:
-            _up(data_dir, topology_file, token, gateway, url)
+            code = keep_up(data_dir, topology_file, token, gateway, url, service)
     finally:
         if service is not None:
             service.stop()
-
-
-def _up(
-    data_dir: Path,
-    topology_file: Path | None,
-    token: str | None,
-    gateway: GatewaySettings,
-    url: str | None,
-) -> None:
-    """Run the engine here, and watch the service; what is started again is stopped at the end."""
-    from tidecast.cli.control import local_token
-    from tidecast.cli.watch import ServiceHalf, Watch, hold
-
-    link = None if url is None else _link(url, local_token(data_dir), None)
-    lock = hold(data_dir)
-    half = None if url is None else ServiceHalf(data_dir, _port_of(url))
-    watch = Watch([half] if half is not None and lock is not None else [], _warn_line)
-    watch.start()
-    try:
-        _run(
-            data_dir, topology_file, token, gateway, verbose=True, linked=link,
-            telemetry_s=_UP_TELEMETRY_S,
-        )  # fmt: skip
-    finally:
-        watch.stop()
-        if half is not None and half.service is not None:
-            half.service.stop()
-        if lock is not None:
-            lock.close()
-
-
-def _warn_line(words: str) -> None:
-    click.echo(words, err=True)
+    sys.exit(code)
 
 
 def _port_of(url: str) -> int:
@@ -433,7 +405,7 @@ def engine(
     if control_url is not None:
         link = _link(control_url, enrol_token, control_ca, insecure=insecure_control)
     _run(
-        data_dir, topology_file, token, gateway, verbose=False, linked=link,
+        data_dir, topology_file, token, gateway, linked=link,
         telemetry_s=telemetry_s, adapters=adapters, kafka=kafka,
     )  # fmt: skip
 
@@ -445,14 +417,16 @@ def down(data_dir: Path, as_json: bool) -> None:
     """Stop what `up` started here; clients are told. Nothing to do is no error."""
     from tidecast.api.node import LeftBehind
     from tidecast.cli.common import echo_json
-    from tidecast.cli.control import stop_service
+    from tidecast.cli.control import service_state, stop_service
     from tidecast.cli.watch import stop_watching
     from tidecast.engine.process import read_left_behind, running_pid, stop_engine
 
-    stop_watching(data_dir, but=running_pid(data_dir))
-    stopped = None if running_pid(data_dir) is None else stop_engine(data_dir)
+    stopped, served = running_pid(data_dir), service_state(data_dir)
+    stop_watching(data_dir)  # `up` in the foreground ends what it started by itself
+    if running_pid(data_dir) is not None:
+        stopped = stop_engine(data_dir)
     left = LeftBehind() if stopped is None else read_left_behind(data_dir)
-    service = stop_service(data_dir)
+    service = stop_service(data_dir) or (served and served["pid"])
     if as_json:
         echo_json(
             {"stopped_pid": stopped, "stopped_control_pid": service,
@@ -480,12 +454,16 @@ def start_engine(
     token: str | None,
     gateway: GatewaySettings,
     control_url: str | None,
-) -> tuple[subprocess.Popen[bytes], Path]:
-    """Start an engine in the background: its process, and its log. It is not waited for."""
+    *,
+    log: Path | None,
+) -> subprocess.Popen[bytes]:
+    """Start an engine, which is not waited for. Without ``log`` it writes where this process does.
+
+    It is in a session of its own: Ctrl-C reaches this process alone, which ends the engine.
+    """
     from tidecast.cli.control import local_token
 
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
-    log = new_log(data_dir / LOG_NAME)
     command = [sys.executable, "-m", "tidecast.cli", "engine", "--data-dir", str(data_dir)]
     command += ["--telemetry", str(_UP_TELEMETRY_S), *gateway.words]
     if topology_file is not None:
@@ -496,12 +474,12 @@ def start_engine(
     if control_url is not None:
         command += ["--control", control_url]
         environment["TIDECAST_ENROL_TOKEN"] = local_token(data_dir) or ""
-    with log.open("wb") as output:
-        process = subprocess.Popen(
+    with contextlib.ExitStack() as stack:
+        output = None if log is None else stack.enter_context(new_log(log).open("wb"))
+        return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment,
             start_new_session=True,
         )  # fmt: skip
-    return process, log
 
 
 def _watch(
@@ -532,11 +510,12 @@ def _detach(
 ) -> None:
     from tidecast.cli import Failure
 
-    process, log = start_engine(data_dir, topology_file, token, gateway, control_url)
+    log = data_dir / LOG_NAME
+    process = start_engine(data_dir, topology_file, token, gateway, control_url, log=log)
     engine_began_s = time.monotonic()
     out = console(stderr=True)
     with out.status("starting the engine (the first start compiles its kernels)"):
-        while not _answers(data_dir, token):
+        while not answers(data_dir, token):
             try:
                 process.wait(0.05)
             except subprocess.TimeoutExpired:
@@ -553,7 +532,8 @@ def _detach(
     )
 
 
-def _answers(data_dir: Path, token: str | None) -> bool:
+def answers(data_dir: Path, token: str | None) -> bool:
+    """Is an engine there, and ready?"""
     from tidecast.cli.common import control
     from tidecast.errors import ConnectionLost, Timeout
 

@@ -14,21 +14,24 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
 
 import click
 
 from tidecast.cli.common import data_dir_option, new_log
 from tidecast.cli.control import Service, service_state, start_service
-from tidecast.cli.engine import gateway_options, start_engine
+from tidecast.cli.engine import LOG_NAME as ENGINE_LOG_NAME
+from tidecast.cli.engine import answers, explain, gateway_options, start_engine
 
 if TYPE_CHECKING:
     from tidecast.gateway.settings import GatewaySettings
 
 LOCK_NAME, LOG_NAME = "up.lock", "up.log"
-LOOK_S, STOP_TIMEOUT_S = 0.5, 10.0
+LOOK_S, STOP_TIMEOUT_S, ENGINE_STOP_TIMEOUT_S = 0.5, 10.0, 60.0
+START_LOOK_S, INTERRUPTED = 0.05, 130
 BACKOFF_S_MIN, BACKOFF_S_MAX = 1.0, 30.0
 SOUND_S = 60.0
 """What ran for so long is started again at once when it ends."""
@@ -52,9 +55,10 @@ class ServiceHalf:
 
     name = "control service"
 
-    def __init__(self, data_dir: Path, port: int) -> None:
+    def __init__(self, data_dir: Path, port: int, service: Service | None = None) -> None:
+        """``service``: it runs, and was started here."""
         self._data_dir, self._port = data_dir, port
-        self.service: Service | None = None
+        self.service = service
 
     def runs(self) -> bool:
         """See `Half`."""
@@ -65,6 +69,11 @@ class ServiceHalf:
     def start(self) -> None:
         """See `Half`."""
         self.service = start_service(self._data_dir, "--port", str(self._port))
+
+    def stop(self) -> None:
+        """End the service that was started here, and wait."""
+        if self.service is not None:
+            self.service.stop()
 
 
 class EngineHalf:
@@ -86,6 +95,21 @@ class EngineHalf:
     def start(self) -> None:
         """See `Half`."""
         self._process = self._start()
+
+    def code(self) -> int | None:
+        """The exit code of the engine that was started last; None while it runs."""
+        return None if self._process is None else self._process.poll()
+
+    def stop(self) -> None:
+        """End the engine that was started last, in order, and wait."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(ENGINE_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
 
 class Keeper:
@@ -124,7 +148,7 @@ class Watch:
     """A thread for each half: one that takes long to start holds up no other."""
 
     def __init__(
-        self, halves: list[Half], say: Say, wanted: Callable[[], bool] = lambda: True
+        self, halves: Sequence[Half], say: Say, wanted: Callable[[], bool] = lambda: True
     ) -> None:
         """``wanted``: False = the platform was removed, and nothing is to be started."""
         self._stopping, self._wanted = threading.Event(), wanted
@@ -143,7 +167,7 @@ class Watch:
     def stop(self) -> None:
         """Start nothing any more; what is starting is waited for."""
         self._stopping.set()
-        for thread in self._threads:
+        for thread in filter(threading.Thread.is_alive, self._threads):
             thread.join(STOP_TIMEOUT_S)
 
     def _keep(self, keeper: Keeper) -> None:
@@ -183,10 +207,10 @@ def watching_pid(data_dir: Path) -> int | None:
     return None
 
 
-def stop_watching(data_dir: Path, but: int | None) -> None:
-    """End the watch, unless it is process ``but``: the engine itself, in the foreground."""
+def stop_watching(data_dir: Path) -> None:
+    """End the watch, and wait."""
     pid = watching_pid(data_dir)
-    if not pid or pid == but:
+    if not pid:
         return
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
@@ -207,6 +231,60 @@ def watch_detached(data_dir: Path, options: list[str], environment: dict[str, st
         )  # fmt: skip
 
 
+def _stopped_by_signal() -> threading.Event:
+    """Set by SIGTERM, Ctrl-C, or the end of the terminal."""
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, lambda _number, _frame: stopping.set())
+    return stopping
+
+
+# --- in the foreground ----------------------------------------------------------------------------
+
+
+def keep_up(
+    data_dir: Path, topology_file: Path | None, token: str | None, gateway: GatewaySettings,
+    url: str | None, service: Service | None,
+) -> int:  # fmt: skip
+    """Run an engine, start again what is missing, until a signal; the exit code.
+
+    ``url``: of the control service, which is looked after too. ``service``: it was started here.
+    The engine ends with this process. Raises Failure.
+    """
+    from tidecast.cli import Failure
+
+    stopping = _stopped_by_signal()
+    lock = hold(data_dir)
+    if lock is None:
+        raise Failure(f"process {watching_pid(data_dir)} keeps Tidecast running on {data_dir}")
+    engine = EngineHalf(
+        data_dir, lambda: start_engine(data_dir, topology_file, token, gateway, url, log=None)
+    )
+    halves: list[EngineHalf | ServiceHalf] = [engine]
+    if url is not None:
+        halves.append(ServiceHalf(data_dir, urlsplit(url).port or 0, service))
+    made = Watch(halves, lambda words: click.echo(words, err=True))
+    try:
+        engine.start()
+        while not answers(data_dir, token):
+            code = engine.code()
+            if code is not None:
+                return code
+            if stopping.wait(START_LOOK_S):
+                return INTERRUPTED
+        explain(data_dir)
+        made.start()
+        while not stopping.wait(LOOK_S):  # with a time: any thread may get the signal
+            pass
+    finally:
+        made.stop()
+        for half in halves:
+            half.stop()
+        lock.close()
+    return 0
+
+
 @click.command(hidden=True)
 @data_dir_option
 @click.option("--topology", "topology_file", type=click.Path(path_type=Path, dir_okay=False))
@@ -220,13 +298,14 @@ def watch(
     lock = hold(data_dir)
     if lock is None:
         return
-    stopping = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: stopping.set())
+    stopping = _stopped_by_signal()
     url = None if port is None else f"http://127.0.0.1:{port}"
     token = os.environ.get("TIDECAST_TOKEN")
+    log = data_dir / ENGINE_LOG_NAME
     halves: list[Half] = [
-        EngineHalf(data_dir, lambda: start_engine(data_dir, topology_file, token, gateway, url)[0])
+        EngineHalf(
+            data_dir, lambda: start_engine(data_dir, topology_file, token, gateway, url, log=log)
+        )
     ]
     if port is not None:
         halves.append(ServiceHalf(data_dir, port))
