@@ -18,6 +18,7 @@ from tidecast.embedded import EmbeddedLink
 from tidecast.errors import StorageError
 from tidecast.events import DeadLetterNotStored
 from tidecast.sync import Connection
+from tidecast.telemetry.queues import Times, samples
 
 KIB = 1024
 TOPICS = {"orders": 4096 * KIB, "letters": 256 * KIB, "last": 256 * KIB, "gone": 256 * KIB}
@@ -79,6 +80,27 @@ def test_a_letter_that_is_given_up_says_why_and_by_whom(client: Connection) -> N
         kept = {name: back.headers[name] for name in ("kind", "deadline")}
         assert kept == {"kind": "a", "deadline": "user's"}
         back.ack()
+
+
+def test_letters_that_retention_removed_are_not_counted(client: Connection) -> None:
+    node: Any = client.link.node  # type: ignore[attr-defined]
+    node.edit_topic("letters", {"segment_bytes": 64 * KIB, "retention_bytes": 64 * KIB})
+    (log,) = node.durable.topics["letters"].logs
+    n = 200
+    with client.consumer("orders", "billing", dead_letter="letters") as consumer:
+        client.publisher("orders").publish_batch([bytes(2 * KIB)] * n, flush=True).check()
+        given_up(client, consumer, n)
+        wait_until(lambda: log.earliest_token > 0, 10.0, "letters are removed")
+        kept = log.next_token - log.earliest_token
+        assert 0 < kept < n
+        assert consumer.info()["dead_open"] == kept
+        [row] = samples(node, Times())["durable_subscriptions"]
+        assert row["dead_open"] == kept
+        client.publish("orders", b"one more")
+        given_up(client, consumer, 1)
+        assert consumer.info()["dead_open"] == log.next_token - log.earliest_token
+        assert consumer.redrive()["records"] == log.next_token - log.earliest_token
+        assert consumer.info()["dead_open"] == 0
 
 
 def test_one_larger_than_the_ring_is_stored_and_comes_back(client: Connection) -> None:

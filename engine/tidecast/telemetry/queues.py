@@ -20,7 +20,12 @@ from tidecast.queues.cache.blocks import BLOCK_BYTES
 if TYPE_CHECKING:
     from tidecast.agents.puller.runtime import Puller
     from tidecast.node.consumers.service import DurableSubscriptions
-    from tidecast.node.consumers.state import CursorState, QueueState, SubscriptionState
+    from tidecast.node.consumers.state import (
+        ConsumersState,
+        CursorState,
+        QueueState,
+        SubscriptionState,
+    )
     from tidecast.node.node import Node
 
 QUEUES_MAX, CURSORS_MAX = 4000, 64
@@ -64,7 +69,7 @@ def samples(node: Node, times: Times, at_ns: int | None = None) -> Json:
     with subs.lock:
         cursors = _cursors(subs, times, now_ns)
         subscriptions = [
-            _subscription(s, cursors) for _, s in sorted(subs.subscriptions.items())
+            _subscription(subs.state, s, cursors) for _, s in sorted(subs.subscriptions.items())
             if not stands_by(subs.state, s)
         ]  # fmt: skip
         queues = [one for topic in subs.topics.values() for one in topic.queues]
@@ -149,7 +154,9 @@ def _read_times(
 
 
 def _subscription(
-    subscription: SubscriptionState, cursors: dict[int, tuple[Place, _Cursor]]
+    state: ConsumersState,
+    subscription: SubscriptionState,
+    cursors: dict[int, tuple[Place, _Cursor]],
 ) -> Json:
     saved, members = subscription.saved, subscription.members
     mine = [
@@ -166,7 +173,7 @@ def _subscription(
         "lag_messages": sum(cursor.lag for _, cursor in mine),
         "lag_s": _oldest([cursor for _, cursor in mine]),
         "outstanding": sum(cursor.out for _, cursor in mine),
-        "dead_open": saved.dead_open,
+        "dead_open": state.dead_open(saved),
         "pressure": _pressure([cursor for _, cursor in worst]),
         "cursors": {f"{topic}:{queue}": _cursor_row(cursor) for (topic, queue), cursor in worst},
     }

@@ -72,7 +72,7 @@ def _show(subs: DurableSubscriptions, pattern: str, name: str, *, cursors: bool)
         }  # fmt: skip
         for field in _SUMS:
             found[field] = sum(row[field] for row in rows)
-        found["dead_open"] = saved.dead_open
+        found["dead_open"] = subs.state.dead_open(saved)
         found["lag_s"] = max((row["lag_s"] for row in rows), default=0.0)
         if cursors:
             found["lanes"] = rows

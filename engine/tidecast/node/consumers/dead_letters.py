@@ -217,7 +217,9 @@ class DeadLetters:
         }  # fmt: skip
         topic = subscription.saved.dead_letter
         with self._state.lock:
-            subscription.saved.set_dead_open(subscription.saved.dead_open + bool(topic))
+            saved = subscription.saved
+            saved.set_dead_open(saved.dead_open + bool(topic))
+            saved.set_dead_open(self._state.dead_open(saved))
         event = (
             events.MessageDead(dead_letter=topic, **about)
             if topic

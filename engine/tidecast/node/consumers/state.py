@@ -165,6 +165,14 @@ class ConsumersState:
         self.subscriptions[subscription.key] = subscription
         return subscription
 
+    def dead_open(self, saved: SavedSubscription) -> int:
+        """Dead letters not sent again: not more than retention has left in their topic."""
+        here = self.topics.get(saved.dead_letter)
+        if here is None or not here.queues:
+            return saved.dead_open  # another engine stores them
+        kept = sum(one.log.next_token - one.log.earliest_token for one in here.queues)
+        return min(saved.dead_open, kept)
+
     def check_writable(self, topic: str) -> None:
         """Raise Conflict for a topic that an adapter keeps."""
         adapter = self.adapters.get(topic)
