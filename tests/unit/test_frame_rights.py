@@ -10,11 +10,13 @@ import pytest
 from tidecast.access import Access, Right, Scope
 from tidecast.api.frames import socket as frames
 from tidecast.api.link import ConsumerOptions, JoinOptions, PublicationOptions, SubscriptionOptions
+from tidecast.api.operations import Operations
 from tidecast.client.remote import frames as remote_frames
 from tidecast.client.remote import log_frames
 from tidecast.config.topology import FaultSettings, TopicConfig
+from tidecast.engine import admission
 from tidecast.events import AccessDenied, MessagesDropped, PeerJoined
-from tidecast.gateway.rights import of_frame
+from tidecast.gateway import log, session
 from tidecast.node.access import rights
 from tidecast.node.consumers.admin import ACTIONS
 
@@ -92,17 +94,21 @@ READER: dict[type, tuple[dict[str, Any], set[tuple[str, str]]]] = {
     log_frames.LogCredit: ({"n_bytes": 1}, NOTHING),
 }
 WAYS = [
-    (SOCKET, get_args(frames.AnyBody), rights.of_request),
-    (REMOTE, get_args(remote_frames.FromClient), of_frame),
-    (READER, get_args(log_frames.FromReader), of_frame),
+    (SOCKET, get_args(frames.AnyBody), admission.OPERATIONS),
+    (REMOTE, get_args(remote_frames.FromClient), session.OPERATIONS),
+    (READER, get_args(log_frames.FromReader), log.OPERATIONS),
 ]
 
 
-@pytest.mark.parametrize(("table", "known", "needs"), WAYS, ids=["socket", "remote", "reader"])
-def test_each_frame_takes_the_rights_of_what_it_does(table: Any, known: Any, needs: Any) -> None:
+@pytest.mark.parametrize(("table", "known", "operations"), WAYS, ids=["socket", "remote", "reader"])
+def test_each_frame_takes_the_rights_of_what_it_does(
+    table: Any, known: Any, operations: Operations
+) -> None:
     assert set(table) == set(known), "a frame is new: write down what it takes"
+    assert operations.kinds() == set(known), "a frame is new: serve it"
     for kind, (fields, expected) in table.items():
-        assert set(needs(kind(**fields))) == expected, kind
+        request = kind(**fields)
+        assert set(operations.of(request).needs(request)) == expected, kind
 
 
 class Unknown(msgspec.Struct):
@@ -110,8 +116,8 @@ class Unknown(msgspec.Struct):
 
 
 def test_a_frame_that_is_not_listed_takes_everything() -> None:
-    assert set(rights.of_request(Unknown())) == EVERYTHING
-    assert set(of_frame(Unknown())) == EVERYTHING
+    for _, _, operations in WAYS:
+        assert set(operations.of(Unknown()).needs(Unknown())) == EVERYTHING
 
 
 ONE = {"pattern": "t", "name": "n"}

@@ -35,6 +35,7 @@ from tidecast.gateway.server import Gateway, open_gateway
 from tidecast.gateway.session import RemoteSession
 from tidecast.gateway.settings import GatewaySettings
 from tidecast.gateway.tls import Certificate
+from tidecast.node.access import rights
 from tidecast.node.access.keys import KEYS_NAME, KeyRing
 from tidecast.node.access.rights import Denials
 
@@ -342,7 +343,7 @@ def test_a_defect_in_a_task_ends_the_session_and_the_client_knows(
     with pytest.raises(TidecastError, match="internal error in the gateway: RuntimeError"):
         publish_on()
     monkeypatch.undo()
-    monkeypatch.setattr(RemoteSession, "_administer", broken)
+    monkeypatch.setattr(rights, "shown", broken)
     with pytest.raises(TidecastError, match="internal error in the gateway: RuntimeError"):
         shop.link.subscription("list", {})
     assert shop.health().healthy, "one request ends nothing else"

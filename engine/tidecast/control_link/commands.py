@@ -10,8 +10,9 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tidecast.api.operations import Operation, Operations
 from tidecast.api.start import Earliest, Latest
 from tidecast.buffers.recorder import Record, read_records
 from tidecast.client.blocking import Subscription
@@ -44,6 +45,29 @@ class Unsupported(TidecastError):
     code = "not_implemented"
 
 
+class Command(NamedTuple):
+    """What the control service asks for, on a resource of ``args["kind"]`` if it is of one."""
+
+    id: str
+    name: str
+    args: dict[str, Any]
+
+    @property
+    def kind(self) -> str | tuple[str, Any]:
+        """Its place in `COMMANDS`."""
+        return self.name if self.name in OF_NODE else (self.name, self.args.get("kind"))
+
+    @property
+    def dry_run(self) -> bool:
+        """Report what would be done."""
+        return bool(self.args.get("dry_run"))
+
+    @property
+    def which(self) -> dict[str, str]:
+        """The subscription."""
+        return {"pattern": str(self.args["pattern"]), "name": str(self.args["name"])}
+
+
 class Commands:
     """Runs commands on threads of the link's pool; ``send`` carries what streams produce."""
 
@@ -54,57 +78,65 @@ class Commands:
         self._stopped = False
 
     def run(self, command_id: str, name: str, args: dict[str, Any]) -> Any:
-        """Run one command; its value. Raises TidecastError."""
-        match name:
-            case "sample":
-                return sample(self._node, time.time_ns()) | {"traffic": self._traffic()}
-            case "counters":
-                return {"node": self._node.name, "at_ns": time.time_ns(),
-                        "counters": self._node.stats()}  # fmt: skip
-            case "recorder":
-                return self._recorder(int(args["limit"]), str(args["section"]))
-            case "browse":
-                return self._browse(args)
-            case "tail":
-                return self._tail(command_id, str(args["topic"]), self._shown(args))
-            case "publish":
-                return self._publish(args)
-        return self._durable(name, args)
+        """Run one command; its value. The service has checked rights. Raises TidecastError."""
+        command = Command(command_id, name, args)
+        return COMMANDS.named(command.kind).handler(self, command)
 
-    def _durable(self, name: str, args: dict[str, Any]) -> Any:
-        """Pause, resume, seek, re-drive; what a dry run of a pause says is what is there."""
-        perform, dry_run = self._node.consumers.perform, bool(args.get("dry_run"))
-        kind = args.get("kind")
-        if name in ("pause", "resume") and kind in ("topic", "queue"):
-            topic = str(args["topic"])
-            if dry_run:
-                return {"would": name, "topic": topic}
-            arguments: dict[str, Any] = {"topic": topic, "paused": name == "pause"}
-            if kind == "queue":
-                arguments["queue"] = int(args["queue"])
-            perform(f"{name.replace('resume', 'pause')}_{kind}", arguments)
-            return {"paused": name == "pause"}
-        if name == "purge" and kind in ("topic", "queue"):
-            return self._purge(str(args["topic"]), args.get("queue"), dry_run)
-        if kind != "subscription" or name not in ("pause", "resume", "seek", "redrive"):
-            raise Unsupported(f"{name} of a {kind}: this engine cannot do that yet")
-        which = {"pattern": str(args["pattern"]), "name": str(args["name"])}
-        if name == "seek":
-            return {"lanes": perform("seek", which | _seek_arguments(args) | {"dry_run": dry_run})}
-        if name == "redrive":
-            given = ("key", "reason", "where", "to")
-            chosen = {k: str(args[k]) for k in given if args.get(k)} | {"dry_run": dry_run}
-            return redrive_pages(self._node.consumers, which | chosen, args.get("count_max", 1000))
-        if not dry_run:
-            perform(name, which)
+    # --- node and durable topics ------------------------------------------------------------------
+
+    def sample(self, _: Command) -> Any:
+        """A sample of telemetry."""
+        return sample(self._node, time.time_ns()) | {"traffic": self._traffic()}
+
+    def counters(self, _: Command) -> Any:
+        """Counters of the node."""
+        node = self._node
+        return {"node": node.name, "at_ns": time.time_ns(), "counters": node.stats()}
+
+    def pause(self, command: Command) -> Any:
+        """Pause or resume a topic or a queue."""
+        topic, paused = str(command.args["topic"]), command.name == "pause"
+        if command.dry_run:
+            return {"would": command.name, "topic": topic}
+        arguments: dict[str, Any] = {"topic": topic, "paused": paused}
+        kind = command.args["kind"]
+        if kind == "queue":
+            arguments["queue"] = int(command.args["queue"])
+        self._node.consumers.perform(f"pause_{kind}", arguments)
+        return {"paused": paused}
+
+    def pause_subscription(self, command: Command) -> Any:
+        """Pause or resume a subscription; a dry run shows it as it is."""
+        perform, which = self._node.consumers.perform, command.which
+        if not command.dry_run:
+            perform(command.name, which)
         return dict(perform("show", which | {"cursors": False}))
 
-    def _purge(self, topic: str, queue: int | None, dry_run: bool) -> Any:
+    def seek(self, command: Command) -> Any:
+        """Move a subscription."""
+        arguments = command.which | _seek_arguments(command.args) | {"dry_run": command.dry_run}
+        return {"lanes": self._node.consumers.perform("seek", arguments)}
+
+    def redrive(self, command: Command) -> Any:
+        """Deliver dead letters again."""
+        args, given = command.args, ("key", "reason", "where", "to")
+        chosen = {k: str(args[k]) for k in given if args.get(k)} | {"dry_run": command.dry_run}
+        limit = args.get("count_max", 1000)
+        return redrive_pages(self._node.consumers, command.which | chosen, limit)
+
+    def purge(self, command: Command) -> Any:
+        """Delete the records of a topic or a queue."""
+        topic, queue = str(command.args["topic"]), command.args.get("queue")
         kept = browse.topic_of(self._node, topic)
         if kept is None:
             raise NotFound(f"no durable topic {topic} here")
         number = None if queue is None else int(queue)
-        return browse.purge(self._node, kept, number, dry_run=dry_run)
+        return browse.purge(self._node, kept, number, dry_run=command.dry_run)
+
+    def unknown(self, command: Command) -> Any:
+        """A command that no operation serves. Raises Unsupported."""
+        kind = command.args.get("kind")
+        raise Unsupported(f"{command.name} of a {kind}: this engine cannot do that yet")
 
     def cancel(self, command_id: str) -> None:
         """End a stream."""
@@ -128,7 +160,9 @@ class Commands:
 
     # --- recorder ---------------------------------------------------------------------------------
 
-    def _recorder(self, limit: int, section: str) -> dict[str, Any]:
+    def recorder(self, command: Command) -> dict[str, Any]:
+        """Records of the flight recorder."""
+        limit, section = int(command.args["limit"]), str(command.args["section"])
         mapped = MappedFile.open(self._node.recorder_path)
         try:
             records = read_records(mapped.array)
@@ -151,7 +185,9 @@ class Commands:
         finally:
             connection.close()
 
-    def _browse(self, args: dict[str, Any]) -> dict[str, Any]:
+    def browse(self, command: Command) -> dict[str, Any]:
+        """Messages of a topic."""
+        args = command.args
         kept = browse.topic_of(self._node, str(args["topic"]))
         if kept is not None:
             limit = min(int(args["limit"]), BROWSE_MESSAGES_MAX)
@@ -188,8 +224,9 @@ class Commands:
             return lambda node: node not in others
         return lambda node: node == mine
 
-    def _tail(self, command_id: str, topic: str, shown: Shown) -> dict[str, Any]:
+    def tail(self, command: Command) -> dict[str, Any]:
         """Begin a live tail on a thread of its own: it lasts until it is cancelled."""
+        command_id, topic, shown = command.id, str(command.args["topic"]), self._shown(command.args)
         stopping = threading.Event()
         with self._lock:
             if self._stopped or len(self._streams) >= STREAMS_MAX:
@@ -229,7 +266,9 @@ class Commands:
         if kept:
             self._send({"type": "stream", "id": command_id, "messages": kept, "skipped": skipped})
 
-    def _publish(self, args: dict[str, Any]) -> dict[str, Any]:
+    def publish(self, command: Command) -> dict[str, Any]:
+        """Publish one message."""
+        args = command.args
         connection = connect_inside(self._node, "control publish")
         try:
             publisher = connection.publisher(str(args["topic"]), on_full="error")
@@ -241,6 +280,28 @@ class Commands:
         finally:
             connection.close()
         return {"topic": args["topic"], "node": self._node.name, "ack": "engine"}
+
+
+OF_NODE = {
+    "sample": Operation(Commands.sample), "counters": Operation(Commands.counters),
+    "recorder": Operation(Commands.recorder), "browse": Operation(Commands.browse),
+    "tail": Operation(Commands.tail), "publish": Operation(Commands.publish),
+}  # fmt: skip
+_PAUSE, _PURGE = Operation(Commands.pause), Operation(Commands.purge)
+_PAUSE_SUBSCRIPTION = Operation(Commands.pause_subscription)
+COMMANDS = Operations(
+    {
+        **OF_NODE,
+        ("pause", "topic"): _PAUSE, ("pause", "queue"): _PAUSE,
+        ("resume", "topic"): _PAUSE, ("resume", "queue"): _PAUSE,
+        ("purge", "topic"): _PURGE, ("purge", "queue"): _PURGE,
+        ("pause", "subscription"): _PAUSE_SUBSCRIPTION,
+        ("resume", "subscription"): _PAUSE_SUBSCRIPTION,
+        ("seek", "subscription"): Operation(Commands.seek),
+        ("redrive", "subscription"): Operation(Commands.redrive),
+    },
+    Commands.unknown,
+)  # fmt: skip
 
 
 def _seek_arguments(args: dict[str, Any]) -> dict[str, Any]:

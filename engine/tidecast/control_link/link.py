@@ -312,39 +312,49 @@ class ControlLink:
     # --- messages ---------------------------------------------------------------------------------
 
     def _handle(self, message: dict[str, Any]) -> None:
-        match message.get("type"):
-            case "welcome":
-                if message.get("credential"):
-                    self.state = ControlState(
-                        url=self.url, credential=str(message["credential"])
-                    )  # perhaps of another service: what it made before is not this one's
-                    self._save()
-                self.connected.set()
-            case "dismissed":
-                self._dismissed(str(message.get("detail", "")))
-            case "refused":
-                raise AuthError(str(message.get("detail", "the service refused this engine")))
-            case "topology":
-                self._apply(message)
-            case "watch":
-                interval_ms = int(message.get("interval_ms", 0))
-                self._interval_ms = max(interval_ms, INTERVAL_MS_MIN) if interval_ms else 0
-                self._due_s = time.monotonic()
-            case "command":
-                self._pool.submit(self._command, message)
-            case "leased":
-                self.leases.take(message)
-            case "cancel":
-                self._commands.cancel(str(message.get("id")))
+        handler = MESSAGES.get(str(message.get("type")))
+        if handler is not None:  # a newer service says more
+            handler(self, message)
 
-    def _dismissed(self, why: str) -> None:
+    def welcomed(self, message: dict[str, Any]) -> None:
+        """The service knows this engine."""
+        if message.get("credential"):
+            # perhaps of another service: what it made before is not this one's
+            self.state = ControlState(url=self.url, credential=str(message["credential"]))
+            self._save()
+        self.connected.set()
+
+    def refused(self, message: dict[str, Any]) -> None:
+        """The service does not. Raises AuthError."""
+        raise AuthError(str(message.get("detail", "the service refused this engine")))
+
+    def watch(self, message: dict[str, Any]) -> None:
+        """How often telemetry is wanted; 0: never."""
+        interval_ms = int(message.get("interval_ms", 0))
+        self._interval_ms = max(interval_ms, INTERVAL_MS_MIN) if interval_ms else 0
+        self._due_s = time.monotonic()
+
+    def begin_command(self, message: dict[str, Any]) -> None:
+        """Run a command on a thread of the pool."""
+        self._pool.submit(self._command, message)
+
+    def leased(self, message: dict[str, Any]) -> None:
+        """An answer of the lease store."""
+        self.leases.take(message)
+
+    def cancel(self, message: dict[str, Any]) -> None:
+        """End a stream."""
+        self._commands.cancel(str(message.get("id")))
+
+    def dismissed(self, message: dict[str, Any]) -> None:
         """The service ended this engine's identity: clients are let in by declared keys alone."""
         self.node.keys.learn([])
         self.state.version = 0  # keys and topology come again, all of them, if it is let in again
         self._save()
-        raise AuthError(f"the service dismissed this engine: {why}")
+        raise AuthError(f"the service dismissed this engine: {message.get('detail', '')}")
 
-    def _apply(self, message: dict[str, Any]) -> None:
+    def apply(self, message: dict[str, Any]) -> None:
+        """Apply the topology, and report what came of it."""
         outcome = self._applier.apply(message)
         self.state.version = int(message["version"])
         self.state.managed = outcome.managed
@@ -384,3 +394,11 @@ class ControlLink:
             answer |= {"ok": False, "code": "internal", "detail": f"internal error: {problem!r}"}
             self.node.conductor.agent_failed("control command", problem, 1)
         self._send(answer)
+
+
+MESSAGES: dict[str, Callable[[ControlLink, dict[str, Any]], None]] = {
+    "welcome": ControlLink.welcomed, "dismissed": ControlLink.dismissed,
+    "refused": ControlLink.refused, "topology": ControlLink.apply, "watch": ControlLink.watch,
+    "command": ControlLink.begin_command, "leased": ControlLink.leased,
+    "cancel": ControlLink.cancel,
+}  # fmt: skip

@@ -26,7 +26,9 @@ import tidecast
 from tidecast.access import EVERYTHING, printable
 from tidecast.api.frames import common
 from tidecast.api.frames import socket as frames
+from tidecast.api.link import ConsumerGrant
 from tidecast.api.node import NodeApi
+from tidecast.api.operations import Operation, Operations, nothing
 from tidecast.client.links.socket_session import short_path, socket_path
 from tidecast.config.store import TopologyStore
 from tidecast.engine.topics import TopicChanges
@@ -152,6 +154,7 @@ class _Connection:
         self, server: AdmissionServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self.server, self.node = server, server.node
+        self.changes = TopicChanges(server.node, server.store)
         self.reader, self.writer = reader, writer
         self.client_id = 0
         self.name, self.access = "", EVERYTHING
@@ -273,11 +276,12 @@ class _Connection:
             raise ConfigError(f"not a request: {problem}") from None
 
     async def _answer(self, request: frames.Request) -> None:
-        if isinstance(request.body, frames.EventsTaken):
-            self.may_push.set()
+        operation = OPERATIONS.of(request.body)
+        if not operation.answered:
+            operation.handler(self, request.body)
             return
         try:
-            result = await self._in_pool(self._perform, request.body)
+            result = await self._in_pool(self._perform, operation, request.body)
             reply = common.Reply(id=request.id, result=common.encode_result(result))
         except TidecastError as problem:
             reply = common.Reply(id=request.id, failure=common.failure_of(problem))
@@ -318,85 +322,116 @@ class _Connection:
         if not self.writer.is_closing():
             self.writer.write(frames.frame(message))
 
-    def _perform(self, body: frames.Body) -> Any:
+    def _perform(self, operation: Operation, body: frames.Body) -> Any:
         """One request, in a thread of the pool."""
-        if isinstance(body, frames.Hello):
-            raise ConfigError("this session has begun already")
-        if self.client_id == 0 and isinstance(body, _NEEDS_CLIENT):
-            raise ConfigError(f"{type(body).__name__} needs a session that attached")
-        guard = self.server.guard
-        if guard is None:
-            return _perform(self.node, self.server.store, self.client_id, body)
-        body = guard.check(self.access, self.name, body)
+        operation.allow(self, body, self._need)
         try:
-            found = _perform(self.node, self.server.store, self.client_id, body)
+            return operation.handler(self, body)
         except AuthError:  # a consumer may join, not create
-            guard.denied(self.access, self.name, "manage", getattr(body, "pattern", ""))
+            self._denied("manage", getattr(body, "pattern", ""))
             raise
-        if isinstance(body, frames.DurableSubscription):
-            return rights.shown(self.access, body.action, found)
-        return found
+
+    def _need(self, right: str, pattern: str) -> None:
+        if not self.access.may(right, pattern):
+            self._denied(right, pattern)
+            self.access.need(right, pattern)
+
+    def _denied(self, right: str, pattern: str) -> None:
+        if self.server.guard is not None:
+            self.server.guard.denied(self.access, self.name, right, pattern)
+
+    # --- operations -------------------------------------------------------------------------------
+
+    def begun(self, _: frames.Hello) -> None:
+        """A session begins once. Raises ConfigError."""
+        raise ConfigError("this session has begun already")
+
+    def check_attached(self, body: frames.Body) -> None:
+        """Raise ConfigError for a session without a client."""
+        if self.client_id == 0:
+            raise ConfigError(f"{type(body).__name__} needs a session that attached")
+
+    def open_consumer(self, body: frames.OpenConsumer) -> ConsumerGrant:
+        """A consumer; a client without `manage` joins a subscription that is there."""
+        options = rights.as_allowed(self.access, body.pattern, body.options)
+        open_consumer = self.node.consumers.open_consumer
+        return open_consumer(self.client_id, body.pattern, body.name, options)
+
+    def perform(self, body: frames.DurableSubscription) -> Any:
+        """An action on durable subscriptions: the rows that the client may see."""
+        found = self.node.consumers.perform(body.action, body.arguments)
+        return rights.shown(self.access, body.action, found)
+
+    def overview(self, _: frames.Overview) -> frames.OverviewResult:
+        """The publications, images and receivers of the node."""
+        node = self.node
+        return frames.OverviewResult(
+            publications=node.publications(), images=node.images(), receivers=node.receivers()
+        )
+
+    def unknown(self, body: frames.Body) -> None:
+        """A request that no operation serves. Raises NotFound."""
+        raise NotFound(f"unknown request {type(body).__name__}")
 
 
-_NEEDS_CLIENT = (
-    frames.OpenPublication,
-    frames.BeginPublication,
-    frames.ClosePublication,
-    frames.OpenSubscription,
-    frames.CloseSubscription,
-    frames.ReleaseImage,
-    frames.OpenConsumer,
-    frames.CloseConsumer,
-)
-
-
-def _perform(node: NodeApi, store: TopologyStore, client: int, body: frames.Body) -> Any:
-    match body:
-        case frames.OpenPublication():
-            return node.open_publication(client, body.topic, body.options)
-        case frames.BeginPublication():
-            return node.begin_publication(client, body.publication_id)
-        case frames.ClosePublication():
-            return node.close_publication(client, body.publication_id)
-        case frames.OpenSubscription():
-            return node.open_subscription(client, body.pattern, body.options)
-        case frames.CloseSubscription():
-            return node.close_subscription(client, body.subscription_id)
-        case frames.ReleaseImage():
-            return node.release_image(client, body.subscription_id, body.image_id)
-        case frames.OpenConsumer():
-            return node.consumers.open_consumer(client, body.pattern, body.name, body.options)
-        case frames.CloseConsumer():
-            return node.consumers.close_consumer(client, body.consumer_id)
-        case frames.DurableSubscription():
-            return node.consumers.perform(body.action, body.arguments)
-        case frames.NodeIdOf():
-            return node.node_id_of(body.name)
-        case frames.Stats():
-            return node.stats()
-        case frames.Overview():
-            return frames.OverviewResult(
-                publications=node.publications(), images=node.images(), receivers=node.receivers()
-            )
-        case frames.SetFaults():
-            return node.set_faults(body.transport, body.faults)
-        case frames.GetFaults():
-            return node.get_faults()
-    return _change_topics(node, store, body)
-
-
-def _change_topics(node: NodeApi, store: TopologyStore, body: frames.Body) -> Any:
-    changes = TopicChanges(node, store)
-    match body:
-        case frames.Topics():
-            return node.topics()
-        case frames.CreateTopic():
-            return changes.create(body.topic)
-        case frames.EditTopic():
-            return changes.edit(body.name, body.changes, recreate=body.recreate)
-        case frames.DeleteTopic():
-            return changes.delete(body.name)
-    raise NotFound(f"unknown request {type(body).__name__}")
+_attached = _Connection.check_attached
+OPERATIONS = Operations(
+    {
+        frames.Hello: Operation(_Connection.begun, nothing),
+        frames.EventsTaken: Operation(lambda c, _: c.may_push.set(), nothing, answered=False),
+        frames.OpenPublication: Operation(
+            lambda c, b: c.node.open_publication(c.client_id, b.topic, b.options),
+            lambda b: rights.to_publish(b.topic), _attached,
+        ),
+        frames.BeginPublication: Operation(
+            lambda c, b: c.node.begin_publication(c.client_id, b.publication_id),
+            nothing, _attached,
+        ),
+        frames.ClosePublication: Operation(
+            lambda c, b: c.node.close_publication(c.client_id, b.publication_id),
+            nothing, _attached,
+        ),
+        frames.OpenSubscription: Operation(
+            lambda c, b: c.node.open_subscription(c.client_id, b.pattern, b.options),
+            lambda b: rights.to_subscribe(b.pattern), _attached,
+        ),
+        frames.CloseSubscription: Operation(
+            lambda c, b: c.node.close_subscription(c.client_id, b.subscription_id),
+            nothing, _attached,
+        ),
+        frames.ReleaseImage: Operation(
+            lambda c, b: c.node.release_image(c.client_id, b.subscription_id, b.image_id),
+            nothing, _attached,
+        ),
+        frames.OpenConsumer: Operation(
+            _Connection.open_consumer, lambda b: rights.to_consume(b.pattern, b.options), _attached
+        ),
+        frames.CloseConsumer: Operation(
+            lambda c, b: c.node.consumers.close_consumer(c.client_id, b.consumer_id),
+            nothing, _attached,
+        ),
+        frames.DurableSubscription: Operation(
+            _Connection.perform, lambda b: rights.to_administer(b.action, b.arguments)
+        ),
+        frames.NodeIdOf: Operation(lambda c, b: c.node.node_id_of(b.name), nothing),
+        frames.Stats: Operation(lambda c, _: c.node.stats()),
+        frames.Overview: Operation(_Connection.overview),
+        frames.SetFaults: Operation(lambda c, b: c.node.set_faults(b.transport, b.faults)),
+        frames.GetFaults: Operation(lambda c, _: c.node.get_faults()),
+        frames.Topics: Operation(lambda c, _: c.node.topics()),
+        frames.CreateTopic: Operation(
+            lambda c, b: c.changes.create(b.topic), lambda b: [("manage", b.topic.name)]
+        ),
+        frames.EditTopic: Operation(
+            lambda c, b: c.changes.edit(b.name, b.changes, recreate=b.recreate),
+            lambda b: [("manage", b.name)],
+        ),
+        frames.DeleteTopic: Operation(
+            lambda c, b: c.changes.delete(b.name), lambda b: [("manage", b.name)]
+        ),
+    },
+    _Connection.unknown,
+)  # fmt: skip
 
 
 def _version() -> str:

@@ -20,12 +20,12 @@ from websockets.exceptions import ConnectionClosed
 
 from tidecast.access import Access
 from tidecast.api.frames.common import Frame, Goodbye, encode_result, failure_of
+from tidecast.api.operations import Needed, Operation, Operations, nothing
 from tidecast.client.remote import frames, log_frames
 from tidecast.client.remote.frames import BadFrame
 from tidecast.config.topology import TOPIC_NAME
 from tidecast.errors import NotFound, StorageError
 from tidecast.gateway.failures import failure_of_any
-from tidecast.gateway.rights import of_frame
 from tidecast.log.files import queue_directory
 from tidecast.log.queue_files import QueueFiles, queues_of, topics_of
 from tidecast.log.range_scan import RangeScan, Wanted
@@ -59,13 +59,11 @@ class LogReader:
         try:
             async for data in self._socket:
                 frame = log_frames.from_reader(data)
-                if isinstance(frame, log_frames.LogCredit):
-                    self._credit = min(self._credit + frame.n_bytes, log_frames.CREDIT_BYTES_MAX)
-                    self._credited.set()
-                elif isinstance(frame, log_frames.Read):
-                    await self._begin(frame)
+                operation = OPERATIONS.of(frame)
+                if operation.answered:
+                    await self._answer(operation, frame)
                 else:
-                    await self._answer(frame)
+                    operation.handler(self, frame)
         finally:
             if self._reading is not None:
                 self._reading.cancel()
@@ -88,17 +86,16 @@ class LogReader:
         if not TOPIC_NAME.fullmatch(topic):
             raise NotFound(f"topic {topic!r}: no such topic")
 
-    def _need_rights(self, frame: Any) -> None:
-        for right, topic in of_frame(frame):
-            self._known(topic)
-            if not self.access.may(right, topic):
-                self._denied(right, topic)
-                self.access.need(right, topic)
+    def _need(self, right: str, topic: str) -> None:
+        self._known(topic)
+        if not self.access.may(right, topic):
+            self._denied(right, topic)
+            self.access.need(right, topic)
 
-    async def _answer(self, frame: Any) -> None:
+    async def _answer(self, operation: Operation, frame: Any) -> None:
         try:
-            self._need_rights(frame)
-            result = await asyncio.to_thread(self._result, frame)
+            operation.allow(self, frame, self._need)
+            result = await asyncio.to_thread(operation.handler, self, frame)
         except OSError as problem:
             await self._send(log_frames.Answer(id=frame.id, failure=failure_of(_storage(problem))))
         except Exception as problem:  # noqa: BLE001 - the reader is told, whatever it is
@@ -106,24 +103,31 @@ class LogReader:
         else:
             await self._send(log_frames.Answer(id=frame.id, result=encode_result(result)))
 
-    def _result(self, frame: Any) -> Any:
-        match frame:
-            case log_frames.Topics():
-                return [t for t in topics_of(self._data_dir) if self.access.may(RIGHT, t)]
-            case log_frames.Bounds():
-                return self._bounds(frame.topic)
-            case log_frames.AtTime():
-                return self._queue(frame.topic, frame.queue).token_at_time(frame.time_ns)
-            case log_frames.Cuts():
-                queue = self._queue(frame.topic, frame.queue)
-                return queue.cuts(frame.start, frame.end, frame.parts, frame.part_bytes_min)
+    def add_credit(self, frame: log_frames.LogCredit) -> None:
+        """The reader has room for more."""
+        self._credit = min(self._credit + frame.n_bytes, log_frames.CREDIT_BYTES_MAX)
+        self._credited.set()
 
-    def _bounds(self, topic: str) -> list[tuple[int, int, int]]:
-        queues = queues_of(self._data_dir, topic)
+    def topics(self, _: log_frames.Topics) -> list[str]:
+        """Durable topics here that the key may read."""
+        return [t for t in topics_of(self._data_dir) if self.access.may(RIGHT, t)]
+
+    def bounds(self, frame: log_frames.Bounds) -> list[tuple[int, int, int]]:
+        """(queue, earliest, end) of each queue. Raises NotFound."""
+        queues = queues_of(self._data_dir, frame.topic)
         if not queues:
-            raise NotFound(f"topic {topic!r}: no durable topic at this gateway")
-        files = [self._queue(topic, queue) for queue in queues]
+            raise NotFound(f"topic {frame.topic!r}: no durable topic at this gateway")
+        files = [self._queue(frame.topic, queue) for queue in queues]
         return [(one.queue, one.earliest_token(), one.end_token()) for one in files]
+
+    def at_time(self, frame: log_frames.AtTime) -> int:
+        """The first token of a time. Raises NotFound."""
+        return self._queue(frame.topic, frame.queue).token_at_time(frame.time_ns)
+
+    def cuts(self, frame: log_frames.Cuts) -> list[int]:
+        """Where a range is best divided. Raises NotFound."""
+        queue = self._queue(frame.topic, frame.queue)
+        return queue.cuts(frame.start, frame.end, frame.parts, frame.part_bytes_min)
 
     def _queue(self, topic: str, queue: int) -> QueueFiles:
         key = (topic, queue)
@@ -135,7 +139,8 @@ class LogReader:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    async def _begin(self, frame: log_frames.Read) -> None:
+    def begin(self, frame: log_frames.Read) -> None:
+        """Begin to send a range. Raises BadFrame while another is under way."""
         if self._reading is not None and not self._reading.done():
             raise BadFrame("a second read while one is under way: open another connection")
         self._credit = frame.credit
@@ -143,7 +148,7 @@ class LogReader:
 
     async def _read(self, frame: log_frames.Read) -> None:
         try:
-            self._need_rights(frame)
+            OPERATIONS.of(frame).allow(self, frame, self._need)
             token = await self._send_range(frame.range)
         except ConnectionClosed:
             return
@@ -186,6 +191,29 @@ class LogReader:
             at = end
             if at == body.size:
                 return
+
+
+def _reads(frame: Any) -> Needed:
+    return [(RIGHT, frame.topic)]
+
+
+def _no_question(_: LogReader, frame: Any) -> None:
+    raise BadFrame(f"{type(frame).__name__} is no question")
+
+
+OPERATIONS = Operations(
+    {
+        log_frames.Topics: Operation(LogReader.topics, nothing),
+        log_frames.Bounds: Operation(LogReader.bounds, _reads),
+        log_frames.AtTime: Operation(LogReader.at_time, _reads),
+        log_frames.Cuts: Operation(LogReader.cuts, _reads),
+        log_frames.Read: Operation(
+            LogReader.begin, lambda frame: _reads(frame.range), answered=False
+        ),
+        log_frames.LogCredit: Operation(LogReader.add_credit, nothing, answered=False),
+    },
+    _no_question,
+)
 
 
 def _wanted(asked: log_frames.Range) -> Wanted:

@@ -25,6 +25,7 @@ from websockets.exceptions import ConnectionClosed
 
 from tidecast.access import Access
 from tidecast.api.frames.common import Frame, Reply, encode_result
+from tidecast.api.operations import EVERY_TOPIC, Operation, Operations, nothing
 from tidecast.api.start import Earliest, Latest
 from tidecast.buffers import reader
 from tidecast.client.aio import Connection, Publisher, Subscription
@@ -47,7 +48,6 @@ from tidecast.gateway.consumers import RING_BYTES_MAX, RemoteConsumer
 from tidecast.gateway.failures import failure_of_any
 from tidecast.gateway.publications import RemotePublication
 from tidecast.gateway.quotas import Quotas
-from tidecast.gateway.rights import of_frame
 from tidecast.layout import packet as wire
 from tidecast.layout.counters import GatewayCounter
 from tidecast.node.access import rights
@@ -378,33 +378,42 @@ class RemoteSession:
 
     async def _handle(self, frame: frames.FromClient, body: memoryview) -> None:
         self.count("bytes_in", body.nbytes)
-        match frame:
-            case frames.Publish():
-                publication = self._publications.get(frame.number)
-                if publication is None and frame.number in self._refused:
-                    return  # the answer that says so is on its way
-                if publication is None:
-                    raise BadFrame(f"publication {frame.number}: it is not open")
-                publication.offer(frame, body)
-                self.count("messages_in", frame.n)
-            case frames.Credit():
-                subscription = self._subscriptions.get(frame.number)
-                if subscription is not None:
-                    subscription.add_credit(frame.n_bytes)
-            case frames.Acks():
-                consumer = self._consumers.get(frame.number)
-                if consumer is not None:
-                    consumer.take_acks(frame, body)
-            case frames.Hello():
-                raise BadFrame("a second Hello")
-            case frames.Bye():
-                return
-            case _:
-                await self._answer(frame)
+        operation = OPERATIONS.of(frame)
+        if operation.answered:
+            await self._answer(operation, frame)
+        else:
+            operation.handler(self, frame, body)
 
-    async def _answer(self, frame: Any) -> None:
+    def publish(self, frame: frames.Publish, body: memoryview) -> None:
+        """Messages for a publication. Raises BadFrame."""
+        publication = self._publications.get(frame.number)
+        if publication is None and frame.number in self._refused:
+            return  # the answer that says so is on its way
+        if publication is None:
+            raise BadFrame(f"publication {frame.number}: it is not open")
+        publication.offer(frame, body)
+        self.count("messages_in", frame.n)
+
+    def add_credit(self, frame: frames.Credit, _body: memoryview) -> None:
+        """Room at the client for a subscription's messages. Raises BadFrame."""
+        subscription = self._subscriptions.get(frame.number)
+        if subscription is not None:
+            subscription.add_credit(frame.n_bytes)
+
+    def take_acks(self, frame: frames.Acks, body: memoryview) -> None:
+        """Acks of a consumer. Raises BadFrame."""
+        consumer = self._consumers.get(frame.number)
+        if consumer is not None:
+            consumer.take_acks(frame, body)
+
+    def refuse_hello(self, _frame: frames.Hello, _body: memoryview) -> None:
+        """A session begins once. Raises BadFrame."""
+        raise BadFrame("a second Hello")
+
+    async def _answer(self, operation: Operation, frame: Any) -> None:
         try:
-            result = encode_result(await self._ask(frame))
+            operation.allow(self, frame, self.need)
+            result = encode_result(await operation.handler(self, frame))
         except (BadFrame, ConnectionClosed):
             raise
         except Exception as problem:  # noqa: BLE001 - one request does not end the session
@@ -416,49 +425,21 @@ class RemoteSession:
         if isinstance(frame, frames.OpenSubscription) and frame.number in self._subscriptions:
             self._subscriptions[frame.number].start()
 
-    async def _ask(self, frame: Any) -> Any:
-        link = self.connection.link
-        for right, pattern in of_frame(frame):
-            self.need(right, pattern)
-        match frame:
-            case frames.OpenPublication():
-                return await self._open_publication(frame)
-            case frames.ClosePublication():
-                publication = self._publications.pop(frame.number, None)
-                if publication is not None:
-                    await publication.close()
-                    self._give_publication(frame.number)
-                return None
-            case frames.OpenSubscription():
-                return await self._open_subscription(frame)
-            case frames.CloseSubscription():
-                subscription = self._subscriptions.pop(frame.number, None)
-                if subscription is not None:
-                    await subscription.close()
-                return None
-            case frames.OpenConsumer():
-                return await self._open_consumer(frame)
-            case frames.ResumeConsumer():
-                consumer = self._consumers.get(frame.number)
-                if consumer is None:
-                    raise NotFound(f"consumer {frame.number}: it is not here (any more)")
-                return consumer.resume(frame.received)
-            case frames.CloseConsumer():
-                consumer = self._consumers.pop(frame.number, None)
-                if consumer is not None:
-                    await self._close_consumer(consumer)
-                return None
-            case frames.NodeIdOf():
-                return await asyncio.to_thread(link.node_id_of, frame.node)
-            case frames.Administer():
-                return await self._administer(frame)
-            case frames.Stats():
-                all_ = self.access.may("manage", rights.EVERY_TOPIC)
-                found = await asyncio.to_thread(link.stats) if all_ else {}
-                return {**found, "gateway": self.counts}
+    async def refuse(self, frame: Any) -> None:
+        """A frame that no operation serves. Raises BadFrame."""
         raise BadFrame(f"{type(frame).__name__} is no question")
 
-    async def _administer(self, frame: frames.Administer) -> Any:
+    async def stats(self, _frame: frames.Stats) -> dict[str, Any]:
+        """Counters of this session; of the node for those who manage all topics."""
+        all_ = self.access.may("manage", EVERY_TOPIC)
+        found = await asyncio.to_thread(self.connection.link.stats) if all_ else {}
+        return {**found, "gateway": self.counts}
+
+    async def node_id_of(self, frame: frames.NodeIdOf) -> int:
+        """See `Link.node_id_of`."""
+        return await asyncio.to_thread(self.connection.link.node_id_of, frame.node)
+
+    async def administer(self, frame: frames.Administer) -> Any:
         """See `Link.subscription`."""
         perform = self.connection.link.subscription
         if frame.action in rights.TOPIC_ACTIONS and self._change_topic is not None:
@@ -470,7 +451,10 @@ class RemoteSession:
                     self.post(report)  # before the answer
         return rights.shown(self.access, frame.action, found)
 
-    async def _open_publication(self, frame: frames.OpenPublication) -> frames.PublicationOpened:
+    # --- publications -----------------------------------------------------------------------------
+
+    async def open_publication(self, frame: frames.OpenPublication) -> frames.PublicationOpened:
+        """See `Link.open_publication`. One that is open is continued."""
         publication = self._publications.get(frame.number)
         if publication is None:
             if len(self._publications) >= PUBLICATIONS_MAX:
@@ -494,6 +478,13 @@ class RemoteSession:
             opened, durable=True, producer_id=durable.producer_id, epoch=durable.epoch,
             first_seq=durable.first_seq, acked_seq=durable.acked_seq, last_seq=durable.last_seq,
         )  # fmt: skip
+
+    async def close_publication(self, frame: frames.ClosePublication) -> None:
+        """See `Link.close_publication`."""
+        publication = self._publications.pop(frame.number, None)
+        if publication is not None:
+            await publication.close()
+            self._give_publication(frame.number)
 
     async def _open_ring(self, frame: frames.OpenPublication) -> Publisher:
         """The publisher at this node, within the quota of the key."""
@@ -519,6 +510,8 @@ class RemoteSession:
         ring_bytes = self._held.pop(number, 0)
         self._quotas.give(self.access, self.id, publications=1, ring_bytes=ring_bytes)
 
+    # --- consumers --------------------------------------------------------------------------------
+
     async def _close_consumer(self, consumer: RemoteConsumer) -> None:
         await consumer.close()
         self._give_consumer(consumer)
@@ -526,7 +519,21 @@ class RemoteSession:
     def _give_consumer(self, consumer: RemoteConsumer) -> None:
         self._quotas.give(self.access, self.id, consumers=1, ring_bytes=consumer.ring_bytes)
 
-    async def _open_consumer(self, frame: frames.OpenConsumer) -> frames.ConsumerOpened:
+    async def resume_consumer(self, frame: frames.ResumeConsumer) -> Any:
+        """The client is back, and has received so much. Raises NotFound."""
+        consumer = self._consumers.get(frame.number)
+        if consumer is None:
+            raise NotFound(f"consumer {frame.number}: it is not here (any more)")
+        return consumer.resume(frame.received)
+
+    async def close_consumer(self, frame: frames.CloseConsumer) -> None:
+        """See `Link.close_consumer`."""
+        consumer = self._consumers.pop(frame.number, None)
+        if consumer is not None:
+            await self._close_consumer(consumer)
+
+    async def open_consumer(self, frame: frames.OpenConsumer) -> frames.ConsumerOpened:
+        """See `Link.open_consumer`."""
         before = self._consumers.pop(frame.number, None)
         if before is not None:
             await self._close_consumer(before)
@@ -554,7 +561,16 @@ class RemoteSession:
         consumer.pause(self.keep_s)  # until the client says that it is ready
         return consumer.opened
 
-    async def _open_subscription(self, frame: frames.OpenSubscription) -> frames.SubscriptionOpened:
+    # --- subscriptions ----------------------------------------------------------------------------
+
+    async def close_subscription(self, frame: frames.CloseSubscription) -> None:
+        """See `Link.close_subscription`."""
+        subscription = self._subscriptions.pop(frame.number, None)
+        if subscription is not None:
+            await subscription.close()
+
+    async def open_subscription(self, frame: frames.OpenSubscription) -> frames.SubscriptionOpened:
+        """See `Link.open_subscription`."""
         if frame.number in self._subscriptions:
             raise Conflict(f"subscription {frame.number} is open")
         if len(self._subscriptions) >= SUBSCRIPTIONS_MAX:
@@ -593,3 +609,36 @@ class RemoteSession:
             self._quotas.forget(self.access, self.id)
             with contextlib.suppress(TidecastError):
                 await self.connection.close()
+
+
+OPERATIONS = Operations(
+    {
+        frames.Hello: Operation(RemoteSession.refuse_hello, nothing, answered=False),
+        frames.Bye: Operation(RemoteSession.refuse, nothing),
+        frames.Publish: Operation(RemoteSession.publish, nothing, answered=False),
+        frames.Credit: Operation(RemoteSession.add_credit, nothing, answered=False),
+        frames.Acks: Operation(RemoteSession.take_acks, nothing, answered=False),
+        frames.OpenPublication: Operation(
+            RemoteSession.open_publication, lambda frame: rights.to_publish(frame.topic)
+        ),
+        frames.ClosePublication: Operation(RemoteSession.close_publication, nothing),
+        frames.OpenSubscription: Operation(
+            RemoteSession.open_subscription, lambda frame: rights.to_subscribe(frame.pattern)
+        ),
+        frames.CloseSubscription: Operation(RemoteSession.close_subscription, nothing),
+        frames.OpenConsumer: Operation(
+            RemoteSession.open_consumer,
+            lambda frame: rights.to_consume(frame.pattern, frame.options),
+        ),
+        frames.ResumeConsumer: Operation(RemoteSession.resume_consumer, nothing),
+        frames.CloseConsumer: Operation(RemoteSession.close_consumer, nothing),
+        frames.NodeIdOf: Operation(RemoteSession.node_id_of, nothing),
+        frames.Administer: Operation(
+            RemoteSession.administer,
+            lambda frame: rights.to_administer(frame.action, frame.arguments),
+        ),
+        frames.Stats: Operation(RemoteSession.stats, nothing),
+    },
+    RemoteSession.refuse,
+)
+"""`serve` ends at a `Bye`: it is never asked."""

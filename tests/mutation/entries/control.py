@@ -304,9 +304,9 @@ MUTATIONS = (
     ),
     Mutation(
         "unknown-frame-allowed",
-        "engine/tidecast/gateway/rights.py",
-        '            yield "manage", EVERY_TOPIC',
-        "            yield from ()",
+        "engine/tidecast/api/operations.py",
+        '    return (("manage", EVERY_TOPIC),)',
+        "    return ()",
         (_FRAMES + "test_a_frame_that_is_not_listed_takes_everything",),
         "A frame that the table does not list needs no right.",
     ),

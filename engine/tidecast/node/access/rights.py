@@ -8,14 +8,12 @@ topic. `tidecast_control.kit.rights` does the same for the control service.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from tidecast.access import Access, digest_of, printable
-from tidecast.api.frames import socket as frames
 from tidecast.api.link import ConsumerOptions, JoinOptions
+from tidecast.api.operations import EVERY_TOPIC, Needed
 from tidecast.errors import AuthError
 from tidecast.events import AccessDenied, Event
 from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter
@@ -28,34 +26,16 @@ TOPIC_ACTIONS = frozenset({"create_topic", "edit_topic", "delete_topic"})
 """Of an engine, at a gateway: see `tidecast.engine.topics`."""
 OF_A_TOPIC = frozenset({"pause_queue", "pause_topic"}) | TOPIC_ACTIONS
 CHANGES = frozenset({"create", "delete", "pause", "resume", "seek", "redrive"})
-EVERY_TOPIC = ">"
-Needed = Iterator[tuple[str, str]]
-
-_OF_WHAT_IS_OPEN = (
-    frames.BeginPublication, frames.ClosePublication, frames.CloseSubscription,
-    frames.ReleaseImage, frames.CloseConsumer,
-)  # fmt: skip
-"""They name what the same client opened, which was checked then."""
-_OF_NO_TOPIC = (frames.Hello, frames.EventsTaken, frames.NodeIdOf)
 
 
-def of_request(body: Any) -> Needed:
-    """(right, pattern) of a request of a local client; `tidecast.gateway.rights`: of others."""
-    match body:
-        case frames.OpenPublication():
-            yield "publish", body.topic
-        case frames.OpenSubscription():
-            yield "subscribe", body.pattern
-        case frames.OpenConsumer():
-            yield from to_consume(body.pattern, body.options)
-        case frames.DurableSubscription():
-            yield from to_administer(body.action, body.arguments)
-        case frames.CreateTopic():
-            yield "manage", body.topic.name
-        case frames.EditTopic() | frames.DeleteTopic():
-            yield "manage", body.name
-        case _ if not isinstance(body, (*_OF_WHAT_IS_OPEN, *_OF_NO_TOPIC)):
-            yield "manage", EVERY_TOPIC
+def to_publish(topic: str) -> Needed:
+    """(right, pattern) of a publication."""
+    yield "publish", topic
+
+
+def to_subscribe(pattern: str) -> Needed:
+    """(right, pattern) of a subscription."""
+    yield "subscribe", pattern
 
 
 def to_administer(action: str, arguments: dict[str, Any]) -> Needed:
@@ -156,17 +136,6 @@ class Guard:
             raise AuthError("the engine wants a key of its topology, and this is none: token=...")
         self._row[GatewayCounter.CONNECTIONS] += 1
         return access
-
-    def check(self, access: Access, client: str, body: frames.Body) -> frames.Body:
-        """The request as the key allows it. Raises AuthError when it lacks a right."""
-        for right, pattern in of_request(body):
-            if not access.may(right, pattern):
-                self.denied(access, client, right, pattern)
-                access.need(right, pattern)
-        if isinstance(body, frames.OpenConsumer):
-            options = as_allowed(access, body.pattern, body.options)
-            return msgspec.structs.replace(body, options=options)
-        return body
 
     def denied(self, access: Access, client: str, right: str, pattern: str) -> None:
         """Count and tell that a right was missing."""

@@ -1,0 +1,63 @@
+"""The serving side of requests, the same over every connection: a table of operations.
+
+The unix socket, the gateway, its log readers and the control link each have one table: by the kind
+of a request its handler, the rights it takes, and its limit. `rpc.Calls` is the asking side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+EVERY_TOPIC = ">"
+Needed = Iterable[tuple[str, str]]
+"""(right, topic pattern) pairs."""
+
+
+def nothing(_request: Any) -> Needed:
+    """Takes no right: it names what the client opened, or the answer holds only what it may see."""
+    return ()
+
+
+def everything(_request: Any) -> Needed:
+    """Takes `manage` on all topics."""
+    return (("manage", EVERY_TOPIC),)
+
+
+class Operation(NamedTuple):
+    """How one kind of request is served."""
+
+    handler: Callable[..., Any]
+    """Gets the connection and the request; returns the result, or a coroutine."""
+    needs: Callable[[Any], Needed] = everything
+    limit: Callable[[Any, Any], None] | None = None
+    """Gets what the handler gets; raises when the connection may not ask this (now)."""
+    answered: bool = True
+    """False: it wants no reply."""
+
+    def allow(self, connection: Any, request: Any, need: Callable[[str, str], None]) -> None:
+        """Raise what the limit raises, and what ``need(right, pattern)`` does for each right."""
+        if self.limit is not None:
+            self.limit(connection, request)
+        for right, pattern in self.needs(request):
+            need(right, pattern)
+
+
+class Operations:
+    """The table of one kind of connection."""
+
+    def __init__(self, table: Mapping[Any, Operation], unknown: Callable[[Any, Any], Any]) -> None:
+        """``unknown``: the handler of other requests; they take every right."""
+        self._table, self._unknown = table, Operation(unknown)
+
+    def of(self, request: Any) -> Operation:
+        """The operation of a frame, by its class."""
+        return self.named(type(request))
+
+    def named(self, kind: Any) -> Operation:
+        """The operation of this kind of request."""
+        return self._table.get(kind, self._unknown)
+
+    def kinds(self) -> set[Any]:
+        """The kinds of requests that are served."""
+        return set(self._table)
