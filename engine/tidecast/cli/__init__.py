@@ -11,9 +11,12 @@ import errno
 import importlib
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("tidecast.cli.engine:up", "Start Tidecast on this machine."),
@@ -34,6 +37,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "key": ("tidecast.cli.key:key", "Keys of remote clients for the topology file."),
     "bench": ("tidecast.bench:cli", "Measure this machine."),
     "doctor": ("tidecast.cli.doctor:doctor", "Look for what makes multicast fail."),
+    "completion": (
+        "tidecast.cli.options.completion:completion",
+        "Completion for bash, zsh, fish.",
+    ),
 }
 """Name -> (module:attribute, help line)."""
 
@@ -66,7 +73,22 @@ class LazyGroup(click.Group):
         module, _, attribute = where.partition(":")
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
+        from tidecast.cli.options.examples import add_examples
+
+        add_examples(cmd_name, command)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names of commands without importing anything."""
+        from click.shell_completion import CompletionItem
+
+        if incomplete.startswith("-"):
+            return click.Command.shell_complete(self, ctx, incomplete)
+        return [
+            CompletionItem(name, help=text)
+            for name, (_, text) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -116,7 +138,16 @@ def _show_version(ctx: click.Context, _parameter: click.Parameter, value: bool) 
         ctx.exit()
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+EPILOG = """\b
+Examples:
+  tidecast up --detach
+  tidecast sub greetings
+  tidecast pub greetings --message 'hello, tide'
+  tidecast COMMAND --help
+"""
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]}, epilog=EPILOG)
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version,
     help="Show the version and exit.",

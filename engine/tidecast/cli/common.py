@@ -43,11 +43,6 @@ def data_dir_option(command: F) -> F:
     )(command)
 
 
-def examples(*lines: str) -> str:
-    """The epilog of a command: lines to copy. A test parses each of them."""
-    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
-
-
 def json_option(command: F) -> F:
     """``--json``: output for scripts."""
     return click.option("--json", "as_json", is_flag=True, help="JSON, for scripts.")(command)
@@ -89,9 +84,9 @@ def server_kept_option(command: F) -> F:
     return server_option(command, expose_value=False)
 
 
-def server_of() -> str | None:
-    """What the command that runs was given as ``--server``, if it takes one."""
-    found: str | None = click.get_current_context().meta.get(_SERVER)
+def server_of(ctx: click.Context | None = None) -> str | None:
+    """What a command was given as ``--server``, if it takes one; None: the one that runs."""
+    found: str | None = (ctx or click.get_current_context()).meta.get(_SERVER)
     return found
 
 
@@ -108,9 +103,9 @@ Ask = Callable[..., Any]
 
 
 @contextlib.contextmanager
-def asking(data_dir: Path, token: str | None) -> Iterator[Ask]:
-    """Ask the running engine, or that of ``--server``."""
-    server = server_of()
+def asking(data_dir: Path, token: str | None, ctx: click.Context | None = None) -> Iterator[Ask]:
+    """Ask the running engine, or that of ``--server`` of ``ctx``, the command that runs."""
+    server = server_of(ctx)
     if server is not None:
         from tidecast.sync import connect
 

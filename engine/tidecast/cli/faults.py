@@ -16,6 +16,7 @@ from tidecast.cli.common import (
     json_option,
     token_option,
 )
+from tidecast.cli.options.names import TransportName
 from tidecast.cli.options.params import Duration
 
 if TYPE_CHECKING:
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 _transport_option = click.option(
-    "--transport", metavar="NAME", help="Only this one [default: all that allow faults]."
+    "--transport",
+    type=TransportName(),
+    metavar="NAME",
+    help="Only this one [default: all that allow faults].",
 )
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from tidecast.cli.common import data_dir_option, echo_json, json_option
+from tidecast.cli.options.params import Moment
 
 
 @click.group()
@@ -28,14 +29,14 @@ def key() -> None:
 )
 @click.option(
     "--expires",
-    type=click.DateTime(["%Y-%m-%d"]),
-    metavar="YYYY-MM-DD",
-    help="The day on which it ends (UTC); never without it.",
+    "expires_ns",
+    type=Moment(ahead=True),
+    help="When it ends: 90d from now, or 2027-01-31; never without it.",
 )
 @data_dir_option
 @json_option
 def new(
-    name: str, allowed: tuple[str, ...], expires: datetime | None, data_dir: Path, as_json: bool
+    name: str, allowed: tuple[str, ...], expires_ns: int | None, data_dir: Path, as_json: bool
 ) -> None:  # fmt: skip
     """Make a key. Prints its secret, once, and what to put under `keys:` in the topology file.
 
@@ -61,7 +62,7 @@ def new(
             raise click.UsageError(f"--allow {each}: pattern {pattern!r}: {problem}") from None
         rights.setdefault(pattern, []).append(right)
     scopes = [msgspec.convert({"pattern": p, "rights": r}, Scope) for p, r in rights.items()]
-    ends = None if expires is None else expires.replace(tzinfo=UTC)
+    ends = None if expires_ns is None else datetime.fromtimestamp(expires_ns // 10**9, UTC)
     secret, made = new_key(name, scopes, ends)
     plain = msgspec.to_builtins(made)
     if as_json:

@@ -17,7 +17,6 @@ from tidecast.cli.common import (
     all_rows,
     data_dir_option,
     echo_json,
-    examples,
     human_bytes,
     human_count,
     json_option,
@@ -26,6 +25,7 @@ from tidecast.cli.common import (
     token_option,
 )
 from tidecast.cli.messages.sending import Sender, key_function, stream
+from tidecast.cli.options.names import TopicName, complete_file
 from tidecast.cli.options.params import Duration, Moment
 
 if TYPE_CHECKING:
@@ -45,13 +45,9 @@ class _Stamp(Moment):
         return True if text == "now" else super().parse(text)
 
 
-@click.command(epilog=examples(
-    "tidecast pub greetings --message 'hello, tide'",
-    "tidecast pub logs app.log --rate 1000",
-    "printf 'k1:one\\nk2:two\\n' | tidecast pub orders - --key-from :: --ack durable",
-))  # fmt: skip
-@click.argument("topic")
-@click.argument("source", metavar="[FILE|-]", required=False)
+@click.command()
+@click.argument("topic", type=TopicName())
+@click.argument("source", metavar="[FILE|-]", required=False, shell_complete=complete_file)
 @click.option(
     "--message",
     "messages",

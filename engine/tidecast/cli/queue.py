@@ -21,6 +21,7 @@ from tidecast.cli.common import (
     server_of,
     token_option,
 )
+from tidecast.cli.options.names import TopicName
 
 if TYPE_CHECKING:
     from tidecast.errors import NotFound
@@ -63,7 +64,7 @@ def _pausing(name: str, about: str, *, paused: bool) -> None:
     """Make `tidecast queue pause` or `resume`."""
 
     @queue.command(name, help=about)
-    @click.argument("topic")
+    @click.argument("topic", type=TopicName(durable=True))
     @click.argument("number", type=click.IntRange(0), required=False)
     @data_dir_option
     @token_option
@@ -116,7 +117,7 @@ def _unknown(topic: str, where: str, topics: list[str]) -> NotFound:
 
 
 @queue.command("list")
-@click.argument("topic", required=False)
+@click.argument("topic", type=TopicName(durable=True), required=False)
 @data_dir_option
 @token_option
 @server_kept_option
@@ -152,7 +153,7 @@ def list_queues(topic: str | None, data_dir: Path, token: str | None, as_json: b
 
 
 @queue.command("inspect")
-@click.argument("topic")
+@click.argument("topic", type=TopicName(durable=True))
 @click.argument("number", type=int, default=0)
 @click.option("--batches", type=click.IntRange(1), default=20, show_default=True, help="How many.")
 @click.option("--token", type=click.IntRange(0), help="Begin with the batch that holds this token.")
@@ -190,7 +191,7 @@ def inspect(
 
 
 @queue.command("verify")
-@click.argument("topic", required=False)
+@click.argument("topic", type=TopicName(durable=True), required=False)
 @click.option("--queue", "number", type=click.IntRange(0), help="Only this queue.")
 @data_dir_option
 @json_option

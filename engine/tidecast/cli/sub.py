@@ -13,7 +13,6 @@ import click
 from tidecast.cli.common import (
     all_rows,
     data_dir_option,
-    examples,
     server_option,
     stoppable,
     token_option,
@@ -21,6 +20,7 @@ from tidecast.cli.common import (
 )
 from tidecast.cli.messages import formats
 from tidecast.cli.messages.reading import DurableFlow, Flow, LogFlow
+from tidecast.cli.options.names import SubscriptionName, TopicName
 from tidecast.cli.options.params import Duration, Moment
 from tidecast.cli.options.places import PLACES, Place, of_queue
 from tidecast.cli.pub import url_of
@@ -33,13 +33,8 @@ if TYPE_CHECKING:
     from tidecast.client.consumer.blocking import Consumer
 
 
-@click.command(epilog=examples(
-    "tidecast sub greetings --keys",
-    "tidecast sub 'md.>' --json --count 10",
-    "tidecast sub orders --from -1h --until-end --format '%p:%o %k %s\\n'",
-    "tidecast sub orders --subscription billing --until-end",
-))  # fmt: skip
-@click.argument("topic")
+@click.command()
+@click.argument("topic", type=TopicName())
 @click.option("--count", type=click.IntRange(1), default=None, metavar="N", help="Stop after N.")
 @click.option(
     "--from",
@@ -92,6 +87,7 @@ if TYPE_CHECKING:
 @click.option(
     "--subscription",
     "name",
+    type=SubscriptionName(),
     metavar="NAME",
     help="Consume a durable TOPIC as a member of this subscription, which is made when it is not "
     "there: what was written is acked, the next run continues behind it.",

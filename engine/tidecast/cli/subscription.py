@@ -19,6 +19,7 @@ from tidecast.cli.common import (
     server_of,
     token_option,
 )
+from tidecast.cli.options.names import SubscriptionName, TopicName
 from tidecast.cli.options.params import Duration
 from tidecast.cli.options.places import PLACES, Place, of_queue
 
@@ -43,8 +44,8 @@ def _common(command: F) -> F:
 
 
 def _named(command: F) -> F:
-    command = click.argument("name")(command)
-    return click.argument("topic")(_common(command))
+    command = click.argument("name", type=SubscriptionName())(command)
+    return click.argument("topic", type=TopicName(durable=True))(_common(command))
 
 
 def ask(data_dir: Path, token: str | None, action: str, **arguments: Any) -> Any:
@@ -118,7 +119,12 @@ def show(topic: str, name: str, data_dir: Path, token: str | None, as_json: bool
 )
 @click.option("--max-deliver", type=int, metavar="N", help="Deliveries, at most; 0: no limit. "
               "[default: 5]")  # fmt: skip
-@click.option("--dead-letter", metavar="TOPIC", help="Durable topic for what fails too often.")
+@click.option(
+    "--dead-letter",
+    type=TopicName(durable=True),
+    metavar="TOPIC",
+    help="Durable topic for what fails too often.",
+)
 @click.option("--key", metavar="PATTERN", help="A key, or a prefix and *.")
 @click.option("--where", metavar="TEXT", help="Only records for which this holds: 'size > 100'.")
 def create(

@@ -24,6 +24,7 @@ from tidecast.cli.common import (
     server_of,
     token_option,
 )
+from tidecast.cli.options.names import TopicName
 from tidecast.cli.options.params import Duration, Size
 
 if TYPE_CHECKING:
@@ -291,7 +292,7 @@ def create(
 
 
 @topic.command("list")
-@click.argument("pattern", default=">")
+@click.argument("pattern", type=TopicName(), default=">")
 @data_dir_option
 @token_option
 @server_kept_option
@@ -338,7 +339,7 @@ def _limit(topic: TopicConfig) -> str:
 
 
 @topic.command("show")
-@click.argument("name")
+@click.argument("name", type=TopicName())
 @data_dir_option
 @token_option
 @server_kept_option
@@ -368,7 +369,7 @@ def show(name: str, data_dir: Path, token: str | None, as_json: bool) -> None:
 
 
 @topic.command("edit")
-@click.argument("name")
+@click.argument("name", type=TopicName())
 @_settings_options
 @click.option(
     "--recreate", is_flag=True,
@@ -398,7 +399,7 @@ def edit(
 
 
 @topic.command("delete")
-@click.argument("name")
+@click.argument("name", type=TopicName())
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @data_dir_option
 @token_option

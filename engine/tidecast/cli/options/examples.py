@@ -1,0 +1,172 @@
+"""Two examples or more of every command, for its help. A test parses each line.
+
+A group shows the first example of each of its commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import click
+
+OF_A_GROUP_MAX = 4
+
+EXAMPLES: dict[str, tuple[str, ...]] = {
+    "up": ("tidecast up", "tidecast up --detach --no-control --data-dir /tmp/demo"),
+    "down": ("tidecast down", "tidecast down --data-dir /tmp/demo --json"),
+    "engine": (
+        "tidecast engine --data-dir /tmp/demo",
+        "tidecast engine --gateway 127.0.0.1:7400 --telemetry 10s",
+    ),
+    "control": (
+        "tidecast control",
+        "TIDECAST_DATABASE_URL=postgresql://db/tidecast tidecast control --port 7480",
+    ),
+    "node rotate": (
+        "tidecast node rotate db1",
+        "tidecast node rotate db1 --control https://control.example",
+    ),
+    "node revoke": (
+        "tidecast node revoke db1",
+        "tidecast node revoke db1 --control https://control.example",
+    ),
+    "api": (
+        "tidecast api GET /topics",
+        "tidecast api POST /apply --type application/yaml --data @platform.yaml",
+    ),
+    "topic create": (
+        "tidecast topic create md.eu --flow rate --rate-bytes-per-s 10MB",
+        "tidecast topic create orders --mode durable --queues 4 --retention-s 7d",
+    ),
+    "topic list": ("tidecast topic list", "tidecast topic list 'md.>' --json"),
+    "topic show": ("tidecast topic show orders", "tidecast topic show orders --json"),
+    "topic edit": (
+        "tidecast topic edit md.eu --rate-packets-per-s 500",
+        "tidecast topic edit md.eu --history-bytes 16MiB --recreate",
+    ),
+    "topic delete": ("tidecast topic delete md.eu", "tidecast topic delete md.eu --yes"),
+    "queue list": ("tidecast queue list", "tidecast queue list orders --json"),
+    "queue inspect": (
+        "tidecast queue inspect orders 0",
+        "tidecast queue inspect orders 2 --token 1000 --batches 5",
+    ),
+    "queue verify": ("tidecast queue verify", "tidecast queue verify orders --queue 0 --json"),
+    "queue pause": ("tidecast queue pause orders", "tidecast queue pause orders 2"),
+    "queue resume": ("tidecast queue resume orders", "tidecast queue resume orders 2"),
+    "pub": (
+        "tidecast pub greetings --message 'hello, tide'",
+        "tidecast pub logs app.log --rate 1000",
+        "printf 'k1:one\\nk2:two\\n' | tidecast pub orders - --key-from :: --ack durable",
+    ),
+    "sub": (
+        "tidecast sub greetings --keys",
+        "tidecast sub 'md.>' --json --count 10",
+        "tidecast sub orders --from -1h --until-end --format '%p:%o %k %s\\n'",
+        "tidecast sub orders --subscription billing --until-end",
+    ),
+    "top": ("tidecast top", "tidecast top --once --json --interval 500ms"),
+    "recorder": ("tidecast recorder --section alert", "tidecast recorder --previous --json"),
+    "faults set": (
+        "tidecast faults set --drop 0.05 --seed 7",
+        "tidecast faults set --delay 2ms --partition db1,db2",
+    ),
+    "faults clear": ("tidecast faults clear", "tidecast faults clear --transport multicast"),
+    "faults show": ("tidecast faults show", "tidecast faults show --json"),
+    "pipeline archive": (
+        "tidecast pipeline archive --topic orders --out archive",
+        "tidecast pipeline archive --pattern 'orders.*' --out archive --json",
+    ),
+    "pipeline replay": (
+        "tidecast pipeline replay --archive archive --from orders --topic orders2 --dry-run",
+        "tidecast pipeline replay --archive archive --from orders --topic orders2 --rate 1000",
+    ),
+    "pipeline rollup": (
+        "tidecast pipeline rollup --out rollups",
+        "tidecast pipeline rollup --out rollups --watermark '1 hour'",
+    ),
+    "pipeline backfill": (
+        "tidecast pipeline backfill --out rollups",
+        "tidecast pipeline backfill --out rollups --topic tidecast.telemetry",
+    ),
+    "pipeline report": (
+        "tidecast pipeline report --rollups rollups --out report.html",
+        "tidecast pipeline report --rollups rollups --out report.html --hours 24",
+    ),
+    "pipeline warm-up": ("tidecast pipeline warm-up", "tidecast pipeline warm-up --again"),
+    "pipeline package": (
+        "tidecast pipeline package --out tidecast.zip",
+        "tidecast pipeline package --out /tmp/tidecast.zip",
+    ),
+    "subscription list": ("tidecast subscription list", "tidecast subscription list --json"),
+    "subscription show": (
+        "tidecast subscription show orders billing",
+        "tidecast subscription show orders billing --json",
+    ),
+    "subscription create": (
+        "tidecast subscription create orders billing --max-deliver 3 --dead-letter orders.dead",
+        "tidecast subscription create orders eu --start -1h --where 'key.startswith(\"eu.\")'",
+    ),
+    "subscription delete": (
+        "tidecast subscription delete orders billing",
+        "tidecast subscription delete orders billing --yes",
+    ),
+    "subscription pause": (
+        "tidecast subscription pause orders billing",
+        "tidecast subscription pause orders billing --json",
+    ),
+    "subscription resume": (
+        "tidecast subscription resume orders billing",
+        "tidecast subscription resume orders billing --json",
+    ),
+    "subscription seek": (
+        "tidecast subscription seek orders billing --to -1h --dry-run",
+        "tidecast subscription seek orders billing --shift -100 --queue 2",
+    ),
+    "subscription redrive": (
+        "tidecast subscription redrive orders billing --reason timeout --dry-run",
+        "tidecast subscription redrive orders billing --where 'size < 1000' --limit 100",
+    ),
+    "subscription peek": (
+        "tidecast subscription peek orders billing",
+        "tidecast subscription peek orders billing --limit 3 --json",
+    ),
+    "key new": (
+        "tidecast key new shop --allow 'publish:orders.*' --allow 'subscribe:orders.>'",
+        "tidecast key new report --allow 'read_payloads:>' --expires 90d",
+    ),
+    "bench all": ("tidecast bench all --json", "tidecast bench all --peers"),
+    "bench spark": ("tidecast bench spark", "tidecast bench spark --only source --rows 1000000"),
+    "doctor": ("tidecast doctor", "tidecast doctor --topology topology.yaml --json"),
+    "completion": (
+        "source <(tidecast completion bash)",
+        "tidecast completion fish > ~/.config/fish/completions/tidecast.fish",
+    ),
+}
+"""Command -> lines as a shell takes them."""
+
+
+def examples_of(name: str, command: click.Command) -> list[str]:
+    """The examples of a command, or of a group's commands."""
+    if name in EXAMPLES:
+        return list(EXAMPLES[name])
+    if isinstance(command, click.Group):
+        of_commands = [examples_of(f"{name} {n}", c) for n, c in command.commands.items()]
+        return [lines[0] for lines in of_commands if lines][:OF_A_GROUP_MAX]
+    if name.startswith("bench "):
+        return [f"tidecast {name}", f"tidecast {name} --json"]
+    return []
+
+
+def add_examples(name: str, command: click.Command) -> None:
+    """Let the help of a command, and of those in it, end with examples."""
+    for below, each in _walk(name, command):
+        lines = examples_of(below, each)
+        if lines:
+            each.epilog = "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def _walk(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    yield name, command
+    if isinstance(command, click.Group):
+        for below, each in command.commands.items():
+            yield from _walk(f"{name} {below}", each)
