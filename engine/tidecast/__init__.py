@@ -25,10 +25,11 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from tidecast import codecs, errors, events, sync
     from tidecast.api.start import Earliest, Latest, Time, Tokens
-    from tidecast.client.aio import Connection, Publisher, Subscription
+    from tidecast.client.aio import Connection, Publisher, Replies, Responder, Subscription
     from tidecast.client.connecting import connect
     from tidecast.client.core.message import Batch, Message
     from tidecast.client.core.outgoing import BatchResult
+    from tidecast.client.requests.responder import Request
     from tidecast.codecs import Json, MsgPack, Raw
     from tidecast.errors import (
         AuthError,
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
         NotFound,
         PayloadTooLarge,
         RateLimited,
+        RequestFailed,
+        RequestTimeout,
+        ResponderLost,
         SharedMemoryError,
         TidecastError,
         Timeout,
@@ -54,10 +58,14 @@ if TYPE_CHECKING:
 _ERRORS = (
     "AuthError", "BackPressure", "Closed", "CodecError", "ConfigError", "Conflict",
     "ConnectionLost", "EngineNotRunning", "Fenced", "ForkedProcess", "GapError", "NoResponders",
-    "NotFound", "PayloadTooLarge", "RateLimited", "SharedMemoryError", "TidecastError", "Timeout",
+    "NotFound", "PayloadTooLarge", "RateLimited", "RequestFailed", "RequestTimeout",
+    "ResponderLost", "SharedMemoryError", "TidecastError", "Timeout",
 )  # fmt: skip
 _HOMES = {
-    **dict.fromkeys(("Connection", "Publisher", "Subscription"), "client.aio"),
+    **dict.fromkeys(
+        ("Connection", "Publisher", "Replies", "Responder", "Subscription"), "client.aio"
+    ),
+    "Request": "client.requests.responder",
     "connect": "client.connecting",
     **dict.fromkeys(("Batch", "Message"), "client.core.message"),
     **dict.fromkeys(("Earliest", "Latest", "Time", "Tokens"), "api.start"),
@@ -72,7 +80,8 @@ __all__ = [
     "AuthError", "BackPressure", "Batch", "BatchResult", "Closed", "CodecError", "ConfigError",
     "Conflict", "Connection", "ConnectionLost", "Earliest", "EngineNotRunning", "Fenced",
     "ForkedProcess", "GapError", "Json", "Latest", "Message", "MsgPack", "NoResponders",
-    "NotFound", "PayloadTooLarge", "Publisher", "RateLimited", "Raw", "SharedMemoryError",
+    "NotFound", "PayloadTooLarge", "Publisher", "RateLimited", "Raw", "Replies", "Request",
+    "RequestFailed", "RequestTimeout", "Responder", "ResponderLost", "SharedMemoryError",
     "Subscription", "TidecastError", "Time", "Timeout", "Tokens", "codecs", "compile_handler",
     "connect", "errors", "events", "sync",
 ]  # fmt: skip

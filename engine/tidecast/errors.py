@@ -6,7 +6,10 @@
     │   └── EngineNotRunning   nothing listens where the engine should be         (retryable)
     ├── AuthError              the token is missing or wrong, or lacks the right
     ├── Timeout                the wait ran out                                   (retryable)
+    │   └── RequestTimeout     no reply to a request came in time; a TimeoutError (retryable)
     ├── NoResponders           nobody receives what was addressed to one receiver (retryable)
+    ├── ResponderLost          the responder ended before its reply came          (retryable)
+    ├── RequestFailed          the responder's handler raised; see ``kind``
     ├── BackPressure           the ring is full: receivers or the network lag     (retryable)
     │   └── RateLimited        the rate limit is used up; see ``retry_after_s``   (retryable)
     ├── PayloadTooLarge        a message is larger than half the history
@@ -71,10 +74,32 @@ class Timeout(TidecastError):
     code, retryable = "timeout", True
 
 
+class RequestTimeout(Timeout, TimeoutError):
+    """No reply to a request came in time. The request may have been handled."""
+
+    code = "request_timeout"
+
+
 class NoResponders(TidecastError):
-    """Nobody receives what was addressed to one receiver."""
+    """Nobody receives what was addressed to one receiver, or a topic has no responder."""
 
     code, retryable = "no_responders", True
+
+
+class ResponderLost(TidecastError):
+    """The responder that had the request ended before its reply came: it may have handled it."""
+
+    code, retryable = "responder_lost", True
+
+
+class RequestFailed(TidecastError):
+    """The responder could not handle the request. ``kind``: name of the exception it raised."""
+
+    code = "request_failed"
+
+    def __init__(self, message: str, kind: str = "") -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class BackPressure(TidecastError):

@@ -143,6 +143,27 @@ class MessagesDropped(Event, frozen=True):
     messages: int
 
 
+class RepliesDropped(Event, frozen=True):
+    """Replies that no request of this client waits for, since the event before.
+
+    ``reason``: ``late`` (its request has timed out or was given up), ``foreign`` (it answers none
+    of this client's requests), ``lapped`` (they were overwritten before this client read them;
+    ``replies`` counts packets then).
+    """
+
+    topic: str
+    replies: int
+    reason: str
+
+
+class RequestRefused(Event, frozen=True):
+    """A responder's handler raised: the requester got the error as its reply."""
+
+    topic: str
+    kind: str
+    detail: str
+
+
 class MessagesUnsent(Event, frozen=True):
     """A live publication is gone with messages in its ring that were not sent to other nodes.
 
@@ -530,7 +551,7 @@ class ConsumerRejoined(Event, frozen=True):
 AnyEvent = (
     ImageAvailable | ImageGone | Gap | PeerJoined | PeerTimeout | ReceiverJoined | ReceiverTimeout
     | SubscriberEvicted | StaleIncarnation | NodeConflict | ForeignPackets | TopicConflict
-    | MessagesDropped
+    | MessagesDropped | RepliesDropped | RequestRefused
     | MessagesUnsent | PublisherUnheard | DiskRefused | DiskBack | TornTail | ProducerFenced
     | ProducersExpired | RingDrained | RingDropped | SegmentsDeleted | QueuesTaken | QueuesReleased
     | QueuesLost | ConsumerStandsBy | PublisherRefused | PublisherWaits | ProducerHole

@@ -15,13 +15,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tidecast.client.blocking import Connection, Publisher, Subscription, connect
+    from tidecast.client.blocking import (
+        Connection,
+        PendingReply,
+        Publisher,
+        Replies,
+        Request,
+        Responder,
+        Subscription,
+        connect,
+    )
     from tidecast.client.consumer.blocking import Consumer
     from tidecast.client.consumer.message import DurableBatch, DurableMessage
 
 __all__ = [
-    "Connection", "Consumer", "DurableBatch", "DurableMessage", "Publisher", "Subscription",
-    "connect",
+    "Connection", "Consumer", "DurableBatch", "DurableMessage", "PendingReply", "Publisher",
+    "Replies", "Request", "Responder", "Subscription", "connect",
 ]  # fmt: skip
 
 

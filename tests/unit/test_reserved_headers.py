@@ -23,6 +23,7 @@ from tidecast.client.remote.frames import Block
 from tidecast.config.topology import topology_from
 from tidecast.embedded import EmbeddedLink
 from tidecast.errors import ConfigError
+from tidecast.gateway.requests import check_block
 from tidecast.layout import packet as wire
 from tidecast.layout.header_names import RESERVED, is_reserved
 from tidecast.log.select import (
@@ -125,14 +126,18 @@ def block_of(*messages: tuple[bytes, dict[str, Any] | None]) -> Block:
     return Block.parse(len(messages), True, memoryview(table + data))
 
 
+def check(block: Block) -> None:
+    check_block("orders", 0, block, 1, ())
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_gateway_refuses_them(name: str) -> None:
-    block_of((b"a", None), (b"dead-topic", {"n": 1}), (b"", {"kind": "dead-topic"})).check_headers()
+    check(block_of((b"a", None), (b"dead-topic", {"n": 1}), (b"", {"kind": "dead-topic"})))
     for at in (1, 2):
         messages: list[Any] = [(b"a", None), (b"b", {"n": 1}), (b"c", {"n": 1})]
         messages[at] = (b"x", {"n": 1, name: b"x"})
         with pytest.raises(ConfigError, match=f"message {at} of a batch has a name that begins"):
-            block_of(*messages).check_headers()
+            check(block_of(*messages))
 
 
 @kernel

@@ -8,6 +8,7 @@ they lie in rings that the client maps.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
@@ -188,6 +189,8 @@ class Link(Protocol):
     """This client's line in it (index; the futex word is at ``doorbell * DOORBELL_BYTES``)."""
     inline: bool = False
     """True: agents run only inside `work`; a waiting caller must call it instead of sleeping."""
+    remote: bool = False
+    """True: the node is on another host, behind a gateway."""
     of_engine: bool = False
     """True: its publishers may write the headers that the engine reserves."""
     reconnects: bool = False
@@ -229,6 +232,11 @@ class Link(Protocol):
     def close_subscription(self, subscription_id: int) -> None:
         """End a subscription and free its consumer entries."""
 
+    def subscriber_of(self, subscription_id: int) -> int | None:
+        """The id that messages to a subscription name, if the link gave it another one since."""
+        del subscription_id
+        return None
+
     def release_image(self, subscription_id: int, image_id: int) -> None:
         """The client has drained and unmapped an image that is gone."""
 
@@ -269,6 +277,10 @@ class Link(Protocol):
 
     def stats(self) -> dict[str, Any]:
         """Counters by entity, see `tidecast.layout.counters`."""
+
+    def now_s(self) -> float:
+        """The node's clock, monotonic; of a simulated network its virtual time."""
+        return time.monotonic()
 
     def work(self) -> int:
         """Run the agents once (inline only; else 0). Returns how much was done."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
+from tidecast import codecs
 from tidecast.api.link import Link
 from tidecast.client.consumer.aio import Consumer, Opening
 from tidecast.client.core.message import Batch, Message
@@ -27,7 +28,17 @@ from tidecast.client.flows.connection import ConnectionFlows
 from tidecast.client.flows.publisher import CLOSE_TIMEOUT_S, PublisherFlows
 from tidecast.client.flows.steps import LoopDriver, OnLoop
 from tidecast.client.flows.subscription import SubscriptionFlows
+from tidecast.client.requests.connection import (
+    TIMEOUT_S,
+    Gathering,
+    known_requester,
+    make_requester,
+)
+from tidecast.client.requests.requester import Pending, Requester
+from tidecast.client.requests.responder import Request, ResponderFlows
+from tidecast.client.requests.wire import Return
 from tidecast.client.waiting import Deadline
+from tidecast.errors import Closed, TidecastError
 from tidecast.events import Event
 
 _NEVER = Deadline(None)
@@ -52,6 +63,9 @@ class Published(Coroutine[Any, Any, None]):
         """Nothing is open."""
 
 
+_DONE = Published()
+
+
 class Publisher(OnLoop, PublisherFlows):
     """Publishes to one topic; `tidecast.client.blocking.Publisher` with ``await``.
 
@@ -59,7 +73,7 @@ class Publisher(OnLoop, PublisherFlows):
     it then costs next to nothing and lets no other task run.
     """
 
-    _FAST: ClassVar[dict[str, object]] = {"try_publish": True, "publish": Published()}
+    _FAST: ClassVar[dict[str, object]] = {"try_publish": True, "publish": _DONE}
 
     async def publish(
         self,
@@ -330,6 +344,135 @@ class Subscription(OnLoop, SubscriptionFlows):
         return await self._drive(self.batch_flow(limit, deadline))
 
 
+class Responder(ResponderFlows, Subscription):
+    """Responds to the requests on one topic: `tidecast.sync.Responder` with ``await``."""
+
+    def messages(self) -> AsyncIterator[Request]:
+        """Requests as they come, until closed or drained."""
+        return super().messages()  # type: ignore[return-value]
+
+    def __aiter__(self) -> AsyncIterator[Request]:
+        return self.messages()
+
+    async def next(self, timeout: float | None = None) -> Request:  # noqa: ASYNC109
+        """The next request. Raises Timeout, Closed."""
+        return await super().next(timeout)  # type: ignore[return-value]
+
+    def poll(self, max_messages: int = 256) -> list[Request]:  # type: ignore[override]
+        """Requests that have arrived, of up to ``max_messages`` messages. Raises Closed."""
+        if self._connection.link.inline:
+            self._connection.link.work()
+        return self.requests_now(check_max_messages(max_messages))
+
+    def batches(self, max_messages: int = 256, max_wait: float = 0.01) -> NoReturn:
+        """Not of a responder. Raises ConfigError."""
+        del max_messages, max_wait
+        self.refuse_batches()
+
+    async def run_compiled(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Not of a responder. Raises ConfigError."""
+        del arguments, options
+        self.refuse_batches()
+
+    async def serve(self, handler: Callable[[Request], Any], concurrency: int = 1) -> int:
+        """Call ``handler`` with every request until closed or drained; how many there were.
+
+        The handler responds, or what it returns is the reply (None: an empty one). When it raises,
+        its requester gets RequestFailed, and a RequestRefused event reports it here. A handler that
+        is no coroutine function runs in a thread if ``concurrency`` is above 1. Raises ConfigError.
+        """
+        asynchronous = check_handler(handler)
+        check_concurrency(concurrency)
+
+        async def answer(request: Any) -> None:
+            try:
+                if asynchronous:
+                    value = await handler(request)
+                elif concurrency > 1:
+                    value = await asyncio.to_thread(handler, request)
+                else:
+                    value = handler(request)
+                if not request.answered:
+                    await request.respond(b"" if value is None else value)
+            except Exception as problem:
+                kind, text = self.handler_failed(problem)
+                if request.answered:
+                    raise
+                await request.refuse(kind, text)
+
+        return await self.run(answer, concurrency)
+
+    def _sender(self) -> Responder:
+        return self
+
+    def reply(self, to: Return, payload: Any, headers: Headers | None) -> Coroutine[Any, Any, None]:
+        """Send a reply: see `Request.respond`."""
+        flow = self.reply_flow(to, payload, headers, None)
+        return _DONE if flow is None else self._drive(flow)
+
+    def refuse(self, to: Return, kind: str, text: str) -> Coroutine[Any, Any, None]:
+        """Send an error in place of a reply: see `Request.refuse`."""
+        flow = self.reply_flow(to, b"", None, (kind, text))
+        return _DONE if flow is None else self._drive(flow)
+
+
+class Responding:
+    """What `Connection.responder` returns: await it, or use it with ``async with``."""
+
+    def __init__(self, responder: Responder) -> None:
+        self._responder = responder
+
+    def __await__(self) -> Generator[Any, None, Responder]:
+        return self._open().__await__()
+
+    async def _open(self) -> Responder:
+        await self._responder.open()
+        return self._responder
+
+    async def __aenter__(self) -> Responder:
+        return await self._open()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._responder.close()
+
+
+class Replies:
+    """Replies of several responders to one request: `tidecast.sync.Replies` with ``async for``."""
+
+    def __init__(self, connection: Connection, topic: str, make: Callable[..., Any]) -> None:
+        self._connection, self._topic, self._make = connection, topic, make
+        self._gathering: Gathering | None = None
+
+    @property
+    def asked(self) -> int:
+        """Responders that have the request."""
+        return 0 if self._gathering is None else self._gathering.asked
+
+    @property
+    def failures(self) -> list[TidecastError]:
+        """Errors that came in place of replies, so far."""
+        return [] if self._gathering is None else self._gathering.failures
+
+    @property
+    def missing(self) -> int:
+        """Responders that have neither replied nor failed, so far."""
+        return 0 if self._gathering is None else self._gathering.missing
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        drive = self._connection.driver.run
+        if self._gathering is None:
+            requester = await self._connection.requester(self._topic)
+            self._gathering, flow = self._make(requester)
+            await drive(flow)
+        reply: Message | None = await drive(self._gathering.next_flow())
+        if reply is None:
+            raise StopAsyncIteration
+        return reply
+
+
 class Connection(ConnectionFlows[Publisher, Subscription, Consumer, Opening]):
     """A connection to a node, for one event loop. Made by `tidecast.connect`."""
 
@@ -338,6 +481,7 @@ class Connection(ConnectionFlows[Publisher, Subscription, Consumer, Opening]):
     def __init__(self, link: Link, name: str = "") -> None:
         self.driver = LoopDriver(lambda: self.bell)
         self._opening: dict[str, asyncio.Lock] = {}
+        self._pumps: dict[Requester, asyncio.Task[None]] = {}
         super().__init__(link, name, Publisher, Subscription, Consumer)
 
     def _joined(self, join: Callable[[], Consumer]) -> Opening:
@@ -361,6 +505,142 @@ class Connection(ConnectionFlows[Publisher, Subscription, Consumer, Opening]):
                     kept = await asyncio.to_thread(self.publisher, topic)
                     self._kept[topic] = kept
         return kept
+
+    async def request(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        timeout: float | None = TIMEOUT_S,  # noqa: ASYNC109 - as in the blocking client
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        codec: codecs.Codec | str | None = None,
+    ) -> Message:
+        """Send a request to one responder of a live topic, and wait for its reply.
+
+        Many may be under way, each in a task. ``codec`` encodes the payload, and decodes
+        `Message.value` of the reply. Raises NoResponders at once when nobody serves the topic,
+        RequestTimeout after ``timeout`` seconds (None: never), RequestFailed when the handler
+        raised, ResponderLost when the responder ended before it replied, CodecError, ConfigError,
+        PayloadTooLarge, ConnectionLost, Closed.
+        """
+        deadline, given = Deadline(timeout), codecs.codec_of(codec)
+        requester = known_requester(self, topic) or await self.requester(topic)
+        pending = requester.begin(payload, key, headers, given)
+        if pending is None:
+            pending = await self.driver.run(
+                requester.begin_flow(payload, key, headers, given, timeout)
+            )
+        if not pending.done:
+            await self._await_reply(requester, pending, timeout, deadline)
+        return pending.reply()
+
+    async def _await_reply(
+        self, requester: Requester, pending: Pending, within_s: float | None, deadline: Deadline
+    ) -> None:  # fmt: skip
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+
+        def arrived(_: Pending | None) -> None:
+            if not future.done():
+                future.set_result(None)
+
+        pending.when_done(arrived)
+        self._pump(requester)
+        timer = None
+        if within_s is not None:
+            timer = loop.call_later(deadline.left_s(within_s), arrived, None)
+        try:
+            await future
+        except BaseException:
+            requester.forget(pending)
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+        if not pending.done:
+            raise requester.expire(pending, within_s)
+
+    def _pump(self, requester: Requester) -> None:
+        """Have one task take the replies of all requests on a topic."""
+        task = self._pumps.get(requester)
+        if task is None or task.done():
+            self._pumps[requester] = task = asyncio.create_task(
+                self.driver.run(requester.pump_flow())
+            )
+            task.add_done_callback(lambda _: self._pumped(requester, task))
+
+    def _pumped(self, requester: Requester, task: asyncio.Task[None]) -> None:
+        """No request waits any more, or what pumps has failed: then its requests do."""
+        if self._pumps.get(requester) is task:
+            del self._pumps[requester]
+        problem = None if task.cancelled() else task.exception()
+        if problem is not None or task.cancelled():
+            requester.fail(
+                problem
+                if isinstance(problem, TidecastError)
+                else Closed(f"the client: {problem!r}")
+            )
+            requester.pump()
+
+    def request_many(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        timeout: float | None = TIMEOUT_S,
+        max_replies: int | None = None,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        codec: codecs.Codec | str | None = None,
+    ) -> Replies:
+        """Send a request to each responder, and to one member of each group; iterate over replies.
+
+        It is sent when iteration begins, and iteration ends when all have replied, after
+        ``max_replies``, or after ``timeout`` seconds. Raises RequestTimeout when no reply came in
+        time; else as `request`.
+        """
+        given = codecs.codec_of(codec)
+
+        def make(requester: Requester) -> tuple[Gathering, Any]:
+            gathering = Gathering(requester, timeout, max_replies)
+            return gathering, gathering.begin_flow(payload, key, headers, given)
+
+        return Replies(self, topic, make)
+
+    def responder(
+        self, topic: str, *, group: str | None = None, codec: codecs.Codec | str | None = None
+    ) -> Responding:
+        """Respond to requests on a live topic: iterate over them, or `Responder.serve` them.
+
+        ``group``: `request_many` asks one member of it. Announced once it is awaited, or entered
+        by ``async with``. Raises ConfigError, NotFound, AuthError.
+        """
+        self.check()
+        return Responding(Responder(self, topic, group=group, codec=codec))
+
+    async def serve(
+        self,
+        topic: str,
+        handler: Callable[[Request], Any],
+        *,
+        group: str | None = None,
+        concurrency: int = 1,
+        codec: codecs.Codec | str | None = None,
+    ) -> int:
+        """Respond with what ``handler`` returns, until closed or drained. See `Responder.serve`."""
+        async with self.responder(topic, group=group, codec=codec) as responder:
+            return await responder.serve(handler, concurrency)
+
+    async def requester(self, topic: str) -> Requester:
+        """What sends the requests on a topic; opened by the first."""
+        self.check()
+        publisher = await self._publisher_of(topic)
+        async with self._opening.setdefault(topic, asyncio.Lock()):
+            found = known_requester(self, topic)
+            if found is None:
+                found = await asyncio.to_thread(make_requester, self, publisher)
+            return found
 
     async def events(self, timeout: float | None = None) -> AsyncIterator[Event]:  # noqa: ASYNC109
         """Events as they come, until closed, or none came for ``timeout`` seconds."""
@@ -402,4 +682,4 @@ class Connection(ConnectionFlows[Publisher, Subscription, Consumer, Opening]):
         await self.close()
 
 
-__all__ = ["Connection", "Publisher", "Subscription"]
+__all__ = ["Connection", "Publisher", "Replies", "Request", "Responder", "Subscription"]

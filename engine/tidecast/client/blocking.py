@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
 from itertools import chain
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
 
+from tidecast import codecs
 from tidecast.api.link import Link
 from tidecast.client.consumer.blocking import Consumer
 from tidecast.client.core.message import Batch, Message
@@ -26,10 +28,20 @@ from tidecast.client.flows.publisher import CLOSE_TIMEOUT_S, PublisherFlows
 from tidecast.client.flows.steps import Blocking, BlockingDriver
 from tidecast.client.flows.subscription import SubscriptionFlows
 from tidecast.client.links.open import open_link
+from tidecast.client.requests.connection import (
+    TIMEOUT_S,
+    Gathering,
+    known_requester,
+    make_requester,
+)
+from tidecast.client.requests.requester import Pending, Requester
+from tidecast.client.requests.responder import Request, ResponderFlows
+from tidecast.client.requests.wire import Return
 from tidecast.client.waiting import Deadline
+from tidecast.errors import TidecastError
 from tidecast.events import Event
 
-_NEVER, _SPINS = Deadline(None), 16
+_NEVER, _SPINS, _REPLY_SPINS = Deadline(None), 16, 16
 
 
 class Publisher(Blocking, PublisherFlows):
@@ -283,6 +295,154 @@ class Subscription(Blocking, SubscriptionFlows):
         return self._drive(self.batch_flow(limit, deadline))
 
 
+class Responder(ResponderFlows, Subscription):
+    """Responds to the requests on one topic; a context manager and an iterator of requests."""
+
+    def messages(self) -> Iterator[Request]:
+        """Requests as they come, until closed or drained."""
+        return super().messages()  # type: ignore[return-value]
+
+    def __iter__(self) -> Iterator[Request]:
+        return self.messages()
+
+    def next(self, timeout: float | None = None) -> Request:
+        """The next request. Raises Timeout, Closed."""
+        return super().next(timeout)  # type: ignore[return-value]
+
+    def poll(self, max_messages: int = 256) -> list[Request]:  # type: ignore[override]
+        """Requests that have arrived, of up to ``max_messages`` messages. Raises Closed."""
+        if self._connection.link.inline:
+            self._connection.link.work()
+        return self.requests_now(check_max_messages(max_messages))
+
+    def batches(self, max_messages: int = 256, max_wait: float = 0.01) -> NoReturn:
+        """Not of a responder. Raises ConfigError."""
+        del max_messages, max_wait
+        self.refuse_batches()
+
+    def run_compiled(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Not of a responder. Raises ConfigError."""
+        del arguments, options
+        self.refuse_batches()
+
+    def serve(self, handler: Callable[[Request], Any], concurrency: int = 1) -> int:
+        """Call ``handler`` with every request until closed or drained; how many there were.
+
+        The handler responds, or what it returns is the reply (None: an empty one). When it raises,
+        its requester gets RequestFailed, and a RequestRefused event reports it here. With
+        ``concurrency`` above 1 that many threads call it. Raises ConfigError.
+        """
+        if check_handler(handler):
+            raise reject("handler", handler, "is a plain function: this client does not await")
+        return self.run(partial(self._serve_one, handler), concurrency)
+
+    def _serve_one(self, handler: Callable[[Request], Any], request: Any) -> None:
+        try:
+            value = handler(request)
+            if not request.answered:
+                request.respond(b"" if value is None else value)
+        except Exception as problem:
+            kind, text = self.handler_failed(problem)
+            if request.answered:
+                raise
+            request.refuse(kind, text)
+
+    def _sender(self) -> Responder:
+        return self
+
+    def reply(self, to: Return, payload: Any, headers: Headers | None) -> None:
+        """Send a reply: see `Request.respond`."""
+        flow = self.reply_flow(to, payload, headers, None)
+        if flow is not None:
+            self._drive(flow)
+
+    def refuse(self, to: Return, kind: str, text: str) -> None:
+        """Send an error in place of a reply: see `Request.refuse`."""
+        flow = self.reply_flow(to, b"", None, (kind, text))
+        if flow is not None:
+            self._drive(flow)
+
+
+class PendingReply:
+    """A request that was sent; its reply may have come. Made by `Connection.begin_request`."""
+
+    __slots__ = ("_connection", "_pending", "_requester")
+
+    def __init__(self, connection: Connection, requester: Requester, pending: Pending) -> None:
+        self._connection, self._requester, self._pending = connection, requester, pending
+
+    @property
+    def done(self) -> bool:
+        """`result` returns, or raises, at once. Looks at nothing: see `poll`."""
+        return self._pending.done
+
+    def poll(self) -> bool:
+        """Look at what came; is it done? Never waits."""
+        if not self._pending.done:
+            if self._connection.link.inline:
+                self._connection.link.work()
+            self._requester.pump()
+        return self._pending.done
+
+    def result(self, timeout: float | None = None) -> Message:
+        """The reply. Raises RequestTimeout, RequestFailed, ResponderLost, ConnectionLost, Closed.
+
+        ``timeout``: seconds; None: until it came, or its responder ended.
+        """
+        return self.result_by(Deadline(timeout), timeout)
+
+    def result_by(self, deadline: Deadline, timeout: float | None) -> Message:
+        """`result`, until a deadline; ``timeout`` is what its error says."""
+        pending, requester = self._pending, self._requester
+        for _ in range(_REPLY_SPINS):
+            if pending.done or requester.pump():
+                break
+        if not pending.done:
+            flow = requester.wait_flow(lambda: pending.done, deadline)
+            if not self._connection.driver.run(flow):
+                raise requester.expire(pending, timeout)
+        return pending.reply()
+
+    def cancel(self) -> None:
+        """Wait no more: a reply that comes yet is counted as late."""
+        self._requester.forget(self._pending)
+
+
+class Replies:
+    """Replies of several responders to one request: iterate, until all have replied.
+
+    ``asked``: responders that have the request; ``failures``: errors that came in place of
+    replies; ``missing``: responders that have neither replied nor failed.
+    """
+
+    def __init__(self, connection: Connection, gathering: Gathering) -> None:
+        self._connection, self._gathering = connection, gathering
+
+    @property
+    def asked(self) -> int:
+        """Responders that have the request."""
+        return self._gathering.asked
+
+    @property
+    def failures(self) -> list[TidecastError]:
+        """Errors that came in place of replies, so far."""
+        return self._gathering.failures
+
+    @property
+    def missing(self) -> int:
+        """Responders that have neither replied nor failed, so far."""
+        return self._gathering.missing
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        reply = self._connection.driver.run(self._gathering.next_flow())
+        if reply is None:
+            raise StopIteration
+        return reply
+
+
 class Connection(ConnectionFlows[Publisher, Subscription, Consumer, Consumer]):
     """A connection to a node; a context manager. Made by `tidecast.sync.connect`."""
 
@@ -316,6 +476,102 @@ class Connection(ConnectionFlows[Publisher, Subscription, Consumer, Consumer]):
                 if kept is None or kept.closed:
                     kept = self._kept[topic] = self.publisher(topic)
         return kept
+
+    def request(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        timeout: float | None = TIMEOUT_S,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        codec: codecs.Codec | str | None = None,
+    ) -> Message:
+        """Send a request to one responder of a live topic, and wait for its reply.
+
+        ``codec`` encodes the payload, and decodes `Message.value` of the reply. Raises NoResponders
+        at once when nobody serves the topic, RequestTimeout after ``timeout`` seconds (None:
+        never), RequestFailed when the handler raised, ResponderLost when the responder ended before
+        it replied, CodecError, ConfigError, PayloadTooLarge, ConnectionLost, Closed.
+        """
+        deadline = Deadline(timeout)
+        pending = self.begin_request(
+            topic, payload, timeout=timeout, key=key, headers=headers, codec=codec
+        )
+        return pending.result_by(deadline, timeout)
+
+    def begin_request(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        timeout: float | None = TIMEOUT_S,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        codec: codecs.Codec | str | None = None,
+    ) -> PendingReply:
+        """Send a request, and do not wait for its reply; many may be under way.
+
+        ``timeout``: seconds to wait for room, and for a first responder to be known. Raises as
+        `request`, but for the reply.
+        """
+        requester = known_requester(self, topic) or self._requester(topic)
+        given = codecs.codec_of(codec)
+        pending = requester.begin(payload, key, headers, given)
+        if pending is None:
+            pending = self.driver.run(requester.begin_flow(payload, key, headers, given, timeout))
+        return PendingReply(self, requester, pending)
+
+    def request_many(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        timeout: float | None = TIMEOUT_S,
+        max_replies: int | None = None,
+        key: bytes | str | None = None,
+        headers: Headers | None = None,
+        codec: codecs.Codec | str | None = None,
+    ) -> Replies:
+        """Send a request to each responder, and to one member of each group; iterate over replies.
+
+        Iteration ends when all have replied, after ``max_replies``, or after ``timeout`` seconds.
+        Raises RequestTimeout when no reply came in time; else as `request`.
+        """
+        requester = known_requester(self, topic) or self._requester(topic)
+        gathering = Gathering(requester, timeout, max_replies)
+        given = codecs.codec_of(codec)
+        self.driver.run(gathering.begin_flow(payload, key, headers, given))
+        return Replies(self, gathering)
+
+    def responder(
+        self, topic: str, *, group: str | None = None, codec: codecs.Codec | str | None = None
+    ) -> Responder:
+        """Respond to requests on a live topic: iterate over them, or `Responder.serve` them.
+
+        ``group``: `request_many` asks one member of it. Announced when this returns. Raises
+        ConfigError, NotFound, AuthError.
+        """
+        self.check()
+        return Responder(self, topic, group=group, codec=codec).open()
+
+    def serve(
+        self,
+        topic: str,
+        handler: Callable[[Request], Any],
+        *,
+        group: str | None = None,
+        concurrency: int = 1,
+        codec: codecs.Codec | str | None = None,
+    ) -> int:
+        """Respond with what ``handler`` returns, until closed or drained. See `Responder.serve`."""
+        with self.responder(topic, group=group, codec=codec) as responder:
+            return responder.serve(handler, concurrency)
+
+    def _requester(self, topic: str) -> Requester:
+        self.check()
+        with self._lock:
+            return known_requester(self, topic) or make_requester(self, self.kept_publisher(topic))
 
     def events(self, timeout: float | None = 0.0) -> Iterator[Event]:
         """Events as they come; ends when none came for ``timeout`` seconds (None: when closed)."""
@@ -379,4 +635,7 @@ def connect(
     return Connection(link or open_link(url, name, token, options), name)
 
 
-__all__ = ["Connection", "Publisher", "Subscription", "connect"]
+__all__ = [
+    "Connection", "PendingReply", "Publisher", "Replies", "Request", "Responder", "Subscription",
+    "connect",
+]  # fmt: skip

@@ -20,6 +20,7 @@ from msgspec import Meta
 
 from tidecast.access import ClientKey
 from tidecast.config.check import build, owner_problems, raise_problems, shown
+from tidecast.config.internal import PREFIXES, is_internal, served_topic
 from tidecast.config.leases import LeaseConfig
 from tidecast.config.telemetry import TelemetryConfig
 from tidecast.config.yaml import dump_yaml, parse_yaml
@@ -239,6 +240,11 @@ def topic_name_problem(name: str) -> str | None:
             f"{shown(name)}: allowed tokens of A-Z a-z 0-9 _ - joined by dots (md.eu.bonds), "
             "and not - first"
         )
+    if is_internal(name):
+        return (
+            f"{shown(name)}: names that begin with {' or '.join(PREFIXES)} are the engine's own: "
+            "take another name"
+        )
     return None
 
 
@@ -257,7 +263,7 @@ def is_pattern(text: str) -> bool:
 
 def check_pattern(pattern: str) -> str:
     """The pattern itself. Raises ConfigError: ``*`` = one token, ``>`` = one or more, only last."""
-    tokens = pattern.split(".")
+    tokens = served_topic(pattern).split(".")
     plain = ".".join("x" if t == "*" or (t == ">" and t is tokens[-1]) else t for t in tokens)
     if topic_name_problem(plain) is not None or ">" in tokens[:-1]:
         raise ConfigError(
@@ -268,9 +274,11 @@ def check_pattern(pattern: str) -> str:
 
 
 def matches(pattern: str, name: str) -> bool:
-    """The pattern covers the topic's name."""
+    """The pattern covers the topic's name. A wildcard covers no internal topic."""
     if pattern == name:
         return True
+    if is_internal(name):
+        return False
     wanted, tokens = pattern.split("."), name.split(".")
     if wanted[-1] == ">":
         wanted = wanted[:-1]

@@ -15,6 +15,7 @@ from tidecast.client.remote.frames import BadFrame, Block
 from tidecast.client.waiting import Bell
 from tidecast.errors import PayloadTooLarge, TidecastError
 from tidecast.gateway.failures import failure_of_any
+from tidecast.gateway.requests import check_block
 
 if TYPE_CHECKING:
     from tidecast.gateway.session import RemoteSession
@@ -79,7 +80,9 @@ class RemotePublication:
 
     async def _append_first(self) -> None:
         receiver, block = self._queue[0]
-        block.check_headers()
+        session = self._session
+        node_id = session.connection.link.node_id
+        check_block(self.core.topic, receiver, block, node_id, session.reply_homes())
         pause_s = _PAUSE_MIN_S
         while not self._attempt(block, receiver):
             await asyncio.sleep(pause_s)

@@ -35,6 +35,7 @@ from tidecast.client.core.subscription import ImageEvent
 from tidecast.client.remote import frames
 from tidecast.client.remote.frames import BadFrame
 from tidecast.client.waiting import Deadline
+from tidecast.config.internal import REPLIES, RESPONDERS
 from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, TidecastError
 from tidecast.events import (
     AccessDenied,
@@ -259,6 +260,14 @@ class RemoteSession:
         self._image += 1
         return self._image
 
+    def reply_homes(self) -> set[int]:
+        """Its subscriptions to replies, by the ids that messages name."""
+        return {
+            each.relay.subscriber_id
+            for each in self._subscriptions.values()
+            if each.relay.pattern.startswith(REPLIES)
+        }
+
     def welcome(self, *, resumed: bool) -> frames.Welcome:
         """The first answer."""
         link = self.connection.link
@@ -343,9 +352,18 @@ class RemoteSession:
                 for subscription in self._subscriptions.values():
                     await subscription.close()
                 self._subscriptions.clear()
+                await self._end_announcements()
                 for consumer in self._consumers.values():
                     consumer.pause(self.keep_s)
         return False
+
+    async def _end_announcements(self) -> None:
+        """Its responders get no requests while it is away: nobody shall send them any."""
+        for number, publication in list(self._publications.items()):
+            if publication.core.topic.startswith(RESPONDERS):
+                del self._publications[number]
+                await publication.close()
+                self._give_publication(number)
 
     def give_up(self, consumer: RemoteConsumer) -> None:
         """Its client did not come back in time: others get what it had."""

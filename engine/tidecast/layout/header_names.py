@@ -6,6 +6,10 @@ RESERVED = ("dead-", "tidecast-")
 """Beginnings of reserved names. See docs/CONSUMING.md, "Dead letters"."""
 
 
+REQUEST, REPLY, ERROR = "tidecast-request", "tidecast-reply", "tidecast-error"
+"""Headers of requests and replies: `tidecast.client.requests.wire`."""
+
+
 def is_reserved(name: str) -> bool:
     """May only an engine give a header this name?"""
     return name.startswith(RESERVED)

@@ -26,6 +26,7 @@ from tidecast.api.link import (
 )
 from tidecast.api.node import LeftBehind
 from tidecast.buffers.counters import CountersFile
+from tidecast.config.internal import is_internal
 from tidecast.config.topology import FaultSettings, NodeConfig, TopicConfig, Topology
 from tidecast.errors import Conflict, ConnectionLost, NotFound, TidecastError
 from tidecast.layout import recorder as rec
@@ -215,6 +216,7 @@ class Node:
             attempt(self._images.check, image, now)
         attempt(self.sessions.try_refused, now)
         attempt(self.durable.tick, now)
+        attempt(self._topics.forget_internal)
 
     def _end_dependents(self, agent: str, problem: Exception) -> None:
         """An agent fails again and again: its publishers and subscribers are notified.
@@ -310,9 +312,9 @@ class Node:
     # --- topics -----------------------------------------------------------------------------------
 
     def topics(self) -> list[TopicConfig]:
-        """All topics, those made on first use included."""
+        """All topics, those made on first use included, internal topics left out."""
         with self.lock:
-            return list(self.topic_by_name.values())
+            return [t for t in self.topic_by_name.values() if not is_internal(t.name)]
 
     def topic(self, name: str) -> TopicConfig:
         """A topic by name; made on first use where the topology allows that."""

@@ -92,6 +92,10 @@ class SimulatedLink(EmbeddedLink):
         """See `Link`: one step of the whole network, and of its clock."""
         return self.simulated.network.step_from_client()
 
+    def now_s(self) -> float:
+        """See `Link`."""
+        return self.simulated.network.clock() / 1e9
+
     def close_publication(self, publication_id: int) -> None:
         """See `Link`."""
         self._alive()

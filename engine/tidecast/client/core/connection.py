@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import deque
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -24,6 +24,7 @@ from tidecast.client.core.outgoing import checked
 from tidecast.client.core.publisher import PublisherCore
 from tidecast.client.core.subscription import ImageEvent, SubscriptionCore
 from tidecast.client.waiting import Bell, Flusher
+from tidecast.config.internal import is_internal
 from tidecast.errors import (
     Closed,
     ConnectionLost,
@@ -41,6 +42,8 @@ from tidecast.events import (
     EngineFault,
     EngineLost,
     Event,
+    GatewayBack,
+    GatewayLost,
     ImageAvailable,
     ImageGone,
     PeerJoined,
@@ -86,6 +89,16 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     """`EngineFault` events since this connection began."""
 
 
+class Requests(Protocol):
+    """The requests of a connection on one topic; see `client.requests`."""
+
+    def fail(self, problem: TidecastError) -> None:
+        """All of them fail. Takes no lock."""
+
+    def stats(self) -> dict[str, Any]:
+        """Counts since the first request."""
+
+
 class ConnectionCore:
     """One session with a node. Safe for use from any thread."""
 
@@ -100,6 +113,8 @@ class ConnectionCore:
         self._publishers: list[PublisherCore] = []
         self._subscriptions: dict[int, SubscriptionCore] = {}
         self._consumers: list[ConsumerCore] = []
+        self._requests: dict[str, Requests] = {}
+        """By topic."""
         self._early: dict[int, list[ImageEvent]] = {}
         self._events: deque[Event] = deque()
         self._events_missed = 0
@@ -230,7 +245,23 @@ class ConnectionCore:
         elif isinstance(event, (PeerJoined, PeerTimeout, ReceiverJoined, EngineBack)):
             for publisher in self._publishers:
                 publisher.forget_nodes()
-        self.emit(event)
+        self._notice_gateway(event)
+        self._show(event)
+
+    def _show(self, event: Event) -> None:
+        """Emit an event, unless it is of an internal topic."""
+        if not is_internal(getattr(event, "topic", "") or getattr(event, "pattern", "")):
+            self.emit(event)
+
+    def _notice_gateway(self, event: Event) -> None:
+        """A gateway that is back knows subscriptions by new ids; replies went to the old ones."""
+        if isinstance(event, GatewayLost):
+            self._fail_requests(ConnectionLost(f"the gateway is lost: {event.reason}"))
+        elif isinstance(event, GatewayBack):
+            for subscription in list(self._subscriptions.values()):
+                subscriber_id = self.link.subscriber_of(subscription.subscription_id)
+                if subscriber_id is not None:
+                    subscription.renumber(subscriber_id)
 
     def _give_back(self, publication_id: int) -> None:
         """Release a publication that the engine ended; the engine counts what came too late.
@@ -315,6 +346,7 @@ class ConnectionCore:
         if self.status in (RECONNECTING, CLOSED):
             return
         self.status = RECONNECTING
+        self._fail_requests(ConnectionLost(f"the engine is lost: {reason}"))
         for publisher in self._publishers:
             publisher.lose()
         for subscription in self._subscriptions.values():
@@ -323,6 +355,11 @@ class ConnectionCore:
             consumer.lose()
         if self._keeper is None:
             self._refuse_all(self.link.refusal or ConnectionLost(f"the engine is lost: {reason}"))
+
+    def _fail_requests(self, problem: TidecastError) -> None:
+        """Their replies went to what is gone."""
+        for requests in list(self._requests.values()):
+            requests.fail(problem)
 
     def _refuse_all(self, problem: TidecastError) -> None:
         for subscription in self._subscriptions.values():
@@ -418,7 +455,9 @@ class ConnectionCore:
             "subscriptions": [
                 {"pattern": each.pattern, **each.stats()}
                 for each in list(self._subscriptions.values())
+                if not each.internal
             ],
+            "requests": [each.stats() for each in list(self._requests.values())],
             "consumers": [each.stats() for each in list(self._consumers)],
         }
         return {**self.link.stats(), "client": client}
@@ -426,7 +465,7 @@ class ConnectionCore:
     def health(self) -> Health:
         """How this connection is; asks nobody, so it also answers while the engine is away."""
         publishers = [each.stats() for each in list(self._publishers)]
-        subscriptions = list(self._subscriptions.values())
+        subscriptions = [each for each in list(self._subscriptions.values()) if not each.internal]
         dropped = self._dropped_before + sum(each.dropped for each in publishers)
         connected = self.link.connected
         status = self.status
@@ -478,6 +517,7 @@ class ConnectionCore:
         self._stop.set()
         self._kick.set()
         self.flusher.stop()
+        self._fail_requests(Closed("the connection is closed"))
         for consumer in consumers:
             consumer.flush_acks()
         for subscription in subscriptions:

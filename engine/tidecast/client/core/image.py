@@ -13,6 +13,7 @@ from tidecast.client.core.message import Batch, torn
 from tidecast.client.kernels import batches, ports
 from tidecast.codecs import Codec
 from tidecast.events import Gap, ImageAvailable
+from tidecast.layout import packet as wire
 from tidecast.layout import ring as ring_layout
 from tidecast.native.mapped import MappedFile
 from tidecast.native.memory import address
@@ -45,6 +46,17 @@ class ReadPosition(NamedTuple):
     """The message whose first fragments were read."""
     ahead: tuple[Bytes, int] | None
     """Unordered topics: bits of the packets behind a hole that were read, by slot of so many."""
+
+
+class Copied(NamedTuple):
+    """A message that was copied out of a ring."""
+
+    flags: int
+    """Which optional fields it has."""
+    lead: int
+    """Bytes of them."""
+    raw: bytes
+    """They, then the payload."""
 
 
 class Image:
@@ -104,6 +116,31 @@ class Image:
 
     def take(self, limit: int) -> Batch | Gap | None:
         """What comes next: up to ``limit`` messages in place, or a gap, or None."""
+        n = self._take(limit)
+        if n > 0:
+            return self._batch(n)
+        if n == reader.ASSEMBLED:
+            return self._assembled()
+        return self.gap() if n == reader.GAP else None
+
+    def take_copies(self, limit: int) -> list[Copied] | Gap | None:
+        """`take` for few messages that are kept: a copy of each. 3 us, a batch of one takes 15."""
+        n = self._take(limit)
+        if n > 0:
+            memory = self.memory
+            found = [
+                Copied(flags & ~wire.WHOLE, at - meta_at, bytes(memory[meta_at : at + length]))
+                for at, length, meta_at, flags in self._out[:n].tolist()
+            ]
+            return found if self.tethered or ports.is_held(self.port) else self.torn()
+        if n == reader.ASSEMBLED:
+            port, whole = self.port, self._assembly.data
+            at, size = int(port[reader.R_META_AT]), int(port[reader.R_META_N])
+            raw = b"".join((whole[at : at + size], whole[: int(port[reader.R_TOTAL])]))
+            return [Copied(int(port[reader.R_FLAGS]) & ~wire.WHOLE, size, raw)]
+        return self.gap() if n == reader.GAP else None
+
+    def _take(self, limit: int) -> int:
         if self._out.shape[0] < limit:
             self._out = np.empty((limit, reader.OUT_FIELDS), dtype=np.int64)
             self._columns = np.empty((2, limit), dtype=np.int64)
@@ -114,11 +151,7 @@ class Image:
         if n == reader.NEED_BUFFER:
             self.make_room()
             n = batches.take(self.port, self._out, self._columns, limit)
-        if n > 0:
-            return self._batch(n)
-        if n == reader.ASSEMBLED:
-            return self._assembled()
-        return self.gap() if n == reader.GAP else None
+        return int(n)
 
     def extend(self, batch: Batch, limit: int) -> Batch | Gap | None:
         """More messages behind those of ``batch``, same place. None: no more may be added."""

@@ -32,7 +32,8 @@ def _key_bytes(key: Any) -> bytes:
     return raw
 
 
-def _headers_bytes(headers: Any, of_engine: bool) -> bytes:
+def check_headers(headers: Any, *, of_engine: bool) -> None:
+    """Raise ConfigError for a name or a value that is not allowed."""
     if not isinstance(headers, Mapping):
         raise ConfigError(f"headers: {headers!r}: allowed is a mapping of str to bytes, str or int")
     for name, value in headers.items():
@@ -51,6 +52,10 @@ def _headers_bytes(headers: Any, of_engine: bool) -> bytes:
                 f"headers: {name!r}: names that begin with {' or '.join(RESERVED)} are the "
                 "engine's own: take another name"
             )
+
+
+def _headers_bytes(headers: Any, of_engine: bool) -> bytes:
+    check_headers(headers, of_engine=of_engine)
     raw = msgspec.msgpack.encode(dict(headers))
     if len(raw) > wire.HEADERS_BYTES_MAX:
         raise ConfigError(f"headers: {len(raw)} bytes: at most {wire.HEADERS_BYTES_MAX}")

@@ -353,6 +353,14 @@ class PublisherCore:
             raise self._too_large(len(payload), len(meta))
         return Outgoing(payload, meta, flags, receiver, flush)
 
+    def addressed(self, payload: bytes, meta: bytes, flags: int, receiver: int) -> Outgoing:
+        """A message whose optional fields are encoded already. Raises PayloadTooLarge, Closed."""
+        if self._refusal is not None:
+            raise self._refusal
+        if len(payload) + len(meta) > self.payload_bytes_max or len(meta) > self._meta_max:
+            raise self._too_large(len(payload), len(meta))
+        return Outgoing(payload, meta, flags, receiver, False)
+
     def attempt(self, message: Outgoing) -> bool:
         """Append a message behind what was collected before it. False: full, or engine lost."""
         with self._lock:
@@ -451,6 +459,11 @@ class PublisherCore:
         if status == ports.BUSY:
             return self.attempt(self.prepare(payload, None, None, None, None, None, False))
         return bool(status >= 0)
+
+    @property
+    def has_network(self) -> bool:
+        """Other nodes may receive it."""
+        return self._has_network
 
     @property
     def lock(self) -> threading.Lock:
@@ -654,7 +667,7 @@ class PublisherCore:
             return beyond_link(self.topic, n + meta_n, self._message_bytes_max)
         return too_large(self.topic, n + meta_n, self.payload_bytes_max, self._ring, self.options)
 
-    def _detach(self) -> int:
+    def detach(self) -> int:
         """Close the ring and refuse what follows. Returns the messages that found no room."""
         with self._lock:
             if self._refusal is not None:

@@ -21,7 +21,13 @@ from tidecast.api.frames.common import Failure, error_of
 from tidecast.api.link import AWAY_S_MAX, SubscriptionOptions
 from tidecast.api.start import Earliest, Latest, Start, start_of
 from tidecast.buffers import reader
-from tidecast.client.core.image import AWAIT_SPINS, BATCH_MESSAGES_MAX, Image, ReadPosition
+from tidecast.client.core.image import (
+    AWAIT_SPINS,
+    BATCH_MESSAGES_MAX,
+    Copied,
+    Image,
+    ReadPosition,
+)
 from tidecast.client.core.message import Batch, EmptyBatch, Message
 from tidecast.client.core.outgoing import check_text, checked, reject
 from tidecast.client.kernels import ports
@@ -68,6 +74,9 @@ class SubscriptionCore:
 
     Only `close` and `drain` may be called from another thread.
     """
+
+    internal = False
+    """It reads an internal topic, for the client itself."""
 
     def __init__(
         self,
@@ -150,6 +159,12 @@ class SubscriptionCore:
         """Nothing can be received any more: the next call raises ``problem``."""
         if self._refusal is None:
             self._refusal = problem
+
+    def renumber(self, subscriber_id: int) -> None:
+        """The node knows this subscription by another id now; messages name that."""
+        self.subscriber_id = subscriber_id
+        for image in list(self._images):
+            image.port[reader.R_SUBSCRIBER] = subscriber_id
 
     def forked(self) -> None:
         """This is a child process: refuse everything."""
@@ -243,6 +258,23 @@ class SubscriptionCore:
             elif found is not None:
                 return found
         return self.step(limit) if self._leaving and self._drop_finished() else None
+
+    def step_copies(self, limit: int) -> tuple[Image, list[Copied]] | None:
+        """One look at the rings, as `step`, for few messages that are kept."""
+        if self._connection.rung or self._incoming or self._missed:
+            self._look()
+        if self._leaving:
+            self._drop_finished()
+        for _ in range(len(self._images)):
+            image = self._next()
+            if image is None:
+                break
+            found = image.take_copies(limit)
+            if isinstance(found, Gap):
+                self._on_gap(image, found)
+            elif found is not None:
+                return image, found
+        return self.step_copies(limit) if self._leaving and self._drop_finished() else None
 
     def _look(self) -> None:
         """See what came and went. Raises GapError by policy."""

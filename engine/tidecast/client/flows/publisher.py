@@ -11,7 +11,7 @@ import msgspec
 
 from tidecast.client import compiled
 from tidecast.client.core.metadata import Headers
-from tidecast.client.core.outgoing import BatchResult, Run
+from tidecast.client.core.outgoing import BatchResult, Outgoing, Run
 from tidecast.client.core.producer import check_ack
 from tidecast.client.core.publisher import COLLECTED_MAX, PublisherCore
 from tidecast.client.flows.steps import Ask, Flow, Pause, idle
@@ -71,6 +71,22 @@ class PublisherFlows(PublisherCore):
         if flush and self._connection.link.inline:
             self._connection.link.work()
         return None
+
+    def append_flow(self, message: Outgoing, timeout: float | None) -> Flow[None] | None:
+        """Append a message that is encoded; None: done. It is never dropped: raises BackPressure.
+
+        Raises Timeout.
+        """
+        link = self._connection.link
+        if self.attempt(message):
+            if link.inline:
+                link.work()
+            return None
+        return self._append(message, timeout)
+
+    def _append(self, message: Outgoing, timeout: float | None) -> Flow[None]:
+        if not (yield from self._room(partial(self.attempt, message), timeout)):
+            raise self.full_error()
 
     def _publish_durable(
         self, begin: Callable[[], Flow[Any] | None], timeout: float | None
@@ -181,7 +197,7 @@ class PublisherFlows(PublisherCore):
         with contextlib.suppress(Timeout):
             if not self.waits_in_vain:
                 yield from self.flush_flow(timeout)
-        left = yield Ask(self._detach)
+        left = yield Ask(self.detach)
         if left:
             raise BackPressure(
                 f"topic {self.topic}: {left} messages were not published: the ring stayed full "

@@ -30,10 +30,16 @@ class Subscribed:
         self.credit_due = 0
         self.again = False
         """It was opened anew: images may begin behind what was missed."""
+        self.subscriber_id = 0
+        """The id by which the gateway knows it now."""
         self.failure: Failure | None = None
         """Why the gateway ended it."""
         self.reported = False
         """Its client knows of the end."""
+
+    def renumber(self, subscriber_id: int) -> None:
+        """The gateway has opened it."""
+        self.subscriber_id = subscriber_id
 
     def opening(self, question: int) -> frames.OpenSubscription:
         """The question for it."""
@@ -66,6 +72,11 @@ class Arrivals:
         """A subscription is about to be opened."""
         with self._lock:
             self._subscribed[each.number] = each
+
+    def subscriber_of(self, number: int) -> int | None:
+        """The id by which the gateway knows a subscription now; None: it has none."""
+        each = self._subscribed.get(number)
+        return None if each is None else each.subscriber_id
 
     def remove(self, number: int) -> None:
         """A subscription was closed."""

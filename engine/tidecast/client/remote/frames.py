@@ -19,12 +19,11 @@ import numpy as np
 from tidecast.api.frames.common import HEAD, Failure, Frame, Goodbye, Reply, encoder
 from tidecast.api.link import ConsumerOptions, PublicationOptions, SubscriptionOptions
 from tidecast.buffers import writer
+from tidecast.client.core.image import Copied
 from tidecast.client.kernels import ports
 from tidecast.client.kernels import remote as remote_kernels
-from tidecast.errors import ConfigError
 from tidecast.events import AnyEvent
 from tidecast.layout import member
-from tidecast.layout.header_names import RESERVED
 from tidecast.native.mapped import Bytes
 from tidecast.native.memory import address
 
@@ -425,18 +424,29 @@ class Block:
             raise BadFrame(f"{n} messages that do not fill their {data.size} bytes")
         return cls(data, lengths, leads, flags, body.nbytes)
 
-    def check_headers(self) -> None:
-        """Raise ConfigError for a header that only an engine may write."""
-        if self.flags.size:
-            size = self._data.size
-            i = remote_kernels.first_reserved(
-                self._address, size, self.lengths, self.leads, self.flags
-            )
-            if i >= 0:
-                raise ConfigError(
-                    f"headers: message {i} of a batch has a name that begins with "
-                    f"{' or '.join(RESERVED)}: these are the engine's own"
-                )
+    def has_reserved(self) -> bool:
+        """Has a message a header that only an engine may write?"""
+        if not self.flags.size:
+            return False
+        size = self._data.size
+        first = remote_kernels.first_reserved(
+            self._address, size, self.lengths, self.leads, self.flags
+        )
+        return bool(first >= 0)
+
+    def flags_of_all(self) -> list[int]:
+        """Which optional fields each message has."""
+        found: list[int] = self.flags.tolist()
+        return found or [0] * self.n
+
+    def leads_of_all(self) -> Iterator[Copied]:
+        """The optional fields of each message, without its payload."""
+        at = 0
+        for size, lead, flags in zip(
+            self.lengths.tolist(), self.leads.tolist(), self.flags.tolist(), strict=True
+        ):
+            yield Copied(flags, lead, self._data[at : at + lead].tobytes())
+            at += size
 
     @property
     def longest(self) -> int:

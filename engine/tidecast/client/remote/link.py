@@ -83,6 +83,8 @@ _links: weakref.WeakSet[RemoteLink] = weakref.WeakSet()
 class RemoteLink(Link):
     """See the module, and `Link` for the methods."""
 
+    remote: bool = True
+
     def __init__(self, url: str, name: str, token: str | None, *, tls: bool = False) -> None:
         """``url``: ``HOST:PORT``. Raises EngineNotRunning, AuthError, ConfigError, Conflict."""
         self._where = url
@@ -304,6 +306,8 @@ class RemoteLink(Link):
         def opened(answer: Any) -> None:
             if isinstance(answer, ConnectionLost):
                 return  # it is asked again
+            if isinstance(answer, frames.SubscriptionOpened):
+                each.renumber(answer.subscriber_id)
             self.arrivals.reopened(each)
             outstanding.discard(each.number)
             if not outstanding:
@@ -483,6 +487,7 @@ class RemoteLink(Link):
         except BaseException:
             self.arrivals.remove(each.number)
             raise
+        each.renumber(opened.subscriber_id)
         return SubscriptionGrant(
             subscription_id=each.number, subscriber_id=opened.subscriber_id, pattern=pattern
         )
@@ -491,6 +496,10 @@ class RemoteLink(Link):
         """See `Link`."""
         self.arrivals.remove(subscription_id)
         self._ask(lambda number: frames.CloseSubscription(id=number, number=subscription_id), None)
+
+    def subscriber_of(self, subscription_id: int) -> int | None:
+        """See `Link`: a gateway that is back knows subscriptions by new ids."""
+        return self.arrivals.subscriber_of(subscription_id)
 
     def release_image(self, subscription_id: int, image_id: int) -> None:
         """See `Link`."""

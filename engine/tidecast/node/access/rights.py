@@ -14,6 +14,7 @@ from typing import Any
 from tidecast.access import Access, digest_of, printable
 from tidecast.api.link import ConsumerOptions, JoinOptions
 from tidecast.api.operations import EVERY_TOPIC, Needed
+from tidecast.config.internal import is_internal, served_topic
 from tidecast.errors import AuthError
 from tidecast.events import AccessDenied, Event
 from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter
@@ -29,13 +30,18 @@ CHANGES = frozenset({"create", "delete", "pause", "resume", "seek", "redrive"})
 
 
 def to_publish(topic: str) -> Needed:
-    """(right, pattern) of a publication."""
-    yield "publish", topic
+    """(right, pattern) of a publication. Announcing and replying: both rights on the topic served.
+
+    So a key that may only subscribe answers nobody's requests.
+    """
+    if is_internal(topic):
+        yield "subscribe", served_topic(topic)
+    yield "publish", served_topic(topic)
 
 
 def to_subscribe(pattern: str) -> Needed:
-    """(right, pattern) of a subscription."""
-    yield "subscribe", pattern
+    """(right, pattern) of a subscription. Replies come to those who may send requests."""
+    yield "publish" if is_internal(pattern) else "subscribe", served_topic(pattern)
 
 
 def to_administer(action: str, arguments: dict[str, Any]) -> Needed:
@@ -85,7 +91,7 @@ def may_hear(access: Access, event: Event) -> bool:
     if isinstance(event, AccessDenied):
         return access.may("manage", EVERY_TOPIC)
     topic = getattr(event, "topic", None)
-    return not topic or access.may_hear_of(topic)
+    return not topic or access.may_hear_of(served_topic(topic))
 
 
 class Denials:

@@ -8,9 +8,11 @@ from typing import Any, Protocol
 import msgspec
 
 from tidecast import events
+from tidecast.config.internal import PREFIXES, internal_topics, is_internal, served_topic
 from tidecast.config.topology import TopicConfig, check_topic_name
-from tidecast.errors import Closed, Conflict, NotFound, TidecastError
+from tidecast.errors import Closed, ConfigError, Conflict, NotFound, TidecastError
 from tidecast.layout import recorder as rec
+from tidecast.layout.packet import NAME_BYTES_MAX
 from tidecast.node.context import NodeContext
 from tidecast.node.live import agent_tables
 from tidecast.node.live.publications import Publications
@@ -52,17 +54,59 @@ class Topics:
         self._ctx, self._publications, self._wanted = ctx, publications, wanted
         self._subscriptions = subscriptions
         self._durable, self._attached = durable, attached
+        self._internal: set[str] = set()
+        """Names of the internal topics that are there."""
 
     def get(self, name: str) -> TopicConfig:
         """A topic by name; made on first use where the topology allows that."""
         found = self._ctx.topic_by_name.get(name)
         if found is not None:
             return found
+        if is_internal(name):
+            return self._get_internal(name)
         check_topic_name(name)
         if not self._ctx.topology.auto_create_topics:
             raise NotFound(f"no topic {name}: create it (tidecast topic create {name})")
         self.create(TopicConfig(name=name, transport=self._ctx.topology.transports[0].name))
         return self._ctx.topic_by_name[name]
+
+    def _get_internal(self, name: str) -> TopicConfig:
+        """Make an internal topic beside the live topic that it serves."""
+        served = self.get(served_topic(name))
+        if served.mode != "live":
+            raise ConfigError(
+                f"topic {served.name}: it is durable, and requests need a live topic: take another"
+            )
+        if len(name.encode()) > NAME_BYTES_MAX:
+            most = NAME_BYTES_MAX - len(PREFIXES[0])
+            raise ConfigError(
+                f"topic {served.name}: the name of a topic with requests has at most {most} bytes"
+            )
+        topic = TopicConfig(
+            name=name, transport=served.transport, history_bytes=served.history_bytes,
+            receive_bytes=served.receive_bytes, linger_us=served.linger_us,
+            nak_delay_us=served.nak_delay_us, nak_retry_us=served.nak_retry_us,
+            receiver_timeout_s=served.receiver_timeout_s,
+        )  # fmt: skip
+        with self._ctx.lock:
+            self._ctx.topic_by_name[name] = topic
+            self._internal.add(name)
+            self._wanted.changed([name])
+        return topic
+
+    def forget_internal(self) -> None:
+        """Remove internal topics that nobody publishes to and nobody reads."""
+        ctx = self._ctx
+        for name in sorted(self._internal):
+            used = (
+                ctx.pubs.of("topic", name)
+                or ctx.subs.of("pattern", name)
+                or ctx.images_by_id.of("topic", name)
+            )
+            if not used:
+                self._internal.discard(name)
+                ctx.topic_by_name.pop(name, None)
+                self._wanted.changed([name])
 
     def create(self, topic: TopicConfig) -> None:
         """Add a topic."""
@@ -91,6 +135,8 @@ class Topics:
         return {(t.transport, t.id): t.name for t in topics if t.id is not None}
 
     def _add(self, topic: TopicConfig, taken: dict[tuple[str, int], str]) -> None:
+        if is_internal(topic.name):
+            check_topic_name(topic.name)
         if topic.name in self._ctx.topic_by_name:
             raise Conflict(f"topic {topic.name} exists already")
         self._attached.check_writable(topic.name)
@@ -166,6 +212,11 @@ class Topics:
     def _remove(self, name: str, *, keep_data: bool, keep_readers: bool) -> None:
         if name not in self._ctx.topic_by_name:
             raise NotFound(f"no topic {name}")
+        for internal in internal_topics(name):
+            if internal in self._ctx.topic_by_name:
+                self._remove(internal, keep_data=False, keep_readers=False)
+                self._internal.discard(internal)
+                self._wanted.changed([internal])
         for publication in self._ctx.pubs.of("topic", name):
             self._publications.end_with_topic(publication, _ended(publication))
         for subscription in () if keep_readers else self._ctx.subs.of("pattern", name):

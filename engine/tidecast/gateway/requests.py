@@ -1,0 +1,55 @@
+"""Requests and replies of remote clients: their reserved headers, and whom they may name.
+
+A request's reply goes where its header says, so it must name a subscription of the session that
+sends it. Replies go to one subscription each: a message for all would reach other requesters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tidecast.client.core import metadata
+from tidecast.client.core.image import Copied
+from tidecast.client.remote.frames import Block
+from tidecast.client.requests import wire
+from tidecast.config.internal import REPLIES
+from tidecast.errors import AuthError, ConfigError
+from tidecast.layout import packet
+from tidecast.layout.header_names import ERROR, REPLY, REQUEST, RESERVED, is_reserved
+
+
+def check_block(
+    topic: str, receiver: int, block: Block, node_id: int, homes: Collection[int]
+) -> None:
+    """Check what a remote client publishes to ``topic`` for node ``receiver`` (0: for all).
+
+    ``homes``: its subscriptions to replies, at this node. Raises ConfigError for a header that
+    only an engine may write, AuthError for a request or a reply to others.
+    """
+    replies = topic.startswith(REPLIES)
+    if replies and (receiver == 0 or not all(flags & packet.TO for flags in block.flags_of_all())):
+        raise AuthError(f"topic {topic}: a reply goes to one subscription of one node")
+    if not block.has_reserved():
+        return
+    allowed = {REPLY, ERROR} if replies else {REQUEST}
+    for i, message in enumerate(block.leads_of_all()):
+        names = _reserved(message)
+        if not names <= allowed:
+            raise ConfigError(
+                f"headers: message {i} of a batch has a name that begins with "
+                f"{' or '.join(RESERVED)}: these are the engine's own"
+            )
+        if REQUEST in names:
+            found = wire.return_of(message)
+            if found is None or found[0].node != node_id or found[0].subscriber not in homes:
+                raise AuthError(f"topic {topic}: a request's reply goes to its own client")
+
+
+def _reserved(message: Copied) -> set[str]:
+    if not message.flags & packet.HEADERS:
+        return set()
+    fields = metadata.decode(memoryview(message.raw), 0, message.flags)
+    names = fields.headers.keys()
+    if not names:  # no map that can be decoded: the kernel has found a reserved name in it
+        return {RESERVED[0]}
+    return set(filter(is_reserved, names))
