@@ -132,6 +132,30 @@ def test_a_write_of_a_topic_answers_when_the_engine_has_applied_it(
     client.close()
 
 
+def test_the_saved_version_has_its_topics_beside_it_at_any_time(
+    control: Running, engine: Engine, short_dir: Path, eventually: Eventually
+) -> None:
+    """An engine that is killed now starts from these two files."""
+
+    def saved() -> tuple[int, set[str]]:
+        version = load_state(short_dir).version
+        return version, {topic.name for topic in load_topology(short_dir / "topology.yaml").topics}
+
+    def applied() -> int:
+        status = control.api.get(f"/nodes/{_node(engine).name}").json()["status"]
+        return int(status["topology_version"])
+
+    for n in range(3):
+        _put(control, f"topics/kept{n}", {})
+        version, names = saved()
+        assert version < applied() or f"kept{n}" in names
+    eventually(lambda: saved() == (applied(), saved()[1]), "the newest version")
+    assert saved()[1] >= {"kept0", "kept1", "kept2"}
+    control.api.delete("/topics/kept0")
+    version, names = saved()
+    assert version < applied() or "kept0" not in names
+
+
 def test_a_write_names_the_engines_that_have_not_applied_it(control: Running) -> None:
     late = ["engine stuck has not applied this yet: it does so when it answers"]
     with FakeLink(control, "stuck"):

@@ -16,7 +16,7 @@ from tidecast.errors import Closed
 from tidecast.telemetry.views import connect_inside
 from tidecast_control.topics.schemas import TopicSpec
 
-REST: dict[str, Any] = {"faults": {}, "traffic": {}, "subscriptions": {}}
+REST: dict[str, Any] = {"version": 1, "faults": {}, "traffic": {}, "subscriptions": {}}
 
 
 class Engine:

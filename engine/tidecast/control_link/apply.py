@@ -48,8 +48,19 @@ class Outcome:
 class Applier:
     """Applies topologies to a node, and saves them. Used by the link's thread alone."""
 
-    def __init__(self, node: Node, store: TopologyStore, managed: list[str]) -> None:
-        self._node, self._store = node, store
+    def __init__(
+        self, node: Node, store: TopologyStore, managed: list[str], version: int = 0,
+        on_saved: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """``version``: that the topology file has; ``on_saved``: `saved_version` has risen."""
+        self._node, self._store, self._on_saved = node, store, on_saved
+        self.saved_version = version
+        """The topology file has all topics of this version: an engine that is killed has it."""
+        self._version = version
+        self._changes = self._written = 0
+        """Messages that changed topics, and so many of them are in the file."""
+        self._saving = threading.Lock()
+        """Of the timer and these numbers, between the link's thread and the timer's."""
         self._managed = set(managed)
         self._outcome = Outcome()
         self._traffic: dict[str, Traffic] = {}
@@ -73,6 +84,8 @@ class Applier:
         full = bool(message.get("full"))
         if full:
             self._outcome.errors.clear()
+            with self._saving:  # perhaps of another service: its versions begin anew
+                self._version = self.saved_version = 0
         wanted: dict[str, dict[str, Any] | None] = dict(message.get("topics", {}))
         if full:
             wanted |= dict.fromkeys(self._managed - wanted.keys())
@@ -87,6 +100,10 @@ class Applier:
         self._subscriptions(message.get("subscriptions", {}), message.get("ended", []))
         self._outcome.managed = sorted(self._managed)
         self._observe(message.get("generations", {}))
+        with self._saving:
+            self._version = int(message["version"])
+            if self._written == self._changes:
+                self.saved_version = self._version
         return self._outcome
 
     @property
@@ -108,9 +125,10 @@ class Applier:
         for generator in self._traffic.values():
             generator.stop()
         self._traffic.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        with self._saving:
+            timer = self._timer
+        if timer is not None:
+            timer.cancel()
             self._save()
 
     def traffic(self) -> dict[str, Any]:
@@ -253,11 +271,14 @@ class Applier:
             self._outcome.differs[f"transport/{name}"] = text
         self._outcome.restart_needed += [f"transport/{name}" for name in (*changed, *gone)]
 
-    def _save_by(self, save: Callable[[], None]) -> None:
+    def _save_by(self, save: Callable[[], None]) -> bool:
+        """Write the topology file; False: it could not be written."""
         try:
             save()
         except ConfigError as problem:
             self._outcome.errors["topology.yaml"] = str(problem)
+            return False
+        return True
 
     def _quarantine(self, desired: list[int]) -> None:
         """Refuse what the service refuses, at once. Faults that cut nodes off are set again."""
@@ -352,15 +373,25 @@ class Applier:
 
     def _save_soon(self) -> None:
         """Writing 10,000 topics takes long: changes that come together are written once."""
-        if self._timer is None or not self._timer.is_alive():
-            self._timer = threading.Timer(SAVE_AFTER_S, self._save)
-            self._timer.daemon = True
-            self._timer.start()
+        with self._saving:
+            self._changes += 1
+            if self._timer is None:
+                self._timer = threading.Timer(SAVE_AFTER_S, self._save)
+                self._timer.daemon = True
+                self._timer.start()
 
     def _save(self) -> None:
-        kept = {t.name for t in self._store.topology.topics} | self._managed
+        with self._saving:  # a change from now on is for the next timer
+            self._timer, changes = None, self._changes
+        kept = {t.name for t in self._store.topology.topics} | set(self._managed)
         topics = [t for t in self._node.topics() if t.name in kept]
-        self._save_by(lambda: self._store.put_all(topics))
+        if self._save_by(lambda: self._store.put_all(topics)):
+            with self._saving:
+                self._written = changes
+                if changes != self._changes:
+                    return
+                self.saved_version = self._version
+            self._on_saved()
 
 
 def _difference(running: TransportConfig | None, wanted: TransportConfig) -> str:

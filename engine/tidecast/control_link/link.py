@@ -151,14 +151,16 @@ class ControlLink:
                 "this engine is not known to the control service yet: make an enrolment token "
                 "there and give it with --enrol TOKEN"
             )
-        self._applier = Applier(node, store, self.state.managed)
+        self._applier = Applier(
+            node, store, self.state.managed, self.state.version, on_saved=self._save
+        )
         self._commands = Commands(node, self._send, self._applier.traffic)
         self.leases = LinkLeases() if leases is None else leases
         self.leases.bind(self._send_now)
         """The queues' lease store, in the service's Postgres."""
         self._pool = ThreadPoolExecutor(COMMANDS_AT_ONCE_MAX, thread_name_prefix="control-command")
         self._stopping = threading.Event()
-        self._lock = threading.Lock()
+        self._lock, self._saving = threading.Lock(), threading.Lock()
         self._socket: ClientConnection | None = None
         self._known = False
         """This connection's service was sent every generation."""
@@ -372,7 +374,11 @@ class ControlLink:
         self._known = True
 
     def _save(self) -> None:
-        write_atomically(self._path, msgspec.json.encode(self.state))
+        """Keep the state, with a version of which all topics are in the topology file."""
+        with self._saving:
+            version = min(self.state.version, self._applier.saved_version)
+            kept = msgspec.structs.replace(self.state, version=version)
+            write_atomically(self._path, msgspec.json.encode(kept))
 
     def _command(self, message: dict[str, Any]) -> None:
         answer: dict[str, Any] = {"type": "result", "id": message.get("id")}
