@@ -68,7 +68,12 @@ def check_engine(options: SinkOptions) -> None:
     except AuthError as problem:
         raise AuthError(f"option token: {problem}") from problem
     if options.topic:
-        check_mode(options.topic, modes.get(options.topic, ""))
+        mode = modes.get(options.topic)
+        if mode != "durable":
+            what = "is a live topic: nothing would be durable" if mode else "the engine has none"
+            raise ConfigError(
+                f"option topic: {options.topic!r}: {what}. Make it durable (mode: durable)"
+            )
 
 
 def _check_gateway(options: SinkOptions) -> None:
@@ -83,13 +88,6 @@ def _check_gateway(options: SinkOptions) -> None:
         raise EngineNotRunning(
             f"option servers: {options.servers}: no gateway answers there: {problem}"
         ) from problem
-
-
-def check_mode(topic: str, mode: str) -> None:
-    """Raise ConfigError unless what is published there is kept."""
-    if mode != "durable":
-        what = "is a live topic: nothing would be durable" if mode else "the engine has none"
-        raise ConfigError(f"option topic: {topic!r}: {what}. Make it durable (mode: durable)")
 
 
 _now_s = time.monotonic

@@ -12,7 +12,6 @@ from tidecast.queues.leases.balancer import (
     Plan,
     best_fit,
     consistent_ring,
-    mature_nodes,
     static,
     targets,
 )
@@ -100,21 +99,3 @@ def test_nobody_there() -> None:
     assert targets(4, []) == {}
     for balancer in BALANCERS.values():
         assert balancer(4, ["a"], []) == {}
-
-
-def test_a_new_node_matures_and_founders_do_not_wait() -> None:
-    joined = {"a": 0, "b": 50, "c": 500}
-    assert mature_nodes(joined, 60, 100) == {"a", "b"}, "a and b founded the group"
-    assert mature_nodes(joined, 599, 100) == {"a", "b"}
-    assert mature_nodes(joined, 600, 100) == {"a", "b", "c"}
-    assert mature_nodes({"c": 500}, 510, 100) == {"c"}, "somebody must read"
-    assert mature_nodes({}, 0, 100) == set()
-
-
-@given(st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 1000), min_size=1), st.data())
-def test_a_mature_node_stays_mature(joined: dict[str, int], data: st.DataObject) -> None:
-    now = data.draw(st.integers(max(joined.values()), 3000))
-    mature = mature_nodes(joined, now, 120)
-    later = dict(joined)
-    later.pop(data.draw(st.sampled_from(sorted(joined))))
-    assert mature & set(later) <= mature_nodes(later, now + data.draw(st.integers(0, 500)), 120)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import delete, select
 from sqlmodel import Session, col
 
 from tidecast_control.auth.models import KeyRow, SessionRow, UserRow
@@ -121,8 +121,3 @@ def key_by_name(session: Session, name: str) -> KeyRow | None:
 def keys(session: Session) -> list[KeyRow]:
     """All keys by name."""
     return list(session.execute(select(KeyRow).order_by(col(KeyRow.name))).scalars())
-
-
-def count_keys(session: Session) -> int:
-    """How many keys there are."""
-    return int(session.execute(select(func.count()).select_from(KeyRow)).scalar_one())

@@ -10,7 +10,6 @@ import msgspec
 
 from tidecast_control.messages.schemas import SHOWN_BYTES_MAX, MessageView, Payload
 
-VALUE_CHARS_MAX = 64 * 1024
 INT_SAFE = (1 << 53) - 1
 
 

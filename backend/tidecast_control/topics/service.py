@@ -28,7 +28,6 @@ DURABLE = (
     "retention_s",
 )  # fmt: skip
 ENGINE_FIELDS = frozenset(TopicConfig.__struct_fields__)
-PACKET_SLOTS_MAX = 1 << 20
 WIRE_ID_MAX, WIRE_IDS_TRIED_MAX = 65_535, 32
 
 

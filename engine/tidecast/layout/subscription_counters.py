@@ -42,11 +42,3 @@ class SubscriptionCounter(IntEnum):
     """Gauge: queues."""
     PAUSED = 14
     """Gauge: queues in which it is paused."""
-
-
-SUBSCRIPTION_GAUGES = frozenset(
-    {
-        SubscriptionCounter.LAG, SubscriptionCounter.OUTSTANDING, SubscriptionCounter.WAITING,
-        SubscriptionCounter.MEMBERS, SubscriptionCounter.QUEUES, SubscriptionCounter.PAUSED,
-    }
-)  # fmt: skip

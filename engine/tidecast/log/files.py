@@ -16,7 +16,6 @@ from tidecast.native.jit import kernel
 
 MAP_NAME = "map.json"
 """A topic's map of queues, in its directory."""
-TORN_FILES_MAX = 1 << 16
 _HEADER = struct.Struct("<QIIqqQ")
 
 

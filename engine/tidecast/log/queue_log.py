@@ -40,7 +40,6 @@ __all__ = ["LogReader", "QueueLog", "bytes_of"]
 
 SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX = 1 << 16, 1 << 40
 SEGMENT_BYTES = 128 << 20
-FSYNC_POLICIES = ("none", "interval", "batch")
 
 
 def _no_rows(rows: np.ndarray) -> None:

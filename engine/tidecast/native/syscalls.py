@@ -38,14 +38,12 @@ _sendmmsg = ExternalFunction(
 _recvmmsg = ExternalFunction(
     "recvmmsg", types.int32(types.int32, types.int64, types.uint32, types.int32, types.int64)
 )
-_sendmsg = ExternalFunction("sendmsg", types.int64(types.int32, types.int64, types.int32))
 _syscall6 = ExternalFunction(
     "syscall",
     types.int64(
         types.int64, types.int64, types.int64, types.int64, types.int64, types.int64, types.int64
     ),
 )
-_nanosleep = ExternalFunction("nanosleep", types.int32(types.int64, types.int64))
 _ppoll = ExternalFunction("ppoll", types.int32(types.int64, types.int64, types.int64, types.int64))
 _sched_yield = ExternalFunction("sched_yield", types.int32())
 
@@ -70,15 +68,6 @@ def sendmmsg(fd, headers_address, n, flags):
     if done < 0:
         return -errno()
     return types.int64(done)
-
-
-@inlined
-def sendmsg(fd, header_address, flags):
-    """Number of bytes sent, or ``-errno``."""
-    done = _sendmsg(types.int32(fd), header_address, types.int32(flags))
-    if done < 0:
-        return -errno()
-    return done
 
 
 @inlined
@@ -118,14 +107,6 @@ def futex_wait(word_address, expected, timeout_ns, scratch):
 def futex_wake(word_address, n):
     """Wake at most ``n`` sleepers on the word."""
     return _syscall6(_SYS_FUTEX, word_address, _FUTEX_WAKE, n, 0, 0, 0)
-
-
-@inlined
-def sleep_ns(duration_ns, scratch):
-    """Sleep. ``scratch``: at least 16 bytes."""
-    store_i64(scratch, 0, duration_ns // 1_000_000_000)
-    store_i64(scratch, 8, duration_ns % 1_000_000_000)
-    _nanosleep(address_of(scratch), 0)
 
 
 @inlined

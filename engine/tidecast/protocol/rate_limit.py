@@ -10,7 +10,6 @@ from tidecast.native.jit import inlined
 
 BURST_NS = 2_000_000
 BURST_PACKETS_MIN = 64
-NEAR_FRACTION = 4
 
 
 @inlined

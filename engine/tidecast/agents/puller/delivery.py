@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from tidecast.agents.events import emit
 from tidecast.agents.puller.state import (
-    DEAD_ATTEMPTS,
     E_DEAD,
     E_HOSTILE,
     E_WINDOW,
@@ -570,6 +569,3 @@ def grow_window(S, C, cursor):
     if C.growing == 0 and C.window_mask + 1 < window.WINDOW_MAX:
         if emit(S.events, S.attention, E_WINDOW, cursor, C.generation, 0, 0, 0) > 0:
             C.growing = 1
-
-
-DEFAULT_DEAD_REASON = DEAD_ATTEMPTS

@@ -521,13 +521,6 @@ class Puller(BlockMemory):
             self._look_after_fetches(now)
         return done
 
-    def settle_down(self, now_ns: int | None = None, cycles_max: int = 10_000) -> int:
-        """Work until there is nothing to do (tests, inline nodes). How many cycles did work."""
-        for n in range(cycles_max):
-            if self.work(now_ns) == 0 and not self._pending:
-                return n
-        raise TidecastError(f"the puller does not come to rest within {cycles_max} cycles")
-
     def start(self, idle: int = BACKOFF, core: int | None = None) -> None:
         """Run in a thread of its own."""
         self._idle = idle

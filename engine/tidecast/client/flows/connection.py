@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar
 
@@ -26,7 +27,7 @@ OpenedT = TypeVar("OpenedT")
 _T = TypeVar("_T")
 
 
-class ConnectionFlows(ConnectionCore, Generic[PublisherT, SubscriptionT, ConsumerT, OpenedT]):
+class ConnectionFlows(ConnectionCore, ABC, Generic[PublisherT, SubscriptionT, ConsumerT, OpenedT]):
     """What a blocking and an asyncio connection share: opening, and the flows that the shells run.
 
     ``OpenedT``: what `consumer` returns, a consumer or something to await.
@@ -146,9 +147,9 @@ class ConnectionFlows(ConnectionCore, Generic[PublisherT, SubscriptionT, Consume
     def _subscribed(self, subscription: SubscriptionT) -> None:
         """Hook: open it now, if the shell does."""
 
+    @abstractmethod
     def _joined(self, join: Callable[[], ConsumerT]) -> OpenedT:
-        """Hook: join now, or later."""
-        raise NotImplementedError
+        """Join now, or later."""
 
     def work(self) -> int:
         """Run an inline node's agents once; how much they did. Elsewhere nothing."""

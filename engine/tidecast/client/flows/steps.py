@@ -62,6 +62,16 @@ def idle(
     return rang
 
 
+def _advance(
+    flow: Flow[T], result: Any, problem: BaseException | None = None
+) -> tuple[Any, tuple[T] | None]:
+    """(the next step of a flow, None), or (None, its result)."""
+    try:
+        return (flow.send(result) if problem is None else flow.throw(problem)), None
+    except StopIteration as end:
+        return None, (end.value,)
+
+
 class BlockingDriver:
     """Carries out flows on the thread that calls. ``bell``: the connection's doorbell now."""
 
@@ -70,18 +80,14 @@ class BlockingDriver:
 
     def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; its result. Raises what it raises."""
-        result: Any = None
-        problem: BaseException | None = None
-        while True:
-            try:
-                step = flow.send(result) if problem is None else flow.throw(problem)
-            except StopIteration as end:
-                found: T = end.value
-                return found
+        step, ended = _advance(flow, None)
+        while ended is None:
             try:
                 result, problem = self._perform(step), None
             except BaseException as raised:  # noqa: BLE001 - raised in the flow
-                problem = raised
+                result, problem = None, raised
+            step, ended = _advance(flow, result, problem)
+        return ended[0]
 
     def stop(self) -> None:
         """Nothing runs beside it."""
@@ -116,18 +122,14 @@ class LoopDriver:
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow to its end; its result. Raises what it raises."""
-        result: Any = None
-        problem: BaseException | None = None
-        while True:
-            try:
-                step = flow.send(result) if problem is None else flow.throw(problem)
-            except StopIteration as end:
-                found: T = end.value
-                return found
+        step, ended = _advance(flow, None)
+        while ended is None:
             try:
                 result, problem = await self._perform(step), None
             except BaseException as raised:  # noqa: BLE001 - raised in the flow
-                problem = raised
+                result, problem = None, raised
+            step, ended = _advance(flow, result, problem)
+        return ended[0]
 
     async def _perform(self, step: Step) -> Any:
         if isinstance(step, Turn):

@@ -34,9 +34,8 @@ OUT, WAIT, READY, HELD, DONE, DEAD = 1, 2, 3, 4, 5, 6
 KEYED, STALE = 8, 16
 """States. OUT: at a member, due at its deadline. WAIT: to be delivered again, not before its
 deadline. READY: to be delivered again now. HELD: passed by the cursor, never delivered: its key or
-its member holds it back. DONE: settled. DEAD: on its way to the dead-letter topic. Flag KEYED: the
-record has a key, so order matters. Flag STALE: only while the table of keys is filled again."""
-STATE_NAMES = {OUT: "out", WAIT: "wait", READY: "ready", HELD: "held", DONE: "done", DEAD: "dead"}
+its member holds it back. DONE: acknowledged. DEAD: on its way to the dead-letter topic. Flag KEYED:
+the record has a key, so order matters. Flag STALE: only while the table of keys is filled again."""
 _STATE = 7
 ATTEMPTS_MAX = 255
 WINDOW_SMALL, WINDOW_MIN, WINDOW_MAX = 8, 256, 1 << 17

@@ -1,37 +1,23 @@
 """Queue balancers: queue -> node, as pure functions of what all nodes know alike.
 
 Each takes the number of queues and the nodes, and answers for each node the queues it should read,
-ascending. The counts of two nodes differ by at most one, unless a balancer says otherwise. Which
-nodes count is decided before, by `mature_nodes`. A plan is a wish: who may read and append is
-settled by leases (`tidecast.queues.leases.store`), whatever two nodes believe for a moment.
+ascending. The counts of two nodes differ by at most one, unless a balancer says otherwise. A
+plan is a wish: leases decide who may read and append
+(`tidecast.queues.leases.store`), whatever two nodes believe for a moment.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
 from tidecast.queues.mapper import hash_of
 
 RING_POINTS = 30
 """Points of a node on the consistent ring."""
-MATURITY_NS = 120_000_000_000
 
 Plan = dict[str, tuple[int, ...]]
 """Node -> its queues, ascending. Every node has an entry."""
-
-
-def mature_nodes(joined_ns: Mapping[str, int], now_ns: int, maturity_ns: int) -> set[str]:
-    """The nodes that get queues: a new one waits, so one that keeps crashing moves none.
-
-    Those that joined within that time of the oldest node founded the group with it and do not wait.
-    A node that has become mature stays so while it is there.
-    """
-    if not joined_ns:
-        return set()
-    founded = min(joined_ns.values()) + maturity_ns
-    latest = max(founded, now_ns - maturity_ns)
-    return {node for node, at_ns in joined_ns.items() if at_ns <= latest}
 
 
 def targets(queues: int, nodes: Collection[str]) -> dict[str, int]:

@@ -249,7 +249,7 @@ class LeaseKeeper:
         self._plan: frozenset[str] | None = None
 
     def nodes(self, nodes: Sequence[str], now_ns: int) -> None:
-        """Who shares the queues now (see `balancer.mature_nodes`)."""
+        """The nodes that share the queues now."""
         if tuple(sorted(nodes)) != self._nodes:
             self._nodes = tuple(sorted(nodes))
             self._list_ns = now_ns
