@@ -12,6 +12,13 @@ from starlette.middleware.gzip import GZipMiddleware
 
 import tidecast
 from tidecast_control.alerts.routes import router as alerts
+from tidecast_control.api.crud import resource_routes
+from tidecast_control.api.http import (
+    SAFE_METHODS,
+    anyone,
+    context_of,
+    install_handlers,
+)
 from tidecast_control.apply.routes import SCHEMAS as APPLY_SCHEMAS
 from tidecast_control.apply.routes import router as apply
 from tidecast_control.audit.routes import router as audit
@@ -19,13 +26,6 @@ from tidecast_control.auth.routes import router as auth
 from tidecast_control.faults import service as faults
 from tidecast_control.history.routes import router as history
 from tidecast_control.kinds import KINDS
-from tidecast_control.kit.crud import resource_routes
-from tidecast_control.kit.http import (
-    SAFE_METHODS,
-    anyone,
-    context_of,
-    install_handlers,
-)
 from tidecast_control.kit.methods import routes_of
 from tidecast_control.kit.queries import ONLY_KNOWN_QUERIES
 from tidecast_control.kit.schemas import Problem

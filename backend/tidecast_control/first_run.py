@@ -15,10 +15,11 @@ from tidecast.config.topology import (
     topology_path,
 )
 from tidecast.errors import ConfigError
+from tidecast_control.api import resources
 from tidecast_control.auth import accounts
 from tidecast_control.auth import service as auth
 from tidecast_control.kinds import KINDS
-from tidecast_control.kit import repository, resources
+from tidecast_control.kit import repository
 from tidecast_control.kit.actor import SERVICE
 from tidecast_control.kit.problems import ProblemError
 from tidecast_control.pipelines.schemas import PipelineSpec

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tidecast_control.kit.http import actor_of, context_of
+from tidecast_control.api.http import actor_of, context_of
 from tidecast_control.kit.problems import CATALOGUE, ProblemError
 from tidecast_control.kit.schemas import Problem
 from tidecast_control.settings import Settings

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 import pytest
 
+from tidecast_control.api.resources import merged
 from tidecast_control.kit.models import utc_now
-from tidecast_control.kit.resources import merged
 from tidecast_control.link.hub import HEARD_S, Engine
 from tidecast_control.live import facts as facts_of
 from tidecast_control.live.channels import Facts, data_of

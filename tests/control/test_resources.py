@@ -12,7 +12,7 @@ from tests.conftest import Eventually
 from tests.support.control import Service
 from tests.support.races import two_at_once
 from tidecast.config.topology import derive_topic_id
-from tidecast_control.kit import resources
+from tidecast_control.api import resources
 
 
 def put(api: TestClient, path: str, spec: dict[str, Any], **metadata: Any) -> Any:

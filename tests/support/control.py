@@ -17,10 +17,10 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 from websockets.sync.client import ClientConnection, connect
 
+from tidecast_control.api.resources import merged
 from tidecast_control.app import create_app
 from tidecast_control.context import Context
 from tidecast_control.first_run import Secrets
-from tidecast_control.kit.resources import merged
 from tidecast_control.lifespan import lifespan_of
 from tidecast_control.server import make_server
 from tidecast_control.settings import SESSION_COOKIE, Settings

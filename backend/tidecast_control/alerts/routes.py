@@ -8,8 +8,8 @@ from fastapi import APIRouter
 
 from tidecast_control.alerts import service
 from tidecast_control.alerts.schemas import Alert
+from tidecast_control.api.http import Db, needs, problem_responses
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import Db, needs, problem_responses
 from tidecast_control.kit.queries import Paged
 from tidecast_control.kit.schemas import Page
 

@@ -7,12 +7,12 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
+from tidecast_control.api.crud import APPLIED_WITHIN_S, not_applied
+from tidecast_control.api.http import Ctx, Db, DryRun, as_json, needs, problem_responses
 from tidecast_control.apply import service
 from tidecast_control.apply.schemas import ApplyInput, ApplyResult
 from tidecast_control.kit import repository
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.crud import APPLIED_WITHIN_S, not_applied
-from tidecast_control.kit.http import Ctx, Db, DryRun, as_json, needs, problem_responses
 from tidecast_control.kit.problems import ProblemError
 
 router = APIRouter(tags=["apply"])

@@ -12,10 +12,11 @@ from pydantic import ValidationError
 from sqlmodel import Session
 
 from tidecast.config.yaml import LOADER, check_events
+from tidecast_control.api import resources
 from tidecast_control.apply.schemas import ApplyInput, ApplyResult, Document
 from tidecast_control.faults import service as faults
 from tidecast_control.kinds import KINDS
-from tidecast_control.kit import repository, resources
+from tidecast_control.kit import repository
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.batch import batch
 from tidecast_control.kit.kind import Kind

@@ -7,11 +7,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import StreamingResponse
 
+from tidecast_control.api.http import Ctx, Db, needs, problem_responses
 from tidecast_control.audit import service
 from tidecast_control.audit.repository import AuditQuery
 from tidecast_control.audit.schemas import AuditEntry
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import Ctx, Db, needs, problem_responses
 from tidecast_control.kit.queries import Cursor
 from tidecast_control.kit.schemas import LIMIT_DEFAULT, LIMIT_MAX, Instant, Page
 

@@ -14,6 +14,7 @@ from sqlmodel import Session, col, select
 
 from tidecast.access import RIGHTS, ClientKey
 from tidecast_control.addresses import network_of
+from tidecast_control.api import resources
 from tidecast_control.audit import service as audit
 from tidecast_control.auth import repository, service
 from tidecast_control.auth.models import SEEDED, KeyRow, UserRow
@@ -28,7 +29,6 @@ from tidecast_control.auth.schemas import (
 )
 from tidecast_control.auth.throttle import Throttle
 from tidecast_control.kit import repository as kit_repository
-from tidecast_control.kit import resources
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.paging import PageQuery, by_name

@@ -7,6 +7,17 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 
+from tidecast_control.api.http import (
+    AnyActor,
+    Conditions,
+    Ctx,
+    Db,
+    DryRun,
+    as_json,
+    created_responses,
+    needs,
+    problem_responses,
+)
 from tidecast_control.auth import accounts, service
 from tidecast_control.auth.schemas import (
     Identity,
@@ -20,17 +31,6 @@ from tidecast_control.auth.schemas import (
     UserInput,
 )
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import (
-    AnyActor,
-    Conditions,
-    Ctx,
-    Db,
-    DryRun,
-    as_json,
-    created_responses,
-    needs,
-    problem_responses,
-)
 from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.queries import Paged
 from tidecast_control.kit.schemas import NAME_PATTERN, Model, Page, Plan

@@ -7,11 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tidecast_control.kit.schemas import Count, Model, Name, ReadOnly, Short, View
-from tidecast_control.rate_limits.schemas import Pattern
+from tidecast_control.kit.schemas import Count, Model, Name, ReadOnly, Role, Scope, Short, View
 
-Role = Literal["admin", "operator", "viewer"]
-Right = Literal["publish", "subscribe", "manage", "read_payloads"]
 Password = Annotated[str, Field(min_length=10, max_length=256)]
 
 
@@ -71,13 +68,6 @@ class User(View):
     updated_at: datetime
     login_at: datetime | None = None
     generation: Count
-
-
-class Scope(Model):
-    """Rights on the topics that match."""
-
-    pattern: Pattern
-    rights: Annotated[list[Right], Field(min_length=1, max_length=4)]
 
 
 class KeyInput(Model):

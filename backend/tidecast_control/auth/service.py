@@ -17,11 +17,12 @@ from tidecast_control.addresses import network_of
 from tidecast_control.audit import service as audit
 from tidecast_control.auth import repository
 from tidecast_control.auth.models import SessionRow, UserRow
-from tidecast_control.auth.schemas import Identity, Role, Scope
+from tidecast_control.auth.schemas import Identity
 from tidecast_control.auth.throttle import Throttle
 from tidecast_control.kit.actor import ROLES, Actor
 from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.problems import ProblemError
+from tidecast_control.kit.schemas import Role, Scope
 from tidecast_control.statements import Statements
 
 KEY_PREFIX = "tck_"

@@ -8,8 +8,9 @@ from typing import Any
 
 from sqlmodel import Session
 
+from tidecast_control.api import applied, resources
 from tidecast_control.faults.schemas import Fault, FaultInput, FaultSpec, FaultStatus
-from tidecast_control.kit import applied, repository, resources
+from tidecast_control.kit import repository
 from tidecast_control.kit.actor import SERVICE
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row, utc_now

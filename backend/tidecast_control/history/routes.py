@@ -6,10 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from tidecast_control.api.http import Db, needs, problem_responses
 from tidecast_control.history import service
 from tidecast_control.history.schemas import History, HistoryMetric, HistoryScope
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import Db, needs, problem_responses
 from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.schemas import Instant
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from tidecast.access import RIGHTS, covers
-from tidecast_control.auth.schemas import Role, Scope
 from tidecast_control.kit.problems import ProblemError
 from tidecast_control.kit.rights import (
     BY_SCOPE_ALONE,
@@ -18,6 +17,7 @@ from tidecast_control.kit.rights import (
     Need,
     covered,
 )
+from tidecast_control.kit.schemas import Role, Scope
 
 READ_KINDS = (
     "topics", "transports", "rate_limits", "subscriptions", "queues", "nodes", "faults", "traffic",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from pydantic import BaseModel
 from sqlmodel import Session
@@ -12,17 +12,14 @@ from sqlmodel import Session
 from tidecast_control.kit.models import ResourceRow, Row
 from tidecast_control.kit.schemas import Impact, ProblemItem, Resource, ResourceInput, Status
 
-if TYPE_CHECKING:
-    from tidecast_control.live.world import World
-
 Checks = Callable[[Session, str, Any, ResourceRow | None], list[ProblemItem]]
 """(session, name, new spec, row before) -> what is wrong beyond the fields' own limits."""
 
 Learn = Callable[[Session], Any]
 """What statuses of a kind need besides the rows."""
 
-StatusOf = Callable[[Any, "World | None", Sequence[Row]], list[Status]]
-"""(what was learned, what telemetry says lately, rows) -> their statuses."""
+StatusOf = Callable[[Any, Any, Sequence[Row]], list[Status]]
+"""(what was learned, the `World` of telemetry lately or None, rows) -> their statuses."""
 
 Changed = Callable[[Session, str, "Mapping[str, Any] | None"], None]
 """(session, name, new spec or None for a deletion)."""
@@ -64,7 +61,7 @@ def nothing(_session: Session) -> None:
     """Statuses need nothing besides the rows."""
 
 
-def plain_status(_known: None, _world: World | None, rows: Sequence[Row]) -> list[Status]:
+def plain_status(_known: None, _world: Any, rows: Sequence[Row]) -> list[Status]:
     """A kind that no engine applies is in effect as soon as it is stored."""
     return [Status(observed_generation=row.generation) for row in rows]
 

@@ -208,3 +208,23 @@ class Problem(View):
     errors: list[ProblemItem] = []
     request_id: str = ""
     retry_after_s: float | None = None
+
+
+Pattern = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=200,
+        pattern=r"^([A-Za-z0-9_-]+|\*)(\.([A-Za-z0-9_-]+|\*))*(\.>)?$|^>$",
+        description="`*` = one token, `>` = one or more, only last",
+    ),
+]
+Role = Literal["admin", "operator", "viewer"]
+Right = Literal["publish", "subscribe", "manage", "read_payloads"]
+
+
+class Scope(Model):
+    """Rights on the topics that match."""
+
+    pattern: Pattern
+    rights: Annotated[list[Right], Field(min_length=1, max_length=4)]

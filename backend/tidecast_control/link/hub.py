@@ -20,8 +20,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from tidecast_control.api.applied import Reported
 from tidecast_control.db import Database
-from tidecast_control.kit.applied import Reported
 from tidecast_control.kit.problems import ProblemError
 from tidecast_control.leases import service as leases
 from tidecast_control.link import topology

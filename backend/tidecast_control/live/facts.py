@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tidecast_control.alerts import repository as alerts
+from tidecast_control.api.applied import drift_of
 from tidecast_control.db import Database
 from tidecast_control.kit import repository
-from tidecast_control.kit.applied import drift_of
 from tidecast_control.live.channels import Facts
 from tidecast_control.nodes import repository as nodes
 

@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 from fastapi.concurrency import run_in_threadpool
 
+from tidecast_control.api.resources import merged
 from tidecast_control.db import Database
 from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.problems import ProblemError
-from tidecast_control.kit.resources import merged
 from tidecast_control.link.hub import Engine, Hub
 from tidecast_control.live import facts as facts_of
 from tidecast_control.live import world as worlds

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, WebSocket
 
+from tidecast_control.api.http import Ctx, needs, problem_responses
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import Ctx, needs, problem_responses
 from tidecast_control.kit.rights import EVERY_TOPIC
 from tidecast_control.kit.schemas import NAME_PATTERN
 from tidecast_control.live import socket

@@ -13,9 +13,9 @@ from fastapi import WebSocket, WebSocketDisconnect
 from pydantic import ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
+from tidecast_control.api.http import actor_of, checked
 from tidecast_control.context import Context
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import actor_of, checked
 from tidecast_control.kit.problems import CATALOGUE, ProblemError
 from tidecast_control.kit.rights import EVERY_TOPIC, Need
 from tidecast_control.live.feed import Channel, encode

@@ -6,9 +6,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
 
-from tidecast_control.kit import rights
-from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import (
+from tidecast_control.api.http import (
     Ctx,
     DryRun,
     as_json,
@@ -16,7 +14,9 @@ from tidecast_control.kit.http import (
     needs,
     problem_responses,
 )
-from tidecast_control.kit.idempotent import IdempotencyKey, once
+from tidecast_control.api.idempotent import IdempotencyKey, once
+from tidecast_control.kit import rights
+from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.queries import CURSOR
 from tidecast_control.kit.schemas import NAME_PATTERN
 from tidecast_control.messages import service

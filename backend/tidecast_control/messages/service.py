@@ -8,9 +8,10 @@ import json
 from dataclasses import asdict, dataclass
 
 from tidecast.layout.header_names import RESERVED, is_reserved
+from tidecast_control.api import resources
 from tidecast_control.audit import service as audit
 from tidecast_control.db import Database
-from tidecast_control.kit import repository, resources
+from tidecast_control.kit import repository
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.problems import invalid, not_found
 from tidecast_control.kit.rights import Need

@@ -16,10 +16,10 @@ from typing import Any
 
 from sqlmodel import Session
 
+from tidecast_control.api import resources
 from tidecast_control.audit import service as audit
 from tidecast_control.auth.service import digest
 from tidecast_control.kit import repository as resources_repository
-from tidecast_control.kit import resources
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.models import ResourceRow, utc_now
 from tidecast_control.kit.problems import ProblemError, not_found

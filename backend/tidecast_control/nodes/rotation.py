@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from tidecast_control.api import resources
 from tidecast_control.auth.service import digest
 from tidecast_control.db import Database
-from tidecast_control.kit import resources
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.schemas import Plan
 from tidecast_control.link.hub import Hub

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, BackgroundTasks, Path, Query, WebSocket
 from fastapi.concurrency import run_in_threadpool
 
-from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import (
+from tidecast_control.api.http import (
     Ctx,
     Db,
     DryRun,
@@ -18,6 +17,7 @@ from tidecast_control.kit.http import (
     needs,
     problem_responses,
 )
+from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.queries import Paged
 from tidecast_control.kit.schemas import NAME_PATTERN, Page, Plan
 from tidecast_control.nodes import identity, records, rotation, service

@@ -11,13 +11,13 @@ from typing import Any
 
 from sqlmodel import Session, col
 
+from tidecast_control.api import resources
+from tidecast_control.api.applied import drift_of
 from tidecast_control.audit import service as audit
 from tidecast_control.auth.service import digest
 from tidecast_control.db import Database
 from tidecast_control.kit import repository as resources_repository
-from tidecast_control.kit import resources
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.applied import drift_of
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row, utc_now
 from tidecast_control.kit.paging import PageQuery, by_name

@@ -6,10 +6,10 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Path, Query
 
+from tidecast_control.api.crud import typed
+from tidecast_control.api.http import Ctx, DryRun, needs, problem_responses
+from tidecast_control.api.idempotent import IdempotencyKey, once
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.crud import typed
-from tidecast_control.kit.http import Ctx, DryRun, needs, problem_responses
-from tidecast_control.kit.idempotent import IdempotencyKey, once
 from tidecast_control.kit.problems import invalid
 from tidecast_control.kit.queries import Paged
 from tidecast_control.kit.schemas import NAME_PATTERN, Page

@@ -132,7 +132,7 @@ def _check(session: Session, wanted: Wanted, actor: Actor) -> dict[str, Any]:
 
 def _keep(session: Session, wanted: Wanted, actor: Actor) -> None:
     """A paused subscription stays paused when its engine starts again."""
-    from tidecast_control.kit import resources
+    from tidecast_control.api import resources
     from tidecast_control.kit.schemas import MergePatch
 
     if wanted.kind == "subscription" and wanted.action in ("pause", "resume"):

@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, BackgroundTasks, Path, Query
 
-from tidecast_control.kit import resources
-from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import (
+from tidecast_control.api import resources
+from tidecast_control.api.http import (
     Ctx,
     Db,
     DryRun,
@@ -17,6 +16,7 @@ from tidecast_control.kit.http import (
     needs,
     problem_responses,
 )
+from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.schemas import LIMIT_DEFAULT, LIMIT_MAX, NAME_PATTERN, Page, Plan
 from tidecast_control.pipelines import service
 from tidecast_control.pipelines.schemas import Capacity, PipelineLog, PipelineRun

@@ -10,9 +10,10 @@ from pydantic import ValidationError
 from sqlmodel import Session
 
 from tidecast.config.topology import is_pattern
+from tidecast_control.api import resources
 from tidecast_control.audit import service as audit
 from tidecast_control.kit import repository as resources_repository
-from tidecast_control.kit import resources, rights
+from tidecast_control.kit import rights
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row, utc_now

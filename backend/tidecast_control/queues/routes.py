@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query
 
+from tidecast_control.api.http import Db, fresh, needs, problem_responses
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import Db, fresh, needs, problem_responses
 from tidecast_control.kit.queries import Cursor
 from tidecast_control.kit.schemas import LIMIT_DEFAULT, LIMIT_MAX, Page
 from tidecast_control.queues import service

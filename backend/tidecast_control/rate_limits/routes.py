@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
+from tidecast_control.api.http import Db, needs, problem_responses
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import Db, needs, problem_responses
 from tidecast_control.kit.schemas import NAME_PATTERN
 from tidecast_control.rate_limits import service
 from tidecast_control.rate_limits.schemas import EffectiveRates

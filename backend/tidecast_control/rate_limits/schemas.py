@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 from pydantic import Field
 
 from tidecast_control.kit.schemas import (
     Count,
     Model,
+    Pattern,
     Resource,
     ResourceInput,
     Short,
@@ -17,16 +16,6 @@ from tidecast_control.kit.schemas import (
     View,
 )
 from tidecast_control.topics.schemas import EffectiveRate
-
-Pattern = Annotated[
-    str,
-    Field(
-        min_length=1,
-        max_length=200,
-        pattern=r"^([A-Za-z0-9_-]+|\*)(\.([A-Za-z0-9_-]+|\*))*(\.>)?$|^>$",
-        description="`*` = one token, `>` = one or more, only last",
-    ),
-]
 
 
 class RateLimitSpec(Model):

@@ -10,7 +10,8 @@ from sqlmodel import Session
 
 from tidecast.access import covers
 from tidecast.config.topology import matches
-from tidecast_control.kit import applied, repository
+from tidecast_control.api import applied
+from tidecast_control.kit import repository
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row
 from tidecast_control.kit.schemas import Status

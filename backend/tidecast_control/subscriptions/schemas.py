@@ -11,13 +11,13 @@ from tidecast_control.kit.schemas import (
     Count,
     Int64,
     Model,
+    Pattern,
     Resource,
     ResourceInput,
     Short,
     Status,
     View,
 )
-from tidecast_control.rate_limits.schemas import Pattern
 
 
 class StartAt(Model):

@@ -10,7 +10,8 @@ from sqlmodel import Session
 from tidecast.config.topology import is_pattern
 from tidecast.errors import ConfigError
 from tidecast.queues.filters.where import where_of
-from tidecast_control.kit import applied, repository
+from tidecast_control.api import applied
+from tidecast_control.kit import repository
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row
 from tidecast_control.kit.schemas import ProblemItem, Status

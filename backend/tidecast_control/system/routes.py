@@ -7,9 +7,9 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
+from tidecast_control.api.http import Ctx, actor_of, checked, needs, problem_responses
 from tidecast_control.context import Context
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import Ctx, actor_of, checked, needs, problem_responses
 from tidecast_control.kit.problems import CATALOGUE, not_found
 from tidecast_control.kit.schemas import Page
 from tidecast_control.live.facts import read as read_facts

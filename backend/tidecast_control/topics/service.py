@@ -13,7 +13,8 @@ from tidecast.config.topology import (
     topic_name_problem,
     unused_settings,
 )
-from tidecast_control.kit import applied, repository
+from tidecast_control.api import applied
+from tidecast_control.kit import repository
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row
 from tidecast_control.kit.schemas import Condition, ProblemItem, Status

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path
 
+from tidecast_control.api.http import Ctx, Db, DryRun, needs, problem_responses
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import Ctx, Db, DryRun, needs, problem_responses
 from tidecast_control.kit.schemas import NAME_PATTERN, Plan
 from tidecast_control.traffic import service
 from tidecast_control.traffic.schemas import Traffic

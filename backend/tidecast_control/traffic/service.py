@@ -7,7 +7,8 @@ from typing import Any
 
 from sqlmodel import Session
 
-from tidecast_control.kit import applied, repository, resources
+from tidecast_control.api import applied, resources
+from tidecast_control.kit import repository
 from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.models import ResourceRow, Row

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutation.entry import Mutation
 
 _KIT = "backend/tidecast_control/kit/"
+_API = "backend/tidecast_control/api/"
 _AUTH = "backend/tidecast_control/auth/"
 _SOCKET = "backend/tidecast_control/live/socket.py"
 _ACCESS = "engine/tidecast/access.py"
@@ -23,7 +24,7 @@ _LINK = "tests/control/test_link.py::"
 MUTATIONS = (
     Mutation(
         "csrf-put-alone",
-        _KIT + "http.py",
+        _API + "http.py",
         "    if actor.csrf is not None and request.method not in SAFE_METHODS:",
         '    if actor.csrf is not None and request.method == "PUT":',
         (_RIGHTS + "test_each_write_with_a_cookie_needs_its_csrf_token",),
@@ -31,7 +32,7 @@ MUTATIONS = (
     ),
     Mutation(
         "if-match-any",
-        _KIT + "http.py",
+        _API + "http.py",
         '            if etag is None or ("*" not in tags and etag not in tags):',
         "            if etag is None:",
         (_RESOURCES + "test_preconditions",),
@@ -39,7 +40,7 @@ MUTATIONS = (
     ),
     Mutation(
         "etag-without-uid",
-        _KIT + "http.py",
+        _API + "http.py",
         "    return f'\"{uid[:8]}-{generation}\"'",
         "    return f'\"{uid[:0]}-{generation}\"'",
         (_RESOURCES + "test_preconditions",),
@@ -47,7 +48,7 @@ MUTATIONS = (
     ),
     Mutation(
         "dry-run-writes",
-        _KIT + "resources.py",
+        _API + "resources.py",
         "    if dry_run:\n        return Outcome(plan, None, True)\n    if action",
         '    if dry_run and action != "update":\n'
         "        return Outcome(plan, None, True)\n    if action",
@@ -59,7 +60,7 @@ MUTATIONS = (
     ),
     Mutation(
         "dry-run-deletes",
-        _KIT + "resources.py",
+        _API + "resources.py",
         "    if dry_run:\n        return Outcome(plan, None, True)\n"
         "    if row.deletion_protection:",
         "    if row.deletion_protection:",
@@ -68,7 +69,7 @@ MUTATIONS = (
     ),
     Mutation(
         "dry-run-applies",
-        _KIT + "resources.py",
+        _API + "resources.py",
         "    if dry_run:\n        savepoint.rollback()\n    else:",
         "    if dry_run and not session:\n        savepoint.rollback()\n    else:",
         (
@@ -79,7 +80,7 @@ MUTATIONS = (
     ),
     Mutation(
         "plan-hides-data-loss",
-        _KIT + "resources.py",
+        _API + "resources.py",
         "    if shrinks and (old == 0 or new < old):",
         "    if shrinks and new > old:",
         (_RESOURCES + "test_a_dry_run_names_the_impact_and_does_nothing",),
@@ -87,7 +88,7 @@ MUTATIONS = (
     ),
     Mutation(
         "patch-unlocked",
-        _KIT + "resources.py",
+        _API + "resources.py",
         "    row = row_of(session, kind, name, lock=not dry_run)\n    raw = merged(",
         "    row = row_of(session, kind, name, lock=False)\n    raw = merged(",
         (_RESOURCES + "test_two_patches_at_once_lose_nothing",),
@@ -95,7 +96,7 @@ MUTATIONS = (
     ),
     Mutation(
         "replace-without-right",
-        _KIT + "resources.py",
+        _API + "resources.py",
         "        needs += rights.to_replace(kind.name, name, row.spec)",
         "        needs += []",
         (_RIGHTS + "test_a_change_needs_the_rights_of_before_and_after",),
@@ -103,7 +104,7 @@ MUTATIONS = (
     ),
     Mutation(
         "delete-without-right",
-        _KIT + "resources.py",
+        _API + "resources.py",
         '    actor.need(f"{kind.rights}:write", *rights.to_replace(kind.name, name, row.spec))',
         '    actor.need(f"{kind.rights}:write")',
         (_RIGHTS + "test_each_route_does_what_role_and_scopes_say",),
@@ -111,7 +112,7 @@ MUTATIONS = (
     ),
     Mutation(
         "protection-ignored",
-        _KIT + "resources.py",
+        _API + "resources.py",
         "    if row.deletion_protection:",
         "    if row.deletion_protection and dry_run:",
         (_RESOURCES + "test_deletion_protection_and_use",),
@@ -119,7 +120,7 @@ MUTATIONS = (
     ),
     Mutation(
         "audit-left-out",
-        _KIT + "resources.py",
+        _API + "resources.py",
         "        audit.record(session, actor, action, kind.name, name, old, new)",
         "        pass",
         (_SECURITY + "test_writes_and_denials_are_audited",),

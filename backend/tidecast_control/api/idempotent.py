@@ -10,10 +10,10 @@ from fastapi import Header
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel
 
+from tidecast_control.api.http import digest
 from tidecast_control.db import Database
 from tidecast_control.kit import repository
 from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import digest
 from tidecast_control.kit.models import IdempotencyRow
 from tidecast_control.kit.problems import ProblemError
 

@@ -10,10 +10,8 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from sqlmodel import Session
 
-from tidecast_control.context import Context
-from tidecast_control.kit import reads, repository, resources
-from tidecast_control.kit.actor import Actor
-from tidecast_control.kit.http import (
+from tidecast_control.api import resources
+from tidecast_control.api.http import (
     Conditions,
     Ctx,
     DryRun,
@@ -24,6 +22,9 @@ from tidecast_control.kit.http import (
     needs,
     problem_responses,
 )
+from tidecast_control.context import Context
+from tidecast_control.kit import reads, repository
+from tidecast_control.kit.actor import Actor
 from tidecast_control.kit.kind import Kind
 from tidecast_control.kit.queries import Cursor
 from tidecast_control.kit.reads import ListQuery
