@@ -322,7 +322,7 @@ MUTATIONS = (
     Mutation(
         "events-of-all-topics",
         _NODE_RIGHTS,
-        "    return not topic or access.may_hear_of(topic)",
+        "    return not topic or access.may_hear_of(served_topic(topic))",
         "    return True",
         (_FRAMES + "test_events_of_other_topics_are_not_heard",),
         "Clients hear of topics that their key does not cover.",
