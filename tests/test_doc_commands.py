@@ -44,6 +44,7 @@ ELSEWHERE = {
     r"TIDECAST_DATABASE_URL=postgresql://\.\.\. ": "tests/control/test_migrations.py",
     r"tidecast (up --no-control|control --port 7480)": "tests/system, tests/e2e: a platform each",
     r"(\S*python) -m tidecast_control\.openapi": "tests/control/test_openapi.py",
+    r"tidecast (request|reply) ": "tests/system/test_request_commands.py",
     r"tidecast down": "it would end the platform of the other commands: tests/e2e",
 }
 STAYS = (r"tidecast sub logs$",)

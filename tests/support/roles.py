@@ -51,6 +51,19 @@ def hold(url: str, topic: str) -> None:
     sys.stdin.read()
 
 
+def respond(url: str, topic: str) -> None:
+    """Reply to requests in upper case; say "held" for the request "hold", and keep it."""
+    kept = []
+    with tidecast.sync.connect(url) as client, client.responder(topic) as responder:
+        say("ready")
+        for request in responder:
+            if request.data == b"hold":
+                kept.append(request)
+                say("held")
+            else:
+                request.respond(request.data.upper())
+
+
 def collect(url: str, topic: str, n: str) -> None:
     """Take ``n`` messages of numbers; say how many are not the one that was due."""
     with tidecast.sync.connect(url) as client, client.subscribe(topic) as subscription:
@@ -140,7 +153,7 @@ def keep(url: str, topic: str, seen: str) -> None:
 
 ROLES: dict[str, Callable[..., Any]] = {
     "count": count, "hold": hold, "collect": collect, "echo": echo, "embed": embed,
-    "produce": produce, "keep": keep, "consume": consume,
+    "produce": produce, "keep": keep, "consume": consume, "respond": respond,
 }  # fmt: skip
 
 if __name__ == "__main__":

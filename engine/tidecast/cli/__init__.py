@@ -29,6 +29,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "queue": ("tidecast.cli.queue:queue", "List, inspect and verify queues on disk."),
     "pub": ("tidecast.cli.pub:pub", "Publish a file, standard input or a message."),
     "sub": ("tidecast.cli.sub:sub", "Subscribe and write what arrives."),
+    "request": ("tidecast.cli.messages.requests:request", "Send a request, write the reply."),
+    "reply": ("tidecast.cli.messages.requests:reply", "Respond to requests, with a command."),
     "top": ("tidecast.cli.top:top", "Watch rates, repairs, ring fill and laggards."),
     "recorder": ("tidecast.cli.recorder:recorder", "Read the flight recorder."),
     "faults": ("tidecast.cli.faults:faults", "Inject faults: loss, delay, reordering ..."),

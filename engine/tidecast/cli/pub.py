@@ -284,11 +284,16 @@ def _optional(
     if key is not None:
         optional["key"] = key.encode()
     if headers:
-        pairs = [header.partition("=") for header in headers]
-        if any(not equals or not name for name, equals, _ in pairs):
-            raise click.BadParameter("allowed is NAME=VALUE", param_hint="--header")
-        optional["headers"] = {name: value for name, _, value in pairs}
+        optional["headers"] = headers_of(headers)
     return optional
+
+
+def headers_of(headers: tuple[str, ...]) -> dict[str, str]:
+    """``NAME=VALUE`` of each --header. Raises `click.BadParameter`."""
+    pairs = [header.partition("=") for header in headers]
+    if any(not equals or not name for name, equals, _ in pairs):
+        raise click.BadParameter("allowed is NAME=VALUE", param_hint="--header")
+    return {name: value for name, _, value in pairs}
 
 
 def _summary(topic: str, sender: Sender, seconds: float, as_json: bool) -> None:

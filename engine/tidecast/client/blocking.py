@@ -334,9 +334,10 @@ class Responder(ResponderFlows, Subscription):
         """
         if check_handler(handler):
             raise reject("handler", handler, "is a plain function: this client does not await")
-        return self.run(partial(self._serve_one, handler), concurrency)
+        return self.run(partial(self.answer, handler), concurrency)
 
-    def _serve_one(self, handler: Callable[[Request], Any], request: Any) -> None:
+    def answer(self, handler: Callable[[Request], Any], request: Any) -> None:
+        """Call ``handler`` with one request, as `serve` does with each."""
         try:
             value = handler(request)
             if not request.answered:

@@ -64,6 +64,14 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "tidecast sub orders --from -1h --until-end --format '%p:%o %k %s\\n'",
         "tidecast sub orders --subscription billing --until-end",
     ),
+    "request": (
+        "tidecast request prices.get EURUSD --timeout 1s",
+        "cat question.txt | tidecast request who - --all --json",
+    ),
+    "reply": (
+        "tidecast reply prices.get --command 'xargs ./price.sh' --concurrency 4",
+        "tidecast reply who --text db1 --group eu",
+    ),
     "top": ("tidecast top", "tidecast top --once --json --interval 500ms"),
     "recorder": ("tidecast recorder --section alert", "tidecast recorder --previous --json"),
     "faults set": (

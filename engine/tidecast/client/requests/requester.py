@@ -289,7 +289,8 @@ class Requester:
             self._find()
         if not self._ready:
             raise NoResponders(
-                f"topic {self.topic}: no responder is there: start one (client.serve)"
+                f"topic {self.topic}: no responder is there: start one "
+                f"(client.serve, tidecast reply {self.topic})"
             )
 
     def _find(self) -> None:
