@@ -36,10 +36,10 @@ class Time(Start, frozen=True):
 
 
 class Tokens(Start, frozen=True):
-    """Durable topics: at a sequence a queue.
+    """Durable topics: at an offset a queue.
 
     Queues that are not named: a new subscription has them from their beginning, `seek` leaves them
-    where they are. A sequence behind the end of its queue is an error; one of a record that
+    where they are. An offset behind the end of its queue is an error; one of a record that
     retention has deleted leads to the oldest that is kept.
     """
 

@@ -1,0 +1,82 @@
+"""The map in docs/ARCHITECTURE.md: files that it names exist, and what it names in them, too."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+import pytest
+
+from tests.project import ROOT, files
+
+PAGE = ROOT / "docs/ARCHITECTURE.md"
+ENGINE = "engine/tidecast/"
+NAMED = re.compile(r"`([a-z_]+(?:/[\w]+)*\.py)(?:: ([\w., ]+))?`")
+PACKAGES = re.compile(r"^\| ((?:`[a-z_]+`(?:, )?)+) \|", re.MULTILINE)
+ROOMS_MIN = 10
+
+
+def names_in(text: str) -> set[str]:
+    """Functions, classes, their methods and module variables."""
+    found = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            methods = [
+                n for n in node.body if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
+            ]
+            found |= {f"{node.name}.{n.name}" for n in methods}
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if isinstance(node, ast.AnnAssign):
+            targets = [node.target]
+        found |= {n.id for each in targets for n in ast.walk(each) if isinstance(n, ast.Name)}
+    return found
+
+
+def wrong(page: str) -> list[str]:
+    found = []
+    for path, names in NAMED.findall(page):
+        text = files().get(path if path.startswith(("backend/", "tests/")) else ENGINE + path)
+        text = text if text is not None else files().get(path)
+        if text is None:
+            found.append(path)
+        elif names:
+            known = names_in(text)
+            found += [f"{path}: {n}" for n in names.split(", ") if n not in known]
+    return found
+
+
+def test_what_the_map_names_exists() -> None:
+    page = PAGE.read_text("utf-8")
+    assert len(NAMED.findall(page)) > 30
+    assert not wrong(page)
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("`agents/nowhere.py`", "agents/nowhere.py"),
+        ("`agents/run.py: run_nobody`", "agents/run.py: run_nobody"),
+        ("`client/core/image.py: Image.take, Image.taken`", "client/core/image.py: Image.taken"),
+    ],
+)
+def test_what_does_not_exist_is_found(text: str, missing: str) -> None:
+    assert wrong(text) == [missing]
+
+
+def test_every_package_has_its_sentence() -> None:
+    folders = {
+        path.removeprefix(ENGINE).partition("/")[0]
+        for path in files()
+        if path.startswith(ENGINE) and path.endswith("/__init__.py")
+    }
+    rows = PACKAGES.findall(PAGE.read_text("utf-8"))
+    shown = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert folders - {"__init__.py", "testing"} <= shown
+
+
+def test_the_map_has_a_room_for_plausible_changes() -> None:
+    page = PAGE.read_text("utf-8")
+    rooms = page.partition("### Where is the room for")[2].partition("\n## ")[0]
+    assert len(re.findall(r"^\| [a-z]", rooms, re.MULTILINE)) - 1 >= ROOMS_MIN
