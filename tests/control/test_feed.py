@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
 
 from tidecast_control.api.resources import merged
+from tidecast_control.history.recent import RECENT_S, ROWS_MAX, STEP_S
 from tidecast_control.kit.models import utc_now
 from tidecast_control.link.hub import HEARD_S, Engine
 from tidecast_control.live import facts as facts_of
@@ -66,6 +69,60 @@ def test_a_huge_channel_keeps_less() -> None:
 
 def test_a_channel_without_data_begins_empty() -> None:
     assert _played(Channel("overview", 7, None).replay()) == {}
+
+
+def _topics(moment: int, names: int) -> dict[str, dict[str, Any]]:
+    """Rows of topics, of which `t0` sends most."""
+    return {
+        f"t{n}": {"name": f"t{n}", "rates": {"packets_out": float(1000 * moment - n)},
+                  "ring_fill": 0.5, "lag_packets": "3", "publishers": 1}
+        for n in range(names)
+    }  # fmt: skip
+
+
+def test_who_opens_a_topic_or_the_subscriptions_gets_the_minutes_before() -> None:
+    feed = Feed(cast(Any, None), cast(Any, _Hub()), 4.0)
+    now_s, steps = time.monotonic(), int(RECENT_S / STEP_S) + 20
+    began = utc_now() - timedelta(seconds=steps * STEP_S)
+    for n in range(steps):
+        mono_s = now_s - (steps - n) * STEP_S
+        at = (began + timedelta(seconds=n * STEP_S)).isoformat()
+        behind = {"s": {"name": "s", "lag_messages": str(n), "state": "active"}}
+        feed._recent.note(_topics(n, ROWS_MAX + 5), behind, mono_s, at)
+        feed._recent.note({}, {}, mono_s + 0.1, at)  # too soon: not kept
+    newest = steps - 1
+
+    def replayed(name: str, data: dict[str, Any]) -> list[tuple[dict[str, Any], Any]]:
+        channel = Channel(name, 0, None)
+        channel.data = data
+        channel.push(EncodedFrame(1, "delta", name, data))
+        found: list[tuple[dict[str, Any], Any]] = []
+        for frame in map(json.loads, feed.replay(channel)):
+            before = {} if frame["kind"] == "snapshot" or not found else found[-1][1]
+            found.append((frame, merged(before, frame["data"])))
+        ats = [frame["at"] for frame, _ in found]
+        assert ats == sorted(ats)
+        assert found[-1][1] == data, "it ends with the present"
+        return found[:-1]
+
+    row = {"name": "t0", "rates": {"packets_out": 7.0}, "lag_s": 1.5, "publishers": 2}
+    present = {"topic": row, "publications": {"p": {"fill": 1}}, "queues": {"q": {}}}
+    before = replayed("topic:t0", present)
+    drawn = [data["topic"]["rates"]["packets_out"] for _, data in before]
+    assert drawn == [1000.0 * n for n in range(newest - len(drawn) + 1, newest + 1)]
+    assert RECENT_S / STEP_S - 2 <= len(drawn) <= RECENT_S / STEP_S
+    for _, data in before:
+        assert "lag_s" not in data["topic"], "that of now is not known of then"
+        assert (data["publications"], data["queues"]) == ({}, {"q": {}})
+        assert data["topic"]["publishers"] == 2
+    assert replayed(f"topic:t{ROWS_MAX}", present) == [], "it was not among the busiest"
+    rows = {"s": {"name": "s", "lag_messages": "9"}, "new": {"name": "new", "lag_messages": "1"}}
+    seen = [data["subscriptions"] for _, data in replayed("subscriptions", {"subscriptions": rows})]
+    assert [each["s"]["lag_messages"] for each in seen[-3:]] == [
+        str(newest - 2), str(newest - 1), str(newest),
+    ]  # fmt: skip
+    assert all(each["new"] == {"name": "new"} for each in seen)
+    assert replayed("nodes", {"nodes": {}}) == []
 
 
 class _Hub:

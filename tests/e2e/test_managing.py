@@ -2,16 +2,63 @@
 
 from __future__ import annotations
 
+import json
 import re
+from datetime import UTC, datetime
+from typing import Any
 
 import psycopg
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.conftest import Eventually
 from tests.e2e.conftest import Api, Platform
+from tests.e2e.traffic import publishing
 from tidecast_control.postgres import EmbeddedPostgres
 
 pytestmark = [pytest.mark.long]
+
+
+DRAWN = """(figure) => {
+    const canvas = figure.querySelector("canvas");
+    const { width, height } = canvas;
+    const pixels = canvas.getContext("2d").getImageData(0, 0, width, height).data;
+    let columns = 0;
+    for (let x = 0; x < width; x += 1) {
+        for (let y = 0; y < height; y += 1) {
+            const [r, g, b, a] = pixels.slice(4 * (y * width + x), 4 * (y * width + x) + 4);
+            if (a > 20 && Math.max(r, g, b) - Math.min(r, g, b) > 60) { columns += 1; break; }
+        }
+    }
+    return columns / width;
+}"""
+"""The share of a chart's width over which a coloured line is drawn."""
+SECONDS = 14
+
+
+def test_a_chart_begins_with_the_minutes_before_its_page_was_opened(
+    page: Page, platform: Platform, api: Api, eventually: Eventually
+) -> None:
+    """The overview was open: engines measured."""
+    api.topic("before")
+    with publishing(platform.data_dir, "before", 200) as worker:
+        eventually(lambda: worker.done > 200 * SECONDS, "some traffic", timeout_s=60)
+        frames: list[Any] = []
+
+        def note(text: Any) -> None:
+            frame = json.loads(text)
+            if frame["channel"] == "topic:before" and frame["kind"] in ("snapshot", "delta"):
+                frames.append(frame)
+
+        page.on("websocket", lambda socket: socket.on("framereceived", note))
+        opened = datetime.now(UTC)
+        page.goto(platform.url + "/topics/before")
+        chart = page.get_by_role("figure", name="Packets/s over time")
+        expect(chart).to_contain_text("pkt/s")
+        # The axis has 20 s at least: of these the moments since the page was opened are few.
+        assert chart.evaluate(DRAWN) > 0.3
+        oldest = min(datetime.fromisoformat(frame["at"]) for frame in frames)
+        assert (opened - oldest).total_seconds() > SECONDS / 2
 
 
 def test_a_policy_holds_and_says_where_it_came_from(

@@ -20,6 +20,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from tidecast_control.api.resources import merged
 from tidecast_control.db import Database
+from tidecast_control.history.recent import Recent
 from tidecast_control.kit.models import utc_now
 from tidecast_control.kit.problems import ProblemError
 from tidecast_control.link.hub import Engine, Hub
@@ -112,6 +113,11 @@ class Channel:
             return None
         return [frame for frame in self.frames if frame.seq > seq]
 
+    @property
+    def begins_at(self) -> str:
+        """When the oldest data was so that is held."""
+        return self._base_at or (self.frames[0].at if self.frames else "")
+
     def replay(self) -> list[str]:
         """For who begins: all of it as it was, and every frame since then."""
         base = encode(self.floor, "snapshot", self.public, self._base, self._base_at)
@@ -129,6 +135,7 @@ class Feed:
         self._db, self._hub, self.hz = db, hub, hz
         self._channels: dict[str, Channel] = {}
         self._serial = itertools.count(int(time.time() * 1e6))
+        self._recent = Recent()
         self.viewers: set[asyncio.Event] = set()
         """Set at each tick: `Viewer`s wait for it."""
         self._arrived = asyncio.Event()
@@ -189,6 +196,20 @@ class Feed:
         """End watching; the channel lingers, so that a viewer can come back to it."""
         channel.watchers -= 1
         channel.idle_since_s = time.monotonic()
+
+    def replay(self, channel: Channel) -> list[str]:
+        """For who begins: the minutes before the channel's frames, then all of these."""
+        texts: list[str] = []
+        before: Json | None = None
+        for at, data in self._recent.before(
+            channel.public, channel.data, time.monotonic(), channel.begins_at
+        ):
+            kind, told = "delta", difference(before or {}, data)
+            if before is None:
+                kind = "snapshot"
+            texts.append(encode(channel.floor, kind, channel.public, told, at))
+            before = data
+        return texts + channel.replay()
 
     async def once(self, name: str) -> Json:
         """A channel's data, from a sample taken now when nobody watches."""
@@ -286,6 +307,11 @@ class Feed:
         silent = self.silent()
         fresh = self._shown != self._version or silent != self._silent
         self._shown, self._silent = self._version, silent
+        world = self.world()
+        if fresh and world.nodes:
+            self._recent.note(
+                world.topics, world.subscriptions, time.monotonic(), utc_now().isoformat()
+            )
         for channel in list(self._channels.values()):
             if channel.source is None and fresh:
                 try:

@@ -251,7 +251,7 @@ class Viewer:
             if frames is None and appending:
                 await self._send(encode(channel.seq, "gap", name, None))
             elif frames is None:
-                for text in channel.replay():
+                for text in self._feed.replay(channel):
                     await self._send(text)
             elif len(frames) == 1 or appending:
                 for frame in frames:
