@@ -18,6 +18,7 @@ from tests.support.lab import Platform, free_port, open_lab
 from tests.support.nursery import Nursery
 from tests.support.process import Text
 
+from tidecast.cli.messages.reading import POLL_MESSAGES
 from tidecast.client.links.socket_session import EngineControl
 from tidecast.config.topology import TopicConfig
 from tidecast.node.consumers.lists import ROWS_MAX
@@ -198,6 +199,16 @@ def test_the_log_is_read_without_a_subscription(shell: Shell, remote: bool) -> N
     assert shell.lines("subscription", "list") == [
         "no subscriptions; make one: tidecast subscription create TOPIC NAME"
     ]
+
+
+@pytest.mark.parametrize("remote", [False, True], ids=["local", "gateway"])
+def test_nothing_of_a_long_log_is_left_out(shell: Shell, remote: bool) -> None:
+    topic, numbers = f"long.{remote}", range(2 * POLL_MESSAGES + 100)
+    shell.run("topic", "create", topic, "--mode", "durable", "--queues", "2")
+    text = "".join(f"{number % 7}:{number}\n" for number in numbers)
+    shell.run("pub", topic, "-", "--key-from", "::", "--ack", "durable", stdin=text)
+    found = shell.lines("sub", topic, "--from", "earliest", "--until-end", remote=remote)
+    assert sorted(map(int, found)) == list(numbers)
 
 
 def test_what_is_appended_meanwhile_is_read_too(shell: Shell) -> None:

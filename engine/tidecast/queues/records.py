@@ -50,14 +50,24 @@ def is_of_engine(record: bytes) -> bool:
     return bool(unpack_from("<I", record, 0)[0] & seg.REC_ENGINE)
 
 
+def parts_at(raw: bytes, at: int) -> tuple[bytes | None, int, dict[str, Any], bytes]:
+    """Key, time-stamp (ns since 1970), headers and payload of the record at ``raw[at]``."""
+    length, _, stamp, _, key_n, headers_n = unpack_from("<IIqIHH", raw, at)
+    key_at = at + seg.RECORD_HEADER_BYTES
+    headers_at = key_at + key_n
+    payload_at = headers_at + headers_n
+    return (
+        raw[key_at:headers_at] if length & seg.REC_KEY else None,
+        stamp,
+        msgspec.msgpack.decode(raw[headers_at:payload_at]) if headers_n else {},
+        raw[payload_at : at + (length & seg.REC_LENGTH_MASK)],
+    )
+
+
 def decoded(record: bytes, *, cut: bool = True) -> dict[str, Any]:
     """A record's parts; a long payload is cut, unless told not to."""
-    length, _, stamp, _, key_n, headers_n = unpack_from("<IIqIHH", record, 0)
-    at = seg.RECORD_HEADER_BYTES
-    key = record[at : at + key_n] if length & seg.REC_KEY else None
-    raw = record[at + key_n : at + key_n + headers_n]
-    payload = record[at + key_n + headers_n :]
+    key, stamp, headers, payload = parts_at(record, 0)
     return {
-        "key": key, "time_ns": stamp, "headers": msgspec.msgpack.decode(raw) if raw else {},
+        "key": key, "time_ns": stamp, "headers": headers,
         "size": len(payload), "payload": payload[:PEEK_PAYLOAD_BYTES_MAX] if cut else payload,
     }  # fmt: skip

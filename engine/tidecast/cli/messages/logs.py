@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
-import numpy as np
 
 from tidecast.api.start import Latest, Start, Time, Tokens
 from tidecast.client.consumer.message import Token
@@ -20,13 +20,12 @@ from tidecast.client.remote.log_frames import Range
 from tidecast.config.moments import TIME_NS_MAX
 from tidecast.config.near import near
 from tidecast.errors import ConfigError, CorruptLog, NotFound
-from tidecast.layout import segment as lay
 from tidecast.log.batch import CAUSES
 from tidecast.log.files import queue_directory
 from tidecast.log.queue_files import QueueFiles, queues_of
 from tidecast.log.range_scan import RangeScan, Selector, Wanted
 from tidecast.log.select import W_AT
-from tidecast.queues.records import decoded
+from tidecast.queues.records import parts_at
 
 Report = Callable[[str, dict[str, Any]], None]
 Rows = Iterator[tuple[Any, list[list[int]]]]
@@ -136,6 +135,9 @@ class RemoteLogs:
             client.close()
 
 
+_time = attrgetter("timestamp")
+
+
 class LogReader:
     """Reads a topic from a start on, in rounds: what is there now, then what was appended since."""
 
@@ -173,25 +175,28 @@ class LogReader:
 
         Each queue in the order of its tokens. ``until_ns``: only those that are older.
         """
-        parts = []
+        parts: list[Iterator[LogMessage]] = []
         for queue, first, end in self._logs.bounds():
             start = self._next.setdefault(queue, first)
             if end > start:
                 parts.append(self._records(queue, start, end))
                 self._next[queue] = end
-        for each in heapq.merge(*parts, key=lambda each: each.timestamp):
-            if self._not_before_ns <= each.timestamp < (until_ns or TIME_NS_MAX):
+        merged = parts[0] if len(parts) == 1 else heapq.merge(*parts, key=_time)
+        if not self._not_before_ns and until_ns is None:
+            yield from merged
+            return
+        first_ns, end_ns = self._not_before_ns, TIME_NS_MAX if until_ns is None else until_ns
+        for each in merged:
+            if first_ns <= each.timestamp < end_ns:
                 yield each
 
     def _records(self, queue: int, start: int, end: int) -> Iterator[LogMessage]:
+        topic = self.topic
         for block, rows in self._logs.rows(queue, start, end):
+            raw = block.tobytes()
             for at, token in rows:
-                length = int(block[at : at + 4].view(np.uint32)[0]) & lay.REC_LENGTH_MASK
-                parts = decoded(block[at : at + length].tobytes(), cut=False)
-                yield LogMessage(
-                    parts["payload"], Token(self.topic, queue, token), parts["key"],
-                    parts["headers"], parts["time_ns"],
-                )  # fmt: skip
+                key, time_ns, headers, payload = parts_at(raw, at)
+                yield LogMessage(payload, Token(topic, queue, token), key, headers, time_ns)
 
 
 def no_log(topic: str, modes: Mapping[str, str]) -> NotFound:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import islice
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
@@ -160,7 +161,7 @@ class LogFlow(Flow):
         return len(some)
 
     def _some(self, limit: int) -> list[LogMessage]:
-        return [each for each, _ in zip(self._round, range(limit), strict=False)]
+        return list(islice(self._round, limit))
 
     def ended(self) -> bool:
         """Nothing more was there: so it is, behind a `take` that found nothing."""
