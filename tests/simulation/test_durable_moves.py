@@ -104,6 +104,40 @@ def test_a_topic_with_such_a_hole_grows_when_it_is_filled(net: Network) -> None:
     assert three.payloads() == MESSAGES
 
 
+def test_a_topic_waits_with_its_growth_for_a_publisher_that_repeats_what_is_missing(
+    net: Network,
+) -> None:
+    three = Moved(net, away_us=1e12)
+    config = three.a.engine.topic_by_name["orders"]
+    three.a.engine.durable.edit_topic(msgspec.structs.replace(config, queues=6))
+    left = three.c.connect()
+    gone: Any = left.publisher("orders", producer="billing", first_seq=2)
+    for payload in MESSAGES[1:]:
+        gone.publish(payload, key=payload)
+    three.c.engine.client_gone(left.link.client_id)
+    topic = three.a.engine.durable.topics["orders"]
+    assert net.run(60e6, until=lambda: topic.map.queues == 6)
+    assert three.payloads() == MESSAGES
+    assert not three.told()
+
+
+def test_what_is_repeated_after_a_hole_was_given_up_and_the_topic_grew_is_stored(
+    net: Network,
+) -> None:
+    """A new queue does not know of all that was sent, but of what the log has: others may come."""
+    three = Moved(net, away_us=1e12)
+    config = three.a.engine.topic_by_name["orders"]
+    three.a.engine.durable.edit_topic(msgspec.structs.replace(config, queues=6))
+    topic = three.a.engine.durable.topics["orders"]
+    assert net.run(30e6, until=lambda: topic.map.queues == 6)
+    assert len(three.told()) == 1
+    second: Any = three.c.connect().publisher("orders", producer="billing", first_seq=2)
+    for payload in MESSAGES[1:]:
+        second.publish(payload, key=payload)
+    second.wait_durable(timeout=60.0)
+    assert sorted(set(three.payloads()), key=int) == MESSAGES
+
+
 def test_where_nothing_is_missing_no_session_waits(net: Network) -> None:
     two = Pair(net)
     two.publisher(producer="billing").publish_batch([b"1", b"2", b"3"], ack="durable").check()

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 from tests.swarm import checker
 from tests.swarm import history as swarm_history
-from tests.swarm.script import Script, Step, draw, dump, load
+from tests.swarm.script import Script, Settings, Step, draw, dump, load
 from tests.swarm.shrink import shrink
 from tests.swarm.world import run
 
@@ -148,7 +147,12 @@ def test_a_failing_script_is_shrunk_to_the_steps_that_matter() -> None:
 
 def test_a_session_that_never_began_does_not_fence_its_publisher() -> None:
     """The publisher's engine crashes twice before the owner has heard of its first session."""
-    settings = msgspec.structs.replace(draw(21).settings, ack_wait_s=0.2, nak_share=0.0)
+    settings = Settings(
+        seed=21, drop=0.0, duplicate=0.02, reorder=0.2, delay_us=20.0, queues=3, fsync="interval",
+        flow="rate", live_history_bytes=1 << 16, producers=2, subscriptions=1, members=3,
+        max_in_flight=500, ack_wait_s=0.2, keys=1, nak_share=0.0, term_share=0.0,
+        retention_bytes=1 << 16, power=True,
+    )  # fmt: skip
     steps = [
         Step("reborn", 2, 1),
         Step("crash", 1, 109_416),
@@ -158,5 +162,23 @@ def test_a_session_that_never_began_does_not_fence_its_publisher() -> None:
         Step("publish", 2, 11, 386),
         Step("rejoin", 3),
         Step("take", 0, 24, 3),
+    ]
+    assert checker.check(run(Script(settings, steps))) == []
+
+
+def test_a_topic_grows_after_a_loss_of_power_without_dropping_what_is_repeated() -> None:
+    """The queues have a part of what was sent; a growth comes before the rest is sent again."""
+    settings = Settings(
+        seed=108, drop=0.0, duplicate=0.1, reorder=0.0, delay_us=500.0, queues=2, fsync="interval",
+        flow="rate", live_history_bytes=1 << 16, producers=1, subscriptions=2, members=1,
+        max_in_flight=3, ack_wait_s=0.2, keys=10, nak_share=0.05, term_share=0.0,
+        retention_bytes=0, power=True,
+    )  # fmt: skip
+    steps = [
+        Step("publish", 8, 32, 108),
+        Step("power_lost", 34_876),
+        Step("reborn", 0, 2),
+        Step("grow", 2),
+        Step("reborn", 2, 2),
     ]
     assert checker.check(run(Script(settings, steps))) == []

@@ -55,6 +55,8 @@ class Producer:
     """Sessions that are open; a producer with one is never forgotten."""
     torn_seq: int = 0
     """A crash left some up to this one in the log and others not: they are still to come."""
+    hole_seq: int = 0
+    """The same, but nothing that could bring them is known."""
     met: bool = False
     """A session of it was opened since the topic was."""
     line: int = 0
@@ -85,8 +87,27 @@ class Producer:
         self.torn_seq = self.last_seq
 
     def note_whole(self) -> None:
-        """Nothing is missing any more, or is awaited any more."""
+        """Nothing is missing any more."""
         self.torn_seq = 0
+
+    def note_hole(self) -> None:
+        """What is missing is awaited no more."""
+        self.torn_seq, self.hole_seq = 0, self.torn_seq
+
+    def note_repeated(self, first_seq: int) -> None:
+        """A session begins: if it repeats what is missing, that is awaited again."""
+        if first_seq <= self.hole_seq:
+            self.torn_seq, self.hole_seq = self.hole_seq, 0
+
+    @property
+    def whole_seq(self) -> int:
+        """All up to here is in the log.
+
+        With a hole: up to the lowest of the marks, as a queue has all that went to it up to there.
+        """
+        if max(self.torn_seq, self.hole_seq) <= self.acked_seq:
+            return self.last_seq
+        return max(self.acked_seq, int(self.marks.min()))
 
     @property
     def named(self) -> bool:
@@ -243,6 +264,7 @@ class ProducerTable:
         found.seen_ns = now_ns
         found.sessions += 1
         found.met, found.line, found.opened_ns = True, line, now_ns
+        found.note_repeated(first_seq)
         return Session(found, found.epoch, first_seq, min(found.acked_seq, last), last, known)
 
     def resume(self, producer: int, epoch: int, first_seq: int, now_ns: int, line: int) -> Session:
@@ -251,6 +273,7 @@ class ProducerTable:
         opened_ns = found.opened_ns if found is not None and found.epoch == epoch else 0
         session = self.open(producer, None, now_ns, line)
         session.producer.epoch, session.producer.opened_ns = epoch, opened_ns
+        session.producer.note_repeated(first_seq)
         return replace(session, epoch=epoch, first_seq=first_seq)
 
     def placed(self, producer: int) -> Producer:
@@ -304,10 +327,11 @@ class ProducerTable:
         """There are more queues now. In the new ones, all that was sent so far is a duplicate.
 
         Not of placed producers, who have sent nothing there. To be called while everything that
-        was sent is in the log.
+        was sent is in the log. Behind a hole that was given up a repeated record is stored, though
+        an older queue may have it: a record twice is better than one that was acked and is lost.
         """
         for each in self.known.values():
-            sent = 0 if each.placed else each.last_seq
+            sent = 0 if each.placed else each.whole_seq
             more = np.full(queues - self.queues, sent, dtype=np.int64)
             each.marks = np.concatenate([each.marks, more])
         self.queues = queues

@@ -10,6 +10,7 @@ _DEDUP = "engine/tidecast/protocol/dedup.py"
 _PUBLISH = "tests/simulation/test_durable_publish.py::"
 _READ = "tests/unit/test_archiver_reading.py::"
 _POWER = "tests/simulation/test_power.py::"
+_MOVES = "tests/simulation/test_durable_moves.py::"
 _DURABLE_REMOTE = "tests/simulation/test_durable_remote.py::"
 _DURABLE_FENCING = "tests/simulation/test_durable_fencing.py::"
 _DURABLE_MOVES = "tests/simulation/test_durable_moves.py::"
@@ -137,10 +138,18 @@ MUTATIONS = (
     Mutation(
         "dedup-growth-forgets",
         _DEDUP,
-        "            sent = 0 if each.placed else each.last_seq",
+        "            sent = 0 if each.placed else each.whole_seq",
         "            sent = 0",
         ("tests/simulation/test_durable_growth.py",),
         "After a growth a repeated message is stored again in a new queue.",
+    ),
+    Mutation(
+        "dedup-growth-believes-hole",
+        _DEDUP,
+        "            sent = 0 if each.placed else each.whole_seq",
+        "            sent = 0 if each.placed else each.last_seq",
+        (_MOVES + "test_what_is_repeated_after_a_hole_was_given_up_and_the_topic_grew_is_stored",),
+        "A new queue takes messages for duplicates that a crash left out of the log.",
     ),
     Mutation(
         "dedup-forgets-open-session",

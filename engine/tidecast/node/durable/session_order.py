@@ -4,14 +4,15 @@ A session begins behind the last sequence in the log and fences the older ones. 
 holds and the log has not is then out for good. It was not acked; but if a crash had left a part of
 it in the log, a hole would stay below what is stored. Where that is so is known exactly
 (`DurableTopic._find_torn`), and so no session begins before a ring has brought what is missing, or
-all of them were silent for `image_timeout_s`: then `ProducerHole` tells of it.
+all of them were silent for `image_timeout_s`. Then a session begins that repeats what is missing;
+if there is none, `ProducerHole` reports it.
 
 Called with the node's lock held.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tidecast import events
@@ -218,7 +219,7 @@ class Grants:
         rivals = [s for s in self._sources(found) if s.session != claim.session]
         if rivals and self._disk_refuses(topic):
             return False  # what was read waits for it, and could not be had again
-        if self.torn(topic, found):
+        if self.torn(topic, found, [claim]):
             return False
         late = waited_s >= RIVAL_S and not claim.left
         granted = self._pending.granted(found, claim.session)
@@ -240,14 +241,20 @@ class Grants:
             return self._registry.ctx.topology.node.image_timeout_s
         return MEET_S
 
-    def torn(self, topic: DurableTopic, producer: Producer) -> bool:
-        """Does something below its last sequence still have to come?"""
+    def torn(self, topic: DurableTopic, producer: Producer, claims: Iterable[Claim]) -> bool:
+        """Does something below its last sequence still have to come from a session that began?
+
+        If it was waited for in vain it is given up, unless a session is granted that repeats it,
+        or one of ``claims`` does.
+        """
         if not producer.torn_seq:
             return False
         sources = self._sources(producer)
         heard_s = topic.opened_s
         for source in sources:
             record = self._registry.runtime.state.sources[source.slot]
+            if record["first_seq"] > producer.torn_seq:
+                continue  # it has begun behind it
             if record["first_seq"] + record["a_count"] > producer.torn_seq:
                 producer.note_whole()
                 return False
@@ -257,8 +264,11 @@ class Grants:
             patience_s = 0.0  # rings of other nodes are not for us, and ours were there at once
         if self._now_s - heard_s < patience_s:
             return True
-        self._report_hole(topic, producer)
-        producer.note_whole()
+        granted = self._pending.granted(producer, 0)
+        first = [each.first_seq for each in claims] + [each.session.first_seq for each in granted]
+        if not any(0 < seq <= producer.torn_seq for seq in first):
+            self._report_hole(topic, producer)
+            producer.note_hole()
         return False
 
     def report_fenced(
@@ -299,8 +309,11 @@ class Grants:
             self.report_fenced(topic, producer, source.session, source.epoch, name)
 
     def whole(self, topic: DurableTopic) -> bool:
-        """Nothing that was half appended is missing: keys may be mapped to other queues."""
-        return not any(self.torn(topic, each) for each in topic.producers.known.values())
+        """Nothing that was half appended is awaited: keys may be mapped to other queues."""
+        return not any(
+            self.torn(topic, each, self._pending.waiting(each.id)) or each.torn_seq
+            for each in topic.producers.known.values()
+        )
 
     @property
     def _now_s(self) -> float:
