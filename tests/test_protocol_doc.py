@@ -10,9 +10,11 @@ from tests.project import ROOT
 from tidecast import protocol_document as document
 from tidecast.layout import counters, packet, recorder, ring, segment
 from tidecast.layout.fields import Field, Layout
+from tidecast.queues.leases import keeper
 
 PAGE = ROOT / "docs/PROTOCOL.md"
-MEND = "run: python -m tidecast.protocol_document docs/PROTOCOL.md"
+PAGES = (PAGE, ROOT / "docs/DURABLE.md")
+MEND = "run: python -m tidecast.protocol_document docs/PROTOCOL.md docs/DURABLE.md"
 
 
 def stale_parts(text: str) -> list[str]:
@@ -21,12 +23,14 @@ def stale_parts(text: str) -> list[str]:
     return [old[2] for old, new in pairs if old[0] != new[0]]
 
 
-def test_the_page_is_what_the_code_says() -> None:
-    assert not stale_parts(PAGE.read_text("utf-8")), MEND
+def test_the_pages_are_what_the_code_says() -> None:
+    for page in PAGES:
+        assert not stale_parts(page.read_text("utf-8")), MEND
 
 
 def test_every_part_is_shown_once() -> None:
-    shown = [found[2] for found in document.MARKED.finditer(PAGE.read_text("utf-8"))]
+    text = "".join(page.read_text("utf-8") for page in PAGES)
+    shown = [found[2] for found in document.MARKED.finditer(text)]
     assert sorted(shown) == sorted(document.PARTS)
 
 
@@ -79,6 +83,9 @@ def test_machines_have_the_states_of_the_code() -> None:
     }
     assert drawn - {"[*]"} == slots == set(document.SLOT_STATE_NAMES)
     assert sorted(getattr(ring, name) for name in slots) == [0, 1, 2, 3]
+    assert {n for row in document.LEASE_STATES for n in row[:2]} - {"[*]"} == set(
+        keeper.State.__members__
+    )
     consumers = {name for row in document.CONSUMER_STATES for name in row[:2]} - {"[*]"}
     assert {f"CONSUMER_{name}" for name in consumers} <= set(vars(ring))
 

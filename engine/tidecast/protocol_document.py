@@ -1,7 +1,7 @@
-"""The generated parts of docs/PROTOCOL.md: diagrams, tables and states, made from the code itself.
+"""The generated parts of docs/PROTOCOL.md and docs/DURABLE.md: diagrams, tables, states, from code.
 
-    python -m tidecast.protocol_document docs/PROTOCOL.md           # write them anew
-    python -m tidecast.protocol_document --check docs/PROTOCOL.md   # exit code 1 when they differ
+    python -m tidecast.protocol_document docs/PROTOCOL.md docs/DURABLE.md   # write them again
+    python -m tidecast.protocol_document --check docs/PROTOCOL.md           # 1 when they differ
 
 A part stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``; what is between is
 replaced, the rest of the page is written by hand. This is no part of a running engine, and lies
@@ -27,6 +27,7 @@ from tidecast.api.frames import socket as frames
 from tidecast.config.topology import NodeConfig, TopicConfig
 from tidecast.layout import counters, packet, recorder, ring, segment
 from tidecast.layout.fields import Field, Layout
+from tidecast.queues.leases import keeper
 
 MARKED = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -243,7 +244,15 @@ CONSUMER_STATES: tuple[Transition, ...] = (
     ("ACTIVE", "FREE", "subscription ends", "buffers.ring_file.remove_consumer"),
     ("EVICTED", "FREE", "subscription ends", "buffers.ring_file.remove_consumer"),
 )
+LEASE_STATES: tuple[Transition, ...] = (
+    ("[*]", "FREE", "the topic is known", "queues.leases.keeper.LeaseKeeper.add"),
+    *(
+        (a.name, b.name, event.value, f"queues.leases.keeper.LeaseKeeper.{action.__name__}")
+        for (a, event), (b, action) in keeper.TRANSITIONS.items()
+    ),
+)
 MACHINES = {
+    "lease-states": LEASE_STATES,
     "slot-states": SLOT_STATES,
     "image-slot-states": IMAGE_SLOT_STATES,
     "image-life": IMAGE_STATES,

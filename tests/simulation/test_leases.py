@@ -10,21 +10,17 @@ from typing import Any
 
 import pytest
 
+from tidecast.queues.leases.keeper import Fence, Flush, LeaseKeeper, Start, Terms
 from tidecast.queues.leases.store import (
     EPOCH_MAX,
     Acquire,
-    Fence,
-    Flush,
     Granted,
-    LeaseKeeper,
     LeaseTable,
     Listing,
     Refused,
     Release,
     Released,
     Renew,
-    Start,
-    Terms,
 )
 
 S = 1_000_000_000

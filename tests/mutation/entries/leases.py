@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutation.entry import Mutation
 
 _STORE = "engine/tidecast/queues/leases/store.py"
+_KEEPER = "engine/tidecast/queues/leases/keeper.py"
 _TAKEOVER = "engine/tidecast/log/takeover.py"
 _CONTROL = "backend/tidecast_control/leases/service.py"
 _LEASES = "tests/simulation/test_leases.py::"
@@ -16,9 +17,9 @@ _SERVICE = "tests/control/test_leases.py::"
 MUTATIONS = (
     Mutation(
         "lease-trusted-beyond-end",
-        _STORE,
-        "        owned = entry.at in (_At.HELD, _At.FLUSHING) and now_ns < entry.until_ns",
-        "        owned = entry.at in (_At.HELD, _At.FLUSHING)",
+        _KEEPER,
+        "        owned = entry.at in _OWNED and now_ns < entry.until_ns",
+        "        owned = entry.at in _OWNED",
         (
             _LEASES + "test_a_partitioned_owner_stops_before_its_lease_ends",
             _LEASES + "test_chaos_never_has_two_owners_and_heals",
@@ -27,9 +28,9 @@ MUTATIONS = (
     ),
     Mutation(
         "lease-counted-from-answer",
-        _STORE,
-        "        entry.until_ns = sent_ns + self.terms.own_ns",
-        "        entry.until_ns = entry.asked_ns + self.terms.lease_ns * 2",
+        _KEEPER,
+        "            entry.until_ns = sent_ns + self.terms.own_ns",
+        "            entry.until_ns = entry.asked_ns + self.terms.lease_ns * 2",
         (
             _LEASES + "test_a_partitioned_owner_stops_before_its_lease_ends",
             _LEASES + "test_chaos_never_has_two_owners_and_heals",
@@ -57,7 +58,7 @@ MUTATIONS = (
     ),
     Mutation(
         "lease-late-answer-taken",
-        _STORE,
+        _KEEPER,
         "        if entry.asked != request:\n            return",
         "        if entry.asked is None:\n            return",
         (_LEASES + "test_a_late_answer_to_an_older_request_counts_for_nothing",),
@@ -73,9 +74,9 @@ MUTATIONS = (
     ),
     Mutation(
         "lease-released-before-flush",
-        _STORE,
-        "        if entry.at is _At.FLUSHING:\n            entry.at, entry.asked",
-        "        if entry.at is _At.HELD:\n            entry.at, entry.asked",
+        _KEEPER,
+        "    (State.FLUSHING, Event.FLUSHED): (State.RELEASING, LeaseKeeper.ask),",
+        "    (State.HELD, Event.FLUSHED): (State.RELEASING, LeaseKeeper.ask),",
         (
             _LEASES + "test_a_join_hands_over_the_least_and_flushes_first",
             _LEASES + "test_shutdown_flushes_and_releases_everything",

@@ -29,21 +29,9 @@ from tidecast.log.takeover import Owners
 from tidecast.node.durable.sources import SourceRegistry
 from tidecast.queues.leases.balancer import BALANCERS
 from tidecast.queues.leases.file import LeaseFile
+from tidecast.queues.leases.keeper import Fence, Flush, LeaseKeeper, Order, Start, Terms
 from tidecast.queues.leases.scope import ScopedLeases
-from tidecast.queues.leases.store import (
-    Acquire,
-    Fence,
-    Flush,
-    LeaseKeeper,
-    LeaseStore,
-    Listing,
-    Order,
-    Release,
-    Reply,
-    Request,
-    Start,
-    Terms,
-)
+from tidecast.queues.leases.store import Acquire, LeaseStore, Listing, Release, Reply, Request
 
 PRESENCE = "@"
 ROUNDS_MAX = 4
