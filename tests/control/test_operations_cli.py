@@ -8,11 +8,13 @@ from typing import Any
 import click
 import pytest
 
+from tidecast.api.start import Earliest, Time
 from tidecast.cli import main
 from tidecast_control.operations.service import Wanted, cli_of
 
 START: dict[str, Any] = {"at": "earliest", "queue": None, "token": None, "time_ns": None}
 TIME_NS = "1795283762635938533"
+TIME_US = int(TIME_NS) // 1000
 
 
 def parsed(command: str) -> tuple[str, dict[str, Any]]:
@@ -35,10 +37,10 @@ def parsed(command: str) -> tuple[str, dict[str, Any]]:
     [
         ("pause", {}, {}),
         ("resume", {}, {}),
-        ("seek", START, {"start": "earliest", "queue": None}),
+        ("seek", START, {"start": Earliest(), "queue": None}),
         ("seek", START | {"shift": -5, "queue": 2}, {"shift": -5, "queue": 2}),
         ("seek", START | {"at": "time", "time_ns": TIME_NS},
-         {"start": "2026-11-21T17:56:02.635938+00:00"}),
+         {"start": Time(TIME_US * 1000)}),
         ("redrive", {"to": "", "count_max": 7, "key": "a b", "reason": "it's"},
          {"limit": 7, "key": "a b", "reason": "it's"}),
         ("redrive", {"to": "elsewhere", "count_max": 1, "where": 'headers["kind"] == "a b"'},

@@ -47,7 +47,7 @@ def test_an_archive_grows_by_what_is_new_whatever_is_killed(
         with pytest.raises(ZeroDivisionError):
             archive.archive(spark, tmp_path, out, topic="orders")
     with monkeypatch.context() as patch:  # killed right behind it
-        patch.setattr(ArchiveLog, "settle", lambda _, commit: 1 / (2 - commit.version))
+        patch.setattr(ArchiveLog, "complete", lambda _, commit: 1 / (2 - commit.version))
         with pytest.raises(ZeroDivisionError):
             archive.archive(spark, tmp_path, out, topic="orders", compact=False)
     monkeypatch.setattr(archive, "SMALL_FILES_MIN", 2)

@@ -38,7 +38,7 @@ def test_a_commit_is_finished_by_the_next_job(
     log = ArchiveLog(tmp_path)
     one = _file(log, "a", "one.parquet")
     with monkeypatch.context() as patch:
-        patch.setattr(ArchiveLog, "settle", lambda *_: None)
+        patch.setattr(ArchiveLog, "complete", lambda *_: None)
         log.commit(Commit(0, {"t": {"0": 5}}, {"topic=t/0-0.parquet": one}, [], 5))
     assert not (tmp_path / "topic=t").exists()
     snapshot = ArchiveLog(tmp_path).open()
