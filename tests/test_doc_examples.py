@@ -19,7 +19,7 @@ from tidecast.engine.process import Engine
 
 PAGES = (
     "README.md", "docs/QUICKSTART.md", "docs/COMING_FROM.md", "docs/CLIENT.md", "docs/DURABLE.md",
-    "docs/CONSUMING.md",
+    "docs/CONSUMING.md", "docs/APPS.md",
 )  # fmt: skip
 DURABLE = ("invoices", "payments", "parcels", "orders", "orders.failed")
 """Durable topics that the examples presume."""

@@ -17,14 +17,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from tidecast import supported
+from tidecast.version import VERSION
 
 supported.check_python()
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 if TYPE_CHECKING:
     from tidecast import codecs, errors, events, sync
     from tidecast.api.start import Earliest, Latest, Time, Tokens
+    from tidecast.app import App
     from tidecast.client.aio import Connection, Publisher, Replies, Responder, Subscription
     from tidecast.client.connecting import connect
     from tidecast.client.core.message import Batch, Message
@@ -65,6 +67,7 @@ _HOMES = {
     **dict.fromkeys(
         ("Connection", "Publisher", "Replies", "Responder", "Subscription"), "client.aio"
     ),
+    "App": "app",
     "Request": "client.requests.responder",
     "connect": "client.connecting",
     **dict.fromkeys(("Batch", "Message"), "client.core.message"),
@@ -74,16 +77,16 @@ _HOMES = {
     "BatchResult": "client.core.outgoing",
     "compile_handler": "client.compiled",
 }
-_MODULES = ("codecs", "errors", "events", "sync", "testing")
+_MODULES = ("app", "codecs", "errors", "events", "sync", "testing")
 
 __all__ = [
-    "AuthError", "BackPressure", "Batch", "BatchResult", "Closed", "CodecError", "ConfigError",
-    "Conflict", "Connection", "ConnectionLost", "Earliest", "EngineNotRunning", "Fenced",
-    "ForkedProcess", "GapError", "Json", "Latest", "Message", "MsgPack", "NoResponders",
-    "NotFound", "PayloadTooLarge", "Publisher", "RateLimited", "Raw", "Replies", "Request",
-    "RequestFailed", "RequestTimeout", "Responder", "ResponderLost", "SharedMemoryError",
-    "Subscription", "TidecastError", "Time", "Timeout", "Tokens", "codecs", "compile_handler",
-    "connect", "errors", "events", "sync",
+    "App", "AuthError", "BackPressure", "Batch", "BatchResult", "Closed", "CodecError",
+    "ConfigError", "Conflict", "Connection", "ConnectionLost", "Earliest", "EngineNotRunning",
+    "Fenced", "ForkedProcess", "GapError", "Json", "Latest", "Message", "MsgPack",
+    "NoResponders", "NotFound", "PayloadTooLarge", "Publisher", "RateLimited", "Raw", "Replies",
+    "Request", "RequestFailed", "RequestTimeout", "Responder", "ResponderLost",
+    "SharedMemoryError", "Subscription", "TidecastError", "Time", "Timeout", "Tokens", "codecs",
+    "compile_handler", "connect", "errors", "events", "sync",
 ]  # fmt: skip
 
 

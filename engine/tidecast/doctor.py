@@ -28,6 +28,7 @@ from tidecast.config.topology import (
     topology_path,
 )
 from tidecast.errors import NotFound, TidecastError
+from tidecast.version import VERSION
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 SHM_FAIL_BYTES, SHM_WARN_BYTES = 64 << 20, 512 << 20
@@ -161,7 +162,7 @@ def check_engine(place: Place) -> Iterator[Finding]:
         return
     try:
         with EngineControl(place.data_dir, "doctor") as control:
-            engine, mine = control.welcome.version, _own_version()
+            engine, mine = control.welcome.version, VERSION
     except TidecastError as problem:
         yield Finding(
             check="engine", status=FAIL, detail=f"pid {pid} does not answer: {problem}",
@@ -175,12 +176,6 @@ def check_engine(place: Place) -> Iterator[Finding]:
         )  # fmt: skip
     else:
         yield Finding(check="engine", status=OK, detail=f"pid {pid} answers, version {engine}")
-
-
-def _own_version() -> str:
-    import tidecast
-
-    return str(tidecast.__version__)
 
 
 def check_data_dir(place: Place) -> Iterator[Finding]:

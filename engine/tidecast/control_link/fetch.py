@@ -16,7 +16,6 @@ from typing import Any
 
 import msgspec
 
-import tidecast
 from tidecast.config.topology import (
     Topology,
     TransportConfig,
@@ -36,6 +35,7 @@ from tidecast.control_link.link import (
 )
 from tidecast.disk import make_directory, write_atomically
 from tidecast.errors import AuthError, ConfigError, ConnectionLost
+from tidecast.version import VERSION
 
 ANSWER_S = 5.0
 FIRST_S, RETRY_S = 60.0, 0.5
@@ -124,7 +124,7 @@ def _ask_with(
             open_timeout=ANSWER_S,
             close_timeout=1.0,
             max_size=MESSAGE_BYTES_MAX,
-            user_agent_header=f"tidecast/{tidecast.__version__}",
+            user_agent_header=f"tidecast/{VERSION}",
             logger=QUIET,
         ) as connection:
             connection.send(msgspec.json.encode(_hello(topology, data_dir)).decode())
@@ -158,6 +158,6 @@ def _hello(topology: Topology, data_dir: Path) -> dict[str, Any]:
     node = with_identity(topology, data_dir).node
     return {
         "type": "hello", "protocol": PROTOCOL, "node": node.name, "node_id": node.id,
-        "incarnation": 0, "version": tidecast.__version__, "host": socket.gethostname(),
+        "incarnation": 0, "version": VERSION, "host": socket.gethostname(),
         "applied_version": 0, "fetch": True,
     }  # fmt: skip

@@ -24,7 +24,6 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-import tidecast
 from tidecast.access import is_loopback
 from tidecast.config.store import TopologyStore
 from tidecast.control_link.apply import Applier
@@ -34,6 +33,7 @@ from tidecast.disk import write_atomically
 from tidecast.errors import AuthError, ConfigError, TidecastError
 from tidecast.telemetry.queues import Times
 from tidecast.telemetry.views import sample
+from tidecast.version import VERSION
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
@@ -249,7 +249,7 @@ class ControlLink:
             ping_interval=PING_S,
             ping_timeout=PING_S,
             max_size=MESSAGE_BYTES_MAX,
-            user_agent_header=f"tidecast/{tidecast.__version__}",
+            user_agent_header=f"tidecast/{VERSION}",
             logger=QUIET,
         ) as connection:
             with self._lock:
@@ -270,7 +270,7 @@ class ControlLink:
             "node": self.node.name,
             "node_id": self.node.id,
             "incarnation": self.node.incarnation,
-            "version": tidecast.__version__,
+            "version": VERSION,
             "host": socket.gethostname(),
             "applied_version": applied_version,
         }

@@ -22,7 +22,6 @@ from typing import Any
 
 import msgspec
 
-import tidecast
 from tidecast.access import EVERYTHING, printable
 from tidecast.api.frames import common
 from tidecast.api.frames import socket as frames
@@ -35,6 +34,7 @@ from tidecast.engine.topics import TopicChanges
 from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, TidecastError
 from tidecast.node.access import rights
 from tidecast.node.access.rights import Guard
+from tidecast.version import VERSION
 
 CONNECTIONS_MAX = 2048
 HELLO_TIMEOUT_S = 10.0
@@ -242,7 +242,7 @@ class _Connection:
             raise AuthError("the engine wants a token, and this is not it: give token=...")
         if hello.protocol != frames.PROTOCOL_VERSION:
             raise ConfigError(
-                f"client {hello.version} and engine {_version()} do not speak the same protocol: "
+                f"client {hello.version} and engine {VERSION} do not speak the same protocol: "
                 "install the same version of tidecast for both"
             )
         node, doorbell = self.node, 0
@@ -260,7 +260,7 @@ class _Connection:
             engine_pid=os.getpid(),
             counters_path=str(node.counters_path),
             recorder_path=str(node.recorder_path),
-            version=_version(),
+            version=VERSION,
         )
 
     async def _next(self) -> frames.Request | None:
@@ -432,7 +432,3 @@ OPERATIONS = Operations(
     },
     _Connection.unknown,
 )  # fmt: skip
-
-
-def _version() -> str:
-    return str(getattr(tidecast, "__version__", ""))

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-import tidecast
 from tidecast.api.node import LeftBehind, NodeApi
 from tidecast.config.store import TopologyStore
 from tidecast.config.topology import (
@@ -39,6 +38,7 @@ from tidecast.engine.topics import TopicChanges
 from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, TidecastError
 from tidecast.node.access.rights import Guard
 from tidecast.queues.leases.store import LeaseStore
+from tidecast.version import VERSION
 
 if TYPE_CHECKING:
     from tidecast.gateway.settings import GatewaySettings
@@ -294,7 +294,7 @@ class Engine:
                 node_id=node.id,
                 node_name=node.name,
                 incarnation=node.incarnation,
-                version=str(getattr(tidecast, "__version__", "")),
+                version=VERSION,
                 counters_path=str(node.counters_path),
                 recorder_path=str(node.recorder_path),
                 started_ns=time.time_ns(),

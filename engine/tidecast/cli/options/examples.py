@@ -53,6 +53,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "queue verify": ("tidecast queue verify", "tidecast queue verify orders --queue 0 --json"),
     "queue pause": ("tidecast queue pause orders", "tidecast queue pause orders 2"),
     "queue resume": ("tidecast queue resume orders", "tidecast queue resume orders 2"),
+    "run": (
+        "tidecast run billing:app --health 127.0.0.1:8080",
+        "tidecast run billing:app --workers 4 --drain-timeout 1m",
+    ),
     "pub": (
         "tidecast pub greetings --message 'hello, tide'",
         "tidecast pub logs app.log --rate 1000",

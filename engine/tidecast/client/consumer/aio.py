@@ -20,8 +20,8 @@ from tidecast.client.consumer.core import (
     acknowledge_failed,
     check_outcome,
     check_run,
-    worker_of,
 )
+from tidecast.client.consumer.dispatch import Dispatch
 from tidecast.client.consumer.message import DurableBatch, DurableMessage
 from tidecast.client.core.subscription import check_max_messages
 from tidecast.client.flows.consumer import ConsumerFlows
@@ -29,7 +29,8 @@ from tidecast.client.flows.steps import OnLoop
 from tidecast.client.waiting import Deadline
 
 _NEVER = Deadline(None)
-_QUEUED_MAX = 64
+_EXTENSIONS = 3
+"""A message that is held is extended so often within `ack_wait`."""
 
 
 class Consumer(OnLoop, ConsumerFlows):
@@ -80,39 +81,51 @@ class Consumer(OnLoop, ConsumerFlows):
         on_error: OnError = "nak",
         nak_delay: float = 1.0,
         max_messages: int | None = None,
+        extend: bool = False,
     ) -> int:
         """Call ``handler``, a function or coroutine function, with every message; how many.
 
-        Records of one key are handled in order. See the blocking `Consumer.run`.
+        Records of one key are handled in order. ``extend``: messages that this call holds are not
+        delivered again, however long their handlers take. See the blocking `Consumer.run`.
         """
         asynchronous = check_run(handler, concurrency, ack, on_error, nak_delay)
         self.check()
-        inboxes: list[asyncio.Queue[DurableMessage | None]] = [
-            asyncio.Queue(_QUEUED_MAX) for _ in range(concurrency)
-        ]
+        dispatch = Dispatch(concurrency)
 
-        async def work(inbox: asyncio.Queue[DurableMessage | None]) -> None:
-            while (message := await inbox.get()) is not None:
+        async def work() -> None:
+            while (taken := await dispatch.take()) is not None:
+                number, key, message = taken
                 await self._handle(handler, asynchronous, ack, on_error, nak_delay, message)
+                dispatch.complete(number, key)
 
         self.running += 1
         n = 0
         try:
             async with asyncio.TaskGroup() as group:
-                for inbox in inboxes:
-                    group.create_task(work(inbox))
+                for _ in range(concurrency):
+                    group.create_task(work())
+                keeper = group.create_task(self._keep(dispatch)) if extend else None
                 async for message in self.messages():
-                    await inboxes[worker_of(message, concurrency, n)].put(message.copy())
+                    await dispatch.put(message.copy())
                     n += 1
                     if n == max_messages:
                         break
-                for inbox in inboxes:
-                    await inbox.put(None)
+                dispatch.end()
+                if keeper is not None:
+                    await dispatch.done.wait()
+                    keeper.cancel()
         except* Exception as group_of:  # noqa: BLE001 - the first one, as it was
             raise group_of.exceptions[0] from None
         finally:
             self.running -= 1
         return n
+
+    async def _keep(self, dispatch: Dispatch) -> None:
+        """Ask for more time for all messages that are held, again and again."""
+        while True:
+            await asyncio.sleep(self.ack_wait / _EXTENSIONS)
+            for message in list(dispatch.held.values()):
+                message.extend()
 
     async def run_compiled(
         self,

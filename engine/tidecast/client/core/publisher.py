@@ -549,6 +549,11 @@ class PublisherCore:
     # --- durable ----------------------------------------------------------------------------------
 
     @property
+    def durable(self) -> bool:
+        """Is its topic durable? Then ``ack="durable"`` can be had."""
+        return self.producer_session is not None
+
+    @property
     def position(self) -> int:
         """Sequence of the last message that was handed over; of a durable topic, else a count."""
         session = self.producer_session

@@ -33,6 +33,7 @@ from tidecast.errors import (
     ForkedProcess,
 )
 from tidecast.events import EngineBack, EngineLost, Event
+from tidecast.version import VERSION
 
 SOCKET_NAME = "engine.sock"
 REQUEST_TIMEOUT_S = 30.0
@@ -198,7 +199,7 @@ class EngineSession:
 
     def __init__(self, data_dir: Path, name: str, token: str | None, *, attach: bool) -> None:
         self.data_dir = data_dir
-        self._hello = Hello(name=name, token=token, attach=attach, version=_version())
+        self._hello = Hello(name=name, token=token, attach=attach, version=VERSION)
         self._pid = os.getpid()
         self._closed = False
         self._events: deque[Event] = deque()
@@ -316,12 +317,6 @@ def _drop_inherited() -> None:
 
 
 os.register_at_fork(after_in_child=_drop_inherited)
-
-
-def _version() -> str:
-    import tidecast
-
-    return str(getattr(tidecast, "__version__", ""))
 
 
 class EngineControl(EngineSession):
