@@ -11,6 +11,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from tests.conftest import Eventually
 from tests.support.lab import Lab, Platform, free_port, topology
@@ -141,6 +142,17 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_is_lost(
     assert set(invoices(platform)) == set(range(40))
     assert "worker" in child.log.read_text()
     assert "exit code -9; it starts again" in child.log.read_text()
+
+
+def test_workers_end_when_their_parent_is_killed(
+    platform: Platform, eventually: Eventually
+) -> None:
+    child, url = start(platform, "--workers", "2")
+    eventually(lambda: ask(url, "/readyz")[0] == 200, "both are ready", timeout_s=60.0)
+    workers = [each.pid for each in psutil.Process(child.pid).children()]
+    assert len(workers) == 2
+    child.kill()
+    eventually(lambda: not any(map(psutil.pid_exists, workers)), "both have ended", timeout_s=60.0)
 
 
 def test_an_app_goes_on_when_its_engine_is_killed(

@@ -157,6 +157,7 @@ async def _run_one(
             logging.getLogger("tidecast.app").info("health checks at port %d", port)
         if report_to is not None:
             writing = asyncio.create_task(report.write_states(app, report_to))
+            writing.add_done_callback(lambda _: stop.set())  # the parent is gone: so is this
             stack.callback(writing.cancel)
         await app.run(stop=stop, drain_timeout=drain_timeout_s)
     return 0

@@ -71,7 +71,7 @@ def state_of(app: App) -> State:
 
 
 async def write_states(app: App, descriptor: int) -> None:
-    """Write the state into a pipe, each second, until it is closed."""
+    """Write the state into a pipe, each second, until nobody reads it."""
     with contextlib.suppress(OSError):
         while True:
             os.write(descriptor, msgspec.json.encode(state_of(app)) + b"\n")
