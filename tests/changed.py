@@ -40,7 +40,7 @@ _GATEWAY = (
 _PROCESSES = (
     f"{ENGINE}engine/", f"{ENGINE}client/", f"{ENGINE}api/", f"{ENGINE}config/", f"{ENGINE}sync.py",
     f"{ENGINE}embedded.py", f"{ENGINE}scratch.py", f"{ENGINE}events.py", f"{ENGINE}errors.py",
-    f"{ENGINE}agents/", f"{ENGINE}node/",
+    f"{ENGINE}agents/", f"{ENGINE}node/", f"{ENGINE}app/",
 )  # fmt: skip
 _COMMANDS = (f"{ENGINE}cli/", f"{ENGINE}doctor.py")
 _PAGE = (
@@ -104,6 +104,7 @@ NO_LONG_TESTS = {
     f"{ENGINE}codecs.py": "pure functions",
     f"{ENGINE}protocol_document.py": "writes a page, which tests/test_protocol_doc.py compares",
     f"{ENGINE}supported.py": "a check at import",
+    f"{ENGINE}version.py": "the installed version, read once",
 }
 
 

@@ -52,10 +52,10 @@ EXAMPLES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def engine_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+@pytest.fixture
+def engine_dir(tmp_path: Path) -> Iterator[Path]:
     """The data directory of a running engine. Shared memory only: the network stays alone."""
-    data_dir = tmp_path_factory.mktemp("engine")
+    data_dir = tmp_path / "engine"
     topics = [{"name": name, "mode": "durable"} for name in DURABLE]
     topology = topology_from({"transports": [{"name": "ipc", "kind": "ipc"}], "topics": topics})
     engine = Engine(data_dir, topology)

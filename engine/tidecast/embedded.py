@@ -152,6 +152,9 @@ class EmbeddedLink(Link):
         """See `Link`."""
         return self.node.take_events(self.client_id)
 
+    def sync(self) -> None:
+        """See `Link`: the node's events are there at once."""
+
     def node_id_of(self, name: str) -> int:
         """See `Link`."""
         return self.node.node_id_of(name)

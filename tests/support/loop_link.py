@@ -235,6 +235,9 @@ class LoopLink(Link):
     def subscription(self, action: str, arguments: dict[str, Any]) -> Any:
         raise NotFound(f"no subscription: {action}")
 
+    def sync(self) -> None:
+        """See `Link`: what it pushes is there at once."""
+
     def node_id_of(self, name: str) -> int:
         self._check()
         if name not in self.nodes:

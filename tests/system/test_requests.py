@@ -49,17 +49,17 @@ def test_engines_share_requests_over_multicast(lab: Lab, eventually: Eventually)
             lambda: client.stats()["client"]["requests"][0]["responders"] == 2, "both responders"
         )
         handled.clear()
-        pending = [client.begin_request("work", b" %d" % n) for n in range(400)]
+        pending = [client.begin_request("work", b" %d" % n, timeout=30.0) for n in range(400)]
         eventually(answer, "all replies", timeout_s=30.0)
         assert handled == {0: 200, 1: 200}
         assert [each.result().data.partition(b" ")[2] for each in pending] == [
             b"%d" % n for n in range(400)
         ]
         large = bytes(range(256)) * 2000
-        pending = [client.begin_request("work", large) for _ in range(4)]
+        pending = [client.begin_request("work", large, timeout=30.0) for _ in range(4)]
         eventually(answer, "large replies", timeout_s=30.0)
         assert {each.result().data[1:] for each in pending} == {large}
-        replies = client.request_many("work", b"all")
+        replies = client.request_many("work", b"all", timeout=30.0)
         assert replies.asked == 2
         pending.clear()
         eventually(lambda: answer() and handled[0] + handled[1] == 406, "all have handled it")

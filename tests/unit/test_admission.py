@@ -25,6 +25,7 @@ from tidecast.client.links.socket import SocketLink
 from tidecast.client.links.socket_session import EngineControl, dial, receive_frame
 from tidecast.config.store import TopologyStore
 from tidecast.config.topology import FaultSettings, TopicConfig, default_topology, load_topology
+from tidecast.engine import admission
 from tidecast.engine.admission import AdmissionServer
 from tidecast.errors import (
     AuthError,
@@ -220,6 +221,29 @@ def test_many_untaken_events_stay_in_the_engine(
     link.stats()  # a round trip: whatever was to be pushed has been
     assert len(link._events) == 1
     assert len(served.node._events[link.client_id]) == 500
+
+
+def test_sync_brings_what_happened_before(
+    served: Served, link: SocketLink, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket_session, "EVENTS_HELD_MAX", 1)
+    served.node.emit(link.client_id, PeerJoined(node="first", node_id=1, incarnation=2))
+    eventually(lambda: len(link._events) == 1, "the first push, which is not taken")
+    for n in range(1, 4):
+        served.node.emit(link.client_id, PeerJoined(node="x", node_id=n, incarnation=2))
+        link.sync()
+        assert len(link._events) == 1 + n
+    many = admission.PUSHES_AHEAD_MAX * frames.EVENTS_PUSHED_MAX
+    many_events = [PeerJoined(node="y", node_id=n, incarnation=2) for n in range(many)]
+    served.node.emit(link.client_id, *many_events)
+    link.sync()
+    held = len(link._events)
+    assert many - 3 * frames.EVENTS_PUSHED_MAX <= held < many
+    link.sync()
+    assert len(link._events) == held, "a client that takes none gets no more"
+    got = Collected(link)
+    eventually(lambda: got.count() == many + 4, "all events")
+    assert got.events[4:] == many_events
 
 
 def test_an_event_does_not_wait_until_those_before_it_are_taken(

@@ -20,6 +20,8 @@ import tidecast
 import tidecast.sync
 from tidecast.api.start import Earliest, Latest, Start, Time, Tokens
 from tidecast.bench.measure import wait_until
+from tidecast.client.consumer.dispatch import Dispatch
+from tidecast.client.consumer.message import DurableMessage
 from tidecast.embedded import EmbeddedLink
 from tidecast.errors import Closed, ConfigError, NotFound, StorageError
 from tidecast.events import (
@@ -160,13 +162,12 @@ def test_what_waits_for_a_coroutine_is_taken_back_by_a_seek(tmp_path: Path) -> N
             begun.put_nowait(bytes(message.data))
             await go_on.wait()
 
-        class Taken(asyncio.Queue[Any]):
-            """An inbox that says when it got the last message of before."""
+        put = Dispatch.put
 
-            async def put(self, message: Any) -> None:
-                await super().put(message)
-                if getattr(message, "data", None) == BODIES[-1]:
-                    all_out.set()
+        async def and_say(dispatch: Dispatch, message: DurableMessage) -> None:
+            await put(dispatch, message)
+            if message.data == BODIES[-1]:
+                all_out.set()
 
         link: Any = EmbeddedLink.open(topology(), data_dir=tmp_path)
         async with tidecast.connect(link=link) as client:
@@ -174,7 +175,7 @@ def test_what_waits_for_a_coroutine_is_taken_back_by_a_seek(tmp_path: Path) -> N
                 await client.publish("orders", body, key=b"k")
             consumer = await client.consumer("orders", "billing")
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(asyncio, "Queue", Taken)
+                patch.setattr(Dispatch, "put", and_say)
                 running = asyncio.create_task(consumer.run(handle))
                 async with asyncio.timeout(10.0):
                     assert await begun.get() == BODIES[0]

@@ -248,6 +248,12 @@ class Link(Protocol):
     def take_events(self) -> list[Event]:
         """Events since the call before; never blocks. The doorbell rings when there are some."""
 
+    def sync(self) -> None:
+        """Wait for the events of what the engine has done so far: `take_events` has them then.
+
+        Through a gateway it does not wait: these events take as long as the network.
+        """
+
     def open_consumer(self, pattern: str, name: str, options: ConsumerOptions) -> ConsumerGrant:
         """Join a durable subscription, or make it. Raises NotFound, Conflict, ConfigError."""
 

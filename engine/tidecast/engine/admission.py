@@ -14,6 +14,7 @@ import os
 import socket
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -32,11 +33,13 @@ from tidecast.client.links.socket_session import short_path, socket_path
 from tidecast.config.store import TopologyStore
 from tidecast.engine.topics import TopicChanges
 from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, TidecastError
+from tidecast.events import Event
 from tidecast.node.access import rights
 from tidecast.node.access.rights import Guard
 from tidecast.version import VERSION
 
 CONNECTIONS_MAX = 2048
+PUSHES_AHEAD_MAX = 16
 HELLO_TIMEOUT_S = 10.0
 POOL_THREADS = 4
 BACKLOG = 256
@@ -161,6 +164,9 @@ class _Connection:
         self.has_events = asyncio.Event()
         self.may_push = asyncio.Event()
         self.may_push.set()
+        self._pushes_ahead = 0
+        """Pushes since the client took events last, beyond the one that it allows."""
+        self._to_push: deque[Event] = deque()
         task = asyncio.current_task()
         assert task is not None
         self.task: asyncio.Task[Any] = task
@@ -291,6 +297,8 @@ class _Connection:
                 id=request.id, failure=common.Failure(code=TidecastError.code, message=text)
             )
         if request.id:
+            if isinstance(request.body, frames.Sync):
+                self._push_before_reply()
             self._send(reply)
             await self.writer.drain()
 
@@ -303,15 +311,41 @@ class _Connection:
             while True:
                 await self.has_events.wait()
                 await self.may_push.wait()
-                self.has_events.clear()
-                events = self.node.take_events(self.client_id) if self.client_id else []
-                events = [each for each in events if rights.may_hear(self.access, each)]
-                for at in range(0, len(events), frames.EVENTS_PUSHED_MAX):
+                self._take_events()
+                while self._to_push:
                     await self.may_push.wait()
-                    self.may_push.clear()
-                    some = events[at : at + frames.EVENTS_PUSHED_MAX]
-                    self._send(frames.Events(events=some))  # type: ignore[arg-type]
+                    if self._to_push:  # a reply may have pushed them meanwhile
+                        self._push()
                     await self.writer.drain()
+
+    def _take_events(self) -> None:
+        self.has_events.clear()
+        events = self.node.take_events(self.client_id) if self.client_id else []
+        self._to_push.extend(each for each in events if rights.may_hear(self.access, each))
+
+    def _push(self) -> None:
+        self.may_push.clear()
+        n = min(len(self._to_push), frames.EVENTS_PUSHED_MAX)
+        some = [self._to_push.popleft() for _ in range(n)]
+        self._send(frames.Events(events=some))  # type: ignore[arg-type]
+
+    def _push_before_reply(self) -> None:
+        """Push what has happened, whether or not the client has taken what came before.
+
+        A client that takes no events gets at most `PUSHES_AHEAD_MAX` pushes this way.
+        """
+        self._take_events()
+        while self._to_push and self._pushes_ahead < PUSHES_AHEAD_MAX:
+            if not self.may_push.is_set():
+                self._pushes_ahead += 1
+            self._push()
+        if self._to_push:
+            self.has_events.set()
+
+    def events_taken(self, _: frames.EventsTaken) -> None:
+        """The client took the events of a push: it allows the next."""
+        self._pushes_ahead = 0
+        self.may_push.set()
 
     def say_goodbye(self, reason: str) -> None:
         """Tell the client that the engine ends; `run` ends then."""
@@ -378,7 +412,8 @@ _attached = _Connection.check_attached
 OPERATIONS = Operations(
     {
         frames.Hello: Operation(_Connection.begun, nothing),
-        frames.EventsTaken: Operation(lambda c, _: c.may_push.set(), nothing, answered=False),
+        frames.EventsTaken: Operation(_Connection.events_taken, nothing, answered=False),
+        frames.Sync: Operation(lambda *_: None, nothing, _attached),
         frames.OpenPublication: Operation(
             lambda c, b: c.node.open_publication(c.client_id, b.topic, b.options),
             lambda b: rights.to_publish(b.topic), _attached,

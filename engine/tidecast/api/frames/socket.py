@@ -103,6 +103,10 @@ class EventsTaken(Body, frozen=True, kw_only=True):
     """The client has taken the events of the last push; it wants no reply (request id 0)."""
 
 
+class Sync(Body, frozen=True, kw_only=True):
+    """See `Link.sync`: events are pushed before the reply."""
+
+
 class OpenConsumer(Body, frozen=True, kw_only=True):
     """See `Link.open_consumer`."""
 
@@ -184,8 +188,9 @@ class GetFaults(Body, frozen=True, kw_only=True):
 AnyBody = (
     Hello | OpenPublication | BeginPublication | ClosePublication | OpenSubscription
     | CloseSubscription
-    | ReleaseImage | EventsTaken | NodeIdOf | Stats | Overview | Topics | CreateTopic | EditTopic
-    | DeleteTopic | SetFaults | GetFaults | OpenConsumer | CloseConsumer | DurableSubscription
+    | ReleaseImage | EventsTaken | Sync | NodeIdOf | Stats | Overview | Topics | CreateTopic
+    | EditTopic | DeleteTopic | SetFaults | GetFaults | OpenConsumer | CloseConsumer
+    | DurableSubscription
 )  # fmt: skip
 
 RESULTS: dict[type[Body], Any] = {
@@ -196,6 +201,7 @@ RESULTS: dict[type[Body], Any] = {
     OpenSubscription: SubscriptionGrant,
     CloseSubscription: None,
     ReleaseImage: None,
+    Sync: None,
     OpenConsumer: ConsumerGrant,
     CloseConsumer: None,
     DurableSubscription: Any,

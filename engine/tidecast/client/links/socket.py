@@ -91,6 +91,10 @@ class SocketLink(EngineSession, Link):
         """The client has drained and unmapped an image that is gone."""
         self.ask(frames.ReleaseImage(subscription_id=subscription_id, image_id=image_id))
 
+    def sync(self) -> None:
+        """Wait for the events of what happened before."""
+        self.ask(frames.Sync())
+
     def open_consumer(self, pattern: str, name: str, options: ConsumerOptions) -> ConsumerGrant:
         """Join a durable subscription, or make it. Raises NotFound, Conflict, ConfigError."""
         granted: ConsumerGrant = self.ask(

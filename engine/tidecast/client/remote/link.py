@@ -538,6 +538,9 @@ class RemoteLink(Link):
             lambda number: frames.Administer(id=number, action=action, arguments=arguments), Any
         )
 
+    def sync(self) -> None:
+        """See `Link`: it does not wait."""
+
     def node_id_of(self, name: str) -> int:
         """See `Link`."""
         return int(self._ask(lambda number: frames.NodeIdOf(id=number, node=name), int))

@@ -26,7 +26,7 @@ from tidecast.client.core.metadata import NONE, Headers
 from tidecast.client.core.outgoing import Outgoing, payload_bytes
 from tidecast.client.core.subscription import ImageEvent, SubscriptionCore
 from tidecast.client.flows.publisher import PublisherFlows
-from tidecast.client.flows.steps import TURN, Flow, idle
+from tidecast.client.flows.steps import TURN, Ask, Flow, idle
 from tidecast.client.kernels import ports
 from tidecast.client.requests import wire
 from tidecast.client.requests.wire import Announcement
@@ -280,6 +280,9 @@ class Requester:
         """
         pace = InlinePace()
         self._find()
+        if all_ or not self._ready:
+            yield Ask(self._connection.link.sync)  # a responder may have come a moment ago
+            self._find()
         while all_ or not self._ready:
             self._check()
             left_s = self._discovery_left_s()
