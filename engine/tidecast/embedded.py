@@ -20,6 +20,7 @@ from tidecast.api.link import (
     SubscriptionGrant,
     SubscriptionOptions,
 )
+from tidecast.config.store import TopologyStore
 from tidecast.config.topology import (
     Topology,
     default_topology,
@@ -29,6 +30,7 @@ from tidecast.config.topology import (
 )
 from tidecast.events import Event
 from tidecast.native.predicates import Predicate
+from tidecast.node.administration import Administration
 from tidecast.node.node import Node
 from tidecast.queues.adapter import Adapter
 from tidecast.scratch import drop_scratch, scratch_directory
@@ -49,8 +51,13 @@ def connect_to(node: Node, of_engine: bool) -> Connection:
 class EmbeddedLink(Link):
     """A session with a node of this process. See `tidecast.api.link.Link`."""
 
-    def __init__(self, node: Node, name: str, *, owns_node: bool, of_engine: bool = False) -> None:
+    def __init__(
+        self, node: Node, name: str, *, owns_node: bool, of_engine: bool = False,
+        store: TopologyStore | None = None,
+    ) -> None:  # fmt: skip
+        """``store``: where topics are saved that this client changes; None: nowhere."""
         self.node = node
+        self._administration = Administration(node, store or TopologyStore(node.topology, None))
         self._owns = owns_node
         self._scratch: tuple[Path, int] | None = None
         self._closed = False
@@ -144,9 +151,9 @@ class EmbeddedLink(Link):
         """See `Link`."""
         self.node.consumers.close_consumer(self.client_id, consumer_id)
 
-    def subscription(self, action: str, arguments: dict[str, Any]) -> Any:
+    def administer(self, action: str, arguments: dict[str, Any]) -> Any:
         """See `Link`."""
-        return self.node.consumers.perform(action, arguments)
+        return self._administration.perform(action, arguments)
 
     def take_events(self) -> list[Event]:
         """See `Link`."""

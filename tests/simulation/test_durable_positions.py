@@ -110,6 +110,6 @@ def test_peek_names_what_is_left_after_a_crash(refused: int) -> None:
         again(p)
         take(p, consumer)
         link: Any = consumer._connection.link
-        rows = link.subscription("peek", {"pattern": "orders", "name": "billing", "limit": 100})
+        rows = link.administer("peek", {"pattern": "orders", "name": "billing", "limit": 100})
         left = [row["token"] for row in rows]
         assert left == [*range(refused), N - 3, N - 2, N - 1]

@@ -232,7 +232,7 @@ class LoopLink(Link):
     def close_consumer(self, consumer_id: int) -> None:
         raise NotFound(f"no consumer {consumer_id}")
 
-    def subscription(self, action: str, arguments: dict[str, Any]) -> Any:
+    def administer(self, action: str, arguments: dict[str, Any]) -> Any:
         raise NotFound(f"no subscription: {action}")
 
     def sync(self) -> None:

@@ -398,7 +398,7 @@ class World:
         self.net.run(STEP_US)
 
     def _note_positions(self, subscription: str) -> None:
-        found = self.watcher.link.subscription("show", {"pattern": DURABLE, "name": subscription})
+        found = self.watcher.link.administer("show", {"pattern": DURABLE, "name": subscription})
         for row in found["lanes"]:
             self.history.append(
                 history.Position(
@@ -522,7 +522,7 @@ class World:
         """A subscription goes back: to the earliest record, or to a token of each queue."""
         name = f"s{which % len(self.rounds)}"
         member = next(each for each in self.members if each.subscription == name)
-        found = self.watcher.link.subscription("show", {"pattern": DURABLE, "name": name})
+        found = self.watcher.link.administer("show", {"pattern": DURABLE, "name": name})
         tokens = {
             row["queue"]: max(row["position"] - back, self._earliest(row["queue"]))
             for row in found["lanes"]
@@ -569,7 +569,7 @@ class World:
         """A subscription is paused for a while."""
         name = f"s{which % len(self.rounds)}"
         for word in (True, False):
-            self.watcher.link.subscription(
+            self.watcher.link.administer(
                 "pause" if word else "resume", {"pattern": DURABLE, "name": name}
             )
             if word:
@@ -618,7 +618,7 @@ class World:
         return handled + sum(subscriber.take() for subscriber in self.subscribers)
 
     def _shown(self, name: str) -> Any:
-        return self.watcher.link.subscription("show", {"pattern": DURABLE, "name": name})
+        return self.watcher.link.administer("show", {"pattern": DURABLE, "name": name})
 
     def _consumed(self) -> bool:
         ends = {log.queue: log.next_token for log in self._logs()}

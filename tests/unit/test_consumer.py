@@ -384,7 +384,7 @@ def test_the_counters_file_tells_lag_redeliveries_and_dead_letters(client: Conne
         assert (values["DELIVERED"], values["REDELIVERED"], values["NAKS"]) == (6, 1, 1)
         assert (values["DEAD"], values["LAG"], values["OUTSTANDING"]) == (1, 0, 0)
         assert (values["MEMBERS"], values["QUEUES"]) == (1, 2)
-    client.link.subscription("delete", {"pattern": "orders", "name": "work"})
+    client.link.administer("delete", {"pattern": "orders", "name": "work"})
     node.consumers.counters.update(node.counters, now=True)
     assert not [row for row in node.counters.rows() if row.kind == "subscription"]
 
@@ -443,7 +443,7 @@ def test_what_is_wrong_is_refused(client: Connection) -> None:
 
 def test_a_deleted_subscription_ends_its_consumers(client: Connection) -> None:
     consumer = client.consumer("orders", "billing")
-    client.link.subscription("delete", {"pattern": "orders", "name": "billing"})
+    client.link.administer("delete", {"pattern": "orders", "name": "billing"})
     with pytest.raises(Fenced, match="deleted"):
         take(consumer, 1)
 

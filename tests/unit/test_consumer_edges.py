@@ -118,7 +118,7 @@ def test_a_place_that_is_not_there_is_said(client: Connection, start: Start) -> 
         assert consumer.info()["lag"] == 0, "it has not moved"
         moved = consumer.seek(Tokens(ends), dry_run=True)  # where the next records will be
         assert [row["records"] for row in moved] == [0, 0]
-    assert [one["name"] for one in client.link.subscription("list", {})] == ["billing"]
+    assert [one["name"] for one in client.link.administer("list", {})] == ["billing"]
 
 
 def test_a_queue_or_topic_that_is_not_there_is_said(client: Connection) -> None:
@@ -126,7 +126,7 @@ def test_a_queue_or_topic_that_is_not_there_is_said(client: Connection) -> None:
     where = {"pattern": "orders", "name": "billing"}
     for which, said in (({"queue": 7}, "no queue 7 of orders"), ({"topic": "x"}, "no queues of x")):
         with pytest.raises(NotFound, match=said):
-            client.link.subscription("seek", where | which)
+            client.link.administer("seek", where | which)
 
 
 NO_PLACE: Any = 5
@@ -167,7 +167,7 @@ def test_dead_letters_do_not_come_back_to_who_refused_them(
 ) -> None:
     with pytest.raises(ConfigError, match=f"dead_letter: '{letters}': {pattern.replace('*', '.')}"):
         client.consumer(pattern, "billing", dead_letter=letters)
-    assert client.link.subscription("list", {}) == []
+    assert client.link.administer("list", {}) == []
 
 
 def test_a_redrive_says_what_is_wrong_also_in_a_dry_run(client: Connection) -> None:
@@ -203,7 +203,7 @@ def test_peek_leaves_out_what_is_settled(client: Connection) -> None:
 
         def seen(limit: int) -> list[bytes]:
             where = {"pattern": "orders", "name": "billing", "limit": limit}
-            return [row["payload"] for row in client.link.subscription("peek", where)]
+            return [row["payload"] for row in client.link.administer("peek", where)]
 
         assert seen(100) == [BODIES[i] for i in (0, 3, 4, 6, 7, 8, 9)]
         assert seen(2) == [BODIES[0], BODIES[3]]
@@ -218,18 +218,18 @@ def test_peek_shows_what_filters_let_pass(client: Connection) -> None:
     for name, options in chosen.items():
         client.consumer("orders", name, start=Latest(), **options).close()
         where: dict[str, Any] = {"pattern": "orders", "name": name}
-        client.link.subscription("seek", where | {"start": "earliest"})
-        rows = client.link.subscription("peek", where | {"limit": 100})
+        client.link.administer("seek", where | {"start": "earliest"})
+        rows = client.link.administer("peek", where | {"limit": 100})
         found[name] = sorted(row["payload"] for row in rows)
     assert found == {"key": BODIES[1::3], "prefix": BODIES, "text": BODIES[25:]}
     with client.consumer("orders", "text") as consumer:
         taken = [consumer.next(5.0) for _ in range(5)]
         where = {"pattern": "orders", "name": "text", "limit": 100}
-        assert len(client.link.subscription("peek", where)) == 5
+        assert len(client.link.administer("peek", where)) == 5
         for message in taken[:2]:
             message.ack()
         wait_until(lambda: consumer.info()["outstanding"] == 3, 5.0, "two are settled")
-        assert len(client.link.subscription("peek", where)) == 3
+        assert len(client.link.administer("peek", where)) == 3
 
 
 def test_next_waits_no_longer_than_it_is_told(client: Connection) -> None:

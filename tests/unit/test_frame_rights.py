@@ -13,7 +13,7 @@ from tidecast.api.link import ConsumerOptions, JoinOptions, PublicationOptions, 
 from tidecast.api.operations import Operations
 from tidecast.client.remote import frames as remote_frames
 from tidecast.client.remote import log_frames
-from tidecast.config.topology import FaultSettings, TopicConfig
+from tidecast.config.topology import FaultSettings
 from tidecast.engine import admission
 from tidecast.events import AccessDenied, MessagesDropped, PeerJoined
 from tidecast.gateway import log, session
@@ -29,6 +29,7 @@ EVERYTHING = {("manage", ">")}
 SOCKET: dict[type, tuple[dict[str, Any], set[tuple[str, str]]]] = {
     frames.Hello: ({"name": "x"}, NOTHING),
     frames.EventsTaken: ({}, NOTHING),
+    frames.Sync: ({}, NOTHING),
     frames.NodeIdOf: ({"name": "x"}, NOTHING),
     frames.OpenPublication: ({"topic": "t", "options": PublicationOptions()}, {("publish", "t")}),
     frames.BeginPublication: ({"publication_id": 1}, NOTHING),
@@ -40,15 +41,11 @@ SOCKET: dict[type, tuple[dict[str, Any], set[tuple[str, str]]]] = {
     frames.ReleaseImage: ({"subscription_id": 1, "image_id": 1}, NOTHING),
     frames.OpenConsumer: ({"pattern": "t.*", "name": "n", "options": OPTIONS}, CONSUMES),
     frames.CloseConsumer: ({"consumer_id": 1}, NOTHING),
-    frames.DurableSubscription: (
+    frames.Administer: (
         {"action": "pause", "arguments": {"pattern": "t.*", "name": "n"}}, {("manage", "t.*")}
     ),
     frames.Stats: ({}, EVERYTHING),
     frames.Overview: ({}, EVERYTHING),
-    frames.Topics: ({}, EVERYTHING),
-    frames.CreateTopic: ({"topic": TopicConfig(name="t")}, {("manage", "t")}),
-    frames.EditTopic: ({"name": "t", "changes": {}}, {("manage", "t")}),
-    frames.DeleteTopic: ({"name": "t"}, {("manage", "t")}),
     frames.SetFaults: ({"transport": "x", "faults": FaultSettings()}, EVERYTHING),
     frames.GetFaults: ({}, EVERYTHING),
 }  # fmt: skip

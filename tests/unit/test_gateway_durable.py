@@ -227,7 +227,7 @@ def test_a_seek_from_elsewhere_takes_back_what_is_in_the_mirror(
             assert len(consumer.fetch(5, TIMEOUT_S)) == 5
             eventually(lambda: consumer.stats()["unread_bytes"] > 400 * 30, "the rest is here")
             which = {"pattern": topic, "name": "s", "start": "latest"}
-            mover.link.subscription("seek", which)
+            mover.link.administer("seek", which)
             moved = until_event(far, SubscriptionMoved)
             assert moved.forgotten == 500
             before = consumer.stats()["unread_bytes"]
@@ -244,7 +244,7 @@ def test_a_seek_from_elsewhere_takes_back_what_waits_for_a_handler(
         with far.consumer(topic, "s") as consumer:
 
             def move() -> None:
-                mover.link.subscription("seek", {"pattern": topic, "name": "s", "start": "latest"})
+                mover.link.administer("seek", {"pattern": topic, "name": "s", "start": "latest"})
                 assert until_event(far, SubscriptionMoved).forgotten == 50
                 far.publish(topic, b"new", ack="durable")
 
@@ -461,7 +461,7 @@ def test_what_cannot_be_opened_again_is_tried_again_or_says_why(
 
 def _settled(client: Any, topic: str, name: str) -> int:
     arguments = {"pattern": topic, "name": name}
-    settled: int = client.link.subscription("show", arguments)["settled"]
+    settled: int = client.link.administer("show", arguments)["settled"]
     return settled
 
 
@@ -485,6 +485,6 @@ def test_deleting_the_subscription_is_felt(
 ) -> None:
     with remote(gateway.url) as far, local(node) as near:
         consumer = far.consumer(topic, "doomed")
-        near.link.subscription("delete", {"pattern": topic, "name": "doomed"})
+        near.link.administer("delete", {"pattern": topic, "name": "doomed"})
         with pytest.raises(Fenced, match="deleted"):
             consumer.fetch(1, TIMEOUT_S)

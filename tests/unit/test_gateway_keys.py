@@ -107,18 +107,18 @@ def attempts(client: Any) -> dict[str, Any]:
         "right of another kind": lambda: client.subscribe("audit.a").open(),
         "consumer": lambda: client.consumer("secret", "x"),
         "dead letters elsewhere": lambda: client.consumer("orders.eu", "y", dead_letter="secret"),
-        "manage": lambda: client.link.subscription("create", {"pattern": "orders.us", "name": "z"}),
+        "manage": lambda: client.link.administer("create", {"pattern": "orders.us", "name": "z"}),
         "a subscription of its own": lambda: client.consumer("orders.us", "z"),
-        "letters of its own elsewhere": lambda: client.link.subscription(
+        "letters of its own elsewhere": lambda: client.link.administer(
             "create", {"pattern": "orders.eu", "name": "z", "dead_letter": "secret"}
         ),
-        "letters sent elsewhere": lambda: client.link.subscription(
+        "letters sent elsewhere": lambda: client.link.administer(
             "redrive", {"pattern": "orders.eu", "name": "z", "to": "secret"}
         ),
-        "an action that nobody knows": lambda: client.link.subscription(
+        "an action that nobody knows": lambda: client.link.administer(
             "format", {"pattern": "orders.eu", "name": "z"}
         ),
-        "look": lambda: client.link.subscription("show", {"pattern": "secret", "name": "x"}),
+        "look": lambda: client.link.administer("show", {"pattern": "secret", "name": "x"}),
     }
 
 
@@ -137,7 +137,7 @@ def test_what_its_scopes_do_not_say_is_denied(
 
 def test_lists_show_only_what_the_key_covers(node: EmbeddedLink, shop: Any) -> None:
     with local(node) as near, near.consumer("secret", "hidden"), near.consumer("orders.us", "seen"):
-        names = {each["name"] for each in shop.link.subscription("list", {})}
+        names = {each["name"] for each in shop.link.administer("list", {})}
         assert "seen" in names
         assert "hidden" not in names
 
@@ -145,15 +145,15 @@ def test_lists_show_only_what_the_key_covers(node: EmbeddedLink, shop: Any) -> N
 def test_what_a_node_has_is_listed_as_the_key_covers_it(node: EmbeddedLink, shop: Any) -> None:
     for name in ("secret", "orders.us"):
         node.node.topic(name)
-    rows = shop.link.subscription("topics", {})["rows"]
+    rows = shop.link.administer("topics", {})["rows"]
     names = {row["name"] for row in rows}
     assert "orders.us" in names
     assert "secret" not in names
     for action in ("counters", "receivers"):
         with pytest.raises(AuthError, match="manage"):
-            shop.link.subscription(action, {})
+            shop.link.administer(action, {})
     with pytest.raises(AuthError, match="manage on secret"):
-        shop.link.subscription("delete_topic", {"topic": "secret"})
+        shop.link.administer("delete_topic", {"topic": "secret"})
 
 
 def test_unknown_tokens_are_counted_and_told(node: EmbeddedLink, gateway: Gateway) -> None:
@@ -345,7 +345,7 @@ def test_a_defect_in_a_task_ends_the_session_and_the_client_knows(
     monkeypatch.undo()
     monkeypatch.setattr(rights, "shown", broken)
     with pytest.raises(TidecastError, match="internal error in the gateway: RuntimeError"):
-        shop.link.subscription("list", {})
+        shop.link.administer("list", {})
     assert shop.health().healthy, "one request ends nothing else"
     monkeypatch.setattr(RemoteConsumer, "_forward", broken)
     shop.consumer("orders.eu", "broken")
@@ -515,14 +515,14 @@ def test_local_clients_show_keys_where_the_topology_says_so(short_dir: Path) -> 
                 client.stats()
             with pytest.raises(AuthError, match=r"right manage on orders\.us"):
                 client.consumer("orders.us", "z")
-            assert client.link.subscription("list", {}) == []
+            assert client.link.administer("list", {}) == []
         with tidecast.sync.connect(f"tidecast://{short_dir}", token=admin[0]) as client:
             (row,) = client.stats()["gateway"]
             assert (row["name"], row["refused"], row["denied"]) == ("socket", 2, 3)
-            client.link.subscription("create", {"pattern": "secret", "name": "hidden"})
-            client.link.subscription("create", {"pattern": "orders.us", "name": "seen"})
+            client.link.administer("create", {"pattern": "secret", "name": "hidden"})
+            client.link.administer("create", {"pattern": "orders.us", "name": "seen"})
         with tidecast.sync.connect(f"tidecast://{short_dir}", token=SECRET, name="near") as client:
-            (found,) = client.link.subscription("list", {})
+            (found,) = client.link.administer("list", {})
             assert found["name"] == "seen", "lists show only what the key covers"
             with client.consumer("orders.us", "seen"):
                 pass  # it is there: joining takes the right to subscribe alone

@@ -18,7 +18,7 @@ class Hold:
     """The subscriptions of one name, one a topic."""
 
     def __init__(self, connection: Any, name: str) -> None:
-        self._ask, self._name = connection.link.subscription, name
+        self._ask, self._name = connection.link.administer, name
 
     def move(self, positions: Positions) -> None:
         """Let retention take what lies before; made when it is not there. Raises TidecastError."""

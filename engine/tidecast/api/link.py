@@ -275,8 +275,11 @@ class Link(Protocol):
             'one: give a text, where="size > 100", or connect to "embedded://..."'
         )
 
-    def subscription(self, action: str, arguments: dict[str, Any]) -> Any:
-        """Look at or change durable subscriptions: see `node.subscriptions_durable_admin`."""
+    def administer(self, action: str, arguments: dict[str, Any]) -> Any:
+        """Look at or change topics and durable subscriptions.
+
+        See `tidecast.node.administration` and `tidecast.node.consumers.admin`.
+        """
 
     def node_id_of(self, name: str) -> int:
         """Id of a node by name, for unicast. Raises NoResponders when it is not known."""

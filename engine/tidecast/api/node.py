@@ -32,7 +32,7 @@ class ConsumersApi(Protocol):
         """See `Link`."""
 
     def perform(self, action: str, arguments: dict[str, Any]) -> Any:
-        """See `Link.subscription`."""
+        """See `Link.administer`."""
 
 
 class LeftBehind(msgspec.Struct, frozen=True, kw_only=True):

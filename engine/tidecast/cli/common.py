@@ -98,7 +98,7 @@ def control(data_dir: Path, token: str | None = None) -> EngineControl:
 
 
 Ask = Callable[..., Any]
-"""``ask(action, **arguments)``: an action of the engine, see `tidecast.api.link.Link.subscription`.
+"""``ask(action, **arguments)``: an action of the engine, see `tidecast.api.link.Link.administer`.
 """
 
 
@@ -110,14 +110,12 @@ def asking(data_dir: Path, token: str | None, ctx: click.Context | None = None) 
         from tidecast.sync import connect
 
         with connect(server, name="tidecast command", token=token) as client:
-            yield lambda action, **arguments: client.link.subscription(action, arguments)
+            yield lambda action, **arguments: client.link.administer(action, arguments)
         return
-    from tidecast.api.frames.socket import DurableSubscription
+    from tidecast.api.frames.socket import Administer
 
     with control(data_dir, token) as engine:
-        yield lambda action, **arguments: engine.ask(
-            DurableSubscription(action=action, arguments=arguments)
-        )
+        yield lambda action, **arguments: engine.ask(Administer(action=action, arguments=arguments))
 
 
 def all_rows(ask: Ask, action: str, **arguments: Any) -> list[dict[str, Any]]:

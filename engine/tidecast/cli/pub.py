@@ -230,7 +230,7 @@ def _of_new_topic(client: Connection, topic: str) -> str:
     from tidecast.errors import TidecastError
 
     def ask(action: str, **arguments: Any) -> Any:
-        return client.link.subscription(action, arguments)
+        return client.link.administer(action, arguments)
 
     try:
         if all_rows(ask, "topics", pattern=topic):

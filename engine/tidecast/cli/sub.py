@@ -189,7 +189,7 @@ def _logs(
 
     def modes_of(pattern: str) -> dict[str, str]:
         def ask(action: str, **arguments: Any) -> Any:
-            return client.link.subscription(action, arguments)
+            return client.link.administer(action, arguments)
 
         rows = all_rows(ask, "topics", pattern=pattern)
         return {row["name"]: row.get("mode", "live") for row in rows}

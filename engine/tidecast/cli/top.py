@@ -129,7 +129,7 @@ class _EngineAfar:
         self._client, self.node = client, client.link.node_name
 
     def _ask(self, action: str, **arguments: Any) -> Any:
-        return self._client.link.subscription(action, arguments)
+        return self._client.link.administer(action, arguments)
 
     def rows(self) -> list[Row]:
         import numpy as np

@@ -31,11 +31,11 @@ from tidecast.api.node import NodeApi
 from tidecast.api.operations import Operation, Operations, nothing
 from tidecast.client.links.socket_session import short_path, socket_path
 from tidecast.config.store import TopologyStore
-from tidecast.engine.topics import TopicChanges
 from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, TidecastError
 from tidecast.events import Event
 from tidecast.node.access import rights
 from tidecast.node.access.rights import Guard
+from tidecast.node.administration import Administration
 from tidecast.version import VERSION
 
 CONNECTIONS_MAX = 2048
@@ -157,7 +157,7 @@ class _Connection:
         self, server: AdmissionServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         self.server, self.node = server, server.node
-        self.changes = TopicChanges(server.node, server.store)
+        self._administration = Administration(server.node, server.store)
         self.reader, self.writer = reader, writer
         self.client_id = 0
         self.name, self.access = "", EVERYTHING
@@ -391,9 +391,9 @@ class _Connection:
         open_consumer = self.node.consumers.open_consumer
         return open_consumer(self.client_id, body.pattern, body.name, options)
 
-    def perform(self, body: frames.DurableSubscription) -> Any:
-        """An action on durable subscriptions: the rows that the client may see."""
-        found = self.node.consumers.perform(body.action, body.arguments)
+    def perform(self, body: frames.Administer) -> Any:
+        """An action on topics or durable subscriptions: the rows that the client may see."""
+        found = self._administration.perform(body.action, body.arguments)
         return rights.shown(self.access, body.action, found)
 
     def overview(self, _: frames.Overview) -> frames.OverviewResult:
@@ -445,7 +445,7 @@ OPERATIONS = Operations(
             lambda c, b: c.node.consumers.close_consumer(c.client_id, b.consumer_id),
             nothing, _attached,
         ),
-        frames.DurableSubscription: Operation(
+        frames.Administer: Operation(
             _Connection.perform, lambda b: rights.to_administer(b.action, b.arguments)
         ),
         frames.NodeIdOf: Operation(lambda c, b: c.node.node_id_of(b.name), nothing),
@@ -453,17 +453,6 @@ OPERATIONS = Operations(
         frames.Overview: Operation(_Connection.overview),
         frames.SetFaults: Operation(lambda c, b: c.node.set_faults(b.transport, b.faults)),
         frames.GetFaults: Operation(lambda c, _: c.node.get_faults()),
-        frames.Topics: Operation(lambda c, _: c.node.topics()),
-        frames.CreateTopic: Operation(
-            lambda c, b: c.changes.create(b.topic), lambda b: [("manage", b.topic.name)]
-        ),
-        frames.EditTopic: Operation(
-            lambda c, b: c.changes.edit(b.name, b.changes, recreate=b.recreate),
-            lambda b: [("manage", b.name)],
-        ),
-        frames.DeleteTopic: Operation(
-            lambda c, b: c.changes.delete(b.name), lambda b: [("manage", b.name)]
-        ),
     },
     _Connection.unknown,
 )  # fmt: skip

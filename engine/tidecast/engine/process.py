@@ -34,7 +34,6 @@ from tidecast.config.topology import (
 )
 from tidecast.disk import write_atomically
 from tidecast.engine.admission import AdmissionServer
-from tidecast.engine.topics import TopicChanges
 from tidecast.errors import AuthError, ConfigError, Conflict, NotFound, TidecastError
 from tidecast.node.access.rights import Guard
 from tidecast.queues.leases.store import LeaseStore
@@ -277,7 +276,7 @@ class Engine:
 
                 opened = open_gateway(
                     node, self.data_dir, self._gateway, keys_come=self._keys_come,
-                    change_topic=TopicChanges(node, store).from_afar,
+                    store=store,
                 )  # fmt: skip
                 undo.callback(opened.stop)
                 gateway = opened.url

@@ -32,6 +32,7 @@ from tidecast.api.link import Link
 from tidecast.client.aio import Connection
 from tidecast.client.remote import frames, log_frames
 from tidecast.client.remote.frames import BadFrame
+from tidecast.config.store import TopologyStore
 from tidecast.errors import AuthError, ConfigError, Conflict, TidecastError
 from tidecast.events import AccessDenied, Event
 from tidecast.gateway.consumers import KEEP_S
@@ -60,9 +61,6 @@ _log = logging.getLogger("tidecast.gateway")
 _silent = logging.getLogger("tidecast.gateway.websockets")
 """The library logs handshakes with their headers at DEBUG: those hold tokens."""
 _silent.disabled = True
-
-ChangeTopic = Callable[[str, dict[str, Any]], Any]
-"""Does an action of `tidecast.node.access.rights.TOPIC_ACTIONS`, in any thread."""
 
 
 def token_of(data_dir: Path) -> str:
@@ -111,9 +109,8 @@ class Gateway:
         find_key: Callable[[str], Access | None] = _no_key,
         counters: np.ndarray[Any, np.dtype[np.int64]] | None = None,
         notify: Callable[[Event], None] | None = None, data_dir: Path | None = None,
-        certificate: Certificate | None = None, change_topic: ChangeTopic | None = None,
+        certificate: Certificate | None = None,
     ) -> None:  # fmt: skip
-        self._change_topic = change_topic
         self._data_dir, self._readers = data_dir, set[LogReader]()
         self._make_link, self._digest = make_link, digest_of(token)
         self._find_key, self._notify = find_key, notify
@@ -376,7 +373,7 @@ class Gateway:
         session = RemoteSession(
             Connection(link, name), name, access, digest, keep_s=self._keep_s,
             counters=self.counters, denied=self._denied, failed=self._failed,
-            quotas=self._quotas, change_topic=self._change_topic,
+            quotas=self._quotas,
         )  # fmt: skip
         self._sessions[session.id] = session
         self.counters[GatewayCounter.SESSIONS] = len(self._sessions)
@@ -408,16 +405,17 @@ class Gateway:
 
 def open_gateway(
     node: Any, data_dir: Path, settings: GatewaySettings, *, keys_come: bool = False,
-    change_topic: ChangeTopic | None = None,
+    store: TopologyStore | None = None,
 ) -> Gateway:  # fmt: skip
     """A gateway to a node of this process, listening. Raises ConfigError.
 
     ``keys_come``: a control service tells keys. Without any, only loopback is listened on.
+    ``store``: where topics are saved that clients change; None: nowhere.
     """
     from tidecast.embedded import EmbeddedLink
 
     def make_link(name: str) -> Link:
-        link: Any = EmbeddedLink(node, name, owns_node=False)
+        link: Any = EmbeddedLink(node, name, owns_node=False, store=store)
         return cast("Link", link)
 
     where, insecure = settings.where, settings.insecure
@@ -441,7 +439,7 @@ def open_gateway(
     made: dict[str, Any] = {
         "find_key": node.keys.find, "counters": node.counters.values[row],
         "notify": node.notify_all,
-        "data_dir": data_dir, "certificate": certificate, "change_topic": change_topic,
+        "data_dir": data_dir, "certificate": certificate,
     }  # fmt: skip
     token = token_of(data_dir)
     try:

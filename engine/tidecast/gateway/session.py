@@ -217,13 +217,8 @@ class RemoteSession:
         counters: np.ndarray[Any, np.dtype[np.int64]],
         denied: Callable[[RemoteSession, str, str], None],
         failed: Callable[[RemoteSession, BaseException], None], quotas: Quotas,
-        change_topic: Callable[[str, dict[str, Any]], Any] | None = None,
     ) -> None:  # fmt: skip
-        """``failed``: ends the session, of which a task failed in a way that nobody foresaw.
-
-        ``change_topic``: does an action of `rights.TOPIC_ACTIONS`.
-        """
-        self._change_topic = change_topic
+        """``failed``: ends the session, of which a task failed in a way that nobody foresaw."""
         self.connection, self.name, self.keep_s = connection, name, keep_s
         self.access, self.digest = access, digest
         """What its key may do, and the hash of its token."""
@@ -458,10 +453,8 @@ class RemoteSession:
         return await asyncio.to_thread(self.connection.link.node_id_of, frame.node)
 
     async def administer(self, frame: frames.Administer) -> Any:
-        """See `Link.subscription`."""
-        perform = self.connection.link.subscription
-        if frame.action in rights.TOPIC_ACTIONS and self._change_topic is not None:
-            return await asyncio.to_thread(self._change_topic, frame.action, frame.arguments)
+        """See `Link.administer`."""
+        perform = self.connection.link.administer
         found = await asyncio.to_thread(perform, frame.action, frame.arguments)
         if frame.action == "seek":
             for consumer in self._consumers.values():

@@ -21,7 +21,7 @@ from tidecast.api.link import (
     SubscriptionGrant,
     SubscriptionOptions,
 )
-from tidecast.config.topology import FaultSettings, TopicConfig
+from tidecast.config.topology import FaultSettings
 from tidecast.errors import ConfigError
 from tidecast.events import AnyEvent
 
@@ -121,8 +121,8 @@ class CloseConsumer(Body, frozen=True, kw_only=True):
     consumer_id: int
 
 
-class DurableSubscription(Body, frozen=True, kw_only=True):
-    """See `Link.subscription`."""
+class Administer(Body, frozen=True, kw_only=True):
+    """See `Link.administer`."""
 
     action: str
     arguments: dict[str, Any]
@@ -150,30 +150,6 @@ class OverviewResult(msgspec.Struct, frozen=True, kw_only=True):
     receivers: list[dict[str, Any]]
 
 
-class Topics(Body, frozen=True, kw_only=True):
-    """All topics of the node, those made on first use included."""
-
-
-class CreateTopic(Body, frozen=True, kw_only=True):
-    """Create a topic; it is saved in the topology file."""
-
-    topic: TopicConfig
-
-
-class EditTopic(Body, frozen=True, kw_only=True):
-    """Change settings of a topic. ``recreate``: also those that need it to be made anew."""
-
-    name: str
-    changes: dict[str, Any]
-    recreate: bool = False
-
-
-class DeleteTopic(Body, frozen=True, kw_only=True):
-    """Delete a topic; publications and subscriptions on it end."""
-
-    name: str
-
-
 class SetFaults(Body, frozen=True, kw_only=True):
     """Switch fault injection of a transport; settings of zero switch it off."""
 
@@ -188,9 +164,8 @@ class GetFaults(Body, frozen=True, kw_only=True):
 AnyBody = (
     Hello | OpenPublication | BeginPublication | ClosePublication | OpenSubscription
     | CloseSubscription
-    | ReleaseImage | EventsTaken | Sync | NodeIdOf | Stats | Overview | Topics | CreateTopic
-    | EditTopic | DeleteTopic | SetFaults | GetFaults | OpenConsumer | CloseConsumer
-    | DurableSubscription
+    | ReleaseImage | EventsTaken | Sync | NodeIdOf | Stats | Overview | SetFaults | GetFaults
+    | OpenConsumer | CloseConsumer | Administer
 )  # fmt: skip
 
 RESULTS: dict[type[Body], Any] = {
@@ -204,14 +179,10 @@ RESULTS: dict[type[Body], Any] = {
     Sync: None,
     OpenConsumer: ConsumerGrant,
     CloseConsumer: None,
-    DurableSubscription: Any,
+    Administer: Any,
     NodeIdOf: int,
     Stats: dict[str, Any],
     Overview: OverviewResult,
-    Topics: list[TopicConfig],
-    CreateTopic: TopicConfig,
-    EditTopic: TopicConfig,
-    DeleteTopic: None,
     SetFaults: None,
     GetFaults: dict[str, FaultSettings],
 }

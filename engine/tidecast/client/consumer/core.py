@@ -545,7 +545,7 @@ class ConsumerCore:
             self.collector.flush()
             self._connection.flush_to_rings()  # what this client published before counts
         arguments = {"pattern": self.pattern, "name": self.name, **arguments}
-        return self._connection.link.subscription(action, arguments)
+        return self._connection.link.administer(action, arguments)
 
     def _seek(self, start: Start | str, dry_run: bool) -> list[dict[str, Any]]:
         rows: list[dict[str, Any]] = self._control("seek", dry_run=dry_run, **start_options(start))

@@ -136,9 +136,9 @@ class ConnectionCore:
         self.check()
         which: dict[str, Any] = {"topic": topic, "paused": paused}
         if queue is None:
-            self.link.subscription("pause_topic", which)
+            self.link.administer("pause_topic", which)
         else:
-            self.link.subscription("pause_queue", which | {"queue": queue})
+            self.link.administer("pause_queue", which | {"queue": queue})
 
     def check(self) -> None:
         """Raise Closed or ForkedProcess when this connection may not be used."""

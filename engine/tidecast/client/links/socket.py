@@ -106,9 +106,9 @@ class SocketLink(EngineSession, Link):
         """Leave; what is outstanding goes to other members."""
         self.ask(frames.CloseConsumer(consumer_id=consumer_id))
 
-    def subscription(self, action: str, arguments: dict[str, Any]) -> Any:
+    def administer(self, action: str, arguments: dict[str, Any]) -> Any:
         """Look at or change durable subscriptions."""
-        return self.ask(frames.DurableSubscription(action=action, arguments=arguments))
+        return self.ask(frames.Administer(action=action, arguments=arguments))
 
     def node_id_of(self, name: str) -> int:
         """Id of a node by name, for unicast. Raises NoResponders when it is not known."""

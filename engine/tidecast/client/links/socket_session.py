@@ -333,26 +333,33 @@ class EngineControl(EngineSession):
 
     def topics(self) -> list[TopicConfig]:
         """All topics of the node."""
-        found: list[TopicConfig] = self.ask(frames.Topics())
-        return found
+        rows: list[Any] = []
+        page: dict[str, Any] = {"next": None}
+        while not rows or page["next"] is not None:
+            page = self._administer("topics", after=page["next"])
+            rows += page["rows"]
+        return msgspec.convert(rows, list[TopicConfig])
 
     def create_topic(self, topic: TopicConfig) -> TopicConfig:
         """Create and save. Raises Conflict, ConfigError."""
-        made: TopicConfig = self.ask(frames.CreateTopic(topic=topic))
-        return made
+        settings = msgspec.to_builtins(topic)
+        del settings["name"]
+        made = self._administer("create_topic", topic=topic.name, settings=settings)
+        return msgspec.convert(made, TopicConfig)
 
     def edit_topic(
         self, name: str, changes: dict[str, Any], *, recreate: bool = False
     ) -> TopicConfig:
         """Change and save. Raises NotFound, ConfigError."""
-        made: TopicConfig = self.ask(
-            frames.EditTopic(name=name, changes=changes, recreate=recreate)
-        )
-        return made
+        made = self._administer("edit_topic", topic=name, settings=changes, recreate=recreate)
+        return msgspec.convert(made, TopicConfig)
 
     def delete_topic(self, name: str) -> None:
         """Delete and save. Raises NotFound."""
-        self.ask(frames.DeleteTopic(name=name))
+        self._administer("delete_topic", topic=name)
+
+    def _administer(self, action: str, **arguments: Any) -> Any:
+        return self.ask(frames.Administer(action=action, arguments=arguments))
 
     def set_faults(self, transport: str, faults: FaultSettings) -> None:
         """Switch fault injection. Raises NotFound, ConfigError when it is not allowed there."""

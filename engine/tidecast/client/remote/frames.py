@@ -158,7 +158,7 @@ class Stats(Frame, frozen=True, kw_only=True):
 
 
 class Administer(Frame, frozen=True, kw_only=True):
-    """See `Link.subscription`."""
+    """See `Link.administer`."""
 
     id: int
     action: str

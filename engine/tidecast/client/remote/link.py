@@ -532,7 +532,7 @@ class RemoteLink(Link):
             self._send_acks(replica)
             self.consumers.close(consumer_id)
 
-    def subscription(self, action: str, arguments: dict[str, Any]) -> Any:
+    def administer(self, action: str, arguments: dict[str, Any]) -> Any:
         """See `Link`."""
         return self._ask(
             lambda number: frames.Administer(id=number, action=action, arguments=arguments), Any

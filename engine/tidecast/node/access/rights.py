@@ -24,7 +24,7 @@ LOOKS = frozenset({"attached", "list", "show", "lanes", "peek"})
 OF_WHAT_IS_COVERED = frozenset({"list", "topics", "queues"})
 """The answer holds only what the key covers, see `shown`."""
 TOPIC_ACTIONS = frozenset({"create_topic", "edit_topic", "delete_topic"})
-"""Of an engine, at a gateway: see `tidecast.engine.topics`."""
+"""See `tidecast.node.administration`."""
 OF_A_TOPIC = frozenset({"pause_queue", "pause_topic"}) | TOPIC_ACTIONS
 CHANGES = frozenset({"create", "delete", "pause", "resume", "seek", "redrive"})
 

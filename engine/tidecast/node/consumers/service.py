@@ -666,7 +666,7 @@ class DurableSubscriptions(Observer):
             self._inbox.put(lambda: self.ctx.notify_all(event))
 
     def perform(self, action: str, arguments: dict[str, Any]) -> Any:
-        """See `Link.subscription`. Raises ConfigError for an action that there is not, NotFound."""
+        """See `Link.administer`. Raises ConfigError for an action that there is not, NotFound."""
         found = self._actions.get(action)
         if found is None:
             allowed = ", ".join(sorted(self._actions))

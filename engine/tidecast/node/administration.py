@@ -1,4 +1,7 @@
-"""Topics of a running engine: changed in the node first, then saved in the topology file."""
+"""What clients administer: topics of a running engine, and its durable subscriptions.
+
+Topics are changed in the node first, then saved in the topology file.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from tidecast.config.check import build, raise_problems, shown
 from tidecast.config.store import TopologyStore
 from tidecast.config.topology import TopicConfig
 from tidecast.errors import ConfigError, TidecastError
+from tidecast.node.access.rights import TOPIC_ACTIONS
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -19,8 +23,8 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     recreate: bool = False
 
 
-class TopicChanges:
-    """Creates, edits and deletes topics. Thread-safe as far as the node and the store are."""
+class Administration:
+    """Carries out `Link.administer`. Thread-safe as far as the node and the store are."""
 
     def __init__(self, node: NodeApi, store: TopologyStore) -> None:
         self._node, self._store = node, store
@@ -54,26 +58,22 @@ class TopicChanges:
         self._node.delete_topic(name)
         self._store.remove(name)
 
-    def from_afar(self, action: str, arguments: dict[str, Any]) -> dict[str, Any] | None:
-        """A change that a client at a gateway asks for. Raises ConfigError, Conflict, NotFound."""
+    def perform(self, action: str, arguments: dict[str, Any]) -> Any:
+        """See `Link.administer`. Raises ConfigError, Conflict, NotFound."""
+        if action not in TOPIC_ACTIONS:
+            return self._node.consumers.perform(action, arguments)
         try:
             asked = msgspec.convert(arguments, _Asked)
         except msgspec.ValidationError as problem:
             raise ConfigError(f"{action}: {problem}") from None
-        return self._perform(action, asked.topic, asked.settings, asked.recreate)
-
-    def _perform(
-        self, action: str, topic: str, settings: dict[str, Any], recreate: bool
-    ) -> dict[str, Any] | None:
         if action == "delete_topic":
-            self.delete(topic)
+            self.delete(asked.topic)
             return None
         if action == "edit_topic":
-            return dict(msgspec.to_builtins(self.edit(topic, settings, recreate=recreate)))
-        if action != "create_topic":
-            raise ConfigError(f"action: {action!r}: allowed create_topic, edit_topic, delete_topic")
+            edited = self.edit(asked.topic, asked.settings, recreate=asked.recreate)
+            return msgspec.to_builtins(edited)
         problems: list[str] = []
-        made = build(TopicConfig, {**settings, "name": topic}, "", problems)
-        raise_problems(problems, f"topic {shown(topic)}")
-        assert made is not None
-        return dict(msgspec.to_builtins(self.create(made)))
+        wanted = build(TopicConfig, {**asked.settings, "name": asked.topic}, "", problems)
+        raise_problems(problems, f"topic {shown(asked.topic)}")
+        assert wanted is not None
+        return msgspec.to_builtins(self.create(wanted))
