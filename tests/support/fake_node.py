@@ -37,7 +37,10 @@ from tidecast.native.mapped import MappedFile
 
 
 class FakeConsumers:
-    """Refuses all durable consumers."""
+    """Refuses all durable consumers; lists topics."""
+
+    def __init__(self, topics: Callable[[], list[TopicConfig]]) -> None:
+        self._topics = topics
 
     def open_consumer(
         self, client_id: int, pattern: str, name: str, options: ConsumerOptions
@@ -48,7 +51,8 @@ class FakeConsumers:
         raise NotFound(f"no consumer {consumer_id}")
 
     def perform(self, action: str, arguments: dict[str, Any]) -> Any:
-        return []
+        rows = msgspec.to_builtins(self._topics()) if action == "topics" else []
+        return {"rows": rows, "next": None}
 
 
 class FakeNode:
@@ -64,7 +68,7 @@ class FakeNode:
         shm = data_dir / "shm"
         self.bells_path = shm / "bells"
         self.counters_path, self.recorder_path = shm / "counters", shm / "recorder"
-        self.consumers = FakeConsumers()
+        self.consumers = FakeConsumers(self.topics)
         self.on_events: Callable[[int], None] | None = None
         self.fail: Exception | None = None
         self.calls: list[tuple[Any, ...]] = []
