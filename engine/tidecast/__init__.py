@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     from tidecast import codecs, errors, events, sync
     from tidecast.api.start import Earliest, Latest, Time, Tokens
     from tidecast.app import App
+    from tidecast.client.admin.types import Cursor, Member, Moved, Peeked, SubscriptionInfo
     from tidecast.client.aio import Connection, Publisher, Replies, Responder, Subscription
     from tidecast.client.connecting import connect
     from tidecast.client.core.message import Batch, Message
     from tidecast.client.core.outgoing import BatchResult
     from tidecast.client.requests.responder import Request
     from tidecast.codecs import Json, MsgPack, Raw
+    from tidecast.config.topology import TopicConfig
     from tidecast.errors import (
         AuthError,
         BackPressure,
@@ -68,6 +70,10 @@ _HOMES = {
         ("Connection", "Publisher", "Replies", "Responder", "Subscription"), "client.aio"
     ),
     "App": "app",
+    **dict.fromkeys(
+        ("Cursor", "Member", "Moved", "Peeked", "SubscriptionInfo"), "client.admin.types"
+    ),
+    "TopicConfig": "config.topology",
     "Request": "client.requests.responder",
     "connect": "client.connecting",
     **dict.fromkeys(("Batch", "Message"), "client.core.message"),
@@ -81,12 +87,13 @@ _MODULES = ("app", "codecs", "errors", "events", "sync", "testing")
 
 __all__ = [
     "App", "AuthError", "BackPressure", "Batch", "BatchResult", "Closed", "CodecError",
-    "ConfigError", "Conflict", "Connection", "ConnectionLost", "Earliest", "EngineNotRunning",
-    "Fenced", "ForkedProcess", "GapError", "Json", "Latest", "Message", "MsgPack",
-    "NoResponders", "NotFound", "PayloadTooLarge", "Publisher", "RateLimited", "Raw", "Replies",
-    "Request", "RequestFailed", "RequestTimeout", "Responder", "ResponderLost",
-    "SharedMemoryError", "Subscription", "TidecastError", "Time", "Timeout", "Tokens", "codecs",
-    "compile_handler", "connect", "errors", "events", "sync",
+    "ConfigError", "Conflict", "Connection", "ConnectionLost", "Cursor", "Earliest",
+    "EngineNotRunning", "Fenced", "ForkedProcess", "GapError", "Json", "Latest", "Member",
+    "Message", "Moved", "MsgPack", "NoResponders", "NotFound", "PayloadTooLarge", "Peeked",
+    "Publisher", "RateLimited", "Raw", "Replies", "Request", "RequestFailed", "RequestTimeout",
+    "Responder", "ResponderLost", "SharedMemoryError", "Subscription", "SubscriptionInfo",
+    "TidecastError", "Time", "Timeout", "Tokens", "TopicConfig", "codecs", "compile_handler",
+    "connect", "errors", "events", "sync",
 ]  # fmt: skip
 
 

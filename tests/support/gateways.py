@@ -6,6 +6,7 @@ from typing import Any
 
 import tidecast.sync
 from tests.support.lab import Lab, free_port, topology
+from tidecast.config.store import TopologyStore
 from tidecast.embedded import EmbeddedLink
 from tidecast.gateway.server import Gateway
 
@@ -13,11 +14,13 @@ TOKEN = "a-token-of-tests"
 TIMEOUT_S = 20.0
 
 
-def make_gateway(node: EmbeddedLink, **options: Any) -> Gateway:
+def make_gateway(
+    node: EmbeddedLink, *, store: TopologyStore | None = None, **options: Any
+) -> Gateway:
     """One that listens on a free port."""
 
     def make_link(name: str) -> Any:
-        return EmbeddedLink(node.node, name, owns_node=False)
+        return EmbeddedLink(node.node, name, owns_node=False, store=store)
 
     made = Gateway(make_link, TOKEN, port=0, **options)
     made.start()

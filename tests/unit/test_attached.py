@@ -61,10 +61,10 @@ def test_an_adapter_is_consumed_acked_and_gone_on_with(tmp_path: Path) -> None:
             with client.consumer("feed", f"from {start}", start=start) as other:
                 got = take(other, n) if n else other.fetch(1, 0.1)
                 assert len(got) == n
-        client.pause_topic("feed", queue=1)
+        client.topics.pause("feed", queue=1)
     with fed(tmp_path, made()) as client, client.consumer("feed", "reader") as consumer:
         assert [cursor["paused_by"] for cursor in consumer.info()["lanes"]] == [[], ["queue"]]
-        client.resume_topic("feed", queue=1)
+        client.topics.resume("feed", queue=1)
         assert consumer.info()["lag"] == 0, "what the adapter has lost is not read again"
         consumer.seek(Earliest())
         assert len(take(consumer, 100)) == 100

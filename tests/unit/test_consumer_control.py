@@ -195,8 +195,8 @@ def test_pauses_outlive_the_engine_and_are_told(tmp_path: Path) -> None:
         publish(client, *BODIES)
         with client.consumer("orders", "billing") as consumer:
             consumer.pause()
-            client.pause_topic("orders", queue=1)
-            client.pause_topic("orders")
+            client.topics.pause("orders", queue=1)
+            client.topics.pause("orders")
             told = [event for event in client.events() if isinstance(event, DeliveryPaused)]
             assert [(one.queue, one.subscription) for one in told] == [
                 (-1, "billing"), (1, ""), (-1, ""),
@@ -213,13 +213,13 @@ def test_pauses_outlive_the_engine_and_are_told(tmp_path: Path) -> None:
         with client.consumer("orders", "billing") as consumer:
             by = [cursor["paused_by"] for cursor in consumer.info()["lanes"]]
             assert by == [["subscription", "topic"], ["subscription", "queue", "topic"]]
-            client.resume_topic("orders")
+            client.topics.resume("orders")
             assert told_later() == [(1, ""), (-1, "billing")]
             consumer.resume()
             assert told_later() == [(1, "")]
             queues = {message.token.queue for message in consumer.fetch(30, 5.0)}
             assert queues == {0}
-            client.resume_topic("orders", queue=1)
+            client.topics.resume("orders", queue=1)
     with connected(tmp_path) as client, client.consumer("orders", "billing") as consumer:
         assert len(take(consumer, 30)) == 30
     assert not list(tmp_path.rglob("paused.json"))
@@ -229,22 +229,22 @@ def test_a_queue_and_a_topic_are_paused_for_all(client: Connection) -> None:
     publish(client, *BODIES)
     with client.consumer("orders", "billing", max_in_flight=1) as consumer:
         batch = consumer.fetch(1, 5.0)
-        client.pause_topic("orders")
+        client.topics.pause("orders")
         batch.ack()
         assert {cursor["reason"] for cursor in consumer.info()["lanes"]} == {"paused"}
-        client.resume_topic("orders")
+        client.topics.resume("orders")
         (one,) = (message.token for message in consumer.fetch(1, 5.0))
-        client.pause_topic("orders", queue=1 - one.queue)
+        client.topics.pause("orders", queue=1 - one.queue)
         consumer.seek(Earliest())
         queues = set()
         while batch := consumer.fetch(1, 0.1):
             queues |= {token.queue for token in batch.tokens()}
             batch.ack()
         assert queues == {one.queue}
-        client.resume_topic("orders", queue=1 - one.queue)
+        client.topics.resume("orders", queue=1 - one.queue)
         assert consumer.fetch(1, 5.0)
     with pytest.raises(NotFound, match="no queue 7 of a durable topic orders"):
-        client.pause_topic("orders", queue=7)
+        client.topics.pause("orders", queue=7)
 
 
 def test_a_function_says_what_becomes_of_a_message_that_failed(client: Connection) -> None:
@@ -336,7 +336,7 @@ def test_what_the_disk_refuses_is_not_half_done(
         with pytest.raises(StorageError):
             consumer.pause()
         with pytest.raises(StorageError):
-            client.pause_topic("orders")
+            client.topics.pause("orders")
         consumer.seek(Latest())  # goes on in memory, and that it is not saved is told
         assert [cursor["paused_by"] for cursor in consumer.info()["lanes"]] == [[], []]
         monkeypatch.undo()

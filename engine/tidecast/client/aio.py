@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NoReturn, Self
 
 from tidecast import codecs
 from tidecast.api.link import Link
+from tidecast.client.admin.aio import Subscriptions, Topics
 from tidecast.client.consumer.aio import Consumer, Opening
 from tidecast.client.core.message import Batch, Message
 from tidecast.client.core.metadata import Headers
@@ -483,6 +484,7 @@ class Connection(ConnectionFlows[Publisher, Subscription, Consumer, Opening]):
         self._opening: dict[str, asyncio.Lock] = {}
         self._pumps: dict[Requester, asyncio.Task[None]] = {}
         super().__init__(link, name, Publisher, Subscription, Consumer)
+        self.topics, self.subscriptions = Topics(self), Subscriptions(self)
 
     def _joined(self, join: Callable[[], Consumer]) -> Opening:
         return Opening(join)
@@ -646,18 +648,6 @@ class Connection(ConnectionFlows[Publisher, Subscription, Consumer, Opening]):
         """Events as they come, until closed, or none came for ``timeout`` seconds."""
         while (event := await self.driver.run(self.event_flow(timeout))) is not None:
             yield event
-
-    async def pause_topic(self, topic: str, queue: int | None = None) -> None:
-        """Deliver nothing of a durable topic, or of one queue, to any subscription.
-
-        What was fetched is kept, publishers continue. Until `resume_topic`: an engine that starts
-        again remembers it. Raises NotFound.
-        """
-        await asyncio.to_thread(self._pause, topic, queue, True)
-
-    async def resume_topic(self, topic: str, queue: int | None = None) -> None:
-        """Deliver again. Raises NotFound."""
-        await asyncio.to_thread(self._pause, topic, queue, False)
 
     async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
         """Flush all publishers. Raises Timeout."""

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, NoReturn, Self
 
 from tidecast import codecs
 from tidecast.api.link import Link
+from tidecast.client.admin.blocking import Subscriptions, Topics
 from tidecast.client.consumer.blocking import Consumer
 from tidecast.client.core.message import Batch, Message
 from tidecast.client.core.metadata import Headers
@@ -452,6 +453,7 @@ class Connection(ConnectionFlows[Publisher, Subscription, Consumer, Consumer]):
     def __init__(self, link: Link, name: str = "") -> None:
         self.driver = BlockingDriver(lambda: self.bell)
         super().__init__(link, name, Publisher, Subscription, Consumer)
+        self.topics, self.subscriptions = Topics(self), Subscriptions(self)
 
     def _subscribed(self, subscription: Subscription) -> None:
         subscription.open()
@@ -578,18 +580,6 @@ class Connection(ConnectionFlows[Publisher, Subscription, Consumer, Consumer]):
         """Events as they come; ends when none came for ``timeout`` seconds (None: when closed)."""
         while (event := self.driver.run(self.event_flow(timeout))) is not None:
             yield event
-
-    def pause_topic(self, topic: str, queue: int | None = None) -> None:
-        """Deliver nothing of a durable topic, or of one queue, to any subscription.
-
-        What was fetched is kept, publishers continue. Until `resume_topic`: an engine that starts
-        again remembers it. Raises NotFound.
-        """
-        self._pause(topic, queue, True)
-
-    def resume_topic(self, topic: str, queue: int | None = None) -> None:
-        """Deliver again. Raises NotFound."""
-        self._pause(topic, queue, False)
 
     def flush(self, timeout: float | None = None) -> None:
         """Flush all publishers. Raises Timeout."""

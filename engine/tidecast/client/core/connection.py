@@ -132,14 +132,6 @@ class ConnectionCore:
 
     # --- checks -----------------------------------------------------------------------------------
 
-    def _pause(self, topic: str, queue: int | None, paused: bool) -> None:
-        self.check()
-        which: dict[str, Any] = {"topic": topic, "paused": paused}
-        if queue is None:
-            self.link.administer("pause_topic", which)
-        else:
-            self.link.administer("pause_queue", which | {"queue": queue})
-
     def check(self) -> None:
         """Raise Closed or ForkedProcess when this connection may not be used."""
         if self._refusal is not None:

@@ -1,0 +1,248 @@
+"""`client.topics` and `client.subscriptions` of the blocking client."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Unpack
+
+import msgspec
+
+from tidecast.api.start import Earliest, Start
+from tidecast.client.admin.types import (
+    Moves,
+    PeekedRecords,
+    SubscriptionInfo,
+    SubscriptionInfos,
+    TopicConfigs,
+    TopicSettings,
+)
+from tidecast.client.consumer.core import start_options
+from tidecast.config.check import build, raise_problems
+from tidecast.config.topology import TopicConfig
+from tidecast.errors import Conflict, NotFound
+
+if TYPE_CHECKING:
+    from tidecast.client.core.connection import ConnectionCore
+
+
+class Topics:
+    """Topics of the engine: look at them, create, edit and delete them.
+
+    A change is saved in the engine's topology file. It concerns this engine alone; where a control
+    service manages the engines, `tidecast.Control` changes topics of all.
+    """
+
+    def __init__(self, connection: ConnectionCore) -> None:
+        self._connection = connection
+
+    def list(self, pattern: str = ">") -> TopicConfigs:
+        """Topics that a pattern covers, by name; those made on first use included."""
+        rows: list[Any] = []
+        after: str | None = None
+        while True:
+            page = self._ask("topics", pattern=pattern, after=after)
+            rows += page["rows"]
+            after = page["next"]
+            if after is None:
+                return msgspec.convert(rows, TopicConfigs)
+
+    def get(self, name: str) -> TopicConfig:
+        """A topic's settings. Raises NotFound."""
+        found = self._find(name)
+        if found is None:
+            raise NotFound(f"no topic {name}")
+        return found
+
+    def create(self, name: str, **settings: Unpack[TopicSettings]) -> TopicConfig:
+        """Create a topic; its settings as the engine has them. Raises Conflict, ConfigError."""
+        made = self._ask("create_topic", topic=name, settings=settings)
+        return msgspec.convert(made, TopicConfig)
+
+    def ensure(self, name: str, **settings: Unpack[TopicSettings]) -> TopicConfig:
+        """The topic, created if it is not there. Of one that is there ``settings`` must hold.
+
+        Safe to call from several programs at once. Raises Conflict, which names each setting that
+        differs, and ConfigError.
+        """
+        found = self._find(name)
+        if found is None:
+            try:
+                return self.create(name, **settings)
+            except Conflict:
+                found = self.get(name)  # another program created it meanwhile
+        differing = _differing(found, settings)
+        if differing:
+            raise Conflict(
+                f"topic {name}: it has other settings: {differing}: leave them out, or change the "
+                "topic with edit()"
+            )
+        return found
+
+    def edit(
+        self, name: str, *, recreate: bool = False, **changes: Unpack[TopicSettings]
+    ) -> TopicConfig:
+        """Change settings of a topic; its settings afterwards.
+
+        ``recreate``: also those that end its publications and subscriptions; records are kept.
+        Raises NotFound, ConfigError.
+        """
+        edited = self._ask("edit_topic", topic=name, settings=changes, recreate=recreate)
+        return msgspec.convert(edited, TopicConfig)
+
+    def delete(self, name: str) -> None:
+        """Delete a topic, with its records and durable subscriptions. Raises NotFound."""
+        self._ask("delete_topic", topic=name)
+
+    def pause(self, name: str, queue: int | None = None) -> None:
+        """Deliver nothing of a durable topic, or of one queue, to any subscription.
+
+        Publishers continue. Until `resume`: an engine that starts again remembers it. Raises
+        NotFound.
+        """
+        self._pause(name, queue, paused=True)
+
+    def resume(self, name: str, queue: int | None = None) -> None:
+        """Deliver again. Raises NotFound."""
+        self._pause(name, queue, paused=False)
+
+    def _pause(self, name: str, queue: int | None, *, paused: bool) -> None:
+        if queue is None:
+            self._ask("pause_topic", topic=name, paused=paused)
+        else:
+            self._ask("pause_queue", topic=name, queue=queue, paused=paused)
+
+    def _find(self, name: str) -> TopicConfig | None:
+        # A name that is no pattern covers itself alone.
+        found = [each for each in self.list(name) if each.name == name]
+        return found[0] if found else None
+
+    def _ask(self, action: str, **arguments: Any) -> Any:
+        self._connection.check()
+        return self._connection.link.administer(action, arguments)
+
+
+class Subscriptions:
+    """Durable subscriptions of the engine. Each is named by the topic, or pattern, and its name."""
+
+    def __init__(self, connection: ConnectionCore) -> None:
+        self._connection = connection
+
+    def list(self, topic: str | None = None) -> SubscriptionInfos:
+        """All subscriptions, or those of one topic or pattern, by name; without ``cursors``."""
+        found = msgspec.convert(self._ask("list"), SubscriptionInfos)
+        return [each for each in found if topic in (None, each.pattern)]
+
+    def get(self, topic: str, name: str) -> SubscriptionInfo:
+        """A subscription, with its cursors. Raises NotFound."""
+        return msgspec.convert(self._ask("show", pattern=topic, name=name), SubscriptionInfo)
+
+    def create(
+        self,
+        topic: str,
+        name: str,
+        *,
+        start: Start | str = Earliest(),  # noqa: B008 - immutable
+        ack_wait: float | None = None,
+        max_deliver: int | None = None,
+        dead_letter: str | None = None,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        where: str | None = None,
+    ) -> SubscriptionInfo:
+        """Create a subscription without members; its position is fixed then.
+
+        Arguments and defaults as `Connection.consumer`. Raises Conflict, NotFound, ConfigError.
+        """
+        made = self._ask(
+            "create", pattern=topic, name=name, **start_options(start), ack_wait_s=ack_wait,
+            max_deliver=max_deliver, dead_letter=dead_letter, key_pattern=key, headers=headers,
+            where=where,
+        )  # fmt: skip
+        return msgspec.convert(made, SubscriptionInfo)
+
+    def ensure(
+        self,
+        topic: str,
+        name: str,
+        *,
+        start: Start | str = Earliest(),  # noqa: B008 - immutable
+        ack_wait: float | None = None,
+        max_deliver: int | None = None,
+        dead_letter: str | None = None,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        where: str | None = None,
+    ) -> SubscriptionInfo:
+        """The subscription, created if it is not there; ``start`` is for a new one.
+
+        Of one that is there the settings that are given must hold. Raises Conflict, which names
+        each that differs, NotFound, ConfigError.
+        """
+        wanted: dict[str, Any] = {
+            "ack_wait_s": ack_wait, "max_deliver": max_deliver, "dead_letter": dead_letter,
+            "key_pattern": key, "headers": headers, "where": where,
+        }  # fmt: skip
+        try:
+            return self.create(
+                topic, name, start=start, ack_wait=ack_wait, max_deliver=max_deliver,
+                dead_letter=dead_letter, key=key, headers=headers, where=where,
+            )  # fmt: skip
+        except Conflict:
+            found = self.get(topic, name)
+        differing = [
+            f"{field} is {getattr(found, field)!r}, not {value!r}"
+            for field, value in wanted.items()
+            if value is not None and getattr(found, field) != value
+        ]
+        if differing:
+            raise Conflict(
+                f"subscription {name} of {topic}: it has other settings: {', '.join(differing)}: "
+                "leave them out, or delete the subscription first"
+            )
+        return found
+
+    def delete(self, topic: str, name: str) -> None:
+        """End a subscription for good: its position is forgotten. Raises NotFound."""
+        self._ask("delete", pattern=topic, name=name)
+
+    def pause(self, topic: str, name: str) -> None:
+        """Deliver nothing, to any member, until `resume`; what was fetched is kept."""
+        self._ask("pause", pattern=topic, name=name)
+
+    def resume(self, topic: str, name: str) -> None:
+        """Deliver again. Raises NotFound."""
+        self._ask("resume", pattern=topic, name=name)
+
+    def seek(
+        self, topic: str, name: str, start: Start | str, *, queue: int | None = None,
+        dry_run: bool = False,
+    ) -> Moves:  # fmt: skip
+        """Move a subscription, or its cursors of one queue, for all members.
+
+        ``dry_run``: only say what would move. Raises NotFound, ConfigError.
+        """
+        rows = self._ask(
+            "seek", pattern=topic, name=name, queue=queue, dry_run=dry_run, **start_options(start)
+        )
+        return msgspec.convert(rows, Moves)
+
+    def peek(self, topic: str, name: str, limit: int = 10) -> PeekedRecords:
+        """The next records that are not acked, 1 to 1,000, without delivering them."""
+        rows = self._ask("peek", pattern=topic, name=name, limit=limit)
+        return msgspec.convert(rows, PeekedRecords)
+
+    def _ask(self, action: str, **arguments: Any) -> Any:
+        self._connection.check()
+        self._connection.flush_to_rings()  # what this client published before counts
+        return self._connection.link.administer(action, arguments)
+
+
+def _differing(found: TopicConfig, settings: TopicSettings) -> str:
+    """Settings that were asked for and that the topic does not have; empty: it has all."""
+    problems: list[str] = []
+    wanted = build(TopicConfig, {**settings, "name": found.name}, "", problems)
+    raise_problems(problems, f"topic {found.name}")
+    return ", ".join(
+        f"{field} is {getattr(found, field)!r}, not {getattr(wanted, field)!r}"
+        for field in settings
+        if getattr(found, field) != getattr(wanted, field)
+    )

@@ -1,0 +1,160 @@
+"""What administration takes and returns, with the names that YAML, REST and the shell use."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+
+import msgspec
+
+from tidecast.config.topology import TopicConfig
+
+Size = int | str
+"""Bytes, or a text such as ``"64MiB"``."""
+
+
+class TopicSettings(TypedDict, total=False):
+    """Settings of a topic; what is left out has the default of `TopicConfig`."""
+
+    id: int | None
+    transport: str
+    reliability: Literal["reliable", "unordered", "unreliable"]
+    flow: Literal["min", "max", "rate"]
+    history_bytes: Size
+    receive_bytes: Size
+    large_history_bytes: Size
+    linger_us: int
+    rate_packets_per_s: int
+    rate_bytes_per_s: Size
+    on_full: Literal["block", "error", "drop"]
+    nak_delay_us: int
+    nak_retry_us: int
+    receiver_timeout_s: float
+    close_linger_s: float
+    mode: Literal["live", "durable"]
+    owner: str
+    queues: int
+    fsync: Literal["none", "interval", "batch"]
+    fsync_interval_ms: float
+    retention_bytes: Size
+    retention_s: float
+    retention_past_unacked: bool
+    segment_bytes: Size
+    cache_bytes: Size
+    spool: bool
+    producer_ttl_s: float
+    labels: dict[str, str]
+    description: str
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A consumer of a subscription; counts since it joined."""
+
+    consumer_id: int
+    client: str
+    """Name of its connection."""
+    in_flight: int
+    in_flight_max: int
+    in_flight_bytes: int
+    delivered: int
+    acked: int
+
+
+class Cursor(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a subscription is in one queue. Counts: since the engine started."""
+
+    topic: str
+    queue: int
+    position: int
+    """All records before this offset are acked."""
+    next: int
+    """Offset of the next record to deliver."""
+    end: int
+    """Offset behind the last record."""
+    lag: int
+    """Records that are not acked."""
+    lag_s: float
+    """Age of the oldest of them, in seconds."""
+    acked_ahead: int
+    """Acked records behind ``position``."""
+    outstanding: int
+    waiting: int
+    """Records that wait for their next delivery."""
+    reason: str
+    """Why it delivers nothing now."""
+    paused_by: list[str]
+    consumers: list[int]
+    delivered: int
+    settled: int
+    redelivered: int
+    naks: int
+    timeouts: int
+    dead: int
+    filtered: int
+
+
+class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A durable subscription: its settings, and the sums of its cursors."""
+
+    pattern: str
+    name: str
+    ack_wait_s: float
+    max_deliver: int
+    dead_letter: str
+    key_pattern: str
+    headers: dict[str, str]
+    where: str
+    paused: bool
+    created_ns: int
+    queues: int
+    members: list[Member]
+    lag: int
+    lag_s: float
+    acked_ahead: int
+    outstanding: int
+    waiting: int
+    delivered: int
+    settled: int
+    redelivered: int
+    naks: int
+    timeouts: int
+    dead: int
+    dead_open: int
+    """Dead letters that were not delivered again."""
+    cursors: list[Cursor] = msgspec.field(name="lanes", default_factory=list)
+    """Only of `get`."""
+
+
+class Moved(msgspec.Struct, frozen=True, kw_only=True):
+    """What `seek` does in one queue."""
+
+    topic: str
+    queue: int
+    before: int
+    after: int
+    """Offsets."""
+    records: int
+    """So many are passed over; below 0, they come again."""
+    forgotten: int
+    """So many were outstanding."""
+
+
+class Peeked(msgspec.Struct, frozen=True, kw_only=True):
+    """A record that a subscription has yet to deliver."""
+
+    topic: str
+    queue: int
+    offset: int = msgspec.field(name="token")
+    time_ns: int
+    """Its timestamp, since 1970."""
+    key: bytes | None
+    headers: dict[str, Any]
+    size: int
+    """Bytes of the payload."""
+    payload: bytes
+
+
+TopicConfigs = list[TopicConfig]
+SubscriptionInfos = list[SubscriptionInfo]
+Moves = list[Moved]
+PeekedRecords = list[Peeked]
+"""In a class with a method `list`, annotations cannot name the type of that name."""
