@@ -42,7 +42,7 @@ _PROCESSES = (
     f"{ENGINE}embedded.py", f"{ENGINE}scratch.py", f"{ENGINE}events.py", f"{ENGINE}errors.py",
     f"{ENGINE}agents/", f"{ENGINE}node/", f"{ENGINE}app/",
 )  # fmt: skip
-_COMMANDS = (f"{ENGINE}cli/", f"{ENGINE}doctor.py")
+_COMMANDS = (f"{ENGINE}cli/", f"{ENGINE}doctor.py", f"{ENGINE}rest/")
 _PAGE = (
     "frontend/", SERVICE, f"{ENGINE}control_link/", f"{ENGINE}telemetry/", "backend/openapi.json",
 )  # fmt: skip

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         TidecastError,
         Timeout,
     )
+    from tidecast.rest.aio import Control
 
 _ERRORS = (
     "AuthError", "BackPressure", "Closed", "CodecError", "ConfigError", "Conflict",
@@ -74,6 +75,7 @@ _HOMES = {
         ("Cursor", "Member", "Moved", "Peeked", "SubscriptionInfo"), "client.admin.types"
     ),
     "TopicConfig": "config.topology",
+    "Control": "rest.aio",
     "Request": "client.requests.responder",
     "connect": "client.connecting",
     **dict.fromkeys(("Batch", "Message"), "client.core.message"),
@@ -83,11 +85,11 @@ _HOMES = {
     "BatchResult": "client.core.outgoing",
     "compile_handler": "client.compiled",
 }
-_MODULES = ("app", "codecs", "errors", "events", "sync", "testing")
+_MODULES = ("app", "codecs", "errors", "events", "rest", "sync", "testing")
 
 __all__ = [
     "App", "AuthError", "BackPressure", "Batch", "BatchResult", "Closed", "CodecError",
-    "ConfigError", "Conflict", "Connection", "ConnectionLost", "Cursor", "Earliest",
+    "ConfigError", "Conflict", "Connection", "ConnectionLost", "Control", "Cursor", "Earliest",
     "EngineNotRunning", "Fenced", "ForkedProcess", "GapError", "Json", "Latest", "Member",
     "Message", "Moved", "MsgPack", "NoResponders", "NotFound", "PayloadTooLarge", "Peeked",
     "Publisher", "RateLimited", "Raw", "Replies", "Request", "RequestFailed", "RequestTimeout",

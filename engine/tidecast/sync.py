@@ -27,16 +27,22 @@ if TYPE_CHECKING:
     )
     from tidecast.client.consumer.blocking import Consumer
     from tidecast.client.consumer.message import DurableBatch, DurableMessage
+    from tidecast.rest.blocking import Control
 
 __all__ = [
-    "Connection", "Consumer", "DurableBatch", "DurableMessage", "PendingReply", "Publisher",
-    "Replies", "Request", "Responder", "Subscription", "connect",
+    "Connection", "Consumer", "Control", "DurableBatch", "DurableMessage", "PendingReply",
+    "Publisher", "Replies", "Request", "Responder", "Subscription", "connect",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "Control":  # it needs no Numba
+        from tidecast.rest.blocking import Control
+
+        globals()[name] = Control
+        return Control
     from tidecast.client import blocking
     from tidecast.client.consumer import blocking as consumer_blocking
     from tidecast.client.consumer import message

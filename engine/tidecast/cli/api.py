@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import click
 
 from tidecast.cli.common import data_dir_option
-
-KEY = "TIDECAST_KEY"
-PREFIX = "/api/"
-VERSION = "/api/v1"
-DEFAULT_URL = "http://127.0.0.1:7480"
-TIMEOUT_S = 60.0
-TEXT_SHOWN_MAX = 500
-
+from tidecast.errors import TidecastError
 
 control_option = click.option(
     "--control", "url", envvar="TIDECAST_CONTROL_URL", metavar="URL",
@@ -52,35 +41,20 @@ def send(
 ) -> str:  # fmt: skip
     """The answer to one request. ``body``: bytes and their media type. Raises Failure."""
     from tidecast.cli import Failure
+    from tidecast.rest.http import Service
 
-    key = os.environ.get(KEY)
-    if not key:
-        raise Failure(f"no key: set {KEY} to the secret of an API key (page: Keys & users)")
-    base = (url or _local(data_dir)).rstrip("/")
-    if not base.startswith(("http://", "https://")):
-        raise Failure(f"--control {base}: an address that begins with http:// or https://")
-    path = "/" + path.lstrip("/")
-    request = urllib.request.Request(
-        base + (path if path.startswith(PREFIX) else VERSION + path), method=method
-    )
-    request.add_header("Authorization", f"Bearer {key}")
-    if body is not None:
-        request.data, media_type = body
-        request.add_header("Content-Type", media_type)
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
-            return str(answer.read().decode("utf-8", "replace"))
-    except urllib.error.HTTPError as refused:
-        raise Failure(_said(refused)) from refused
-    except OSError as problem:
-        raise Failure(f"{base} does not answer: {problem}") from problem
+        service = Service(url or _local(data_dir), None)
+        return service.send(method, path, body).body.decode("utf-8", "replace")
+    except TidecastError as problem:
+        raise Failure(str(problem)) from problem
 
 
-def _local(data_dir: Path) -> str:
+def _local(data_dir: Path) -> str | None:
     from tidecast.cli.control import service_state
 
     state = service_state(data_dir)
-    return str(state["url"]) if state else DEFAULT_URL
+    return str(state["url"]) if state else None
 
 
 def _body(data: str) -> bytes:
@@ -88,15 +62,3 @@ def _body(data: str) -> bytes:
         return data.encode()
     with click.open_file(data.removeprefix("@"), "rb") as file:  # "-": standard input
         return bytes(file.read())
-
-
-def _said(refused: urllib.error.HTTPError) -> str:
-    """``409: what is wrong; why``, of a problem document."""
-    text = refused.read().decode("utf-8", "replace")
-    try:
-        problem = json.loads(text)
-        said = [str(problem["title"]), str(problem.get("detail") or "")]
-        said += [f"{one['pointer']}: {one['detail']}" for one in problem.get("errors") or ()]
-    except (ValueError, KeyError, TypeError):
-        return f"{refused.code} {refused.reason}: {text[:TEXT_SHOWN_MAX]}"
-    return f"{refused.code}: " + "; ".join(filter(None, said))
