@@ -44,6 +44,7 @@ QUICK = {
     "consume": ["--records", "1000", "--streams", "10"],
     "pausing": ["--records", "1000", "--seconds", "0.1", "--bm2-records", "1000"],
     "slow-consumer": ["--records", "1000", "--healthy", "2"],
+    "seal": ["--packet-bytes", "1400"],
     "start": [],
     "streams": ["--records", "1000", "--streams", "20"],
     "spark": ["--rows", "10000", "--rollup-rows", "10000"],

@@ -28,6 +28,7 @@ from tidecast.config.topology import (
     topology_path,
 )
 from tidecast.errors import NotFound, TidecastError
+from tidecast.native.crypto.libcrypto import find_libcrypto
 from tidecast.version import VERSION
 
 OK, WARN, FAIL = "ok", "warn", "fail"
@@ -129,6 +130,22 @@ def check_python(_: Place) -> Iterator[Finding]:
             check="kernel cache", status=WARN, detail=f"{root} cannot be written: every start "
             "compiles anew", mend="set TIDECAST_CACHE_DIR to a directory of yours",
         )  # fmt: skip
+
+
+def check_libcrypto(_: Place) -> Iterator[Finding]:
+    """The cipher of sealed transports is libcrypto's; other transports do not need it."""
+    try:
+        found = find_libcrypto()
+    except NotFound as problem:
+        yield Finding(
+            check="libcrypto", status=WARN, detail=f"{problem}; sealed transports need it",
+            mend="install OpenSSL 3 (Debian, Ubuntu: apt install libssl3), or "
+            "pip install 'psycopg[binary]'",
+        )  # fmt: skip
+    else:
+        yield Finding(
+            check="libcrypto", status=OK, detail=f"{found.version}, {found.path or 'linked in'}"
+        )
 
 
 def check_cores(place: Place) -> Iterator[Finding]:
@@ -463,9 +480,9 @@ def check_offload(_: Place) -> Iterator[Finding]:
 
 
 CHECKS: tuple[Callable[[Place], Iterator[Finding]], ...] = (
-    check_python, check_cores, check_clock, check_data_dir, check_shared_memory, check_engine,
-    check_socket_buffers, check_interfaces, check_peers, check_routes, check_rp_filter,
-    check_firewall, check_round_trip, check_offload,
+    check_python, check_libcrypto, check_cores, check_clock, check_data_dir, check_shared_memory,
+    check_engine, check_socket_buffers, check_interfaces, check_peers, check_routes,
+    check_rp_filter, check_firewall, check_round_trip, check_offload,
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tidecast import doctor
 from tidecast.cli import main
 from tidecast.config.topology import Topology, TransportConfig, topology_from
 from tidecast.doctor import FAIL, IFF_LOOPBACK, IFF_MULTICAST, IFF_UP, OK, WARN, Interface, Place
+from tidecast.errors import NotFound
 
 LAN = TransportConfig(name="lan", interface="eth0")
 LOOPBACK = TransportConfig(name="here")
@@ -122,6 +124,22 @@ def test_clock_and_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert only(doctor.check_cores(slow)).status == OK
     spinning = place(tmp_path, TransportConfig(name="lan", interface="eth0", idle="busy"))
     assert only(doctor.check_cores(spinning)).mend == "set idle: backoff in the topology"
+
+
+def test_libcrypto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = place(tmp_path, LAN)
+    found = only(doctor.check_libcrypto(here))
+    assert found.status == OK
+    assert re.fullmatch(r"\w+ \d\S* .*, /\S*lib\S+", found.detail)
+
+    def fails() -> None:
+        raise NotFound("no usable libcrypto: the system: it does not export EVP_EncryptInit_ex")
+
+    monkeypatch.setattr(doctor, "find_libcrypto", fails)
+    missing = only(doctor.check_libcrypto(here))
+    assert missing.status == WARN
+    assert missing.detail.startswith("no usable libcrypto: the system: it does not export EVP_")
+    assert "libssl3" in missing.mend
 
 
 def test_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

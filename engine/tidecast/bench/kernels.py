@@ -1,9 +1,10 @@
-"""The floor: raw sockets and raw memory, compiled by Numba, no protocol at all."""
+"""Raw sockets, raw memory and the cipher of sealed packets, compiled by Numba: no protocol."""
 
 from __future__ import annotations
 
 from tidecast.native import syscalls as sys
 from tidecast.native.atomics import load_acquire, pause, store_release
+from tidecast.native.crypto.aes_gcm import DONE, TAG_BYTES, open_sealed, seal
 from tidecast.native.jit import kernel
 from tidecast.native.memory import address_of, copy, load_i64, store_i64, store_u16
 from tidecast.transport.wire_io import (
@@ -194,3 +195,41 @@ def memory_pong(shared, rounds):
             pause()
         store_release(shared, MEMORY_TAIL_AT, i)
     return rounds
+
+
+@kernel
+def copy_packets(packet, target, packets, scratch):
+    """Copy one packet again and again: the floor of sealing. Returns ns."""
+    began = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+    for i in range(packets):
+        store_i64(packet, 0, i)
+        copy(target, 0, packet, 0, packet.size)
+    return sys.clock_ns(sys.CLOCK_MONOTONIC, scratch) - began
+
+
+@kernel
+def seal_packets(evp, context, nonce, header_bytes, packet, target, packets, scratch):
+    """Seal one packet again and again, each with a nonce of its own. Returns ns; 0: it failed."""
+    began = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+    for i in range(packets):
+        store_i64(nonce, 4, i)
+        outcome = seal(evp, context, nonce, packet, 0, header_bytes, packet, header_bytes,
+                       packet.size - header_bytes, target, 0, scratch)  # fmt: skip
+        if outcome != DONE:
+            return 0
+    return sys.clock_ns(sys.CLOCK_MONOTONIC, scratch) - began
+
+
+@kernel
+def open_packets(evp, context, nonce, header_bytes, packet, sealed, target, packets, scratch):
+    """Open the packet that was sealed last, again and again. Returns ns; 0: it failed."""
+    n = packet.size - header_bytes
+    if sealed.size < n + TAG_BYTES:
+        return 0
+    began = sys.clock_ns(sys.CLOCK_MONOTONIC, scratch)
+    for _ in range(packets):
+        outcome = open_sealed(evp, context, nonce, packet, 0, header_bytes, sealed, 0, n, target, 0,
+                              scratch)  # fmt: skip
+        if outcome != DONE:
+            return 0
+    return sys.clock_ns(sys.CLOCK_MONOTONIC, scratch) - began
