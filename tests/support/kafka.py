@@ -12,11 +12,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tidecast.config.store import TopologyStore
 from tidecast.config.topology import topology_from
 from tidecast.embedded import EmbeddedLink
 from tidecast.kafka import record_kernels, tables
 from tidecast.kafka.server import KafkaEndpoint
 from tidecast.kafka.wire import Reader, Struct, Writer
+from tidecast.node.administration import Administration
 
 TIMEOUT_S = 20.0
 Header = tuple[str, bytes | None]
@@ -98,6 +100,8 @@ class Bare:
         """(correlation id, body) of the next answer."""
         reader = Reader(self.raw_answer())
         correlation = struct.unpack_from(">i", reader.data, reader.take(4))[0]
+        if tables.APIS[key].is_flexible(version) and key != tables.API_VERSIONS:
+            reader.skip_tags()
         found = tables.answer_reader(key, version)(reader)
         assert reader.at == reader.end
         return correlation, found
@@ -153,19 +157,26 @@ def fetch_body(
     return {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 1 << 24, "topics": topics} | body
 
 
+def administration_of(node: Any) -> Administration:
+    """What creates and changes topics of a node; nothing is saved."""
+    return Administration(node, TopologyStore(node.topology, None))
+
+
 class Served:
     """A node with durable topics, and its endpoint."""
 
     def __init__(
         self, directory: Path, topics: list[dict[str, Any]], *, keys: Sequence[Any] = (),
-        **options: Any,
+        transports: Sequence[Any] = (), **options: Any,
     ) -> None:  # fmt: skip
         settings = {
-            "transports": [{"name": "ipc", "kind": "ipc"}], "topics": topics,
+            "transports": [{"name": "ipc", "kind": "ipc"}, *transports], "topics": topics,
             "keys": [msgspec.to_builtins(each) for each in keys],
         }  # fmt: skip
         self.link = EmbeddedLink.open(topology_from(settings), data_dir=directory, name="host")
-        self.endpoint = KafkaEndpoint(self.link.node, port=0, **options)
+        self.endpoint = KafkaEndpoint(
+            self.link.node, administration_of(self.link.node), port=0, **options
+        )
         self.endpoint.start()
 
     def bare(self) -> Bare:

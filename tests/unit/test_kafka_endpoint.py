@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kafka.record import MemoryRecords
 from tests.conftest import Eventually
-from tests.support.kafka import Bare, Served, batch_of, fetch_body, produce_body
+from tests.support.kafka import Bare, Served, administration_of, batch_of, fetch_body, produce_body
 
 from tidecast.config.topology import topology_from
 from tidecast.errors import ConfigError
@@ -309,14 +309,14 @@ def test_too_many_connections_are_refused(short_dir: Path) -> None:
 
     settings = {"transports": [{"name": "ipc", "kind": "ipc"}], "topics": []}
     link = EmbeddedLink.open(topology_from(settings), data_dir=short_dir)
-    endpoint = KafkaEndpoint(link.node, port=0, connections_max=1)
+    endpoint = KafkaEndpoint(link.node, administration_of(link.node), port=0, connections_max=1)
     endpoint.start()
     first, second = Bare(endpoint.port), Bare(endpoint.port)
     assert first.ask(tables.API_VERSIONS, 0, {})["error_code"] == 0
     assert second.raw_answer() == b""
     assert endpoint.counts["connections_refused"] == 1
     with pytest.raises(ConfigError, match=f"{endpoint.port}.*--kafka"):
-        KafkaEndpoint(link.node, port=endpoint.port).start()
+        KafkaEndpoint(link.node, administration_of(link.node), port=endpoint.port).start()
     endpoint.stop()
     assert first.raw_answer() == b""
     endpoint.stop()
@@ -358,7 +358,7 @@ def test_budget() -> None:
 @pytest.mark.parametrize("where", ["0.0.0.0:9092", "10.0.0.1:9092", "[::]:0"])
 def test_it_listens_on_loopback_alone(served: Served, where: str) -> None:
     with pytest.raises(ConfigError, match=r"other hosts.*127\.0\.0\.1"):
-        make_kafka(served.link.node, KafkaSettings(where))
+        make_kafka(served.link.node, administration_of(served.link.node), KafkaSettings(where))
 
 
 def test_addresses() -> None:

@@ -11,7 +11,7 @@ import confluent_kafka
 import msgspec
 import pytest
 from tests.conftest import Eventually
-from tests.support.kafka import TIMEOUT_S, Bare, Served, batch_of
+from tests.support.kafka import TIMEOUT_S, Bare, Served, administration_of, batch_of
 
 from tidecast.access import Scope, new_key
 from tidecast.errors import ConfigError
@@ -124,15 +124,21 @@ def test_librdkafka_logs_in(served: Served) -> None:
 def test_beyond_loopback_there_must_be_keys_and_tls(served: Served, short_dir: Path) -> None:
     node = served.link.node
     with pytest.raises(ConfigError, match=r"clear text.*--kafka-cert.*--insecure-kafka"):
-        make_kafka(node, KafkaSettings("0.0.0.0:0"))
-    assert make_kafka(node, KafkaSettings("0.0.0.0:0", insecure=True)).needs_login
+        make_kafka(node, administration_of(node), KafkaSettings("0.0.0.0:0"))
+    assert make_kafka(
+        node, administration_of(node), KafkaSettings("0.0.0.0:0", insecure=True)
+    ).needs_login
     with pytest.raises(ConfigError, match="both, or neither"):
-        make_kafka(node, KafkaSettings(":0", certificate=short_dir))
+        make_kafka(node, administration_of(node), KafkaSettings(":0", certificate=short_dir))
     bare = Served(short_dir, TOPICS)
     with pytest.raises(ConfigError, match="no keys"):
-        make_kafka(bare.link.node, KafkaSettings("0.0.0.0:0", insecure=True))
+        make_kafka(
+            bare.link.node,
+            administration_of(bare.link.node),
+            KafkaSettings("0.0.0.0:0", insecure=True),
+        )
     comes = KafkaSettings("0.0.0.0:0", insecure=True, keys_come=True)
-    assert make_kafka(bare.link.node, comes).needs_login
+    assert make_kafka(bare.link.node, administration_of(bare.link.node), comes).needs_login
     assert not bare.endpoint.needs_login
     client = bare.bare()
     assert client.produce("mine", 0, batch_of(b"a"))["error_code"] == 0
@@ -153,7 +159,7 @@ def test_tls(served: Served, short_dir: Path) -> None:
     settings = KafkaSettings("127.0.0.1:0", certificate=certificate, key=key)
     with pytest.raises(ConfigError, match="two PEM files"):
         KafkaSettings(certificate=key, key=certificate).context()
-    endpoint = make_kafka(served.link.node, settings)
+    endpoint = make_kafka(served.link.node, administration_of(served.link.node), settings)
     endpoint.start()
     bare = Bare(endpoint.port, tls=ssl.create_default_context(cafile=str(certificate)))
     assert bare.log_in("shop", SECRET) == 0

@@ -12,7 +12,7 @@ import aiokafka
 import confluent_kafka
 import kafka
 import pytest
-from tests.support.kafka import TIMEOUT_S, Bare, Served, batch_of
+from tests.support.kafka import TIMEOUT_S, Bare, Served, administration_of, batch_of
 
 from tidecast.kafka import group_service, tables
 from tidecast.kafka.codes import Code
@@ -71,7 +71,7 @@ def test_offsets_are_kept_over_a_restart_of_the_endpoint(served: Served, bare: B
     assert commit(bare, "kept", "t0", 1, 41) == 0
     assert commit(bare, "kept", "t0", 1, 42) == 0
     assert commit(bare, "kept", "t1", 0, 7) == 0
-    another = KafkaEndpoint(served.link.node, port=0)
+    another = KafkaEndpoint(served.link.node, administration_of(served.link.node), port=0)
     another.start()
     again = Bare(another.port)
     assert offsets(again, "kept") == {("t0", 1): 42, ("t1", 0): 7}

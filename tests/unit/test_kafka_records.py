@@ -15,8 +15,8 @@ from kafka.record import MemoryRecords
 from tests.support.kafka import Header, Record, batch, batch_of, record, varint
 
 from tidecast.kafka import record_kernels
-from tidecast.kafka.codes import Code
-from tidecast.kafka.records import Decoder, Encoder, Refused
+from tidecast.kafka.codes import Code, Refused
+from tidecast.kafka.records import Decoder, Encoder
 from tidecast.layout import segment as seg
 from tidecast.log import batch as log_batch
 from tidecast.log.building import BatchBuilder, record_table, records

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
 from tidecast.kafka import tables
+from tidecast.kafka.schemas.api import Api
 from tidecast.kafka.wire import (
     ITEMS_MAX,
     BadRequest,
@@ -77,7 +78,7 @@ def plain(value: Any) -> Any:
 @pytest.mark.parametrize(("api", "version"), VERSIONS, ids=lambda x: getattr(x, "name", x))
 @settings(max_examples=8)
 @given(data=st.data())
-def test_what_is_written_is_read_again(api: tables.Api, version: int, data: st.DataObject) -> None:
+def test_what_is_written_is_read_again(api: Api, version: int, data: st.DataObject) -> None:
     for fields in (api.request, api.answer):
         value = data.draw(structs(fields, version))
         flexible = api.is_flexible(version)
@@ -104,7 +105,7 @@ def sample(fields: tuple[Field, ...], version: int) -> dict[str, Any]:
 @pytest.mark.parametrize(("api", "version"), VERSIONS, ids=lambda x: getattr(x, "name", x))
 @pytest.mark.parametrize("side", ["request", "response"])
 def test_an_independent_implementation_agrees_byte_for_byte(
-    api: tables.Api, version: int, side: str
+    api: Api, version: int, side: str
 ) -> None:
     module = importlib.import_module(f"kio.schema.{snake(api.name)}.v{version}.{side}")
     kind = getattr(module, f"{api.name}{side.capitalize()}")
@@ -123,7 +124,7 @@ def test_an_independent_implementation_agrees_byte_for_byte(
 @pytest.mark.parametrize(("api", "version"), VERSIONS, ids=lambda x: getattr(x, "name", x))
 @settings(max_examples=25)
 @given(raw=st.binary(max_size=200))
-def test_any_bytes_are_a_request_or_refused(api: tables.Api, version: int, raw: bytes) -> None:
+def test_any_bytes_are_a_request_or_refused(api: Api, version: int, raw: bytes) -> None:
     reader = Reader(raw)
     with contextlib.suppress(BadRequest):
         tables.request_reader(api.key, version)(reader)
@@ -131,7 +132,7 @@ def test_any_bytes_are_a_request_or_refused(api: tables.Api, version: int, raw: 
 
 
 @pytest.mark.parametrize(("api", "version"), VERSIONS, ids=lambda x: getattr(x, "name", x))
-def test_every_truncation_is_refused(api: tables.Api, version: int) -> None:
+def test_every_truncation_is_refused(api: Api, version: int) -> None:
     flexible = api.is_flexible(version)
     raw = written(writer_of(api.request, version, flexible=flexible), sample(api.request, version))
     read = tables.request_reader(api.key, version)

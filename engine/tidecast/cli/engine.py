@@ -31,6 +31,7 @@ from tidecast.cli.options.params import Duration
 
 if TYPE_CHECKING:
     from tidecast.cli.control import Linked, Service
+    from tidecast.config.store import TopologyStore
     from tidecast.engine.process import Companion, EngineState
     from tidecast.gateway.settings import GatewaySettings
     from tidecast.kafka.server import KafkaEndpoint, KafkaSettings
@@ -174,12 +175,13 @@ def _run(
 
     endpoints: list[KafkaEndpoint] = []
 
-    def serve_kafka(node: Any, _store: object) -> Companion:
+    def serve_kafka(node: Any, store: TopologyStore) -> Companion:
         from tidecast.kafka.server import make_kafka
+        from tidecast.node.administration import Administration
 
         assert kafka is not None
         settings = dataclasses.replace(kafka, keys_come=linked is not None)
-        endpoints.append(make_kafka(node, settings))
+        endpoints.append(make_kafka(node, Administration(node, store), settings))
         return endpoints[0]
 
     def on_ready(state: EngineState, seconds: float) -> None:

@@ -31,6 +31,8 @@ from tidecast.layout.ring import SLOTS_MAX
 
 NODE_ID_MAX, TOPIC_ID_MAX = 65_534, 65_535
 TOPICS_MAX = TOPIC_ID_MAX
+QUEUES_MAX = 1024
+"""Of one topic."""
 TRANSPORTS_MAX, PEERS_MAX = 16, 64
 TOPOLOGY_FILE_BYTES_MAX = 64 << 20
 MIB = 1 << 20
@@ -151,7 +153,7 @@ class TopicConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     mode: Literal["live", "durable"] = "live"
     """``durable``: also appended to queues on disk; what follows is for that mode."""
     owner: Annotated[str, Meta(max_length=64)] = ""  # keeps the queues; "": each, "*": by lease
-    queues: Annotated[int, Meta(ge=1, le=1024)] = 1
+    queues: Annotated[int, Meta(ge=1, le=QUEUES_MAX)] = 1
     fsync: Literal["none", "interval", "batch"] = "interval"
     fsync_interval_ms: Annotated[float, Meta(ge=1, le=60_000)] = 50.0
     retention_bytes: Count = 0

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tidecast.access import EVERYTHING, Access, printable
 from tidecast.kafka import tables
 from tidecast.kafka.codes import Code
+from tidecast.kafka.schemas.api import Api
 from tidecast.kafka.wire import BadRequest, Reader, Struct, Writer
 from tidecast.log.queue_log import LogReader
 
@@ -80,6 +81,13 @@ class Connection:
         if self.digest:
             return self._access == endpoint.node.keys.find(self.digest)
         return self._access is None or not endpoint.needs_login
+
+    def may(self, right: str, pattern: str) -> bool:
+        """Has the client a right on a topic, or pattern? A missing one is counted and reported."""
+        if self.access.may(right, pattern):
+            return True
+        self.endpoint.denied(self, right, pattern)
+        return False
 
     def log_in(self, access: Access, digest: str) -> None:
         """The client has shown a key."""
@@ -166,7 +174,7 @@ class Connection:
         return _frame(tables.APIS[tables.API_VERSIONS], 0, correlation, answer)
 
     async def _answer(
-        self, api: tables.Api, version: int, correlation: int,
+        self, api: Api, version: int, correlation: int,
         work: Callable[[], Awaitable[Struct | None]],
     ) -> Pieces | None:  # fmt: skip
         answer = await work()
@@ -219,7 +227,7 @@ class Connection:
         return found
 
 
-def _frame(api: tables.Api, version: int, correlation: int, answer: Struct) -> Pieces:
+def _frame(api: Api, version: int, correlation: int, answer: Struct) -> Pieces:
     """An answer with its length and header; that of ApiVersions has no tags in any version."""
     writer = Writer()
     if api.is_flexible(version) and api.key != tables.API_VERSIONS:

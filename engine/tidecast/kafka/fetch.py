@@ -62,8 +62,7 @@ class Fetching:
         self, connection: Connection, topic: str, partition: int
     ) -> tuple[Code, QueueLog | None, DurableTopic | None]:
         """The log of a partition, or the code that says why there is none."""
-        if not connection.access.may("subscribe", topic):
-            self._endpoint.denied(connection, "subscribe", topic)
+        if not connection.may("subscribe", topic):
             return Code.TOPIC_AUTHORIZATION_FAILED, None, None
         node = self._endpoint.node
         found = node.durable.topics.get(topic)

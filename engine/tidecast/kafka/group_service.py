@@ -12,7 +12,7 @@ import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,12 +20,14 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
-from tidecast.disk import write_atomically
+from tidecast.api.operations import EVERY_TOPIC
+from tidecast.disk import sync_directory, write_atomically
 from tidecast.errors import ConfigError
 from tidecast.kafka.codes import Code
 from tidecast.kafka.groups import Coordinator, Group
 from tidecast.kafka.wire import Struct
 from tidecast.log.files import open_json, seal_json
+from tidecast.node.access.rights import to_administer
 
 if TYPE_CHECKING:
     from tidecast.kafka.server import KafkaEndpoint, Request
@@ -35,6 +37,10 @@ METADATA_BYTES_MAX = 4096
 RETENTION_S = 604_800.0
 """Offsets of a group without members are forgotten so long after its last commit."""
 TICK_S, SWEEP_S = 0.05, 60.0
+Place = tuple[str, int]
+"""Topic and partition."""
+GROUP_TYPE = "classic"
+"""Groups of Kafka's protocol before KIP-848."""
 _log = logging.getLogger("tidecast.kafka")
 
 
@@ -61,7 +67,8 @@ class Offsets:
         self._directory, self._wall_s = directory, wall_s
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="kafka-offsets")
         self.groups: dict[str, Stored] = {}
-        self._staged: dict[str, dict[tuple[str, int], Offset]] = {}
+        self._staged: dict[str, dict[Place, Offset | None]] = {}
+        """What is to be written; None: the offset is deleted."""
         self._written: asyncio.Future[None] | None = None
         self._writing: asyncio.Task[None] | None = None
 
@@ -97,9 +104,32 @@ class Offsets:
             return len(self.groups) + len(self._staged) < GROUPS_STORED_MAX
         return sum(len(each) for each in found.offsets.values()) + n <= OFFSETS_MAX
 
-    async def commit(self, group: str, rows: dict[tuple[str, int], Offset]) -> None:
+    async def commit(self, group: str, rows: dict[Place, Offset]) -> None:
         """Store offsets; they are on disk when this returns. Raises OSError."""
         self._staged.setdefault(group, {}).update(rows)
+        await self._flushed()
+
+    async def forget(self, group: str, places: Iterable[Place] | None = None) -> None:
+        """Delete offsets of a group, all with None; on disk when this returns. Raises OSError."""
+        staged = self._staged.setdefault(group, {})
+        staged.update(dict.fromkeys([*staged, *self._places(group)] if places is None else places))
+        await self._flushed()
+
+    async def forget_topic(self, topic: str) -> None:
+        """Delete the offsets of a topic in all groups, as `forget` does."""
+        for group in self.groups.keys() | self._staged.keys():
+            staged = self._staged.setdefault(group, {})
+            places = [each for each in [*staged, *self._places(group)] if each[0] == topic]
+            staged.update(dict.fromkeys(places))
+        await self._flushed()
+
+    def _places(self, group: str) -> list[Place]:
+        found = self.groups.get(group)
+        rows = {} if found is None else found.offsets
+        return [(topic, partition) for topic, each in rows.items() for partition in each]
+
+    async def _flushed(self) -> None:
+        """Wait until all that is staged is on disk."""
         if self._written is None:
             self._written = asyncio.get_running_loop().create_future()
         written = self._written
@@ -111,7 +141,7 @@ class Offsets:
         while self._written is not None:
             staged, self._staged = self._staged, {}
             written, self._written = self._written, None
-            fresh = [self._merged(group, rows) for group, rows in staged.items()]
+            fresh = [self._merged(group, rows) for group, rows in staged.items() if rows]
             loop = asyncio.get_running_loop()
             try:
                 await loop.run_in_executor(self._pool, self._store, fresh)
@@ -121,13 +151,21 @@ class Offsets:
                 continue
             for each in fresh:
                 self.groups[each.group] = each
+                if not each.offsets:
+                    del self.groups[each.group]
             written.set_result(None)
 
-    def _merged(self, group: str, rows: dict[tuple[str, int], Offset]) -> Stored:
+    def _merged(self, group: str, rows: dict[Place, Offset | None]) -> Stored:
         before = self.groups.get(group)
         offsets = {} if before is None else {t: dict(p) for t, p in before.offsets.items()}
         for (topic, partition), offset in rows.items():
-            offsets.setdefault(topic, {})[partition] = offset
+            found = offsets.setdefault(topic, {})
+            if offset is None:
+                found.pop(partition, None)
+            else:
+                found[partition] = offset
+            if not found:
+                del offsets[topic]
         return Stored(group=group, at=self._wall_s(), offsets=offsets)
 
     def _path(self, group: str) -> Path:
@@ -136,7 +174,11 @@ class Offsets:
 
     def _store(self, fresh: list[Stored]) -> None:
         for each in fresh:
-            write_atomically(self._path(each.group), seal_json(msgspec.json.encode(each)))
+            if each.offsets:
+                write_atomically(self._path(each.group), seal_json(msgspec.json.encode(each)))
+            else:
+                self._path(each.group).unlink(missing_ok=True)
+                sync_directory(self._directory)
 
     def sweep(self, alive: set[str], retention_s: float = RETENTION_S) -> list[str]:
         """Forget groups that have had no members and no commits for long; which ones."""
@@ -231,7 +273,7 @@ class GroupService:
         """OffsetCommit: answered when the offsets are on disk."""
         body = asked.body
         group_code = self.coordinator.may_commit(body, time.monotonic())
-        rows: dict[tuple[str, int], Offset] = {}
+        rows: dict[Place, Offset] = {}
         topics = []
         for topic in body["topics"]:
             partitions = []
@@ -262,7 +304,7 @@ class GroupService:
             return Code.OFFSET_OUT_OF_RANGE
         return code
 
-    async def _store(self, group: str, rows: dict[tuple[str, int], Offset]) -> Code:
+    async def _store(self, group: str, rows: dict[Place, Offset]) -> Code:
         if not self.offsets.room(group, len(rows)):
             return Code.GROUP_MAX_SIZE_REACHED
         try:
@@ -313,19 +355,30 @@ class GroupService:
 
     async def list_groups(self, asked: Request) -> Struct:
         """ListGroups: those with members, and those with offsets."""
-        if not asked.connection.access.may("manage", ">"):
-            self._endpoint.denied(asked.connection, "manage", ">")
+        if not self._may_look(asked):
             return {"error_code": Code.GROUP_AUTHORIZATION_FAILED}
-        known = dict.fromkeys(self.offsets.groups, "consumer") | {
-            each.id: each.kind for each in self.coordinator.groups.values()
-        }
-        rows = [{"group_id": name, "protocol_type": kind} for name, kind in sorted(known.items())]
+        states, types = (
+            {each.lower() for each in asked.body.get(f"{what}_filter", ())}
+            for what in ("states", "types")
+        )
+        names = sorted({*self.offsets.groups, *self.coordinator.groups})
+        found = [self._description(name) for name in names]
+        rows = [
+            {"group_id": each["group_id"], "protocol_type": each["protocol_type"],
+             "group_state": each["group_state"], "group_type": GROUP_TYPE}
+            for each in found
+            if (not states or each["group_state"].lower() in states)
+            and (not types or GROUP_TYPE in types)
+        ]  # fmt: skip
         return {"error_code": Code.NONE, "groups": rows}
+
+    @staticmethod
+    def _may_look(asked: Request) -> bool:
+        return all(asked.connection.may(*each) for each in to_administer("list_groups", {}))
 
     async def describe(self, asked: Request) -> Struct:
         """DescribeGroups."""
-        if not asked.connection.access.may("manage", ">"):
-            self._endpoint.denied(asked.connection, "manage", ">")
+        if not self._may_look(asked):
             code = Code.GROUP_AUTHORIZATION_FAILED
             return {"groups": [{"error_code": code, "group_id": n} for n in asked.body["groups"]]}
         return {"groups": [self._description(name) for name in asked.body["groups"]]}
@@ -347,6 +400,75 @@ class GroupService:
             "protocol_type": found.kind, "protocol_data": found.protocol, "members": members,
             "authorized_operations": -(1 << 31),
         }  # fmt: skip
+
+    # --- deleting groups and offsets --------------------------------------------------------------
+
+    async def delete(self, asked: Request) -> Struct:
+        """DeleteGroups: groups without members, with all their offsets."""
+        rows = [
+            {"group_id": name, "error_code": await self._delete(asked, name)}
+            for name in dict.fromkeys(asked.body["groups_names"])
+        ]
+        return {"results": rows}
+
+    async def _delete(self, asked: Request, name: str) -> Code:
+        stored, group = self.offsets.groups.get(name), self.coordinator.groups.get(name)
+        topics = [] if stored is None else list(stored.offsets)
+        if not all(_may_manage(asked, each) for each in topics or [EVERY_TOPIC]):
+            return Code.GROUP_AUTHORIZATION_FAILED
+        if group is not None and (group.members or group.pending):
+            return Code.NON_EMPTY_GROUP
+        if stored is None:
+            return Code.GROUP_ID_NOT_FOUND
+        return await self._forget(name, None)
+
+    async def delete_offsets(self, asked: Request) -> Struct:
+        """OffsetDelete: offsets of topics that no member of the group subscribes to."""
+        body, name = asked.body, asked.body["group_id"]
+        if name not in self.offsets.groups and name not in self.coordinator.groups:
+            return {"error_code": Code.GROUP_ID_NOT_FOUND}
+        group = self.coordinator.groups.get(name)
+        used = None if group is None else group.subscribed()
+        topics, places = [], []
+        for topic in body["topics"]:
+            code = Code.NONE
+            if not _may_manage(asked, topic["name"]):
+                code = Code.TOPIC_AUTHORIZATION_FAILED
+            elif group is not None and group.members and (used is None or topic["name"] in used):
+                code = Code.GROUP_SUBSCRIBED_TO_TOPIC
+            rows = [
+                {"partition_index": each["partition_index"], "error_code": code}
+                for each in topic["partitions"]
+            ]
+            if code is Code.NONE:
+                places += [(topic["name"], each["partition_index"]) for each in rows]
+            topics.append({"name": topic["name"], "partitions": rows})
+        failed = await self._forget(name, places) if places else Code.NONE
+        return {"error_code": failed, "topics": topics}
+
+    async def _forget(self, group: str, places: list[Place] | None) -> Code:
+        """Forget offsets of a group, or with None all. The file is written first."""
+        try:
+            await self.offsets.forget(group, places)
+        except OSError as problem:
+            self._endpoint.count("commits_failed")
+            _log.error("kafka: the offsets of group %r are not deleted: %s", group, problem)
+            return Code.COORDINATOR_NOT_AVAILABLE
+        return Code.NONE
+
+    async def forget_topic(self, topic: str) -> None:
+        """Delete all offsets of a topic that was deleted: another of its name begins at 0."""
+        try:
+            await self.offsets.forget_topic(topic)
+        except OSError as problem:
+            self._endpoint.count("commits_failed")
+            _log.error("kafka: offsets of topic %s, deleted, are kept: %s", topic, problem)
+
+
+def _may_manage(asked: Request, topic: str) -> bool:
+    """May the client delete what reads the topic?"""
+    needed = to_administer("delete", {"pattern": topic})
+    return all(asked.connection.may(right, pattern) for right, pattern in needed)
 
 
 def _new_id(client: str) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from tidecast.kafka.codes import Code
-from tidecast.kafka.wire import Struct
+from tidecast.kafka.wire import BadRequest, Reader, Struct, parse, reader_of
 
 GROUPS_MAX, MEMBERS_MAX, PROTOCOLS_MAX = 1000, 1024, 64
 GROUP_ID_BYTES_MAX = 255
@@ -24,6 +24,12 @@ METADATA_BYTES_MAX = 1 << 20
 FIRST_JOIN_S = 0.2
 """A new group waits so long for more members than its first."""
 Answer = Callable[[Struct], None]
+_SUBSCRIPTION = parse("""
+    version: int16
+    topics: []string
+""")
+_read_subscription = reader_of(_SUBSCRIPTION, 0, flexible=False)
+"""The beginning of what a consumer says of itself, in all versions of Kafka's."""
 
 
 class State(Enum):
@@ -82,6 +88,17 @@ class Group:
         """Protocols that all members know, in the order of the first."""
         known = [each.protocols for each in self.members.values()]
         return [name for name in known[0] if all(name in each for each in known)] if known else []
+
+    def subscribed(self) -> frozenset[str] | None:
+        """Topics that members subscribe to; None: they have not said it as consumers do."""
+        found: set[str] = set()
+        for each in self.members.values():
+            reader = Reader(each.protocols.get(self.protocol, b""))
+            try:
+                found.update(_read_subscription(reader)["topics"])
+            except BadRequest:
+                return None
+        return frozenset(found)
 
 
 def _failed(code: Code, member: str = "") -> Struct:

@@ -11,9 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidecast.errors import TidecastError
-from tidecast.kafka.codes import Code, code_of
+from tidecast.kafka.codes import Code, Refused, code_of
 from tidecast.kafka.compression import BYTES_MAX
-from tidecast.kafka.records import Decoder, Refused, Taken
+from tidecast.kafka.records import Decoder, Taken
 from tidecast.kafka.wire import Struct
 from tidecast.node.durable.placed import Outcome, PlacedAppends, Run, Verdict
 from tidecast.protocol.dedup import is_placed
@@ -124,8 +124,7 @@ class Producing:
             raise Refused(Code.INVALID_REQUEST, "transactions are not served")
         if body["acks"] not in ACKS:
             raise Refused(Code.INVALID_REQUIRED_ACKS, f"acks {body['acks']}: 0, 1 or -1")
-        if not connection.access.may("publish", topic):
-            connection.endpoint.denied(connection, "publish", topic)
+        if not connection.may("publish", topic):
             raise Refused(Code.TOPIC_AUTHORIZATION_FAILED, "the key has no right to publish")
         if topic not in self._node.durable.topics:
             config = self._node.topic_by_name.get(topic)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tidecast.kafka import compression, record_kernels
-from tidecast.kafka.codes import Code
+from tidecast.kafka.codes import Code, Refused
 from tidecast.layout import segment as seg
 
 BATCH_BYTES_MAX = 16 << 20
@@ -36,14 +36,6 @@ _CAUSES = {
         f"a key, or headers, of more than {record_kernels.FIELD_BYTES_MAX} bytes"
     ),
 }
-
-
-class Refused(Exception):
-    """A batch that is not taken: the code that its client gets."""
-
-    def __init__(self, code: Code, text: str) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 class BatchHead(NamedTuple):

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,14 +25,19 @@ from tidecast.config.topology import topic_name_problem
 from tidecast.errors import ConfigError
 from tidecast.events import AccessDenied
 from tidecast.kafka import tables
+from tidecast.kafka.administration.settings import Kind
+from tidecast.kafka.administration.topics import TopicAdministration
 from tidecast.kafka.codes import Code
-from tidecast.kafka.connection import Connection
+from tidecast.kafka.connection import FRAME_BYTES_MAX, IDLE_S, Connection
 from tidecast.kafka.fetch import Fetching
-from tidecast.kafka.group_service import GroupService
+from tidecast.kafka.group_service import RETENTION_S, GroupService
 from tidecast.kafka.produce import Producing
+from tidecast.kafka.records import BATCH_BYTES_MAX
+from tidecast.kafka.schemas.api import Api
 from tidecast.kafka.wire import BadRequest, Struct
 from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter
 from tidecast.node.access.rights import Denials
+from tidecast.node.administration import Administration
 from tidecast.node.durable.placed import PlacedAppends, new_placed_producer
 
 if TYPE_CHECKING:
@@ -48,6 +54,8 @@ DECODED_BYTES_MAX = 256 << 20
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 10.0
 BACKLOG = 128
+BROKERS = 1
+"""The type of endpoints that clients connect to."""
 NO_OPERATIONS = -(1 << 31)
 """What Kafka says of authorized operations that nobody asked for."""
 WARN_S = 1.0
@@ -68,6 +76,9 @@ _COLUMNS = {
 }
 """Columns of the endpoint's row, which is that of a gateway with the name ``kafka``."""
 _log = logging.getLogger("tidecast.kafka")
+
+
+Administer = Callable[[Connection, Struct], Struct]
 
 
 class Request(NamedTuple):
@@ -139,9 +150,9 @@ class KafkaEndpoint:
     """Serves Kafka clients. `start` listens, `stop` ends all connections; both are idempotent."""
 
     def __init__(
-        self, node: Node, *, host: str = HOST, port: int = PORT, advertised: str = "",
-        connections_max: int = CONNECTIONS_MAX, tls: ssl.SSLContext | None = None,
-        login: bool = False,
+        self, node: Node, administration: Administration, *, host: str = HOST, port: int = PORT,
+        advertised: str = "", connections_max: int = CONNECTIONS_MAX,
+        tls: ssl.SSLContext | None = None, login: bool = False,
     ) -> None:  # fmt: skip
         """``login``: clients must show a key, even when there is none yet."""
         self.node = node
@@ -168,9 +179,19 @@ class KafkaEndpoint:
         self._problem: Exception | None = None
         self._warned_s = self._told_s = 0.0
         self._thread = threading.Thread(target=self._run, name="tidecast-kafka", daemon=True)
+        topics = TopicAdministration(node, administration, self._settings)
+        self._administering = ThreadPoolExecutor(1, thread_name_prefix="kafka-admin")
+        self._forgetting: set[asyncio.Task[None]] = set()
         self._handlers: dict[int, Callable[[Request], Awaitable[Struct]]] = {
             tables.API_VERSIONS: self._api_versions,
             tables.METADATA: self._metadata,
+            tables.DESCRIBE_CLUSTER: self._describe_cluster,
+            tables.CREATE_TOPICS: self._administer(topics.create),
+            tables.DELETE_TOPICS: self._administer(topics.delete),
+            tables.CREATE_PARTITIONS: self._administer(topics.add_partitions),
+            tables.DESCRIBE_CONFIGS: self._administer(topics.describe),
+            tables.ALTER_CONFIGS: self._administer(topics.alter),
+            tables.INCREMENTAL_ALTER_CONFIGS: self._administer(topics.alter_incrementally),
             tables.FIND_COORDINATOR: self._find_coordinator,
             tables.INIT_PRODUCER_ID: self._init_producer_id,
             tables.SASL_HANDSHAKE: self._sasl_handshake,
@@ -181,6 +202,8 @@ class KafkaEndpoint:
             tables.LEAVE_GROUP: self.groups.leave,
             tables.OFFSET_COMMIT: self.groups.commit,
             tables.OFFSET_FETCH: self.groups.fetch_offsets,
+            tables.DELETE_GROUPS: self.groups.delete,
+            tables.OFFSET_DELETE: self.groups.delete_offsets,
             tables.LIST_GROUPS: self.groups.list_groups,
             tables.DESCRIBE_GROUPS: self.groups.describe,
             tables.FETCH: lambda asked: self.fetching.fetch(asked.connection, asked.body),
@@ -215,6 +238,7 @@ class KafkaEndpoint:
         self.groups.offsets.load()
         self._appends.start()
         self.node.durable.registry.on_synced.append(self._synced)
+        self.node.durable.registry.on_deleted.append(self._deleted)
         self._thread.start()
         if not self._ready.wait(START_TIMEOUT_S):
             raise ConfigError(f"kafka: {self.address}: it did not start in time")
@@ -240,6 +264,8 @@ class KafkaEndpoint:
     def _release(self) -> None:
         if self._synced in self.node.durable.registry.on_synced:
             self.node.durable.registry.on_synced.remove(self._synced)
+            self.node.durable.registry.on_deleted.remove(self._deleted)
+        self._administering.shutdown(wait=True, cancel_futures=True)
         self._appends.stop()
         self.fetching.stop()
         self.groups.offsets.stop()
@@ -391,9 +417,7 @@ class KafkaEndpoint:
 
     # --- questions about the endpoint itself ------------------------------------------------------
 
-    async def perform(
-        self, connection: Connection, api: tables.Api, version: int, body: Struct
-    ) -> Struct:
+    async def perform(self, connection: Connection, api: Api, version: int, body: Struct) -> Struct:
         """The answer to a request of any API but Produce."""
         return await self._handlers[api.key](Request(connection, version, body))
 
@@ -405,12 +429,64 @@ class KafkaEndpoint:
         ]
         return {"api_keys": rows}
 
-    def refused_version(self, connection: Connection, api: tables.Api, version: int) -> None:
+    def refused_version(self, connection: Connection, api: Api, version: int) -> None:
         """A client asked in a version that is not served."""
         self.count("versions_refused")
         if api.key != tables.API_VERSIONS:
             self._warn("%s (%s) asks %s in version %d", connection.name, connection.software,
                        api.name, version)  # fmt: skip
+
+    def _administer(self, step: Administer) -> Callable[[Request], Awaitable[Struct]]:
+        """A handler that runs in the thread for what makes files and saves the topology."""
+
+        async def handle(asked: Request) -> Struct:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(
+                self._administering, step, asked.connection, asked.body
+            )
+
+        return handle
+
+    def _settings(self) -> list[tuple[str, str, Kind]]:
+        """Settings of the endpoint, as DescribeConfigs shows those of a broker."""
+        retention_min = round(RETENTION_S / 60)
+        return [
+            ("auto.create.topics.enable", "false", Kind.BOOLEAN),
+            ("connections.max.idle.ms", str(round(IDLE_S * 1000)), Kind.LONG),
+            ("default.replication.factor", "1", Kind.INT),
+            ("max.connections", str(self._connections_max), Kind.INT),
+            ("message.max.bytes", str(BATCH_BYTES_MAX), Kind.INT),
+            ("num.partitions", "1", Kind.INT),
+            ("offsets.retention.minutes", str(retention_min), Kind.INT),
+            ("socket.request.max.bytes", str(FRAME_BYTES_MAX), Kind.INT),
+        ]
+
+    def _deleted(self, topic: str) -> None:
+        """In any thread: the topic and its records are gone."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # it ended
+                self._loop.call_soon_threadsafe(self._forget, topic)
+
+    def _forget(self, topic: str) -> None:
+        task = asyncio.create_task(self.groups.forget_topic(topic))
+        self._forgetting.add(task)
+        task.add_done_callback(self._forgetting.discard)
+
+    async def _describe_cluster(self, asked: Request) -> Struct:
+        if asked.body.get("endpoint_type", BROKERS) != BROKERS:
+            text = "controllers are not served apart: ask for brokers"
+            return {"error_code": Code.MISMATCHED_ENDPOINT_TYPE, "error_message": text}
+        host, port = self._address(asked.connection)
+        return {
+            "error_code": Code.NONE, "endpoint_type": BROKERS, "cluster_id": self._cluster_id,
+            "controller_id": self.node.id,
+            "brokers": [{"broker_id": self.node.id, "host": host, "port": port}],
+            "cluster_authorized_operations": NO_OPERATIONS,
+        }  # fmt: skip
+
+    @property
+    def _cluster_id(self) -> str:
+        return f"tidecast-{self.node.name}"
 
     async def _api_versions(self, asked: Request) -> Struct:
         name, version = (asked.body.get(f"client_software_{each}", "") for each in _SOFTWARE)
@@ -433,7 +509,7 @@ class KafkaEndpoint:
             wanted = list(dict.fromkeys(each["name"] for each in names))
         return {
             "brokers": [{"node_id": self.node.id, "host": host, "port": port}],
-            "cluster_id": f"tidecast-{self.node.name}", "controller_id": self.node.id,
+            "cluster_id": self._cluster_id, "controller_id": self.node.id,
             "topics": [self._topic(connection, each) for each in wanted],
             "cluster_authorized_operations": NO_OPERATIONS,
         }  # fmt: skip
@@ -526,7 +602,9 @@ def address_of(text: str) -> tuple[str, int]:
     return host.strip("[]") or HOST, int(port)
 
 
-def make_kafka(node: Node, settings: KafkaSettings) -> KafkaEndpoint:
+def make_kafka(
+    node: Node, administration: Administration, settings: KafkaSettings
+) -> KafkaEndpoint:
     """An endpoint of a node of this process; `start` it. Raises ConfigError."""
     host, port = address_of(settings.where)
     tls, beyond = settings.context(), not is_loopback(host)
@@ -544,6 +622,6 @@ def make_kafka(node: Node, settings: KafkaSettings) -> KafkaEndpoint:
             "engine to a control service; or listen on 127.0.0.1"
         )
     return KafkaEndpoint(
-        node, host=host, port=port, advertised=settings.advertised, tls=tls,
+        node, administration, host=host, port=port, advertised=settings.advertised, tls=tls,
         login=beyond or node.topology.node.local_keys,
     )  # fmt: skip

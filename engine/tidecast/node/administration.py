@@ -23,23 +23,38 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     recreate: bool = False
 
 
+def topic_of(name: str, settings: dict[str, Any]) -> TopicConfig:
+    """A topic with these settings, whose types and ranges are checked. Raises ConfigError."""
+    problems: list[str] = []
+    wanted = build(TopicConfig, {**settings, "name": name}, "", problems)
+    raise_problems(problems, f"topic {shown(name)}")
+    assert wanted is not None
+    return wanted
+
+
 class Administration:
     """Carries out `Link.administer`. Thread-safe as far as the node and the store are."""
 
     def __init__(self, node: NodeApi, store: TopologyStore) -> None:
         self._node, self._store = node, store
 
-    def create(self, topic: TopicConfig) -> TopicConfig:
-        """The topic as it is saved. Raises Conflict, ConfigError."""
+    def create(self, topic: TopicConfig, *, check: bool = False) -> TopicConfig:
+        """The topic as it is saved; ``check``: as it would be. Raises Conflict, ConfigError."""
         made = self._store.checked(topic, self._node.topics())
+        if check:
+            return made
         self._node.create_topic(made)
         self._store.put(made)
         return made
 
-    def edit(self, name: str, changes: dict[str, Any], *, recreate: bool) -> TopicConfig:
-        """The topic after the changes. Raises NotFound, ConfigError."""
+    def edit(
+        self, name: str, changes: dict[str, Any], *, recreate: bool = False, check: bool = False
+    ) -> TopicConfig:
+        """The topic after the changes; ``check``: as it would be. Raises NotFound, ConfigError."""
         node, running = self._node, self._node.topics()
         after, anew = self._store.changed(name, changes, running, recreate=recreate)
+        if check:
+            return after
         before = next(t for t in running if t.name == name)
         if anew:
             node.delete_topic(name, keep_data=True)
@@ -72,8 +87,4 @@ class Administration:
         if action == "edit_topic":
             edited = self.edit(asked.topic, asked.settings, recreate=asked.recreate)
             return msgspec.to_builtins(edited)
-        problems: list[str] = []
-        wanted = build(TopicConfig, {**asked.settings, "name": asked.topic}, "", problems)
-        raise_problems(problems, f"topic {shown(asked.topic)}")
-        assert wanted is not None
-        return msgspec.to_builtins(self.create(wanted))
+        return msgspec.to_builtins(self.create(topic_of(asked.topic, asked.settings)))

@@ -230,6 +230,8 @@ class Durable:
         for callback in self.registry.on_closed:
             callback(name)
         if not keep_data:
+            for callback in self.registry.on_deleted:
+                callback(name)
             for place in [place for place in list(self.registry.standing) if place[0] == name]:
                 self.registry.standing.pop(place, None)
         self.leases.remove(name)

@@ -54,6 +54,8 @@ class SourceRegistry:
         """Called when a durable topic was opened or has more queues."""
         self.on_closed: list[Callable[[str], None]] = []
         """Called with a durable topic's name before its logs are closed."""
+        self.on_deleted: list[Callable[[str], None]] = []
+        """Called with a durable topic's name when its logs are deleted: a new one has others."""
         self.on_synced: list[Callable[[DurableTopic], None]] = []
         """Called in the thread that syncs, when a queue of a topic is durable to a later token."""
         self.standing: dict[tuple[str, str], events.Event] = {}

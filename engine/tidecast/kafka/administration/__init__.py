@@ -1,0 +1,1 @@
+"""What Kafka's tools administer: topics and their settings."""

@@ -1,0 +1,1 @@
+"""Fields of requests and answers, by what the requests are about."""
