@@ -19,7 +19,7 @@ from tidecast.engine.process import Engine
 
 PAGES = (
     "README.md", "docs/QUICKSTART.md", "docs/COMING_FROM.md", "docs/CLIENT.md", "docs/DURABLE.md",
-    "docs/CONSUMING.md", "docs/APPS.md",
+    "docs/CONSUMING.md", "docs/APPS.md", "docs/TESTING.md",
 )  # fmt: skip
 DURABLE = ("invoices", "payments", "parcels", "orders", "orders.failed")
 """Durable topics that the examples presume."""
@@ -49,6 +49,7 @@ EXAMPLES = [
     pytest.param(path, line, code, id=f"{path}:{line}")
     for path in PAGES
     for line, code in blocks((ROOT / path).read_text("utf-8"))
+    if "def test_" not in code  # pytest runs these: tests/unit/test_testing.py
 ]
 
 

@@ -57,7 +57,7 @@ class EmbeddedLink(Link):
     ) -> None:  # fmt: skip
         """``store``: where topics are saved that this client changes; None: nowhere."""
         self.node = node
-        self._administration = Administration(node, store or TopologyStore(node.topology, None))
+        self._store = store or TopologyStore(node.topology, None)
         self._owns = owns_node
         self._scratch: tuple[Path, int] | None = None
         self._closed = False
@@ -153,7 +153,7 @@ class EmbeddedLink(Link):
 
     def administer(self, action: str, arguments: dict[str, Any]) -> Any:
         """See `Link`."""
-        return self._administration.perform(action, arguments)
+        return Administration(self.node, self._store).perform(action, arguments)
 
     def take_events(self) -> list[Event]:
         """See `Link`."""

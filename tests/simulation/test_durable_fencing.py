@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from tests.simulation.test_durable_remote import SETTINGS, Pair, check_keys, jump_while_clients_wait
+from tests.simulation.test_durable_remote import SETTINGS, Pair, check_keys
 
 from tidecast.api.link import PublicationOptions
 from tidecast.client.core import producer as receipts
@@ -74,7 +74,6 @@ class Left(Pair):
 @pytest.fixture
 def net(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
     """Its time of day goes with its clock."""
-    jump_while_clients_wait(monkeypatch)
     monkeypatch.setattr(receipts, "OPEN_TIMEOUT_S", 60.0)  # the first test may compile
     with Network(seed=1) as made:
         monkeypatch.setattr(NodeContext, "wall_ns", lambda self: self.clock_ns())

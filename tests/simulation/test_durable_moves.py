@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from tests.simulation.test_durable_remote import SETTINGS, Pair, check_keys, jump_while_clients_wait
+from tests.simulation.test_durable_remote import SETTINGS, Pair, check_keys
 
 from tidecast.buffers.recorder import read_records
 from tidecast.config.topology import TopicConfig
@@ -54,8 +54,7 @@ class Moved(Pair):
 
 
 @pytest.fixture
-def net(monkeypatch: pytest.MonkeyPatch) -> Iterator[Network]:
-    jump_while_clients_wait(monkeypatch)
+def net() -> Iterator[Network]:
     with Network(seed=1) as made:
         yield made
 

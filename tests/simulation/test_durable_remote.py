@@ -78,16 +78,6 @@ def pair(seed: int = 1, faults: dict[str, float] | None = None, **topic: Any) ->
         yield Pair(net, **topic)
 
 
-@pytest.fixture(autouse=True)
-def _jumping(monkeypatch: pytest.MonkeyPatch) -> None:
-    jump_while_clients_wait(monkeypatch)
-
-
-def jump_while_clients_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When nothing is to be done the clock goes to the next timer, as in `Network.run`."""
-    monkeypatch.setattr(Network, "jumps", True)
-
-
 def check_keys(rows: list[tuple[bytes | None, bytes, int]]) -> None:
     """Each key's records stand in the order of their sequences."""
     last: dict[bytes | None, int] = {}

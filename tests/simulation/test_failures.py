@@ -25,7 +25,8 @@ from tidecast.events import (
 )
 from tidecast.layout import packet as wire
 from tidecast.node.live.images import RESTART_GRACE_NS
-from tidecast.testing import TRANSPORT, Network
+from tidecast.testing import Network
+from tidecast.testing.network import TRANSPORT
 from tidecast.testing.switch import Packet
 
 

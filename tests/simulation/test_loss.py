@@ -18,7 +18,8 @@ from tests.support.simulation import (
 
 from tidecast.config.topology import FaultSettings
 from tidecast.layout import packet as wire
-from tidecast.testing import TRANSPORT, Network
+from tidecast.testing import Network
+from tidecast.testing.network import TRANSPORT
 from tidecast.testing.switch import Packet
 
 PACKETS = 40

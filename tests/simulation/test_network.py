@@ -16,6 +16,7 @@ import tidecast.testing
 from tidecast.errors import Closed, ConfigError, ConnectionLost, NotFound
 from tidecast.layout import packet as wire
 from tidecast.testing import Network
+from tidecast.testing.network import network_of as network_named
 
 
 def story(seed: int) -> tuple[str, list[bytes], int]:
@@ -68,7 +69,7 @@ def test_real_time_connections_reach_each_other_and_themselves() -> None:
         assert bytes(others.next(timeout=5.0).data) == b"1.25"
         two.publish("prices", b"1.26")
         assert bytes(mine.next(timeout=5.0).data) == b"1.26"
-    assert not tidecast.testing._networks
+    assert network_named("default") is None
 
 
 def test_waiting_in_virtual_time_makes_it_pass() -> None:

@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tidecast.client.blocking import Connection
 from tidecast.errors import GapError
 from tidecast.events import Event
 from tidecast.layout import packet as wire
-from tidecast.testing import Network, SimulatedConnection, SimulatedNode
+from tidecast.testing import Network, SimulatedNode
 from tidecast.testing.switch import Packet
 
 HEADER = wire.PACKET_HEADER_BYTES + wire.MESSAGE_HEADER_BYTES
@@ -149,14 +150,14 @@ def settle_and_read(net: Network, reader: Reader, limit_us: float = 20_000_000.0
     return reader.found
 
 
-def lose_engine(*clients: SimulatedConnection) -> None:
+def lose_engine(*clients: Connection) -> None:
     """These clients notice that their engine is gone, as their keepers would."""
     for client in clients:
         client._keeper = threading.current_thread()
         client._engine_lost("gone")
 
 
-def find_engine(node: SimulatedNode, *clients: SimulatedConnection) -> None:
+def find_engine(node: SimulatedNode, *clients: Connection) -> None:
     """These clients find the next engine, in this order."""
     for client in clients:
         link: Any = client.link
@@ -167,7 +168,7 @@ def find_engine(node: SimulatedNode, *clients: SimulatedConnection) -> None:
         client._reopen()
 
 
-def outliving(client: SimulatedConnection) -> SimulatedConnection:
+def outliving(client: Connection) -> Connection:
     """Make a client one of a process of its own, which outlives its engine."""
     link: Any = client.link
     link.node.clients[link.client_id].outlives = True

@@ -20,12 +20,13 @@ from tests.support.power import Disk, installed
 from tests.swarm import history
 from tests.swarm.script import NODES, Script, Settings, Step
 from tidecast.api.start import Earliest, Tokens
+from tidecast.client.blocking import Connection
 from tidecast.client.core import connection as connections
 from tidecast.config.topology import TopicConfig, shm_dir
 from tidecast.errors import GapError, TidecastError
 from tidecast.events import Gap, MessagesUnsent, RecordsGone
 from tidecast.native.files import F_ERRNO, F_SYNC_ERRNO
-from tidecast.testing import Network, SimulatedConnection, SimulatedLink, SimulatedNode
+from tidecast.testing import Network, SimulatedLink, SimulatedNode
 
 DURABLE, DEAD, LIVE = "orders", "orders.dead", "ticks"
 OWNER = NODES[0]
@@ -36,12 +37,6 @@ QUIET_US = 2_000_000.0
 """The end: nobody receives anything for so long, repairs, time-outs and probes are over."""
 ENOSPC, EIO = 28, 5
 STEP_US = 5_000.0
-
-
-class Jumping(Network):
-    """While a client waits the clock goes to the next timer when nothing else is to be done."""
-
-    jumps = True
 
 
 class Link(SimulatedLink):
@@ -69,7 +64,7 @@ class Client:
         simulated = world.net.find(node)
         self.link = Link(simulated, name)
         simulated.engine.clients[self.link.client_id].outlives = True
-        self.connection = SimulatedConnection(self.link, name)
+        self.connection = Connection(self.link, name)
         world.net.connections.append(self.connection)
         world.clients.append(self)
 
@@ -303,7 +298,7 @@ class World:
         self.sessions: dict[int, str] = {}
         self.lives = 0
         self.frozen: set[str] = set()
-        self.net = Jumping(
+        self.net = Network(
             settings.seed, drop=settings.drop, duplicate=settings.duplicate,
             reorder=settings.reorder, delay_us=settings.delay_us, step_us=50.0,
         )  # fmt: skip

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from itertools import islice
 from pathlib import Path
@@ -435,7 +436,7 @@ def test_handlers_are_waited_for(run: Callable[..., Any]) -> None:
         bell = Bells()
 
         class link:  # noqa: N801
-            inline = True
+            inline, now_s = True, time.monotonic
 
             @staticmethod
             def work() -> int:

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,19 @@ def test_rows_run_out_with_a_word(tmp_path: Path) -> None:
         assert file.allocate(counters_layout.ROW_IMAGE, "x") == i
     with pytest.raises(SharedMemoryError, match="all 8192"):
         file.allocate(counters_layout.ROW_IMAGE, "x")
+
+
+def test_threads_take_rows_of_their_own(tmp_path: Path) -> None:
+    counters = CountersFile.create(tmp_path / "counters")
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            taken = list(pool.map(lambda n: counters.allocate(1, f"row {n}"), range(400)))
+    finally:
+        sys.setswitchinterval(before)
+    assert len(set(taken)) == 400
+    assert sorted(row.name for row in counters.rows()) == sorted(f"row {n}" for n in range(400))
 
 
 def test_other_files_are_no_counters(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ class CountersFile:
 
     def __init__(self, mapped: MappedFile) -> None:
         self.mapped = mapped
+        self._taking = threading.Lock()
         raw = mapped.array[lay.VALUES_AT : lay.FILE_BYTES]
         self.values = raw.view(np.int64).reshape(lay.ROWS_MAX, lay.COLUMNS)
 
@@ -57,7 +59,13 @@ class CountersFile:
 
     def allocate(self, kind: int, name: str, detail: str = "", *, session: int = 0,
                  peer: int = 0, channel: int = 0) -> int:  # fmt: skip
-        """Take a free row, zeroed. Raises SharedMemoryError when all are taken."""
+        """Take a free row, zeroed. Raises SharedMemoryError when all are taken. Thread-safe."""
+        with self._taking:
+            return self._take(kind, name, detail, session, peer, channel)
+
+    def _take(
+        self, kind: int, name: str, detail: str, session: int, peer: int, channel: int
+    ) -> int:
         kinds = self._info[lay.INFO_AT : lay.VALUES_AT].reshape(-1, lay.ROW_INFO_BYTES)[:, 0]
         index = int(np.argmin(kinds))
         if kinds[index] != lay.ROW_FREE:

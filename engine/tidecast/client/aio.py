@@ -526,7 +526,7 @@ class Connection(ConnectionFlows[Publisher, Subscription, Consumer, Opening]):
         raised, ResponderLost when the responder ended before it replied, CodecError, ConfigError,
         PayloadTooLarge, ConnectionLost, Closed.
         """
-        deadline, given = Deadline(timeout), codecs.codec_of(codec)
+        deadline, given = Deadline(timeout, self.link.now_s), codecs.codec_of(codec)
         requester = known_requester(self, topic) or await self.requester(topic)
         pending = requester.begin(payload, key, headers, given)
         if pending is None:

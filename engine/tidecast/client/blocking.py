@@ -391,7 +391,7 @@ class PendingReply:
 
         ``timeout``: seconds; None: until it came, or its responder ended.
         """
-        return self.result_by(Deadline(timeout), timeout)
+        return self.result_by(Deadline(timeout, self._connection.link.now_s), timeout)
 
     def result_by(self, deadline: Deadline, timeout: float | None) -> Message:
         """`result`, until a deadline; ``timeout`` is what its error says."""
@@ -497,7 +497,7 @@ class Connection(ConnectionFlows[Publisher, Subscription, Consumer, Consumer]):
         never), RequestFailed when the handler raised, ResponderLost when the responder ended before
         it replied, CodecError, ConfigError, PayloadTooLarge, ConnectionLost, Closed.
         """
-        deadline = Deadline(timeout)
+        deadline = Deadline(timeout, self.link.now_s)
         pending = self.begin_request(
             topic, payload, timeout=timeout, key=key, headers=headers, codec=codec
         )

@@ -28,23 +28,26 @@ _FLUSH_MIN_S, _FLUSH_MAX_S, _FLUSH_DEFAULT_S = 200e-6, 10e-3, 1e-3
 
 
 class Deadline:
-    """A point in time, or never. ``timeout_s``: None = never."""
+    """A point in time by the clock ``now_s``, or never. ``timeout_s``: None = never."""
 
-    __slots__ = ("_at",)
+    __slots__ = ("_at", "_now_s")
 
-    def __init__(self, timeout_s: float | None) -> None:
-        self._at = None if timeout_s is None else time.monotonic() + timeout_s
+    def __init__(
+        self, timeout_s: float | None, now_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._now_s = now_s
+        self._at = None if timeout_s is None else now_s() + timeout_s
 
     @property
     def passed(self) -> bool:
         """The time is over."""
-        return self._at is not None and time.monotonic() >= self._at
+        return self._at is not None and self._now_s() >= self._at
 
     def left_s(self, at_most_s: float) -> float:
         """Seconds left, at least 0, at most ``at_most_s``."""
         if self._at is None:
             return at_most_s
-        return min(max(0.0, self._at - time.monotonic()), at_most_s)
+        return min(max(0.0, self._at - self._now_s()), at_most_s)
 
 
 class Backoff:

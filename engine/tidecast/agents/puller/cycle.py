@@ -511,7 +511,7 @@ def _woken(S, now):
         while word != 0:
             bit = _lowest_bit(word)
             word &= ~(1 << bit)
-            work += 1 + serve_member(S, i * 64 + bit, now)
+            work += serve_member(S, i * 64 + bit, now)
     for i in range(lay.QUEUES_MAX // 64):
         at = lay.WAKE_QUEUES_AT + i * 8
         if load_relaxed(S.wakes, at) == 0:

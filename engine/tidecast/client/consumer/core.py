@@ -468,7 +468,7 @@ class ConsumerCore:
             if not waits:
                 self._unsent_until = None
             elif self._unsent_until is None:
-                self._unsent_until = Deadline(ACK_PATIENCE_S)
+                self._unsent_until = Deadline(ACK_PATIENCE_S, self._connection.link.now_s)
             late = self._unsent_until is not None and self._unsent_until.passed
         self.wake()
         if late or waits > UNSENT_MAX:
@@ -573,7 +573,8 @@ class ConsumerCore:
 
     def _flush_all_acks(self) -> None:
         """Send all that was acked, if the engine takes it within ACK_PATIENCE_S."""
-        backoff, patience = Backoff(self._connection.link), Deadline(ACK_PATIENCE_S)
+        link = self._connection.link
+        backoff, patience = Backoff(link), Deadline(ACK_PATIENCE_S, link.now_s)
         with contextlib.suppress(ConnectionLost):
             self.collector.flush()
             while self._unsent and not self._lost:

@@ -221,7 +221,8 @@ def await_session(connection: Any, session: ProducerSession) -> None:
 
     It is unless the producer has a name, gave no ``first_seq``, and another node keeps the topic.
     """
-    deadline, pace, link = Deadline(OPEN_TIMEOUT_S), InlinePace(), connection.link
+    pace, link = InlinePace(), connection.link
+    deadline = Deadline(OPEN_TIMEOUT_S, link.now_s)
     while session.first_seq == 0:
         problem = session.problem("error")
         if problem is not None:

@@ -160,7 +160,7 @@ class ConnectionFlows(ConnectionCore, ABC, Generic[PublisherT, SubscriptionT, Co
 
     def event_flow(self, timeout: float | None) -> Flow[Event | None]:
         """The next event; None when none came in time, or the connection is closed."""
-        deadline, pace = Deadline(timeout), InlinePace()
+        deadline, pace = Deadline(timeout, self.link.now_s), InlinePace()
         while self.is_open():
             event = self.take_event()
             if event is not None or deadline.passed:
@@ -182,7 +182,7 @@ class ConnectionFlows(ConnectionCore, ABC, Generic[PublisherT, SubscriptionT, Co
     def drain_flow(self, timeout: float | None) -> Flow[None]:
         """Send what was published, wait for handlers of what has arrived, then close."""
         self.check()
-        deadline = Deadline(timeout)
+        deadline = Deadline(timeout, self.link.now_s)
         self.status = DRAINING
         try:
             yield from self.flush_flow(timeout)

@@ -44,7 +44,8 @@ class ConsumerFlows(ConsumerCore):
     def fetch_flow(self, max_messages: int, max_wait: float) -> Flow[DurableBatch]:
         """Up to ``max_messages``; empty when none came."""
         limit = check_max_messages(max_messages)
-        batch = yield from self.batch_flow(limit, Deadline(max_wait), mark=True)
+        deadline = Deadline(max_wait, self._connection.link.now_s)
+        batch = yield from self.batch_flow(limit, deadline, mark=True)
         if batch is None:
             self.check()
             return EmptyDurableBatch(self)
@@ -52,7 +53,7 @@ class ConsumerFlows(ConsumerCore):
 
     def next_flow(self, timeout: float | None) -> Flow[DurableMessage]:
         """The next message: of a batch that was taken already, or of the next one."""
-        deadline = Deadline(timeout)
+        deadline = Deadline(timeout, self._connection.link.now_s)
         while (message := self.prefetched()) is None:
             batch = yield from self.batch_flow(ITERATE_MESSAGES, deadline, mark=False)
             if batch is None:
@@ -68,7 +69,7 @@ class ConsumerFlows(ConsumerCore):
         """Run a compiled function over every message."""
         self.check()
         handler = compiled.CompiledConsumer(self, fn, state, max_messages, until)
-        yield from run_handler(self, handler, Deadline(duration_s))
+        yield from run_handler(self, handler, Deadline(duration_s, self._connection.link.now_s))
         return handler.done
 
     def drain_flow(self, timeout: float | None) -> Flow[None]:

@@ -207,7 +207,8 @@ class PublisherFlows(PublisherCore):
     def wait_durable_flow(self, seq: int | None, timeout: float | None) -> Flow[int]:
         """Wait until ``seq`` (None: all that was published so far) is durable."""
         check_ack(self, "durable")
-        deadline, pace, connection = Deadline(timeout), InlinePace(), self._connection
+        pace, connection = InlinePace(), self._connection
+        deadline = Deadline(timeout, connection.link.now_s)
         if seq is None:
             yield from self.flush_to_ring_flow(timeout)
             seq = self.position
@@ -248,7 +249,8 @@ class PublisherFlows(PublisherCore):
         return True
 
     def _until(self, attempt: Callable[[], bool], timeout: float | None) -> Flow[None]:
-        deadline, backoff = Deadline(timeout), Backoff(self._connection.link)
+        link = self._connection.link
+        deadline, backoff = Deadline(timeout, link.now_s), Backoff(link)
         while not attempt():
             if deadline.passed:
                 raise self.timeout_error(timeout)

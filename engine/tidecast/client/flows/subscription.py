@@ -42,7 +42,8 @@ class SubscriptionFlows(SubscriptionCore):
 
     def fill_flow(self, batch: Batch, limit: int, max_wait: float) -> Flow[Batch]:
         """Wait up to ``max_wait`` seconds for ``batch`` to have ``limit`` messages."""
-        deadline, fill, pace = Deadline(max_wait), FillPace(), InlinePace()
+        fill, pace = FillPace(), InlinePace()
+        deadline = Deadline(max_wait, self._connection.link.now_s)
         while len(batch) < limit and not deadline.passed:
             self._await_more(batch, limit)
             grown = self.grow(batch, limit)
@@ -57,7 +58,8 @@ class SubscriptionFlows(SubscriptionCore):
 
     def next_flow(self, timeout: float | None) -> Flow[Message]:
         """The next message, when none is left of the batch before."""
-        batch = yield from self.batch_flow(ITERATE_MESSAGES, Deadline(timeout))
+        deadline = Deadline(timeout, self._connection.link.now_s)
+        batch = yield from self.batch_flow(ITERATE_MESSAGES, deadline)
         if batch is None:
             self.check()
             raise Timeout(f"no message on {self.pattern} within {timeout} s")
@@ -72,7 +74,7 @@ class SubscriptionFlows(SubscriptionCore):
         handler: compiled.CompiledHandler = yield Ask(
             partial(compiled.CompiledHandler, self, fn, state, max_messages, until)
         )  # it compiles
-        yield from run_handler(self, handler, Deadline(duration_s))
+        yield from run_handler(self, handler, Deadline(duration_s, self._connection.link.now_s))
         self.finished()
         return handler.done
 
@@ -133,7 +135,8 @@ def run_handler(source: Handled, handler: HandlerProgress, deadline: Deadline) -
 def await_handlers(source: Handled, timeout: float | None) -> Flow[None]:
     """Wait until no handler of a source that drains runs. Raises Timeout."""
     source.connection.bell.ring()
-    deadline, backoff = Deadline(timeout), Backoff(source.connection.link)
+    link = source.connection.link
+    deadline, backoff = Deadline(timeout, link.now_s), Backoff(link)
     while source.running:
         if deadline.passed:
             raise Timeout(f"handlers of {source.pattern} still run after {timeout} s")

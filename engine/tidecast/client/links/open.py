@@ -43,6 +43,8 @@ def open_link(url: str, name: str, token: str | None, options: dict[str, Any]) -
     if parts.scheme == "memory":
         if parts.netloc:
             options = {"network": parts.netloc} | options
+        if node := parts.path.strip("/"):
+            options = {"node": unquote(node)} | options
         link: Link = _load(*_MEMORY)(name=name, **(dict(parse_qsl(parts.query)) | options))
         return link
     raise reject("url", url, f"are {_SCHEMES}")

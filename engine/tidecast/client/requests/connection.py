@@ -50,7 +50,7 @@ class Gathering:
         if max_replies is not None and max_replies < 1:
             raise reject("max_replies", max_replies, "is a number from 1 on, or None")
         self.requester, self.timeout = requester, timeout
-        self.deadline = Deadline(timeout)
+        self.deadline = Deadline(timeout, requester.now_s)
         self.asked = 0
         """Responders that have the request."""
         self.failures: list[TidecastError] = []

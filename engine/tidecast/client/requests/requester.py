@@ -177,7 +177,8 @@ class Requester:
         except BaseException:
             self.close()
             raise
-        self._opened_s = self._changed_s = connection.link.now_s()
+        self.now_s = connection.link.now_s
+        self._opened_s = self._changed_s = self.now_s()
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -234,7 +235,7 @@ class Requester:
 
         Raises also NoResponders, Timeout.
         """
-        deadline = Deadline(timeout)
+        deadline = Deadline(timeout, self.now_s)
         while True:
             yield from self.discover_flow(deadline)
             prepared = self._prepare(payload, key, headers, codec)
@@ -255,7 +256,7 @@ class Requester:
         codec: codecs.Codec | None, timeout: float | None, sink: Callable[[Pending], None],
     ) -> Flow[list[Pending]]:  # fmt: skip
         """Send a request to each responder, and to one member of each group."""
-        deadline = Deadline(timeout)
+        deadline = Deadline(timeout, self.now_s)
         yield from self.discover_flow(deadline, all_=True)
         payload = self._payload(payload, codec)
         sent: list[Pending] = []
@@ -302,7 +303,7 @@ class Requester:
 
     def _discovery_left_s(self) -> float:
         """So long a responder may yet be found; below 0 once all that are there are known."""
-        now = self._connection.link.now_s()
+        now = self.now_s()
         far = self.publisher.has_network or self._connection.link.remote
         left = self._opened_s + DISCOVERY_S - now if far else 0.0
         return max(left, self._changed_s + DISCOVERY_S - now) if self._settling else left
@@ -424,7 +425,7 @@ class Requester:
         ready = [each for each in known if each.replies in nodes]
         settling = len(ready) < len(alive)
         if settling and not self._settling:
-            self._changed_s = self._connection.link.now_s()
+            self._changed_s = self.now_s()
         self._settling = settling
         before = self._responders
         self._responders = {

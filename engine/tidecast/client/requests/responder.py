@@ -259,7 +259,7 @@ class ResponderFlows(SubscriptionFlows):
 
     def next_flow(self, timeout: float | None) -> Flow[Message]:
         """The next request."""
-        deadline = Deadline(timeout)
+        deadline = Deadline(timeout, self._connection.link.now_s)
         while self.rest() is None:
             if (yield from self.batch_flow(ITERATE_MESSAGES, deadline)) is None:
                 self.check()
