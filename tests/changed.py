@@ -35,6 +35,7 @@ _LEASES = (
     f"{ENGINE}log/takeover.py", f"{ENGINE}node/durable/leases.py", f"{ENGINE}queues/leases/",
 )  # fmt: skip
 _GATEWAY = (
+    f"{ENGINE}config/certificate.py",
     f"{ENGINE}gateway/", f"{ENGINE}access.py", f"{ENGINE}node/access/", f"{ENGINE}client/remote/",
 )  # fmt: skip
 _PROCESSES = (

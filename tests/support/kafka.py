@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tidecast.config.kafka import KafkaConfig
 from tidecast.config.store import TopologyStore
 from tidecast.config.topology import topology_from
 from tidecast.embedded import EmbeddedLink
@@ -167,7 +168,7 @@ class Served:
 
     def __init__(
         self, directory: Path, topics: list[dict[str, Any]], *, keys: Sequence[Any] = (),
-        transports: Sequence[Any] = (), **options: Any,
+        transports: Sequence[Any] = (), **config: Any,
     ) -> None:  # fmt: skip
         settings = {
             "transports": [{"name": "ipc", "kind": "ipc"}, *transports], "topics": topics,
@@ -175,7 +176,7 @@ class Served:
         }  # fmt: skip
         self.link = EmbeddedLink.open(topology_from(settings), data_dir=directory, name="host")
         self.endpoint = KafkaEndpoint(
-            self.link.node, administration_of(self.link.node), port=0, **options
+            self.link.node, administration_of(self.link.node), KafkaConfig(listen=":0", **config)
         )
         self.endpoint.start()
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 import confluent_kafka
 import pytest
+import yaml
+from confluent_kafka.admin import AdminClient, NewTopic
 from tests.support.kafka import TIMEOUT_S
 from tests.support.lab import Lab, Platform, free_port, topology
 
@@ -69,4 +72,24 @@ def test_nothing_is_lost_or_doubled_when_the_engine_is_killed(lab: Lab) -> None:
     for queue in range(2):
         mine = [int(value) for q, value in got if q == queue]
         assert mine == sorted(mine)
+    platform.stop()
+
+
+def test_the_topology_file_says_where_it_listens(lab: Lab) -> None:
+    port = free_port(socket.SOCK_STREAM)
+    settings = topology({"name": "ipc", "kind": "ipc"}, topics=TOPICS)
+    settings["kafka"] = {"listen": f":{port}"}
+    platform = lab.platform(settings, start=False)
+    platform.engine = lab.spawn("engine", platform=platform)
+    assert f", kafka 127.0.0.1:{port}" in platform.engine.line()
+    admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
+    admin.create_topics([NewTopic("made", 3)])["made"].result(TIMEOUT_S)
+    platform.stop()
+    saved = yaml.safe_load((platform.directory / "topology.yaml").read_text())
+    made = next(each for each in saved["topics"] if each["name"] == "made")
+    assert (made["mode"], made["queues"]) == ("durable", 3)
+    assert saved["kafka"] == {"listen": f":{port}"}
+    engine = lab.spawn("engine", "--kafka", "off", platform=platform)
+    platform.engine = engine
+    assert "kafka" not in engine.line()
     platform.stop()

@@ -24,6 +24,7 @@ from websockets.sync.client import connect
 import tidecast.sync
 from tidecast.access import Access, ClientKey, Quota, Scope, covers, is_loopback, new_key
 from tidecast.client.remote import frames
+from tidecast.config.certificate import Certificate
 from tidecast.config.topology import dump_topology, matches, topology_from
 from tidecast.embedded import EmbeddedLink
 from tidecast.engine.process import Engine
@@ -34,7 +35,6 @@ from tidecast.gateway.publications import RemotePublication
 from tidecast.gateway.server import Gateway, open_gateway
 from tidecast.gateway.session import RemoteSession
 from tidecast.gateway.settings import GatewaySettings
-from tidecast.gateway.tls import Certificate
 from tidecast.node.access import rights
 from tidecast.node.access.keys import KEYS_NAME, KeyRing
 from tidecast.node.access.rights import Denials
@@ -405,7 +405,7 @@ def test_a_gateway_speaks_tls_and_loads_its_certificate_again(
             remote(f"tidecast://127.0.0.1:{gateway.port}", token=SECRET)
     finally:
         gateway.stop()
-    certificate = Certificate(made, key)
+    certificate = Certificate("gateway", made, key)
     assert not certificate.reload()
     second, second_key = make_certificate(tmp_path, "second")
     key.write_bytes(b"torn")

@@ -16,11 +16,12 @@ from kafka.record import MemoryRecords
 from tests.conftest import Eventually
 from tests.support.kafka import Bare, Served, administration_of, batch_of, fetch_body, produce_body
 
+from tidecast.config.kafka import KafkaConfig, address_of
 from tidecast.config.topology import topology_from
 from tidecast.errors import ConfigError
 from tidecast.kafka import connection, tables
 from tidecast.kafka.codes import Code
-from tidecast.kafka.server import Budget, KafkaEndpoint, KafkaSettings, address_of, make_kafka
+from tidecast.kafka.server import Budget, KafkaEndpoint, make_kafka
 from tidecast.node.durable.placed import new_placed_producer
 
 TOPICS: list[dict[str, Any]] = [
@@ -274,7 +275,7 @@ def test_a_fetch_hears_of_native_publishers(served: Served, bare: Bare, topic: s
 
 BAD_FRAMES = {
     "a negative length": b"\xff\xff\xff\xff",
-    "a huge length": struct.pack(">i", connection.FRAME_BYTES_MAX + 1),
+    "a huge length": struct.pack(">i", KafkaConfig().request_bytes_max + 1),
     "too short": struct.pack(">i", 4) + bytes(4),
     "an unknown API": struct.pack(">ihhih", 10, 999, 0, 1, -1),
     "an old version": struct.pack(">ihhih", 10, tables.PRODUCE, 0, 1, -1),
@@ -309,14 +310,18 @@ def test_too_many_connections_are_refused(short_dir: Path) -> None:
 
     settings = {"transports": [{"name": "ipc", "kind": "ipc"}], "topics": []}
     link = EmbeddedLink.open(topology_from(settings), data_dir=short_dir)
-    endpoint = KafkaEndpoint(link.node, administration_of(link.node), port=0, connections_max=1)
+    endpoint = KafkaEndpoint(
+        link.node, administration_of(link.node), KafkaConfig(listen=":0", connections_max=1)
+    )
     endpoint.start()
     first, second = Bare(endpoint.port), Bare(endpoint.port)
     assert first.ask(tables.API_VERSIONS, 0, {})["error_code"] == 0
     assert second.raw_answer() == b""
     assert endpoint.counts["connections_refused"] == 1
     with pytest.raises(ConfigError, match=f"{endpoint.port}.*--kafka"):
-        KafkaEndpoint(link.node, administration_of(link.node), port=endpoint.port).start()
+        KafkaEndpoint(
+            link.node, administration_of(link.node), KafkaConfig(listen=f":{endpoint.port}")
+        ).start()
     endpoint.stop()
     assert first.raw_answer() == b""
     endpoint.stop()
@@ -358,7 +363,7 @@ def test_budget() -> None:
 @pytest.mark.parametrize("where", ["0.0.0.0:9092", "10.0.0.1:9092", "[::]:0"])
 def test_it_listens_on_loopback_alone(served: Served, where: str) -> None:
     with pytest.raises(ConfigError, match=r"other hosts.*127\.0\.0\.1"):
-        make_kafka(served.link.node, administration_of(served.link.node), KafkaSettings(where))
+        make_kafka(served.link.node, administration_of(served.link.node), KafkaConfig(listen=where))
 
 
 def test_addresses() -> None:
@@ -402,3 +407,36 @@ def test_it_counts_as_a_gateway(served: Served, bare: Bare, topic: str) -> None:
     assert after["messages_in"] == before["messages_in"] + 2
     assert after["bytes_in"] > before["bytes_in"]
     assert after["sessions"] >= 1
+
+
+def test_connections_of_one_host_are_limited(short_dir: Path) -> None:
+    served = Served(short_dir, TOPICS[:1], connections_per_host_max=2)
+    clients = [served.bare() for _ in range(3)]
+    assert clients[0].ask(tables.API_VERSIONS, 0, {})["error_code"] == 0
+    assert clients[1].ask(tables.API_VERSIONS, 0, {})["error_code"] == 0
+    assert clients[2].raw_answer() == b""
+    assert served.endpoint.counts["connections_refused"] == 1
+    for client in clients:
+        client.close()
+    served.close()
+
+
+@pytest.mark.parametrize("sent", ["part of a length", "part of a request"])
+def test_half_a_request_does_not_hold_a_connection(short_dir: Path, sent: str) -> None:
+    served = Served(short_dir, TOPICS[:1], frame_s=1, idle_s=3600)
+    bare = served.bare()
+    bare.socket.sendall(b"\0\0" if sent == "part of a length" else b"\0\0\1\0abc")
+    assert bare.raw_answer() == b""
+    bare.close()
+    served.close()
+
+
+def test_longer_requests_than_the_setting_allows(short_dir: Path) -> None:
+    served = Served(short_dir, TOPICS[:1], request_bytes_max=1 << 20)
+    bare = served.bare()
+    assert bare.produce("t0", 0, batch_of(bytes(1 << 19)))["error_code"] == 0
+    bare.socket.sendall(struct.pack(">i", (1 << 20) + 1))
+    assert bare.raw_answer() == b""
+    assert served.endpoint.counts["bad_requests"] == 1
+    bare.close()
+    served.close()

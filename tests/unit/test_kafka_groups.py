@@ -232,7 +232,7 @@ def test_what_cannot_join(club: Club) -> None:
 
 def test_groups_and_members_are_limited(club: Club, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "MEMBERS_MAX", 1)
-    monkeypatch.setattr(groups, "GROUPS_MAX", 1)
+    monkeypatch.setattr(club.coordinator, "_groups_max", 1)
     (member,) = club.stable(1)
     assert club.join()[0]["error_code"] == Code.GROUP_MAX_SIZE_REACHED
     assert club.join(group_id="h")[0]["error_code"] == Code.GROUP_MAX_SIZE_REACHED

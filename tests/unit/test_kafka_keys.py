@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -14,10 +15,11 @@ from tests.conftest import Eventually
 from tests.support.kafka import TIMEOUT_S, Bare, Served, administration_of, batch_of
 
 from tidecast.access import Scope, new_key
+from tidecast.config.kafka import KafkaConfig
 from tidecast.errors import ConfigError
 from tidecast.kafka import connection, tables
 from tidecast.kafka.codes import Code
-from tidecast.kafka.server import KafkaSettings, make_kafka
+from tidecast.kafka.server import make_kafka
 
 TOPICS = [{"name": name, "mode": "durable", "fsync_interval_ms": 2} for name in ("mine", "other")]
 SECRET, KEY = new_key("shop", [Scope(pattern="mine", rights=["publish", "subscribe"])])
@@ -124,21 +126,20 @@ def test_librdkafka_logs_in(served: Served) -> None:
 def test_beyond_loopback_there_must_be_keys_and_tls(served: Served, short_dir: Path) -> None:
     node = served.link.node
     with pytest.raises(ConfigError, match=r"clear text.*--kafka-cert.*--insecure-kafka"):
-        make_kafka(node, administration_of(node), KafkaSettings("0.0.0.0:0"))
+        make_kafka(node, administration_of(node), KafkaConfig(listen="0.0.0.0:0"))
     assert make_kafka(
-        node, administration_of(node), KafkaSettings("0.0.0.0:0", insecure=True)
+        node, administration_of(node), KafkaConfig(listen="0.0.0.0:0", insecure=True)
     ).needs_login
-    with pytest.raises(ConfigError, match="both, or neither"):
-        make_kafka(node, administration_of(node), KafkaSettings(":0", certificate=short_dir))
     bare = Served(short_dir, TOPICS)
     with pytest.raises(ConfigError, match="no keys"):
         make_kafka(
             bare.link.node,
             administration_of(bare.link.node),
-            KafkaSettings("0.0.0.0:0", insecure=True),
+            KafkaConfig(listen="0.0.0.0:0", insecure=True),
         )
-    comes = KafkaSettings("0.0.0.0:0", insecure=True, keys_come=True)
-    assert make_kafka(bare.link.node, administration_of(bare.link.node), comes).needs_login
+    comes = KafkaConfig(listen="0.0.0.0:0", insecure=True)
+    administration = administration_of(bare.link.node)
+    assert make_kafka(bare.link.node, administration, comes, keys_come=True).needs_login
     assert not bare.endpoint.needs_login
     client = bare.bare()
     assert client.produce("mine", 0, batch_of(b"a"))["error_code"] == 0
@@ -148,21 +149,43 @@ def test_beyond_loopback_there_must_be_keys_and_tls(served: Served, short_dir: P
     bare.close()
 
 
-def test_tls(served: Served, short_dir: Path) -> None:
-    certificate, key = short_dir / "cert.pem", short_dir / "key.pem"
+def self_signed(directory: Path) -> tuple[str, str]:
+    """(certificate, key) for loopback, as files."""
+    certificate, key = directory / "cert.pem", directory / "key.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj",
          "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out",
          str(certificate)],
         check=True, capture_output=True,
     )  # fmt: skip
-    settings = KafkaSettings("127.0.0.1:0", certificate=certificate, key=key)
-    with pytest.raises(ConfigError, match="two PEM files"):
-        KafkaSettings(certificate=key, key=certificate).context()
-    endpoint = make_kafka(served.link.node, administration_of(served.link.node), settings)
+    return str(certificate), str(key)
+
+
+def test_tls(served: Served, short_dir: Path, eventually: Eventually) -> None:
+    certificate, key = self_signed(short_dir)
+    node, administration = served.link.node, administration_of(served.link.node)
+    swapped = KafkaConfig(listen=":0", certificate=key, key=certificate)
+    with pytest.raises(ConfigError, match=r"kafka: certificate.*two PEM files"):
+        make_kafka(node, administration, swapped)
+    config = KafkaConfig(listen=":0", certificate=certificate, key=key)
+    endpoint = make_kafka(node, administration, config)
     endpoint.start()
-    bare = Bare(endpoint.port, tls=ssl.create_default_context(cafile=str(certificate)))
+    old = ssl.create_default_context(cafile=certificate)
+    bare = Bare(endpoint.port, tls=old)
     assert bare.log_in("shop", SECRET) == 0
     assert bare.produce("mine", 0, batch_of(b"sealed"))["error_code"] == 0
+
+    self_signed(short_dir)
+
+    def is_new() -> bool:
+        with contextlib.suppress(ssl.SSLError):
+            Bare(endpoint.port, tls=ssl.create_default_context(cafile=certificate)).close()
+            return True
+        return False
+
+    eventually(is_new, "the new certificate")
+    with pytest.raises(ssl.SSLError):
+        Bare(endpoint.port, tls=old)
+    assert bare.produce("mine", 0, batch_of(b"still"))["error_code"] == 0
     bare.close()
     endpoint.stop()

@@ -14,6 +14,7 @@ import kafka
 import pytest
 from tests.support.kafka import TIMEOUT_S, Bare, Served, administration_of, batch_of
 
+from tidecast.config.kafka import KafkaConfig
 from tidecast.kafka import group_service, tables
 from tidecast.kafka.codes import Code
 from tidecast.kafka.group_service import Offset, Offsets
@@ -71,7 +72,9 @@ def test_offsets_are_kept_over_a_restart_of_the_endpoint(served: Served, bare: B
     assert commit(bare, "kept", "t0", 1, 41) == 0
     assert commit(bare, "kept", "t0", 1, 42) == 0
     assert commit(bare, "kept", "t1", 0, 7) == 0
-    another = KafkaEndpoint(served.link.node, administration_of(served.link.node), port=0)
+    another = KafkaEndpoint(
+        served.link.node, administration_of(served.link.node), KafkaConfig(listen=":0")
+    )
     another.start()
     again = Bare(another.port)
     assert offsets(again, "kept") == {("t0", 1): 42, ("t1", 0): 7}
@@ -125,7 +128,7 @@ def test_groups_are_listed_and_described(served: Served, bare: Bare) -> None:
 
 def test_a_file_that_is_damaged_is_set_aside(tmp_path: Path) -> None:
     async def fill() -> None:
-        made = Offsets(tmp_path, lambda: 5.0)
+        made = Offsets(tmp_path, wall_s=lambda: 5.0)
         made.load()
         many = [made.commit(f"g{i % 3}", {("t", i): Offset(i)}) for i in range(30)]
         await asyncio.gather(*many)
@@ -171,7 +174,7 @@ def test_groups_without_members_expire(tmp_path: Path) -> None:
     now_s = [100.0]
 
     async def fill() -> Offsets:
-        made = Offsets(tmp_path, lambda: now_s[0])
+        made = Offsets(tmp_path, wall_s=lambda: now_s[0])
         made.load()
         for group in ("old", "alive"):
             await made.commit(group, {("t", 0): Offset(1)})

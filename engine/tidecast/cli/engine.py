@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import os
 import subprocess
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from tidecast.config.store import TopologyStore
     from tidecast.engine.process import Companion, EngineState
     from tidecast.gateway.settings import GatewaySettings
-    from tidecast.kafka.server import KafkaEndpoint, KafkaSettings
+    from tidecast.kafka.server import KafkaEndpoint
 
 LOG_NAME = "engine.log"
 DETACHED_START_TIMEOUT_S = 300.0
@@ -86,37 +85,38 @@ def gateway_options(default: str) -> Callable[[F], F]:
 
 
 def kafka_options(command: F) -> F:
-    """The options of a Kafka endpoint, which a command gets as one argument; None: it has none."""
+    """The options of a Kafka endpoint, as settings that go before those of the topology."""
     file = click.Path(path_type=Path, dir_okay=False, exists=True)
     options = (
         click.option(
-            "--kafka", default="off", show_default=True, metavar="HOST:PORT",
+            "--kafka", "listen", metavar="HOST:PORT",
             help="Serve Kafka clients there (:PORT for loopback; off: not at all). See "
-            "docs/KAFKA.md.",
+            "docs/KAFKA.md. [default: `kafka` in the topology, else off]",
         ),
-        click.option("--kafka-advertised", default="", metavar="HOST:PORT",
+        click.option("--kafka-advertised", "advertised", metavar="HOST:PORT",
                      help="Where Kafka clients are told to find it. [default: where each has "
                      "reached it]"),
-        click.option("--kafka-cert", type=file, envvar="TIDECAST_KAFKA_CERT",
+        click.option("--kafka-cert", "certificate", type=file, envvar="TIDECAST_KAFKA_CERT",
                      help="Its TLS certificate, a PEM file [env: TIDECAST_KAFKA_CERT]."),
-        click.option("--kafka-key", type=file, envvar="TIDECAST_KAFKA_KEY",
+        click.option("--kafka-key", "key", type=file, envvar="TIDECAST_KAFKA_KEY",
                      help="The certificate's private key [env: TIDECAST_KAFKA_KEY]."),
-        click.option("--insecure-kafka", is_flag=True, envvar="TIDECAST_INSECURE_KAFKA",
+        click.option("--insecure-kafka", "insecure", is_flag=True, default=None,
+                     envvar="TIDECAST_INSECURE_KAFKA",
                      help="Serve other hosts in clear text: a network that is trusted, or a TLS "
                      "proxy in front [env: TIDECAST_INSECURE_KAFKA]."),
     )  # fmt: skip
 
-    @functools.wraps(command)
-    def wrapped(
-        kafka: str, kafka_advertised: str, kafka_cert: Path | None, kafka_key: Path | None,
-        insecure_kafka: bool, **given: Any,
-    ) -> Any:  # fmt: skip
-        if kafka == "off":
-            return command(kafka=None, **given)
-        from tidecast.kafka.server import KafkaSettings
+    names = ("listen", "advertised", "certificate", "key", "insecure")
 
-        chosen = KafkaSettings(kafka, kafka_advertised, kafka_cert, kafka_key, insecure_kafka)
-        return command(kafka=chosen, **given)
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> Any:
+        chosen = {name: given.pop(name) for name in names}
+        kafka = {
+            name: str(value.absolute()) if isinstance(value, Path) else value
+            for name, value in chosen.items()
+            if value is not None
+        }
+        return command(kafka=kafka, **given)
 
     made = cast("F", wrapped)
     for option in reversed(options):
@@ -167,7 +167,7 @@ def _run(
     linked: Linked | None = None,
     telemetry_s: float = 0.0,
     adapters: tuple[str, ...] = (),
-    kafka: KafkaSettings | None = None,
+    kafka: dict[str, Any] | None = None,
 ) -> None:
     from tidecast.engine.process import make_node, no_fetch, run_engine
     from tidecast.node.consumers.adapters import Adapters
@@ -175,13 +175,17 @@ def _run(
 
     endpoints: list[KafkaEndpoint] = []
 
-    def serve_kafka(node: Any, store: TopologyStore) -> Companion:
+    def serve_kafka(node: Any, store: TopologyStore) -> Companion | None:
+        from tidecast.config.kafka import with_options
+
+        config = with_options(store.topology.kafka, kafka or {})
+        if not config.is_on:
+            return None
         from tidecast.kafka.server import make_kafka
         from tidecast.node.administration import Administration
 
-        assert kafka is not None
-        settings = dataclasses.replace(kafka, keys_come=linked is not None)
-        endpoints.append(make_kafka(node, Administration(node, store), settings))
+        administration = Administration(node, store)
+        endpoints.append(make_kafka(node, administration, config, keys_come=linked is not None))
         return endpoints[0]
 
     def on_ready(state: EngineState, seconds: float) -> None:
@@ -195,12 +199,11 @@ def _run(
         _warn(data_dir, topology_file)
 
     links = () if linked is None else (linked.companion,)
-    served = () if kafka is None else (serve_kafka,)
     try:
         run_engine(
             data_dir, topology_file, token=token, gateway=gateway, on_ready=on_ready,
             warm_up=_warm_up, keys_come=linked is not None,
-            companions=(partial(Adapters, adapters), *links, telemetry(telemetry_s), *served),
+            companions=(partial(Adapters, adapters), *links, telemetry(telemetry_s), serve_kafka),
             node_factory=partial(make_node, lease_store=linked and linked.leases),
             fetch=no_fetch if linked is None else linked.fetch,
         )  # fmt: skip
@@ -396,7 +399,7 @@ def engine(
     data_dir: Path, topology_file: Path | None, token: str | None, gateway: GatewaySettings,
     control_url: str | None, enrol_token: str | None, control_ca: Path | None,
     insecure_control: bool, telemetry_s: float, adapters: tuple[str, ...],
-    kafka: KafkaSettings | None,
+    kafka: dict[str, Any],
 ) -> None:  # fmt: skip
     """Run an engine in the foreground until SIGTERM or Ctrl-C (for service managers).
 

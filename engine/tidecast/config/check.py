@@ -134,7 +134,7 @@ def _value(setting: _Setting, value: Any, path: str, problems: list[str], *, any
         return None if anyhow and None in made else made
     if isinstance(kind, inspect.StructType):
         return build(kind.cls, value, path, problems, anyhow=anyhow)
-    if field.name.endswith("_bytes") and isinstance(value, str):
+    if field.name.endswith(("_bytes", "_bytes_max")) and isinstance(value, str):
         try:
             value = parse_bytes(value)
         except ConfigError as problem:

@@ -21,6 +21,7 @@ from msgspec import Meta
 from tidecast.access import ClientKey
 from tidecast.config.check import build, owner_problems, raise_problems, shown
 from tidecast.config.internal import PREFIXES, is_internal, served_topic
+from tidecast.config.kafka import KafkaConfig, kafka_problems
 from tidecast.config.leases import LeaseConfig
 from tidecast.config.telemetry import TelemetryConfig
 from tidecast.config.yaml import dump_yaml, parse_yaml
@@ -209,6 +210,7 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     topics: list[TopicConfig] = []
     auto_create_topics: bool = True
     telemetry: TelemetryConfig = TelemetryConfig()
+    kafka: KafkaConfig = KafkaConfig()
     keys: list[ClientKey] = []
 
     def transport(self, name: str) -> TransportConfig:
@@ -360,6 +362,7 @@ def _check_meaning(topology: Topology, problems: list[str]) -> None:
     _check_node(topology.node, found)
     _check_transports(topology.transports, found)
     _check_topics(topology, found)
+    found += kafka_problems(topology.kafka)
     wrong_port = any(path.endswith(".port") for path in named)
     for problem in found:
         path = problem.partition(":")[0]

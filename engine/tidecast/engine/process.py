@@ -210,7 +210,8 @@ class Companion(Protocol):
         """End. Idempotent."""
 
 
-CompanionFactory = Callable[[NodeApi, TopologyStore], Companion]
+CompanionFactory = Callable[[NodeApi, TopologyStore], Companion | None]
+"""None: the topology has no use for it."""
 
 
 def make_node(
@@ -286,6 +287,8 @@ class Engine:
             server.start()
             for make in self._companions:
                 companion = make(node, store)
+                if companion is None:
+                    continue
                 undo.callback(companion.stop)
                 companion.start()
             state = EngineState(

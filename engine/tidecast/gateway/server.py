@@ -32,6 +32,7 @@ from tidecast.api.link import Link
 from tidecast.client.aio import Connection
 from tidecast.client.remote import frames, log_frames
 from tidecast.client.remote.frames import BadFrame
+from tidecast.config.certificate import Certificate
 from tidecast.config.store import TopologyStore
 from tidecast.errors import AuthError, ConfigError, Conflict, TidecastError
 from tidecast.events import AccessDenied, Event
@@ -40,7 +41,6 @@ from tidecast.gateway.log import READERS_MAX, LogReader
 from tidecast.gateway.quotas import Quotas
 from tidecast.gateway.session import RemoteSession
 from tidecast.gateway.settings import GatewaySettings
-from tidecast.gateway.tls import Certificate
 from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter
 from tidecast.node.access.rights import Denials
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidecast.config.certificate import Certificate
 from tidecast.errors import ConfigError
-from tidecast.gateway.tls import Certificate
 
 
 @dataclass(frozen=True)
@@ -36,4 +36,4 @@ class GatewaySettings:
             raise ConfigError("gateway: --gateway-cert and --gateway-key: give both, or neither")
         if self.certificate is None or self.key is None:
             return None
-        return Certificate(self.certificate, self.key)
+        return Certificate("gateway", self.certificate, self.key)

@@ -24,19 +24,16 @@ from tidecast.log.queue_log import LogReader
 if TYPE_CHECKING:
     from tidecast.kafka.server import KafkaEndpoint
 
-FRAME_BYTES_MAX = 17 << 20
 LOGIN_BYTES_MAX = 64 << 10
 """Of a request before the client has logged in."""
 REQUESTS_MAX = 100
 """Requests of one connection that are under way."""
-REQUEST_BYTES_MAX = 2 * FRAME_BYTES_MAX
+REQUESTS_BYTES_MAX = 34 << 20
 """Bytes of those requests."""
 READERS_MAX = 64
 """Queues whose segments a connection holds open."""
-IDLE_S = 600.0
-"""A client that sends nothing for so long is disconnected, as Kafka does."""
 LOGIN_S = 10.0
-"""The same before it has logged in."""
+"""A client that has yet to log in is silent for so long at most."""
 SEND_S = 60.0
 """A client that does not read an answer for so long, too: it holds room that others wait for."""
 _LENGTH = struct.Struct(">i")
@@ -124,23 +121,38 @@ class Connection:
 
     async def _read_all(self) -> None:
         while True:
-            async with asyncio.timeout(IDLE_S if self._access is not None else LOGIN_S):
-                (n,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
-                most = FRAME_BYTES_MAX if self._access is not None else LOGIN_BYTES_MAX
-                if not 8 <= n <= most:
-                    raise BadRequest(f"a request of {n} bytes: allowed 8 to {most}")
+            n = await self._read_length()
             while len(self._turns) >= REQUESTS_MAX or (
-                self._turns and self._bytes + n > REQUEST_BYTES_MAX
+                self._turns and self._bytes + n > REQUESTS_BYTES_MAX
             ):
                 self._answered.clear()
                 await self._answered.wait()
-            async with asyncio.timeout(IDLE_S):
+            async with asyncio.timeout(self._frame_s):
                 frame = await self._reader.readexactly(n)
             await self.endpoint.room_to_decode()
             self._bytes += n
             self.endpoint.count("bytes_in", n + _LENGTH.size)
             self._turns.append((n, self._begin(frame)))
             self._asked.set()
+
+    @property
+    def _frame_s(self) -> float:
+        """How long a request may take to arrive once its first byte is there."""
+        frame_s = self.endpoint.config.frame_s
+        return frame_s if self._access is not None else min(frame_s, LOGIN_S)
+
+    async def _read_length(self) -> int:
+        """The length of the next request, when its first byte has come. Raises BadRequest."""
+        config, known = self.endpoint.config, self._access is not None
+        async with asyncio.timeout(config.idle_s if known else LOGIN_S):
+            raw = await self._reader.readexactly(1)
+        async with asyncio.timeout(self._frame_s):
+            raw += await self._reader.readexactly(_LENGTH.size - 1)
+        (n,) = _LENGTH.unpack(raw)
+        most = config.request_bytes_max if known else LOGIN_BYTES_MAX
+        if not 8 <= n <= most:
+            raise BadRequest(f"a request of {n} bytes: allowed 8 to {most}")
+        return int(n)
 
     def _begin(self, frame: bytes) -> Turn:
         """Begin a request that begins at once; its turn."""

@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from tidecast.api.operations import EVERY_TOPIC
+from tidecast.config.kafka import GROUPS_MAX, KafkaConfig
 from tidecast.disk import sync_directory, write_atomically
 from tidecast.errors import ConfigError
 from tidecast.kafka.codes import Code
@@ -32,10 +33,9 @@ from tidecast.node.access.rights import to_administer
 if TYPE_CHECKING:
     from tidecast.kafka.server import KafkaEndpoint, Request
 
-GROUPS_STORED_MAX, OFFSETS_MAX = 1000, 10_000
+OFFSETS_MAX = 10_000
+"""Of one group."""
 METADATA_BYTES_MAX = 4096
-RETENTION_S = 604_800.0
-"""Offsets of a group without members are forgotten so long after its last commit."""
 TICK_S, SWEEP_S = 0.05, 60.0
 Place = tuple[str, int]
 """Topic and partition."""
@@ -63,8 +63,11 @@ class Stored(msgspec.Struct, kw_only=True):
 class Offsets:
     """Offsets of all groups. Read in the loop's thread, written in one of its own."""
 
-    def __init__(self, directory: Path, wall_s: Callable[[], float] = time.time) -> None:
-        self._directory, self._wall_s = directory, wall_s
+    def __init__(
+        self, directory: Path, groups_max: int = GROUPS_MAX,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
+        self._directory, self._groups_max, self._wall_s = directory, groups_max, wall_s
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="kafka-offsets")
         self.groups: dict[str, Stored] = {}
         self._staged: dict[str, dict[Place, Offset | None]] = {}
@@ -101,7 +104,7 @@ class Offsets:
         """A group may commit ``n`` offsets more."""
         found = self.groups.get(group)
         if found is None:
-            return len(self.groups) + len(self._staged) < GROUPS_STORED_MAX
+            return len(self.groups) + len(self._staged) < self._groups_max
         return sum(len(each) for each in found.offsets.values()) + n <= OFFSETS_MAX
 
     async def commit(self, group: str, rows: dict[Place, Offset]) -> None:
@@ -180,7 +183,7 @@ class Offsets:
                 self._path(each.group).unlink(missing_ok=True)
                 sync_directory(self._directory)
 
-    def sweep(self, alive: set[str], retention_s: float = RETENTION_S) -> list[str]:
+    def sweep(self, alive: set[str], retention_s: float) -> list[str]:
         """Forget groups that have had no members and no commits for long; which ones."""
         now_s = self._wall_s()
         gone = [
@@ -197,10 +200,10 @@ class Offsets:
 class GroupService:
     """Answers the APIs of groups."""
 
-    def __init__(self, endpoint: KafkaEndpoint, directory: Path) -> None:
-        self._endpoint = endpoint
-        self.offsets = Offsets(directory)
-        self.coordinator = Coordinator(_new_id, endpoint.count)
+    def __init__(self, endpoint: KafkaEndpoint, directory: Path, config: KafkaConfig) -> None:
+        self._endpoint, self._retention_s = endpoint, config.offsets_retention_s
+        self.offsets = Offsets(directory, config.groups_max)
+        self.coordinator = Coordinator(_new_id, endpoint.count, config.groups_max)
         self._swept_s = 0.0
         self._busy = asyncio.Event()
         """Some group has members, or may have."""
@@ -225,7 +228,7 @@ class GroupService:
         self.coordinator.tick(now_s)
         if now_s - self._swept_s >= SWEEP_S:
             self._swept_s = now_s
-            for group in self.offsets.sweep(set(self.coordinator.groups)):
+            for group in self.offsets.sweep(set(self.coordinator.groups), self._retention_s):
                 self._endpoint.count("groups_expired")
                 _log.warning("kafka: the offsets of group %r expired", group)
 

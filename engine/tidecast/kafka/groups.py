@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 
+from tidecast.config.kafka import GROUPS_MAX
 from tidecast.kafka.codes import Code
 from tidecast.kafka.wire import BadRequest, Reader, Struct, parse, reader_of
 
-GROUPS_MAX, MEMBERS_MAX, PROTOCOLS_MAX = 1000, 1024, 64
+MEMBERS_MAX, PROTOCOLS_MAX = 1024, 64
 GROUP_ID_BYTES_MAX = 255
 SESSION_S_MIN, SESSION_S_MAX = 0.1, 1800.0
 REBALANCE_S_MAX = 3600.0
@@ -108,8 +109,11 @@ def _failed(code: Code, member: str = "") -> Struct:
 class Coordinator:
     """All groups of an endpoint. ``new_id(client)`` makes the id of a member."""
 
-    def __init__(self, new_id: Callable[[str], str], count: Callable[[str], None]) -> None:
-        self._new_id, self._count = new_id, count
+    def __init__(
+        self, new_id: Callable[[str], str], count: Callable[[str], None],
+        groups_max: int = GROUPS_MAX,
+    ) -> None:  # fmt: skip
+        self._new_id, self._count, self._groups_max = new_id, count, groups_max
         self.groups: dict[str, Group] = {}
 
     # --- joining ----------------------------------------------------------------------------------
@@ -160,7 +164,7 @@ class Coordinator:
             return Code.GROUP_MAX_SIZE_REACHED
         group = self.groups.get(body["group_id"])
         if group is None:
-            return Code.NONE if len(self.groups) < GROUPS_MAX else Code.GROUP_MAX_SIZE_REACHED
+            return Code.NONE if len(self.groups) < self._groups_max else Code.GROUP_MAX_SIZE_REACHED
         known = body["member_id"] in group.members or body["member_id"] in group.pending
         full = len(group.members) + len(group.pending) >= MEMBERS_MAX
         return Code.GROUP_MAX_SIZE_REACHED if full and not known else Code.NONE

@@ -10,17 +10,17 @@ import asyncio
 import contextlib
 import logging
 import socket
-import ssl
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tidecast.access import digest_of, is_loopback, printable
+from tidecast.access import digest_of, printable
+from tidecast.config.certificate import Certificate
+from tidecast.config.kafka import KafkaConfig, address_of, is_beyond_loopback
 from tidecast.config.topology import topic_name_problem
 from tidecast.errors import ConfigError
 from tidecast.events import AccessDenied
@@ -28,9 +28,9 @@ from tidecast.kafka import tables
 from tidecast.kafka.administration.settings import Kind
 from tidecast.kafka.administration.topics import TopicAdministration
 from tidecast.kafka.codes import Code
-from tidecast.kafka.connection import FRAME_BYTES_MAX, IDLE_S, Connection
+from tidecast.kafka.connection import Connection
 from tidecast.kafka.fetch import Fetching
-from tidecast.kafka.group_service import RETENTION_S, GroupService
+from tidecast.kafka.group_service import GroupService
 from tidecast.kafka.produce import Producing
 from tidecast.kafka.records import BATCH_BYTES_MAX
 from tidecast.kafka.schemas.api import Api
@@ -44,9 +44,6 @@ if TYPE_CHECKING:
     from tidecast.node.durable.topic import DurableTopic
     from tidecast.node.node import Node
 
-PORT = 9092
-HOST = "127.0.0.1"
-CONNECTIONS_MAX = 256
 ANSWER_BYTES_MAX = 64 << 20
 """Of all answers with records that are being made or sent."""
 DECODED_BYTES_MAX = 256 << 20
@@ -89,39 +86,6 @@ class Request(NamedTuple):
     body: Struct
 
 
-@dataclass(frozen=True)
-class KafkaSettings:
-    """Where the endpoint listens: HOST:PORT, or ``off``. ``advertised``: what clients are told.
-
-    Without ``advertised`` a client is told the address at which it has reached the endpoint.
-    ``certificate``, ``key``: PEM files. ``insecure``: clear text beyond loopback is meant.
-    ``keys_come``: a control service tells keys.
-    """
-
-    where: str = "off"
-    advertised: str = ""
-    certificate: Path | None = None
-    key: Path | None = None
-    insecure: bool = False
-    keys_come: bool = False
-
-    def context(self) -> ssl.SSLContext | None:
-        """TLS, when there is a certificate. Raises ConfigError."""
-        if (self.certificate is None) != (self.key is None):
-            raise ConfigError("kafka: --kafka-cert and --kafka-key: give both, or neither")
-        if self.certificate is None or self.key is None:
-            return None
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        try:
-            context.load_cert_chain(self.certificate, self.key)
-        except (OSError, ssl.SSLError) as problem:
-            raise ConfigError(
-                f"kafka: certificate {self.certificate}, key {self.key}: {problem}: two PEM files "
-                "that belong together are needed"
-            ) from None
-        return context
-
-
 class Budget:
     """Bytes that may be in use at a time; who wants more waits. In the loop's thread alone."""
 
@@ -150,25 +114,23 @@ class KafkaEndpoint:
     """Serves Kafka clients. `start` listens, `stop` ends all connections; both are idempotent."""
 
     def __init__(
-        self, node: Node, administration: Administration, *, host: str = HOST, port: int = PORT,
-        advertised: str = "", connections_max: int = CONNECTIONS_MAX,
-        tls: ssl.SSLContext | None = None, login: bool = False,
+        self, node: Node, administration: Administration, config: KafkaConfig, *,
+        tls: Certificate | None = None, login: bool = False,
     ) -> None:  # fmt: skip
         """``login``: clients must show a key, even when there is none yet."""
-        self.node = node
+        self.node, self.config = node, config
         self._tls, self._login = tls, login
         self._denials = Denials(node.notify_all, time.monotonic_ns)
-        self.host, self.port = host, port
-        self._advertised = address_of(advertised) if advertised else None
-        self._connections_max = connections_max
+        self.host, self.port = config.address
+        self._advertised = address_of(config.advertised) if config.advertised else None
         self._connections: set[Connection] = set()
         self._counts: Counter[str] = Counter()
-        row = node.counters.allocate(ROW_GATEWAY, "kafka", f"{host}:{port}")
+        row = node.counters.allocate(ROW_GATEWAY, "kafka", config.listen)
         self._row = node.counters.values[row]
         self._appends = PlacedAppends(node.durable.registry)
         self.producing = Producing(node, self._appends, self._wake, self.count)
         self.fetching = Fetching(self)
-        self.groups = GroupService(self, node.data_dir / "kafka" / "groups")
+        self.groups = GroupService(self, node.data_dir / "kafka" / "groups", config)
         self.answers = Budget(ANSWER_BYTES_MAX)
         self._watching: dict[str, set[asyncio.Future[None]]] = {}
         self._lock = threading.Lock()
@@ -246,7 +208,7 @@ class KafkaEndpoint:
             self._release()
             raise ConfigError(
                 f"kafka: {self.address}: {self._problem.strerror or self._problem}: choose another "
-                "with --kafka HOST:PORT"
+                "with kafka.listen in the topology, or --kafka HOST:PORT"
             ) from self._problem
         if self._problem is not None:
             self._release()
@@ -281,7 +243,8 @@ class KafkaEndpoint:
     async def _main(self) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         server = await asyncio.start_server(
-            self._accepted, self.host, self.port, backlog=BACKLOG, limit=1 << 18, ssl=self._tls,
+            self._accepted, self.host, self.port, backlog=BACKLOG, limit=1 << 18,
+            ssl=None if self._tls is None else self._tls.context,
             ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_S,
         )  # fmt: skip
         self.port = int(server.sockets[0].getsockname()[1])
@@ -303,9 +266,11 @@ class KafkaEndpoint:
 
     async def _accepted(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.count("connections")
-        if len(self._connections) >= self._connections_max:
+        peer = (writer.get_extra_info("peername") or ("",))[0]
+        problem = self._too_many(str(peer))
+        if problem is not None:
             self.count("connections_refused")
-            self._warn("a connection was refused: there are %d", self._connections_max)
+            self._warn("a connection of %s was refused: %s", peer, problem)
             writer.transport.abort()
             return
         sock = writer.get_extra_info("socket")
@@ -327,16 +292,30 @@ class KafkaEndpoint:
             self._connections.discard(connection)
             self._row[GatewayCounter.SESSIONS] = len(self._connections)
 
+    def _too_many(self, peer: str) -> str | None:
+        """Why a host gets no further connection, or None."""
+        config = self.config
+        if len(self._connections) >= config.connections_max:
+            return f"there are {config.connections_max} (kafka.connections_max)"
+        if sum(each.peer == peer for each in self._connections) >= config.connections_per_host_max:
+            most = config.connections_per_host_max
+            return f"the host has {most} (kafka.connections_per_host_max)"
+        return None
+
     @property
     def needs_login(self) -> bool:
         """Clients must show a key: always beyond loopback, and as soon as there is one."""
         return self._login or bool(self.node.keys)
 
     async def _end_revoked(self) -> None:
-        """End connections whose key is revoked, was changed or has expired, or is needed now."""
+        """End connections whose key is revoked, was changed or has expired, or is needed now.
+
+        A certificate whose files have changed is loaded for connections from then on.
+        """
         while True:
             await asyncio.sleep(KEYS_CHECKED_S)
             try:
+                self._reload_certificate()
                 ended = [each for each in self._connections if not each.is_valid]
             except Exception:  # noqa: BLE001 - revocation must not end with one defect
                 self.count("faults")
@@ -345,6 +324,13 @@ class KafkaEndpoint:
             for connection in ended:
                 self.count("keys_ended")
                 connection.close()
+
+    def _reload_certificate(self) -> None:
+        try:
+            if self._tls is not None and self._tls.reload():
+                _log.info("kafka: the certificate was loaded again")
+        except ConfigError as problem:
+            self._warn("%s; the one before stays in use", problem)
 
     def denied(self, connection: Connection, right: str, topic: str) -> None:
         """A key lacks a right: counted, and told at most once a second."""
@@ -449,16 +435,16 @@ class KafkaEndpoint:
 
     def _settings(self) -> list[tuple[str, str, Kind]]:
         """Settings of the endpoint, as DescribeConfigs shows those of a broker."""
-        retention_min = round(RETENTION_S / 60)
+        retention_min = round(self.config.offsets_retention_s / 60)
         return [
             ("auto.create.topics.enable", "false", Kind.BOOLEAN),
-            ("connections.max.idle.ms", str(round(IDLE_S * 1000)), Kind.LONG),
+            ("connections.max.idle.ms", str(round(self.config.idle_s * 1000)), Kind.LONG),
             ("default.replication.factor", "1", Kind.INT),
-            ("max.connections", str(self._connections_max), Kind.INT),
+            ("max.connections", str(self.config.connections_max), Kind.INT),
             ("message.max.bytes", str(BATCH_BYTES_MAX), Kind.INT),
             ("num.partitions", "1", Kind.INT),
             ("offsets.retention.minutes", str(retention_min), Kind.INT),
-            ("socket.request.max.bytes", str(FRAME_BYTES_MAX), Kind.INT),
+            ("socket.request.max.bytes", str(self.config.request_bytes_max), Kind.INT),
         ]
 
     def _deleted(self, topic: str) -> None:
@@ -594,34 +580,29 @@ def warm_up() -> None:
     append_placed.compile(tuple(typeof(each) for each in (words, 0, raw, *[0] * 6)))
 
 
-def address_of(text: str) -> tuple[str, int]:
-    """Host and port of ``HOST:PORT``, ``[::1]:PORT``, ``:PORT`` (loopback). Raises ConfigError."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or not 0 <= int(port) <= 65535:
-        raise ConfigError(f"kafka: {text!r}: allowed are HOST:PORT, and :PORT for loopback")
-    return host.strip("[]") or HOST, int(port)
-
-
 def make_kafka(
-    node: Node, administration: Administration, settings: KafkaSettings
+    node: Node, administration: Administration, config: KafkaConfig, *, keys_come: bool = False
 ) -> KafkaEndpoint:
-    """An endpoint of a node of this process; `start` it. Raises ConfigError."""
-    host, port = address_of(settings.where)
-    tls, beyond = settings.context(), not is_loopback(host)
-    if beyond and not (tls is not None or settings.insecure):
+    """An endpoint of a node of this process; `start` it. Raises ConfigError.
+
+    ``keys_come``: a control service supplies keys.
+    """
+    tls, beyond = None, is_beyond_loopback(config)
+    if config.certificate:
+        tls = Certificate("kafka", Path(config.certificate), Path(config.key))
+    if beyond and not (tls is not None or config.insecure):
         raise ConfigError(
-            f"kafka: {settings.where}: it would be reached from other hosts in clear text, keys "
-            "and all: give it a certificate (--kafka-cert FILE --kafka-key FILE); or say that the "
-            "network is trusted, or has a TLS proxy, with --insecure-kafka; or listen on 127.0.0.1"
+            f"kafka: {config.listen}: it would be reached from other hosts in clear text, keys "
+            "and all: give it a certificate (kafka.certificate and kafka.key in the topology, or "
+            "--kafka-cert FILE --kafka-key FILE); or say that the network is trusted, or has a TLS "
+            "proxy, with kafka.insecure or --insecure-kafka; or listen on 127.0.0.1"
         )
-    if beyond and not (node.keys or settings.keys_come):
+    if beyond and not (node.keys or keys_come):
         raise ConfigError(
-            f"kafka: {settings.where}: it would be reached from other hosts, and there are no keys "
+            f"kafka: {config.listen}: it would be reached from other hosts, and there are no keys "
             "to check their clients with: make one (tidecast key new NAME --allow "
             "'publish:orders.*') and put it into the topology file under keys, or connect the "
             "engine to a control service; or listen on 127.0.0.1"
         )
-    return KafkaEndpoint(
-        node, administration, host=host, port=port, advertised=settings.advertised, tls=tls,
-        login=beyond or node.topology.node.local_keys,
-    )  # fmt: skip
+    login = beyond or node.topology.node.local_keys
+    return KafkaEndpoint(node, administration, config, tls=tls, login=login)

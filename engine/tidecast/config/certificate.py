@@ -1,4 +1,4 @@
-"""TLS of a gateway: its certificate, loaded again when the files change."""
+"""TLS of a server: its certificate, loaded again when the files change."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from tidecast.errors import ConfigError
 class Certificate:
     """A certificate and its key in PEM files."""
 
-    def __init__(self, certificate: Path, key: Path) -> None:
-        """Raises ConfigError when they cannot be read, or do not belong together."""
+    def __init__(self, server: str, certificate: Path, key: Path) -> None:
+        """``server``: for errors. Raises ConfigError when the files cannot be read together."""
+        self._server = server
         self._files = (certificate, key)
         self.context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self._stamp = self._load()
@@ -24,8 +25,8 @@ class Certificate:
             self.context.load_cert_chain(certificate, key)
         except (OSError, ssl.SSLError) as problem:
             raise ConfigError(
-                f"gateway: certificate {certificate}, key {key}: {problem}: two PEM files that "
-                "belong together are needed"
+                f"{self._server}: certificate {certificate}, key {key}: {problem}: two PEM files "
+                "that belong together are needed"
             ) from None
         return stamp
 
@@ -41,7 +42,8 @@ class Certificate:
             return False
         if now == self._stamp:
             return False
-        fresh = Certificate(*self._files)  # both files, checked apart, before any is in use
+        # both files, checked apart, before any is in use
+        fresh = Certificate(self._server, *self._files)
         self.context.load_cert_chain(*self._files)
         self._stamp = fresh._stamp
         return True
