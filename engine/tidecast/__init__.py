@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tidecast.client.aio import Connection, Publisher, Replies, Responder, Subscription
     from tidecast.client.connecting import connect
     from tidecast.client.core.message import Batch, Message
-    from tidecast.client.core.outgoing import BatchResult
+    from tidecast.client.core.outgoing import BatchResult, Refused
     from tidecast.client.requests.responder import Request
     from tidecast.codecs import Json, MsgPack, Raw
     from tidecast.config.topology import TopicConfig
@@ -82,7 +82,7 @@ _HOMES = {
     **dict.fromkeys(("Earliest", "Latest", "Time", "Tokens"), "api.start"),
     **dict.fromkeys(("Json", "MsgPack", "Raw"), "codecs"),
     **dict.fromkeys(_ERRORS, "errors"),
-    "BatchResult": "client.core.outgoing",
+    **dict.fromkeys(("BatchResult", "Refused"), "client.core.outgoing"),
     "compile_handler": "client.compiled",
 }
 _MODULES = ("app", "codecs", "errors", "events", "rest", "sync", "testing")
@@ -92,10 +92,10 @@ __all__ = [
     "ConfigError", "Conflict", "Connection", "ConnectionLost", "Control", "Cursor", "Earliest",
     "EngineNotRunning", "Fenced", "ForkedProcess", "GapError", "Json", "Latest", "Member",
     "Message", "Moved", "MsgPack", "NoResponders", "NotFound", "PayloadTooLarge", "Peeked",
-    "Publisher", "RateLimited", "Raw", "Replies", "Request", "RequestFailed", "RequestTimeout",
-    "Responder", "ResponderLost", "SharedMemoryError", "Subscription", "SubscriptionInfo",
-    "TidecastError", "Time", "Timeout", "Tokens", "TopicConfig", "codecs", "compile_handler",
-    "connect", "errors", "events", "sync",
+    "Publisher", "RateLimited", "Raw", "Refused", "Replies", "Request", "RequestFailed",
+    "RequestTimeout", "Responder", "ResponderLost", "SharedMemoryError", "Subscription",
+    "SubscriptionInfo", "TidecastError", "Time", "Timeout", "Tokens", "TopicConfig", "codecs",
+    "compile_handler", "connect", "errors", "events", "sync",
 ]  # fmt: skip
 
 

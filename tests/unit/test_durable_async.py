@@ -34,15 +34,20 @@ def test_acks_and_receipts_are_awaited(tmp_path: Path) -> None:
         assert all(receipt.done for receipt in receipts)
         result = await publisher.publish_batch([b"x"] * 1000, ack="durable", timeout=30.0)
         assert result.ok
+        result = await publisher.publish_batch(
+            [b"c"] * 100, keys=["k"] * 99 + [bytes(70_000)], ack="durable", timeout=30.0
+        )
+        assert (result.appended, result.error) == (99, None)
+        assert [each.index for each in result.refused] == [99]
         topic = link.node.durable.topics["orders"]
-        assert [seq for *_, seq in rows_of(topic)] == list(range(1, 1201))
+        assert [seq for *_, seq in rows_of(topic)] == list(range(1, 1300))
         topic.logs[0].state.disk[F_ERRNO] = 28
-        with pytest.raises(Timeout, match="message 1201 is not durable"):
+        with pytest.raises(Timeout, match="message 1300 is not durable"):
             await publisher.publish(b"full", ack="durable", timeout=0.05)
         result = await publisher.publish_batch([b"y"], ack="durable", timeout=0.05)
         assert isinstance(result.error, Timeout)
         topic.logs[0].state.disk[F_ERRNO] = 0
-        assert await publisher.wait_durable(timeout=30.0) == 1202
+        assert await publisher.wait_durable(timeout=30.0) == 1301
         await client.close()
 
     asyncio.run(main())

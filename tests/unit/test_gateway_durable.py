@@ -10,6 +10,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from tests.conftest import Eventually
 from tests.support.gateways import TIMEOUT_S, TOKEN, local, make_gateway, remote, until_event
@@ -97,6 +99,44 @@ def test_what_is_acked_is_durable(node: EmbeddedLink, gateway: Gateway, topic: s
         assert publisher.durable_position == publisher.position == 2501
     with local(node) as near, near.consumer(topic, "check") as consumer:
         assert sorted(take(consumer, 2501)) == sorted([b"one", *bodies(500), *bodies(2000)])
+
+
+def test_columns_from_both_clients(gateway: Gateway, topic: str) -> None:
+    n = 3000
+    keys = pa.array([f"k{i % 7}" if i % 5 else None for i in range(n)]).dictionary_encode()
+    columns: dict[str, Any] = {
+        "keys": keys, "headers": {"n": np.arange(n), "kind": "x"}, "timestamps": np.arange(n) + 1,
+        "ack": "durable", "timeout": TIMEOUT_S,
+    }  # fmt: skip
+    payloads = pa.array(bodies(n))
+
+    async def from_the_loop() -> None:
+        async with tidecast.connect(gateway.url, token=TOKEN) as far:
+            (await far.publish_batch(topic, payloads, **columns)).check()
+
+    asyncio.run(from_the_loop())
+    with remote(gateway.url) as far:
+        far.publish_batch(topic, payloads, **columns).check()
+        found: list[Any] = []
+        with far.consumer(topic, "columns") as consumer:
+            while len(found) < 2 * n:
+                batch = consumer.fetch(1000, TIMEOUT_S)
+                assert batch
+                frame = batch.to_record_batch()
+                assert frame.column("headers").to_pylist()[0][1] == ("kind", b"x")
+                assert frame.column("offset").to_pylist() == [t.sequence for t in batch.tokens()]
+                assert frame.column("queue").to_pylist() == [t.queue for t in batch.tokens()]
+                assert set(frame.column("topic").to_pylist()) == {topic}
+                assert set(frame.column("attempts").to_pylist()) == {1}
+                assert frame.column("payload").to_pylist() == batch.payloads()
+                assert frame.column("key").to_pylist() == [m.key for m in batch]
+                found += [(m.headers["n"], m.data, m.key, m.timestamp) for m in batch]
+                batch.ack()
+    expected = [
+        (i, body, None if key is None else key.encode(), i + 1)
+        for i, (body, key) in enumerate(zip(bodies(n), keys.to_pylist(), strict=True))
+    ]
+    assert sorted(found, key=lambda row: row[0]) == [row for row in expected for _ in range(2)]
 
 
 def test_acks_on_an_event_loop(gateway: Gateway, topic: str) -> None:

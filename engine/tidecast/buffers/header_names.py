@@ -41,7 +41,7 @@ def packed_bytes(data, at, end):
 
 
 @inlined
-def _is_reserved_at(data, at, n):
+def is_reserved_at(data, at, n):
     """As `layout.header_names.is_reserved`, of the ``n`` bytes of a name."""
     if n >= 5 and load_u32(data, at) == _DEAD and load_u8(data, at + 4) == _DASH:
         return True
@@ -78,7 +78,7 @@ def has_reserved(data, at, end):
         if name_n > end - at:
             return False
         text, n = _name_at(data, at, name_n)
-        if _is_reserved_at(data, text, n):
+        if is_reserved_at(data, text, n):
             return True
         value_n = packed_bytes(data, at + name_n, end)
         if name_n + value_n > end - at:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NoReturn, Self
 from tidecast import codecs
 from tidecast.api.link import Link
 from tidecast.client.admin.aio import Subscriptions, Topics
+from tidecast.client.columns.batch import BatchHeaders, Keys, Messages, Optional, Timestamps
 from tidecast.client.consumer.aio import Consumer, Opening
 from tidecast.client.core.message import Batch, Message
 from tidecast.client.core.metadata import Headers
@@ -113,21 +114,32 @@ class Publisher(OnLoop, PublisherFlows):
 
     async def publish_batch(
         self,
-        messages: Any,
+        messages: Messages,
         *,
+        keys: Keys | None = None,
+        headers: BatchHeaders | None = None,
+        timestamps: Timestamps | None = None,
         flush: bool = False,
-        timeout: float | None = None,  # noqa: ASYNC109 - as in the blocking client
+        timeout: float | None = None,  # noqa: ASYNC109
         ack: str | None = None,
     ) -> BatchResult:
-        """Publish many messages: a list of bytes, a NumPy array, an Arrow array or column.
+        """Publish many messages: a list of bytes, a NumPy array, an Arrow array, column or frame.
 
-        Rows of a two-dimensional array are messages, items of a one-dimensional one. A column's
-        values are not copied on the way into the ring. Returns what became of them: what stops a
-        batch half way (no room, too large) is in the result's ``error``. Other publishers'
-        messages may come between. ``ack="durable"``: return when all is on disk, or say in
-        ``error`` why not. Raises CodecError before anything is published, Closed.
+        Rows of a two-dimensional array are messages, items of a one-dimensional one. Arrow comes
+        from any library (PyCapsule interface): binary or string, of any width, as views, with a
+        dictionary; a frame has the columns ``payload`` (or ``value``), ``key``, ``headers``,
+        ``timestamp``. ``keys``: bytes or text of each message, None where it has none; a single one
+        is the key of all. ``headers``: a map for each message; or a map of names to values or
+        columns; or an Arrow map, struct, or binary of MessagePack. ``timestamps``: ns since 1970
+        of each; True: now. Columns are sequences, NumPy or Arrow arrays.
+
+        Returns the outcome: ``refused`` items are left out (null, too large, a key too long),
+        ``error`` ended the batch (no room). Other publishers' messages may come between.
+        ``ack="durable"``: return when all is on disk, else ``error`` has the reason. Raises
+        CodecError, ConfigError (field and item) before anything is published, Closed.
         """
-        begun = self.publish_batch_flow(messages, flush, timeout, ack)
+        optional = Optional(keys, headers, timestamps)
+        begun = self.publish_batch_flow(messages, optional, flush, timeout, ack)
         return begun if isinstance(begun, BatchResult) else await self._drive(begun)
 
     async def run_compiled(

@@ -135,9 +135,8 @@ class Telemetry:
         self._waiting += map(msgspec.json.encode, rows)
         self._drop_oldest()
         result = self._publisher.publish_batch(self._waiting, flush=True, timeout=PUBLISH_S)
-        del self._waiting[: result.appended]
-        if result.error is not None:
-            raise result.error
+        del self._waiting[: result.taken]
+        result.check()
         self.problem = ""
         return len(rows)
 

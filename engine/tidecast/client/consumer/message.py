@@ -15,6 +15,7 @@ import numpy as np
 
 from tidecast import codecs
 from tidecast.buffers import member_ring
+from tidecast.client.columns.received import Fields, HeaderForm
 from tidecast.client.core.message import SLICED_MAX, split
 from tidecast.client.core.metadata import HeaderValue
 from tidecast.client.core.outgoing import reject
@@ -218,6 +219,34 @@ class DurableBatch:
         data, offsets = self._gathered()
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
         return pa.Array.from_buffers(pa.large_binary(), self._n, buffers)
+
+    def to_record_batch(self, *, headers: HeaderForm = "map") -> Any:
+        """An Arrow record batch, a copy: payload, key, headers, timestamp, and where each was.
+
+        That is topic, queue, offset, attempts. `publish_batch` takes it. ``headers``: ``map``, of
+        text to bytes (whole numbers as decimal text), or ``raw``, the MessagePack bytes as they
+        were published. Raises ConfigError, Closed.
+        """
+        import pyarrow as pa
+
+        self._check()
+        found = Fields(self._n)
+        if self._n:
+            found.of_records(self._memory, np.ascontiguousarray(self._rows))
+        runs, rows = self._runs, np.arange(self._n)
+        of = runs[np.searchsorted(runs[:, member_ring.RUN_ROW], rows, side="right") - 1]
+        words, which = np.unique(of[:, member_ring.RUN_CURSOR], return_inverse=True)
+        cursors = [self.consumer.cursor(int(word)) for word in words]
+        names = sorted({topic for topic, _ in cursors})
+        numbers = np.array([names.index(topic) for topic, _ in cursors], dtype=np.int32)
+        queues = np.array([queue for _, queue in cursors], dtype=np.int32)
+        where = {
+            "topic": pa.DictionaryArray.from_arrays(numbers[which], pa.array(names, pa.string())),
+            "queue": pa.array(queues[which]),
+            "offset": pa.array(of[:, member_ring.RUN_TOKEN] + rows - of[:, member_ring.RUN_ROW]),
+            "attempts": pa.array(of[:, member_ring.RUN_ATTEMPTS].astype(np.int32)),
+        }
+        return found.record_batch(self.to_arrow(), headers, where, self.consumer.pattern)
 
     def tokens(self) -> list[Token]:
         """Where each lies."""

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from tidecast import codecs
+from tidecast.client.columns.received import Fields, HeaderForm
 from tidecast.client.core import metadata
 from tidecast.client.core.metadata import HeaderValue, Optional
 from tidecast.client.kernels import batches, ports
@@ -244,6 +245,24 @@ class Batch(Origin):
         data, offsets = self._whole(self._gathered())
         buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
         return pa.Array.from_buffers(pa.large_binary(), self._n, buffers)
+
+    def to_record_batch(self, *, headers: HeaderForm = "map") -> Any:
+        """An Arrow record batch, a copy: payload, key, headers, timestamp, topic.
+
+        `publish_batch` takes it. ``headers``: ``map``, of text to bytes (whole numbers as decimal
+        text), or ``raw``, the MessagePack bytes as they were published. Raises ConfigError, Closed,
+        and GapError when the ring was overwritten meanwhile.
+        """
+        import pyarrow as pa
+
+        self._check()
+        found = Fields(self._n)
+        if self._rows is not None and self._n:
+            rows = np.ascontiguousarray(self._rows[: self._n])
+            found.of_poll(self._base(), len(self._memory), rows)
+        topics = pa.DictionaryArray.from_arrays(np.zeros(self._n, dtype=np.int32), [self.topic])
+        made = found.record_batch(self.to_arrow(), headers, {"topic": topics}, self.topic)
+        return self._whole(made)
 
     def fields(self, row: int) -> Optional:
         """The optional fields of message ``row``."""

@@ -1,4 +1,4 @@
-"""What a publisher is given, as bytes that lie end to end: lists, NumPy arrays, Arrow columns."""
+"""What a publisher is given: single messages, lists, NumPy arrays. `client.columns`: columns."""
 
 from __future__ import annotations
 
@@ -18,10 +18,6 @@ from tidecast.native.memory import address
 
 Lengths = np.ndarray[Any, np.dtype[np.int64]]
 SAME_LENGTH: Lengths = np.empty(0, dtype=np.int64)
-_ARROW_NARROW = ("binary", "string")
-_ARROW_WIDE = ("large_binary", "large_string")
-_ARROW_CAST = {"binary_view": "large_binary", "string_view": "large_string"}
-"""Kinds without values that lie end to end, and what they are cast to."""
 
 
 class Outgoing(msgspec.Struct, frozen=True, gc=False):
@@ -57,12 +53,23 @@ class Run:
     All have ``fixed`` bytes if ``lengths`` is empty.
     """
 
-    __slots__ = ("_at", "done", "fixed", "keep", "lengths", "n")
+    __slots__ = ("_at", "_refused", "done", "fixed", "keep", "lengths", "n")
 
     def __init__(self, keep: Any, lengths: Lengths, fixed: int, n: int) -> None:
         """``keep``: a contiguous array of ``n`` messages; it may be read-only."""
         self.keep, self.lengths, self.fixed, self.n = keep, lengths, fixed, n
         self.done = self._at = 0
+        self._refused: list[Refused] = []
+
+    def refuse(self, error: TidecastError) -> None:
+        """Leave the next message out."""
+        self._refused.append(Refused(self.done, error))
+        self._at += self.length_of(self.done)
+        self.done += 1
+
+    def refused(self) -> list[Refused]:
+        """Messages that were left out, by their number in the run."""
+        return self._refused
 
     def length_of(self, index: int) -> int:
         """Bytes of one message."""
@@ -126,23 +133,43 @@ class ObjectRun(Run):
             self.done += 1
 
 
+class Refused(msgspec.Struct, frozen=True):
+    """An item of a batch that cannot be published: its number in the batch, and why."""
+
+    index: int
+    error: TidecastError
+
+
 class BatchResult(msgspec.Struct, frozen=True):
-    """What became of a batch: items ``[0, appended)`` are in, item ``appended`` met ``error``."""
+    """The outcome of a batch.
+
+    ``appended`` items were accepted. ``refused`` are those that cannot be published: the batch
+    continues behind them. ``error``: why the batch ended early; items from `taken` on were not
+    accepted. ``dropped``: how many of these were dropped (``on_full="drop"``).
+    """
 
     requested: int
     appended: int
     dropped: int = 0
     error: TidecastError | None = None
+    refused: tuple[Refused, ...] = ()
 
     @property
     def ok(self) -> bool:
-        """All items are in."""
+        """All items were accepted."""
         return self.appended == self.requested
 
+    @property
+    def taken(self) -> int:
+        """Items up to this one were accepted or refused: a caller that resumes begins here."""
+        return self.appended + len(self.refused)
+
     def check(self) -> BatchResult:
-        """Itself. Raises ``error`` if there is one."""
+        """Return the result. Raises ``error``, or the error of the first refused item."""
         if self.error is not None:
             raise self.error
+        for each in self.refused:
+            raise each.error
         return self
 
 
@@ -174,8 +201,6 @@ def runs_of(messages: Any, topic: str) -> list[Run]:
     """The messages as runs. Raises CodecError naming what is not allowed."""
     if isinstance(messages, np.ndarray):
         return _numpy_runs(messages, topic)
-    if type(messages).__module__.startswith("pyarrow"):
-        return _arrow_runs(messages, topic)
     if isinstance(messages, str):
         raise no_text(topic, "messages")
     if isinstance(messages, (bytes, bytearray, memoryview)):
@@ -228,52 +253,6 @@ def _numpy_runs(array: np.ndarray[Any, Any], topic: str) -> list[Run]:
     if n == 0:
         return []
     return [RowsRun(np.ascontiguousarray(array), fixed)]
-
-
-def _no_bytes() -> np.ndarray[Any, np.dtype[np.uint8]]:
-    return np.empty(0, dtype=np.uint8)
-
-
-def _arrow_runs(column: Any, topic: str) -> list[Run]:
-    kind = getattr(column, "type", None)
-    if kind is None or not hasattr(column, "null_count"):
-        raise CodecError(
-            f"topic {topic}: messages is an Arrow {_kind(column)}: allowed are an array, or a "
-            'column of a table (table["name"])'
-        )
-    wanted = _ARROW_CAST.get(str(getattr(kind, "value_type", kind)))
-    if wanted is not None or str(kind).startswith("dictionary"):
-        column = column.cast(wanted or kind.value_type)
-    chunks = column.chunks if hasattr(column, "chunks") else [column]
-    return [_arrow_run(chunk, topic) for chunk in chunks if len(chunk)]
-
-
-def _arrow_run(array: Any, topic: str) -> Run:
-    """One Arrow array without a copy of its values; a slice begins at its offset."""
-    kind = str(getattr(array, "type", ""))
-    narrow, wide = kind in _ARROW_NARROW, kind in _ARROW_WIDE
-    if not (narrow or wide or kind.startswith("fixed_size_binary")):
-        raise CodecError(
-            f"topic {topic}: messages is an Arrow {kind or _kind(array)}: allowed are binary, "
-            "large_binary, fixed_size_binary, string, large_string; cast others"
-        )
-    if array.null_count:
-        first = next(i for i, valid in enumerate(array.is_valid().to_pylist()) if not valid)
-        raise CodecError(
-            f"topic {topic}: item {first} is null ({array.null_count} in all): a message has "
-            "bytes; fill_null or drop them"
-        )
-    n, start = len(array), int(array.offset)
-    buffers = array.buffers()
-    values = np.frombuffer(buffers[-1], dtype=np.uint8) if buffers[-1] else _no_bytes()
-    if not (narrow or wide):
-        fixed = int(array.type.byte_width)
-        rows = values[start * fixed : (start + n) * fixed].reshape(n, fixed)
-        return RowsRun(rows, fixed)
-    offsets = np.frombuffer(buffers[1], dtype=np.int32 if narrow else np.int64)
-    offsets = offsets[start : start + n + 1]
-    lengths = np.diff(offsets).astype(np.int64, copy=False)
-    return Run(values[int(offsets[0]) : int(offsets[-1])], lengths, 0, n)
 
 
 def _kind(value: Any) -> str:

@@ -23,6 +23,7 @@ from tidecast import codecs
 from tidecast.api.link import Continued, PublicationGrant, PublicationOptions
 from tidecast.buffers import writer
 from tidecast.buffers.ring_file import copy_packets, describe, messages_between, tethered_readers
+from tidecast.client.columns.batch import Optional, batch_runs
 from tidecast.client.core import metadata, producer
 from tidecast.client.core.errors import (
     beyond_link,
@@ -41,7 +42,6 @@ from tidecast.client.core.outgoing import (
     no_text,
     payload_bytes,
     reject,
-    runs_of,
 )
 from tidecast.client.kernels import ports
 from tidecast.client.kernels.batches import CODES, list_append_fn
@@ -374,25 +374,27 @@ class PublisherCore:
             raise self._too_large(len(message.payload), len(message.meta))
         return status >= 0 or self._no_room()
 
-    def begin_batch(self, messages: Any, flush: bool) -> tuple[int, list[Run]]:
+    def begin_batch(self, messages: Any, optional: Optional, flush: bool) -> tuple[int, list[Run]]:
         """Append what needs no preparation; how many that were, and the rest as runs."""
         n = 0
         if self._codec is not None and isinstance(messages, (list, tuple)):
             messages = [codecs.encode(self._codec, each, self.topic) for each in messages]
-        elif type(messages) is list and self._run is None and not self._collected:
+        elif type(messages) is list and self._run is None and not self._collected and not optional:
             # where its objects are, without the lock: the kernel looks whether it is free to
             n = self._put_list(self._port, messages, 0, flush) // CODES
             messages = messages[n:] if n else messages
-        return n, runs_of(messages, self.topic)
+        of_engine = self._connection.link.of_engine
+        return n, batch_runs(
+            messages, optional, self.topic, of_engine=of_engine, problem=self._too_large
+        )
 
     def attempt_run(self, run: Run, flush: bool) -> bool:
         """Append a run, as far as there is room; ``run.done`` says how far. False: not all."""
         with self._lock:
             if not self._flush_collected():
                 return self._no_room()
-            status = run.append(self._port, flush)
-        if status == writer.TOO_LARGE:
-            raise self._too_large(run.length_of(run.done), 0)
+            while (status := run.append(self._port, flush)) == writer.TOO_LARGE:
+                run.refuse(self._too_large(run.length_of(run.done), 0))
         return status == 0 or self._no_room()
 
     def _no_room(self) -> bool:

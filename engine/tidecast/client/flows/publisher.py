@@ -10,11 +10,13 @@ from typing import Any
 import msgspec
 
 from tidecast.client import compiled
+from tidecast.client.columns.batch import Optional, needs_columns
 from tidecast.client.core.metadata import Headers
-from tidecast.client.core.outgoing import BatchResult, Outgoing, Run
+from tidecast.client.core.outgoing import BatchResult, Outgoing, Refused, Run
 from tidecast.client.core.producer import check_ack
 from tidecast.client.core.publisher import COLLECTED_MAX, PublisherCore
 from tidecast.client.flows.steps import Ask, Flow, Pause, idle
+from tidecast.client.kernels.warm import columns_compiled, compile_columns
 from tidecast.client.waiting import Backoff, Deadline, InlinePace
 from tidecast.errors import (
     BackPressure,
@@ -122,20 +124,31 @@ class PublisherFlows(PublisherCore):
     # --- many -------------------------------------------------------------------------------------
 
     def publish_batch_flow(
-        self, messages: Any, flush: bool, timeout: float | None, ack: str | None
-    ) -> Flow[BatchResult] | BatchResult:
+        self, messages: Any, optional: Optional, flush: bool, timeout: float | None,
+        ack: str | None,
+    ) -> Flow[BatchResult] | BatchResult:  # fmt: skip
         """Publish many messages; the result itself if that needed no waiting."""
         if ack is not None and check_ack(self, ack):
-            return self._publish_batch_durable(messages, flush, timeout)
-        appended, runs = self.begin_batch(messages, flush)
+            return self._publish_batch_durable(messages, optional, flush, timeout)
+        if not columns_compiled() and needs_columns(messages, optional):
+            return self._compile_and_publish(messages, optional, flush, timeout)
+        appended, runs = self.begin_batch(messages, optional, flush)
         if not runs:
             return BatchResult(appended, appended)
         return self._append_runs(appended, runs, flush, timeout)
 
-    def _publish_batch_durable(
-        self, messages: Any, flush: bool, timeout: float | None
+    def _compile_and_publish(
+        self, messages: Any, optional: Optional, flush: bool, timeout: float | None
     ) -> Flow[BatchResult]:
-        begun = self.publish_batch_flow(messages, flush, timeout, None)
+        """The first columns of a process: their kernels take seconds where none are on disk."""
+        yield Ask(compile_columns)
+        begun = self.publish_batch_flow(messages, optional, flush, timeout, None)
+        return begun if isinstance(begun, BatchResult) else (yield from begun)
+
+    def _publish_batch_durable(
+        self, messages: Any, optional: Optional, flush: bool, timeout: float | None
+    ) -> Flow[BatchResult]:
+        begun = self.publish_batch_flow(messages, optional, flush, timeout, None)
         result = begun if isinstance(begun, BatchResult) else (yield from begun)
         try:
             yield from self.wait_durable_flow(None, timeout)
@@ -147,23 +160,29 @@ class PublisherFlows(PublisherCore):
         self, appended: int, runs: list[Run], flush: bool, timeout: float | None
     ) -> Flow[BatchResult]:
         """Append what `begin_batch` has left."""
-        requested = appended + sum(run.n for run in runs)
+        requested, first = appended + sum(run.n for run in runs), appended
+        refused: list[Refused] = []
+        error: TidecastError | None = None
+        done = True
         for run in runs:
-            error: TidecastError | None = None
-            done = False
             attempt = partial(self.attempt_run, run, flush)
             try:
                 done = attempt() or (yield from self._room(attempt, timeout))
             except (Closed, ForkedProcess):
                 raise
             except TidecastError as problem:
-                error = problem
-            appended += run.done
+                error, done = problem, False
+            left_out = run.refused()
+            refused += [Refused(first + each.index, each.error) for each in left_out]
+            appended += run.done - len(left_out)
+            first += run.n
             if not done:
-                dropped = 0 if error is not None else requested - appended
-                self.drop(dropped)
-                return BatchResult(requested, appended, dropped, error)
-        return BatchResult(requested, appended)
+                break
+        dropped = 0
+        if not done and error is None:
+            dropped = requested - appended - len(refused)
+            self.drop(dropped)
+        return BatchResult(requested, appended, dropped, error, tuple(refused))
 
     def run_compiled_flow(
         self, fn: Callable[..., Any], state: Any, count: int, message_bytes_max: int, flush: bool,

@@ -64,7 +64,7 @@ _PAUSES = 8
 
 
 @hot
-def _open_for(ring: Bytes, port: Port, need: int) -> int:
+def open_for(ring: Bytes, port: Port, need: int) -> int:
     """Bytes used of a packet for everybody that has room for ``need`` more; below 0: full."""
     used = port[writer.W_USED]
     if used != 0 and (used + need > port[writer.W_SLOT_BYTES] or port[writer.W_RECEIVER] != 0):
@@ -79,7 +79,7 @@ def _open_for(ring: Bytes, port: Port, need: int) -> int:
 
 
 @hot
-def _commit(ring: Bytes, port: Port, used: int, more: bool, flush: int) -> bool:
+def commit_packet(ring: Bytes, port: Port, used: int, more: bool, flush: int) -> bool:
     """Make the open packet's ``used`` bytes visible. False: the sender sealed it without them."""
     port[writer.W_USED] = used
     if more or (flush != 0 and port[writer.W_HAS_NETWORK] != 0):
@@ -88,7 +88,7 @@ def _commit(ring: Bytes, port: Port, used: int, more: bool, flush: int) -> bool:
 
 
 @hot
-def _slot_of(port: Port) -> int:
+def slot_of(port: Port) -> int:
     """Where the open packet lies."""
     return (
         port[writer.W_SLOTS_AT]
@@ -133,11 +133,11 @@ def _put_list(own: int, arguments: int, _n: int, _names: int) -> int:
         if need > slot_bytes - _HEADER:
             code = OTHER
             break
-        used = _open_for(ring, port, need)
+        used = open_for(ring, port, need)
         if used < 0:
             code = FULL
             break
-        slot = _slot_of(port)
+        slot = slot_of(port)
         i, size = index, 0
         while i < n:
             one = word_at(items, 8 * i)
@@ -150,7 +150,7 @@ def _put_list(own: int, arguments: int, _n: int, _names: int) -> int:
             used = end
             size += length
             i += 1
-        if _commit(ring, port, used, i < n, flush):
+        if commit_packet(ring, port, used, i < n, flush):
             port[writer.W_MESSAGES] += i - index
             port[writer.W_BYTES] += size
             index = i
@@ -169,18 +169,18 @@ def _put_rows(_own: int, arguments: int, _n: int, _names: int) -> int:
     need, slot_bytes = _MESSAGE_HEADER + length, port[writer.W_SLOT_BYTES]
     code = DONE if need <= slot_bytes - _HEADER else OTHER
     while index < n and code == DONE:
-        used = _open_for(ring, port, need)
+        used = open_for(ring, port, need)
         if used < 0:
             code = FULL
             break
         fit = min(n - index, (slot_bytes - used) // need)
-        at, source = _slot_of(port) + used, index * length
+        at, source = slot_of(port) + used, index * length
         for _ in range(fit):
             writer.put_header(ring, at, length, _WHOLE)
             copy(ring, at + _MESSAGE_HEADER, rows, source, length)
             at += need
             source += length
-        if _commit(ring, port, used + fit * need, index + fit < n, flush):
+        if commit_packet(ring, port, used + fit * need, index + fit < n, flush):
             port[writer.W_MESSAGES] += fit
             port[writer.W_BYTES] += fit * length
             index += fit

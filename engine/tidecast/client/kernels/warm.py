@@ -11,7 +11,10 @@ from numba import typeof
 from tidecast.buffers import member_ring
 from tidecast.buffers.reader import OUT_FIELDS
 from tidecast.client.kernels import batches as batch_kernels
+from tidecast.client.kernels import cells as cell_kernels
 from tidecast.client.kernels import durable as durable_kernels
+from tidecast.client.kernels import fields as field_kernels
+from tidecast.client.kernels import header_maps as map_kernels
 from tidecast.client.kernels import objects as object_kernels
 from tidecast.client.kernels import ports
 from tidecast.client.kernels import remote as remote_kernels
@@ -97,6 +100,59 @@ def compile_reading() -> None:
         ]
     )
     object_kernels.compile_makers()
+
+
+_columns: list[bool] = []
+
+
+def columns_compiled() -> bool:
+    """Has `compile_columns` run in this process?"""
+    return bool(_columns)
+
+
+@functools.cache
+def compile_columns() -> None:
+    """The kernels of `tidecast.client.columns`: for the first batch with columns of a process."""
+    cells, words = np.zeros((2, 1), dtype=np.int64), np.zeros(1, dtype=np.int64)
+    raw, port = np.zeros(1, dtype=np.uint8), np.zeros(ports.PORT_FIELDS, dtype=np.int64)
+    _compile(
+        [
+            (cell_kernels.locate_offsets, (0, 0, 0, 0, 0, cells)),
+            (cell_kernels.locate_fixed, (0, 0, 0, 0, cells)),
+            (cell_kernels.locate_views, (0, 0, 0, words, words, cells)),
+            (cell_kernels.locate_numbered, (0, 0, 0, 0, 0, cells, cells)),
+            (cell_kernels.locate_numbers, (0, 0, 0, 0, 0, cells)),
+            (cell_kernels.locate_ends, (0, 0, 0, 0, words)),
+            (cell_kernels.scale_times, (cells, 0, words)),
+            (cell_kernels.put_cells, (port, cells, cells, cells, words, 0, raw, raw, words)),
+            (map_kernels.measure_maps, (words, cells, cells, raw, 0, cells, words)),
+            (map_kernels.fill_maps, (words, cells, cells, raw, raw, 0, cells)),
+            (map_kernels.check_maps, (0, cells, words)),
+        ]
+    )
+    cell_kernels.locate_objects()
+    _columns.append(True)
+
+
+@functools.cache
+def compile_fields() -> None:
+    """The kernels of `tidecast.client.columns.received`: for the first record batch of a process.
+
+    Those that are not on disk take seconds.
+    """
+    cells, words = np.zeros((2, 1), dtype=np.int64), np.zeros(1, dtype=np.int64)
+    raw, ends = np.zeros(1, dtype=np.uint8), np.zeros(1, dtype=np.int32)
+    _compile(
+        [
+            (field_kernels.locate_fields, (0, 0, cells, cells, cells, words)),
+            (field_kernels.locate_record_fields, (0, 0, cells, cells, cells, words)),
+            (field_kernels.measure_cells, (cells, words, raw)),
+            (field_kernels.copy_cells, (cells, words, raw)),
+            (field_kernels.mark_times, (words, raw)),
+            (field_kernels.measure_entries, (cells, ends, raw, raw, words)),
+            (field_kernels.fill_entries, (cells, ends, raw, ends, raw)),
+        ]
+    )
 
 
 def _compile(calls: list[tuple[Any, tuple[Any, ...]]]) -> None:

@@ -1,0 +1,1 @@
+"""Columns of messages: payloads, keys, headers and times as sequences, NumPy and Arrow arrays."""

@@ -1,0 +1,1 @@
+"""Arrow's C data interface."""
