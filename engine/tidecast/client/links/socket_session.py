@@ -333,9 +333,9 @@ class EngineControl(EngineSession):
 
     def topics(self) -> list[TopicConfig]:
         """All topics of the node."""
-        rows: list[Any] = []
-        page: dict[str, Any] = {"next": None}
-        while not rows or page["next"] is not None:
+        page = self._administer("topics", after=None)
+        rows: list[Any] = page["rows"]
+        while page["next"] is not None:
             page = self._administer("topics", after=page["next"])
             rows += page["rows"]
         return msgspec.convert(rows, list[TopicConfig])
