@@ -91,7 +91,7 @@ def test_a_killed_responder_fails_its_requests_at_once(
 
 
 def test_the_engine_of_a_responder_is_killed(lab: Lab, eventually: Eventually) -> None:
-    left, right = lab.pair()
+    left, right = lab.pair(image_timeout_s=2.0)
     role = lab.role("respond", right.url, "work")
     client = left.connect()
     eventually(lambda: found(client, "work", 1), "the responder")

@@ -10,17 +10,15 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from tests.conftest import Eventually
-from tests.support.lab import Platform, free_port, open_lab
+from tests.support.lab import Lab, Platform, free_port, open_lab, topology
 from tests.support.nursery import Nursery
 from tests.support.process import Text
 
 from tidecast.cli.messages.reading import POLL_MESSAGES
-from tidecast.client.links.socket_session import EngineControl
-from tidecast.config.topology import TopicConfig
 from tidecast.node.consumers.lists import ROWS_MAX
 
 
@@ -60,16 +58,19 @@ class Shell(NamedTuple):
             self.run("pub", topic, "-", "--key-from", "::", "--ack", "durable", stdin=text)
 
 
+def shell_of(lab: Lab, settings: Any) -> Shell:
+    """A started engine with a gateway."""
+    platform, port = lab.platform(settings, start=False), free_port()
+    platform.engine = lab.spawn("engine", "--gateway", f"127.0.0.1:{port}", platform=platform)
+    assert "ready" in platform.engine.line()
+    token = (platform.directory / "gateway.token").read_text().strip()
+    return Shell(platform, f"tidecast://127.0.0.1:{port}", token)
+
+
 @pytest.fixture(scope="module")
 def shell(nursery: Nursery) -> Iterator[Shell]:
     with open_lab(nursery) as lab:
-        platform, port = lab.platform(start=False), free_port()
-        platform.engine = lab.spawn(
-            "engine", "--gateway", f"127.0.0.1:{port}", platform=platform
-        )  # fmt: skip
-        assert "ready" in platform.engine.line()
-        token = (platform.directory / "gateway.token").read_text().strip()
-        yield Shell(platform, f"tidecast://127.0.0.1:{port}", token)
+        yield shell_of(lab, topology())
 
 
 # --- pub ------------------------------------------------------------------------------------------
@@ -334,14 +335,13 @@ def test_topics_are_managed_from_afar(shell: Shell) -> None:
     assert "no topic far.eu" in shell.run("topic", "show", "far.eu", code=1).stderr
 
 
-def test_a_long_list_comes_in_pages(shell: Shell) -> None:
-    names = {f"page.{number}" for number in range(ROWS_MAX + 20)}
-    with EngineControl(shell.platform.directory) as engine:
-        for name in names:
-            engine.create_topic(TopicConfig(name=name))
-    rows = json.loads(shell.run("topic", "list", "page.*", "--json", remote=True).stdout)
-    assert {row["name"] for row in rows} == names
-    assert len(rows) == len(names)
+def test_a_long_list_comes_in_pages(nursery: Nursery) -> None:
+    names = sorted(f"page.{number}" for number in range(ROWS_MAX + 20))
+    with open_lab(nursery) as lab:
+        shell = shell_of(lab, topology(topics=[{"name": name} for name in names]))
+        for remote in (False, True):
+            rows = json.loads(shell.run("topic", "list", "--json", remote=remote).stdout)
+            assert [row["name"] for row in rows] == names
 
 
 def test_top_from_afar(shell: Shell) -> None:

@@ -192,7 +192,7 @@ def test_what_the_adapter_no_longer_keeps_is_a_gap(tmp_path: Path) -> None:
         link: Any = EmbeddedLink(client.link.node, "later", owns_node=False)  # type: ignore[attr-defined]
         with tidecast.sync.connect(link=link) as later:
             member = later.consumer("feed", "reader")
-            (told,) = (e for e in later.events(5.0) if isinstance(e, RecordsGone))
+            told = next(e for e in later.events(5.0) if isinstance(e, RecordsGone))
             assert (told.first, told.end) == (5, 20)
             batch.ack()
             take(consumer, 10 - len(batch))
