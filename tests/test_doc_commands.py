@@ -62,6 +62,11 @@ BEFORE = {
         "tidecast subscription create orders billing",
         "tidecast pub orders --message one --quiet",
     ],
+    "TUTORIAL.md": [
+        "tidecast topic create orders --mode durable",
+        "tidecast topic create orders.failed --mode durable",
+        "tidecast subscription create orders pricing --dead-letter orders.failed",
+    ],
     "SPARK.md": [
         "tidecast topic create orders --mode durable",
         "tidecast topic create orders2 --mode durable",

@@ -16,11 +16,14 @@ from markdown_it import MarkdownIt
 from tests.project import ROOT
 from tidecast.config.topology import topology_from
 from tidecast.engine.process import Engine
+from tidecast_control.postgres import EmbeddedPostgres
 
 PAGES = (
     "README.md", "docs/QUICKSTART.md", "docs/COMING_FROM.md", "docs/CLIENT.md", "docs/DURABLE.md",
     "docs/CONSUMING.md", "docs/APPS.md", "docs/TESTING.md",
 )  # fmt: skip
+CREATING = ("docs/TUTORIAL.md", "docs/COOKBOOK.md")
+"""Pages whose programs create their topics; a recipe with Postgres reads DATABASE_URL."""
 DURABLE = ("invoices", "payments", "parcels", "orders", "orders.failed")
 """Durable topics that the examples presume."""
 
@@ -47,17 +50,18 @@ def run_block(code: str, path: str = "block", line: int = 1) -> dict[str, Any]:
 
 EXAMPLES = [
     pytest.param(path, line, code, id=f"{path}:{line}")
-    for path in PAGES
+    for path in (*PAGES, *CREATING)
     for line, code in blocks((ROOT / path).read_text("utf-8"))
     if "def test_" not in code  # pytest runs these: tests/unit/test_testing.py
 ]
 
 
 @pytest.fixture
-def engine_dir(tmp_path: Path) -> Iterator[Path]:
+def engine_dir(path: str, tmp_path: Path) -> Iterator[Path]:
     """The data directory of a running engine. Shared memory only: the network stays alone."""
     data_dir = tmp_path / "engine"
-    topics = [{"name": name, "mode": "durable"} for name in DURABLE]
+    names = () if path in CREATING else DURABLE
+    topics = [{"name": name, "mode": "durable"} for name in names]
     topology = topology_from({"transports": [{"name": "ipc", "kind": "ipc"}], "topics": topics})
     engine = Engine(data_dir, topology)
     engine.start()
@@ -67,16 +71,31 @@ def engine_dir(tmp_path: Path) -> Iterator[Path]:
         engine.stop()
 
 
+@pytest.fixture(scope="module")
+def database_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Postgres for the blocks that use one; each has tables of its own."""
+    directory = tmp_path_factory.mktemp("postgres") / "pg"
+    server = EmbeddedPostgres(directory, {"fsync": "off", "synchronous_commit": "off"})
+    server.start()
+    try:
+        yield server.url_of("postgres")
+    finally:
+        server.stop("immediate")
+
+
 @pytest.mark.parametrize(("path", "line", "code"), EXAMPLES)
 def test_example(
-    path: str, line: int, code: str, engine_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    path: str, line: int, code: str, engine_dir: Path, monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
     monkeypatch.setenv("TIDECAST_DATA_DIR", str(engine_dir))
+    if "DATABASE_URL" in code:
+        monkeypatch.setenv("DATABASE_URL", request.getfixturevalue("database_url"))
     run_block(code, path, line)
 
 
 def test_there_are_examples() -> None:
-    for page in PAGES:
+    for page in (*PAGES, *CREATING):
         assert any(example.values[0] == page for example in EXAMPLES), page
 
 

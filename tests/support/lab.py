@@ -167,6 +167,11 @@ class Lab:
         asked = [*arguments, "--data-dir", str(platform.directory)]
         return self._child("command", "tidecast.cli", asked, **options)
 
+    def program(self, file: Path, *arguments: str, platform: Platform) -> Child:
+        """A Python program of ours in the background, with this platform as the default one."""
+        environment = {**os.environ, "TIDECAST_DATA_DIR": str(platform.directory)}
+        return self._process([sys.executable, "-u", str(file), *arguments], env=environment)
+
     def role(self, name: str, url: str, *arguments: str) -> Child:
         """A client process, see `tests.support.roles`; it has said "ready"."""
         made = self._child("role", "tests.support.roles", [name, url, *arguments])

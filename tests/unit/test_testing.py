@@ -21,7 +21,8 @@ from tidecast.config.topology import TopicConfig
 from tidecast.errors import ConfigError, Timeout
 from tidecast.testing import Network
 
-PAGE = "docs/TESTING.md"
+PAGES = ("docs/TESTING.md", "docs/TUTORIAL.md", "docs/COOKBOOK.md")
+"""Pages with tests as examples."""
 PLUGIN = "tidecast.testing.plugin"
 
 
@@ -146,9 +147,12 @@ def run_pytest(directory: Path, *arguments: str) -> subprocess.CompletedProcess[
     )  # fmt: skip
 
 
-def test_the_examples_of_the_page_pass_under_pytest(tmp_path: Path) -> None:
-    codes = [code for _, code in blocks((ROOT / PAGE).read_text("utf-8")) if "def test_" in code]
-    assert len(codes) >= 3
+def test_the_examples_of_the_pages_pass_under_pytest(tmp_path: Path) -> None:
+    codes = []
+    for page in PAGES:
+        found = [c for _, c in blocks((ROOT / page).read_text("utf-8")) if "def test_" in c]
+        assert found, page
+        codes += found
     for n, code in enumerate(codes):
         (tmp_path / f"test_block_{n}.py").write_text(code, "utf-8")
     done = run_pytest(tmp_path, "--strict-markers")
