@@ -220,8 +220,8 @@ def test_an_engine_that_stops_in_order_leaves_open_what_it_cannot_send() -> None
         for client in apart.clients:
             apart.a.engine.client_gone(client.link.client_id)
         net.run(100_000)
+        assert net.run(until=lambda: net.switch.in_flight == 0)
         left = apart.a.engine._publications.left_behind()
-        net.run(500)  # what is on its way arrives
         apart.remote.take()
         assert (left.publications, left.waiting_messages) == (1, 200 - len(apart.remote.found))
         assert apart.remote.events(ImageGone) == [], "its publisher has not ended"

@@ -248,7 +248,7 @@ def test_a_message_that_is_left_unfinished_is_a_gap() -> None:
         [b] = network_of(net, "b")
         reader = Reader(b, on_gap="event")
         evil_session(net, b, [begin, packets.message(b"next"), begin, begin, begin], lay.RELIABLE)
-        read_for(net, reader, 1000)
+        read_for(net, reader, 100_000)
         assert reader.found == [b"next"]
         told = [(g.first, g.end, g.reason) for g in reader.events(Gap)]
         assert told == [(0, 1, "malformed"), (2, 3, "malformed"), (3, 4, "malformed")]

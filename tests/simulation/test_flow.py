@@ -147,6 +147,27 @@ def test_a_receiver_that_was_idle_for_long_is_not_stuck() -> None:
         assert not stream.events(ReceiverTimeout)
 
 
+def test_a_reader_that_rests_has_its_node_report_once_a_heartbeat() -> None:
+    """Seven packets of 64 wait for it: less than an eighth of its ring."""
+    with Network(seed=33) as net:
+        a, b = network_of(net, "ab", flow="min", history_bytes=RING, receive_bytes=RING)
+        reader = Reader(b)
+        net.run(1000)
+        reader.paused = True
+        stream = Stream(a, count=SLOTS // 8 - 1, size=1300)
+        transfer(net, [stream], [reader], until=stream.push)
+        net.run(1_000_000)
+        before = b.count("status_sent")
+        net.run(1_000_000)
+        assert b.count("status_sent") - before <= 12, "one a heartbeat"
+        reader.paused = False
+        before = b.count("status_sent")
+        reader.take()
+        assert len(reader.found) == stream.count
+        net.run(1000)
+        assert b.count("status_sent") == before + 1, "its progress is reported within 500 us"
+
+
 def test_rate_flow_lets_a_laggard_gap_and_nobody_waits() -> None:
     with Network(seed=3) as net:
         a, b, c = network_of(net, "abc", flow="rate", history_bytes=RING, receive_bytes=RING)

@@ -32,7 +32,6 @@ GOOD: swarm_history.History = [
     swarm_history.LiveGap(9, "rb", "la", 1, 2),
     swarm_history.Stored(0, 0, b"k", b"p0:1:", 1),
     swarm_history.Stored(0, 1, b"k", b"p0:2:", 2),
-    swarm_history.Earliest(0, 0),
     swarm_history.Disposed("s0", 0, 2),
     swarm_history.DeadLetter("s0", 0, 1),
 ]
@@ -42,6 +41,7 @@ def without(*kinds: type) -> swarm_history.History:
     return [entry for entry in GOOD if not isinstance(entry, kinds)]
 
 
+DELETED = [swarm_history.Deleted(*e) for e in GOOD if isinstance(e, swarm_history.Stored)]
 AGAIN = swarm_history.Delivered(2_000_000_000, "s0", "s0.m0", 0, 0, 2, b"k", b"p0:1:", 0)
 BEHIND = swarm_history.Delivered(5, "s0", "s0.m1", 0, 1, 1, b"k", b"p0:2:", 0)
 VIOLATIONS: list[tuple[str, swarm_history.History]] = [
@@ -51,6 +51,9 @@ VIOLATIONS: list[tuple[str, swarm_history.History]] = [
         [e for e in GOOD if not isinstance(e, swarm_history.Stored) or e.token != 1],
     ),
     ("acked_is_stored", [*GOOD, swarm_history.Acked(9, "p0", 3)]),
+    ("acked_is_stored", [*without(swarm_history.Stored), *DELETED[:1]]),
+    ("stored_once", [*GOOD, swarm_history.Deleted(1, 0, b"k", b"p0:1:", 1)]),
+    ("all_is_handled", [*without(swarm_history.Settled), *DELETED]),
     ("stored_once", [*GOOD, swarm_history.Stored(0, 2, b"k", b"p0:2:", 2)]),
     (
         "stored_once",
@@ -108,6 +111,8 @@ def test_each_check_has_a_violation() -> None:
 @pytest.mark.parametrize(
     "excused",
     [
+        [*without(swarm_history.Stored), *DELETED],
+        [*GOOD, *DELETED],
         [*GOOD, swarm_history.Crashed(100_000_000, "a"), AGAIN],
         [
             *GOOD,
@@ -181,4 +186,16 @@ def test_a_topic_grows_after_a_loss_of_power_without_dropping_what_is_repeated()
         Step("grow", 2),
         Step("reborn", 2, 2),
     ]
+    assert checker.check(run(Script(settings, steps))) == []
+
+
+def test_clients_administer_the_engine_that_came_after_a_crash() -> None:
+    """The watcher asks for positions over a session that outlived its engine."""
+    settings = Settings(
+        seed=1683128236, drop=0.2, duplicate=0.02, reorder=0.0, delay_us=500.0, queues=1,
+        fsync="batch", flow="min", live_history_bytes=1 << 20, producers=2, subscriptions=1,
+        members=2, max_in_flight=500, ack_wait_s=1.0, keys=10, nak_share=0.05, term_share=0.0,
+        retention_bytes=0, power=False,
+    )  # fmt: skip
+    steps = [Step("crash", 0, 1_481_885), Step("publish", 6, 34, 96)]
     assert checker.check(run(Script(settings, steps))) == []

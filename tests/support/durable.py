@@ -25,11 +25,19 @@ from tidecast.config.topology import Topology, topology_from, with_identity
 from tidecast.embedded import EmbeddedLink, connect_to
 from tidecast.log import batch
 from tidecast.log.building import check, record_table, records
+from tidecast.log.queue_log import QueueLog
 from tidecast.node.durable.service import Durable
 from tidecast.node.durable.topic import DurableTopic
 from tidecast.node.node import Node
 
 _OUT = record_table()
+
+
+def attach_again(link: EmbeddedLink, node: Node) -> None:
+    """Attach a link whose engine crashed to the engine that came after it."""
+    link.node, link.incarnation = node, node.incarnation
+    link.client_id = node.attach("again", outlives=True)
+    link.doorbell, link.bells = node.doorbell(link.client_id), node.bells
 
 
 class Link(EmbeddedLink):
@@ -43,9 +51,7 @@ class Link(EmbeddedLink):
 
     def attach_to(self, node: Node) -> None:
         """The engine that came after the one that crashed."""
-        self.node, self.incarnation = node, node.incarnation
-        self.client_id = node.attach("again", outlives=True)
-        self.doorbell, self.bells = node.doorbell(self.client_id), node.bells
+        attach_again(self, node)
 
 
 class Platform:
@@ -204,20 +210,24 @@ Row = tuple[int, int, bytes | None, bytes, int]
 
 def rows_of(topic: DurableTopic) -> list[Row]:
     """(queue, token, key, payload, sequence) of every record in a topic's logs."""
+    return [row for log in topic.logs for row in rows_in(log)]
+
+
+def rows_in(log: QueueLog) -> list[Row]:
+    """(queue, token, key, payload, sequence) of every record in a queue's log."""
     found: list[Row] = []
-    for log in topic.logs:
-        reader = log.reader()
-        for buffer, n in blocks(reader, log.earliest_token, 1 << 22):
-            raw, at = buffer[:n].tobytes(), 0
-            while at < n:
-                length = check(buffer, at, n)
-                count = records(buffer, at, n, _OUT, 0)
-                assert count > 0
-                for row in _OUT[:count].tolist():
-                    first, key_at = row[batch.O_PAYLOAD_AT], row[batch.O_KEY_AT]
-                    key = None if key_at < 0 else raw[key_at : key_at + row[batch.O_KEY_N]]
-                    payload = raw[first : first + row[batch.O_PAYLOAD_N]]
-                    found.append((log.queue, row[batch.O_TOKEN], key, payload, row[batch.O_SEQ]))
-                at += length
-        reader.close()
+    reader = log.reader()
+    for buffer, n in blocks(reader, log.earliest_token, 1 << 22):
+        raw, at = buffer[:n].tobytes(), 0
+        while at < n:
+            length = check(buffer, at, n)
+            count = records(buffer, at, n, _OUT, 0)
+            assert count > 0
+            for row in _OUT[:count].tolist():
+                first, key_at = row[batch.O_PAYLOAD_AT], row[batch.O_KEY_AT]
+                key = None if key_at < 0 else raw[key_at : key_at + row[batch.O_KEY_N]]
+                payload = raw[first : first + row[batch.O_PAYLOAD_N]]
+                found.append((log.queue, row[batch.O_TOKEN], key, payload, row[batch.O_SEQ]))
+            at += length
+    reader.close()
     return found

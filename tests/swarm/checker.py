@@ -43,38 +43,41 @@ def ends(history: swarm_history.History) -> Iterator[str]:
         yield entry.what
 
 
-def _deleted(history: swarm_history.History) -> dict[int, int]:
-    return {entry.queue: entry.token for entry in _all(history, swarm_history.Earliest)}
+def _records(history: swarm_history.History) -> list[swarm_history.Stored]:
+    """All that the queues ever kept, by queue and token: stored at the end, or deleted before.
+
+    A file that retention deleted may be there again after a loss of power.
+    """
+    deleted = (swarm_history.Stored(*entry) for entry in _all(history, swarm_history.Deleted))
+    return sorted({*deleted, *_all(history, swarm_history.Stored)}, key=lambda e: e[:2])
 
 
 def acked_is_stored(history: swarm_history.History) -> Iterator[str]:
-    """What a producer learnt to be durable is in the log, unless retention deleted it."""
-    stored = {entry.payload for entry in _all(history, swarm_history.Stored)}
-    may_be_deleted = any(_deleted(history).values())
+    """A message that its producer knew to be durable is in the log, or retention deleted it."""
+    stored = {entry.payload for entry in _records(history)}
     sent: dict[str, list[swarm_history.Published]] = defaultdict(list)
     for entry in _all(history, swarm_history.Published):
         sent[entry.producer].append(entry)
     last: dict[str, int] = {}
     for acked in _all(history, swarm_history.Acked):
         last[acked.producer] = acked.seq
-    delivered = {entry.payload for entry in _all(history, swarm_history.Delivered)}
     for producer, seq in last.items():
         known = len(sent[producer])
         if seq > known:
             yield f"{producer}: {seq} are durable, {known} were published"
         for each in sent[producer][:seq]:
-            gone = may_be_deleted and each.payload in delivered
-            if each.payload not in stored and not gone and not may_be_deleted:
+            if each.payload not in stored:
                 yield f"{producer}: sequence {each.seq} was acked and is not in the log"
 
 
 def stored_once(history: swarm_history.History) -> Iterator[str]:
     """Each message is in the log once, under the sequence that its producer gave it."""
-    count = Counter(entry.payload for entry in _all(history, swarm_history.Stored))
+    records = _records(history)
+    count = Counter(entry.payload for entry in records)
     for payload, n in count.items():
         if n > 1:
             yield f"{payload[:20]!r} is in the log {n} times"
-    for entry in _all(history, swarm_history.Stored):
+    for entry in records:
         seq = int(entry.payload.split(b":")[1])
         if seq != entry.seq:
             yield f"{entry.payload[:20]!r} is stored as sequence {entry.seq}"
@@ -83,7 +86,7 @@ def stored_once(history: swarm_history.History) -> Iterator[str]:
 def log_keeps_key_order(history: swarm_history.History) -> Iterator[str]:
     """In the log, each producer's records of a key stand in the order of their sequences."""
     last: dict[tuple[bytes, bytes | None], tuple[int, int]] = {}
-    for entry in _all(history, swarm_history.Stored):
+    for entry in _records(history):
         who = entry.payload.split(b":")[0]
         before = last.get((who, entry.key))
         if before is not None and before[0] == entry.queue and entry.seq < before[1]:
@@ -94,7 +97,7 @@ def log_keeps_key_order(history: swarm_history.History) -> Iterator[str]:
 def tokens_are_contiguous(history: swarm_history.History) -> Iterator[str]:
     """A queue's tokens have no holes."""
     last: dict[int, int] = {}
-    for entry in _all(history, swarm_history.Stored):
+    for entry in _records(history):
         if entry.queue in last and entry.token != last[entry.queue] + 1:
             yield f"queue {entry.queue}: token {entry.token} behind {last[entry.queue]}"
         last[entry.queue] = entry.token
@@ -102,7 +105,7 @@ def tokens_are_contiguous(history: swarm_history.History) -> Iterator[str]:
 
 def delivered_is_stored(history: swarm_history.History) -> Iterator[str]:
     """What was delivered is what the log holds at that token."""
-    stored = {(e.queue, e.token): e for e in _all(history, swarm_history.Stored)}
+    stored = {(e.queue, e.token): e for e in _records(history)}
     for entry in _all(history, swarm_history.Delivered):
         kept = stored.get((entry.queue, entry.token))
         if kept is not None and (kept.payload, kept.key) != (entry.payload, entry.key):
@@ -118,7 +121,7 @@ def all_is_handled(history: swarm_history.History) -> Iterator[str]:
     gone = _all(history, swarm_history.Gone)
     names = {each.subscription for each in _all(history, swarm_history.Disposed)}
     ends_at: dict[int, int] = {}
-    for stored in _all(history, swarm_history.Stored):
+    for stored in _records(history):
         ends_at[stored.queue] = stored.token + 1
         for name in names:
             place = (stored.queue, stored.token)

@@ -102,11 +102,14 @@ class Stored(NamedTuple):
     seq: int
 
 
-class Earliest(NamedTuple):
-    """The first token that a queue still has at the end."""
+class Deleted(NamedTuple):
+    """A record that retention deleted, as it was in the log before."""
 
     queue: int
     token: int
+    key: bytes | None
+    payload: bytes
+    seq: int
 
 
 class LivePublished(NamedTuple):
@@ -175,7 +178,7 @@ class Stuck(NamedTuple):
 
 Entry = (
     Begun | Published | Acked | Delivered | Settled | Position | Gone | Crashed | Frozen | Stored
-    | Earliest | LivePublished | LiveUnsent | LiveGot | LiveGap | LiveSince | Disposed | DeadLetter
+    | Deleted | LivePublished | LiveUnsent | LiveGot | LiveGap | LiveSince | Disposed | DeadLetter
     | Stuck
 )  # fmt: skip
 History = list[Entry]

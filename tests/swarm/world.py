@@ -14,8 +14,9 @@ import threading
 import zlib
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
-from tests.support.durable import rows_of
+from tests.support.durable import attach_again, rows_in, rows_of
 from tests.support.power import Disk, installed
 from tests.swarm import history
 from tests.swarm.script import NODES, Script, Settings, Step
@@ -25,6 +26,8 @@ from tidecast.client.core import connection as connections
 from tidecast.config.topology import TopicConfig, shm_dir
 from tidecast.errors import GapError, TidecastError
 from tidecast.events import Gap, MessagesUnsent, RecordsGone
+from tidecast.log.queue_log import QueueLog
+from tidecast.log.recovery import Segment
 from tidecast.native.files import F_ERRNO, F_SYNC_ERRNO
 from tidecast.testing import Network, SimulatedLink, SimulatedNode
 
@@ -44,10 +47,8 @@ class Link(SimulatedLink):
 
     def attach_to(self, node: SimulatedNode) -> None:
         """The engine that came after the one that crashed."""
-        self.simulated, self.node = node, node.engine
-        self.client_id = node.engine.attach("again", outlives=True)
-        self.doorbell, self.bells = node.engine.doorbell(self.client_id), node.engine.bells
-        self.incarnation = node.engine.incarnation
+        self.simulated = node
+        attach_again(self, node.engine)
 
 
 def put(publisher: Any, payload: bytes, key: bytes | None) -> bool:
@@ -305,6 +306,7 @@ class World:
         self.directories: set[Any] = set()
         self.disk = Disk(self.net._directory / OWNER_ID, settings.seed)
         self._end = contextlib.ExitStack()
+        self._end.enter_context(mock.patch.object(QueueLog, "retain", self._recorded_retain()))
         if settings.power:
             self.disk.root.mkdir(parents=True, exist_ok=True)
             self._end.enter_context(installed(self.disk))
@@ -623,6 +625,20 @@ class World:
             for row in self._shown(name)["lanes"]
         )
 
+    def _recorded_retain(self) -> Callable[..., list[Segment]]:
+        """`QueueLog.retain` that writes the records it deletes into the history."""
+        retain = QueueLog.retain
+
+        def recorded(log: QueueLog, **limits: Any) -> list[Segment]:
+            before = rows_in(log) if log.topic == DURABLE else []
+            gone = retain(log, **limits)
+            self.history.extend(
+                history.Deleted(*row) for row in before if row[1] < log.earliest_token
+            )
+            return gone
+
+        return recorded
+
     def _logs(self) -> Any:
         return self.owner.engine.durable.topics[DURABLE].logs
 
@@ -633,8 +649,6 @@ class World:
         topic = self.owner.engine.durable.topics[DURABLE]
         for queue, token, key, payload, seq in rows_of(topic):
             self.history.append(history.Stored(queue, token, key, payload, seq))
-        for log in topic.logs:
-            self.history.append(history.Earliest(log.queue, int(log.earliest_token)))
         for name in self.rounds:
             for row in self._shown(name)["lanes"]:
                 self.history.append(history.Disposed(name, row["queue"], row["position"]))

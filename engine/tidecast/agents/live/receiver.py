@@ -40,6 +40,7 @@ from tidecast.agents.live.receiving import (
     address_of_publisher,
     consumed_by_all,
     finish_if_complete,
+    has_progress,
     on_heartbeat,
     on_lost,
     place_packet,
@@ -323,8 +324,9 @@ def _image_timers(S, image, now_ns):
         else:
             S.misc[M_UNREPORTED] = 1
     elif image.contiguous != image.reported:
-        S.misc[M_UNREPORTED] = 1
-        image.status_ns = min(image.status_ns, now_ns + UNREPORTED_NS)
+        S.misc[M_UNREPORTED] = 1  # readers do not wake this agent: look again soon
+        if image.status_ns > now_ns + UNREPORTED_NS and has_progress(image, ring):
+            image.status_ns = now_ns + UNREPORTED_NS
     if now_ns >= image.status_ns:
         leave = wire.FLAG_LEAVE if finish_if_complete(S, image, ring, now_ns) else 0
         send_status(S, image, ring, leave, now_ns)

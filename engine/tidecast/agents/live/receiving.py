@@ -441,6 +441,13 @@ def send_status(S, image, ring, flags, now_ns):
 
 
 @inlined
+def has_progress(image, ring):
+    """Whether packets arrived, or were read, since the last STATUS."""
+    _, _, slowest = consumed_by_all(image, ring)
+    return image.contiguous != image.contiguous_reported or slowest != image.reported
+
+
+@inlined
 def report_durable(S, image, ring):
     """Ack what has become durable of a durable image. 1: an ACK was sent."""
     if image.durable == 0:
