@@ -548,6 +548,44 @@ class ConsumerRejoined(Event, frozen=True):
     consumer_id: int
 
 
+class KafkaClientRefused(Event, frozen=True):
+    """The Kafka endpoint refused a connection, or ended one.
+
+    ``reason``: ``connections`` (too many, in all or of the host), ``protocol`` (bytes that are no
+    request, an API or version that is not served), ``silent`` (no request, half a request, or an
+    answer that is not read). At most one a second; ``unreported``: refusals since the event before.
+    """
+
+    client: str
+    reason: str
+    detail: str
+    unreported: int = 0
+
+
+class KafkaGroupExpired(Event, frozen=True):
+    """A Kafka consumer group had no members for too long: its offsets were deleted."""
+
+    group: str
+    offsets: int
+
+
+class KafkaOffsetsNotStored(Event, frozen=True):
+    """The disk refused offsets of a Kafka consumer group; its clients commit again."""
+
+    group: str
+    reason: str
+
+
+class KafkaThrottled(Event, frozen=True):
+    """Kafka's clients wait for room. At most one a minute; the counter `THROTTLED` has all.
+
+    ``reason``: ``answers`` (clients read their answers too slowly), ``archiver`` (producers are
+    faster than the disk).
+    """
+
+    reason: str
+
+
 AnyEvent = (
     ImageAvailable | ImageGone | Gap | PeerJoined | PeerTimeout | ReceiverJoined | ReceiverTimeout
     | SubscriberEvicted | StaleIncarnation | NodeConflict | ForeignPackets | TopicConflict
@@ -560,4 +598,5 @@ AnyEvent = (
     | SubscriptionMoved
     | EngineFault | EngineLost | EngineBack | GatewayLost | GatewayBack | ConsumerRejoined
     | AccessDenied | PublicationEnded | ConsumerLeft | SubscriptionEnded
+    | KafkaClientRefused | KafkaGroupExpired | KafkaOffsetsNotStored | KafkaThrottled
 )  # fmt: skip

@@ -500,6 +500,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "node-counters": lambda: counters_table(counters.NodeCounter),
     "queue-counters": lambda: counters_table(counters.QueueCounter),
     "gateway-counters": lambda: counters_table(counters.GatewayCounter),
+    "kafka-counters": lambda: counters_table(counters.KafkaCounter),
+    "kafka-api-counters": lambda: counters_table(counters.KafkaApiCounter),
     "segment-header": lambda: record(segment.SEGMENT_HEADER),
     "batch-header": lambda: record(segment.BATCH_HEADER),
     "record": lambda: record(segment.RECORD),

@@ -240,9 +240,12 @@ def enumerations() -> dict[str, str]:
     counters = [f"{c.value:>3} {c.name}" for c in counters_lay.Counter]
     queue = [f"{c.value:>3} {c.name}" for c in counters_lay.QueueCounter]
     gateway = [f"{c.value:>3} {c.name}" for c in counters_lay.GatewayCounter]
+    kafka = [f"{c.value:>3} {c.name}" for c in counters_lay.KafkaCounter]
+    apis = [f"{c.value:>3} {c.name}" for c in counters_lay.KafkaApiCounter]
     codes = [f"{c.value:>3} {c.name}" for c in rec.Code]
     found = {
         "counters": counters, "queue_counters": queue, "gateway_counters": gateway,
+        "kafka_counters": kafka, "kafka_api_counters": apis,
         "recorder_codes": codes,
     }  # fmt: skip
     return {name: "\n".join(lines) + "\n" for name, lines in found.items()}

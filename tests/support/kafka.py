@@ -16,7 +16,8 @@ from tidecast.config.kafka import KafkaConfig
 from tidecast.config.store import TopologyStore
 from tidecast.config.topology import topology_from
 from tidecast.embedded import EmbeddedLink
-from tidecast.kafka import record_kernels, tables
+from tidecast.kafka import record_kernels
+from tidecast.kafka.schemas import tables
 from tidecast.kafka.server import KafkaEndpoint
 from tidecast.kafka.wire import Reader, Struct, Writer
 from tidecast.node.administration import Administration

@@ -19,8 +19,8 @@ TOPICS = [{"name": "kept", "mode": "durable", "queues": 2}]
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     made = Served(tmp_path_factory.mktemp("node"), TOPICS)
     yield made
-    assert made.endpoint.counts.get("faults", 0) == 0
-    assert made.endpoint.counts.get("bad_requests", 0) == 0
+    assert made.endpoint.counters.of("faults") == 0
+    assert made.endpoint.counters.of("bad_requests") == 0
     made.close()
 
 

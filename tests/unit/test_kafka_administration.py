@@ -12,8 +12,8 @@ from tests.support.kafka import Bare, Served, batch_of
 from tests.support.lab import free_port
 
 from tidecast.access import Scope, new_key
-from tidecast.kafka import tables
 from tidecast.kafka.codes import Code
+from tidecast.kafka.schemas import tables
 from tidecast.kafka.wire import Struct
 
 TOPICS: list[dict[str, Any]] = [
@@ -38,7 +38,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     wire = {"name": "wire", "kind": "udp-unicast", "port": free_port()}
     made = Served(tmp_path_factory.mktemp("node"), TOPICS, transports=[wire])
     yield made
-    assert made.endpoint.counts.get("faults", 0) == 0
+    assert made.endpoint.counters.of("faults") == 0
     made.close()
 
 
@@ -404,7 +404,7 @@ def test_rights(short_dir: Path) -> None:
     assert delete_groups(root, "mixed", "missing") == [Code.NONE, Code.GROUP_ID_NOT_FOUND]
     assert grow(bare, "shop.new", 3)["error_code"] == 0
     assert delete(bare, "shop.new") == [Code.NONE]
-    assert served.endpoint.counts["denied"] >= 9
+    assert served.endpoint.counters.of("denied") >= 9
     bare.close()
     root.close()
     served.close()

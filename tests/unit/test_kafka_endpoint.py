@@ -16,11 +16,14 @@ from kafka.record import MemoryRecords
 from tests.conftest import Eventually
 from tests.support.kafka import Bare, Served, administration_of, batch_of, fetch_body, produce_body
 
+import tidecast.sync
 from tidecast.config.kafka import KafkaConfig, address_of
 from tidecast.config.topology import topology_from
 from tidecast.errors import ConfigError
-from tidecast.kafka import connection, tables
+from tidecast.events import KafkaClientRefused, KafkaGroupExpired
+from tidecast.kafka import connection, group_service, server
 from tidecast.kafka.codes import Code
+from tidecast.kafka.schemas import tables
 from tidecast.kafka.server import Budget, KafkaEndpoint, make_kafka
 from tidecast.node.durable.placed import new_placed_producer
 
@@ -263,8 +266,6 @@ def test_a_fetch_waits_for_records(served: Served, topic: str, name: str) -> Non
 
 
 def test_a_fetch_hears_of_native_publishers(served: Served, bare: Bare, topic: str) -> None:
-    import tidecast.sync
-
     bare.send(tables.FETCH, 11, fetch_body(topic, 0, 0, max_wait_ms=20_000))
     link: Any = type(served.link)(served.link.node, "near", owns_node=False)
     with tidecast.sync.connect(link=link) as client, client.publisher(topic) as publisher:
@@ -286,11 +287,11 @@ BAD_FRAMES = {
 
 @pytest.mark.parametrize("name", BAD_FRAMES)
 def test_what_is_no_request_ends_the_connection(served: Served, name: str) -> None:
-    before = served.endpoint.counts.get("bad_requests", 0)
+    before = served.endpoint.counters.of("bad_requests")
     bare = served.bare()
     bare.socket.sendall(BAD_FRAMES[name])
     assert bare.raw_answer() == b""
-    assert served.endpoint.counts["bad_requests"] == before + 1
+    assert served.endpoint.counters.of("bad_requests") == before + 1
     bare.close()
 
 
@@ -302,7 +303,7 @@ def test_a_client_that_goes_amid_a_wait_leaves_nothing(
     eventually(lambda: topic in served.endpoint._watching, "the fetch to wait")
     bare.close()
     eventually(lambda: topic not in served.endpoint._watching, "the fetch to end")
-    assert served.endpoint.counts.get("faults", 0) == 0
+    assert served.endpoint.counters.of("faults") == 0
 
 
 def test_too_many_connections_are_refused(short_dir: Path) -> None:
@@ -317,7 +318,7 @@ def test_too_many_connections_are_refused(short_dir: Path) -> None:
     first, second = Bare(endpoint.port), Bare(endpoint.port)
     assert first.ask(tables.API_VERSIONS, 0, {})["error_code"] == 0
     assert second.raw_answer() == b""
-    assert endpoint.counts["connections_refused"] == 1
+    assert endpoint.counters.of("connections_refused") == 1
     with pytest.raises(ConfigError, match=f"{endpoint.port}.*--kafka"):
         KafkaEndpoint(
             link.node, administration_of(link.node), KafkaConfig(listen=f":{endpoint.port}")
@@ -344,12 +345,13 @@ def test_answers_that_nobody_reads_hold_no_more_than_their_share(
 
 def test_budget() -> None:
     async def main() -> None:
-        budget = Budget(10)
+        waits: list[int] = []
+        budget = Budget(10, lambda: waits.append(budget.used))
         await budget.take(4)
         await budget.take(6)
         third = asyncio.ensure_future(budget.take(1))
         await asyncio.sleep(0)
-        assert (budget.used, third.done()) == (10, False)
+        assert (budget.used, third.done(), waits) == (10, False, [10])
         budget.give(4)
         await third
         assert budget.used == 7
@@ -395,18 +397,71 @@ def test_clients_in_many_threads(served: Served, topic: str) -> None:
     bare.close()
 
 
-def test_it_counts_as_a_gateway(served: Served, bare: Bare, topic: str) -> None:
-    def row() -> dict[str, int]:
-        rows = served.link.node.stats()["gateway"]
-        (mine,) = [each for each in rows if each["name"] == "kafka"]
-        return dict(mine)
+def test_counters(served: Served, bare: Bare, topic: str) -> None:
+    def rows() -> dict[str, dict[str, Any]]:
+        found = served.link.node.stats()
+        return {each["name"]: each for kind in ("kafka", "kafka_api") for each in found[kind]}
 
-    before = row()
+    bare.produce(topic, 0, batch_of(b"warm"))
+    before = rows()
     assert bare.produce(topic, 0, batch_of(b"a", b"b"))["error_code"] == 0
-    after = row()
-    assert after["messages_in"] == before["messages_in"] + 2
-    assert after["bytes_in"] > before["bytes_in"]
-    assert after["sessions"] >= 1
+    assert bare.produce(topic, 5, batch_of(b"a", b"b"))["error_code"] != 0
+    after = rows()
+
+    def grown(name: str, counter: str) -> int:
+        return int(after[name].get(counter, 0) - before[name].get(counter, 0))
+
+    assert grown("kafka", "records_in") == 2
+    assert grown("kafka", "batches_refused") == 1
+    assert (grown("Produce", "requests"), grown("Produce", "errors")) == (2, 1)
+    assert grown("Produce", "bytes_in") == grown("kafka", "bytes_in") > 100
+    assert grown("Produce", "bytes_out") == grown("kafka", "bytes_out") > 100
+    assert after["kafka"]["open"] >= 1
+    assert "SyncGroup" not in after  # a row only for what was asked
+
+
+def test_what_the_endpoint_does_to_clients_is_reported(
+    short_dir: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "WARN_S", 0.0)
+    monkeypatch.setattr(group_service, "SWEEP_S", 0.0)
+    served = Served(short_dir, TOPICS[:1], connections_per_host_max=1, idle_s=1)
+    link: Any = type(served.link)(served.link.node, "near", owns_node=False)
+    with tidecast.sync.connect(link=link) as client:
+        told: list[Any] = []
+
+        def reasons() -> list[str]:
+            told.extend(client.events())
+            return [each.reason for each in told if isinstance(each, KafkaClientRefused)]
+
+        first, second = served.bare(), served.bare()
+        assert second.raw_answer() == b""
+        eventually(lambda: reasons() == ["connections"], "the second connection")
+        assert "connections_per_host_max" in told[-1].detail
+        first.socket.sendall(BAD_FRAMES["an unknown API"])
+        assert first.raw_answer() == b""
+        eventually(lambda: reasons()[1:] == ["protocol"], "the bytes")
+        assert (told[-1].client, told[-1].detail) == ("kafka 127.0.0.1", "API 999 is not served")
+        silent = served.bare()
+        assert silent.raw_answer() == b""
+        eventually(lambda: reasons()[2:] == ["silent"], "the silent one")
+        assert served.endpoint.counters.of("connections_silent") == 1
+
+        bare = served.bare()
+        rows = [{"partition_index": i, "committed_offset": 0} for i in range(2)]
+        topics = [{"name": "t0", "partitions": rows}]
+        body = {"group_id": "old", "generation_id": -1, "topics": topics}
+        bare.ask(tables.OFFSET_COMMIT, 7, body)
+        monkeypatch.setattr(served.endpoint.groups, "_retention_s", -1.0)
+        bare.ask(tables.JOIN_GROUP, 5, {"group_id": "awake", "session_timeout_ms": 1000,
+                                        "protocol_type": "consumer",
+                                        "protocols": [{"name": "range"}]})  # fmt: skip
+        eventually(lambda: reasons() and "old" not in served.endpoint.groups.offsets.groups, "it")
+        told.extend(client.events())
+        (expired,) = [each for each in told if isinstance(each, KafkaGroupExpired)]
+        assert (expired.group, expired.offsets) == ("old", 2)
+        bare.close()
+    served.close()
 
 
 def test_connections_of_one_host_are_limited(short_dir: Path) -> None:
@@ -415,7 +470,7 @@ def test_connections_of_one_host_are_limited(short_dir: Path) -> None:
     assert clients[0].ask(tables.API_VERSIONS, 0, {})["error_code"] == 0
     assert clients[1].ask(tables.API_VERSIONS, 0, {})["error_code"] == 0
     assert clients[2].raw_answer() == b""
-    assert served.endpoint.counts["connections_refused"] == 1
+    assert served.endpoint.counters.of("connections_refused") == 1
     for client in clients:
         client.close()
     served.close()
@@ -437,6 +492,6 @@ def test_longer_requests_than_the_setting_allows(short_dir: Path) -> None:
     assert bare.produce("t0", 0, batch_of(bytes(1 << 19)))["error_code"] == 0
     bare.socket.sendall(struct.pack(">i", (1 << 20) + 1))
     assert bare.raw_answer() == b""
-    assert served.endpoint.counts["bad_requests"] == 1
+    assert served.endpoint.counters.of("bad_requests") == 1
     bare.close()
     served.close()

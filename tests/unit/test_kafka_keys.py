@@ -17,8 +17,9 @@ from tests.support.kafka import TIMEOUT_S, Bare, Served, administration_of, batc
 from tidecast.access import Scope, new_key
 from tidecast.config.kafka import KafkaConfig
 from tidecast.errors import ConfigError
-from tidecast.kafka import connection, tables
+from tidecast.kafka import connection
 from tidecast.kafka.codes import Code
+from tidecast.kafka.schemas import tables
 from tidecast.kafka.server import make_kafka
 
 TOPICS = [{"name": name, "mode": "durable", "fsync_interval_ms": 2} for name in ("mine", "other")]
@@ -71,9 +72,9 @@ def test_a_key_by_its_name_or_id(served: Served) -> None:
     ids=["another key's", "another name's", "no secret", "no name"],  # secrets are random
 )
 def test_wrong_keys(served: Served, bare: Bare, user: str, secret: str) -> None:
-    before = served.endpoint.counts.get("logins_refused", 0)
+    before = served.endpoint.counters.of("logins_refused")
     assert bare.log_in(user, secret) == Code.SASL_AUTHENTICATION_FAILED
-    assert served.endpoint.counts["logins_refused"] == before + 1
+    assert served.endpoint.counters.of("logins_refused") == before + 1
     bare.send(tables.METADATA, 8, {"topics": None})
     assert bare.raw_answer() == b""
 
@@ -89,7 +90,7 @@ def test_scopes(served: Served, bare: Bare) -> None:
     assert [each["name"] for each in topics] == ["mine"]
     asked = bare.ask(tables.METADATA, 8, {"topics": [{"name": "other"}]})["topics"]
     assert asked[0]["error_code"] == Code.TOPIC_AUTHORIZATION_FAILED
-    before = served.endpoint.counts.get("denied", 0)
+    before = served.endpoint.counters.of("denied")
     denied = Code.TOPIC_AUTHORIZATION_FAILED
     assert bare.produce("mine", 0, batch_of(b"a"))["error_code"] == denied
     assert bare.fetch("mine", 0, 0)["error_code"] == 0
@@ -97,7 +98,7 @@ def test_scopes(served: Served, bare: Bare) -> None:
     assert bare.ask(tables.LIST_GROUPS, 2, {})["error_code"] == Code.GROUP_AUTHORIZATION_FAILED
     described = bare.ask(tables.DESCRIBE_GROUPS, 4, {"groups": ["g"]})["groups"]
     assert described[0]["error_code"] == Code.GROUP_AUTHORIZATION_FAILED
-    assert served.endpoint.counts["denied"] == before + 4
+    assert served.endpoint.counters.of("denied") == before + 4
 
 
 def test_a_key_that_is_revoked_ends_its_connections(served: Served, eventually: Eventually) -> None:
@@ -107,7 +108,7 @@ def test_a_key_that_is_revoked_ends_its_connections(served: Served, eventually: 
     assert bare.log_in("short", secret) == 0
     served.link.node.keys.learn([])
     assert bare.raw_answer() == b""
-    eventually(lambda: served.endpoint.counts.get("keys_ended") == 1, "the count")
+    eventually(lambda: served.endpoint.counters.of("keys_ended") == 1, "the count")
     bare.close()
 
 

@@ -15,9 +15,10 @@ import pytest
 from tests.support.kafka import TIMEOUT_S, Bare, Served, administration_of, batch_of
 
 from tidecast.config.kafka import KafkaConfig
-from tidecast.kafka import group_service, tables
+from tidecast.kafka import group_service
 from tidecast.kafka.codes import Code
 from tidecast.kafka.group_service import Offset, Offsets
+from tidecast.kafka.schemas import tables
 from tidecast.kafka.server import KafkaEndpoint
 
 TOPICS = [
@@ -31,7 +32,7 @@ N = 400
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     made = Served(tmp_path_factory.mktemp("node"), TOPICS)
     yield made
-    assert made.endpoint.counts.get("faults", 0) == 0
+    assert made.endpoint.counters.of("faults") == 0
     made.close()
 
 
@@ -184,7 +185,7 @@ def test_groups_without_members_expire(tmp_path: Path) -> None:
 
     made = asyncio.run(fill())
     now_s[0] += 60
-    assert made.sweep({"alive"}, 100.0) == ["old"]
+    assert made.sweep({"alive"}, 100.0) == {"old": 1}
     assert set(made.groups) == {"alive", "young"}
     assert len(list(tmp_path.glob("*.json"))) == 2
     made.stop()

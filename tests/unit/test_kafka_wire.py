@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kio.serial import entity_reader, entity_writer
 
-from tidecast.kafka import tables
+from tidecast.kafka.schemas import tables
 from tidecast.kafka.schemas.api import Api
 from tidecast.kafka.wire import (
     ITEMS_MAX,

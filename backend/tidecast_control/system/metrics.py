@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from enum import IntEnum
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tidecast.layout.counters import GATEWAY_GAUGES, Counter, GatewayCounter
+from tidecast.layout.counters import (
+    COLUMNS_OF,
+    GATEWAY_GAUGES,
+    KAFKA_GAUGES,
+    Counter,
+)
 from tidecast_control.live.channels import Facts
 from tidecast_control.live.rates import Json
 from tidecast_control.live.world import Source, World, build_sound
@@ -33,6 +39,11 @@ FROM_THE_BEGINNING = {
     "receiver": ("naks_sent",),
 }  # fmt: skip
 """Told as 0, too: engines leave out what has not happened, and the first rise would be missed."""
+SERVERS: dict[str, frozenset[IntEnum]] = {
+    "gateway": frozenset(GATEWAY_GAUGES), "kafka": frozenset(KAFKA_GAUGES),
+    "kafka_api": frozenset(),
+}  # fmt: skip
+"""Kinds of rows with columns of their own, and the gauges among these."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -50,7 +61,7 @@ def text(
 ) -> bytes:
     """Everything in the text format."""
     registry = CollectorRegistry()
-    engines = [*_engines(samples), *_gateways(samples), *_rings(samples), *_hosts(samples)]
+    engines = [*_engines(samples), *_servers(samples), *_rings(samples), *_hosts(samples)]
     registry.register(_Fixed([*_service(facts, watchers), *_tasks(tasks), *engines]))
     return generate_latest(registry)
 
@@ -95,7 +106,7 @@ def _engines(samples: dict[str, Json]) -> Iterator[Metric]:
     for node, sample in samples.items():
         for kind, rows in sample["counters"].items():
             begun = FROM_THE_BEGINNING.get(kind, ())
-            for row in rows if kind != "gateway" else ():
+            for row in rows if kind not in SERVERS else ():
                 for name in NAMES:
                     if name in row or name in begun:
                         sums[name][(node, kind, row["name"])] += row.get(name, 0)
@@ -110,16 +121,17 @@ def _engines(samples: dict[str, Json]) -> Iterator[Metric]:
         yield family
 
 
-def _gateways(samples: dict[str, Json]) -> Iterator[Metric]:
-    """What came and went through the gateways of the engines."""
-    for counter in GatewayCounter:
-        kind = GaugeMetricFamily if counter in GATEWAY_GAUGES else CounterMetricFamily
-        name, words = counter.name.lower(), (counter.__doc__ or "").strip()
-        family = kind(f"tidecast_gateway_{name}", words, labels=["node", "name"])
-        for node, sample in samples.items():
-            for row in sample["counters"].get("gateway", ()):
-                family.add_metric([node, row["name"]], float(row.get(name, 0)))
-        yield family
+def _servers(samples: dict[str, Json]) -> Iterator[Metric]:
+    """What came and went through the gateways and Kafka endpoints of the engines."""
+    for server, gauges in SERVERS.items():
+        for counter in COLUMNS_OF[server]:
+            kind = GaugeMetricFamily if counter in gauges else CounterMetricFamily
+            name, words = counter.name.lower(), (counter.__doc__ or "").strip()
+            family = kind(f"tidecast_{server}_{name}", words, labels=["node", "name"])
+            for node, sample in samples.items():
+                for row in sample["counters"].get(server, ()):
+                    family.add_metric([node, row["name"]], float(row.get(name, 0)))
+            yield family
 
 
 HOST_GAUGES = {

@@ -212,7 +212,7 @@ _IMAGE_TOTALS = (
 
 
 def view(now: Snapshot, receivers: list[dict[str, Any]], node: str) -> dict[str, Any]:
-    """What is shown: ``publications``, ``images``, ``sources``, ``agents``, ``gateway``."""
+    """What is shown, by kind: ``publications``, ``images``, ``sources``, ``agents`` and others."""
     from tidecast.layout.counters import GAUGES, Counter
 
     found: dict[str, Any] = {
@@ -221,6 +221,8 @@ def view(now: Snapshot, receivers: list[dict[str, Any]], node: str) -> dict[str,
         "images": [],
         "agents": [],
         "gateway": [],
+        "kafka": [],
+        "kafka_api": [],
         "subscriptions": [],
         "receivers": receivers,
     }
@@ -242,6 +244,8 @@ def view(now: Snapshot, receivers: list[dict[str, Any]], node: str) -> dict[str,
             )  # fmt: skip
         elif row.kind == "gateway":
             found["gateway"].append(_gateway_row(row, rates))
+        elif row.kind in ("kafka", "kafka_api"):
+            found[row.kind].append(_kafka_row(row, rates))
         elif row.kind == "subscription":
             found["subscriptions"].append(_subscription(row, rates))
         elif row.kind != "queue":
@@ -260,6 +264,19 @@ def _gateway_row(row: Any, rates: Any) -> dict[str, Any]:
     found = {"listens": row.detail} | {c.name.lower(): int(row.values[c]) for c in C}
     for c in (C.BYTES_IN, C.BYTES_OUT):
         found[f"{c.name.lower()}_per_s"] = 0.0 if rates is None else round(float(rates[c]), 3)
+    return found
+
+
+def _kafka_row(row: Any, rates: Any) -> dict[str, Any]:
+    """Of the endpoint, or of one of its APIs, by its counters' names."""
+    from tidecast.layout.counters import COLUMNS_OF
+
+    columns = COLUMNS_OF[row.kind]
+    found = {"name": row.name, "listens": row.detail}
+    found |= {c.name.lower(): int(row.values[c]) for c in columns}
+    for c in columns:
+        if c.name in ("BYTES_IN", "BYTES_OUT", "RECORDS_IN", "REQUESTS"):
+            found[f"{c.name.lower()}_per_s"] = 0.0 if rates is None else round(float(rates[c]), 3)
     return found
 
 
@@ -340,6 +357,8 @@ def render(shown: dict[str, Any]) -> RenderableType:
     parts.append(_agents(shown["agents"]))
     if shown["gateway"]:
         parts.append(_gateway(shown["gateway"]))
+    if shown["kafka"]:
+        parts += [_kafka(shown["kafka"]), _kafka_apis(shown["kafka_api"])]
     return Group(*parts)
 
 
@@ -411,6 +430,30 @@ def _gateway(found: list[dict[str, Any]]) -> RenderableType:
         for g in found
     ]  # fmt: skip
     return _table("Remote clients", columns, rows, 1)
+
+
+def _kafka(found: list[dict[str, Any]]) -> RenderableType:
+    columns = ["listens", "open", "groups", "members", "records/s", "in/s", "out/s", "throttled",
+               "refused", "denied", "silent", "bad requests"]  # fmt: skip
+    counts = ("throttled", "connections_refused", "denied", "connections_silent", "bad_requests")
+    rows = [
+        [k["listens"], str(k["open"]), str(k["groups"]), str(k["members"]),
+         human_count(k["records_in_per_s"]), human_bytes(k["bytes_in_per_s"]),
+         human_bytes(k["bytes_out_per_s"]), *(human_count(k[name]) for name in counts)]
+        for k in found
+    ]  # fmt: skip
+    return _table("Kafka clients", columns, rows, 1)
+
+
+def _kafka_apis(found: list[dict[str, Any]]) -> RenderableType:
+    rows = [
+        [k["name"], human_count(k["requests"]), human_count(k["requests_per_s"]),
+         human_count(k["errors"]), human_bytes(k["bytes_in_per_s"]),
+         human_bytes(k["bytes_out_per_s"])]
+        for k in sorted(found, key=lambda k: -int(k["requests"]))
+    ]  # fmt: skip
+    columns = ["request", "count", "per s", "errors", "in/s", "out/s"]
+    return _table("Requests of Kafka clients", columns, rows, 1)
 
 
 def _subscriptions(found: list[dict[str, Any]]) -> RenderableType:

@@ -15,8 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidecast.access import EVERYTHING, Access, printable
-from tidecast.kafka import tables
 from tidecast.kafka.codes import Code
+from tidecast.kafka.schemas import tables
 from tidecast.kafka.schemas.api import Api
 from tidecast.kafka.wire import BadRequest, Reader, Struct, Writer
 from tidecast.log.queue_log import LogReader
@@ -93,7 +93,7 @@ class Connection:
     @property
     def name(self) -> str:
         """The client, for logs and events."""
-        return printable(f"kafka {self.client_id} {self.peer}".strip())
+        return printable(" ".join(filter(None, ("kafka", self.client_id, self.peer))))
 
     def close(self) -> None:
         """End it; `run` returns soon."""
@@ -131,7 +131,6 @@ class Connection:
                 frame = await self._reader.readexactly(n)
             await self.endpoint.room_to_decode()
             self._bytes += n
-            self.endpoint.count("bytes_in", n + _LENGTH.size)
             self._turns.append((n, self._begin(frame)))
             self._asked.set()
 
@@ -160,9 +159,9 @@ class Connection:
         head = tables.read_header(reader)
         key, version, correlation = head["api_key"], head["api_version"], head["correlation_id"]
         api = tables.APIS.get(key)
-        self.endpoint.count(api.name if api is not None else "unknown_api")
         if api is None:
             raise BadRequest(f"API {key} is not served")
+        self.endpoint.counters.requested(api, len(frame) + _LENGTH.size)
         if not api.serves(version):
             self.endpoint.refused_version(self, api, version)
             if key != tables.API_VERSIONS:
@@ -190,7 +189,11 @@ class Connection:
         work: Callable[[], Awaitable[Struct | None]],
     ) -> Pieces | None:  # fmt: skip
         answer = await work()
-        return None if answer is None else _frame(api, version, correlation, answer)
+        if answer is None:
+            return None
+        pieces = _frame(api, version, correlation, answer)
+        self.endpoint.counters.answered(api, answer, sum(len(each) for each in pieces))
+        return pieces
 
     # --- answers ----------------------------------------------------------------------------------
 
@@ -202,7 +205,6 @@ class Connection:
             n, turn = self._turns[0]
             pieces = await turn()
             if pieces is not None:
-                self.endpoint.count("bytes_out", sum(len(each) for each in pieces))
                 self._writer.writelines(pieces)
                 async with asyncio.timeout(SEND_S):
                     await self._writer.drain()

@@ -20,13 +20,16 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from msgspec import Meta
 
+from tidecast.access import printable
 from tidecast.api.operations import EVERY_TOPIC
 from tidecast.config.kafka import GROUPS_MAX, KafkaConfig
 from tidecast.disk import sync_directory, write_atomically
 from tidecast.errors import ConfigError
+from tidecast.events import KafkaGroupExpired, KafkaOffsetsNotStored
 from tidecast.kafka.codes import Code
 from tidecast.kafka.groups import Coordinator, Group
 from tidecast.kafka.wire import Struct
+from tidecast.layout.counters import KafkaCounter
 from tidecast.log.files import open_json, seal_json
 from tidecast.node.access.rights import to_administer
 
@@ -37,6 +40,8 @@ OFFSETS_MAX = 10_000
 """Of one group."""
 METADATA_BYTES_MAX = 4096
 TICK_S, SWEEP_S = 0.05, 60.0
+NOT_STORED_S = 1.0
+"""The same event is not repeated sooner."""
 Place = tuple[str, int]
 """Topic and partition."""
 GROUP_TYPE = "classic"
@@ -183,13 +188,14 @@ class Offsets:
                 self._path(each.group).unlink(missing_ok=True)
                 sync_directory(self._directory)
 
-    def sweep(self, alive: set[str], retention_s: float) -> list[str]:
-        """Forget groups that have had no members and no commits for long; which ones."""
+    def sweep(self, alive: set[str], retention_s: float) -> dict[str, int]:
+        """Delete groups that have had no members and no commits for long; their offsets' number."""
         now_s = self._wall_s()
-        gone = [
-            each.group for each in self.groups.values()
+        gone = {
+            each.group: sum(len(rows) for rows in each.offsets.values())
+            for each in self.groups.values()
             if each.group not in alive and now_s - each.at > retention_s
-        ]  # fmt: skip
+        }
         for group in gone:
             del self.groups[group]
             with contextlib.suppress(OSError):
@@ -226,11 +232,17 @@ class GroupService:
 
     def _tick(self, now_s: float) -> None:
         self.coordinator.tick(now_s)
+        groups = self.coordinator.groups.values()
+        self._endpoint.counters.gauge(KafkaCounter.GROUPS, len(groups))
+        members = sum(len(each.members) for each in groups)
+        self._endpoint.counters.gauge(KafkaCounter.MEMBERS, members)
         if now_s - self._swept_s >= SWEEP_S:
             self._swept_s = now_s
-            for group in self.offsets.sweep(set(self.coordinator.groups), self._retention_s):
+            alive = set(self.coordinator.groups)
+            for group, n in self.offsets.sweep(alive, self._retention_s).items():
                 self._endpoint.count("groups_expired")
-                _log.warning("kafka: the offsets of group %r expired", group)
+                self._endpoint.node.notify_all(KafkaGroupExpired(group=printable(group), offsets=n))
+                _log.warning("kafka: the %d offsets of group %r expired", n, group)
 
     # --- membership -------------------------------------------------------------------------------
 
@@ -313,8 +325,7 @@ class GroupService:
         try:
             await self.offsets.commit(group, rows)
         except OSError as problem:
-            self._endpoint.count("commits_failed")
-            _log.error("kafka: the offsets of group %r are not stored: %s", group, problem)
+            self._not_stored(group, problem)
             return Code.COORDINATOR_NOT_AVAILABLE
         self._endpoint.count("offsets_committed", len(rows))
         return Code.NONE
@@ -454,8 +465,7 @@ class GroupService:
         try:
             await self.offsets.forget(group, places)
         except OSError as problem:
-            self._endpoint.count("commits_failed")
-            _log.error("kafka: the offsets of group %r are not deleted: %s", group, problem)
+            self._not_stored(group, problem)
             return Code.COORDINATOR_NOT_AVAILABLE
         return Code.NONE
 
@@ -464,8 +474,13 @@ class GroupService:
         try:
             await self.offsets.forget_topic(topic)
         except OSError as problem:
-            self._endpoint.count("commits_failed")
-            _log.error("kafka: offsets of topic %s, deleted, are kept: %s", topic, problem)
+            self._not_stored(f"(all that read {topic})", problem)
+
+    def _not_stored(self, group: str, problem: OSError) -> None:
+        self._endpoint.count("commits_failed")
+        event = KafkaOffsetsNotStored(group=printable(group), reason=problem.strerror or "")
+        if self._endpoint.counters.report(event, NOT_STORED_S):
+            _log.error("kafka: offsets of group %s are not stored: %s", event.group, problem)
 
 
 def _may_manage(asked: Request, topic: str) -> bool:

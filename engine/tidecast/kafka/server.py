@@ -12,7 +12,7 @@ import logging
 import socket
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,19 +23,20 @@ from tidecast.config.certificate import Certificate
 from tidecast.config.kafka import KafkaConfig, address_of, is_beyond_loopback
 from tidecast.config.topology import topic_name_problem
 from tidecast.errors import ConfigError
-from tidecast.events import AccessDenied
-from tidecast.kafka import tables
+from tidecast.events import AccessDenied, KafkaClientRefused, KafkaThrottled
 from tidecast.kafka.administration.settings import Kind
 from tidecast.kafka.administration.topics import TopicAdministration
 from tidecast.kafka.codes import Code
 from tidecast.kafka.connection import Connection
+from tidecast.kafka.counters import Counters
 from tidecast.kafka.fetch import Fetching
 from tidecast.kafka.group_service import GroupService
 from tidecast.kafka.produce import Producing
 from tidecast.kafka.records import BATCH_BYTES_MAX
+from tidecast.kafka.schemas import tables
 from tidecast.kafka.schemas.api import Api
 from tidecast.kafka.wire import BadRequest, Struct
-from tidecast.layout.counters import ROW_GATEWAY, GatewayCounter
+from tidecast.layout.counters import KafkaCounter
 from tidecast.node.access.rights import Denials
 from tidecast.node.administration import Administration
 from tidecast.node.durable.placed import PlacedAppends, new_placed_producer
@@ -56,22 +57,11 @@ BROKERS = 1
 NO_OPERATIONS = -(1 << 31)
 """What Kafka says of authorized operations that nobody asked for."""
 WARN_S = 1.0
+THROTTLED_S = 60.0
 HANDSHAKE_S = 10.0
 KEYS_CHECKED_S = 0.5
 MECHANISMS = ["PLAIN"]
 _SOFTWARE = ("name", "version")
-_COLUMNS = {
-    "connections": GatewayCounter.CONNECTIONS,
-    "logins_refused": GatewayCounter.REFUSED,
-    "denied": GatewayCounter.DENIED,
-    "bad_requests": GatewayCounter.BAD_FRAMES,
-    "records_in": GatewayCounter.MESSAGES_IN,
-    "bytes_in": GatewayCounter.BYTES_IN,
-    "bytes_out": GatewayCounter.BYTES_OUT,
-    "keys_ended": GatewayCounter.KEYS_ENDED,
-    "faults": GatewayCounter.FAULTS,
-}
-"""Columns of the endpoint's row, which is that of a gateway with the name ``kafka``."""
 _log = logging.getLogger("tidecast.kafka")
 
 
@@ -89,12 +79,15 @@ class Request(NamedTuple):
 class Budget:
     """Bytes that may be in use at a time; who wants more waits. In the loop's thread alone."""
 
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max, self.used = bytes_max, 0
+    def __init__(self, bytes_max: int, waits: Callable[[], None] = lambda: None) -> None:
+        """``waits()``: called when bytes are not there at once."""
+        self._bytes_max, self._waits, self.used = bytes_max, waits, 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def take(self, n: int) -> None:
         """Have ``n`` bytes, when they are there; first come, first served."""
+        if self.used and self.used + n > self._bytes_max:
+            self._waits()
         while self.used and self.used + n > self._bytes_max:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
@@ -124,14 +117,13 @@ class KafkaEndpoint:
         self.host, self.port = config.address
         self._advertised = address_of(config.advertised) if config.advertised else None
         self._connections: set[Connection] = set()
-        self._counts: Counter[str] = Counter()
-        row = node.counters.allocate(ROW_GATEWAY, "kafka", config.listen)
-        self._row = node.counters.values[row]
+        self.counters = Counters(node, config.listen)
+        self.count, self._report = self.counters.count, self.counters.report
         self._appends = PlacedAppends(node.durable.registry)
         self.producing = Producing(node, self._appends, self._wake, self.count)
         self.fetching = Fetching(self)
         self.groups = GroupService(self, node.data_dir / "kafka" / "groups", config)
-        self.answers = Budget(ANSWER_BYTES_MAX)
+        self.answers = Budget(ANSWER_BYTES_MAX, lambda: self.throttled("answers"))
         self._watching: dict[str, set[asyncio.Future[None]]] = {}
         self._lock = threading.Lock()
         self._woken: set[str] = set()
@@ -178,19 +170,6 @@ class KafkaEndpoint:
     def address(self) -> str:
         """What a client calls its bootstrap server."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """What has happened so far, by name; requests by the names of their APIs."""
-        return dict(self._counts)
-
-    def count(self, what: str, n: int = 1) -> None:
-        """Add to a count, from any thread."""
-        column = _COLUMNS.get(what)
-        with self._lock:
-            self._counts[what] += n
-            if column is not None:
-                self._row[column] += n
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -270,27 +249,30 @@ class KafkaEndpoint:
         problem = self._too_many(str(peer))
         if problem is not None:
             self.count("connections_refused")
-            self._warn("a connection of %s was refused: %s", peer, problem)
+            self._refused(str(peer), "connections", problem)
             writer.transport.abort()
             return
         sock = writer.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(self, reader, writer)
         self._connections.add(connection)
-        self._row[GatewayCounter.SESSIONS] = len(self._connections)
+        self.counters.gauge(KafkaCounter.OPEN, len(self._connections))
         try:
             await connection.run()
         except BadRequest as problem:
             self.count("bad_requests")
-            self._warn("%s was disconnected: %s", connection.name, problem)
-        except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
+            self._refused(connection.name, "protocol", str(problem))
+        except TimeoutError:
+            self.count("connections_silent")
+            self._refused(connection.name, "silent", "it sent no whole request, or read no answer")
+        except (asyncio.IncompleteReadError, ConnectionError):
             pass
         except Exception:  # noqa: BLE001 - one connection must not end the others
             self.count("faults")
             _log.error("kafka: the connection of %s failed", connection.name, exc_info=True)
         finally:
             self._connections.discard(connection)
-            self._row[GatewayCounter.SESSIONS] = len(self._connections)
+            self.counters.gauge(KafkaCounter.OPEN, len(self._connections))
 
     def _too_many(self, peer: str) -> str | None:
         """Why a host gets no further connection, or None."""
@@ -345,6 +327,12 @@ class KafkaEndpoint:
                 )
             )  # fmt: skip
 
+    def _refused(self, client: str, reason: str, detail: str) -> None:
+        """Report a connection that was refused or ended, at most once a second."""
+        event = KafkaClientRefused(client=printable(client), reason=reason, detail=detail)
+        if self._report(event, WARN_S):
+            _log.warning("kafka: %s was refused: %s", event.client, detail)
+
     def _warn(self, text: str, *arguments: object) -> None:
         """Log, once a second at most: strangers can do what they like as often as they like."""
         now_s = time.monotonic()
@@ -352,8 +340,15 @@ class KafkaEndpoint:
             self._warned_s = now_s
             _log.warning("kafka: " + text, *arguments)
 
+    def throttled(self, reason: str) -> None:
+        """A request waits for room."""
+        self.count("throttled")
+        self._report(KafkaThrottled(reason=reason), THROTTLED_S)
+
     async def room_to_decode(self) -> None:
         """Wait until the archiver has taken most of what was decoded."""
+        if self.producing.waiting_bytes > DECODED_BYTES_MAX:
+            self.throttled("archiver")
         while self.producing.waiting_bytes > DECODED_BYTES_MAX:
             waiter = self.watch({""})
             try:

@@ -20,21 +20,22 @@ FILE_BYTES = VALUES_AT + ROWS_MAX * COLUMNS * 8
 
 (
     ROW_FREE, ROW_NODE, ROW_SENDER, ROW_RECEIVER, ROW_TRANSPORT, ROW_PUBLICATION, ROW_IMAGE,
-    ROW_QUEUE, ROW_SUBSCRIPTION, ROW_GATEWAY,
-) = range(10)  # fmt: skip
+    ROW_QUEUE, ROW_SUBSCRIPTION, ROW_GATEWAY, ROW_KAFKA, ROW_KAFKA_API,
+) = range(12)  # fmt: skip
 ROW_KIND_NAMES = (
     "free", "node", "sender", "receiver", "transport", "publication", "image", "queue",
-    "subscription", "gateway",
+    "subscription", "gateway", "kafka", "kafka_api",
 )  # fmt: skip
 """Rows of queues have the columns of `QueueCounter`, the gateway's those of `GatewayCounter`, the
-node's those of `NodeCounter`, rows of subscriptions columns of their own."""
+node's those of `NodeCounter`, the Kafka endpoint's those of `KafkaCounter`, its APIs' those of
+`KafkaApiCounter`, rows of subscriptions columns of their own."""
 
 ROW_INFO = Layout(
     "counter row description",
     ROW_INFO_BYTES,
     (
         Field("kind", 0, 4, "free 0, node 1, sender 2, receiver 3, transport 4, publication 5, "
-              "image 6, queue 7, subscription 8, gateway 9"),
+              "image 6, queue 7, subscription 8, gateway 9, kafka 10, kafka_api 11"),
         Field("session", 4, 4, "session id"),
         Field("peer", 8, 4, "node id of the publisher (image)"),
         Field("channel", 12, 4, "control 0, ordinary 1, large 2"),
@@ -336,7 +337,81 @@ class NodeCounter(IntEnum):
     """Publishers on other nodes that had to wait for memory for their ring."""
 
 
+@unique
+class KafkaCounter(IntEnum):
+    """Columns of the Kafka endpoint's row. All but the gauges only grow."""
+
+    CONNECTIONS = 0
+    """Connections that were accepted."""
+    OPEN = 1
+    """Gauge: connections that are open."""
+    CONNECTIONS_REFUSED = 2
+    """Connections refused: there were too many, in all or of one host."""
+    CONNECTIONS_SILENT = 3
+    """Connections ended: the client sent nothing or half a request, or read no answer."""
+    LOGINS_REFUSED = 4
+    """Logins refused: no valid key."""
+    DENIED = 5
+    """Requests, or parts of them, refused: the key lacks the right."""
+    BAD_REQUESTS = 6
+    """Connections ended because of bytes that are no request."""
+    VERSIONS_REFUSED = 7
+    """Requests in a version that is not served."""
+    THROTTLED = 8
+    """Times a request waited for room: of answers under way, or of batches for the archiver."""
+    RECORDS_IN = 9
+    """Records that were appended."""
+    BYTES_IN = 10
+    """Bytes of requests."""
+    BYTES_OUT = 11
+    """Bytes of answers."""
+    BYTES_FETCHED = 12
+    """Bytes of record batches in those answers."""
+    BATCHES_REFUSED = 13
+    """Record batches that were refused."""
+    BATCHES_DUPLICATE = 14
+    """Record batches that a producer sent again, and that were stored already."""
+    READS_FAILED = 15
+    """Reads of a queue that the disk refused, or whose bytes were damaged."""
+    OFFSETS_COMMITTED = 16
+    """Offsets that groups committed."""
+    COMMITS_FAILED = 17
+    """Commits, and deletions of offsets, that the disk refused."""
+    GROUPS = 18
+    """Gauge: groups with members."""
+    MEMBERS = 19
+    """Gauge: members of those groups."""
+    REBALANCES = 20
+    """Rebalances of groups."""
+    MEMBERS_EXPIRED = 21
+    """Members that were silent for their session's time."""
+    GROUPS_EXPIRED = 22
+    """Groups without members whose offsets were deleted."""
+    KEYS_ENDED = 23
+    """Connections ended because their key was revoked, changed or has expired."""
+    FAULTS = 24
+    """Connections ended by a defect of the endpoint; the log says which."""
+
+
+KAFKA_GAUGES = frozenset({KafkaCounter.OPEN, KafkaCounter.GROUPS, KafkaCounter.MEMBERS})
+
+
+@unique
+class KafkaApiCounter(IntEnum):
+    """Columns of one API of the Kafka endpoint, from its first request on. All only grow."""
+
+    REQUESTS = 0
+    """Requests that were read."""
+    ERRORS = 1
+    """Error codes in answers, those that tell members to join again left out."""
+    BYTES_IN = 2
+    """Bytes of the requests."""
+    BYTES_OUT = 3
+    """Bytes of the answers."""
+
+
 COLUMNS_OF: dict[str, type[IntEnum]] = {
     "node": NodeCounter, "queue": QueueCounter, "gateway": GatewayCounter,
+    "kafka": KafkaCounter, "kafka_api": KafkaApiCounter,
 }  # fmt: skip
 """Columns of kinds of rows that have columns of their own."""
