@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -369,6 +370,42 @@ def test_a_topic_takes_the_offsets_of_groups_along(
             served.link.node.delete_topic("again")
         eventually(lambda: committed(bare, "reader", "again", 1) == [-1], "the offset is gone")
         assert committed(bare, "reader", "kept", 1) == [0]
+
+
+def test_topics_go_while_clients_use_them(served: Served, bare: Bare) -> None:
+    """Answers say that the topic is gone or moved; nothing is read of what was deleted."""
+    turns, ended = 15, threading.Event()
+    allowed = {
+        Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION, Code.NOT_LEADER_OR_FOLLOWER,
+        Code.OFFSET_OUT_OF_RANGE, Code.KAFKA_STORAGE_ERROR, Code.REQUEST_TIMED_OUT,
+    }  # fmt: skip
+    codes: set[Code] = set()
+
+    def use(step: Callable[[Bare], Struct]) -> None:
+        client = served.bare()
+        while not ended.is_set():
+            codes.add(Code(step(client)["error_code"]))
+        client.close()
+
+    def produce(client: Bare) -> Struct:
+        return client.produce("comes", 0, batch_of(*[bytes(1000)] * 50), timeout_ms=2000)
+
+    def fetch(client: Bare) -> Struct:
+        return client.fetch("comes", 0, 0, max_wait_ms=5)
+
+    threads = [threading.Thread(target=use, args=(step,)) for step in (produce, fetch, fetch)]
+    for thread in threads:
+        thread.start()
+    for _ in range(turns):
+        assert create(bare, "comes")["error_code"] == 0
+        while bare.fetch("comes", 0, 0, max_wait_ms=50)["high_watermark"] < 50:
+            pass
+        assert delete(bare, "comes") == [Code.NONE]
+    ended.set()
+    for thread in threads:
+        thread.join()
+    assert codes <= allowed, codes
+    assert {Code.NONE, Code.UNKNOWN_TOPIC_OR_PARTITION} <= codes
 
 
 # --- rights ---------------------------------------------------------------------------------------
