@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import socket
 import struct
 import threading
@@ -14,14 +15,23 @@ from typing import Any
 import pytest
 from kafka.record import MemoryRecords
 from tests.conftest import Eventually
-from tests.support.kafka import Bare, Served, administration_of, batch_of, fetch_body, produce_body
+from tests.support.kafka import (
+    Bare,
+    Served,
+    administration_of,
+    batch,
+    batch_of,
+    fetch_body,
+    produce_body,
+    record,
+)
 
 import tidecast.sync
 from tidecast.config.kafka import KafkaConfig, address_of
 from tidecast.config.topology import topology_from
 from tidecast.errors import ConfigError
 from tidecast.events import KafkaClientRefused, KafkaGroupExpired
-from tidecast.kafka import connection, group_service, server
+from tidecast.kafka import compression, connection, group_service, produce, server
 from tidecast.kafka.codes import Code
 from tidecast.kafka.schemas import tables
 from tidecast.kafka.server import Budget, KafkaEndpoint, make_kafka
@@ -462,6 +472,30 @@ def test_what_the_endpoint_does_to_clients_is_reported(
         assert (expired.group, expired.offsets) == ("old", 2)
         bare.close()
     served.close()
+
+
+def test_long_batches_are_decompressed_in_a_thread(
+    bare: Bare, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, int]] = []
+    before = compression.decompress
+
+    def decompress(codec: int, data: memoryview, bytes_max: int) -> bytes:
+        seen.append((threading.current_thread().name, bytes_max))
+        return before(codec, data, bytes_max)
+
+    monkeypatch.setattr(compression, "decompress", decompress)
+    for n in (100, produce.AT_ONCE_BYTES_MAX):
+        packed = gzip.compress(record(0, None, bytes(n)))
+        row = bare.produce(topic, 0, batch(packed, 1, attributes=compression.GZIP))
+        assert row["error_code"] == 0
+    assert [name.partition("_")[0] for name, _ in seen] == [
+        "tidecast-kafka", "tidecast-kafka", "kafka-decode",
+    ]  # fmt: skip
+    assert [most for _, most in seen] == [
+        produce.AT_ONCE_BYTES_MAX, produce.AT_ONCE_BYTES_MAX, compression.BYTES_MAX,
+    ]  # fmt: skip
+    assert [len(v) for v in values(bare.fetch(topic, 0, 0)["records"])] == [100, 1 << 20]
 
 
 def test_connections_of_one_host_are_limited(short_dir: Path) -> None:

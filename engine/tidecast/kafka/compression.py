@@ -27,11 +27,15 @@ class Unsupported(Exception):
 
 
 class BadCompression(Exception):
-    """Bytes that the codec cannot decompress, or not within `BYTES_MAX`."""
+    """Bytes that the codec cannot decompress."""
+
+
+class TooMuch(BadCompression):
+    """Bytes that decompress to more than there may be."""
 
 
 def decompress(codec: int, data: memoryview, bytes_max: int = BYTES_MAX) -> bytes:
-    """The records of a batch, at most ``bytes_max``. Raises Unsupported, BadCompression."""
+    """The records of a batch. Raises Unsupported, BadCompression, TooMuch than ``bytes_max``."""
     if codec == GZIP:
         return _gunzip(data, bytes_max)
     if not NONE < codec <= ZSTD:
@@ -53,9 +57,11 @@ def _gunzip(data: memoryview, bytes_max: int) -> bytes:
         found = machine.decompress(data, bytes_max)
     except zlib.error as problem:
         raise BadCompression(f"gzip: {problem}") from problem
-    if not machine.eof:
-        raise BadCompression(f"gzip: it is cut off, or has more than {bytes_max} bytes")
-    return found
+    if machine.eof:
+        return found
+    if len(found) < bytes_max:
+        raise BadCompression("gzip: it is cut off")
+    raise TooMuch(f"gzip: it is cut off, or has more than {bytes_max} bytes")
 
 
 def _within(decompress_into: Any, data: bytes, bytes_max: int) -> bytes:
@@ -66,8 +72,10 @@ def _within(decompress_into: Any, data: bytes, bytes_max: int) -> bytes:
         try:
             n = int(decompress_into(data, out))
         except Exception as problem:
-            if room == bytes_max or _TOO_SMALL not in str(problem):
+            if _TOO_SMALL not in str(problem):
                 raise BadCompression(str(problem)) from problem
+            if room == bytes_max:
+                raise TooMuch(f"it has more than {bytes_max} bytes") from problem
             room = min(room * _GUESS, bytes_max)
             continue
         return bytes(memoryview(out)[:n])
@@ -93,7 +101,7 @@ def _unsnap_block(module: Any, data: bytes, bytes_max: int) -> bytes:
     try:
         n = int(module.snappy.decompress_raw_len(data))
         if n > bytes_max:
-            raise BadCompression(f"snappy: it has more than {bytes_max} bytes")
+            raise TooMuch(f"snappy: it has more than {bytes_max} bytes")
         return bytes(module.snappy.decompress_raw(data))
     except module.DecompressionError as problem:
         raise BadCompression(f"snappy: {problem}") from problem

@@ -131,7 +131,7 @@ class Connection:
                 frame = await self._reader.readexactly(n)
             await self.endpoint.room_to_decode()
             self._bytes += n
-            self._turns.append((n, self._begin(frame)))
+            self._turns.append((n, await self._begin(frame)))
             self._asked.set()
 
     @property
@@ -153,7 +153,7 @@ class Connection:
             raise BadRequest(f"a request of {n} bytes: allowed 8 to {most}")
         return int(n)
 
-    def _begin(self, frame: bytes) -> Turn:
+    async def _begin(self, frame: bytes) -> Turn:
         """Begin a request that begins at once; its turn."""
         reader = Reader(frame)
         head = tables.read_header(reader)
@@ -174,7 +174,7 @@ class Connection:
         if reader.at != reader.end:
             raise BadRequest(f"{api.name} {version}: {reader.end - reader.at} bytes too many")
         if key == tables.PRODUCE:
-            work = self.endpoint.producing.begin(self, body)
+            work = await self.endpoint.producing.begin(self, body)
         else:
             work = partial(self.endpoint.perform, self, api, version, body)
         return partial(self._answer, api, version, correlation, work)

@@ -7,13 +7,14 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tidecast.errors import TidecastError
 from tidecast.kafka.codes import Code, Refused, code_of
 from tidecast.kafka.compression import BYTES_MAX
-from tidecast.kafka.records import Decoder, Taken
+from tidecast.kafka.records import Decoder, Taken, TooLong
 from tidecast.kafka.wire import Struct
 from tidecast.node.durable.placed import Outcome, PlacedAppends, Run, Verdict
 from tidecast.protocol.dedup import is_placed
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 ACKS = (0, 1, -1)
 TIMEOUT_S_MAX = 300.0
+AT_ONCE_BYTES_MAX = 1 << 20
+"""What decompresses to more is decompressed in a thread: others are served meanwhile."""
 PLAIN_BYTES_MAX = 2 * BYTES_MAX
 """Bytes of all records of one request, decompressed."""
 
@@ -86,11 +89,16 @@ class Producing:
         """``wrote(topic)``: called from any thread when something was appended."""
         self._node, self._appends = node, appends
         self._wrote, self._count = wrote, count
-        self._decoder = Decoder()
+        self._decoder, self._decoder_of_pool = Decoder(), Decoder()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="kafka-decode")
         self._lock = threading.Lock()
         self.waiting_bytes = 0
 
-    def begin(
+    def stop(self) -> None:
+        """End the thread."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    async def begin(
         self, connection: Connection, body: Struct
     ) -> Callable[[], Coroutine[Any, Any, Struct | None]]:
         """Hand all batches of a request over, in order; what waits for their verdicts."""
@@ -104,7 +112,7 @@ class Producing:
                 row = answer.row(partition["index"])
                 try:
                     self._check(connection, body, topic["name"])
-                    taken = self._take(partition["records"], room)
+                    taken = await self._take(partition["records"], room)
                     room -= taken.n_bytes
                     self._submit(
                         answer, row, topic["name"], taken, durable=acks == -1, timeout_s=timeout_s
@@ -132,10 +140,17 @@ class Producing:
             code = Code.UNKNOWN_TOPIC_OR_PARTITION if here else Code.NOT_LEADER_OR_FOLLOWER
             raise Refused(code, f"topic {topic} is not kept here")
 
-    def _take(self, records: memoryview | None, room: int) -> Taken:
+    async def _take(self, records: memoryview | None, room: int) -> Taken:
         if records is None:
             raise Refused(Code.INVALID_RECORD, "no record batch")
-        taken = self._decoder.take(records, time.time_ns(), max(min(room, BYTES_MAX), 1))
+        most, now_ns = max(min(room, BYTES_MAX), 1), time.time_ns()
+        try:
+            taken = self._decoder.take(records, now_ns, min(most, AT_ONCE_BYTES_MAX))
+        except TooLong:
+            if most <= AT_ONCE_BYTES_MAX:
+                raise
+            loop, decode = asyncio.get_running_loop(), self._decoder_of_pool.take
+            taken = await loop.run_in_executor(self._pool, decode, records, now_ns, most)
         if taken.producer >= 0 and not is_placed(taken.producer):
             raise Refused(Code.UNKNOWN_PRODUCER_ID, f"producer {taken.producer} is not ours")
         if taken.producer >= 0 and (taken.epoch < 0 or taken.sequence < 0):

@@ -38,6 +38,10 @@ _CAUSES = {
 }
 
 
+class TooLong(Refused):
+    """A batch decompresses to more than there may be."""
+
+
 class BatchHead(NamedTuple):
     """The header of a record batch, by Kafka's names."""
 
@@ -109,7 +113,10 @@ class Decoder:
     def take(
         self, records: memoryview, wall_ns: int, bytes_max: int = compression.BYTES_MAX
     ) -> Taken:
-        """A record batch as batches of the log; ``bytes_max``: decompressed. Raises Refused."""
+        """A record batch as batches of the log. Raises Refused.
+
+        TooLong: decompressed it has more than ``bytes_max``.
+        """
         head = head_of(records)
         data: Any = np.frombuffer(records, dtype=np.uint8)
         from_attributes = 21
@@ -131,6 +138,8 @@ class Decoder:
             plain = compression.decompress(codec, records[record_kernels.BATCH_BYTES :], bytes_max)
         except compression.Unsupported as problem:
             raise Refused(Code.UNSUPPORTED_COMPRESSION_TYPE, str(problem)) from None
+        except compression.TooMuch as problem:
+            raise TooLong(Code.CORRUPT_MESSAGE, str(problem)) from None
         except compression.BadCompression as problem:
             raise Refused(Code.CORRUPT_MESSAGE, str(problem)) from None
         return np.frombuffer(plain, dtype=np.uint8), 0

@@ -209,6 +209,7 @@ class KafkaEndpoint:
         self._administering.shutdown(wait=True, cancel_futures=True)
         self._appends.stop()
         self.fetching.stop()
+        self.producing.stop()
         self.groups.offsets.stop()
 
     def _run(self) -> None:
