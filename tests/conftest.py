@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import importlib.util
 import os
@@ -35,8 +36,16 @@ def pytest_report_header() -> list[str]:
     return lines
 
 
+M_MMAP_THRESHOLD, MAPPED_BYTES_MIN = -3, 256 << 10
+"""Of glibc's allocator: from here on memory is mapped, and returned when it is freed.
+
+By itself it raises the limit to 32 MiB, and a node's tables of megabytes stay in the heap.
+"""
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Kernels are compiled once, by the process that hands tests to its workers."""
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
     if config.getoption("numprocesses", None):
         from tidecast.agents.warmup import warm_up
 
@@ -65,6 +74,29 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    """Collect what a test left once the process has grown: networks hold themselves in circles.
+
+    The collector counts objects, not their bytes. The simulations piled up to 2.7 GB a process.
+    """
+    try:
+        return (yield)
+    finally:
+        if _resident_bytes() > item.session.stash.get(_COLLECTED_AT, 0) + GROWTH_BYTES_MAX:
+            gc.collect()
+            item.session.stash[_COLLECTED_AT] = _resident_bytes()
+
+
+GROWTH_BYTES_MAX = 128 << 20
+_COLLECTED_AT = pytest.StashKey[int]()
+
+
+def _resident_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
+    return pages * os.sysconf("SC_PAGESIZE")
 
 
 @pytest.fixture

@@ -195,9 +195,9 @@ class Lab:
 
     def run(self, *arguments: str, check: bool = True, **options: Any) -> Text:
         """A command to its end."""
-        if self._nursery is not None and options.keys() <= {"env"}:
-            environment = options.get("env", os.environ)
-            done = self._nursery.run([*arguments], environment, self._log())
+        if self._nursery is not None and options.keys() <= {"env", "stdin"}:
+            environment, stdin = options.get("env", os.environ), options.get("stdin")
+            done = self._nursery.run([*arguments], environment, self._log(), stdin)
             assert not check or done.returncode == 0, f"{arguments}: {done.stdout}{done.stderr}"
             return done
         command = [sys.executable, "-m", "tidecast.cli", *arguments]

@@ -76,11 +76,13 @@ class Nursery:
         pid = self._fork(kind, arguments, os.environ, in_r, out_w, _appending(log))
         return Forked(self, pid, log, os.fdopen(in_w, "w"), os.fdopen(out_r))
 
-    def run(self, arguments: list[str], environment: Environment, log: Path) -> Text:
-        """A command of tidecast to its end; it has nothing on its standard input."""
+    def run(
+        self, arguments: list[str], environment: Environment, log: Path, stdin: IO[Any] | None
+    ) -> Text:
+        """A command of tidecast to its end. ``stdin``: an open file (None: nothing)."""
         out = log.with_suffix(".out")
-        nothing = os.open(os.devnull, os.O_RDONLY)
-        files = (nothing, _appending(out), _appending(log))
+        given = os.open(os.devnull, os.O_RDONLY) if stdin is None else os.dup(stdin.fileno())
+        files = (given, _appending(out), _appending(log))
         pid = self._fork("command", arguments, environment, *files)
         child = Forked(self, pid, log, None, None)
         try:
