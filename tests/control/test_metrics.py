@@ -52,7 +52,12 @@ def _sample() -> dict[str, Any]:
             "started_ns": 5 * 10**9, "disk_free_bytes": 10, "disk_bytes": 20,
             "shm_free_bytes": 3, "shm_bytes": 4,
         },
-        "counters": {"sender": [about | row], "publication": [about | row]},
+        "counters": {
+            "sender": [about | row], "publication": [about | row],
+            "gateway": [about | {"name": "gateway", "sessions": 2}],
+            "kafka": [about | {"name": "kafka", "open": 3, "bytes_in": 50}],
+            "kafka_api": [about | {"name": "Fetch", "requests": 9, "errors": 1}],
+        },
         "publications": [publication], "images": [], "receivers": [], "subscriptions": {},
         "clients": 0, "queues": [queue], "durable_subscriptions": [subscription],
     }  # fmt: skip
@@ -141,6 +146,19 @@ def test_space_disk_and_dead_letters_are_metrics() -> None:
         'tidecast_subscription_given_up_total{name="billing"} 3.0',
     ):
         assert line in shown.splitlines(), line
+
+
+def test_gateways_and_kafka_endpoints_are_metrics() -> None:
+    shown = _text()
+    for line in (
+        'tidecast_gateway_sessions{name="gateway",node="n1"} 2.0',
+        'tidecast_kafka_open{name="kafka",node="n1"} 3.0',
+        'tidecast_kafka_bytes_in_total{name="kafka",node="n1"} 50.0',
+        'tidecast_kafka_throttled_total{name="kafka",node="n1"} 0.0',
+        'tidecast_kafka_api_requests_total{name="Fetch",node="n1"} 9.0',
+        'tidecast_kafka_api_errors_total{name="Fetch",node="n1"} 1.0',
+    ):
+        assert line in shown.splitlines()
 
 
 def test_the_dashboard_asks_for_what_there_is() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import io
+import re
 import socket
 import struct
 import threading
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rich.console
 from kafka.record import MemoryRecords
 from tests.conftest import Eventually
 from tests.support.kafka import (
@@ -27,6 +30,7 @@ from tests.support.kafka import (
 )
 
 import tidecast.sync
+from tidecast.cli import top
 from tidecast.config.kafka import KafkaConfig, address_of
 from tidecast.config.topology import topology_from
 from tidecast.errors import ConfigError
@@ -428,6 +432,21 @@ def test_counters(served: Served, bare: Bare, topic: str) -> None:
     assert grown("Produce", "bytes_out") == grown("kafka", "bytes_out") > 100
     assert after["kafka"]["open"] >= 1
     assert "SyncGroup" not in after  # a row only for what was asked
+
+
+def test_top_shows_the_endpoint_and_its_requests(served: Served, bare: Bare, topic: str) -> None:
+    bare.produce(topic, 0, batch_of(b"a"))
+    rows = list(served.link.node.counters.rows())
+    shown = top.view(top.snapshot(rows, 1.0), [], "host")
+    (endpoint,) = shown["kafka"]
+    assert (endpoint["listens"], endpoint["open"] >= 1) == (":0", True)
+    assert endpoint["records_in"] >= 1
+    assert {each["name"] for each in shown["kafka_api"]} >= {"Produce"}
+    out = rich.console.Console(width=200, record=True, file=io.StringIO())
+    out.print(top.render(shown))
+    text = out.export_text()
+    assert "Kafka clients" in text
+    assert re.search(r"Produce\s+\d", text)
 
 
 def test_what_the_endpoint_does_to_clients_is_reported(
